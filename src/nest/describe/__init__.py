@@ -1,0 +1,51 @@
+"""What a person describes: models, clusters, jobs, search spaces, configurations, profiles."""
+
+from nest.describe.base import Description
+from nest.describe.cluster import Cluster, Level
+from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.device import Device, GemmEfficiency
+from nest.describe.files import read_description, write_text_atomic
+from nest.describe.job import Job, Stack
+from nest.describe.loading import (
+    load_cluster,
+    load_configuration,
+    load_device,
+    load_job,
+    load_model,
+    load_profile,
+    load_space,
+    load_stack,
+)
+from nest.describe.model import MLA, Model, MoE
+from nest.describe.profile import MeasuredLayer, Measurement, Profile
+from nest.describe.space import IntSet, SearchSpace
+
+__all__ = [
+    "MLA",
+    "Cluster",
+    "Configuration",
+    "Description",
+    "Device",
+    "GemmEfficiency",
+    "IntSet",
+    "Job",
+    "Level",
+    "MeasuredLayer",
+    "Measurement",
+    "MoE",
+    "Model",
+    "Profile",
+    "SearchSpace",
+    "Stack",
+    "StageConfiguration",
+    "load_cluster",
+    "load_configuration",
+    "load_device",
+    "load_job",
+    "load_model",
+    "load_profile",
+    "load_space",
+    "load_stack",
+    "read_description",
+    "write_text_atomic",
+]

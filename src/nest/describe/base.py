@@ -1,0 +1,279 @@
+"""What all descriptions share: frozen, every field known, every problem reported at once."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import re
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from nest.errors import InputError
+from nest.units import shorten
+
+_MOST_PROBLEMS = 50  # lines of one message; the rest is counted
+
+_PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Problems(ValueError):
+    """Problems that concern several fields of one description, as (field, text) pairs."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self.pairs = tuple(pairs)
+        super().__init__("; ".join(f"{field}: {text}" for field, text in self.pairs))
+
+
+class FrozenDict(dict[K, V]):
+    """A dict that cannot be changed, so that a frozen description is frozen all through."""
+
+    def _refuse(self, *_: object, **__: object) -> typing.NoReturn:
+        raise TypeError("descriptions are frozen: use .replace()")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (dict(self),))
+
+
+def whole_number(value: object) -> int:
+    """Take 8, 8.0 or an integer of NumPy; a flag or a text is no whole number."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, (bool, str)):
+        try:
+            return operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise ValueError(f"got {shorten(value)}; allowed: a whole number")
+
+
+def _number(value: object) -> float:
+    # YAML 1.1 reads 3e9 (no point) as text, so plain numbers in text are numbers here
+    plain = not isinstance(value, str) or (len(value) <= 100 and _PLAIN.fullmatch(value.strip()))
+    if plain and not isinstance(value, (bool, bytes, bytearray)):
+        try:
+            return float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            pass
+    raise ValueError(f"got {shorten(value)}; allowed: a finite number")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str) and len(value) <= 200 and value.strip() and value.isprintable():
+        return value.strip()
+    raise ValueError(f"got {shorten(value)}; allowed: one line of 1 to 200 printable characters")
+
+
+def at_most(limit: int) -> BeforeValidator:
+    """Refuse a list or mapping of more entries before each of them is looked at."""
+
+    def check(value: object) -> object:
+        if isinstance(value, (list, tuple, dict)) and len(value) > limit:
+            raise ValueError(f"got {len(value)} entries; allowed: at most {limit} entries")
+        return value
+
+    return BeforeValidator(check)
+
+
+Whole = Annotated[int, BeforeValidator(whole_number)]
+Number = Annotated[float, BeforeValidator(_number)]
+Flag = Annotated[bool, Field(strict=True)]
+Name = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=200)]
+Freeze = AfterValidator(FrozenDict)
+
+Share = Annotated[Number, Field(ge=0.0, le=1.0)]
+Fraction = Annotated[Number, Field(gt=0.0, le=1.0)]
+Degree = Annotated[Whole, Field(ge=1, le=10**7)]
+
+
+class Description(BaseModel):
+    """Base of everything a person writes.
+
+    Raises
+    ------
+    InputError : with one line per problem, as `WHERE: field: got VALUE; allowed: ...`.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=False
+    )
+
+    def __init__(self, /, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise input_error(error, type(self), kind_of(type(self))) from None
+
+    # nested descriptions are then still built by Pydantic itself, which keeps the path of a problem
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def parse(cls, data: object, where: str = "") -> Self:
+        """Validate plain data.
+
+        Parameters
+        ----------
+        data : a mapping as read from a file, or an object of this class.
+        where : what the message starts with, such as the file name.
+
+        Raises
+        ------
+        InputError : one line per problem.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise input_error(error, cls, where or kind_of(cls)) from None
+
+    def replace(self, **changes: Any) -> Self:
+        """Give a copy with some fields changed, validated as a whole; defaults follow anew."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return self.parse({**given, **changes})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give plain data (JSON types only) from which `parse` makes an equal description."""
+        return self.model_dump(mode="json")
+
+
+def kind_of(cls: type[BaseModel]) -> str:
+    """The word for a description in messages: `SearchSpace` is `search space`."""
+    name = cls.__name__
+    if name.isupper():
+        return name.lower()
+    return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
+
+
+def input_error(error: ValidationError, cls: type[BaseModel], where: str) -> InputError:
+    """Turn what Pydantic found into one InputError with a line per problem."""
+    lines: list[str] = []
+    items = error.errors(include_url=False)
+    for position, item in enumerate(items):
+        if len(lines) >= _MOST_PROBLEMS:  # each line costs a search for close names
+            lines.append(f"{where}: and {len(items) - position} more problems")
+            break
+        for path, text in _problems(item, cls):
+            line = f"{where}: {path}: {text}" if path else f"{where}: {text}"
+            if line not in lines:
+                lines.append(line)
+    return InputError("\n".join(lines), tuple(lines))
+
+
+def _problems(item: Any, cls: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    kind, value, context = item["type"], item.get("input"), item.get("ctx") or {}
+    if kind == "default_factory_not_called":
+        return  # the field that the default follows from has a line of its own
+    if kind == "too_short" and value:
+        return  # entries were given; the bad ones have lines of their own
+    location = tuple(part for part in item["loc"] if part != "[key]")
+    path = ".".join(shorten(p)[1:-1] if isinstance(p, str) else str(p) for p in location)
+    inner = context.get("error")
+    if isinstance(inner, Problems):
+        for field, text in inner.pairs:
+            yield ".".join(filter(None, (path, field))), text
+    elif kind == "value_error":
+        yield path, str(inner)
+    elif kind == "missing":
+        yield path, f"missing; needed: {_meaning(cls, location)}"
+    elif kind == "extra_forbidden":
+        yield path, f"unknown field (got {shorten(value)}); {_neighbours(cls, location)}"
+    else:
+        yield path, f"got {shorten(value)}; allowed: {_allowed(kind, context, item['msg'])}"
+
+
+_ALLOWED = {
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "model_type": "a mapping of fields",
+    "model_attributes_type": "a mapping of fields",
+    "dict_type": "a mapping",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a whole number",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "none_required": "nothing (null)",
+    "invalid_key": "text as field name",
+}
+
+
+def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
+    if kind in _ALLOWED:
+        return _ALLOWED[kind]
+    signs = {"greater_than": ("more than", "gt"), "greater_than_equal": ("at least", "ge")}
+    signs |= {"less_than": ("less than", "lt"), "less_than_equal": ("at most", "le")}
+    if kind in signs:
+        words, key = signs[kind]
+        return f"{words} {context[key]}"
+    if kind == "literal_error":
+        return str(context["expected"])
+    if kind in ("too_short", "too_long"):
+        count = context.get("min_length", context.get("max_length"))
+        return f"{'at least' if kind == 'too_short' else 'at most'} {count} entries"
+    return message
+
+
+def _owner(cls: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel] | None:
+    """The description class that the last part of a location is a field of."""
+    current: Any = cls
+    for part in location[:-1]:
+        current = _step(current, part)
+        if current is None:
+            return None
+    found = [t for t in _choices(current) if isinstance(t, type) and issubclass(t, BaseModel)]
+    return found[0] if found else None
+
+
+def _choices(annotation: Any) -> Iterator[Any]:
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        yield from _choices(typing.get_args(annotation)[0])
+    elif origin in (typing.Union, types.UnionType):
+        for choice in typing.get_args(annotation):
+            yield from _choices(choice)
+    else:
+        yield annotation
+
+
+def _step(annotation: Any, part: int | str) -> Any:
+    for choice in _choices(annotation):
+        if isinstance(choice, type) and issubclass(choice, BaseModel):
+            if part in choice.model_fields:
+                return choice.model_fields[str(part)].annotation
+        elif typing.get_origin(choice) in (tuple, list):
+            return typing.get_args(choice)[0]
+        elif typing.get_origin(choice) is dict:
+            return typing.get_args(choice)[1]
+    return None
+
+
+def _meaning(cls: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    owner = _owner(cls, location)
+    field = owner.model_fields.get(str(location[-1])) if owner else None
+    return (field.description if field else None) or "a value"
+
+
+def _neighbours(cls: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    owner = _owner(cls, location)
+    if owner is None:
+        return "not allowed here"
+    known = list(owner.model_fields)
+    close = difflib.get_close_matches(str(location[-1])[:100], known, 1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"{hint}allowed: {', '.join(known)}"

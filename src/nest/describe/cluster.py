@@ -1,0 +1,215 @@
+"""What a hierarchical cluster is: one device type, and levels from the innermost outwards."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from nest.describe.base import (
+    Description,
+    Flag,
+    Fraction,
+    Name,
+    Number,
+    Problems,
+    Whole,
+    at_most,
+    whole_number,
+)
+from nest.describe.device import Device, resolve_device
+from nest.errors import InputError
+from nest.units import Bandwidth, Seconds, shorten
+
+MOST_DEVICES = 10**6
+DeviceCount = Annotated[Whole, Field(ge=1, le=MOST_DEVICES)]
+
+
+class Level(Description):
+    """One tier of the network; level 0 joins devices, every further level joins groups."""
+
+    name: Name = Field(description="what the level is called")
+    size: Annotated[
+        int,
+        BeforeValidator(whole_number, json_schema_input_type=int | Literal["n"]),
+        Field(ge=1, le=MOST_DEVICES),
+    ] = Field(
+        description="groups of the level below that make one group (level 0: devices); "
+        "the outermost level of a file may say n"
+    )
+    bandwidth: Bandwidth | None = Field(
+        None, description="bytes/s that one device can send through this level, nominal"
+    )
+    latency: Seconds = Field(description="seconds of one message through this level")
+    oversubscription: Annotated[Number, Field(ge=1, le=1e6)] | None = Field(
+        None, description="instead of bandwidth: the level below has this many times as much"
+    )
+    efficiency: Fraction = Field(
+        1.0, description="share of the nominal bandwidth that collectives reach"
+    )
+    in_network_reduction: Flag = Field(
+        False, description="switches of this level add up all-reduces (NVLS, SHARP)"
+    )
+    source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.bandwidth is None) == (self.oversubscription is None):
+            given = "neither" if self.bandwidth is None else "both"
+            text = f"got {given}; allowed: exactly one of bandwidth and oversubscription"
+            raise Problems([("bandwidth", text)])
+        return self
+
+
+class Cluster(Description):
+    """Equal devices on a hierarchical network; devices are numbered along the innermost level."""
+
+    name: Name = Field(description="what the cluster is called")
+    device: Annotated[
+        Device,
+        BeforeValidator(resolve_device, json_schema_input_type=Device | str | dict[str, Any]),
+    ] = Field(
+        description="device type: a catalog name, a mapping, or a mapping with `base` and changes"
+    )
+    levels: Annotated[tuple[Level, ...], Field(min_length=1, max_length=8), at_most(8)] = Field(
+        description="tiers of the network, innermost first"
+    )
+    devices: DeviceCount | None = Field(
+        None, description="number of devices; when given, the sizes of the levels multiply to it"
+    )
+    default_devices: DeviceCount | None = Field(
+        None, description="number of devices where the outermost size is n and none is asked for"
+    )
+    source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _size_outermost(cls, data: Any) -> Any:
+        """Replace the size n of the outermost level of a file by what default_devices needs."""
+        inner = inner_sizes(data)
+        if inner is None:
+            return data
+        wanted, product = data.get("default_devices", data.get("devices")), math.prod(inner)
+        if not isinstance(wanted, int) or isinstance(wanted, bool):
+            text = f"got {shorten(wanted)}; allowed: a whole number where the outermost size is n"
+            raise Problems([("default_devices", text)])
+        if wanted < product or wanted % product:
+            allowed = f"a multiple of {product} (sizes of the inner levels)"
+            raise Problems([("default_devices", f"got {shorten(wanted)}; allowed: {allowed}")])
+        return size_template(data, wanted // product)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems = []
+        if self.levels[0].bandwidth is None:
+            text = "got none; allowed: a bandwidth at the innermost level"
+            problems.append(("levels.0.bandwidth", text))
+        pairs = itertools.combinations(self.levels, 2)
+        repeated = {a.name for a, b in pairs if a.name == b.name}
+        if repeated:
+            text = (
+                f"got the name {sorted(repeated)[0]!r} twice; allowed: a name of its own for each"
+            )
+            problems.append(("levels", text))
+        sizes = " x ".join(str(level.size) for level in self.levels)
+        if self.size > MOST_DEVICES:
+            text = f"got {sizes} = {self.size} devices; allowed: at most {MOST_DEVICES}"
+            problems.append(("levels", text))
+        if self.devices is not None and self.devices != self.size:
+            text = f"got {self.devices}; allowed: {self.size} = {sizes} (sizes of the levels)"
+            problems.append(("devices", text))
+        if problems:
+            raise Problems(problems)
+        return self
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return math.prod(level.size for level in self.levels)
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Devices in one group of each level, innermost first; the last is the cluster."""
+        return tuple(itertools.accumulate((level.size for level in self.levels), int.__mul__))
+
+    @property
+    def nominal_bandwidth(self) -> tuple[float, ...]:
+        """Bytes/s of each level as given, or by oversubscription of the narrowest below it."""
+        result: list[float] = []
+        for level in self.levels:
+            if level.bandwidth is not None:
+                result.append(level.bandwidth)
+            else:
+                assert level.oversubscription is not None and result  # kept by the validators
+                result.append(min(result) / level.oversubscription)
+        return tuple(result)
+
+    @property
+    def resolved_bandwidth(self) -> tuple[float, ...]:
+        """Bytes/s that one device can deliver to a peer reached through each level.
+
+        The narrowest link on the way counts: the minimum over this and all inner levels of
+        nominal bandwidth times efficiency.
+        """
+        pairs = zip(self.nominal_bandwidth, self.levels, strict=True)
+        reached = (nominal * level.efficiency for nominal, level in pairs)
+        return tuple(itertools.accumulate(reached, min))
+
+    def with_devices(self, devices: int) -> Cluster:
+        """Give the same cluster with another number of devices.
+
+        The outermost level takes the new size. Fewer devices than one of its groups has leave out
+        levels: the outermost that remains shrinks to what is needed.
+
+        Raises
+        ------
+        InputError : the number does not fit the levels; the message says which numbers do.
+        """
+        if isinstance(devices, bool) or not isinstance(devices, int):
+            raise InputError(f"devices: got {shorten(devices)}; allowed: a whole number")
+        if not 1 <= devices <= MOST_DEVICES:
+            raise InputError(f"devices: got {shorten(devices)}; allowed: 1 to {MOST_DEVICES}")
+        inner = 1
+        for position, level in enumerate(self.levels):
+            outermost = position == len(self.levels) - 1
+            if outermost or devices <= inner * level.size:
+                if devices % inner:
+                    break
+                last = level.replace(size=devices // inner)
+                levels = (*self.levels[:position], last)
+                return self.replace(levels=levels, devices=None, default_devices=None)
+            inner *= level.size
+        raise InputError(f"{self.name}: devices: got {devices}; allowed: {self._possible()}")
+
+    def _possible(self) -> str:
+        sizes = [level.size for level in self.levels[:-1]]
+        parts, inner = [], 1
+        for size in sizes:
+            if size > 1:
+                parts.append(f"1 to {size}" if inner == 1 else f"{inner} x (1 to {size})")
+            inner *= size
+        shape = " x ".join(str(size) for size in sizes)
+        return ", ".join((*parts, f"or a multiple of {inner} (inner levels {shape})"))
+
+
+def inner_sizes(data: Any) -> list[int] | None:
+    """Sizes of all levels but the outermost where the outermost is n; None for other data."""
+    if not isinstance(data, dict) or not isinstance(data.get("levels"), (list, tuple)):
+        return None
+    levels = data["levels"]
+    if not levels or not isinstance(levels[-1], dict) or levels[-1].get("size") not in ("n", "N"):
+        return None
+    sizes = [level.get("size") if isinstance(level, dict) else None for level in levels[:-1]]
+    usable = [
+        s for s in sizes if isinstance(s, int) and not isinstance(s, bool) and 0 < s <= MOST_DEVICES
+    ]
+    return usable if len(usable) == len(sizes) else None
+
+
+def size_template(data: dict[str, Any], size: int) -> dict[str, Any]:
+    """Copy of a file's data with the outermost level's size set."""
+    levels = list(data["levels"])
+    levels[-1] = {**levels[-1], "size": size}
+    return {**data, "levels": levels}

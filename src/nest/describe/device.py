@@ -1,0 +1,150 @@
+"""What one accelerator can do."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from nest.describe import catalog
+from nest.describe.base import (
+    Description,
+    Fraction,
+    Freeze,
+    FrozenDict,
+    Name,
+    Number,
+    Problems,
+    Share,
+    at_most,
+)
+from nest.errors import InputError
+from nest.units import Bandwidth, Bytes, BytesOrZero, Flops, Seconds, format_bytes, shorten
+
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
+GemmKey = Literal["default", "fp32", "tf32", "fp16", "bf16", "fp8"]
+Half = Annotated[Number, Field(ge=0, le=1e6)]
+
+
+class GemmEfficiency(Description):
+    """Share of the peak that an m x n x k matrix product reaches, and what it costs besides.
+
+    peak_fraction * m/(m + m_half) * n/(n + n_half) * k/(k + k_half)
+    / (1 + decline * log2(1 + 2mnk / 10**12))
+
+    The halves describe products too small to fill the device. ``decline`` describes those so large
+    that power and caches hold them back: the time grows by this share at 10**12 FLOP, and by
+    about as much again for every further doubling. The seconds of a product rise with m, n and k
+    whatever the figures are.
+    """
+
+    peak_fraction: Fraction = Field(description="share of the peak that large products reach")
+    m_half: Half = Field(description="rows (tokens) at which half of it is reached")
+    n_half: Half = Field(description="columns (outputs) at which half of it is reached")
+    k_half: Half = Field(description="inner size at which half of it is reached")
+    decline: Share = Field(
+        0.0, description="share more time per doubling of the FLOP, for products above 1 TFLOP"
+    )
+    cast_bytes: Annotated[Number, Field(ge=0, le=1000)] = Field(
+        0.0,
+        description="bytes of memory traffic per element of the first operand that turning it "
+        "into the number format takes (fp8)",
+    )
+
+    def fraction(self, m: float, n: float, k: float) -> float:
+        """Share of the peak for one product, 0 to 1."""
+        shape = m / (m + self.m_half) * n / (n + self.n_half) * k / (k + self.k_half)
+        return self.peak_fraction * shape / (1 + self.decline * math.log2(1 + 2 * m * n * k / 1e12))
+
+
+def _default_gemm() -> dict[GemmKey, GemmEfficiency]:
+    usual = GemmEfficiency(peak_fraction=0.75, m_half=128, n_half=128, k_half=128)
+    return FrozenDict({"default": usual})
+
+
+class Device(Description):
+    """One accelerator: memory, peaks and how much of them is reached."""
+
+    name: Name = Field(description="what the device is called")
+    memory: Bytes = Field(description="bytes of device memory")
+    memory_bandwidth: Bandwidth = Field(description="bytes/s of device memory, nominal")
+    peak_flops: Annotated[dict[Dtype, Flops], Field(min_length=1), Freeze, at_most(100)] = Field(
+        description="dense peak FLOP/s of matrix products per number format"
+    )
+    gemm: Annotated[dict[GemmKey, GemmEfficiency], Field(min_length=1), Freeze, at_most(100)] = (
+        Field(
+            default_factory=lambda: _default_gemm(),
+            description="efficiency of matrix products per number format, or `default`",
+        )
+    )
+    attention_fraction: Fraction = Field(
+        0.55, description="share of the peak that a flash-attention forward reaches"
+    )
+    memory_efficiency: Fraction = Field(
+        0.8, description="share of memory_bandwidth that element-wise kernels reach"
+    )
+    launch_overhead: Seconds = Field(3e-6, description="seconds from one kernel to the next")
+    memory_reserved: BytesOrZero = Field(
+        0.0, description="bytes that the driver and its context take"
+    )
+    source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems = []
+        if self.memory_reserved >= self.memory:
+            given = format_bytes(self.memory_reserved)
+            allowed = f"less than memory = {format_bytes(self.memory)}"
+            problems.append(("memory_reserved", f"got {given}; allowed: {allowed}"))
+        if "default" not in self.gemm:
+            text = f"got {', '.join(self.gemm)}; allowed: also default, for all other formats"
+            problems.append(("gemm", text))
+        if problems:
+            raise Problems(problems)
+        return self
+
+    def peak(self, dtype: Dtype) -> float:
+        """Peak FLOP/s of a number format.
+
+        Raises
+        ------
+        InputError : the device has no figure for it.
+        """
+        if dtype not in self.peak_flops:
+            known = ", ".join(self.peak_flops)
+            raise InputError(f"device {self.name}: peak_flops: got no {dtype}; allowed: {known}")
+        return self.peak_flops[dtype]
+
+    def gemm_for(self, dtype: Dtype) -> GemmEfficiency:
+        """Efficiency of matrix products in a number format."""
+        return self.gemm[dtype] if dtype in self.gemm else self.gemm["default"]
+
+
+def resolve_device(value: Any) -> Any:
+    """Plain data of a device given by catalog name, as a mapping, or as a mapping with `base`.
+
+    Raises
+    ------
+    ValueError : an unknown catalog name.
+    """
+    if isinstance(value, str):
+        return catalog.load("devices", value)
+    if not isinstance(value, dict) or "base" not in value:
+        return value
+    if not isinstance(value["base"], str):
+        raise ValueError(
+            f"base: got {shorten(value['base'])}; allowed: a name from `nest list devices`"
+        )
+    base = catalog.load("devices", value["base"])
+    changes = {key: given for key, given in value.items() if key != "base"}
+    for key, given in changes.items():
+        if isinstance(given, dict) and isinstance(base.get(key), dict):
+            given = {**base[key], **given}
+        base[key] = given
+    if "name" not in changes:
+        base["name"] = f"{base['name']} (changed)"
+    return base
+
+
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)

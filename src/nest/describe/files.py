@@ -1,0 +1,285 @@
+"""Reading and writing of description files: plain data comes out, or one clear message."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+import tempfile
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nest.errors import InputError
+from nest.units import shorten
+
+SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+LARGEST = 16 * 2**20  # bytes of one file
+LARGEST_YAML = 2**20  # characters; YAML is read some hundred times more slowly than JSON
+LARGEST_TOML = 2**20  # characters
+LONGEST_SCALAR = 10_000  # characters of one value in YAML
+DEEPEST = 64  # mappings and lists inside one another
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+# tomllib's time grows with the square of the parts of a dotted key
+_LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){{{DEEPEST}}}""")
+
+
+class _Refused(ValueError):
+    """What the file holds is well formed but not accepted; the text says what and where."""
+
+
+class _StrictLoader(_Loader):  # type: ignore[misc]
+    """The safe YAML loader without aliases and without keys given twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            mark = key_node.start_mark
+            place = f"line {mark.line + 1}, column {mark.column + 1}"
+            if not isinstance(key, (str, int, float, bool)):
+                raise _Refused(f"{place}: got {shorten(key)} as a key; allowed: text or a number")
+            if key in seen:
+                raise _Refused(f"{place}: {shorten(key)} is given twice; allowed: once")
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _check_events(text: str) -> None:
+    """Refuse aliases, tags, endless values and deep nesting before anything is built.
+
+    Aliases can expand without bound, tags can fail in any way, and times such as 1:2:3 take a time
+    that grows with the square of their length.
+
+    The compiled YAML reader builds nested values by recursion in C, which a long row of brackets
+    takes past the end of its stack; its events come without recursion.
+    """
+    depth = 0
+    event: Any
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        place = f"line {event.start_mark.line + 1}, column {event.start_mark.column + 1}"
+        if isinstance(event, yaml.AliasEvent):
+            raise _Refused(f"{place}: got an alias (*{event.anchor}); allowed: values written out")
+        if getattr(event, "tag", None) is not None:
+            raise _Refused(
+                f"{place}: got the tag {shorten(event.tag)}; allowed: values without tags"
+            )
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST_SCALAR:
+            count = f"a value of {len(event.value)} characters"
+            raise _Refused(f"{place}: got {count}; allowed: at most {LONGEST_SCALAR}")
+        if depth > DEEPEST:
+            raise _Refused(f"{place}: nested more than {DEEPEST} deep; allowed: {DEEPEST}")
+
+
+def parse_yaml(text: str) -> Any:
+    """Plain data of one YAML document.
+
+    Raises
+    ------
+    ValueError : malformed, several documents, aliases, a key twice, or nested too deep.
+    """
+    if len(text) > LARGEST_YAML:
+        raise _Refused(
+            f"got {len(text)} characters of YAML; allowed: {LARGEST_YAML} (JSON may be larger)"
+        )
+    try:
+        _check_events(text)
+        loader = _StrictLoader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise _Refused(f"{place}malformed YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise _Refused(f"malformed YAML: {' '.join(str(error).split())[:200]}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise _Refused(f"{shorten(key)} is given twice in one object; allowed: once")
+        result[key] = value
+    return result
+
+
+def _constant(text: str) -> float:
+    raise _Refused(f"got {text}; allowed: finite numbers")
+
+
+def parse_json(text: str) -> Any:
+    """Plain data of one JSON document.
+
+    Raises
+    ------
+    ValueError : malformed, a key twice, NaN or Infinity.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise _Refused(f"{place}: malformed JSON: {error.msg}") from None
+
+
+def parse_toml(text: str) -> Any:
+    """Plain data of one TOML document.
+
+    Raises
+    ------
+    ValueError : malformed.
+    """
+    if len(text) > LARGEST_TOML:
+        raise _Refused(f"got {len(text)} characters of TOML; allowed: {LARGEST_TOML}")
+    if _LONG_KEY.search(text):
+        raise _Refused(f"a key has more than {DEEPEST} parts; allowed: {DEEPEST}")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _Refused(f"malformed TOML: {error}") from None
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Text of a regular UTF-8 file of at most 16 MiB.
+
+    Raises
+    ------
+    InputError : no such file, a folder, not readable, too large, binary, or not UTF-8.
+    """
+    shown = shorten(os.fspath(path), 300)[1:-1]
+    try:
+        info = os.stat(path)
+        if stat.S_ISDIR(info.st_mode):
+            raise InputError(f"{shown}: is a folder; allowed: a file")
+        if not stat.S_ISREG(info.st_mode):
+            raise InputError(f"{shown}: is no regular file; allowed: a regular file")
+        if info.st_size > LARGEST:
+            raise InputError(f"{shown}: got {info.st_size} bytes; allowed: at most {LARGEST} bytes")
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{shown}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from None
+    except ValueError as error:
+        raise InputError(f"{shown}: is no file name ({error})") from None
+    if b"\0" in data:
+        raise InputError(f"{shown}: is a binary file; allowed: UTF-8 text")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{shown}: byte {error.start} is not UTF-8; allowed: UTF-8 text") from None
+
+
+def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Mapping that a .yaml, .yml, .json or .toml file holds.
+
+    Raises
+    ------
+    InputError : the file cannot be read, is malformed (with line and column), or holds no mapping.
+    """
+    shown = shorten(os.fspath(path), 300)[1:-1]
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES and not Path(path).is_dir():
+        got = f"suffix {suffix!r}" if suffix else "no suffix"
+        raise InputError(f"{shown}: got {got}; allowed: {', '.join(SUFFIXES)}")
+    text = read_text(path)
+    if not text.strip():
+        raise InputError(f"{shown}: is empty; allowed: a mapping of fields")
+    data = parse_text(text, suffix, shown)
+    if not isinstance(data, dict):
+        kind = "nothing" if data is None else f"{shorten(data)} ({type(data).__name__})"
+        raise InputError(f"{shown}: got {kind}; allowed: a mapping of fields")
+    for key in data:
+        if not isinstance(key, str):
+            raise InputError(f"{shown}: got {shorten(key)} as a field name; allowed: text")
+    return data
+
+
+def parse_text(text: str, suffix: str, where: str) -> Any:
+    """Plain data of a text in the format that a suffix names.
+
+    Raises
+    ------
+    InputError : malformed, with line and column where the format gives them.
+    """
+    parsers: dict[str, Callable[[str], Any]] = {".json": parse_json, ".toml": parse_toml}
+    try:
+        data = parsers.get(suffix, parse_yaml)(text)
+        _check_depth(data)
+        return data
+    except _Refused as error:
+        raise InputError(f"{where}: {error}") from None
+    except RecursionError:
+        raise InputError(f"{where}: nested too deep; allowed: {DEEPEST} levels") from None
+    except (ValueError, ArithmeticError, TypeError, AttributeError, LookupError) as error:
+        # absurd scalars: a number of thousands of digits, the 31st of February
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{where}: a value cannot be read ({reason})") from None
+
+
+def _check_depth(data: Any) -> None:
+    waiting = [(data, 1)]
+    while waiting:
+        value, depth = waiting.pop()
+        if depth > DEEPEST:
+            raise _Refused(f"nested more than {DEEPEST} deep; allowed: {DEEPEST}")
+        if isinstance(value, dict):
+            waiting += [(part, depth + 1) for part in value.values()]
+        elif isinstance(value, list):
+            waiting += [(part, depth + 1) for part in value]
+
+
+def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file completely or not at all.
+
+    Raises
+    ------
+    InputError : the folder is missing or not writable, or the path is a folder.
+    """
+    shown = shorten(os.fspath(path), 300)[1:-1]
+    temporary = ""
+    try:
+        target = os.path.realpath(path)
+        if os.path.isdir(target):
+            raise InputError(f"{shown}: is a folder; allowed: a file to write")
+        if os.path.exists(target) and not os.path.isfile(target):  # a pipe or a terminal
+            with open(target, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            return
+        handle, temporary = tempfile.mkstemp(prefix=".nest-", dir=os.path.dirname(target))
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.chmod(temporary, _mode(target))
+        os.replace(temporary, target)
+        temporary = ""
+    except OSError as error:
+        raise InputError(f"{shown}: cannot be written ({error.strerror or error})") from None
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{shown}: cannot be written ({error})") from None
+    finally:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def _mode(target: str) -> int:
+    """Permissions of the file that is replaced, or those a new file gets."""
+    if os.path.exists(target):
+        return stat.S_IMODE(os.stat(target).st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

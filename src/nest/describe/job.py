@@ -1,0 +1,94 @@
+"""What is to be trained, and what the training software does."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from nest.describe import catalog
+from nest.describe.base import Description, Flag, Fraction, Name, Number, Share, Whole, at_most
+from nest.units import BytesOrZero, shorten
+
+DEFAULT_STACK = "megatron-core"
+ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
+
+
+class Stack(Description):
+    """Training software: what it overlaps, how close to the device it gets, what it forbids."""
+
+    name: Name = Field(description="what the software is called")
+    overlap_grad_reduce: Share = Field(
+        description="share of the last micro-batch's backward that gradient reduction hides under"
+    )
+    overlap_param_gather: Share = Field(
+        description="share of the first forward that the gather of updated parameters hides under"
+    )
+    overlap_zero3: Share = Field(
+        description="share of a layer's compute that ZeRO-2 and ZeRO-3 collectives hide under"
+    )
+    overlap_tp: Share = Field(description="share of tensor-parallel traffic hidden under compute")
+    overlap_p2p: Share = Field(description="share of pipeline hand-overs hidden under compute")
+    flash_attention: Flag = Field(description="fused attention that keeps no score matrix")
+    gemm_derate: Fraction = Field(
+        description="rate of matrix products in training over their rate alone"
+    )
+    memory_derate: Fraction = Field(
+        description="rate of element-wise kernels in training over their rate alone"
+    )
+    workspace: BytesOrZero = Field(
+        description="bytes of communication and matrix-product buffers per device"
+    )
+    fragmentation: Annotated[Number, Field(ge=0.0, lt=1.0)] = Field(
+        description="fraction of device memory that the allocator cannot use"
+    )
+    zero_with_pipeline: Annotated[
+        tuple[ZeroStage, ...], Field(min_length=1, max_length=4), at_most(4)
+    ] = Field((0, 1, 2, 3), description="ZeRO stages allowed together with pipeline stages")
+    reshard_after_forward: Flag = Field(
+        True, description="ZeRO-3 gathers parameters again for the backward"
+    )
+    gradient_dtype: Literal["fp32", "bf16"] = Field(
+        "fp32", description="number format that gradients are kept and reduced in"
+    )
+    source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
+
+
+def resolve_stack(value: Any) -> Any:
+    """Plain data of a stack given by catalog name, as a mapping, or as a mapping with `base`.
+
+    Raises
+    ------
+    ValueError : an unknown catalog name.
+    """
+    if isinstance(value, str):
+        return catalog.load("stacks", value)
+    if not isinstance(value, dict) or "base" not in value:
+        return value
+    if not isinstance(value["base"], str):
+        raise ValueError(
+            f"base: got {shorten(value['base'])}; allowed: a name from `nest list stacks`"
+        )
+    base = catalog.load("stacks", value["base"])
+    changes = {key: given for key, given in value.items() if key != "base"}
+    return {**base, "name": f"{base['name']} (changed)", **changes}
+
+
+class Job(Description):
+    """One training step: how much data, in which numbers, with which optimizer and software."""
+
+    global_batch: Annotated[Whole, Field(ge=1, le=10**7)] = Field(
+        description="sequences in one training step"
+    )
+    seq_len: Annotated[Whole, Field(ge=1, le=10**8)] = Field(description="tokens in one sequence")
+    precision: Literal["bf16", "fp16", "fp32", "fp8"] = Field(
+        "bf16", description="number format of matrix products"
+    )
+    optimizer: Literal["adam", "sgd", "sgd-momentum"] = Field("adam", description="optimizer")
+    stack: Annotated[
+        Stack, BeforeValidator(resolve_stack, json_schema_input_type=Stack | str | dict[str, Any])
+    ] = Field(
+        default_factory=lambda: Stack.parse(catalog.load("stacks", DEFAULT_STACK)),
+        description="training software: a catalog name, a mapping, or a mapping with `base`; "
+        f"default: {DEFAULT_STACK}",
+    )

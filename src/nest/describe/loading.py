@@ -1,0 +1,227 @@
+"""From what a person names - a catalog entry, a file, plain data - to a validated description."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nest.describe import catalog
+from nest.describe.base import Description, kind_of
+from nest.describe.catalog import Kind
+from nest.describe.cluster import Cluster, inner_sizes, size_template
+from nest.describe.configuration import Configuration
+from nest.describe.device import Device, resolve_device
+from nest.describe.files import SUFFIXES, read_description, read_text
+from nest.describe.job import Job, Stack, resolve_stack
+from nest.describe.model import Model
+from nest.describe.profile import Profile
+from nest.describe.profile_csv import profile_from_csv
+from nest.describe.space import SearchSpace
+from nest.errors import InputError
+from nest.units import shorten
+
+D = TypeVar("D", bound=Description)
+Source = str | os.PathLike[str] | Mapping[str, Any]
+
+# fields that no other kind of file has, to say what a file of the wrong kind is
+_MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("plan", ("schema", "parallelism")),
+    ("cluster", ("levels", "device")),
+    ("model", ("model_type",)),
+    ("model", ("architectures",)),
+    ("model", ("hidden", "heads")),
+    ("device", ("peak_flops",)),
+    ("job", ("global_batch",)),
+    ("profile", ("layers", "name")),
+    ("configuration", ("stages", "micro_batch")),
+    ("stack", ("overlap_grad_reduce",)),
+)
+_WORDS = {
+    "model": "a NEST model, a Hugging Face config.json or a catalog name",
+    "cluster": "a NEST cluster or a catalog name",
+}
+
+
+def load_model(source: Source | Model) -> Model:
+    """Read a model from the catalog, a NEST file, a Hugging Face config.json or plain data.
+
+    Parameters
+    ----------
+    source : catalog name (any case), path, mapping, or a Model, which is returned as it is.
+
+    Raises
+    ------
+    InputError : an unknown name, an unreadable file, or fields that are missing or not allowed.
+    """
+    if isinstance(source, Model):
+        return source
+    data, where, path = _data(source, "models", "model")
+    if "model_type" in data or "architectures" in data:
+        from nest.describe.huggingface import from_huggingface
+
+        return from_huggingface(data, where, path)
+    return _validated(Model, data, where)
+
+
+def load_cluster(source: Source | Cluster, devices: int | None = None) -> Cluster:
+    """Read a cluster from the catalog, a file or plain data, and size it.
+
+    Parameters
+    ----------
+    source : catalog name (any case), path, mapping, or a Cluster.
+    devices : number of devices; None = as the description says.
+
+    Raises
+    ------
+    InputError : an unknown name, an unreadable file, fields that are missing or not allowed, or a
+        number of devices that does not fit the levels.
+    """
+    if isinstance(source, Cluster):
+        return source if devices is None else source.with_devices(devices)
+    data, where, _ = _data(source, "clusters", "cluster")
+    if devices is not None:
+        sizes = inner_sizes(data)
+        if sizes is not None:
+            data = size_template(data, 1)
+        data = {k: v for k, v in data.items() if k not in ("devices", "default_devices")}
+    cluster = _validated(Cluster, data, where)
+    return cluster if devices is None else cluster.with_devices(devices)
+
+
+def load_device(source: Source | Device) -> Device:
+    """Read a device from the catalog, a file or plain data.
+
+    Raises
+    ------
+    InputError : an unknown name, an unreadable file, or fields that are missing or not allowed.
+    """
+    if isinstance(source, Device):
+        return source
+    data, where, _ = _data(source, "devices", "device")
+    return _validated(Device, _resolved(resolve_device, data, where), where)
+
+
+def load_stack(source: Source | Stack) -> Stack:
+    """Read a software stack from the catalog, a file or plain data.
+
+    Raises
+    ------
+    InputError : an unknown name, an unreadable file, or fields that are missing or not allowed.
+    """
+    if isinstance(source, Stack):
+        return source
+    data, where, _ = _data(source, "stacks", "stack")
+    return _validated(Stack, _resolved(resolve_stack, data, where), where)
+
+
+def load_job(source: Source | Job) -> Job:
+    """Read a job from a file or plain data.
+
+    Raises
+    ------
+    InputError : an unreadable file, or fields that are missing or not allowed.
+    """
+    return source if isinstance(source, Job) else _from_file(Job, source)
+
+
+def load_space(source: Source | SearchSpace) -> SearchSpace:
+    """Read a search space from a file or plain data.
+
+    Raises
+    ------
+    InputError : an unreadable file, or fields that are not allowed.
+    """
+    return source if isinstance(source, SearchSpace) else _from_file(SearchSpace, source)
+
+
+def load_configuration(source: Source | Configuration) -> Configuration:
+    """Read a configuration from a file or plain data.
+
+    Raises
+    ------
+    InputError : an unreadable file, or fields that are missing or not allowed.
+    """
+    return source if isinstance(source, Configuration) else _from_file(Configuration, source)
+
+
+def load_profile(source: Source | Profile) -> Profile:
+    """Read a profile of measured layers from YAML, JSON, TOML, CSV or plain data.
+
+    Raises
+    ------
+    InputError : an unreadable file, or fields or columns that are missing or not allowed.
+    """
+    if isinstance(source, Profile):
+        return source
+    if not isinstance(source, Mapping) and Path(source).suffix.lower() == ".csv":
+        where = shorten(os.fspath(source), 300)[1:-1]
+        data = profile_from_csv(read_text(source), Path(source).stem or "profile", where)
+        return _validated(Profile, data, where)
+    return _from_file(Profile, source)
+
+
+def _from_file(cls: type[D], source: Source) -> D:
+    kind = kind_of(cls)
+    if isinstance(source, Mapping):
+        return _validated(cls, dict(source), kind)
+    _check_source(source, kind)
+    return _validated(cls, read_description(source), shorten(os.fspath(source), 300)[1:-1])
+
+
+def _check_source(source: object, kind: str) -> None:
+    if not isinstance(source, (str, os.PathLike)) or not isinstance(os.fspath(source), str):
+        allowed = "a name, a path or a mapping"
+        raise InputError(f"{kind}: got {shorten(source)}; allowed: {allowed}")
+
+
+def _data(source: Source, kinds: Kind, kind: str) -> tuple[dict[str, Any], str, Path | None]:
+    """Plain data, what messages start with, and the path where it came from a file."""
+    if isinstance(source, Mapping):
+        return dict(source), kind, None
+    _check_source(source, kind)
+    text = os.fspath(source)
+    if isinstance(source, str):
+        known = catalog.find(kinds, source)
+        if known is not None:
+            return catalog.load(kinds, known), f"catalog {kind} {known}", None
+        if not _names_a_file(text):
+            hint = f"{catalog.suggestions(kinds, text)}; or a file ({', '.join(SUFFIXES)})"
+            raise InputError(f"{kind}: got {shorten(text)}; allowed: {hint}")
+    return read_description(source), shorten(text, 300)[1:-1], Path(text)
+
+
+def _names_a_file(text: str) -> bool:
+    if Path(text).suffix.lower() in SUFFIXES or os.sep in text:
+        return True
+    try:
+        return os.path.exists(text)
+    except (ValueError, OSError):
+        return False
+
+
+def _validated(cls: type[D], data: dict[str, Any], where: str) -> D:
+    wanted = kind_of(cls)
+    try:
+        return cls.parse(data, where)
+    except InputError as error:
+        found = next((k for k, marks in _MARKS if all(mark in data for mark in marks)), None)
+        if found is None or found == wanted or _looks_right(cls, data):
+            raise
+        needed = _WORDS.get(wanted, f"a {wanted}")
+        message = f"{where}: got a {found} description; allowed: {needed}"
+        raise InputError(message, (message,)) from error
+
+
+def _looks_right(cls: type[Description], data: Mapping[str, Any]) -> bool:
+    """Whether most of the fields given are fields of the wanted kind."""
+    known = sum(key in cls.model_fields for key in data)
+    return 2 * known > len(data)
+
+
+def _resolved(resolve: Any, data: dict[str, Any], where: str) -> Any:
+    try:
+        return resolve(data)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None

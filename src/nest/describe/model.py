@@ -1,0 +1,171 @@
+"""What a model is: sizes of a transformer, from which every operator and parameter follows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from nest.describe import parameters
+from nest.describe.base import Description, Flag, Name, Number, Problems, Whole
+
+Size = Annotated[Whole, Field(ge=1, le=10**7)]
+SizeOrZero = Annotated[Whole, Field(ge=0, le=10**7)]
+Count = Annotated[Whole, Field(ge=0, le=10**4)]
+
+
+class MLA(Description):
+    """Multi-head latent attention (arXiv:2412.19437, section 2.1.1)."""
+
+    q_rank: SizeOrZero = Field(description="rank of the query compression; 0 = not compressed")
+    kv_rank: Size = Field(description="rank of the key-value compression")
+    nope_dim: Size = Field(description="query/key dimensions of a head without rotary embedding")
+    rope_dim: Size = Field(description="query/key dimensions of a head with rotary embedding")
+    value_dim: Size = Field(description="value dimensions of a head")
+
+
+class MoE(Description):
+    """A mixture of experts in the place of the dense MLP."""
+
+    experts: Annotated[Whole, Field(ge=1, le=10**5)] = Field(description="routed experts a layer")
+    top_k: Size = Field(description="routed experts that a token uses")
+    ffn: Size = Field(description="width of one routed expert")
+    shared_ffn: SizeOrZero = Field(0, description="total width of the shared experts; 0 = none")
+    shared_gate: Flag = Field(False, description="a gate (hidden -> 1) scales the shared experts")
+    first_dense: Count = Field(0, description="the first layers that stay dense")
+    every: Annotated[Whole, Field(ge=1, le=10**4)] = Field(
+        1, description="of this many layers after the first dense ones, the last has experts"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.top_k > self.experts:
+            raise Problems([("top_k", f"got {self.top_k}; allowed: 1 to {self.experts} (experts)")])
+        return self
+
+
+class Model(Description):
+    """A transformer as its publisher describes it; a layer is one attention and one MLP."""
+
+    name: Name = Field(description="what the model is called")
+    kind: Literal["decoder", "encoder"] = Field(
+        "decoder",
+        description="decoder: causal attention; encoder: full attention (BERT)",
+    )
+    layers: Annotated[Whole, Field(ge=1, le=10**4)] = Field(description="transformer layers")
+    hidden: Annotated[Whole, Field(ge=1, le=10**6)] = Field(description="width of the residual")
+    heads: Annotated[Whole, Field(ge=1, le=10**5)] = Field(description="attention (query) heads")
+    kv_heads: Annotated[Whole, Field(ge=1, le=10**5)] = Field(
+        default_factory=lambda data: data["heads"],
+        description="key-value heads; default: as many as heads",
+    )
+    mla: MLA | None = Field(None, description="latent attention in place of plain attention")
+    head_dim: Annotated[Whole, Field(ge=1, le=10**5)] = Field(
+        default_factory=lambda data: _head_dim(data),
+        description="width of a head; default: hidden / heads (with mla: nope_dim + rope_dim)",
+    )
+    ffn: Size = Field(description="width of the dense MLP (of one MLP matrix when gated)")
+    gated: Flag = Field(description="gated MLP: three matrices (SwiGLU, GeGLU) instead of two")
+    vocab: Size = Field(description="tokens in the vocabulary, without padding")
+    tied_embeddings: Flag = Field(
+        description="the vocabulary projection shares the input embedding's matrix"
+    )
+    positions: SizeOrZero = Field(0, description="learned position embeddings; 0 = rotary or none")
+    token_types: Count = Field(0, description="token-type embeddings (BERT: 2); 0 = none")
+    norm: Literal["rmsnorm", "layernorm"] = Field(description="kind of all norms")
+    layer_norms: Annotated[Whole, Field(ge=1, le=8)] = Field(
+        2, description="norms of width hidden in a layer (Gemma 2: 4)"
+    )
+    final_norm: Flag = Field(
+        default_factory=lambda data: data["kind"] == "decoder",
+        description="a norm after the last layer; default: true for a decoder",
+    )
+    bias: Flag = Field(description="biases of all linear layers of attention and MLP")
+    qkv_bias: Flag = Field(False, description="biases of the query, key and value projections only")
+    qk_norm: Flag = Field(False, description="a norm of width head_dim on queries and on keys")
+    embedding_norm: Flag = Field(False, description="a norm after the embeddings (BERT)")
+    head_transform: Flag = Field(
+        False,
+        description="dense layer (with bias) and norm before the vocabulary projection (BERT)",
+    )
+    head_bias: Flag = Field(False, description="a bias of the vocabulary projection")
+    pooler: Flag = Field(False, description="a dense layer (with bias) on the first token (BERT)")
+    moe: MoE | None = Field(None, description="experts in place of the dense MLP")
+    mtp_layers: Annotated[Whole, Field(ge=0, le=100)] = Field(
+        0, description="multi-token prediction layers published with the model; not counted"
+    )
+    max_seq_len: Annotated[Whole, Field(ge=1, le=10**9)] | None = Field(
+        None, description="longest sequence the model was published for; a note"
+    )
+    published_parameters: Annotated[Number, Field(gt=0, le=1e18)] | None = Field(
+        None, description="parameters as published, to compare the description with"
+    )
+    source: Annotated[str, Field(max_length=4000)] = Field(
+        "", description="where the sizes and the published count come from"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems: list[tuple[str, str]] = []
+        if self.heads % self.kv_heads:
+            problems.append(
+                ("kv_heads", f"got {self.kv_heads}; allowed: a divisor of heads = {self.heads}")
+            )
+        if (
+            "head_dim" not in self.model_fields_set
+            and self.mla is None
+            and self.hidden % self.heads
+        ):
+            allowed = f"a divisor of hidden = {self.hidden}, or give head_dim"
+            problems.append(("heads", f"got {self.heads}; allowed: {allowed}"))
+        if self.mla is not None:
+            problems += self._mla_problems(self.mla)
+        if self.moe is not None and self.moe.first_dense + self.moe.every > self.layers:
+            given = f"first_dense {self.moe.first_dense}, every {self.moe.every}"
+            allowed = f"together at most layers = {self.layers}, so that one layer has experts"
+            problems.append(("moe", f"got {given}; allowed: {allowed}"))
+        if self.bias and self.qkv_bias:
+            problems.append(("qkv_bias", "got true; allowed: false where bias is true"))
+        if problems:
+            raise Problems(problems)
+        return self
+
+    def _mla_problems(self, mla: MLA) -> list[tuple[str, str]]:
+        problems = []
+        if self.kv_heads != self.heads:
+            allowed = f"heads = {self.heads}, because mla has no key-value groups"
+            problems.append(("kv_heads", f"got {self.kv_heads}; allowed: {allowed}"))
+        if self.head_dim != mla.nope_dim + mla.rope_dim:
+            allowed = f"{mla.nope_dim + mla.rope_dim} (nope_dim + rope_dim), or leave it out"
+            problems.append(("head_dim", f"got {self.head_dim}; allowed: {allowed}"))
+        for name in ("bias", "qkv_bias", "qk_norm"):
+            if getattr(self, name):
+                problems.append((name, "got true; allowed: false with mla"))
+        return problems
+
+    def is_moe_layer(self, layer: int) -> bool:
+        """Say whether a layer (0-based) has experts."""
+        moe = self.moe
+        if moe is None or layer < moe.first_dense:
+            return False
+        return (layer - moe.first_dense) % moe.every == moe.every - 1
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers with experts."""
+        return sum(self.is_moe_layer(layer) for layer in range(self.layers))
+
+    def parameters(self) -> int:
+        """All parameters, multi-token prediction layers left out."""
+        return parameters.count(self)
+
+    def active_parameters(self) -> int:
+        """Parameters that one token uses: of the routed experts only the top_k."""
+        return parameters.count(self, active=True)
+
+
+def _head_dim(data: dict[str, Any]) -> int:
+    """Width of a head where none is given; `_consistent` refuses what does not divide."""
+    if data["mla"] is not None:
+        return int(data["mla"].nope_dim + data["mla"].rope_dim)
+    return max(1, int(data["hidden"] // data["heads"]))

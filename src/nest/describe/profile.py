@@ -1,0 +1,100 @@
+"""Measured layers in the place of a model: times and sizes per layer and tensor-parallel degree."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from nest.describe.base import Degree, Description, Freeze, Name, Problems, Whole, at_most
+from nest.units import BytesOrZero, Seconds
+
+LONGEST = 10**4  # layers of a chain, repetitions counted
+
+
+def _key(value: object) -> object:
+    """Take "8" as 8: JSON and TOML have no other keys than text."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+        return int(value)
+    return value
+
+
+DegreeKey = Annotated[Degree, BeforeValidator(_key)]
+
+
+class Measurement(Description):
+    """One layer at one tensor-parallel degree, on one device.
+
+    Times and activations are per sample of the micro-batch that the device takes; parameter bytes
+    do not depend on it.
+    """
+
+    forward: Seconds = Field(description="seconds of the forward per sample")
+    backward: Seconds = Field(description="seconds of the backward per sample")
+    parameter_bytes: BytesOrZero = Field(
+        description="bytes of parameters on one device, in the precision they are computed in"
+    )
+    activation_bytes: BytesOrZero = Field(
+        description="bytes kept from forward to backward per sample"
+    )
+    work_bytes: BytesOrZero = Field(
+        0.0, description="bytes needed only while the layer computes, per sample"
+    )
+
+
+class MeasuredLayer(Description):
+    """A layer of the chain, possibly repeated."""
+
+    name: Name = Field(description="what the layer is called; no two have one name")
+    output_bytes: BytesOrZero = Field(
+        description="bytes that the layer hands to the next one, per sample, all of tp together"
+    )
+    repeat: Annotated[Whole, Field(ge=1, le=LONGEST)] = Field(
+        1, description="how many times the layer comes in a row"
+    )
+    tp: Annotated[
+        dict[DegreeKey, Measurement], Field(min_length=1, max_length=64), Freeze, at_most(64)
+    ] = Field(description="measurements per tensor-parallel degree")
+
+
+class Profile(Description):
+    """A chain of measured layers, first to last."""
+
+    name: Name = Field(description="what was measured")
+    note: Annotated[str, Field(max_length=4000)] = Field("", description="how it was measured")
+    bytes_per_parameter: Annotated[Whole, Field(ge=1, le=8)] = Field(
+        2, description="bytes that one parameter takes in parameter_bytes"
+    )
+    layers: Annotated[
+        tuple[MeasuredLayer, ...], Field(min_length=1, max_length=LONGEST), at_most(LONGEST)
+    ] = Field(description="measured layers, first to last")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems = []
+        seen: set[str] = set()
+        for index, layer in enumerate(self.layers):
+            if layer.name in seen:
+                text = f"got {layer.name!r} again; allowed: a name of its own (or repeat)"
+                problems.append((f"layers.{index}.name", text))
+            seen.add(layer.name)
+        if self.length > LONGEST:
+            text = f"got {self.length} layers with repetitions; allowed: at most {LONGEST}"
+            problems.append(("layers", text))
+        if not self.degrees:
+            text = "got no tp degree that every layer has; allowed: at least one in common"
+            problems.append(("layers", text))
+        if problems:
+            raise Problems(problems)
+        return self
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Tensor-parallel degrees that every layer was measured at, ascending."""
+        common = set(self.layers[0].tp).intersection(*(layer.tp for layer in self.layers))
+        return tuple(sorted(common))
+
+    @property
+    def length(self) -> int:
+        """Layers of the chain, repetitions counted."""
+        return sum(layer.repeat for layer in self.layers)

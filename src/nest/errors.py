@@ -1,0 +1,56 @@
+"""What NEST raises: one family, so that a caller can catch all of it or one cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class NestError(Exception):
+    """Whatever NEST raises on purpose."""
+
+
+class InputError(NestError, ValueError):
+    """What a person gave is not usable; the text says where, what was given and what is allowed.
+
+    Parameters
+    ----------
+    message : the whole text, one line per problem.
+    problems : the same, one entry per problem.
+    """
+
+    def __init__(self, message: str, problems: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.problems = problems or (message,)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (str(self), self.problems))
+
+
+class NoPlanError(NestError):
+    """The search ended without a plan."""
+
+
+class InfeasibleError(NoPlanError):
+    """No plan in the declared space fits the devices.
+
+    Parameters
+    ----------
+    message : says why, for a person.
+    nearest : the nearest miss, for a program (stage, category, bytes short, what would help).
+    """
+
+    def __init__(self, message: str, nearest: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.nearest: dict[str, Any] = dict(nearest or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (str(self), self.nearest))
+
+
+class LimitError(NoPlanError):
+    """A declared limit (time, memory, search size) was reached before an answer was proved."""
+
+
+class KernelError(NestError):
+    """A kernel returned a status that no table knows: a defect of NEST, not of the input."""

@@ -1,0 +1,202 @@
+"""Descriptions: good input is understood, every bad field is named with what is allowed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+
+import pytest
+from nest.describe import Job, Model, load_device, load_job, load_model
+from nest.errors import InputError
+
+from descriptions import DEVICE, LOADERS, MODEL, changed, message, put
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_every_kind_is_read_from_a_file_and_from_plain_data(kind, suffix, tmp_path):
+    load, data = LOADERS[kind]
+    from_file = load(put(tmp_path, data, "given" + suffix))
+    assert from_file == load(data)
+    assert load(from_file) is from_file
+    assert load(str(tmp_path / ("given" + suffix))) == from_file
+
+
+def test_toml_is_read(tmp_path):
+    text = 'global_batch = 8\nseq_len = 128\n[stack]\nbase = "fsdp"\nfragmentation = 0.1\n'
+    job = load_job(put(tmp_path, text, "job.toml"))
+    assert (job.stack.name, job.stack.fragmentation) == ("fsdp (changed)", 0.1)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_description_is_frozen_hashable_and_survives_json_and_pickle(kind):
+    load, data = LOADERS[kind]
+    value = load(data)
+    with pytest.raises(ValueError, match="frozen"):
+        setattr(value, next(iter(type(value).model_fields)), 1)
+    assert type(value).parse(json.loads(json.dumps(value.as_dict()))) == value
+    assert pickle.loads(pickle.dumps(value)) == value
+    assert copy.deepcopy(value) == value
+    assert hash(value) == hash(load(data))
+    assert value.replace() == value
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_every_field_is_documented_and_has_a_json_schema(kind):
+    load, data = LOADERS[kind]
+    schema = type(load(data)).model_json_schema()
+    json.dumps(schema)
+    assert schema["additionalProperties"] is False
+    for part in [schema, *schema.get("$defs", {}).values()]:
+        for name, field in part.get("properties", {}).items():
+            assert field.get("description"), name
+
+
+def test_dicts_inside_descriptions_are_frozen_too():
+    device = load_device(DEVICE)
+    for change in (lambda d: d.update(bf16=1), lambda d: d.pop("bf16"), lambda d: d.clear()):
+        with pytest.raises(TypeError, match="frozen"):
+            change(device.peak_flops)
+    with pytest.raises(TypeError, match="frozen"):
+        device.peak_flops["bf16"] = 1
+
+
+def test_direct_construction_reports_input_errors_too():
+    assert "job: global_batch: got 0; allowed: at least 1" in message(
+        Job, global_batch=0, seq_len=1
+    )
+    text = message(Model, **changed(MODEL, "heads", 7))
+    assert "model: heads: got 7; allowed: a divisor of hidden = 64, or give head_dim" in text
+
+
+def test_all_problems_of_a_file_are_reported_at_once(tmp_path):
+    data = changed(changed(changed(MODEL, "layers", 0), "ffn", ...), "hiden", 3)
+    path = put(tmp_path, changed(data, "norm", "batchnorm"))
+    lines = message(load_model, path).splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith(f"{path}: ") for line in lines)
+    assert f"{path}: ffn: missing; needed: width of the dense MLP" in "\n".join(lines)
+    assert "did you mean hidden?" in "\n".join(lines)
+
+
+def test_replace_validates_and_lets_defaults_follow():
+    model = load_model(MODEL)
+    assert model.replace(heads=8).head_dim == 8
+    assert model.replace(heads=8).kv_heads == 8
+    assert "heads" in message(model.replace, heads=7)
+
+
+def test_exceptions_of_nest_survive_pickle():
+    from nest.errors import InfeasibleError
+
+    error = pickle.loads(pickle.dumps(InputError("a\nb", ("a", "b"))))
+    assert (str(error), error.problems) == ("a\nb", ("a", "b"))
+    assert pickle.loads(pickle.dumps(InfeasibleError("x", {"stage": 1}))).nearest == {"stage": 1}
+
+
+BAD_FIELDS = [
+    ("model", "layers", 0, "at least 1"),
+    ("model", "layers", 10**9, "at most 10000"),
+    ("model", "layers", "two", "a whole number"),
+    ("model", "layers", True, "a whole number"),
+    ("model", "layers", 2.5, "a whole number"),
+    ("model", "layers", None, "a whole number"),
+    ("model", "hidden", 10**7, "at most 1000000"),
+    ("model", "heads", 3, "a divisor of hidden = 64"),
+    ("model", "kv_heads", 3, "a divisor of heads = 4"),
+    ("model", "gated", "maybe", "true or false"),
+    ("model", "gated", 1, "true or false"),
+    ("model", "norm", "none", "'rmsnorm' or 'layernorm'"),
+    ("model", "kind", "rnn", "'decoder' or 'encoder'"),
+    ("model", "name", "", "printable characters"),
+    ("model", "name", "a\nb", "printable characters"),
+    ("model", "colour", "red", "unknown field"),
+    ("model", "vocab", ..., "missing"),
+    ("model", "moe", {"experts": 4, "top_k": 5, "ffn": 8}, "1 to 4 (experts)"),
+    ("model", "moe", {"experts": 4, "top_k": 1, "ffn": 8, "first_dense": 3}, "at most layers = 2"),
+    ("model", "moe", {"experts": 4}, "needed: width of one routed expert"),
+    ("model", "moe", [4], "a mapping of fields"),
+    ("model", "mla", {"kv_rank": 4}, "missing"),
+    ("model", "published_parameters", -1, "more than 0"),
+    ("model", "published_parameters", float("nan"), "finite"),
+    ("cluster", "levels", [], "at least 1 entries"),
+    ("cluster", "levels", {"a": 1}, "a list"),
+    ("cluster", "levels.0.size", 0, "at least 1"),
+    ("cluster", "levels.0.size", -8, "at least 1"),
+    ("cluster", "levels.0.size", "n", "a whole number"),
+    ("cluster", "levels.0.bandwidth", "100 XB/s", "Gb/s"),
+    ("cluster", "levels.0.bandwidth", 0, "1 to 1e+18"),
+    ("cluster", "levels.0.bandwidth", "-5 GB/s", "not negative"),
+    ("cluster", "levels.0.bandwidth", ..., "exactly one of bandwidth and oversubscription"),
+    ("cluster", "levels.1.oversubscription", 2, "exactly one of bandwidth and oversubscription"),
+    ("cluster", "levels.2.oversubscription", 0.5, "at least 1"),
+    ("cluster", "levels.0.latency", "5 m", "us"),
+    ("cluster", "levels.0.latency", ..., "seconds of one message"),
+    ("cluster", "levels.0.efficiency", 1.5, "at most 1"),
+    ("cluster", "levels.0.efficiency", 0, "more than 0"),
+    ("cluster", "levels.1.name", "node", "a name of its own"),
+    ("cluster", "levels.2.size", 10**6, "at most 1000000"),
+    ("cluster", "devices", 25, "24 = 4 x 2 x 3"),
+    ("cluster", "device", "h100x", "close: h100-sxm"),
+    ("cluster", "device", 5, "a mapping of fields"),
+    ("cluster", "device.memory", "80 GBit", "GiB"),
+    ("cluster", "device.peak_flops", {}, "at least 1 entries"),
+    ("cluster", "device.peak_flops", {"int8": 1}, "bf16"),
+    ("cluster", "device.peak_flops.bf16", "fast", "TFLOP/s"),
+    ("device", "memory_reserved", "2 GiB", "less than memory = 1 GiB"),
+    (
+        "device",
+        "gemm",
+        {"bf16": {"peak_fraction": 1, "m_half": 0, "n_half": 0, "k_half": 0}},
+        "also default",
+    ),
+    ("job", "global_batch", 10**8, "at most 10000000"),
+    ("job", "seq_len", 0, "at least 1"),
+    ("job", "precision", "int4", "'bf16', 'fp16', 'fp32' or 'fp8'"),
+    ("job", "optimizer", "lion", "'adam'"),
+    ("job", "stack", "megatron", "megatron-core"),
+    ("job", "stack", {"base": "fsdp", "overlap_tp": 2}, "at most 1"),
+    ("job", "stack", {"base": "fsdp", "zero_with_pipeline": [0, 4]}, "at most 3"),
+    ("job", "stack", {"base": 3}, "nest list stacks"),
+    ("space", "zero", "0..4", "0 to 3"),
+    ("space", "tp", 0, "1 to 10000000"),
+    ("space", "tp", "8..4", "from the smaller to the larger"),
+    ("space", "tp", "x", "1..16"),
+    ("space", "tp", [], "not empty"),
+    ("space", "tp", [1, "a"], "1,2,4"),
+    ("space", "tp", True, "1..16"),
+    ("space", "tp", 1.5, "1..16"),
+    ("space", "cp", 2, "1"),
+    ("space", "vpp", "1..2", "1"),
+    ("space", "schedule", "gpipe", "'1f1b'"),
+    ("space", "recompute", ["none", "some"], "'none', 'selective' or 'full'"),
+    ("space", "recompute", [], "at least one value"),
+    ("space", "sp", "perhaps", "true or false"),
+    ("configuration", "stages", [], "at least 1 entries"),
+    ("configuration", "stages.0.layers", [2, 2], "first < end"),
+    ("configuration", "stages.0.devices", [4, 0], "first < end"),
+    ("configuration", "stages.0.devices", [0], "missing"),
+    ("configuration", "stages.0.tp", 0, "at least 1"),
+    ("configuration", "stages.0.zero", 4, "at most 3"),
+    ("configuration", "micro_batch", ..., "samples that a super-pipeline takes"),
+    ("profile", "layers", [], "at least 1 entries"),
+    ("profile", "layers.0.tp", {}, "at least 1 entries"),
+    ("profile", "layers.0.tp.1.forward", -1, "not negative"),
+    ("profile", "layers.0.tp.1.backward", ..., "seconds of the backward"),
+    ("profile", "layers.0.repeat", 10**6, "at most 10000"),
+    ("profile", "layers.0.output_bytes", "big", "GiB"),
+    ("profile", "layers", list(range(10_001)), "at most 10000 entries"),
+    ("cluster", "levels", list(range(9)), "at most 8 entries"),
+]
+
+
+@pytest.mark.parametrize(("kind", "field", "value", "allowed"), BAD_FIELDS)
+def test_a_bad_field_is_named_with_what_is_allowed(kind, field, value, allowed, tmp_path):
+    load, data = LOADERS[kind]
+    path = put(tmp_path, changed(data, field, value))
+    text = message(load, path)
+    assert str(path) in text
+    assert field.split(".")[-1] in text or field.split(".")[0] in text
+    assert allowed in text
+    assert "got " in text or "missing" in text

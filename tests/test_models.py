@@ -1,0 +1,180 @@
+"""Models: parameters by hand, and Hugging Face config.json against published counts."""
+
+from __future__ import annotations
+
+import pytest
+from nest.describe import load_model
+from nest.describe.huggingface import MODEL_TYPES
+
+from descriptions import (
+    BERT,
+    CONFIGS,
+    DEEPSEEK,
+    DEEPSEEK_V2_LITE,
+    GEMMA,
+    GEMMA2,
+    GPT2,
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    MODEL,
+    NEOX,
+    OPT,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN3,
+    QWEN3_MOE,
+    changed,
+    message,
+    put,
+)
+
+
+def test_parameters_of_a_small_model_by_hand():
+    # embedding 100*64, per layer 2 norms of 64, attention 4*64*64, MLP 3*64*128; norm 64; head
+    assert load_model(MODEL).parameters() == 6400 + 2 * (128 + 16384 + 24576) + 64 + 6400
+    grouped = load_model({**MODEL, "kv_heads": 2, "qkv_bias": True, "qk_norm": True})
+    layer = 128 + 64 * 64 * 2 + 2 * 64 * 32 + (64 + 2 * 32) + 2 * 16 + 24576
+    assert grouped.parameters() == 6400 + 2 * layer + 64 + 6400
+    tied = load_model({**MODEL, "tied_embeddings": True, "positions": 10, "norm": "layernorm"})
+    assert tied.parameters() == 6400 + 640 + 2 * (256 + 16384 + 24576) + 128
+
+
+def test_parameters_of_a_mixture_by_hand():
+    moe = {"experts": 4, "top_k": 2, "ffn": 32, "shared_ffn": 16, "first_dense": 1}
+    model = load_model({**MODEL, "moe": moe})
+    dense, expert = 3 * 64 * 128, 3 * 64 * 32
+    rest = 6400 + 64 + 6400 + 2 * (128 + 16384)
+    sparse = 64 * 4 + 4 * expert + 3 * 64 * 16
+    assert model.parameters() == rest + dense + sparse
+    assert model.active_parameters() == rest + dense + sparse - 2 * expert
+    assert [model.is_moe_layer(i) for i in range(2)] == [False, True]
+    gate = load_model({**MODEL, "moe": {**moe, "shared_gate": True}})
+    assert gate.parameters() == model.parameters() + 64
+
+
+def test_the_period_of_experts():
+    moe = {"experts": 4, "top_k": 2, "ffn": 32, "every": 2, "first_dense": 1}
+    model = load_model({**MODEL, "layers": 6, "moe": moe})
+    assert [model.is_moe_layer(i) for i in range(6)] == [False, False, True, False, True, False]
+    assert model.moe_layers == 2
+
+
+def test_parameters_of_latent_attention_by_hand():
+    mla = {"q_rank": 24, "kv_rank": 16, "nope_dim": 8, "rope_dim": 4, "value_dim": 8}
+    model = load_model({**MODEL, "mla": mla})
+    assert model.head_dim == 12
+    attention = 64 * 24 + 24 + 24 * 4 * 12 + 64 * (16 + 4) + 16 + 16 * 4 * 16 + 4 * 8 * 64
+    rest = 6400 + 64 + 6400 + 2 * (128 + 24576)
+    assert model.parameters() == rest + 2 * attention
+    direct = load_model({**MODEL, "mla": {**mla, "q_rank": 0}})
+    saved = 64 * 24 + 24 + 24 * 4 * 12 - 64 * 4 * 12
+    assert direct.parameters() == model.parameters() - 2 * saved
+    text = message(load_model, {**MODEL, "mla": mla, "kv_heads": 2, "head_dim": 16, "bias": True})
+    assert "kv_heads: got 2; allowed: heads = 4" in text
+    assert "head_dim: got 16; allowed: 12" in text
+    assert "bias: got true; allowed: false with mla" in text
+
+
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [
+        (LLAMA, 8030261248),
+        (MISTRAL, 7241732096),  # safetensors index of Mistral-7B-v0.1
+        (MIXTRAL, 46702792704),
+        (QWEN2, 7615616512),  # safetensors index of Qwen2-7B
+        (QWEN3, 8190735360),  # safetensors index of Qwen3-8B
+        (QWEN2_MOE, 14315784192),  # safetensors index of Qwen1.5-MoE-A2.7B
+        (QWEN3_MOE, 235e9),
+        (DEEPSEEK, 671e9),
+        (DEEPSEEK_V2_LITE, 15.7e9),  # its model card
+        (GPT2, 1557611200),
+        (OPT, 30e9),
+        (BERT, 336e6),
+        (GEMMA, 8537680896),  # safetensors index of gemma-7b
+        (GEMMA2, 2614341888),  # safetensors index of gemma-2-2b
+        (NEOX, 20.55e9),  # arXiv:2204.06745: 20B parameters; 20,554,567,680 in its table 1
+    ],
+)
+def test_config_json_gives_the_published_parameters(config, published, tmp_path):
+    model = load_model(put(tmp_path, config, "config.json"))
+    assert model.parameters() == pytest.approx(published, rel=0.005)
+    if published % 10**6:
+        assert model.parameters() == published
+    assert model.name == tmp_path.name
+
+
+def test_every_known_model_type_is_tested():
+    assert sorted(config["model_type"] for config in CONFIGS) == sorted(MODEL_TYPES)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("llama3-8b", LLAMA),
+        ("mixtral-8x7b", MIXTRAL),
+        ("qwen3-235b-a22b", QWEN3_MOE),
+        ("deepseek-v3", DEEPSEEK),
+        ("gpt2-xl", GPT2),
+        ("opt-30b", OPT),
+        ("bert-large", BERT),
+    ],
+)
+def test_config_json_and_catalog_describe_the_same_model(name, config):
+    notes = {"name": "x", "source": "", "published_parameters": None, "max_seq_len": None}
+    assert load_model(config).replace(**notes) == load_model(name).replace(**notes)
+
+
+def test_config_json_is_known_by_its_architecture_and_named_by_its_path():
+    config = {**LLAMA, "architectures": ["LlamaForCausalLM"], "_name_or_path": "org/model-8b"}
+    del config["model_type"]
+    assert load_model(config).name == "model-8b"
+    for known in ("Qwen3MoeForCausalLM", "GPT2LMHeadModel", "BertModel", "GPTNeoXForCausalLM"):
+        text = message(load_model, {"architectures": [known]})
+        assert "missing" in text and "model_type" not in text
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({**LLAMA, "model_type": "mamba"}, "model_type: got 'mamba'; allowed: bert, deepseek_v2"),
+        ({"architectures": ["FooForCausalLM"]}, "got ['FooForCausalLM']; allowed: bert"),
+        ({**LLAMA, "model_type": 7}, "model_type: got 7"),
+        (changed(LLAMA, "hidden_size", ...), "hidden_size: missing; allowed: a whole number"),
+        ({**LLAMA, "hidden_size": "big"}, "hidden_size: got 'big'"),
+        ({**LLAMA, "hidden_size": -1}, "hidden_size: got -1; allowed: a whole number, 1 to"),
+        ({**LLAMA, "num_key_value_heads": 5}, "num_key_value_heads: got 5; allowed: a divisor"),
+        ({**LLAMA, "tie_word_embeddings": "no"}, "tie_word_embeddings: got 'no'"),
+        ({**LLAMA, "mlp_bias": True}, "mlp_bias: got True"),
+        ({**QWEN3_MOE, "mlp_only_layers": [5]}, "mlp_only_layers: got [5]; allowed: [] or"),
+        ({**QWEN3_MOE, "num_experts_per_tok": 500}, "num_experts_per_tok: got 500; allowed: 1 to"),
+        ({**DEEPSEEK, "moe_layer_freq": 2}, "moe_layer_freq: got 2; allowed: 1"),
+        ({**DEEPSEEK, "first_k_dense_replace": 61}, "first_k_dense_replace"),
+        ({**OPT, "do_layer_norm_before": False}, "do_layer_norm_before: got False; allowed: True"),
+        ({**OPT, "word_embed_proj_dim": 512}, "word_embed_proj_dim: got 512; allowed: 7168"),
+        ({**GPT2, "add_cross_attention": True}, "add_cross_attention: got True"),
+        ({**BERT, "position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({**NEOX, "attention_bias": False}, "attention_bias: got False; allowed: True"),
+    ],
+)
+def test_a_config_json_that_cannot_be_described_says_which_field(config, expected, tmp_path):
+    path = put(tmp_path, config, "config.json")
+    text = message(load_model, path)
+    assert text.startswith(str(path))
+    assert expected in text
+
+
+def test_details_of_config_json():
+    assert load_model({**LLAMA, "num_key_value_heads": None}).kv_heads == 32
+    assert load_model({**LLAMA, "head_dim": None}).head_dim == 128
+    assert load_model({**LLAMA, "attention_bias": True}).qkv_bias
+    assert load_model({**LLAMA, "attention_bias": True, "mlp_bias": True}).bias
+    both = load_model({**QWEN3_MOE, "mlp_only_layers": [0, 1]})
+    assert both.moe is not None and both.moe.first_dense == 2
+    step = load_model({**QWEN3_MOE, "decoder_sparse_step": 2})
+    assert [step.is_moe_layer(i) for i in range(4)] == [False, True, False, True]
+    renamed = changed({**QWEN3_MOE, "num_local_experts": 128}, "num_experts", ...)
+    assert load_model(renamed).moe == load_model(QWEN3_MOE).moe
+    dense = load_model({**DEEPSEEK, "n_routed_experts": None})
+    assert dense.moe is None and dense.mla is not None and dense.mtp_layers == 1
+    assert load_model({**BERT, "architectures": ["BertForMaskedLM"]}).pooler is False
