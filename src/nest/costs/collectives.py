@@ -1,0 +1,161 @@
+"""Seconds of collectives on a *group of devices*, not on a count.
+
+Shapes: C groups priced at once, V levels of the network (innermost first).
+
+A group is described by how many of its members share a subgroup of each level (:class:`Group`).
+Every device owns its share of each level's bandwidth (a level's bandwidth is per device), and a
+group uses the shares of its own members: groups that run side by side on disjoint devices do not
+slow each other down, and g members below a link drive g shares of it.
+
+References: ring and recursive halving-doubling, R. Thakur, R. Rabenseifner, W. Gropp,
+"Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005, section 4;
+double binary trees, P. Sanders et al., "Two-tree algorithms for full bandwidth broadcast,
+reduction and scan", Parallel Computing 35(12), 2009.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+ALGORITHMS = ("none", "ring", "hierarchical", "tree")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Per-device figures of each level, innermost first."""
+
+    bandwidth: Array
+    """float64, shape (V,): bytes/s that one device delivers to a peer through the level."""
+    latency: Array
+    """float64, shape (V,): seconds of one step to a peer through the level."""
+    in_network: NDArray[np.bool_]
+    """bool, shape (V,): switches of the level add up all-reduces themselves."""
+
+
+class Group(NamedTuple):
+    """C groups of devices as the network sees them.
+
+    Attributes
+    ----------
+    inside : int64, shape (C, V)
+        Fewest members in a subgroup of level v that has any; ``inside[:, V-1]`` is the size.
+    even : bool, shape (C,)
+        Every subgroup that has members has equally many, at every level.
+    """
+
+    inside: NDArray[np.int64]
+    even: NDArray[np.bool_]
+
+    @property
+    def size(self) -> NDArray[np.int64]:
+        return self.inside[:, -1]
+
+    def take(self, rows: NDArray[np.intp]) -> Group:
+        return Group(self.inside[rows], self.even[rows])
+
+
+def _tiers(group: Group) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Members per lower subgroup (rails) and lower subgroups joined, each of shape (C, V)."""
+    inside = group.inside.astype(np.float64)
+    rails = np.concatenate([np.ones((len(inside), 1)), inside[:, :-1]], axis=1)
+    return rails, inside / rails
+
+
+def _slowest(network: Network, group: Group) -> tuple[Array, Array]:
+    """Seconds per byte over the narrowest level crossed, and the largest latency crossed."""
+    rails, children = _tiers(group)
+    crossed = children > 1
+    per_byte = np.where(crossed, 1.0 / (network.bandwidth * rails), 0.0).max(axis=1)
+    latency = np.where(crossed, network.latency, 0.0).max(axis=1)
+    return per_byte, latency
+
+
+def _steps(children: Array) -> Array:
+    """Steps among equal subgroups: halving-doubling for powers of two, else a ring."""
+    log = np.log2(np.maximum(children, 1.0))
+    return np.where(log == np.round(log), log, children - 1.0)
+
+
+def _ring(size: Array, network: Network, group: Group) -> Array:
+    n = group.size
+    per_byte, latency = _slowest(network, group)
+    return (n - 1) / n * size * per_byte + (n - 1) * latency
+
+
+def reduce_scatter(size: Array, network: Network, group: Group) -> Array:
+    """Seconds to reduce buffers of ``size`` bytes and leave 1/n on each member; shape (C,).
+
+    The better of a ring ((n-1)/n of the buffer through the narrowest link, n-1 steps) and a
+    hierarchy (level by level from the inside, each with what is left of the buffer).
+    An all-gather that ends with ``size`` bytes takes as long.
+    """
+    return _best(size, network, group, reduce=False)[0]
+
+
+all_gather = reduce_scatter
+
+
+def all_reduce(size: Array, network: Network, group: Group) -> Array:
+    """Seconds to sum buffers of ``size`` bytes on all members; shape (C,).
+
+    The best of: ring and hierarchy (reduce-scatter and all-gather), where a level that reduces
+    in the network carries each byte once; and a pipelined double tree.
+    """
+    return _best(size, network, group, reduce=True)[0]
+
+
+def algorithm(size: Array, network: Network, group: Group, reduce: bool) -> NDArray[np.int64]:
+    """Index into :data:`ALGORITHMS` of the algorithm that the price stands for; shape (C,)."""
+    return _best(size, network, group, reduce)[1]
+
+
+def _best(
+    size: Array, network: Network, group: Group, reduce: bool
+) -> tuple[Array, NDArray[np.int64]]:
+    size = np.asarray(size, dtype=np.float64)
+    rails, children = _tiers(group)
+    times = 2.0 if reduce else 1.0
+    ring = times * _ring(size, network, group)
+    volume = times * (children - 1) / np.maximum(children, 1)
+    steps = times * _steps(children)
+    if reduce:
+        in_network = network.in_network & (children > 1)
+        volume = np.where(in_network, np.minimum(volume, 1.0), volume)
+        steps = np.where(in_network, 2.0, steps)
+    tiers = volume * size[:, None] / (rails * network.bandwidth) + steps * network.latency
+    hierarchical = np.where(group.even, tiers.sum(axis=1), np.inf)
+    tree = np.full_like(ring, np.inf)
+    if reduce:
+        per_byte, _ = _slowest(network, group)
+        hops = np.ceil(np.log2(np.maximum(children, 1.0))) * network.latency
+        tree = 2.0 * size * per_byte + 2.0 * hops.sum(axis=1)
+        tree = np.where(group.even, tree, np.inf)
+    options = np.stack([ring, hierarchical, tree])
+    chosen = options.argmin(axis=0)
+    seconds = np.take_along_axis(options, chosen[None], axis=0)[0]
+    idle = (group.size <= 1) | (size <= 0)
+    return np.where(idle, 0.0, seconds), np.where(idle, 0, chosen + 1)
+
+
+def all_to_all(size: Array, network: Network, group: Group) -> Array:
+    """Seconds for every member to spread ``size`` bytes evenly over the group; shape (C,).
+
+    All messages are under way at once; those for peers outside a subgroup share the device's
+    own bandwidth through that level, and the slowest level sets the time.
+    """
+    rails, children = _tiers(group)
+    n = group.size[:, None]
+    away = np.where(children > 1, (n - rails) / n, 0.0)
+    _, latency = _slowest(network, group)
+    return (away * np.asarray(size)[:, None] / network.bandwidth).max(axis=1) + latency
+
+
+def point_to_point(size: float, network: Network, level: int) -> float:
+    """Seconds to send ``size`` bytes to a peer reached through ``level``."""
+    return float(size / network.bandwidth[level] + network.latency[level])

@@ -1,0 +1,114 @@
+"""Seconds of single operators on one device: a roofline with measured efficiencies.
+
+All functions work element-wise on arrays, so that many configurations are priced at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.describe.device import Device
+from nest.describe.job import Stack
+from nest.errors import InputError
+
+Array = NDArray[np.float64]
+
+
+# Precisions whose tensor-core rate stands for another's when a device lists only one of them.
+_ALIKE = {"bf16": "fp16", "fp16": "bf16", "fp32": "tf32"}
+
+
+def peak_flops(device: Device, precision: str) -> float:
+    """Dense peak FLOP/s of a device.
+
+    Raises
+    ------
+    InputError
+        The device lists no rate for the precision.
+    """
+    peaks = {str(name): rate for name, rate in device.peak_flops.items()}
+    for name in (precision, _ALIKE.get(precision, "")):
+        if name in peaks:
+            return peaks[name]
+    raise InputError(
+        f"device {device.name}: peak_flops has no {precision}; it lists {', '.join(sorted(peaks))}"
+    )
+
+
+class Machine:
+    """Achievable rates of one device under one software stack.
+
+    Parameters
+    ----------
+    device : peak FLOP/s, memory bandwidth and measured efficiencies.
+    stack : derates of the training software against stand-alone kernels.
+    precision : ``bf16``, ``fp16``, ``fp32`` or ``fp8`` of the matrix products.
+    """
+
+    def __init__(self, device: Device, stack: Stack, precision: str) -> None:
+        self.device = device
+        self.stack = stack
+        self.peak = peak_flops(device, precision)
+        self.core_peak = peak_flops(device, "bf16" if precision == "fp8" else precision)
+        fitted = {str(name): figures for name, figures in device.gemm.items()}
+        self.gemm = fitted.get(precision, fitted["default"])
+        self.element = 4 if precision == "fp32" else 2
+        self.weight_element = 1 if precision == "fp8" else self.element
+        self.bandwidth = device.memory_bandwidth * device.memory_efficiency * stack.memory_derate
+        self.overhead = device.launch_overhead
+
+
+def gemm_seconds(machine: Machine, m: Array, n: Array, k: Array, count: Array | float = 1) -> Array:
+    """Seconds of ``count`` matrix products (m x k) @ (k x n), launched as one.
+
+    max(2mnk / achievable FLOP/s, bytes / achievable bytes/s) + launch overhead, and the traffic
+    that casts the first operand. The achievable share of the peak is that of
+    :class:`nest.describe.device.GemmEfficiency`, fitted on measured products (see the device
+    catalog), times the stack's derate. The cast moves ``cast_bytes`` per element at the nominal
+    memory bandwidth, as it was fitted.
+    """
+    e = machine.gemm
+    # 2mnk over the share of the peak, with m/(m + m_half) and so on cancelled: empty products then
+    # divide by nothing that is zero.
+    flop = 2.0 * (m + e.m_half) * (n + e.n_half) * (k + e.k_half)
+    flop = flop * (1.0 + e.decline * np.log2(1.0 + 2.0 * m * n * k / 1e12))
+    arithmetic = flop / (machine.peak * e.peak_fraction * machine.stack.gemm_derate)
+    moved = machine.weight_element * (m * k + k * n) + machine.element * m * n
+    each = np.maximum(arithmetic, moved / machine.bandwidth)
+    each = each + e.cast_bytes * m * k / machine.device.memory_bandwidth
+    return np.where(m * n * k * count > 0, count * each + machine.overhead, 0.0)
+
+
+def memory_seconds(machine: Machine, moved: Array) -> Array:
+    """Seconds of an operator that only moves ``moved`` bytes: bandwidth plus launch overhead."""
+    return np.where(moved > 0, moved / machine.bandwidth + machine.overhead, 0.0)
+
+
+def attention_seconds(
+    machine: Machine, tokens: Array, width: Array, positions: Array, causal: bool, backward: bool
+) -> Array:
+    """Seconds of the attention core for ``tokens`` queries over ``positions`` keys.
+
+    ``width`` is the query-key plus value elements per token on the device (heads x (d_qk + d_v)),
+    so that forward is 2 * tokens * positions * width FLOP. Flash kernels skip the causal half
+    and execute 2.5 times the forward FLOP going backward (arXiv:2307.08691, section 4.1);
+    kernels without that compute all positions, twice that backward.
+    """
+    flash = machine.stack.flash_attention
+    flop = 2.0 * tokens * positions * width * (0.5 if causal and flash else 1.0)
+    if backward:
+        flop = flop * (2.5 if flash else 2.0)
+    rate = machine.core_peak * machine.device.attention_fraction * machine.stack.gemm_derate
+    return np.where(flop > 0, flop / rate + machine.overhead, 0.0)
+
+
+def scores_seconds(machine: Machine, elements: Array, backward: bool) -> Array:
+    """Seconds to scale, mask, normalise and drop out ``elements`` attention scores in memory.
+
+    Without flash kernels each score is written and read by the products and by a fused softmax
+    (2-byte elements; forward write, read, write, read with dropout mask and output; backward the
+    same again): arXiv:2205.05198, section 4.1, lists the tensors.
+    """
+    passes = 9.0 if backward else 11.0
+    return memory_seconds(machine, passes * elements)

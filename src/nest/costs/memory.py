@@ -1,0 +1,56 @@
+"""Bytes per parameter and per device.
+
+Bytes per parameter follow Megatron-LM's distributed-optimizer guide: bf16 with fp32 gradients 18
+(2 parameter + 4 gradient + 12 Adam state), fp16 20, fp32 16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nest.describe.cluster import Device
+from nest.describe.job import Job
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Bytes per parameter of each kind of state."""
+
+    parameter: float
+    gradient: float
+    """What a device keeps; what travels is ``traveling_gradient``."""
+    optimizer: float
+    traveling_gradient: float
+    gathered: float
+    """Bytes per parameter that an all-gather of parameters moves."""
+    update: float
+    """Bytes read and written per parameter by the optimizer step."""
+
+
+_STATES = {"adam": 2, "sgd-momentum": 1, "sgd": 0}
+
+
+def recipe(job: Job) -> Recipe:
+    """Bytes per parameter for the precision and optimizer of a job.
+
+    fp32 training keeps one copy of the parameters (4 + 4 + 4 per optimizer state); mixed precision
+    adds an fp32 master copy. fp16 keeps an fp16 and an fp32 gradient (Megatron-LM,
+    distributed-optimizer guide: 4 + 16/d). fp8 keeps bf16 parameters (Transformer Engine).
+    """
+    states = _STATES[job.optimizer]
+    if job.precision == "fp32":
+        moments = 4.0 * states
+        return Recipe(4.0, 4.0, moments, 4.0, 4.0, 4.0 + 8.0 + 2 * moments)
+    wide = job.stack.gradient_dtype == "fp32"
+    gradient = 4.0 if wide else 2.0
+    # fp16 keeps both gradients; the fp32 one belongs to the optimizer's share.
+    optimizer = 4.0 + 4.0 * states + (4.0 if job.precision == "fp16" else 0.0)
+    held = 2.0 if job.precision == "fp16" else gradient
+    update = gradient + 8.0 + 8.0 * states + 2.0
+    return Recipe(2.0, held, optimizer, gradient, 2.0, update)
+
+
+def limit_bytes(device: Device, job: Job) -> float:
+    """Bytes of a device that a plan may fill: less what is reserved and lost to fragments."""
+    usable = device.memory * (1.0 - job.stack.fragmentation) - device.memory_reserved
+    return float(usable - job.stack.workspace)

@@ -1,0 +1,88 @@
+"""Step time of a 1F1B pipeline from its stages, last stage first.
+
+The critical path of 1F1B is one stage's own micro-batches, or round trips from a stage through
+some of those behind it, one after another. ``add_stage`` takes the longest of: the stage alone,
+with the round trip that its first and its last micro-batch wait for; full round trips back to
+back, as a window of n+1 micro-batches in flight allows; round trips to the next stage only (a slow
+link in front of fast ones). Against an event simulation of 60,000 random pipelines it is exact
+for even stages without hand-over, and within 2 % for 99 % of those whose stages differ by less
+than 10 % with hand-overs up to 0.3 forward times (``docs/algorithm.md``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+def add_stage(
+    rest: float, after: float, f: float, b: float, hop: float, n: int, m: int
+) -> tuple[float, float]:
+    """Put a stage in front of ``n`` others.
+
+    Parameters
+    ----------
+    rest : seconds from the first forward of the next stage to its last backward.
+    after : t = f + b of the stages behind plus the round-trip hand-overs between them, seconds.
+    f, b : seconds of one micro-batch on the new stage, forward and backward.
+    hop : seconds of the hand-over to the next stage and back.
+    m : micro-batches of the step.
+
+    Returns
+    -------
+    The same two figures, ``rest`` and ``after``, with the new stage.
+
+    Notes
+    -----
+    Non-decreasing in every argument but ``n`` and ``m`` (given ``after <= rest``), which is what
+    the search relies on.
+    """
+    t = f + b
+    if n == 0:
+        return m * t, t
+    trip = after + hop
+    time = t + hop + rest
+    if m < n + 2:
+        return max(time, m * t, f + trip + m * b, m * f + trip + b), t + trip
+    time = max(time, m * t + max(0.0, trip - n * f) + max(0.0, trip - n * b))
+    full, left = divmod(m - 1, n + 1)
+    time = max(time, (full + 1) * (t + trip) + left * max(f, b, (rest - after) / (m - 1)))
+    pair = t + hop + min(t, after / n)
+    ends = max(trip + t, n * f + b + pair - t) + max(trip + t, n * b + f + pair - t)
+    return max(time, ends + (m - n - 2) * pair / 2), t + trip
+
+
+class StepTime(NamedTuple):
+    """Seconds of a step."""
+
+    pipeline: float
+    """First forward to last backward of the first stage."""
+    finish: float
+    """Gradients, optimizer and parameters that follow."""
+
+    @property
+    def total(self) -> float:
+        return self.pipeline + self.finish
+
+
+def step_time(
+    forward: Sequence[float],
+    backward: Sequence[float],
+    finish: Sequence[float],
+    hops: Sequence[float],
+    micro_batches: int,
+) -> StepTime:
+    """Seconds of a 1F1B step of S stages, first stage first.
+
+    ``hops[s]`` is the round trip between stages s and s+1. A later stage ends at least the
+    backward passes of the stages in front earlier: under these its ``finish`` hides.
+    """
+    rest = after = left = 0.0
+    depth = len(forward)
+    for s in range(depth - 1, -1, -1):
+        hop = hops[s] if s < depth - 1 else 0.0
+        rest, after = add_stage(
+            rest, after, forward[s], backward[s], hop, depth - 1 - s, micro_batches
+        )
+        left = max(left - backward[s], finish[s]) if s < depth - 1 else finish[s]
+    return StepTime(rest, left)

@@ -1,0 +1,136 @@
+"""Times of single operators worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from plain import device, stack
+
+from nest.costs.compute import (
+    Machine,
+    attention_seconds,
+    gemm_seconds,
+    memory_seconds,
+    peak_flops,
+    scores_seconds,
+)
+from nest.errors import InputError
+
+# 80 % of the peak, products of 100 reach half of it a side; 1 us a kernel.
+USUAL: dict[str, Any] = {
+    "memory_efficiency": 0.8, "attention_fraction": 0.4, "launch_overhead": 1e-6,
+    "gemm": {"default": {"peak_fraction": 0.8, "m_half": 100, "n_half": 100, "k_half": 100}},
+}
+
+
+def machine(precision: str = "bf16", flash: bool = True, **changes: Any) -> Machine:
+    """The usual device; software reaches half of its rates."""
+    software = stack(gemm_derate=0.5, memory_derate=0.5, flash_attention=flash)
+    return Machine(device(**(USUAL | changes)), software, precision)
+
+
+def sides(m: float, n: float, k: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return np.array([m]), np.array([n]), np.array([k])
+
+
+def test_peaks() -> None:
+    assert peak_flops(device(), "bf16") == 100e12
+    assert peak_flops(device(), "fp16") == 100e12  # the same units
+    assert peak_flops(device(), "fp32") == 50e12
+    with pytest.raises(InputError, match="fp8"):
+        peak_flops(device(peak_flops={"bf16": 1.0}), "fp8")
+
+
+def test_gemm_limited_by_arithmetic() -> None:
+    # 100 x 100 x 100 at 100 TFLOP/s x 0.8 x 0.5 (derate) x 1/8 = 5 TFLOP/s: 2e6 / 5e12 = 0.4 us.
+    # 2 bytes x 3 x 1e4 at 1 TB/s x 0.8 x 0.5 = 400 GB/s: 0.15 us. The larger, and 1 us of launch.
+    assert gemm_seconds(machine(), *sides(100, 100, 100)) == pytest.approx([0.4e-6 + 1e-6])
+    # Three of them, launched as one.
+    assert gemm_seconds(machine(), *sides(100, 100, 100), 3) == pytest.approx([1.2e-6 + 1e-6])
+
+
+def products(**more: float) -> Machine:
+    """A device whose large products reach 80 % of the peak, with more figures."""
+    usual = {"peak_fraction": 0.8, "m_half": 0, "n_half": 0, "k_half": 0}
+    return machine(launch_overhead=0.0, gemm={"default": usual | more})
+
+
+def test_large_products_decline() -> None:
+    # 5e3 x 1e4 x 1e4: 1e12 FLOP at 100 TFLOP/s x 0.8 x 0.5 take 25 ms; log2(1 + 1) = 1 time 5 %
+    # more. Three times as many FLOP: log2(1 + 3) = 2 times 5 % more than 75 ms.
+    falling = products(decline=0.05)
+    assert gemm_seconds(falling, *sides(5e3, 1e4, 1e4)) == pytest.approx([25e-3 * 1.05])
+    assert gemm_seconds(falling, *sides(15e3, 1e4, 1e4)) == pytest.approx([75e-3 * 1.10])
+    assert falling.gemm.fraction(15e3, 1e4, 1e4) == pytest.approx(0.8 / 1.10)
+    # Two products of 1e12 FLOP launched as one decline as one of them does.
+    assert gemm_seconds(falling, *sides(5e3, 1e4, 1e4), 2) == pytest.approx([50e-3 * 1.05])
+
+
+def test_casting_the_first_operand() -> None:
+    # 1000 x 500 elements, 8 bytes each at the nominal 1 TB/s: 4 us more a product.
+    shape = sides(1000, 2000, 500)
+    cast = gemm_seconds(products(cast_bytes=8), *shape) - gemm_seconds(products(), *shape)
+    assert cast == pytest.approx([4e-6])
+    twice = gemm_seconds(products(cast_bytes=8), *shape, 2) - gemm_seconds(products(), *shape, 2)
+    assert twice == pytest.approx([8e-6])
+
+
+def test_more_work_never_takes_less_time() -> None:
+    falling = products(decline=0.05, cast_bytes=8, m_half=100)
+    size = np.geomspace(1, 1e6, 200)
+    for shape in ((size, 100, 100), (100, size, 100), (100, 100, size), (size, size, size)):
+        assert (np.diff(gemm_seconds(falling, *map(np.asarray, shape))) >= 0).all()
+
+
+def test_gemm_limited_by_memory() -> None:
+    # One row: 2 bytes x (1e3 in + 1e6 weights + 1e3 out) at 100 GB/s x 0.8 x 0.5 = 40 GB/s: 50 us;
+    # 2e6 FLOP at 40 TFLOP/s x 1/101 x 1000/1100 x 1000/1100 take 6.1 us.
+    slow = machine(memory_bandwidth=1e11)
+    assert gemm_seconds(slow, *sides(1, 1000, 1000)) == pytest.approx([2.004e6 / 40e9 + 1e-6])
+    # fp8: what goes in takes one byte, what comes out two.
+    eight = machine("fp8", memory_bandwidth=1e11)
+    assert gemm_seconds(eight, *sides(1, 1000, 1000)) == pytest.approx([1.003e6 / 40e9 + 1e-6])
+
+
+def test_precisions() -> None:
+    # fp8 doubles the rate; fp32 runs at the TF32 rate.
+    bf16, fp8, fp32 = (
+        gemm_seconds(machine(p, launch_overhead=0.0), *sides(1e5, 1e5, 1e5))
+        for p in ("bf16", "fp8", "fp32"))
+    assert bf16 / fp8 == pytest.approx([2.0])
+    assert fp32 / bf16 == pytest.approx([2.0])
+    eight = machine("fp8")
+    assert (eight.element, eight.weight_element, eight.core_peak) == (2, 1, 100e12)
+    assert (machine("fp32").element, machine("fp32").weight_element) == (4, 4)
+
+
+def test_empty_product_is_free() -> None:
+    assert gemm_seconds(machine(), *sides(100, 0, 100)) == [0.0]
+    with np.errstate(all="raise"):
+        assert gemm_seconds(products(cast_bytes=8), *sides(100, 100, 0)) == [0.0]
+    assert memory_seconds(machine(), np.array([0.0])) == [0.0]
+
+
+def test_memory_bound_operator() -> None:
+    assert memory_seconds(machine(), np.array([4e9])) == pytest.approx([0.01 + 1e-6])
+
+
+def test_attention() -> None:
+    # 1000 queries, 1000 keys, width 200: 4e8 FLOP, causal half; 100 TFLOP/s x 0.4 x 0.5 = 20.
+    flash = machine(launch_overhead=0.0)
+    case = (np.array([1000.0]), np.array([200.0]), np.array([1000.0]))
+    assert attention_seconds(flash, *case, True, False) == pytest.approx([2e8 / 20e12])
+    assert attention_seconds(flash, *case, False, False) == pytest.approx([4e8 / 20e12])
+    assert attention_seconds(flash, *case, True, True) == pytest.approx([2.5 * 2e8 / 20e12])
+    plain = machine(launch_overhead=0.0, flash=False)
+    assert attention_seconds(plain, *case, True, False) == pytest.approx([4e8 / 20e12])
+    assert attention_seconds(plain, *case, True, True) == pytest.approx([8e8 / 20e12])
+
+
+def test_scores_without_flash() -> None:
+    # 1e9 scores: 11 bytes each forward, 9 backward, at 400 GB/s.
+    plain = machine(launch_overhead=0.0, flash=False)
+    assert scores_seconds(plain, np.array([1e9]), False) == pytest.approx([11 / 400])
+    assert scores_seconds(plain, np.array([1e9]), True) == pytest.approx([9 / 400])

@@ -1,0 +1,112 @@
+"""Closed forms of groups against sets of device numbers, over every small layout."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from oracle_rules import alike_blocks, spread
+
+from nest.costs import groups
+
+SHAPES = (
+    (1,), (4,), (7,), (12,), (2, 2), (3, 2), (2, 3), (4, 6), (6, 4), (5, 3), (1, 6, 2), (2, 2, 2),
+    (2, 3, 2), (3, 2, 2), (6, 3, 2), (2, 2, 2, 2), (2, 1, 3, 2), (3, 2, 2, 2), (2, 2, 3, 3),
+    (4, 9), (5, 3, 4), (2, 3, 5, 2), (8, 4, 3),
+)
+
+
+def cumulated(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(itertools.accumulate(shape, int.__mul__))
+
+
+def layouts(sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int, int]]:
+    """(start, block, outer_dp, stride) of every aligned block and its replicas."""
+    devices = sizes[-1]
+    for outer_dp in range(1, devices + 1):
+        for stride in groups.strides(devices, outer_dp, sizes):
+            for start in range(stride):
+                for block in range(1, stride - start + 1):
+                    origins = [start + r * stride for r in range(outer_dp)]
+                    if all(groups.aligned(o, block, sizes) for o in origins):
+                        yield start, block, outer_dp, stride
+
+
+def divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_aligned(shape: tuple[int, ...]) -> None:
+    sizes = cumulated(shape)
+    for start in range(sizes[-1]):
+        for block in range(1, sizes[-1] - start + 1):
+            assert groups.aligned(start, block, sizes) == alike_blocks(start, block, sizes)
+
+
+def test_aligned_at_every_level() -> None:
+    # Levels 6 x 3 x 2: some level holds [1, 7) in one group, but it cuts two groups of 6.
+    assert groups.aligned(0, 1, (6, 18, 36))
+    assert not groups.aligned(1, 6, (6, 18, 36))
+
+
+def test_shared_level() -> None:
+    # Groups of 2, 6 and 12: 0 and 1 in a pair, 1 and 2 in a six, 5 and 6 in the twelve.
+    assert [groups.shared_level(a, b, (2, 6, 12)) for a, b in ((0, 1), (1, 2), (5, 6))] == [0, 1, 2]
+    assert groups.shared_level(3, 3, (2, 6, 12)) == 0
+
+
+def test_strides() -> None:
+    # 36 devices on 6 x 3 x 2: 5 replicas take 7 each, or one group of 6 apart.
+    assert groups.strides(36, 5, (6, 18, 36)) == (7, 6)
+    assert groups.strides(36, 2, (6, 18, 36)) == (18,)
+    assert groups.strides(36, 10, (6, 18, 36)) == (3,)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_inner_groups(shape: tuple[int, ...]) -> None:
+    sizes = cumulated(shape)
+    for start, block, outer_dp, _ in layouts(sizes):
+        if outer_dp > 1:
+            continue
+        for size in divisors(block):
+            for stride in divisors(block // size):
+                span = stride * size
+                members = [
+                    [start + first + offset + stride * n for n in range(size)]
+                    for first in range(0, block, span) for offset in range(stride)
+                ]
+                assert groups.inner_group(sizes, block, stride, size) == spread(members, sizes), (
+                    start, block, stride, size)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_replica_groups(shape: tuple[int, ...]) -> None:
+    sizes = cumulated(shape)
+    for start, block, outer_dp, stride in layouts(sizes):
+        for inner in divisors(block):
+            members = [
+                [start + offset + inner * d + stride * r
+                 for r in range(outer_dp) for d in range(block // inner)]
+                for offset in range(inner)
+            ]
+            found = groups.replica_group(sizes, start, block, inner, outer_dp, stride)
+            assert found == spread(members, sizes), (start, block, inner, outer_dp, stride)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equal_place_class_means_equal_groups(shape: tuple[int, ...]) -> None:
+    sizes = cumulated(shape)
+    seen: dict[tuple[object, ...], set[object]] = {}
+    for start, block, outer_dp, stride in layouts(sizes):
+        place = groups.place_class(start, outer_dp, stride, sizes)
+        for inner in divisors(block):
+            members = [
+                [start + offset + inner * d + stride * r
+                 for r in range(outer_dp) for d in range(block // inner)]
+                for offset in range(inner)
+            ]
+            seen.setdefault((place, block, inner, outer_dp, stride), set()).add(
+                spread(members, sizes))
+    assert all(len(found) == 1 for found in seen.values())
