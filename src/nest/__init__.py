@@ -1,0 +1,75 @@
+"""NEST plans how to split the training of a model over a cluster: exactly, and in about a second.
+
+>>> import nest
+>>> model = nest.load_model("llama3-70b")
+>>> cluster = nest.load_cluster("h100-spine-leaf", devices=1024)
+>>> job = nest.Job(global_batch=4096, seq_len=4096)
+>>> plan = nest.plan(model, cluster, job)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Where each public name lives; imported when first used, so that `nest --help` answers at once.
+_HOMES = {
+    "api": ("plan",),
+    "evaluation": ("evaluate",),
+    "plans": ("Plan",),
+    "describe": (
+        "Cluster", "Configuration", "Device", "Job", "Level", "Model", "Profile", "SearchSpace",
+        "Stack", "StageConfiguration", "load_cluster", "load_configuration", "load_job",
+        "load_model", "load_profile", "load_space",
+    ),
+    "errors": (
+        "InfeasibleError", "InputError", "KernelError", "LimitError", "NestError", "NoPlanError",
+    ),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME)
+
+if TYPE_CHECKING:
+    from nest.api import plan
+    from nest.describe import (
+        Cluster,
+        Configuration,
+        Device,
+        Job,
+        Level,
+        Model,
+        Profile,
+        SearchSpace,
+        Stack,
+        StageConfiguration,
+        load_cluster,
+        load_configuration,
+        load_job,
+        load_model,
+        load_profile,
+        load_space,
+    )
+    from nest.errors import (
+        InfeasibleError,
+        InputError,
+        KernelError,
+        LimitError,
+        NestError,
+        NoPlanError,
+    )
+    from nest.evaluation import evaluate
+    from nest.plans import Plan
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'nest' has no attribute {name!r}")
+    value = getattr(import_module(f"nest.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,222 @@
+"""Keep the configurations of a stage that some plan could want.
+
+Shapes: F fields of ``nest.costs.layer.Sums``, T layer kinds, C candidates, A policies, N
+configurations (of both), G signatures, P prices, O options kept.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from nest._kernels import CACHE
+
+# Fields of ``nest.costs.layer.Sums``, in its order; a test compares them.
+FORWARD, BACKWARD, SYNC, GATHER, EXPOSED, RESIDENT, ACTIVATIONS, WORK, BUFFERS = range(9)
+
+
+class Candidates(NamedTuple):
+    """Arrays of one outer choice; the fields of :class:`nest.tensors.Tables`."""
+
+    layers: np.ndarray
+    price: np.ndarray
+    shards: np.ndarray
+    forbidden: np.ndarray
+    counts: np.ndarray
+    whole: int
+    limit_bytes: float
+    micro_batches: int
+    most_in_flight: int
+
+
+@njit(cache=CACHE, nogil=True)
+def undominated(layers, price, shards, forbidden):
+    """Configurations that no other of the same price beats in every field of every layer kind.
+
+    What beats another layer by layer beats it in every stage. ``layers`` is (C, A, T, F),
+    ``price`` (C,) ascending, ``shards`` (C,), ``forbidden`` (A,) policies that no pipeline may use
+    and that therefore beat none that it may. Of equal ones the first stays.
+
+    Returns
+    -------
+    candidate, policy : int64 (N,), ascending by candidate and policy.
+    """
+    C, A, T, F = layers.shape
+    who = np.empty((C * A, 2), np.int64)
+    total = begin = 0
+    for c in range(C):
+        if c > 0 and price[c] != price[c - 1]:
+            begin = total
+        for a in range(A):
+            new = layers[c, a]
+            beaten = False
+            left = begin
+            for o in range(begin, total):
+                d, e = who[o]
+                old = layers[d, e]
+                better = worse = False
+                if shards[d] > shards[c]:
+                    better = True
+                elif shards[d] < shards[c]:
+                    worse = True
+                for k in range(T):
+                    for f in range(F):
+                        if old[k, f] < new[k, f]:
+                            better = True
+                        elif old[k, f] > new[k, f]:
+                            worse = True
+                    if better and worse:
+                        break
+                if not worse and (forbidden[a] or not forbidden[e]):
+                    beaten = True
+                    break
+                if worse and not better and (forbidden[e] or not forbidden[a]):
+                    continue
+                if left != o:
+                    who[left] = who[o]
+                left += 1
+            if beaten:
+                continue
+            who[left, 0] = c
+            who[left, 1] = a
+            total = left + 1
+    return who[:total, 0].copy(), who[:total, 1].copy()
+
+
+@njit(cache=CACHE, nogil=True)
+def _stage(t, layers, kinds, count, limit, out):
+    """Fill ``out`` with forward, backward, finish, in flight; False when it is no option.
+
+    The formulas of :func:`nest.costs.stage.stage_costs`; ``layers`` is (T, F) of one
+    configuration. Time comes first, because it rules out most.
+    """
+    forward = backward = 0.0
+    for x in range(len(kinds)):
+        forward += count[x] * layers[kinds[x], FORWARD]
+        backward += count[x] * layers[kinds[x], BACKWARD]
+    if t.micro_batches * (forward + backward) >= limit:
+        return False
+    resident = activations = work = buffers = 0.0
+    sync = gather = exposed = 0.0
+    for x in range(len(kinds)):
+        n, layer = count[x], layers[kinds[x]]
+        resident += n * layer[RESIDENT]
+        activations += n * layer[ACTIVATIONS]
+        work = max(work, layer[WORK])
+        buffers = max(buffers, layer[BUFFERS])
+        sync += n * layer[SYNC]
+        gather += n * layer[GATHER]
+        exposed += n * layer[EXPOSED]
+    resident = resident + work + buffers
+    if resident + activations > t.limit_bytes:
+        return False
+    held = t.most_in_flight
+    if resident + held * activations > t.limit_bytes:
+        held = int((t.limit_bytes - resident) / activations)
+        # The quotient is rounded: settle by the sum that the limit is checked with.
+        while resident + held * activations > t.limit_bytes:
+            held -= 1
+        while resident + (held + 1) * activations <= t.limit_bytes:
+            held += 1
+    out[0], out[1], out[2] = forward, backward, max(0.0, sync) + exposed + max(0.0, gather)
+    out[3] = held
+    return True
+
+
+@njit(cache=CACHE, nogil=True)
+def _keep(kept, who, count, new, n):
+    """Add an option unless dominated, drop those it dominates; the new count."""
+    for o in range(count):
+        old = kept[o]
+        if (old[0] <= new[0] and old[1] <= new[1] and old[2] <= new[2] and old[3] >= new[3]
+                and old[4] >= new[4]):
+            return count
+    left = 0
+    for o in range(count):
+        old = kept[o]
+        if not (new[0] <= old[0] and new[1] <= old[1] and new[2] <= old[2] and new[3] >= old[3]
+                and new[4] >= old[4]):
+            if left != o:
+                kept[left] = kept[o]
+                who[left] = who[o]
+            left += 1
+    kept[left] = new
+    who[left] = n
+    return left + 1
+
+
+@njit(cache=CACHE, nogil=True)
+def select(t, limit):
+    """Non-dominated configurations of every (price, signature), by ascending t = f + b.
+
+    One is dominated when another is no worse in forward, backward, finish, micro-batches in
+    flight that fit, and shards; of equal ones the first stays. Those that alone take ``limit``
+    seconds a step, or hold no micro-batch, are no options.
+
+    Returns
+    -------
+    first : int64 (P, G+1), options of price p and signature g are first[p, g]..first[p, g+1].
+    number : int64 (O,), configuration of each option.
+    forward, backward, finish : float64 (O,)
+    in_flight : int64 (O,)
+    shards : float64 (O,)
+    """
+    N, G = len(t.price), len(t.counts)
+    prices = t.price[-1] + 1
+    first = np.zeros((prices, G + 1), np.int64)
+    kinds = np.zeros((G, t.counts.shape[1]), np.int64)
+    held = np.zeros((G, t.counts.shape[1]))
+    length = np.zeros(G, np.int64)
+    for g in range(G):
+        for kind in range(t.counts.shape[1]):
+            if t.counts[g, kind]:
+                kinds[g, length[g]] = kind
+                held[g, length[g]] = t.counts[g, kind]
+                length[g] += 1
+    options = np.empty((1024, 5))
+    who = np.empty(1024, np.int64)
+    total = 0
+    new = np.empty(5)
+    lo = 0
+    for p in range(prices):
+        hi = lo
+        while hi < N and t.price[hi] == p:
+            hi += 1
+        found = np.empty((G, hi - lo, 5))
+        found_who = np.empty((G, hi - lo), np.int64)
+        count = np.zeros(G, np.int64)
+        for n in range(lo, hi):
+            new[4] = t.shards[n]
+            for g in range(G):
+                if t.forbidden[n] and g != t.whole:
+                    continue
+                x = length[g]
+                if _stage(t, t.layers[n], kinds[g, :x], held[g, :x], limit, new):
+                    count[g] = _keep(found[g], found_who[g], count[g], new, n)
+        for g in range(G):
+            first[p, g] = total
+            while total + count[g] > len(options):
+                more = np.empty((2 * len(options), 5))
+                more[:total] = options[:total]
+                options = more
+                more_who = np.empty(2 * len(who), np.int64)
+                more_who[:total] = who[:total]
+                who = more_who
+            for o in range(count[g]):
+                # Insertion keeps the order of configurations among equal times.
+                y = total + o
+                t_new = found[g, o, 0] + found[g, o, 1]
+                while y > total and options[y - 1, 0] + options[y - 1, 1] > t_new:
+                    options[y] = options[y - 1]
+                    who[y] = who[y - 1]
+                    y -= 1
+                options[y] = found[g, o]
+                who[y] = found_who[g, o]
+            total += count[g]
+        first[p, G] = total
+        lo = hi
+    k = options[:total]
+    return (first, who[:total].copy(), k[:, 0].copy(), k[:, 1].copy(), k[:, 2].copy(),
+            k[:, 3].astype(np.int64), k[:, 4].copy())

@@ -1,0 +1,115 @@
+"""Load the kernels with a cache of compiled code that is never stale.
+
+numba's own cache does not see that a kernel called from another file has changed, so the folder
+is named by a digest of numba's version and all kernel sources. It lies below ``NUMBA_CACHE_DIR``
+or the user's cache folder; with neither writable the kernels are compiled in every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MODULES = ("nest._kernels.options", "nest._kernels.pipeline")
+
+_lock = threading.Lock()
+_loaded: tuple[Kernels, float] | None = None
+announce: Callable[[str], None] | None = None
+"""Told, before a compilation that takes seconds, what is going on; the CLI prints it."""
+
+
+class Kernels(NamedTuple):
+    """Entry points and the types of their arguments."""
+
+    undominated: Callable[..., Any]
+    select: Callable[..., Any]
+    solve: Callable[..., Any]
+    Candidates: type[Any]
+    Problem: type[Any]
+
+
+def load() -> tuple[Kernels, float]:
+    """Kernels ready to run, and the seconds that compiling or loading them took (0 if loaded)."""
+    global _loaded
+    with _lock:
+        if _loaded is not None:
+            return _loaded[0], 0.0
+        started = time.perf_counter()
+        kernels = _import()
+        _warm(kernels)
+        _loaded = kernels, time.perf_counter() - started
+        return _loaded
+
+
+def cache_folder() -> Path | None:
+    """Folder for compiled code, made if need be; None where nothing can be written."""
+    import numba
+
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sorted((Path(__file__).parent / "_kernels").glob("*.py")):
+        digest.update(source.read_bytes())
+    roots = [os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), "~/.cache"]
+    for root in filter(None, roots):
+        folder = Path(root).expanduser() / "nest-planner" / digest.hexdigest()[:16]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError:
+            continue
+    return None
+
+
+def _import() -> Kernels:
+    import numba
+
+    import nest._kernels
+
+    folder = cache_folder()
+    jit = not numba.config.DISABLE_JIT
+    if folder is None:
+        nest._kernels.CACHE = False
+        if jit:
+            _say("No folder for compiled code can be written; compiling for this process only ...")
+    elif jit and not any(folder.rglob("*.nbc")):
+        _say("Compiling the kernels, once (about 20 s) ...")
+    before = numba.config.CACHE_DIR
+    try:
+        if folder is not None:
+            numba.config.CACHE_DIR = str(folder)
+        options, pipeline = (importlib.import_module(name) for name in MODULES)
+    finally:
+        numba.config.CACHE_DIR = before
+    return Kernels(options.undominated, options.select, pipeline.solve, options.Candidates,
+                   pipeline.Problem)
+
+
+def _say(text: str) -> None:
+    if announce is not None:
+        announce(text)
+    else:
+        print(text, file=sys.stderr)
+
+
+def _warm(kernels: Kernels) -> None:
+    """Run each kernel once on the smallest problem, so that all compiling happens here."""
+    layers, price, shards = np.ones((1, 1, 1, 9)), np.zeros(1, np.int64), np.ones(1)
+    free, counts = np.zeros(1, np.bool_), np.ones((1, 1), np.int64)
+    kernels.undominated(layers, price, shards, free)
+    tables = kernels.Candidates(layers[0], price, shards, free, counts, 0, 1e9, 1, 1)
+    first, _, *options = kernels.select(tables, 1e9)
+    problem = kernels.Problem(
+        1, np.ones(1, np.int64), np.ones(1), np.array([[0, -1]]), np.array([[-1, 0], [-1, -1]]),
+        first, *options, np.zeros(2), np.zeros(2), np.zeros(2), np.array([False, True]),
+    )
+    kernels.solve(problem, 1e9, 1)
