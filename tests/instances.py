@@ -102,9 +102,10 @@ def _profile(rng: Random) -> Profile:
         forward, backward = _log(rng, 2e-4, 4e-3), rng.uniform(1.0, 3.0)
         held, kept = _log(rng, 1e7, 1e9), _log(rng, 1e6, 1e9)
         for d in degrees:
-            seconds = forward / d ** rng.uniform(0.5, 1.0)
             tp[d] = {
-                "forward": seconds, "backward": seconds * backward, "parameter_bytes": held / d,
+                "forward": forward / d ** rng.uniform(0.4, 1.0),
+                "backward": forward * backward / d ** rng.uniform(0.4, 1.0),
+                "parameter_bytes": held / d,
                 "activation_bytes": kept / d,
                 "work_bytes": rng.choice((0.0, 0.3, 2.0)) * kept / d,
             }
@@ -177,7 +178,7 @@ def _job(rng: Random, model: Model | Profile) -> Job:
         "gradient_dtype": rng.choice(("fp32", "fp32", "bf16")),
     }
     return Job(
-        global_batch=rng.randint(1, 12), seq_len=rng.choice((60, 120, 240, 256, 500, 1024)),
+        global_batch=rng.choice((*range(1, 13), 6, 8, 9, 10, 12)), seq_len=rng.choice((60, 120, 240, 256, 500, 1024)),
         precision=rng.choice(("bf16", "bf16", "fp16", "fp32", "fp8")),
         optimizer=rng.choice(("adam", "adam", "sgd", "sgd-momentum")), stack=stack,
     )
@@ -195,14 +196,16 @@ def _space(rng: Random, chain: Chain, devices: int) -> dict[str, Any]:
     policies = rng.sample(("none", "selective", "full"), rng.randint(1, min(3, most)))
     space: dict[str, Any] = {"zero": zero, "recompute": policies}
     moe = chain.model is not None and chain.model.moe is not None
+    deepest = min(devices, len(chain))
     for name, values, chance in (
         ("tp", [[1], [1, 2], [2], [3], [1, 4]], 0.08),
         ("sp", [[True, False], [False], [True]], 0.1),
-        ("pp", [[1], [2], ["1..2"], ["2..4"], ["3..7"]], 0.1),
+        ("pp", [[n for n in range(low, high + 1)] for low, high in
+                ((1, 1), (2, 2), (1, 2), (2, 4), (2, 7), (3, 7), (3, 3)) if low <= deepest], 0.5),
         ("mbs", [[1], [1, 2], [3]], 0.08),
         ("dp_in", [[1], [1, 2], [2], [1, 3]], 0.08),
         ("outer_dp", [[1], [1, 2], [3], [2, 3]], 0.08),
-        ("micro_batch", [[1], [2, 4], [3], ["1..3"]], 0.08),
+        ("micro_batch", [[1], [1], [1], [2, 4], [3], ["1..3"]], 0.2),
         ("ep", [[1], [2], [1, 2, 3]], 0.1 * moe),
         ("etp", [[1], [1, 2, 3], [1, 2, 4]], 0.25 * moe),
     ):
@@ -219,8 +222,8 @@ def _bounded(
     while True:
         space = SearchSpace(**bounds)
         outers, rows, found = listed(chain, cluster, job, space)
-        count = entries(chain, space, found)
-        if not count and set(bounds) != {"zero", "recompute"}:
+        count, finished = entries(chain, space, found)
+        if not finished and set(bounds) != {"zero", "recompute"}:
             bounds = {name: bounds[name] for name in ("zero", "recompute")}
             continue
         if count <= most:

@@ -312,22 +312,25 @@ def listed(
     return outers, rows, options(chain, job, outers, rows)
 
 
-def entries(chain: Chain, space: SearchSpace, found: Options) -> float:
-    """How many finished and unfinished plans :func:`solve` would list if all of them fitted."""
+def entries(chain: Chain, space: SearchSpace, found: Options) -> tuple[float, float]:
+    """How many plans, finished or not, :func:`solve` would list if all fitted; how many finished.
+    """
     if not len(found):
-        return 0.0
+        return 0.0, 0.0
     names, own = np.unique(
         cells(found.outer, found.first, found.start), return_inverse=True)
     behind = cells(found.outer, found.stop, found.end)
     place = np.minimum(np.searchsorted(names, behind), len(names) - 1)
     follows = (names[place] == behind) & (found.stop < len(chain))
+    total = finished = 0.0
     ways_O = (found.stop == len(chain)).astype(np.float64)
-    total = ways_O.sum()
-    for _ in range(1, deepest(chain, space)):
+    for depth in range(1, deepest(chain, space) + 1):
+        total += float(ways_O.sum())
+        if space.pp is None or depth in space.pp:
+            finished += float(ways_O[found.first == 0].sum())
         ways = np.bincount(own, weights=ways_O, minlength=len(names))
         ways_O = np.where(follows, ways[place], 0.0)
-        total += ways_O.sum()
-    return float(total)
+    return total, finished
 
 
 def deepest(chain: Chain, space: SearchSpace) -> int:
@@ -356,7 +359,7 @@ def solve(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace | None = 
     outers, rows, found = listed(chain, cluster, job, space)
     if not len(found):
         return Answer(None, 0, None)
-    if entries(chain, space, found) > MOST_ENTRIES:
+    if entries(chain, space, found)[0] > MOST_ENTRIES:
         raise MemoryError("too many plans to list")
     pricer = Pricer(chain, cluster, job, [(outers[o], c) for o, c in rows])
     table = Table(pricer, outers, rows, found)

@@ -31,7 +31,6 @@ announce: Callable[[str], None] | None = None
 class Kernels(NamedTuple):
     """Entry points and the types of their arguments."""
 
-    undominated: Callable[..., Any]
     select: Callable[..., Any]
     solve: Callable[..., Any]
     Candidates: type[Any]
@@ -90,8 +89,7 @@ def _import() -> Kernels:
         options, pipeline = (importlib.import_module(name) for name in MODULES)
     finally:
         numba.config.CACHE_DIR = before
-    return Kernels(options.undominated, options.select, pipeline.solve, options.Candidates,
-                   pipeline.Problem)
+    return Kernels(options.select, pipeline.solve, options.Candidates, pipeline.Problem)
 
 
 def _say(text: str) -> None:
@@ -103,10 +101,10 @@ def _say(text: str) -> None:
 
 def _warm(kernels: Kernels) -> None:
     """Run each kernel once on the smallest problem, so that all compiling happens here."""
-    layers, price, shards = np.ones((1, 1, 1, 9)), np.zeros(1, np.int64), np.ones(1)
-    free, counts = np.zeros(1, np.bool_), np.ones((1, 1), np.int64)
-    kernels.undominated(layers, price, shards, free)
-    tables = kernels.Candidates(layers[0], price, shards, free, counts, 0, 1e9, 1, 1)
+    zero, one = np.zeros(1, np.int64), np.ones((1, 1), np.int64)
+    tables = kernels.Candidates(
+        np.ones((1, 1, 9)), zero, np.ones(1), np.zeros(1, np.bool_), one, zero - 1, 0, 1e9, 1, 1
+    )
     first, _, *options = kernels.select(tables, 1e9)
     problem = kernels.Problem(
         1, np.ones(1, np.int64), np.ones(1), np.array([[0, -1]]), np.array([[-1, 0], [-1, -1]]),

@@ -29,7 +29,7 @@ ROUND = 8
 WIDTH = 3
 """Labels a cell keeps in the first pass."""
 UNBOUNDED = 1 << 62
-FACTORS = (1.3, 1.8, 3.0, 8.0, np.inf)
+FACTORS = (1.1, 1.2, 1.35, 1.6, 2.0, 3.0, 8.0, np.inf)
 """Limits to try, over the least bound, until a plan is found below one."""
 
 
@@ -91,7 +91,7 @@ def search(
     """
     kernels, compile_seconds = compiled.load()
     started = time.perf_counter()
-    builder = Builder(chain, cluster, job, space, kernels.undominated)
+    builder = Builder(chain, cluster, job, space)
     threads = threads or thread_count()
     run = _Run(builder, kernels, any_plan)
     with ThreadPoolExecutor(threads) as pool:

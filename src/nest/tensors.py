@@ -3,14 +3,14 @@
 Shapes: L layers, K positions of one super-pipeline (device numbers in steps that all usable block
 sizes share), B block sizes, P prices (block size x class of places), C candidates (block size and
 degrees), A policies (ZeRO stage x recompute), G signatures (ranges of layers that hold the same
-kinds and cost the same), T layer kinds, F fields of :class:`nest.costs.layer.Sums`, N
-configurations (candidate and policy) that no other beats.
+kinds and cost the same), T layer kinds, F fields of :class:`nest.costs.layer.Sums`, N = C x A
+configurations.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -61,6 +61,8 @@ class Tables(NamedTuple):
     """(N,) policies that no pipeline may use."""
     counts: Ints
     """(G, T) layers of each kind in a range of the signature."""
+    part: Ints
+    """(G,) a signature that the one holds, of a lower number; -1 for none."""
     whole: int
     """Signature of the whole chain, the only one that is no part of a pipeline."""
     limit_bytes: float
@@ -73,10 +75,12 @@ class Signatures:
     """Ranges of layers by what they hold.
 
     ``index`` int64 (L+1, L+1): signature of layers i..j, -1 for none. ``counts`` int64 (G, T).
+    ``part`` int64 (G,): a signature with one layer less, -1 for none.
     """
 
     index: Ints
     counts: Ints
+    part: Ints
     whole: int
 
 
@@ -97,17 +101,21 @@ def signatures(chain: Chain) -> Signatures:
     index = np.full((length + 1, length + 1), -1, dtype=np.int64)
     known: dict[bytes, int] = {}
     counts: list[Ints] = []
+    part: list[int] = []
     for start in range(length):
         held = np.zeros(kinds, dtype=np.int64)
         for stop in range(start + 1, length + 1):
             held[chain.order[stop - 1]] += 1
-            now = whole if (start, stop) == (0, length) else held
+            all_of_it = (start, stop) == (0, length)
+            now = whole if all_of_it else held
             key = now.tobytes()
             if key not in known:
                 known[key] = len(counts)
                 counts.append(now.copy())
+                # The whole chain may hold tied embeddings once, and any ZeRO stage.
+                part.append(-1 if all_of_it else int(index[start, stop - 1]))
             index[start, stop] = known[key]
-    return Signatures(index, np.array(counts), int(index[0, length]))
+    return Signatures(index, np.array(counts), np.array(part), int(index[0, length]))
 
 
 def outers(cluster: Cluster, job: Job, space: SearchSpace) -> list[Outer]:
@@ -129,7 +137,6 @@ class Builder:
     Parameters
     ----------
     chain, cluster, job, space : what is planned.
-    undominated : the kernel that leaves out what another configuration always beats.
 
     Attributes
     ----------
@@ -138,10 +145,7 @@ class Builder:
         need at the least where each alone fits, spread over all devices. inf: nothing fits.
     """
 
-    def __init__(
-        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
-        undominated: Callable[..., tuple[Ints, Ints]],
-    ) -> None:
+    def __init__(self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.group_sizes = cluster.group_sizes
         self.limit = limit_bytes(cluster.device, job)
@@ -166,7 +170,9 @@ class Builder:
                 self.outers.append(outer)
                 first.append(len(self.rows))
                 self.rows += found
-        self._price_rows(undominated, np.array([*first, len(self.rows)]))
+        self._layer_costs = self._layers()
+        self._first = [*first, len(self.rows)]
+        self.bounds = self._bounds()
 
     # ------------------------------------------------------------ what is legal
 
@@ -229,27 +235,6 @@ class Builder:
 
     # ------------------------------------------------------------ prices
 
-    def _price_rows(self, undominated: Callable[..., tuple[Ints, Ints]], first: Ints) -> None:
-        """Price all candidates under all policies, and keep what nothing beats.
-
-        ``first`` are the first rows of the outer choices, and the end.
-        """
-        layers = self._layers()
-        allowed = self.job.stack.zero_with_pipeline
-        forbidden = np.array([zero not in allowed for zero, _ in self.policies])
-        shards = np.array([float(r.block if r.sp else r.block // r.tp) for r in self.rows])
-        outer = np.searchsorted(first, np.arange(len(self.rows)), side="right")
-        keys = [(o, *self._price_key(r)) for o, r in zip(outer.tolist(), self.rows, strict=True)]
-        price = np.cumsum([n > 0 and key != keys[n - 1] for n, key in enumerate(keys)])
-        self.candidate, self.policy = undominated(layers, price.astype(np.int64), shards, forbidden)
-        self._layer_costs = layers[self.candidate, self.policy]
-        self._price = price[self.candidate].astype(np.int64)
-        self._shards = shards[self.candidate]
-        self._forbidden = forbidden[self.policy]
-        ends = np.searchsorted(self.candidate, first)
-        self._span = [slice(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
-        self.bounds = self._bounds()
-
     def _layers(self) -> Floats:
         """What one layer of each kind adds under all candidates and policies; (C, A, T, F)."""
         kinds = self.chain.kinds
@@ -269,18 +254,22 @@ class Builder:
         return layers
 
     def _bounds(self) -> Floats:
-        low = Sums(*np.moveaxis(self._layer_costs, 2, 0))
+        low = Sums(*np.moveaxis(self._layer_costs, 3, 0))
         held = low.resident + low.work + low.buffers + low.activations
-        block = np.array([row.block for row in self.rows], dtype=np.float64)[self.candidate]
+        block = np.array([row.block for row in self.rows], dtype=np.float64)
         time = np.where(held <= self.limit, low.forward + low.backward, np.inf)
-        work = time * block[:, None]
+        work = time.min(axis=1, initial=np.inf) * block[:, None]
         counts = self.signatures.counts[self.signatures.whole]
         used = counts > 0
         result = np.full(len(self.outers), np.inf)
-        for n, (outer, span) in enumerate(zip(self.outers, self._span, strict=True)):
-            least = work[span][:, used].min(axis=0, initial=np.inf)
+        for n, outer in enumerate(self.outers):
+            least = work[self._span(n)][:, used].min(axis=0)
             result[n] = outer.micro_batches * float(counts[used] @ least) / outer.stride
         return result
+
+    def _span(self, number: int) -> slice:
+        """Rows of an outer choice."""
+        return slice(self._first[number], self._first[number + 1])
 
     # ------------------------------------------------------------ one outer choice
 
@@ -291,24 +280,36 @@ class Builder:
 
     def configuration(self, number: int, option: int) -> tuple[Row, int, str]:
         """Degrees, ZeRO stage and recompute policy of a configuration of an outer choice."""
-        index = self._span[number].start + option
-        zero, policy = self.policies[self.policy[index]]
-        return self.rows[self.candidate[index]], zero, RECOMPUTE[policy]
+        row, policy = divmod(option, len(self.policies))
+        zero, recompute = self.policies[policy]
+        return self.rows[self._first[number] + row], zero, RECOMPUTE[recompute]
 
     def tables(self, number: int) -> Tables:
         """Arrays from which the options of outer choice ``number`` are selected."""
-        outer, span = self.outers[number], self._span[number]
+        outer, span = self.outers[number], self._span(number)
+        rows, policies = self.rows[span], len(self.policies)
+        prices = self._prices(rows)
+        price = np.array([prices[self._price_key(row)] for row in rows], dtype=np.int64)
+        shards = np.array([float(r.block if r.sp else r.block // r.tp) for r in rows])
+        allowed = self.job.stack.zero_with_pipeline
+        forbidden = np.array([zero not in allowed for zero, _ in self.policies])
+        layers = self._layer_costs[span]
         return Tables(
-            layers=self._layer_costs[span],
-            price=self._price[span] - self._price[span.start],
-            shards=self._shards[span],
-            forbidden=self._forbidden[span],
+            layers=layers.reshape(-1, *layers.shape[2:]),
+            price=np.repeat(price, policies),
+            shards=np.repeat(shards, policies),
+            forbidden=np.tile(forbidden, len(rows)),
             counts=self.signatures.counts,
+            part=self.signatures.part,
             whole=self.signatures.whole,
             limit_bytes=self.limit,
             micro_batches=outer.micro_batches,
             most_in_flight=min(outer.micro_batches, max(self.deepest, 1)),
         )
+
+    def _prices(self, rows: list[Row]) -> dict[tuple[int, int], int]:
+        """Number of each block size and class of places, in the order of the rows."""
+        return {key: n for n, key in enumerate(dict.fromkeys(map(self._price_key, rows)))}
 
     def _price_key(self, row: Row) -> tuple[int, int]:
         return row.block, int(self._places[row.outer_dp, row.stride].classes[row.start])
@@ -319,16 +320,14 @@ class Builder:
         ``options`` is what ``_kernels.options.select`` returned; block sizes without an option
         are left out.
         """
-        outer, span = self.outers[number], self._span[number]
-        first, number_of = options[0], options[1]
-        rows = [self.rows[c] for c in self.candidate[span]]
+        outer, rows = self.outers[number], self.rows[self._span(number)]
+        first, chosen = options[0], options[1]
         places = self.places(outer)
-        sizes = sorted({rows[n].block for n in np.unique(number_of)})
+        sizes = sorted({rows[n].block for n in np.unique(chosen // len(self.policies))})
         unit = math.gcd(*sizes)
         starts = np.arange(0, outer.stride + 1, unit)
-        price_of = (self._price[span] - self._price[span.start]).tolist()
-        numbers = {self._price_key(row): p for row, p in zip(rows, price_of, strict=True)}
-        price = np.stack([places.prices(size, starts, numbers) for size in sizes])
+        prices = self._prices(rows)
+        price = np.stack([places.prices(size, starts, prices) for size in sizes])
         both = hop_seconds(1.0, 1.0, 1.0, 0.0, self.job.stack)
         level = places.hop_level[starts]
         latency = np.array([lv.latency for lv in self.cluster.levels])[level]

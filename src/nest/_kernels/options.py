@@ -1,7 +1,7 @@
 """Keep the configurations of a stage that some plan could want.
 
-Shapes: F fields of ``nest.costs.layer.Sums``, T layer kinds, C candidates, A policies, N
-configurations (of both), G signatures, P prices, O options kept.
+Shapes: F fields of ``nest.costs.layer.Sums``, T layer kinds, N configurations, G signatures, P
+prices, O options kept.
 """
 
 from __future__ import annotations
@@ -25,64 +25,11 @@ class Candidates(NamedTuple):
     shards: np.ndarray
     forbidden: np.ndarray
     counts: np.ndarray
+    part: np.ndarray
     whole: int
     limit_bytes: float
     micro_batches: int
     most_in_flight: int
-
-
-@njit(cache=CACHE, nogil=True)
-def undominated(layers, price, shards, forbidden):
-    """Configurations that no other of the same price beats in every field of every layer kind.
-
-    What beats another layer by layer beats it in every stage. ``layers`` is (C, A, T, F),
-    ``price`` (C,) ascending, ``shards`` (C,), ``forbidden`` (A,) policies that no pipeline may use
-    and that therefore beat none that it may. Of equal ones the first stays.
-
-    Returns
-    -------
-    candidate, policy : int64 (N,), ascending by candidate and policy.
-    """
-    C, A, T, F = layers.shape
-    who = np.empty((C * A, 2), np.int64)
-    total = begin = 0
-    for c in range(C):
-        if c > 0 and price[c] != price[c - 1]:
-            begin = total
-        for a in range(A):
-            new = layers[c, a]
-            beaten = False
-            left = begin
-            for o in range(begin, total):
-                d, e = who[o]
-                old = layers[d, e]
-                better = worse = False
-                if shards[d] > shards[c]:
-                    better = True
-                elif shards[d] < shards[c]:
-                    worse = True
-                for k in range(T):
-                    for f in range(F):
-                        if old[k, f] < new[k, f]:
-                            better = True
-                        elif old[k, f] > new[k, f]:
-                            worse = True
-                    if better and worse:
-                        break
-                if not worse and (forbidden[a] or not forbidden[e]):
-                    beaten = True
-                    break
-                if worse and not better and (forbidden[e] or not forbidden[a]):
-                    continue
-                if left != o:
-                    who[left] = who[o]
-                left += 1
-            if beaten:
-                continue
-            who[left, 0] = c
-            who[left, 1] = a
-            total = left + 1
-    return who[:total, 0].copy(), who[:total, 1].copy()
 
 
 @njit(cache=CACHE, nogil=True)
@@ -187,13 +134,17 @@ def select(t, limit):
         found = np.empty((G, hi - lo, 5))
         found_who = np.empty((G, hi - lo), np.int64)
         count = np.zeros(G, np.int64)
+        fits = np.zeros(G, np.bool_)
         for n in range(lo, hi):
             new[4] = t.shards[n]
             for g in range(G):
-                if t.forbidden[n] and g != t.whole:
+                # More layers take more time and memory: what holds a part that fails, fails.
+                fits[g] = t.part[g] < 0 or fits[t.part[g]]
+                if not fits[g] or (t.forbidden[n] and g != t.whole):
                     continue
                 x = length[g]
-                if _stage(t, t.layers[n], kinds[g, :x], held[g, :x], limit, new):
+                fits[g] = _stage(t, t.layers[n], kinds[g, :x], held[g, :x], limit, new)
+                if fits[g]:
                     count[g] = _keep(found[g], found_who[g], count[g], new, n)
         for g in range(G):
             first[p, g] = total

@@ -72,14 +72,15 @@ def add_stage(rest, after, f, b, hop, n, m):
 
 
 # Least figures of (price, signature), indices into ``_least``.
-TIME, TIME_FINISH, STEP_FINISH, BACK, BACK_FINISH, FRONT, STEP_FRONT, STEP, LONGEST_BACK = range(9)
+TIME, TIME_FINISH, STEP_FINISH, BACK, BACK_FINISH, FRONT, STEP_FRONT = range(7)
+TRIP, TRIP_FINISH, LONGEST_BACK = 7, 8, 9
 
 
 @njit(cache=CACHE, nogil=True)
 def _least(p, need, behind):
     """Least t, t + finish, ... of the options of (price, signature) with ``need`` in flight."""
     P, G, m = p.first.shape[0], p.first.shape[1] - 1, p.micro_batches
-    least = np.full((9, P, G), np.inf)
+    least = np.full((10, P, G), np.inf)
     least[LONGEST_BACK] = 0.0
     for x in range(P):
         for g in range(G):
@@ -95,7 +96,8 @@ def _least(p, need, behind):
                     now[BACK_FINISH] = min(now[BACK_FINISH], b + finish)
                     now[FRONT] = min(now[FRONT], f)
                     now[STEP_FRONT] = min(now[STEP_FRONT], m * t - b)
-                    now[STEP] = min(now[STEP], (m - behind) * t)
+                    now[TRIP] = min(now[TRIP], (m - behind) * t)
+                    now[TRIP_FINISH] = min(now[TRIP_FINISH], (m - behind) * t + finish)
                     now[LONGEST_BACK] = max(now[LONGEST_BACK], b)
     return least
 
@@ -143,9 +145,11 @@ def reach(p, need, behind, limit):
                     if j < L:
                         hop = p.hop_bytes[j] * p.hop_per_byte[stop] / p.lanes[x]
                         hop += p.hop_latency[stop]
-                    total = here[ADDED] + now[TIME_FINISH if i == 0 else TIME] + hop
-                    low = max(here[FORCED], now[STEP_FINISH] if i == 0
-                              else here[ADDED] + m * now[TIME])
+                    # Its own finish is hidden under the backward passes in front, if at all:
+                    # with them it takes their forward passes' time.
+                    total = max(here[ADDED] + now[TIME], here[FRONTS] + now[TIME_FINISH]) + hop
+                    low = max(here[FORCED], here[ADDED] + m * now[TIME],
+                              here[FRONTS] + now[STEP_FINISH])
                     if max(total, low) >= limit:
                         continue
                     there = cells[:, j, stop]
@@ -159,7 +163,8 @@ def reach(p, need, behind, limit):
                                              here[FRONTS] + now[STEP_FRONT]))
                     there[TRIPS] = min(
                         there[TRIPS], max(here[TRIPS] + 2.0 * (now[TIME] + hop) - slowest,
-                                          here[ADDED] + now[STEP] + 2.0 * hop))
+                                          here[ADDED] + now[TRIP] + 2.0 * hop,
+                                          here[FRONTS] + now[TRIP_FINISH] + 2.0 * hop))
                     there[STAGES] = max(there[STAGES], here[STAGES] + 1)
     return cells
 
