@@ -20,6 +20,9 @@ SHAPES: tuple[tuple[int, ...], ...] = (
     (2, 2, 2), (3, 2, 2), (2, 3, 2), (2, 2, 3), (2, 4, 2), (4, 2, 2), (3, 1, 4), (5, 3, 1),
     (2, 2, 2, 2), (1, 3, 2, 2), (2, 1, 2, 3), (3, 2, 1, 2),
 )
+# Shapes where replicas of a super-pipeline lie differently in the groups.
+IRREGULAR = ((2, 3), (4, 3), (3, 5), (5, 3), (2, 5), (3, 3), (2, 3, 2), (2, 2, 3), (3, 2, 2), (5, 2),
+             (7, 2), (2, 1, 2, 3))
 MODEL_KINDS = ("dense", "gqa", "moe", "mla", "encoder", "shared")
 
 
@@ -39,13 +42,17 @@ class Instance:
 def instance(seed: int) -> Instance:
     """Instance number ``seed``, bounded so that the oracle can list its plans."""
     rng = Random(f"instance {seed}")
-    sizes = rng.choice(SHAPES)
-    model = _profile(rng) if rng.random() < 0.4 else _model(rng, rng.choice(MODEL_KINDS))
+    # Every fourth instance has to be a pipeline, every fourth has to have replicas.
+    theme = ("any", "pipeline", "any", "replicas")[seed % 4]
+    sizes = rng.choice(IRREGULAR if theme == "replicas" and rng.random() < 0.6 else SHAPES)
+    measured = rng.random() < (0.7 if theme == "pipeline" else 0.4)
+    model = _profile(rng) if measured else _model(rng, rng.choice(MODEL_KINDS))
     chain = profile_chain(model) if isinstance(model, Profile) else build_chain(model)
     job = _job(rng, model)
     cluster = _cluster(rng, sizes, _need(chain, job))
     most = 10 ** rng.uniform(4.0, 6.1)
-    space = _bounded(rng, chain, cluster, job, _space(rng, chain, math.prod(sizes)), most)
+    bounds = _space(rng, chain, math.prod(sizes), theme)
+    space = _bounded(rng, chain, cluster, job, bounds, most)
     return Instance(seed, model, chain, cluster, job, space)
 
 
@@ -93,19 +100,22 @@ def _profile(rng: Random) -> Profile:
     degrees = [d for d in (1, 2, 3, 4, 5, 8) if d == 1 or rng.random() < 0.45]
     if rng.random() < 0.05:
         degrees = [2, 4]
+    coarse = rng.random() < 0.4  # many ways take equally long
     layers: list[dict[str, Any]] = []
     left = length
     while left:
         repeat = rng.randint(1, min(left, 3)) if rng.random() < 0.3 else 1
         left -= repeat
         tp = {}
-        forward, backward = _log(rng, 2e-4, 4e-3), rng.uniform(1.0, 3.0)
+        forward, ratio = _log(rng, 2e-4, 4e-3), rng.uniform(1.0, 3.0)
         held, kept = _log(rng, 1e7, 1e9), _log(rng, 1e6, 1e9)
         for d in degrees:
+            ahead = forward / d ** rng.uniform(0.4, 1.0)
+            back = forward * ratio / d ** rng.uniform(0.4, 1.0)
+            if coarse:
+                ahead, back = 1e-3 * rng.randint(1, 3), 1e-3 * rng.randint(1, 4)
             tp[d] = {
-                "forward": forward / d ** rng.uniform(0.4, 1.0),
-                "backward": forward * backward / d ** rng.uniform(0.4, 1.0),
-                "parameter_bytes": held / d,
+                "forward": ahead, "backward": back, "parameter_bytes": held / d,
                 "activation_bytes": kept / d,
                 "work_bytes": rng.choice((0.0, 0.3, 2.0)) * kept / d,
             }
@@ -187,7 +197,7 @@ def _job(rng: Random, model: Model | Profile) -> Job:
 # ---------------------------------------------------------------- search spaces
 
 
-def _space(rng: Random, chain: Chain, devices: int) -> dict[str, Any]:
+def _space(rng: Random, chain: Chain, devices: int, theme: str) -> dict[str, Any]:
     """Bounds that some instances have anyway; ZeRO and recompute stay free on small ones only."""
     size = devices * len(chain)
     options = 12 if size <= 32 else 8 if size <= 50 else 5
@@ -197,14 +207,17 @@ def _space(rng: Random, chain: Chain, devices: int) -> dict[str, Any]:
     space: dict[str, Any] = {"zero": zero, "recompute": policies}
     moe = chain.model is not None and chain.model.moe is not None
     deepest = min(devices, len(chain))
+    stages = ((1, 1), (2, 2), (1, 2), (2, 4), (2, 7), (3, 7), (3, 3))
+    stages = stages[3:] if theme == "pipeline" and deepest > 1 else stages
     for name, values, chance in (
         ("tp", [[1], [1, 2], [2], [3], [1, 4]], 0.08),
-        ("sp", [[True, False], [False], [True]], 0.1),
-        ("pp", [[n for n in range(low, high + 1)] for low, high in
-                ((1, 1), (2, 2), (1, 2), (2, 4), (2, 7), (3, 7), (3, 3)) if low <= deepest], 0.5),
+        ("sp", [[True, False], [False], [True]], 0.3),
+        ("pp", [list(range(low, high + 1)) for low, high in stages if low <= deepest],
+         1.0 if theme == "pipeline" and deepest > 2 else 0.25),
         ("mbs", [[1], [1, 2], [3]], 0.08),
         ("dp_in", [[1], [1, 2], [2], [1, 3]], 0.08),
-        ("outer_dp", [[1], [1, 2], [3], [2, 3]], 0.08),
+        ("outer_dp", [[2], [3], ["2..5"]] if theme == "replicas" else [[1], [1, 2], [3]],
+         0.9 if theme == "replicas" else 0.08),
         ("micro_batch", [[1], [1], [1], [2, 4], [3], ["1..3"]], 0.2),
         ("ep", [[1], [2], [1, 2, 3]], 0.1 * moe),
         ("etp", [[1], [1, 2, 3], [1, 2, 4]], 0.25 * moe),

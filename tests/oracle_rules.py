@@ -182,7 +182,7 @@ def _splits(
             continue
         if not _in(space.dp_in, dp_in) or not _in(space.mbs, outer.micro_batch // dp_in):
             continue
-        flags: Sequence[bool] = (True,) if space.sp is None else tuple(space.sp)
+        flags: Sequence[bool] = (True, False) if space.sp is None else tuple(space.sp)
         for sp in flags if tp > 1 else (False,):
             if tp_legal(chain, job, tp, sp):
                 yield dp_in, tp, sp

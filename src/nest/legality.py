@@ -115,7 +115,7 @@ def space_problems(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace)
 
     def tp(value: int) -> str | None:
         reasons = [tp_problem(chain, job, value, sp and value > 1)
-                   for sp in (space.sp or (True,))]
+                   for sp in (space.sp or (True, False))]
         return None if None in reasons else reasons[0]
 
     def ep(value: int) -> str | None:

@@ -177,7 +177,7 @@ class Builder:
     # ------------------------------------------------------------ what is legal
 
     def _tensor_degrees(self) -> list[tuple[int, bool]]:
-        """Legal (tp, sp), ascending; sequence parallelism wherever tp > 1 unless asked for."""
+        """Legal (tp, sp), ascending."""
         model = self.chain.model
         if model is None:
             degrees = sorted(set.intersection(*(set(k.measured) for k in self.chain.kinds)))
@@ -187,7 +187,7 @@ class Builder:
         for tp in degrees:
             if tp > self.cluster.size or (self.space.tp is not None and tp not in self.space.tp):
                 continue
-            flags = (True,) if self.space.sp is None else self.space.sp
+            flags = (True, False) if self.space.sp is None else self.space.sp
             allowed = [False] if tp == 1 else sorted(flags, reverse=True)
             found += [(tp, sp) for sp in allowed if not tp_problem(self.chain, self.job, tp, sp)]
         return found

@@ -167,7 +167,7 @@ class SearchSpace(Description):
     tp: Ints = Field(None, description="tensor parallel degree")
     cp: Ints = Field(IntSet(((1, 1),)), description="context parallel degree; only 1")
     ep: Ints = Field(None, description="expert parallel degree")
-    etp: Ints = Field(None, description="expert tensor parallel degree")
+    etp: Ints = Field(None, description="expert tensor parallel degree; not given: tp or 1")
     pp: Ints = Field(None, description="pipeline stages")
     vpp: Ints = Field(IntSet(((1, 1),)), description="virtual stages per device; only 1")
     micro_batch: Ints = Field(None, description="samples a super-pipeline takes at once")
@@ -181,7 +181,7 @@ class SearchSpace(Description):
     sp: Annotated[
         tuple[bool, ...] | None,
         BeforeValidator(_flags, json_schema_input_type=bool | list[bool] | None),
-    ] = Field(None, description="sequence parallelism with tensor parallelism")
+    ] = Field((True,), description="sequence parallelism where tp > 1: true, false or any of both")
     schedule: Annotated[tuple[Literal["1f1b"], ...] | None, BeforeValidator(_listed)] = Field(
         ("1f1b",), description="pipeline schedule; only 1f1b"
     )
@@ -206,7 +206,8 @@ class SearchSpace(Description):
 
     def describe(self) -> dict[str, str]:
         """Each dimension as text: `any`, or the values it may take."""
-        return {name: _shown(getattr(self, name)) for name in type(self).model_fields}
+        shown = {name: _shown(getattr(self, name)) for name in type(self).model_fields}
+        return shown if self.etp is not None else {**shown, "etp": "1 or tp"}
 
 
 def _shown(value: object) -> str:
