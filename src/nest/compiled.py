@@ -103,7 +103,8 @@ def _warm(kernels: Kernels) -> None:
     """Run each kernel once on the smallest problem, so that all compiling happens here."""
     zero, one = np.zeros(1, np.int64), np.ones((1, 1), np.int64)
     tables = kernels.Candidates(
-        np.ones((1, 1, 9)), zero, np.ones(1), np.zeros(1, np.bool_), one, zero - 1, 0, 1e9, 1, 1
+        np.ones((1, 1, 9)), zero, np.ones(1), np.zeros(1, np.bool_), one, zero - 1, zero,
+        0, 1e9, 1, 1
     )
     first, _, *options = kernels.select(tables, 1e9)
     problem = kernels.Problem(

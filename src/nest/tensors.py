@@ -62,7 +62,9 @@ class Tables(NamedTuple):
     counts: Ints
     """(G, T) layers of each kind in a range of the signature."""
     part: Ints
-    """(G,) a signature that the one holds, of a lower number; -1 for none."""
+    """(G,) signature with one layer less, of a lower number; -1 for none."""
+    last: Ints
+    """(G,) kind of that layer."""
     whole: int
     """Signature of the whole chain, the only one that is no part of a pipeline."""
     limit_bytes: float
@@ -75,12 +77,13 @@ class Signatures:
     """Ranges of layers by what they hold.
 
     ``index`` int64 (L+1, L+1): signature of layers i..j, -1 for none. ``counts`` int64 (G, T).
-    ``part`` int64 (G,): a signature with one layer less, -1 for none.
+    ``part`` int64 (G,): the signature with one layer less, -1 for none; ``last`` that layer's kind.
     """
 
     index: Ints
     counts: Ints
     part: Ints
+    last: Ints
     whole: int
 
 
@@ -102,6 +105,7 @@ def signatures(chain: Chain) -> Signatures:
     known: dict[bytes, int] = {}
     counts: list[Ints] = []
     part: list[int] = []
+    last: list[int] = []
     for start in range(length):
         held = np.zeros(kinds, dtype=np.int64)
         for stop in range(start + 1, length + 1):
@@ -114,8 +118,9 @@ def signatures(chain: Chain) -> Signatures:
                 counts.append(now.copy())
                 # The whole chain may hold tied embeddings once, and any ZeRO stage.
                 part.append(-1 if all_of_it else int(index[start, stop - 1]))
+                last.append(chain.order[stop - 1])
             index[start, stop] = known[key]
-    return Signatures(index, np.array(counts), np.array(part), int(index[0, length]))
+    return Signatures(index, *map(np.array, (counts, part, last)), int(index[0, length]))
 
 
 def outers(cluster: Cluster, job: Job, space: SearchSpace) -> list[Outer]:
@@ -161,6 +166,7 @@ class Builder:
             for policy in (space.recompute or RECOMPUTE)
         ]
         self._places: dict[tuple[int, int], _Places] = {}
+        self._experts: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self.outers: list[Outer] = []
         self.rows: list[Row] = []
         first = []
@@ -192,7 +198,12 @@ class Builder:
             found += [(tp, sp) for sp in allowed if not tp_problem(self.chain, self.job, tp, sp)]
         return found
 
-    def _expert_degrees(self, block: int, tp: int) -> Iterator[tuple[int, int]]:
+    def _expert_degrees(self, block: int, tp: int) -> list[tuple[int, int]]:
+        if (block, tp) not in self._experts:
+            self._experts[block, tp] = list(self._legal_experts(block, tp))
+        return self._experts[block, tp]
+
+    def _legal_experts(self, block: int, tp: int) -> Iterator[tuple[int, int]]:
         """Legal (ep, etp) on a block; etp is tp or 1 unless the space names others."""
         model, space = self.chain.model, self.space
         moe = model.moe if model is not None else None
@@ -301,8 +312,10 @@ class Builder:
             forbidden=np.tile(forbidden, len(rows)),
             counts=self.signatures.counts,
             part=self.signatures.part,
+            last=self.signatures.last,
             whole=self.signatures.whole,
-            limit_bytes=self.limit,
+            # Sums in another order than ``evaluate``'s must not end on the other side.
+            limit_bytes=self.limit * (1.0 - 1e-12),
             micro_batches=outer.micro_batches,
             most_in_flight=min(outer.micro_batches, max(self.deepest, 1)),
         )
@@ -373,6 +386,7 @@ class _Places:
         for g in group_sizes:
             self.hop_level[1:stride] += ((device - 1) // g != device // g).any(axis=0)
         self._allowed: dict[int, NDArray[np.bool_]] = {}
+        self._representatives: dict[int, list[int]] = {}
 
     def allowed(self, block: int) -> NDArray[np.bool_]:
         """Whether a block may start at each device; (stride,)."""
@@ -389,9 +403,11 @@ class _Places:
 
     def representatives(self, block: int) -> list[int]:
         """One start for every class of places that a block may take, ascending."""
-        starts = np.flatnonzero(self.allowed(block))
-        _, first = np.unique(self.classes[starts], return_index=True)
-        return sorted(int(s) for s in starts[first])
+        if block not in self._representatives:
+            starts = np.flatnonzero(self.allowed(block))
+            _, first = np.unique(self.classes[starts], return_index=True)
+            self._representatives[block] = sorted(int(s) for s in starts[first])
+        return self._representatives[block]
 
     def prices(self, block: int, starts: Ints, numbers: dict[tuple[int, int], int]) -> Ints:
         """Price of a block at ``starts`` (the last is the end), -1 where it may not start."""

@@ -26,6 +26,7 @@ class Candidates(NamedTuple):
     forbidden: np.ndarray
     counts: np.ndarray
     part: np.ndarray
+    last: np.ndarray
     whole: int
     limit_bytes: float
     micro_batches: int
@@ -33,30 +34,15 @@ class Candidates(NamedTuple):
 
 
 @njit(cache=CACHE, nogil=True)
-def _stage(t, layers, kinds, count, limit, out):
+def _stage(t, total, limit, out):
     """Fill ``out`` with forward, backward, finish, in flight; False when it is no option.
 
-    The formulas of :func:`nest.costs.stage.stage_costs`; ``layers`` is (T, F) of one
-    configuration. Time comes first, because it rules out most.
+    The formulas of :func:`nest.costs.stage.stage_costs` on ``total``, the F fields of a stage.
     """
-    forward = backward = 0.0
-    for x in range(len(kinds)):
-        forward += count[x] * layers[kinds[x], FORWARD]
-        backward += count[x] * layers[kinds[x], BACKWARD]
-    if t.micro_batches * (forward + backward) >= limit:
+    if t.micro_batches * (total[FORWARD] + total[BACKWARD]) >= limit:
         return False
-    resident = activations = work = buffers = 0.0
-    sync = gather = exposed = 0.0
-    for x in range(len(kinds)):
-        n, layer = count[x], layers[kinds[x]]
-        resident += n * layer[RESIDENT]
-        activations += n * layer[ACTIVATIONS]
-        work = max(work, layer[WORK])
-        buffers = max(buffers, layer[BUFFERS])
-        sync += n * layer[SYNC]
-        gather += n * layer[GATHER]
-        exposed += n * layer[EXPOSED]
-    resident = resident + work + buffers
+    resident = total[RESIDENT] + total[WORK] + total[BUFFERS]
+    activations = total[ACTIVATIONS]
     if resident + activations > t.limit_bytes:
         return False
     held = t.most_in_flight
@@ -67,9 +53,31 @@ def _stage(t, layers, kinds, count, limit, out):
             held -= 1
         while resident + (held + 1) * activations <= t.limit_bytes:
             held += 1
-    out[0], out[1], out[2] = forward, backward, max(0.0, sync) + exposed + max(0.0, gather)
+    out[0], out[1] = total[FORWARD], total[BACKWARD]
+    out[2] = max(0.0, total[SYNC]) + total[EXPOSED] + max(0.0, total[GATHER])
     out[3] = held
     return True
+
+
+@njit(cache=CACHE, nogil=True)
+def _fold(t, layers, g, totals):
+    """Fill ``totals[g]`` with the fields of a stage of signature g; ``layers`` is (T, F)."""
+    total, part = totals[g], t.part[g]
+    if part >= 0:
+        layer = layers[t.last[g]]
+        for f in range(WORK):
+            total[f] = totals[part, f] + layer[f]
+        for f in range(WORK, BUFFERS + 1):
+            total[f] = max(totals[part, f], layer[f])
+        return
+    total[:] = 0.0
+    for kind in range(t.counts.shape[1]):
+        n = t.counts[g, kind]
+        if n:
+            for f in range(WORK):
+                total[f] += n * layers[kind, f]
+            for f in range(WORK, BUFFERS + 1):
+                total[f] = max(total[f], layers[kind, f])
 
 
 @njit(cache=CACHE, nogil=True)
@@ -113,15 +121,11 @@ def select(t, limit):
     N, G = len(t.price), len(t.counts)
     prices = t.price[-1] + 1
     first = np.zeros((prices, G + 1), np.int64)
-    kinds = np.zeros((G, t.counts.shape[1]), np.int64)
-    held = np.zeros((G, t.counts.shape[1]))
-    length = np.zeros(G, np.int64)
-    for g in range(G):
-        for kind in range(t.counts.shape[1]):
-            if t.counts[g, kind]:
-                kinds[g, length[g]] = kind
-                held[g, length[g]] = t.counts[g, kind]
-                length[g] += 1
+    # Signatures by the one that they extend; those that extend none come first.
+    children = np.argsort(t.part)
+    begin = np.searchsorted(t.part[children], np.arange(-1, G + 1))
+    roots = begin[1]
+    stack = np.empty(G, np.int64)
     options = np.empty((1024, 5))
     who = np.empty(1024, np.int64)
     total = 0
@@ -134,18 +138,23 @@ def select(t, limit):
         found = np.empty((G, hi - lo, 5))
         found_who = np.empty((G, hi - lo), np.int64)
         count = np.zeros(G, np.int64)
-        fits = np.zeros(G, np.bool_)
+        totals = np.empty((G, BUFFERS + 1))
         for n in range(lo, hi):
             new[4] = t.shards[n]
-            for g in range(G):
-                # More layers take more time and memory: what holds a part that fails, fails.
-                fits[g] = t.part[g] < 0 or fits[t.part[g]]
-                if not fits[g] or (t.forbidden[n] and g != t.whole):
+            waiting = roots
+            stack[:roots] = children[:roots]
+            while waiting:
+                waiting -= 1
+                g = stack[waiting]
+                _fold(t, t.layers[n], g, totals)
+                if not _stage(t, totals[g], limit, new):
                     continue
-                x = length[g]
-                fits[g] = _stage(t, t.layers[n], kinds[g, :x], held[g, :x], limit, new)
-                if fits[g]:
+                if g == t.whole or not t.forbidden[n]:
                     count[g] = _keep(found[g], found_who[g], count[g], new, n)
+                # More layers take more time and memory: where a part fails, none follows.
+                for x in range(begin[g + 1], begin[g + 2]):
+                    stack[waiting] = children[x]
+                    waiting += 1
         for g in range(G):
             first[p, g] = total
             while total + count[g] > len(options):
