@@ -33,16 +33,41 @@ class Candidates(NamedTuple):
     most_in_flight: int
 
 
+# The helpers below index whole arrays: a slice in an inner loop costs more than its work.
+
+
 @njit(cache=CACHE, nogil=True)
-def _stage(t, total, limit, out):
+def _fold(t, n, g, totals):
+    """Fill ``totals[g]`` with the F fields of a stage of signature g under configuration n."""
+    part = t.part[g]
+    if part >= 0:
+        kind = t.last[g]
+        for f in range(WORK):
+            totals[g, f] = totals[part, f] + t.layers[n, kind, f]
+        for f in range(WORK, BUFFERS + 1):
+            totals[g, f] = max(totals[part, f], t.layers[n, kind, f])
+        return
+    for f in range(BUFFERS + 1):
+        totals[g, f] = 0.0
+    for kind in range(t.counts.shape[1]):
+        layers = t.counts[g, kind]
+        if layers:
+            for f in range(WORK):
+                totals[g, f] += layers * t.layers[n, kind, f]
+            for f in range(WORK, BUFFERS + 1):
+                totals[g, f] = max(totals[g, f], t.layers[n, kind, f])
+
+
+@njit(cache=CACHE, nogil=True)
+def _stage(t, totals, g, limit, out):
     """Fill ``out`` with forward, backward, finish, in flight; False when it is no option.
 
-    The formulas of :func:`nest.costs.stage.stage_costs` on ``total``, the F fields of a stage.
+    The formulas of :func:`nest.costs.stage.stage_costs`.
     """
-    if t.micro_batches * (total[FORWARD] + total[BACKWARD]) >= limit:
+    if t.micro_batches * (totals[g, FORWARD] + totals[g, BACKWARD]) >= limit:
         return False
-    resident = total[RESIDENT] + total[WORK] + total[BUFFERS]
-    activations = total[ACTIVATIONS]
+    resident = totals[g, RESIDENT] + totals[g, WORK] + totals[g, BUFFERS]
+    activations = totals[g, ACTIVATIONS]
     if resident + activations > t.limit_bytes:
         return False
     held = t.most_in_flight
@@ -53,52 +78,31 @@ def _stage(t, total, limit, out):
             held -= 1
         while resident + (held + 1) * activations <= t.limit_bytes:
             held += 1
-    out[0], out[1] = total[FORWARD], total[BACKWARD]
-    out[2] = max(0.0, total[SYNC]) + total[EXPOSED] + max(0.0, total[GATHER])
+    out[0], out[1] = totals[g, FORWARD], totals[g, BACKWARD]
+    out[2] = max(0.0, totals[g, SYNC]) + totals[g, EXPOSED] + max(0.0, totals[g, GATHER])
     out[3] = held
     return True
 
 
 @njit(cache=CACHE, nogil=True)
-def _fold(t, layers, g, totals):
-    """Fill ``totals[g]`` with the fields of a stage of signature g; ``layers`` is (T, F)."""
-    total, part = totals[g], t.part[g]
-    if part >= 0:
-        layer = layers[t.last[g]]
-        for f in range(WORK):
-            total[f] = totals[part, f] + layer[f]
-        for f in range(WORK, BUFFERS + 1):
-            total[f] = max(totals[part, f], layer[f])
-        return
-    total[:] = 0.0
-    for kind in range(t.counts.shape[1]):
-        n = t.counts[g, kind]
-        if n:
-            for f in range(WORK):
-                total[f] += n * layers[kind, f]
-            for f in range(WORK, BUFFERS + 1):
-                total[f] = max(total[f], layers[kind, f])
-
-
-@njit(cache=CACHE, nogil=True)
-def _keep(kept, who, count, new, n):
-    """Add an option unless dominated, drop those it dominates; the new count."""
+def _keep(kept, who, g, count, new, n):
+    """Add an option of g unless dominated, drop those it dominates; the new count."""
     for o in range(count):
-        old = kept[o]
-        if (old[0] <= new[0] and old[1] <= new[1] and old[2] <= new[2] and old[3] >= new[3]
-                and old[4] >= new[4]):
+        if (kept[g, o, 0] <= new[0] and kept[g, o, 1] <= new[1] and kept[g, o, 2] <= new[2]
+                and kept[g, o, 3] >= new[3] and kept[g, o, 4] >= new[4]):
             return count
     left = 0
     for o in range(count):
-        old = kept[o]
-        if not (new[0] <= old[0] and new[1] <= old[1] and new[2] <= old[2] and new[3] >= old[3]
-                and new[4] >= old[4]):
+        if not (new[0] <= kept[g, o, 0] and new[1] <= kept[g, o, 1] and new[2] <= kept[g, o, 2]
+                and new[3] >= kept[g, o, 3] and new[4] >= kept[g, o, 4]):
             if left != o:
-                kept[left] = kept[o]
-                who[left] = who[o]
+                for f in range(5):
+                    kept[g, left, f] = kept[g, o, f]
+                who[g, left] = who[g, o]
             left += 1
-    kept[left] = new
-    who[left] = n
+    for f in range(5):
+        kept[g, left, f] = new[f]
+    who[g, left] = n
     return left + 1
 
 
@@ -146,11 +150,11 @@ def select(t, limit):
             while waiting:
                 waiting -= 1
                 g = stack[waiting]
-                _fold(t, t.layers[n], g, totals)
-                if not _stage(t, totals[g], limit, new):
+                _fold(t, n, g, totals)
+                if not _stage(t, totals, g, limit, new):
                     continue
                 if g == t.whole or not t.forbidden[n]:
-                    count[g] = _keep(found[g], found_who[g], count[g], new, n)
+                    count[g] = _keep(found, found_who, g, count[g], new, n)
                 # More layers take more time and memory: where a part fails, none follows.
                 for x in range(begin[g + 1], begin[g + 2]):
                     stack[waiting] = children[x]

@@ -172,14 +172,14 @@ def reach(p, need, behind, limit):
 @njit(cache=CACHE, nogil=True)
 def _insert(values, links, count, new, option, cut, parent):
     """Add a label to a cell unless dominated, drop those it dominates; the new count."""
+    for c in range(count):
+        if (values[c, 0] <= new[0] and values[c, 1] <= new[1] and values[c, 2] <= new[2]
+                and values[c, 3] >= new[3]):
+            return count
     kept = 0
     for c in range(count):
-        old = values[c]
-        if old[0] <= new[0] and old[1] <= new[1] and old[2] <= new[2] and old[3] >= new[3]:
-            return count
-    for c in range(count):
-        old = values[c]
-        if not (new[0] <= old[0] and new[1] <= old[1] and new[2] <= old[2] and new[3] >= old[3]):
+        if not (new[0] <= values[c, 0] and new[1] <= values[c, 1] and new[2] <= values[c, 2]
+                and new[3] >= values[c, 3]):
             if kept != c:
                 values[kept] = values[c]
                 links[kept] = links[c]
@@ -282,11 +282,11 @@ def solve(p, limit, width):
                                 counts[2] += 1
                                 hop, rest, after, left = 0.0, 0.0, 0.0, 0.0
                                 if s > 1:
-                                    old = values[parent]
-                                    lanes = min(old[3], p.shards[o])
+                                    lanes = min(values[parent, 3], p.shards[o])
                                     hop = p.hop_bytes[j] * p.hop_per_byte[stop] / lanes
                                     hop += p.hop_latency[stop]
-                                    rest, after, left = old[0], old[1], old[2] - b
+                                    rest, after = values[parent, 0], values[parent, 1]
+                                    left = values[parent, 2] - b
                                 new[0] = add_stage(rest, after, f, b, hop, s - 1, m)
                                 new[1] = f + b + after + hop
                                 # What every front hides makes no difference: equal labels merge.
