@@ -1,0 +1,130 @@
+"""`nest evaluate`: the price of exactly one configuration, or of an edited plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nest.cli import options
+from nest.cli.output import say
+from nest.errors import InputError
+
+if TYPE_CHECKING:
+    from nest.plans import Plan
+
+DOES_NOT_FIT = 3
+
+
+def evaluate(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL CLUSTER | PLAN.json",
+                       help="Catalog names or files; or a plan, as written or edited."),
+    ] = None,
+    devices: options.Devices = None,
+    global_batch: options.GlobalBatch = None,
+    seq_len: options.SeqLen = None,
+    precision: options.Precision = None,
+    optimizer: options.Optimizer = None,
+    stack: options.StackName = None,
+    job: options.JobFile = None,
+    profile: options.ProfileFile = None,
+    configuration: Annotated[
+        str | None,
+        typer.Option("--configuration", metavar="FILE",
+                     help="Every stage from a file, instead of even cuts and degrees."),
+    ] = None,
+    tp: Annotated[int | None, options.number("Tensor parallel; default 1.")] = None,
+    pp: Annotated[int | None, options.number("Stages; default 1.")] = None,
+    zero: Annotated[int | None, options.number("ZeRO stage, 0 (default) to 3.")] = None,
+    micro_batch: Annotated[
+        int | None, options.number("Samples a super-pipeline takes at once.")
+    ] = None,
+    mbs: Annotated[int | None, options.number("Or samples a device takes; default 1.")] = None,
+    dp_in: Annotated[
+        int | None, options.number("Data parallel in a block; default: least for ep x etp.")
+    ] = None,
+    outer_dp: Annotated[
+        int | None, options.number("Replicas; default: devices / (pp x tp x dp_in).")
+    ] = None,
+    ep: Annotated[int | None, options.number("Expert parallel; default 1.")] = None,
+    etp: Annotated[int | None, options.number("Expert-tensor parallel; default: tp.")] = None,
+    sp: Annotated[
+        bool | None,
+        typer.Option("--sp/--no-sp", help="Sequence parallelism; default: where tp > 1."),
+    ] = None,
+    recompute: Annotated[
+        str | None, typer.Option(metavar="NAME", help="none (default), selective or full.")
+    ] = None,
+    as_json: options.Json = False,
+    output: options.Output = None,
+    quiet: options.Quiet = False,
+) -> int:
+    """Price exactly one configuration: even cuts with the degrees given, or a PLAN.json.
+
+    A plan file is priced from itself alone, also after its stages were edited.
+    Exit code 3 says that it does not fit; the report then names every shortage.
+    """
+    from nest.cli.present import check_target, present
+
+    check_target(output)
+    job_options = {"global_batch": global_batch, "seq_len": seq_len, "precision": precision,
+                   "optimizer": optimizer, "stack": stack, "job": job, "profile": profile,
+                   "devices": devices}
+    degrees = {"tp": tp, "pp": pp, "zero": zero, "micro_batch": micro_batch, "mbs": mbs,
+               "dp_in": dp_in, "outer_dp": outer_dp, "ep": ep, "etp": etp, "sp": sp,
+               "recompute": recompute}
+    if len(names or ()) == 1 and profile is None:
+        found = _from_plan_file((names or [""])[0], {
+            **job_options, **degrees, "configuration": configuration})
+    else:
+        found = _from_options(names or [], configuration, job_options, degrees)
+    present(found, as_json, output, quiet)
+    if found.feasible:
+        return 0
+    if as_json or quiet:  # else the report starts with them
+        say("nest: does not fit: " + "\n  ".join(found.problems))
+    if output is not None:
+        say(f"nest: {output} is not written, because the plan does not fit")
+    return DOES_NOT_FIT
+
+
+def _from_plan_file(path: str, given: dict[str, Any]) -> Plan:
+    from nest.cli.plan_file import looks_like_file, reprice
+
+    extra = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+    if not looks_like_file(path):
+        raise InputError(f"arguments: got {path[:60]!r} alone, which is no file; allowed: "
+                         "MODEL CLUSTER, or PLAN.json as `nest plan -o` writes it")
+    if extra:
+        raise InputError(f"arguments: got {path} alone and {', '.join(extra)}; allowed: a plan "
+                         "file alone (it holds model, cluster and job), or MODEL CLUSTER")
+    plan, notes = reprice(path)
+    for note in notes:
+        say(f"nest: note: {note}")
+    return plan
+
+
+def _from_options(
+    names: list[str], file: str | None, given: dict[str, Any], degrees: dict[str, Any]
+) -> Plan:
+    from nest import evaluation
+    from nest.cli.inputs import COMMAND_LINE, job_from, subject_and_cluster
+    from nest.cli.problems import told
+    from nest.describe import load_configuration
+    from nest.even import even_configuration
+
+    subject, cluster = subject_and_cluster(names, given["profile"], given["devices"])
+    job = job_from(given["job"], given["stack"], **{
+        name: given[name] for name in ("global_batch", "seq_len", "precision", "optimizer")})
+    chosen = {name: value for name, value in degrees.items() if value is not None}
+    if file is not None:
+        if chosen:
+            words = ", ".join(f"--{name.replace('_', '-')}" for name in chosen)
+            raise InputError(f"arguments: got --configuration and {words}; allowed: one of them")
+        with told(file):
+            return evaluation.evaluate(subject, cluster, job, load_configuration(file))
+    with told(COMMAND_LINE):
+        configuration = even_configuration(subject, cluster, job, **chosen)
+        return evaluation.evaluate(subject, cluster, job, configuration)

@@ -1,0 +1,80 @@
+"""From arguments and options to descriptions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nest.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nest.describe import Cluster, Job, Model, Profile, SearchSpace
+
+COMMAND_LINE = "command line"
+
+
+def subject_and_cluster(
+    names: Sequence[str], profile: str | None, devices: int | None
+) -> tuple[Model | Profile, Cluster]:
+    """What is trained and where, from the positional arguments.
+
+    Raises
+    ------
+    InputError : too few or too many arguments, or one of them is not usable.
+    """
+    from nest.describe import load_cluster, load_model, load_profile
+
+    wanted = ("CLUSTER",) if profile is not None else ("MODEL", "CLUSTER")
+    if len(names) != len(wanted):
+        why = " (--profile stands for MODEL)" if profile is not None else ""
+        given = " ".join(names) or "none"
+        raise InputError(f"arguments: got {given}; allowed: {' '.join(wanted)}{why}")
+    subject: Model | Profile
+    subject = load_profile(profile) if profile is not None else load_model(names[0])
+    return subject, load_cluster(names[-1], devices=devices)
+
+
+def job_from(file: str | None, stack: str | None, **given: Any) -> Job:
+    """The job of a file, of options, or of both; options win.
+
+    Raises
+    ------
+    InputError : a field is missing in both, or not allowed.
+    """
+    from nest.describe import Job, load_job, load_stack, read_description
+
+    options = {name: value for name, value in given.items() if value is not None}
+    if stack is not None:
+        options["stack"] = load_stack(stack)
+    data: dict[str, Any] = {}
+    where = COMMAND_LINE
+    if file is not None:
+        data, where = read_description(file), file
+        if not options or not set(data) & set(Job.model_fields):
+            return load_job(file)  # which also says so when the file is of another kind
+        where = f"{file} with the options given"
+    merged = {**data, **options}
+    missing = [name for name in ("global_batch", "seq_len") if name not in merged]
+    if missing:
+        hints = [f"{where}: {name}: missing; needed: --{name.replace('_', '-')} N, "
+                 "or a --job file that has it" for name in missing]
+        raise InputError("\n".join(hints), tuple(hints))
+    return Job.parse(merged, where)
+
+
+def space_from(file: str | None, **given: str | None) -> SearchSpace:
+    """The search space of a file, of options, or of both; options win.
+
+    Raises
+    ------
+    InputError : a field is not allowed.
+    """
+    from nest.describe import SearchSpace, load_space
+
+    base = load_space(file) if file is not None else SearchSpace()
+    options = {name: value for name, value in given.items() if value is not None}
+    if not options:
+        return base
+    fixed = {name: getattr(base, name) for name in base.model_fields_set}
+    return SearchSpace.parse({**fixed, **options}, COMMAND_LINE)

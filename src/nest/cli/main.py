@@ -1,0 +1,107 @@
+"""The command `nest`: its commands, and what each outcome is to a shell.
+
+Exit codes: 0 ok, 2 input, 3 infeasible, 4 limit, 70 a defect of NEST, 130 interrupted. Nothing
+heavy is imported before a command runs, so that `nest --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from nest import __version__
+from nest.cli.evaluate import evaluate
+from nest.cli.listing import show
+from nest.cli.output import emit, say, tolerate
+from nest.cli.plan import plan
+from nest.cli.schema import schema
+from nest.errors import InfeasibleError, InputError, KernelError, LimitError
+
+OK, INPUT, INFEASIBLE, LIMIT, DEFECT, INTERRUPTED = 0, 2, 3, 4, 70, 130
+
+app = typer.Typer(
+    name="nest",
+    help="Plan how to split the training of a model over a cluster.",
+    add_completion=False,
+    rich_markup_mode=None,  # Rich would double the time of --help
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("plan")(plan)
+app.command("evaluate")(evaluate)
+app.command("list")(show)
+app.command("schema")(schema)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        emit(f"nest {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _nest(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        emit(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : words after `nest`; default: those of the process.
+
+    Returns
+    -------
+    int
+        Exit code; every error has become one message on stderr.
+    """
+    tolerate()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(words, prog_name="nest", standalone_mode=False)
+        if code == INTERRUPTED:  # newer versions of Typer give the code for Ctrl-C
+            raise KeyboardInterrupt
+        return code if isinstance(code, int) else OK
+    except (KeyboardInterrupt, typer.Abort):
+        say("nest: interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    """Say what went wrong, and give the exit code for it."""
+    if os.environ.get("NEST_DEBUG") == "1":
+        import traceback
+
+        say("".join(traceback.format_exception(error)).rstrip())
+    if hasattr(error, "format_message"):  # of the option parser, whose class moved with versions
+        return _refuse(error.format_message(), INPUT)
+    for kind, code in ((InputError, INPUT), (InfeasibleError, INFEASIBLE), (LimitError, LIMIT)):
+        if isinstance(error, kind):
+            return _refuse(str(error), code)
+    ask = "this is a defect of NEST, please report it with the command and its files"
+    if isinstance(error, KernelError):
+        return _refuse(f"{error}; {ask}", DEFECT)
+    shown = " ".join(str(error).split())[:500]
+    return _refuse(f"{type(error).__name__}: {shown}; {ask} (NEST_DEBUG=1 shows where)", DEFECT)
+
+
+def _refuse(message: str, code: int) -> int:
+    say("nest: error: " + "\n  ".join(message.splitlines() or [""]))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def _whole(text: str | int) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        shown = repr(text[:60]) if isinstance(text, str) else repr(text)
+        raise typer.BadParameter(f"got {shown}; allowed: a whole number") from None
+
+
+def number(text: str, metavar: str = "N") -> typer.models.OptionInfo:
+    """An option that takes a whole number; its range is for the descriptions to check."""
+    found: typer.models.OptionInfo = typer.Option(metavar=metavar, help=text, parser=_whole)
+    return found
+
+
+Devices = Annotated[int | None, number("Number of devices; sizes the outermost level.")]
+GlobalBatch = Annotated[int | None, number("Sequences in one training step.", "B")]
+SeqLen = Annotated[int | None, number("Tokens in one sequence.", "S")]
+Precision = Annotated[
+    str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16, fp32 or fp8.")
+]
+Optimizer = Annotated[
+    str | None, typer.Option(metavar="NAME", help="adam (default), sgd or sgd-momentum.")
+]
+StackName = Annotated[
+    str | None,
+    typer.Option("--stack", metavar="NAME",
+                 help="Training software: `nest list stacks`, or a file; default megatron-core."),
+]
+JobFile = Annotated[
+    str | None,
+    typer.Option("--job", metavar="FILE", help="Job as a file; options given win over it."),
+]
+ProfileFile = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="FILE", help="Measured layers instead of MODEL."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Output = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE",
+                 help="Also write the plan as JSON, whole or not at all; only on success."),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print neither the report nor progress.")
+]

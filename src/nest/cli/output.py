@@ -1,0 +1,69 @@
+"""Where text goes: data to stdout, all else to stderr; a reader that leaves early is no error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+
+from nest.errors import InputError
+
+NARROWEST, WIDEST = 80, 100  # columns of a report
+
+
+def emit(text: str) -> None:
+    """Write data to stdout.
+
+    Raises
+    ------
+    InputError : stdout cannot be written (a full disk); a closed pipe is passed over.
+    """
+    if sys.stdout is None:  # closed by who started the process
+        return
+    try:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+    except OSError as error:
+        _drop_stdout()
+        reason = error.strerror or error
+        raise InputError(f"standard output: cannot be written ({reason})") from None
+
+
+def say(text: str) -> None:
+    """Write one message to stderr."""
+    if sys.stderr is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def width() -> int:
+    """Columns for a report: those of the terminal or COLUMNS, within what reads well."""
+    return min(WIDEST, max(NARROWEST, shutil.get_terminal_size((NARROWEST, 24)).columns))
+
+
+def colour() -> bool:
+    """Whether stdout is a terminal that wants colour."""
+    return (sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+            and os.environ.get("TERM") != "dumb")
+
+
+def unicode() -> bool:
+    """Whether stdout can show lines and bars."""
+    return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+
+
+def tolerate() -> None:
+    """Show characters that the encoding of stdout and stderr lacks as escapes, not as a crash."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_stdout() -> None:
+    """Send what is left in the buffer nowhere, so that the end of the process stays quiet."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,49 @@
+"""How `plan` and `evaluate` hand over a priced plan."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from nest.cli import output
+from nest.errors import InputError
+
+if TYPE_CHECKING:
+    from nest.plans import Plan
+
+
+def check_target(file: str | None) -> None:
+    """Refuse a file that cannot be written before time is spent on what goes into it.
+
+    Raises
+    ------
+    InputError : the name is empty or a folder, or its folder does not exist.
+    """
+    if file is None:
+        return
+    folder = os.path.dirname(file) or "."
+    if not file or os.path.isdir(file):
+        given = f"{file} is a folder" if file else "got ''"
+        raise InputError(f"output: {given}; allowed: a file to write")
+    if not os.path.isdir(folder):
+        raise InputError(f"output: {file} cannot be written (no folder {folder})")
+
+
+def present(plan: Plan, as_json: bool, file: str | None, quiet: bool) -> None:
+    """Write the file first, then print: what is printed has been saved.
+
+    Raises
+    ------
+    InputError : the file cannot be written.
+    """
+    from nest.describe import write_text_atomic
+
+    if file is not None and plan.feasible:
+        write_text_atomic(file, plan.to_json() + "\n")
+    if as_json:
+        output.emit(plan.to_json())
+    elif not quiet:
+        from nest.report.plan_text import plan_text
+
+        output.emit(plan_text(plan, width=output.width(), colour=output.colour(),
+                              unicode=output.unicode()))

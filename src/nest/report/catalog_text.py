@@ -1,0 +1,120 @@
+"""What the catalog holds, as rows for programs and as tables for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nest.describe import catalog, load_cluster, load_device, load_model, load_stack
+from nest.describe.catalog import Kind
+from nest.report.page import Page
+from nest.units import (
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_flops,
+    format_seconds,
+)
+
+Row = dict[str, Any]
+
+
+def catalog_rows(kind: Kind) -> list[Row]:
+    """One entry each, in SI units (bytes, seconds, bytes/s, FLOP/s)."""
+    makers = {"models": _model, "clusters": _cluster, "devices": _device, "stacks": _stack}
+    return [makers[kind](name) for name in catalog.names(kind)]
+
+
+def catalog_text(kind: Kind, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+    """The same as a table."""
+    page = Page(width, colour, unicode)
+    rows = catalog_rows(kind)
+    {"models": _models, "clusters": _clusters, "devices": _devices, "stacks": _stacks}[kind](
+        page, rows)
+    return page.text()
+
+
+def _model(name: str) -> Row:
+    m = load_model(name)
+    return {"name": m.name, "kind": m.kind, "layers": m.layers, "hidden": m.hidden,
+            "heads": m.heads, "experts": m.moe.experts if m.moe else 0,
+            "parameters": m.parameters(), "active_parameters": m.active_parameters(),
+            "published_parameters": m.published_parameters, "source": m.source}
+
+
+def _cluster(name: str) -> Row:
+    c = load_cluster(name)
+    open_ended = catalog.load("clusters", name)["levels"][-1]["size"] == "n"
+    levels = [
+        {"name": level.name, "size": level.size, "bandwidth": nominal,
+         "resolved_bandwidth": resolved, "latency": level.latency}
+        for level, nominal, resolved in
+        zip(c.levels, c.nominal_bandwidth, c.resolved_bandwidth, strict=True)
+    ]
+    return {"name": c.name, "device": c.device.name, "devices": c.size,
+            "any_number_of_devices": open_ended, "levels": levels, "source": c.source}
+
+
+def _device(name: str) -> Row:
+    d = load_device(name)
+    return {"name": d.name, "memory": d.memory, "memory_bandwidth": d.memory_bandwidth,
+            "peak_flops": dict(d.peak_flops), "source": d.source}
+
+
+def _stack(name: str) -> Row:
+    return load_stack(name).as_dict()
+
+
+def _models(page: Page, rows: list[Row]) -> None:
+    heads = ("model", "kind", "layers", "experts", "parameters", "active", "published")
+    body = []
+    for r in rows:
+        sparse = r["active_parameters"] != r["parameters"]
+        published = r["published_parameters"]
+        body.append((
+            r["name"], r["kind"], str(r["layers"]), str(r["experts"] or "-"),
+            format_count(r["parameters"]),
+            format_count(r["active_parameters"]) if sparse else "-",
+            format_count(published) if published else "-"))
+    page.table("", heads, body, (0, 1))
+
+
+def _clusters(page: Page, rows: list[Row]) -> None:
+    heads = ("cluster", "device", "devices", "level", "size", "bandwidth", "latency")
+    body = []
+    for r in rows:
+        for number, level in enumerate(r["levels"]):
+            last = number == len(r["levels"]) - 1
+            size = f"n ({level['size']})" if last and r["any_number_of_devices"] else level["size"]
+            own = (r["name"], r["device"], str(r["devices"])) if number == 0 else ("", "", "")
+            body.append((*own, level["name"], str(size),
+                         format_bandwidth(level["resolved_bandwidth"]),
+                         format_seconds(level["latency"], 3)))
+    page.table("", heads, body, (0, 1, 3))
+    page.paragraph("bandwidth: what one device delivers to a peer reached through the level; n: as "
+                   "many as --devices asks for")
+
+
+def _devices(page: Page, rows: list[Row]) -> None:
+    heads = ("device", "memory", "bandwidth", "bf16", "fp16", "fp32", "fp8")
+    body = [
+        (r["name"], format_bytes(r["memory"]), format_bandwidth(r["memory_bandwidth"]),
+         *(format_flops(r["peak_flops"][t]).removesuffix(" TFLOP/s") if t in r["peak_flops"]
+           else "-" for t in heads[3:]))
+        for r in rows
+    ]
+    page.table("", heads, body, (0,))
+    page.paragraph("bf16 to fp8: dense peak of matrix products, TFLOP/s")
+
+
+def _stacks(page: Page, rows: list[Row]) -> None:
+    heads = ("stack", "grads", "params", "ZeRO-3", "tp", "hand-over", "flash", "ZeRO with pp")
+    body = []
+    for r in rows:
+        shares = ("overlap_grad_reduce", "overlap_param_gather", "overlap_zero3", "overlap_tp",
+                  "overlap_p2p")
+        body.append((r["name"], *(f"{100 * r[name]:.0f} %" for name in shares),
+                     "yes" if r["flash_attention"] else "no",
+                     ", ".join(map(str, r["zero_with_pipeline"]))))
+    page.table("", heads, body, (0, 6, 7))
+    page.paragraph("grads to hand-over: share of the traffic's time that can hide under compute; "
+                   "flash: fused attention; ZeRO with pp: stages allowed with a pipeline")

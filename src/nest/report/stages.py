@@ -1,0 +1,169 @@
+"""Tables of a plan's stages: what each is, where its time goes, what its devices hold.
+
+Neighbours with the same degrees and sizes whose times differ by less than ``ALIKE`` are one row,
+which shows the times of the slowest. Under 1F1B a later stage holds fewer micro-batches, so such a
+row shows the most in the first table, and the first and the last figure of what its stages hold in
+the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from nest.plans import Plan, Stage
+
+GIB = 2.0**30
+DIGITS = 4
+ALIKE = 0.005
+"""Of the time of a micro-batch (and of the end of a step): less does not show in the report."""
+CAUSES = (("forward", "forward"), ("backward", "backward"), ("recompute", "recomp."), ("tp", "tp"),
+          ("cp", "cp"), ("ep", "ep"), ("zero", "ZeRO"), ("handover", "hand-over"))
+CATEGORIES = (("parameters", "params"), ("gradients", "gradients"), ("optimizer", "optimizer"),
+              ("activations", "activations"), ("buffers", "buffers"))
+
+
+class Run(NamedTuple):
+    """Consecutive stages that are alike."""
+
+    first: int
+    stages: tuple[Stage, ...]
+
+
+class Table(NamedTuple):
+    """What a page shows of the stages."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: tuple[int, ...]
+
+
+def runs(stages: Sequence[Stage]) -> list[Run]:
+    """Stages folded into runs, first to last."""
+    found: list[Run] = []
+    for number, stage in enumerate(stages):
+        if found and _alike(found[-1].stages[0], stage):
+            found[-1] = Run(found[-1].first, (*found[-1].stages, stage))
+        else:
+            found.append(Run(number, (stage,)))
+    return found
+
+
+def _alike(a: Stage, b: Stage) -> bool:
+    if _kind(a) != _kind(b):
+        return False
+    near = ALIKE * a.time_s.total
+    times = zip(a.time_s.model_dump().values(), b.time_s.model_dump().values(), strict=True)
+    ends = ((a.finish_s, b.finish_s), (a.grad_sync_s, b.grad_sync_s))
+    return (all(abs(x - y) <= near for x, y in times)
+            and all(abs(x - y) <= ALIKE * a.finish_s for x, y in ends))
+
+
+def _kind(s: Stage) -> tuple[object, ...]:
+    return (s.layers[1] - s.layers[0], s.devices[1] - s.devices[0], s.dp_in, s.tp, s.sp, s.cp, s.ep,
+            s.etp, s.zero, s.recompute)
+
+
+def _slowest(run: Run) -> Stage:
+    return max(run.stages, key=lambda s: s.time_s.total)
+
+
+def stage_table(plan: Plan) -> Table:
+    """Layers, devices and degrees, time of a micro-batch and memory of each run."""
+    folded = runs(plan.stages)
+    milli = _decimals([1e3 * s.time_s.total for s in plan.stages])
+    columns: list[tuple[str, Callable[[Run], str]]] = [
+        ("stage", _numbers),
+        ("layers", lambda r: _span(r.stages[0].layers[0], r.stages[-1].layers[1])),
+        ("each", lambda r: _each(r, r.stages[0].layers)),
+        ("devices", lambda r: _span(r.stages[0].devices[0], r.stages[-1].devices[1])),
+        ("each", lambda r: _each(r, r.stages[0].devices)),
+        ("dp_in", lambda r: str(r.stages[0].dp_in)),
+        ("tp", lambda r: str(r.stages[0].tp)),
+    ]
+    if any(s.sp != (s.tp > 1) for s in plan.stages):
+        columns.append(("sp", lambda r: "yes" if r.stages[0].sp else "no"))
+    if any(s.cp > 1 for s in plan.stages):
+        columns.append(("cp", lambda r: str(r.stages[0].cp)))
+    if any(s.ep > 1 or s.etp != s.tp for s in plan.stages):
+        columns.append(("ep", lambda r: str(r.stages[0].ep)))
+        columns.append(("etp", lambda r: str(r.stages[0].etp)))
+    columns += [
+        ("ZeRO", lambda r: str(r.stages[0].zero)),
+        ("recompute", lambda r: r.stages[0].recompute),
+        ("ms", lambda r: f"{1e3 * _slowest(r).time_s.total:.{milli}f}"),
+        ("GiB", lambda r: f"{max(s.memory_bytes.total for s in r.stages) / GIB:.1f}"),
+    ]
+    if all(len(r.stages) == 1 for r in folded):  # then the spans say it
+        columns = [column for column in columns if column[0] != "each"]
+    limit = plan.stages[0].memory_limit_bytes / GIB
+    title = f"Stages (ms per micro-batch; GiB per device, at most {limit:.1f})"
+    heads = tuple(name for name, _ in columns)
+    rows = tuple(tuple(show(run) for _, show in columns) for run in folded)
+    left = tuple(n for n, name in enumerate(heads) if name in ("layers", "devices", "recompute"))
+    return Table(title, heads, rows, (0, *left))
+
+
+def time_table(plan: Plan) -> Table:
+    """Milliseconds of a micro-batch by cause, and what follows once a step."""
+    causes = [(name, head) for name, head in CAUSES
+              if any(getattr(s.time_s, name) for s in plan.stages)]
+    causes.append(("total", "total"))
+    decimals = _decimals([1e3 * s.time_s.total for s in plan.stages])
+    sync = any(s.grad_sync_s for s in plan.stages)
+    end = _decimals([1e3 * s.finish_s for s in plan.stages])
+    rows = []
+    for run in runs(plan.stages):
+        one = _slowest(run)
+        row = [_numbers(run)]
+        row += [f"{1e3 * getattr(one.time_s, name):.{decimals}f}" for name, _ in causes]
+        row += [f"{1e3 * one.grad_sync_s:.{end}f}"] if sync else []
+        rows.append((*row, f"{1e3 * one.finish_s:.{end}f}"))
+    heads = ("stage", *(head for _, head in causes), *(("sync",) if sync else ()), "end")
+    what = "once a step, sync: its gradients" if sync else "once a step"
+    return Table(f"Time, ms per micro-batch (end: {what})", heads, tuple(rows), (0,))
+
+
+def memory_table(plan: Plan) -> Table:
+    """GiB on each device by category; activations are those of all micro-batches in flight."""
+    kept = [(name, head) for name, head in CATEGORIES
+            if any(getattr(s.memory_bytes, name) for s in plan.stages)]
+    kept.append(("total", "total"))
+    decimals = max(1, _decimals([s.memory_bytes.total / GIB for s in plan.stages]) - 1)
+    rows = []
+    for run in runs(plan.stages):
+        row = [_numbers(run), _ends([float(s.in_flight) for s in run.stages], 0, 1.0)]
+        row += [_ends([getattr(s.memory_bytes, name) for s in run.stages], decimals)
+                for name, _ in kept]
+        rows.append(tuple(row))
+    heads = ("stage", "held", *(head for _, head in kept))
+    return Table("Memory, GiB per device (held: micro-batches in flight)", heads, tuple(rows), (0,))
+
+
+def _numbers(run: Run) -> str:
+    return _span(run.first, run.first + len(run.stages))
+
+
+def _span(first: int, end: int) -> str:
+    """A half-open range as people write it: both ends named, as on the command line."""
+    return str(first) if end - first == 1 else f"{first}..{end - 1}"
+
+
+def _each(run: Run, pair: tuple[int, int]) -> str:
+    return str(pair[1] - pair[0])
+
+
+def _ends(values: list[float], decimals: int, unit: float = GIB) -> str:
+    """The first and the last figure where they are shown differently, else one."""
+    first, last = (f"{value / unit:.{decimals}f}" for value in (values[0], values[-1]))
+    return first if first == last else f"{first}..{last}"
+
+
+def _decimals(values: Sequence[float]) -> int:
+    """Decimals that show the largest value of a column with ``DIGITS`` digits."""
+    largest = max(values, default=0.0)
+    decimals = DIGITS - 1
+    while decimals and largest >= 10.0 ** (DIGITS - decimals):
+        decimals -= 1
+    return decimals

@@ -1,0 +1,129 @@
+"""What the command line refuses: exit 2, one message that names what was given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import CLUSTER, JOB, Files, run
+from descriptions import MODEL, changed, put
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+@pytest.mark.parametrize(("words", "parts"), [
+    (["--devices", "0"], ["devices", "got 0"]),
+    (["--devices", "-8"], ["devices", "got -8"]),
+    (["--devices", "6"], ["devices", "got 6", "4"]),
+    (["--devices", "99999999999"], ["devices", "1000000"]),
+    (["--devices", "many"], ["--devices", "'many'", "whole number"]),
+    (["--devices", "1e3"], ["--devices", "'1e3'", "whole number"]),
+    (["--global-batch", "0"], ["global_batch", "got 0"]),
+    (["--global-batch", "-1"], ["global_batch", "got -1"]),
+    (["--seq-len", "1000000000000"], ["seq_len", "100000000"]),
+    (["--precision", "int3"], ["precision", "'int3'", "bf16"]),
+    (["--optimizer", "magic"], ["optimizer", "'magic'", "adam"]),
+    (["--stack", "nothing"], ["stack", "'nothing'", "megatron-core"]),
+    (["--nonsense", "1"], ["--nonsense"]),
+    (["--tp"], ["--tp"]),
+    (["-o", ""], ["output", "a file to write"]),
+])
+@pytest.mark.parametrize("command", ["plan", "evaluate"])
+def test_common_options(files, capsys, command, words, parts):
+    out, err = run(capsys, command, *files.words, *words, code=2)
+    assert out == ""
+    for part in parts:
+        assert part in err
+
+
+@pytest.mark.parametrize(("words", "parts"), [
+    (["--tp", "-1"], ["tp", "'-1'"]),
+    (["--tp", "4..2"], ["tp", "'4..2'"]),
+    (["--tp", "3"], ["tp", "3", "heads 4"]),
+    (["--pp", "0"], ["pp", "got 0"]),
+    (["--zero", "4"], ["zero", "got 4", "0 to 3"]),
+    (["--recompute", "half"], ["recompute", "'half'", "selective"]),
+    (["--sp", "perhaps"], ["sp", "'perhaps'", "true or false"]),
+    (["--cp", "2"], ["cp", "got 2"]),
+    (["--vpp", "2"], ["vpp", "got 2"]),
+    (["--schedule", "gpipe"], ["schedule", "'gpipe'", "1f1b"]),
+    (["--threads", "0"], ["threads", "got 0"]),
+    (["--threads", "-2"], ["threads", "got -2"]),
+    (["--space", "absent.yaml"], ["absent.yaml", "no such file"]),
+])
+def test_bounds_of_a_plan(files, capsys, words, parts):
+    _, err = run(capsys, "plan", *files.words, *words, code=2)
+    for part in parts:
+        assert part in err
+
+
+@pytest.mark.parametrize(("words", "parts"), [
+    (["--tp", "0"], ["tp", "got 0"]),
+    (["--tp", "two"], ["--tp", "'two'", "whole number"]),
+    (["--tp", "3", "--outer-dp", "2"], ["tp 3", "heads 4"]),
+    (["--tp", "16"], ["16", "more than the cluster's 8"]),
+    (["--pp", "3"], ["pp 3", "does not divide the 8 devices"]),
+    (["--pp", "8"], ["pp: got 8", "1 to 7"]),
+    (["--pp", "-2"], ["pp", "got -2"]),
+    (["--outer-dp", "16"], ["outer_dp 16", "more than the cluster's 8"]),
+    (["--mbs", "0"], ["mbs", "got 0"]),
+    (["--mbs", "3"], ["micro_batch 3", "global_batch 16"]),
+    (["--mbs", "1", "--micro-batch", "1"], ["mbs", "one of them"]),
+    (["--zero", "9"], ["zero", "got 9", "at most 3"]),
+    (["--ep", "2"], ["ep 2", "experts"]),
+    (["--sp"], ["sp needs tp above 1"]),
+    (["--recompute", "half"], ["recompute", "'half'"]),
+    (["--configuration", "absent.yaml"], ["absent.yaml", "no such file"]),
+])
+def test_degrees_of_evaluate(files, capsys, words, parts):
+    _, err = run(capsys, "evaluate", *files.words, *words, code=2)
+    for part in parts:
+        assert part in err
+
+
+def test_arguments(files, capsys):
+    for words, parts in (
+        (["plan"], ["got none", "MODEL CLUSTER"]),
+        (["plan", files.model], ["MODEL CLUSTER"]),
+        (["plan", *files.words, "more"], ["more", "MODEL CLUSTER"]),
+        (["plan", files.model, files.cluster], ["--global-batch", "--seq-len"]),
+        (["evaluate"], ["got none"]),
+        (["evaluate", "llama2-7b"], ["'llama2-7b' alone", "PLAN.json"]),
+        (["plan", "llama9", files.cluster, *JOB], ["'llama9'", "llama3-70b"]),
+        (["plan", files.model, "h200", *JOB], ["'h200'", "nest list clusters"]),
+        (["plan", files.cluster, files.model, *JOB], ["cluster.yaml", "got a cluster"]),
+        (["plan", files.model, files.model, *JOB], ["model.yaml", "got a model"]),
+        (["plan", files.path("no.yaml"), files.cluster, *JOB], ["no.yaml", "no such file"]),
+        (["list", "planets"], ["'planets'", "models, clusters"]),
+        (["schema", "planets"], ["'planets'", "plan, model"]),
+        (["fly"], ["fly"]),
+    ):
+        out, err = run(capsys, *words, code=2)
+        assert out == ""
+        for part in parts:
+            assert part in err, words
+
+
+def test_files(files, capsys):
+    words = ["plan", files.model, files.cluster]
+    for data, parts in (
+        ({"global_batch": 8, "seq_len": 8, "bach": 1}, ["bad.yaml", "bach", "unknown field"]),
+        (CLUSTER, ["bad.yaml", "got a cluster description"]),
+        ({"global_batch": "lots", "seq_len": 8}, ["bad.yaml", "global_batch", "'lots'"]),
+        ("a: [1", ["bad.yaml", "malformed YAML"]),
+        ("", ["bad.yaml", "is empty"]),
+    ):
+        bad = str(put(files.folder, data, "bad.yaml"))
+        _, err = run(capsys, *words, "--job", bad, code=2)
+        for part in parts:
+            assert part in err
+    odd = changed(CLUSTER, "levels.1.size", 2)
+    odd = str(put(files.folder, {**odd, "devices": 12}, "odd.yaml"))
+    _, err = run(capsys, "plan", files.model, odd, *JOB, code=2)
+    assert "odd.yaml: devices: got 12; allowed: 8 = 4 x 2" in err
+    bad = str(put(files.folder, changed(MODEL, "layers", 0), "empty.yaml"))
+    _, err = run(capsys, "plan", bad, files.cluster, *JOB, code=2)
+    assert "empty.yaml: layers: got 0" in err

@@ -1,0 +1,109 @@
+"""The report: complete, within 80 columns, and true to the plan."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from nest.describe import Job, load_cluster, load_model
+from nest.evaluation import evaluate
+from nest.even import even_configuration
+from nest.plans import Plan, SearchReport
+from nest.report.plan_text import plan_text, searched
+from nest.report.stages import runs
+
+
+def priced(model: str, cluster: str, devices: int, **degrees: object) -> Plan:
+    job = Job(global_batch=1024, seq_len=512)
+    described, where = load_model(model), load_cluster(cluster, devices=devices)
+    way = even_configuration(described, where, job, **degrees)  # type: ignore[arg-type]
+    return evaluate(described, where, job, way)
+
+
+CASES = [
+    ("llama3-70b", "h100-spine-leaf", 1024, {"tp": 8, "pp": 16, "zero": 1}),
+    ("bert-large", "tpuv4-fat-tree", 1024, {"pp": 8, "dp_in": 4, "zero": 3}),
+    ("deepseek-v3", "dgx-h100", 2048, {"tp": 4, "pp": 61, "ep": 8, "etp": 1, "outer_dp": 4,
+                                       "recompute": "full", "zero": 3}),
+    ("llama3.1-405b", "dgx-b200", 8192, {"tp": 8, "pp": 64, "sp": False, "recompute": "selective"}),
+    ("llama2-7b", "dgx-a100", 8, {"tp": 8}),
+    ("gpt3-175b", "dgx-a100", 1, {}),
+]
+
+
+@pytest.mark.parametrize(("model", "cluster", "devices", "degrees"), CASES,
+                         ids=[case[0] for case in CASES])
+def test_every_line_fits_80_columns_and_nothing_is_cut(model, cluster, devices, degrees):
+    plan = priced(model, cluster, devices, **degrees)
+    text = plan_text(plan)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert "\x1b" not in text
+    assert all(line == line.rstrip() for line in text.splitlines())
+    flat = " ".join(text.split())
+    assert f"{model} on {cluster}, {devices} device" in flat
+    assert f"{100 * plan.mfu:.1f} % MFU" in flat
+    assert ("DOES NOT FIT" in text) is not plan.feasible
+    for stage in plan.stages:
+        assert f"{stage.recompute}" in text
+
+
+def test_colour_and_ascii_change_no_word():
+    plan = priced(*CASES[0][:3], **CASES[0][3])
+    text = plan_text(plan)
+    coloured = plan_text(plan, colour=True)
+    assert "\x1b[" in coloured
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in plain.splitlines()] == text.splitlines()
+    simple = plan_text(plan, unicode=False)
+    assert simple.isascii()
+    assert simple == text.replace("─", "-").replace("█", "#")
+
+
+def test_alike_stages_are_one_row():
+    plan = priced(*CASES[0][:3], **CASES[0][3])
+    folded = runs(plan.stages)
+    assert [s for run in folded for s in run.stages] == list(plan.stages)
+    assert len(folded) < len(plan.stages)
+    row = next(line for line in plan_text(plan).splitlines() if line.startswith("1.."))
+    assert re.match(r"1\.\.\d+ +6\.\.\d+ +5 ", row)
+
+
+def test_the_tables_show_the_plan():
+    plan = priced("llama2-7b", "dgx-a100", 8, tp=4, pp=2, zero=1)
+    text = plan_text(plan)
+    for number, stage in enumerate(plan.stages):
+        first = re.search(rf"^{number} +{stage.layers[0]}\.\.{stage.layers[1] - 1} ", text, re.M)
+        assert first
+        assert f"{1e3 * stage.time_s.total:.4g}" in text
+    shares = [float(x) for x in re.findall(r"([\d.]+) %", text.split("Where the step")[1])]
+    assert shares[-1] == 100.0
+    assert sum(shares[:-1]) == pytest.approx(100.0, abs=0.5)
+    assert "cp" not in text.split("Time, ms")[1].splitlines()[1].split()
+
+
+def test_columns_that_are_zero_everywhere_are_left_out():
+    one = plan_text(priced("llama2-7b", "dgx-a100", 1))
+    head = one.split("Time, ms")[1].splitlines()[1].split()
+    assert head == ["stage", "forward", "backward", "total", "end"]
+
+
+def test_what_the_search_did():
+    plan = priced("llama2-7b", "dgx-a100", 8, tp=8)
+    assert searched(plan) == "not searched: exactly this configuration was priced"
+    report = SearchReport(
+        seconds=0.48, compile_seconds=0.0, threads=2, solved=12, pruned=76, cells=1194, labels=9,
+        transitions=9, peak_bytes=2**28, space={"tp": "8", "pp": "any", "zero": "0,1"})
+    done = plan.model_copy(update={"search": report, "optimal": True})
+    assert searched(done) == (
+        "optimal over: every legal pp; tp 8, zero 0,1 (12 outer choices solved, 76 pruned, 1,194 "
+        "cells) in 480 ms on 2 threads; kernels compiled or loaded in 0 s; peak memory 256 MiB")
+
+
+def test_many_problems_are_counted():
+    plan = priced("llama3.1-405b", "dgx-a100", 64, pp=64)
+    assert len(plan.problems) > 8
+    text = plan_text(plan)
+    assert text.startswith("DOES NOT FIT\n- stage 0 needs ")
+    assert f"and {len(plan.problems) - 8} more stages" in text
