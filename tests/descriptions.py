@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from nest.describe import (
     load_cluster,
     load_configuration,

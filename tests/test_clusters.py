@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from descriptions import CLUSTER, DEVICE, JOB, PROFILE, STAGE, TEMPLATE, changed, message, put
+
 from nest.describe import (
     Configuration,
     Device,
@@ -21,8 +23,6 @@ from nest.describe import (
     load_space,
     load_stack,
 )
-
-from descriptions import CLUSTER, DEVICE, JOB, PROFILE, STAGE, TEMPLATE, changed, message, put
 
 EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
 

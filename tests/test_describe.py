@@ -7,10 +7,10 @@ import json
 import pickle
 
 import pytest
+from descriptions import DEVICE, LOADERS, MODEL, changed, message, put
+
 from nest.describe import Job, Model, load_device, load_job, load_model
 from nest.errors import InputError
-
-from descriptions import DEVICE, LOADERS, MODEL, changed, message, put
 
 
 @pytest.mark.parametrize("kind", LOADERS)

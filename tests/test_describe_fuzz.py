@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from descriptions import CONFIGS, LOADERS, TEMPLATE, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from nest.describe import (
     Cluster,
     Job,
@@ -21,8 +23,6 @@ from nest.describe import (
     load_stack,
 )
 from nest.errors import InputError
-
-from descriptions import CONFIGS, LOADERS, TEMPLATE, put
 
 QUICK = settings(
     max_examples=120,

@@ -6,6 +6,8 @@ import os
 import stat
 
 import pytest
+from descriptions import CLUSTER, DEVICE, JOB, MODEL, message, put
+
 from nest.describe import (
     load_cluster,
     load_configuration,
@@ -15,8 +17,6 @@ from nest.describe import (
     read_description,
     write_text_atomic,
 )
-
-from descriptions import CLUSTER, DEVICE, JOB, MODEL, message, put
 
 
 @pytest.mark.parametrize(

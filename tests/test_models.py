@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from nest.describe import load_model
-from nest.describe.huggingface import MODEL_TYPES
-
 from descriptions import (
     BERT,
     CONFIGS,
@@ -28,6 +25,9 @@ from descriptions import (
     message,
     put,
 )
+
+from nest.describe import load_model
+from nest.describe.huggingface import MODEL_TYPES
 
 
 def test_parameters_of_a_small_model_by_hand():

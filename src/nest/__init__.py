@@ -14,22 +14,42 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Where each public name lives; imported when first used, so that `nest --help` answers at once.
-_HOMES = {
-    "api": ("plan",),
-    "evaluation": ("evaluate",),
-    "plans": ("Plan",),
-    "describe": (
-        "Cluster", "Configuration", "Device", "Job", "Level", "Model", "Profile", "SearchSpace",
-        "Stack", "StageConfiguration", "load_cluster", "load_configuration", "load_job",
-        "load_model", "load_profile", "load_space",
-    ),
-    "errors": (
-        "InfeasibleError", "InputError", "KernelError", "LimitError", "NestError", "NoPlanError",
-    ),
+__all__ = [
+    "Cluster",
+    "Configuration",
+    "Device",
+    "InfeasibleError",
+    "InputError",
+    "Job",
+    "KernelError",
+    "Level",
+    "LimitError",
+    "Model",
+    "NestError",
+    "NoPlanError",
+    "Plan",
+    "Profile",
+    "SearchSpace",
+    "Stack",
+    "StageConfiguration",
+    "evaluate",
+    "load_cluster",
+    "load_configuration",
+    "load_job",
+    "load_model",
+    "load_profile",
+    "load_space",
+    "plan",
+]
+
+# Where names that are not described data live; all are imported when first used, so that
+# `nest --help` answers at once.
+_HOME = {
+    "plan": "api",
+    "evaluate": "evaluation",
+    "Plan": "plans",
+    **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
-__all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from nest.api import plan
@@ -64,9 +84,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'nest' has no attribute {name!r}")
-    value = getattr(import_module(f"nest.{_HOME[name]}"), name)
+    value = getattr(import_module(f"nest.{_HOME.get(name, 'describe')}"), name)
     globals()[name] = value
     return value
 

@@ -70,25 +70,25 @@ def cache_folder() -> Path | None:
 
 
 def _import() -> Kernels:
-    import numba
+    from numba.core import config
 
     import nest._kernels
 
     folder = cache_folder()
-    jit = not numba.config.DISABLE_JIT
+    jit = not config.DISABLE_JIT
     if folder is None:
         nest._kernels.CACHE = False
         if jit:
             _say("No folder for compiled code can be written; compiling for this process only ...")
     elif jit and not any(folder.rglob("*.nbc")):
         _say("Compiling the kernels, once (about 20 s) ...")
-    before = numba.config.CACHE_DIR
+    before = config.CACHE_DIR
     try:
         if folder is not None:
-            numba.config.CACHE_DIR = str(folder)
+            config.CACHE_DIR = str(folder)
         options, pipeline = (importlib.import_module(name) for name in MODULES)
     finally:
-        numba.config.CACHE_DIR = before
+        config.CACHE_DIR = before
     return Kernels(options.select, pipeline.solve, options.Candidates, pipeline.Problem)
 
 

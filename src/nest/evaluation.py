@@ -15,8 +15,16 @@ from nest.costs.choices import Row, choices, setting, span_level
 from nest.costs.collectives import ALGORITHMS, algorithm
 from nest.costs.compute import peak_flops
 from nest.costs.groups import aligned, shared_level
-from nest.costs.layer import RECOMPUTE, Choices, LayerCosts, Setting, Sums, layer_costs, sums
-from nest.costs.layer import SUMMED
+from nest.costs.layer import (
+    RECOMPUTE,
+    SUMMED,
+    Choices,
+    LayerCosts,
+    Setting,
+    Sums,
+    layer_costs,
+    sums,
+)
 from nest.costs.memory import limit_bytes
 from nest.costs.pipeline import StepTime, step_time
 from nest.costs.stage import StageCosts, hop_seconds, stage_costs
@@ -43,6 +51,14 @@ class _Priced(NamedTuple):
     in_flight: int
     hop: float
     collectives: dict[str, str]
+
+    @property
+    def forward(self) -> float:
+        return float(self.costs.forward[0])
+
+    @property
+    def backward(self) -> float:
+        return float(self.costs.backward[0])
 
 
 def chain_of(model: Model | Profile) -> Chain:
@@ -76,8 +92,8 @@ def evaluate(
     m = job.global_batch // (configuration.outer_dp * configuration.micro_batch)
     priced = _price(chain, cluster, job, configuration, m)
     time = step_time(
-        [float(p.costs.forward) for p in priced], [float(p.costs.backward) for p in priced],
-        [float(p.costs.finish) for p in priced], [p.hop for p in priced], m,
+        [p.forward for p in priced], [p.backward for p in priced],
+        [float(p.costs.finish[0]) for p in priced], [p.hop for p in priced], m,
     )
     limit = limit_bytes(cluster.device, job)
     problems = tuple(_shortages(priced, limit))
@@ -178,9 +194,10 @@ def _price(
         }
         each = [sums(layer, job.stack) for layer in layers]
         folded = Sums(*(
-            (sum if n < SUMMED else max)(one[n] for one in each) for n in range(len(Sums._fields))
+            np.sum(field, axis=0) if n < SUMMED else np.max(field, axis=0)
+            for n, field in enumerate(zip(*each, strict=True))
         ))
-        costs = StageCosts(*(float(x[0]) for x in stage_costs(folded)))
+        costs = stage_costs(folded)
         hop = _hop(chain, cluster, job, plan, number)
         result.append(_Priced(stage, causes, folded, costs, min(plan.pp - number, m), hop,
                               _algorithms(choice, common, chain, stage, job)))
@@ -236,7 +253,7 @@ def _memory(p: _Priced) -> StageMemory:
     parts = c["parameters"], c["gradients"], c["optimizer"], activations, c["buffers"]
     names = ("parameters", "gradients", "optimizer", "activations", "buffers")
     # The total is the sum that the search compares with the limit.
-    total = p.costs.resident + p.in_flight * p.costs.activations
+    total = (p.costs.resident + p.in_flight * p.costs.activations)[0]
     return StageMemory(**dict(zip(names, parts, strict=True)), total=float(total))
 
 
@@ -257,7 +274,7 @@ def _stage(p: _Priced, limit: float) -> Stage:
                                "recompute")}
     return Stage(
         **shared, in_flight=p.in_flight, time_s=_time(p),
-        grad_sync_s=max(0.0, float(p.folded.sync[0])), finish_s=float(p.costs.finish),
+        grad_sync_s=max(0.0, float(p.folded.sync[0])), finish_s=float(p.costs.finish[0]),
         memory_bytes=_memory(p), memory_limit_bytes=limit, collectives=p.collectives,
     )
 
@@ -278,7 +295,7 @@ def _shortages(priced: list[_Priced], limit: float) -> list[str]:
 
 
 def _slowest(priced: list[_Priced]) -> int:
-    return max(range(len(priced)), key=lambda n: priced[n].costs.forward + priced[n].costs.backward)
+    return max(range(len(priced)), key=lambda n: priced[n].forward + priced[n].backward)
 
 
 def _breakdown(priced: list[_Priced], time: StepTime, m: int) -> Breakdown:
@@ -300,5 +317,5 @@ def _bottleneck(priced: list[_Priced], breakdown: Breakdown, time: StepTime) -> 
     for name, seconds in breakdown.model_dump().items():
         text = words[name].format(n=_slowest(priced))
         shares[text] = shares.get(text, 0.0) + seconds / time.total
-    ranked = sorted(shares.items(), key=lambda item: -item[1])[:2]
+    ranked = [x for x in sorted(shares.items(), key=lambda x: -x[1])[:2] if x[1] >= 0.01]
     return ", then ".join(f"{text} ({share:.0%} of the step)" for text, share in ranked)

@@ -120,7 +120,9 @@ def signatures(chain: Chain) -> Signatures:
                 part.append(-1 if all_of_it else int(index[start, stop - 1]))
                 last.append(chain.order[stop - 1])
             index[start, stop] = known[key]
-    return Signatures(index, *map(np.array, (counts, part, last)), int(index[0, length]))
+    return Signatures(
+        index, np.array(counts), np.array(part), np.array(last), int(index[0, length])
+    )
 
 
 def outers(cluster: Cluster, job: Job, space: SearchSpace) -> list[Outer]:
@@ -397,7 +399,7 @@ class _Places:
                 inside = first // g == (first + block - 1) // g
                 good &= inside | ((first % g == 0) & (block % g == 0))
             result = np.zeros(self.stride, dtype=np.bool_)
-            result[: good.shape[1]] = good.all(axis=0)
+            result[: self.stride - block + 1] = good.all(axis=0)
             self._allowed[block] = result
         return self._allowed[block]
 

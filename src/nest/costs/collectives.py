@@ -153,7 +153,8 @@ def all_to_all(size: Array, network: Network, group: Group) -> Array:
     n = group.size[:, None]
     away = np.where(children > 1, (n - rails) / n, 0.0)
     _, latency = _slowest(network, group)
-    return (away * np.asarray(size)[:, None] / network.bandwidth).max(axis=1) + latency
+    slowest: Array = (away * np.asarray(size)[:, None] / network.bandwidth).max(axis=1)
+    return slowest + latency
 
 
 def point_to_point(size: float, network: Network, level: int) -> float:

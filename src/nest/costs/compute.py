@@ -86,7 +86,7 @@ def memory_seconds(machine: Machine, moved: Array) -> Array:
 
 
 def attention_seconds(
-    machine: Machine, tokens: Array, width: Array, positions: Array, causal: bool, backward: bool
+    machine: Machine, tokens: Array, width: Array, positions: float, causal: bool, backward: bool
 ) -> Array:
     """Seconds of the attention core for ``tokens`` queries over ``positions`` keys.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nest.describe.cluster import Device
+from nest.describe.device import Device
 from nest.describe.job import Job
 
 

@@ -188,7 +188,7 @@ class SearchSpace(Description):
 
     @model_validator(mode="after")
     def _legal(self) -> Self:
-        limits = {name: (1, LARGEST) for name in ("outer_dp", "dp_in", "tp", "ep", "etp", "pp")}
+        limits = dict.fromkeys(("outer_dp", "dp_in", "tp", "ep", "etp", "pp"), (1, LARGEST))
         limits |= {"micro_batch": (1, LARGEST), "mbs": (1, LARGEST)}
         limits |= {"zero": (0, 3), "cp": (1, 1), "vpp": (1, 1)}
         problems = []
