@@ -21,8 +21,8 @@ SHAPES: tuple[tuple[int, ...], ...] = (
     (2, 2, 2, 2), (1, 3, 2, 2), (2, 1, 2, 3), (3, 2, 1, 2),
 )
 # Shapes where replicas of a super-pipeline lie differently in the groups.
-IRREGULAR = ((2, 3), (4, 3), (3, 5), (5, 3), (2, 5), (3, 3), (2, 3, 2), (2, 2, 3), (3, 2, 2), (5, 2),
-             (7, 2), (2, 1, 2, 3))
+IRREGULAR = ((2, 3), (4, 3), (3, 5), (5, 3), (2, 5), (3, 3), (2, 3, 2), (2, 2, 3), (3, 2, 2),
+             (5, 2), (7, 2), (2, 1, 2, 3))
 MODEL_KINDS = ("dense", "gqa", "moe", "mla", "encoder", "shared")
 
 
@@ -100,7 +100,9 @@ def _profile(rng: Random) -> Profile:
     degrees = [d for d in (1, 2, 3, 4, 5, 8) if d == 1 or rng.random() < 0.45]
     if rng.random() < 0.05:
         degrees = [2, 4]
-    coarse = rng.random() < 0.4  # many ways take equally long
+    # Whole milliseconds, or 4 ms in all whatever the degree: many ways take equally long.
+    coarse = rng.choice(("no", "no", "whole", "even"))
+    handed = rng.choice((1.0, 1.0, 20.0))
     layers: list[dict[str, Any]] = []
     left = length
     while left:
@@ -112,8 +114,11 @@ def _profile(rng: Random) -> Profile:
         for d in degrees:
             ahead = forward / d ** rng.uniform(0.4, 1.0)
             back = forward * ratio / d ** rng.uniform(0.4, 1.0)
-            if coarse:
+            if coarse == "whole":
                 ahead, back = 1e-3 * rng.randint(1, 3), 1e-3 * rng.randint(1, 4)
+            elif coarse == "even":
+                ahead = 1e-3 * rng.randint(1, 3) / d
+                back = 4e-3 / d - ahead
             tp[d] = {
                 "forward": ahead, "backward": back, "parameter_bytes": held / d,
                 "activation_bytes": kept / d,
@@ -121,7 +126,7 @@ def _profile(rng: Random) -> Profile:
             }
         if len(layers) == 1 and rng.random() < 0.3:
             tp[6] = dict(tp[degrees[0]])  # a degree that the other layers lack
-        layers.append({"name": f"layer {len(layers)}", "output_bytes": _log(rng, 1e5, 1e8),
+        layers.append({"name": f"layer {len(layers)}", "output_bytes": handed * _log(rng, 1e5, 1e8),
                        "repeat": repeat, "tp": tp})
     return Profile(name="random profile", bytes_per_parameter=rng.choice((2, 4)), layers=layers)
 
@@ -188,7 +193,8 @@ def _job(rng: Random, model: Model | Profile) -> Job:
         "gradient_dtype": rng.choice(("fp32", "fp32", "bf16")),
     }
     return Job(
-        global_batch=rng.choice((*range(1, 13), 6, 8, 9, 10, 12)), seq_len=rng.choice((60, 120, 240, 256, 500, 1024)),
+        global_batch=rng.choice((*range(1, 13), 6, 8, 9, 10, 12)),
+        seq_len=rng.choice((60, 120, 240, 256, 500, 1024)),
         precision=rng.choice(("bf16", "bf16", "fp16", "fp32", "fp8")),
         optimizer=rng.choice(("adam", "adam", "sgd", "sgd-momentum")), stack=stack,
     )
@@ -211,7 +217,7 @@ def _space(rng: Random, chain: Chain, devices: int, theme: str) -> dict[str, Any
     stages = stages[3:] if theme == "pipeline" and deepest > 1 else stages
     for name, values, chance in (
         ("tp", [[1], [1, 2], [2], [3], [1, 4]], 0.08),
-        ("sp", [[True, False], [False], [True]], 0.3),
+        ("sp", [[True, False], [False], [True]], 0.15 if chain.model is not None else 0.5),
         ("pp", [list(range(low, high + 1)) for low, high in stages if low <= deepest],
          1.0 if theme == "pipeline" and deepest > 2 else 0.25),
         ("mbs", [[1], [1, 2], [3]], 0.08),

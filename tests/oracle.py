@@ -188,6 +188,24 @@ def add_front(
     return np.where(m < n + 2, few, many), t + trip
 
 
+def add_finish(
+    done: Floats, idle: Floats, rest: Floats, after: Floats, forward: Floats, backward: Floats,
+    finish: Floats, hop: Floats, behind: int, m: Ints,
+) -> tuple[Floats, Floats]:
+    """Put a stage in front: seconds until all have finished, and the same for one micro-batch.
+
+    ``rest`` and ``after`` are those of :func:`add_front` with the new stage. All that waits behind
+    starts a forward pass and a one-way hand-over later; the last micro-batch leaves once the stage
+    has run every forward pass and, of the backward passes, all but those in flight then.
+    """
+    if behind == 0:
+        return rest + finish, after + finish
+    leaves = m * forward + np.maximum(0, m - behind - 1) * backward + hop / 2
+    through = np.maximum(rest + finish, forward + hop / 2 + done)
+    return np.maximum(through, leaves + idle), np.maximum(after + finish, forward + hop / 2 + idle)
+
+
+
 # ---------------------------------------------------------------- one plan
 
 
@@ -209,7 +227,7 @@ def price(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> Pric
     samples = outer.outer_dp * outer.micro_batch
     m, depth = job.global_batch // samples, len(stages)
     many = np.array([m])
-    rest = after = finish = np.zeros(1)
+    rest = after = done = idle = np.zeros(1)
     memory: list[float] = []
     for s in range(depth - 1, -1, -1):
         row = pricer.row_C[s : s + 1]
@@ -221,10 +239,10 @@ def price(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> Pric
             hop += pricer.hop(*handed, lanes)
         rest, after = add_front(
             rest, after, cost.forward, cost.backward, hop, depth - 1 - s, many)
-        later = finish - cost.backward
-        finish = np.maximum(later, cost.finish) if s < depth - 1 else cost.finish
+        done, idle = add_finish(done, idle, rest, after, cost.forward, cost.backward,
+                                cost.finish, hop, depth - 1 - s, many)
         memory.insert(0, float((cost.resident + min(depth - s, m) * cost.activations)[0]))
-    return Priced(float((rest + finish)[0]), tuple(memory), pricer.limit)
+    return Priced(float(done[0]), tuple(memory), pricer.limit)
 
 
 def check(
@@ -347,7 +365,8 @@ class Partial:
     """Entry of the plan behind, among those with one stage less; -1: none."""
     rest: Floats
     after: Floats
-    finish: Floats
+    done: Floats
+    idle: Floats
 
 
 def solve(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace | None = None) -> Answer:
@@ -374,7 +393,7 @@ def solve(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace | None = 
         if not len(done) or (space.pp is not None and depth not in space.pp):
             continue
         plans += len(done)
-        seconds = (levels[-1].rest + levels[-1].finish)[done]
+        seconds = levels[-1].done[done]
         if seconds.min() < best:
             best, where = float(seconds.min()), (depth, int(done[seconds.argmin()]))
     if not plans:
@@ -423,16 +442,18 @@ class Table:
             option = np.flatnonzero(fits & (found.stop == len(self.pricer.chain)))
             parent = np.full(len(option), -1)
             zeros = np.zeros(len(option))
-            rest, after, hop, finish = zeros, zeros, zeros, p.finish[option]
+            rest, after, hop, done, idle = zeros, zeros, zeros, zeros, zeros
         else:
             option, parent = self._joined(behind, np.flatnonzero(fits))
             rest, after = behind.rest[parent], behind.after[parent]
             lanes = np.minimum(self.shards[option], self.shards[behind.option[parent]])
             hop = self.pricer.hop(self.size[option], self.level[option], lanes)
-            finish = np.maximum(behind.finish[parent] - p.backward[option], p.finish[option])
+            done, idle = behind.done[parent], behind.idle[parent]
         rest, after = add_front(rest, after, p.forward[option], p.backward[option], hop,
                                 depth - 1, self.m[option])
-        return Partial(option, parent, rest, after, finish)
+        done, idle = add_finish(done, idle, rest, after, p.forward[option], p.backward[option],
+                                p.finish[option], hop, depth - 1, self.m[option])
+        return Partial(option, parent, rest, after, done, idle)
 
     def _joined(self, behind: Partial, fitting: Ints) -> tuple[Ints, Ints]:
         """Pairs of an option and a plan that begins where the option ends."""

@@ -20,7 +20,14 @@ def order(behind: int, m: int) -> list[tuple[str, int]]:
 def simulate(
     forward: Sequence[float], backward: Sequence[float], link: Sequence[float], m: int
 ) -> float:
-    """Seconds from the first forward to the last backward of the first stage.
+    """Seconds from the first forward to the last backward of the first stage."""
+    return ends(forward, backward, link, m)[0]
+
+
+def ends(
+    forward: Sequence[float], backward: Sequence[float], link: Sequence[float], m: int
+) -> list[float]:
+    """Seconds from the first forward of all to the last backward of each stage.
 
     ``link[s]`` is the seconds between stages s and s+1, one way; no sender waits for it.
     """
@@ -42,4 +49,4 @@ def simulate(
                 clock[s] = max(clock[s], arrives) + seconds
                 done[s, kind, k] = clock[s]
                 place[s] += 1
-    return clock[0]
+    return clock

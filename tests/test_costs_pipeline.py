@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from plain import stack
-from simulation import order, simulate
+from simulation import ends, order, simulate
 
 from nest.costs.layer import SUMMED, LayerCosts, Sums, sums
 from nest.costs.pipeline import add_stage, step_time
@@ -66,12 +66,41 @@ def test_one_stage() -> None:
     assert step_time((2.0,), (4.0,), (5.0,), (), 7).total == 47.0
 
 
-def test_finish_behind_the_last_backward() -> None:
-    # The last stage ends 4 s (the backward in front of it) before the first: 9 s become 5.
-    assert step_time((2, 1), (4, 2), (1, 9), (0,), 2).finish == 5
+def test_finish_of_any_stage() -> None:
+    # As above: the second stage's last backward ends at 8, 9 s more make 17 = 13 + 4.
+    assert step_time((2, 1), (4, 2), (1, 9), (0,), 2).finish == 4
     assert step_time((2, 1), (4, 2), (6, 9), (0,), 2).finish == 6
-    # Over two stages in front: 20 - 2 - 3.
-    assert step_time((1, 1, 1), (3, 2, 1), (0, 0, 20), (0, 0), 4).finish == 15
+    # One micro-batch: F 0-3, B 3-4, 4-6, 6-9; the last stage ends at 4, 20 s more make 24 = 9 + 15.
+    assert step_time((1, 1, 1), (3, 2, 1), (0, 0, 20), (0, 0), 1).finish == 15
+
+
+def test_finish_is_close_to_a_simulation() -> None:
+    """The step ends with the last stage to finish: its last backward and what follows."""
+    rng = np.random.default_rng(5)
+    errors = []
+    for _ in range(600):
+        case = draw(rng, 0.3, 0.1)
+        finish = (rng.choice((0.5, 2.0, 6.0)) * rng.random(len(case.forward))).tolist()
+        last = ends(*case)
+        true = max(e + g for e, g in zip(last, finish, strict=True))
+        hops = [2.0 * c for c in case.link]
+        found = step_time(case.forward, case.backward, finish, hops, case.m).total
+        errors.append(found / true - 1)
+    assert np.percentile(np.abs(errors), 95) < 0.015
+    assert max(map(abs, errors)) < 0.06
+
+
+def test_no_time_that_grows_shortens_the_step() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(2000):
+        case = draw(rng, 0.5, 0.3)
+        depth = len(case.forward)
+        finish = (6.0 * rng.random(depth)).tolist()
+        times = [list(case.forward), list(case.backward), finish, [2.0 * c for c in case.link]]
+        before = step_time(*times, case.m).total
+        grown = times[int(rng.integers(4 if depth > 1 else 3))]
+        grown[int(rng.integers(len(grown)))] += 10 ** rng.uniform(-4, 1)
+        assert step_time(*times, case.m).total >= before * (1 - 1e-12)
 
 
 def test_even_stages_without_hand_over_are_exact() -> None:

@@ -1,4 +1,4 @@
-"""The chain of a model: parameters agree with the published formula, layers are where they belong."""
+"""The chain of a model: its parameters are those of the description, its layers in order."""
 
 from __future__ import annotations
 

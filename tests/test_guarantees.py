@@ -6,6 +6,7 @@ and ``test_cli*.py``.
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -129,6 +130,31 @@ def test_a_larger_space_never_slows_a_plan() -> None:
             assert after.step_time_s <= before.step_time_s * (1 + 1e-12), (seed, name)
             compared += 1
     assert compared > len(SEEDS) / 4
+
+
+def test_recomputing_in_front_of_a_long_finish_does_not_pay() -> None:
+    """A slower backward hides nothing of what only waits for it."""
+    def layer(name: str, forward: float, backward: float, held: float) -> dict[str, object]:
+        measured = {"forward": forward, "backward": backward, "parameter_bytes": held,
+                    "activation_bytes": 1}
+        return {"name": name, "output_bytes": 0, "tp": {1: measured}}
+
+    profile = nest.Profile(name="long finish", layers=[
+        layer("u", 10, 20, 1), layer("v", 0.1, 0.2, 1), layer("w", 0.1, 0.1, 50e9)])
+    cluster = nest.Cluster(
+        name="slow links",
+        device={"name": "d", "memory": "10 TB", "memory_bandwidth": "1 EB/s",
+                "peak_flops": {"bf16": 1e15}, "launch_overhead": 0},
+        levels=[{"name": "a", "size": 6, "bandwidth": "4 GB/s", "latency": 0}],
+    )
+    job = nest.Job(global_batch=20, seq_len=1, stack={"base": "megatron-2021"})
+    space = nest.SearchSpace(pp=3, outer_dp=2, tp=1, zero=0, dp_in=1, micro_batch=1)
+    plan = nest.plan(profile, cluster, job, space)
+    for policies in itertools.product(("none", "selective", "full"), repeat=3):
+        stages = tuple(s.replace(recompute=policy) for s, policy in
+                       zip(plan.configuration.stages, policies, strict=True))
+        other = nest.evaluate(profile, cluster, job, plan.configuration.replace(stages=stages))
+        assert other.step_time_s >= plan.step_time_s * (1 - 1e-12)
 
 
 # ---------------------------------------------------------------- G8

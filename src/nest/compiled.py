@@ -70,9 +70,9 @@ def cache_folder() -> Path | None:
 
 
 def _import() -> Kernels:
-    from numba.core import config
-
     import nest._kernels
+
+    config: Any = importlib.import_module("numba.core.config")
 
     folder = cache_folder()
     jit = not config.DISABLE_JIT

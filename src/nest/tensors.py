@@ -134,7 +134,8 @@ def outers(cluster: Cluster, job: Job, space: SearchSpace) -> list[Outer]:
         for stride in strides(cluster.size, outer_dp, cluster.group_sizes):
             for size in divisors(job.global_batch // outer_dp):
                 if space.micro_batch is None or size in space.micro_batch:
-                    found.append(Outer(outer_dp, stride, size, job.global_batch // outer_dp // size))
+                    count = job.global_batch // outer_dp // size
+                    found.append(Outer(outer_dp, stride, size, count))
     return found
 
 

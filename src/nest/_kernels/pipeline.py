@@ -4,15 +4,16 @@ Shapes: L layers, K positions (device numbers in units of the smallest usable bl
 B block sizes, P prices (a block size at a class of places), G signatures (layer ranges that cost
 the same), O options.
 
-Recursion (``add_stage``), last stage first, over labels (T, Q, E, shards) of the cell
-(s stages, layers i..L-1, devices k..):
+Recursion, last stage first, over labels (T, Q, W, V, shards) of the cell (s stages, layers
+i..L-1, devices k..); :func:`nest.costs.pipeline.step_time` is the same in plain words:
 
     T  time from the first forward of the stage at k to its last backward
     Q  sum of its and the later stages' t, plus the hand-overs between them
-    E  seconds that gradients and optimizer still take after T
+    W  time from that first forward until all of them have reduced gradients and updated
+    V  the same for one micro-batch that finds them idle
     shards  distinct shards that the stage at k holds (lanes of the hand-over into it)
 
-A label is dropped when another of its cell is no worse in all four, or when it cannot end below
+A label is dropped when another of its cell is no worse in all five, or when it cannot end below
 the best plan known: :func:`reach` gives, per cell, the least that the stages in front still add.
 Tie rule: the first found wins, loops run in ascending order. One thread solves one outer choice;
 outer choices run side by side (the kernels release the GIL), so thread counts change nothing.
@@ -72,100 +73,102 @@ def add_stage(rest, after, f, b, hop, n, m):
 
 
 # Least figures of (price, signature), indices into ``_least``.
-TIME, TIME_FINISH, STEP_FINISH, BACK, BACK_FINISH, FRONT, STEP_FRONT = range(7)
-TRIP, TRIP_FINISH, LONGEST_BACK = 7, 8, 9
+TIME, TIME_FINISH, STEP, STEP_FINISH, BACK, BACK_FINISH, FRONT, SENT, TRIP, TRIP_FINISH = range(10)
 
 
 @njit(cache=CACHE, nogil=True)
 def _least(p, need, behind):
     """Least t, t + finish, ... of the options of (price, signature) with ``need`` in flight."""
     P, G, m = p.first.shape[0], p.first.shape[1] - 1, p.micro_batches
-    least = np.full((10, P, G), np.inf)
-    least[LONGEST_BACK] = 0.0
+    least = np.full((P, G, 10), np.inf)
+    now = np.empty(10)
     for x in range(P):
         for g in range(G):
             for o in range(p.first[x, g], p.first[x, g + 1]):
-                if p.in_flight[o] >= need:
-                    f, b, finish = p.forward[o], p.backward[o], p.finish[o]
-                    t = f + b
-                    now = least[:, x, g]
-                    now[TIME] = min(now[TIME], t)
-                    now[TIME_FINISH] = min(now[TIME_FINISH], t + finish)
-                    now[STEP_FINISH] = min(now[STEP_FINISH], m * t + finish)
-                    now[BACK] = min(now[BACK], b)
-                    now[BACK_FINISH] = min(now[BACK_FINISH], b + finish)
-                    now[FRONT] = min(now[FRONT], f)
-                    now[STEP_FRONT] = min(now[STEP_FRONT], m * t - b)
-                    now[TRIP] = min(now[TRIP], (m - behind) * t)
-                    now[TRIP_FINISH] = min(now[TRIP_FINISH], (m - behind) * t + finish)
-                    now[LONGEST_BACK] = max(now[LONGEST_BACK], b)
+                if p.in_flight[o] < need:
+                    continue
+                f, b, finish = p.forward[o], p.backward[o], p.finish[o]
+                t = f + b
+                now[TIME] = t
+                now[TIME_FINISH] = t + finish
+                now[STEP] = m * t
+                now[STEP_FINISH] = m * t + finish
+                now[BACK] = b
+                now[BACK_FINISH] = b + finish
+                now[FRONT] = f
+                now[SENT] = m * f + max(0, m - behind - 1) * b
+                now[TRIP] = (m - behind) * t
+                now[TRIP_FINISH] = (m - behind) * t + finish
+                for n in range(10):
+                    least[x, g, n] = min(least[x, g, n], now[n])
     return least
 
 
 # Bounds per cell, indices into the result of ``reach``.
-ADDED, FORCED, HIDDEN, FRONTS, UNHIDDEN, TRIPS, STAGES = range(7)
+ADDED, FORCED, HIDDEN, FRONTS, ARRIVES, TRIPS, STAGES = range(7)
 
 
 @njit(cache=CACHE, nogil=True)
 def reach(p, need, behind, limit):
-    """What the stages in front of (i, k) do to the step at the least; float64 (7, L+1, K+1).
+    """What the stages in front of (i, k) do to the step at the least; float64 (L+1, K+1, 7).
 
-    For a label (T, Q, E) with ``behind`` stages, the step is no shorter than
-    T + ADDED, FORCED, T + E + FRONTS, E + UNHIDDEN, and 2 Q + TRIPS (where the micro-batches
-    outnumber all stages); they hide HIDDEN seconds of E whatever they are; STAGES is how many
-    they are at the most. inf where nothing below ``limit`` leads. Every stage in front is priced
-    with ``need`` micro-batches in flight, no more than it will hold.
+    For a label (T, Q, W, V) with ``behind`` stages, the step is no shorter than T + ADDED, FORCED,
+    W + FRONTS, V + ARRIVES and, where the micro-batches outnumber all stages, 2 Q + TRIPS. What W
+    has over T, and V over Q, makes no difference up to HIDDEN. STAGES is how many stages are in
+    front at the most. inf where nothing below ``limit`` leads. Every stage in front is priced with
+    ``need`` micro-batches in flight, no more than it will hold.
 
-    TRIPS follows from ``add_stage``: (m - n) t + 2 (trip) for a stage with n behind it; a further
-    stage in between adds its t twice to the trip and takes one t, at most limit / m, away.
+    ARRIVES and TRIPS hold (m - n - 1) b and (m - n) t of a stage with n behind it: every further
+    stage in between takes one b or t, at most limit / m, away.
     """
     L, K, m = len(p.depths) - 1, p.price.shape[1] - 1, p.micro_batches
     least = _least(p, need, behind)
-    cells = np.full((7, L + 1, K + 1), np.inf)
-    cells[:, 0, 0] = 0.0
-    cells[TRIPS, 0, 0] = -np.inf
-    cells[UNHIDDEN, 0, 0] = -np.inf
-    cells[STAGES] = 0.0
+    cells = np.full((L + 1, K + 1, 7), np.inf)
+    cells[:, :, STAGES] = 0.0
+    cells[0, 0, :] = 0.0
+    cells[0, 0, TRIPS] = cells[0, 0, ARRIVES] = -np.inf
     slowest = limit / m
     for i in range(L):
         for k in range(K):
-            if cells[ADDED, i, k] == np.inf:
+            added = cells[i, k, ADDED]
+            if added == np.inf:
                 continue
-            here = cells[:, i, k]
+            forced, fronts = cells[i, k, FORCED], cells[i, k, FRONTS]
             for x in range(len(p.sizes)):
                 kind, stop = p.price[x, k], k + p.sizes[x]
                 if kind < 0 or stop > K:
                     continue
                 for j in range(i + 1, L + 1):
-                    now = least[:, kind, p.signature[i, j]]
+                    g = p.signature[i, j]
+                    t = least[kind, g, TIME]
                     # Longer stages take longer and need more memory: none fits after the first.
-                    if now[TIME] == np.inf:
+                    if t == np.inf:
                         break
                     hop = 0.0
                     if j < L:
                         hop = p.hop_bytes[j] * p.hop_per_byte[stop] / p.lanes[x]
                         hop += p.hop_latency[stop]
-                    # Its own finish is hidden under the backward passes in front, if at all:
-                    # with them it takes their forward passes' time.
-                    total = max(here[ADDED] + now[TIME], here[FRONTS] + now[TIME_FINISH]) + hop
-                    low = max(here[FORCED], here[ADDED] + m * now[TIME],
-                              here[FRONTS] + now[STEP_FINISH])
+                    # A stage's own finish follows the forward passes in front of it.
+                    total = max(added + t, fronts + least[kind, g, TIME_FINISH]) + hop
+                    low = max(forced, added + least[kind, g, STEP],
+                              fronts + least[kind, g, STEP_FINISH])
                     if max(total, low) >= limit:
                         continue
-                    there = cells[:, j, stop]
-                    there[ADDED] = min(there[ADDED], total)
-                    there[FORCED] = min(there[FORCED], low)
-                    there[HIDDEN] = min(there[HIDDEN], here[HIDDEN]
-                                        + now[BACK_FINISH if i == 0 else BACK])
-                    there[FRONTS] = min(there[FRONTS], here[FRONTS] + now[FRONT] + hop)
-                    there[UNHIDDEN] = min(
-                        there[UNHIDDEN], max(here[UNHIDDEN] - now[LONGEST_BACK],
-                                             here[FRONTS] + now[STEP_FRONT]))
-                    there[TRIPS] = min(
-                        there[TRIPS], max(here[TRIPS] + 2.0 * (now[TIME] + hop) - slowest,
-                                          here[ADDED] + now[TRIP] + 2.0 * hop,
-                                          here[FRONTS] + now[TRIP_FINISH] + 2.0 * hop))
-                    there[STAGES] = max(there[STAGES], here[STAGES] + 1)
+                    front = least[kind, g, FRONT] + hop / 2
+                    back = least[kind, g, BACK_FINISH if i == 0 else BACK]
+                    arrives = max(cells[i, k, ARRIVES] + front - slowest,
+                                  fronts + least[kind, g, SENT] + hop / 2)
+                    trips = max(cells[i, k, TRIPS] + 2.0 * (t + hop) - slowest,
+                                added + least[kind, g, TRIP] + 2.0 * hop,
+                                fronts + least[kind, g, TRIP_FINISH] + 2.0 * hop)
+                    cells[j, stop, ADDED] = min(cells[j, stop, ADDED], total)
+                    cells[j, stop, FORCED] = min(cells[j, stop, FORCED], low)
+                    cells[j, stop, HIDDEN] = min(cells[j, stop, HIDDEN],
+                                                 cells[i, k, HIDDEN] + back)
+                    cells[j, stop, FRONTS] = min(cells[j, stop, FRONTS], fronts + front)
+                    cells[j, stop, ARRIVES] = min(cells[j, stop, ARRIVES], arrives)
+                    cells[j, stop, TRIPS] = min(cells[j, stop, TRIPS], trips)
+                    cells[j, stop, STAGES] = max(cells[j, stop, STAGES], cells[i, k, STAGES] + 1)
     return cells
 
 
@@ -174,12 +177,12 @@ def _insert(values, links, count, new, option, cut, parent):
     """Add a label to a cell unless dominated, drop those it dominates; the new count."""
     for c in range(count):
         if (values[c, 0] <= new[0] and values[c, 1] <= new[1] and values[c, 2] <= new[2]
-                and values[c, 3] >= new[3]):
+                and values[c, 3] <= new[3] and values[c, 4] >= new[4]):
             return count
     kept = 0
     for c in range(count):
         if not (new[0] <= values[c, 0] and new[1] <= values[c, 1] and new[2] <= values[c, 2]
-                and new[3] >= values[c, 3]):
+                and new[3] <= values[c, 3] and new[4] >= values[c, 4]):
             if kept != c:
                 values[kept] = values[c]
                 links[kept] = links[c]
@@ -196,7 +199,7 @@ def _drop_worst(values, links, count):
     """Take out the label of the highest bound; of equal ones the last."""
     worst = 0
     for c in range(1, count):
-        if values[c, 4] >= values[worst, 4]:
+        if values[c, 5] >= values[worst, 5]:
             worst = c
     for c in range(worst, count - 1):
         values[c] = values[c + 1]
@@ -232,16 +235,16 @@ def solve(p, limit, width):
     best, best_label = limit, -1
     counts = np.zeros(4, np.int64)
     # Labels of all depths, for the way back; cells of the depth before, as ranges of them.
-    values = np.empty((1024, 4))
+    values = np.empty((1024, 5))
     links = np.empty((1024, 5), np.int64)  # option, cut, parent, layer, position
     total = 0
     begin = np.zeros((2, L + 1, K + 1), np.int64)
     end = np.zeros((2, L + 1, K + 1), np.int64)
-    cell = np.empty((64, 5))
+    cell = np.empty((64, 6))
     cell_links = np.empty((64, 3), np.int64)
-    new = np.empty(5)  # a label and its bound
+    new = np.empty(6)  # a label and its bound
     need = behind = 0
-    front = np.empty((7, 0, 0))
+    front = np.empty((0, 0, 7))
     for s in range(1, deepest + 1):
         flight = min(s, m)
         # Bounds again whenever the stages behind have doubled.
@@ -254,12 +257,15 @@ def solve(p, limit, width):
             for k in range(K):
                 begin[now, i, k] = total
                 end[now, i, k] = total
-                ahead = front[:, i, k]
-                if ahead[ADDED] == np.inf or ahead[FORCED] >= best * SLACK:
+                added, fronts, hidden = front[i, k, ADDED], front[i, k, FRONTS], front[i, k, HIDDEN]
+                if added == np.inf or front[i, k, FORCED] >= best * SLACK:
                     continue
-                trips = -np.inf
-                if m >= s + ahead[STAGES] + 1:
-                    trips = ahead[TRIPS] - (s - behind) * best / m
+                arrives, trips = front[i, k, ARRIVES], -np.inf
+                if m >= s + front[i, k, STAGES] + 1:
+                    trips = front[i, k, TRIPS]
+                if s > behind:
+                    arrives -= (s - behind) * best / m
+                    trips -= (s - behind) * best / m
                 count = 0
                 for x in range(len(p.sizes)):
                     kind, stop = p.price[x, k], k + p.sizes[x]
@@ -280,23 +286,31 @@ def solve(p, limit, width):
                                     continue
                                 f, b = p.forward[o], p.backward[o]
                                 counts[2] += 1
-                                hop, rest, after, left = 0.0, 0.0, 0.0, 0.0
-                                if s > 1:
-                                    lanes = min(values[parent, 3], p.shards[o])
+                                finish = p.finish[o]
+                                if s == 1:
+                                    new[0], new[1] = m * (f + b), f + b
+                                    done, last = new[0] + finish, new[1] + finish
+                                else:
+                                    lanes = min(values[parent, 4], p.shards[o])
                                     hop = p.hop_bytes[j] * p.hop_per_byte[stop] / lanes
                                     hop += p.hop_latency[stop]
                                     rest, after = values[parent, 0], values[parent, 1]
-                                    left = values[parent, 2] - b
-                                new[0] = add_stage(rest, after, f, b, hop, s - 1, m)
-                                new[1] = f + b + after + hop
+                                    new[0] = add_stage(rest, after, f, b, hop, s - 1, m)
+                                    new[1] = f + b + after + hop
+                                    sent = m * f + max(0, m - s) * b
+                                    last = hop / 2 + values[parent, 3]
+                                    done = max(new[0] + finish, f + hop / 2 + values[parent, 2],
+                                               sent + last)
+                                    last = max(new[1] + finish, f + last)
                                 # What every front hides makes no difference: equal labels merge.
-                                new[2] = max(left, p.finish[o], ahead[HIDDEN])
-                                new[3] = p.shards[o]
-                                low = max(new[0] + ahead[ADDED], trips + 2.0 * new[1],
-                                          new[2] + max(new[0] + ahead[FRONTS], ahead[UNHIDDEN]))
+                                new[2] = max(done, new[0] + hidden)
+                                new[3] = max(last, new[1] + hidden)
+                                new[4] = p.shards[o]
+                                low = max(new[0] + added, new[2] + fronts, new[3] + arrives,
+                                          2.0 * new[1] + trips)
                                 if low >= best * SLACK:
                                     continue
-                                new[4] = low
+                                new[5] = low
                                 if count == len(cell):
                                     cell = _grown(cell, 2 * count)
                                     cell_links = _grown(cell_links, 2 * count)
@@ -306,17 +320,15 @@ def solve(p, limit, width):
                                     count = _drop_worst(cell, cell_links, count)
                 if count == 0:
                     continue
-                if i == 0:
-                    if p.depths[s]:
-                        for c in range(count):
-                            if cell[c, 0] + cell[c, 2] < best * SLACK:
-                                best = cell[c, 0] + cell[c, 2]
-                                best_label = total + c
+                if i == 0 and p.depths[s]:
+                    for c in range(count):
+                        if cell[c, 2] < best * SLACK:
+                            best, best_label = cell[c, 2], total + c
                 while total + count > len(values):
                     values = _grown(values, 2 * len(values))
                     links = _grown(links, 2 * len(links))
                 for c in range(count):
-                    values[total + c] = cell[c, :4]
+                    values[total + c] = cell[c, :5]
                     links[total + c, :3] = cell_links[c]
                     links[total + c, 3] = i
                     links[total + c, 4] = k

@@ -1,7 +1,8 @@
 """Seconds and bytes of one layer under many configurations at once.
 
-Shapes: C configurations, V network levels, P policies (ZeRO stage x recompute). The terms come from :mod:`nest.costs.compute`,
-:mod:`nest.costs.collectives` and :mod:`nest.costs.memory`; here they are added up per layer.
+Shapes: C configurations, V network levels, P policies (ZeRO stage x recompute). The terms come
+from :mod:`nest.costs.compute`, :mod:`nest.costs.collectives` and :mod:`nest.costs.memory`; here
+they are added up per layer.
 """
 
 from __future__ import annotations
@@ -210,8 +211,9 @@ def layer_costs(layer: Layer, c: Choices, s: Setting) -> LayerCosts:
 
 def _tokens(c: Choices, s: Setting) -> tuple[Array, Array]:
     """Tokens of a tensor-parallel group, and those left to one rank between its collectives."""
-    tokens = c.samples * float(s.job.seq_len)
-    return tokens, np.where(c.sp, tokens / c.tp, tokens)
+    tokens = c.samples.astype(np.float64) * s.job.seq_len
+    rest: Array = np.where(c.sp, tokens / c.tp, tokens)
+    return tokens, rest
 
 
 def _share(op: Operator, c: Choices) -> tuple[Array, Array]:

@@ -58,7 +58,7 @@ class StepTime(NamedTuple):
     pipeline: float
     """First forward to last backward of the first stage."""
     finish: float
-    """Gradients, optimizer and parameters that follow."""
+    """What gradients, optimizer and parameters of any stage take longer than that."""
 
     @property
     def total(self) -> float:
@@ -74,15 +74,25 @@ def step_time(
 ) -> StepTime:
     """Seconds of a 1F1B step of S stages, first stage first.
 
-    ``hops[s]`` is the round trip between stages s and s+1. A later stage ends at least the
-    backward passes of the stages in front earlier: under these its ``finish`` hides.
+    ``hops[s]`` is the round trip between stages s and s+1. Stage s reduces its gradients and
+    updates its parameters, ``finish[s]`` seconds, once its own last backward has ended; the step
+    ends with the last of them. Two times are carried for that: ``done``, from the first forward
+    of a stage until it and all behind it have finished, and ``last``, the same from the arrival of
+    a micro-batch that finds the stages idle, which is what the last one does behind a slow stage.
+
+    Notes
+    -----
+    Non-decreasing in every time. Carrying only what the backward passes in front leave exposed is
+    not: there a slower backward in front of a bottleneck would shorten the step.
     """
-    rest = after = left = 0.0
-    depth = len(forward)
-    for s in range(depth - 1, -1, -1):
-        hop = hops[s] if s < depth - 1 else 0.0
-        rest, after = add_stage(
-            rest, after, forward[s], backward[s], hop, depth - 1 - s, micro_batches
-        )
-        left = max(left - backward[s], finish[s]) if s < depth - 1 else finish[s]
-    return StepTime(rest, left)
+    m, depth = micro_batches, len(forward)
+    rest, after = add_stage(0.0, 0.0, forward[-1], backward[-1], 0.0, 0, m)
+    done, last = rest + finish[-1], after + finish[-1]
+    for s in range(depth - 2, -1, -1):
+        n, f, b, one_way = depth - 1 - s, forward[s], backward[s], hops[s] / 2
+        rest, after = add_stage(rest, after, f, b, hops[s], n, m)
+        # The last forward ends no earlier than the stage's own work allows.
+        sent = m * f + max(0, m - n - 1) * b
+        done = max(rest + finish[s], f + one_way + done, sent + one_way + last)
+        last = max(after + finish[s], f + one_way + last)
+    return StepTime(rest, done - rest)

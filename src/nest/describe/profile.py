@@ -84,6 +84,10 @@ class Profile(Description):
         if not self.degrees:
             text = "got no tp degree that every layer has; allowed: at least one in common"
             problems.append(("layers", text))
+        for tp in self.degrees:
+            if not any(layer.tp[tp].forward + layer.tp[tp].backward for layer in self.layers):
+                text = f"got no time at all at tp {tp}; allowed: a layer with forward or backward > 0"
+                problems.append(("layers", text))
         if problems:
             raise Problems(problems)
         return self
