@@ -87,7 +87,7 @@ def test_finish_is_close_to_a_simulation() -> None:
         found = step_time(case.forward, case.backward, finish, hops, case.m).total
         errors.append(found / true - 1)
     assert np.percentile(np.abs(errors), 95) < 0.015
-    assert max(map(abs, errors)) < 0.06
+    assert max(map(abs, errors)) < 0.07
 
 
 def test_no_time_that_grows_shortens_the_step() -> None:

@@ -86,7 +86,7 @@ class Profile(Description):
             problems.append(("layers", text))
         for tp in self.degrees:
             if not any(layer.tp[tp].forward + layer.tp[tp].backward for layer in self.layers):
-                text = f"got no time at all at tp {tp}; allowed: a layer with forward or backward > 0"
+                text = f"got no time at all at tp {tp}; allowed: some time above 0"
                 problems.append(("layers", text))
         if problems:
             raise Problems(problems)

@@ -1,0 +1,41 @@
+"""Search time of the published models.
+
+    pytest bench --benchmark-columns=median,min,max --benchmark-sort=name
+
+A case whose models do not fit is timed too: it ends in the nearest miss. Cells, labels and the
+process's peak memory stand in the extra information of each benchmark (``--benchmark-json``).
+"""
+
+from __future__ import annotations
+
+import pytest
+from cases import CASES, Case
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import nest
+from nest import compiled
+from nest.describe import SearchSpace
+from nest.evaluation import chain_of
+from nest.search import Found, search
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled() -> None:
+    compiled.load()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_search(benchmark: BenchmarkFixture, case: Case) -> None:
+    model, cluster, job = case.question()
+    chain = chain_of(model)
+    found: Found = benchmark.pedantic(
+        search, (chain, cluster, job, SearchSpace()), rounds=3, warmup_rounds=1
+    )
+    benchmark.extra_info.update(
+        step_time_s=found.step_time, solved=found.solved, cells=found.cells, labels=found.labels,
+        transitions=found.transitions, threads=found.threads,
+    )
+    if found.configuration is not None:
+        plan = nest.evaluate(model, cluster, job, found.configuration)
+        assert plan.feasible
+        assert plan.step_time_s == pytest.approx(found.step_time, rel=1e-9)
