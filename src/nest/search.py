@@ -29,7 +29,7 @@ ROUND = 8
 WIDTH = 3
 """Labels a cell keeps in the first pass."""
 UNBOUNDED = 1 << 62
-FACTORS = (1.1, 1.2, 1.35, 1.6, 2.0, 3.0, 8.0, np.inf)
+FACTORS = (1.5, 2.0, 4.0, np.inf)
 """Limits to try, over the least bound, until a plan is found below one."""
 
 
