@@ -11,6 +11,7 @@ from functools import cache
 
 import pytest
 from instances import Instance, instance
+from instances_finish import finish_instance
 from oracle import Answer, price, solve
 
 import nest
@@ -37,9 +38,9 @@ def planned(x: Instance) -> nest.Plan | None:
         return None
 
 
-def mismatch(seed: int) -> str | None:
+def mismatch(x: Instance, best: Answer) -> str | None:
     """What the planner got wrong on an instance; None when all of it holds."""
-    x, best = instance(seed), solved(seed)
+    seed = x.seed
     plan = planned(x)
     if plan is None or best.seconds is None:
         if plan is None and best.seconds is None:
@@ -62,7 +63,18 @@ def mismatch(seed: int) -> str | None:
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_plan_is_the_best_of_all(chunk: int) -> None:
-    wrong = [text for seed in range(chunk, INSTANCES, CHUNKS) if (text := mismatch(seed))]
+    wrong = [text for seed in range(chunk, INSTANCES, CHUNKS)
+             if (text := mismatch(instance(seed), solved(seed)))]
+    assert not wrong, "\n".join(wrong[:3])
+
+
+@pytest.mark.parametrize("chunk", range(8))
+def test_plan_is_the_best_where_the_finish_decides(chunk: int) -> None:
+    wrong = []
+    for seed in range(chunk, INSTANCES, 8):
+        x = finish_instance(seed)
+        best = solve(x.chain, x.cluster, x.job, x.space)
+        wrong += [text for text in [mismatch(x, best)] if text]
     assert not wrong, "\n".join(wrong[:3])
 
 
