@@ -37,15 +37,15 @@ class Problem(NamedTuple):
     """Arrays of one outer choice; :mod:`nest.tensors` builds and checks them."""
 
     micro_batches: int
-    sizes: np.ndarray  # int32 (B,) block sizes in positions
+    sizes: np.ndarray  # int64 (B,) block sizes in positions
     lanes: np.ndarray  # float64 (B,) most shards that a block of the size can hold
-    price: np.ndarray  # int32 (B, K+1); -1 = no block may start there
-    signature: np.ndarray  # int32 (L+1, L+1)
-    first: np.ndarray  # int32 (P, G+1) options of (price, signature), by ascending t
+    price: np.ndarray  # int64 (B, K+1); -1 = no block may start there
+    signature: np.ndarray  # int64 (L+1, L+1)
+    first: np.ndarray  # int64 (P, G+1) options of (price, signature), by ascending t
     forward: np.ndarray  # float64 (O,)
     backward: np.ndarray  # float64 (O,)
     finish: np.ndarray  # float64 (O,)
-    in_flight: np.ndarray  # int32 (O,) most micro-batches in flight that fit
+    in_flight: np.ndarray  # int64 (O,) most micro-batches in flight that fit
     shards: np.ndarray  # float64 (O,)
     hop_bytes: np.ndarray  # float64 (L+1,) handed over before layer i, both ways
     hop_per_byte: np.ndarray  # float64 (K+1,) seconds per byte and lane where a block starts at k
@@ -215,6 +215,48 @@ def _grown(array, rows):
 
 
 @njit(cache=CACHE, nogil=True)
+def _extend(p, values, parent, option, cut, stop, s, hidden, new):
+    """Fill ``new`` with the label of a stage of ``option`` in front of label ``parent``.
+
+    The stage ends before layer ``cut`` and position ``stop``; with it there are ``s`` stages.
+    """
+    f, b, finish, m = p.forward[option], p.backward[option], p.finish[option], p.micro_batches
+    if s == 1:
+        new[0], new[1] = m * (f + b), f + b
+        done, last = new[0] + finish, new[1] + finish
+    else:
+        lanes = min(values[parent, 4], p.shards[option])
+        hop = p.hop_bytes[cut] * p.hop_per_byte[stop] / lanes + p.hop_latency[stop]
+        rest, after = values[parent, 0], values[parent, 1]
+        new[0] = add_stage(rest, after, f, b, hop, s - 1, m)
+        new[1] = f + b + after + hop
+        sent = m * f + max(0, m - s) * b
+        last = hop / 2 + values[parent, 3]
+        done = max(new[0] + finish, f + hop / 2 + values[parent, 2], sent + last)
+        last = max(new[1] + finish, f + last)
+    # What every front hides makes no difference: equal labels merge.
+    new[2] = max(done, new[0] + hidden)
+    new[3] = max(last, new[1] + hidden)
+    new[4] = p.shards[option]
+
+
+@njit(cache=CACHE, nogil=True)
+def _way_back(links, label, layers):
+    """Stages of a complete plan, first stage first; none for label -1."""
+    stages = np.empty((layers, 4), np.int64)
+    depth = 0
+    while label >= 0:
+        option, cut, parent, start, position = links[label]
+        stages[depth, 0] = start
+        stages[depth, 1] = cut
+        stages[depth, 2] = position
+        stages[depth, 3] = option
+        depth += 1
+        label = parent if cut < layers else -1
+    return stages[:depth].copy()
+
+
+@njit(cache=CACHE, nogil=True)
 def solve(p, limit, width):
     """Best plan of one outer choice whose step takes less than ``limit`` seconds.
 
@@ -284,28 +326,8 @@ def solve(p, limit, width):
                             for o in range(lo, hi):
                                 if p.in_flight[o] < flight:
                                     continue
-                                f, b = p.forward[o], p.backward[o]
                                 counts[2] += 1
-                                finish = p.finish[o]
-                                if s == 1:
-                                    new[0], new[1] = m * (f + b), f + b
-                                    done, last = new[0] + finish, new[1] + finish
-                                else:
-                                    lanes = min(values[parent, 4], p.shards[o])
-                                    hop = p.hop_bytes[j] * p.hop_per_byte[stop] / lanes
-                                    hop += p.hop_latency[stop]
-                                    rest, after = values[parent, 0], values[parent, 1]
-                                    new[0] = add_stage(rest, after, f, b, hop, s - 1, m)
-                                    new[1] = f + b + after + hop
-                                    sent = m * f + max(0, m - s) * b
-                                    last = hop / 2 + values[parent, 3]
-                                    done = max(new[0] + finish, f + hop / 2 + values[parent, 2],
-                                               sent + last)
-                                    last = max(new[1] + finish, f + last)
-                                # What every front hides makes no difference: equal labels merge.
-                                new[2] = max(done, new[0] + hidden)
-                                new[3] = max(last, new[1] + hidden)
-                                new[4] = p.shards[o]
+                                _extend(p, values, parent, o, j, stop, s, hidden, new)
                                 low = max(new[0] + added, new[2] + fronts, new[3] + arrives,
                                           2.0 * new[1] + trips)
                                 if low >= best * SLACK:
@@ -341,19 +363,7 @@ def solve(p, limit, width):
         for i in range(L - s + 1, L + 1):
             end[now, i] = begin[now, i]
     counts[1] = total
-    stages = np.empty((0, 4), np.int64)
-    if best_label >= 0:
-        stages = np.empty((deepest, 4), np.int64)
-        depth, label = 0, best_label
-        while label >= 0:
-            option, cut = links[label, 0], links[label, 1]
-            stages[depth, 0] = links[label, 3]
-            stages[depth, 1] = cut
-            stages[depth, 2] = links[label, 4]
-            stages[depth, 3] = option
-            depth += 1
-            label = links[label, 2] if cut < L else -1
-        stages = stages[:depth].copy()
+    stages = _way_back(links, best_label, L)
     if best_label < 0:
         best = np.inf
     return best, stages, counts
