@@ -58,8 +58,11 @@ def plan(
         raise InputError("\n".join(problems), tuple(problems))
     found = search(chain, cluster, job, space, threads=threads)
     if found.configuration is None:
+        from nest.compiled import announce
         from nest.infeasible import explain
 
+        if announce is not None:
+            announce("Nothing fits; looking for the nearest miss ...")
         raise explain(model, cluster, job, space)
     priced = evaluate(model, cluster, job, found.configuration)
     off = abs(priced.step_time_s - found.step_time)

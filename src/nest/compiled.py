@@ -25,7 +25,7 @@ MODULES = ("nest._kernels.options", "nest._kernels.pipeline")
 _lock = threading.Lock()
 _loaded: tuple[Kernels, float] | None = None
 announce: Callable[[str], None] | None = None
-"""Told, before a compilation that takes seconds, what is going on; the CLI prints it."""
+"""Told, before anything that takes seconds, what is going on; the CLI prints it."""
 
 
 class Kernels(NamedTuple):

@@ -1,7 +1,8 @@
 """Why nothing fits: the nearest miss, and what would make it fit.
 
-The nearest miss is the plan that fits on the smallest devices: memory is raised until a plan
-exists, then halved in to one per cent. What would help is found the same way, by searching.
+The nearest miss is the plan that fits on the smallest devices, of those that are not hopelessly
+slow (``search.SLOWEST``): memory is raised until a plan exists, then halved in to one per cent.
+What would help is found the same way, by searching.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ WIDTH = 3
 UNBOUNDED = 1 << 62
 FACTORS = (1.5, 2.0, 4.0, np.inf)
 """Limits to try, over the least bound, until a plan is found below one."""
+SLOWEST = 8.0
+"""The same where any plan will do: without a limit, what is hopelessly slow takes long to list."""
 
 
 class Found(NamedTuple):
@@ -82,7 +84,7 @@ def search(
     ----------
     chain : layers in order.
     threads : outer choices solved side by side; the result does not depend on it.
-    any_plan : stop at the first plan that fits.
+    any_plan : stop at the first plan that fits and takes at most ``SLOWEST`` times the bound.
 
     Returns
     -------
@@ -122,16 +124,16 @@ class _Run:
         """Best plan of all outer choices, or None."""
         bounds = self.builder.bounds
         finite = [int(n) for n in self.order if bounds[n] < np.inf]
-        factors = FACTORS[-1:] if self.any_plan else FACTORS
-        for factor in factors if finite else ():
-            limit = bounds[finite[0]] * factor
-            best, unsure = self._pass(finite, limit, WIDTH, spread)
-            if best is not None:
-                limit = best.step_time
-                if self.any_plan:
-                    return best
-            exact, _ = self._pass(unsure, limit, UNBOUNDED, spread)
-            best = exact or best
+        if not finite:
+            return None
+        least = bounds[finite[0]]
+        if self.any_plan:
+            # Whether the rest fits depends on the cell alone: one label a cell will do.
+            return self._pass(finite, SLOWEST * least, 1, spread)[0]
+        for factor in FACTORS:
+            best, unsure = self._pass(finite, factor * least, WIDTH, spread)
+            limit = best.step_time if best is not None else factor * least
+            best = self._pass(unsure, limit, UNBOUNDED, spread)[0] or best
             if best is not None:
                 return best
         return None
