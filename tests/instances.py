@@ -42,13 +42,15 @@ class Instance:
 def instance(seed: int) -> Instance:
     """Instance number ``seed``, bounded so that the oracle can list its plans."""
     rng = Random(f"instance {seed}")
-    # Every fourth instance has to be a pipeline, every fourth has to have replicas.
-    theme = ("any", "pipeline", "any", "replicas")[seed % 4]
+    # A quarter each: anything; pipelines; replicas; ways that are nearly as good as each other.
+    theme = ("any", "pipeline", "close", "replicas")[seed % 4]
     sizes = rng.choice(IRREGULAR if theme == "replicas" and rng.random() < 0.6 else SHAPES)
-    measured = rng.random() < (0.7 if theme == "pipeline" else 0.4)
-    model = _profile(rng) if measured else _model(rng, rng.choice(MODEL_KINDS))
+    if theme == "close":
+        sizes = rng.choice(((4,), (2, 2), (4, 2), (2, 3), (2, 2, 2), (6,), (3, 2), (2, 4), (8,)))
+    measured = rng.random() < {"close": 1.0, "pipeline": 0.7}.get(theme, 0.3)
+    model = _profile(rng, theme) if measured else _model(rng, rng.choice(MODEL_KINDS))
     chain = profile_chain(model) if isinstance(model, Profile) else build_chain(model)
-    job = _job(rng, model)
+    job = _job(rng, theme)
     cluster = _cluster(rng, sizes, _need(chain, job))
     most = 10 ** rng.uniform(4.0, 6.1)
     bounds = _space(rng, chain, math.prod(sizes), theme)
@@ -94,14 +96,17 @@ def _model(rng: Random, kind: str) -> Model:
     return Model(**data)
 
 
-def _profile(rng: Random) -> Profile:
+def _profile(rng: Random, theme: str) -> Profile:
     """Measured layers that differ by up to an order of magnitude."""
     length = rng.choice((1, 2, 3, 4, 5, 6, 7, 7))
     degrees = [d for d in (1, 2, 3, 4, 5, 8) if d == 1 or rng.random() < 0.45]
+    if theme == "close":
+        length, degrees = rng.choice((3, 4, 5)), [1, 2, 3, 4]
     if rng.random() < 0.05:
         degrees = [2, 4]
     # Whole milliseconds, or 4 ms in all whatever the degree: many ways take equally long.
-    coarse = rng.choice(("no", "no", "whole", "even"))
+    coarse = rng.choice(("whole", "even") if theme == "close" else ("no", "no", "whole", "even"))
+    # At times large hand-overs and few parameters, so that lanes decide.
     handed = rng.choice((1.0, 1.0, 20.0))
     layers: list[dict[str, Any]] = []
     left = length
@@ -110,7 +115,7 @@ def _profile(rng: Random) -> Profile:
         left -= repeat
         tp = {}
         forward, ratio = _log(rng, 2e-4, 4e-3), rng.uniform(1.0, 3.0)
-        held, kept = _log(rng, 1e7, 1e9), _log(rng, 1e6, 1e9)
+        held, kept = _log(rng, 1e7, 1e9) / handed**2, _log(rng, 1e6, 1e9)
         for d in degrees:
             ahead = forward / d ** rng.uniform(0.4, 1.0)
             back = forward * ratio / d ** rng.uniform(0.4, 1.0)
@@ -177,7 +182,7 @@ def _cluster(rng: Random, sizes: tuple[int, ...], need: float) -> Cluster:
     return Cluster(name="random cluster", device=device, levels=levels)
 
 
-def _job(rng: Random, model: Model | Profile) -> Job:
+def _job(rng: Random, theme: str) -> Job:
     def share(*usual: float) -> float:
         return rng.choice((*usual, rng.random()))
 
@@ -192,8 +197,9 @@ def _job(rng: Random, model: Model | Profile) -> Job:
         "reshard_after_forward": rng.random() < 0.7,
         "gradient_dtype": rng.choice(("fp32", "fp32", "bf16")),
     }
+    batches = [2, 2, 3, 3, 4, 6, 8, 12] if theme == "pipeline" else [*range(1, 13), 6, 8, 9, 10, 12]
     return Job(
-        global_batch=rng.choice((*range(1, 13), 6, 8, 9, 10, 12)),
+        global_batch=rng.choice(batches),
         seq_len=rng.choice((60, 120, 240, 256, 500, 1024)),
         precision=rng.choice(("bf16", "bf16", "fp16", "fp32", "fp8")),
         optimizer=rng.choice(("adam", "adam", "sgd", "sgd-momentum")), stack=stack,
@@ -211,15 +217,17 @@ def _space(rng: Random, chain: Chain, devices: int, theme: str) -> dict[str, Any
     most = max(1, options // len(zero))
     policies = rng.sample(("none", "selective", "full"), rng.randint(1, min(3, most)))
     space: dict[str, Any] = {"zero": zero, "recompute": policies}
+    if theme == "close":
+        space = {"zero": zero[:1], "recompute": policies[:1], "sp": [False], "outer_dp": [1]}
     moe = chain.model is not None and chain.model.moe is not None
     deepest = min(devices, len(chain))
-    stages = ((1, 1), (2, 2), (1, 2), (2, 4), (2, 7), (3, 7), (3, 3))
-    stages = stages[3:] if theme == "pipeline" and deepest > 1 else stages
+    stages = [(1, 1), (2, 2), (1, 2), (2, 4), (2, 7), (3, 7), (3, 3)]
+    stages = stages[3:] if theme in ("pipeline", "replicas") and deepest > 1 else stages
     for name, values, chance in (
         ("tp", [[1], [1, 2], [2], [3], [1, 4]], 0.08),
-        ("sp", [[True, False], [False], [True]], 0.15 if chain.model is not None else 0.5),
+        ("sp", [[True, False], [False], [False]], 0.15 if chain.model is not None else 0.5),
         ("pp", [list(range(low, high + 1)) for low, high in stages if low <= deepest],
-         1.0 if theme == "pipeline" and deepest > 2 else 0.25),
+         {"pipeline": 1.0, "replicas": 0.6}.get(theme, 0.25)),
         ("mbs", [[1], [1, 2], [3]], 0.08),
         ("dp_in", [[1], [1, 2], [2], [1, 3]], 0.08),
         ("outer_dp", [[2], [3], ["2..5"]] if theme == "replicas" else [[1], [1, 2], [3]],

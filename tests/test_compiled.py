@@ -62,3 +62,23 @@ def test_without_a_folder_to_write_there_is_no_cache(monkeypatch: pytest.MonkeyP
     for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.setenv(name, "/proc/nest")
     assert compiled.cache_folder() is None
+
+
+def test_only_an_option_worse_in_nothing_takes_another_s_place() -> None:
+    kept, who = np.empty((1, 8, 5)), np.empty((1, 8), np.int64)
+    base = np.array([1.0, 2.0, 3.0, 4.0, 5.0])  # forward, backward, finish, in flight, shards
+    better = np.array([-0.5, -0.5, -0.5, 1.0, 1.0])
+    count = options._keep(kept, who, 0, 0, base, 0)
+    assert options._keep(kept, who, 0, count, base, 1) == 1, "of equal ones the first stays"
+    for field in range(5):
+        # Better in one field and worse in another, whatever their sum: both stay.
+        for other in set(range(5)) - {field}:
+            new = base.copy()
+            new[field] += better[field]
+            new[other] -= better[other]
+            assert options._keep(kept.copy(), who.copy(), 0, 1, new, 1) == 2
+        new = base.copy()
+        new[field] += better[field]
+        changed, names = kept.copy(), who.copy()
+        assert options._keep(changed, names, 0, 1, new, 7) == 1
+        assert names[0, 0] == 7

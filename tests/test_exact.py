@@ -71,7 +71,7 @@ def test_plan_is_the_best_of_all(chunk: int) -> None:
 @pytest.mark.parametrize("chunk", range(8))
 def test_plan_is_the_best_where_the_finish_decides(chunk: int) -> None:
     wrong = []
-    for seed in range(chunk, INSTANCES, 8):
+    for seed in range(chunk, INSTANCES // 2, 8):
         x = finish_instance(seed)
         best = solve(x.chain, x.cluster, x.job, x.space)
         wrong += [text for text in [mismatch(x, best)] if text]
