@@ -8,18 +8,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.describe.device import Device
+from nest.describe.device import Device, Dtype
 from nest.describe.job import Stack
-from nest.errors import InputError
 
 Array = NDArray[np.float64]
 
 
 # Precisions whose tensor-core rate stands for another's when a device lists only one of them.
-_ALIKE = {"bf16": "fp16", "fp16": "bf16", "fp32": "tf32"}
+_ALIKE: dict[Dtype, Dtype] = {"bf16": "fp16", "fp16": "bf16", "fp32": "tf32"}
 
 
-def peak_flops(device: Device, precision: str) -> float:
+def peak_flops(device: Device, precision: Dtype) -> float:
     """Dense peak FLOP/s of a device.
 
     Raises
@@ -27,13 +26,9 @@ def peak_flops(device: Device, precision: str) -> float:
     InputError
         The device lists no rate for the precision.
     """
-    peaks = {str(name): rate for name, rate in device.peak_flops.items()}
-    for name in (precision, _ALIKE.get(precision, "")):
-        if name in peaks:
-            return peaks[name]
-    raise InputError(
-        f"device {device.name}: peak_flops has no {precision}; it lists {', '.join(sorted(peaks))}"
-    )
+    alike = _ALIKE.get(precision, precision)
+    listed = precision in device.peak_flops or alike not in device.peak_flops
+    return device.peak(precision if listed else alike)
 
 
 class Machine:
@@ -46,13 +41,12 @@ class Machine:
     precision : ``bf16``, ``fp16``, ``fp32`` or ``fp8`` of the matrix products.
     """
 
-    def __init__(self, device: Device, stack: Stack, precision: str) -> None:
+    def __init__(self, device: Device, stack: Stack, precision: Dtype) -> None:
         self.device = device
         self.stack = stack
         self.peak = peak_flops(device, precision)
         self.core_peak = peak_flops(device, "bf16" if precision == "fp8" else precision)
-        fitted = {str(name): figures for name, figures in device.gemm.items()}
-        self.gemm = fitted.get(precision, fitted["default"])
+        self.gemm = device.gemm_for(precision)
         self.element = 4 if precision == "fp32" else 2
         self.weight_element = 1 if precision == "fp8" else self.element
         self.bandwidth = device.memory_bandwidth * device.memory_efficiency * stack.memory_derate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -145,6 +145,3 @@ def resolve_device(value: Any) -> Any:
     if "name" not in changes:
         base["name"] = f"{base['name']} (changed)"
     return base
-
-
-DTYPES: tuple[Dtype, ...] = get_args(Dtype)
