@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from nest.describe.base import Degree, Description, Flag, Problems, Whole, at_most
-from nest.describe.space import Recompute
+from nest.describe.space import MODULES, CpComm, Module, Recompute, Schedule, Shard
 
 Index = Annotated[Whole, Field(ge=0, le=10**7)]
 Range = Annotated[tuple[Index, Index], Field()]
@@ -25,22 +25,51 @@ class StageConfiguration(Description):
         description="sequence parallelism; default: where tp > 1",
     )
     cp: Degree = Field(1, description="context parallel degree")
+    cp_comm: CpComm = Field("p2p", description="how cp exchanges keys and values")
     ep: Degree = Field(1, description="expert parallel degree")
     etp: Degree = Field(
         default_factory=lambda data: data["tp"],
         description="expert tensor parallel degree; default: tp",
     )
     zero: Annotated[Whole, Field(ge=0, le=3)] = Field(0, description="ZeRO stage, 0 to 3")
+    shard: Shard = Field("dp", description="ZeRO shards over all of dp, or dp_in only (HSDP)")
     recompute: Recompute = Field("none", description="what the backward computes again")
+    recompute_modules: tuple[Module, ...] = Field(
+        default_factory=lambda data: ("core_attn",) if data["recompute"] == "selective" else (),
+        description="what selective recompute runs again; default: core_attn",
+    )
+    recompute_layers: Degree | None = Field(
+        None, description="full recompute of the first so many layers only; null: all of them"
+    )
+    chunks: Annotated[tuple[Range, ...], Field(min_length=1, max_length=10**4), at_most(10**4)] = (
+        Field(
+            default_factory=lambda data: (data["layers"],),
+            description="layers [i, j) of each virtual stage, vpp of them; default: layers",
+        )
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         problems = []
-        for name in ("layers", "devices"):
-            first, end = getattr(self, name)
+        ranges = [("layers", self.layers), ("devices", self.devices)]
+        ranges += [(f"chunks.{n}", chunk) for n, chunk in enumerate(self.chunks)]
+        for name, (first, end) in ranges:
             if first >= end:
                 text = f"got [{first}, {end}); allowed: a range [first, end) with first < end"
                 problems.append((name, text))
+        hull = self.chunks[0][0], self.chunks[-1][1]
+        if hull != self.layers:
+            problems.append(("chunks", f"got {list(map(list, self.chunks))}; allowed: from the "
+                             f"first to the last of layers [{self.layers[0]}, {self.layers[1]})"))
+        modules = tuple(m for m in MODULES if m in self.recompute_modules)
+        if modules != self.recompute_modules or bool(modules) != (self.recompute == "selective"):
+            given = ", ".join(self.recompute_modules) or "none"
+            problems.append(("recompute_modules", f"got {given}; "
+                             f"allowed: some of {', '.join(MODULES)}, in this order, with "
+                             "recompute selective only"))
+        if self.recompute_layers is not None and self.recompute != "full":
+            problems.append(("recompute_layers", f"got {self.recompute_layers}; allowed: with "
+                             "recompute full only"))
         if problems:
             raise Problems(problems)
         return self
@@ -58,8 +87,14 @@ class Configuration(Description):
         default_factory=lambda data: max(s.devices[1] for s in data["stages"]),
         description="devices from one replica's first device to the next one's",
     )
-    schedule: Literal["1f1b"] = Field("1f1b", description="pipeline schedule")
     vpp: Degree = Field(1, description="virtual stages per device")
+    schedule: Schedule = Field(
+        default_factory=lambda data: "interleaved" if data["vpp"] > 1 else "1f1b",
+        description="pipeline schedule",
+    )
+    order: Annotated[tuple[Index, ...], at_most(10**4)] | None = Field(
+        None, description="order of the layers that ranges refer to; null: as the model lists them"
+    )
 
     @property
     def pp(self) -> int:

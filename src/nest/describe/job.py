@@ -29,6 +29,9 @@ class Stack(Description):
     )
     overlap_tp: Share = Field(description="share of tensor-parallel traffic hidden under compute")
     overlap_p2p: Share = Field(description="share of pipeline hand-overs hidden under compute")
+    overlap_cp: Share = Field(
+        0.0, description="share of the attention core that the ring exchange of cp hides under"
+    )
     flash_attention: Flag = Field(description="fused attention that keeps no score matrix")
     gemm_derate: Fraction = Field(
         description="rate of matrix products in training over their rate alone"

@@ -44,15 +44,75 @@ class MoE(Description):
         return self
 
 
+class Vision(Description):
+    """A tower of transformer layers for images, whose output joins the text embedding."""
+
+    layers: Annotated[Whole, Field(ge=1, le=10**4)] = Field(description="transformer layers")
+    hidden: Annotated[Whole, Field(ge=1, le=10**6)] = Field(description="width of the residual")
+    heads: Annotated[Whole, Field(ge=1, le=10**5)] = Field(description="attention heads")
+    ffn: Size = Field(description="width of the MLP (of one MLP matrix when gated)")
+    tokens: Size = Field(description="patches of all images of a sample, without class token")
+    patch_width: Size = Field(description="values of a patch (3 x 14 x 14: 588)")
+    gated: Flag = Field(False, description="gated MLP: three matrices instead of two")
+    norm: Literal["rmsnorm", "layernorm"] = Field("layernorm", description="kind of all norms")
+    bias: Flag = Field(True, description="biases of all linear layers of attention and MLP")
+    patch_bias: Flag = Field(True, description="a bias of the patch embedding (CLIP: false)")
+    class_token: Flag = Field(
+        False,
+        description="a learned token before the patches (CLIP); counted in the parameters only",
+    )
+    embedding_norm: Flag = Field(False, description="a norm after the embeddings (CLIP)")
+    final_norm: Flag = Field(True, description="a norm after the last layer")
+    merge: Size = Field(1, description="patches that the projector joins to one token")
+    projector_layers: Annotated[Whole, Field(ge=1, le=2)] = Field(
+        1, description="linear layers (with bias) from the tower to the language model's hidden"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems: list[tuple[str, str]] = []
+        if self.hidden % self.heads:
+            allowed = f"a divisor of hidden = {self.hidden}"
+            problems.append(("heads", f"got {self.heads}; allowed: {allowed}"))
+        if self.tokens % self.merge:
+            allowed = f"a divisor of tokens = {self.tokens}"
+            problems.append(("merge", f"got {self.merge}; allowed: {allowed}"))
+        if problems:
+            raise Problems(problems)
+        return self
+
+    @property
+    def merged_tokens(self) -> int:
+        """Places that a sample's images take in the sequence of the language model."""
+        return self.tokens // self.merge
+
+    def transformer(self) -> Model:
+        """Give the tower's layers as a model without vocabulary."""
+        return Model(
+            name="vision", kind="encoder", layers=self.layers, hidden=self.hidden,
+            heads=self.heads, ffn=self.ffn, gated=self.gated, vocab=1, tied_embeddings=True,
+            positions=self.tokens + self.class_token, norm=self.norm, bias=self.bias,
+        )
+
+
 class Model(Description):
     """A transformer as its publisher describes it; a layer is one attention and one MLP."""
 
     name: Name = Field(description="what the model is called")
-    kind: Literal["decoder", "encoder"] = Field(
+    kind: Literal["decoder", "encoder", "encoder-decoder"] = Field(
         "decoder",
-        description="decoder: causal attention; encoder: full attention (BERT)",
+        description="decoder: causal attention; encoder: full attention (BERT); encoder-decoder: "
+        "both, decoder layers also attend to the encoder's output (T5)",
     )
-    layers: Annotated[Whole, Field(ge=1, le=10**4)] = Field(description="transformer layers")
+    layers: Annotated[Whole, Field(ge=1, le=10**4)] = Field(
+        description="transformer layers; of an encoder-decoder, those of the decoder"
+    )
+    encoder_layers: Annotated[Whole, Field(ge=1, le=10**4)] | None = Field(
+        None, description="layers of the encoder of an encoder-decoder"
+    )
+    encoder_seq_len: Annotated[Whole, Field(ge=1, le=10**9)] | None = Field(
+        None, description="tokens of the encoder's sequence; default: the job's seq_len"
+    )
     hidden: Annotated[Whole, Field(ge=1, le=10**6)] = Field(description="width of the residual")
     heads: Annotated[Whole, Field(ge=1, le=10**5)] = Field(description="attention (query) heads")
     kv_heads: Annotated[Whole, Field(ge=1, le=10**5)] = Field(
@@ -71,14 +131,18 @@ class Model(Description):
         description="the vocabulary projection shares the input embedding's matrix"
     )
     positions: SizeOrZero = Field(0, description="learned position embeddings; 0 = rotary or none")
+    relative_positions: Count = Field(
+        0, description="buckets of a learned bias of the scores by distance (T5: 32); 0 = none"
+    )
     token_types: Count = Field(0, description="token-type embeddings (BERT: 2); 0 = none")
     norm: Literal["rmsnorm", "layernorm"] = Field(description="kind of all norms")
     layer_norms: Annotated[Whole, Field(ge=1, le=8)] = Field(
-        2, description="norms of width hidden in a layer (Gemma 2: 4)"
+        2, description="norms of width hidden in a layer (Gemma 2: 4), that of attention to the "
+        "encoder not counted",
     )
     final_norm: Flag = Field(
-        default_factory=lambda data: data["kind"] == "decoder",
-        description="a norm after the last layer; default: true for a decoder",
+        default_factory=lambda data: data["kind"] != "encoder",
+        description="a norm after the last layer; default: false for an encoder",
     )
     bias: Flag = Field(description="biases of all linear layers of attention and MLP")
     qkv_bias: Flag = Field(False, description="biases of the query, key and value projections only")
@@ -92,8 +156,10 @@ class Model(Description):
     pooler: Flag = Field(False, description="a dense layer (with bias) on the first token (BERT)")
     moe: MoE | None = Field(None, description="experts in place of the dense MLP")
     mtp_layers: Annotated[Whole, Field(ge=0, le=100)] = Field(
-        0, description="multi-token prediction layers published with the model; not counted"
+        0, description="multi-token prediction layers, trained behind the last layer; 0 leaves "
+        "them out",
     )
+    vision: Vision | None = Field(None, description="a tower for images beside the text embedding")
     max_seq_len: Annotated[Whole, Field(ge=1, le=10**9)] | None = Field(
         None, description="longest sequence the model was published for; a note"
     )
@@ -126,9 +192,37 @@ class Model(Description):
             problems.append(("moe", f"got {given}; allowed: {allowed}"))
         if self.bias and self.qkv_bias:
             problems.append(("qkv_bias", "got true; allowed: false where bias is true"))
+        problems += self._kind_problems()
         if problems:
             raise Problems(problems)
         return self
+
+    def _kind_problems(self) -> list[tuple[str, str]]:
+        problems = []
+        both = self.kind == "encoder-decoder"
+        if both and self.encoder_layers is None:
+            problems.append(("encoder_layers", "missing; needed: layers of the encoder"))
+        for name in ("encoder_layers", "encoder_seq_len"):
+            if not both and getattr(self, name) is not None:
+                text = f"got {getattr(self, name)}; allowed: nothing with kind {self.kind}"
+                problems.append((name, text))
+        if self.encoder_seq_len is not None and 0 < self.positions < self.encoder_seq_len:
+            allowed = f"at most positions = {self.positions}"
+            problems.append(("encoder_seq_len", f"got {self.encoder_seq_len}; allowed: {allowed}"))
+        for name in ("mla", "moe"):
+            if both and getattr(self, name) is not None:
+                problems.append((name, "got a mapping; allowed: nothing with an encoder-decoder"))
+        if self.kind != "decoder":
+            if self.mtp_layers:
+                text = f"got {self.mtp_layers}; allowed: 0 with kind {self.kind}"
+                problems.append(("mtp_layers", text))
+            if self.vision is not None:
+                text = f"got a mapping; allowed: nothing with kind {self.kind}"
+                problems.append(("vision", text))
+        if self.relative_positions and self.positions:
+            text = f"got {self.relative_positions}; allowed: 0 with learned positions"
+            problems.append(("relative_positions", text))
+        return problems
 
     def _mla_problems(self, mla: MLA) -> list[tuple[str, str]]:
         problems = []
@@ -155,9 +249,18 @@ class Model(Description):
         """Layers with experts."""
         return sum(self.is_moe_layer(layer) for layer in range(self.layers))
 
+    @property
+    def rotary(self) -> bool:
+        """Whether queries and keys are rotated by their position."""
+        return not (self.positions or self.relative_positions)
+
     def parameters(self) -> int:
-        """All parameters, multi-token prediction layers left out."""
+        """All parameters, multi-token prediction layers left out: published counts do so."""
         return parameters.count(self)
+
+    def mtp_parameters(self) -> int:
+        """Parameters of the multi-token prediction layers, without the embedding they share."""
+        return parameters.prediction(self)
 
     def active_parameters(self) -> int:
         """Parameters that one token uses: of the routed experts only the top_k."""

@@ -71,10 +71,47 @@ def layer(model: Model, index: int, active: bool = False) -> int:
     return attention(model) + wide + model.layer_norms * norm(model)
 
 
+def places(model: Model) -> int:
+    """Parameters of position and token-type embeddings, the norm after them, distance biases."""
+    total = (model.positions + model.token_types) * model.hidden
+    total += model.relative_positions * model.heads
+    return total + (norm(model) if model.embedding_norm else 0)
+
+
 def embedding(model: Model) -> int:
     """Parameters of token, position and token-type embeddings and the norm after them."""
-    total = (model.vocab + model.positions + model.token_types) * model.hidden
-    return total + (norm(model) if model.embedding_norm else 0)
+    return model.vocab * model.hidden + places(model)
+
+
+def encoder(model: Model) -> int:
+    """Parameters of the encoder of an encoder-decoder; its token embedding is the decoder's."""
+    each = attention(model) + mlp(model, model.ffn) + model.layer_norms * norm(model)
+    last = norm(model) if model.final_norm else 0
+    return (model.encoder_layers or 0) * each + last + places(model)
+
+
+def vision(model: Model) -> int:
+    """Parameters of the tower for images and of the projector to the language model."""
+    tower = model.vision
+    if tower is None:
+        return 0
+    inner = tower.transformer()
+    total = (tower.patch_width + tower.patch_bias) * tower.hidden
+    total += (inner.positions + tower.class_token) * tower.hidden
+    total += tower.layers * layer(inner, 0)
+    total += (tower.embedding_norm + tower.final_norm) * norm(inner)
+    wide = tower.merge * tower.hidden
+    return total + (wide + 1 + (tower.projector_layers - 1) * (model.hidden + 1)) * model.hidden
+
+
+def prediction(model: Model) -> int:
+    """Parameters of the multi-token prediction layers (arXiv:2412.19437, section 2.2).
+
+    Each has norms of the hidden state and of the embedding, a projection of both, a transformer
+    layer like the last one, and a norm; embedding and vocabulary matrix are the model's.
+    """
+    each = 3 * norm(model) + 2 * model.hidden**2 + layer(model, model.layers - 1)
+    return model.mtp_layers * each
 
 
 def head(model: Model) -> int:
@@ -91,9 +128,12 @@ def head(model: Model) -> int:
 
 
 def count(model: Model, active: bool = False) -> int:
-    """All parameters; with `active` only those that one token uses."""
+    """All parameters but those of `prediction`; with `active` only those that one token uses."""
     sparse = model.moe_layers
     dense = model.layers - sparse
     same = attention(model) + model.layer_norms * norm(model)
-    total = embedding(model) + head(model) + model.layers * same
+    total = embedding(model) + head(model) + vision(model) + model.layers * same
+    if model.kind == "encoder-decoder":
+        # attention to the encoder's output, and the norm before it
+        total += encoder(model) + model.layers * (attention(model) + norm(model))
     return total + sparse * experts(model, active) + dense * mlp(model, model.ffn)

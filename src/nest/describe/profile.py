@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from nest.describe.base import Degree, Description, Freeze, Name, Problems, Whole, at_most
-from nest.units import BytesOrZero, Seconds
+from nest.units import BytesOrZero, Seconds, shorten
 
 LONGEST = 10**4  # layers of a chain, repetitions counted
 
@@ -43,14 +43,20 @@ class Measurement(Description):
 
 
 class MeasuredLayer(Description):
-    """A layer of the chain, possibly repeated."""
+    """A layer, possibly repeated: the first takes the inputs, each other one the one before."""
 
     name: Name = Field(description="what the layer is called; no two have one name")
     output_bytes: BytesOrZero = Field(
-        description="bytes that the layer hands to the next one, per sample, all of tp together"
+        description="bytes that the layer hands on, per sample, all of tp together"
     )
     repeat: Annotated[Whole, Field(ge=1, le=LONGEST)] = Field(
         1, description="how many times the layer comes in a row"
+    )
+    inputs: Annotated[
+        tuple[Name, ...], Field(max_length=LONGEST), at_most(LONGEST)
+    ] | None = Field(
+        None, description="names of the layers whose output it takes, all of them before it; "
+        "default: the layer before; [] = none"
     )
     tp: Annotated[
         dict[DegreeKey, Measurement], Field(min_length=1, max_length=64), Freeze, at_most(64)
@@ -58,7 +64,7 @@ class MeasuredLayer(Description):
 
 
 class Profile(Description):
-    """A chain of measured layers, first to last."""
+    """Measured layers, first to last: a chain, or a graph where layers name their inputs."""
 
     name: Name = Field(description="what was measured")
     note: Annotated[str, Field(max_length=4000)] = Field("", description="how it was measured")
@@ -77,6 +83,7 @@ class Profile(Description):
             if layer.name in seen:
                 text = f"got {layer.name!r} again; allowed: a name of its own (or repeat)"
                 problems.append((f"layers.{index}.name", text))
+            problems += _input_problems(index, layer, seen)
             seen.add(layer.name)
         if self.length > LONGEST:
             text = f"got {self.length} layers with repetitions; allowed: at most {LONGEST}"
@@ -102,3 +109,26 @@ class Profile(Description):
     def length(self) -> int:
         """Layers of the chain, repetitions counted."""
         return sum(layer.repeat for layer in self.layers)
+
+    @property
+    def inputs(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the layers that each layer takes its input from."""
+        before = ((), *((layer.name,) for layer in self.layers[:-1]))
+        return tuple(
+            default if layer.inputs is None else layer.inputs
+            for layer, default in zip(self.layers, before, strict=True))
+
+
+def _input_problems(index: int, layer: MeasuredLayer, before: set[str]) -> list[tuple[str, str]]:
+    """Inputs that are no layer before this one, or named twice."""
+    problems = []
+    seen: set[str] = set()
+    for place, name in enumerate(layer.inputs or ()):
+        field = f"layers.{index}.inputs.{place}"
+        if name not in before:
+            text = f"got {shorten(name)}; allowed: the name of a layer that comes before it"
+            problems.append((field, text))
+        elif name in seen:
+            problems.append((field, f"got {shorten(name)} again; allowed: each name once"))
+        seen.add(name)
+    return problems

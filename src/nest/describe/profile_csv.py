@@ -10,7 +10,7 @@ from nest.units import shorten
 
 NEEDED = ("layer", "tp", "forward_s", "backward_s", "parameter_bytes", "activation_bytes")
 NEEDED_ONCE = ("output_bytes",)
-OPTIONAL = ("repeat", "work_bytes")
+OPTIONAL = ("repeat", "work_bytes", "inputs")
 COLUMNS = (*NEEDED, *NEEDED_ONCE, *OPTIONAL)
 _MOST_ROWS = 10**5
 
@@ -21,7 +21,8 @@ def profile_from_csv(text: str, name: str, where: str) -> dict[str, Any]:
     Parameters
     ----------
     text : columns layer, tp, forward_s, backward_s, parameter_bytes, activation_bytes,
-        output_bytes and, where wanted, repeat and work_bytes; in any order.
+        output_bytes and, where wanted, repeat, work_bytes and inputs (names separated by ";", ";"
+        alone for none); in any order.
     name : name of the profile.
     where : what messages start with.
 
@@ -79,6 +80,9 @@ def _add_row(layers: dict[str, dict[str, Any]], row: dict[str, str], place: str)
     same: dict[str, Any] = {"output_bytes": row["output_bytes"]}
     if row.get("repeat"):
         same["repeat"] = _whole(row["repeat"], "repeat", place)
+    if row.get("inputs"):
+        given = (name.strip() for name in row["inputs"].split(";"))
+        same["inputs"] = [name for name in given if name]
     layer = layers.setdefault(row["layer"], {"name": row["layer"], **same, "tp": {}})
     for column, value in same.items():
         if layer.get(column) != value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -24,7 +24,12 @@ LARGEST = 10**7  # no degree is larger than this
 _HELP = 'a whole number, a list of them, or text such as "8", "1..16" or "1,2,4"'
 _PART = re.compile(r"\s*(\d{1,9})\s*(?:\.\.\s*(\d{1,9})\s*)?", re.ASCII)
 Recompute = Literal["none", "selective", "full"]
-RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+Module = Literal["core_attn", "norm", "mlp_act", "moe"]
+MODULES: tuple[Module, ...] = ("core_attn", "norm", "mlp_act", "moe")
+"""Parts of a layer that selective recompute may run again; named as Megatron-Core does."""
+Schedule = Literal["1f1b", "interleaved", "gpipe"]
+CpComm = Literal["p2p", "a2a"]
+Shard = Literal["dp", "dp_in"]
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,22 @@ def _distinct(value: Any) -> Any:
     return value if value is None else tuple(dict.fromkeys(value))
 
 
+def _combinations(value: Any) -> Any:
+    """Module combinations with their modules in one order."""
+    if value is None:
+        return None
+    found = []
+    for text in value:
+        modules = text.split("+")
+        if len(set(modules)) < len(modules) or not set(modules) <= set(MODULES):
+            raise ValueError(f"got {shorten(text)}; allowed: {_COMBINATION}")
+        found.append("+".join(m for m in MODULES if m in modules))
+    return tuple(dict.fromkeys(found))
+
+
+_COMBINATION = "modules joined by +, of " + ", ".join(MODULES)
+
+
 _SCHEMA = {
     "anyOf": [
         {"type": "integer", "minimum": 0},
@@ -165,39 +186,64 @@ class SearchSpace(Description):
     outer_dp: Ints = Field(None, description="replicas of the super-pipeline")
     dp_in: Ints = Field(None, description="data parallel degree inside a block")
     tp: Ints = Field(None, description="tensor parallel degree")
-    cp: Ints = Field(IntSet(((1, 1),)), description="context parallel degree; only 1")
+    sp: Annotated[
+        tuple[bool, ...] | None,
+        BeforeValidator(_flags, json_schema_input_type=bool | list[bool] | None),
+    ] = Field(None, description="sequence parallelism where tp > 1: true, false or any of both")
+    cp: Ints = Field(None, description="context parallel degree")
+    cp_comm: Annotated[
+        tuple[CpComm, ...] | None,
+        BeforeValidator(_listed, json_schema_input_type=CpComm | list[CpComm] | None),
+        AfterValidator(_distinct),
+    ] = Field(None, description="how cp exchanges keys and values: p2p (ring), a2a (all-to-all)")
     ep: Ints = Field(None, description="expert parallel degree")
-    etp: Ints = Field(None, description="expert tensor parallel degree; not given: tp or 1")
+    etp: Ints = Field(None, description="expert tensor parallel degree")
     pp: Ints = Field(None, description="pipeline stages")
-    vpp: Ints = Field(IntSet(((1, 1),)), description="virtual stages per device; only 1")
+    vpp: Ints = Field(None, description="virtual stages per device; above 1: interleaved")
     micro_batch: Ints = Field(None, description="samples a super-pipeline takes at once")
     mbs: Ints = Field(None, description="samples a device takes at once (micro_batch / dp_in)")
     zero: Ints = Field(None, description="ZeRO stage, 0 to 3")
+    shard: Annotated[
+        tuple[Shard, ...] | None,
+        BeforeValidator(_listed, json_schema_input_type=Shard | list[Shard] | None),
+        AfterValidator(_distinct),
+    ] = Field(None, description="ZeRO shards over: dp (all ranks), dp_in (the block's, HSDP)")
     recompute: Annotated[
         tuple[Recompute, ...] | None,
         BeforeValidator(_listed, json_schema_input_type=Recompute | list[Recompute] | None),
         AfterValidator(_distinct),
     ] = Field(None, description="what the backward computes again: none, selective, full")
-    sp: Annotated[
-        tuple[bool, ...] | None,
-        BeforeValidator(_flags, json_schema_input_type=bool | list[bool] | None),
-    ] = Field((True,), description="sequence parallelism where tp > 1: true, false or any of both")
-    schedule: Annotated[tuple[Literal["1f1b"], ...] | None, BeforeValidator(_listed)] = Field(
-        ("1f1b",), description="pipeline schedule; only 1f1b"
+    recompute_modules: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(_listed, json_schema_input_type=str | list[str] | None),
+        AfterValidator(_combinations),
+    ] = Field(None, description=f"what selective recompute runs again: {_COMBINATION}")
+    recompute_layers: Ints = Field(
+        None, description="full recompute of the first so many layers of a stage; not given: "
+        "any number, all of them included"
+    )
+    schedule: Annotated[
+        tuple[Schedule, ...],
+        BeforeValidator(lambda v: get_args(Schedule) if _any(v) else _listed(v),
+                        json_schema_input_type=Schedule | list[Schedule]),
+        AfterValidator(_distinct),
+    ] = Field(
+        ("1f1b", "interleaved"), description="pipeline schedules: 1f1b, interleaved, gpipe"
     )
 
     @model_validator(mode="after")
     def _legal(self) -> Self:
-        limits = dict.fromkeys(("outer_dp", "dp_in", "tp", "ep", "etp", "pp"), (1, LARGEST))
-        limits |= {"micro_batch": (1, LARGEST), "mbs": (1, LARGEST)}
-        limits |= {"zero": (0, 3), "cp": (1, 1), "vpp": (1, 1)}
+        limits = {
+            name: (1, LARGEST) for name, field in type(self).model_fields.items()
+            if IntSet in get_args(field.annotation)
+        }
+        limits["zero"] = (0, 3)
         problems = []
         for name, (low, high) in limits.items():
             given: IntSet | None = getattr(self, name)
             if given is not None and not (low <= given.smallest and given.largest <= high):
-                allowed = str(low) if low == high else f"{low} to {high}"
-                problems.append((name, f"got {given}; allowed: {allowed}"))
-        for name in ("recompute", "sp", "schedule"):
+                problems.append((name, f"got {given}; allowed: {low} to {high}"))
+        for name in type(self).model_fields:
             if getattr(self, name) == ():
                 problems.append((name, "got an empty list; allowed: at least one value"))
         if problems:
@@ -206,8 +252,12 @@ class SearchSpace(Description):
 
     def describe(self) -> dict[str, str]:
         """Each dimension as text: `any`, or the values it may take."""
-        shown = {name: _shown(getattr(self, name)) for name in type(self).model_fields}
-        return shown if self.etp is not None else {**shown, "etp": "1 or tp"}
+        return {name: _shown(getattr(self, name)) for name in type(self).model_fields}
+
+    def allows(self, name: str, value: object) -> bool:
+        """Whether a dimension may take a value."""
+        given = getattr(self, name)
+        return given is None or value in given
 
 
 def _shown(value: object) -> str:
