@@ -1,0 +1,219 @@
+"""Operators of a transformer layer: attention, MLP, experts, norms.
+
+What a norm saves is its input; its output is saved by a separate ``..._input`` operator, because
+selective recompute of norms drops that and keeps the input. Modules are those of Megatron-Core
+(``--recompute-modules``): ``core_attn`` runs the attention core again, ``norm`` the norms in front
+of attention and MLP, ``mlp_act`` activation functions, ``moe`` router, experts and shared experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nest.describe.model import Model
+from nest.graph.operators import Experts, Layer, Operator, Split, Traffic
+
+_MOE = ("moe",)
+
+
+def norm(model: Model, name: str, width: int) -> Operator:
+    """A norm that reads and writes ``width`` elements per token."""
+    parameters = width * (2 if model.norm == "layernorm" else 1)
+    return Operator(name, "memory", "sequence", forward_elements=2 * width,
+                    backward_elements=3 * width, parameters=parameters, saved_elements=width)
+
+
+def gemm(
+    name: str, split: Split, width: int, depth: int, bias: bool, saved: float,
+    again: tuple[str, ...] = (), dropped: tuple[str, ...] = (),
+) -> Operator:
+    """A linear layer; ``saved`` are the elements of its input that no other operator saves."""
+    return Operator(name, "gemm", split, width=width, depth=depth,
+                    parameters=width * depth + (width if bias else 0), saved_elements=saved,
+                    again=again, dropped=dropped)
+
+
+def kept_input(model: Model, name: str) -> Operator:
+    """The normed input of linear layers, saved once for all that read it."""
+    return Operator(name, "memory", "sequence", saved_elements=model.hidden, dropped=("norm",))
+
+
+def residual(model: Model, name: str) -> Operator:
+    """Residual addition; its gradient is added once going backward."""
+    return Operator(name, "memory", "sequence", forward_elements=3 * model.hidden,
+                    backward_elements=model.hidden)
+
+
+def attention(model: Model, causal: bool) -> list[Operator]:
+    """Self-attention behind its norm."""
+    if model.mla is not None:
+        return _latent_attention(model, causal)
+    h, q, kv = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
+    bias = model.bias or model.qkv_bias
+    # The projections read the normed input, saved once.
+    ops = [
+        gemm("query", "column", q, h, bias, 0),
+        replace(gemm("key_value", "column", 2 * kv, h, bias, 2 * kv), groups=model.kv_heads),
+        kept_input(model, "projection_input"),
+    ]
+    if model.rotary:
+        ops.append(Operator("rope", "memory", "heads", forward_elements=2 * (q + kv),
+                            backward_elements=2 * (q + kv)))
+    if model.qk_norm:
+        ops += [_head_norm(model, "query_norm", q), _head_norm(model, "key_norm", kv)]
+    return [*ops, _core(model, q, q, saved=q, causal=causal),
+            gemm("attention_output", "row", h, q, model.bias, q)]
+
+
+def cross_attention(model: Model, positions: int | None) -> list[Operator]:
+    """Attention to the encoder's output of ``positions`` tokens, behind its norm.
+
+    That output is one tensor for all layers of a stage: no layer saves it.
+    """
+    h, q, kv = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
+    bias = model.bias or model.qkv_bias
+    keys = gemm("cross_key_value", "column", 2 * kv, h, bias, 2 * kv)
+    norms = []
+    if model.qk_norm:
+        norms = [_head_norm(model, "cross_query_norm", q),
+                 replace(_head_norm(model, "cross_key_norm", kv), positions=positions)]
+    return [
+        gemm("cross_query", "column", q, h, bias, 0),
+        replace(keys, groups=model.kv_heads, positions=positions),
+        *norms,
+        kept_input(model, "cross_input"),
+        replace(_core(model, q, q, saved=q, causal=False), name="cross_core", positions=positions),
+        gemm("cross_output", "row", h, q, model.bias, q),
+    ]
+
+
+def _head_norm(model: Model, name: str, width: int) -> Operator:
+    """A norm of every head of queries or keys, ``width`` over all heads."""
+    return Operator(name, "memory", "heads", forward_elements=2 * width,
+                    backward_elements=3 * width,
+                    parameters=norm(model, name, model.head_dim).parameters, saved_elements=width)
+
+
+def _core(
+    model: Model, key_width: int, value_width: int, saved: float, causal: bool
+) -> Operator:
+    """Attention core; ``saved`` are the elements of its inputs that no projection keeps."""
+    shared = model.heads // model.kv_heads
+    return Operator("attention_core", "attention", "heads",
+                    attention_width=key_width + value_width, saved_elements=saved,
+                    heads=model.heads, kv_width=(key_width + value_width) // shared,
+                    kv_groups=model.kv_heads, causal=causal, again=("core_attn",))
+
+
+def _latent_attention(model: Model, causal: bool) -> list[Operator]:
+    """Multi-head latent attention (DeepSeek-V3, arXiv:2412.19437, section 2.1.1)."""
+    mla = model.mla
+    assert mla is not None
+    h, a = model.hidden, model.heads
+    query, value = a * (mla.nope_dim + mla.rope_dim), a * mla.value_dim
+    ops: list[Operator] = []
+    if mla.q_rank:
+        ops += [
+            gemm("query_down", "sequence", mla.q_rank, h, False, 0),
+            norm(model, "query_norm", mla.q_rank),
+            gemm("query_up", "column", query, mla.q_rank, False, mla.q_rank),
+        ]
+    else:
+        ops.append(gemm("query", "column", query, h, False, 0))
+    ops += [
+        kept_input(model, "projection_input"),
+        gemm("key_value_down", "sequence", mla.kv_rank + mla.rope_dim, h, False, 0),
+        norm(model, "key_value_norm", mla.kv_rank),
+        gemm("key_value_up", "column", a * (mla.nope_dim + mla.value_dim), mla.kv_rank, False,
+             mla.kv_rank),
+        Operator("rope", "memory", "heads", forward_elements=2 * query,
+                 backward_elements=2 * query),
+        _core(model, query, value, saved=2 * query + value, causal=causal),
+        gemm("attention_output", "row", h, value, False, value),
+    ]
+    return ops
+
+
+def mlp(
+    model: Model, width: int, name: str = "mlp", modules: tuple[str, ...] = ()
+) -> list[Operator]:
+    """An MLP, its input left out; ``modules`` run all of it again."""
+    h, up = model.hidden, (2 if model.gated else 1) * width
+    activation = ("mlp_act", *modules)
+    return [
+        gemm(f"{name}_up", "column", up, h, model.bias, 0, modules),
+        Operator(f"{name}_activation", "memory", "column", width=width,
+                 forward_elements=up + width, backward_elements=2 * up + width,
+                 saved_elements=up, again=activation, dropped=modules),
+        gemm(f"{name}_down", "row", h, width, model.bias, width, modules, activation),
+    ]
+
+
+def experts(model: Model) -> list[Operator]:
+    """Router, routed experts (widths per token copy) and shared experts."""
+    moe = model.moe
+    assert moe is not None
+    h, up = model.hidden, (2 if model.gated else 1) * moe.ffn
+    bias = 1 if model.bias else 0
+    activation = ("mlp_act", *_MOE)
+    ops = [
+        gemm("router", "sequence", moe.experts, h, False, 2 * moe.experts, _MOE, _MOE),
+        kept_input(model, "moe_input"),
+        Operator("permute", "memory", "dispatch", forward_elements=4 * h,
+                 backward_elements=4 * h, saved_elements=h, again=_MOE, dropped=_MOE),
+        Operator("expert_up", "gemm", "expert_column", width=up, depth=h,
+                 parameters=moe.experts * up * (h + bias), again=_MOE),
+        Operator("expert_activation", "memory", "expert_column", forward_elements=up + moe.ffn,
+                 backward_elements=2 * up + moe.ffn, saved_elements=up, again=activation,
+                 dropped=_MOE),
+        Operator("expert_down", "gemm", "expert_row", width=h, depth=moe.ffn,
+                 parameters=moe.experts * h * (moe.ffn + bias), saved_elements=moe.ffn,
+                 again=_MOE, dropped=activation),
+    ]
+    if moe.shared_ffn:
+        ops += mlp(model, moe.shared_ffn, "shared", _MOE)
+        if moe.shared_gate:
+            ops.append(gemm("shared_gate", "sequence", 1, h, False, 1, _MOE, _MOE))
+    return ops
+
+
+def block(
+    model: Model, name: str, causal: bool, *, moe: bool = False, tokens: int | None = None,
+    cross: bool = False, repeated: bool = True,
+) -> Layer:
+    """A transformer layer.
+
+    Parameters
+    ----------
+    moe : has experts in the place of the MLP.
+    tokens : tokens of a sample; ``None``: the job's sequence length.
+    cross : attends to the output of the model's encoder.
+    repeated : even cuts divide it.
+    """
+    # The first two norms stand in front of attention and MLP, further ones behind them.
+    ops = [norm(model, f"norm_{i}", model.hidden) for i in range(model.layer_norms)]
+    ops = [replace(op, again=("norm",)) if i < 2 else op for i, op in enumerate(ops)]
+    ops += [*attention(model, causal), residual(model, "attention_residual")]
+    dense, routed, across = 2, None, None
+    if cross:
+        length = model.encoder_seq_len
+        ops += [replace(norm(model, "cross_norm", model.hidden), again=("norm",)),
+                *cross_attention(model, length), residual(model, "cross_residual")]
+        dense = 3
+        # One column-split product reads the encoder's output; backward gathers it once more.
+        across = Traffic(forward_gathers=1, backward_gathers=1, backward_scatters=1,
+                         backward_reduces=1, tokens=length)
+    if moe:
+        assert model.moe is not None
+        ops += experts(model)
+        dense = 2 if model.moe.shared_ffn else 1
+        routed = Experts(model.moe.experts, model.moe.top_k, model.moe.ffn,
+                         3 if model.gated else 2)
+    else:
+        ops += [*mlp(model, model.ffn), kept_input(model, "mlp_input")]
+    ops.append(residual(model, "mlp_residual"))
+    # Backward gathers the saved input of each column-split product once more.
+    traffic = Traffic(dense, dense, 2 * dense, dense, dense, dense,
+                      experts=0.5 if routed and dense == 2 else 0.0)
+    return Layer(name, tuple(ops), traffic, across, routed, hidden=model.hidden, tokens=tokens,
+                 repeated=repeated, checkpointed=True)

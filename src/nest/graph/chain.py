@@ -1,0 +1,238 @@
+"""The layers of a model as the search sees them: in order, with the tensors between them.
+
+Most models are plain chains, each layer feeding the next. Others branch; a cut then is a *downset*,
+a set of layers that holds with each layer all those it needs. Downsets and stages are bitmasks:
+bit n stands for layer n.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from nest.describe.job import Job
+from nest.describe.model import Model, MoE
+from nest.describe.profile import Profile
+from nest.errors import LimitError
+from nest.graph.operators import EXPERT, MODULES, Layer
+
+MOST_CUTS = 1024
+"""Declared limit of the cuts of a graph with branches (chosen: stages are pairs of cuts)."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a layer hands to others; its size follows from the layer, see :func:`tensor_bytes`."""
+
+    producer: int
+    consumers: tuple[int, ...]
+    kept: bool = True
+    """Who consumes it keeps it for the backward, among the elements that its layer saves."""
+    copies: int = 1
+    """Hidden states that travel together (multi-token prediction)."""
+
+    @cached_property
+    def mask(self) -> int:
+        """The consumers as bits."""
+        return sum(1 << consumer for consumer in self.consumers)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Layers in topological order; layers that repeat share one *kind*."""
+
+    name: str
+    kinds: tuple[Layer, ...]
+    order: tuple[int, ...]
+    """Kind of the layer at each position."""
+    tensors: tuple[Tensor, ...]
+    """By producer; a layer whose output nobody takes has none."""
+    shared: dict[int, int] = field(default_factory=dict, hash=False)
+    """Kind to use instead when one stage holds everything (tied embeddings held once)."""
+    model: Model | None = None
+    profile: Profile | None = None
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def stage(self, members: Sequence[int]) -> tuple[int, ...]:
+        """Kinds of the layers with these numbers, ascending, when they form one stage."""
+        kinds = tuple(self.order[number] for number in members)
+        if len(kinds) == len(self.order):
+            return tuple(self.shared.get(kind, kind) for kind in kinds)
+        return kinds
+
+    @cached_property
+    def is_chain(self) -> bool:
+        """Every layer feeds the next one, and no other."""
+        return len(self.tensors) == len(self) - 1 and all(
+            tensor.consumers == (tensor.producer + 1,) for tensor in self.tensors)
+
+    @cached_property
+    def body(self) -> tuple[int, int]:
+        """Layers [i, j) that even cuts divide.
+
+        In a model these reach from its first to its last transformer layer, in a profile from the
+        first to the last layer that comes more than once; where none does, they are all layers.
+        """
+        if self.profile is None:
+            marks = [n for n, kind in enumerate(self.order) if self.kinds[kind].repeated]
+        else:
+            times = Counter(self.order)
+            marks = [n for n, kind in enumerate(self.order) if times[kind] > 1]
+        return (marks[0], marks[-1] + 1) if marks else (0, len(self))
+
+    @cached_property
+    def modules(self) -> tuple[str, ...]:
+        """Modules of selective recompute that some layer has."""
+        found = {name for kind in self.kinds if kind.checkpointed for name in kind.modules}
+        return tuple(name for name in MODULES if name in found)
+
+    @property
+    def experts(self) -> MoE | None:
+        """The mixture of experts of the model; ``None``: no layer has experts."""
+        return self.model.moe if self.model is not None else None
+
+    @cached_property
+    def kv_heads(self) -> tuple[int, ...]:
+        """Numbers of key-value heads, each once; none for a profile."""
+        return tuple(dict.fromkeys(
+            op.kv_groups for kind in self.kinds for op in kind.operators
+            if op.kind == "attention"))
+
+    @cached_property
+    def tensor_widths(self) -> tuple[tuple[str, int], ...]:
+        """Widths that the tensor-parallel degree has to divide, by name; none for a profile."""
+        model = self.model
+        if model is None:
+            return ()
+        widths = [("heads", model.heads)]
+        if model.moe_layers < model.layers:
+            widths.append(("ffn", model.ffn))
+        if model.moe is not None and model.moe.shared_ffn:
+            widths.append(("shared_ffn", model.moe.shared_ffn))
+        if model.vision is not None:
+            widths += [("vision.heads", model.vision.heads), ("vision.ffn", model.vision.ffn)]
+        return tuple(widths)
+
+    def lengths(self, seq_len: int) -> tuple[int, ...]:
+        """Tokens per sample of all layers, each number once; ``seq_len`` is the job's."""
+        return tuple(dict.fromkeys(kind.tokens or seq_len for kind in self.kinds))
+
+    def downsets(self) -> tuple[int, ...]:
+        """Bitmasks of all downsets, ascending by number of layers, then by value.
+
+        Raises
+        ------
+        LimitError : layers side by side allow more than ``MOST_CUTS`` cuts.
+        """
+        return self._downsets
+
+    @cached_property
+    def _downsets(self) -> tuple[int, ...]:
+        if self.is_chain:
+            return tuple((1 << size) - 1 for size in range(len(self) + 1))
+        if len(self) >= MOST_CUTS:
+            raise self._too_many(f"has {len(self)} layers with branches")
+        needs = [0] * len(self)
+        for tensor in self.tensors:
+            for consumer in tensor.consumers:
+                needs[consumer] |= 1 << tensor.producer
+        found, level, widest = [0], [0], 1
+        for _ in range(len(self)):
+            larger: set[int] = set()
+            for mask in level:
+                ready = [n for n, need in enumerate(needs)
+                         if not (mask >> n & 1 or need & ~mask)]
+                widest = max(widest, len(ready))
+                larger.update(mask | 1 << n for n in ready)
+                if len(found) + len(larger) > MOST_CUTS:
+                    raise self._too_many(
+                        f"has {len(self)} layers, up to {widest} of them side by side")
+            level = sorted(larger)
+            found += level
+        return tuple(found)
+
+    def _too_many(self, what: str) -> LimitError:
+        return LimitError(
+            f"{self.name}: {what}: more than {MOST_CUTS} ways to cut it in two; allowed: "
+            f"{MOST_CUTS}. Describe layers that run side by side as one layer, or several "
+            "consecutive layers of a branch as one")
+
+    @cached_property
+    def _crossings(self) -> dict[int, tuple[Tensor, ...]]:
+        return {}
+
+    def crossing(self, before: int) -> tuple[Tensor, ...]:
+        """Tensors that cross the cut behind the layers ``before``, a bitmask."""
+        if self.is_chain:
+            last = before.bit_length() - 1
+            return self.tensors[last:last + 1] if last >= 0 else ()
+        if before not in self._crossings:
+            self._crossings[before] = tuple(
+                tensor for tensor in self.tensors
+                if before >> tensor.producer & 1 and tensor.mask & ~before)
+        return self._crossings[before]
+
+
+def tensor_bytes(chain: Chain, job: Job, tensor: Tensor) -> float:
+    """Bytes per sample of a tensor."""
+    layer = chain.kinds[chain.order[tensor.producer]]
+    if layer.output_bytes is not None:
+        return layer.output_bytes
+    element = 4 if job.precision == "fp32" else 2
+    return float(tensor.copies * (layer.tokens or job.seq_len) * layer.hidden * element)
+
+
+def boundary_bytes(chain: Chain, job: Job, before: int) -> float:
+    """Bytes per sample that cross the cut behind the layers ``before``, each tensor once.
+
+    Parameters
+    ----------
+    before : bitmask of the layers in front of the cut, a downset.
+    """
+    return sum((tensor_bytes(chain, job, t) for t in chain.crossing(before)), 0.0)
+
+
+def relay_bytes(chain: Chain, job: Job, before: int, after: int) -> float:
+    """Bytes per sample that arrive at a stage and that no layer of it keeps by itself.
+
+    The stage holds them for every micro-batch in flight: what it passes on to later stages, and
+    what its layers read without saving it. In a plain chain there is nothing of the kind.
+
+    Parameters
+    ----------
+    before, after : bitmasks, downsets; the stage holds the layers of ``after`` not in ``before``.
+    """
+    if chain.is_chain:
+        return 0.0
+    inside = after & ~before
+    return sum((tensor_bytes(chain, job, t) for t in chain.crossing(before)
+                if not (t.kept and t.mask & inside)), 0.0)
+
+
+def model_flop(chain: Chain, seq_len: int) -> float:
+    """FLOP of the model for one sample, forward and backward, without recompute.
+
+    Three times the forward matrix products; attention counts the positions it needs, half of them
+    where it is causal. Experts count those a token uses. Layers of multi-token prediction are part
+    of the training and count. 0 for a profile, which says nothing of it.
+    """
+    return 3.0 * sum(_forward_flop(chain.kinds[kind], seq_len) for kind in chain.order)
+
+
+def _forward_flop(layer: Layer, seq_len: int) -> float:
+    return sum(_operator_flop(layer, seq_len))
+
+
+def _operator_flop(layer: Layer, seq_len: int) -> Iterator[float]:
+    tokens = layer.tokens or seq_len
+    for op in layer.operators:
+        positions = op.positions or tokens
+        if op.kind == "gemm":
+            copies = layer.experts.top_k if layer.experts and op.split in EXPERT else 1
+            yield 2.0 * positions * op.width * op.depth * copies
+        elif op.kind == "attention":
+            yield 2.0 * tokens * positions * op.attention_width * (0.5 if op.causal else 1.0)

@@ -1,0 +1,151 @@
+"""Layers in front of and behind the transformer layers: embeddings, towers' ends, head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nest.describe.model import Model, Vision
+from nest.graph.blocks import block, gemm, norm
+from nest.graph.operators import Layer, Operator, Traffic
+
+TABLES = ("embedding_table", "logits")
+"""Operators that hold a matrix of the vocabulary, which copies of it may share."""
+# Token ids are looked up in a table divided by rows of the vocabulary.
+_LOOKUP = Traffic(forward_scatters=1, backward_gathers=1, forward_reduces=1)
+
+
+def _lookup(model: Model) -> list[Operator]:
+    h = model.hidden
+    return [
+        Operator("embedding", "memory", "sequence", forward_elements=2 * h,
+                 backward_elements=3 * h),
+        Operator("embedding_table", "gemm", "column", padded=True, width=model.vocab, depth=0,
+                 parameters=model.vocab * h),
+    ]
+
+
+def embedding(model: Model, name: str = "embedding", tokens: int | None = None) -> Layer:
+    """Tokens, positions and what follows; ``tokens`` as in :func:`nest.graph.blocks.block`."""
+    h = model.hidden
+    ops = _lookup(model)
+    rows = model.positions + model.token_types
+    if rows:
+        ops.append(Operator("position_embedding", "memory", "sequence", forward_elements=2 * h,
+                            backward_elements=2 * h, parameters=rows * h))
+    if model.relative_positions:
+        # One table for all layers of the stack (T5 keeps it in the first one).
+        ops.append(Operator("relative_positions", "memory", "heads",
+                            parameters=model.relative_positions * model.heads))
+    if model.embedding_norm:
+        ops.append(norm(model, "embedding_norm", h))
+    shared = model.tied_embeddings or model.mtp_layers or model.kind == "encoder-decoder"
+    return Layer(name, tuple(ops), _LOOKUP, hidden=h, tokens=tokens,
+                 tied_parameters=model.vocab * h if shared else 0)
+
+
+def prediction(model: Model) -> Layer:
+    """One multi-token prediction layer (arXiv:2412.19437, section 2.2).
+
+    Norms of the hidden state and of the embedding of the shifted tokens, a projection of both
+    (2 hidden -> hidden), a transformer layer like the last one, a norm. Its copy of the embedding
+    table has its gradient summed with the first one. Sequence parallelism divides the projection.
+    """
+    h = model.hidden
+    inner = block(model, "mtp_layer", True, moe=model.is_moe_layer(model.layers - 1),
+                  repeated=False)
+    ops = (
+        *_lookup(model), norm(model, "mtp_hidden_norm", h), norm(model, "mtp_embedding_norm", h),
+        gemm("mtp_projection", "sequence", h, 2 * h, False, 2 * h), *inner.operators,
+        norm(model, "mtp_norm", h),
+    )
+    t = inner.traffic
+    traffic = replace(t, forward_scatters=t.forward_scatters + 1,
+                      backward_gathers=t.backward_gathers + 1,
+                      forward_reduces=t.forward_reduces + 1)
+    return replace(inner, operators=ops, traffic=traffic, tied_parameters=model.vocab * h)
+
+
+def head(model: Model) -> Layer:
+    """Vocabulary projection and loss, once more for each layer of multi-token prediction."""
+    h, vocab = model.hidden, model.vocab
+    ops: list[Operator] = []
+    if model.pooler:
+        ops.append(Operator("pooler", "memory", "sequence", parameters=h * h + h))
+    if model.head_transform:
+        ops.append(gemm("head_transform", "sequence", h, h, True, h))
+        ops.append(norm(model, "transform_norm", h))
+    if model.final_norm:
+        ops.append(norm(model, "head_norm", h))
+    bias = vocab if model.head_bias else 0
+    # Logits in 16 bit, softmax and its gradient in 32 bit: 6 bytes an element are kept.
+    first = [
+        Operator("logits", "gemm", "column", width=vocab, depth=h, padded=True,
+                 parameters=vocab * h + bias),
+        Operator("head_input", "memory", "sequence", saved_elements=h),
+        Operator("loss", "memory", "column", width=vocab, padded=True, forward_elements=5 * vocab,
+                 backward_elements=3 * vocab, saved_elements=3 * vocab),
+    ]
+    further = [replace(op, name=f"mtp_{op.name}", parameters=0) for op in first]
+    times = 1 + model.mtp_layers
+    return Layer("head", (*ops, *first, *further * model.mtp_layers),
+                 Traffic(forward_gathers=times, backward_gathers=times, backward_scatters=times,
+                         backward_reduces=times),
+                 hidden=h, tied_parameters=vocab * h if model.tied_embeddings else 0)
+
+
+def held_once(layer: Layer, drop_copy: bool) -> Layer:
+    """The same layer where one stage holds all copies: one of them, no gradient exchange."""
+    operators = layer.operators
+    if drop_copy:
+        operators = tuple(
+            replace(op, parameters=op.parameters - layer.tied_parameters)
+            if op.name in TABLES else op
+            for op in operators
+        )
+    return replace(layer, operators=operators, tied_parameters=0)
+
+
+def encoder_end(model: Model) -> Layer:
+    """The encoder's output, which every decoder layer reads and none saves: kept here, once."""
+    h = model.hidden
+    ops = [norm(model, "encoder_norm", h)] if model.final_norm else []
+    ops.append(Operator("encoder_output", "memory", "sequence", saved_elements=h))
+    return Layer("encoder_end", tuple(ops), hidden=h, tokens=model.encoder_seq_len)
+
+
+def patches(tower: Vision, inner: Model) -> Layer:
+    """Patch embedding of a tower for images, its class token and positions."""
+    h = tower.hidden
+    ops = [
+        gemm("patch_embedding", "sequence", h, tower.patch_width, tower.patch_bias,
+             tower.patch_width),
+        Operator("position_embedding", "memory", "sequence", forward_elements=2 * h,
+                 backward_elements=2 * h, parameters=(inner.positions + tower.class_token) * h),
+    ]
+    if tower.embedding_norm:
+        ops.append(norm(inner, "embedding_norm", h))
+    return Layer("patch_embedding", tuple(ops), hidden=h, tokens=tower.tokens)
+
+
+def projector(model: Model, tower: Vision, inner: Model) -> Layer:
+    """From the tower's last layer to the width of the language model, merged patches at once."""
+    h, wide = model.hidden, tower.merge * tower.hidden
+    ops = []
+    if tower.final_norm:
+        last = norm(inner, "vision_norm", wide)
+        ops.append(replace(last, parameters=last.parameters // tower.merge))
+    ops.append(gemm("projector", "sequence", h, wide, True, wide))
+    if tower.projector_layers == 2:
+        ops += [
+            Operator("projector_activation", "memory", "sequence", forward_elements=2 * h,
+                     backward_elements=3 * h, saved_elements=h),
+            gemm("projector_output", "sequence", h, h, True, h),
+        ]
+    return Layer("projector", tuple(ops), hidden=h, tokens=tower.merged_tokens)
+
+
+def merge(model: Model) -> Layer:
+    """The text embedding with the images' tokens in their places: a copy, which saves nothing."""
+    h = model.hidden
+    copy = Operator("merge", "memory", "sequence", forward_elements=2 * h, backward_elements=2 * h)
+    return Layer("merge", (copy,), hidden=h)

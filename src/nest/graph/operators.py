@@ -1,0 +1,138 @@
+"""What a model's graph is made of: operators, and the layers that they are folded into.
+
+An operator carries widths *per token*; how many tokens and which share of a width a device sees
+is decided by its parallelism, in :mod:`nest.costs.layer`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+Split = Literal["column", "row", "heads", "sequence", "dispatch", "expert_column", "expert_row"]
+EXPERT = ("expert_column", "expert_row")
+MODULES = ("core_attn", "norm", "mlp_act", "moe")
+"""Parts of a layer that selective recompute may name, in the order of Megatron-Core."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of a layer.
+
+    ``split`` says what tensor parallelism divides: ``column`` the output width of a matrix
+    product, ``row`` its reduction width, ``heads`` the attention heads, ``sequence`` the tokens
+    (with sequence parallelism only). ``dispatch`` counts the token copies sent to experts;
+    ``expert_column`` and ``expert_row`` divide an expert's widths by the expert-tensor degree.
+    """
+
+    name: str
+    kind: Literal["gemm", "attention", "memory"]
+    split: Split
+    width: int = 0
+    """gemm: output elements per token."""
+    depth: int = 0
+    """gemm: reduction length."""
+    groups: int = 0
+    """Key-value heads: more tensor-parallel ranks than these hold copies (0: no such limit)."""
+    padded: bool = False
+    """gemm: the output width is a vocabulary, padded to a multiple of 128 x tp."""
+    attention_width: float = 0.0
+    """attention: query-key plus value elements per token and position, over all heads."""
+    forward_elements: float = 0.0
+    """memory: elements read and written per token going forward."""
+    backward_elements: float = 0.0
+    parameters: int = 0
+    saved_elements: float = 0.0
+    """Elements per token that the backward pass needs."""
+    heads: int = 0
+    """attention: query heads, whose softmax statistics or scores are kept."""
+    kv_width: int = 0
+    """attention: elements of keys and values per token, over all heads."""
+    kv_groups: int = 0
+    """attention: heads of keys and values."""
+    causal: bool = True
+    """attention: a position sees only those before it."""
+    positions: int | None = None
+    """attention: keys per sample; others: tokens per sample; ``None``: those of the layer."""
+    again: tuple[str, ...] = ()
+    """Modules of selective recompute under which the forward runs again."""
+    dropped: tuple[str, ...] = ()
+    """Modules under which ``saved_elements`` are not kept."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Tensor-parallel collectives of a layer, each of tokens x hidden elements.
+
+    With sequence parallelism gathers and scatters, without it all-reduces
+    (arXiv:2205.05198, section 4.2.2).
+    """
+
+    forward_gathers: int = 0
+    forward_scatters: int = 0
+    backward_gathers: int = 0
+    backward_scatters: int = 0
+    forward_reduces: int = 0
+    backward_reduces: int = 0
+    tokens: int | None = None
+    """Tokens per sample; ``None``: those of the layer."""
+    experts: float = 0.0
+    """Share of the forward ones that belongs to (shared) experts and is run again with them."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Routed experts of a layer."""
+
+    count: int
+    top_k: int
+    ffn: int
+    matrices: int
+    """Weight matrices per expert: 3 gated, 2 plain."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measured figures of a layer at one tensor-parallel degree; times and bytes per sample."""
+
+    forward: float
+    backward: float
+    parameters: float
+    activation_bytes: float
+    work_bytes: float
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A unit that the search may cut between."""
+
+    name: str
+    operators: tuple[Operator, ...] = ()
+    traffic: Traffic = Traffic()
+    cross_traffic: Traffic | None = None
+    """Collectives over the encoder's output, of a decoder layer that attends to it."""
+    experts: Experts | None = None
+    hidden: int = 0
+    """Elements per token that the layer takes and hands on; 0: a measured layer."""
+    tokens: int | None = None
+    """Tokens of a sample; ``None``: the job's sequence length."""
+    repeated: bool = False
+    """A transformer layer of the model: even cuts divide these."""
+    checkpointed: bool = False
+    """Recompute applies to it."""
+    tied_parameters: int = 0
+    """Parameters whose gradient is summed with the copies on other stages."""
+    output_bytes: float | None = None
+    """Measured bytes per sample handed on; ``None``: tokens x hidden elements."""
+    measured: dict[int, Measured] = field(default_factory=dict, hash=False)
+
+    @property
+    def parameters(self) -> int:
+        return sum(op.parameters for op in self.operators)
+
+    @cached_property
+    def modules(self) -> tuple[str, ...]:
+        """Modules of selective recompute that the layer has."""
+        tags = {name for op in self.operators for name in (*op.again, *op.dropped)}
+        return tuple(name for name in MODULES if name in tags)
