@@ -1,37 +1,22 @@
-"""From degrees of parallelism to the rows that :func:`nest.costs.layer.layer_costs` prices."""
+"""From degrees of parallelism to the arrays that :mod:`nest.costs.layer` prices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.collectives import Group, Network
-from nest.costs.compute import Machine
+from nest.costs.compute import Array, Machine
 from nest.costs.groups import inner_group, replica_group, shared_level
-from nest.costs.layer import Choices, Setting
+from nest.costs.layer import FULL, MODULE_BIT, Body, Setting, State
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
-from nest.graph import Chain
 
-
-class Row(NamedTuple):
-    """Degrees of one stage, and where it and its replicas are."""
-
-    start: int
-    """First device of the block (super-pipeline 0)."""
-    block: int
-    samples: int
-    """Per-device micro-batch."""
-    tp: int
-    sp: bool
-    ep: int
-    etp: int
-    outer_dp: int
-    stride: int
-    """Devices from one super-pipeline to the next."""
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Spread = tuple[tuple[int, ...], bool]
 
 
 def network(cluster: Cluster) -> Network:
@@ -52,40 +37,56 @@ def span_level(outer_dp: int, stride: int, group_sizes: Sequence[int]) -> int:
     )
 
 
-def setting(
-    chain: Chain, cluster: Cluster, job: Job, tied_level: int | NDArray[np.int64]
-) -> Setting:
+def setting(cluster: Cluster, job: Job) -> Setting:
     """What all stages of a plan share."""
-    machine = Machine(cluster.device, job.stack, job.precision)
-    return Setting(machine, network(cluster), job, chain.hidden, tied_level)
+    return Setting(Machine(cluster.device, job.stack, job.precision), network(cluster), job)
 
 
-def choices(
-    rows: Sequence[Row],
-    zero: NDArray[np.int64],
-    recompute: NDArray[np.int64],
-    group_sizes: tuple[int, ...],
-) -> Choices:
-    """Rows as arrays, with the groups of devices that each degree forms.
+def policy(recompute: str, modules: Sequence[str]) -> int:
+    """Recompute as a number of :mod:`nest.costs.layer`."""
+    return FULL if recompute == "full" else sum(MODULE_BIT[name] for name in modules)
 
-    ``zero`` and ``recompute`` are of shape (C,), or (1, P) to combine every policy with every row.
-    """
-    g = group_sizes
-    samples, tp, sp, ep, etp = np.array([r[2:7] for r in rows], dtype=np.int64).T
-    return Choices(
-        samples=samples, tp=tp, sp=sp.astype(bool), ep=ep, etp=etp, zero=zero, recompute=recompute,
-        tp_group=_group(inner_group(g, r.block, 1, r.tp) for r in rows),
-        ep_group=_group(inner_group(g, r.block, r.etp, r.ep) for r in rows),
-        etp_group=_group(inner_group(g, r.block, 1, r.etp) for r in rows),
-        dp_group=_group(
-            replica_group(g, r.start, r.block, r.tp, r.outer_dp, r.stride) for r in rows
-        ),
-        expert_dp_group=_group(
-            replica_group(g, r.start, r.block, r.ep * r.etp, r.outer_dp, r.stride) for r in rows
-        ),
+
+def bodies(
+    group_sizes: tuple[int, ...], block: Ints, samples: Ints | Array, tp: Ints, sp: Bools,
+    cp: Ints, a2a: Bools, ep: Ints, etp: Ints, recompute: Ints,
+) -> Body:
+    """Degrees on blocks of the given sizes, with the groups of devices that they form; (C,)."""
+    one = np.ones_like(tp)
+    return Body(
+        samples, tp, sp, cp, a2a, ep, etp, recompute,
+        _inner(group_sizes, block, one, tp), _inner(group_sizes, block, tp, cp),
+        _inner(group_sizes, block, etp, ep), _inner(group_sizes, block, one, etp),
     )
 
 
-def _group(spreads: Iterable[tuple[tuple[int, ...], bool]]) -> Group:
+def states(
+    group_sizes: tuple[int, ...], start: Ints, block: Ints, tp: Ints, experts: Ints,
+    outer_dp: Ints, stride: Ints, tied_level: Ints, zero: Ints, shard: Ints,
+) -> State:
+    """Holders of parameters of blocks and their replicas; (C,). ``experts``: ep x etp."""
+    return State(
+        tp, experts, np.ones_like(tp), zero, shard, tied_level,
+        _replicas(group_sizes, start, block, tp, outer_dp, stride),
+        _replicas(group_sizes, start, block, experts, outer_dp, stride),
+        _inner(group_sizes, block, tp, block // tp),
+        _inner(group_sizes, block, experts, block // experts),
+        _replicas(group_sizes, start, block, block, outer_dp, stride),
+    )
+
+
+def _inner(group_sizes: tuple[int, ...], block: Ints, stride: Ints, size: Ints) -> Group:
+    return _group([
+        inner_group(group_sizes, *key) for key in
+        zip(block.tolist(), stride.tolist(), size.tolist(), strict=True)
+    ])
+
+
+def _replicas(group_sizes: tuple[int, ...], *columns: Ints) -> Group:
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return _group([replica_group(group_sizes, *key) for key in rows])
+
+
+def _group(spreads: Sequence[Spread]) -> Group:
     inside, even = zip(*spreads, strict=True)
     return Group(np.array(inside, dtype=np.int64), np.array(even, dtype=bool))

@@ -82,7 +82,11 @@ def _steps(children: Array) -> Array:
     return np.where(log == np.round(log), log, children - 1.0)
 
 
-def _ring(size: Array, network: Network, group: Group) -> Array:
+def ring_pass(size: Array, network: Network, group: Group) -> Array:
+    """Seconds until each of n blocks, ``size`` bytes together, has passed all members; (C,).
+
+    n-1 steps of size/n bytes to the next member, over the narrowest link between neighbours.
+    """
     n = group.size
     per_byte, latency = _slowest(network, group)
     return (n - 1) / n * size * per_byte + (n - 1) * latency
@@ -121,7 +125,7 @@ def _best(
     size = np.asarray(size, dtype=np.float64)
     rails, children = _tiers(group)
     times = 2.0 if reduce else 1.0
-    ring = times * _ring(size, network, group)
+    ring = times * ring_pass(size, network, group)
     volume = times * (children - 1) / np.maximum(children, 1)
     steps = times * _steps(children)
     if reduce:

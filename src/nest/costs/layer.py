@@ -1,14 +1,16 @@
 """Seconds and bytes of one layer under many configurations at once.
 
-Shapes: C configurations, V network levels, P policies (ZeRO stage x recompute). The terms come
-from :mod:`nest.costs.compute`, :mod:`nest.costs.collectives` and :mod:`nest.costs.memory`; here
-they are added up per layer.
+A configuration has a *body*, what a micro-batch sees of it, and a *state*, what parameters,
+gradients and optimizer see. Many configurations share one or the other, so that the search prices
+each once. Shapes: C configurations, V network levels, R recompute policies, Z ways of ZeRO. The
+terms come from :mod:`nest.costs.compute`, :mod:`nest.costs.collectives` and
+:mod:`nest.costs.memory`; here they are added up per layer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from nest.costs.collectives import (
     all_reduce,
     all_to_all,
     reduce_scatter,
+    ring_pass,
 )
 from nest.costs.compute import (
     Array,
@@ -33,44 +36,112 @@ from nest.costs.memory import recipe
 from nest.describe.job import Job, Stack
 from nest.graph import EXPERT, Layer, Operator
 
-NONE, SELECTIVE, FULL = range(3)
-RECOMPUTE = ("none", "selective", "full")
+CORE_ATTN, NORM, MLP_ACT, MOE, FULL = 1, 2, 4, 8, 16
+"""Recompute is a sum of these: modules of selective recompute, or all of a layer; 0: none."""
+MODULE_BIT = {"core_attn": CORE_ATTN, "norm": NORM, "mlp_act": MLP_ACT, "moe": MOE}
 
 
-@dataclass(frozen=True)
-class Choices:
-    """C configurations of a stage, one array entry each.
+class Body(NamedTuple):
+    """C configurations as a micro-batch sees them; arrays of shape (C,).
 
-    ``samples`` is the per-device micro-batch; ``recompute`` indexes :data:`RECOMPUTE`. Groups hold
-    the worst group of the block and its replicas. ``zero`` and ``recompute`` are of shape (C,), or
-    of shape (1, P) to price every policy with every configuration: prices then have shape (C, P).
+    ``recompute`` may be of shape (1, R) instead, to price every policy with every configuration.
     """
 
-    samples: NDArray[np.int64]
+    samples: NDArray[np.int64] | Array
+    """Per-device micro-batch."""
     tp: NDArray[np.int64]
     sp: NDArray[np.bool_]
+    cp: NDArray[np.int64]
+    a2a: NDArray[np.bool_]
+    """Context parallelism exchanges by all-to-all, not in a ring."""
+    ep: NDArray[np.int64]
+    etp: NDArray[np.int64]
+    recompute: NDArray[np.int64]
+    tp_group: Group
+    cp_group: Group
+    ep_group: Group
+    etp_group: Group
+
+    def take(self, rows: NDArray[np.int64]) -> Body:
+        """Some of the configurations."""
+        columns: list[Any] = [column[rows] for column in self[:7]]
+        columns += [self.recompute, *(group.take(rows) for group in self[8:])]
+        return Body(*columns)
+
+
+class State(NamedTuple):
+    """C configurations as parameters, gradients and optimizer see them; arrays of shape (C,).
+
+    ``zero`` and ``hybrid`` may be of shape (1, Z) instead. Groups hold the worst group of the
+    block and its replicas.
+    """
+
+    tp: NDArray[np.int64]
     ep: NDArray[np.int64]
     etp: NDArray[np.int64]
     zero: NDArray[np.int64]
-    recompute: NDArray[np.int64]
-    tp_group: Group
-    ep_group: Group
-    etp_group: Group
+    shard: NDArray[np.int64]
+    """0: ZeRO shards over all holders of a parameter; 1: over those of the block (HSDP)."""
+    tied_level: NDArray[np.int64]
+    """Level that a super-pipeline spans: over it the copies of tied embeddings are summed."""
     dp_group: Group
-    """Holders of the same dense parameters: data parallel inside the block and its replicas."""
+    """Holders of the same dense parameters: data and context parallel, in all replicas."""
     expert_dp_group: Group
+    inner_group: Group
+    """The same inside the block of one replica."""
+    inner_expert_group: Group
+    outer_group: Group
+    """The same device of every replica."""
 
-    def __len__(self) -> int:
-        return len(self.samples)
+    def take(self, rows: NDArray[np.int64]) -> State:
+        """Some of the configurations."""
+        columns: list[Any] = [column[rows] for column in self[:3]]
+        columns += [self.zero, self.shard, self.tied_level[rows]]
+        return State(*columns, *(group.take(rows) for group in self[6:]))
 
-    def spread(self, array: Array) -> Array:
-        """An array over configurations in the shape of the prices."""
-        return array[:, None] if self.zero.ndim == 2 else array
+
+class BodyCosts(NamedTuple):
+    """Seconds and bytes per micro-batch that one layer adds; shape (C,) or (C, R)."""
+
+    forward: Array
+    backward: Array
+    recompute: Array
+    tp_forward: Array
+    tp_backward: Array
+    cp_forward: Array
+    cp_backward: Array
+    ep_forward: Array
+    ep_backward: Array
+    activations: Array
+    """Bytes per micro-batch in flight."""
+    work: Array
+    """Largest: bytes of activations that live while the layer is recomputed."""
 
 
-@dataclass(frozen=True)
-class LayerCosts:
-    """What one layer adds to its stage; float64 arrays of shape (C,) or (C, P).
+class StateCosts(NamedTuple):
+    """What one layer adds to its stage by its parameters; shape (C,) or (C, Z)."""
+
+    gathered: Array
+    """Seconds per micro-batch of gathering parameters before the forward (ZeRO-3)."""
+    late: Array
+    """Seconds per micro-batch of gathers and gradient scatters in the backward (ZeRO-2, 3)."""
+    sync: Array
+    """Seconds per step of gradient reduction, before overlap."""
+    gather: Array
+    """Seconds per step of the parameter all-gather after the optimizer, before overlap."""
+    update: Array
+    """Seconds per step of the optimizer."""
+    tied: Array
+    """Seconds per step of the gradient exchange with other copies of a tied embedding."""
+    parameters: Array
+    gradients: Array
+    optimizer: Array
+    buffers: Array
+    """Largest: gathered parameters and unsharded gradients."""
+
+
+class LayerCosts(NamedTuple):
+    """What one layer adds to its stage; float64 arrays of shape (C,).
 
     Times are seconds per micro-batch, ``sync``, ``gather``, ``update`` and ``tied`` seconds per
     step. ``work`` and ``buffers`` count once a stage, for its largest layer; the rest adds up.
@@ -81,28 +152,25 @@ class LayerCosts:
     recompute: Array
     tp_forward: Array
     tp_backward: Array
+    cp_forward: Array
+    cp_backward: Array
     ep_forward: Array
     ep_backward: Array
     zero_forward: Array
     """Parameter gathers of ZeRO-3 that the layer's compute does not hide."""
     zero_backward: Array
+    spare: Array
+    """Computing backward under which ZeRO traffic does not hide."""
     sync: Array
-    """Gradient reduction at the end of the step, before overlap."""
     gather: Array
-    """Parameter all-gather after the optimizer (ZeRO-1, 2), before overlap."""
     update: Array
-    """Optimizer step."""
     tied: Array
-    """Gradient exchange with the other copy of a tied embedding."""
     parameters: Array
     gradients: Array
     optimizer: Array
     activations: Array
-    """Bytes per micro-batch in flight."""
     work: Array
-    """Largest: bytes of activations that live while the layer is recomputed."""
     buffers: Array
-    """Largest: gathered parameters and unsharded gradients."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +180,6 @@ class Setting:
     machine: Machine
     network: Network
     job: Job
-    hidden: int
-    tied_level: int | NDArray[np.int64]
-    """Level that a super-pipeline spans, per configuration where it is an array of shape (C,):
-    over it the copies of tied embeddings are summed."""
 
 
 class Sums(NamedTuple):
@@ -130,6 +194,8 @@ class Sums(NamedTuple):
     """Parameter all-gather less what hides it."""
     exposed: Array
     """Seconds after the last backward that nothing hides."""
+    traffic: Array
+    """Gradient reduction and parameter all-gather, before anything hides them."""
     resident: Array
     """Bytes of parameters, gradients and optimizer states."""
     activations: Array
@@ -148,15 +214,18 @@ def sums(c: LayerCosts, stack: Stack) -> Sums:
     """Fold the causes of :class:`LayerCosts` into what a stage needs.
 
     Gradients reduce while the last micro-batch goes backward, parameters gather under the next
-    step's first forward pass, as far as the stack overlaps them. The exchange of tied embeddings
+    step's first forward pass, as far as the stack overlaps them; what hides ZeRO traffic hides
+    nothing else, or else computing longer would shorten the step. The exchange of tied embeddings
     is exposed (Megatron-LM finalises those gradients last), and so is the optimizer.
     """
     return Sums(
-        forward=c.forward + c.tp_forward + c.ep_forward + c.zero_forward,
-        backward=c.backward + c.recompute + c.tp_backward + c.ep_backward + c.zero_backward,
-        sync=c.sync - stack.overlap_grad_reduce * (c.backward + c.recompute),
+        forward=c.forward + c.tp_forward + c.cp_forward + c.ep_forward + c.zero_forward,
+        backward=(c.backward + c.recompute + c.tp_backward + c.cp_backward + c.ep_backward
+                  + c.zero_backward),
+        sync=c.sync - stack.overlap_grad_reduce * c.spare,
         gather=c.gather - stack.overlap_param_gather * c.forward,
         exposed=c.tied + c.update,
+        traffic=c.sync + c.gather,
         resident=c.parameters + c.gradients + c.optimizer,
         activations=c.activations,
         work=c.work,
@@ -164,116 +233,209 @@ def sums(c: LayerCosts, stack: Stack) -> Sums:
     )
 
 
-def layer_costs(layer: Layer, c: Choices, s: Setting) -> LayerCosts:
-    """Price one layer under C configurations.
+def layer_costs(layer: Layer, body: Body, state: State, s: Setting) -> LayerCosts:
+    """Price one layer under C configurations; all arrays of shape (C,).
 
-    Returns
-    -------
-    LayerCosts
-        Arrays of shape (C,), or (C, P): seconds and bytes, see its fields.
+    ZeRO-2 and ZeRO-3 collectives hide under the layer's own compute, as far as the stack overlaps
+    them.
     """
-    zeros = np.zeros(len(c))
-    if layer.measured:
-        compute = _measured_seconds(layer, c)
-        parameters = _measured(layer, c, "parameters"), zeros
-        saved = _measured_bytes(layer, c)
-        tp, ep = (zeros, zeros), (zeros, zeros)
-    else:
-        compute = _compute_seconds(layer, c, s)
-        parameters = _parameters(layer, c)
-        saved = _saved_bytes(layer, c, s)
-        tp = _tensor_traffic(layer, c, s)
-        ep = _expert_traffic(layer, c, s)
-    forward, backward, core = map(c.spread, compute)
-    full = (c.recompute == FULL) & layer.repeated
-    selective = (c.recompute == SELECTIVE) & layer.repeated
-    again = np.where(full, forward, np.where(selective, core, 0.0))
-    none, without_core, inputs, live = map(c.spread, saved)
-    kept = np.where(full, inputs, np.where(selective, without_core, none))
-    tp_forward, tp_backward = map(c.spread, tp)
-    ep_forward, ep_backward = map(c.spread, ep)
-    costs = LayerCosts(
-        forward=forward, backward=backward, recompute=again,
-        tp_forward=tp_forward, tp_backward=tp_backward + np.where(full, tp_forward, 0.0),
-        ep_forward=ep_forward, ep_backward=ep_backward + np.where(full, ep_forward, 0.0),
-        **_data_traffic(parameters, c, s, forward, backward + again),
-        **_state_bytes(parameters, c, s),
-        tied=c.spread(_tied_seconds(layer, c, s)),
-        activations=kept,
-        work=live + np.where(full, none - kept, 0.0),
+    b, z = body_costs(layer, body, s), state_costs(layer, state, s)
+    hidden = s.machine.stack.overlap_zero3
+    computing = b.backward + b.recompute
+    return LayerCosts(
+        **{name: getattr(b, name) for name in BodyCosts._fields},
+        **{name: getattr(z, name) for name in StateCosts._fields[2:]},
+        zero_forward=np.maximum(0.0, z.gathered - hidden * b.forward),
+        zero_backward=np.maximum(0.0, z.late - hidden * computing),
+        spare=np.maximum(0.0, computing - z.late / hidden) if hidden else computing,
     )
-    shape = np.broadcast_shapes(c.samples.shape if c.zero.ndim == 1 else (len(c), 1), c.zero.shape)
-    return LayerCosts(*(np.broadcast_to(getattr(costs, f.name), shape) for f in fields(costs)))
+
+
+def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
+    """Seconds and bytes of a micro-batch; arrays of shape (C,), or (C, R).
+
+    Full recompute keeps the layer's input alone (arXiv:2205.05198, section 5) and runs everything
+    again, collectives included; selective recompute does so for the operators of its modules.
+    """
+    def wide(array: Array) -> Array:
+        return array[:, None] if c.recompute.ndim == 2 else array
+
+    policy = c.recompute if layer.checkpointed else 0 * c.recompute
+    full = policy == FULL
+    if layer.measured:
+        zeros = np.zeros(len(c.samples))
+        ahead, back = c.samples * np.array(
+            [(layer.measured[int(t)].forward, layer.measured[int(t)].backward) for t in c.tp]).T
+        again = {0: ahead}
+        tp, cp, ep = (zeros, zeros), (zeros, zeros), (zeros, zeros)
+        saved, inputs, live = _measured_bytes(layer, c)
+    else:
+        ahead, back, again = _compute_seconds(layer, c, s)
+        tp, cp, ep = _tensor_traffic(layer, c, s), _context_traffic(layer, c, s), (
+            _expert_traffic(layer, c, s))
+        saved, inputs = _saved_bytes(layer, c, s)
+        live = np.zeros(len(c.samples))
+    # Operators by the modules that run them again: a policy takes those it shares a module with.
+    repeated = sum(wide(time) * (full | (policy & bits > 0)) for bits, time in again.items())
+    kept = sum(wide(held) * (policy & bits == 0) for bits, held in saved.items())
+    everything = wide(sum(saved.values(), np.zeros(len(c.samples))))
+    kept = np.where(full, wide(inputs), kept)
+    whole = np.ones(policy.shape)
+    return BodyCosts(
+        forward=wide(ahead) * whole,
+        backward=wide(back) * whole,
+        recompute=repeated * whole,
+        tp_forward=wide(tp[0]) * whole,
+        tp_backward=wide(tp[1]) + wide(tp[0]) * np.where(
+            full, 1.0, (policy & MOE > 0) * layer.traffic.experts),
+        cp_forward=wide(cp[0]) * whole,
+        cp_backward=wide(cp[1]) + wide(cp[0]) * (full | (policy & CORE_ATTN > 0)),
+        ep_forward=wide(ep[0]) * whole,
+        ep_backward=wide(ep[1]) + wide(ep[0]) * (full | (policy & MOE > 0)),
+        activations=kept * whole,
+        work=wide(live) + everything - kept,
+    )
+
+
+def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
+    """Gradient reduction, parameter gathers, the optimizer and what is held; (C,), or (C, Z).
+
+    Volumes: ZeRO, arXiv:1910.02054, section 7: stage 0 all-reduces gradients; 1 scatters them and
+    gathers parameters; 2 scatters every micro-batch; 3 gathers before forward and backward too.
+    HSDP (PyTorch FSDP, arXiv:2304.11277, section 3.2.2) does so inside a block and all-reduces the
+    shards over the replicas once a step. ZeRO-3 holds the gathered parameters of two layers (the
+    next one is prefetched) and, as ZeRO-2 does, the whole gradients of one.
+    """
+    def wide(array: Array) -> Array:
+        return array[:, None] if c.zero.ndim == 2 else array
+
+    r, stack, network = recipe(s.job), s.machine.stack, s.network
+    columns = len(c.tp)
+    parameters = _parameters(layer, c)
+    reduced, scattered, gathered, across = (np.zeros((2, columns)) for _ in range(4))
+    whole, owned = np.zeros(columns), np.zeros((2, columns))
+    groups = ((c.dp_group, c.inner_group), (c.expert_dp_group, c.inner_expert_group))
+    for count, over in zip(parameters, groups, strict=True):
+        whole = whole + count
+        for hybrid, group in enumerate(over):
+            share = count / group.size
+            owned[hybrid] += share
+            scattered[hybrid] += reduce_scatter(count * r.traveling_gradient, network, group)
+            gathered[hybrid] += all_gather(count * r.gathered, network, group)
+            if hybrid:
+                across[1] += all_reduce(share * r.traveling_gradient, network, c.outer_group)
+            else:
+                reduced[0] += all_reduce(count * r.traveling_gradient, network, group)
+    zero, hybrid = c.zero, c.shard == 1
+
+    def sharded(pair: Array) -> Array:
+        return np.where(hybrid, wide(pair[1]), wide(pair[0]))
+
+    scatter, gather, mine = sharded(scattered), sharded(gathered), sharded(owned)
+    final = np.where(zero == 1, scatter, 0.0) + np.where(hybrid, wide(across[1]), 0.0)
+    held = wide(whole)
+    again = gather if stack.reshard_after_forward else 0.0
+    buffers = np.where(zero == 3, 2.0 * r.gathered * (held - mine), 0.0)
+    buffers = buffers + np.where(zero >= 2, r.gradient * (held - mine), 0.0)
+    updates = [memory_seconds(s.machine, n * r.update) for n in (held, mine)]
+    return StateCosts(
+        gathered=np.where(zero == 3, gather, 0.0),
+        late=np.where(zero == 3, again + scatter, np.where(zero == 2, scatter, 0.0)),
+        sync=np.where(zero == 0, wide(reduced[0]), final),
+        gather=np.where((zero == 1) | (zero == 2), gather, 0.0),
+        update=np.where(zero == 0, updates[0], updates[1]),
+        tied=wide(_tied_seconds(layer, c, s)) * np.ones(zero.shape),
+        parameters=r.parameter * np.where(zero == 3, mine, held),
+        gradients=r.gradient * np.where(zero >= 2, mine, held),
+        optimizer=r.optimizer * np.where(zero >= 1, mine, held),
+        buffers=buffers,
+    )
 
 
 # ---------------------------------------------------------------- compute
 
 
-def _tokens(c: Choices, s: Setting) -> tuple[Array, Array]:
+def _positions(layer: Layer, s: Setting) -> int:
+    """Tokens of a sample that the layer sees."""
+    return layer.tokens or s.job.seq_len
+
+
+def _tokens(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
     """Tokens of a tensor-parallel group, and those left to one rank between its collectives."""
-    tokens = c.samples.astype(np.float64) * s.job.seq_len
+    tokens = c.samples * float(_positions(layer, s)) / c.cp
     rest: Array = np.where(c.sp, tokens / c.tp, tokens)
     return tokens, rest
 
 
-def _share(op: Operator, c: Choices) -> tuple[Array, Array]:
+def _share(op: Operator, tp: NDArray[np.int64], etp: NDArray[np.int64]) -> tuple[Array, Array]:
     """Ranks that divide the width of an operator, and padding of the width."""
     if op.split in ("column", "row", "heads"):
-        ranks = np.minimum(c.tp, op.groups) if op.groups else c.tp
+        ranks = np.minimum(tp, op.groups) if op.groups else tp
     elif op.split in EXPERT:
-        ranks = c.etp
+        ranks = etp
     else:
-        ranks = np.ones_like(c.tp)
-    padding = np.ones(len(c))
+        ranks = np.ones_like(tp)
+    padding = np.ones(len(tp))
     if op.padded:
-        step = 128 * c.tp
+        step = 128 * tp
         padding = np.ceil(op.width / step) * step / op.width
     return ranks.astype(np.float64), padding
 
 
-def _copies(layer: Layer, c: Choices, tokens: Array) -> Array:
+def _copies(layer: Layer, c: Body, tokens: Array) -> Array:
     """Token copies that one device runs through its experts (balanced routing)."""
     assert layer.experts is not None
     return tokens * layer.experts.top_k * c.etp / c.tp
 
 
-def _rows(op: Operator, layer: Layer, c: Choices, tokens: Array, rest: Array) -> Array:
+def _rows(
+    op: Operator, layer: Layer, c: Body, s: Setting, tokens: Array, rest: Array
+) -> Array:
     """Tokens that the operator sees on one device."""
     if op.split == "dispatch" or op.split in EXPERT:
         return _copies(layer, c, tokens)
-    return rest if op.split == "sequence" else tokens
+    rows = rest if op.split == "sequence" else tokens
+    if op.positions and op.kind != "attention":  # it runs over another sequence, such as keys
+        return rows * op.positions / _positions(layer, s)
+    return rows
 
 
-def _compute_seconds(layer: Layer, c: Choices, s: Setting) -> tuple[Array, Array, Array]:
-    """Seconds forward, backward, and forward of the attention core alone."""
-    forward = np.zeros(len(c))
-    backward = np.zeros(len(c))
-    core = np.zeros(len(c))
-    tokens, rest = _tokens(c, s)
+def _bits(modules: tuple[str, ...]) -> int:
+    """Modules as a policy of selective recompute."""
+    return sum(MODULE_BIT[name] for name in modules)
+
+
+def _compute_seconds(
+    layer: Layer, c: Body, s: Setting
+) -> tuple[Array, Array, dict[int, Array]]:
+    """Seconds forward and backward, and those forward by the modules that repeat them."""
+    again: dict[int, Array] = {}
+    backward = np.zeros(len(c.tp))
+    tokens, rest = _tokens(layer, c, s)
     for op in layer.operators:
-        rows = _rows(op, layer, c, tokens, rest)
-        ranks, padding = _share(op, c)
+        rows = _rows(op, layer, c, s, tokens, rest)
+        ranks, padding = _share(op, c.tp, c.etp)
         if op.kind == "gemm":
             ahead, back = _gemm(op, layer, c, s.machine, rows, ranks, padding)
         elif op.kind == "attention":
-            ahead, back = _attention(op, s, tokens, ranks)
-            core = core + ahead
+            ahead, back = _attention(op, layer, s, tokens, ranks)
         else:
             scale = rows / ranks * padding * s.machine.element
             ahead = memory_seconds(s.machine, op.forward_elements * scale)
             back = memory_seconds(s.machine, op.backward_elements * scale)
-        forward = forward + ahead
+        bits = _bits(op.again)
+        again[bits] = again.get(bits, 0.0) + ahead
         backward = backward + back
-    return forward, backward, core
+    return sum(again.values(), np.zeros(len(c.tp))), backward, again
 
 
 def _gemm(
-    op: Operator, layer: Layer, c: Choices, machine: Machine, rows: Array, ranks: Array,
+    op: Operator, layer: Layer, c: Body, machine: Machine, rows: Array, ranks: Array,
     padding: Array,
 ) -> tuple[Array, Array]:
     """Forward, and data plus weight gradient (the same product with its sides exchanged)."""
     count: Array | float = 1.0
-    width, depth = op.width * padding, np.full(len(c), float(op.depth))
+    width, depth = op.width * padding, np.full(len(c.tp), float(op.depth))
     if op.split in EXPERT:
         assert layer.experts is not None
         count = layer.experts.count / c.ep
@@ -289,9 +451,10 @@ def _gemm(
 
 
 def _attention(
-    op: Operator, s: Setting, tokens: Array, ranks: Array
+    op: Operator, layer: Layer, s: Setting, tokens: Array, ranks: Array
 ) -> tuple[Array, Array]:
-    machine, positions = s.machine, float(s.job.seq_len)
+    """The attention core; context-parallel ranks share its causal half evenly."""
+    machine, positions = s.machine, float(op.positions or _positions(layer, s))
     width = op.attention_width / ranks
     times = [
         attention_seconds(machine, tokens, width, positions, op.causal, backward)
@@ -307,86 +470,88 @@ def _attention(
 # ---------------------------------------------------------------- communication
 
 
-def _tensor_traffic(layer: Layer, c: Choices, s: Setting) -> tuple[Array, Array]:
+def _tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
     """Tensor-parallel collectives forward and backward, less what the stack overlaps.
 
     With sequence parallelism all-gathers and reduce-scatters, else all-reduces, of
     tokens x hidden elements (arXiv:2205.05198, section 4.2).
     """
-    tokens, _ = _tokens(c, s)
-    size = tokens * s.hidden * s.machine.element
-    t = layer.traffic
-    gather = all_gather(size, s.network, c.tp_group)
-    reduce = all_reduce(size, s.network, c.tp_group)
+    ahead, back = np.zeros(len(c.tp)), np.zeros(len(c.tp))
     exposed = 1.0 - s.machine.stack.overlap_tp
-    ahead = np.where(c.sp, (t.forward_gathers + t.forward_scatters) * gather,
-                     t.forward_reduces * reduce)
-    back = np.where(c.sp, (t.backward_gathers + t.backward_scatters) * gather,
-                    t.backward_reduces * reduce)
-    return exposed * ahead, exposed * back
+    for t in filter(None, (layer.traffic, layer.cross_traffic)):
+        tokens = c.samples * float(t.tokens or _positions(layer, s)) / c.cp
+        size = tokens * layer.hidden * s.machine.element
+        gather = exposed * all_gather(size, s.network, c.tp_group)
+        reduce = exposed * all_reduce(size, s.network, c.tp_group)
+        ahead = ahead + np.where(c.sp, (t.forward_gathers + t.forward_scatters) * gather,
+                                 t.forward_reduces * reduce)
+        back = back + np.where(c.sp, (t.backward_gathers + t.backward_scatters) * gather,
+                               t.backward_reduces * reduce)
+    return ahead, back
 
 
-def _expert_traffic(layer: Layer, c: Choices, s: Setting) -> tuple[Array, Array]:
+def _context_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
+    """Exchange of keys and values over cp, forward and backward.
+
+    Ring (Ring Attention, arXiv:2310.01889; Megatron-Core p2p): each rank's keys and values pass
+    all others, backward their gradients too, hidden under the attention core as far as the stack
+    overlaps. All-to-all (DeepSpeed-Ulysses, arXiv:2309.14509, section 3): queries, keys, values
+    and the output change from a share of the tokens to a share of the heads and back.
+    """
+    ahead, back = np.zeros(len(c.tp)), np.zeros(len(c.tp))
+    if not (c.cp > 1).any():
+        return ahead, back
+    tokens, _ = _tokens(layer, c, s)
+    element, hidden = s.machine.element, s.machine.stack.overlap_cp
+    for op in layer.operators:
+        if op.kind != "attention":
+            continue
+        core = _attention(op, layer, s, tokens, c.tp.astype(np.float64))
+        keys = c.samples * float(op.positions or _positions(layer, s))
+        held = keys * op.kv_width / np.minimum(c.tp, op.kv_groups) * element
+        ring = ring_pass(held, s.network, c.cp_group)
+        turned = tokens * op.attention_width / c.tp * element + held / c.cp
+        swap = all_to_all(turned, s.network, c.cp_group)
+        ahead = ahead + np.where(c.a2a, swap, np.maximum(0.0, ring - hidden * core[0]))
+        back = back + np.where(c.a2a, swap, np.maximum(0.0, 2.0 * ring - hidden * core[1]))
+    return ahead, back
+
+
+def _expert_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
     """Dispatch and combine of token copies over ep, gather and scatter over etp; each way.
 
     2 T k h bytes a device and direction (arXiv:2401.06066 routing; Megatron-Core all-to-all
     dispatcher), T the tokens that a rank holds.
     """
     if layer.experts is None:
-        return np.zeros(len(c)), np.zeros(len(c))
-    tokens, _ = _tokens(c, s)
-    size = _copies(layer, c, tokens) * s.hidden * s.machine.element
+        return np.zeros(len(c.tp)), np.zeros(len(c.tp))
+    tokens, _ = _tokens(layer, c, s)
+    size = _copies(layer, c, tokens) * layer.hidden * s.machine.element
     once = 2.0 * all_to_all(size / c.etp, s.network, c.ep_group)
     once = once + 2.0 * all_gather(size, s.network, c.etp_group)
     return once, once
 
 
-def _data_traffic(
-    parameters: tuple[Array, Array], c: Choices, s: Setting, forward: Array, backward: Array
-) -> dict[str, Array]:
-    """Gradient reduction, parameter gathers and the optimizer step.
-
-    Volumes: ZeRO, arXiv:1910.02054, section 7: stage 0 all-reduces gradients; 1 scatters them and
-    gathers parameters; 2 scatters every micro-batch; 3 gathers before forward and backward too.
-    """
-    r, stack, network = recipe(s.job), s.machine.stack, s.network
-    sync, scattered, gathered = np.zeros(len(c)), np.zeros(len(c)), np.zeros(len(c))
-    owned, whole = np.zeros(len(c)), np.zeros(len(c))
-    for count, group in zip(parameters, (c.dp_group, c.expert_dp_group), strict=True):
-        sync = sync + all_reduce(count * r.traveling_gradient, network, group)
-        scattered = scattered + reduce_scatter(count * r.traveling_gradient, network, group)
-        gathered = gathered + all_gather(count * r.gathered, network, group)
-        whole, owned = whole + count, owned + count / group.size
-    sync, scattered, gathered = map(c.spread, (sync, scattered, gathered))
-    updates = [memory_seconds(s.machine, n * r.update) for n in (whole, owned)]
-    hidden = stack.overlap_zero3
-    again = gathered if stack.reshard_after_forward else 0.0
-    late = np.where(c.zero == 3, again + scattered, np.where(c.zero == 2, scattered, 0.0))
-    return {
-        "zero_forward": np.where(c.zero == 3, np.maximum(0.0, gathered - hidden * forward), 0.0),
-        "zero_backward": np.maximum(0.0, late - hidden * backward),
-        "sync": np.where(c.zero == 0, sync, np.where(c.zero == 1, scattered, 0.0)),
-        "gather": np.where((c.zero == 1) | (c.zero == 2), gathered, 0.0),
-        "update": np.where(c.zero == 0, c.spread(updates[0]), c.spread(updates[1])),
-    }
-
-
-def _tied_seconds(layer: Layer, c: Choices, s: Setting) -> Array:
+def _tied_seconds(layer: Layer, c: State, s: Setting) -> Array:
     """Sum of two copies of a tied embedding, each way over the level the pipeline spans."""
     if not layer.tied_parameters:
-        return np.zeros(len(c))
+        return np.zeros(len(c.tp))
     size = layer.tied_parameters / c.tp * recipe(s.job).traveling_gradient
-    return size / s.network.bandwidth[s.tied_level] + 2.0 * s.network.latency[s.tied_level]
+    return (size / s.network.bandwidth[c.tied_level]
+            + 2.0 * s.network.latency[c.tied_level])
 
 
 # ---------------------------------------------------------------- memory
 
 
-def _parameters(layer: Layer, c: Choices) -> tuple[Array, Array]:
+def _parameters(layer: Layer, c: State) -> tuple[Array, Array]:
     """Dense and expert parameters that one device holds before ZeRO."""
-    dense, expert = np.zeros(len(c)), np.zeros(len(c))
+    dense, expert = np.zeros(len(c.tp)), np.zeros(len(c.tp))
+    if layer.measured:
+        held = [layer.measured[int(t)].parameters for t in c.tp]
+        return np.array(held, dtype=np.float64), expert
     for op in layer.operators:
-        ranks, padding = _share(op, c)
+        ranks, padding = _share(op, c.tp, c.etp)
         if op.split in EXPERT:
             expert = expert + op.parameters / (ranks * c.ep)
         else:
@@ -394,65 +559,32 @@ def _parameters(layer: Layer, c: Choices) -> tuple[Array, Array]:
     return dense, expert
 
 
-def _saved_bytes(layer: Layer, c: Choices, s: Setting) -> tuple[Array, Array, Array, Array]:
-    """Bytes kept for the backward pass: all, without the attention core, the layer's input alone.
+def _saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[dict[int, Array], Array]:
+    """Bytes kept for the backward pass, by the modules that drop them, and the layer's input.
 
-    Full recompute keeps the layer's input (arXiv:2205.05198, section 5). Selective recompute drops
-    what the attention core alone keeps: softmax statistics with flash kernels, else the scores,
-    5 bytes a head, query and key (section 4.1). The last array are bytes live within the layer.
+    Of the attention core, softmax statistics are kept with flash kernels, else the scores, 5 bytes
+    a head, query and key (arXiv:2205.05198, section 4.1).
     """
-    tokens, rest = _tokens(c, s)
+    tokens, rest = _tokens(layer, c, s)
     element = s.machine.element
-    saved, dropped = np.zeros(len(c)), np.zeros(len(c))
+    saved: dict[int, Array] = {}
     for op in layer.operators:
-        ranks, padding = _share(op, c)
-        rows = _rows(op, layer, c, tokens, rest) / ranks
-        saved = saved + rows * padding * op.saved_elements * element
+        ranks, padding = _share(op, c.tp, c.etp)
+        rows = _rows(op, layer, c, s, tokens, rest) / ranks
+        held = {_bits(op.dropped): rows * padding * op.saved_elements * element}
         if op.kind == "attention":
-            core = rows * 4.0 * op.heads
-            if not s.machine.stack.flash_attention:
-                core = rows * 5.0 * op.heads * s.job.seq_len
-            saved, dropped = saved + core, dropped + core
-    return saved, saved - dropped, rest * s.hidden * element, np.zeros(len(c))
+            scores = 4.0 if s.machine.stack.flash_attention else (
+                5.0 * (op.positions or _positions(layer, s)))
+            held[CORE_ATTN] = held.get(CORE_ATTN, 0.0) + rows * scores * op.heads
+        for bits, size in held.items():
+            saved[bits] = saved.get(bits, 0.0) + size
+    return saved, rest * layer.hidden * element
 
 
-def _state_bytes(
-    parameters: tuple[Array, Array], c: Choices, s: Setting
-) -> dict[str, Array]:
-    """Parameters, gradients and optimizer states after ZeRO, and what is gathered for a while.
-
-    ZeRO-3 holds the gathered parameters of two layers (the next one is prefetched) and, as ZeRO-2
-    does, the whole gradients of one (arXiv:1910.02054, section 5).
-    """
-    r = recipe(s.job)
-    whole = c.spread(parameters[0] + parameters[1])
-    shared = c.spread(parameters[0] / c.dp_group.size + parameters[1] / c.expert_dp_group.size)
-    buffers = np.where(c.zero == 3, 2.0 * r.gathered * (whole - shared), 0.0)
-    buffers = buffers + np.where(c.zero >= 2, r.gradient * (whole - shared), 0.0)
-    return {
-        "parameters": r.parameter * np.where(c.zero == 3, shared, whole),
-        "gradients": r.gradient * np.where(c.zero >= 2, shared, whole),
-        "optimizer": r.optimizer * np.where(c.zero >= 1, shared, whole),
-        "buffers": buffers,
-    }
-
-
-# ---------------------------------------------------------------- measured layers
-
-
-def _measured(layer: Layer, c: Choices, name: str) -> Array:
-    return np.array([getattr(layer.measured[int(t)], name) for t in c.tp], dtype=np.float64)
-
-
-def _measured_seconds(layer: Layer, c: Choices) -> tuple[Array, Array, Array]:
-    """Measured seconds, tensor-parallel collectives included; no attention core apart."""
-    ahead = c.samples * _measured(layer, c, "forward")
-    return ahead, c.samples * _measured(layer, c, "backward"), np.zeros(len(c))
-
-
-def _measured_bytes(layer: Layer, c: Choices) -> tuple[Array, Array, Array, Array]:
-    """Bytes kept for the backward pass, as :func:`_saved_bytes`; no attention core apart."""
+def _measured_bytes(layer: Layer, c: Body) -> tuple[dict[int, Array], Array, Array]:
+    """Measured bytes as :func:`_saved_bytes`, and those that live within the layer."""
     assert layer.output_bytes is not None
-    saved = c.samples * _measured(layer, c, "activation_bytes")
-    inputs = np.minimum(c.samples * layer.output_bytes, saved)
-    return saved, saved, inputs, c.samples * _measured(layer, c, "work_bytes")
+    held = [(layer.measured[int(t)].activation_bytes, layer.measured[int(t)].work_bytes)
+            for t in c.tp]
+    saved, work = c.samples * np.array(held, dtype=np.float64).T
+    return {0: saved}, np.minimum(c.samples * layer.output_bytes, saved), work

@@ -1,4 +1,4 @@
-"""Step time of a 1F1B pipeline from its stages, last stage first.
+"""1F1B: a stage runs one forward and one backward in turn (arXiv:2104.04473, section 2.2).
 
 The critical path of 1F1B is one stage's own micro-batches, or round trips from a stage through
 some of those behind it, one after another. ``add_stage`` takes the longest of: the stage alone,
@@ -12,7 +12,8 @@ than 10 % with hand-overs up to 0.3 forward times (``docs/algorithm.md``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from nest.costs.schedules.steps import StepTime
 
 
 def add_stage(
@@ -52,17 +53,9 @@ def add_stage(
     return max(time, ends + (m - n - 2) * pair / 2), t + trip
 
 
-class StepTime(NamedTuple):
-    """Seconds of a step."""
-
-    pipeline: float
-    """First forward to last backward of the first stage."""
-    finish: float
-    """What gradients, optimizer and parameters of any stage take longer than that."""
-
-    @property
-    def total(self) -> float:
-        return self.pipeline + self.finish
+def in_flight(stage: int, stages: int, micro_batches: int, vpp: int) -> int:
+    """Most micro-batches of which a stage holds the activations at once."""
+    return min(stages - stage, micro_batches)
 
 
 def step_time(
