@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 from nest.describe.cluster import Cluster
+from nest.describe.configuration import Configuration
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
-from nest.errors import InputError, KernelError
+from nest.errors import InputError, KernelError, LimitError
 from nest.evaluation import chain_of, evaluate
 from nest.legality import sequence_problem, space_problems
-from nest.plans import Plan, SearchReport
+from nest.plans import Alternative, Plan, SearchReport
+from nest.units import format_seconds
 
 TOLERANCE = 1e-9
 """Relative difference between the search and ``evaluate`` above which the search is wrong."""
@@ -25,6 +28,8 @@ def plan(
     space: SearchSpace | None = None,
     *,
     threads: int | None = None,
+    top: int = 1,
+    time_limit: float | None = None,
 ) -> Plan:
     """Find the fastest configuration of a space that fits, and price it.
 
@@ -33,18 +38,24 @@ def plan(
     model, cluster, job : what is trained, where, how.
     space : what may be chosen; default: everything legal.
     threads : outer choices solved side by side; the plan does not depend on it.
+    top : how many plans to look for; those after the best are its ``alternatives``. They differ
+        in outer_dp, micro_batch, pp, vpp or schedule, and each is the best of its kind.
+    time_limit : seconds after which the best plan so far is returned, with its gap.
 
     Returns
     -------
     Plan
-        Optimal over ``space``, confirmed by :func:`nest.evaluate`.
+        Confirmed by :func:`nest.evaluate`; optimal over ``space`` unless the time was up before
+        that was proved.
 
     Raises
     ------
     InputError
-        Model, cluster and job do not go together.
+        Model, cluster and job do not go together, or an argument is not allowed.
     InfeasibleError
         Nothing in the space fits; carries the nearest miss.
+    LimitError
+        No plan was found in time.
     KernelError
         The search and ``evaluate`` disagree: a defect of NEST.
     """
@@ -54,9 +65,19 @@ def plan(
     chain = chain_of(model)
     problems = [*filter(None, [sequence_problem(chain, job)])]
     problems += space_problems(chain, cluster, job, space)
+    if top < 1:
+        problems.append(f"top: got {top}; allowed: 1 or more")
+    if time_limit is not None and not time_limit > 0:
+        problems.append(f"time_limit: got {time_limit}; allowed: seconds above 0")
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
-    found = search(chain, cluster, job, space, threads=threads)
+    seconds = math.inf if time_limit is None else time_limit
+    found = search(chain, cluster, job, space, threads=threads, top=top, time_limit=seconds)
+    if found.configuration is None and found.lower_bound < math.inf:
+        raise LimitError(
+            f"no plan was found in {seconds:g} s; none takes less than "
+            f"{format_seconds(found.lower_bound)} a step: allow more time or bound the space"
+        )
     if found.configuration is None:
         from nest.compiled import announce
         from nest.infeasible import explain
@@ -64,21 +85,37 @@ def plan(
         if announce is not None:
             announce("Nothing fits; looking for the nearest miss ...")
         raise explain(model, cluster, job, space)
-    priced = evaluate(model, cluster, job, found.configuration)
-    off = abs(priced.step_time_s - found.step_time)
-    if not priced.feasible or off > TOLERANCE * found.step_time:
-        raise KernelError(
-            f"search found {found.step_time!r} s, evaluate says {priced.step_time_s!r} s, "
-            f"problems: {priced.problems}"
-        )
+    priced = _confirmed(model, cluster, job, found.configuration, found.step_time)
+    alternatives = tuple(
+        Alternative(step_time_s=value, slower=value / priced.step_time_s - 1.0,
+                    configuration=configuration)
+        for value, configuration in found.others
+        if _confirmed(model, cluster, job, configuration, value)
+    )
     report = SearchReport(
         seconds=found.seconds, compile_seconds=found.compile_seconds, threads=found.threads,
         solved=found.solved, pruned=found.pruned, cells=found.cells, labels=found.labels,
         transitions=found.transitions, peak_bytes=_peak_bytes(), space=space.describe(),
     )
+    optimal = found.lower_bound >= found.step_time
+    lower = priced.step_time_s if optimal else found.lower_bound
     return priced.model_copy(update={
-        "optimal": True, "lower_bound_s": priced.step_time_s, "search": report,
+        "optimal": optimal, "lower_bound_s": lower, "gap": priced.step_time_s / lower - 1.0,
+        "alternatives": alternatives, "search": report,
     })
+
+
+def _confirmed(
+    model: Model | Profile, cluster: Cluster, job: Job, configuration: Configuration, value: float
+) -> Plan:
+    """The plan that ``evaluate`` makes of what the search found to take ``value`` seconds."""
+    priced = evaluate(model, cluster, job, configuration)
+    if not priced.feasible or abs(priced.step_time_s - value) > TOLERANCE * value:
+        raise KernelError(
+            f"search found {value!r} s, evaluate says {priced.step_time_s!r} s, "
+            f"problems: {priced.problems}"
+        )
+    return priced
 
 
 def _peak_bytes() -> int:

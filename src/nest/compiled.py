@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MODULES = ("nest._kernels.options", "nest._kernels.pipeline")
+MODULES = ("nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.interleaved")
 
 _lock = threading.Lock()
 _loaded: tuple[Kernels, float] | None = None
@@ -33,8 +33,10 @@ class Kernels(NamedTuple):
 
     select: Callable[..., Any]
     solve: Callable[..., Any]
+    interleave: Callable[..., Any]
     Candidates: type[Any]
     Problem: type[Any]
+    Rings: type[Any]
 
 
 def load() -> tuple[Kernels, float]:
@@ -86,10 +88,11 @@ def _import() -> Kernels:
     try:
         if folder is not None:
             config.CACHE_DIR = str(folder)
-        options, pipeline = (importlib.import_module(name) for name in MODULES)
+        options, pipeline, interleaved = (importlib.import_module(name) for name in MODULES)
     finally:
         config.CACHE_DIR = before
-    return Kernels(options.select, pipeline.solve, options.Candidates, pipeline.Problem)
+    return Kernels(options.select, pipeline.solve, interleaved.interleave, options.Candidates,
+                   pipeline.Problem, interleaved.Rings)
 
 
 def _say(text: str) -> None:
@@ -101,14 +104,24 @@ def _say(text: str) -> None:
 
 def _warm(kernels: Kernels) -> None:
     """Run each kernel once on the smallest problem, so that all compiling happens here."""
-    zero, one = np.zeros(1, np.int64), np.ones((1, 1), np.int64)
+    zero, one = np.zeros(1, np.int64), np.ones(1)
+    flag, no = np.ones(1, np.bool_), np.zeros(1, np.bool_)
     tables = kernels.Candidates(
-        np.ones((1, 1, 9)), zero, np.ones(1), np.zeros(1, np.bool_), one, zero - 1, zero,
-        0, 1e9, 1, 1
+        ahead=np.ones((1, 1, 2)), back=np.ones((1, 1, 1, 4)), state=np.ones((1, 1, 1, 7)),
+        body=zero, held=zero, price=zero, weight=one, shards=one, relayed=one, hybrid=no,
+        shard=zero, forbidden=no, keep_none=True, full=-1, first_layers=no, most_layers=1,
+        last=zero, part=zero - 1, counts=zero[None], marked=zero, ancestor=zero[None], kinds=zero,
+        relay=0 * one, cap=zero + 1, whole=0,
+        limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3),
     )
     first, _, *options = kernels.select(tables, 1e9)
     problem = kernels.Problem(
-        1, np.ones(1, np.int64), np.ones(1), np.array([[0, -1]]), np.array([[-1, 0], [-1, -1]]),
+        1, zero + 1, one, np.array([[0, -1]]), np.array([[-1, 0], [-1, -1]]), True, False,
         first, *options, np.zeros(2), np.zeros(2), np.zeros(2), np.array([False, True]),
     )
-    kernels.solve(problem, 1e9, 1)
+    kernels.solve(problem, 1e9, 1, False)
+    rings = kernels.Rings(
+        zero, zero[None], zero[None], *np.ones((4, 1, 2)), np.zeros(2), flag, flag,
+        np.zeros((2, 1), np.int64), zero, np.zeros(2, np.int64), 0, 1,
+    )
+    kernels.interleave(tables, rings, 1e9, False)

@@ -6,36 +6,43 @@ through.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nest.costs.choices import Row, choices, setting, span_level
+from nest.costs.choices import bodies, policy, setting, span_level, states
 from nest.costs.collectives import ALGORITHMS, algorithm
 from nest.costs.compute import peak_flops
 from nest.costs.groups import aligned, shared_level
 from nest.costs.layer import (
-    RECOMPUTE,
     SUMMED,
-    Choices,
+    Body,
     LayerCosts,
     Setting,
+    State,
     Sums,
     layer_costs,
     sums,
 )
 from nest.costs.memory import limit_bytes
-from nest.costs.pipeline import StepTime, step_time
+from nest.costs.schedules import SCHEDULES, StepTime
 from nest.costs.stage import StageCosts, hop_seconds, stage_costs
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.job import Job
+from nest.describe.job import Job, Stack
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.errors import InputError
-from nest.graph import Chain, boundary_bytes, build_chain, model_flop, profile_chain
-from nest.legality import outer_problem, sequence_problem, stage_problem
+from nest.graph import (
+    Chain,
+    boundary_bytes,
+    build_chain,
+    model_flop,
+    profile_chain,
+    relay_bytes,
+)
+from nest.legality import outer_problem, schedule_problems, sequence_problem, stage_problem
 from nest.plans import Breakdown, Inputs, Parallelism, Plan, Stage, StageMemory, StageTime
 from nest.units import format_bytes
 
@@ -49,6 +56,9 @@ class _Priced(NamedTuple):
     folded: Sums
     costs: StageCosts
     in_flight: int
+    """Micro-batches; those of one chunk where the schedule interleaves."""
+    held: float
+    """Micro-batches of the whole stage that in_flight amounts to."""
     hop: float
     collectives: dict[str, str]
 
@@ -91,10 +101,7 @@ def evaluate(
     check(chain, cluster, job, configuration)
     m = job.global_batch // (configuration.outer_dp * configuration.micro_batch)
     priced = _price(chain, cluster, job, configuration, m)
-    time = step_time(
-        [p.forward for p in priced], [p.backward for p in priced],
-        [float(p.costs.finish[0]) for p in priced], [p.hop for p in priced], m,
-    )
+    time = _step_time(configuration, job.stack, priced, m)
     limit = limit_bytes(cluster.device, job)
     problems = tuple(_shortages(priced, limit))
     stages = tuple(_stage(p, limit) for p in priced)
@@ -117,6 +124,7 @@ def evaluate(
             micro_batch=configuration.micro_batch, micro_batches=m,
             global_batch=job.global_batch, devices_used=used * configuration.outer_dp,
             stride=configuration.stride, schedule=configuration.schedule,
+            order=configuration.order,
         ),
         stages=stages,
         replicas=tuple(r * configuration.stride for r in range(configuration.outer_dp)),
@@ -134,15 +142,17 @@ def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None
     sequence = sequence_problem(chain, job)
     if sequence:
         found.append(sequence)
-    if plan.vpp != 1:
-        found.append(f"vpp {plan.vpp} is not available; allowed: 1")
-    found += _cut_problems(chain, plan)
+    order = _order_problem(chain, plan)
+    if order:
+        raise InputError(order, (order,))
+    if plan.schedule != "interleaved":
+        found += _cut_problems(chain, plan)
     if not found:
         outer = outer_problem(cluster, job, plan)
-        found += [outer] if outer else []
+        found += [outer] if outer else list(schedule_problems(chain, job, plan))
     for number, stage in enumerate(plan.stages):
         where = f"stages.{number}: "
-        legal = stage_problem(chain, job, stage, plan.micro_batch, plan.pp)
+        legal = stage_problem(chain, job, stage, plan)
         found += [where + legal] if legal else []
         start, stop = stage.devices
         for r in range(plan.outer_dp):
@@ -152,6 +162,21 @@ def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None
                 break
     if found:
         raise InputError("\n".join(found), tuple(found))
+
+
+def _order_problem(chain: Chain, plan: Configuration) -> str | None:
+    """Why the layers cannot be put in the order of a plan."""
+    if plan.order is None:
+        return None
+    if sorted(plan.order) != list(range(len(chain))):
+        return f"order: allowed: each of the layers 0 to {len(chain) - 1} of {chain.name} once"
+    place = {layer: n for n, layer in enumerate(plan.order)}
+    for tensor in chain.tensors:
+        for consumer in tensor.consumers:
+            if place[tensor.producer] > place[consumer]:
+                return (f"order: layer {consumer} comes before layer {tensor.producer}, which "
+                        "it needs")
+    return None
 
 
 def _cut_problems(chain: Chain, plan: Configuration) -> list[str]:
@@ -176,71 +201,142 @@ def _cut_problems(chain: Chain, plan: Configuration) -> list[str]:
 def _price(
     chain: Chain, cluster: Cluster, job: Job, plan: Configuration, m: int
 ) -> list[_Priced]:
-    sizes = cluster.group_sizes
-    common = setting(chain, cluster, job, span_level(plan.outer_dp, plan.stride, sizes))
+    common = setting(cluster, job)
+    tied = span_level(plan.outer_dp, plan.stride, cluster.group_sizes)
+    order = plan.order or tuple(range(len(chain)))
+    schedule = SCHEDULES[plan.schedule]
     result = []
     for number, stage in enumerate(plan.stages):
-        block = stage.devices[1] - stage.devices[0]
-        row = Row(stage.devices[0], block, plan.micro_batch // stage.dp_in, stage.tp, stage.sp,
-                  stage.ep, stage.etp, plan.outer_dp, plan.stride)
-        policy = np.array([RECOMPUTE.index(stage.recompute)])
-        choice = choices([row], np.array([stage.zero]), policy, sizes)
-        layers = [layer_costs(chain.kinds[kind], choice, common)
-                  for kind in chain.stage(*stage.layers)]
+        state = _state(stage, plan, tied, cluster.group_sizes)
+        layers = []
+        for start, stop in stage.chunks:
+            members = sorted(order[start:stop])
+            first = stage.recompute_layers
+            for kind in map(chain.kinds.__getitem__, chain.stage(members)):
+                again = policy(stage.recompute, stage.recompute_modules)
+                if first is not None and kind.checkpointed:
+                    again = again if first > 0 else 0
+                    first -= 1
+                body = _body(stage, plan, again, cluster.group_sizes)
+                layers.append(layer_costs(kind, body, state, common))
         causes = {
-            f.name: (max if f.name in ("work", "buffers") else sum)(
-                float(getattr(layer, f.name)[0]) for layer in layers)
-            for f in fields(LayerCosts)
+            name: (max if name in ("work", "buffers") else sum)(
+                float(getattr(layer, name)[0]) for layer in layers)
+            for name in LayerCosts._fields
         }
+        causes["activations"] += _relayed(chain, job, plan, order, stage)
         each = [sums(layer, job.stack) for layer in layers]
         folded = Sums(*(
             np.sum(field, axis=0) if n < SUMMED else np.max(field, axis=0)
             for n, field in enumerate(zip(*each, strict=True))
         ))
-        costs = stage_costs(folded)
-        hop = _hop(chain, cluster, job, plan, number)
-        result.append(_Priced(stage, causes, folded, costs, min(plan.pp - number, m), hop,
-                              _algorithms(choice, common, chain, stage, job)))
+        folded = folded._replace(activations=np.array([causes["activations"]]))
+        in_flight = schedule.in_flight(number, plan.pp, m, plan.vpp)
+        hop = _hop(chain, cluster, job, plan, order, number)
+        result.append(_Priced(stage, causes, folded, stage_costs(folded, plan.vpp), in_flight,
+                              in_flight / plan.vpp, hop,
+                              _algorithms(body, state, common, chain, stage, job)))
     return result
 
 
-def _hop(
-    chain: Chain, cluster: Cluster, job: Job, plan: Configuration, number: int
+def _body(
+    stage: StageConfiguration, plan: Configuration, recompute: int, sizes: tuple[int, ...]
+) -> Body:
+    block = stage.devices[1] - stage.devices[0]
+    degrees = (block, plan.micro_batch // stage.dp_in, stage.tp, stage.sp, stage.cp,
+               stage.cp_comm == "a2a", stage.ep, stage.etp, recompute)
+    return bodies(sizes, *(np.array([degree]) for degree in degrees))
+
+
+def _state(
+    stage: StageConfiguration, plan: Configuration, tied_level: int, sizes: tuple[int, ...]
+) -> State:
+    start, stop = stage.devices
+    degrees = (start, stop - start, stage.tp, stage.ep * stage.etp, plan.outer_dp, plan.stride,
+               tied_level, stage.zero, int(stage.shard == "dp_in"))
+    return states(sizes, *(np.array([degree]) for degree in degrees))
+
+
+def _mask(layers: Sequence[int]) -> int:
+    """Layers as bits."""
+    return sum(1 << layer for layer in layers)
+
+
+def _relayed(
+    chain: Chain, job: Job, plan: Configuration, order: Sequence[int], stage: StageConfiguration
 ) -> float:
-    """Round trip to the next stage, over the worst replica's level."""
-    if number == plan.pp - 1:
+    """Bytes a micro-batch of what a stage keeps for later ones."""
+    if chain.is_chain:
         return 0.0
-    sizes, start = cluster.group_sizes, plan.stages[number].devices[1]
+    first, last = stage.layers
+    size = relay_bytes(chain, job, _mask(order[:first]), _mask(order[:last]))
+    return size * (plan.micro_batch // stage.dp_in) / (
+        stage.cp * (stage.tp if stage.sp else 1))
+
+
+def _hop(
+    chain: Chain, cluster: Cluster, job: Job, plan: Configuration, order: Sequence[int],
+    number: int,
+) -> float:
+    """Round trip from a stage to the next one, over the worst replica's level.
+
+    Where chunks interleave, the most that one of them hands over counts, and the last stage hands
+    over to the first.
+    """
+    stage = plan.stages[number]
+    cuts = [stop for _, stop in stage.chunks if stop < len(chain)]
+    if not cuts:
+        return 0.0
+    after = plan.stages[(number + 1) % plan.pp]
+    lanes = min(_shards(stage), _shards(after))
+    size = max(boundary_bytes(chain, job, _mask(order[:cut])) for cut in cuts)
+    a, b = stage.devices[1] - 1, after.devices[0]
     level = max(
-        shared_level(r * plan.stride + start - 1, r * plan.stride + start, sizes)
+        shared_level(r * plan.stride + a, r * plan.stride + b, cluster.group_sizes)
         for r in range(plan.outer_dp)
     )
-    lanes = min(_shards(stage) for stage in plan.stages[number : number + 2])
-    size = boundary_bytes(chain, job, plan.stages[number].layers[1]) * plan.micro_batch
-    return hop_seconds(size, lanes, 1.0 / cluster.resolved_bandwidth[level],
+    return hop_seconds(size * plan.micro_batch, lanes, 1.0 / cluster.resolved_bandwidth[level],
                        cluster.levels[level].latency, job.stack)
+
+
+def _step_time(
+    plan: Configuration, stack: Stack, priced: list[_Priced], m: int
+) -> StepTime:
+    """Seconds of a step under the plan's schedule."""
+    hops = [p.hop for p in priced]
+    stages = ([p.forward for p in priced], [p.backward for p in priced],
+              [float(p.costs.finish[0]) for p in priced], hops if plan.vpp > 1 else hops[:-1])
+    step_time: Callable[..., StepTime] = SCHEDULES[plan.schedule].step_time
+    if plan.vpp == 1:
+        return step_time(*stages, m)
+    traffic = [float((p.folded.exposed + p.folded.traffic)[0]) for p in priced]
+    overlap = stack.overlap_grad_reduce / 2 + stack.overlap_param_gather / 4
+    return step_time(*stages, m, plan.vpp, traffic, overlap)
 
 
 def _shards(stage: StageConfiguration) -> int:
     """Distinct pieces of what a stage hands over."""
-    return stage.dp_in * (stage.tp if stage.sp else 1)
+    return stage.dp_in * stage.cp * (stage.tp if stage.sp else 1)
 
 
 def _algorithms(
-    c: Choices, s: Setting, chain: Chain, stage: StageConfiguration, job: Job
+    body: Body, state: State, s: Setting, chain: Chain, stage: StageConfiguration, job: Job
 ) -> dict[str, str]:
     """Algorithm of the collectives of each kind of group, for one layer's volume."""
-    layer = max((chain.kinds[k] for k in chain.stage(*stage.layers)), key=lambda x: x.parameters)
-    tokens = float(c.samples[0] * job.seq_len * s.hidden * s.machine.element)
+    layer = max((chain.kinds[k] for k in chain.order), key=lambda x: x.parameters)
+    tokens = float(body.samples[0] / stage.cp * job.seq_len * layer.hidden * s.machine.element)
     weight = 4.0 * layer.parameters / stage.tp
     found = {}
     for name, size, group, reduce in (
-        ("tp", tokens, c.tp_group, not stage.sp),
-        ("dp", weight, c.dp_group, stage.zero == 0),
+        ("tp", tokens, body.tp_group, not stage.sp),
+        ("dp", weight, state.inner_group if stage.shard == "dp_in" else state.dp_group,
+         stage.zero == 0),
     ):
         chosen = int(algorithm(np.array([size]), s.network, group, reduce)[0])
         if chosen:
             found[name] = ALGORITHMS[chosen]
+    if stage.cp > 1:
+        found["cp"] = {"p2p": "ring", "a2a": "all-to-all"}[stage.cp_comm]
     return found
 
 
@@ -249,11 +345,11 @@ def _algorithms(
 
 def _memory(p: _Priced) -> StageMemory:
     c = p.causes
-    activations = p.in_flight * c["activations"] + c["work"]
+    activations = p.held * c["activations"] + c["work"]
     parts = c["parameters"], c["gradients"], c["optimizer"], activations, c["buffers"]
     names = ("parameters", "gradients", "optimizer", "activations", "buffers")
     # The total is the sum that the search compares with the limit.
-    total = (p.costs.resident + p.in_flight * p.costs.activations)[0]
+    total = (p.costs.resident + p.held * p.costs.activations)[0]
     return StageMemory(**dict(zip(names, parts, strict=True)), total=float(total))
 
 
@@ -261,7 +357,8 @@ def _time(p: _Priced) -> StageTime:
     c = p.causes
     split = {
         "forward": c["forward"], "backward": c["backward"], "recompute": c["recompute"],
-        "tp": c["tp_forward"] + c["tp_backward"], "cp": 0.0,
+        "tp": c["tp_forward"] + c["tp_backward"],
+        "cp": c["cp_forward"] + c["cp_backward"],
         "ep": c["ep_forward"] + c["ep_backward"], "zero": c["zero_forward"] + c["zero_backward"],
         "handover": p.hop,
     }
@@ -269,9 +366,8 @@ def _time(p: _Priced) -> StageTime:
 
 
 def _stage(p: _Priced, limit: float) -> Stage:
-    shared: dict[str, Any] = {name: getattr(p.stage, name) for name in
-                              ("layers", "devices", "dp_in", "tp", "sp", "cp", "ep", "etp", "zero",
-                               "recompute")}
+    shared: dict[str, Any] = {name: getattr(p.stage, name)
+                              for name in StageConfiguration.model_fields}
     return Stage(
         **shared, in_flight=p.in_flight, time_s=_time(p),
         grad_sync_s=max(0.0, float(p.folded.sync[0])), finish_s=float(p.costs.finish[0]),

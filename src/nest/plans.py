@@ -53,11 +53,17 @@ class Stage(Description):
     tp: int
     sp: bool
     cp: int
+    cp_comm: str
     ep: int
     etp: int
     zero: int
+    shard: str
     recompute: str
-    in_flight: int = Field(description="micro-batches whose activations are held at once")
+    recompute_modules: tuple[str, ...]
+    recompute_layers: int | None
+    chunks: tuple[Pair, ...] = Field(description="layers [i, j) of each virtual stage")
+    in_flight: int = Field(description="micro-batches whose activations are held at once; with "
+                           "vpp above 1, of one chunk")
     time_s: StageTime
     grad_sync_s: float = Field(description="gradient reduction that the stage's backward "
                                "does not hide")
@@ -80,6 +86,9 @@ class Parallelism(Description):
     devices_used: int
     stride: int = Field(description="devices from one replica's first device to the next one's")
     schedule: str
+    order: tuple[int, ...] | None = Field(
+        None, description="order of the layers that ranges refer to; null: as the model lists them"
+    )
 
 
 class Breakdown(Description):
@@ -115,6 +124,14 @@ class SearchReport(Description):
     space: dict[str, str]
 
 
+class Alternative(Description):
+    """A plan of another configuration that is slower than the best."""
+
+    step_time_s: float
+    slower: float = Field(description="step_time_s / that of the plan, less 1")
+    configuration: Configuration
+
+
 class Inputs(Description):
     """Model, cluster and job as resolved: enough to price the plan again."""
 
@@ -136,11 +153,19 @@ class Plan(Description):
     problems: tuple[str, ...] = Field(description="what does not fit, a sentence each")
     optimal: bool = Field(description="no plan of search.space is faster")
     lower_bound_s: float | None = Field(description="no plan of search.space takes less")
+    gap: float | None = Field(
+        None, description="step_time_s / lower_bound_s, less 1; 0 where the search ran to its "
+        "end, null where nothing was searched"
+    )
     bottleneck: str = Field(description="what bounds the step, a sentence")
     parallelism: Parallelism
     stages: tuple[Stage, ...]
     replicas: tuple[int, ...] = Field(description="first device of every super-pipeline")
     breakdown_s: Breakdown
+    alternatives: tuple[Alternative, ...] = Field(
+        (), description="the next best plans, best first, where several were asked for; they "
+        "differ in outer_dp, micro_batch, pp, vpp or schedule"
+    )
     search: SearchReport | None = None
     inputs: Inputs
 
@@ -151,6 +176,7 @@ class Plan(Description):
         names = StageConfiguration.model_fields
         return Configuration(
             outer_dp=p.outer_dp, micro_batch=p.micro_batch, stride=p.stride, vpp=p.vpp,
+            schedule=p.schedule, order=p.order,
             stages=tuple(
                 StageConfiguration(**{name: getattr(s, name) for name in names})
                 for s in self.stages

@@ -5,7 +5,7 @@ B block sizes, P prices (a block size at a class of places), G signatures (layer
 the same), O options.
 
 Recursion, last stage first, over labels (T, Q, W, V, shards) of the cell (s stages, layers
-i..L-1, devices k..); :func:`nest.costs.pipeline.step_time` is the same in plain words:
+i..L-1, devices k..); :func:`nest.costs.schedules.one_f_one_b.step_time` is the same in plain words:
 
     T  time from the first forward of the stage at k to its last backward
     Q  sum of its and the later stages' t, plus the hand-overs between them
@@ -40,7 +40,9 @@ class Problem(NamedTuple):
     sizes: np.ndarray  # int64 (B,) block sizes in positions
     lanes: np.ndarray  # float64 (B,) most shards that a block of the size can hold
     price: np.ndarray  # int64 (B, K+1); -1 = no block may start there
-    signature: np.ndarray  # int64 (L+1, L+1)
+    signature: np.ndarray  # int64 (L+1, L+1); -1 = no stage lies between the cuts
+    chain: bool  # the cuts lie in a row
+    gpipe: bool
     first: np.ndarray  # int64 (P, G+1) options of (price, signature), by ascending t
     forward: np.ndarray  # float64 (O,)
     backward: np.ndarray  # float64 (O,)
@@ -55,7 +57,7 @@ class Problem(NamedTuple):
 
 @njit(cache=CACHE, nogil=True)
 def add_stage(rest, after, f, b, hop, n, m):
-    """Time with a new first stage; the formula of :func:`nest.costs.pipeline.add_stage`."""
+    """Time with a new first stage; ``add_stage`` of ``nest.costs.schedules.one_f_one_b``."""
     t = f + b
     if n == 0:
         return m * t
@@ -106,11 +108,12 @@ def _least(p, need, behind):
 
 # Bounds per cell, indices into the result of ``reach``.
 ADDED, FORCED, HIDDEN, FRONTS, ARRIVES, TRIPS, STAGES = range(7)
+BOUNDS = 7
 
 
 @njit(cache=CACHE, nogil=True)
-def reach(p, need, behind, limit):
-    """What the stages in front of (i, k) do to the step at the least; float64 (L+1, K+1, 7).
+def reach(p, need, behind, limit, place, count):
+    """What the stages in front of (i, k) do to the step at the least; float64 (cells, 7).
 
     For a label (T, Q, W, V) with ``behind`` stages, the step is no shorter than T + ADDED, FORCED,
     W + FRONTS, V + ARRIVES and, where the micro-batches outnumber all stages, 2 Q + TRIPS. What W
@@ -118,32 +121,43 @@ def reach(p, need, behind, limit):
     front at the most. inf where nothing below ``limit`` leads. Every stage in front is priced with
     ``need`` micro-batches in flight, no more than it will hold.
 
+    ``place`` int32 (L+1, K+1) numbers the ``count`` cells that can be reached and holds -1 for the
+    others; it is filled when ``count`` is 0. Later calls reach no others: more is asked of each.
+
     ARRIVES and TRIPS hold (m - n - 1) b and (m - n) t of a stage with n behind it: every further
     stage in between takes one b or t, at most limit / m, away.
     """
     L, K, m = len(p.depths) - 1, p.price.shape[1] - 1, p.micro_batches
     least = _least(p, need, behind)
-    cells = np.full((L + 1, K + 1, 7), np.inf)
-    cells[:, :, STAGES] = 0.0
-    cells[0, 0, :] = 0.0
-    cells[0, 0, TRIPS] = cells[0, 0, ARRIVES] = -np.inf
+    # Room for all; what is not reached is never touched, so that it takes no memory.
+    cells = np.empty((count if count else place.size, BOUNDS))
+    cells[:count, :] = np.inf
+    cells[:count, STAGES] = 0.0
+    if count == 0:
+        place[0, 0], count = 0, 1
+    cells[0, :] = 0.0
+    cells[0, TRIPS] = cells[0, ARRIVES] = -np.inf
     slowest = limit / m
     for i in range(L):
         for k in range(K):
-            added = cells[i, k, ADDED]
-            if added == np.inf:
+            here = place[i, k]
+            if here < 0 or cells[here, ADDED] == np.inf:
                 continue
-            forced, fronts = cells[i, k, FORCED], cells[i, k, FRONTS]
+            added, forced, fronts = cells[here, ADDED], cells[here, FORCED], cells[here, FRONTS]
             for x in range(len(p.sizes)):
                 kind, stop = p.price[x, k], k + p.sizes[x]
                 if kind < 0 or stop > K:
                     continue
                 for j in range(i + 1, L + 1):
                     g = p.signature[i, j]
-                    t = least[kind, g, TIME]
-                    # Longer stages take longer and need more memory: none fits after the first.
+                    t = np.inf
+                    if g >= 0:
+                        t = least[kind, g, TIME]
                     if t == np.inf:
-                        break
+                        # Longer stages take longer and need more memory: none fits after this.
+                        if p.chain:
+                            break
+                        continue
                     hop = 0.0
                     if j < L:
                         hop = p.hop_bytes[j] * p.hop_per_byte[stop] / p.lanes[x]
@@ -156,20 +170,25 @@ def reach(p, need, behind, limit):
                         continue
                     front = least[kind, g, FRONT] + hop / 2
                     back = least[kind, g, BACK_FINISH if i == 0 else BACK]
-                    arrives = max(cells[i, k, ARRIVES] + front - slowest,
+                    arrives = max(cells[here, ARRIVES] + front - slowest,
                                   fronts + least[kind, g, SENT] + hop / 2)
-                    trips = max(cells[i, k, TRIPS] + 2.0 * (t + hop) - slowest,
+                    trips = max(cells[here, TRIPS] + 2.0 * (t + hop) - slowest,
                                 added + least[kind, g, TRIP] + 2.0 * hop,
                                 fronts + least[kind, g, TRIP_FINISH] + 2.0 * hop)
-                    cells[j, stop, ADDED] = min(cells[j, stop, ADDED], total)
-                    cells[j, stop, FORCED] = min(cells[j, stop, FORCED], low)
-                    cells[j, stop, HIDDEN] = min(cells[j, stop, HIDDEN],
-                                                 cells[i, k, HIDDEN] + back)
-                    cells[j, stop, FRONTS] = min(cells[j, stop, FRONTS], fronts + front)
-                    cells[j, stop, ARRIVES] = min(cells[j, stop, ARRIVES], arrives)
-                    cells[j, stop, TRIPS] = min(cells[j, stop, TRIPS], trips)
-                    cells[j, stop, STAGES] = max(cells[j, stop, STAGES], cells[i, k, STAGES] + 1)
-    return cells
+                    to = place[j, stop]
+                    if to < 0:
+                        to, count = count, count + 1
+                        place[j, stop] = to
+                        cells[to, :] = np.inf
+                        cells[to, STAGES] = 0.0
+                    cells[to, ADDED] = min(cells[to, ADDED], total)
+                    cells[to, FORCED] = min(cells[to, FORCED], low)
+                    cells[to, HIDDEN] = min(cells[to, HIDDEN], cells[here, HIDDEN] + back)
+                    cells[to, FRONTS] = min(cells[to, FRONTS], fronts + front)
+                    cells[to, ARRIVES] = min(cells[to, ARRIVES], arrives)
+                    cells[to, TRIPS] = min(cells[to, TRIPS], trips)
+                    cells[to, STAGES] = max(cells[to, STAGES], cells[here, STAGES] + 1)
+    return cells[:count].copy(), count
 
 
 @njit(cache=CACHE, nogil=True)
@@ -196,15 +215,16 @@ def _insert(values, links, count, new, option, cut, parent):
 
 @njit(cache=CACHE, nogil=True)
 def _drop_worst(values, links, count):
-    """Take out the label of the highest bound; of equal ones the last."""
+    """Take out the label of the highest bound, of equal ones the last; its bound."""
     worst = 0
     for c in range(1, count):
         if values[c, 5] >= values[worst, 5]:
             worst = c
+    bound = values[worst, 5]
     for c in range(worst, count - 1):
         values[c] = values[c + 1]
         links[c] = links[c + 1]
-    return count - 1
+    return bound
 
 
 @njit(cache=CACHE, nogil=True)
@@ -215,12 +235,37 @@ def _grown(array, rows):
 
 
 @njit(cache=CACHE, nogil=True)
+def _by_layer(place, count):
+    """Positions of the cells of each layer, ascending, and where those of a layer begin."""
+    begin, position = np.zeros(place.shape[0] + 1, np.int64), np.empty(count, np.int64)
+    total = 0
+    for i in range(place.shape[0]):
+        begin[i] = total
+        for k in range(place.shape[1]):
+            if place[i, k] >= 0:
+                position[total] = k
+                total += 1
+    begin[place.shape[0]] = total
+    return begin, position
+
+
+@njit(cache=CACHE, nogil=True)
 def _extend(p, values, parent, option, cut, stop, s, hidden, new):
     """Fill ``new`` with the label of a stage of ``option`` in front of label ``parent``.
 
     The stage ends before layer ``cut`` and position ``stop``; with it there are ``s`` stages.
     """
     f, b, finish, m = p.forward[option], p.backward[option], p.finish[option], p.micro_batches
+    new[4] = p.shards[option]
+    if p.gpipe:
+        new[0], new[1], new[2], new[3] = f + b, f, b, finish
+        if s > 1:
+            lanes = min(values[parent, 4], p.shards[option])
+            new[0] += values[parent, 0] + p.hop_latency[stop]
+            new[0] += p.hop_bytes[cut] * p.hop_per_byte[stop] / lanes
+            for x in range(1, 4):
+                new[x] = max(new[x], values[parent, x])
+        return
     if s == 1:
         new[0], new[1] = m * (f + b), f + b
         done, last = new[0] + finish, new[1] + finish
@@ -237,7 +282,6 @@ def _extend(p, values, parent, option, cut, stop, s, hidden, new):
     # What every front hides makes no difference: equal labels merge.
     new[2] = max(done, new[0] + hidden)
     new[3] = max(last, new[1] + hidden)
-    new[4] = p.shards[option]
 
 
 @njit(cache=CACHE, nogil=True)
@@ -257,16 +301,28 @@ def _way_back(links, label, layers):
 
 
 @njit(cache=CACHE, nogil=True)
-def solve(p, limit, width):
-    """Best plan of one outer choice whose step takes less than ``limit`` seconds.
+def _low(p, new, added, fronts, arrives, trips):
+    """No plan with the label takes less; bounds are those of ``reach``."""
+    if p.gpipe:
+        time = new[0] + (p.micro_batches - 1) * (new[1] + new[2])
+        return max(time + added, time + new[3] + fronts)
+    return max(new[0] + added, new[2] + fronts, new[3] + arrives, 2.0 * new[1] + trips)
+
+
+@njit(cache=CACHE, nogil=True)
+def solve(p, limit, width, spread):
+    """Best plan of one outer choice for each number of stages, below ``limit`` seconds a step.
 
     A cell keeps at most ``width`` labels, those of the lowest bounds: what is found is a plan, and
-    the best one when no label was dropped for its rank.
+    the best one when no label was dropped for its rank. Without ``spread`` only the best of all
+    numbers of stages is looked for.
 
     Returns
     -------
-    best : step seconds, inf when nothing below ``limit`` was found.
-    stages : int64 (S, 4), first stage first: layer start, layer stop, position, option.
+    best : float64 (D+1,), step seconds by number of stages; inf where nothing was found.
+    stages : int64 (S, 4), first stage first: first cut, last cut, position, option; the plans of
+        all numbers of stages that have one, in ascending order.
+    dropped : no plan below the best found takes less than this, inf where none was dropped.
     counts : int64 (4,): cells filled, labels kept, transitions tried, labels dropped by rank.
     """
     L, K, m = len(p.depths) - 1, p.price.shape[1] - 1, p.micro_batches
@@ -274,40 +330,48 @@ def solve(p, limit, width):
     for s in range(1, L + 1):
         if p.depths[s]:
             deepest = s
-    best, best_label = limit, -1
+    best, best_label = np.full(deepest + 1, np.inf), np.full(deepest + 1, -1)
+    below, dropped = limit, np.inf
     counts = np.zeros(4, np.int64)
     # Labels of all depths, for the way back; cells of the depth before, as ranges of them.
     values = np.empty((1024, 5))
     links = np.empty((1024, 5), np.int64)  # option, cut, parent, layer, position
     total = 0
-    begin = np.zeros((2, L + 1, K + 1), np.int64)
-    end = np.zeros((2, L + 1, K + 1), np.int64)
+    place = np.full((L + 1, K + 1), -1, np.int32)
+    begin = end = np.zeros((2, 0), np.int64)
+    begin_at, device = np.zeros(L + 2, np.int64), np.zeros(0, np.int64)
     cell = np.empty((64, 6))
     cell_links = np.empty((64, 3), np.int64)
     new = np.empty(6)  # a label and its bound
-    need = behind = 0
-    front = np.empty((0, 0, 7))
+    need = behind = reached = 0
+    front = np.empty((0, BOUNDS))
     for s in range(1, deepest + 1):
-        flight = min(s, m)
+        flight = m if p.gpipe else min(s, m)
         # Bounds again whenever the stages behind have doubled.
         if behind == 0 or s >= 2 * behind:
-            need, behind = min(s + 1, m), s
-            front = reach(p, need, behind, best)
+            need, behind = m if p.gpipe else min(s + 1, m), s
+            front, now_reached = reach(p, need, behind, below, place, reached)
+            if reached == 0:
+                reached = now_reached
+                begin, end = np.zeros((2, reached), np.int64), np.zeros((2, reached), np.int64)
+                begin_at, device = _by_layer(place, reached)
         now, before = s % 2, 1 - s % 2
         start = total
+        end[now] = begin[now]
         for i in range(L - s, -1, -1):
-            for k in range(K):
-                begin[now, i, k] = total
-                end[now, i, k] = total
-                added, fronts, hidden = front[i, k, ADDED], front[i, k, FRONTS], front[i, k, HIDDEN]
-                if added == np.inf or front[i, k, FORCED] >= best * SLACK:
+            for y in range(begin_at[i], begin_at[i + 1]):
+                k = device[y]
+                here = place[i, k]
+                begin[now, here] = end[now, here] = total
+                added, fronts, hidden = front[here, ADDED], front[here, FRONTS], front[here, HIDDEN]
+                if added == np.inf or front[here, FORCED] >= below * SLACK:
                     continue
-                arrives, trips = front[i, k, ARRIVES], -np.inf
-                if m >= s + front[i, k, STAGES] + 1:
-                    trips = front[i, k, TRIPS]
+                arrives, trips = front[here, ARRIVES], -np.inf
+                if m >= s + front[here, STAGES] + 1:
+                    trips = front[here, TRIPS]
                 if s > behind:
-                    arrives -= (s - behind) * best / m
-                    trips -= (s - behind) * best / m
+                    arrives -= (s - behind) * below / m
+                    trips -= (s - behind) * below / m
                 count = 0
                 for x in range(len(p.sizes)):
                     kind, stop = p.price[x, k], k + p.sizes[x]
@@ -316,21 +380,27 @@ def solve(p, limit, width):
                     # The last stage takes all layers that are left, the others some of them.
                     for j in range(L if s == 1 else i + 1, L + 1 if s == 1 else L):
                         g = p.signature[i, j]
+                        if g < 0:
+                            continue
                         lo, hi = p.first[kind, g], p.first[kind, g + 1]
                         if lo == hi:
-                            break
+                            if p.chain:
+                                break
+                            continue
                         source, source_end = 0, 1
                         if s > 1:
-                            source, source_end = begin[before, j, stop], end[before, j, stop]
+                            there = place[j, stop]
+                            if there < 0:
+                                continue
+                            source, source_end = begin[before, there], end[before, there]
                         for parent in range(source, source_end):
                             for o in range(lo, hi):
                                 if p.in_flight[o] < flight:
                                     continue
                                 counts[2] += 1
                                 _extend(p, values, parent, o, j, stop, s, hidden, new)
-                                low = max(new[0] + added, new[2] + fronts, new[3] + arrives,
-                                          2.0 * new[1] + trips)
-                                if low >= best * SLACK:
+                                low = _low(p, new, added, fronts, arrives, trips)
+                                if low >= below * SLACK:
                                     continue
                                 new[5] = low
                                 if count == len(cell):
@@ -339,13 +409,17 @@ def solve(p, limit, width):
                                 count = _insert(cell, cell_links, count, new, o, j, parent)
                                 if count > width:
                                     counts[3] += 1
-                                    count = _drop_worst(cell, cell_links, count)
+                                    dropped = min(dropped, _drop_worst(cell, cell_links, count))
+                                    count -= 1
                 if count == 0:
                     continue
                 if i == 0 and p.depths[s]:
                     for c in range(count):
-                        if cell[c, 2] < best * SLACK:
-                            best, best_label = cell[c, 2], total + c
+                        time = cell[c, 5] if p.gpipe else cell[c, 2]
+                        if time < min(below, best[s]) * SLACK:
+                            best[s], best_label[s] = time, total + c
+                            if not spread:
+                                below = time
                 while total + count > len(values):
                     values = _grown(values, 2 * len(values))
                     links = _grown(links, 2 * len(links))
@@ -355,15 +429,15 @@ def solve(p, limit, width):
                     links[total + c, 3] = i
                     links[total + c, 4] = k
                 total += count
-                end[now, i, k] = total
+                end[now, here] = total
                 counts[0] += 1
         if total == start:
             break
-        # Cells that this depth does not reach must not show the labels of two depths ago.
-        for i in range(L - s + 1, L + 1):
-            end[now, i] = begin[now, i]
     counts[1] = total
-    stages = _way_back(links, best_label, L)
-    if best_label < 0:
-        best = np.inf
-    return best, stages, counts
+    stages = np.empty((0, 4), np.int64)
+    for s in range(1, deepest + 1):
+        if best[s] > below:
+            best[s] = np.inf
+        if best[s] < np.inf:
+            stages = np.concatenate((stages, _way_back(links, best_label[s], L)))
+    return best, stages, dropped, counts
