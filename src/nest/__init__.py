@@ -33,6 +33,7 @@ __all__ = [
     "Stack",
     "StageConfiguration",
     "evaluate",
+    "explain",
     "load_cluster",
     "load_configuration",
     "load_job",
@@ -47,6 +48,7 @@ __all__ = [
 _HOME = {
     "plan": "api",
     "evaluate": "evaluation",
+    "explain": "explanation",
     "Plan": "plans",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
 }
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
         NoPlanError,
     )
     from nest.evaluation import evaluate
+    from nest.explanation import explain
     from nest.plans import Plan
 
 

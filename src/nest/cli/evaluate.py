@@ -37,7 +37,23 @@ def evaluate(
     ] = None,
     tp: Annotated[int | None, options.number("Tensor parallel; default 1.")] = None,
     pp: Annotated[int | None, options.number("Stages; default 1.")] = None,
+    vpp: Annotated[
+        int | None, options.number("Virtual stages per device; default 1, above: interleaved.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(metavar="NAME", help="1f1b (default), interleaved or gpipe.")
+    ] = None,
+    cp: Annotated[int | None, options.number("Context parallel; default 1.")] = None,
+    cp_comm: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="How cp exchanges: p2p (default, a ring) or a2a."),
+    ] = None,
     zero: Annotated[int | None, options.number("ZeRO stage, 0 (default) to 3.")] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="NAME",
+                     help="ZeRO shards over: dp (default, all) or dp_in (the block's, HSDP)."),
+    ] = None,
     micro_batch: Annotated[
         int | None, options.number("Samples a super-pipeline takes at once.")
     ] = None,
@@ -46,7 +62,7 @@ def evaluate(
         int | None, options.number("Data parallel in a block; default: least for ep x etp.")
     ] = None,
     outer_dp: Annotated[
-        int | None, options.number("Replicas; default: devices / (pp x tp x dp_in).")
+        int | None, options.number("Replicas; default: devices / (pp x tp x cp x dp_in).")
     ] = None,
     ep: Annotated[int | None, options.number("Expert parallel; default 1.")] = None,
     etp: Annotated[int | None, options.number("Expert-tensor parallel; default: tp.")] = None,
@@ -57,6 +73,15 @@ def evaluate(
     recompute: Annotated[
         str | None, typer.Option(metavar="NAME", help="none (default), selective or full.")
     ] = None,
+    recompute_modules: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="For selective: core_attn (default), norm, mlp_act, "
+                     "moe, joined by +."),
+    ] = None,
+    recompute_layers: Annotated[
+        int | None,
+        options.number("For full: of the first N layers of a stage only; default: of all."),
+    ] = None,
     as_json: options.Json = False,
     output: options.Output = None,
     quiet: options.Quiet = False,
@@ -66,15 +91,18 @@ def evaluate(
     A plan file is priced from itself alone, also after its stages were edited.
     Exit code 3 says that it does not fit; the report then names every shortage.
     """
+    from nest.cli.inputs import modules_from
     from nest.cli.present import check_target, present
 
     check_target(output)
     job_options = {"global_batch": global_batch, "seq_len": seq_len, "precision": precision,
                    "optimizer": optimizer, "stack": stack, "job": job, "profile": profile,
                    "devices": devices}
-    degrees = {"tp": tp, "pp": pp, "zero": zero, "micro_batch": micro_batch, "mbs": mbs,
+    degrees = {"tp": tp, "pp": pp, "vpp": vpp, "schedule": schedule, "cp": cp, "cp_comm": cp_comm,
+               "zero": zero, "shard": shard, "micro_batch": micro_batch, "mbs": mbs,
                "dp_in": dp_in, "outer_dp": outer_dp, "ep": ep, "etp": etp, "sp": sp,
-               "recompute": recompute}
+               "recompute": recompute, "recompute_modules": modules_from(recompute_modules),
+               "recompute_layers": recompute_layers}
     if len(names or ()) == 1 and profile is None:
         found = _from_plan_file((names or [""])[0], {
             **job_options, **degrees, "configuration": configuration})

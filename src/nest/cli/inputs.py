@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nest.describe import Cluster, Job, Model, Profile, SearchSpace
+    from nest.describe.space import Module
 
 COMMAND_LINE = "command line"
+MOST_THREADS = 1024
 
 
 def subject_and_cluster(
@@ -78,3 +80,32 @@ def space_from(file: str | None, **given: str | None) -> SearchSpace:
         return base
     fixed = {name: getattr(base, name) for name in base.model_fields_set}
     return SearchSpace.parse({**fixed, **options}, COMMAND_LINE)
+
+
+def modules_from(text: str | None) -> tuple[Module, ...] | None:
+    """Modules of selective recompute from text such as `core_attn+norm`, in their one order.
+
+    Raises
+    ------
+    InputError : an unknown module, one given twice, or several combinations.
+    """
+    from nest.describe import SearchSpace
+
+    if text is None:
+        return None
+    found = SearchSpace.parse({"recompute_modules": text}, COMMAND_LINE).recompute_modules
+    if found is None or len(found) != 1:
+        raise InputError(f"{COMMAND_LINE}: recompute_modules: got {text[:60]!r}; allowed: one "
+                         "combination, its modules joined by +")
+    return tuple(found[0].split("+"))  # type: ignore[arg-type]
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse a number of threads that cannot be meant.
+
+    Raises
+    ------
+    InputError : below 1, or more than any machine has.
+    """
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"threads: got {threads}; allowed: 1 to {MOST_THREADS}")

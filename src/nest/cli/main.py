@@ -15,6 +15,7 @@ import typer
 
 from nest import __version__
 from nest.cli.evaluate import evaluate
+from nest.cli.explain import explain
 from nest.cli.listing import show
 from nest.cli.output import emit, say, tolerate
 from nest.cli.plan import plan
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 app.command("plan")(plan)
 app.command("evaluate")(evaluate)
+app.command("explain")(explain)
 app.command("list")(show)
 app.command("schema")(schema)
 

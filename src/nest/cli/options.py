@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -18,6 +19,23 @@ def _whole(text: str | int) -> int:
 def number(text: str, metavar: str = "N") -> typer.models.OptionInfo:
     """An option that takes a whole number; its range is for the descriptions to check."""
     found: typer.models.OptionInfo = typer.Option(metavar=metavar, help=text, parser=_whole)
+    return found
+
+
+def _seconds(text: str | float) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0.0 < found < math.inf:
+        shown = repr(text[:60]) if isinstance(text, str) else repr(text)
+        raise typer.BadParameter(f"got {shown}; allowed: seconds, above 0")
+    return found
+
+
+def seconds(text: str) -> typer.models.OptionInfo:
+    """An option that takes a length of time."""
+    found: typer.models.OptionInfo = typer.Option(metavar="SECONDS", help=text, parser=_seconds)
     return found
 
 
@@ -51,4 +69,7 @@ Output = Annotated[
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print neither the report nor progress.")
+]
+Threads = Annotated[
+    int | None, number("Outer choices solved at once; does not change the plan.")
 ]

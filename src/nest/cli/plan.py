@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from nest.cli import options
-from nest.cli.output import emit, say
+from nest.cli.output import emit
 from nest.errors import InfeasibleError, InputError, NoPlanError
 
-MOST_THREADS = 1024
+MOST_PLANS = 100
 
 
 def _dimension(text: str) -> typer.models.OptionInfo:
@@ -40,54 +40,77 @@ def plan(
     ] = None,
     tp: Annotated[str | None, _dimension("Tensor-parallel degrees, as 8, 1,2,4 or 1..16.")] = None,
     pp: Annotated[str | None, _dimension("Numbers of pipeline stages.")] = None,
+    cp: Annotated[str | None, _dimension("Context-parallel degrees.")] = None,
+    cp_comm: Annotated[
+        str | None, _dimension("How cp exchanges keys and values: of p2p (ring), a2a.")
+    ] = None,
     zero: Annotated[str | None, _dimension("ZeRO stages, of 0 to 3.")] = None,
+    shard: Annotated[
+        str | None, _dimension("ZeRO shards over: dp (all), dp_in (the block's, HSDP).")
+    ] = None,
     recompute: Annotated[str | None, _dimension("Of none, selective, full.")] = None,
+    recompute_modules: Annotated[
+        str | None, _dimension("For selective, as core_attn,core_attn+norm; also mlp_act, moe.")
+    ] = None,
+    recompute_layers: Annotated[
+        str | None, _dimension("For full: of how many first layers of a stage.")
+    ] = None,
     sp: Annotated[str | None, _dimension("Sequence parallelism: true, false or both.")] = None,
     outer_dp: Annotated[str | None, _dimension("Numbers of replicas.")] = None,
     dp_in: Annotated[str | None, _dimension("Data-parallel degrees in a block.")] = None,
     ep: Annotated[str | None, _dimension("Expert-parallel degrees.")] = None,
     etp: Annotated[str | None, _dimension("Expert-tensor-parallel degrees.")] = None,
-    cp: Annotated[str | None, _dimension("Context-parallel degrees; only 1.")] = None,
-    vpp: Annotated[str | None, _dimension("Virtual stages a device; only 1.")] = None,
+    vpp: Annotated[
+        str | None, _dimension("Virtual stages per device; above 1: interleaved.")
+    ] = None,
     micro_batch: Annotated[
         str | None, _dimension("Samples that a super-pipeline takes at once.")
     ] = None,
     mbs: Annotated[str | None, _dimension("Samples that a device takes at once.")] = None,
-    schedule: Annotated[str | None, _dimension("Pipeline schedule; only 1f1b.")] = None,
-    threads: Annotated[
-        int | None, options.number("Outer choices solved at once; does not change the plan.")
+    schedule: Annotated[
+        str | None, _dimension("Of 1f1b, interleaved (both unless given), gpipe.")
     ] = None,
+    top: Annotated[
+        int | None,
+        options.number("Show the N best plans that differ in outer_dp, micro_batch, pp, vpp or "
+                       "schedule; 1 (default) to 100."),
+    ] = None,
+    time_limit: Annotated[
+        float | None, options.seconds("Stop then, with the best plan so far and its gap.")
+    ] = None,
+    threads: options.Threads = None,
     as_json: options.Json = False,
     output: options.Output = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Find the fastest plan that fits, over everything legal or over the SETs given."""
-    from nest.cli.inputs import job_from, space_from, subject_and_cluster
-    from nest.cli.present import check_target, present
+    from nest.cli.inputs import check_threads, job_from, space_from, subject_and_cluster
+    from nest.cli.present import check_target, present, progress
 
     check_target(output)
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise InputError(f"threads: got {threads}; allowed: 1 to {MOST_THREADS}")
+    check_threads(threads)
+    top = 1 if top is None else top
+    if not 1 <= top <= MOST_PLANS:
+        raise InputError(f"top: got {top}; allowed: 1 to {MOST_PLANS}")
     subject, cluster = subject_and_cluster(names or (), profile, devices)
     wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len, precision=precision,
                       optimizer=optimizer)
     bounds = space_from(
-        space, tp=tp, pp=pp, zero=zero, recompute=recompute, sp=sp, outer_dp=outer_dp,
-        dp_in=dp_in, ep=ep, etp=etp, cp=cp, vpp=vpp, micro_batch=micro_batch, mbs=mbs,
+        space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard, recompute=recompute,
+        recompute_modules=recompute_modules, recompute_layers=recompute_layers, sp=sp,
+        outer_dp=outer_dp, dp_in=dp_in, ep=ep, etp=etp, vpp=vpp, micro_batch=micro_batch, mbs=mbs,
         schedule=schedule,
     )
-    from nest import api, compiled
+    from nest import api
 
-    before = compiled.announce
-    compiled.announce = (lambda text: None) if quiet else (lambda text: say(f"nest: {text}"))
     try:
-        found = api.plan(subject, cluster, wanted, bounds, threads=threads)
+        with progress(quiet):
+            found = api.plan(subject, cluster, wanted, bounds, threads=threads, top=top,
+                             time_limit=time_limit)
     except NoPlanError as error:
         if as_json:
             emit(_no_plan(error))
         raise
-    finally:
-        compiled.announce = before
     present(found, as_json, output, quiet)
 
 

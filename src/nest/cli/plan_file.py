@@ -1,7 +1,8 @@
 """A plan read back from its file, as written or as edited, and priced from the file alone.
 
 What counts: `stages` (layers, devices, degrees, ZeRO, recompute), `parallelism` (outer_dp,
-micro_batch, stride), `replicas` and `inputs`. Prices are derived, and so ignored.
+micro_batch, stride, vpp, schedule, order), `replicas` and `inputs`. Prices are derived, and so
+ignored.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from nest.cli.problems import told
-from nest.describe.base import Degree, Description, Whole, at_most
+from nest.describe.base import Degree, Description, Flag, Number, Whole, at_most
 from nest.describe.configuration import Configuration, Index, StageConfiguration
 from nest.describe.files import SUFFIXES, read_description
+from nest.describe.space import Schedule
 from nest.errors import InputError
-from nest.plans import Inputs, Plan, Stage
+from nest.plans import Inputs, Plan, SearchReport, Stage
 from nest.units import shorten
 
 SCHEMA = "nest.plan/1"
+Positive = Annotated[Number, Field(gt=0.0)]
 _GIVEN = ("parallelism", "stages", "replicas", "inputs")
+_PRICED = set(Stage.model_fields) - set(StageConfiguration.model_fields)
+SAME = 1e-9
+"""Relative difference of step times below which a plan is the one of the file."""
 
 
 class GivenParallelism(Description):
@@ -31,8 +37,9 @@ class GivenParallelism(Description):
     stride: Degree | None = Field(
         None, description="devices from one replica's first device to the next one's"
     )
-    vpp: Degree = 1
-    schedule: str = "1f1b"
+    vpp: Degree = Field(1, description="virtual stages per device")
+    schedule: Schedule | None = None
+    order: Annotated[tuple[Index, ...], at_most(10**4)] | None = None
     global_batch: Whole | None = None
     pp: Whole | None = None
     micro_batches: Whole | None = None
@@ -50,6 +57,16 @@ class GivenPlan(Description):
         None, description="first device of every super-pipeline"
     )
     inputs: Inputs = Field(description="model or profile, cluster and job")
+
+
+class Searched(Description):
+    """What a plan file says of its search."""
+
+    step_time_s: Positive = Field(description="seconds of a training step")
+    optimal: Flag = Field(False, description="no plan of search.space is faster")
+    lower_bound_s: Positive | None = None
+    gap: Number | None = None
+    search: SearchReport = Field(description="what the search did")
 
 
 def looks_like_file(text: str) -> bool:
@@ -71,6 +88,37 @@ def reprice(path: str) -> tuple[Plan, tuple[str, ...]]:
     ------
     InputError : the file is no plan, a field is unknown or not allowed, or the plan is not legal.
     """
+    plan, _, notes = _repriced(path)
+    return plan, notes
+
+
+def reread(path: str) -> tuple[Plan, tuple[str, ...]]:
+    """Price the plan of a file again, and keep what its search proved where it still holds.
+
+    Returns
+    -------
+    The plan, with ``search`` and what follows from it unless the file was edited since, and notes.
+
+    Raises
+    ------
+    InputError : as `reprice`; also where what the file says of the search is not usable.
+    """
+    plan, data, notes = _repriced(path)
+    where = shorten(path, 300)[1:-1]
+    if data.get("search") is None:
+        return plan, notes
+    found = Searched.parse({name: data[name] for name in Searched.model_fields if name in data},
+                           where)
+    if abs(found.step_time_s - plan.step_time_s) > SAME * plan.step_time_s:
+        note = (f"{where}: step_time_s: {found.step_time_s:.6g} in the file, "
+                f"{plan.step_time_s:.6g} by its stages: edited, so its search says nothing of it")
+        return plan, (*notes, note)
+    kept = {name: getattr(found, name) for name in Searched.model_fields}
+    return plan.model_copy(update=kept), notes
+
+
+def _repriced(path: str) -> tuple[Plan, dict[str, Any], tuple[str, ...]]:
+    """The plan of a file, the file's data, and notes."""
     from nest.evaluation import evaluate
 
     data = read_description(path)
@@ -83,7 +131,7 @@ def reprice(path: str) -> tuple[Plan, tuple[str, ...]]:
         raise InputError(f"{where}: inputs: got {count} of model and profile; allowed: one of them")
     with told(where):
         plan = evaluate(subject, inputs.cluster, inputs.job, _configuration(given))
-    return plan, tuple(f"{where}: {note}" for note in _stale(given.parallelism, plan))
+    return plan, data, tuple(f"{where}: {note}" for note in _stale(given.parallelism, plan))
 
 
 def _read(data: dict[str, Any], where: str) -> GivenPlan:
@@ -94,13 +142,21 @@ def _read(data: dict[str, Any], where: str) -> GivenPlan:
                          "writes it")
     derived = {field.alias or name for name, field in Plan.model_fields.items()} - set(_GIVEN)
     kept = {name: value for name, value in data.items() if name not in derived}
-    priced = set(Stage.model_fields) - set(StageConfiguration.model_fields)
     if isinstance(kept.get("stages"), list):
-        kept["stages"] = [
-            {name: value for name, value in stage.items() if name not in priced}
-            if isinstance(stage, dict) else stage for stage in kept["stages"]
-        ]
+        kept["stages"] = [_stage(stage) if isinstance(stage, dict) else stage
+                          for stage in kept["stages"]]
     return GivenPlan.parse(kept, where)
+
+
+def _stage(data: dict[str, Any]) -> dict[str, Any]:
+    """A stage without its prices, and without what follows from fields that may be edited."""
+    kept = {name: value for name, value in data.items() if name not in _PRICED}
+    chunks = kept.get("chunks")
+    if isinstance(chunks, list) and len(chunks) == 1:  # the layers
+        del kept["chunks"]
+    if kept.get("recompute_modules") == []:  # then the default of the policy
+        del kept["recompute_modules"]
+    return kept
 
 
 def _configuration(given: GivenPlan) -> Configuration:
@@ -117,9 +173,9 @@ def _configuration(given: GivenPlan) -> Configuration:
             stride = starts[1] - starts[0]
         _check_replicas(starts, p.outer_dp, stride)
     data: dict[str, Any] = {"outer_dp": p.outer_dp, "micro_batch": p.micro_batch, "vpp": p.vpp,
-                            "schedule": p.schedule, "stages": given.stages}
-    if stride is not None:
-        data["stride"] = stride
+                            "order": p.order, "stages": given.stages}
+    data |= {name: value for name, value in (("stride", stride), ("schedule", p.schedule))
+             if value is not None}
     return Configuration.parse(data, "parallelism")
 
 

@@ -1,8 +1,10 @@
-"""How `plan` and `evaluate` hand over a priced plan."""
+"""What commands have in common: progress, and handing over a priced plan."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nest.cli import output
@@ -27,6 +29,20 @@ def check_target(file: str | None) -> None:
         raise InputError(f"output: {given}; allowed: a file to write")
     if not os.path.isdir(folder):
         raise InputError(f"output: {file} cannot be written (no folder {folder})")
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[None]:
+    """Say on stderr what takes seconds, or nothing where it should be quiet."""
+    from nest import compiled
+
+    before = compiled.announce
+    compiled.announce = (
+        (lambda text: None) if quiet else (lambda text: output.say(f"nest: {text}")))
+    try:
+        yield
+    finally:
+        compiled.announce = before
 
 
 def present(plan: Plan, as_json: bool, file: str | None, quiet: bool) -> None:

@@ -10,7 +10,8 @@ import typer
 from nest.cli.output import emit
 from nest.errors import InputError
 
-KINDS = ("plan", "model", "cluster", "job", "space", "configuration", "profile")
+KINDS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
+         "explanation")
 
 
 def schema(
@@ -25,7 +26,8 @@ def schema(
 def document(kind: str) -> dict[str, object]:
     """JSON Schema of one of ``KINDS``.
 
-    A plan is described as NEST writes it, everything else as a person may write it.
+    A plan and an explanation are described as NEST writes them, everything else as a person may
+    write it.
     """
     from nest.describe import (
         Cluster,
@@ -36,10 +38,12 @@ def document(kind: str) -> dict[str, object]:
         Profile,
         SearchSpace,
     )
+    from nest.explanation import Explanation
     from nest.plans import Plan
 
-    if kind == "plan":
-        found = Plan.model_json_schema(mode="serialization")
+    written: dict[str, type[Description]] = {"plan": Plan, "explanation": Explanation}
+    if kind in written:
+        found = written[kind].model_json_schema(mode="serialization")
     else:
         classes: dict[str, type[Description]] = {
             "model": Model, "cluster": Cluster, "job": Job, "space": SearchSpace,

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
+from nest.describe.configuration import Configuration
+from nest.describe.space import SearchSpace
+from nest.graph import build_chain
 from nest.plans import Plan
 from nest.report.page import Page
-from nest.report.stages import Table, memory_table, stage_table, time_table
+from nest.report.stages import Table, memory_table, stage_tables, time_table
 from nest.units import format_bytes, format_seconds
 
 BAR = 24
 MOST_PROBLEMS = 8
 ROUNDING = 1e-9
 """Share of a step below which a part of it is what rounding left."""
-_WORDS = {
+WORDS = {
     "forward": "forward", "backward": "backward", "recompute": "recompute", "tp": "tensor parallel",
     "cp": "context parallel", "ep": "expert parallel", "zero": "ZeRO",
     "bubble": "pipeline bubble", "finish": "end of step", "step": "step",
 }
-_SCOPE = ("outer_dp", "dp_in", "tp", "sp", "ep", "etp", "pp", "micro_batch", "mbs", "zero",
-          "recompute", "cp", "vpp", "schedule")
+LAYERS = {
+    "embedding": "embedding", "layer": "transformer layers", "moe_layer": "transformer layers",
+    "mtp_layer": "multi-token prediction", "head": "vocabulary head and loss",
+    "encoder_embedding": "embedding of the encoder", "encoder_layer": "encoder layers",
+    "encoder_end": "end of the encoder", "decoder_embedding": "embedding of the decoder",
+    "decoder_layer": "decoder layers", "patch_embedding": "embedding of image patches",
+    "vision_layer": "image layers", "projector": "projector", "merge": "merge of images and text",
+}
+"""Layers of a model by the names of their kinds."""
+SCHEDULES = {"1f1b": "1F1B", "interleaved": "interleaved 1F1B", "gpipe": "GPipe"}
 
 
 def plan_text(plan: Plan, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
@@ -41,13 +54,22 @@ def plan_text(plan: Plan, width: int = 80, colour: bool = False, unicode: bool =
     page.blank()
     _choices(page, plan)
     page.blank()
-    for table in (stage_table(plan), time_table(plan), memory_table(plan)):
+    for number, table in enumerate(stage_tables(plan, width)):
+        if number:
+            page.blank()
         _table(page, table)
-        if table.title.startswith("Stages"):
-            page.paragraph(_layers(plan), "dim")
+    page.paragraph(_layers(plan), "dim")
+    page.blank()
+    for table in (time_table(plan), memory_table(plan)):
+        _table(page, table)
         page.blank()
     _breakdown(page, plan)
     page.blank()
+    if plan.alternatives:
+        _alternatives(page, plan)
+        page.blank()
+    if plan.search is not None:
+        page.fact("Optimal", proved(plan))
     page.fact("Search", searched(plan))
     return page.text()
 
@@ -73,16 +95,35 @@ def searched(plan: Plan) -> str:
     s = plan.search
     if s is None:
         return "not searched: exactly this configuration was priced"
-    free = [name for name in _SCOPE if s.space.get(name) == "any"]
-    fixed = [f"{name} {s.space[name]}" for name in _SCOPE if s.space.get(name, "any") != "any"]
-    scope = "; ".join(filter(None, (
-        f"every legal {', '.join(free)}" if free else "", ", ".join(fixed))))
+    usual = SearchSpace().describe()
+    bound = [f"{name} {text}" for name, text in s.space.items() if text != usual.get(name)]
+    scope = "every legal plan" + (f" with {', '.join(bound)}" if bound else "")
     threads = f"{s.threads} thread" + ("" if s.threads == 1 else "s")
-    word = "optimal" if plan.optimal else "best found"
-    return (f"{word} over: {scope} ({s.solved:,} outer choices solved, {s.pruned:,} pruned, "
-            f"{s.cells:,} cells) in {format_seconds(s.seconds, 3)} on {threads}; kernels compiled "
-            f"or loaded in {format_seconds(s.compile_seconds, 3)}; peak memory "
-            f"{format_bytes(s.peak_bytes, 3)}")
+    return (f"{scope}; {s.solved:,} outer choices solved, {s.pruned:,} pruned, {s.cells:,} cells, "
+            f"in {format_seconds(s.seconds, 3)} on {threads}; kernels compiled or loaded in "
+            f"{format_seconds(s.compile_seconds, 3)}; peak memory {format_bytes(s.peak_bytes, 3)}")
+
+
+def proved(plan: Plan) -> str:
+    """How near the plan is to the best that there can be."""
+    if plan.optimal:
+        return "yes: no plan of the space searched is faster"
+    after = format_seconds(plan.search.seconds, 3) if plan.search is not None else "a search"
+    if plan.gap is None or plan.lower_bound_s is None:
+        return f"not known: stopped after {after}"
+    return (f"within {100 * plan.gap:.2g} % of the best possible (lower bound "
+            f"{format_seconds(plan.lower_bound_s)}); stopped after {after}")
+
+
+def blocks(way: Configuration) -> str:
+    """Devices of the blocks, from the smallest to the largest."""
+    sizes = sorted({s.devices[1] - s.devices[0] for s in way.stages})
+    return str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]}..{sizes[-1]}"
+
+
+def percent(share: float, decimals: int) -> str:
+    """A difference as `+1.25 %`; what rounds to nothing has no minus."""
+    return f"{round(100 * share, decimals) + 0.0:+.{decimals}f} %"
 
 
 def _three(value: float) -> str:
@@ -109,11 +150,9 @@ def _problems(page: Page, plan: Plan) -> None:
 
 def _choices(page: Page, plan: Plan) -> None:
     p, job = plan.parallelism, plan.inputs.job
-    sizes = sorted({s.devices[1] - s.devices[0] for s in plan.stages})
-    blocks = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]}..{sizes[-1]}"
-    what = f"pp {p.pp} x blocks of {blocks} x outer_dp {p.outer_dp}"
+    what = f"pp {p.pp} x blocks of {blocks(plan.configuration)} x outer_dp {p.outer_dp}"
     virtual = f", vpp {p.vpp}" if p.vpp > 1 else ""
-    page.fact("Parallelism", f"{what}{virtual}, schedule {p.schedule.upper()}; "
+    page.fact("Parallelism", f"{what}{virtual}, schedule {SCHEDULES[p.schedule]}; "
               f"{p.devices_used:,} of {plan.inputs.cluster.size:,} devices used")
     page.fact("Batch", f"{p.global_batch:,} sequences of {job.seq_len:,} tokens = outer_dp "
               f"{p.outer_dp} x micro-batch {p.micro_batch} x {p.micro_batches:,} micro-batches")
@@ -139,18 +178,40 @@ def _replicas(starts: tuple[int, ...]) -> str:
 
 
 def _layers(plan: Plan) -> str:
-    model, profile = plan.inputs.model, plan.inputs.profile
-    if model is not None:
-        tensor = [s for s in plan.stages if s.tp > 1]
-        sequence = "; sp where tp > 1" if tensor and all(s.sp for s in tensor) else ""
-        return (f"layer 0: embedding; 1..{model.layers}: transformer layers; "
-                f"{model.layers + 1}: vocabulary head and loss{sequence}")
-    assert profile is not None
-    return f"layers 0..{profile.length - 1} of the profile, in its order"
+    """What the numbers of layers stand for."""
+    p, model, profile = plan.parallelism, plan.inputs.model, plan.inputs.profile
+    notes = ["of the first and the last chunk"] if p.vpp > 2 else []
+    notes += ["of each stage in ascending order"] if p.order is not None else []
+    start = ", ".join(["layers", *notes])
+    if model is None:
+        assert profile is not None
+        return f"{start}: 0..{profile.length - 1} of the profile, in its order"
+    chain = build_chain(model)
+    named, first = [], 0
+    for word, members in groupby(LAYERS[chain.kinds[kind].name] for kind in chain.order):
+        count = len(list(members))
+        named.append(f"{first if count == 1 else f'{first}..{first + count - 1}'} {word}")
+        first += count
+    tensor = [s for s in plan.stages if s.tp > 1]
+    sequence = "; sp where tp > 1" if tensor and all(s.sp for s in tensor) else ""
+    return f"{start}: {'; '.join(named)}{sequence}"
 
 
 def _table(page: Page, table: Table) -> None:
     page.table(table.title, table.heads, table.rows, table.left)
+
+
+def _alternatives(page: Page, plan: Plan) -> None:
+    best = (plan.step_time_s, 0.0, plan.configuration)
+    others = [(a.step_time_s, a.slower, a.configuration) for a in plan.alternatives]
+    rows = [
+        (str(rank), format_seconds(seconds), percent(slower, 2) if rank > 1 else "",
+         str(way.outer_dp), str(way.micro_batch), str(way.pp), str(way.vpp),
+         SCHEDULES[way.schedule], blocks(way))
+        for rank, (seconds, slower, way) in enumerate((best, *others), 1)
+    ]
+    heads = ("", "step", "slower", "outer_dp", "micro_batch", "pp", "vpp", "schedule", "blocks")
+    page.table("The best plans (1: the one above)", heads, rows, (7,))
 
 
 def _breakdown(page: Page, plan: Plan) -> None:
@@ -163,7 +224,7 @@ def _breakdown(page: Page, plan: Plan) -> None:
     for name, seconds in (*parts.items(), ("step", total)):
         share = seconds / total if total else 0.0
         bar = "" if name == "step" else "█" * round(BAR * share)
-        rows.append((_WORDS[name], f"{factor * seconds:,.{decimals}f} {unit}",
+        rows.append((WORDS[name], f"{factor * seconds:,.{decimals}f} {unit}",
                      f"{100 * share:.1f} %", bar))
     page.table("Where the step goes", ("cause", "time", "share", ""), rows, (0, 3))
 

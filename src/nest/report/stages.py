@@ -3,7 +3,7 @@
 Neighbours with the same degrees and sizes whose times differ by less than ``ALIKE`` are one row,
 which shows the times of the slowest. Under 1F1B a later stage holds fewer micro-batches, so such a
 row shows the most in the first table, and the first and the last figure of what its stages hold in
-the last one.
+the last one. A table of stages that would be too wide becomes two: places, and degrees.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from nest.describe.space import IntSet
 from nest.plans import Plan, Stage
 
 GIB = 2.0**30
 DIGITS = 4
+LONGEST = 20
+"""Characters of a list of layers; a longer one is counted."""
 ALIKE = 0.005
 """Of the time of a micro-batch (and of the end of a step): less does not show in the report."""
 CAUSES = (("forward", "forward"), ("backward", "backward"), ("recompute", "recomp."), ("tp", "tp"),
@@ -61,48 +64,125 @@ def _alike(a: Stage, b: Stage) -> bool:
 
 
 def _kind(s: Stage) -> tuple[object, ...]:
-    return (s.layers[1] - s.layers[0], s.devices[1] - s.devices[0], s.dp_in, s.tp, s.sp, s.cp, s.ep,
-            s.etp, s.zero, s.recompute)
+    sizes = tuple(stop - start for start, stop in s.chunks)
+    return (sizes, s.devices[1] - s.devices[0], s.dp_in, s.tp, s.sp, s.cp, s.cp_comm, s.ep, s.etp,
+            s.zero, s.shard, s.recompute, s.recompute_modules, s.recompute_layers)
 
 
 def _slowest(run: Run) -> Stage:
     return max(run.stages, key=lambda s: s.time_s.total)
 
 
-def stage_table(plan: Plan) -> Table:
-    """Layers, devices and degrees, time of a micro-batch and memory of each run."""
+Columns = list[tuple[str, Callable[[Run], str]]]
+
+
+def stage_tables(plan: Plan, width: int) -> tuple[Table, ...]:
+    """Layers, devices and degrees, time of a micro-batch and memory of each run.
+
+    One table, or two where one would be wider than ``width`` columns.
+    """
     folded = runs(plan.stages)
+    places, degrees = _places(plan, folded), _degrees(plan)
     milli = _decimals([1e3 * s.time_s.total for s in plan.stages])
-    columns: list[tuple[str, Callable[[Run], str]]] = [
-        ("stage", _numbers),
-        ("layers", lambda r: _span(r.stages[0].layers[0], r.stages[-1].layers[1])),
-        ("each", lambda r: _each(r, r.stages[0].layers)),
-        ("devices", lambda r: _span(r.stages[0].devices[0], r.stages[-1].devices[1])),
-        ("each", lambda r: _each(r, r.stages[0].devices)),
+    prices: Columns = [
+        ("ms", lambda r: f"{1e3 * _slowest(r).time_s.total:.{milli}f}"),
+        ("GiB", lambda r: f"{max(s.memory_bytes.total for s in r.stages) / GIB:.1f}"),
+    ]
+    limit = plan.stages[0].memory_limit_bytes / GIB
+    title = f"Stages (ms per micro-batch; GiB per device, at most {limit:.1f})"
+    whole = _table(title, [*places, *degrees, *prices], folded)
+    if _narrowest(whole) <= width:
+        return (whole,)
+    number: Columns = [("stage", _numbers)]
+    return (_table(title, [*places, *prices], folded),
+            _table("Degrees of the stages", [*number, *degrees], folded))
+
+
+def _places(plan: Plan, folded: list[Run]) -> Columns:
+    """Which layers and which devices."""
+    columns: Columns = [("stage", _numbers), ("layers", lambda r: _layers(r, plan))]
+    alone = all(len(r.stages) == 1 for r in folded)  # then the spans say the sizes
+    if plan.parallelism.vpp > 1:
+        columns.append(("chunks", _chunks))
+    elif not alone:
+        columns.append(("each", lambda r: _size(r.stages[0].layers)))
+    columns.append(
+        ("devices", lambda r: _span(r.stages[0].devices[0], r.stages[-1].devices[1])))
+    if not alone:
+        columns.append(("each", lambda r: _size(r.stages[0].devices)))
+    return columns
+
+
+def _degrees(plan: Plan) -> Columns:
+    """How a stage uses its devices; degrees that no stage uses are left out."""
+    columns: Columns = [
         ("dp_in", lambda r: str(r.stages[0].dp_in)),
         ("tp", lambda r: str(r.stages[0].tp)),
     ]
     if any(s.sp != (s.tp > 1) for s in plan.stages):
         columns.append(("sp", lambda r: "yes" if r.stages[0].sp else "no"))
     if any(s.cp > 1 for s in plan.stages):
-        columns.append(("cp", lambda r: str(r.stages[0].cp)))
+        columns.append(("cp", _context))
     if any(s.ep > 1 or s.etp != s.tp for s in plan.stages):
         columns.append(("ep", lambda r: str(r.stages[0].ep)))
         columns.append(("etp", lambda r: str(r.stages[0].etp)))
-    columns += [
-        ("ZeRO", lambda r: str(r.stages[0].zero)),
-        ("recompute", lambda r: r.stages[0].recompute),
-        ("ms", lambda r: f"{1e3 * _slowest(r).time_s.total:.{milli}f}"),
-        ("GiB", lambda r: f"{max(s.memory_bytes.total for s in r.stages) / GIB:.1f}"),
-    ]
-    if all(len(r.stages) == 1 for r in folded):  # then the spans say it
-        columns = [column for column in columns if column[0] != "each"]
-    limit = plan.stages[0].memory_limit_bytes / GIB
-    title = f"Stages (ms per micro-batch; GiB per device, at most {limit:.1f})"
+    columns += [("ZeRO", _zero), ("recompute", _recompute)]
+    return columns
+
+
+def _table(title: str, columns: Columns, folded: list[Run]) -> Table:
     heads = tuple(name for name, _ in columns)
     rows = tuple(tuple(show(run) for _, show in columns) for run in folded)
-    left = tuple(n for n, name in enumerate(heads) if name in ("layers", "devices", "recompute"))
-    return Table(title, heads, rows, (0, *left))
+    words = ("stage", "layers", "devices", "cp", "ZeRO", "recompute")
+    left = tuple(n for n, name in enumerate(heads) if name in words)
+    return Table(title, heads, rows, left)
+
+
+def _narrowest(table: Table) -> int:
+    """Least columns of a terminal that the table needs: its cells, one space apart."""
+    cells = zip(table.heads, *table.rows, strict=True)
+    return sum(1 + max(map(len, column)) for column in cells) - 1
+
+
+def _recompute(run: Run) -> str:
+    """Recompute in a few words: `none`, `core_attn+norm`, `full`, `full 3 layers`."""
+    stage = run.stages[0]
+    if stage.recompute == "selective":
+        return "+".join(stage.recompute_modules)
+    if stage.recompute_layers is None:
+        return stage.recompute
+    chunk = " a chunk" if len(stage.chunks) > 1 else ""
+    return f"full {stage.recompute_layers} layer{'' if stage.recompute_layers == 1 else 's'}{chunk}"
+
+
+def _context(run: Run) -> str:
+    one = run.stages[0]
+    return f"{one.cp} a2a" if one.cp_comm == "a2a" else str(one.cp)
+
+
+def _zero(run: Run) -> str:
+    one = run.stages[0]
+    return f"{one.zero} dp_in" if one.shard == "dp_in" else str(one.zero)
+
+
+def _layers(run: Run, plan: Plan) -> str:
+    """Layers of a run; with virtual stages those of the first and of the last chunk."""
+    order = plan.parallelism.order
+    first, last = run.stages[0], run.stages[-1]
+    if order is not None:
+        members = IntSet.of(order[first.layers[0] : last.layers[1]])
+        text = str(members)
+        return text if len(text) <= LONGEST else (
+            f"{len(members)} of {members.smallest}..{members.largest}")
+    spans = [_span(a[0], b[1]) for a, b in zip(first.chunks, last.chunks, strict=True)]
+    return " ".join(spans if len(spans) <= 2 else (spans[0], "..", spans[-1]))
+
+
+def _chunks(run: Run) -> str:
+    """Chunks of a stage and the layers of one of them."""
+    sizes = sorted({stop - start for start, stop in run.stages[0].chunks})
+    each = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]}..{sizes[-1]}"
+    return f"{len(run.stages[0].chunks)} x {each}"
 
 
 def time_table(plan: Plan) -> Table:
@@ -138,7 +218,8 @@ def memory_table(plan: Plan) -> Table:
                 for name, _ in kept]
         rows.append(tuple(row))
     heads = ("stage", "held", *(head for _, head in kept))
-    return Table("Memory, GiB per device (held: micro-batches in flight)", heads, tuple(rows), (0,))
+    what = "micro-batches in flight" + (", of one chunk" if plan.parallelism.vpp > 1 else "")
+    return Table(f"Memory, GiB per device (held: {what})", heads, tuple(rows), (0,))
 
 
 def _numbers(run: Run) -> str:
@@ -150,7 +231,7 @@ def _span(first: int, end: int) -> str:
     return str(first) if end - first == 1 else f"{first}..{end - 1}"
 
 
-def _each(run: Run, pair: tuple[int, int]) -> str:
+def _size(pair: tuple[int, int]) -> str:
     return str(pair[1] - pair[0])
 
 

@@ -1,0 +1,124 @@
+"""An explanation as a person reads it: what each resource is worth, then the simpler plans."""
+
+from __future__ import annotations
+
+from nest.describe.configuration import Configuration
+from nest.explanation import Explanation, ShadowPrice, SimplerPlan
+from nest.plans import Plan
+from nest.report.page import Page
+from nest.report.plan_text import SCHEDULES, WORDS, blocks, headline, percent
+from nest.units import format_seconds
+
+MOST_CAUSES = 4
+SMALL = 0.001
+"""Share of the plan's step below which a difference is not told."""
+
+
+def explanation_text(
+    plan: Plan, found: Explanation, width: int = 80, colour: bool = False, unicode: bool = True
+) -> str:
+    """Give the report of an explanation.
+
+    Parameters
+    ----------
+    plan : what is explained.
+    found : its explanation.
+    width : columns of the terminal, at least 80.
+    colour : with escape codes for a terminal.
+    unicode : with lines that are not ASCII.
+
+    Returns
+    -------
+    str
+        Lines, each number with its unit.
+    """
+    page = Page(width, colour, unicode)
+    if not plan.feasible:
+        page.paragraph("DOES NOT FIT", "bold red")
+    page.paragraph(headline(plan), "bold")
+    page.blank()
+    page.fact("Plan", _way(plan.configuration))
+    page.fact("Bound by", found.bottleneck.replace("%", " %"))
+    page.blank()
+    _prices(page, found)
+    page.blank()
+    _simpler(page, plan, found)
+    return page.text()
+
+
+def _way(way: Configuration) -> str:
+    """A configuration in a line; degrees where all stages have the same."""
+    parts = [f"pp {way.pp} x blocks of {blocks(way)} x outer_dp {way.outer_dp}"]
+    for name, usual in (("tp", 1), ("cp", 1), ("ep", 1), ("dp_in", 1), ("zero", 0),
+                        ("recompute", "none")):
+        values = {getattr(stage, name) for stage in way.stages}
+        if len(values) == 1 and usual not in values:
+            parts.append(f"{name} {values.pop()}")
+    parts.append(f"micro_batch {way.micro_batch}")
+    parts += [f"vpp {way.vpp}"] if way.vpp > 1 else []
+    return ", ".join((*parts, SCHEDULES[way.schedule]))
+
+
+def _prices(page: Page, found: Explanation) -> None:
+    rows, notes = [], []
+    for price in found.prices:
+        name = price.name
+        if price.resource != "devices":
+            name += f" {percent(price.factor - 1, 0)}"
+        if price.step_time_s is None or price.change_s is None or price.share is None:
+            rows.append((name, "-", "", "", price.note))
+            continue
+        mark = "" if price.proven or found.method == "priced" else "<= "
+        rows.append((name, mark + format_seconds(price.step_time_s), _signed(price.change_s),
+                     percent(price.share, 2), _stays(price, found)))
+        if price.changes:
+            notes.append((name, price.changes))
+    page.table("What each resource is worth", ("with", "step", "change", "share", "the plan"),
+               rows, (0, 4))
+    for name, text in notes:
+        page.fact("", f"{name}: {text}", 1)
+    page.paragraph(
+        "The step time of the best plan then: the same space was searched again for each."
+        if found.method == "solved" else
+        "The step time of this configuration then; it was priced again, not searched again, "
+        "because no search has proved it optimal.", "dim")
+    if any("<= " in row[1] for row in rows):
+        page.paragraph("<=: the search was stopped; there may be a faster plan.", "dim")
+
+
+def _stays(price: ShadowPrice, found: Explanation) -> str:
+    if found.method == "priced":
+        return ""
+    return "changes" if price.changes else "stays" if price.proven else "stays so far"
+
+
+def _simpler(page: Page, plan: Plan, found: Explanation) -> None:
+    rows = []
+    for other in found.simpler:
+        if other.step_time_s is None or other.slower is None:
+            rows.append((other.name, "-", ""))
+            continue
+        mark = "" if other.proven else "<= "
+        rows.append((other.name, mark + format_seconds(other.step_time_s),
+                     percent(other.slower, 1)))
+    page.table("Why not something simpler", ("plan", "step", "slower"), rows, (0,))
+    for other in found.simpler:
+        page.fact("-", f"{other.name}: {_why(other, plan, found)}", 1)
+
+
+def _why(other: SimplerPlan, plan: Plan, found: Explanation) -> str:
+    """Where the difference goes, or why there is no such plan."""
+    if other.step_time_s is None or other.configuration is None or other.note:
+        return other.note
+    faster = other.step_time_s < plan.step_time_s
+    parts = sorted(other.differences_s.items(), key=lambda x: -abs(x[1]))
+    told = [f"{WORDS[cause]} {_signed(seconds)}" for cause, seconds in parts[:MOST_CAUSES]
+            if abs(seconds) >= SMALL * plan.step_time_s]
+    outside = "outside the space searched: " if found.method == "solved" and faster else ""
+    return f"{outside}{_way(other.configuration)}; {', '.join(told) or 'as fast'}"
+
+
+def _signed(seconds: float) -> str:
+    if seconds == 0.0:
+        return "0 s"
+    return ("-" if seconds < 0 else "+") + format_seconds(abs(seconds), 3)
