@@ -33,6 +33,9 @@ MODEL = {
     "norm": "rmsnorm",
     "bias": False,
 }
+TOWER = {"layers": 1, "hidden": 32, "heads": 2, "ffn": 32, "tokens": 4, "patch_width": 12}
+TRANSLATOR = {**MODEL, "kind": "encoder-decoder", "encoder_layers": 2, "relative_positions": 32}
+SEEING = {**MODEL, "vision": {**TOWER, "merge": 2, "projector_layers": 2}, "mtp_layers": 1}
 DEVICE = {
     "name": "d",
     "memory": "1 GiB",
@@ -53,24 +56,35 @@ TEMPLATE["levels"][2]["size"] = "n"
 JOB = {"global_batch": 8, "seq_len": 128}
 STAGE = {"layers": [0, 2], "devices": [0, 4], "tp": 4}
 CONFIGURATION = {"micro_batch": 1, "stages": [STAGE]}
-PROFILE = {
-    "name": "p",
-    "layers": [
-        {
-            "name": "a",
-            "output_bytes": 10,
-            "tp": {"1": {"forward": 1, "backward": 2, "parameter_bytes": 3, "activation_bytes": 4}},
-        },
-    ],
-}
+CHUNKS = {"layers": [0, 4], "chunks": [[0, 1], [2, 4]], "devices": [0, 2], "cp": 2,
+          "cp_comm": "a2a", "zero": 1, "shard": "dp_in", "recompute": "selective",
+          "recompute_modules": ["norm", "moe"]}
+INTERLEAVED = {"outer_dp": 2, "micro_batch": 1, "vpp": 2, "stages": [CHUNKS], "order": [1, 0]}
+
+
+def measured(name: str, **more: object) -> dict:
+    tp = {"1": {"forward": 1, "backward": 2, "parameter_bytes": 3, "activation_bytes": 4}}
+    return {"name": name, "output_bytes": 10, "tp": tp, **more}
+
+
+PROFILE = {"name": "p", "layers": [measured("a")]}
+BRANCHES = {"name": "p", "layers": [
+    measured("a"), measured("b", inputs=[]), measured("c", inputs=["a", "b"], repeat=2)]}
 LOADERS = {
     "model": (load_model, MODEL),
+    "encoder-decoder": (load_model, TRANSLATOR),
+    "vision": (load_model, SEEING),
     "cluster": (load_cluster, CLUSTER),
     "device": (load_device, DEVICE),
     "job": (load_job, JOB),
     "space": (load_space, {"tp": "1..8", "zero": [0, 1], "recompute": "none,full"}),
+    "wide space": (load_space, {
+        "cp": [1, 2], "cp_comm": "p2p,a2a", "shard": ["dp_in"], "recompute_modules": ["norm+moe"],
+        "recompute_layers": "1..3", "vpp": 2, "schedule": ["interleaved", "gpipe"]}),
     "configuration": (load_configuration, CONFIGURATION),
+    "interleaved": (load_configuration, INTERLEAVED),
     "profile": (load_profile, PROFILE),
+    "branches": (load_profile, BRANCHES),
     "stack": (load_stack, {"base": "fsdp", "gemm_derate": 0.7}),
 }
 

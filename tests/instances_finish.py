@@ -10,9 +10,9 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from instances import Instance
+from instances import Instance, bounded
 
-from nest.describe import Cluster, Job, Profile, SearchSpace
+from nest.describe import Cluster, Job, Profile
 from nest.graph import profile_chain
 
 
@@ -59,6 +59,12 @@ def finish_instance(seed: int) -> Instance:
     stack = {"base": "vtrain", "overlap_grad_reduce": rng.choice((0, 0.5)),
              "zero_with_pipeline": (0, 1)}
     job = Job(global_batch=rng.choice((4, 6, 8, 12, 16, 24)), seq_len=8, stack=stack)
-    space = SearchSpace(pp="3,4", zero=rng.choice(("0", "0,1")), outer_dp=rng.choice((1, 2)),
-                        recompute=rng.choice(("none", "none,full")))
-    return Instance(seed, profile, profile_chain(profile), cluster, job, space)
+    bounds: dict[str, Any] = {
+        "pp": "3,4", "zero": rng.choice(("0", "0,1")), "outer_dp": rng.choice((1, 2)),
+        "recompute": rng.choice(("none", "none,full")),
+        "recompute_layers": rng.choice(("9", "1,9", "2")),
+        "schedule": rng.choice(("1f1b", "1f1b", "1f1b", "gpipe")),
+    }
+    chain = profile_chain(profile)
+    space = bounded(rng, chain, cluster, job, bounds, 10 ** rng.uniform(4, 5), ())
+    return Instance(seed, "finish", profile, chain, cluster, job, space)

@@ -1,19 +1,25 @@
-"""What a plan may be made of, written again for the oracle: groups, blocks, degrees.
+"""What a plan may be made of, written again for the oracle: cuts, groups, blocks, degrees.
 
-Everything is found by looking at explicit sets of device numbers, level by level.
+Everything is found by looking at explicit sets of layers and of device numbers, one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import combinations
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from nest.describe import Cluster, Job, SearchSpace
 from nest.graph import Chain
 
 Spread = tuple[tuple[int, ...], bool]
-RECOMPUTE = ("none", "selective", "full")
+MODULES = ("core_attn", "norm", "mlp_act", "moe")
+NONE, FULL = 0, 16
+"""Recompute of a layer: none, all of it, or a sum of 1, 2, 4, 8 for :data:`MODULES`."""
+SHARDS = ("dp", "dp_in")
 
 
 class Outer(NamedTuple):
@@ -24,18 +30,66 @@ class Outer(NamedTuple):
     stride: int
 
 
-class Choice(NamedTuple):
-    """Degrees of a stage on a block; ``recompute`` indexes :data:`RECOMPUTE`."""
+class Split(NamedTuple):
+    """How the devices of a block divide the samples and the layers among them."""
 
-    start: int
-    size: int
     dp_in: int
     tp: int
     sp: bool
+    cp: int
+    a2a: bool
+    """Context parallelism exchanges by all-to-all."""
     ep: int
     etp: int
+
+
+class State(NamedTuple):
+    """How the holders of the same parameters divide them; ``shard`` indexes :data:`SHARDS`."""
+
     zero: int
-    recompute: int
+    shard: int
+
+
+class Policy(NamedTuple):
+    """What a stage recomputes; ``first``: of so many checkpointed layers only (None: all)."""
+
+    code: int
+    first: int | None
+
+
+class Choice(NamedTuple):
+    """A stage but for its layers and its recompute."""
+
+    start: int
+    size: int
+    split: Split
+    state: State
+
+
+# ---------------------------------------------------------------- layers
+
+
+def cuts(chain: Chain) -> list[int]:
+    """All sets of layers that may lie in front of a cut, as bit masks; the fewest layers first.
+
+    A set may where no layer in it reads what a layer behind the cut produces.
+    """
+    masks = np.arange(1 << len(chain))
+    legal = np.ones(len(masks), dtype=bool)
+    for tensor in chain.tensors:
+        for consumer in tensor.consumers:
+            legal &= (masks >> consumer & 1) <= (masks >> tensor.producer & 1)
+    return sorted(masks[legal].tolist(), key=lambda mask: (mask.bit_count(), mask))
+
+
+def members(chain: Chain, mask: int) -> tuple[int, ...]:
+    """Layers of a bit mask, ascending."""
+    return tuple(n for n in range(len(chain)) if mask >> n & 1)
+
+
+def checkpointed(chain: Chain, layers: Sequence[int]) -> int:
+    """How many of the layers recompute applies to."""
+    return sum(chain.kinds[chain.order[n]].checkpointed for n in layers)
 
 
 # ---------------------------------------------------------------- devices
@@ -52,14 +106,24 @@ def alike_blocks(start: int, size: int, sizes: Sequence[int]) -> bool:
     return True
 
 
+@cache
+def blocks(sizes: tuple[int, ...], outer_dp: int, stride: int) -> tuple[tuple[int, int], ...]:
+    """(start, size) of all blocks of a super-pipeline that are aligned in every replica."""
+    origins = [r * stride for r in range(outer_dp)]
+    return tuple(
+        (start, size) for start in range(stride) for size in range(1, stride - start + 1)
+        if all(alike_blocks(o + start, size, sizes) for o in origins)
+    )
+
+
 def spread(groups: list[list[int]], sizes: Sequence[int]) -> Spread:
     """Fewest members in a subgroup of each level over all groups, and whether all are even."""
     fewest, even = [], True
     for g in sizes:
         counts: list[int] = []
-        for members in groups:
+        for group in groups:
             found: dict[int, int] = {}
-            for device in members:
+            for device in group:
                 found[device // g] = found.get(device // g, 0) + 1
             counts.extend(found.values())
         fewest.append(min(counts))
@@ -67,28 +131,55 @@ def spread(groups: list[list[int]], sizes: Sequence[int]) -> Spread:
     return tuple(fewest), even
 
 
+class Spreads(NamedTuple):
+    """Spreads of all groups of a block and its replicas."""
+
+    tp: Spread
+    cp: Spread
+    ep: Spread
+    etp: Spread
+    dp: Spread
+    expert_dp: Spread
+    inner: Spread
+    inner_expert: Spread
+    outer: Spread
+
+
 @cache
 def spreads(
     sizes: tuple[int, ...], outer_dp: int, stride: int, start: int, size: int,
-    tp: int, ep: int, etp: int,
-) -> tuple[Spread, Spread, Spread, Spread, Spread]:
-    """Spread of the tp, ep, etp, dp and expert-dp groups of a block and its replicas."""
+    tp: int, cp: int, ep: int, etp: int,
+) -> Spreads:
+    """Groups of a block on which tp neighbours come first, then cp, then dp."""
     origins = [r * stride + start for r in range(outer_dp)]
     folded = ep * etp
+
+    def every(ranks: Sequence[int]) -> list[int]:
+        return [o + i for o in origins for i in ranks]
+
+    dense = [range(t, size, tp) for t in range(tp)]
+    expert = [range(i, size, folded) for i in range(folded)]
     inner = []
-    for ranks in (
-        [range(d * tp, d * tp + tp) for d in range(size // tp)],
-        [range(x * folded + z, x * folded + folded, etp)
+    for groups in (
+        [range(x * tp, x * tp + tp) for x in range(size // tp)],
+        [range(x * tp * cp + t, (x + 1) * tp * cp, tp)
+         for x in range(size // (tp * cp)) for t in range(tp)],
+        [range(x * folded + z, (x + 1) * folded, etp)
          for x in range(size // folded) for z in range(etp)],
-        [range(y * etp, y * etp + etp) for y in range(size // etp)],
+        [range(x * etp, x * etp + etp) for x in range(size // etp)],
+        dense, expert,
     ):
-        seen = {spread([[o + i for i in group] for group in ranks], sizes) for o in origins}
+        seen = {spread([[o + i for i in group] for group in groups], sizes) for o in origins}
         assert len(seen) == 1, "aligned replicas are alike"
         inner.append(seen.pop())
-    data = [[o + d * tp + t for o in origins for d in range(size // tp)] for t in range(tp)]
-    expert = [[o + x * folded + i for o in origins for x in range(size // folded)]
-              for i in range(folded)]
-    return inner[0], inner[1], inner[2], spread(data, sizes), spread(expert, sizes)
+    tensor, context, experts, expert_tensor, within, within_expert = inner
+    return Spreads(
+        tensor, context, experts, expert_tensor,
+        spread([every(ranks) for ranks in dense], sizes),
+        spread([every(ranks) for ranks in expert], sizes),
+        within, within_expert,
+        spread([every([i]) for i in range(size)], sizes),
+    )
 
 
 def shared_level(a: int, b: int, sizes: Sequence[int]) -> int:
@@ -116,78 +207,124 @@ def _in(bound: Any, value: object) -> bool:
     return bound is None or value in bound
 
 
-def tp_legal(chain: Chain, job: Job, tp: int, sp: bool) -> bool:
-    """Whether the model can be split this way."""
-    model = chain.model
-    if model is None:
+def splits(
+    chain: Chain, job: Job, space: SearchSpace, micro_batch: int, size: int
+) -> Iterator[Split]:
+    """Every way to divide a micro-batch and its layers among the devices of a block."""
+    for tp in range(1, size + 1):
+        for cp in range(1, size // tp + 1):
+            dp_in, left = divmod(size, tp * cp)
+            if left or micro_batch % dp_in or not all((
+                _in(space.tp, tp), _in(space.cp, cp), _in(space.dp_in, dp_in),
+                _in(space.mbs, micro_batch // dp_in),
+            )):
+                continue
+            for sp in (False, True):
+                if tp > 1 and not _in(space.sp, sp):
+                    continue
+                if not tp_legal(chain, tp, sp) or not cp_legal(chain, job, tp, sp, cp):
+                    continue
+                for a2a in ways_of_cp(chain, space, tp, cp):
+                    for ep, etp in expert_degrees(chain, space, size, tp):
+                        yield Split(dp_in, tp, sp, cp, a2a, ep, etp)
+
+
+def tp_legal(chain: Chain, tp: int, sp: bool) -> bool:
+    """Whether the widths of the model, or its measurements, allow this."""
+    if tp == 1 and sp:
+        return False
+    if chain.model is None:
         return all(tp in layer.measured for layer in chain.kinds)
-    if tp == 1:
-        return not sp
-    widths = [model.heads]
-    if not all(model.is_moe_layer(i) for i in range(model.layers)):
-        widths.append(model.ffn)
-    if model.moe is not None:
-        widths.append(model.moe.shared_ffn)
-    if any(width % tp for width in widths):
+    if any(width % tp for _, width in chain.tensor_widths):
         return False
-    if model.kv_heads % tp != 0 and tp % model.kv_heads != 0:
+    if any(heads % tp != 0 and tp % heads != 0 for heads in chain.kv_heads):
         return False
-    if sp:
-        return job.seq_len % tp == 0
-    return model.moe is None
+    return tp == 1 or sp or chain.model.moe is None
 
 
-def expert_degrees(chain: Chain, size: int, tp: int, etps: Any) -> Iterator[tuple[int, int]]:
-    """(ep, etp) that the model and the block allow; ``etps`` as the search space gives them."""
+def cp_legal(chain: Chain, job: Job, tp: int, sp: bool, cp: int) -> bool:
+    """Whether every sequence can be divided this way."""
+    if chain.model is None:
+        return cp == 1
+    lengths = chain.lengths(job.seq_len)
+    if cp > 1 and any(length % (2 * cp) for length in lengths):
+        return False
+    return not sp or all(length % (tp * cp) == 0 for length in lengths)
+
+
+def ways_of_cp(chain: Chain, space: SearchSpace, tp: int, cp: int) -> Iterator[bool]:
+    """Exchange by all-to-all or not."""
+    if cp == 1:
+        yield False
+        return
+    if _in(space.cp_comm, "p2p"):
+        yield False
+    if _in(space.cp_comm, "a2a") and all(heads % (tp * cp) == 0 for heads in chain.kv_heads):
+        yield True
+
+
+def expert_degrees(
+    chain: Chain, space: SearchSpace, size: int, tp: int
+) -> Iterator[tuple[int, int]]:
+    """(ep, etp) that the model and the block allow."""
     moe = chain.model.moe if chain.model is not None else None
     if moe is None:
-        if _in(etps, tp):
+        if _in(space.ep, 1) and _in(space.etp, tp):
             yield 1, tp
         return
     for etp in range(1, size + 1):
-        if etp not in ((1, tp) if etps is None else etps) or moe.ffn % etp:
-            continue
         for ep in range(1, moe.experts + 1):
-            if moe.experts % ep == 0 and size % (ep * etp) == 0:
+            divides = moe.ffn % etp == 0 and moe.experts % ep == 0 and size % (ep * etp) == 0
+            if divides and _in(space.etp, etp) and _in(space.ep, ep):
                 yield ep, etp
 
 
-def choices(
-    chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, outer: Outer
-) -> Iterator[Choice]:
-    """Every legal stage on every aligned block of a super-pipeline."""
-    sizes = cluster.group_sizes
-    zeros = [z for z in range(4) if _in(space.zero, z)]
-    policies = [r for r, name in enumerate(RECOMPUTE) if _in(space.recompute, name)]
-    origins = [r * outer.stride for r in range(outer.outer_dp)]
-    for start in range(outer.stride):
-        for size in range(1, outer.stride - start + 1):
-            if not all(alike_blocks(o + start, size, sizes) for o in origins):
-                continue
-            for dp_in, tp, sp in _splits(chain, job, space, outer, size):
-                for ep, etp in expert_degrees(chain, size, tp, space.etp):
-                    if not _in(space.ep, ep):
-                        continue
-                    for zero in zeros:
-                        for policy in policies:
-                            yield Choice(start, size, dp_in, tp, sp, ep, etp, zero, policy)
-
-
-def _splits(
-    chain: Chain, job: Job, space: SearchSpace, outer: Outer, size: int
-) -> Iterator[tuple[int, int, bool]]:
-    for tp in range(1, size + 1):
-        dp_in, left = divmod(size, tp)
-        if left or outer.micro_batch % dp_in or not _in(space.tp, tp):
+def states(job: Job, space: SearchSpace, outer_dp: int, split: Split, piped: bool) -> list[State]:
+    """Every ZeRO stage, alone or ``piped``: with other stages."""
+    found = []
+    for zero in range(4):
+        if not _in(space.zero, zero) or (piped and zero not in job.stack.zero_with_pipeline):
             continue
-        if not _in(space.dp_in, dp_in) or not _in(space.mbs, outer.micro_batch // dp_in):
-            continue
-        flags: Sequence[bool] = (True, False) if space.sp is None else tuple(space.sp)
-        for sp in flags if tp > 1 else (False,):
-            if tp_legal(chain, job, tp, sp):
-                yield dp_in, tp, sp
+        # The space says over whom ZeRO shards; without ZeRO it has no say.
+        if zero == 0 or _in(space.shard, "dp"):
+            found.append(State(zero, 0))
+        if zero and outer_dp > 1 and split.dp_in * split.cp > 1 and _in(space.shard, "dp_in"):
+            found.append(State(zero, 1))
+    return found
 
 
-def shards(c: Choice) -> int:
+def policies(chain: Chain, space: SearchSpace, count: int) -> list[Policy]:
+    """Every recompute of a stage with ``count`` checkpointed layers (of the most in a chunk)."""
+    found = []
+    if _in(space.recompute, "none"):
+        found.append(Policy(NONE, None))
+    if _in(space.recompute, "selective"):
+        for n in range(1, len(chain.modules) + 1):
+            for chosen in combinations([m for m in MODULES if m in chain.modules], n):
+                if _in(space.recompute_modules, "+".join(chosen)):
+                    found.append(Policy(code_of("selective", chosen), None))
+    if _in(space.recompute, "full"):
+        # A stage with fewer layers than named takes all of its own.
+        named = space.recompute_layers
+        firsts = {count, *range(1, count)} if named is None else {min(r, count) for r in named}
+        if count in firsts:
+            found.append(Policy(FULL, None))
+        found += [Policy(FULL, r) for r in sorted(firsts - {count})]
+    return found
+
+
+def code_of(recompute: str, modules: Sequence[str]) -> int:
+    """Recompute of a layer as a number."""
+    if recompute == "full":
+        return FULL
+    return sum(1 << MODULES.index(name) for name in modules)
+
+
+def modules_of(code: int) -> tuple[str, ...]:
+    """Modules of a number that stands for selective recompute."""
+    return tuple(name for n, name in enumerate(MODULES) if code >> n & 1 and code != FULL)
+
+
+def shards(split: Split) -> int:
     """Distinct parts of a hand-over that the devices of a stage hold."""
-    return c.dp_in * (c.tp if c.sp else 1)
+    return split.dp_in * split.cp * (split.tp if split.sp else 1)

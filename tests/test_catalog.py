@@ -26,6 +26,7 @@ PUBLISHED_ACTIVE = {
 def test_the_catalog_holds_what_is_promised():
     needed = {"bert-large", "llama2-7b", "llama3-70b", "mixtral-8x7b", "gpt3-175b", "llama3.1-8b"}
     needed |= {"llama3.1-405b", "qwen3-235b-a22b", "deepseek-v3", "opt-30b"}
+    needed |= {"t5-11b", "llava1.5-7b"}
     assert needed <= set(MODELS)
     needed = {"tpuv4-fat-tree", "h100-spine-leaf", "dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200"}
     assert needed | {"gb200-nvl72"} <= set(CLUSTERS)

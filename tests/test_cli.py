@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from command_line import CLUSTER, JOB, Files, run
-from descriptions import MODEL, PROFILE, put
+from descriptions import MODEL, PROFILE, changed, put
 
 import nest
 from nest.cli.main import main
@@ -42,6 +42,43 @@ def test_plan_prints_what_the_api_gives(files, capsys):
                       nest.SearchSpace(tp="1..4", zero="0,1"), threads=1)
     assert untimed(out) == untimed(found.to_json())
     jsonschema.validate(json.loads(out), nest.Plan.model_json_schema(mode="serialization"))
+
+
+def test_every_dimension_has_an_option(files, capsys):
+    words = {"tp": "1..2", "pp": "1..2", "cp": "1..2", "cp_comm": "p2p", "zero": "0..1",
+             "shard": "dp", "recompute": "none,selective,full",
+             "recompute_modules": "norm+core_attn,norm", "recompute_layers": "2..3",
+             "sp": "true", "outer_dp": "1..2", "dp_in": "1..4", "ep": "1", "etp": "1..2",
+             "vpp": "1..3", "micro_batch": "1..8", "mbs": "1..4", "schedule": "gpipe,1f1b"}
+    assert set(words) == set(nest.SearchSpace.model_fields)
+    given = [word for name, text in words.items()
+             for word in (f"--{name.replace('_', '-')}", text)]
+    space = json.loads(run(capsys, "plan", *files.words, *given, "--json")[0])["search"]["space"]
+    assert space == {**words, "recompute_modules": "core_attn+norm,norm"}
+
+
+def test_the_best_plans(files, capsys):
+    words = ["plan", *files.words, "--cp", "1", "--recompute", "none,full", "--top", "4"]
+    plan = json.loads(run(capsys, *words, "--json")[0])
+    assert plan["gap"] == 0.0
+    times = [plan["step_time_s"], *(a["step_time_s"] for a in plan["alternatives"])]
+    assert len(times) == 4
+    assert times == sorted(times)
+    model, cluster = nest.load_model(files.model), nest.load_cluster(files.cluster)
+    for other in plan["alternatives"]:
+        way = nest.Configuration.parse(other["configuration"])
+        priced = nest.evaluate(model, cluster, nest.Job(global_batch=16, seq_len=128), way)
+        assert priced.step_time_s == pytest.approx(other["step_time_s"], rel=1e-9)
+        assert other["slower"] == pytest.approx(priced.step_time_s / times[0] - 1)
+    out, _ = run(capsys, *words)
+    assert "The best plans" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_time_limit_that_is_long_enough_changes_nothing(files, capsys):
+    words = ["plan", *files.words, "--cp", "1", "--recompute", "none", "--json"]
+    timed = run(capsys, *words, "--time-limit", "1000")[0]
+    assert untimed(timed) == untimed(run(capsys, *words)[0])
 
 
 def test_options_win_over_files(files, capsys):
@@ -123,6 +160,28 @@ def test_evaluate_prices_even_cuts(files, capsys):
     assert plan["search"] is None
 
 
+def test_evaluate_takes_every_degree(files, capsys):
+    def stages(*words: str) -> tuple[dict, list[dict]]:
+        plan = json.loads(run(capsys, "evaluate", *files.words, *words, "--json")[0])
+        return plan["parallelism"], plan["stages"]
+
+    _, (one,) = stages("--cp", "2", "--cp-comm", "a2a", "--dp-in", "2", "--zero", "2", "--shard",
+                       "dp_in", "--recompute", "selective", "--recompute-modules",
+                       "norm+core_attn")
+    assert (one["cp"], one["cp_comm"], one["zero"], one["shard"]) == (2, "a2a", 2, "dp_in")
+    assert one["recompute_modules"] == ["core_attn", "norm"]
+    whole, two = stages("--pp", "2", "--recompute", "full", "--recompute-layers", "2",
+                        "--schedule", "gpipe")
+    assert whole["schedule"] == "gpipe"
+    assert {s["recompute_layers"] for s in two} == {2}
+    six = changed(MODEL, "layers", 8)
+    path = str(put(files.folder, six, "six.yaml"))
+    out, _ = run(capsys, "evaluate", path, files.cluster, *JOB, "--pp", "2", "--vpp", "2", "--json")
+    plan = json.loads(out)
+    assert (plan["parallelism"]["vpp"], plan["parallelism"]["schedule"]) == (2, "interleaved")
+    assert [s["chunks"] for s in plan["stages"]] == [[[0, 3], [5, 7]], [[3, 5], [7, 10]]]
+
+
 def test_evaluate_takes_a_configuration_file(files, capsys):
     stages = [{"layers": [0, 4], "devices": [0, 2], "tp": 2},
               {"layers": [4, 9], "devices": [2, 4], "dp_in": 2}]
@@ -192,7 +251,7 @@ def test_version_and_help(capsys):
     assert run(capsys, "--version")[0] == f"nest {nest.__version__}\n"
     bare, _ = run(capsys)
     assert bare == run(capsys, "--help")[0]
-    for command in ("plan", "evaluate", "list", "schema"):
+    for command in ("plan", "evaluate", "explain", "list", "schema"):
         assert command in bare
         assert "Usage: nest" in run(capsys, command, "-h")[0]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 
 import pytest
 from command_line import Files, run
-from descriptions import changed, put
+from descriptions import MODEL, changed, put
 
 from nest.cli.plan_file import reprice
 from nest.errors import InputError
@@ -65,9 +66,30 @@ def test_a_searched_plan_survives_but_for_the_search(files, capsys):
     run(capsys, "plan", *files.words, "-o", target)
     found = json.loads(Path(target).read_text(encoding="utf-8"))
     out, _ = run(capsys, "evaluate", target, "--json")
-    assert json.loads(out) == {**found, "search": None, "optimal": False, "lower_bound_s": None}
+    assert json.loads(out) == {
+        **found, "search": None, "optimal": False, "lower_bound_s": None, "gap": None}
     text, _ = run(capsys, "evaluate", target)
     assert "not searched" in text
+
+
+def test_virtual_stages_and_other_orders_survive(files, capsys):
+    model = {**MODEL, "kind": "encoder-decoder", "encoder_layers": 2, "layers": 2}
+    order = [0, 4, 1, 2, 3, 5, 6, 7]  # embedding of the decoder before the encoder's layers
+    way = {"micro_batch": 1, "outer_dp": 4, "order": order, "stages": [
+        {"layers": [0, 2], "devices": [0, 1]}, {"layers": [2, 8], "devices": [1, 2]}]}
+    path, given = (str(put(files.folder, *x)) for x in ((model, "both.yaml"), (way, "way.yaml")))
+    both = ["evaluate", path, *files.words[1:], "--configuration", given]
+    turns = ["evaluate", str(put(files.folder, {**MODEL, "layers": 8}, "eight.yaml")),
+             *files.words[1:], "--pp", "2", "--vpp", "4", "--tp", "2"]
+    for words in (both, turns):
+        found = json.loads(run(capsys, *words, "--json")[0])
+        assert again(files.folder, found) == found
+    assert found["parallelism"]["schedule"] == "interleaved"
+    text, _ = run(capsys, *both)
+    assert re.search(r"^0 +0,4 +0 ", text, re.MULTILINE)
+    assert "4 embedding of the decoder" in " ".join(text.split())
+    back = edited(found, stages__0__chunks=[[0, 2], [3, 4], [5, 6], [6, 8]])
+    assert "chunks: got" in refusal(files.folder, back)
 
 
 def test_derived_figures_are_ignored(plan, tmp_path):
@@ -86,7 +108,10 @@ def test_other_cuts_are_priced(plan, tmp_path):
 def test_other_degrees_are_priced(plan, tmp_path):
     for number, change in enumerate((
         {"tp": 1, "dp_in": 2, "sp": False, "etp": ...}, {"zero": 1}, {"recompute": "full"},
-        {"sp": False},
+        {"sp": False}, {"recompute": "selective"},
+        {"recompute": "full", "recompute_layers": 2},
+        {"tp": 1, "dp_in": 2, "sp": False, "etp": ..., "zero": 1, "shard": "dp_in"},
+        {"tp": 1, "cp": 2, "sp": False, "etp": ...},
     )):
         way = edited(plan, parallelism__micro_batch=2, **{
             f"stages__0__{name}": value for name, value in change.items()})
@@ -119,6 +144,14 @@ def test_replicas_and_batch_are_priced(plan, tmp_path):
     assert again(tmp_path, free)["replicas"] == [0, 4]
     follow = edited(plan, parallelism__stride=...)
     assert again(tmp_path, follow) == plan
+
+
+def test_another_schedule_is_priced(plan, tmp_path):
+    base = edited(plan, parallelism__micro_batch=2)
+    flat = again(tmp_path, edited(base, parallelism__schedule="gpipe"))
+    assert flat["parallelism"]["schedule"] == "gpipe"
+    assert [s["in_flight"] for s in flat["stages"]] == [4, 4]
+    assert flat["step_time_s"] >= again(tmp_path, base)["step_time_s"]
 
 
 def test_edited_inputs_are_priced(plan, files, capsys):
@@ -161,8 +194,18 @@ REFUSED = [
     ({"parallelism__outer_dp": 1}, "replicas: got 2 first devices; allowed: 1"),
     ({"parallelism__stride": 2}, "replicas.1: got 4; allowed: 2"),
     ({"parallelism__stride": 2, "replicas": [0, 2]}, "stages use 4 devices"),
-    ({"parallelism__vpp": 2}, "vpp 2 is not available"),
-    ({"parallelism__schedule": "gpipe"}, "schedule: got 'gpipe'"),
+    ({"parallelism__vpp": 2, "parallelism__schedule": "1f1b"}, "vpp: got 2 with schedule 1f1b"),
+    ({"parallelism__schedule": "zigzag"}, "parallelism.schedule: got 'zigzag'"),
+    ({"parallelism__schedule": "interleaved"}, "interleaved needs vpp and pp above 1"),
+    ({"parallelism__order": [0, 1]}, "order: allowed: each of the layers 0 to 8"),
+    ({"parallelism__order": [*range(8), 10**9]}, "parallelism.order"),
+    ({"stages__0__cp_comm": "a2a"}, "stages.0: cp_comm a2a needs cp above 1"),
+    ({"stages__0__cp_comm": "ring"}, "stages.0.cp_comm: got 'ring'"),
+    ({"stages__0__shard": "dp_in"}, "stages.0: shard dp_in needs zero above 0"),
+    ({"stages__0__recompute_modules": ["norm"]}, "stages.0.recompute_modules: got norm"),
+    ({"stages__0__recompute_layers": 2}, "stages.0.recompute_layers: got 2"),
+    ({"stages__0__chunks": [[0, 2], [2, 4]]}, "chunks: several chunks need the schedule"),
+    ({"stages__0__chunks": [[0, 2], [2, 3]]}, "stages.0.chunks"),
     ({"parallelism__global_batch": 32}, "parallelism.global_batch: got 32; allowed: 16"),
     ({"parallelism__depth": 2}, "parallelism.depth: unknown field"),
     ({"parallelism": ...}, "parallelism: missing"),

@@ -132,7 +132,8 @@ def test_a_space_says_what_it_allows():
     told = space.describe()
     assert told["tp"] == "8" and told["pp"] == "1..16" and told["zero"] == "0..1"
     assert told["recompute"] == "none" and told["sp"] == "true"
-    assert told["outer_dp"] == "any" and told["cp"] == "1" and told["schedule"] == "1f1b"
+    assert told["outer_dp"] == told["cp"] == "any" and told["schedule"] == "1f1b,interleaved"
+    assert load_space({"schedule": "any"}).schedule == ("1f1b", "interleaved", "gpipe")
     assert set(told) == set(SearchSpace.model_fields)
     assert SearchSpace().describe()["tp"] == "any"
     assert load_space({"tp": None, "zero": "any", "recompute": None, "sp": "on,off"}).tp is None

@@ -15,6 +15,7 @@ from nest.costs.collectives import (
     all_to_all,
     point_to_point,
     reduce_scatter,
+    ring_pass,
 )
 
 GB = 1e9
@@ -110,8 +111,17 @@ def test_all_to_all() -> None:
     assert all_to_all(bytes_of(GB), FLAT, group(4)) == pytest.approx([0.0075 + 5e-6])
 
 
+def test_ring_pass() -> None:
+    # Four blocks of 1/4 GB pass three neighbours. At 100 GB/s 7.5 ms, three steps of 5 us.
+    assert ring_pass(bytes_of(GB), FLAT, group(4)) == pytest.approx([0.0075 + 3 * 5e-6])
+    # Two nodes of two, which drive two shares of 10 GB/s each: 37.5 ms, steps of 10 us.
+    assert ring_pass(bytes_of(GB), NODES, group(2, 4)) == pytest.approx([0.0375 + 3 * 10e-6])
+    # One in each of four nodes: 75 ms.
+    assert ring_pass(bytes_of(GB), NODES, group(1, 4)) == pytest.approx([0.075 + 3 * 10e-6])
+
+
 def test_alone_or_empty_is_free() -> None:
-    for function in (all_reduce, all_gather, all_to_all):
+    for function in (all_reduce, all_gather, all_to_all, ring_pass):
         assert function(bytes_of(GB), NODES, group(1, 1)) == [0.0]
     assert all_reduce(bytes_of(0.0), NODES, group(2, 4)) == [0.0]
     assert ALGORITHMS[algorithm(bytes_of(0.0), NODES, group(2, 4), True)[0]] == "none"
@@ -143,7 +153,7 @@ def test_better_links_are_never_slower() -> None:
         size = bytes_of(10 ** rng.uniform(0, 10))
         faster = bandwidth * np.where(rng.random(levels) < 0.5, 1.0, rng.uniform(1, 3, levels))
         sooner = latency * np.where(rng.random(levels) < 0.5, 1.0, rng.random(levels))
-        for function in (all_reduce, all_gather, all_to_all):
+        for function in (all_reduce, all_gather, all_to_all, ring_pass):
             before = function(size, Network(bandwidth, latency, reduces), members)
             after = function(size, Network(faster, sooner, reduces), members)
             assert after <= before * (1 + 1e-12)

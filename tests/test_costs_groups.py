@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from oracle_rules import alike_blocks, spread
 
 from nest.costs import groups
+from nest.costs.choices import bodies, states
+from nest.costs.collectives import Group
 
 SHAPES = (
     (1,), (4,), (7,), (12,), (2, 2), (3, 2), (2, 3), (4, 6), (6, 4), (5, 3), (1, 6, 2), (2, 2, 2),
@@ -110,3 +113,62 @@ def test_equal_place_class_means_equal_groups(shape: tuple[int, ...]) -> None:
             seen.setdefault((place, block, inner, outer_dp, stride), set()).add(
                 spread(members, sizes))
     assert all(len(found) == 1 for found in seen.values())
+
+
+# ---------------------------------------------------------------- groups of a configuration
+
+
+def degrees(block: int) -> Iterator[tuple[int, int, int, int]]:
+    """(tp, cp, ep, etp) that a block has room for."""
+    for tp in divisors(block):
+        for cp in divisors(block // tp):
+            for ep in divisors(block):
+                for etp in divisors(block // ep):
+                    yield tp, cp, ep, etp
+
+
+def read(group: Group) -> tuple[tuple[int, ...], bool]:
+    """A single group as :func:`oracle_rules.spread` gives it."""
+    return tuple(group.inside[0].tolist()), bool(group.even[0])
+
+
+@pytest.mark.parametrize("shape", [(12,), (2, 3, 2), (4, 3), (3, 2, 2), (8, 2)])
+def test_groups_of_a_configuration(shape: tuple[int, ...]) -> None:
+    """Devices of a block count tensor, context, data parallel ranks, the first the fastest.
+
+    Experts count expert-tensor, expert, expert-data parallel ranks.
+    """
+    sizes = cumulated(shape)
+    seen = set()
+    for start, block, outer_dp, stride in layouts(sizes):
+        origins = [start + r * stride for r in range(outer_dp)]
+        for tp, cp, ep, etp in degrees(block):
+            key = (groups.place_class(start, outer_dp, stride, sizes), block, outer_dp, stride,
+                   tp, cp, ep, etp)
+            if key in seen:
+                continue
+            seen.add(key)
+            flat = np.arange(block)
+            dense = flat.reshape(-1, cp, tp)  # data, context, tensor
+            sparse = flat.reshape(-1, ep, etp)
+            one = [np.array([x]) for x in (block, 1, tp, tp > 1, cp, False, ep, etp, 0)]
+            body = bodies(*one, group_sizes=sizes)
+            state = states(*(np.array([x]) for x in (
+                start, block, tp, ep * etp, outer_dp, stride, 0, 0, 0)), group_sizes=sizes)
+            apart, together = [(o,) for o in origins], [tuple(origins)]
+            for group, ranks, over in (
+                # The degrees of a micro-batch: groups of the first replica.
+                (body.tp_group, dense.reshape(-1, tp), apart[:1]),
+                (body.cp_group, dense.swapaxes(1, 2).reshape(-1, cp), apart[:1]),
+                (body.ep_group, sparse.swapaxes(1, 2).reshape(-1, ep), apart[:1]),
+                (body.etp_group, sparse.reshape(-1, etp), apart[:1]),
+                # Holders of the same parameters: in all replicas, or in the block alone.
+                (state.dp_group, dense.reshape(-1, tp).T, together),
+                (state.expert_dp_group, sparse.reshape(-1, ep * etp).T, together),
+                (state.inner_group, dense.reshape(-1, tp).T, apart[:1]),
+                (state.inner_expert_group, sparse.reshape(-1, ep * etp).T, apart[:1]),
+                (state.outer_group, flat[:, None], together),
+            ):
+                members = [[origin + device for origin in where for device in rank]
+                           for where in over for rank in ranks.tolist()]
+                assert read(group) == spread(members, sizes), key

@@ -5,66 +5,29 @@ Symbols as in arXiv:2205.05198: s sequence, b samples, h hidden, a heads, t tens
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 from instances import instance
-from plain import device, stack
+from plain import (
+    FAST_MEMORY,
+    FAST_PRODUCTS,
+    FF,
+    LINK,
+    SBH,
+    A,
+    B,
+    H,
+    S,
+    V,
+    block,
+    cost,
+    mixture,
+    model,
+    translator,
+)
 
-from nest.costs.collectives import Group, Network
-from nest.costs.compute import Machine
-from nest.costs.layer import FULL, NONE, SELECTIVE, Choices, LayerCosts, Setting, layer_costs
-from nest.describe import Job, Model, Profile
+from nest.costs.layer import CORE_ATTN, FULL, MLP_ACT, MOE, NORM
+from nest.describe import Model, Profile
 from nest.graph import Layer, build_chain, profile_chain
-
-S, B, H, A, FF, V = 64, 2, 32, 4, 128, 1000
-SBH = S * B * H
-LINK = 1e9
-
-
-def model(**changes: Any) -> Model:
-    """GPT layers: LayerNorm, four heads, a plain MLP of four times the width."""
-    plain: dict[str, Any] = {
-        "name": "gpt", "layers": 2, "hidden": H, "heads": A, "ffn": FF, "gated": False, "vocab": V,
-        "tied_embeddings": False, "norm": "layernorm", "bias": False, "positions": 128,
-    }
-    return Model(**(plain | changes))
-
-
-def mixture(**changes: Any) -> Model:
-    return model(gated=True, moe={"experts": 4, "top_k": 2, "ffn": 24}, **changes)
-
-
-def group(size: int) -> Group:
-    return Group(np.array([[size]]), np.array([True]))
-
-
-def cost(
-    layer: Layer, *, tp: int = 1, sp: bool | None = None, ep: int = 1, etp: int | None = None,
-    dp: int = 1, zero: int = 0, recompute: int = NONE, precision: str = "bf16", samples: int = B,
-    machine: dict[str, Any] | None = None, **software: Any,
-) -> LayerCosts:
-    """Price a layer on ``dp`` x ``tp`` devices, 1 GB/s without latency between any two."""
-    etp = tp if etp is None else etp
-    job = Job(global_batch=64, seq_len=S, precision=precision, stack=stack(**software))
-    rows = Choices(
-        samples=np.array([samples]), tp=np.array([tp]),
-        sp=np.array([tp > 1 if sp is None else sp]), ep=np.array([ep]), etp=np.array([etp]),
-        zero=np.array([zero]), recompute=np.array([recompute]), tp_group=group(tp),
-        ep_group=group(ep), etp_group=group(etp), dp_group=group(dp),
-        expert_dp_group=group(dp * tp // (ep * etp)),
-    )
-    network = Network(np.array([LINK]), np.array([0.0]), np.array([False]))
-    hardware = Machine(device(**(machine or {})), job.stack, precision)
-    return layer_costs(layer, rows, Setting(hardware, network, job, H, 0))
-
-
-def block(chain_of: Model | None = None) -> Layer:
-    """A transformer layer of a model."""
-    chain = build_chain(chain_of or model())
-    return next(kind for kind in chain.kinds if kind.repeated)
-
 
 # ---------------------------------------------------------------- activations
 
@@ -75,7 +38,7 @@ def test_activations_of_a_plain_layer() -> None:
     found = cost(block(), flash_attention=False).activations
     assert found == pytest.approx([SBH * (32 + 5 * A * S / H)])
     # Selective recompute of the attention core: the second term goes.
-    found = cost(block(), flash_attention=False, recompute=SELECTIVE).activations
+    found = cost(block(), flash_attention=False, recompute=CORE_ATTN).activations
     assert found == pytest.approx([SBH * 32])
     # Full recompute keeps the input: 2 s b h; the rest lives while the layer is computed again.
     full = cost(block(), flash_attention=False, recompute=FULL)
@@ -111,7 +74,63 @@ def test_activations_of_the_head() -> None:
     assert cost(head).activations == pytest.approx([S * B * (6 * 1024 + 4 * H)])
     assert cost(head, tp=2).activations == pytest.approx([S * B * (6 * 1024 + 4 * H) / 2])
     # Recompute is for transformer layers only.
-    assert cost(head, recompute=FULL).activations == cost(head).activations
+    for recompute in (CORE_ATTN, NORM, MLP_ACT, FULL):
+        assert cost(head, recompute=recompute).activations == cost(head).activations
+
+
+def test_activations_with_context_parallelism() -> None:
+    # A rank holds its share of the tokens; of the scores, its rows against all keys.
+    scores = 5 * A * S / H
+    found = cost(block(), cp=2, flash_attention=False)
+    assert found.activations == pytest.approx([SBH * (32 + scores) / 2])
+    both = cost(block(), cp=2, tp=2, sp=True, flash_attention=False)
+    assert both.activations == pytest.approx([SBH * (32 + scores) / 4])
+    # Without sequence parallelism 8 + 24/t, see above.
+    apart = cost(block(), cp=2, tp=2, sp=False, flash_attention=False)
+    assert apart.activations == pytest.approx([SBH * (8 + 24 / 2 + scores / 2) / 2])
+    full = cost(block(), cp=2, recompute=FULL)
+    assert (full.activations, full.work) == (
+        pytest.approx([SBH * 2 / 2]), pytest.approx([(SBH * 30 + 4 * A * S * B) / 2]))
+    head = build_chain(model()).kinds[-1]
+    assert cost(head, cp=2).activations == pytest.approx(cost(head).activations / 2)
+    # Parameters are those of any other data-parallel rank.
+    assert found.parameters == cost(block()).parameters
+
+
+def test_activations_dropped_by_modules() -> None:
+    # Norms in front of attention and MLP: their outputs, 2 x 2 s b h; activation function: its
+    # output, 2 ff a token; attention core: 4 bytes of statistics a head and token.
+    norm, act, core = 4 * SBH, 2 * S * B * FF, 4 * S * B * A
+    everything = 32 * SBH + core
+    for recompute, dropped in (
+        (0, 0), (CORE_ATTN, core), (NORM, norm), (MLP_ACT, act), (CORE_ATTN + NORM, core + norm),
+        (CORE_ATTN + NORM + MLP_ACT, core + norm + act), (MOE, 0), (MOE + MLP_ACT, act),
+    ):
+        found = cost(block(), recompute=recompute)
+        assert found.activations == pytest.approx([everything - dropped])
+        # It lives while the layer goes backward.
+        assert found.work == pytest.approx([dropped])
+        divided = cost(block(), recompute=recompute, tp=2, cp=2)
+        assert divided.activations == pytest.approx([(everything - dropped) / 4])
+        assert divided.work == pytest.approx([dropped / 4])
+
+
+def test_activations_dropped_with_experts() -> None:
+    # Of a token: router 2 E elements; of each of its two copies: input h, up 2 x 24, down 24; of
+    # the shared experts up 2 x 40, down 40. The normed input stays, with norm it goes.
+    router, copies, shared = 2 * 4, 2 * (H + 2 * 24 + 24), 3 * 40
+    for described, moe, act in (
+        (mixture(), router + copies, 2 * 24),
+        (mixture(shared_ffn=40), router + copies + shared, 2 * 24 + 40),
+    ):
+        kept = cost(block(described)).activations
+        for recompute, dropped in (
+            (MOE, moe), (MLP_ACT, act), (MOE + MLP_ACT, moe), (MOE + NORM, moe + 2 * H),
+            (MLP_ACT + NORM, act + 2 * H),
+        ):
+            found = cost(block(described), recompute=recompute)
+            assert kept - found.activations == pytest.approx([2 * S * B * dropped])
+            assert found.work == pytest.approx([2 * S * B * dropped])
 
 
 # ---------------------------------------------------------------- compute
@@ -120,48 +139,102 @@ def test_activations_of_the_head() -> None:
 def test_forward_and_backward_seconds() -> None:
     # Memory infinitely fast: products and attention only. Forward FLOP per token:
     # 2 x (4 h^2 + 2 h ff) + 4 s h, causal half of the last; at 100 TFLOP/s.
-    fast = {"memory_bandwidth": 1e18}
     products = S * B * 2 * (4 * H * H + 2 * H * FF) / 100e12
     core = S * B * 4 * S * H / 2 / 100e12
-    found = cost(block(), machine=fast)
+    found = cost(block(), machine=FAST_MEMORY)
     assert found.forward == pytest.approx([products + core])
     # Backward twice the products, and 2.5 times the flash core (arXiv:2307.08691).
     assert found.backward == pytest.approx([2 * products + 2.5 * core])
     assert found.recompute == [0.0]
-    assert cost(block(), machine=fast, recompute=SELECTIVE).recompute == pytest.approx([core])
-    full = cost(block(), machine=fast, recompute=FULL)
+    again = cost(block(), machine=FAST_MEMORY, recompute=CORE_ATTN)
+    assert again.recompute == pytest.approx([core])
+    full = cost(block(), machine=FAST_MEMORY, recompute=FULL)
     assert full.recompute == pytest.approx([products + core])
     assert full.backward == pytest.approx(found.backward)
     # Two ranks halve all of it.
-    half = cost(block(), machine=fast, tp=2)
+    half = cost(block(), machine=FAST_MEMORY, tp=2)
     assert half.forward == pytest.approx(found.forward / 2)
     assert half.backward == pytest.approx(found.backward / 2)
+    # So do two context-parallel ranks, that share the causal half of the core evenly.
+    parted = cost(block(), machine=FAST_MEMORY, cp=2, recompute=CORE_ATTN)
+    assert parted.forward == pytest.approx(found.forward / 2)
+    assert parted.backward == pytest.approx(found.backward / 2)
+    assert parted.recompute == pytest.approx([core / 2])
     # An encoder attends to all positions.
-    encoder = cost(block(model(kind="encoder")), machine=fast)
+    encoder = cost(block(model(kind="encoder")), machine=FAST_MEMORY)
     assert encoder.forward == pytest.approx([products + 2 * core])
 
 
 def test_bytes_of_operators_that_only_move_memory() -> None:
     # Infinite FLOP/s. Elements per token forward: two norms 2 x 2 h, two residuals 2 x 3 h, the
     # activation function 2 ff. Products move m k + k n + m n elements.
-    rich = {"peak_flops": {"bf16": 1e18}}
     m = S * B
     small = m * (2 * 2 * H + 2 * 3 * H + 2 * FF)
     products = sum(m * k + k * n + m * n
                    for k, n in ((H, H), (H, 2 * H), (H, H), (H, FF), (FF, H)))
-    assert cost(block(), machine=rich).forward == pytest.approx([2 * (small + products) / 1e12])
+    found = cost(block(), machine=FAST_PRODUCTS)
+    assert found.forward == pytest.approx([2 * (small + products) / 1e12])
+    # Run again: the two norms, the activation function.
+    again = m * 2 * 2 * H, m * 2 * FF
+    for recompute, elements in ((NORM, again[0]), (MLP_ACT, again[1]), (NORM + MLP_ACT, sum(again)),
+                                (MOE, 0)):
+        found = cost(block(), machine=FAST_PRODUCTS, recompute=recompute)
+        assert found.recompute == pytest.approx([2 * elements / 1e12])
+        halves = cost(block(), machine=FAST_PRODUCTS, recompute=recompute, tp=2)
+        assert halves.recompute == pytest.approx([elements / 1e12])
+    # Norms behind attention and MLP (Gemma 2) are not run again.
+    four = cost(block(model(layer_norms=4)), machine=FAST_PRODUCTS, recompute=NORM)
+    assert four.recompute == pytest.approx([2 * again[0] / 1e12])
 
 
 def test_seconds_of_experts() -> None:
     # Gated experts: 6 h ff_e k FLOP a token, router 2 h E; attention as above.
-    fast = {"memory_bandwidth": 1e18}
     attention = S * B * (2 * 4 * H * H + 4 * S * H / 2)
     experts = S * B * (6 * H * 24 * 2 + 2 * H * 4)
-    found = cost(block(mixture()), machine=fast)
+    found = cost(block(mixture()), machine=FAST_MEMORY)
     assert found.forward == pytest.approx([(attention + experts) / 100e12])
     # Experts on two devices each take the copies of both: as much work for each.
-    spread = cost(block(mixture()), machine=fast, dp=2, ep=2)
+    spread = cost(block(mixture()), machine=FAST_MEMORY, dp=2, ep=2)
     assert spread.forward == pytest.approx(found.forward)
+    # Context-parallel ranks each send their own tokens.
+    parted = cost(block(mixture()), machine=FAST_MEMORY, cp=2, ep=2)
+    assert parted.forward == pytest.approx(found.forward / 2)
+
+
+def test_seconds_of_experts_run_again() -> None:
+    # Router and experts, as above; shared experts 6 h ff_s FLOP a token.
+    experts, shared = S * B * (6 * H * 24 * 2 + 2 * H * 4), S * B * 6 * H * 40
+    core = S * B * 4 * S * H / 2
+    both = mixture(shared_ffn=40)
+    for described, recompute, flop in (
+        (mixture(), MOE, experts), (both, MOE, experts + shared), (mixture(), CORE_ATTN, core),
+        (both, MOE + MLP_ACT + NORM, experts + shared), (both, MOE + CORE_ATTN,
+                                                         experts + shared + core),
+    ):
+        found = cost(block(described), machine=FAST_MEMORY, recompute=recompute)
+        assert found.recompute == pytest.approx([flop / 100e12])
+    # A layer without experts has nothing of it to run again.
+    layers = build_chain(mixture(first_dense=1))
+    dense = cost(layers.kinds[layers.order[1]], recompute=MOE)
+    assert (dense.recompute, dense.work) == ([0.0], [0.0])
+
+
+def test_cross_attention() -> None:
+    # Decoder layer: 8 h^2 of self-attention, 4 h ff of the MLP, 4 s h of the core, causal half;
+    # queries and output of cross-attention 4 h^2, its core 4 x 96 h, all of it; keys and values
+    # 4 h^2 for each of the 96 tokens of the encoder.
+    found = cost(block(translator()), machine=FAST_MEMORY)
+    decoder = 8 * H * H + 4 * H * FF + 4 * S * H / 2 + 4 * H * H + 4 * 96 * H
+    flop = B * (S * decoder + 96 * 4 * H * H)
+    assert found.forward == pytest.approx([flop / 100e12])
+    # Both cores run again.
+    again = cost(block(translator()), machine=FAST_MEMORY, recompute=CORE_ATTN).recompute
+    assert again == pytest.approx([B * S * (4 * S * H / 2 + 4 * 96 * H) / 100e12])
+    # More is kept than in a plain layer: a norm's input and its output, queries, the core's
+    # output, statistics; keys and values of 96 tokens.
+    more = B * S * (2 * 4 * H + 4 * A) + B * 96 * 2 * 2 * H
+    kept = cost(block(translator())).activations - cost(block()).activations
+    assert kept == pytest.approx([more])
 
 
 def test_latent_attention() -> None:
@@ -172,70 +245,10 @@ def test_latent_attention() -> None:
     weights = 16 * (H + A * 12) + 24 * (H + A * 18) + H * 4 + A * 10 * H
     norms = 2 * (16 + 24) + 2 * 2 * H
     assert latent.parameters == weights + norms + 2 * H * FF
-    found = cost(latent, machine={"memory_bandwidth": 1e18})
+    found = cost(latent, machine=FAST_MEMORY)
     core = 2 * S * A * 22 / 2
     flop = S * B * (2 * (weights + 2 * H * FF) + core)
     assert found.forward == pytest.approx([flop / 100e12])
-
-
-# ---------------------------------------------------------------- communication
-
-
-def test_tensor_parallel_traffic() -> None:
-    # Each way two gathers and two scatters of 2 s b h bytes, half of which two ranks exchange,
-    # and two more gathers backward; without sequence parallelism two all-reduces each way.
-    once = 2 * SBH / 2 / LINK
-    found = cost(block(), tp=2)
-    assert found.tp_forward == pytest.approx([4 * once])
-    assert found.tp_backward == pytest.approx([6 * once])
-    apart = cost(block(), tp=2, sp=False)
-    assert apart.tp_forward == pytest.approx([2 * 2 * once])
-    assert apart.tp_backward == pytest.approx([2 * 2 * once])
-    # Computed again, the forward's traffic comes again.
-    again = cost(block(), tp=2, recompute=FULL)
-    assert again.tp_backward == pytest.approx([10 * once])
-    # A quarter of it hidden.
-    assert cost(block(), tp=2, overlap_tp=0.25).tp_forward == pytest.approx([3 * once])
-    assert cost(block()).tp_forward == [0.0]
-
-
-def test_expert_traffic() -> None:
-    # Dispatch and combine of 2 T k h bytes, half of which leaves the device with ep 2; forward and
-    # again backward. T is what a rank holds: all tokens, or with tp 2 and sp half of them.
-    once = 2 * S * B * 2 * H / 2 / LINK
-    found = cost(block(mixture()), dp=2, ep=2)
-    assert found.ep_forward == pytest.approx([2 * once])
-    assert found.ep_backward == pytest.approx([2 * once])
-    assert cost(block(mixture()), dp=2, ep=2, recompute=FULL).ep_backward == pytest.approx(
-        [4 * once])
-    assert cost(block(mixture()), tp=2, etp=1, ep=2).ep_forward == pytest.approx([2 * once / 2])
-    # Expert tensor parallelism gathers and scatters the copies of its two ranks instead.
-    assert cost(block(mixture()), tp=2, etp=2, ep=1).ep_forward == pytest.approx([2 * once])
-    assert cost(block(), dp=2).ep_forward == [0.0]
-
-
-def test_zero_traffic() -> None:
-    # Four replicas, P parameters, fp32 gradients: all-reduce 2 x 3/4 x 4 P; scatter 3/4 x 4 P;
-    # gather 3/4 x 2 P.
-    layer = block()
-    scatter = 0.75 * 4 * layer.parameters / LINK
-    gather = 0.75 * 2 * layer.parameters / LINK
-    none, one, two, three = (cost(layer, dp=4, zero=z) for z in range(4))
-    assert none.sync == pytest.approx([2 * scatter])
-    assert (none.gather, none.zero_forward, none.zero_backward) == ([0.0], [0.0], [0.0])
-    assert one.sync == pytest.approx([scatter])
-    assert one.gather == pytest.approx([gather])
-    assert two.sync == [0.0]
-    assert two.zero_backward == pytest.approx([scatter])
-    assert two.gather == pytest.approx([gather])
-    assert (three.sync, three.gather) == ([0.0], [0.0])
-    assert three.zero_forward == pytest.approx([gather])
-    assert three.zero_backward == pytest.approx([gather + scatter])
-    kept = cost(layer, dp=4, zero=3, reshard_after_forward=False)
-    assert kept.zero_backward == pytest.approx([scatter])
-    # Half of the layer's own compute hides it.
-    hidden = cost(layer, dp=4, zero=3, overlap_zero3=0.5)
-    assert hidden.zero_forward == pytest.approx(np.maximum(0.0, gather - hidden.forward / 2))
 
 
 def test_optimizer_step() -> None:
@@ -243,16 +256,6 @@ def test_optimizer_step() -> None:
     layer = block()
     assert cost(layer, dp=4).update == pytest.approx([30 * layer.parameters / 1e12])
     assert cost(layer, dp=4, zero=1).update == pytest.approx([30 * layer.parameters / 4 / 1e12])
-
-
-def test_tied_embeddings() -> None:
-    # Both copies' gradients of 4 bytes go each way once.
-    chain = build_chain(model(tied_embeddings=True))
-    for layer in (chain.kinds[0], chain.kinds[-3]):
-        assert layer.tied_parameters == V * H
-        assert cost(layer).tied == pytest.approx([4 * V * H / LINK])
-        assert cost(layer, tp=2).tied == pytest.approx([4 * V * H / 2 / LINK])
-    assert all(cost(chain.kinds[kind]).tied == [0.0] for kind in chain.stage(0, len(chain)))
 
 
 # ---------------------------------------------------------------- states
@@ -274,6 +277,20 @@ def test_state_bytes() -> None:
     assert states(1) == pytest.approx(((6 + 12 / d) * p, 0.0))
     assert states(2) == pytest.approx(((2 + 16 / d) * p, 4 * missing))
     assert states(3) == pytest.approx((18 / d * p, (2 * 2 + 4) * missing))
+    # Context-parallel ranks hold the same parameters, and share them as well.
+    for zero in range(4):
+        mixed, plain = cost(layer, dp=2, cp=2, zero=zero), cost(layer, dp=4, zero=zero)
+        assert mixed.optimizer == plain.optimizer
+
+
+def test_state_bytes_of_hybrid_sharding() -> None:
+    # Three blocks of two: shares are halves, however many blocks there are.
+    layer = block()
+    p = layer.parameters
+    for zero, held, buffers in ((1, 6 + 12 / 2, 0), (2, 2 + 16 / 2, 4 / 2), (3, 18 / 2, 8 / 2)):
+        found = cost(layer, dp=2, outer=3, zero=zero, hybrid=True)
+        assert found.parameters + found.gradients + found.optimizer == pytest.approx([held * p])
+        assert found.buffers == pytest.approx([buffers * p])
 
 
 def test_parameters_of_a_rank() -> None:
@@ -301,9 +318,10 @@ def test_chain_has_the_parameters_of_the_model() -> None:
     wrong = []
     for described in models:
         chain = build_chain(described)
-        held = sum(chain.kinds[kind].parameters for kind in chain.stage(0, len(chain)))
-        if held != described.parameters():
-            wrong.append(f"{described.name}: {held} in the chain, {described.parameters()} in all")
+        held = sum(chain.kinds[kind].parameters for kind in chain.stage(range(len(chain))))
+        wanted = described.parameters() + described.mtp_parameters()
+        if held != wanted:
+            wrong.append(f"{described.name}: {held} in the chain, {wanted} in all")
     assert not wrong, "\n".join(wrong[:3])
 
 

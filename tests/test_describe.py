@@ -7,9 +7,18 @@ import json
 import pickle
 
 import pytest
-from descriptions import DEVICE, LOADERS, MODEL, changed, message, put
+from descriptions import DEVICE, LOADERS, MODEL, STAGE, TOWER, changed, message, put
 
-from nest.describe import Job, Model, load_device, load_job, load_model
+from nest.describe import (
+    Configuration,
+    Job,
+    Model,
+    SearchSpace,
+    StageConfiguration,
+    load_device,
+    load_job,
+    load_model,
+)
 from nest.errors import InputError
 
 
@@ -87,6 +96,40 @@ def test_replace_validates_and_lets_defaults_follow():
     assert "heads" in message(model.replace, heads=7)
 
 
+def test_a_space_keeps_each_value_once_and_modules_in_order():
+    free = SearchSpace()
+    assert free.schedule == ("1f1b", "interleaved")
+    assert free.describe() == {
+        name: "1f1b,interleaved" if name == "schedule" else "any"
+        for name in SearchSpace.model_fields}
+    assert SearchSpace(cp="any", sp="any", shard="any", recompute_modules="any") == free
+    space = SearchSpace(recompute_modules="moe+norm,mlp_act, core_attn", shard="dp_in,dp,dp_in",
+                        cp_comm="a2a", sp="yes", recompute_layers=3, schedule="gpipe")
+    assert space.recompute_modules == ("norm+moe", "mlp_act", "core_attn")
+    assert (space.shard, space.cp_comm, space.sp) == (("dp_in", "dp"), ("a2a",), (True,))
+    assert space.describe()["recompute_modules"] == "norm+moe,mlp_act,core_attn"
+    assert space.allows("recompute_modules", "norm+moe")
+    assert not space.allows("recompute_modules", "norm")
+    assert not space.allows("recompute_layers", 2)
+    assert SearchSpace.parse(space.as_dict()) == space
+
+
+def test_what_a_configuration_leaves_out_follows_from_the_rest():
+    stage = StageConfiguration(**STAGE)
+    assert (stage.sp, stage.etp, stage.cp, stage.cp_comm) == (True, 4, 1, "p2p")
+    assert (stage.shard, stage.chunks, stage.recompute_layers) == ("dp", ((0, 2),), None)
+    assert stage.recompute_modules == ()
+    assert stage.replace(recompute="selective").recompute_modules == ("core_attn",)
+    several = stage.replace(recompute="selective", recompute_modules=("norm", "moe"))
+    assert several.recompute_modules == ("norm", "moe")
+    for modules in (("moe", "norm"), ("norm", "norm"), ()):
+        assert "in this order" in message(stage.replace, recompute="selective",
+                                          recompute_modules=modules)
+    plan = Configuration(micro_batch=1, stages=[stage])
+    assert (plan.schedule, plan.vpp, plan.order, plan.stride) == ("1f1b", 1, None, 4)
+    assert plan.replace(vpp=2).schedule == "interleaved"
+
+
 def test_exceptions_of_nest_survive_pickle():
     from nest.errors import InfeasibleError
 
@@ -108,7 +151,16 @@ BAD_FIELDS = [
     ("model", "gated", "maybe", "true or false"),
     ("model", "gated", 1, "true or false"),
     ("model", "norm", "none", "'rmsnorm' or 'layernorm'"),
-    ("model", "kind", "rnn", "'decoder' or 'encoder'"),
+    ("model", "kind", "rnn", "'decoder', 'encoder' or 'encoder-decoder'"),
+    ("model", "encoder_layers", 2, "nothing with kind decoder"),
+    ("model", "encoder_seq_len", 64, "nothing with kind decoder"),
+    ("model", "mtp_layers", 101, "at most 100"),
+    ("model", "relative_positions", -1, "at least 0"),
+    ("model", "vision", {"layers": 1}, "needed: patches of all images of a sample"),
+    ("model", "vision", 3, "a mapping of fields"),
+    ("model", "vision", {**TOWER, "heads": 3}, "a divisor of hidden = 32"),
+    ("model", "vision", {**TOWER, "merge": 3}, "a divisor of tokens = 4"),
+    ("model", "vision", {**TOWER, "projector_layers": 3}, "at most 2"),
     ("model", "name", "", "printable characters"),
     ("model", "name", "a\nb", "printable characters"),
     ("model", "colour", "red", "unknown field"),
@@ -159,6 +211,7 @@ BAD_FIELDS = [
     ("job", "stack", {"base": "fsdp", "overlap_tp": 2}, "at most 1"),
     ("job", "stack", {"base": "fsdp", "zero_with_pipeline": [0, 4]}, "at most 3"),
     ("job", "stack", {"base": 3}, "nest list stacks"),
+    ("job", "stack", {"base": "fsdp", "overlap_cp": 2}, "at most 1"),
     ("space", "zero", "0..4", "0 to 3"),
     ("space", "tp", 0, "1 to 10000000"),
     ("space", "tp", "8..4", "from the smaller to the larger"),
@@ -167,11 +220,18 @@ BAD_FIELDS = [
     ("space", "tp", [1, "a"], "1,2,4"),
     ("space", "tp", True, "1..16"),
     ("space", "tp", 1.5, "1..16"),
-    ("space", "cp", 2, "1"),
-    ("space", "vpp", "1..2", "1"),
-    ("space", "schedule", "gpipe", "'1f1b'"),
+    ("space", "cp", 0, "1 to 10000000"),
+    ("space", "vpp", "0..2", "1 to 10000000"),
+    ("space", "cp_comm", "ring", "'p2p' or 'a2a'"),
+    ("space", "shard", ["dp", "fsdp"], "'dp' or 'dp_in'"),
+    ("space", "schedule", "zb", "'1f1b', 'interleaved' or 'gpipe'"),
     ("space", "recompute", ["none", "some"], "'none', 'selective' or 'full'"),
     ("space", "recompute", [], "at least one value"),
+    ("space", "recompute_modules", "core", "modules joined by +, of core_attn, norm, mlp_act, moe"),
+    ("space", "recompute_modules", ["norm", "norm+norm"], "modules joined by +"),
+    ("space", "recompute_modules", [3], "text"),
+    ("space", "recompute_modules", [], "at least one value"),
+    ("space", "recompute_layers", 0, "1 to 10000000"),
     ("space", "sp", "perhaps", "true or false"),
     ("configuration", "stages", [], "at least 1 entries"),
     ("configuration", "stages.0.layers", [2, 2], "first < end"),
@@ -179,6 +239,19 @@ BAD_FIELDS = [
     ("configuration", "stages.0.devices", [0], "missing"),
     ("configuration", "stages.0.tp", 0, "at least 1"),
     ("configuration", "stages.0.zero", 4, "at most 3"),
+    ("configuration", "stages.0.cp", 0, "at least 1"),
+    ("configuration", "stages.0.cp_comm", "ring", "'p2p' or 'a2a'"),
+    ("configuration", "stages.0.shard", "outer", "'dp' or 'dp_in'"),
+    ("configuration", "stages.0.recompute_modules", ["norm"], "with recompute selective only"),
+    ("configuration", "stages.0.recompute_layers", 2, "with recompute full only"),
+    ("configuration", "stages.0.recompute_layers", 0, "at least 1"),
+    ("configuration", "stages.0.chunks", [], "at least 1 entries"),
+    ("configuration", "stages.0.chunks", [[0, 1]], "from the first to the last of layers [0, 2)"),
+    ("configuration", "stages.0.chunks", [[0, 1], [2, 2]], "first < end"),
+    ("configuration", "vpp", 0, "at least 1"),
+    ("configuration", "schedule", "zb", "'1f1b', 'interleaved' or 'gpipe'"),
+    ("configuration", "order", [0, -1], "at least 0"),
+    ("configuration", "order", "0,1", "a list"),
     ("configuration", "micro_batch", ..., "samples that a super-pipeline takes"),
     ("profile", "layers", [], "at least 1 entries"),
     ("profile", "layers.0.tp", {}, "at least 1 entries"),
@@ -186,6 +259,8 @@ BAD_FIELDS = [
     ("profile", "layers.0.tp.1.backward", ..., "seconds of the backward"),
     ("profile", "layers.0.repeat", 10**6, "at most 10000"),
     ("profile", "layers.0.output_bytes", "big", "GiB"),
+    ("profile", "layers.0.inputs", ["b"], "the name of a layer that comes before it"),
+    ("profile", "layers.0.inputs", "a", "a list"),
     ("profile", "layers", list(range(10_001)), "at most 10000 entries"),
     ("cluster", "levels", list(range(9)), "at most 8 entries"),
 ]

@@ -11,16 +11,78 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from instances import Instance, instance
 
 import nest
-from nest.describe import Cluster
+from nest.describe import Cluster, Job, Model, SearchSpace
 
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-SEEDS = range(20) if WITHOUT_JIT else range(150)
-MODELS = [("bert-large", 512), ("llama2-7b", 4096), ("llama3-70b", 4096), ("mixtral-8x7b", 4096)]
+SEEDS = range(22) if WITHOUT_JIT else range(66)
+"""Instances of every theme."""
+SCHEDULES = ("1f1b", "interleaved", "gpipe")
+SLOWER = 1.0 + 1e-9
+slow = pytest.mark.skipif(WITHOUT_JIT, reason="too slow without compiled kernels")
+
+
+class Case(NamedTuple):
+    """A model on as many devices as it needs, and a small space around a usual plan."""
+
+    name: str
+    cluster: str
+    devices: int
+    seq_len: int
+    global_batch: int
+    bounds: dict[str, Any]
+
+    @property
+    def model(self) -> Model:
+        return nest.load_model(self.name)
+
+    @property
+    def hardware(self) -> Cluster:
+        return nest.load_cluster(self.cluster, devices=self.devices)
+
+    @property
+    def job(self) -> Job:
+        return nest.Job(global_batch=self.global_batch, seq_len=self.seq_len)
+
+    @property
+    def space(self) -> SearchSpace:
+        bounds: dict[str, Any] = {
+            "dp_in": "1,2", "sp": True, "cp": 1, "cp_comm": "p2p", "ep": 1, "vpp": 1,
+            "micro_batch": "1,2,4", "mbs": 1, "zero": 1, "shard": "dp",
+            "recompute": "selective,full", "recompute_modules": "core_attn",
+            "recompute_layers": 10**6, "schedule": "1f1b,interleaved",
+        }
+        return SearchSpace(**bounds | self.bounds)
+
+
+# Bounded so that each dimension of the space would help one of them.
+CASES = [
+    Case("bert-large", "dgx-a100", 64, 512, 256, {
+        "tp": 2, "etp": "1,2", "pp": 2, "outer_dp": "1..4", "cp": 4, "micro_batch": 1,
+        "mbs": "1..4"}),
+    Case("llama2-7b", "dgx-a100", 64, 4096, 64, {
+        "tp": 2, "etp": "1,2", "pp": 2, "outer_dp": "2..8", "dp_in": "1..4", "zero": 3}),
+    Case("llama3-70b", "dgx-h100", 128, 8192, 64, {
+        "tp": 8, "etp": "1,8", "pp": 4, "outer_dp": 1, "dp_in": "1..4"}),
+    Case("gpt3-175b", "dgx-a100", 128, 2048, 128, {
+        "tp": 8, "etp": "1,8", "pp": 8, "outer_dp": 1, "schedule": "1f1b", "vpp": "1..4",
+        "micro_batch": 1}),
+    Case("mixtral-8x7b", "dgx-h100", 64, 4096, 64, {
+        "tp": 4, "etp": "1,4", "ep": "2,4", "pp": 2, "outer_dp": "2,4,8"}),
+    Case("deepseek-v3", "dgx-h100", 256, 4096, 256, {
+        "tp": 2, "etp": "1,2", "ep": "8,16", "pp": 8, "outer_dp": "1,2,4", "dp_in": "1..8",
+        "micro_batch": "1..8", "zero": 3}),
+    Case("llama3.1-405b", "dgx-h100", 256, 8192, 64, {
+        "tp": 8, "etp": "1,8", "pp": 16, "outer_dp": "1,2"}),
+]
+WHOLE = SearchSpace(schedule=SCHEDULES)
 
 
 def planned(x: Instance, **changes: object) -> nest.Plan | None:
@@ -32,31 +94,40 @@ def planned(x: Instance, **changes: object) -> nest.Plan | None:
         return None
 
 
+def freed(space: SearchSpace, name: str) -> SearchSpace:
+    """The same space with one dimension that may take any value."""
+    return space.replace(**{name: SCHEDULES if name == "schedule" else None})
+
+
 def text(plan: nest.Plan) -> str:
-    """All of a plan but what the search reports of itself."""
-    return plan.model_copy(update={"search": None}).to_json()
+    """All of a plan but how long it took, on how many threads and how much memory."""
+    report = plan.search
+    assert report is not None
+    same = {"seconds": 0.0, "compile_seconds": 0.0, "threads": 0, "peak_bytes": 0}
+    return plan.model_copy(update={"search": report.model_copy(update=same)}).to_json()
 
 
 # ---------------------------------------------------------------- G4
 
 
-@pytest.mark.parametrize("threads", [2, 3, 8])
-def test_any_number_of_threads_gives_the_same_plan(threads: int) -> None:
-    devices = 4 if WITHOUT_JIT else 64
-    for name, seq_len in MODELS[: 1 if WITHOUT_JIT else None]:
-        model, cluster = nest.load_model(name), nest.load_cluster("dgx-h100", devices=devices)
-        job = nest.Job(global_batch=devices, seq_len=seq_len)
-        space = nest.SearchSpace(pp="1,2" if WITHOUT_JIT else "1..4")
-        one = nest.plan(model, cluster, job, space, threads=1)
-        many = nest.plan(model, cluster, job, space, threads=threads)
-        assert text(one) == text(many)
+@pytest.mark.parametrize("top", [1, 3])
+def test_any_number_of_threads_gives_the_same_plan(top: int) -> None:
+    if WITHOUT_JIT:
+        questions = [(x.model, x.cluster, x.job, x.space) for x in map(instance, range(11))
+                     if planned(x) is not None]
+    else:
+        questions = [(x.model, x.hardware, x.job, WHOLE) for x in CASES if x.devices <= 128]
+    for question in questions:
+        plans = [nest.plan(*question, threads=threads, top=top) for threads in (1, 2, 3, 8)]
+        assert len({text(plan) for plan in plans}) == 1
+        assert WITHOUT_JIT or len(plans[0].alternatives) == top - 1
 
 
 def test_two_processes_give_the_same_plan() -> None:
     code = (
         "import nest; p = nest.plan(nest.load_model('llama2-7b'),"
         "nest.load_cluster('dgx-a100', devices=16), nest.Job(global_batch=32, seq_len=2048),"
-        "nest.SearchSpace(pp='1..3', zero='0,1'));"
+        "nest.SearchSpace(pp='1..3', zero='0,1', cp='1,2', recompute_layers='1000'), top=2);"
         "print(p.model_copy(update={'search': None}).to_json())"
     )
     runs = [
@@ -101,15 +172,23 @@ def wider(level: int) -> Callable[[Cluster], Cluster]:
     return change
 
 
-@pytest.mark.parametrize(
+changes = pytest.mark.parametrize(
     "change",
     [more_memory, faster_memory, more_flops, wider(0), wider(1), wider(-1)],
     ids=["memory", "memory bandwidth", "flops", "level 0", "level 1", "outermost level"],
 )
+
+
+@cache
+def first_plan(seed: int) -> nest.Plan | None:
+    return planned(instance(seed))
+
+
+@changes
 def test_more_of_anything_never_slows_a_plan(change: Callable[[Cluster], Cluster]) -> None:
     for seed in SEEDS:
         x = instance(seed)
-        before, after = planned(x), planned(x, cluster=change(x.cluster))
+        before, after = first_plan(seed), planned(x, cluster=change(x.cluster))
         if before is not None:
             assert after is not None, seed
             assert after.step_time_s <= before.step_time_s * (1 + 1e-12), seed
@@ -119,18 +198,71 @@ def test_a_larger_space_never_slows_a_plan() -> None:
     compared = 0
     for seed in SEEDS:
         x = instance(seed)
-        # Left out, etp means tp or 1: not more than every bound allows.
-        bounds = x.space.describe().items()
-        given = [name for name, v in bounds if v not in ("any", "1", "1f1b") and name != "etp"]
-        before = planned(x)
-        if before is None:
-            continue
-        for name in given:
-            after = planned(x, space=x.space.replace(**{name: None}))
+        before = first_plan(seed)
+        for name, values in x.space.describe().items():
+            if values == "any" or before is None:
+                continue
+            after = planned(x, space=freed(x.space, name))
             assert after is not None, (seed, name)
             assert after.step_time_s <= before.step_time_s * (1 + 1e-12), (seed, name)
             compared += 1
-    assert compared > len(SEEDS) / 4
+    assert compared > len(SEEDS)
+
+
+SPACES = {
+    "all": WHOLE,
+    "interleaved": SearchSpace(schedule="interleaved"),
+    "hybrid": SearchSpace(shard="dp_in", zero="1..3", outer_dp="2..64"),
+}
+
+
+@cache
+def seconds(number: int, space: str, change: Callable[[Cluster], Cluster] | None = None) -> float:
+    """Seconds of a step of a case over one of ``SPACES``, on a changed cluster."""
+    case = CASES[number]
+    cluster = change(case.hardware) if change else case.hardware
+    plan = nest.plan(case.model, cluster, case.job, SPACES[space])
+    if change is None and space != "all":
+        sharded = any(stage.shard == "dp_in" for stage in plan.stages)
+        assert sharded if space == "hybrid" else plan.parallelism.vpp > 1
+    return plan.step_time_s
+
+
+@slow
+@pytest.mark.parametrize("space", SPACES)
+@changes
+def test_more_of_anything_never_slows_a_model(
+    change: Callable[[Cluster], Cluster], space: str
+) -> None:
+    for number in range(5):
+        before, after = seconds(number, space), seconds(number, space, change)
+        assert after <= before * (1 + 1e-12), CASES[number].name
+
+
+@cache
+def enlarged(number: int) -> dict[str, float]:
+    """Seconds of a step over the space of a case, with each dimension freed, with all of them."""
+    case = CASES[number]
+    spaces = {"none": case.space, "all": WHOLE}
+    spaces |= {name: freed(case.space, name) for name in SearchSpace.model_fields}
+    return {name: nest.plan(case.model, case.hardware, case.job, space).step_time_s
+            for name, space in spaces.items()}
+
+
+@slow
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
+def test_no_dimension_that_is_freed_slows_a_model(number: int) -> None:
+    case, found = CASES[number], enlarged(number)
+    assert "any" not in case.space.describe().values(), "every dimension has a bound"
+    for name in SearchSpace.model_fields:
+        assert found["all"] / SLOWER <= found[name] <= found["none"] * SLOWER, name
+
+
+@slow
+def test_every_dimension_helps_some_model() -> None:
+    helped = {name for number in range(len(CASES)) for name, value in enlarged(number).items()
+              if value * SLOWER < enlarged(number)["none"]}
+    assert helped == {*SearchSpace.model_fields, "all"}
 
 
 def test_recomputing_in_front_of_a_long_finish_does_not_pay() -> None:
@@ -151,11 +283,49 @@ def test_recomputing_in_front_of_a_long_finish_does_not_pay() -> None:
     job = nest.Job(global_batch=20, seq_len=1, stack={"base": "megatron-2021"})
     space = nest.SearchSpace(pp=3, outer_dp=2, tp=1, zero=0, dp_in=1, micro_batch=1)
     plan = nest.plan(profile, cluster, job, space)
-    for policies in itertools.product(("none", "selective", "full"), repeat=3):
+    for policies in itertools.product(("none", "full"), repeat=3):
         stages = tuple(s.replace(recompute=policy) for s, policy in
                        zip(plan.configuration.stages, policies, strict=True))
         other = nest.evaluate(profile, cluster, job, plan.configuration.replace(stages=stages))
         assert other.step_time_s >= plan.step_time_s * (1 - 1e-12)
+
+
+# ---------------------------------------------------------------- time limit
+
+
+def limited(x: Instance, ticks: float, top: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The plan of a search by a clock that ticks whenever it is looked at, or what it raises."""
+    clock = itertools.count()
+    monkeypatch.setattr("nest.search.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    try:
+        return nest.plan(x.model, x.cluster, x.job, x.space, time_limit=ticks, top=top)
+    except nest.LimitError as error:
+        return error
+
+
+@pytest.mark.parametrize("top", [1, 3])
+def test_a_plan_in_time_has_a_bound_that_holds(top: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # ``plan`` has confirmed each by ``evaluate``, or would have raised.
+    reached = set()
+    for seed in SEEDS[::2]:  # of every theme still
+        x, best = instance(seed), first_plan(seed)
+        for ticks in (1.5, 2.5, 3.5, 5.5, 8.5, 13.5, 34.5, 1e9) if best is not None else ():
+            plan = limited(x, ticks, top, monkeypatch)
+            if isinstance(plan, nest.LimitError):
+                reached.add("nothing")
+                continue
+            reached.add("optimal" if plan.optimal else "open")
+            assert plan.feasible
+            assert plan.lower_bound_s <= best.step_time_s * SLOWER, (seed, ticks)
+            assert plan.lower_bound_s <= plan.step_time_s
+            assert plan.gap == plan.step_time_s / plan.lower_bound_s - 1.0 >= 0.0
+            assert best.step_time_s <= plan.step_time_s * SLOWER, (seed, ticks)
+            if plan.optimal:
+                assert plan.step_time_s <= best.step_time_s * SLOWER, (seed, ticks)
+            for other in plan.alternatives:
+                assert other.step_time_s * SLOWER >= plan.step_time_s
+        assert best is None or plan.optimal, "in the end there was time enough"
+    assert reached == {"nothing", "open", "optimal"}
 
 
 # ---------------------------------------------------------------- G8
@@ -194,10 +364,25 @@ def test_a_bound_that_is_in_the_way_is_named() -> None:
     assert any("not bound to" in remedy for remedy in caught.value.nearest["remedies"])
 
 
-def test_bounds_that_exclude_each_other_are_no_memory_problem() -> None:
+@pytest.mark.parametrize(
+    ("space", "remedies"),
+    [
+        ({"tp": 4, "dp_in": 8}, ("tp not bound to 4", "dp_in not bound to 8")),
+        ({"vpp": 7}, ("vpp not bound to 7",)),  # 32 layers do not divide by 7 chunks
+        ({"vpp": 2, "schedule": "gpipe"}, ("vpp not bound to 2", "schedule not bound to gpipe")),
+        ({"recompute": "selective", "recompute_modules": "moe"},
+         ("recompute not bound to selective", "recompute_modules not bound to moe")),
+        ({"shard": "dp_in", "zero": 1, "outer_dp": 1},
+         ("shard not bound to dp_in", "zero not bound to 1", "outer_dp not bound to 1")),
+    ],
+)
+def test_bounds_that_exclude_each_other_are_no_memory_problem(
+    space: dict[str, Any], remedies: tuple[str, ...]
+) -> None:
     model, cluster, job = cramped("80 GiB")
-    with pytest.raises(nest.InfeasibleError, match="exclude each other"):
-        nest.plan(model, cluster, job, nest.SearchSpace(tp=4, dp_in=8))
+    with pytest.raises(nest.InfeasibleError, match="exclude each other") as caught:
+        nest.plan(model, cluster, job, nest.SearchSpace(**space))
+    assert all(remedy in str(caught.value) for remedy in remedies)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +393,7 @@ def test_bounds_that_exclude_each_other_are_no_memory_problem() -> None:
         ({"pp": 99}, r"pp: got 99"),
         ({"outer_dp": 3}, r"outer_dp: got 3; not a divisor of global_batch 8"),
         ({"micro_batch": 5}, r"micro_batch: got 5; not a divisor"),
+        ({"cp": 3}, r"cp: got 3; 2 x cp 3 does not divide the sequence of 4096 tokens"),
     ],
 )
 def test_a_bound_without_legal_value_is_an_input_error(

@@ -76,6 +76,63 @@ def test_parameters_of_latent_attention_by_hand():
     assert "bias: got true; allowed: false with mla" in text
 
 
+def test_parameters_of_encoder_and_decoder_by_hand():
+    both = {**MODEL, "kind": "encoder-decoder", "encoder_layers": 3}
+    attention, mlp, table = 4 * 64 * 64, 3 * 64 * 128, 6400
+    encoder = 3 * (2 * 64 + attention + mlp) + 64
+    decoder = 2 * (3 * 64 + 2 * attention + mlp) + 64
+    assert load_model(both).parameters() == table + encoder + decoder + table
+    # One table of 8 buckets x 4 heads, or of 10 positions and a norm, in either stack.
+    near = load_model({**both, "relative_positions": 8})
+    assert near.parameters() == load_model(both).parameters() + 2 * 8 * 4
+    assert (near.rotary, load_model(both).rotary) == (False, True)
+    learned = load_model({**both, "positions": 10, "embedding_norm": True})
+    assert learned.parameters() == load_model(both).parameters() + 2 * (640 + 64)
+
+
+def test_parameters_of_a_vision_tower_by_hand():
+    tower = {"layers": 3, "hidden": 32, "heads": 2, "ffn": 48, "tokens": 16, "patch_width": 12}
+    inside = 4 * (32 * 32 + 32) + 2 * 32 * 48 + 48 + 32 + 2 * 2 * 32
+    # patches with bias, positions, layers, last norm; projector 32 -> 64 with bias
+    plain = 13 * 32 + 16 * 32 + 3 * inside + 64 + 33 * 64
+    model = load_model({**MODEL, "vision": tower})
+    assert model.parameters() == load_model(MODEL).parameters() + plain
+    # class token with its position, norm after the embedding, no bias of the patches
+    clip = {"class_token": True, "embedding_norm": True, "patch_bias": False}
+    assert load_model({**MODEL, "vision": {**tower, **clip}}).parameters() == (
+        model.parameters() + 2 * 32 + 64 - 32)
+    # four patches joined, two linear layers
+    wide = load_model({**MODEL, "vision": {**tower, "merge": 4, "projector_layers": 2}})
+    assert wide.parameters() == model.parameters() + 3 * 32 * 64 + 65 * 64
+    assert wide.vision is not None and wide.vision.merged_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"kind": "encoder-decoder"}, "encoder_layers: missing; needed: layers of the encoder"),
+        ({"encoder_layers": 3}, "encoder_layers: got 3; allowed: nothing with kind decoder"),
+        ({"encoder_seq_len": 3}, "encoder_seq_len: got 3; allowed: nothing with kind decoder"),
+        ({"kind": "encoder-decoder", "encoder_layers": 1, "encoder_seq_len": 9, "positions": 8},
+         "encoder_seq_len: got 9; allowed: at most positions = 8"),
+        ({"kind": "encoder-decoder", "encoder_layers": 1,
+          "moe": {"experts": 2, "top_k": 1, "ffn": 8}}, "moe: got a mapping; allowed: nothing"),
+        ({"kind": "encoder", "mtp_layers": 1}, "mtp_layers: got 1; allowed: 0 with kind encoder"),
+        ({"relative_positions": 4, "positions": 8},
+         "relative_positions: got 4; allowed: 0 with learned positions"),
+        ({"vision": {"layers": 1, "hidden": 9, "heads": 2, "ffn": 4, "tokens": 6, "merge": 4,
+                     "patch_width": 3}}, "vision.heads: got 2; allowed: a divisor of hidden = 9"),
+        ({"vision": {"layers": 1, "hidden": 8, "heads": 2, "ffn": 4, "tokens": 6, "merge": 4,
+                     "patch_width": 3}}, "vision.merge: got 4; allowed: a divisor of tokens = 6"),
+        ({"kind": "encoder", "vision": {"layers": 1, "hidden": 8, "heads": 2, "ffn": 4,
+                                        "tokens": 6, "patch_width": 3}},
+         "vision: got a mapping; allowed: nothing with kind encoder"),
+    ],
+)
+def test_parts_that_do_not_go_together(changes, expected):
+    assert expected in message(load_model, {**MODEL, **changes})
+
+
 @pytest.mark.parametrize(
     ("config", "published"),
     [

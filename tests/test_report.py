@@ -6,12 +6,13 @@ import re
 
 import pytest
 
-from nest.describe import Job, load_cluster, load_model
+from nest.describe import Job, SearchSpace, load_cluster, load_model
 from nest.evaluation import evaluate
 from nest.even import even_configuration
-from nest.plans import Plan, SearchReport
-from nest.report.plan_text import plan_text, searched
+from nest.plans import Alternative, Plan, SearchReport
+from nest.report.plan_text import plan_text, proved, searched
 from nest.report.stages import runs
+from nest.units import format_seconds
 
 
 def priced(model: str, cluster: str, devices: int, **degrees: object) -> Plan:
@@ -29,11 +30,20 @@ CASES = [
     ("llama3.1-405b", "dgx-b200", 8192, {"tp": 8, "pp": 64, "sp": False, "recompute": "selective"}),
     ("llama2-7b", "dgx-a100", 8, {"tp": 8}),
     ("gpt3-175b", "dgx-a100", 1, {}),
+    ("llama3-70b", "h100-spine-leaf", 8192, {
+        "tp": 4, "cp": 2, "cp_comm": "a2a", "pp": 20, "dp_in": 2, "zero": 1, "shard": "dp_in",
+        "outer_dp": 16, "recompute": "selective",
+        "recompute_modules": ("core_attn", "norm", "mlp_act")}),
+    ("deepseek-v3", "dgx-h100", 4096, {
+        "tp": 2, "cp": 4, "pp": 16, "dp_in": 4, "ep": 8, "etp": 1, "zero": 1, "shard": "dp_in",
+        "recompute": "selective", "recompute_modules": ("core_attn", "norm", "mlp_act", "moe")}),
+    ("llama3-70b", "h100-spine-leaf", 256, {
+        "tp": 8, "pp": 4, "vpp": 5, "recompute": "full", "recompute_layers": 3, "mbs": 1}),
 ]
 
 
 @pytest.mark.parametrize(("model", "cluster", "devices", "degrees"), CASES,
-                         ids=[case[0] for case in CASES])
+                         ids=[f"{case[0]}-{case[2]}" for case in CASES])
 def test_every_line_fits_80_columns_and_nothing_is_cut(model, cluster, devices, degrees):
     plan = priced(model, cluster, devices, **degrees)
     text = plan_text(plan)
@@ -46,7 +56,8 @@ def test_every_line_fits_80_columns_and_nothing_is_cut(model, cluster, devices, 
     assert f"{100 * plan.mfu:.1f} % MFU" in flat
     assert ("DOES NOT FIT" in text) is not plan.feasible
     for stage in plan.stages:
-        assert f"{stage.recompute}" in text
+        word = "+".join(stage.recompute_modules) or stage.recompute
+        assert word in text
 
 
 def test_colour_and_ascii_change_no_word():
@@ -94,11 +105,57 @@ def test_what_the_search_did():
     assert searched(plan) == "not searched: exactly this configuration was priced"
     report = SearchReport(
         seconds=0.48, compile_seconds=0.0, threads=2, solved=12, pruned=76, cells=1194, labels=9,
-        transitions=9, peak_bytes=2**28, space={"tp": "8", "pp": "any", "zero": "0,1"})
+        transitions=9, peak_bytes=2**28, space=SearchSpace(tp=8, zero="0,1").describe())
     done = plan.model_copy(update={"search": report, "optimal": True})
-    assert searched(done) == (
-        "optimal over: every legal pp; tp 8, zero 0,1 (12 outer choices solved, 76 pruned, 1,194 "
-        "cells) in 480 ms on 2 threads; kernels compiled or loaded in 0 s; peak memory 256 MiB")
+    did = ("; 12 outer choices solved, 76 pruned, 1,194 cells, in 480 ms on 2 threads; kernels "
+           "compiled or loaded in 0 s; peak memory 256 MiB")
+    assert searched(done) == "every legal plan with tp 8, zero 0..1" + did
+    free = report.model_copy(update={"space": SearchSpace().describe()})
+    assert searched(plan.model_copy(update={"search": free})) == "every legal plan" + did
+    assert "Optimal      yes: no plan of the space searched is faster\n" in plan_text(done)
+
+
+def test_how_near_a_stopped_search_came():
+    plan = priced("llama2-7b", "dgx-a100", 8, tp=8)
+    report = SearchReport(
+        seconds=1.5, compile_seconds=0.0, threads=2, solved=12, pruned=76, cells=1194, labels=9,
+        transitions=9, peak_bytes=2**28, space=SearchSpace().describe())
+    found = plan.model_copy(update={
+        "search": report, "gap": 0.0625, "lower_bound_s": plan.step_time_s / 1.0625})
+    assert proved(found) == (
+        "within 6.2 % of the best possible (lower bound "
+        f"{format_seconds(plan.step_time_s / 1.0625)}); stopped after 1.5 s")
+
+
+def test_the_next_best_plans_are_a_table():
+    plan = priced("llama2-7b", "dgx-a100", 8, tp=4, pp=2)
+    other = priced("llama2-7b", "dgx-a100", 8, tp=8)
+    one = Alternative(step_time_s=1.25 * plan.step_time_s, slower=0.25,
+                      configuration=other.configuration)
+    text = plan_text(plan.model_copy(update={"alternatives": (one,)}))
+    table = text.split("The best plans")[1].splitlines()
+    assert table[1].split() == ["step", "slower", "outer_dp", "micro_batch", "pp", "vpp",
+                                "schedule", "blocks"]
+    assert table[4].split()[3:] == ["+25.00", "%", "1", "1", "1", "1", "1F1B", "8"]
+    assert "The best plans" not in plan_text(plan)
+
+
+def test_virtual_stages_show_their_chunks():
+    case = CASES[-1]
+    text = plan_text(priced(*case[:3], **case[3]))
+    assert "vpp 5, schedule interleaved 1F1B" in " ".join(text.split())
+    assert "full 3 layers a chunk" in text
+    row = next(line for line in text.splitlines() if line.startswith("0 ")).split()
+    assert row[:7] == ["0", "0..4", "..", "65..68", "5", "x", "4..5"]
+
+
+def test_hybrid_sharding_and_all_to_all_are_shown():
+    case = CASES[-3]
+    text = plan_text(priced(*case[:3], **case[3]))
+    assert "1 dp_in" in text
+    assert "2 a2a" in text
+    assert "core_attn+norm+mlp_act" in text
+    assert "Degrees of the stages" in text
 
 
 def test_many_problems_are_counted():

@@ -1,0 +1,127 @@
+"""Random clusters and jobs for the instances."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any
+
+from nest.describe import Cluster, Job
+from nest.graph import Chain
+
+# Level sizes, innermost first: odd and even, one to four levels, up to 16 devices.
+SHAPES: tuple[tuple[int, ...], ...] = (
+    (1,), (2,), (3,), (4,), (5,), (7,), (8,), (2, 2), (2, 3), (3, 2), (5, 2), (4, 2), (2, 5),
+    (3, 3), (4, 3), (3, 5), (4, 4), (7, 2), (2, 7), (8, 2), (13,), (16,), (1, 6), (6, 1, 2),
+    (2, 2, 2), (3, 2, 2), (2, 3, 2), (2, 2, 3), (2, 4, 2), (4, 2, 2), (3, 1, 4), (5, 3, 1),
+    (2, 2, 2, 2), (1, 3, 2, 2), (2, 1, 2, 3), (3, 2, 1, 2),
+)
+# Shapes where replicas of a super-pipeline lie differently in the groups.
+IRREGULAR = ((2, 3), (4, 3), (3, 5), (5, 3), (2, 5), (3, 3), (2, 3, 2), (2, 2, 3), (3, 2, 2),
+             (5, 2), (7, 2), (2, 1, 2, 3))
+SMALL = ((4,), (2, 2), (4, 2), (2, 3), (2, 2, 2), (6,), (3, 2), (2, 4), (8,))
+PAIRED = ((2, 2), (4, 2), (2, 2, 2), (2, 4), (3, 2), (2, 3), (4, 4))
+
+
+def log_uniform(rng: Random, low: float, high: float) -> float:
+    """Any order of magnitude is as likely as another."""
+    return float(low * (high / low) ** rng.random())
+
+
+def shape(rng: Random, theme: str) -> tuple[int, ...]:
+    """Sizes of the levels of a cluster."""
+    if theme == "replicas" and rng.random() < 0.6:
+        return rng.choice(IRREGULAR)
+    if theme in ("close", "graph", "tight", "families"):
+        return rng.choice(SMALL)
+    if theme in ("outer", "chunks", "experts", "long"):
+        return rng.choice(PAIRED)
+    return rng.choice(SHAPES)
+
+
+def need(chain: Chain, job: Job) -> float:
+    """Bytes that one device would take for everything, roughly."""
+    total = 0.0
+    for kind in chain.order:
+        layer = chain.kinds[kind]
+        if layer.measured:
+            first = next(iter(layer.measured.values()))
+            total += 18 * first.parameters + 2 * first.activation_bytes
+        else:
+            kept = sum(op.saved_elements for op in layer.operators)
+            total += 18 * layer.parameters + 4 * kept * job.seq_len
+    return total
+
+
+def random_cluster(rng: Random, sizes: tuple[int, ...], needed: float, theme: str) -> Cluster:
+    """Levels of which the outer ones are mostly slower, and memory that mostly is short."""
+    devices = math.prod(sizes)
+    levels: list[dict[str, Any]] = []
+    bandwidth, latency = log_uniform(rng, 3e9, 9e11), log_uniform(rng, 1e-7, 1e-5)
+    if theme in ("outer", "chunks"):
+        bandwidth = log_uniform(rng, 1e11, 2e12)
+    for n, size in enumerate(sizes):
+        level: dict[str, Any] = {
+            "name": f"level {n}", "size": size, "latency": latency * rng.uniform(0.3, 3.0),
+            "in_network_reduction": rng.random() < 0.2,
+            "efficiency": rng.choice((1.0, 1.0, 0.8)),
+        }
+        if n and rng.random() < 0.2:
+            level["oversubscription"] = rng.choice((1, 2, 4))
+        else:
+            level["bandwidth"] = bandwidth
+        levels.append(level)
+        # At times more outside than inside.
+        bandwidth *= log_uniform(rng, *((0.005, 0.1) if theme == "outer" else (0.05, 2.0)))
+        latency *= log_uniform(rng, 0.5, 10.0)
+    peak = log_uniform(rng, 3e12, 3e14)
+    memory = _memory(rng, devices, needed, theme)
+    device = {
+        "name": "random device", "memory": memory, "memory_bandwidth": log_uniform(rng, 1e11, 4e12),
+        "peak_flops": {"bf16": peak, "fp8": 2 * peak, "tf32": peak / 2},
+        "launch_overhead": rng.choice((0.0, 1e-6, 5e-6)),
+        "memory_reserved": memory * rng.choice((0.0, 0.05)),
+    }
+    return Cluster(name="random cluster", device=device, levels=levels)
+
+
+def _memory(rng: Random, devices: int, needed: float, theme: str) -> float:
+    if theme in ("tight", "outer"):
+        return needed * log_uniform(rng, 1.2 / devices**0.9, 5.0 / devices**0.9)
+    if theme == "chunks" or rng.random() < 0.15:
+        return needed * log_uniform(rng, 3.0 / devices**0.9, 10.0)
+    return needed * log_uniform(rng, 1.5 / devices**0.9, 0.8 if devices > 1 else 4.0)
+
+
+def random_job(rng: Random, theme: str) -> Job:
+    """A job; its sequences are long and its samples few where the theme is ``long``."""
+    def share(*usual: float) -> float:
+        return rng.choice((*usual, rng.random()))
+
+    stack: dict[str, Any] = {
+        "name": "random stack", "overlap_grad_reduce": share(0.0, 0.9, 1.0),
+        "overlap_param_gather": share(0.0, 0.9), "overlap_zero3": share(0.0, 0.9, 1.0),
+        "overlap_tp": share(0.0, 0.0), "overlap_p2p": share(0.0, 0.0, 1.0),
+        "overlap_cp": share(0.0, 0.9, 1.0),
+        "flash_attention": rng.random() < 0.7, "gemm_derate": rng.uniform(0.5, 1.0),
+        "memory_derate": 0.9, "workspace": rng.choice((0.0, 1e4)),
+        "fragmentation": rng.choice((0.0, 0.05)),
+        "zero_with_pipeline": rng.choice(((0, 1, 2, 3), (0, 1, 2, 3), (0, 1), (0,), (0, 1, 3))),
+        "reshard_after_forward": rng.random() < 0.7,
+        "gradient_dtype": rng.choice(("fp32", "fp32", "bf16")),
+    }
+    batches = [*range(1, 13), 6, 8, 9, 10, 12]
+    lengths = [60, 120, 240, 256, 500, 1024]
+    if theme == "pipeline":
+        batches = [2, 2, 3, 3, 4, 6, 8, 12]
+    elif theme == "chunks":
+        batches = [4, 6, 8, 12, 16]
+    elif theme == "long":
+        batches, lengths = [1, 1, 2], [4096, 6144, 8192, 16384, 32768]
+    elif theme == "outer":
+        batches = [2, 4, 6, 8, 12]
+    return Job(
+        global_batch=rng.choice(batches), seq_len=rng.choice(lengths),
+        precision=rng.choice(("bf16", "bf16", "fp16", "fp32", "fp8")),
+        optimizer=rng.choice(("adam", "adam", "sgd", "sgd-momentum")), stack=stack,
+    )

@@ -1,0 +1,264 @@
+"""One layer's traffic against volumes worked out by hand, 1 GB/s without latency.
+
+Symbols as in arXiv:2205.05198: s sequence, b samples, h hidden, a heads, t tensor parallel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from plain import FF, LINK, SBH, A, B, H, S, V, block, cost, mixture, model, stack, translator
+
+from nest.costs.layer import CORE_ATTN, FULL, MLP_ACT, MOE, NORM, sums
+from nest.graph import build_chain
+
+# ---------------------------------------------------------------- tensor and expert parallelism
+
+
+def test_tensor_parallel_traffic() -> None:
+    # Each way two gathers and two scatters of 2 s b h bytes, half of which two ranks exchange,
+    # and two more gathers backward; without sequence parallelism two all-reduces each way.
+    once = 2 * SBH / 2 / LINK
+    found = cost(block(), tp=2)
+    assert found.tp_forward == pytest.approx([4 * once])
+    assert found.tp_backward == pytest.approx([6 * once])
+    apart = cost(block(), tp=2, sp=False)
+    assert apart.tp_forward == pytest.approx([2 * 2 * once])
+    assert apart.tp_backward == pytest.approx([2 * 2 * once])
+    # Computed again, the forward's traffic comes again.
+    again = cost(block(), tp=2, recompute=FULL)
+    assert again.tp_backward == pytest.approx([10 * once])
+    # A quarter of it hidden.
+    assert cost(block(), tp=2, overlap_tp=0.25).tp_forward == pytest.approx([3 * once])
+    assert cost(block()).tp_forward == [0.0]
+
+
+def test_tensor_parallel_traffic_of_experts() -> None:
+    # Routed experts have none of it: each way a gather and a scatter, and one more gather. Shared
+    # experts have as much as an MLP, and what belongs to them is run again with them.
+    once = 2 * SBH / 2 / LINK
+    routed, shared = block(mixture()), block(mixture(shared_ffn=40))
+    assert cost(routed, tp=2).tp_forward == pytest.approx([2 * once])
+    assert cost(shared, tp=2).tp_forward == pytest.approx([4 * once])
+    for layer, recompute, times in (
+        (routed, 0, 3), (routed, MOE, 3), (routed, FULL, 5),
+        (shared, 0, 6), (shared, MOE, 6 + 2), (shared, MOE + MLP_ACT + NORM, 6 + 2),
+        (shared, MLP_ACT + NORM + CORE_ATTN, 6), (shared, FULL, 6 + 4),
+    ):
+        found = cost(layer, tp=2, recompute=recompute)
+        assert found.tp_backward == pytest.approx([times * once])
+
+
+def test_cross_attention_traffic() -> None:
+    # Three pairs forward instead of two. The encoder's 96 tokens, 3/2 s: gathered forward, and
+    # backward once more, where their gradient is scattered.
+    once = 2 * SBH / 2 / LINK
+    layer = block(translator())
+    found = cost(layer, tp=2)
+    assert found.tp_forward == pytest.approx([(6 + 1.5) * once])
+    assert found.tp_backward == pytest.approx([(9 + 2 * 1.5) * once])
+    # An all-reduce is a gather and a scatter; forward every rank has the encoder's output.
+    apart = cost(layer, tp=2, sp=False)
+    assert apart.tp_forward == pytest.approx([3 * 2 * once])
+    assert apart.tp_backward == pytest.approx([(3 + 1.5) * 2 * once])
+    again = cost(layer, tp=2, recompute=FULL)
+    assert again.tp_backward == pytest.approx([(12 + 7.5) * once])
+    # A layer of the encoder has 96 tokens.
+    encoder = build_chain(translator()).kinds[1]
+    assert cost(encoder, tp=2).tp_forward == pytest.approx([4 * 1.5 * once])
+    # Context-parallel ranks hold half of everything.
+    assert cost(layer, tp=2, cp=2).tp_forward == pytest.approx(found.tp_forward / 2)
+
+
+def test_expert_traffic() -> None:
+    # Dispatch and combine of 2 T k h bytes, half of which leaves the device with ep 2; forward and
+    # again backward. T is what a rank holds: all tokens, or with tp 2 and sp half of them.
+    once = 2 * S * B * 2 * H / 2 / LINK
+    found = cost(block(mixture()), dp=2, ep=2)
+    assert found.ep_forward == pytest.approx([2 * once])
+    assert found.ep_backward == pytest.approx([2 * once])
+    for recompute, times in ((FULL, 4), (MOE, 4), (MOE + NORM, 4), (MLP_ACT + CORE_ATTN, 2)):
+        again = cost(block(mixture()), dp=2, ep=2, recompute=recompute)
+        assert again.ep_backward == pytest.approx([times * once])
+    assert cost(block(mixture()), tp=2, etp=1, ep=2).ep_forward == pytest.approx([2 * once / 2])
+    # Expert tensor parallelism gathers and scatters the copies of its two ranks instead.
+    assert cost(block(mixture()), tp=2, etp=2, ep=1).ep_forward == pytest.approx([2 * once])
+    assert cost(block(), dp=2).ep_forward == [0.0]
+
+
+# ---------------------------------------------------------------- context parallelism
+
+
+def test_ring_of_context_parallelism() -> None:
+    # Keys and values of all tokens, 2 x 2 s b h bytes, (n-1)/n of which pass each rank; backward
+    # their gradients too.
+    half = 4 * SBH / 2 / LINK
+    found = cost(block(), cp=2)
+    assert (found.cp_forward, found.cp_backward) == (
+        pytest.approx([half]), pytest.approx([2 * half]))
+    assert cost(block(), cp=4).cp_forward == pytest.approx([4 * SBH * 3 / 4 / LINK])
+    assert (cost(block()).cp_forward, cost(block()).cp_backward) == ([0.0], [0.0])
+    # Two ranks of tensor parallelism have half of the heads each; of two key-value heads, one
+    # each, whether two or four.
+    assert cost(block(), cp=2, tp=2).cp_forward == pytest.approx([half / 2])
+    grouped = block(model(kv_heads=2))
+    for tp, share in ((1, 1 / 2), (2, 1 / 4), (4, 1 / 4)):
+        assert cost(grouped, cp=2, tp=tp).cp_forward == pytest.approx([share * half])
+    # Latent attention exchanges what the core takes: a (d_n + d_r) of keys, a d_v of values.
+    latent = block(model(head_dim=12, mla={
+        "q_rank": 16, "kv_rank": 24, "nope_dim": 8, "rope_dim": 4, "value_dim": 10}))
+    assert cost(latent, cp=2).cp_forward == pytest.approx([S * B * A * 22 * 2 / 2 / LINK])
+    # The encoder's keys and values travel too.
+    across = cost(block(translator()), cp=2)
+    assert across.cp_forward == pytest.approx([half * (1 + 1.5)])
+    # Run again with the core, and with everything; not with other modules.
+    for recompute, times in ((CORE_ATTN, 3), (FULL, 3), (NORM + MLP_ACT + MOE, 2)):
+        assert cost(block(), cp=2, recompute=recompute).cp_backward == pytest.approx([times * half])
+
+
+def test_ring_hides_under_the_core() -> None:
+    # At 0.1 TFLOP/s half of the core, 4 s h / 2 FLOP a token, takes 2.6 us, the exchange 8.2.
+    slow = {"memory_bandwidth": 1e18, "peak_flops": {"bf16": 1e11}}
+    core = S * B / 2 * 4 * S * H / 2 / 1e11
+    ring = 4 * SBH / 2 / LINK
+    for kind, times in (("decoder", 1), ("encoder", 2)):  # an encoder's core has both halves
+        layer = block(model(kind=kind))
+        found = cost(layer, cp=2, machine=slow, overlap_cp=0.5)
+        assert found.cp_forward == pytest.approx([ring - 0.5 * times * core])
+        assert found.cp_backward == pytest.approx([2 * ring - 0.5 * times * 2.5 * core])
+    # Run again, it hides under the core that is run again.
+    again = cost(block(), cp=2, machine=slow, overlap_cp=0.5, recompute=CORE_ATTN)
+    assert again.cp_backward == pytest.approx([3 * ring - 0.5 * 3.5 * core])
+    # A slower core hides all of it.
+    hidden = cost(block(), cp=2, machine={"peak_flops": {"bf16": 1e9}}, overlap_cp=0.5)
+    assert (hidden.cp_forward, hidden.cp_backward) == ([0.0], [0.0])
+
+
+def test_all_to_all_of_context_parallelism() -> None:
+    # A rank turns the queries, keys, values and output of its tokens, 4 x 2 s b h / c bytes, from
+    # a share of the tokens to a share of the heads: (c-1)/c of them leave. Nothing hides it.
+    found = cost(block(), cp=2, a2a=True, overlap_cp=1.0)
+    once = 8 * SBH / 2 / 2 / LINK
+    assert (found.cp_forward, found.cp_backward) == (
+        pytest.approx([once]), pytest.approx([once]))
+    four = cost(block(), cp=4, a2a=True)
+    assert four.cp_forward == pytest.approx([8 * SBH / 4 * 3 / 4 / LINK])
+    again = cost(block(), cp=2, a2a=True, recompute=CORE_ATTN)
+    assert again.cp_backward == pytest.approx([2 * once])
+    # Two key-value heads: keys and values are half as wide. Tensor parallelism halves all.
+    grouped = block(model(kv_heads=2))
+    assert cost(grouped, cp=2, a2a=True).cp_forward == pytest.approx([once * 3 / 4])
+    assert cost(grouped, cp=2, tp=2, a2a=True).cp_forward == pytest.approx([once * 3 / 8])
+    # Across to the encoder: queries and output of s tokens, keys and values of 96.
+    across = cost(block(translator()), cp=2, a2a=True)
+    assert across.cp_forward == pytest.approx([once * (1 + 1 / 2 + 1.5 / 2)])
+
+
+def test_context_parallel_ranks_share_other_traffic() -> None:
+    # They hold half of the tokens: half of what tensor and expert parallelism exchange.
+    for layer, degrees in ((block(), {"tp": 2}), (block(mixture()), {"ep": 2})):
+        one, two = cost(layer, dp=2, **degrees), cost(layer, cp=2, **degrees)
+        for name in ("tp_forward", "tp_backward", "ep_forward", "ep_backward"):
+            assert getattr(two, name) == pytest.approx(getattr(one, name) / 2)
+        # Gradients are reduced over them as over others.
+        assert two.sync == pytest.approx(one.sync)
+
+
+# ---------------------------------------------------------------- gradients and parameters
+
+
+def test_zero_traffic() -> None:
+    # Four replicas, P parameters, fp32 gradients: all-reduce 2 x 3/4 x 4 P; scatter 3/4 x 4 P;
+    # gather 3/4 x 2 P.
+    layer = block()
+    scatter = 0.75 * 4 * layer.parameters / LINK
+    gather = 0.75 * 2 * layer.parameters / LINK
+    none, one, two, three = (cost(layer, dp=4, zero=z) for z in range(4))
+    assert none.sync == pytest.approx([2 * scatter])
+    assert (none.gather, none.zero_forward, none.zero_backward) == ([0.0], [0.0], [0.0])
+    assert one.sync == pytest.approx([scatter])
+    assert one.gather == pytest.approx([gather])
+    assert two.sync == [0.0]
+    assert two.zero_backward == pytest.approx([scatter])
+    assert two.gather == pytest.approx([gather])
+    assert (three.sync, three.gather) == ([0.0], [0.0])
+    assert three.zero_forward == pytest.approx([gather])
+    assert three.zero_backward == pytest.approx([gather + scatter])
+    kept = cost(layer, dp=4, zero=3, reshard_after_forward=False)
+    assert kept.zero_backward == pytest.approx([scatter])
+    # Half of the layer's own compute hides it.
+    hidden = cost(layer, dp=4, zero=3, overlap_zero3=0.5)
+    assert hidden.zero_forward == pytest.approx(np.maximum(0.0, gather - hidden.forward / 2))
+
+
+def test_hybrid_sharding_traffic() -> None:
+    # Three blocks of two: scatter 1/2 x 4 P and gather 1/2 x 2 P inside a block; the shard's
+    # gradients, 4 P / 2, are all-reduced over the blocks once a step: 2 x 2/3 of them.
+    layer = block()
+    p = layer.parameters / LINK
+    scatter, gather, across = 4 * p / 2, 2 * p / 2, 2 * 2 / 3 * 4 * p / 2
+    one, two, three = (cost(layer, dp=2, outer=3, zero=z, hybrid=True) for z in (1, 2, 3))
+    assert one.sync == pytest.approx([scatter + across])
+    assert two.sync == pytest.approx([across])
+    assert three.sync == pytest.approx([across])
+    assert one.gather == pytest.approx([gather])
+    assert two.gather == pytest.approx([gather])
+    assert three.gather == [0.0]
+    for found, ahead, back in ((one, 0, 0), (two, 0, scatter), (three, gather, gather + scatter)):
+        assert found.zero_forward == pytest.approx([ahead])
+        assert found.zero_backward == pytest.approx([back])
+        assert found.update == pytest.approx([30 * layer.parameters / 2 / 1e12])
+    # Over all six instead: nothing is left to reduce, and more to scatter and gather.
+    wide = cost(layer, dp=2, outer=3, zero=3)
+    assert wide.sync == [0.0]
+    assert wide.zero_forward == pytest.approx([5 / 6 * 2 * p])
+    # One block: as without.
+    assert cost(layer, dp=4, zero=3, hybrid=True) == cost(layer, dp=4, zero=3)
+
+
+def test_hybrid_sharding_of_experts() -> None:
+    # Two blocks of two devices that hold half of the experts each: nothing to shard them over in
+    # a block, so that their gradients are all-reduced whole, 2 x 1/2 x 4 bytes; the rest by half.
+    layer = block(mixture())
+    routed = 4 * 3 * H * 24
+    rest = layer.parameters - routed
+    found = cost(layer, dp=2, ep=2, outer=2, zero=3, hybrid=True)
+    assert found.sync == pytest.approx([4 * (rest / 2 + routed / 2) / LINK])
+    assert found.zero_forward == pytest.approx([2 * rest / 2 / LINK])
+    assert found.zero_backward == pytest.approx([(2 + 4) * rest / 2 / LINK])
+    assert found.parameters == pytest.approx([2 * (rest / 2 + routed / 2)])
+    assert found.buffers == pytest.approx([(2 * 2 + 4) * rest / 2])
+
+
+@pytest.mark.parametrize(("peak", "recompute"), [(5e10, 0), (5e10, FULL), (5e11, 0)])
+def test_what_hides_zero_traffic_hides_no_gradient_reduction(peak: float, recompute: int) -> None:
+    # Two blocks of two, ZeRO-2: 1/2 x 4 P scattered a micro-batch, under half of the layer's
+    # compute backward: it takes twice as long of that. What is left hides the all-reduce of the
+    # shards, as long as the scatter: 2 x 1/2 x 4 P / 2.
+    layer = block()
+    traffic = 4 * layer.parameters / 2 / LINK
+    found = cost(layer, dp=2, outer=2, zero=2, hybrid=True, recompute=recompute, overlap_zero3=0.5,
+                 machine={"memory_bandwidth": 1e18, "peak_flops": {"bf16": peak}})
+    products, core = S * B * 2 * (4 * H * H + 2 * H * FF), S * B * 4 * S * H / 2
+    computing = (2 * products + 2.5 * core + (products + core if recompute else 0)) / peak
+    enough = peak < 1e11  # 150 us of compute, 25 us of traffic; else 15 us
+    assert (computing > 2 * traffic) is enough
+    spare = computing - 2 * traffic if enough else 0.0
+    assert found.spare == pytest.approx([spare])
+    assert found.zero_backward == pytest.approx([0.0 if enough else traffic - computing / 2])
+    assert found.sync == pytest.approx([traffic])
+    software = stack(overlap_grad_reduce=0.1)
+    assert sums(found, software).sync == pytest.approx([traffic - 0.1 * spare])
+    # A stack that hides no ZeRO traffic has all of it.
+    none = cost(layer, dp=2, outer=2, zero=2, hybrid=True)
+    assert none.spare == pytest.approx(none.backward)
+
+
+def test_tied_embeddings() -> None:
+    # Both copies' gradients of 4 bytes go each way once.
+    chain = build_chain(model(tied_embeddings=True))
+    for layer in (chain.kinds[0], chain.kinds[-3]):
+        assert layer.tied_parameters == V * H
+        assert cost(layer).tied == pytest.approx([4 * V * H / LINK])
+        assert cost(layer, tp=2).tied == pytest.approx([4 * V * H / 2 / LINK])
+    assert all(cost(chain.kinds[kind]).tied == [0.0] for kind in chain.stage(range(len(chain))))

@@ -1,0 +1,419 @@
+"""The closed forms of the schedules against figures worked out by hand and a simulation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from plain import stack
+from simulation import Task, ends, gpipe, interleaved, most_held, one_f_one_b
+
+from nest.costs.layer import SUMMED, LayerCosts, Sums, sums
+from nest.costs.schedules import SCHEDULES
+from nest.costs.schedules.gpipe import step_time as gpipe_time
+from nest.costs.schedules.interleaved import step_time as interleaved_time
+from nest.costs.schedules.one_f_one_b import add_stage, step_time
+from nest.costs.stage import hop_seconds, stage_costs
+
+
+def short(tasks: list[Task]) -> str:
+    """Tasks as kind, chunk where there are several, and micro-batch."""
+    chunks = any(task.chunk for task in tasks)
+    return " ".join(f"{t.kind}{t.chunk if chunks else ''}{t.micro_batch}" for t in tasks)
+
+
+class Case(NamedTuple):
+    """A random pipeline of one chunk a stage."""
+
+    forward: list[float]
+    backward: list[float]
+    link: list[float]
+    m: int
+
+    @property
+    def hops(self) -> list[float]:
+        return [2.0 * c for c in self.link]
+
+    def closed_form(self) -> float:
+        nothing = [0.0] * len(self.forward)
+        return step_time(self.forward, self.backward, nothing, self.hops, self.m).pipeline
+
+    def ends(self) -> list[float]:
+        stages = len(self.forward)
+        orders = [one_f_one_b(s, stages, self.m) for s in range(stages)]
+        return ends(orders, [[f] for f in self.forward], [[b] for b in self.backward], self.link)
+
+    def simulated(self) -> float:
+        return self.ends()[0]
+
+
+class Ring(NamedTuple):
+    """A random interleaved pipeline; times of a chunk, hand-overs one way."""
+
+    forward: list[float]
+    backward: list[float]
+    link: list[float]
+    wrap: float
+    m: int
+    v: int
+    last: float = 0.0
+    """What the last chunk of all takes longer, in chunks."""
+
+    def chunks(self) -> tuple[list[list[float]], list[list[float]]]:
+        both = [[x] * self.v for x in self.forward], [[x] * self.v for x in self.backward]
+        for times in both:
+            times[-1][-1] *= 1 + self.last
+        return both
+
+    def times(self) -> list[list[float]]:
+        """Forward, backward, finish (none) and round trips, as the closed form takes them."""
+        forward, backward = ([sum(x) for x in times] for times in self.chunks())
+        round_trips = [2.0 * c for c in (*self.link, self.wrap)]
+        return [forward, backward, [0.0] * len(forward), round_trips]
+
+    def closed_form(self) -> float:
+        times = self.times()
+        return interleaved_time(*times, self.m, self.v, times[2], 0.0).pipeline
+
+    def ends(self) -> list[float]:
+        stages = len(self.forward)
+        orders = [interleaved(s, stages, self.m, self.v) for s in range(stages)]
+        return ends(orders, *self.chunks(), self.link, self.wrap)
+
+    def simulated(self) -> float:
+        return self.ends()[0]
+
+
+def draw(rng: np.random.Generator, uneven: float, slowest: float) -> Case:
+    """Stages that differ by up to ``uneven``; links of up to ``slowest`` forward times."""
+    depth, m = int(rng.integers(1, 13)), int(rng.integers(1, 49))
+    t = 1.0 + uneven * rng.random(depth)
+    ratio = rng.uniform(1, 3) if rng.random() < 0.5 else rng.uniform(1, 3, depth)
+    forward = t / (1 + ratio)
+    link = slowest * forward.mean() * rng.random(depth - 1)
+    return Case(forward.tolist(), (t - forward).tolist(), link.tolist(), m)
+
+
+def draw_ring(
+    rng: np.random.Generator, uneven: float, slowest: float, last: float = 0.0
+) -> Ring:
+    """The same for chunks; forward to backward is one ratio, as stages have one configuration."""
+    depth, v = int(rng.integers(2, 9)), int(rng.integers(2, 5))
+    t = 1.0 + uneven * rng.random(depth)
+    forward = t / (1 + rng.uniform(1, 3))
+    link = slowest * forward.mean() * rng.random(depth)
+    return Ring(forward.tolist(), (t - forward).tolist(), link[1:].tolist(), float(link[0]),
+                depth * int(rng.integers(1, 6)), v, last * float(rng.random()))
+
+
+# ---------------------------------------------------------------- the simulation
+
+
+def test_orders_of_a_stage() -> None:
+    assert short(one_f_one_b(0, 2, 3)) == "f0 f1 b0 f2 b1 b2"
+    assert short(one_f_one_b(0, 6, 2)) == "f0 f1 b0 b1"
+    assert short(one_f_one_b(1, 2, 2)) == "f0 b0 f1 b1"
+    assert short(gpipe(0, 2, 2)) == "f0 f1 b0 b1"
+    # Two stages of two chunks: stage 0 fills with 2 (2 - 1 - 0) + (2 - 1) 2 = 4, stage 1 with 2.
+    assert short(interleaved(0, 2, 2, 2)) == "f00 f01 f10 f11 b10 b11 b00 b01"
+    assert short(interleaved(1, 2, 2, 2)) == "f00 f01 f10 b10 f11 b11 b00 b01"
+    assert short(interleaved(0, 2, 4, 2)) == (
+        "f00 f01 f10 f11 f02 b10 f03 b11 f12 b00 f13 b01 b12 b13 b02 b03")
+
+
+@pytest.mark.parametrize(
+    ("m", "wait", "seconds"),
+    [
+        # F0 0-2, F1 2-4 | F0 2-3, B0 3-5, F1 5-6, B1 6-8 | B0 5-9, B1 9-13.
+        (2, 0.0, 13.0),
+        # 1.5 s between: F0 3.5-4.5, B0 4.5-6.5, F1 6.5-7.5, B1 7.5-9.5 | B0 8-12, B1 12-16.
+        (2, 1.5, 16.0),
+        # F0 0-2, F1 2-4 | F0 2-3, B0 3-5, F1 5-6, B1 6-8 | B0 5-9, F2 9-11, B1 11-15
+        # | F2 11-12, B2 12-14 | B2 15-19.
+        (3, 0.0, 19.0),
+    ],
+)
+def test_one_f_one_b_by_hand(m: int, wait: float, seconds: float) -> None:
+    assert Case([2, 1], [4, 2], [wait], m).simulated() == seconds
+
+
+def test_gpipe_by_hand() -> None:
+    # F0 0-2, F1 2-4 | F0 2-3, F1 4-5, B0 5-7, B1 7-9 | B0 7-11, B1 11-15.
+    orders = [gpipe(s, 2, 2) for s in range(2)]
+    assert ends(orders, [[2], [1]], [[4], [2]], [0]) == [15, 9]
+    # 1 s between: F0 3-4, F1 5-6, B0 6-8, B1 8-10 | B0 9-13, B1 13-17.
+    assert ends(orders, [[2], [1]], [[4], [2]], [1]) == [17, 10]
+
+
+def test_interleaved_by_hand() -> None:
+    # Chunks of 1 s forward and 2 s backward; f10 is chunk 1 of micro-batch 0.
+    # m = 2. Stage 0: f00 0-1, f01 1-2, f10 2-3, f11 3-4.
+    # Stage 1: f00 1-2, f01 2-3, f10 3-4, b10 4-6, f11 6-7, b11 7-9.
+    # Stage 0: b10 6-8, b11 9-11. Stage 1: b00 9-11 (ready at 8), b01 11-13.
+    # Stage 0: b00 11-13, b01 13-15. The formula: 2 x 6 + 1 x 3 = 15.
+    assert Ring([1, 1], [2, 2], [0], 0, 2, 2).ends() == [15, 13]
+    # m = 4. Stage 1: f00 1-2, f01 2-3, f10 3-4, b10 4-6, f11 6-7, b11 7-9, f02 9-10, b00 10-12,
+    # f03 12-13, b01 13-15, f12 15-16, b12 16-18, f13 18-19, b13 19-21, b02 21-23, b03 23-25.
+    # Stage 0: f00 f01 f10 f11 f02 0-5, b10 6-8, f03 8-9, b11 9-11, f12 11-12, b00 12-14, f13 14-15,
+    # b01 15-17, b12 18-20, b13 21-23, b02 23-25, b03 25-27. The formula: 4 x 6 + 3 = 27.
+    assert Ring([1, 1], [2, 2], [0], 0, 4, 2).ends() == [27, 25]
+    # m = 2, 1 s between the stages and 2 s back to the first.
+    # Stage 0: f00 0-1, f01 1-2, waits for stage 1, f10 5-6, f11 6-7.
+    # Stage 1: f00 2-3, f01 3-4, f10 7-8, b10 8-10, f11 10-11, b11 11-13.
+    # Stage 0: b10 11-13, b11 14-16. Stage 1: b00 15-17, b01 18-20. Stage 0: b00 18-20, b01 21-23.
+    assert Ring([1, 1], [2, 2], [1], 2, 2, 2).ends() == [23, 20]
+
+
+def test_orders_that_wait_for_each_other_are_found() -> None:
+    with pytest.raises(AssertionError, match="wait for each other"):
+        ends([[Task("b", 0, 0), Task("f", 0, 0)]], [[1]], [[1]], [])
+
+
+@pytest.mark.parametrize("m", [1, 2, 5, 8])
+def test_in_flight_is_what_the_orders_hold(m: int) -> None:
+    for p in (1, 2, 4):
+        for s in range(p):
+            assert SCHEDULES["1f1b"].in_flight(s, p, m, 1) == most_held(one_f_one_b(s, p, m))
+            assert SCHEDULES["gpipe"].in_flight(s, p, m, 1) == most_held(gpipe(s, p, m))
+            for v in (2, 3):
+                held = most_held(interleaved(s, p, m * p, v))
+                assert SCHEDULES["interleaved"].in_flight(s, p, m * p, v) == held
+
+
+# ---------------------------------------------------------------- GPipe
+
+
+def test_gpipe_is_exact() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        case = draw(rng, 1.0, 2.0)
+        stages = len(case.forward)
+        orders = [gpipe(s, stages, case.m) for s in range(stages)]
+        true = ends(orders, [[f] for f in case.forward], [[b] for b in case.backward], case.link)
+        finish = rng.random(stages).tolist()
+        found = gpipe_time(case.forward, case.backward, finish, case.hops, case.m)
+        assert found.pipeline == pytest.approx(true[0], rel=1e-12)
+        # The longest finish counts whole: never too short.
+        assert found.total >= max(e + g for e, g in zip(true, finish, strict=True)) * (1 - 1e-12)
+
+
+# ---------------------------------------------------------------- 1F1B
+
+
+@pytest.mark.parametrize(("hop", "seconds"), [(0.0, 13.0), (3.0, 16.0)])
+def test_two_uneven_stages(hop: float, seconds: float) -> None:
+    # As above; the sum of stage times and (m - 1) x the slowest would be 15 without hand-over.
+    assert step_time((2, 1), (4, 2), (0, 0), (hop,), 2).pipeline == seconds
+
+
+def test_one_stage() -> None:
+    assert step_time((2.0,), (4.0,), (5.0,), (), 7) == (42.0, 5.0)
+    assert step_time((2.0,), (4.0,), (5.0,), (), 7).total == 47.0
+
+
+def test_finish_of_any_stage() -> None:
+    # As above: the second stage's last backward ends at 8, 9 s more make 17 = 13 + 4.
+    assert step_time((2, 1), (4, 2), (1, 9), (0,), 2).finish == 4
+    assert step_time((2, 1), (4, 2), (6, 9), (0,), 2).finish == 6
+    # One micro-batch: F 0-3, B 3-4, 4-6, 6-9; the last stage ends at 4, 20 s more make 24 = 9 + 15.
+    assert step_time((1, 1, 1), (3, 2, 1), (0, 0, 20), (0, 0), 1).finish == 15
+
+
+def test_finish_is_close_to_a_simulation() -> None:
+    """The step ends with the last stage to finish: its last backward and what follows."""
+    rng = np.random.default_rng(5)
+    errors = []
+    for _ in range(600):
+        case = draw(rng, 0.3, 0.1)
+        finish = (rng.choice((0.5, 2.0, 6.0)) * rng.random(len(case.forward))).tolist()
+        last = case.ends()
+        true = max(e + g for e, g in zip(last, finish, strict=True))
+        found = step_time(case.forward, case.backward, finish, case.hops, case.m).total
+        errors.append(found / true - 1)
+    assert np.percentile(np.abs(errors), 95) < 0.015
+    assert max(map(abs, errors)) < 0.07
+
+
+def test_no_time_that_grows_shortens_the_step() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(2000):
+        case = draw(rng, 0.5, 0.3)
+        depth = len(case.forward)
+        finish = (6.0 * rng.random(depth)).tolist()
+        times = [list(case.forward), list(case.backward), finish, case.hops]
+        before = step_time(*times, case.m).total
+        grown = times[int(rng.integers(4 if depth > 1 else 3))]
+        grown[int(rng.integers(len(grown)))] += 10 ** rng.uniform(-4, 1)
+        assert step_time(*times, case.m).total >= before * (1 - 1e-12)
+
+
+def test_even_stages_without_hand_over_are_exact() -> None:
+    # (m + p - 1)(f + b), bubble (p - 1)/m of the ideal (arXiv:2104.04473, section 2.2.1).
+    for depth in (1, 2, 3, 8, 16):
+        for m in (1, 2, 5, 16, 40):
+            case = Case([1.0] * depth, [2.5] * depth, [0.0] * (depth - 1), m)
+            assert case.closed_form() == pytest.approx((m + depth - 1) * 3.5, rel=1e-12)
+            assert case.simulated() == pytest.approx((m + depth - 1) * 3.5, rel=1e-12)
+
+
+def test_stages_alike_without_hand_over_are_exact() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(300):
+        case = draw(rng, 0.099, 0.0)
+        assert case.closed_form() == pytest.approx(case.simulated(), rel=1e-9)
+
+
+def test_stages_alike_with_hand_over_are_close() -> None:
+    rng = np.random.default_rng(3)
+    errors = []
+    for _ in range(600):
+        case = draw(rng, 0.099, 0.1)
+        errors.append(abs(case.closed_form() / case.simulated() - 1))
+    worst = max(errors)
+    assert worst < 0.02, f"worst error {worst:.2%}"
+    assert float(np.quantile(errors, 0.95)) < 0.01
+
+
+def test_uneven_stages_stay_near() -> None:
+    rng = np.random.default_rng(4)
+    errors = []
+    for _ in range(400):
+        case = draw(rng, 0.5, 0.3)
+        errors.append(abs(case.closed_form() / case.simulated() - 1))
+    assert max(errors) < 0.10
+    assert float(np.quantile(errors, 0.95)) < 0.03
+
+
+def test_add_stage_never_decreases() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(20_000):
+        n, m = int(rng.integers(0, 12)), int(rng.integers(1, 40))
+        after = rng.uniform(0, 10) if n else 0.0
+        rest = after + rng.uniform(0, 30) if n else 0.0
+        state = np.array([rest, after, *rng.uniform(0.01, 3, 2), rng.uniform(0, 2) if n else 0.0])
+        larger = state.copy()
+        larger[rng.integers(0 if n else 2, 5 if n else 4)] += 10 ** rng.uniform(-6, 0)
+        if larger[1] > larger[0]:
+            continue
+        before, now = (add_stage(x[0], x[1], x[2], x[3], x[4], n, m) for x in (state, larger))
+        assert now[0] >= before[0] * (1 - 1e-12)
+        assert now[1] >= before[1]
+
+
+def test_slower_stages_never_shorten_a_step() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(2000):
+        case = draw(rng, 0.5, 1.0)
+        slower = Case(list(case.forward), list(case.backward), list(case.link), case.m)
+        changed = (slower.forward, slower.backward, slower.link)[rng.integers(0, 3)]
+        if changed:
+            changed[rng.integers(0, len(changed))] *= 1 + rng.random()
+        assert slower.closed_form() >= case.closed_form() * (1 - 1e-12)
+
+
+# ---------------------------------------------------------------- interleaved
+
+
+def test_even_interleaved_stages_are_exact() -> None:
+    # m t + (p - 1) t / v: the bubble is 1/v of that of 1F1B (arXiv:2104.04473, section 2.2.2).
+    for p in (2, 3, 8):
+        for v in (2, 4):
+            for m in (p, 3 * p):
+                ring = Ring([1.0] * p, [2.5] * p, [0.0] * (p - 1), 0.0, m, v)
+                assert ring.closed_form() == pytest.approx((m * v + p - 1) * 3.5, rel=1e-12)
+                assert ring.simulated() == pytest.approx((m * v + p - 1) * 3.5, rel=1e-12)
+
+
+def test_even_interleaved_stages_with_hand_over_and_a_head_are_exact() -> None:
+    """Links that differ, and a last chunk that takes longer."""
+    rng = np.random.default_rng(12)
+    for _ in range(120):
+        ring = draw_ring(rng, 0.0, rng.choice((0.0, 0.3, 1.0)), rng.choice((0.0, 2.0)))
+        assert ring.closed_form() == pytest.approx(ring.simulated(), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("uneven", "worst", "usual"), [(0.0099, 0.01, 0.006), (0.0999, 0.06, 0.03)]
+)
+def test_interleaved_stages_alike_are_close(uneven: float, worst: float, usual: float) -> None:
+    rng = np.random.default_rng(13)
+    errors = []
+    for _ in range(250):
+        ring = draw_ring(rng, uneven, rng.choice((0.0, 0.3)))
+        errors.append(abs(ring.closed_form() / ring.simulated() - 1))
+    assert max(errors) < worst, f"worst error {max(errors):.2%}"
+    assert float(np.quantile(errors, 0.95)) < usual
+
+
+def test_finish_of_interleaved_stages_is_close() -> None:
+    rng = np.random.default_rng(14)
+    for _ in range(150):
+        ring = draw_ring(rng, 0.0, 0.3)
+        finish = (rng.choice((0.5, 6.0)) * rng.random(len(ring.forward))).tolist()
+        true = max(e + g for e, g in zip(ring.ends(), finish, strict=True))
+        forward, backward, _, hops = ring.times()
+        found = interleaved_time(
+            forward, backward, finish, hops, ring.m, ring.v, finish, 0.0).total
+        assert found == pytest.approx(true, rel=0.02)
+
+
+def test_interleaved_takes_at_least_the_slowest_stage() -> None:
+    rng = np.random.default_rng(15)
+    for _ in range(1000):
+        ring = draw_ring(rng, 2.0, 1.0)
+        slowest = max(f + b for f, b in zip(ring.forward, ring.backward, strict=True))
+        assert ring.closed_form() >= ring.m * ring.v * slowest * (1 - 1e-12)
+
+
+def test_no_time_that_grows_shortens_an_interleaved_step() -> None:
+    rng = np.random.default_rng(16)
+    for _ in range(4000):
+        ring = draw_ring(rng, rng.choice((0.1, 2.0)), 1.0)
+        times = ring.times()
+        times[2] = (rng.choice((0.0, 6.0)) * rng.random(len(ring.forward))).tolist()
+        # What hides under the last micro-batches besides, and the largest share that does.
+        traffic = [g + 20.0 * rng.random() for g in times[2]]
+        overlap = 0.75 * rng.random()
+        before = interleaved_time(*times, ring.m, ring.v, traffic, overlap)
+        grown = (*times, traffic)[int(rng.integers(5))]
+        grown[int(rng.integers(len(grown)))] += 10 ** rng.uniform(-4, 1)
+        now = interleaved_time(*times, ring.m, ring.v, traffic, overlap)
+        assert now.total >= before.total * (1 - 1e-12)
+        assert now.pipeline >= before.pipeline * (1 - 1e-12)
+
+
+# ---------------------------------------------------------------- stages
+
+
+def layer_of(**given: float) -> LayerCosts:
+    """A layer without ZeRO traffic: all of its backward can hide gradients."""
+    given["spare"] = given.get("backward", 0.0) + given.get("recompute", 0.0)
+    return LayerCosts(**{name: np.array([given.get(name, 0.0)]) for name in LayerCosts._fields})
+
+
+def test_stage_costs() -> None:
+    # Two layers. 4 + 6 s of gradients, half of 12 s of backward and recompute hides 6: 4. 3 s of
+    # gathers, a quarter of 8 s of forward: 1. 2 s that nothing hides: 7 in all.
+    # 60 + 40 bytes stay, and the largest layer's 20 and 30.
+    first = layer_of(forward=3, tp_forward=1, backward=5, recompute=3, sync=4, gather=3, update=1,
+                     parameters=30, gradients=20, optimizer=10, activations=2, work=20, buffers=5)
+    second = layer_of(forward=5, backward=4, tp_backward=2, sync=6, tied=1, parameters=40,
+                      activations=3, work=10, buffers=30)
+    software = stack(overlap_grad_reduce=0.5, overlap_param_gather=0.25)
+    folded = [sums(layer, software) for layer in (first, second)]
+    stage = Sums(*(a + b for a, b in zip(*(f[:SUMMED] for f in folded), strict=True)),
+                 *(np.maximum(a, b) for a, b in zip(*(f[SUMMED:] for f in folded), strict=True)))
+    assert stage_costs(stage) == (9, 14, 7, 150, 5)
+
+
+def test_nothing_is_left_of_what_is_hidden() -> None:
+    hidden = sums(layer_of(forward=8, backward=16, sync=4, gather=1, tied=2, update=3),
+                  stack(overlap_grad_reduce=0.5, overlap_param_gather=0.5))
+    assert stage_costs(hidden).finish == 5
+
+
+def test_hop() -> None:
+    # 8 bytes in 4 lanes of 2 bytes at 1 byte/s and 3 s of latency, there and back: 10 s.
+    assert hop_seconds(8.0, 4.0, 1.0, 3.0, stack()) == 10.0
+    assert hop_seconds(8.0, 4.0, 1.0, 3.0, stack(overlap_p2p=0.75)) == 2.5
