@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import nest
+from nest.describe import Level
 
 SEQUENCE = {
-    "bert-large": 512, "llama2-7b": 4096, "llama3-70b": 4096, "gpt3-175b": 2048,
-    "mixtral-8x7b": 4096,
+    "bert-large": 512, "gpt3-175b": 2048, "llama2-7b": 4096, "mixtral-8x7b": 4096,
+    "deepseek-v3": 4096, "llama3-70b": 8192, "llama3.1-405b": 8192,
 }
-"""The five models of the published evaluation, and their sequence lengths."""
-CLUSTERS = ("h100-spine-leaf", "tpuv4-fat-tree")
-DEVICES = (64, 256, 1024, 4096)
+"""Models, and the sequence lengths that they are trained with."""
+CLUSTERS = ("h100-spine-leaf", "dgx-h100")
+DEVICES = (64, 1024, 4096, 16384, 131072)
+TOO_LARGE = {("deepseek-v3", 64), ("llama3.1-405b", 64)}
+"""Where nothing fits."""
 SEQUENCES_PER_DEVICE = 4
 
 
@@ -27,13 +30,30 @@ class Case:
     def __str__(self) -> str:
         return f"{self.model}-{self.cluster}-{self.devices}"
 
-    def question(self) -> tuple[nest.Model, nest.Cluster, nest.Job]:
-        """Model, cluster and job."""
+    @property
+    def fits(self) -> bool:
+        """Whether there is a plan."""
+        return (self.model, self.devices) not in TOO_LARGE
+
+    def question(self, faster: float = 1.0) -> tuple[nest.Model, nest.Cluster, nest.Job]:
+        """Model, cluster and job; the network outside the node ``faster`` times as fast.
+
+        All levels outside the node change: the outermost alone makes no difference where a level
+        below it is narrower, as on h100-spine-leaf.
+        """
         job = nest.Job(
             global_batch=SEQUENCES_PER_DEVICE * self.devices, seq_len=SEQUENCE[self.model]
         )
         cluster = nest.load_cluster(self.cluster, devices=self.devices)
-        return nest.load_model(self.model), cluster, job
+        levels = (cluster.levels[0], *(_scaled(level, faster) for level in cluster.levels[1:]))
+        return nest.load_model(self.model), cluster.replace(levels=levels), job
 
 
-CASES = [Case(m, c, n) for c in CLUSTERS for m in SEQUENCE for n in DEVICES]
+def _scaled(level: Level, factor: float) -> Level:
+    """The level with its own bandwidth times ``factor``; others follow the narrowest below."""
+    if level.bandwidth is None:
+        return level
+    return level.replace(bandwidth=factor * level.bandwidth)
+
+
+CASES = [Case(m, c, n) for n in DEVICES for c in CLUSTERS for m in SEQUENCE]

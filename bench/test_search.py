@@ -1,9 +1,9 @@
 """Search time of the published models.
 
-    pytest bench --benchmark-columns=median,min,max --benchmark-sort=name
+    pytest bench -k 1024 --benchmark-columns=median,min,max --benchmark-sort=name
 
-A case whose models do not fit is timed too: it ends in the nearest miss. Cells, labels and the
-process's peak memory stand in the extra information of each benchmark (``--benchmark-json``).
+Cells, labels and transitions stand in the extra information of each benchmark
+(``--benchmark-json``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _compiled() -> None:
     compiled.load()
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.fits], ids=str)
 def test_search(benchmark: BenchmarkFixture, case: Case) -> None:
     model, cluster, job = case.question()
     chain = chain_of(model)
@@ -35,7 +35,7 @@ def test_search(benchmark: BenchmarkFixture, case: Case) -> None:
         step_time_s=found.step_time, solved=found.solved, cells=found.cells, labels=found.labels,
         transitions=found.transitions, threads=found.threads,
     )
-    if found.configuration is not None:
-        plan = nest.evaluate(model, cluster, job, found.configuration)
-        assert plan.feasible
-        assert plan.step_time_s == pytest.approx(found.step_time, rel=1e-9)
+    assert found.configuration is not None
+    plan = nest.evaluate(model, cluster, job, found.configuration)
+    assert plan.feasible
+    assert plan.step_time_s == pytest.approx(found.step_time, rel=1e-9)

@@ -1,0 +1,352 @@
+"""Print how fast the kernels are against what the processor can do, and where a search's time goes.
+
+    python bench/kernels.py
+
+One thread, kernels loaded. Operations and bytes of a transition are counted: the source of
+``solve`` runs as plain Python on numbers and arrays that count. Compiled code keeps some of what
+is counted as loads and stores in registers.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import operator
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+from cases import Case
+from numba import njit
+from numba.core import config
+
+import nest.search as searching
+from nest import compiled
+from nest.describe import SearchSpace
+from nest.evaluation import chain_of
+from nest.search import Found
+from nest.tensors import Builder
+
+CASES = [Case(model, "h100-spine-leaf", 1024)
+         for model in ("llama3-70b", "deepseek-v3", "llama3.1-405b")]
+COUNTED = 50_000
+"""Transitions of the largest problem that is counted; plain Python is some 1,000 times slower."""
+
+# ------------------------------------------------------------ the processor
+
+
+@njit
+def _in_turn(n: int, a: float, x: float) -> float:
+    for _ in range(n):
+        a += x
+    return a
+
+
+@njit
+def _adds(n: int, values: Any) -> float:
+    a, b, c, d, e, f, g, h = (values[0], values[1], values[2], values[3], values[4], values[5],
+                              values[6], values[7])
+    x = values[8]
+    for _ in range(n // 8):
+        a += x
+        b += x
+        c += x
+        d += x
+        e += x
+        f += x
+        g += x
+        h += x
+    return float(a + b + c + d + e + f + g + h)
+
+
+@njit
+def _maxima(n: int, values: Any) -> float:
+    a = b = c = d = e = f = g = h = -1.0
+    for i in range(n // 8):
+        at = 8 * (i & 63)
+        a = max(a, values[at])
+        b = max(b, values[at + 1])
+        c = max(c, values[at + 2])
+        d = max(d, values[at + 3])
+        e = max(e, values[at + 4])
+        f = max(f, values[at + 5])
+        g = max(g, values[at + 6])
+        h = max(h, values[at + 7])
+    return a + b + c + d + e + f + g + h
+
+
+@njit
+def _divisions(n: int, x: float) -> float:
+    a, b, c, d = 1.0, 2.0, 3.0, 4.0
+    for _ in range(n // 4):
+        a, b, c, d = x / a, x / b, x / c, x / d
+    return a + b + c + d
+
+
+@njit
+def _loads(n: int, values: Any) -> int:
+    total = 0
+    for turn in range(n // len(values)):
+        values[turn % len(values)] += 1  # no two turns add up the same
+        for i in range(len(values)):  # by index: compiled to vectors
+            total += values[i]
+    return total
+
+
+def processor() -> dict[str, float]:
+    """What one thread does in a second: floating-point operations by kind, bytes loaded."""
+    values = np.random.default_rng(0).random(512)
+    tests: dict[str, tuple[Any, ...]] = {
+        "additions": (_adds, values), "maxima": (_maxima, values), "divisions": (_divisions, 3.3),
+        "additions in turn": (_in_turn, 0.0, 1.1),
+    }
+    tests |= {f"{cache} bytes": (_loads, np.ones(size // 8, dtype=np.int64))
+              for cache, size in (("L1", 1 << 15), ("L2", 1 << 19))}
+    rates = {}
+    for name, (function, *arguments) in tests.items():
+        function(0, *arguments)
+        seconds = []
+        for _ in range(5):
+            started = time.perf_counter()
+            function(10**8, *arguments)
+            seconds.append(time.perf_counter() - started)
+        rates[name] = (8 if "bytes" in name else 1) * 1e8 / min(seconds)
+    return rates
+
+
+# ------------------------------------------------------------ a search and its parts
+
+
+class Profile(NamedTuple):
+    """A search on one thread."""
+
+    found: Found
+    parts: dict[str, float]
+    """Seconds."""
+    pairs: float
+    """Configurations times signatures that ``select`` was asked about."""
+    problem: tuple[Any, ...]
+    """The largest arguments of ``solve`` with at most COUNTED transitions."""
+
+
+@contextmanager
+def _clock(parts: dict[str, float], name: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    parts[name] += time.perf_counter() - started
+
+
+def profile(case: Case) -> Profile:
+    """Search a case with a clock around each part."""
+    parts: dict[str, float] = defaultdict(float)
+    pairs, largest, problem = 0.0, 0, ()
+    kernels, _ = compiled.load()
+
+    class Timed(Builder):
+        def __init__(self, *arguments: Any) -> None:
+            with _clock(parts, "prices of all layers"):
+                super().__init__(*arguments)
+
+    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            with _clock(parts, name):
+                return function(*arguments)
+        return run
+
+    for name in ("tables", "problem", "rings"):
+        setattr(Timed, name, timed("arrays of an outer choice", getattr(Builder, name)))
+
+    def select(t: Any, *rest: Any) -> Any:
+        nonlocal pairs
+        pairs += len(t.price) * len(t.shard) * t.back.shape[1] * len(t.part)
+        with _clock(parts, "select"):
+            return kernels.select(t, *rest)
+
+    def solve(*arguments: Any) -> Any:
+        nonlocal largest, problem
+        with _clock(parts, "solve"):
+            result = kernels.solve(*arguments)
+        if largest < result[3][2] <= COUNTED:
+            largest, problem = result[3][2], arguments
+        return result
+
+    model, cluster, job = case.question()
+    chain = chain_of(model)
+    clocked = kernels._replace(
+        select=select, solve=solve, interleave=timed("interleave", kernels.interleave))
+    with (patch.object(searching, "Builder", Timed),
+          patch.object(compiled, "load", lambda: (clocked, 0.0))):
+        found = searching.search(chain, cluster, job, SearchSpace(), threads=1)
+    parts["the rest"] = found.seconds - sum(parts.values())
+    return Profile(found, dict(parts), pairs, problem)
+
+
+# ------------------------------------------------------------ counting
+
+
+class Tally:
+    """Operations done, for the bounds of cells and for all else."""
+
+    def __init__(self) -> None:
+        self.bounds, self.labels = Counter[str](), Counter[str]()
+        self.now = self.labels
+
+    def add(self, name: str, number: int = 1) -> None:
+        """Count."""
+        self.now[name] += number
+
+
+TALLY = Tally()
+MEMORY = ("loads", "stores")
+
+
+class Real(float):
+    """A number that counts what is done with it."""
+
+    __hash__ = float.__hash__
+
+
+class Memory(np.ndarray[Any, Any]):
+    """An array of objects that counts loads and stores of its elements."""
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        if not isinstance(found, np.ndarray):
+            TALLY.add("loads")
+        return found
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        if isinstance(value, np.ndarray):
+            TALLY.add("loads", value.size)
+            TALLY.add("stores", value.size)
+        else:
+            TALLY.add("stores")
+        super().__setitem__(at, value)
+
+
+def _counting(name: str, operation: Callable[[Any, Any], Any], swapped: bool) -> Any:
+    def run(self: Real, other: Any) -> Any:
+        TALLY.add(name)
+        left, right = (other, self) if swapped else (self, other)
+        result = operation(float(left), float(right))
+        return Real(result) if isinstance(result, float) else result
+    return run
+
+
+for _word, _names in {"additions": ("add", "sub"), "multiplications": ("mul",),
+                      "divisions": ("truediv",), "comparisons": ("lt", "le", "gt", "ge", "eq"),
+                      }.items():
+    for _name in _names:
+        _operation = getattr(operator, _name)
+        setattr(Real, f"__{_name}__", _counting(_word, _operation, False))
+        if _word != "comparisons":
+            setattr(Real, f"__r{_name}__", _counting(_word, _operation, True))
+
+
+def _memory(array: Any) -> Memory:
+    """Arrays and numbers as ones that count; whole numbers and flags count as memory only."""
+    plain = np.asarray(array)
+    items = plain.ravel().tolist()
+    made = np.empty(plain.size, dtype=object)
+    made[:] = [Real(x) if isinstance(x, float) else x for x in items]
+    return made.reshape(plain.shape).view(Memory)
+
+
+class _Numpy:
+    """NumPy whose new arrays count."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("empty", "zeros", "full"):
+            return getattr(np, name)
+
+        def make(shape: Any, *rest: Any) -> Memory:
+            if name == "full":
+                return _memory(np.full(shape, *rest))
+            return _memory(np.zeros(shape, *(x for x in rest if x is not np.dtype(object))))
+        return make
+
+
+def _plain() -> ModuleType:
+    """The module of ``solve``, uncompiled."""
+    spec = importlib.util.find_spec("nest._kernels.pipeline")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with patch.object(config, "DISABLE_JIT", True):
+        spec.loader.exec_module(module)
+    return module
+
+
+def count(problem: tuple[Any, ...]) -> int:
+    """Solve a problem with TALLY counting; its transitions."""
+    module = _plain()
+    bounds = module.reach
+
+    def reach(*arguments: Any) -> Any:
+        TALLY.now = TALLY.bounds
+        try:
+            return bounds(*arguments)
+        finally:
+            TALLY.now = TALLY.labels
+
+    TALLY.__init__()  # type: ignore[misc]
+    module.reach, module.np = reach, _Numpy()  # type: ignore[attr-defined]
+    arrays, limit, *rest = problem
+    counting = (_memory(x) if isinstance(x, np.ndarray) else x for x in arrays)
+    result = module.solve(module.Problem(*counting), Real(limit), *rest)
+    return int(result[3][2])
+
+
+# ------------------------------------------------------------ the text
+
+
+def print_transition(problem: tuple[Any, ...], rates: dict[str, float]) -> None:
+    """What one problem does and takes, per transition, against the processor."""
+    solve = compiled.load()[0].solve
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        solve(*problem)
+        seconds.append(time.perf_counter() - started)
+    transitions = count(problem)
+    each = min(seconds) / transitions
+    done = TALLY.bounds + TALLY.labels
+    print(f"  one problem of {transitions:,} transitions, {1e9 * each:.0f} ns each; a transition:")
+    print("    " + ", ".join(f"{n / transitions:.1f} {name}" for name, n in done.items()))
+    moved = 8 * sum(done[name] for name in MEMORY)
+    floats = done.total() - moved // 8
+    share = 100 * TALLY.bounds.total() / done.total()
+    print(f"    {share:.0f} % of this for the bounds of cells")
+    for what, unit, number, most in (("operations", "billion a second", floats, "additions"),
+                                     ("bytes", "GB/s", moved, "L1 bytes")):
+        rate = number / min(seconds)
+        print(f"    {number / transitions:,.0f} {what}: {rate / 1e9:.2f} {unit}, "
+              f"{100 * rate / rates[most]:.0f} % of the processor's {most}")
+
+
+def main() -> None:
+    rates = processor()
+    print("processor, one thread, a second:")
+    for name, rate in rates.items():
+        print(f"  {name:20} {rate / 1e9:8.2f} billion")
+    for case in CASES:
+        profile(case)
+        run = profile(case)
+        print(f"\n{case}: {run.found.seconds:.2f} s on one thread")
+        for name, seconds in sorted(run.parts.items(), key=lambda part: -part[1]):
+            print(f"  {name:26} {seconds:6.2f} s {100 * seconds / run.found.seconds:5.1f} %")
+        transitions = run.found.transitions
+        each = run.parts["solve"] / transitions
+        print(f"  solve: {transitions:,} transitions, {1e-6 / each:.1f} million a second, "
+              f"{1e9 * each:.0f} ns each")
+        print(f"  select: {run.pairs:,.0f} configurations x signatures, "
+              f"{run.pairs / run.parts['select'] / 1e6:,.0f} million a second")
+        if run.problem:
+            print_transition(run.problem, rates)
+
+
+if __name__ == "__main__":
+    main()
