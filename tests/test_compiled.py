@@ -110,12 +110,12 @@ def test_layer_sums(seed: int) -> None:
                     code = ((c * len(builder.zeros) + z) * len(builder.policies) + r) * (
                         builder.signatures.longest + 1)
                     d = builder.degrees(number, code)
-                    body = bodies(*(np.array([value]) for value in (
+                    body = bodies(sizes, *(np.array([value]) for value in (
                         d["block"], outer.micro_batch // d["dp_in"], d["tp"], d["sp"], d["cp"],
-                        d["cp_comm"] == "a2a", d["ep"], d["etp"], policy)), group_sizes=sizes)
-                    state = states(*(np.array([value]) for value in (
+                        d["cp_comm"] == "a2a", d["ep"], d["etp"], policy)))
+                    state = states(sizes, *(np.array([value]) for value in (
                         start, d["block"], d["tp"], d["ep"] * d["etp"], outer.outer_dp,
-                        outer.stride, level, zero, shard)), group_sizes=sizes)
+                        outer.stride, level, zero, shard)))
                     wanted.append(np.array([
                         sums(layer_costs(kind, body, state, builder.setting), stack)
                         for kind in x.chain.kinds])[:, :, 0])
@@ -156,8 +156,9 @@ def test_without_a_folder_to_write_there_is_no_cache(monkeypatch: pytest.MonkeyP
 
 
 def test_only_an_option_worse_in_nothing_takes_another_s_place() -> None:
-    kept, who = np.empty((1, 8, 5)), np.empty((1, 8), np.int64)
-    base = np.array([1.0, 2.0, 3.0, 4.0, 5.0])  # forward, backward, finish, in flight, shards
+    kept, who = np.empty((1, 8, 6)), np.empty((1, 8), np.int64)
+    # Forward, backward, all of a step, in flight, shards; the finish alone is not compared.
+    base = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 0.5])
     better = np.array([-0.5, -0.5, -0.5, 1.0, 1.0])
     count = options._keep(kept, who, 0, 0, base, 0)
     assert options._keep(kept, who, 0, count, base, 1) == 1, "of equal ones the first stays"

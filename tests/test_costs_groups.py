@@ -152,9 +152,9 @@ def test_groups_of_a_configuration(shape: tuple[int, ...]) -> None:
             dense = flat.reshape(-1, cp, tp)  # data, context, tensor
             sparse = flat.reshape(-1, ep, etp)
             one = [np.array([x]) for x in (block, 1, tp, tp > 1, cp, False, ep, etp, 0)]
-            body = bodies(*one, group_sizes=sizes)
-            state = states(*(np.array([x]) for x in (
-                start, block, tp, ep * etp, outer_dp, stride, 0, 0, 0)), group_sizes=sizes)
+            body = bodies(sizes, *one)
+            state = states(sizes, *(np.array([x]) for x in (
+                start, block, tp, ep * etp, outer_dp, stride, 0, 0, 0)))
             apart, together = [(o,) for o in origins], [tuple(origins)]
             for group, ranks, over in (
                 # The degrees of a micro-batch: groups of the first replica.

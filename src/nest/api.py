@@ -86,12 +86,12 @@ def plan(
             announce("Nothing fits; looking for the nearest miss ...")
         raise explain(model, cluster, job, space)
     priced = _confirmed(model, cluster, job, found.configuration, found.step_time)
-    alternatives = tuple(
-        Alternative(step_time_s=value, slower=value / priced.step_time_s - 1.0,
-                    configuration=configuration)
-        for value, configuration in found.others
-        if _confirmed(model, cluster, job, configuration, value)
-    )
+    alternatives = []
+    for value, configuration in found.others:
+        seconds = _confirmed(model, cluster, job, configuration, value).step_time_s
+        alternatives.append(Alternative(
+            step_time_s=seconds, slower=max(0.0, seconds / priced.step_time_s - 1.0),
+            configuration=configuration))
     report = SearchReport(
         seconds=found.seconds, compile_seconds=found.compile_seconds, threads=found.threads,
         solved=found.solved, pruned=found.pruned, cells=found.cells, labels=found.labels,
@@ -101,7 +101,7 @@ def plan(
     lower = priced.step_time_s if optimal else found.lower_bound
     return priced.model_copy(update={
         "optimal": optimal, "lower_bound_s": lower, "gap": priced.step_time_s / lower - 1.0,
-        "alternatives": alternatives, "search": report,
+        "alternatives": tuple(alternatives), "search": report,
     })
 
 

@@ -37,7 +37,7 @@ DOUBLINGS, HALVINGS = 8, 4
 """Steps towards the least memory at which an alternative exists: within 5 per cent of it."""
 OWN = 3
 """Parts of the time for a search that has to find a plan of its own: the others begin with one."""
-TIME_LIMIT = 8.0
+TIME_LIMIT = 30.0
 """Seconds for all searches, unless said otherwise."""
 NEGLIGIBLE = 1e-4
 """Share of a step below which no resource is said to help."""

@@ -354,8 +354,9 @@ def select(t, limit):
                     time, kept_least = ahead + none[g, BACKWARD], kept_bytes
                     for x in range(len(t.kinds)):
                         kind = t.kinds[x]
-                        time += t.counts[g, kind] * best_back[kind]
-                        kept_least += t.counts[g, kind] * best_held[kind]
+                        if t.counts[g, kind]:
+                            time += t.counts[g, kind] * best_back[kind]
+                            kept_least += t.counts[g, kind] * best_held[kind]
                     more = resident + none[g, WORK] + (held_none[g] + 1) * kept_least
                     some = time < most_time and more <= t.limit_bytes * (1.0 + 1e-12)
                     for r in range(1, R - (t.full > 0) if some else 0):

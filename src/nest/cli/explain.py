@@ -16,7 +16,7 @@ def explain(
         str, typer.Argument(metavar="PLAN.json", help="A plan, as `nest plan -o` writes it.")
     ],
     time_limit: Annotated[
-        float | None, options.seconds("For all searches together; default 8.")
+        float | None, options.seconds("For all searches together; default 30.")
     ] = None,
     threads: options.Threads = None,
     as_json: options.Json = False,
