@@ -168,7 +168,7 @@ def print_table(title: str, questions: dict[str, Question]) -> None:
         plan = "does not fit"
         if whole.configuration is not None:
             plan = shape(whole.configuration, question.chain().experts is not None)
-        print(f"- {head} ({question}): {plan}")
+        print(f"- {head if head == question.model else f'{head} ({question})'}: {plan}")
     print(flush=True)
 
 

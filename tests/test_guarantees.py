@@ -70,7 +70,7 @@ CASES = [
     Case("llama2-7b", "dgx-a100", 64, 4096, 64, {
         "tp": 2, "etp": "1,2", "pp": 2, "outer_dp": "2..8", "dp_in": "1..4", "zero": 3}),
     Case("llama3-70b", "dgx-h100", 128, 8192, 64, {
-        "tp": 8, "etp": "1,8", "pp": 4, "outer_dp": 1, "dp_in": "1..4"}),
+        "tp": 8, "etp": "1,8", "cp": "1,2", "pp": 4, "outer_dp": 1, "dp_in": "1..4"}),
     Case("gpt3-175b", "dgx-a100", 128, 2048, 128, {
         "tp": 8, "etp": "1,8", "pp": 8, "outer_dp": 1, "schedule": "1f1b", "vpp": "1..4",
         "micro_batch": 1}),
@@ -116,7 +116,7 @@ def test_any_number_of_threads_gives_the_same_plan(top: int) -> None:
         questions = [(x.model, x.cluster, x.job, x.space) for x in map(instance, range(11))
                      if planned(x) is not None]
     else:
-        questions = [(x.model, x.hardware, x.job, WHOLE) for x in CASES if x.devices <= 128]
+        questions = [(x.model, x.hardware, x.job, WHOLE) for x in CASES[:3]]
     for question in questions:
         plans = [nest.plan(*question, threads=threads, top=top) for threads in (1, 2, 3, 8)]
         assert len({text(plan) for plan in plans}) == 1
