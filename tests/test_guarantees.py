@@ -339,17 +339,18 @@ def cramped(memory: str) -> tuple[nest.Model, Cluster, nest.Job]:
 
 def test_a_miss_says_stage_category_bytes_and_remedy() -> None:
     model, cluster, job = cramped("16 GiB")
+    space = nest.SearchSpace(**{"micro_batch": 1, "pp": "1,2"} if WITHOUT_JIT else {})
     with pytest.raises(nest.InfeasibleError, match=r"nearest miss .* short on stage") as caught:
-        nest.plan(model, cluster, job)
+        nest.plan(model, cluster, job, space)
     near = caught.value.nearest
     assert near["category"] in ("parameters", "gradients", "optimizer", "activations", "buffers")
     assert near["needs_bytes"] - near["limit_bytes"] == pytest.approx(near["bytes_short"])
     # What it asks for is enough, and little less is not.
     enough = cluster.device.replace(memory=near["memory_bytes"])
-    assert nest.plan(model, cluster.replace(device=enough), job).feasible
+    assert nest.plan(model, cluster.replace(device=enough), job, space).feasible
     less = cluster.device.replace(memory=near["memory_bytes"] / 1.02)
     with pytest.raises(nest.InfeasibleError):
-        nest.plan(model, cluster.replace(device=less), job)
+        nest.plan(model, cluster.replace(device=less), job, space)
     # The plan named is priced, and is short by just that.
     shown = nest.evaluate(model, cluster, job, nest.Configuration(**near["configuration"]))
     over = max(s.memory_bytes.total - s.memory_limit_bytes for s in shown.stages)
