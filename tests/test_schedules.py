@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import NamedTuple
 
 import numpy as np
@@ -389,7 +390,7 @@ def test_no_time_that_grows_shortens_an_interleaved_step() -> None:
 def layer_of(**given: float) -> LayerCosts:
     """A layer without ZeRO traffic: all of its backward can hide gradients."""
     given["spare"] = given.get("backward", 0.0) + given.get("recompute", 0.0)
-    return LayerCosts(**{name: np.array([given.get(name, 0.0)]) for name in LayerCosts._fields})
+    return LayerCosts(**{f.name: np.array([given.get(f.name, 0.0)]) for f in fields(LayerCosts)})
 
 
 def test_stage_costs() -> None:

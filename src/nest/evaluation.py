@@ -7,24 +7,25 @@ through.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nest.costs.choices import bodies, policy, setting, span_level, states
+from nest.costs.choices import (
+    Body,
+    Setting,
+    State,
+    bodies,
+    policy,
+    setting,
+    span_level,
+    states,
+)
 from nest.costs.collectives import ALGORITHMS, algorithm
 from nest.costs.compute import peak_flops
 from nest.costs.groups import aligned, shared_level
-from nest.costs.layer import (
-    SUMMED,
-    Body,
-    LayerCosts,
-    Setting,
-    State,
-    Sums,
-    layer_costs,
-    sums,
-)
+from nest.costs.layer import SUMMED, LayerCosts, Sums, layer_costs, sums
 from nest.costs.memory import limit_bytes
 from nest.costs.schedules import SCHEDULES, StepTime
 from nest.costs.stage import StageCosts, hop_seconds, stage_costs
@@ -36,6 +37,7 @@ from nest.describe.profile import Profile
 from nest.errors import InputError
 from nest.graph import (
     Chain,
+    Layer,
     boundary_bytes,
     build_chain,
     model_flop,
@@ -208,21 +210,27 @@ def _price(
     result = []
     for number, stage in enumerate(plan.stages):
         state = _state(stage, plan, tied, cluster.group_sizes)
+        # Layers of a kind under the same policy cost the same: each is priced once.
+        known: dict[tuple[int, int], LayerCosts] = {}
         layers = []
         for start, stop in stage.chunks:
             members = sorted(order[start:stop])
             first = stage.recompute_layers
-            for kind in map(chain.kinds.__getitem__, chain.stage(members)):
+            for kind in chain.stage(members):
+                layer = chain.kinds[kind]
                 again = policy(stage.recompute, stage.recompute_modules)
-                if first is not None and kind.checkpointed:
+                if first is not None and layer.checkpointed:
                     again = again if first > 0 else 0
                     first -= 1
-                body = _body(stage, plan, again, cluster.group_sizes)
-                layers.append(layer_costs(kind, body, state, common))
+                if (kind, again) not in known:
+                    body = _body(stage, plan, again, cluster.group_sizes)
+                    known[kind, again] = layer_costs(layer, body, state, common)
+                layers.append(known[kind, again])
+        largest = max((chain.kinds[kind] for kind, _ in known), key=lambda x: x.parameters)
         causes = {
-            name: (max if name in ("work", "buffers") else sum)(
-                float(getattr(layer, name)[0]) for layer in layers)
-            for name in LayerCosts._fields
+            field.name: (max if field.name in ("work", "buffers") else sum)(
+                float(getattr(layer, field.name)[0]) for layer in layers)
+            for field in fields(LayerCosts)
         }
         causes["activations"] += _relayed(chain, job, plan, order, stage)
         each = [sums(layer, job.stack) for layer in layers]
@@ -235,7 +243,7 @@ def _price(
         hop = _hop(chain, cluster, job, plan, order, number)
         result.append(_Priced(stage, causes, folded, stage_costs(folded, plan.vpp), in_flight,
                               in_flight / plan.vpp, hop,
-                              _algorithms(body, state, common, chain, stage, job)))
+                              _algorithms(body, state, common, largest, stage, job)))
     return result
 
 
@@ -320,10 +328,9 @@ def _shards(stage: StageConfiguration) -> int:
 
 
 def _algorithms(
-    body: Body, state: State, s: Setting, chain: Chain, stage: StageConfiguration, job: Job
+    body: Body, state: State, s: Setting, layer: Layer, stage: StageConfiguration, job: Job
 ) -> dict[str, str]:
-    """Algorithm of the collectives of each kind of group, for one layer's volume."""
-    layer = max((chain.kinds[k] for k in chain.order), key=lambda x: x.parameters)
+    """Algorithm of the collectives of each kind of group, for the volume of one layer."""
     tokens = float(body.samples[0] / stage.cp * job.seq_len * layer.hidden * s.machine.element)
     weight = 4.0 * layer.parameters / stage.tp
     found = {}

@@ -25,6 +25,7 @@ from nest.errors import InputError
 from nest.evaluation import chain_of, evaluate
 from nest.even import even_sizes
 from nest.graph import Chain
+from nest.infeasible import Probe, worst_stage
 from nest.legality import space_problems, tp_problem
 from nest.plans import Plan
 from nest.search import Found, search
@@ -33,8 +34,8 @@ MORE = 1.01
 """Of a resource, over what there is."""
 SAME = 1e-9
 """Relative difference of step times below which the plan itself stays the best."""
-DOUBLINGS, HALVINGS = 8, 4
-"""Steps towards the least memory at which an alternative exists: within 5 per cent of it."""
+CLOSE = 1.05
+"""Memory of an alternative that does not fit, over the least at which there is one."""
 OWN = 3
 """Parts of the time for a search that has to find a plan of its own: the others begin with one."""
 TIME_LIMIT = 30.0
@@ -329,30 +330,9 @@ class _Solver:
 
     def _nearest(self, space: SearchSpace) -> Plan | None:
         """A plan that needs little more memory than there is; None where none is legal."""
-        device = self.cluster.device
-        low, high, found = device.memory, device.memory, None
-        for _ in range(DOUBLINGS):
-            low, high = high, 2.0 * high
-            found = self._any(high, space)
-            if found is not None:
-                break
-        if found is None:
-            return None
-        for _ in range(HALVINGS):
-            if time.perf_counter() > self.deadline:
-                break
-            middle = (low * high) ** 0.5
-            better = self._any(middle, space)
-            if better is None:
-                low = middle
-            else:
-                high, found = middle, better
-        return evaluate(self.subject, self.cluster, self.job, found)
-
-    def _any(self, memory: float, space: SearchSpace) -> Configuration | None:
-        larger = self.cluster.replace(device=self.cluster.device.replace(memory=memory))
-        return search(self.chain, larger, self.job, space, self.threads,
-                      any_plan=True).configuration
+        probe = Probe(self.chain, self.cluster, self.job, space, self.threads)
+        found = probe.least_memory(CLOSE, self.deadline)[1]
+        return None if found is None else evaluate(self.subject, self.cluster, self.job, found)
 
 
 def _none(name: str, bounds: dict[str, str], proven: bool, note: str) -> SimplerPlan:
@@ -362,11 +342,10 @@ def _none(name: str, bounds: dict[str, str], proven: bool, note: str) -> Simpler
 
 def _short(name: str, bounds: dict[str, str], priced: Plan, why: str) -> SimplerPlan:
     """A kind of plan that does not fit, by the one that comes near."""
-    over = [s.memory_bytes.total - s.memory_limit_bytes for s in priced.stages]
-    stage = max(range(len(over)), key=lambda n: over[n])
+    stage, over = worst_stage(priced)
     text = next(x for x in priced.problems if x.startswith(f"stage {stage} "))
     return _none(name, bounds, True, f"{why}: {text}").replace(
-        stage=stage, bytes_short=over[stage], configuration=priced.configuration)
+        stage=stage, bytes_short=over, configuration=priced.configuration)
 
 
 def _bottleneck(plan: Plan, prices: tuple[ShadowPrice, ...]) -> str:

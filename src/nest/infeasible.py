@@ -7,6 +7,9 @@ What would help is found the same way, by searching.
 
 from __future__ import annotations
 
+import math
+import time
+
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
@@ -15,6 +18,8 @@ from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import InfeasibleError, InputError
 from nest.evaluation import chain_of, evaluate
+from nest.graph import Chain
+from nest.plans import Plan
 from nest.search import search
 from nest.units import format_bytes
 
@@ -31,45 +36,52 @@ def explain(
     ``limit_bytes``, ``memory_bytes`` (device memory that would do), ``configuration`` and
     ``remedies``; only ``remedies`` where no configuration is legal at any memory.
     """
-    probe = _Probe(model, cluster, job, space)
+    probe = Probe(chain_of(model), cluster, job, space)
     memory, found = probe.least_memory()
     remedies = probe.remedies(memory)
     if found is None:
         text = "no plan exists: the bounds of the space exclude each other"
         return InfeasibleError(_with(text, remedies), {"remedies": remedies})
     priced = evaluate(model, cluster, job, found)
-    over = [s.memory_bytes.total - s.memory_limit_bytes for s in priced.stages]
-    number = max(range(len(over)), key=lambda n: over[n])
+    number, over = worst_stage(priced)
     stage = priced.stages[number]
     parts = stage.memory_bytes.model_dump(exclude={"total"})
     most = max(parts, key=lambda name: parts[name])
     text = (
-        f"no plan fits. The nearest miss is {format_bytes(over[number])} short on stage {number} "
-        f"of {len(over)} (layers [{stage.layers[0]}, {stage.layers[1]}), tp {stage.tp}, dp_in "
-        f"{stage.dp_in}, zero {stage.zero}, recompute {stage.recompute}): it needs "
+        f"no plan fits. The nearest miss is {format_bytes(over)} short on stage {number} "
+        f"of {len(priced.stages)} (layers [{stage.layers[0]}, {stage.layers[1]}), tp {stage.tp}, "
+        f"dp_in {stage.dp_in}, zero {stage.zero}, recompute {stage.recompute}): it needs "
         f"{format_bytes(stage.memory_bytes.total)} of {format_bytes(stage.memory_limit_bytes)}, "
         f"most of it {most} ({format_bytes(parts[most])})"
     )
     return InfeasibleError(_with(text, remedies), {
         "stage": number, "layers": list(stage.layers), "category": most,
-        "bytes_short": over[number], "needs_bytes": stage.memory_bytes.total,
+        "bytes_short": over, "needs_bytes": stage.memory_bytes.total,
         "limit_bytes": stage.memory_limit_bytes, "memory_bytes": memory,
         "configuration": found.model_dump(mode="json"), "remedies": remedies,
     })
+
+
+def worst_stage(plan: Plan) -> tuple[int, float]:
+    """The stage that lacks most memory, and how many bytes."""
+    over = [s.memory_bytes.total - s.memory_limit_bytes for s in plan.stages]
+    number = max(range(len(over)), key=lambda n: over[n])
+    return number, over[number]
 
 
 def _with(text: str, remedies: list[str]) -> str:
     return f"{text}. It would fit with {', or '.join(remedies)}" if remedies else text
 
 
-class _Probe:
+class Probe:
     """Asks whether any plan exists, under changed conditions."""
 
     def __init__(
-        self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
+        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
+        threads: int | None = None,
     ) -> None:
-        self.chain = chain_of(model)
-        self.cluster, self.job, self.space = cluster, job, space
+        self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
+        self.threads = threads
 
     def any_plan(
         self, memory: float, cluster: Cluster | None = None, space: SearchSpace | None = None
@@ -77,11 +89,16 @@ class _Probe:
         cluster = cluster or self.cluster
         sized = cluster.replace(device=cluster.device.replace(memory=memory))
         return search(
-            self.chain, sized, self.job, space or self.space, any_plan=True
+            self.chain, sized, self.job, space or self.space, self.threads, any_plan=True
         ).configuration
 
-    def least_memory(self) -> tuple[float, Configuration | None]:
-        """Device memory at which a plan exists, within one per cent, and that plan."""
+    def least_memory(
+        self, close: float = CLOSE, deadline: float = math.inf
+    ) -> tuple[float, Configuration | None]:
+        """Device memory at which a plan exists, and that plan; None where none does at any.
+
+        It is at most ``close`` times too much, or what was found when ``deadline`` had passed.
+        """
         low = self.cluster.device.memory
         for _ in range(DOUBLINGS):
             high = 2.0 * low
@@ -91,7 +108,7 @@ class _Probe:
             low = high
         else:
             return high, None
-        while high > CLOSE * low:
+        while high > close * low and time.perf_counter() < deadline:
             middle = (low * high) ** 0.5
             better = self.any_plan(middle)
             if better is None:

@@ -201,6 +201,12 @@ def _draft(space: SearchSpace) -> SearchSpace | None:
     return space.replace(**free) if free else None
 
 
+def _fastest(found: dict[Any, Solution], known: Solution | None) -> Solution | None:
+    """The best of what was found and of what was known before, which counts last."""
+    return min([*found.values(), *([known] if known is not None else [])],
+               key=lambda x: x.step_time, default=None)
+
+
 Spread = Callable[..., Iterable[Any]]
 
 
@@ -214,9 +220,10 @@ class _Run:
         self.builder, self.kernels, self.spread = builder, kernels, spread
         self.counts, self.deadline = counts, deadline
         self.solved: set[int] = set()
-        schedules: list[str] = [name for name in builder.space.schedule
-                     if (builder.chain.is_chain if name == "interleaved"
-                         else builder.space.allows("vpp", 1))]
+        schedules: list[str] = [
+            name for name in builder.space.schedule
+            if (builder.chain.is_chain if name == "interleaved"
+                else builder.space.allows("vpp", 1))]
         self.bounds = {(n, schedule): float(bound) for n, bound in enumerate(builder.bounds)
                        if bound < np.inf for schedule in schedules}
         self.tasks = sorted(self.bounds, key=lambda task: (self.bounds[task], task))
@@ -250,7 +257,7 @@ class _Run:
                 found = timeout.args[0]
             if found or time.perf_counter() > self.deadline:
                 break
-        return min(found.values(), key=lambda x: x.step_time, default=None)
+        return _fastest(found, None)
 
     def any(self) -> Solution | None:
         """Any plan: whether the rest fits depends on the cell alone, so one label a cell does."""
@@ -266,14 +273,12 @@ class _Run:
             found: dict[Any, Solution] = {}
             try:
                 found, unsure = self._pass(self.tasks, limit, WIDTH)
-                known = min([*found.values(), *filter(None, [known])],
-                            key=lambda x: x.step_time, default=None)
+                known = _fastest(found, known)
                 limit = known.step_time if known is not None else limit
                 found, _ = self._pass(unsure, limit, UNBOUNDED)
             except Timeout as timeout:
                 found = timeout.args[0]
-            known = min([*found.values(), *filter(None, [known])],
-                        key=lambda x: x.step_time, default=None)
+            known = _fastest(found, known)
             if known is not None or time.perf_counter() > self.deadline:
                 break
         return known

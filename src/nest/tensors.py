@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.candidates import Candidates, Outer, Rows, outers
-from nest.costs.choices import bodies, policy, setting, states
-from nest.costs.layer import FULL, body_costs, state_costs
+from nest.costs.choices import FULL, bodies, policy, setting, states
+from nest.costs.layer import body_costs, state_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.stage import hop_seconds
 from nest.describe.cluster import Cluster
@@ -107,7 +107,6 @@ class Builder:
     Parameters
     ----------
     chain, cluster, job, space : what is planned.
-    limit : seconds; outer choices that cannot stay below are left out.
 
     Attributes
     ----------
@@ -322,7 +321,7 @@ class Builder:
         allowed = [bool(r) and (layers is None or r in layers) for r in range(g.longest + 1)]
         return Tables(
             ahead=self._ahead, back=self._back, state=self._state,
-            body=self._body[span], held=self._held[span], price=self._price(number),
+            body=self._body[span], held=self._held[span], price=self._prices(number)[0],
             weight=self._weight(number),
             shards=(block // np.where(sp, 1, tp)).astype(np.float64),
             relayed=samples / (cp * np.where(sp, tp, 1)),
@@ -343,11 +342,8 @@ class Builder:
                                stack.overlap_param_gather]),
         )
 
-    def _price(self, number: int) -> Ints:
-        """(C,) number of each block size and class of places, in the order of the rows."""
-        return self._prices(number)[0]
-
     def _prices(self, number: int) -> tuple[Ints, dict[tuple[int, int], int]]:
+        """(C,) number of the block size and class of places of each row, and those numbers."""
         span = self._span(number)
         classes = self.candidates.places(self.outers[number]).classes[self.rows.start[span]]
         keys = self.rows.block[span] * (int(classes.max()) + 1) + classes
@@ -372,9 +368,8 @@ class Builder:
         starts = np.arange(0, outer.stride + 1, unit)
         _, prices = self._prices(number)
         price = np.stack([places.prices(size, starts, prices) for size in sizes])
-        both = hop_seconds(1.0, 1.0, 1.0, 0.0, self.job.stack)
+        per_byte, latency, both = self._links
         level = places.hop_level[starts]
-        latency = np.array([lv.latency for lv in self.cluster.levels])[level]
         arrays = (
             outer.micro_batches,
             np.array(sizes, dtype=np.int64) // unit,
@@ -386,8 +381,8 @@ class Builder:
             first,
             *options[2:],
             both * outer.micro_batch * self._boundaries,
-            1.0 / np.array(self.cluster.resolved_bandwidth)[level],
-            both * latency,
+            per_byte[level],
+            both * latency[level],
             self.depths,
         )
         return unit, arrays
@@ -400,10 +395,9 @@ class Builder:
         sizes, size = np.unique(block, return_inverse=True)
         classes = places.classes[start]
         degrees = _distinct(block, rows.samples[span], rows.split[span], rows.pair[span])[1]
-        alike = np.full((len(block), int(places.classes.max()) + 1), -1, dtype=np.int64)
-        known = np.full((int(degrees.max()) + 1, alike.shape[1]), -1, dtype=np.int64)
+        known = np.full((int(degrees.max()) + 1, int(places.classes.max()) + 1), -1,
+                        dtype=np.int64)
         known[degrees, classes] = np.arange(len(block))
-        alike[:] = known[degrees]
         first, last = chain.body
         most = min(self.deepest, (last - first) // 2, outer.stride // int(sizes[0]))
         at = sizes[:, None] * np.arange(max(most, 1))
@@ -412,23 +406,33 @@ class Builder:
         for n, one in enumerate(sizes.tolist()):
             good = at[n, inside[n]]
             place[n, inside[n]] = np.where(places.allowed(one)[good], places.classes[good], -1)
-        per_byte = 1.0 / np.array(self.cluster.resolved_bandwidth)
-        latency = np.array([lv.latency for lv in self.cluster.levels])
-        both = hop_seconds(1.0, 1.0, 1.0, 0.0, self.job.stack)
+        per_byte, latency, both = self._links
         edge = np.minimum(sizes[:, None] * np.arange(most + 1), outer.stride)
         hop = places.hop_level[edge]
         wrap = places.first_level[np.maximum(edge - 1, 0)]
-        counts = np.zeros((len(chain) + 1, len(chain.kinds)), dtype=np.int64)
-        counts[np.arange(1, len(chain) + 1), chain.order] = 1
-        marked = np.array([chain.kinds[kind].checkpointed for kind in chain.order])
         chunks = np.array([v > 1 and self.space.allows("vpp", v)
                            for v in range((last - first) // 2 + 1)])
         return (
-            size.astype(np.int64), alike, place, per_byte[hop], both * latency[hop],
+            size.astype(np.int64), known[degrees], place, per_byte[hop], both * latency[hop],
             per_byte[wrap], both * latency[wrap], both * outer.micro_batch * self._boundaries,
-            self.depths[: most + 1], chunks, np.cumsum(counts, axis=0),
-            np.flatnonzero(marked), np.cumsum([0, *marked]), first, last,
+            self.depths[: most + 1], chunks, *self._prefixes, first, last,
         )
+
+    @cached_property
+    def _prefixes(self) -> tuple[Ints, Ints, Ints]:
+        """Layers of each kind in front of each; those that recompute applies to; as many before."""
+        chain = self.chain
+        counts = np.zeros((len(chain) + 1, len(chain.kinds)), dtype=np.int64)
+        counts[np.arange(1, len(chain) + 1), chain.order] = 1
+        marked = np.array([chain.kinds[kind].checkpointed for kind in chain.order])
+        return np.cumsum(counts, axis=0), np.flatnonzero(marked), np.cumsum([0, *marked])
+
+    @cached_property
+    def _links(self) -> tuple[Floats, Floats, float]:
+        """Seconds per byte and seconds of each level; the ways that a hand-over counts."""
+        latency = np.array([level.latency for level in self.cluster.levels])
+        both = hop_seconds(1.0, 1.0, 1.0, 0.0, self.job.stack)
+        return 1.0 / np.array(self.cluster.resolved_bandwidth), latency, both
 
     @cached_property
     def _boundaries(self) -> Floats:

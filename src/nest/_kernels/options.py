@@ -263,7 +263,7 @@ def select(t, limit):
     Returns
     -------
     first : int64 (P, G+1), options of price p and signature g are first[p, g]..first[p, g+1].
-    number : int64 (O,), see ``nest.tensors.Builder.stage``.
+    number : int64 (O,), see ``nest.tensors.Builder.degrees``.
     forward, backward, finish : float64 (O,)
     in_flight : int64 (O,)
     shards : float64 (O,)

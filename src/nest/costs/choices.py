@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +12,84 @@ from numpy.typing import NDArray
 from nest.costs.collectives import Group, Network
 from nest.costs.compute import Array, Machine
 from nest.costs.groups import inner_group, replica_group, shared_level
-from nest.costs.layer import FULL, MODULE_BIT, Body, Setting, State
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Spread = tuple[tuple[int, ...], bool]
+
+CORE_ATTN, NORM, MLP_ACT, MOE, FULL = 1, 2, 4, 8, 16
+"""Recompute is a sum of these: modules of selective recompute, or all of a layer; 0: none."""
+MODULE_BIT = {"core_attn": CORE_ATTN, "norm": NORM, "mlp_act": MLP_ACT, "moe": MOE}
+
+
+class Body(NamedTuple):
+    """C configurations as a micro-batch sees them; arrays of shape (C,).
+
+    ``recompute`` may be of shape (1, R) instead, to price every policy with every configuration.
+    """
+
+    samples: NDArray[np.int64] | Array
+    """Per-device micro-batch."""
+    tp: NDArray[np.int64]
+    sp: NDArray[np.bool_]
+    cp: NDArray[np.int64]
+    a2a: NDArray[np.bool_]
+    """Context parallelism exchanges by all-to-all, not in a ring."""
+    ep: NDArray[np.int64]
+    etp: NDArray[np.int64]
+    recompute: NDArray[np.int64]
+    tp_group: Group
+    cp_group: Group
+    ep_group: Group
+    etp_group: Group
+
+    def take(self, rows: NDArray[np.int64]) -> Body:
+        """Some of the configurations."""
+        columns: list[Any] = [column[rows] for column in self[:7]]
+        columns += [self.recompute, *(group.take(rows) for group in self[8:])]
+        return Body(*columns)
+
+
+class State(NamedTuple):
+    """C configurations as parameters, gradients and optimizer see them; arrays of shape (C,).
+
+    ``zero`` and ``shard`` may be of shape (1, Z) instead. Groups hold the worst group of the
+    block and its replicas.
+    """
+
+    tp: NDArray[np.int64]
+    ep: NDArray[np.int64]
+    etp: NDArray[np.int64]
+    zero: NDArray[np.int64]
+    shard: NDArray[np.int64]
+    """0: ZeRO shards over all holders of a parameter; 1: over those of the block (HSDP)."""
+    tied_level: NDArray[np.int64]
+    """Level that a super-pipeline spans: over it the copies of tied embeddings are summed."""
+    dp_group: Group
+    """Holders of the same dense parameters: data and context parallel, in all replicas."""
+    expert_dp_group: Group
+    inner_group: Group
+    """The same inside the block of one replica."""
+    inner_expert_group: Group
+    outer_group: Group
+    """The same device of every replica."""
+
+    def take(self, rows: NDArray[np.int64]) -> State:
+        """Some of the configurations."""
+        columns: list[Any] = [column[rows] for column in self[:3]]
+        columns += [self.zero, self.shard, self.tied_level[rows]]
+        return State(*columns, *(group.take(rows) for group in self[6:]))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is the same for every stage of a plan."""
+
+    machine: Machine
+    network: Network
+    job: Job
 
 
 def network(cluster: Cluster) -> Network:

@@ -10,14 +10,13 @@ terms come from :mod:`nest.costs.compute`, :mod:`nest.costs.collectives` and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nest.costs.choices import CORE_ATTN, FULL, MODULE_BIT, MOE, Body, Setting, State
 from nest.costs.collectives import (
-    Group,
-    Network,
     all_gather,
     all_reduce,
     all_to_all,
@@ -33,74 +32,12 @@ from nest.costs.compute import (
     scores_seconds,
 )
 from nest.costs.memory import recipe
-from nest.describe.job import Job, Stack
+from nest.describe.job import Stack
 from nest.graph import EXPERT, Layer, Operator
 
-CORE_ATTN, NORM, MLP_ACT, MOE, FULL = 1, 2, 4, 8, 16
-"""Recompute is a sum of these: modules of selective recompute, or all of a layer; 0: none."""
-MODULE_BIT = {"core_attn": CORE_ATTN, "norm": NORM, "mlp_act": MLP_ACT, "moe": MOE}
 
-
-class Body(NamedTuple):
-    """C configurations as a micro-batch sees them; arrays of shape (C,).
-
-    ``recompute`` may be of shape (1, R) instead, to price every policy with every configuration.
-    """
-
-    samples: NDArray[np.int64] | Array
-    """Per-device micro-batch."""
-    tp: NDArray[np.int64]
-    sp: NDArray[np.bool_]
-    cp: NDArray[np.int64]
-    a2a: NDArray[np.bool_]
-    """Context parallelism exchanges by all-to-all, not in a ring."""
-    ep: NDArray[np.int64]
-    etp: NDArray[np.int64]
-    recompute: NDArray[np.int64]
-    tp_group: Group
-    cp_group: Group
-    ep_group: Group
-    etp_group: Group
-
-    def take(self, rows: NDArray[np.int64]) -> Body:
-        """Some of the configurations."""
-        columns: list[Any] = [column[rows] for column in self[:7]]
-        columns += [self.recompute, *(group.take(rows) for group in self[8:])]
-        return Body(*columns)
-
-
-class State(NamedTuple):
-    """C configurations as parameters, gradients and optimizer see them; arrays of shape (C,).
-
-    ``zero`` and ``hybrid`` may be of shape (1, Z) instead. Groups hold the worst group of the
-    block and its replicas.
-    """
-
-    tp: NDArray[np.int64]
-    ep: NDArray[np.int64]
-    etp: NDArray[np.int64]
-    zero: NDArray[np.int64]
-    shard: NDArray[np.int64]
-    """0: ZeRO shards over all holders of a parameter; 1: over those of the block (HSDP)."""
-    tied_level: NDArray[np.int64]
-    """Level that a super-pipeline spans: over it the copies of tied embeddings are summed."""
-    dp_group: Group
-    """Holders of the same dense parameters: data and context parallel, in all replicas."""
-    expert_dp_group: Group
-    inner_group: Group
-    """The same inside the block of one replica."""
-    inner_expert_group: Group
-    outer_group: Group
-    """The same device of every replica."""
-
-    def take(self, rows: NDArray[np.int64]) -> State:
-        """Some of the configurations."""
-        columns: list[Any] = [column[rows] for column in self[:3]]
-        columns += [self.zero, self.shard, self.tied_level[rows]]
-        return State(*columns, *(group.take(rows) for group in self[6:]))
-
-
-class BodyCosts(NamedTuple):
+@dataclass(frozen=True)
+class BodyCosts:
     """Seconds and bytes per micro-batch that one layer adds; shape (C,) or (C, R)."""
 
     forward: Array
@@ -118,7 +55,8 @@ class BodyCosts(NamedTuple):
     """Largest: bytes of activations that live while the layer is recomputed."""
 
 
-class StateCosts(NamedTuple):
+@dataclass(frozen=True)
+class StateCosts:
     """What one layer adds to its stage by its parameters; shape (C,) or (C, Z)."""
 
     gathered: Array
@@ -140,46 +78,19 @@ class StateCosts(NamedTuple):
     """Largest: gathered parameters and unsharded gradients."""
 
 
-class LayerCosts(NamedTuple):
+@dataclass(frozen=True)
+class LayerCosts(StateCosts, BodyCosts):
     """What one layer adds to its stage; float64 arrays of shape (C,).
 
-    Times are seconds per micro-batch, ``sync``, ``gather``, ``update`` and ``tied`` seconds per
-    step. ``work`` and ``buffers`` count once a stage, for its largest layer; the rest adds up.
+    ``work`` and ``buffers`` count once a stage, for its largest layer; the rest adds up.
     """
 
-    forward: Array
-    backward: Array
-    recompute: Array
-    tp_forward: Array
-    tp_backward: Array
-    cp_forward: Array
-    cp_backward: Array
-    ep_forward: Array
-    ep_backward: Array
     zero_forward: Array
-    """Parameter gathers of ZeRO-3 that the layer's compute does not hide."""
+    """Seconds of ``gathered`` that the layer's compute does not hide."""
     zero_backward: Array
+    """Seconds of ``late`` that it does not hide."""
     spare: Array
     """Computing backward under which ZeRO traffic does not hide."""
-    sync: Array
-    gather: Array
-    update: Array
-    tied: Array
-    parameters: Array
-    gradients: Array
-    optimizer: Array
-    activations: Array
-    work: Array
-    buffers: Array
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What is the same for every stage of a plan."""
-
-    machine: Machine
-    network: Network
-    job: Job
 
 
 class Sums(NamedTuple):
@@ -243,8 +154,7 @@ def layer_costs(layer: Layer, body: Body, state: State, s: Setting) -> LayerCost
     hidden = s.machine.stack.overlap_zero3
     computing = b.backward + b.recompute
     return LayerCosts(
-        **{name: getattr(b, name) for name in BodyCosts._fields},
-        **{name: getattr(z, name) for name in StateCosts._fields[2:]},
+        **vars(b), **vars(z),
         zero_forward=np.maximum(0.0, z.gathered - hidden * b.forward),
         zero_backward=np.maximum(0.0, z.late - hidden * computing),
         spare=np.maximum(0.0, computing - z.late / hidden) if hidden else computing,

@@ -220,11 +220,7 @@ def model_flop(chain: Chain, seq_len: int) -> float:
     where it is causal. Experts count those a token uses. Layers of multi-token prediction are part
     of the training and count. 0 for a profile, which says nothing of it.
     """
-    return 3.0 * sum(_forward_flop(chain.kinds[kind], seq_len) for kind in chain.order)
-
-
-def _forward_flop(layer: Layer, seq_len: int) -> float:
-    return sum(_operator_flop(layer, seq_len))
+    return 3.0 * sum(sum(_operator_flop(chain.kinds[kind], seq_len)) for kind in chain.order)
 
 
 def _operator_flop(layer: Layer, seq_len: int) -> Iterator[float]:
