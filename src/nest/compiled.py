@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MODULES = ("nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.interleaved")
+MODULES = ("nest._kernels.dominance", "nest._kernels.options", "nest._kernels.pipeline",
+           "nest._kernels.interleaved")
 
 _lock = threading.Lock()
 _loaded: tuple[Kernels, float] | None = None
@@ -31,6 +32,7 @@ announce: Callable[[str], None] | None = None
 class Kernels(NamedTuple):
     """Entry points and the types of their arguments."""
 
+    undominated: Callable[..., Any]
     select: Callable[..., Any]
     solve: Callable[..., Any]
     interleave: Callable[..., Any]
@@ -88,11 +90,11 @@ def _import() -> Kernels:
     try:
         if folder is not None:
             config.CACHE_DIR = str(folder)
-        options, pipeline, interleaved = (importlib.import_module(name) for name in MODULES)
+        dominance, options, pipeline, interleaved = map(importlib.import_module, MODULES)
     finally:
         config.CACHE_DIR = before
-    return Kernels(options.select, pipeline.solve, interleaved.interleave, options.Candidates,
-                   pipeline.Problem, interleaved.Rings)
+    return Kernels(dominance.undominated, options.select, pipeline.solve, interleaved.interleave,
+                   options.Candidates, pipeline.Problem, interleaved.Rings)
 
 
 def _say(text: str) -> None:
@@ -114,6 +116,7 @@ def _warm(kernels: Kernels) -> None:
         relay=0 * one, cap=zero + 1, whole=0,
         limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3),
     )
+    kernels.undominated(*tables[:5], one, one, no, np.array([0, 1]), zero + 1, tables.overlaps)
     first, _, *options = kernels.select(tables, 1e9)
     problem = kernels.Problem(
         1, zero + 1, one, np.array([[0, -1]]), np.array([[-1, 0], [-1, -1]]), True, False,

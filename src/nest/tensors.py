@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nest import compiled
 from nest.candidates import Candidates, Outer, Rows, outers
 from nest.costs.choices import FULL, bodies, policy, setting, states
 from nest.costs.layer import body_costs, state_costs
@@ -149,6 +150,7 @@ class Builder:
         self.rows = Rows(*(np.concatenate([none, *column]) for column in zip(*rows, strict=True))
                          ) if rows else Rows(*[none] * 5)
         self._price_all()
+        self._drop_dominated()
         self.bounds = self._bounds()
 
     def _useful(self, micro_batch: int) -> dict[int, Bools]:
@@ -247,6 +249,38 @@ class Builder:
                     (z.gathered, z.late, z.sync, z.gather, z.tied + z.update, held, z.buffers)):
                 self._state[:, :, kind, field] = values
 
+    def _drop_dominated(self) -> None:
+        """Leave out rows that another of the same block beats whatever layers it holds."""
+        rows, splits = self.rows, self.candidates.splits
+        outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
+        tp, sp, cp = splits.tp[rows.split], splits.sp[rows.split], splits.cp[rows.split]
+        several = np.array([o.outer_dp > 1 for o in self.outers], dtype=bool)
+        self._shards = (rows.block // np.where(sp, 1, tp)).astype(np.float64)
+        self._relayed = rows.samples / (cp * np.where(sp, tp, 1))
+        self._hybrid = several[outer] & (rows.block > tp)
+        if not len(self._body):
+            return
+        changes = (np.diff(outer) != 0) | (np.diff(rows.block) != 0)
+        begin = np.array([0, *np.flatnonzero(changes) + 1, len(outer)])
+        # Rows of a block come by start, and at each start with the same degrees.
+        starts = np.cumsum([0, *(changes | (np.diff(rows.start) != 0))])
+        choices = np.bincount(starts)[starts[begin[:-1]]]
+        kept = compiled.load()[0].undominated(
+            self._ahead, self._back, self._state, self._body, self._held, self._shards,
+            self._relayed, self._hybrid, begin, choices, self._overlaps)
+        self.rows = Rows(*(column[kept] for column in rows))
+        self._body, self._held = self._body[kept], self._held[kept]
+        self._shards, self._relayed = self._shards[kept], self._relayed[kept]
+        self._hybrid = self._hybrid[kept]
+        self._first = np.searchsorted(outer[kept], np.arange(len(self.outers) + 1))
+
+    @cached_property
+    def _overlaps(self) -> Floats:
+        """(3,) of the stack; see ``Tables.overlaps``."""
+        stack = self.job.stack
+        return np.array([stack.overlap_zero3, stack.overlap_grad_reduce,
+                         stack.overlap_param_gather])
+
     def _bounds(self) -> Floats:
         """Least seconds of all layers under each outer choice; see ``bounds``."""
         result = np.full(len(self.outers), np.inf)
@@ -310,10 +344,6 @@ class Builder:
         """Arrays from which the options of outer choice ``number`` are selected."""
         outer, span = self.outers[number], self._span(number)
         g, stack = self.signatures, self.job.stack
-        splits = self.candidates.splits
-        block, split = self.rows.block[span], self.rows.split[span]
-        samples = self.rows.samples[span].astype(np.float64)
-        tp, sp, cp = splits.tp[split], splits.sp[split], splits.cp[split]
         most = min(outer.micro_batches, max(self.deepest, 1))
         cap = np.where(g.deepest > 0, outer.micro_batches if gpipe else
                        np.minimum(g.deepest, most), 0)
@@ -323,9 +353,7 @@ class Builder:
             ahead=self._ahead, back=self._back, state=self._state,
             body=self._body[span], held=self._held[span], price=self._prices(number)[0],
             weight=self._weight(number),
-            shards=(block // np.where(sp, 1, tp)).astype(np.float64),
-            relayed=samples / (cp * np.where(sp, tp, 1)),
-            hybrid=(outer.outer_dp > 1) & (block > tp),
+            shards=self._shards[span], relayed=self._relayed[span], hybrid=self._hybrid[span],
             shard=np.array([shard for _, shard in self.zeros], dtype=np.int64),
             forbidden=np.array([z not in stack.zero_with_pipeline for z, _ in self.zeros]),
             keep_none=self.space.allows("recompute", "none"),
@@ -338,8 +366,7 @@ class Builder:
             # Sums in another order than ``evaluate``'s must not end on the other side.
             limit_bytes=self.limit * (1.0 - 1e-12),
             micro_batches=outer.micro_batches, least=self.least[number],
-            overlaps=np.array([stack.overlap_zero3, stack.overlap_grad_reduce,
-                               stack.overlap_param_gather]),
+            overlaps=self._overlaps,
         )
 
     def _prices(self, number: int) -> tuple[Ints, dict[tuple[int, int], int]]:

@@ -250,6 +250,42 @@ def _by_layer(place, count):
 
 
 @njit(cache=CACHE, nogil=True)
+def _by_position(cells, positions, at):
+    """Cut of each cell, by position and ascending, and where those of a position begin.
+
+    ``cells`` (n, 2) are cuts and positions, the highest cut first.
+    """
+    begin, cuts = np.zeros(positions + 2, np.int64), np.empty(at, np.int64)
+    for n in range(at):
+        begin[cells[n, 1] + 1] += 1
+    for k in range(positions + 1):
+        begin[k + 1] += begin[k]
+    free = begin[1:].copy()
+    for n in range(at):
+        k = cells[n, 1]
+        free[k] -= 1
+        cuts[free[k]] = cells[n, 0]
+    return begin, cuts
+
+
+@njit(cache=CACHE, nogil=True)
+def _ways(p, columns, begin):
+    """Block sizes that end where a cell was filled, by column, and where a column's begin."""
+    first, ways = np.zeros(len(columns) + 1, np.int64), np.empty(
+        len(columns) * len(p.sizes), np.int64)
+    count = 0
+    for c in range(len(columns)):
+        for x in range(len(p.sizes)):
+            stop = columns[c] + p.sizes[x]
+            if stop < len(begin) - 1 and p.price[x, columns[c]] >= 0 and begin[stop] < begin[
+                    stop + 1]:
+                ways[count] = x
+                count += 1
+        first[c + 1] = count
+    return first, ways
+
+
+@njit(cache=CACHE, nogil=True)
 def _extend(p, values, parent, option, cut, stop, s, hidden, new):
     """Fill ``new`` with the label of a stage of ``option`` in front of label ``parent``.
 
@@ -340,6 +376,10 @@ def solve(p, limit, width, spread):
     place = np.full((L + 1, K + 1), -1, np.int32)
     begin = end = np.zeros((2, 0), np.int64)
     begin_at, device = np.zeros(L + 2, np.int64), np.zeros(0, np.int64)
+    # Cells that the depth before filled: the last stage may end anywhere.
+    filled, fillings = np.zeros((64, 2), np.int64), 0
+    taken_begin, taken = np.arange(K + 2), np.full(K + 1, L)
+    columns, column = np.zeros(0, np.int64), np.zeros(K + 1, np.int64)
     cell = np.empty((64, 6))
     cell_links = np.empty((64, 3), np.int64)
     new = np.empty(6)  # a label and its bound
@@ -355,6 +395,12 @@ def solve(p, limit, width, spread):
                 reached = now_reached
                 begin, end = np.zeros((2, reached), np.int64), np.zeros((2, reached), np.int64)
                 begin_at, device = _by_layer(place, reached)
+                columns = np.unique(device)
+                column[columns] = np.arange(len(columns))
+        if s > 1:
+            taken_begin, taken = _by_position(filled, K, fillings)
+        fillings = 0
+        way_begin, way = _ways(p, columns, taken_begin)
         now, before = s % 2, 1 - s % 2
         start = total
         end[now] = begin[now]
@@ -373,12 +419,13 @@ def solve(p, limit, width, spread):
                     arrives -= (s - behind) * below / m
                     trips -= (s - behind) * below / m
                 count = 0
-                for x in range(len(p.sizes)):
+                for z in range(way_begin[column[k]], way_begin[column[k] + 1]):
+                    x = way[z]
                     kind, stop = p.price[x, k], k + p.sizes[x]
-                    if kind < 0 or stop > K:
-                        continue
-                    # The last stage takes all layers that are left, the others some of them.
-                    for j in range(L if s == 1 else i + 1, L + 1 if s == 1 else L):
+                    for q in range(taken_begin[stop], taken_begin[stop + 1]):
+                        j = taken[q]
+                        if j <= i:
+                            continue
                         g = p.signature[i, j]
                         if g < 0:
                             continue
@@ -390,8 +437,6 @@ def solve(p, limit, width, spread):
                         source, source_end = 0, 1
                         if s > 1:
                             there = place[j, stop]
-                            if there < 0:
-                                continue
                             source, source_end = begin[before, there], end[before, there]
                         for parent in range(source, source_end):
                             for o in range(lo, hi):
@@ -430,6 +475,10 @@ def solve(p, limit, width, spread):
                     links[total + c, 4] = k
                 total += count
                 end[now, here] = total
+                if fillings == len(filled):
+                    filled = _grown(filled, 2 * fillings)
+                filled[fillings, 0], filled[fillings, 1] = i, k
+                fillings += 1
                 counts[0] += 1
         if total == start:
             break

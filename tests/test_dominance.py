@@ -1,0 +1,86 @@
+"""Dropped candidates: a kept one of the same block is never worse, whatever the stage holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nest._kernels.dominance import undominated
+
+KINDS, BODIES, STATES, POLICIES, ZEROS, CLASSES = 2, 12, 3, 3, 2, 2
+
+
+def random_block(rng: np.random.Generator) -> dict[str, Any]:
+    """Candidates of one block that differ in few figures, so that many beat others."""
+    def some(*shape: int, share: float = 0.04) -> Any:
+        return 1.0 + (rng.random(shape) < share) * rng.integers(1, 3, size=shape)
+
+    ahead, back = some(BODIES, KINDS, 2, share=0.2), some(BODIES, POLICIES, KINDS, 4)
+    # What is not computing is less where more computing hides it.
+    ahead[..., 1] += np.where(rng.random(ahead.shape[:-1]) < 0.9, ahead[..., 0], 1.0)
+    back[..., 1] += np.where(rng.random(back.shape[:-1]) < 0.9, back[..., 0], 1.0)
+    state = some(STATES, ZEROS, KINDS, 7)
+    # ZeRO gathers parameters before each layer or once a step, never both.
+    state[:, 0, :, 0], state[:, 1, :, 3] = 0.0, 0.0
+    degrees = rng.integers(0, BODIES, size=20)
+    return {
+        "ahead": ahead, "back": back, "state": state, "body": np.tile(degrees, CLASSES),
+        "held": np.concatenate([rng.integers(0, STATES, size=20) for _ in range(CLASSES)]),
+        "shards": np.tile(some(20), CLASSES),
+        "relayed": np.tile(some(20), CLASSES),
+        "hybrid": np.tile(rng.random(20) < 0.9, CLASSES),
+        "begin": np.array([0, 20 * CLASSES]), "choices": np.array([20]),
+        "overlaps": rng.random(3) * (rng.random(3) < 0.7),
+    }
+
+
+def stage(x: dict[str, Any], c: int, z: int, layers: list[tuple[int, int]]) -> np.ndarray:
+    """What a stage of (kind, policy) layers costs: forward, backward, with finish, bytes."""
+    over_zero, over_sync, over_gather = x["overlaps"]
+    ahead, back, state = x["ahead"][x["body"][c]], x["back"][x["body"][c]], x["state"][x["held"][c]]
+    forward = backward = sync = gather = exposed = resident = held = 0.0
+    work = buffers = 0.0
+    for kind, r in layers:
+        gathered, late, reduced, whole, after, kept, buffer = state[z, kind]
+        forward += ahead[kind, 1] + max(0.0, gathered - over_zero * ahead[kind, 0])
+        backward += back[r, kind, 1] + max(0.0, late - over_zero * back[r, kind, 0])
+        spare = back[r, kind, 0]
+        if over_zero:
+            spare = max(0.0, spare - late / over_zero)
+        sync += reduced - over_sync * spare
+        gather += whole - over_gather * ahead[kind, 0]
+        exposed, resident, held = exposed + after, resident + kept, held + back[r, kind, 2]
+        work, buffers = max(work, back[r, kind, 3]), max(buffers, buffer)
+    end = forward + backward + max(0.0, sync) + exposed + max(0.0, gather)
+    return np.array([forward, backward, end, held, resident + work + buffers,
+                     -x["shards"][c], x["relayed"][c], -float(x["hybrid"][c])])
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_kept_candidate_is_no_worse(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = random_block(rng)
+    kept = undominated(**x)
+    assert (kept[:20] == kept[20:]).all()
+    stages = [
+        (int(rng.integers(CLASSES)), int(rng.integers(ZEROS)),
+         [(int(rng.integers(KINDS)), int(rng.integers(POLICIES))) for _ in range(4)])
+        for _ in range(60)
+    ]
+    costs = np.array([[stage(x, 20 * place + c, z, layers) for place, z, layers in stages]
+                      for c in range(20)])
+    for c in np.flatnonzero(~kept[:20]):
+        better = (costs[kept[:20]] <= costs[c] + 1e-12).all(axis=(1, 2))
+        assert better.any(), f"nothing kept is as good as candidate {c}"
+
+
+def test_many_are_dropped_and_the_first_of_equals_stays() -> None:
+    x = random_block(np.random.default_rng(7))
+    x["body"][:] = x["held"][:] = 0
+    x["shards"][:] = 1.0
+    x["relayed"][:] = 0.0
+    x["hybrid"][:] = True
+    kept = undominated(**x)
+    assert kept.tolist() == [c in (0, 20) for c in range(40)]
