@@ -63,6 +63,8 @@ def random_cluster(rng: Random, sizes: tuple[int, ...], needed: float, theme: st
     for n, size in enumerate(sizes):
         level: dict[str, Any] = {
             "name": f"level {n}", "size": size, "latency": latency * rng.uniform(0.3, 3.0),
+            "base_time": rng.choice((0.0, latency * rng.uniform(0.0, 5.0))),
+            "ramp": rng.choice((0.0, log_uniform(rng, 1e-4, 1e-2))),
             "in_network_reduction": rng.random() < 0.2,
             "efficiency": rng.choice((1.0, 1.0, 0.8)),
         }
@@ -104,7 +106,9 @@ def random_job(rng: Random, theme: str) -> Job:
         "overlap_tp": share(0.0, 0.0), "overlap_p2p": share(0.0, 0.0, 1.0),
         "overlap_cp": share(0.0, 0.9, 1.0),
         "flash_attention": rng.random() < 0.7, "gemm_derate": rng.uniform(0.5, 1.0),
-        "memory_derate": 0.9, "workspace": rng.choice((0.0, 1e4)),
+        "memory_derate": 0.9, "attention_derate": rng.uniform(0.3, 1.0),
+        "layer_overhead": rng.choice((0.0, 0.0, 0.0, log_uniform(rng, 1e-6, 1e-3))),
+        "scatter_gather": rng.random() < 0.3, "workspace": rng.choice((0.0, 1e4)),
         "fragmentation": rng.choice((0.0, 0.05)),
         "zero_with_pipeline": rng.choice(((0, 1, 2, 3), (0, 1, 2, 3), (0, 1), (0,), (0, 1, 3))),
         "reshard_after_forward": rng.random() < 0.7,

@@ -55,7 +55,7 @@ def price(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> Pric
     if plan.schedule == "interleaved":
         wrap = Wrap(0, stages[0][0].size, plan.pp, plan.vpp)
         hops = wrapped_hops(pricer, outer, wrap, [list(s.chunks) for s in plan.stages],
-                            np.array([shards(stages[0][0].split)]))
+                            np.array([shards(stages[0][0].split, job)]))
         seconds, memory = interleaved(pricer, wrap, prices, hops, m)
         return Priced(seconds.item(), tuple(held.item() for held in memory), pricer.limit)
     return one_by_one(pricer, plan, stages, cuts, prices, m)
@@ -74,7 +74,7 @@ def one_by_one(
         cost, n, hop = prices[s], plan.pp - 1 - s, np.zeros(1)
         if n:
             start = stages[s + 1][0].start
-            lanes = min(shards(c.split) for c, _ in stages[s : s + 2])
+            lanes = min(shards(c.split, pricer.job) for c, _ in stages[s : s + 2])
             hop += pricer.hop(*pricer.handed(outer, cuts[s + 1], start - 1, start), lanes)
         behind = schedule.put(behind, n, m, cost.forward, cost.backward, cost.finish, hop)
         memory.insert(0, float((cost.resident + schedule.in_flight(n, m) * cost.activations)[0]))
@@ -194,7 +194,7 @@ class Table:
         self.question, self.pricer, self.rows = question, pricer, rows
         self.options, self.price = self._options()
         o = self.options
-        self.shards = np.array([shards(c.split) for _, c in rows])[o.choice]
+        self.shards = np.array([shards(c.split, question.job) for _, c in rows])[o.choice]
         batch = question.job.global_batch
         self.m = np.array(
             [batch // (x.outer_dp * x.micro_batch) for x in question.outers])[o.outer]

@@ -44,7 +44,7 @@ def wrapped(
             table = pricer.stage(stage, (1 << stage[0][0]) - 1, policies)
             prices.append(StagePrice(*(figure[pricer.row_C[chosen]] for figure in table)))
         ranges = [[(chunk[0], chunk[-1] + 1) for chunk in stage] for stage in chunks]
-        lanes = np.array([shards(rows[n][1].split) for n in own[0]])
+        lanes = np.array([shards(rows[n][1].split, question.job) for n in own[0]])
         m = np.array([question.job.global_batch // (outer.outer_dp * outer.micro_batch)])
         hops = wrapped_hops(pricer, outer, wrap, ranges, lanes)
         seconds, memory = interleaved(pricer, wrap, prices, hops, m)

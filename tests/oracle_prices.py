@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from oracle_rules import FULL, NONE, Choice, Outer, Policy, shared_level, spreads
 
+from nest.costs.choices import Body, Setting, State
 from nest.costs.collectives import Group, Network
 from nest.costs.compute import Machine
-from nest.costs.layer import Body, Setting, State, layer_costs
+from nest.costs.layer import layer_costs
 from nest.costs.memory import limit_bytes
 from nest.describe import Cluster, Job
 from nest.graph import Chain, Layer
@@ -63,6 +64,8 @@ class Pricer:
             np.array(cluster.resolved_bandwidth),
             np.array([level.latency for level in cluster.levels]),
             np.array([level.in_network_reduction for level in cluster.levels]),
+            np.array([level.base_time for level in cluster.levels]),
+            np.array([level.ramp for level in cluster.levels]),
         )
         self.setting = Setting(
             Machine(cluster.device, job.stack, job.precision), self.network, job)
@@ -114,7 +117,7 @@ class Pricer:
             total("backward", "recompute", "tp_backward", "cp_backward", "ep_backward",
                   "zero_backward"),
             total("sync") - stack.overlap_grad_reduce * total("spare"),
-            total("gather") - stack.overlap_param_gather * total("forward"),
+            total("gather") - stack.overlap_param_gather * total("free_forward"),
             total("sync", "gather"),
             total("tied", "update"),
             total("parameters", "gradients", "optimizer"),

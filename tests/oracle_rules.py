@@ -325,6 +325,7 @@ def modules_of(code: int) -> tuple[str, ...]:
     return tuple(name for n, name in enumerate(MODULES) if code >> n & 1 and code != FULL)
 
 
-def shards(split: Split) -> int:
-    """Distinct parts of a hand-over that the devices of a stage hold."""
-    return split.dp_in * split.cp * (split.tp if split.sp else 1)
+def shards(split: Split, job: Job) -> int:
+    """Parts of a hand-over that the devices of a stage send side by side."""
+    tensor = split.sp or job.stack.scatter_gather
+    return split.dp_in * split.cp * (split.tp if tensor else 1)

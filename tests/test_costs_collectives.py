@@ -157,3 +157,19 @@ def test_better_links_are_never_slower() -> None:
             before = function(size, Network(bandwidth, latency, reduces), members)
             after = function(size, Network(faster, sooner, reduces), members)
             assert after <= before * (1 + 1e-12)
+
+
+def test_a_base_time_and_a_ramp_come_once() -> None:
+    # 1 GB through 100 GB/s takes 10 ms, of which the root is 0.1: 0.01 x 0.1 = 1 ms, and 50 us.
+    slow = FLAT.bandwidth, FLAT.latency, FLAT.in_network
+    rising = Network(*slow, np.array([50e-6]), np.array([0.01]))
+    for collective in (all_reduce, all_gather, reduce_scatter, all_to_all):
+        before = collective(bytes_of(GB), FLAT, group(4))
+        assert collective(bytes_of(GB), rising, group(4)) == pytest.approx(before + 1.05e-3)
+    assert all_reduce(bytes_of(GB), rising, group(1)) == [0.0]
+    # Levels one after another in a hierarchy: each has its own, of what its rails carry.
+    two = Network(NODES.bandwidth, NODES.latency, NODES.in_network, np.array([50e-6, 70e-6]),
+                  np.array([0.01, 0.02]))
+    before, after = (all_gather(bytes_of(GB), net, group(4, 8)) for net in (NODES, two))
+    added = 50e-6 + 0.01 * 0.01**0.5 + 70e-6 + 0.02 * (1 / 40) ** 0.5
+    assert after - before == pytest.approx([added])

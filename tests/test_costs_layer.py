@@ -25,7 +25,7 @@ from plain import (
     translator,
 )
 
-from nest.costs.layer import CORE_ATTN, FULL, MLP_ACT, MOE, NORM
+from nest.costs.choices import CORE_ATTN, FULL, MLP_ACT, MOE, NORM
 from nest.describe import Model, Profile
 from nest.graph import Layer, build_chain, profile_chain
 
@@ -355,3 +355,41 @@ def test_measured_layer() -> None:
     assert full.work == pytest.approx([21.0 + 120.0])
     # Gradients of four replicas: 2 x 3/4 x 4 bytes x 100.
     assert cost(measured(), tp=2, dp=4).sync == pytest.approx([600.0 / LINK])
+
+
+def test_the_head_stays_in_16_bit_in_fp8_training() -> None:
+    chain = build_chain(model())
+    head, fast = chain.kinds[chain.order[-1]], {"memory_bandwidth": 1e18}
+    at = {rate: {**fast, "peak_flops": {"bf16": rate, "fp8": 1e18}} for rate in (1e14, 1e15)}
+    for layer, low in ((head, False), (block(), True)):
+        slower = cost(layer, machine=at[1e14]).forward
+        assert slower > 5 * cost(layer, machine=at[1e15]).forward
+        fp8 = cost(layer, precision="fp8", machine=at[1e14]).forward
+        assert fp8 < slower / 2 if low else fp8 == pytest.approx(slower)
+
+
+def test_a_layer_takes_no_less_than_the_host_needs() -> None:
+    usual, slow = cost(block(), tp=2), cost(block(), tp=2, layer_overhead=1.0)
+    assert (usual.forward + usual.tp_forward)[0] < 1.0
+    assert slow.forward + slow.tp_forward == pytest.approx([1.0])
+    assert slow.backward + slow.tp_backward + slow.recompute == pytest.approx([1.0])
+    again = cost(block(), tp=2, layer_overhead=1.0, recompute=FULL)
+    assert again.backward + again.tp_backward + again.recompute == pytest.approx([2.0])
+    assert again.recompute == cost(block(), tp=2, recompute=FULL).recompute
+    little = cost(block(), tp=2, layer_overhead=1e-12)
+    assert little.forward == usual.forward and little.backward == usual.backward
+
+
+def test_derates_by_device() -> None:
+    rates = {"gemm_derate": 0.5, "attention_derate": 0.25, "memory_derate": 0.5}
+    usual = cost(block())
+    for named, factor in (("plain", 2.0), ("PL", 2.0), ("other", 1.0)):
+        found = cost(block(), devices={named: rates}, machine={"memory_bandwidth": 1e18})
+        plain = cost(block(), machine={"memory_bandwidth": 1e18})
+        assert found.forward[0] / plain.forward[0] == pytest.approx(factor, rel=0.2)
+        assert (found.forward[0] > plain.forward[0]) == (factor > 1)
+    # The longest beginning counts.
+    both = {"p": rates, "plain": dict.fromkeys(rates, 1.0)}
+    assert cost(block(), devices=both).forward == pytest.approx(usual.forward)
+    slow = cost(block(), attention_derate=0.5)
+    assert slow.forward > usual.forward

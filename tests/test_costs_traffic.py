@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from plain import FF, LINK, SBH, A, B, H, S, V, block, cost, mixture, model, stack, translator
 
-from nest.costs.layer import CORE_ATTN, FULL, MLP_ACT, MOE, NORM, sums
+from nest.costs.choices import CORE_ATTN, FULL, MLP_ACT, MOE, NORM
+from nest.costs.stage import sums
 from nest.graph import build_chain
 
 # ---------------------------------------------------------------- tensor and expert parallelism
@@ -262,3 +263,35 @@ def test_tied_embeddings() -> None:
         assert cost(layer).tied == pytest.approx([4 * V * H / LINK])
         assert cost(layer, tp=2).tied == pytest.approx([4 * V * H / 2 / LINK])
     assert all(cost(chain.kinds[kind]).tied == [0.0] for kind in chain.stage(range(len(chain))))
+
+
+def test_fp8_training_gathers_single_bytes() -> None:
+    # Each way two gathers of half the bytes and two scatters, and two more gathers backward.
+    once = 2 * SBH / 2 / LINK
+    found = cost(block(), tp=2, precision="fp8")
+    assert found.tp_forward == pytest.approx([3 * once])
+    assert found.tp_backward == pytest.approx([4 * once])
+
+
+def test_what_hides_a_ring_hides_nothing_else() -> None:
+    # Of the computing, the attention core is taken as far as the ring needs it: all of it where
+    # the ring is long, ring / share where it is short; an all-to-all takes none.
+    fast = {"memory_bandwidth": 1e18, "peak_flops": {"bf16": 1e12}}
+    alone = cost(block(), cp=2, overlap_cp=0.0, machine=fast)
+    assert alone.free_forward == pytest.approx(alone.forward)
+    ring = alone.cp_forward[0]
+    assert alone.cp_backward == pytest.approx([2 * ring])
+    long = cost(block(), cp=2, overlap_cp=0.5, machine=fast)
+    hidden = (ring - long.cp_forward[0]) / 0.5
+    assert long.free_forward == pytest.approx(long.forward - hidden)
+    assert 0 < hidden < ring / 0.5
+    slow = {**fast, "peak_flops": {"bf16": 1e9}}
+    short = cost(block(), cp=2, overlap_cp=0.5, machine=slow)
+    assert short.cp_forward == [0.0]
+    assert short.free_forward == pytest.approx(short.forward - ring / 0.5)
+    assert short.free_backward == pytest.approx(short.backward - 2 * ring / 0.5)
+    again = cost(block(), cp=2, overlap_cp=0.5, machine=slow, recompute=CORE_ATTN)
+    assert again.free_backward == pytest.approx(
+        again.backward + again.recompute - 3 * ring / 0.5)
+    swap = cost(block(), cp=2, a2a=True, overlap_cp=0.5, machine=slow)
+    assert swap.free_forward == pytest.approx(swap.forward)

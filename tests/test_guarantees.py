@@ -64,7 +64,7 @@ class Case(NamedTuple):
 # Bounded so that each dimension of the space would help one of them.
 CASES = [
     Case("bert-large", "dgx-a100", 64, 512, 256, {
-        "tp": 2, "etp": "1,2", "pp": 2, "outer_dp": "1..4", "cp": 4, "micro_batch": 1,
+        "tp": 2, "etp": "1,2", "pp": 2, "outer_dp": "1..4", "cp": 8, "micro_batch": 1,
         "mbs": "1..4"}),
     Case("llama2-7b", "dgx-a100", 64, 4096, 64, {
         "tp": 2, "etp": "1,2", "pp": 2, "outer_dp": "2..8", "dp_in": "1..4", "zero": 3}),

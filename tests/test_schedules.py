@@ -10,12 +10,12 @@ import pytest
 from plain import stack
 from simulation import Task, ends, gpipe, interleaved, most_held, one_f_one_b
 
-from nest.costs.layer import SUMMED, LayerCosts, Sums, sums
+from nest.costs.layer import LayerCosts
 from nest.costs.schedules import SCHEDULES
 from nest.costs.schedules.gpipe import step_time as gpipe_time
 from nest.costs.schedules.interleaved import step_time as interleaved_time
 from nest.costs.schedules.one_f_one_b import add_stage, step_time
-from nest.costs.stage import hop_seconds, stage_costs
+from nest.costs.stage import SUMMED, Sums, hop_seconds, stage_costs, sums
 
 
 def short(tasks: list[Task]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nest.confidence import confidence
 from nest.costs.choices import (
     Body,
     Setting,
@@ -25,10 +26,10 @@ from nest.costs.choices import (
 from nest.costs.collectives import ALGORITHMS, algorithm
 from nest.costs.compute import peak_flops
 from nest.costs.groups import aligned, shared_level
-from nest.costs.layer import SUMMED, LayerCosts, Sums, layer_costs, sums
+from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.schedules import SCHEDULES, StepTime
-from nest.costs.stage import StageCosts, hop_seconds, stage_costs
+from nest.costs.stage import SUMMED, StageCosts, Sums, hop_seconds, stage_costs, sums
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job, Stack
@@ -120,6 +121,7 @@ def evaluate(
         problems=problems,
         optimal=False,
         lower_bound_s=None,
+        confidence=confidence(time.total, chain, cluster, job),
         bottleneck=_bottleneck(priced, breakdown, time),
         parallelism=Parallelism(
             pp=configuration.pp, vpp=configuration.vpp, outer_dp=configuration.outer_dp,
@@ -296,7 +298,7 @@ def _hop(
     if not cuts:
         return 0.0
     after = plan.stages[(number + 1) % plan.pp]
-    lanes = min(_shards(stage), _shards(after))
+    lanes = min(_shards(stage, job.stack), _shards(after, job.stack))
     size = max(boundary_bytes(chain, job, _mask(order[:cut])) for cut in cuts)
     a, b = stage.devices[1] - 1, after.devices[0]
     level = max(
@@ -322,9 +324,9 @@ def _step_time(
     return step_time(*stages, m, plan.vpp, traffic, overlap)
 
 
-def _shards(stage: StageConfiguration) -> int:
-    """Distinct pieces of what a stage hands over."""
-    return stage.dp_in * stage.cp * (stage.tp if stage.sp else 1)
+def _shards(stage: StageConfiguration, stack: Stack) -> int:
+    """Pieces of what a stage hands over that travel side by side."""
+    return stage.dp_in * stage.cp * (stage.tp if stage.sp or stack.scatter_gather else 1)
 
 
 def _algorithms(

@@ -132,6 +132,17 @@ class Alternative(Description):
     configuration: Configuration
 
 
+class Confidence(Description):
+    """How near prices with the plan's stack were to measured runs."""
+
+    low_s: float = Field(description="step_time_s times measured over priced seconds, their 5th "
+                         "percentile")
+    high_s: float = Field(description="the same, their 95th percentile")
+    configurations: int = Field(description="configurations measured")
+    beyond: tuple[str, ...] = Field(description="what of the plan none of them had, a phrase each; "
+                                    "the range holds where this is empty")
+
+
 class Inputs(Description):
     """Model, cluster and job as resolved: enough to price the plan again."""
 
@@ -157,6 +168,9 @@ class Plan(Description):
         None, description="step_time_s / lower_bound_s, less 1; 0 where the search ran to its "
         "end, null where nothing was searched"
     )
+    confidence: Confidence | None = Field(
+        None, description="how near such prices were to measured runs; null: not known"
+    )
     bottleneck: str = Field(description="what bounds the step, a sentence")
     parallelism: Parallelism
     stages: tuple[Stage, ...]
@@ -168,6 +182,15 @@ class Plan(Description):
     )
     search: SearchReport | None = None
     inputs: Inputs
+
+    @property
+    def error(self) -> float | None:
+        """Standard deviation of measured over priced seconds; None: not known.
+
+        Nine of ten values of a normal distribution lie within 3.29 of it.
+        """
+        known = self.confidence
+        return None if known is None else (known.high_s - known.low_s) / self.step_time_s / 3.29
 
     @property
     def configuration(self) -> Configuration:

@@ -41,9 +41,9 @@ class Tables(NamedTuple):
     """
 
     ahead: Floats
-    """(U, T, 2) seconds forward that a layer of each kind adds: computing, and all."""
+    """(U, T, 2) seconds forward that a layer of each kind adds: computing free to hide, and all."""
     back: Floats
-    """(U, R, T, 4) seconds backward (computing, all), activations, work."""
+    """(U, R, T, 4) seconds backward (computing free to hide, all), activations, work."""
     state: Floats
     """(V, Z, T, 7) gathered, late, sync, gather, exposed, resident, buffers."""
     body: Ints
@@ -55,7 +55,7 @@ class Tables(NamedTuple):
     weight: Floats
     """(C,) seconds of a step for each second of a micro-batch on its block, at the least."""
     shards: Floats
-    """(C,) distinct shards of what it hands over."""
+    """(C,) pieces of what it hands over that travel side by side."""
     relayed: Floats
     """(C,) bytes on a device of a byte per sample that a stage passes on."""
     hybrid: Bools
@@ -236,12 +236,12 @@ class Builder:
         self._state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
         for kind, layer in enumerate(self.chain.kinds):
             b = body_costs(layer, body, self.setting)
-            self._ahead[:, kind, 0] = b.forward[:, 0]
+            self._ahead[:, kind, 0] = b.free_forward[:, 0]
             self._ahead[:, kind, 1] = (b.forward + b.tp_forward + b.cp_forward
                                        + b.ep_forward)[:, 0]
-            computing = b.backward + b.recompute
-            self._back[:, :, kind, 0] = computing
-            self._back[:, :, kind, 1] = computing + b.tp_backward + b.cp_backward + b.ep_backward
+            self._back[:, :, kind, 0] = b.free_backward
+            self._back[:, :, kind, 1] = (b.backward + b.recompute + b.tp_backward + b.cp_backward
+                                         + b.ep_backward)
             self._back[:, :, kind, 2], self._back[:, :, kind, 3] = b.activations, b.work
             z = state_costs(layer, state, self.setting)
             held = z.parameters + z.gradients + z.optimizer
@@ -255,7 +255,8 @@ class Builder:
         outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
         tp, sp, cp = splits.tp[rows.split], splits.sp[rows.split], splits.cp[rows.split]
         several = np.array([o.outer_dp > 1 for o in self.outers], dtype=bool)
-        self._shards = (rows.block // np.where(sp, 1, tp)).astype(np.float64)
+        lanes = sp | self.job.stack.scatter_gather
+        self._shards = (rows.block // np.where(lanes, 1, tp)).astype(np.float64)
         self._relayed = rows.samples / (cp * np.where(sp, tp, 1))
         self._hybrid = several[outer] & (rows.block > tp)
         if not len(self._body):

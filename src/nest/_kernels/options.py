@@ -13,7 +13,7 @@ from numba import njit
 
 from nest._kernels import CACHE
 
-# What layers add up to; the fields of ``nest.costs.layer.Sums``, in its order (a test compares).
+# What layers add up to; the fields of ``nest.costs.stage.Sums``, in its order (a test compares).
 FORWARD, BACKWARD, SYNC, GATHER, EXPOSED, TRAFFIC, RESIDENT, ACTIVATIONS, WORK, BUFFERS = range(10)
 FIELDS = 10
 # Fields of an option that is kept.
@@ -67,7 +67,7 @@ def _spare(t, back, late):
 def layer_sums(t, c, z, r, layers):
     """Fill ``layers`` (T, 10) with what a layer of each kind adds; r: the recompute policy.
 
-    The formulas of :func:`nest.costs.layer.layer_costs` and :func:`nest.costs.layer.sums`.
+    The formulas of :func:`nest.costs.layer.layer_costs` and :func:`nest.costs.stage.sums`.
     """
     u, v = t.body[c], t.held[c]
     for kind in range(t.ahead.shape[1]):

@@ -36,6 +36,10 @@ class Network:
     """float64, shape (V,): seconds of one step to a peer through the level."""
     in_network: NDArray[np.bool_]
     """bool, shape (V,): switches of the level add up all-reduces themselves."""
+    base_time: Array | None = None
+    """float64, shape (V,): seconds of a collective through the level whatever its size; None: 0."""
+    ramp: Array | None = None
+    """float64, shape (V,): root of seconds, see :func:`_start`; None: 0."""
 
 
 class Group(NamedTuple):
@@ -74,6 +78,19 @@ def _slowest(network: Network, group: Group) -> tuple[Array, Array]:
     per_byte = np.where(crossed, 1.0 / (network.bandwidth * rails), 0.0).max(axis=1)
     latency = np.where(crossed, network.latency, 0.0).max(axis=1)
     return per_byte, latency
+
+
+def _start(size: Array, network: Network, group: Group) -> Array:
+    """Seconds besides steps and volume at each level, shape (C, V): base + ramp * sqrt(V/(r B)).
+
+    The root stands for messages that are too small to fill channels and links; fitted, see
+    docs/calibration.md. More bandwidth makes it smaller.
+    """
+    if network.base_time is None or network.ramp is None:
+        return np.zeros(group.inside.shape)
+    rails, children = _tiers(group)
+    root = np.sqrt(np.asarray(size, dtype=np.float64)[:, None] / (rails * network.bandwidth))
+    return np.where(children > 1, network.base_time + network.ramp * root, 0.0)
 
 
 def _steps(children: Array) -> Array:
@@ -125,7 +142,8 @@ def _best(
     size = np.asarray(size, dtype=np.float64)
     rails, children = _tiers(group)
     times = 2.0 if reduce else 1.0
-    ring = times * ring_pass(size, network, group)
+    start = _start(size, network, group)
+    ring = times * ring_pass(size, network, group) + start.max(axis=1)
     volume = times * (children - 1) / np.maximum(children, 1)
     steps = times * _steps(children)
     if reduce:
@@ -133,12 +151,12 @@ def _best(
         volume = np.where(in_network, np.minimum(volume, 1.0), volume)
         steps = np.where(in_network, 2.0, steps)
     tiers = volume * size[:, None] / (rails * network.bandwidth) + steps * network.latency
-    hierarchical = np.where(group.even, tiers.sum(axis=1), np.inf)
+    hierarchical = np.where(group.even, (tiers + start).sum(axis=1), np.inf)
     tree = np.full_like(ring, np.inf)
     if reduce:
         per_byte, _ = _slowest(network, group)
         hops = np.ceil(np.log2(np.maximum(children, 1.0))) * network.latency
-        tree = 2.0 * size * per_byte + 2.0 * hops.sum(axis=1)
+        tree = 2.0 * size * per_byte + 2.0 * hops.sum(axis=1) + start.max(axis=1)
         tree = np.where(group.even, tree, np.inf)
     options = np.stack([ring, hierarchical, tree])
     chosen = options.argmin(axis=0)
@@ -158,7 +176,8 @@ def all_to_all(size: Array, network: Network, group: Group) -> Array:
     away = np.where(children > 1, (n - rails) / n, 0.0)
     _, latency = _slowest(network, group)
     slowest: Array = (away * np.asarray(size)[:, None] / network.bandwidth).max(axis=1)
-    return slowest + latency
+    start: Array = _start(size, network, group).max(axis=1)
+    return slowest + latency + start
 
 
 def point_to_point(size: float, network: Network, level: int) -> float:

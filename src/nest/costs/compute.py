@@ -49,7 +49,11 @@ class Machine:
         self.gemm = device.gemm_for(precision)
         self.element = 4 if precision == "fp32" else 2
         self.weight_element = 1 if precision == "fp8" else self.element
-        self.bandwidth = device.memory_bandwidth * device.memory_efficiency * stack.memory_derate
+        rates = stack.rates(device.name)
+        self.gemm_derate, self.attention_derate = rates.gemm_derate, rates.attention_derate
+        self.bandwidth = device.memory_bandwidth * device.memory_efficiency * rates.memory_derate
+        self.half = Machine(device, stack, "bf16") if precision == "fp8" else self
+        """The same for products that fp8 training leaves in 16 bit."""
         self.overhead = device.launch_overhead
 
 
@@ -67,7 +71,7 @@ def gemm_seconds(machine: Machine, m: Array, n: Array, k: Array, count: Array | 
     # divide by nothing that is zero.
     flop = 2.0 * (m + e.m_half) * (n + e.n_half) * (k + e.k_half)
     flop = flop * (1.0 + e.decline * np.log2(1.0 + 2.0 * m * n * k / 1e12))
-    arithmetic = flop / (machine.peak * e.peak_fraction * machine.stack.gemm_derate)
+    arithmetic = flop / (machine.peak * e.peak_fraction * machine.gemm_derate)
     moved = machine.weight_element * (m * k + k * n) + machine.element * m * n
     each = np.maximum(arithmetic, moved / machine.bandwidth)
     each = each + e.cast_bytes * m * k / machine.device.memory_bandwidth
@@ -93,7 +97,7 @@ def attention_seconds(
     flop = 2.0 * tokens * positions * width * (0.5 if causal and flash else 1.0)
     if backward:
         flop = flop * (2.5 if flash else 2.0)
-    rate = machine.core_peak * machine.device.attention_fraction * machine.stack.gemm_derate
+    rate = machine.core_peak * machine.device.attention_fraction * machine.attention_derate
     return np.where(flop > 0, flop / rate + machine.overhead, 0.0)
 
 

@@ -10,7 +10,6 @@ terms come from :mod:`nest.costs.compute`, :mod:`nest.costs.collectives` and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +31,6 @@ from nest.costs.compute import (
     scores_seconds,
 )
 from nest.costs.memory import recipe
-from nest.describe.job import Stack
 from nest.graph import EXPERT, Layer, Operator
 
 
@@ -43,6 +41,10 @@ class BodyCosts:
     forward: Array
     backward: Array
     recompute: Array
+    free_forward: Array
+    """Computing under which no context-parallel traffic hides: other traffic may."""
+    free_backward: Array
+    """The same backward, recompute included."""
     tp_forward: Array
     tp_backward: Array
     cp_forward: Array
@@ -90,58 +92,7 @@ class LayerCosts(StateCosts, BodyCosts):
     zero_backward: Array
     """Seconds of ``late`` that it does not hide."""
     spare: Array
-    """Computing backward under which ZeRO traffic does not hide."""
-
-
-class Sums(NamedTuple):
-    """What a stage needs of its layers: arrays that add up, and two that do not."""
-
-    forward: Array
-    """All seconds of a micro-batch going forward."""
-    backward: Array
-    sync: Array
-    """Gradient reduction less what hides it; below zero where the layer hides others'."""
-    gather: Array
-    """Parameter all-gather less what hides it."""
-    exposed: Array
-    """Seconds after the last backward that nothing hides."""
-    traffic: Array
-    """Gradient reduction and parameter all-gather, before anything hides them."""
-    resident: Array
-    """Bytes of parameters, gradients and optimizer states."""
-    activations: Array
-    """Bytes per micro-batch in flight."""
-    work: Array
-    """Largest, not summed."""
-    buffers: Array
-    """Largest, not summed."""
-
-
-SUMMED = len(Sums._fields) - 2
-"""The first so many fields of :class:`Sums` add up over layers; the rest are maxima."""
-
-
-def sums(c: LayerCosts, stack: Stack) -> Sums:
-    """Fold the causes of :class:`LayerCosts` into what a stage needs.
-
-    Gradients reduce while the last micro-batch goes backward, parameters gather under the next
-    step's first forward pass, as far as the stack overlaps them; what hides ZeRO traffic hides
-    nothing else, or else computing longer would shorten the step. The exchange of tied embeddings
-    is exposed (Megatron-LM finalises those gradients last), and so is the optimizer.
-    """
-    return Sums(
-        forward=c.forward + c.tp_forward + c.cp_forward + c.ep_forward + c.zero_forward,
-        backward=(c.backward + c.recompute + c.tp_backward + c.cp_backward + c.ep_backward
-                  + c.zero_backward),
-        sync=c.sync - stack.overlap_grad_reduce * c.spare,
-        gather=c.gather - stack.overlap_param_gather * c.forward,
-        exposed=c.tied + c.update,
-        traffic=c.sync + c.gather,
-        resident=c.parameters + c.gradients + c.optimizer,
-        activations=c.activations,
-        work=c.work,
-        buffers=c.buffers,
-    )
+    """Computing backward under which neither ZeRO nor context-parallel traffic hides."""
 
 
 def layer_costs(layer: Layer, body: Body, state: State, s: Setting) -> LayerCosts:
@@ -151,13 +102,12 @@ def layer_costs(layer: Layer, body: Body, state: State, s: Setting) -> LayerCost
     them.
     """
     b, z = body_costs(layer, body, s), state_costs(layer, state, s)
-    hidden = s.machine.stack.overlap_zero3
-    computing = b.backward + b.recompute
+    hidden, free = s.machine.stack.overlap_zero3, b.free_backward
     return LayerCosts(
         **vars(b), **vars(z),
-        zero_forward=np.maximum(0.0, z.gathered - hidden * b.forward),
-        zero_backward=np.maximum(0.0, z.late - hidden * computing),
-        spare=np.maximum(0.0, computing - z.late / hidden) if hidden else computing,
+        zero_forward=np.maximum(0.0, z.gathered - hidden * b.free_forward),
+        zero_backward=np.maximum(0.0, z.late - hidden * free),
+        spare=np.maximum(0.0, free - z.late / hidden) if hidden else free,
     )
 
 
@@ -177,12 +127,12 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
         ahead, back = c.samples * np.array(
             [(layer.measured[int(t)].forward, layer.measured[int(t)].backward) for t in c.tp]).T
         again = {0: ahead}
-        tp, cp, ep = (zeros, zeros), (zeros, zeros), (zeros, zeros)
+        tp, cp, ep, under_cp = ((zeros, zeros),) * 4
         saved, inputs, live = _measured_bytes(layer, c)
     else:
         ahead, back, again = _compute_seconds(layer, c, s)
-        tp, cp, ep = _tensor_traffic(layer, c, s), _context_traffic(layer, c, s), (
-            _expert_traffic(layer, c, s))
+        tp, ep = _tensor_traffic(layer, c, s), _expert_traffic(layer, c, s)
+        cp, under_cp = _context_traffic(layer, c, s)
         saved, inputs = _saved_bytes(layer, c, s)
         live = np.zeros(len(c.samples))
     # Operators by the modules that run them again: a policy takes those it shares a module with.
@@ -191,17 +141,28 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
     everything = wide(sum(saved.values(), np.zeros(len(c.samples))))
     kept = np.where(full, wide(inputs), kept)
     whole = np.ones(policy.shape)
+    tp_backward = wide(tp[1]) + wide(tp[0]) * np.where(
+        full, 1.0, (policy & MOE > 0) * layer.traffic.experts)
+    core_again = full | (policy & CORE_ATTN > 0)
+    cp_backward = wide(cp[1]) + wide(cp[0]) * core_again
+    ep_backward = wide(ep[1]) + wide(ep[0]) * (full | (policy & MOE > 0))
+    # Where the host issues a layer's kernels more slowly than the device runs them, it waits.
+    host = 0.0 if layer.measured else s.machine.stack.layer_overhead
+    busy = wide(back) + repeated + tp_backward + cp_backward + ep_backward
+    forward = ahead + np.maximum(0.0, host - (ahead + tp[0] + cp[0] + ep[0]))
+    backward = wide(back) + np.maximum(0.0, host * (1.0 + full) - busy)
     return BodyCosts(
-        forward=wide(ahead) * whole,
-        backward=wide(back) * whole,
+        forward=wide(forward) * whole,
+        backward=backward,
         recompute=repeated * whole,
+        free_forward=wide(forward - under_cp[0]) * whole,
+        free_backward=backward + repeated - wide(under_cp[1]) - wide(under_cp[0]) * core_again,
         tp_forward=wide(tp[0]) * whole,
-        tp_backward=wide(tp[1]) + wide(tp[0]) * np.where(
-            full, 1.0, (policy & MOE > 0) * layer.traffic.experts),
+        tp_backward=tp_backward,
         cp_forward=wide(cp[0]) * whole,
-        cp_backward=wide(cp[1]) + wide(cp[0]) * (full | (policy & CORE_ATTN > 0)),
+        cp_backward=cp_backward,
         ep_forward=wide(ep[0]) * whole,
-        ep_backward=wide(ep[1]) + wide(ep[0]) * (full | (policy & MOE > 0)),
+        ep_backward=ep_backward,
         activations=kept * whole,
         work=wide(live) + everything - kept,
     )
@@ -326,7 +287,8 @@ def _compute_seconds(
         rows = _rows(op, layer, c, s, tokens, rest)
         ranks, padding = _share(op, c.tp, c.etp)
         if op.kind == "gemm":
-            ahead, back = _gemm(op, layer, c, s.machine, rows, ranks, padding)
+            machine = s.machine.half if op.bf16 else s.machine
+            ahead, back = _gemm(op, layer, c, machine, rows, ranks, padding)
         elif op.kind == "attention":
             ahead, back = _attention(op, layer, s, tokens, ranks)
         else:
@@ -384,33 +346,41 @@ def _tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
     """Tensor-parallel collectives forward and backward, less what the stack overlaps.
 
     With sequence parallelism all-gathers and reduce-scatters, else all-reduces, of
-    tokens x hidden elements (arXiv:2205.05198, section 4.2).
+    tokens x hidden elements (arXiv:2205.05198, section 4.2). In fp8 training a layer's
+    all-gathers move what its products take, one byte an element (Transformer Engine quantises
+    before it gathers).
     """
     ahead, back = np.zeros(len(c.tp)), np.zeros(len(c.tp))
     exposed = 1.0 - s.machine.stack.overlap_tp
     for t in filter(None, (layer.traffic, layer.cross_traffic)):
         tokens = c.samples * float(t.tokens or _positions(layer, s)) / c.cp
         size = tokens * layer.hidden * s.machine.element
-        gather = exposed * all_gather(size, s.network, c.tp_group)
         reduce = exposed * all_reduce(size, s.network, c.tp_group)
-        ahead = ahead + np.where(c.sp, (t.forward_gathers + t.forward_scatters) * gather,
+        scatter = exposed * reduce_scatter(size, s.network, c.tp_group)
+        gather = scatter
+        if layer.checkpointed and s.machine.weight_element < s.machine.element:
+            size = tokens * layer.hidden * s.machine.weight_element
+            gather = exposed * all_gather(size, s.network, c.tp_group)
+        ahead = ahead + np.where(c.sp, t.forward_gathers * gather + t.forward_scatters * scatter,
                                  t.forward_reduces * reduce)
-        back = back + np.where(c.sp, (t.backward_gathers + t.backward_scatters) * gather,
+        back = back + np.where(c.sp, t.backward_gathers * gather + t.backward_scatters * scatter,
                                t.backward_reduces * reduce)
     return ahead, back
 
 
-def _context_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
-    """Exchange of keys and values over cp, forward and backward.
+def _context_traffic(
+    layer: Layer, c: Body, s: Setting
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Exchange of keys and values over cp, forward and backward; and what computing hides it.
 
     Ring (Ring Attention, arXiv:2310.01889; Megatron-Core p2p): each rank's keys and values pass
     all others, backward their gradients too, hidden under the attention core as far as the stack
     overlaps. All-to-all (DeepSpeed-Ulysses, arXiv:2309.14509, section 3): queries, keys, values
     and the output change from a share of the tokens to a share of the heads and back.
     """
-    ahead, back = np.zeros(len(c.tp)), np.zeros(len(c.tp))
+    ahead, back, under_ahead, under_back = np.zeros((4, len(c.tp)))
     if not (c.cp > 1).any():
-        return ahead, back
+        return (ahead, back), (under_ahead, under_back)
     tokens, _ = _tokens(layer, c, s)
     element, hidden = s.machine.element, s.machine.stack.overlap_cp
     for op in layer.operators:
@@ -424,7 +394,10 @@ def _context_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
         swap = all_to_all(turned, s.network, c.cp_group)
         ahead = ahead + np.where(c.a2a, swap, np.maximum(0.0, ring - hidden * core[0]))
         back = back + np.where(c.a2a, swap, np.maximum(0.0, 2.0 * ring - hidden * core[1]))
-    return ahead, back
+        if hidden:
+            under_ahead += np.where(c.a2a, 0.0, np.minimum(core[0], ring / hidden))
+            under_back += np.where(c.a2a, 0.0, np.minimum(core[1], 2.0 * ring / hidden))
+    return (ahead, back), (under_ahead, under_back)
 
 
 def _expert_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:

@@ -43,6 +43,14 @@ class Level(Description):
         None, description="bytes/s that one device can send through this level, nominal"
     )
     latency: Seconds = Field(description="seconds of one message through this level")
+    base_time: Seconds = Field(
+        0.0, description="seconds that a collective takes through this level whatever its size"
+    )
+    ramp: Annotated[Number, Field(ge=0, le=1)] = Field(
+        0.0,
+        description="root of seconds: a collective takes this times the square root of the seconds "
+        "that its buffer takes through the level, besides",
+    )
     oversubscription: Annotated[Number, Field(ge=1, le=1e6)] | None = Field(
         None, description="instead of bandwidth: the level below has this many times as much"
     )

@@ -7,11 +7,60 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from nest.describe import catalog
-from nest.describe.base import Description, Flag, Fraction, Name, Number, Share, Whole, at_most
-from nest.units import BytesOrZero, shorten
+from nest.describe.base import (
+    Description,
+    Flag,
+    Fraction,
+    Freeze,
+    FrozenDict,
+    Name,
+    Number,
+    Share,
+    Whole,
+    at_most,
+)
+from nest.units import BytesOrZero, Seconds, shorten
 
 DEFAULT_STACK = "megatron-core"
+Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
+
+
+class Rates(Description):
+    """How near training comes to the rates of single kernels, on one kind of device."""
+
+    gemm_derate: Fraction = Field(
+        description="rate of matrix products in training over their rate alone"
+    )
+    attention_derate: Fraction = Field(
+        default_factory=lambda data: data["gemm_derate"],
+        description="the same of the attention core; default: gemm_derate",
+    )
+    memory_derate: Fraction = Field(
+        description="rate of element-wise kernels in training over their rate alone"
+    )
+
+
+class Calibration(Description):
+    """How far prices with a stack were from measured runs, and what those runs were."""
+
+    configurations: Annotated[Whole, Field(ge=1, le=10**7)] = Field(
+        description="configurations measured"
+    )
+    low: Annotated[Number, Field(gt=0, le=100)] = Field(
+        description="measured over priced seconds, 5th percentile"
+    )
+    high: Annotated[Number, Field(gt=0, le=100)] = Field(description="95th percentile")
+    devices: Annotated[tuple[Name, ...], Field(min_length=1, max_length=100)] = Field(
+        description="devices measured"
+    )
+    most_devices: Annotated[Whole, Field(ge=1, le=10**7)] = Field(
+        description="devices of the largest run"
+    )
+    precisions: Annotated[tuple[Precision, ...], Field(min_length=1, max_length=4)] = Field(
+        description="number formats measured"
+    )
+    experts: Flag = Field(description="mixtures of experts were measured too")
 
 
 class Stack(Description):
@@ -36,8 +85,25 @@ class Stack(Description):
     gemm_derate: Fraction = Field(
         description="rate of matrix products in training over their rate alone"
     )
+    attention_derate: Fraction = Field(
+        default_factory=lambda data: data["gemm_derate"],
+        description="the same of the attention core; default: gemm_derate",
+    )
     memory_derate: Fraction = Field(
         description="rate of element-wise kernels in training over their rate alone"
+    )
+    devices: Annotated[dict[Name, Rates], Freeze, at_most(100)] = Field(
+        default_factory=FrozenDict,
+        description="these three on devices whose names begin so; the longest beginning counts",
+    )
+    layer_overhead: Seconds = Field(
+        0.0,
+        description="seconds that the host takes to issue one layer's kernels, each way: a layer "
+        "takes no less",
+    )
+    scatter_gather: Flag = Field(
+        False,
+        description="hand-overs without sequence parallelism are scattered over tp and gathered",
     )
     workspace: BytesOrZero = Field(
         description="bytes of communication and matrix-product buffers per device"
@@ -54,7 +120,19 @@ class Stack(Description):
     gradient_dtype: Literal["fp32", "bf16"] = Field(
         "fp32", description="number format that gradients are kept and reduced in"
     )
+    calibration: Calibration | None = Field(
+        None, description="how near its prices were to measured runs; null: not known"
+    )
     source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
+
+    def rates(self, device: str) -> Rates:
+        """Derates on a device, by its name."""
+        name = device.casefold()
+        found = [start for start in self.devices if name.startswith(start.casefold())]
+        if found:
+            return self.devices[max(found, key=len)]
+        return Rates(gemm_derate=self.gemm_derate, attention_derate=self.attention_derate,
+                     memory_derate=self.memory_derate)
 
 
 def resolve_stack(value: Any) -> Any:
@@ -84,7 +162,7 @@ class Job(Description):
         description="sequences in one training step"
     )
     seq_len: Annotated[Whole, Field(ge=1, le=10**8)] = Field(description="tokens in one sequence")
-    precision: Literal["bf16", "fp16", "fp32", "fp8"] = Field(
+    precision: Precision = Field(
         "bf16", description="number format of matrix products"
     )
     optimizer: Literal["adam", "sgd", "sgd-momentum"] = Field("adam", description="optimizer")

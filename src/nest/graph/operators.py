@@ -37,6 +37,8 @@ class Operator:
     """Key-value heads: more tensor-parallel ranks than these hold copies (0: no such limit)."""
     padded: bool = False
     """gemm: the output width is a vocabulary, padded to a multiple of 128 x tp."""
+    bf16: bool = False
+    """gemm: in 16 bit where the job trains in fp8."""
     attention_width: float = 0.0
     """attention: query-key plus value elements per token and position, over all heads."""
     forward_elements: float = 0.0

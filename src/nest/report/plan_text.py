@@ -7,7 +7,7 @@ from itertools import groupby
 from nest.describe.configuration import Configuration
 from nest.describe.space import SearchSpace
 from nest.graph import build_chain
-from nest.plans import Plan
+from nest.plans import Confidence, Plan
 from nest.report.page import Page
 from nest.report.stages import Table, memory_table, stage_tables, time_table
 from nest.units import format_bytes, format_seconds
@@ -68,6 +68,8 @@ def plan_text(plan: Plan, width: int = 80, colour: bool = False, unicode: bool =
     if plan.alternatives:
         _alternatives(page, plan)
         page.blank()
+    if plan.confidence is not None:
+        page.fact("Measured", sure(plan, plan.confidence))
     if plan.search is not None:
         page.fact("Optimal", proved(plan))
     page.fact("Search", searched(plan))
@@ -102,6 +104,16 @@ def searched(plan: Plan) -> str:
     return (f"{scope}; {s.solved:,} outer choices solved, {s.pruned:,} pruned, {s.cells:,} cells, "
             f"in {format_seconds(s.seconds, 3)} on {threads}; kernels compiled or loaded in "
             f"{format_seconds(s.compile_seconds, 3)}; peak memory {format_bytes(s.peak_bytes, 3)}")
+
+
+def sure(plan: Plan, known: Confidence) -> str:
+    """What measured runs say of the price."""
+    text = (f"{format_seconds(known.low_s, 3)} to {format_seconds(known.high_s, 3)} a step in 9 of "
+            f"10 cases, from {known.configurations} measured configurations of "
+            f"{plan.inputs.job.stack.name}")
+    if known.beyond:
+        text += f"; never measured, so less sure: {', '.join(known.beyond)}"
+    return text
 
 
 def proved(plan: Plan) -> str:
@@ -212,6 +224,11 @@ def _alternatives(page: Page, plan: Plan) -> None:
     ]
     heads = ("", "step", "slower", "outer_dp", "micro_batch", "pp", "vpp", "schedule", "blocks")
     page.table("The best plans (1: the one above)", heads, rows, (7,))
+    error = plan.error or 0.0
+    near = sum(a.slower < error for a in plan.alternatives)
+    if near:
+        page.paragraph(f"{near} of them within the error of such prices, {100 * error:.1f} %: "
+                       "measure before you choose among these.", "dim")
 
 
 def _breakdown(page: Page, plan: Plan) -> None:
