@@ -1,0 +1,65 @@
+"""`nest validate`: measured training runs, priced with exactly their configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nest.cli import options, output
+from nest.errors import InputError
+
+
+def validate(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUNS.csv]",
+                       help="Measured runs; default: those that come with NEST."),
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", metavar="NAME", help="Only this group of runs; may be repeated."),
+    ] = None,
+    result: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE.csv",
+                     help="Also write every run with its price as a table."),
+    ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option("--plot", metavar="FILE.svg",
+                     help="Also draw priced against measured seconds."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Price measured training runs, and say how true step times and memory are."""
+    from nest.cli.present import check_target
+
+    for target in (result, plot):
+        check_target(target)
+    from nest import validation
+    from nest.describe import write_text_atomic
+    from nest.validation.document import to_csv, to_json
+
+    runs = validation.read(file)
+    if group:
+        known = dict.fromkeys(run.group for run in runs)
+        for name in group:
+            if name not in known:
+                raise InputError(f"group: got {name[:60]!r}; allowed: {', '.join(known)}")
+        runs = tuple(run for run in runs if run.group in group)
+    report = validation.score(validation.price(runs))
+    where = file or "measured runs of NEST"
+    if result is not None:
+        write_text_atomic(result, to_csv(report))
+    if plot is not None:
+        from nest.report.parity import parity_svg
+
+        write_text_atomic(plot, parity_svg(report, "Priced against measured step time"))
+    if as_json:
+        output.emit(to_json(report))
+        return
+    from nest.report.validation_text import validation_text
+
+    output.emit(validation_text(report, where, width=output.width(), colour=output.colour(),
+                                unicode=output.unicode()))

@@ -1,0 +1,121 @@
+"""How true prices are, as a person reads it: a row a group, then what is off by most."""
+
+from __future__ import annotations
+
+from nest.report.page import Page
+from nest.report.plan_text import WORDS
+from nest.units import format_seconds
+from nest.validation import Report, Score
+from nest.validation.score import Compared
+
+MOST_WORST, MOST_OF_A_GROUP = 10, 2
+MOST_REASONS = 12
+LONGEST_NAME = 38
+HEADS = ("group", "rows", "priced", "conf.", "median", "mean", "bias", "rank", "pairs", "memory")
+
+
+def validation_text(
+    report: Report, where: str, width: int = 80, colour: bool = False, unicode: bool = True
+) -> str:
+    """Give the report of a table of measured runs.
+
+    Parameters
+    ----------
+    report : of :func:`nest.validation.score`.
+    where : the table, for the first line.
+    width : columns of the terminal, at least 80.
+    colour : with escape codes for a terminal.
+    unicode : with lines that are not ASCII.
+
+    Returns
+    -------
+    str
+        Lines, each number with its unit.
+    """
+    page = Page(width, colour, unicode)
+    page.paragraph(_headline(report.overall, where), "bold")
+    page.blank()
+    _groups(page, report)
+    page.blank()
+    _worst(page, report)
+    if report.reasons:
+        page.blank()
+        _reasons(page, report)
+    return page.text()
+
+
+def _headline(overall: Score, where: str) -> str:
+    told = f"{where}: {overall.priced} of {overall.rows} runs priced"
+    if overall.median_abs_error is None or overall.bias is None:
+        return told
+    memory = "" if overall.memory_median_abs_error is None else (
+        f"; peak memory {_percent(overall.memory_median_abs_error)} %")
+    return (f"{told}, {overall.configurations} configurations; step time off by "
+            f"{_percent(overall.median_abs_error)} % in the median{memory}")
+
+
+def _groups(page: Page, report: Report) -> None:
+    rows = []
+    for name, found in report.groups.items():
+        rows.append(_row(name, found))
+        without = report.without_anomalous.get(name)
+        if without is not None:
+            rows.append(_row("  without anomalous", without))
+    if len(report.groups) > 1:
+        rows.append(_row("all", report.overall))
+    page.table("Step time and peak memory against measurements (%)", HEADS, rows, (0,))
+    page.paragraph(
+        "conf.: configurations priced, each once a software version; median, mean: size of the "
+        "error; bias: mean of the signed errors, below 0 where prices are too short; rank: "
+        "Spearman's correlation within a model; pairs: of configurations of a model that differ "
+        "by more than 5 %, share in the right order; memory: median size of the error.", "dim")
+    if report.overall.misfits:
+        page.paragraph(f"{report.overall.misfits} configurations that ran are taken for ones that "
+                       "do not fit.", "dim")
+
+
+def _row(name: str, found: Score) -> tuple[str, ...]:
+    rank = "" if found.spearman is None else f"{found.spearman:.2f}"
+    numbers = (found.median_abs_error, found.mean_abs_error)
+    return (name, str(found.rows), str(found.priced), str(found.configurations),
+            *(_percent(number) for number in numbers), _percent(found.bias, signed=True), rank,
+            "" if found.ordered is None else f"{100 * found.ordered:.0f}",
+            _percent(found.memory_median_abs_error))
+
+
+def _percent(value: float | None, signed: bool = False) -> str:
+    if value is None:
+        return ""
+    return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f}"
+
+
+def _worst(page: Page, report: Report) -> None:
+    each = MOST_OF_A_GROUP if len(report.groups) > 1 else None
+    worst = report.worst(MOST_WORST, each)
+    if not worst:
+        return
+    rows = [(_shortened(one.members[0].run.run_id), format_seconds(one.measured_s, 3),
+             format_seconds(one.predicted_s, 3), f"{100 * one.error:+.0f} %", _largest(one))
+            for one in worst]
+    title = "Off by most" + (f", {each} of a group" if each else "")
+    page.table(title, ("run", "measured", "priced", "error", "most of the price"), rows,
+               (0, 4))
+
+
+def _largest(one: Compared) -> str:
+    """The largest part of a price, in words."""
+    name, share = max(one.members[0].shares.items(), key=lambda item: item[1])
+    return f"{WORDS[name]} {100 * share:.0f} %"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + "..."
+
+
+def _reasons(page: Page, report: Report) -> None:
+    counted = report.reasons.most_common()
+    rows = [(str(number), reason[:70]) for reason, number in counted[:MOST_REASONS]]
+    left = sum(number for _, number in counted[MOST_REASONS:])
+    if left:
+        rows.append((str(left), "other reasons"))
+    page.table("Not priced", ("rows", "reason"), rows, (1,))

@@ -1,0 +1,12 @@
+"""Measured training runs, priced and compared.
+
+>>> from nest import validation
+>>> report = validation.score(validation.price(validation.read()))  # doctest: +SKIP
+"""
+
+from nest.validation.pricing import Priced, price
+from nest.validation.runs import Run, read
+from nest.validation.score import Report, Score, score
+from nest.validation.translate import Question, question
+
+__all__ = ["Priced", "Question", "Report", "Run", "Score", "price", "question", "read", "score"]

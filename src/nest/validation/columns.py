@@ -1,0 +1,106 @@
+"""Columns of a table of measured runs, and how their cells are read."""
+
+from __future__ import annotations
+
+import math
+
+NEEDED: dict[str, str] = {
+    "run_id": "name of the run, its own in the table",
+    "model": "name of the model",
+    "n_layers": "transformer layers",
+    "d_model": "width of the residual",
+    "d_ff": "width of the MLP; of one matrix where it is gated",
+    "gated_mlp": "1: three matrices (SwiGLU), 0: two",
+    "n_heads": "attention heads",
+    "seq_len": "tokens in a sequence",
+    "gpu": "kind of device",
+    "n_gpus": "devices",
+    "gpus_per_node": "devices of a node",
+    "precision": "number format of matrix products",
+    "framework": "training software with its version",
+    "tp": "tensor-parallel degree",
+    "pp": "pipeline stages",
+    "dp": "data-parallel degree",
+    "recompute": "none, full, `full, 5 layers`, selective: norm+mlp_act",
+    "mbs": "sequences that a device takes at once",
+    "gbs_seqs": "sequences in a step",
+    "step_time_s": "measured seconds of a step",
+}
+"""Columns that a table has to have, with their meaning; a cell may be empty: not known."""
+
+OPTIONAL: dict[str, str] = {
+    "source_group": "runs that are scored together; default: the framework",
+    "source": "where the figures come from",
+    "quality": "A: exact and consistent; B: something is missing or inferred",
+    "arch": "dense or MoE, activation",
+    "n_kv_heads": "key-value heads; default: n_heads",
+    "head_dim": "width of a head; default: d_model / n_heads",
+    "vocab": "tokens in the vocabulary",
+    "n_experts": "routed experts of a layer",
+    "top_k": "experts that a token uses",
+    "d_ff_expert": "width of an expert",
+    "gpu_mem_gb": "memory of a device, to tell variants apart",
+    "intra_node": "link inside a node",
+    "inter_node_gbps_per_gpu": "Gb/s of network per device, one direction",
+    "vpp": "virtual stages per device; default: 1 without a pipeline",
+    "cp": "context-parallel degree; default: 1",
+    "ep": "expert-parallel degree; default: 1",
+    "etp": "tensor-parallel degree of experts; default: tp",
+    "sp": "1: sequence parallelism; default: 0",
+    "zero_stage": "ZeRO stage; default: 0",
+    "fsdp_shard": "ranks that ZeRO shards over; default: all of dp x cp",
+    "grad_accum": "micro-batches of a device in a step",
+    "schedule": "none, 1F1B or interleaved-1F1B",
+    "step_time_s_derived": "seconds of a step computed from a stated rate, where none is stated",
+    "peak_mem_gb": "largest memory of a device; what it counts is in mem_note",
+    "mem_note": "GiB or bytes/1e9; allocated (default), reserved, or nvidia-smi",
+    "notes": "offloading, asynchronous tensor parallelism and the like",
+}
+"""Columns that may be left out."""
+
+COLUMNS = (*NEEDED, *OPTIONAL)
+WHOLE = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "head_dim", "vocab",
+         "seq_len", "n_experts", "top_k", "d_ff_expert", "n_gpus", "gpus_per_node", "tp", "pp",
+         "vpp", "dp", "cp", "ep", "etp", "sp", "zero_stage", "fsdp_shard", "mbs", "gbs_seqs",
+         "grad_accum")
+REAL = ("gpu_mem_gb", "inter_node_gbps_per_gpu", "step_time_s", "step_time_s_derived",
+        "peak_mem_gb")
+_FROM_ZERO = ("gated_mlp", "sp", "zero_stage")
+_MOST = {"gated_mlp": 1, "sp": 1, "zero_stage": 3}
+_LARGEST = 10**9
+
+
+def cell_problem(column: str, text: str) -> str | None:
+    """What is wrong with a cell that is not empty; None: nothing."""
+    if column in WHOLE:
+        allowed = _whole_range(column)
+        value = whole(text)
+        low, high = (0 if column in _FROM_ZERO else 1), _MOST.get(column, _LARGEST)
+        return None if value is not None and low <= value <= high else allowed
+    if column in REAL:
+        number = real(text)
+        return None if number is not None and 0.0 < number < 1e12 else "a number above 0"
+    return None if len(text) <= 2000 else "at most 2000 characters"
+
+
+def _whole_range(column: str) -> str:
+    if column in _MOST:
+        return f"a whole number from 0 to {_MOST[column]}"
+    return f"a whole number from 1 to {_LARGEST}"
+
+
+def whole(text: str) -> int | None:
+    """A whole number, also written as `8.0`; None: it is none."""
+    number = real(text)
+    return int(number) if number is not None and number.is_integer() else None
+
+
+def real(text: str) -> float | None:
+    """A finite number; None: it is none."""
+    if not text.isascii() or "_" in text or len(text) > 40:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

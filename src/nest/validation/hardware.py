@@ -1,0 +1,152 @@
+"""From a row's GPU and network to a cluster."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, NamedTuple
+
+from nest.describe import catalog
+from nest.describe.cluster import Cluster, Level
+from nest.describe.device import Device, resolve_device
+from nest.describe.loading import load_cluster, load_device
+from nest.errors import InputError
+
+PROVISIONAL: dict[str, dict[str, Any]] = {
+    "h100-sxm-hbm2e-96gb": {
+        "base": "h100-sxm", "memory": "96 GB", "memory_bandwidth": "2.4 TB/s",
+        "source": "96 GB HBM2e, 2.4 TB/s, 500 W: pytorch/torchtitan "
+                  "benchmarks/llama3_h100_202412_torchtitan.md; all else as h100-sxm, assumed",
+    },
+    "gh200-96gb": {
+        "base": "h100-sxm", "memory": "96 GB", "memory_bandwidth": "4 TB/s",
+        "source": "96 GB HBM3, 4 TB/s: stas00/ml-engineering compute/accelerator/README.md; all "
+                  "else as h100-sxm (same chip), assumed",
+    },
+    "b300-sxm": {
+        "base": "b200-sxm", "memory": "288 GB",
+        "source": "288 GB, 8 TB/s, 2250 and 4500 TFLOP/s: stas00/ml-engineering "
+                  "compute/accelerator/README.md; all else as b200-sxm, assumed",
+    },
+}
+"""Devices of measured runs that the catalog does not have; one that it has wins."""
+
+_DEVICES = (
+    # pattern of the cell, of the memory in GB (empty: any), device
+    (r"a100", r"40", "a100-sxm-40gb"),
+    (r"a100", r"", "a100-sxm-80gb"),
+    (r"gh200", r"", "gh200-96gb"),
+    (r"h100.*hbm2e", r"", "h100-sxm-hbm2e-96gb"),
+    (r"h100", r"", "h100-sxm"),
+    (r"h200", r"", "h200-sxm"),
+    (r"gb300", r"", "gb300"),
+    (r"gb200", r"", "gb200"),
+    (r"b300", r"", "b300-sxm"),
+    (r"b200", r"", "b200-sxm"),
+    (r"v100", r"", "v100-sxm2-32gb"),
+    (r"mi300x", r"", "mi300x"),
+)
+_NETWORKS = (
+    # pattern of the device, catalog cluster that has its links, Gb/s of network a device
+    (r"a100|v100", "dgx-a100", 200.0),
+    (r"gh200", "dgx-h100", 200.0),  # Alps: one 200 Gb/s Slingshot adapter for each GH200
+    (r"h200", "dgx-h200", 400.0),
+    (r"h100|mi300x", "dgx-h100", 400.0),
+    (r"gb[23]00", "gb200-nvl72", 400.0),
+    (r"b300", "dgx-b200", 800.0),  # DGX B300: eight 800 Gb/s adapters
+    (r"b200", "dgx-b200", 400.0),
+)
+"""Links of a node and latencies come from the catalog; so does the network of a row that does not
+state it, at the usual adapters of the machine."""
+
+RACK = 72  # devices of one NVLink domain of an NVL72 rack
+
+
+class Shape(NamedTuple):
+    """A cluster without its device."""
+
+    device: str
+    """Name in the catalog or in ``PROVISIONAL``."""
+    levels: tuple[Level, ...]
+    remark: str
+    """What the row does not say of the network; empty: nothing."""
+
+
+@cache
+def device_name(gpu: str, memory_gb: str = "") -> str | None:
+    """The device that a cell means, by its name in the catalog or as sources write it.
+
+    Parameters
+    ----------
+    gpu : such as `H100-SXM` or `h100-sxm`.
+    memory_gb : its memory as text, to tell variants apart; may be empty.
+    """
+    known = catalog.find("devices", gpu)
+    if known is not None or gpu in PROVISIONAL:
+        return known or gpu
+    size = memory_gb.split(".")[0]
+    return next((name for mark, memory, name in _DEVICES
+                 if re.search(mark, gpu.lower()) and (not memory or memory == size)), None)
+
+
+@cache
+def device(name: str) -> Device:
+    """A device by name: of the catalog, else provisional."""
+    if catalog.find("devices", name) is not None:
+        return load_device(name)
+    return Device.parse(resolve_device({**PROVISIONAL[name], "name": name}), f"device {name}")
+
+
+def shape(
+    gpu: str, memory_gb: str, devices: int, node: int, link: str, network_gbps: float | None
+) -> Shape:
+    """Levels of the network that a run's devices span.
+
+    A node, or a rack of NVLink where the link says NVL72, is level 0; all nodes together level 1,
+    with the figures of the catalog's leaf where so many nodes fit below one, else of its spine.
+
+    Parameters
+    ----------
+    devices, node : of the run, of a node.
+    link : the cell of the link inside a node.
+    network_gbps : Gb/s of network per device and direction; None: not known.
+
+    Raises
+    ------
+    InputError : the GPU is unknown, or the devices do not fill the nodes.
+    """
+    name = device_name(gpu, memory_gb)
+    if name is None:
+        raise InputError(f"gpu: got {gpu!r}; allowed: a name from `nest list devices`")
+    found = next(((cluster, speed) for mark, cluster, speed in _NETWORKS
+                  if re.search(mark, name)), None)
+    if found is None:
+        raise InputError(f"no network is known for gpu {name}")
+    template, usual = found
+    like = _template(template)
+    rack = "NVL72" in link.upper()
+    inner = RACK if rack else node
+    if devices <= inner:
+        return Shape(name, (like.levels[0].replace(size=devices),), "")
+    if devices % inner:
+        raise InputError(f"n_gpus: got {devices}; allowed: whole nodes of {inner}")
+    nodes = devices // inner
+    outer = like.levels[1] if nodes <= like.levels[1].size else like.levels[-1]
+    speed = usual if network_gbps is None else network_gbps
+    # A share of oversubscription would refer to a level that is not there.
+    outer = Level(name="network", size=nodes, bandwidth=speed * 1e9 / 8, latency=outer.latency,
+                  efficiency=outer.efficiency, base_time=outer.base_time, ramp=outer.ramp,
+                  source=outer.source)
+    remark = "" if network_gbps is not None else (
+        f"network not stated: {usual:.0f} Gb/s a device, usual for {name}")
+    return Shape(name, (like.levels[0].replace(size=inner), outer), remark)
+
+
+@cache
+def _template(name: str) -> Cluster:
+    return load_cluster(name)
+
+
+def cluster(found: Shape, with_device: Device) -> Cluster:
+    """The cluster of a run."""
+    return Cluster(name="as measured", device=with_device, levels=found.levels)

@@ -1,0 +1,134 @@
+"""What a row of a table does not say and follows from elsewhere, each with its reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nest.describe import catalog
+from nest.validation import columns
+
+Fields = Mapping[str, str]
+
+
+class Inference(NamedTuple):
+    """A cell that a row leaves empty."""
+
+    value: str
+    why: str
+
+
+ANOMALOUS = frozenset(f"vtrain_multi_{number:04d}" for number in (13, 15, 20, 50, 80))
+"""Runs of the vTrain study (VIA-Research/vTrain, config/validation) that measure 1.3 to 2 times
+what their neighbours do, which differ in the micro-batch only."""
+
+_VOCAB = (
+    # family by the model's name, catalog model whose vocabulary it shares
+    (r"llama-?2", "llama2-7b"),
+    (r"llama-?3", "llama3-70b"),
+    (r"gpt-?3|gpt-?\d+b \(pax\)", "gpt3-175b"),
+)
+_NEMOTRON_VOCAB = "256000"  # NVIDIA/NeMo-Framework-Launcher conf/training/nemotron; Nemotron-4 too
+_GPT_OSS_HEAD_DIM = "64"  # kv_channels in NVIDIA-NeMo/Megatron-Bridge v0.3.0 gpt_oss_provider.py
+
+
+def anomalous(fields: Fields) -> bool:
+    """Whether a measurement contradicts its neighbours: it is listed, or its notes say so."""
+    return fields["run_id"] in ANOMALOUS or "anomalous" in fields.get("notes", "").lower()
+
+
+def inferred(fields: Fields) -> dict[str, Inference]:
+    """Cells that a row leaves empty and that follow from elsewhere, by column."""
+    found: dict[str, Inference] = {}
+    for rule in _RULES:
+        for column, inference in rule(fields).items():
+            if not fields.get(column, ""):
+                found[column] = inference
+    return found
+
+
+def _vocabulary(fields: Fields) -> dict[str, Inference]:
+    name = fields["model"].lower()
+    for family, model in _VOCAB:
+        if re.match(family, name):
+            size = str(catalog.load("models", model)["vocab"])
+            return {"vocab": Inference(size, f"vocabulary of {model}")}
+    if name.startswith("nemotron"):
+        return {"vocab": Inference(_NEMOTRON_VOCAB, "vocabulary of the Nemotron recipes")}
+    return {}
+
+
+def _head_width(fields: Fields) -> dict[str, Inference]:
+    """Width of a head where hidden / heads is not it."""
+    if re.match(r"gpt[- _]?oss", fields["model"].lower()):
+        return {"head_dim": Inference(_GPT_OSS_HEAD_DIM, "width of a head of GPT-OSS")}
+    for name in catalog.names("models"):
+        model = catalog.load("models", name)
+        sizes = [model.get(key) for key in ("hidden", "heads", "kv_heads")]
+        given = [_whole(fields, key) for key in ("d_model", "n_heads", "n_kv_heads")]
+        if "head_dim" in model and given == sizes:
+            return {"head_dim": Inference(str(model["head_dim"]), f"width of a head of {name}")}
+    return {}
+
+
+def _mlp_width(fields: Fields) -> dict[str, Inference]:
+    """InternLM's MLP: 8/3 of the width, up to the next 256 (InternLM/InternEvo configs/7B_sft.py).
+    """
+    width = _whole(fields, "d_model")
+    if not fields["model"].lower().startswith("internlm") or width is None:
+        return {}
+    size = -(-8 * width // (3 * 256)) * 256
+    return {"d_ff": Inference(str(size), "8/3 of d_model, rounded up to 256")}
+
+
+def _virtual_stages(fields: Fields) -> dict[str, Inference]:
+    """vpp of a recipe that the notes name: `yaml: 175b 6, 13b 10, llama3-70b 5`."""
+    listed = re.search(r"\byaml: ([^)]*)\)", fields.get("notes", ""))
+    stages = _whole(fields, "pp")
+    if listed is None or stages in (None, 1):
+        return {"vpp": Inference("1", "no pipeline")} if stages == 1 else {}
+    name = fields["model"].lower()
+    recipes = dict(re.findall(r"([\w.-]+) (\d+)", listed[1]))
+    for recipe in sorted(recipes, key=len, reverse=True):
+        if name == recipe or name.endswith(f"-{recipe}"):
+            return {"vpp": Inference(recipes[recipe], f"vpp of the recipe {recipe} in the notes")}
+    return {}
+
+
+def _sailor(fields: Fields) -> dict[str, Inference]:
+    """Sailor's runs state neither number format nor recompute.
+
+    Peak memory grows by 3.3 GB a sample of OPT-350M: all activations are kept.
+    """
+    if "sailor" not in fields["framework"].lower():
+        return {}
+    return {"precision": Inference("bf16", "16 bit, whichever costs the same"),
+            "recompute": Inference("none", "peak memory grows with the micro-batch as without "
+                                   "recompute")}
+
+
+def _micro_batch(fields: Fields) -> dict[str, Inference]:
+    """Samples a device takes at once, from the batch and the micro-batches of a step."""
+    batch, dp, steps = (_whole(fields, name) for name in ("gbs_seqs", "dp", "grad_accum"))
+    if batch is None or dp is None or steps is None or batch % (dp * steps):
+        return {}
+    return {"mbs": Inference(str(batch // (dp * steps)), "gbs_seqs / (dp x grad_accum)")}
+
+
+def _degrees(fields: Fields) -> dict[str, Inference]:
+    """dp from the devices and the other degrees."""
+    devices, tp, pp = (_whole(fields, name) for name in ("n_gpus", "tp", "pp"))
+    if devices is None or tp is None or pp is None:
+        return {}
+    others = tp * pp * (_whole(fields, "cp") or 1)
+    if devices % others:
+        return {}
+    return {"dp": Inference(str(devices // others), "n_gpus / (tp x pp x cp)")}
+
+
+def _whole(fields: Fields, column: str) -> int | None:
+    return columns.whole(fields.get(column, ""))
+
+
+_RULES = (_vocabulary, _head_width, _mlp_width, _virtual_stages, _sailor, _micro_batch, _degrees)

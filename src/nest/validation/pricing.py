@@ -1,0 +1,107 @@
+"""Price measured runs with exactly their configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nest.describe.device import Device
+from nest.describe.job import Stack
+from nest.errors import InputError
+from nest.evaluation import evaluate
+from nest.plans import Plan
+from nest.validation.runs import Run
+from nest.validation.translate import Question, facts, question
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A run beside its price."""
+
+    run: Run
+    predicted_s: float | None
+    """Seconds of a step; None: not priced."""
+    predicted_memory: float | None
+    """Bytes, counted as the run's measured memory is; None: not priced."""
+    fits: bool | None
+    """Whether NEST takes the configuration, which did run, for one that fits."""
+    shares: Mapping[str, float]
+    """Parts of ``breakdown_s`` as shares of the predicted step."""
+    stack: str
+    key: object
+    """Equal for runs of one configuration and software version."""
+    remarks: tuple[str, ...]
+    reason: str | None
+    """Why the run is not priced; None: it is."""
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured seconds, less 1; None: not priced."""
+        if self.predicted_s is None or self.run.measured_s is None:
+            return None
+        return self.predicted_s / self.run.measured_s - 1.0
+
+
+def price(
+    runs: Sequence[Run],
+    stacks: Mapping[str, Stack] | None = None,
+    devices: Mapping[str, Device] | None = None,
+) -> list[Priced]:
+    """Price runs, each distinct question once.
+
+    Parameters
+    ----------
+    runs : of :func:`nest.validation.read`.
+    stacks, devices : figures to use instead of those of the catalog, by name.
+
+    Returns
+    -------
+    list of Priced
+        In the order of the runs; what cannot be priced carries its reason.
+    """
+    known: dict[Question, Plan | str] = {}
+    result = []
+    for run in runs:
+        try:
+            asked = question(run, stacks, devices)
+        except InputError as error:
+            result.append(_refused(run, error.problems[0]))
+            continue
+        if asked not in known:
+            try:
+                known[asked] = evaluate(*asked)
+            except InputError as error:
+                known[asked] = error.problems[0]
+        found = known[asked]
+        result.append(_refused(run, found) if isinstance(found, str)
+                      else _priced(run, asked, found))
+    return result
+
+
+def _refused(run: Run, reason: str) -> Priced:
+    return Priced(run, None, None, None, {}, "", None, (), reason)
+
+
+def _priced(run: Run, asked: Question, plan: Plan) -> Priced:
+    found = facts(run)
+    shares = {name: seconds / plan.step_time_s
+              for name, seconds in plan.breakdown_s.model_dump().items()}
+    return Priced(run, plan.step_time_s, _memory(run, asked, plan), plan.feasible, shares,
+                  found.stack, (run.group, run.framework, asked), found.remarks, None)
+
+
+def _memory(run: Run, asked: Question, plan: Plan) -> float:
+    """Bytes of a device, counted as the source counts them.
+
+    Allocated: what the plan says. Reserved: with what the allocator loses to fragments. In all
+    (nvidia-smi): with the buffers of communication and products and the driver's context too. The
+    largest stage counts, or the first one where the source looked at the embedding's.
+    """
+    stages = plan.stages[:1] if "embedding" in run.text("mem_note") else plan.stages
+    size = max(stage.memory_bytes.total for stage in stages)
+    device, stack = asked.cluster.device, asked.job.stack
+    if run.memory_kind != "allocated":
+        size += stack.fragmentation * device.memory
+    if run.memory_kind == "total":
+        size += stack.workspace + device.memory_reserved
+    return size

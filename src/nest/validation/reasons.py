@@ -1,0 +1,64 @@
+"""Why a measured run is not priced: what NEST lacks, or what the source does not say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from nest.validation.hardware import device_name
+from nest.validation.words import precision, recompute
+
+_NEEDED = ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len", "gated_mlp", "gpu",
+           "n_gpus", "gpus_per_node", "precision", "tp", "pp", "dp", "vpp", "mbs", "gbs_seqs")
+_NOT_PRICED = (
+    # in the notes; what NEST does not price
+    (r"offload(?:ing)?_num_layers=[1-9]|\boffload(?:s|ed)? ", "offloads activations to the host"),
+    (r"\basync tp\b", "asynchronous tensor parallelism"),
+    (r"\btokendrop\b|\btoken-drop\b", "drops tokens beyond the experts' capacity"),
+    (r"\bzero-bubble\b", "zero-bubble schedule"),
+)
+
+
+def unpriced(cells: Mapping[str, str]) -> str | None:
+    """Why a run cannot be priced, one cause; None: nothing stands against it.
+
+    Parameters
+    ----------
+    cells : the row by column, with what follows from elsewhere filled in.
+    """
+    if not (cells["step_time_s"] or cells.get("step_time_s_derived")):
+        return "no step time is stated"
+    notes = cells.get("notes", "").lower()
+    for mark, what in _NOT_PRICED:
+        if re.search(mark, notes):
+            return what
+    missing = [name for name in _NEEDED if not cells.get(name)]
+    if cells.get("n_experts"):
+        missing += [name for name in ("top_k", "d_ff_expert") if not cells.get(name)]
+    if missing:
+        return f"not stated: {', '.join(missing)}"
+    if precision(cells["precision"]) is None:
+        return f"precision {cells['precision']}"
+    if device_name(cells["gpu"], cells.get("gpu_mem_gb", "")) is None:
+        return f"unknown gpu {cells['gpu']}"
+    if not cells["recompute"]:
+        return "not stated: recompute"
+    if recompute(cells["recompute"]) is None:
+        return f"recompute {cells['recompute']}"
+    return _degrees(cells)
+
+
+def _degrees(cells: Mapping[str, str]) -> str | None:
+    """Degrees that do not multiply out."""
+    number = {name: int(float(cells.get(name) or 1))
+              for name in ("tp", "pp", "dp", "cp", "n_gpus", "mbs", "gbs_seqs", "fsdp_shard")}
+    product = number["tp"] * number["pp"] * number["dp"] * number["cp"]
+    if product != number["n_gpus"]:
+        return f"tp x pp x dp x cp = {product} is not n_gpus {number['n_gpus']}"
+    if number["gbs_seqs"] % (number["mbs"] * number["dp"]):
+        return (f"mbs x dp = {number['mbs'] * number['dp']} does not divide gbs_seqs "
+                f"{number['gbs_seqs']}")
+    shards = number["dp"] * number["cp"]
+    if cells.get("fsdp_shard") and shards % number["fsdp_shard"]:
+        return f"fsdp_shard {number['fsdp_shard']} does not divide dp x cp = {shards}"
+    return None

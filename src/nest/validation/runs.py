@@ -1,0 +1,216 @@
+"""Tables of measured training runs: from CSV text to frozen rows.
+
+A table has one run a row; `docs/accuracy.md` describes the columns. What a cell does not say is
+not known, and a run that lacks something its price depends on carries the reason why it is not
+priced. Nothing is dropped.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+from nest.describe.files import read_text
+from nest.errors import InputError
+from nest.units import shorten
+from nest.validation import columns
+from nest.validation.inferred import Inference, anomalous, inferred
+from nest.validation.reasons import unpriced
+
+OWN = "catalog/runs.csv"
+_MOST_ROWS = 10**5
+_MOST_PROBLEMS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A measured training run; two runs are equal only when they are the same object."""
+
+    run_id: str
+    group: str
+    """Runs that are scored together."""
+    quality: str
+    model: str
+    framework: str
+    """Training software with its version."""
+    measured_s: float | None
+    """Seconds of a step: as stated, else computed from a stated rate; None: neither is known."""
+    measured_memory: float | None
+    """Bytes of the device that holds most; None: not known."""
+    memory_kind: str
+    """What the bytes count: allocated, reserved (by the allocator) or total (nvidia-smi)."""
+    notes: str
+    source: str
+    line: int
+    """Line of the file, from 1."""
+    fields: Mapping[str, str]
+    """The row's own cells by column, without spaces at the ends; an empty one is not known."""
+    inferred: Mapping[str, Inference]
+    """Cells that the row leaves empty and that follow from elsewhere, with the reason."""
+    anomalous: bool
+    """The measurement contradicts its neighbours; scores are given without it too."""
+    reason: str | None
+    """Why the run is not priced; None: it can be."""
+
+    def text(self, column: str) -> str:
+        """A cell as text, inferred where the row leaves it empty; empty: not known."""
+        given = self.fields.get(column, "")
+        return given or (self.inferred[column].value if column in self.inferred else "")
+
+    def whole(self, column: str) -> int | None:
+        """A cell as a whole number; None where it is empty."""
+        return columns.whole(self.text(column))
+
+    def real(self, column: str) -> float | None:
+        """A cell as a number; None where it is empty."""
+        return columns.real(self.text(column))
+
+    def degree(self, column: str) -> int:
+        """A cell as a degree; 1 where it is empty."""
+        return self.whole(column) or 1
+
+
+def read(path: str | os.PathLike[str] | None = None) -> tuple[Run, ...]:
+    """Read a table of measured runs.
+
+    Parameters
+    ----------
+    path : a CSV file; None: the project's own table.
+
+    Returns
+    -------
+    tuple of Run
+        In the order of the file.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is empty, lacks a column, or has a cell that is not allowed; each
+        problem names file, line and column.
+    """
+    if path is None:
+        entry = resources.files("nest") / "catalog" / "runs.csv"
+        return parse(entry.read_text(encoding="utf-8"), OWN)
+    return parse(read_text(path), shorten(os.fspath(path), 300)[1:-1])
+
+
+def parse(text: str, where: str) -> tuple[Run, ...]:
+    """Read CSV text with a header line; lines that start with # are remarks.
+
+    Parameters
+    ----------
+    where : what messages start with, such as the file name.
+
+    Raises
+    ------
+    InputError : as :func:`read`.
+    """
+    rows = _rows(text, where)
+    if not rows:
+        raise InputError(f"{where}: is empty; needed: a header line with columns "
+                         f"{', '.join(columns.NEEDED)}")
+    header = [cell.strip() for cell in rows[0][1]]
+    _check_header(header, where, rows[0][0])
+    if len(rows) == 1:
+        raise InputError(f"{where}: line {rows[0][0]}: no row follows the header; needed: a run")
+    problems: list[str] = []
+    found: list[Run] = []
+    lines: dict[str, int] = {}
+    for line, cells in rows[1:]:
+        place = f"{where}: line {line}"
+        if len(cells) != len(header):
+            problems.append(f"{place}: got {len(cells)} cells; allowed: {len(header)}, one for "
+                            "each column of the header")
+            continue
+        pairs = zip(header, (cell.strip() for cell in cells), strict=True)
+        fields = {column: cell for column, cell in pairs if column in columns.COLUMNS}
+        problems += _cell_problems(fields, place)
+        name = fields["run_id"]
+        if name in lines:
+            problems.append(f"{place}: run_id: got {shorten(name)} again, after line "
+                            f"{lines[name]}; allowed: once")
+        lines[name] = line
+        if not problems:
+            found.append(_run(fields, line))
+    if problems:
+        more = len(problems) - _MOST_PROBLEMS
+        told = problems[:_MOST_PROBLEMS] + ([f"{where}: and {more} more problems"]
+                                            if more > 0 else [])
+        raise InputError("\n".join(told), tuple(told))
+    return tuple(found)
+
+
+def _rows(text: str, where: str) -> list[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[tuple[int, list[str]]] = []
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
+                rows.append((reader.line_num, cells))
+            if len(rows) > _MOST_ROWS:
+                raise InputError(f"{where}: got more rows than allowed: {_MOST_ROWS}")
+    except csv.Error as error:
+        raise InputError(f"{where}: line {reader.line_num}: malformed CSV: {error}") from None
+    return rows
+
+
+def _check_header(header: list[str], where: str, line: int) -> None:
+    problems = [f"{where}: line {line}: column {name} is missing; needed: {meaning}"
+                for name, meaning in columns.NEEDED.items() if name not in header]
+    problems += [f"{where}: line {line}: column {name} comes twice; allowed: once"
+                 for name in columns.COLUMNS if header.count(name) > 1]
+    if problems:
+        raise InputError("\n".join(problems), tuple(problems))
+
+
+def _cell_problems(fields: Mapping[str, str], place: str) -> list[str]:
+    found = []
+    for column, text in fields.items():
+        allowed = columns.cell_problem(column, text) if text else None
+        if allowed:
+            found.append(f"{place}: {column}: got {shorten(text)}; allowed: {allowed}")
+    found += [f"{place}: {column}: is empty; needed: {columns.NEEDED[column]}"
+              for column in ("run_id", "model", "framework") if not fields[column]]
+    return found
+
+
+def _run(fields: dict[str, str], line: int) -> Run:
+    stated = fields["step_time_s"] or fields.get("step_time_s_derived", "")
+    memory, kind = _memory(fields)
+    more = inferred(fields)
+    known = {**fields, **{column: found.value for column, found in more.items()}}
+    return Run(
+        run_id=fields["run_id"],
+        group=fields.get("source_group") or fields["framework"],
+        quality=fields.get("quality", ""),
+        model=fields["model"],
+        framework=fields["framework"],
+        measured_s=columns.real(stated),
+        measured_memory=memory,
+        memory_kind=kind,
+        notes=fields.get("notes", ""),
+        source=fields.get("source", ""),
+        line=line,
+        fields=fields,
+        inferred=more,
+        anomalous=anomalous(fields),
+        reason=unpriced(known),
+    )
+
+
+def _memory(fields: Mapping[str, str]) -> tuple[float | None, str]:
+    """Bytes and what they count.
+
+    nvidia-smi prints MiB, of which tables make GiB; sources that divide by 1e9 say so.
+    """
+    note = fields.get("mem_note", "").lower()
+    unit = 1e9 if re.search(r"1e9|\bgb\b", note) else 2.0**30
+    kind = ("total" if "nvidia-smi" in note else
+            "reserved" if "reserved" in note else "allocated")
+    size = columns.real(fields.get("peak_mem_gb", ""))
+    return (None if size is None else size * unit), kind

@@ -1,0 +1,61 @@
+"""Which software stack a measured run was trained with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+
+from nest.describe import catalog
+from nest.describe.job import Stack
+from nest.describe.loading import load_stack
+
+_GROUPS = {"vtrain_multi": "vtrain"}
+"""Stacks of groups whose framework does not tell them from others."""
+_STACKS = (
+    # pattern of the framework, stack; the first that matches counts
+    (r"megatron-lm \(20(21|22)\)", "megatron-2021"),
+    (r"sailor", "megatron-deepspeed-unfused"),
+    (r"megatron-deepspeed", "megatron-deepspeed"),
+    (r"all comm-overlap off", "megatron-core-serial"),
+    (r"megatron-bridge", "megatron-bridge"),
+    (r"automodel", "fsdp"),
+    (r"megatron|nemo", "megatron-core"),
+    (r"llm-foundry", "llm-foundry"),
+    (r"torchtitan", "torchtitan"),
+    (r"internevo", "internevo"),
+    (r"fsdp|deepspeed|jax", "fsdp"),
+)
+_DEFAULT = "megatron-core"
+
+
+def stack_name(framework: str, group: str = "", precision: str = "", notes: str = "") -> str:
+    """The stack of a run: by its framework, and by what the same framework does differently.
+
+    Never by model or run. A stack's own name stands for itself, but for a group that has one.
+    Composer's mixed precision PURE keeps and reduces 16-bit gradients; torchtitan compiles or not.
+    """
+    if group in _GROUPS:
+        return _GROUPS[group]
+    words = framework.strip().lower()
+    known = catalog.find("stacks", words)
+    if known is not None:
+        return known
+    name = next((stack for mark, stack in _STACKS if re.search(mark, words)), _DEFAULT)
+    if name == "llm-foundry" and re.search(r"\bPURE\b", precision):
+        return "llm-foundry-pure"
+    if name == "torchtitan" and "compile" not in notes and "float8" not in notes:
+        return "torchtitan-eager"
+    return name
+
+
+def stack(name: str, changed: Mapping[str, Stack] | None = None) -> Stack:
+    """A stack by name: one of ``changed``, else of the catalog."""
+    if changed and name in changed:
+        return changed[name]
+    return _stack(name)
+
+
+@cache
+def _stack(name: str) -> Stack:
+    return load_stack(name)

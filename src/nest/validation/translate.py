@@ -1,0 +1,92 @@
+"""From a measured run to everything that :func:`nest.evaluate` needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from nest.describe.cluster import Cluster
+from nest.describe.configuration import Configuration
+from nest.describe.device import Device
+from nest.describe.job import Job, Stack
+from nest.describe.model import Model
+from nest.errors import InputError
+from nest.graph import build_chain
+from nest.validation.architecture import model
+from nest.validation.degrees import configuration
+from nest.validation.hardware import Shape, cluster, device, shape
+from nest.validation.runs import Run
+from nest.validation.software import stack, stack_name
+from nest.validation.words import Precision, precision, recompute
+
+
+class Question(NamedTuple):
+    """What :func:`nest.evaluate` takes; ``nest.evaluate(*question)`` prices it."""
+
+    model: Model
+    cluster: Cluster
+    job: Job
+    configuration: Configuration
+
+
+class Facts(NamedTuple):
+    """What a run is, whatever the figures of its stack and device are."""
+
+    model: Model
+    shape: Shape
+    configuration: Configuration
+    stack: str
+    """Name in the catalog, or provisional."""
+    precision: Precision
+    remarks: tuple[str, ...]
+    """What the source does not say, or NEST prices otherwise."""
+
+
+def question(
+    run: Run,
+    stacks: Mapping[str, Stack] | None = None,
+    devices: Mapping[str, Device] | None = None,
+) -> Question:
+    """Everything that pricing a run takes.
+
+    Parameters
+    ----------
+    run : a run without a reason against it.
+    stacks : stacks to use instead of those of the catalog, by name.
+    devices : devices to use instead, by name.
+
+    Raises
+    ------
+    InputError : the run cannot be priced; the message is why.
+    """
+    found = facts(run)
+    name = found.shape.device
+    job = Job(global_batch=run.degree("gbs_seqs"), seq_len=run.degree("seq_len"),
+              precision=found.precision, stack=stack(found.stack, stacks))
+    on = devices[name] if devices and name in devices else device(name)
+    return Question(found.model, cluster(found.shape, on), job, found.configuration)
+
+
+@lru_cache(maxsize=10_000)
+def facts(run: Run) -> Facts:
+    """Model, network, configuration and the names of stack and device of a run.
+
+    Raises
+    ------
+    InputError : the run cannot be priced; the message is why.
+    """
+    if run.reason is not None:
+        raise InputError(run.reason)
+    known, remarks = model(run)
+    remarks += [f"{column} {found.value}: {found.why}" for column, found in run.inferred.items()
+                if column != "dp" and (column, found.value) != ("vpp", "1")]
+    again, number = recompute(run.text("recompute")), precision(run.text("precision"))
+    assert again is not None and number is not None  # refused by nest.validation.reasons
+    net = shape(run.text("gpu"), run.text("gpu_mem_gb"), run.degree("n_gpus"),
+                run.degree("gpus_per_node"), run.text("intra_node"),
+                run.real("inter_node_gbps_per_gpu"))
+    remarks += [text for text in (again.remark, net.remark) if text]
+    way = configuration(run, build_chain(known), again)
+    name = stack_name(run.framework, run.group, run.text("precision"), run.notes)
+    return Facts(known, net, way, name, number, tuple(remarks))
