@@ -1,0 +1,88 @@
+"""`nest simulate`: one training step of a plan as events, against the closed form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nest.cli import options, output
+from nest.cli.output import say
+from nest.errors import InputError
+
+if TYPE_CHECKING:
+    from nest.plans import Plan
+    from nest.simulation.step import Traced
+
+
+def simulate(
+    file: Annotated[
+        str, typer.Argument(metavar="PLAN.json", help="A plan, as `nest plan -o` writes it.")
+    ],
+    trace: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Also write what every stage does and holds when, for "
+                     "ui.perfetto.dev or chrome://tracing."),
+    ] = None,
+    bucket: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Gradients that are reduced together, such as `160 "
+                     "MiB`; default: those of a layer."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Simulate one training step of a plan, event by event, and compare it with its price.
+
+    The simulation shares the price of single layers and transfers with the rest of NEST. What
+    overlaps, who waits for whom and what is held when follow from its events alone.
+    """
+    from nest.cli.plan_file import looks_like_file, reread
+    from nest.cli.present import check_target
+    from nest.cli.problems import told
+
+    check_target(trace)
+    if not looks_like_file(file):
+        raise InputError(f"simulate: got {file[:60]!r}, which is no file; allowed: PLAN.json as "
+                         "`nest plan -o` writes it")
+    bucket_bytes = _bucket(bucket)
+    plan, notes = reread(file)
+    for note in notes:
+        say(f"nest: note: {note}")
+    from nest.simulation import step
+
+    with told(file):
+        if trace is None:
+            found = step.simulate(plan, bucket_bytes=bucket_bytes)
+        else:
+            traced = step.Traced(plan, bucket_bytes=bucket_bytes)
+            found = traced.simulation
+            _write(trace, plan, traced)
+    if as_json:
+        output.emit(found.to_json())
+        return
+    from nest.report.simulation_text import simulation_text
+
+    output.emit(simulation_text(plan, found, width=output.width(), colour=output.colour(),
+                                unicode=output.unicode()))
+
+
+def _bucket(text: str | None) -> float:
+    if text is None:
+        return 0.0
+    from nest.units import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise InputError(f"--bucket: {error}") from None
+
+
+def _write(file: str, plan: Plan, traced: Traced) -> None:
+    from nest.describe import write_text_atomic
+    from nest.report.trace import trace_text
+
+    write_text_atomic(file, trace_text(plan, traced))
+    left_out = traced.record.left_out
+    if left_out:
+        say(f"nest: note: {file}: micro-batches {left_out[0]}..{left_out[-1]} of "
+            f"{plan.parallelism.micro_batches} are left out, to keep it small")

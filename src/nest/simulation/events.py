@@ -1,0 +1,166 @@
+"""The engine: stages that run their tasks in order and hand micro-batches to each other.
+
+A task begins when the stage is through with the one before and its input has arrived. Nothing but
+that decides what happens next, so events are taken stage by stage, each as far as it gets, and
+times follow from one another; an event queue would give the same times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nest.errors import KernelError
+from nest.simulation.device import Device, Spent
+from nest.simulation.parts import Link, Rates, StageWork
+from nest.simulation.record import AHEAD, BACK, DATA, Record, Slice
+from nest.simulation.work import Task
+
+
+@dataclass
+class Ran:
+    """One step of a super-pipeline; lists by stage."""
+
+    ends: list[float]
+    """When each stage had updated its parameters."""
+    backward_ends: list[float]
+    """When each stage's last backward ended."""
+    spent: list[Spent]
+    passes: int
+    """Through a layer, or through a chunk as a whole."""
+    transfers: int
+    messages: int
+
+    @property
+    def events(self) -> int:
+        """All of these."""
+        return self.passes + self.transfers + self.messages
+
+    @property
+    def step_time(self) -> float:
+        """Seconds until the last stage was through."""
+        return max(self.ends)
+
+
+def run(
+    orders: Sequence[Sequence[Task]],
+    stages: Sequence[StageWork],
+    links: Sequence[Sequence[Link]],
+    rates: Rates | None = None,
+    *,
+    bucket_bytes: float = 0.0,
+    record: Record | None = None,
+) -> Ran:
+    """Simulate one step.
+
+    Parameters
+    ----------
+    orders : tasks of each stage, as :func:`nest.simulation.work.orders` gives them.
+    stages : what each stage takes.
+    links : by stage and chunk: to the next stage, from the last one to the next chunk of the first.
+    rates : what hides under computing; default: nothing.
+    bucket_bytes : gradients that fill a bucket; 0: each layer is one.
+    record : where slices go, if anywhere.
+
+    Raises
+    ------
+    KernelError : the orders wait for each other, which is a defect.
+    """
+    devices = [
+        Device(number, order, work, rates or Rates(), bucket_bytes, record)
+        for number, (order, work) in enumerate(zip(orders, stages, strict=True))
+    ]
+    post = _Post(devices, links, record)
+    ready = list(range(len(devices)))
+    while ready:
+        device = devices[ready.pop()]
+        while device.next < len(device.order):
+            task = device.order[device.next]
+            arrives = post.arrival(device.number, task)
+            if arrives is None:
+                break
+            receiver = post.send(device.number, task, device.run(arrives))
+            if receiver != device.number and receiver not in ready:
+                ready.append(receiver)
+    if any(device.next < len(device.order) for device in devices):
+        raise KernelError("simulation: the tasks of stages wait for each other")
+    backward_ends = [device.clock for device in devices]
+    _finish(devices)
+    if record is not None:
+        _transfers(devices, record)
+    return Ran([device.clock for device in devices], backward_ends,
+               [device.spent for device in devices],
+               sum(d.passes for d in devices), sum(d.stream.count for d in devices),
+               post.messages)
+
+
+def _finish(devices: Sequence[Device]) -> None:
+    """Gradients of each stage, the exchange between copies of tied embeddings, the optimizer."""
+    ready = {device.number: device.reduced() for device in devices}
+    copies = [device for device in devices if device.work.tied]
+    # A copy's gradients can be added once all stages that hold one have reduced theirs.
+    together = max((ready[device.number] for device in copies), default=0.0)
+    for device in copies:
+        device.exchange(together)
+    for device in devices:
+        device.update()
+
+
+def _transfers(devices: Sequence[Device], record: Record) -> None:
+    for device in devices:
+        for done in device.stream.done or ():
+            if record.wants(done.micro_batch):
+                record.slices.append(
+                    Slice(device.number, DATA, done.label, done.begun, done.end))
+
+
+class _Post:
+    """Messages between stages: when each arrives, one behind the other on its link."""
+
+    def __init__(
+        self, devices: Sequence[Device], links: Sequence[Sequence[Link]], record: Record | None
+    ) -> None:
+        self.last, self.links, self.record = len(devices) - 1, links, record
+        self.chunks = len(devices[0].work.chunks)
+        self.messages = 0
+        self._arrived: dict[tuple[int, Task], float] = {}
+        self._before: dict[tuple[int, bool], float] = {}
+        """Arrival of the message before, by link and direction."""
+
+    def arrival(self, stage: int, task: Task) -> float | None:
+        """When the input of a task is there; None: not known yet."""
+        if task.forward and stage == 0 and task.chunk == 0:
+            return 0.0
+        return self._arrived.pop((stage, task), None)
+
+    def send(self, stage: int, task: Task, end: float) -> int:
+        """Hand on what a task has made at ``end``; the stage that receives it."""
+        forward, chunk, number = task
+        if forward:
+            if stage < self.last:
+                receiver, target, link, at = stage + 1, chunk, stage, chunk
+            elif chunk < self.chunks - 1:
+                receiver, target, link, at = 0, chunk + 1, stage, chunk
+            else:  # the loss: its gradient is there at once
+                self._arrived[stage, Task(False, chunk, number)] = end
+                return stage
+        elif stage > 0:
+            receiver, target, link, at = stage - 1, chunk, stage - 1, chunk
+        elif chunk > 0:
+            receiver, target, link, at = self.last, chunk - 1, self.last, chunk - 1
+        else:
+            return stage
+        delay, gap = self.links[link][at]
+        begins = self._before.get((link, forward), -math.inf)
+        arrives = max(end + delay, begins + gap)
+        self._before[link, forward] = arrives
+        self._arrived[receiver, Task(forward, target, number)] = arrives
+        if receiver != stage:
+            self.messages += 1
+            if self.record is not None and arrives > end and self.record.wants(number):
+                self.record.slices.append(Slice(
+                    stage, AHEAD if forward else BACK,
+                    f"{'activations' if forward else 'gradient'} {number}",
+                    max(end, begins), arrives))
+        return receiver

@@ -1,0 +1,69 @@
+"""What the simulation knows of a stage and of its links: plain seconds and bytes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class LayerWork(NamedTuple):
+    """Seconds of one layer on one device; what is left out takes no time."""
+
+    forward: float
+    """Computing a micro-batch forward."""
+    backward: float
+    """Computing it backward, with what is recomputed."""
+    ahead: float = 0.0
+    """Tensor, context and expert parallel traffic of a micro-batch forward that is exposed."""
+    back: float = 0.0
+    """The same backward."""
+    gathered: float = 0.0
+    """Gathering its parameters before every forward (ZeRO-3)."""
+    regathered: float = 0.0
+    """Gathering them again before every backward."""
+    scattered: float = 0.0
+    """Scattering its gradients after every backward (ZeRO-2 and 3)."""
+    reduced: float = 0.0
+    """Reducing its gradients after its last backward of the step."""
+    refreshed: float = 0.0
+    """Gathering its updated parameters before its first forward of the step (ZeRO-1 and 2)."""
+    gradient_bytes: float = 0.0
+    """Gradients that it fills a bucket with."""
+
+
+class ChunkMemory(NamedTuple):
+    """Bytes that a chunk needs on a device besides parameters, gradients and optimizer."""
+
+    activations: float
+    """From the start of a micro-batch's forward to the end of its backward."""
+    work: float
+    """During a backward."""
+
+
+class StageWork(NamedTuple):
+    """A stage: its chunks, each a sequence of layers, and what it does at the end of a step."""
+
+    chunks: tuple[tuple[LayerWork, ...], ...]
+    tied: float = 0.0
+    """Seconds of exchanging gradients with other stages that hold a copy of a tied embedding."""
+    update: float = 0.0
+    """Seconds of the optimizer."""
+
+
+class Link(NamedTuple):
+    """How one chunk's output travels to the next chunk, and its gradient back."""
+
+    delay: float
+    """Seconds from the end of computing to the arrival, one way."""
+    gap: float = 0.0
+    """Seconds that a message fills the link: the next one arrives so much later at the least."""
+
+
+class Rates(NamedTuple):
+    """Shares of computing time under which traffic of each kind makes progress."""
+
+    zero: float = 0.0
+    """ZeRO-2 and ZeRO-3 traffic of every micro-batch."""
+    reduce: float = 0.0
+    """Gradient reduction at the end of a step."""
+    refresh: float = 0.0
+    """Gathering updated parameters at the start of a step."""

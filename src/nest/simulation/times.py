@@ -1,0 +1,162 @@
+"""From a plan to plain seconds and bytes, by the cost functions of a single layer.
+
+Nothing is summed or hidden here: what overlaps with what is for the simulation to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nest.costs.choices import Body, Setting, State, bodies, policy, setting, span_level, states
+from nest.costs.groups import shared_level
+from nest.costs.layer import LayerCosts, layer_costs
+from nest.costs.stage import hop_seconds
+from nest.describe.cluster import Cluster
+from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.job import Job, Stack
+from nest.graph import Chain, boundary_bytes, relay_bytes
+from nest.simulation.parts import ChunkMemory, LayerWork, Link, Rates, StageWork
+
+
+class Priced(NamedTuple):
+    """A stage in plain figures."""
+
+    work: StageWork
+    chunks: tuple[ChunkMemory, ...]
+    constant: float
+    """Bytes of parameters, gradients, optimizer states and ZeRO buffers."""
+
+
+class Pricing:
+    """Prices of one configuration.
+
+    Parameters
+    ----------
+    chain : the layers of the model or profile.
+    cluster, job : where and how it is trained.
+    plan : a legal configuration of them.
+    """
+
+    def __init__(self, chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None:
+        self.chain, self.cluster, self.job, self.plan = chain, cluster, job, plan
+        self.order: Sequence[int] = plan.order or range(len(chain))
+        self._setting: Setting = setting(cluster, job)
+        self._tied_level = span_level(plan.outer_dp, plan.stride, cluster.group_sizes)
+        self._known: dict[tuple[int, int], tuple[Link, ...]] = {}
+        """Links behind a stage over a level."""
+
+    @property
+    def rates(self) -> Rates:
+        """Shares of computing that hide traffic, as the software stack declares them."""
+        stack = self.job.stack
+        return Rates(stack.overlap_zero3, stack.overlap_grad_reduce, stack.overlap_param_gather)
+
+    def stage(self, number: int) -> Priced:
+        """What one stage takes and holds."""
+        stage = self.plan.stages[number]
+        state = self._state(stage)
+        known: dict[tuple[int, int], LayerCosts] = {}
+        work, memory = [], []
+        every: list[LayerCosts] = []
+        for span in stage.chunks:
+            layers = []
+            for kind, again in self._layers(stage, span):
+                if (kind, again) not in known:
+                    known[kind, again] = layer_costs(
+                        self.chain.kinds[kind], self._body(stage, again), state, self._setting)
+                layers.append(known[kind, again])
+            work.append(tuple(self._layer_work(layer) for layer in layers))
+            held = sum(float(layer.activations[0]) for layer in layers)
+            memory.append(ChunkMemory(held + self._relayed(stage, span),
+                                      max(float(layer.work[0]) for layer in layers)))
+            every += layers
+        resident = sum(float((c.parameters + c.gradients + c.optimizer)[0]) for c in every)
+        return Priced(
+            StageWork(tuple(work), sum(float(c.tied[0]) for c in every),
+                      sum(float(c.update[0]) for c in every)),
+            tuple(memory), resident + max(float(c.buffers[0]) for c in every))
+
+    def links(self, replica: int) -> tuple[tuple[Link, ...], ...]:
+        """Links behind each stage of one replica, by chunk."""
+        return tuple(self._links(number, replica) for number in range(self.plan.pp))
+
+    def _links(self, number: int, replica: int) -> tuple[Link, ...]:
+        stage, after = self.plan.stages[number], self.plan.stages[(number + 1) % self.plan.pp]
+        start = replica * self.plan.stride
+        level = shared_level(start + stage.devices[1] - 1, start + after.devices[0],
+                             self.cluster.group_sizes)
+        if (number, level) not in self._known:
+            lanes = min(_shards(stage, self.job.stack), _shards(after, self.job.stack))
+            self._known[number, level] = tuple(
+                self._link(stop, lanes, level) for _, stop in stage.chunks)
+        return self._known[number, level]
+
+    def _link(self, cut: int, lanes: int, level: int) -> Link:
+        """Half of the round trip that :func:`hop_seconds` prices, each way.
+
+        What is exposed is shorter where compute hides a share, but a message fills its lanes for
+        its whole size.
+        """
+        size = 0.0
+        if cut < len(self.chain):
+            size = boundary_bytes(self.chain, self.job, self._mask(cut)) * self.plan.micro_batch
+        per_byte = 1.0 / self.cluster.resolved_bandwidth[level]
+        both = hop_seconds(size, lanes, per_byte, self.cluster.levels[level].latency,
+                           self.job.stack)
+        return Link(both / 2.0, size / lanes * per_byte)
+
+    # ------------------------------------------------------------ layers
+
+    def _layers(self, stage: StageConfiguration, span: tuple[int, int]) -> list[tuple[int, int]]:
+        """Kind and recompute policy of each layer of a chunk."""
+        code = policy(stage.recompute, stage.recompute_modules)
+        left = stage.recompute_layers
+        found = []
+        for kind in self.chain.stage(sorted(self.order[span[0]:span[1]])):
+            again = code
+            if left is not None and self.chain.kinds[kind].checkpointed:
+                again = code if left > 0 else 0
+                left -= 1
+            found.append((kind, again))
+        return found
+
+    def _layer_work(self, c: LayerCosts) -> LayerWork:
+        """Seconds of a layer; a ZeRO-3 layer gathers again where the stack reshards it."""
+        ahead = c.tp_forward + c.cp_forward + c.ep_forward
+        back = c.tp_backward + c.cp_backward + c.ep_backward
+        again = c.gathered if self.job.stack.reshard_after_forward else 0.0 * c.gathered
+        columns = (c.forward, c.backward + c.recompute, ahead, back, c.gathered, again,
+                   c.late - again, c.sync, c.gather, c.gradients)
+        return LayerWork(*(float(column[0]) for column in columns))
+
+    def _relayed(self, stage: StageConfiguration, span: tuple[int, int]) -> float:
+        """Bytes a micro-batch of what a stage keeps for later ones."""
+        if self.chain.is_chain:
+            return 0.0
+        size = relay_bytes(self.chain, self.job, self._mask(span[0]), self._mask(span[1]))
+        ranks = stage.cp * (stage.tp if stage.sp else 1)
+        return size * (self.plan.micro_batch // stage.dp_in) / ranks
+
+    def _mask(self, stop: int) -> int:
+        """The layers in front of a cut, as bits."""
+        return sum(1 << layer for layer in self.order[:stop])
+
+    def _body(self, stage: StageConfiguration, recompute: int) -> Body:
+        block = stage.devices[1] - stage.devices[0]
+        degrees = (block, self.plan.micro_batch // stage.dp_in, stage.tp, stage.sp, stage.cp,
+                   stage.cp_comm == "a2a", stage.ep, stage.etp, recompute)
+        return bodies(self.cluster.group_sizes, *(np.array([degree]) for degree in degrees))
+
+    def _state(self, stage: StageConfiguration) -> State:
+        start, stop = stage.devices
+        degrees = (start, stop - start, stage.tp, stage.ep * stage.etp, self.plan.outer_dp,
+                   self.plan.stride, self._tied_level, stage.zero, int(stage.shard == "dp_in"))
+        return states(self.cluster.group_sizes, *(np.array([degree]) for degree in degrees))
+
+
+def _shards(stage: StageConfiguration, stack: Stack) -> int:
+    """Pieces of what a stage hands over that travel side by side."""
+    return stage.dp_in * stage.cp * (stage.tp if stage.sp or stack.scatter_gather else 1)
