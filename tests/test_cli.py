@@ -15,6 +15,7 @@ from descriptions import MODEL, PROFILE, changed, put
 
 import nest
 from nest.cli.main import main
+from nest.describe import catalog
 from nest.errors import InfeasibleError, KernelError, LimitError
 
 
@@ -228,7 +229,7 @@ def test_lists(capsys):
         assert max(map(len, out.splitlines())) <= 80
         assert "…" not in out
     assert {row["name"] for row in json.loads(run(capsys, "list", "stacks", "--json")[0])} == {
-        "fsdp", "megatron-2021", "megatron-core", "vtrain"}
+        *catalog.names("stacks")}
     levels = next(row for row in json.loads(run(capsys, "list", "clusters", "--json")[0])
                   if row["name"] == "h100-spine-leaf")["levels"]
     assert [level["resolved_bandwidth"] for level in levels] == [900e9, 12.5e9, 12.5e9]

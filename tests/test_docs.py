@@ -202,6 +202,8 @@ def test_commands_exist(document: str, line: str) -> None:
     if words and not words[0].startswith("-"):
         assert words[0] in group.commands, f"{document}: {line}"
         command = group.commands[words[0]]
+        for word in words[1:]:
+            command = getattr(command, "commands", {}).get(word, command)
         options = {name for option in command.params
                    for name in (*option.opts, *option.secondary_opts)}
     given = {word.split("=")[0] for word in words if word.startswith("-")}

@@ -21,15 +21,20 @@ ROWS = (
     ("graph",),
     ("legality", "plans"),
     ("costs",),
+    ("confidence",),
     ("evaluation",),
+    ("simulation",),
     ("even",),
+    ("validation",),
+    ("calibration",),
     ("_kernels",),
     ("compiled",),
     ("places", "signatures"),
     ("candidates",),
     ("tensors",),
     ("search",),
-    ("infeasible", "explanation"),
+    ("infeasible",),
+    ("explanation",),
     ("api",),
     ("report",),
     ("cli",),
@@ -118,7 +123,8 @@ def test_only_one_file_knows_the_kernels() -> None:
 
 def test_evaluation_shares_the_costs_with_the_search_and_nothing_else() -> None:
     used = {part(name) for name in reached("nest.evaluation")} - {""}
-    assert used == {"costs", "describe", "errors", "graph", "legality", "plans", "units"}
+    assert used == {"confidence", "costs", "describe", "errors", "graph", "legality", "plans",
+                    "units"}
 
 
 def test_the_table_is_the_one_that_contributing_prints() -> None:

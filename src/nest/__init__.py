@@ -30,6 +30,7 @@ __all__ = [
     "Plan",
     "Profile",
     "SearchSpace",
+    "Simulation",
     "Stack",
     "StageConfiguration",
     "evaluate",
@@ -41,6 +42,7 @@ __all__ = [
     "load_profile",
     "load_space",
     "plan",
+    "simulate",
 ]
 
 # Where names that are not described data live; all are imported when first used, so that
@@ -49,7 +51,9 @@ _HOME = {
     "plan": "api",
     "evaluate": "evaluation",
     "explain": "explanation",
+    "simulate": "simulation",
     "Plan": "plans",
+    "Simulation": "simulation",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
 }
 
@@ -84,6 +88,7 @@ if TYPE_CHECKING:
     from nest.evaluation import evaluate
     from nest.explanation import explain
     from nest.plans import Plan
+    from nest.simulation import Simulation, simulate
 
 
 def __getattr__(name: str) -> Any:

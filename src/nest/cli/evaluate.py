@@ -23,6 +23,7 @@ def evaluate(
                        help="Catalog names or files; or a plan, as written or edited."),
     ] = None,
     devices: options.Devices = None,
+    device: options.DeviceName = None,
     global_batch: options.GlobalBatch = None,
     seq_len: options.SeqLen = None,
     precision: options.Precision = None,
@@ -97,7 +98,7 @@ def evaluate(
     check_target(output)
     job_options = {"global_batch": global_batch, "seq_len": seq_len, "precision": precision,
                    "optimizer": optimizer, "stack": stack, "job": job, "profile": profile,
-                   "devices": devices}
+                   "devices": devices, "device": device}
     degrees = {"tp": tp, "pp": pp, "vpp": vpp, "schedule": schedule, "cp": cp, "cp_comm": cp_comm,
                "zero": zero, "shard": shard, "micro_batch": micro_batch, "mbs": mbs,
                "dp_in": dp_in, "outer_dp": outer_dp, "ep": ep, "etp": etp, "sp": sp,
@@ -143,7 +144,8 @@ def _from_options(
     from nest.describe import load_configuration
     from nest.even import even_configuration
 
-    subject, cluster = subject_and_cluster(names, given["profile"], given["devices"])
+    subject, cluster = subject_and_cluster(names, given["profile"], given["devices"],
+                                           given["device"])
     job = job_from(given["job"], given["stack"], **{
         name: given[name] for name in ("global_batch", "seq_len", "precision", "optimizer")})
     chosen = {name: value for name, value in degrees.items() if value is not None}

@@ -17,15 +17,15 @@ MOST_THREADS = 1024
 
 
 def subject_and_cluster(
-    names: Sequence[str], profile: str | None, devices: int | None
+    names: Sequence[str], profile: str | None, devices: int | None, device: str | None = None
 ) -> tuple[Model | Profile, Cluster]:
-    """What is trained and where, from the positional arguments.
+    """What is trained and where, from the positional arguments; on another device if one is given.
 
     Raises
     ------
     InputError : too few or too many arguments, or one of them is not usable.
     """
-    from nest.describe import load_cluster, load_model, load_profile
+    from nest.describe import load_cluster, load_device, load_model, load_profile
 
     wanted = ("CLUSTER",) if profile is not None else ("MODEL", "CLUSTER")
     if len(names) != len(wanted):
@@ -34,7 +34,8 @@ def subject_and_cluster(
         raise InputError(f"arguments: got {given}; allowed: {' '.join(wanted)}{why}")
     subject: Model | Profile
     subject = load_profile(profile) if profile is not None else load_model(names[0])
-    return subject, load_cluster(names[-1], devices=devices)
+    cluster = load_cluster(names[-1], devices=devices)
+    return subject, cluster if device is None else cluster.replace(device=load_device(device))
 
 
 def job_from(file: str | None, stack: str | None, **given: Any) -> Job:

@@ -14,12 +14,15 @@ from typing import Annotated
 import typer
 
 from nest import __version__
+from nest.cli.calibrate import app as calibrate
 from nest.cli.evaluate import evaluate
 from nest.cli.explain import explain
 from nest.cli.listing import show
 from nest.cli.output import emit, say, tolerate
 from nest.cli.plan import plan
 from nest.cli.schema import schema
+from nest.cli.simulate import simulate
+from nest.cli.validate import validate
 from nest.errors import InfeasibleError, InputError, KernelError, LimitError
 
 OK, INPUT, INFEASIBLE, LIMIT, DEFECT, INTERRUPTED = 0, 2, 3, 4, 70, 130
@@ -35,8 +38,11 @@ app = typer.Typer(
 app.command("plan")(plan)
 app.command("evaluate")(evaluate)
 app.command("explain")(explain)
+app.command("simulate")(simulate)
+app.command("validate")(validate)
 app.command("list")(show)
 app.command("schema")(schema)
+app.add_typer(calibrate, name="calibrate")
 
 
 def _version(asked: bool) -> None:

@@ -40,6 +40,11 @@ def seconds(text: str) -> typer.models.OptionInfo:
 
 
 Devices = Annotated[int | None, number("Number of devices; sizes the outermost level.")]
+DeviceName = Annotated[
+    str | None,
+    typer.Option("--device", metavar="NAME",
+                 help="Device instead of the cluster's: `nest list devices`, or a file."),
+]
 GlobalBatch = Annotated[int | None, number("Sequences in one training step.", "B")]
 SeqLen = Annotated[int | None, number("Tokens in one sequence.", "S")]
 Precision = Annotated[

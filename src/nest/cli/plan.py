@@ -26,6 +26,7 @@ def plan(
                        help="Catalog names (`nest list models`, `nest list clusters`) or files."),
     ] = None,
     devices: options.Devices = None,
+    device: options.DeviceName = None,
     global_batch: options.GlobalBatch = None,
     seq_len: options.SeqLen = None,
     precision: options.Precision = None,
@@ -92,7 +93,7 @@ def plan(
     top = 1 if top is None else top
     if not 1 <= top <= MOST_PLANS:
         raise InputError(f"top: got {top}; allowed: 1 to {MOST_PLANS}")
-    subject, cluster = subject_and_cluster(names or (), profile, devices)
+    subject, cluster = subject_and_cluster(names or (), profile, devices, device)
     wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len, precision=precision,
                       optimizer=optimizer)
     bounds = space_from(

@@ -1,0 +1,192 @@
+"""Efficiency and latency of each level of a network, fitted to collectives that were measured.
+
+The model is :mod:`nest.costs.collectives` on the cluster itself: its levels with other figures go
+through :func:`nest.costs.choices.network`, as those of a plan do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.calibration.fit import Array, Fit, Parameter, fit
+from nest.costs import collectives as costs
+from nest.costs.choices import network
+from nest.costs.groups import count
+from nest.describe import Cluster, Level
+from nest.errors import InputError
+from nest.units import format_bytes
+
+Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv"]
+KINDS: tuple[Kind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
+SMALLEST = 2.0**20
+"""Bytes from which on messages count in a fit: what training sends is larger (chosen)."""
+FEWEST = 3
+"""Messages below which nothing is fitted."""
+NOISE = 0.02
+"""Least spread of the misfits: repeats of nccl-tests differ by about so much (chosen)."""
+
+FITTED = {
+    # figure of a level: bounds, spread of its prior (chosen: wide), unit
+    "efficiency": (0.01, 1.0, 0.3, ""),
+    "latency": (0.0, 1e-3, 1e-5, "s"),
+    "base_time": (0.0, 1e-2, 5e-5, "s"),
+    "ramp": (0.0, 1.0, 0.02, ""),
+}
+"""What is fitted of a level, as far as levels have it."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measured collective.
+
+    Attributes
+    ----------
+    ranks, nodes : devices that take part, evenly over so many nodes; 0 nodes: as few as hold them.
+    size : bytes of the whole buffer; of sendrecv, bytes that each device sends.
+    """
+
+    kind: Kind
+    ranks: int
+    nodes: int
+    size: float
+    seconds: float
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class NetworkFit:
+    """What collectives say about a cluster.
+
+    Attributes
+    ----------
+    measured : those that were fitted, in the order of the misfits.
+    small, small_before, small_after : those below the limit, and their misfits.
+    crossed : names of the levels that they go through; nothing is known of the others.
+    """
+
+    before: Cluster
+    cluster: Cluster
+    measured: tuple[Measured, ...]
+    fit: Fit
+    small: tuple[Measured, ...]
+    small_before: Array
+    small_after: Array
+    crossed: tuple[str, ...]
+
+
+class _Groups:
+    """Measured collectives as the network of one cluster sees them."""
+
+    def __init__(self, cluster: Cluster, measured: Sequence[Measured], node_size: int) -> None:
+        self.measured = measured
+        sizes = cluster.group_sizes
+        spread = [count(_members(each, node_size, cluster)[None, :], sizes) for each in measured]
+        inside = np.array([each for each, _ in spread], dtype=np.int64).reshape(-1, len(sizes))
+        self.group = costs.Group(inside, np.array([even for _, even in spread], dtype=np.bool_))
+        self.size = np.array([each.size for each in measured])
+        self.seconds = np.array([each.seconds for each in measured])
+        self.rows = {kind: np.array([i for i, each in enumerate(measured) if each.kind == kind],
+                                    dtype=np.intp) for kind in KINDS}
+        whole = inside == self.group.size[:, None]
+        self.level = whole.argmax(axis=1) if len(measured) else np.zeros(0, dtype=np.intp)
+
+    def crossed(self) -> list[int]:
+        """Levels that some collective goes through."""
+        inner = np.concatenate([np.ones((len(self.measured), 1)), self.group.inside[:, :-1]], 1)
+        return [int(v) for v in np.flatnonzero((self.group.inside > inner).any(axis=0))]
+
+    def misfits(self, cluster: Cluster) -> Array:
+        """log(predicted / measured); shape (N,)."""
+        net, found = network(cluster), np.zeros(len(self.measured))
+        functions = {"all_reduce": costs.all_reduce, "all_gather": costs.all_gather,
+                     "reduce_scatter": costs.reduce_scatter, "alltoall": costs.all_to_all}
+        for kind, rows in self.rows.items():
+            if not len(rows):
+                continue
+            if kind == "sendrecv":
+                found[rows] = [costs.point_to_point(self.size[i], net, int(self.level[i]))
+                               for i in rows]
+            else:
+                found[rows] = functions[kind](self.size[rows], net, self.group.take(rows))
+        misfits: Array = np.log(np.maximum(found, 1e-12) / self.seconds)
+        return misfits
+
+
+def _members(each: Measured, node_size: int, cluster: Cluster) -> NDArray[np.int64]:
+    """Device numbers: the first ones of each node.
+
+    Raises
+    ------
+    InputError : they do not fit the nodes, or the nodes not the cluster.
+    """
+    nodes = each.nodes or -(-each.ranks // node_size)
+    least = -(-each.ranks // nodes)
+    if least > node_size:
+        raise InputError(f"{each.place}: got {each.ranks} ranks on {nodes} nodes; allowed: at most "
+                         f"{node_size} a node, as {cluster.name} has (--node-size N says else)")
+    if nodes * node_size > max(cluster.size, node_size):
+        raise InputError(f"{each.place}: got {nodes} nodes of {node_size}; allowed: at most the "
+                         f"{cluster.size} devices of {cluster.name}")
+    rank = np.arange(each.ranks, dtype=np.int64)
+    return rank // least * node_size + rank % least
+
+
+def fit_collectives(
+    cluster: Cluster, measured: Sequence[Measured], smallest: float = SMALLEST,
+    node_size: int | None = None,
+) -> NetworkFit:
+    """Fit the levels of a cluster to collectives measured on it.
+
+    Parameters
+    ----------
+    cluster : where the fit starts; its number of devices has to hold what was measured.
+    measured : in any order, of any kind.
+    smallest : bytes from which on they count; smaller ones are compared only.
+    node_size : devices of a node; default: a group of the innermost level.
+
+    Raises
+    ------
+    InputError : too few are left, or they do not fit the cluster.
+    """
+    large = tuple(each for each in measured if each.size >= smallest)
+    small = tuple(each for each in measured if each.size < smallest)
+    if len(large) < FEWEST:
+        raise InputError(f"collectives: got {len(large)} of {format_bytes(smallest)} and more; "
+                         f"needed: at least {FEWEST} (--from SIZE takes smaller ones)")
+    node = node_size or cluster.levels[0].size
+    groups = _Groups(cluster, large, node)
+    crossed = groups.crossed()
+    if not crossed:
+        raise InputError("collectives: got single devices only; needed: groups of 2 and more")
+    parameters = [_parameter(cluster.levels[v], name) for v in crossed
+                  for name in FITTED if name in Level.model_fields]
+    found = fit(parameters, lambda values: groups.misfits(_with(cluster, parameters, values)),
+                NOISE)
+    final = [float(f"{each.value:.3g}") for each in found.estimates]
+    changed = _with(cluster, parameters, np.array(final))
+    below = _Groups(cluster, small, node)
+    return NetworkFit(
+        cluster, changed, large, found, small, below.misfits(cluster), below.misfits(changed),
+        tuple(cluster.levels[v].name for v in crossed))
+
+
+def _parameter(level: Level, name: str) -> Parameter:
+    low, high, spread, unit = FITTED[name]
+    return Parameter(f"{level.name}: {name}", getattr(level, name), low, high, spread, unit)
+
+
+def _with(cluster: Cluster, parameters: Sequence[Parameter], values: Array) -> Cluster:
+    """The cluster with figures of its levels changed; not validated, for speed."""
+    changes: dict[str, dict[str, float]] = {}
+    for parameter, value in zip(parameters, values, strict=True):
+        level, _, name = parameter.name.rpartition(": ")
+        changes.setdefault(level, {})[name] = float(value)
+    levels = tuple(level.model_copy(update=changes.get(level.name, {}))
+                   for level in cluster.levels)
+    return cluster.model_copy(update={"levels": levels})
+

@@ -1,0 +1,230 @@
+"""`nest calibrate`: figures of a device, a network and a software stack from measurements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nest.cli import options, output
+from nest.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nest.describe import Stack
+
+app = typer.Typer(
+    help="Fit figures of a device, a network or a software stack to measurements.",
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _calibrate(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        output.emit(context.get_help())
+
+Target = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE.yaml",
+                 help="Also write the figures, for `nest plan` and `nest evaluate`."),
+]
+
+
+def _size(text: str | float) -> float:
+    from nest.units import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+@app.command("gemm")
+def gemm(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE.csv",
+                            help="Columns dtype, m, n, k, latency_us (or _ms, _s), gpu.")
+    ],
+    device: Annotated[
+        str, typer.Option("--device", metavar="NAME",
+                          help="Device that was measured: `nest list devices`, or a file.")
+    ],
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Rows to take, where there is a column gpu.")
+    ] = None,
+    apart: Annotated[
+        bool, typer.Option("--separate-halves", help="Fit m_half and n_half apart (16 bit).")
+    ] = False,
+    target: Target = None,
+) -> None:
+    """Fit a device to matrix products measured alone."""
+    from nest.calibration.gemms import fit_products, read_products
+    from nest.calibration.written import device_data
+    from nest.describe import Device, load_device
+    from nest.describe.device import resolve_device
+    from nest.report.calibration_text import device_text
+
+    _check(target)
+    found = fit_products(load_device(device), read_products(file, gpu), apart)
+    data = device_data(found, device, [file])
+    Device.parse(resolve_device(data), target or "device")
+    _hand_over(device_text(found, **_page()), data, target,
+               f"nest plan MODEL CLUSTER --device {target} ...")
+
+
+@app.command("collectives")
+def collectives(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE...",
+                       help="Output of nccl-tests, its -J files, or CSV (collective, n_ranks, "
+                       "message_bytes, latency_us)."),
+    ],
+    cluster: Annotated[
+        str, typer.Option("--cluster", metavar="NAME",
+                          help="Cluster that was measured: `nest list clusters`, or a file.")
+    ],
+    smallest: Annotated[
+        float | None,
+        typer.Option("--from", metavar="SIZE", parser=_size,
+                     help="Smallest messages to fit; default 1 MiB."),
+    ] = None,
+    node_size: Annotated[
+        int | None,
+        options.number("Devices of a node; default: those of the innermost level."),
+    ] = None,
+    collective: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What was measured, where the output does not say."),
+    ] = None,
+    ranks: Annotated[int | None, options.number("Devices, where the output does not say.")] = None,
+    nodes: Annotated[int | None, options.number("Nodes, where the output does not say.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Rows of a CSV to take; * is anything.")
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Rows of a CSV to take; * is anything.")
+    ] = None,
+    target: Target = None,
+) -> None:
+    """Fit the levels of a cluster to measured collectives."""
+    from nest.calibration.collectives import SMALLEST, fit_collectives
+    from nest.calibration.timings import Asked, read_collectives
+    from nest.calibration.written import cluster_data
+    from nest.describe import Cluster, load_cluster
+    from nest.report.calibration_text import network_text
+
+    _check(target)
+    for name, value in (("node-size", node_size), ("ranks", ranks), ("nodes", nodes)):
+        if value is not None and value < 1:
+            raise InputError(f"{name}: got {value}; allowed: 1 and more")
+    measured, notes = read_collectives(files, Asked(collective, ranks, nodes, gpu, system))
+    found = fit_collectives(load_cluster(cluster), measured,
+                            SMALLEST if smallest is None else smallest, node_size)
+    data = cluster_data(found, cluster, files)
+    Cluster.parse(data, target or "cluster")
+    _hand_over(network_text(found, notes, **_page()), data, target,
+               f"nest plan MODEL {target} ...")
+
+
+@app.command("runs")
+def runs(
+    file: Annotated[
+        str, typer.Argument(metavar="RUNS.csv",
+                            help="Measured training runs, a row each; columns: docs/accuracy.md.")
+    ],
+    stack: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Runs of this stack only; or a file: all runs under it.")
+    ] = None,
+    figures: Annotated[
+        str | None,
+        typer.Option("--fit", metavar="NAMES",
+                     help="What to fit, as gemm_derate,overlap_tp; default: by the runs.")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Price all runs on this device; a name or a file.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Runs of a source_group; * is anything.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Runs on a gpu; * is anything.")
+    ] = None,
+    target: Target = None,
+    device_target: Annotated[
+        str | None,
+        typer.Option("--output-device", metavar="FILE.yaml",
+                     help="Also write the device, where --fit names figures of it."),
+    ] = None,
+) -> None:
+    """Fit a software stack to measured training runs."""
+    from nest import validation
+    from nest.calibration.runs import DEVICE_FIGURES, choose, fit_runs
+    from nest.calibration.written import run_device_data, stack_data
+    from nest.describe import load_device, load_stack
+    from nest.report.calibration_text import runs_text
+
+    _check(target)
+    _check(device_target)
+    names = None if figures is None else [name.strip() for name in figures.split(",")]
+    given, known = _stack_of(stack)
+    chosen = choose(validation.read(file), given, known,
+                    None if device is None else load_device(device), group, gpu)
+    if device_target is not None and not set(names or ()) & set(DEVICE_FIGURES):
+        raise InputError("output-device: no figure of a device is fitted; needed: --fit with one "
+                         f"of {', '.join(DEVICE_FIGURES)}")
+    found = fit_runs(chosen, names)
+    data = stack_data(found, stack, file)
+    load_stack(data)
+    told = {each.parameter.name for each in found.fit.estimates if each.determined}
+    if device_target is not None and not told & set(DEVICE_FIGURES):
+        output.say(f"nest: {device_target} is not written: the runs tell nothing of the device")
+    elif device_target is not None:
+        _write(device_target, run_device_data(found, device, file),
+               f"nest plan MODEL CLUSTER --device {device_target} ...")
+    _hand_over(runs_text(found, **_page()), data, target,
+               f"nest plan MODEL CLUSTER --stack {target} ...")
+
+
+def _stack_of(text: str | None) -> tuple[Stack | None, str | None]:
+    """A stack to price all runs under, from a file; or the name of one whose runs to take."""
+    from nest.describe import catalog, load_stack
+
+    if text is None:
+        return None, None
+    known = catalog.find("stacks", text)
+    return (None, known) if known is not None else (load_stack(text), None)
+
+
+def _page() -> dict[str, Any]:
+    return {"width": output.width(), "colour": output.colour(), "unicode": output.unicode()}
+
+
+def _check(target: str | None) -> None:
+    """Refuse a file that could not be read again as a description."""
+    from nest.cli.present import check_target
+
+    check_target(target)
+    if target is not None and not target.endswith((".yaml", ".yml")):
+        raise InputError(f"output: got {target[-60:]!r}; allowed: a name that ends in .yaml")
+
+
+def _hand_over(text: str, data: Mapping[str, Any], target: str | None, use: str) -> None:
+    """Write the file first, then print: what is printed has been saved."""
+    if target is not None:
+        _write(target, data, use)
+    output.emit(text)
+
+
+def _write(target: str, data: Mapping[str, Any], use: str) -> None:
+    from nest.calibration.written import yaml_text
+    from nest.describe import write_text_atomic
+
+    write_text_atomic(target, yaml_text(data))
+    output.say(f"nest: {target} is written; use it as: {use}")

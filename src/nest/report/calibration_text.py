@@ -1,0 +1,184 @@
+"""A calibration as a person reads it: each figure with what is known of it, then the errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from nest.calibration.collectives import Measured, NetworkFit
+from nest.calibration.fit import Array, Estimate, median_and_tail, percent_off
+from nest.calibration.gemms import DeviceFit
+from nest.calibration.runs import RunsFit
+from nest.report.page import Page
+from nest.units import format_seconds
+
+NOT_TOLD = "not determined by these measurements"
+MOST_RUNS, MOST_REASONS, LONGEST = 20, 5, 36
+"""Runs and reasons that are listed, and characters of a run's name."""
+FEW = 5
+"""Measurements below which no 90th percentile is shown."""
+
+
+def device_text(
+    found: DeviceFit, width: int = 80, colour: bool = False, unicode: bool = True
+) -> str:
+    """Give the report of products fitted to a device.
+
+    Parameters
+    ----------
+    width : columns of the terminal, at least 80.
+    colour : with escape codes for a terminal.
+    unicode : with lines that are not ASCII.
+    """
+    page = Page(width, colour, unicode)
+    page.paragraph(f"{found.before.name}: matrix products", "bold")
+    for each in found.formats:
+        page.blank()
+        page.paragraph(f"{each.dtype}, {each.count} products", "bold")
+        figures(page, each.fit.estimates)
+        errors(page, each.fit.before, each.after)
+        if each.note:
+            page.paragraph(f"Note: {each.note}.")
+    return page.text()
+
+
+def network_text(
+    found: NetworkFit, notes: Sequence[str], width: int = 80, colour: bool = False,
+    unicode: bool = True,
+) -> str:
+    """Give the report of collectives fitted to a cluster; arguments as :func:`device_text`."""
+    page = Page(width, colour, unicode)
+    page.paragraph(f"{found.before.name}: {len(found.measured)} collectives", "bold")
+    for note in notes:
+        page.paragraph(f"Note: {note}.")
+    page.blank()
+    figures(page, found.fit.estimates)
+    if any(each.bound == "upper" and each.parameter.name.endswith(": efficiency")
+           for each in found.fit.estimates):
+        page.paragraph("Note: a level is faster than its bandwidth says; is that right, and are "
+                       "its switches to add up all-reduces (in_network_reduction)?")
+    untold = [level.name for level in found.before.levels if level.name not in found.crossed]
+    if untold:
+        page.paragraph(f"Not measured, as before: {', '.join(untold)}.")
+    errors(page, found.fit.before, found.fit.after)
+    page.blank()
+    _decades(page, found)
+    page.blank()
+    _kinds(page, found)
+    return page.text()
+
+
+def runs_text(
+    found: RunsFit, width: int = 80, colour: bool = False, unicode: bool = True
+) -> str:
+    """Give the report of training runs fitted to a stack; arguments as :func:`device_text`."""
+    page = Page(width, colour, unicode)
+    chosen = found.chosen
+    count, ways = len(chosen.runs), round(float(found.weights.sum()))
+    page.paragraph(f"{chosen.stack.name}: {count} runs, {ways} configurations, on "
+                   f"{', '.join(sorted(chosen.devices))}", "bold")
+    for reason, number in sorted(chosen.skipped.items(), key=lambda pair: -pair[1])[:MOST_REASONS]:
+        page.paragraph(f"Left out: {number}, {reason}")
+    page.blank()
+    figures(page, found.fit.estimates)
+    errors(page, found.fit.before, found.fit.after)
+    median, tail = median_and_tail(found.left_out)
+    text = f"Left out one at a time, a run is off by {median:.1f} % (median)"
+    page.paragraph(text + (f", {tail:.1f} % (90th percentile)." if count >= FEW else "."))
+    if median >= median_and_tail(found.fit.before)[0]:
+        page.paragraph("These runs do not show that the fit is better than what was there before: "
+                       "keep that, or measure more.", "bold")
+    page.blank()
+    _runs(page, found)
+    return page.text()
+
+
+def _runs(page: Page, found: RunsFit) -> None:
+    """Runs with their errors; where there are many, those that are off by most."""
+    order = list(range(len(found.chosen.runs)))
+    title = "Predicted over measured step"
+    if len(order) > MOST_RUNS:
+        order = sorted(order, key=lambda i: -abs(found.fit.after[i]))[:MOST_RUNS]
+        title += f": the {MOST_RUNS} runs that are off by most"
+    rows = []
+    for i in order:
+        run = found.chosen.runs[i]
+        name = run.run_id if len(run.run_id) <= LONGEST else run.run_id[: LONGEST - 3] + "..."
+        off = (found.fit.before[i], found.fit.after[i], found.left_out[i])
+        rows.append((name, format_seconds(run.measured_s or 0.0),
+                     *(f"{100 * math.expm1(each):+.1f} %" for each in off)))
+    page.table(title, ("run", "measured", "before", "after", "left out"), rows, (0,))
+
+
+def figures(page: Page, estimates: Sequence[Estimate]) -> None:
+    """Add a table of what was fitted."""
+    rows = []
+    for each in estimates:
+        unit = each.parameter.unit
+        remark = NOT_TOLD if not each.determined else ""
+        remark = f"at its {each.bound} bound" if each.bound else remark
+        error = shown(each.error, unit, 2) if each.determined else ""
+        rows.append((each.parameter.name, shown(each.value, unit), error,
+                     shown(each.parameter.catalog, unit), remark))
+    page.table("", ("figure", "value", "+-", "before", ""), rows, (0, 4))
+
+
+def errors(page: Page, before: Array, after: Array) -> None:
+    """Add a line on how far predictions are off, before and after."""
+    (median, tail), (median_after, tail_after) = median_and_tail(before), median_and_tail(after)
+    text = f"Error: median {median:.1f} % before, {median_after:.1f} % after"
+    if len(after) >= FEW:
+        text += f"; 90th percentile {tail:.1f} %, {tail_after:.1f} %"
+    page.paragraph(text + ".")
+
+
+def shown(value: float, unit: str, digits: int = 3) -> str:
+    """A figure with its unit."""
+    if unit == "s":
+        return format_seconds(value, digits) if value > 1e-12 else "0 s"
+    return f"{value:.{digits}g}" if abs(value) > 1e-9 else "0"
+
+
+def _decades(page: Page, found: NetworkFit) -> None:
+    """Errors by the power of ten of the message; small ones were not fitted."""
+    groups: dict[tuple[int, bool], list[tuple[float, float]]] = {}
+    for fitted, measured, before, after in (
+            (False, found.small, found.small_before, found.small_after),
+            (True, found.measured, found.fit.before, found.fit.after)):
+        for each, *pair in zip(measured, before, after, strict=True):
+            key = (_decade(each), fitted)
+            groups.setdefault(key, []).append((float(pair[0]), float(pair[1])))
+    rows = []
+    for (decade, fitted), pairs in sorted(groups.items()):
+        off = percent_off(np.array(pairs))
+        rows.append((f"{_power(decade)} to {_power(decade + 1)}", str(len(pairs)),
+                     f"{np.median(off[:, 0]):.1f} %", f"{np.median(off[:, 1]):.1f} %",
+                     "" if fitted else "not fitted"))
+    page.table("Median error by size", ("message", "collectives", "before", "after", ""), rows,
+               (0, 4))
+
+
+def _decade(each: Measured) -> int:
+    return math.floor(math.log10(each.size) + 1e-9)
+
+
+def _power(decade: int) -> str:
+    """A power of ten of bytes, as 100 MB."""
+    step = min(max(decade, 0) // 3, 4)
+    return f"{10 ** (decade - 3 * step):g} {('B', 'kB', 'MB', 'GB', 'TB')[step]}"
+
+
+def _kinds(page: Page, found: NetworkFit) -> None:
+    """Errors of what was fitted, by kind and ranks, with their sign."""
+    groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for each, before, after in zip(found.measured, found.fit.before, found.fit.after, strict=True):
+        groups.setdefault((each.kind, each.ranks), []).append((float(before), float(after)))
+    rows = []
+    for (kind, ranks), pairs in sorted(groups.items()):
+        off, sides = percent_off(np.array(pairs)), np.expm1(np.array(pairs))
+        rows.append((kind, str(ranks), str(len(pairs)), f"{np.median(off[:, 0]):.1f} %",
+                     f"{np.median(off[:, 1]):.1f} %", f"{100 * np.median(sides[:, 1]):+.1f} %"))
+    page.table("Median error by collective, 'bias' with its sign: above 0 is priced too slow",
+               ("collective", "ranks", "count", "before", "after", "bias"), rows, (0,))
