@@ -228,7 +228,7 @@ class Memory(np.ndarray[Any, Any]):
             TALLY.add("stores", value.size)
         else:
             TALLY.add("stores")
-        super().__setitem__(at, value)
+        super().__setitem__(np.asarray(at, np.int64) if isinstance(at, Memory) else at, value)
 
 
 def _counting(name: str, operation: Callable[[Any, Any], Any], swapped: bool) -> Any:
