@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import os
 import re
@@ -23,6 +25,7 @@ LARGEST = 16 * 2**20  # bytes of one file
 LARGEST_YAML = 2**20  # characters; YAML is read some hundred times more slowly than JSON
 LARGEST_TOML = 2**20  # characters
 LONGEST_SCALAR = 10_000  # characters of one value in YAML
+MOST_ROWS = 10**5  # of a table
 DEEPEST = 64  # mappings and lists inside one another
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -239,6 +242,26 @@ def _check_depth(data: Any) -> None:
             waiting += [(part, depth + 1) for part in value.values()]
         elif isinstance(value, list):
             waiting += [(part, depth + 1) for part in value]
+
+
+def csv_rows(text: str, where: str) -> list[tuple[int, list[str]]]:
+    """Rows of a CSV text with their lines; empty ones and remarks that start with # are left out.
+
+    Raises
+    ------
+    InputError : malformed, or more than ``MOST_ROWS`` rows.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[tuple[int, list[str]]] = []
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
+                rows.append((reader.line_num, cells))
+            if len(rows) > MOST_ROWS:
+                raise InputError(f"{where}: got more rows than allowed: {MOST_ROWS}")
+    except csv.Error as error:
+        raise InputError(f"{where}: line {reader.line_num}: malformed CSV: {error}") from None
+    return rows
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:

@@ -27,7 +27,7 @@ ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
 
 
 class Rates(Description):
-    """How near training comes to the rates of single kernels, on one kind of device."""
+    """How near training comes to the rates of single kernels."""
 
     gemm_derate: Fraction = Field(
         description="rate of matrix products in training over their rate alone"
@@ -63,7 +63,7 @@ class Calibration(Description):
     experts: Flag = Field(description="mixtures of experts were measured too")
 
 
-class Stack(Description):
+class Stack(Rates):
     """Training software: what it overlaps, how close to the device it gets, what it forbids."""
 
     name: Name = Field(description="what the software is called")
@@ -82,19 +82,9 @@ class Stack(Description):
         0.0, description="share of the attention core that the ring exchange of cp hides under"
     )
     flash_attention: Flag = Field(description="fused attention that keeps no score matrix")
-    gemm_derate: Fraction = Field(
-        description="rate of matrix products in training over their rate alone"
-    )
-    attention_derate: Fraction = Field(
-        default_factory=lambda data: data["gemm_derate"],
-        description="the same of the attention core; default: gemm_derate",
-    )
-    memory_derate: Fraction = Field(
-        description="rate of element-wise kernels in training over their rate alone"
-    )
     devices: Annotated[dict[Name, Rates], Freeze, at_most(100)] = Field(
         default_factory=FrozenDict,
-        description="these three on devices whose names begin so; the longest beginning counts",
+        description="derates on devices whose names begin so; the longest beginning counts",
     )
     layer_overhead: Seconds = Field(
         0.0,
@@ -129,10 +119,7 @@ class Stack(Description):
         """Derates on a device, by its name."""
         name = device.casefold()
         found = [start for start in self.devices if name.startswith(start.casefold())]
-        if found:
-            return self.devices[max(found, key=len)]
-        return Rates(gemm_derate=self.gemm_derate, attention_derate=self.attention_derate,
-                     memory_derate=self.memory_derate)
+        return self.devices[max(found, key=len)] if found else self
 
 
 def resolve_stack(value: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from typing import Any
 
+from nest.describe.files import csv_rows
 from nest.errors import InputError
 from nest.units import shorten
 
@@ -12,7 +12,6 @@ NEEDED = ("layer", "tp", "forward_s", "backward_s", "parameter_bytes", "activati
 NEEDED_ONCE = ("output_bytes",)
 OPTIONAL = ("repeat", "work_bytes", "inputs")
 COLUMNS = (*NEEDED, *NEEDED_ONCE, *OPTIONAL)
-_MOST_ROWS = 10**5
 
 
 def profile_from_csv(text: str, name: str, where: str) -> dict[str, Any]:
@@ -30,7 +29,7 @@ def profile_from_csv(text: str, name: str, where: str) -> dict[str, Any]:
     ------
     InputError : columns are missing or unknown, a row is ragged, or rows of a layer disagree.
     """
-    rows = _rows(text, where)
+    rows = csv_rows(text, where)
     if not rows:
         raise InputError(f"{where}: is empty; allowed: columns {', '.join(COLUMNS)}")
     header = [cell.strip() for cell in rows[0][1]]
@@ -42,20 +41,6 @@ def profile_from_csv(text: str, name: str, where: str) -> dict[str, Any]:
             raise InputError(f"{place}: got {len(cells)} cells; allowed: {len(header)}")
         _add_row(layers, dict(zip(header, (c.strip() for c in cells), strict=True)), place)
     return {"name": name, "layers": list(layers.values())}
-
-
-def _rows(text: str, where: str) -> list[tuple[int, list[str]]]:
-    reader = csv.reader(text.splitlines(), strict=True)
-    rows: list[tuple[int, list[str]]] = []
-    try:
-        for cells in reader:
-            if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
-                rows.append((reader.line_num, cells))
-            if len(rows) > _MOST_ROWS:
-                raise InputError(f"{where}: got more rows than allowed: {_MOST_ROWS}")
-    except csv.Error as error:
-        raise InputError(f"{where}: line {reader.line_num}: malformed CSV: {error}") from None
-    return rows
 
 
 def _check_header(header: list[str], where: str) -> None:

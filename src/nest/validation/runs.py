@@ -7,15 +7,13 @@ priced. Nothing is dropped.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
-from nest.describe.files import read_text
+from nest.describe.files import csv_rows, read_text
 from nest.errors import InputError
 from nest.units import shorten
 from nest.validation import columns
@@ -23,7 +21,6 @@ from nest.validation.inferred import Inference, anomalous, inferred
 from nest.validation.reasons import unpriced
 
 OWN = "catalog/runs.csv"
-_MOST_ROWS = 10**5
 _MOST_PROBLEMS = 20
 
 
@@ -110,7 +107,7 @@ def parse(text: str, where: str) -> tuple[Run, ...]:
     ------
     InputError : as :func:`read`.
     """
-    rows = _rows(text, where)
+    rows = csv_rows(text, where)
     if not rows:
         raise InputError(f"{where}: is empty; needed: a header line with columns "
                          f"{', '.join(columns.NEEDED)}")
@@ -143,20 +140,6 @@ def parse(text: str, where: str) -> tuple[Run, ...]:
                                             if more > 0 else [])
         raise InputError("\n".join(told), tuple(told))
     return tuple(found)
-
-
-def _rows(text: str, where: str) -> list[tuple[int, list[str]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows: list[tuple[int, list[str]]] = []
-    try:
-        for cells in reader:
-            if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
-                rows.append((reader.line_num, cells))
-            if len(rows) > _MOST_ROWS:
-                raise InputError(f"{where}: got more rows than allowed: {_MOST_ROWS}")
-    except csv.Error as error:
-        raise InputError(f"{where}: line {reader.line_num}: malformed CSV: {error}") from None
-    return rows
 
 
 def _check_header(header: list[str], where: str, line: int) -> None:
