@@ -13,6 +13,9 @@ from nest.errors import InputError
 if TYPE_CHECKING:
     from nest.plans import Plan
 
+MOST_TASKS = 20_000
+"""Passes of micro-batches through chunks that are simulated unasked."""
+
 
 def check_target(file: str | None) -> None:
     """Refuse a file that cannot be written before time is spent on what goes into it.
@@ -62,4 +65,14 @@ def present(plan: Plan, as_json: bool, file: str | None, quiet: bool) -> None:
         from nest.report.plan_text import plan_text
 
         output.emit(plan_text(plan, width=output.width(), colour=output.colour(),
-                              unicode=output.unicode()))
+                              unicode=output.unicode(), simulated=_simulated(plan)))
+
+
+def _simulated(plan: Plan) -> float | None:
+    """Seconds of the step event by event; None where that would take longer than a blink."""
+    p = plan.parallelism
+    if p.micro_batches * p.pp * p.vpp > MOST_TASKS:
+        return None
+    from nest.simulation import simulate
+
+    return simulate(plan).step_time_s

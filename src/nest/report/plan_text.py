@@ -33,7 +33,10 @@ LAYERS = {
 SCHEDULES = {"1f1b": "1F1B", "interleaved": "interleaved 1F1B", "gpipe": "GPipe"}
 
 
-def plan_text(plan: Plan, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+def plan_text(
+    plan: Plan, width: int = 80, colour: bool = False, unicode: bool = True,
+    simulated: float | None = None,
+) -> str:
     """Give the report of a plan.
 
     Parameters
@@ -42,6 +45,7 @@ def plan_text(plan: Plan, width: int = 80, colour: bool = False, unicode: bool =
     width : columns of the terminal, at least 80.
     colour : with escape codes for a terminal.
     unicode : with lines and bars that are not ASCII.
+    simulated : seconds of the step as `simulate` finds them; None: not simulated.
 
     Returns
     -------
@@ -68,6 +72,9 @@ def plan_text(plan: Plan, width: int = 80, colour: bool = False, unicode: bool =
     if plan.alternatives:
         _alternatives(page, plan)
         page.blank()
+    if simulated is not None:
+        page.fact("Simulated", f"{format_seconds(simulated)} a step, event by event: the price "
+                  f"above is {percent(plan.step_time_s / simulated - 1.0, 1)} off that")
     if plan.confidence is not None:
         page.fact("Measured", sure(plan, plan.confidence))
     if plan.search is not None:
