@@ -388,8 +388,9 @@ def test_no_time_that_grows_shortens_an_interleaved_step() -> None:
 
 
 def layer_of(**given: float) -> LayerCosts:
-    """A layer without ZeRO traffic: all of its backward can hide gradients."""
+    """A layer without ZeRO and cp traffic: all its computing can hide gradients and gathers."""
     given["spare"] = given.get("backward", 0.0) + given.get("recompute", 0.0)
+    given["free_forward"] = given.get("forward", 0.0)
     return LayerCosts(**{f.name: np.array([given.get(f.name, 0.0)]) for f in fields(LayerCosts)})
 
 
