@@ -23,7 +23,8 @@ from nest.plans import Plan
 from nest.simulation import Simulation, simulate
 
 pytestmark = pytest.mark.skipif(
-    bool(os.environ.get("NUMBA_DISABLE_JIT")), reason="a hundred searches are slow uncompiled")
+    os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"),
+    reason="a hundred searches are slow uncompiled")
 COUNT = 100
 SMALL = ("small", "gpt2-xl", "bert-large", "llama3-8b", "llama2-7b", "qwen3-30b-a3b")
 SPACE: dict[str, Any] = {
