@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nest
 from nest._kernels.dominance import undominated
+from nest.evaluation import chain_of
+from nest.tensors import Builder
 
 KINDS, BODIES, STATES, POLICIES, ZEROS, CLASSES = 2, 12, 3, 3, 2, 2
 
@@ -84,3 +87,16 @@ def test_many_are_dropped_and_the_first_of_equals_stays() -> None:
     x["hybrid"][:] = True
     kept = undominated(**x)
     assert kept.tolist() == [c in (0, 20) for c in range(40)]
+
+
+def test_a_slow_host_hides_no_better_pair() -> None:
+    """What the host takes is a whole layer's, so that experts alone are compared without it."""
+    model, cluster = nest.load_model("mixtral-8x7b"), nest.load_cluster("dgx-h100", devices=16)
+    space = nest.SearchSpace(outer_dp=1, tp=1, cp=1, zero=1, micro_batch=16)
+    useful = []
+    for seconds in (0.0, 1.0):
+        stack = {"base": "megatron-core", "layer_overhead": seconds}
+        job = nest.Job(global_batch=16, seq_len=512, stack=stack)
+        useful.append(Builder(chain_of(model), cluster, job, space)._useful(16))
+    assert all((useful[0][block] == useful[1][block]).all() for block in useful[0])
+    assert not all(pairs.all() for pairs in useful[0].values())

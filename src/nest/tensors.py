@@ -170,12 +170,15 @@ class Builder:
         at, pair = np.nonzero(legal)
         one = np.ones(len(at), dtype=np.int64)
         no = np.zeros(len(at), dtype=bool)
+        # The host's time is that of a whole layer: it would hide which part of one is faster.
+        alone = setting(self.cluster, self.job.replace(
+            stack=self.job.stack.replace(layer_overhead=0.0)))
         body = bodies(self.cluster.group_sizes, blocks[at], micro_batch / blocks[at], one, no, one,
                       no, pairs.ep[pair], pairs.etp[pair], np.array([self.policies]))
         costs = np.concatenate([
             np.concatenate([c.forward, c.backward + c.recompute, c.ep_forward, c.ep_backward,
                             c.activations, c.work], axis=1)
-            for c in (body_costs(layer, body, self.setting) for layer in layers)], axis=1)
+            for c in (body_costs(layer, body, alone) for layer in layers)], axis=1)
         worse = np.zeros(len(at), dtype=bool)
         for away in range(1, len(pairs.ep)):
             alike = (at[away:] == at[:-away]) & (
@@ -251,14 +254,13 @@ class Builder:
 
     def _drop_dominated(self) -> None:
         """Leave out rows that another of the same block beats whatever layers it holds."""
-        rows, splits = self.rows, self.candidates.splits
+        rows = self.rows
         outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
-        tp, sp, cp = splits.tp[rows.split], splits.sp[rows.split], splits.cp[rows.split]
-        several = np.array([o.outer_dp > 1 for o in self.outers], dtype=bool)
-        lanes = sp | self.job.stack.scatter_gather
-        self._shards = (rows.block // np.where(lanes, 1, tp)).astype(np.float64)
+        tp, sp, cp, _ = (column[rows.split] for column in self.candidates.splits)
+        replicas = np.array([o.outer_dp for o in self.outers], dtype=np.int64)
+        self._shards = rows.block / np.where(sp | self.job.stack.scatter_gather, 1, tp)
         self._relayed = rows.samples / (cp * np.where(sp, tp, 1))
-        self._hybrid = several[outer] & (rows.block > tp)
+        self._hybrid = (replicas[outer] > 1) & (rows.block > tp)
         if not len(self._body):
             return
         changes = (np.diff(outer) != 0) | (np.diff(rows.block) != 0)
@@ -271,16 +273,15 @@ class Builder:
             self._relayed, self._hybrid, begin, choices, self._overlaps)
         self.rows = Rows(*(column[kept] for column in rows))
         self._body, self._held = self._body[kept], self._held[kept]
-        self._shards, self._relayed = self._shards[kept], self._relayed[kept]
-        self._hybrid = self._hybrid[kept]
+        self._shards, self._relayed, self._hybrid = (
+            column[kept] for column in (self._shards, self._relayed, self._hybrid))
         self._first = np.searchsorted(outer[kept], np.arange(len(self.outers) + 1))
 
     @cached_property
     def _overlaps(self) -> Floats:
         """(3,) of the stack; see ``Tables.overlaps``."""
-        stack = self.job.stack
-        return np.array([stack.overlap_zero3, stack.overlap_grad_reduce,
-                         stack.overlap_param_gather])
+        s = self.job.stack
+        return np.array([s.overlap_zero3, s.overlap_grad_reduce, s.overlap_param_gather])
 
     def _bounds(self) -> Floats:
         """Least seconds of all layers under each outer choice; see ``bounds``."""
