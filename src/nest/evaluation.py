@@ -13,18 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nest.confidence import confidence
-from nest.costs.choices import (
-    Body,
-    Setting,
-    State,
-    bodies,
-    policy,
-    setting,
-    span_level,
-    states,
-)
+from nest.costs.choices import Body, Setting, State, setting, span_level
 from nest.costs.collectives import ALGORITHMS, algorithm
 from nest.costs.compute import peak_flops
+from nest.costs.configured import (
+    body_of,
+    layers_of,
+    mask,
+    relayed_bytes,
+    shards_of,
+    state_of,
+)
 from nest.costs.groups import aligned, shared_level
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
@@ -43,7 +42,6 @@ from nest.graph import (
     build_chain,
     model_flop,
     profile_chain,
-    relay_bytes,
 )
 from nest.legality import outer_problem, schedule_problems, sequence_problem, stage_problem
 from nest.plans import Breakdown, Inputs, Parallelism, Plan, Stage, StageMemory, StageTime
@@ -211,22 +209,15 @@ def _price(
     schedule = SCHEDULES[plan.schedule]
     result = []
     for number, stage in enumerate(plan.stages):
-        state = _state(stage, plan, tied, cluster.group_sizes)
+        state = state_of(stage, plan, tied, cluster.group_sizes)
         # Layers of a kind under the same policy cost the same: each is priced once.
         known: dict[tuple[int, int], LayerCosts] = {}
         layers = []
-        for start, stop in stage.chunks:
-            members = sorted(order[start:stop])
-            first = stage.recompute_layers
-            for kind in chain.stage(members):
-                layer = chain.kinds[kind]
-                again = policy(stage.recompute, stage.recompute_modules)
-                if first is not None and layer.checkpointed:
-                    again = again if first > 0 else 0
-                    first -= 1
+        for span in stage.chunks:
+            for kind, again in layers_of(chain, order, stage, span):
                 if (kind, again) not in known:
-                    body = _body(stage, plan, again, cluster.group_sizes)
-                    known[kind, again] = layer_costs(layer, body, state, common)
+                    body = body_of(stage, plan, again, cluster.group_sizes)
+                    known[kind, again] = layer_costs(chain.kinds[kind], body, state, common)
                 layers.append(known[kind, again])
         largest = max((chain.kinds[kind] for kind, _ in known), key=lambda x: x.parameters)
         causes = {
@@ -234,7 +225,7 @@ def _price(
                 float(getattr(layer, field.name)[0]) for layer in layers)
             for field in fields(LayerCosts)
         }
-        causes["activations"] += _relayed(chain, job, plan, order, stage)
+        causes["activations"] += relayed_bytes(chain, job, plan, order, stage, stage.layers)
         each = [sums(layer, job.stack) for layer in layers]
         folded = Sums(*(
             np.sum(field, axis=0) if n < SUMMED else np.max(field, axis=0)
@@ -247,41 +238,6 @@ def _price(
                               in_flight / plan.vpp, hop,
                               _algorithms(body, state, common, largest, stage, job)))
     return result
-
-
-def _body(
-    stage: StageConfiguration, plan: Configuration, recompute: int, sizes: tuple[int, ...]
-) -> Body:
-    block = stage.devices[1] - stage.devices[0]
-    degrees = (block, plan.micro_batch // stage.dp_in, stage.tp, stage.sp, stage.cp,
-               stage.cp_comm == "a2a", stage.ep, stage.etp, recompute)
-    return bodies(sizes, *(np.array([degree]) for degree in degrees))
-
-
-def _state(
-    stage: StageConfiguration, plan: Configuration, tied_level: int, sizes: tuple[int, ...]
-) -> State:
-    start, stop = stage.devices
-    degrees = (start, stop - start, stage.tp, stage.ep * stage.etp, plan.outer_dp, plan.stride,
-               tied_level, stage.zero, int(stage.shard == "dp_in"))
-    return states(sizes, *(np.array([degree]) for degree in degrees))
-
-
-def _mask(layers: Sequence[int]) -> int:
-    """Layers as bits."""
-    return sum(1 << layer for layer in layers)
-
-
-def _relayed(
-    chain: Chain, job: Job, plan: Configuration, order: Sequence[int], stage: StageConfiguration
-) -> float:
-    """Bytes a micro-batch of what a stage keeps for later ones."""
-    if chain.is_chain:
-        return 0.0
-    first, last = stage.layers
-    size = relay_bytes(chain, job, _mask(order[:first]), _mask(order[:last]))
-    return size * (plan.micro_batch // stage.dp_in) / (
-        stage.cp * (stage.tp if stage.sp else 1))
 
 
 def _hop(
@@ -298,8 +254,8 @@ def _hop(
     if not cuts:
         return 0.0
     after = plan.stages[(number + 1) % plan.pp]
-    lanes = min(_shards(stage, job.stack), _shards(after, job.stack))
-    size = max(boundary_bytes(chain, job, _mask(order[:cut])) for cut in cuts)
+    lanes = min(shards_of(stage, job.stack), shards_of(after, job.stack))
+    size = max(boundary_bytes(chain, job, mask(order[:cut])) for cut in cuts)
     a, b = stage.devices[1] - 1, after.devices[0]
     level = max(
         shared_level(r * plan.stride + a, r * plan.stride + b, cluster.group_sizes)
@@ -322,11 +278,6 @@ def _step_time(
     traffic = [float((p.folded.exposed + p.folded.traffic)[0]) for p in priced]
     overlap = stack.overlap_grad_reduce / 2 + stack.overlap_param_gather / 4
     return step_time(*stages, m, plan.vpp, traffic, overlap)
-
-
-def _shards(stage: StageConfiguration, stack: Stack) -> int:
-    """Pieces of what a stage hands over that travel side by side."""
-    return stage.dp_in * stage.cp * (stage.tp if stage.sp or stack.scatter_gather else 1)
 
 
 def _algorithms(

@@ -403,12 +403,10 @@ def solve(p, limit, width, spread):
         way_begin, way = _ways(p, columns, taken_begin)
         now, before = s % 2, 1 - s % 2
         start = total
-        end[now] = begin[now]
         for i in range(L - s, -1, -1):
             for y in range(begin_at[i], begin_at[i + 1]):
                 k = device[y]
                 here = place[i, k]
-                begin[now, here] = end[now, here] = total
                 added, fronts, hidden = front[here, ADDED], front[here, FRONTS], front[here, HIDDEN]
                 if added == np.inf or front[here, FORCED] >= below * SLACK:
                     continue
@@ -473,8 +471,8 @@ def solve(p, limit, width, spread):
                     links[total + c, :3] = cell_links[c]
                     links[total + c, 3] = i
                     links[total + c, 4] = k
+                begin[now, here], end[now, here] = total, total + count
                 total += count
-                end[now, here] = total
                 if fillings == len(filled):
                     filled = _grown(filled, 2 * fillings)
                 filled[fillings, 0], filled[fillings, 1] = i, k

@@ -15,12 +15,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import numpy as np
 
 from nest import validation
 from nest.calibration.fit import Array, Fit, Parameter, fit_slow, without
+from nest.calibration.table import like
 from nest.describe import Device, Stack
 from nest.errors import InputError
 from nest.units import shorten
@@ -114,7 +114,7 @@ def choose(
     ------
     InputError : several stacks and none is asked for, or too few runs are left.
     """
-    taken = [run for run in runs if _like(run.group, group) and _like(run.text("gpu"), gpu)]
+    taken = [run for run in runs if like(run.group, group) and like(run.text("gpu"), gpu)]
     skipped: Counter[str] = Counter()
     usable: list[tuple[Run, str, str]] = []
     for priced in validation.price(taken):
@@ -165,10 +165,6 @@ def settled(stack: Stack, devices: set[str]) -> Stack:
     own = {name: getattr(rates[0], name) for name in rates[0].model_fields_set}
     left = {mark: each for mark, each in stack.devices.items() if mark not in marks}
     return Stack.parse({**given, **own, "devices": left})
-
-
-def _like(text: str, pattern: str | None) -> bool:
-    return pattern is None or fnmatchcase(text.casefold(), pattern.strip().casefold())
 
 
 def usual(chosen: Chosen) -> tuple[str, ...]:

@@ -131,11 +131,15 @@ def only(found: list[Row], column: str, wanted: str | None, option: str) -> list
         if len(given) > 1:
             raise InputError(f"{option}: got none; needed, for the file holds {_some(given)}")
         return found
-    pattern = wanted.strip().casefold()
-    chosen = [row for row in found if fnmatchcase(row.text(column).casefold(), pattern)]
+    chosen = [row for row in found if like(row.text(column), wanted)]
     if not chosen:
         raise InputError(f"{option}: got {shorten(wanted)}; allowed: {_some(given)}")
     return chosen
+
+
+def like(text: str, pattern: str | None) -> bool:
+    """Whether a cell is what was asked for, whatever its case; None and `*`: anything is."""
+    return pattern is None or fnmatchcase(text.casefold(), pattern.strip().casefold())
 
 
 def _some(given: Collection[str] | dict[str, str]) -> str:

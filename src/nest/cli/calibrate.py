@@ -72,7 +72,7 @@ def gemm(
     found = fit_products(load_device(device), read_products(file, gpu), apart)
     data = device_data(found, device, [file])
     Device.parse(resolve_device(data), target or "device")
-    _hand_over(device_text(found, **_page()), data, target,
+    _hand_over(device_text(found, **output.page()), data, target,
                f"nest plan MODEL CLUSTER --device {target} ...")
 
 
@@ -127,7 +127,7 @@ def collectives(
                             SMALLEST if smallest is None else smallest, node_size)
     data = cluster_data(found, cluster, files)
     Cluster.parse(data, target or "cluster")
-    _hand_over(network_text(found, notes, **_page()), data, target,
+    _hand_over(network_text(found, notes, **output.page()), data, target,
                f"nest plan MODEL {target} ...")
 
 
@@ -188,7 +188,7 @@ def runs(
     elif device_target is not None:
         _write(device_target, run_device_data(found, device, file),
                f"nest plan MODEL CLUSTER --device {device_target} ...")
-    _hand_over(runs_text(found, **_page()), data, target,
+    _hand_over(runs_text(found, **output.page()), data, target,
                f"nest plan MODEL CLUSTER --stack {target} ...")
 
 
@@ -200,10 +200,6 @@ def _stack_of(text: str | None) -> tuple[Stack | None, str | None]:
         return None, None
     known = catalog.find("stacks", text)
     return (None, known) if known is not None else (load_stack(text), None)
-
-
-def _page() -> dict[str, Any]:
-    return {"width": output.width(), "colour": output.colour(), "unicode": output.unicode()}
 
 
 def _check(target: str | None) -> None:

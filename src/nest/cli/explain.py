@@ -48,5 +48,4 @@ def explain(
         return
     from nest.report.explanation_text import explanation_text
 
-    output.emit(explanation_text(plan, found, width=output.width(), colour=output.colour(),
-                                 unicode=output.unicode()))
+    output.emit(explanation_text(plan, found, **output.page()))

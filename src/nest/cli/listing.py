@@ -25,5 +25,4 @@ def show(
     if as_json:
         output.emit(json.dumps(catalog_rows(kind), indent=2))  # type: ignore[arg-type]
     else:
-        output.emit(catalog_text(kind, output.width(), output.colour(),  # type: ignore[arg-type]
-                                 output.unicode()))
+        output.emit(catalog_text(kind, **output.page()))  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
+from typing import Any
 
 from nest.errors import InputError
 
@@ -54,6 +55,11 @@ def colour() -> bool:
 def unicode() -> bool:
     """Whether stdout can show lines and bars."""
     return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+
+
+def page() -> dict[str, Any]:
+    """What every report is told of where it is shown: ``width``, ``colour`` and ``unicode``."""
+    return {"width": width(), "colour": colour(), "unicode": unicode()}
 
 
 def tolerate() -> None:

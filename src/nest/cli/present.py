@@ -64,8 +64,7 @@ def present(plan: Plan, as_json: bool, file: str | None, quiet: bool) -> None:
     elif not quiet:
         from nest.report.plan_text import plan_text
 
-        output.emit(plan_text(plan, width=output.width(), colour=output.colour(),
-                              unicode=output.unicode(), simulated=_simulated(plan)))
+        output.emit(plan_text(plan, simulated=_simulated(plan), **output.page()))
 
 
 def _simulated(plan: Plan) -> float | None:

@@ -62,8 +62,7 @@ def simulate(
         return
     from nest.report.simulation_text import simulation_text
 
-    output.emit(simulation_text(plan, found, width=output.width(), colour=output.colour(),
-                                unicode=output.unicode()))
+    output.emit(simulation_text(plan, found, **output.page()))
 
 
 def _bucket(text: str | None) -> float:

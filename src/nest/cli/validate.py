@@ -61,5 +61,4 @@ def validate(
         return
     from nest.report.validation_text import validation_text
 
-    output.emit(validation_text(report, where, width=output.width(), colour=output.colour(),
-                                unicode=output.unicode()))
+    output.emit(validation_text(report, where, **output.page()))

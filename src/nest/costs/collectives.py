@@ -36,10 +36,10 @@ class Network:
     """float64, shape (V,): seconds of one step to a peer through the level."""
     in_network: NDArray[np.bool_]
     """bool, shape (V,): switches of the level add up all-reduces themselves."""
-    base_time: Array | None = None
-    """float64, shape (V,): seconds of a collective through the level whatever its size; None: 0."""
-    ramp: Array | None = None
-    """float64, shape (V,): root of seconds, see :func:`_start`; None: 0."""
+    base_time: Array | float = 0.0
+    """float64, shape (V,): seconds of a collective through the level whatever its size."""
+    ramp: Array | float = 0.0
+    """float64, shape (V,): root of seconds, see :func:`_start`."""
 
 
 class Group(NamedTuple):
@@ -86,8 +86,6 @@ def _start(size: Array, network: Network, group: Group) -> Array:
     The root stands for messages that are too small to fill channels and links; fitted, see
     docs/calibration.md. More bandwidth makes it smaller.
     """
-    if network.base_time is None or network.ramp is None:
-        return np.zeros(group.inside.shape)
     rails, children = _tiers(group)
     root = np.sqrt(np.asarray(size, dtype=np.float64)[:, None] / (rails * network.bandwidth))
     return np.where(children > 1, network.base_time + network.ramp * root, 0.0)

@@ -145,6 +145,12 @@ def percent(share: float, decimals: int) -> str:
     return f"{round(100 * share, decimals) + 0.0:+.{decimals}f} %"
 
 
+def scale(seconds: float) -> tuple[float, int, str]:
+    """Factor, decimals and unit that a table of times about so long is shown in."""
+    unit = format_seconds(seconds).split()[-1]
+    return *{"s": (1.0, 3), "ms": (1e3, 2), "us": (1e6, 1)}.get(unit, (1e9, 0)), unit
+
+
 def _three(value: float) -> str:
     """A rate with three digits, ready for its unit: `1.10 M `, `32.4 k `, `7.90 `."""
     for factor, prefix in ((1e9, "G "), (1e6, "M "), (1e3, "k "), (1.0, "")):
@@ -242,8 +248,7 @@ def _breakdown(page: Page, plan: Plan) -> None:
     total = plan.step_time_s
     parts = {name: value for name, value in plan.breakdown_s.model_dump().items()
              if abs(value) > ROUNDING * total}
-    unit = format_seconds(total).split()[-1]
-    factor, decimals = {"s": (1.0, 3), "ms": (1e3, 2), "us": (1e6, 1)}.get(unit, (1e9, 0))
+    factor, decimals, unit = scale(total)
     rows = []
     for name, seconds in (*parts.items(), ("step", total)):
         share = seconds / total if total else 0.0

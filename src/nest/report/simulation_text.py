@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nest.plans import Plan
 from nest.report.page import Page
-from nest.report.plan_text import SCHEDULES, blocks, headline, percent
+from nest.report.plan_text import SCHEDULES, blocks, headline, percent, scale
 from nest.report.stages import GIB
 from nest.simulation import Simulation
 from nest.simulation.result import SimulatedStage
@@ -73,7 +73,7 @@ def _replicas(found: Simulation) -> str:
 
 def _stages(page: Page, found: Simulation) -> None:
     """Busy, exposed and idle seconds of each stage, and its memory."""
-    factor, unit = _scale(found.step_time_s)
+    factor, _, unit = scale(found.step_time_s)
     rows: list[tuple[str, ...]] = []
     for number, stage in _shown(found.stages):
         if stage is None:
@@ -107,7 +107,7 @@ def _last(page: Page, found: Simulation) -> None:
     """Where the time of the stage goes that is through last."""
     number = max(range(len(found.stages)), key=lambda n: found.stages[n].end_s)
     times = found.stages[number].time_s
-    factor, unit = _scale(found.step_time_s)
+    factor, _, unit = scale(found.step_time_s)
     rows = []
     for name, words in PARTS:
         seconds = getattr(times, name)
@@ -118,8 +118,3 @@ def _last(page: Page, found: Simulation) -> None:
     rows.append(("step", f"{factor * found.step_time_s:,.3f} {unit}", "100.0 %", ""))
     page.table(f"Where the time of stage {number} goes, the last to be through",
                ("cause", "time", "share", ""), rows, (0, 3))
-
-
-def _scale(seconds: float) -> tuple[float, str]:
-    unit = format_seconds(seconds).split()[-1]
-    return {"s": 1.0, "ms": 1e3, "us": 1e6}.get(unit, 1e9), unit

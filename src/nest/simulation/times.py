@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from nest.costs.choices import Body, Setting, State, bodies, policy, setting, span_level, states
+from nest.costs.choices import Setting, setting, span_level
+from nest.costs.configured import body_of, layers_of, mask, relayed_bytes, shards_of, state_of
 from nest.costs.groups import shared_level
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.stage import hop_seconds
 from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.job import Job, Stack
-from nest.graph import Chain, boundary_bytes, relay_bytes
+from nest.describe.configuration import Configuration
+from nest.describe.job import Job
+from nest.graph import Chain, boundary_bytes
 from nest.simulation.parts import ChunkMemory, LayerWork, Link, Rates, StageWork
 
 
@@ -57,21 +56,23 @@ class Pricing:
     def stage(self, number: int) -> Priced:
         """What one stage takes and holds."""
         stage = self.plan.stages[number]
-        state = self._state(stage)
+        sizes = self.cluster.group_sizes
+        state = state_of(stage, self.plan, self._tied_level, sizes)
         known: dict[tuple[int, int], LayerCosts] = {}
         work, memory = [], []
         every: list[LayerCosts] = []
         for span in stage.chunks:
             layers = []
-            for kind, again in self._layers(stage, span):
+            for kind, again in layers_of(self.chain, self.order, stage, span):
                 if (kind, again) not in known:
                     known[kind, again] = layer_costs(
-                        self.chain.kinds[kind], self._body(stage, again), state, self._setting)
+                        self.chain.kinds[kind], body_of(stage, self.plan, again, sizes), state,
+                        self._setting)
                 layers.append(known[kind, again])
             work.append(tuple(self._layer_work(layer) for layer in layers))
             held = sum(float(layer.activations[0]) for layer in layers)
-            memory.append(ChunkMemory(held + self._relayed(stage, span),
-                                      max(float(layer.work[0]) for layer in layers)))
+            held += relayed_bytes(self.chain, self.job, self.plan, self.order, stage, span)
+            memory.append(ChunkMemory(held, max(float(layer.work[0]) for layer in layers)))
             every += layers
         resident = sum(float((c.parameters + c.gradients + c.optimizer)[0]) for c in every)
         return Priced(
@@ -89,7 +90,7 @@ class Pricing:
         level = shared_level(start + stage.devices[1] - 1, start + after.devices[0],
                              self.cluster.group_sizes)
         if (number, level) not in self._known:
-            lanes = min(_shards(stage, self.job.stack), _shards(after, self.job.stack))
+            lanes = min(shards_of(stage, self.job.stack), shards_of(after, self.job.stack))
             self._known[number, level] = tuple(
                 self._link(stop, lanes, level) for _, stop in stage.chunks)
         return self._known[number, level]
@@ -102,26 +103,14 @@ class Pricing:
         """
         size = 0.0
         if cut < len(self.chain):
-            size = boundary_bytes(self.chain, self.job, self._mask(cut)) * self.plan.micro_batch
+            before = mask(self.order[:cut])
+            size = boundary_bytes(self.chain, self.job, before) * self.plan.micro_batch
         per_byte = 1.0 / self.cluster.resolved_bandwidth[level]
         both = hop_seconds(size, lanes, per_byte, self.cluster.levels[level].latency,
                            self.job.stack)
         return Link(both / 2.0, size / lanes * per_byte)
 
     # ------------------------------------------------------------ layers
-
-    def _layers(self, stage: StageConfiguration, span: tuple[int, int]) -> list[tuple[int, int]]:
-        """Kind and recompute policy of each layer of a chunk."""
-        code = policy(stage.recompute, stage.recompute_modules)
-        left = stage.recompute_layers
-        found = []
-        for kind in self.chain.stage(sorted(self.order[span[0]:span[1]])):
-            again = code
-            if left is not None and self.chain.kinds[kind].checkpointed:
-                again = code if left > 0 else 0
-                left -= 1
-            found.append((kind, again))
-        return found
 
     def _layer_work(self, c: LayerCosts) -> LayerWork:
         """Seconds of a layer; a ZeRO-3 layer gathers again where the stack reshards it."""
@@ -131,32 +120,3 @@ class Pricing:
         columns = (c.forward, c.backward + c.recompute, ahead, back, c.gathered, again,
                    c.late - again, c.sync, c.gather, c.gradients)
         return LayerWork(*(float(column[0]) for column in columns))
-
-    def _relayed(self, stage: StageConfiguration, span: tuple[int, int]) -> float:
-        """Bytes a micro-batch of what a stage keeps for later ones."""
-        if self.chain.is_chain:
-            return 0.0
-        size = relay_bytes(self.chain, self.job, self._mask(span[0]), self._mask(span[1]))
-        ranks = stage.cp * (stage.tp if stage.sp else 1)
-        return size * (self.plan.micro_batch // stage.dp_in) / ranks
-
-    def _mask(self, stop: int) -> int:
-        """The layers in front of a cut, as bits."""
-        return sum(1 << layer for layer in self.order[:stop])
-
-    def _body(self, stage: StageConfiguration, recompute: int) -> Body:
-        block = stage.devices[1] - stage.devices[0]
-        degrees = (block, self.plan.micro_batch // stage.dp_in, stage.tp, stage.sp, stage.cp,
-                   stage.cp_comm == "a2a", stage.ep, stage.etp, recompute)
-        return bodies(self.cluster.group_sizes, *(np.array([degree]) for degree in degrees))
-
-    def _state(self, stage: StageConfiguration) -> State:
-        start, stop = stage.devices
-        degrees = (start, stop - start, stage.tp, stage.ep * stage.etp, self.plan.outer_dp,
-                   self.plan.stride, self._tied_level, stage.zero, int(stage.shard == "dp_in"))
-        return states(self.cluster.group_sizes, *(np.array([degree]) for degree in degrees))
-
-
-def _shards(stage: StageConfiguration, stack: Stack) -> int:
-    """Pieces of what a stage hands over that travel side by side."""
-    return stage.dp_in * stage.cp * (stage.tp if stage.sp or stack.scatter_gather else 1)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.device import Device
-from nest.describe.job import Job, Stack
+from nest.describe.job import Job, Precision, Stack
 from nest.describe.model import Model
 from nest.errors import InputError
 from nest.graph import build_chain
@@ -18,7 +18,7 @@ from nest.validation.degrees import configuration
 from nest.validation.hardware import Shape, cluster, device, shape
 from nest.validation.runs import Run
 from nest.validation.software import stack, stack_name
-from nest.validation.words import Precision, precision, recompute
+from nest.validation.words import precision, recompute
 
 
 class Question(NamedTuple):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from nest.describe.job import Precision
 from nest.describe.space import MODULES, Module, Recompute
-
-Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 
 
 class Recomputed(NamedTuple):

@@ -1,0 +1,71 @@
+"""One stage of a configuration as the cost functions take it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from nest.costs.choices import Body, State, bodies, policy, states
+from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.job import Job, Stack
+from nest.graph import Chain, relay_bytes
+
+Span = tuple[int, int]
+
+
+def layers_of(
+    chain: Chain, order: Sequence[int], stage: StageConfiguration, span: Span
+) -> list[tuple[int, int]]:
+    """Kind and recompute policy of each layer of a chunk, layers [i, j) of ``order``."""
+    code, left = policy(stage.recompute, stage.recompute_modules), stage.recompute_layers
+    found = []
+    for kind in chain.stage(sorted(order[span[0]:span[1]])):
+        again = code
+        if left is not None and chain.kinds[kind].checkpointed:
+            again = code if left > 0 else 0
+            left -= 1
+        found.append((kind, again))
+    return found
+
+
+def body_of(
+    stage: StageConfiguration, plan: Configuration, recompute: int, group_sizes: tuple[int, ...]
+) -> Body:
+    """The stage as a micro-batch sees it; ``recompute`` as :func:`nest.costs.choices.policy`."""
+    block = stage.devices[1] - stage.devices[0]
+    degrees = (block, plan.micro_batch // stage.dp_in, stage.tp, stage.sp, stage.cp,
+               stage.cp_comm == "a2a", stage.ep, stage.etp, recompute)
+    return bodies(group_sizes, *(np.array([degree]) for degree in degrees))
+
+
+def state_of(
+    stage: StageConfiguration, plan: Configuration, tied_level: int,
+    group_sizes: tuple[int, ...],
+) -> State:
+    """The stage as parameters see it; ``tied_level``: :func:`nest.costs.choices.span_level`."""
+    start, stop = stage.devices
+    degrees = (start, stop - start, stage.tp, stage.ep * stage.etp, plan.outer_dp, plan.stride,
+               tied_level, stage.zero, int(stage.shard == "dp_in"))
+    return states(group_sizes, *(np.array([degree]) for degree in degrees))
+
+
+def shards_of(stage: StageConfiguration, stack: Stack) -> int:
+    """Pieces of what a stage hands over that travel side by side."""
+    return stage.dp_in * stage.cp * (stage.tp if stage.sp or stack.scatter_gather else 1)
+
+
+def relayed_bytes(
+    chain: Chain, job: Job, plan: Configuration, order: Sequence[int],
+    stage: StageConfiguration, span: Span,
+) -> float:
+    """Bytes a micro-batch, on a device, of what layers [i, j) of ``order`` keep for later ones."""
+    if chain.is_chain:
+        return 0.0
+    size = relay_bytes(chain, job, mask(order[:span[0]]), mask(order[:span[1]]))
+    return size * (plan.micro_batch // stage.dp_in) / (stage.cp * (stage.tp if stage.sp else 1))
+
+
+def mask(layers: Iterable[int]) -> int:
+    """Layers as bits."""
+    return sum(1 << layer for layer in layers)
