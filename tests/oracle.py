@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from oracle_interleaved import interleaved, wrapped, wrapped_hops
+from oracle_interleaved import interleaved, wrapped, wrapped_links
 from oracle_listing import Question, Wrap
 from oracle_plans import Answer, Found, Priced, Ranked, later, read_stage, write_stage
-from oracle_prices import Pricer, StagePrice
+from oracle_prices import Pricer, Run
 from oracle_rules import FULL, Choice, Outer, Policy, shards
 from oracle_schedules import SCHEDULES, Behind, Schedule
 
@@ -46,39 +46,42 @@ def price(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> Pric
     order = plan.order or tuple(range(len(chain)))
     pricer = Pricer(chain, cluster, job, [(outer, c) for c, _ in stages],
                     [policy for _, policy in stages])
-    prices = []
+    runs: list[list[Run]] = []
     for s, (stage, (_, policy)) in enumerate(zip(plan.stages, stages, strict=True)):
-        chunks = [order[i:j] for i, j in stage.chunks]
-        table = pricer.stage(chunks, cuts[s], [policy])
-        prices.append(StagePrice(*(figure[pricer.row_C[s]] for figure in table)))
-    m = np.array([job.global_batch // (outer.outer_dp * outer.micro_batch)])
+        tables = [pricer.run(order[i:j], sum(1 << n for n in order[:i]), [policy])
+                  for i, j in stage.chunks]
+        runs.append([Run(*(figure[[pricer.row_C[s]]] for figure in table)) for table in tables])
+    m = job.global_batch // (outer.outer_dp * outer.micro_batch)
     if plan.schedule == "interleaved":
         wrap = Wrap(0, stages[0][0].size, plan.pp, plan.vpp)
-        hops = wrapped_hops(pricer, outer, wrap, [list(s.chunks) for s in plan.stages],
-                            np.array([shards(stages[0][0].split, job)]))
-        seconds, memory = interleaved(pricer, wrap, prices, hops, m)
+        links = wrapped_links(pricer, outer, wrap, [list(s.chunks) for s in plan.stages],
+                              np.array([shards(stages[0][0].split, job)]))
+        seconds, memory = interleaved(runs, links, m)
         return Priced(seconds.item(), tuple(held.item() for held in memory), pricer.limit)
-    return one_by_one(pricer, plan, stages, cuts, prices, m)
+    alone = [Run(*(figure[0] for figure in stage[0])) for stage in runs]
+    return one_by_one(pricer, plan, stages, cuts, alone, np.array([m]))
 
 
 def one_by_one(
     pricer: Pricer, plan: Configuration, stages: Sequence[tuple[Choice, Policy]],
-    cuts: Sequence[int], prices: Sequence[StagePrice], m: Ints,
+    cuts: Sequence[int], runs: Sequence[Run], m: Ints,
 ) -> Priced:
     """A plan whose stages hold one range of layers each."""
     schedule = next(x for x in SCHEDULES if x.name == plan.schedule)
     outer = Outer(plan.outer_dp, plan.micro_batch, plan.stride)
-    behind: Behind = (np.zeros(1),) * 4
+    behind = schedule.nothing(1)
     memory: list[float] = []
     for s in range(plan.pp - 1, -1, -1):
-        cost, n, hop = prices[s], plan.pp - 1 - s, np.zeros(1)
+        run, n, hop, gap = runs[s], plan.pp - 1 - s, np.zeros(1), np.zeros(1)
         if n:
             start = stages[s + 1][0].start
             lanes = min(shards(c.split, pricer.job) for c, _ in stages[s : s + 2])
-            hop += pricer.hop(*pricer.handed(outer, cuts[s + 1], start - 1, start), lanes)
-        behind = schedule.put(behind, n, m, cost.forward, cost.backward, cost.finish, hop)
-        memory.insert(0, float((cost.resident + schedule.in_flight(n, m) * cost.activations)[0]))
-    return Priced(float(schedule.seconds(behind, m)[0]), tuple(memory), pricer.limit)
+            handed = pricer.handed(outer, cuts[s + 1], start - 1, start)
+            hop, gap = hop + pricer.hop(*handed, lanes), gap + pricer.gap(*handed, lanes)
+        behind = schedule.put(behind, n, m, run, hop, gap)
+        held = run.resident + run.work + run.buffers + schedule.in_flight(n, m) * run.activations
+        memory.insert(0, float(held[0]))
+    return Priced(float(schedule.seconds(behind)[0]), tuple(memory), pricer.limit)
 
 
 def check(
@@ -200,7 +203,7 @@ class Table:
             [batch // (x.outer_dp * x.micro_batch) for x in question.outers])[o.outer]
         self.size, self.level = self._handed()
 
-    def _options(self) -> tuple[Options, StagePrice]:
+    def _options(self) -> tuple[Options, Run]:
         """Every stage of every plan, priced."""
         question, pricer, last = self.question, self.pricer, len(self.question.cuts) - 1
         outer_C = np.array([o for o, _ in self.rows])
@@ -224,10 +227,10 @@ class Table:
             parts.append(np.stack([
                 choice, np.tile(numbers, len(chosen)), np.full_like(choice, i),
                 np.full_like(choice, j), outer_C[choice], start_C[choice], end_C[choice]]))
-            table = pricer.stage([layers], question.cuts[i], policies)
+            table = pricer.run(layers, question.cuts[i], policies)
             prices.append(np.stack([x[pricer.row_C[chosen]].ravel() for x in table]))
         return (Options(*np.concatenate(parts, axis=1)),
-                StagePrice(*np.concatenate(prices, axis=1)))
+                Run(*np.concatenate(prices, axis=1)))
 
     def _handed(self) -> tuple[Floats, Ints]:
         """Bytes and level of the hand-over behind each option."""
@@ -258,7 +261,7 @@ class Table:
             plans += len(done)
             option = levels[-1].option[done]
             behind = tuple(figure[done] for figure in levels[-1].behind)
-            seconds = schedule.seconds(behind, self.m[option])  # type: ignore[arg-type]
+            seconds = schedule.seconds(behind)
             for key, entry in self._best(seconds, option):
                 found.append(Found(
                     float(seconds[entry]), (*key, depth, 1, schedule.name),
@@ -277,21 +280,22 @@ class Table:
     def _grow(self, schedule: Schedule, behind: Partial | None, depth: int) -> Partial:
         """All plans of ``depth`` stages: those behind with each option that fits in front."""
         o, p = self.options, self.price
-        held = p.resident + schedule.in_flight(depth - 1, self.m) * p.activations
+        held = p.resident + p.work + p.buffers
+        held = held + schedule.in_flight(depth - 1, self.m) * p.activations
         fits = held <= self.pricer.limit
         if behind is None:
             option = np.flatnonzero(fits & (o.after == len(self.question.cuts) - 1))
             parent = np.full(len(option), -1)
-            carried: Behind = (np.zeros(len(option)),) * 4
-            hop = np.zeros(len(option))
+            carried = schedule.nothing(len(option))
+            hop = gap = np.zeros(len(option))
         else:
             option, parent = self._joined(behind, np.flatnonzero(fits))
-            carried = tuple(figure[parent] for figure in behind.behind)  # type: ignore[assignment]
+            carried = tuple(figure[parent] for figure in behind.behind)
             lanes = np.minimum(self.shards[option], self.shards[behind.option[parent]])
-            hop = self.pricer.hop(self.size[option], self.level[option], lanes)
+            handed = self.size[option], self.level[option], lanes
+            hop, gap = self.pricer.hop(*handed), self.pricer.gap(*handed)
         return Partial(option, parent, schedule.put(
-            carried, depth - 1, self.m[option], p.forward[option], p.backward[option],
-            p.finish[option], hop))
+            carried, depth - 1, self.m[option], Run(*(figure[option] for figure in p)), hop, gap))
 
     def _joined(self, behind: Partial, fitting: Ints) -> tuple[Ints, Ints]:
         """Pairs of an option and a plan that begins where the option ends."""

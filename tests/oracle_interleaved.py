@@ -1,24 +1,36 @@
-"""Interleaved pipelines for the oracle: all of them are listed, each one priced.
+"""Interleaved pipelines for the oracle: all of them are listed, each one simulated.
 
-Shapes: E choices of one block size under an outer choice, P recompute policies.
+Shapes: E choices of one block size under an outer choice, P recompute policies. All plans of a
+pipeline run the same tasks in the same order, so that one simulation of arrays does for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from oracle_listing import Question, Wrap
 from oracle_plans import Found, Key, later, write_stage
-from oracle_prices import Pricer, StagePrice
+from oracle_prices import Pricer, Run
 from oracle_rules import Choice, Outer, Policy, shards
-from oracle_schedules import interleaved_in_flight, interleaved_seconds
+from simulation import Task
+from simulation import interleaved as published_order
 
 from nest.describe import Configuration
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+class Link(NamedTuple):
+    """What is handed over behind a chunk; shape (E, 1)."""
+
+    hop: Floats
+    """Seconds there and back."""
+    gap: Floats
+    """Seconds for which a message fills its lanes."""
 
 
 def wrapped(
@@ -39,15 +51,16 @@ def wrapped(
         outer = question.outers[wrap.outer]
         chunks = [question.chunks(wrap, s) for s in range(wrap.pp)]
         policies = question.policies(*(chunk for stage in chunks for chunk in stage))
-        prices = []
+        runs: list[list[Run]] = []
         for stage, chosen in zip(chunks, own, strict=True):
-            table = pricer.stage(stage, (1 << stage[0][0]) - 1, policies)
-            prices.append(StagePrice(*(figure[pricer.row_C[chosen]] for figure in table)))
+            tables = [pricer.run(chunk, (1 << chunk[0]) - 1, policies) for chunk in stage]
+            runs.append([Run(*(figure[pricer.row_C[chosen]] for figure in table))
+                         for table in tables])
         ranges = [[(chunk[0], chunk[-1] + 1) for chunk in stage] for stage in chunks]
         lanes = np.array([shards(rows[n][1].split, question.job) for n in own[0]])
-        m = np.array([question.job.global_batch // (outer.outer_dp * outer.micro_batch)])
-        hops = wrapped_hops(pricer, outer, wrap, ranges, lanes)
-        seconds, memory = interleaved(pricer, wrap, prices, hops, m)
+        m = question.job.global_batch // (outer.outer_dp * outer.micro_batch)
+        links = wrapped_links(pricer, outer, wrap, ranges, lanes)
+        seconds, memory = interleaved(runs, links, m)
         fits = np.all([held <= pricer.limit for held in memory], axis=0)
         plans += int(fits.sum())
         seconds = np.where(fits, seconds, np.inf)
@@ -61,35 +74,149 @@ def wrapped(
     return plans, list(best.values())
 
 
-def wrapped_hops(
+def wrapped_links(
     pricer: Pricer, outer: Outer, wrap: Wrap, chunks: Sequence[Sequence[tuple[int, int]]],
     lanes: Ints,
-) -> list[Floats]:
-    """Hand-over of the largest chunk behind each stage, there and back; shape (E, 1) each."""
-    hops = []
+) -> list[list[Link]]:
+    """Hand-over behind each chunk of each stage; nothing behind the very last."""
+    links: list[list[Link]] = []
     for s, stage in enumerate(chunks):
-        last = s == wrap.pp - 1
-        start = wrap.size * (s + 1) - 1, 0 if last else wrap.size * (s + 1)
-        outputs = [stop for _, stop in stage if stop < len(pricer.chain)]
-        handed = [pricer.handed(outer, (1 << stop) - 1, *start) for stop in outputs]
-        hops.append(pricer.hop(max(size for size, _ in handed), handed[0][1], lanes[:, None]))
-    return hops
+        device = wrap.size * (s + 1) - 1, 0 if s == wrap.pp - 1 else wrap.size * (s + 1)
+        links.append([])
+        for _, stop in stage:
+            link = Link(np.zeros((len(lanes), 1)), np.zeros((len(lanes), 1)))
+            if stop < len(pricer.chain):
+                handed = (*pricer.handed(outer, (1 << stop) - 1, *device), lanes[:, None])
+                link = Link(pricer.hop(*handed), pricer.gap(*handed))
+            links[s].append(link)
+    return links
 
 
 def interleaved(
-    pricer: Pricer, wrap: Wrap, prices: Sequence[StagePrice], hops: Sequence[Floats], m: Ints
+    runs: Sequence[Sequence[Run]], links: Sequence[Sequence[Link]], m: int
 ) -> tuple[Floats, list[Floats]]:
-    """Seconds, and bytes of each stage; shape (E, P)."""
-    p, v, stack = wrap.pp, wrap.vpp, pricer.job.stack
-    seconds = interleaved_seconds(
-        [x.forward for x in prices], [x.backward for x in prices], [x.finish for x in prices],
-        [x.unhidden for x in prices], hops, m, v,
-        0.5 * stack.overlap_grad_reduce + 0.25 * stack.overlap_param_gather)
-    memory = [
-        x.resident + interleaved_in_flight(p - 1 - s, p, v, m) / v * x.activations
-        for s, x in enumerate(prices)
-    ]
-    return seconds, memory
+    """Seconds, and bytes of each stage; by stage and its chunk; shape (E, P)."""
+    p = len(runs)
+    last, end = simulated(runs, links, m)
+    done, reduced, exchange = [], [], []
+    for s, stage in enumerate(runs):
+        ready, hidden = last[s], np.zeros(1)
+        for c, x in enumerate(stage):
+            ready = np.maximum(ready, end[s][c] + left(c, x) + hidden)
+            hidden = hidden + x.sync + p * (
+                x.backward + x.chase_backward - x.hidden_backward)
+        update = np.sum([x.update for x in stage], axis=0)
+        tied = np.sum([x.tied for x in stage], axis=0)
+        copy = tied > 0.0
+        done.append(np.where(copy, -np.inf, ready + update))
+        reduced.append(np.where(copy, ready, -np.inf))
+        exchange.append(np.where(copy, tied + update, -np.inf))
+    seconds = np.maximum(
+        np.maximum.reduce(done), np.maximum.reduce(reduced) + np.maximum.reduce(exchange))
+    return seconds, [held(s, p, stage, m) for s, stage in enumerate(runs)]
+
+
+def left(c: int, x: Run) -> Floats:
+    """Gradient reduction after the last backward of chunk ``c``.
+
+    The scatter of its first layer counts in the first chunk only: others run on meanwhile.
+    """
+    return x.left if c else x.left + x.scattered
+
+
+def first_forwards(stage: Sequence[Run], p: int) -> list[Floats]:
+    """Seconds from the start of the step until each chunk of a stage has its parameters.
+
+    A chunk behind the first waits only if its parameters are gathered once a step.
+    """
+    found, before = [], np.zeros(1)
+    for c, x in enumerate(stage):
+        found.append(np.where(x.gather > 0.0, before + x.wait, 0.0) if c else x.wait + x.gathered)
+        before = before + x.gather + p * (x.forward + x.chase_forward - x.hidden_forward)
+    return found
+
+
+def held(s: int, p: int, stage: Sequence[Run], m: int) -> Floats:
+    """Bytes of a stage when most activations are alive."""
+    alive, most = [0] * len(stage), np.zeros(1)
+    for task in published_order(s, p, m, len(stage)):
+        if task.kind == "f":
+            alive[task.chunk] += 1
+            most = np.maximum(most, np.sum(
+                [n * x.activations for n, x in zip(alive, stage, strict=True)], axis=0))
+        else:
+            alive[task.chunk] -= 1
+    bytes_: Floats = np.sum([x.resident for x in stage], axis=0) + most
+    for largest in ([x.work for x in stage], [x.buffers for x in stage]):
+        bytes_ = bytes_ + np.max(largest, axis=0)
+    return bytes_
+
+
+def simulated(
+    runs: Sequence[Sequence[Run]], links: Sequence[Sequence[Link]], m: int
+) -> tuple[list[Floats], list[list[Floats]]]:
+    """End of the last task of each stage, and of the last backward of each of its chunks.
+
+    A task right behind another one waits for ZeRO traffic, a backward also for what trails the one
+    before. No sender waits for a message. Those of a link and direction come one by one, in the
+    order in which they were sent.
+    """
+    p, v = len(runs), len(runs[0])
+    orders = [published_order(s, p, m, v) for s in range(p)]
+    first = [first_forwards(stage, p) for stage in runs]
+    clock, place = [np.zeros(1)] * p, [0] * p
+    # Where what trails the last backward would end if only forwards followed.
+    trails = [np.full(1, -np.inf)] * p
+    end = [[np.zeros(1)] * v for _ in range(p)]
+    # When the input of a task is there, and when the last message of a link and direction came.
+    here: dict[tuple[int, Task], Floats] = {
+        (0, Task("f", 0, k)): np.zeros(1) for k in range(m)}
+    came: dict[tuple[int, str], Floats] = {}
+    while any(place[s] < len(orders[s]) for s in range(p)):
+        begun = False
+        for s in range(p):
+            if place[s] == len(orders[s]) or (s, orders[s][place[s]]) not in here:
+                continue
+            task, begun = orders[s][place[s]], True
+            place[s] += 1
+            kind, c, k = task
+            x = runs[s][c]
+            if kind == "f":
+                start = np.maximum(here[s, task], clock[s] + x.chase_forward)
+                if k == 0:
+                    start = np.maximum(start, first[s][c])
+                clock[s] = start + x.forward
+                trails[s] = trails[s] + x.forward - x.under_forward
+            else:
+                start = np.maximum(here[s, task], clock[s] + x.chase_backward)
+                start = np.maximum(start, trails[s] - x.under_backward)
+                clock[s] = end[s][c] = start + x.backward
+                trails[s] = clock[s] + x.trailing
+            if kind == "b" and (s, c) == (0, 0):
+                continue
+            if kind == "f" and (s, c) == (p - 1, v - 1):
+                here[s, Task("b", c, k)] = clock[s]
+                continue
+            at, chunk = following(s, c, p) if kind == "f" else preceding(s, c, p)
+            # The link behind the stage in front carries both directions.
+            link, behind = (s, c) if kind == "f" else (at, chunk)
+            hop, gap = links[link][behind]
+            arrives = clock[s] + hop / 2
+            if (link, kind) in came:
+                arrives = np.maximum(arrives, came[link, kind] + gap)
+            came[link, kind] = here[at, Task(kind, chunk, k)] = arrives
+        assert begun, "the orders wait for each other"
+    return clock, end
+
+
+def following(s: int, c: int, p: int) -> tuple[int, int]:
+    """Stage and chunk behind a chunk."""
+    return (s + 1, c) if s < p - 1 else (0, c + 1)
+
+
+def preceding(s: int, c: int, p: int) -> tuple[int, int]:
+    """Stage and chunk in front of a chunk."""
+    return (s - 1, c) if s > 0 else (p - 1, c - 1)
 
 
 def wrapped_configuration(

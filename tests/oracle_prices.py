@@ -1,4 +1,4 @@
-"""Prices of stages for the oracle: layers under the choices given, summed as they are asked for.
+"""Prices of stages for the oracle: layers under the choices given, put together as asked for.
 
 Array names end in what an entry stands for: ``_C`` a choice, ``_B`` choices that no layer can tell
 apart (a row of the tables), ``_P`` a recompute policy.
@@ -7,6 +7,7 @@ apart (a row of the tables), ``_P`` a recompute policy.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,34 +19,69 @@ from nest.costs.collectives import Group, Network
 from nest.costs.compute import Machine
 from nest.costs.layer import layer_costs
 from nest.costs.memory import limit_bytes
-from nest.describe import Cluster, Job
+from nest.describe import Cluster, Job, Stack
 from nest.graph import Chain, Layer
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-class StagePrice(NamedTuple):
-    """What a step sees of one stage."""
+class Run(NamedTuple):
+    """What a step sees of layers that run one after the other: a stage, or one chunk of it."""
 
     forward: Floats
+    """After the device has waited: the parameters of two layers are there."""
     backward: Floats
-    finish: Floats
-    unhidden: Floats
-    """The finish if no traffic were hidden."""
+    chase_forward: Floats
+    """What a forward takes longer right behind another task."""
+    chase_backward: Floats
+    turn: Floats
+    """What a backward right behind the forward of its own micro-batch takes longer."""
+    trailing: Floats
+    """Scatter of the first layer that runs on behind a backward."""
+    under_forward: Floats
+    """Of it, what one forward hides."""
+    under_backward: Floats
+    """Of it, what the next backward hides."""
+    pace: Floats
+    """What a forward and a backward take longer where a device never waits."""
+    gathered: Floats
+    """Of the first layer, before each forward."""
+    wait: Floats
+    """For parameters before the first forward, besides ``gathered``."""
+    scattered: Floats
+    """Of the first layer, after each backward."""
+    left: Floats
+    """Gradient reduction after the last backward, besides ``scattered``."""
+    sync: Floats
+    hidden_backward: Floats
+    """Gradient reduction that one backward hides."""
+    gather: Floats
+    hidden_forward: Floats
+    """Gather of parameters that one forward hides."""
+    update: Floats
+    tied: Floats
     resident: Floats
+    work: Floats
+    buffers: Floats
     activations: Floats
 
 
 class LayerPrice(NamedTuple):
-    """What a stage sees of one layer; shape (B, codes of recompute)."""
+    """What a run sees of one layer; shape (B, codes of recompute)."""
 
     forward: Floats
+    """With exposed traffic of tp, cp and ep."""
     backward: Floats
+    free_forward: Floats
+    free_backward: Floats
+    gathered: Floats
+    regathered: Floats
+    scattered: Floats
     sync: Floats
     gather: Floats
-    traffic: Floats
-    after: Floats
+    update: Floats
+    tied: Floats
     resident: Floats
     activations: Floats
     work: Floats
@@ -75,7 +111,11 @@ class Pricer:
         self.row_C = np.array(
             [index.setdefault(self._key(*row), len(index)) for row in rows], dtype=np.int64)
         self.keys = list(index)
-        self.layers = [self._layer(kind) for kind in chain.kinds] if self.keys else []
+
+    @cached_property
+    def layers(self) -> list[LayerPrice]:
+        """Every figure of every kind of layer."""
+        return [self._layer(kind) for kind in self.chain.kinds]
 
     def tied_level(self, outer: Outer) -> int:
         """Highest level that a super-pipeline spans, over the replicas."""
@@ -111,46 +151,25 @@ class Pricer:
             figures: Floats = sum(getattr(costs, name) for name in names)
             return figures.reshape(len(self.keys), len(self.codes))
 
-        stack = self.job.stack
         return LayerPrice(
-            total("forward", "tp_forward", "cp_forward", "ep_forward", "zero_forward"),
-            total("backward", "recompute", "tp_backward", "cp_backward", "ep_backward",
-                  "zero_backward"),
-            total("sync") - stack.overlap_grad_reduce * total("spare"),
-            total("gather") - stack.overlap_param_gather * total("free_forward"),
-            total("sync", "gather"),
-            total("tied", "update"),
+            total("forward", "tp_forward", "cp_forward", "ep_forward"),
+            total("backward", "recompute", "tp_backward", "cp_backward", "ep_backward"),
+            total("free_forward"), total("free_backward"),
+            total("gathered"), total("regathered"), total("scattered"),
+            total("sync"), total("gather"), total("update"), total("tied"),
             total("parameters", "gradients", "optimizer"),
             total("activations"), total("work"), total("buffers"),
         )
 
-    def stage(
-        self, chunks: Sequence[tuple[int, ...]], before: int, policies: Sequence[Policy]
-    ) -> StagePrice:
-        """Layers of one stage, chunk by chunk, behind the layers ``before``; shape (B, P)."""
-        layers = [n for chunk in chunks for n in chunk]
-        kinds = self.chain.stage(layers)
-        parts, place = [], 0
-        for chunk in chunks:
-            seen = 0
-            for _ in chunk:
-                kind, place = kinds[place], place + 1
-                code_P = [self.codes.index(self._code(policy, seen)) for policy in policies]
-                seen += self.chain.kinds[kind].checkpointed
-                parts.append(LayerPrice(*(figure[:, code_P] for figure in self.layers[kind])))
-        all_ = LayerPrice(*(np.stack(figures) for figures in zip(*parts, strict=True)))
+    def run(self, layers: Sequence[int], before: int, policies: Sequence[Policy]) -> Run:
+        """Layers that run one after the other, behind the layers ``before``; shape (B, P)."""
+        parts, seen = [], 0
+        for kind in self.chain.stage(layers):
+            code_P = [self.codes.index(self._code(policy, seen)) for policy in policies]
+            seen += self.chain.kinds[kind].checkpointed
+            parts.append(LayerPrice(*(figure[:, code_P] for figure in self.layers[kind])))
         relayed = np.array([self._relayed(key, before, layers) for key in self.keys])
-        # Under a chunk's ring the next ones compute: of gradients and parameters one share is left.
-        sync = np.maximum(0.0, all_.sync.sum(axis=0)) / len(chunks)
-        gather = np.maximum(0.0, all_.gather.sum(axis=0)) / len(chunks)
-        return StagePrice(
-            all_.forward.sum(axis=0),
-            all_.backward.sum(axis=0),
-            sync + all_.after.sum(axis=0) + gather,
-            all_.traffic.sum(axis=0) + all_.after.sum(axis=0),
-            all_.resident.sum(axis=0) + all_.work.max(axis=0) + all_.buffers.max(axis=0),
-            all_.activations.sum(axis=0) + relayed[:, None],
-        )
+        return run_of(parts, self.job.stack, relayed[:, None])
 
     @staticmethod
     def _code(policy: Policy, seen: int) -> int:
@@ -194,5 +213,66 @@ class Pricer:
 
     def hop(self, size: Any, level: Any, lanes: Any) -> Any:
         """Seconds to hand ``size`` bytes over and as many back."""
-        once = size / lanes / self.network.bandwidth[level] + self.network.latency[level]
+        once = self.gap(size, level, lanes) + self.network.latency[level]
         return 2.0 * (1.0 - self.job.stack.overlap_p2p) * once
+
+    def gap(self, size: Any, level: Any, lanes: Any) -> Any:
+        """Seconds for which a message of ``size`` bytes fills its lanes, overlapped or not."""
+        return size / lanes / self.network.bandwidth[level]
+
+
+def exposed(traffic: Floats, hidden: float, free: Floats) -> Floats:
+    """Seconds of traffic that do not run under computing."""
+    return np.maximum(0.0, traffic - hidden * free)
+
+
+def run_of(layers: Sequence[LayerPrice], stack: Stack, relayed: Floats) -> Run:
+    """Layers that run one after the other; all figures of one shape.
+
+    While a layer computes, parameters of the next one are gathered and gradients of the one before
+    are scattered. Besides, a backward hides the reduction of gradients that are complete by then.
+    After the device has waited, what its first two layers need is there already.
+    """
+    o, r, q = stack.overlap_zero3, stack.overlap_grad_reduce, stack.overlap_param_gather
+    first, end, last = layers[0], layers[-1], len(layers) - 1
+    zeros = np.zeros_like(first.forward)
+    gathers = np.any([x.gathered > 0.0 for x in layers], axis=0)
+    forward = backward = chase_f = chase_b = zeros
+    spare = free = sync = gather = left = wait = zeros
+    for i, x in enumerate(layers):
+        inside = 0 < i < last
+        ahead = layers[i + 1].gathered if i < last else x.regathered
+        waited_f = exposed(ahead if inside else zeros, o, x.free_forward)
+        if i == 0:
+            ahead = ahead + np.where(gathers, x.scattered, 0.0)
+        behind = layers[i + 1].scattered if i < last else zeros
+        back = behind + (layers[i - 1].regathered if i > 0 else x.gathered)
+        waited_b = exposed(back if inside else behind, o, x.free_backward)
+        forward, backward = forward + x.forward + waited_f, backward + x.backward + waited_b
+        chase_f = chase_f + exposed(ahead, o, x.free_forward) - waited_f
+        chase_b = chase_b + exposed(back, o, x.free_backward) - waited_b
+        # A reduction begins with its layer's backward over: only layers in front hide it.
+        sync, gather = sync + x.sync, gather + x.gather
+        left = np.maximum(left, sync - r * spare)
+        wait = np.maximum(wait, gather - q * free)
+        spare = spare + (np.maximum(0.0, x.free_backward - back / o) if o else x.free_backward)
+        free = free + x.free_forward
+    turn = exposed(end.regathered, o, end.free_forward)
+    if last:
+        turn = turn + exposed(back, o, end.free_backward)
+        wait = wait + exposed(layers[1].gathered, o, first.free_forward)
+    trailing = np.where(gathers, 0.0, first.scattered)
+    under_f, under_b = o * free, o * end.free_backward
+    pace = chase_f + chase_b + np.maximum(0.0, trailing - under_f - under_b)
+    if o:
+        # What trails takes its part of the layer that goes backward first.
+        spare = spare - np.maximum(0.0, end.free_backward)
+        spare = spare + np.maximum(0.0, end.free_backward - trailing / o)
+    return Run(
+        forward, backward, chase_f, chase_b, turn, trailing, under_f, under_b, pace,
+        first.gathered, wait, first.scattered, left, sync, r * spare, gather, q * free,
+        np.sum([x.update for x in layers], axis=0), np.sum([x.tied for x in layers], axis=0),
+        np.sum([x.resident for x in layers], axis=0), np.max([x.work for x in layers], axis=0),
+        np.max([x.buffers for x in layers], axis=0),
+        np.sum([x.activations for x in layers], axis=0) + relayed,
+    )

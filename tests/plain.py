@@ -10,6 +10,7 @@ from nest.costs.choices import Body, Setting, State
 from nest.costs.collectives import Group, Network
 from nest.costs.compute import Machine
 from nest.costs.layer import LayerCosts, layer_costs
+from nest.costs.stage import ChunkCosts
 from nest.describe import Device, Job, Model, Stack
 from nest.graph import Layer, build_chain
 
@@ -59,6 +60,12 @@ def mixture(**changes: Any) -> Model:
 def translator() -> Model:
     """Encoder of 96 tokens, decoder."""
     return model(kind="encoder-decoder", encoder_layers=2, encoder_seq_len=96)
+
+
+def chunk(forward: float, backward: float, **given: float) -> ChunkCosts:
+    """A stage, or a chunk of one, of which everything else takes no time."""
+    zero = dict.fromkeys(ChunkCosts._fields, 0.0)
+    return ChunkCosts(**{**zero, "forward": forward, "backward": backward, **given})
 
 
 def group(size: int) -> Group:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -11,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from instances import instance
+from plain import stack
 
 import nest
 from nest import compiled
-from nest._kernels import interleaved, options, pipeline
+from nest._kernels import interleaved, layers, options, pipeline
 from nest.costs.choices import bodies, states
 from nest.costs.layer import layer_costs
 from nest.costs.schedules import SCHEDULES
-from nest.costs.schedules.one_f_one_b import add_stage
-from nest.costs.stage import SUMMED, Sums, stage_costs, sums
+from nest.costs.schedules.one_f_one_b import add_stage, last_forward
+from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, layer_seconds
 from nest.tensors import Builder, Tables
 
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
@@ -27,10 +27,12 @@ WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 def test_kernels_and_tensors_agree_on_fields() -> None:
     assert options.Candidates._fields == Tables._fields
-    for number, name in enumerate(Sums._fields):
-        assert getattr(options, name.upper()) == number
-    # The fields up to WORK add up over layers, in the kernels too.
-    assert (len(Sums._fields), SUMMED) == (options.FIELDS, options.WORK)
+    for number, name in enumerate(LayerSeconds._fields):
+        assert getattr(layers, name.upper()) == number
+    *fields, last = ChunkCosts._fields
+    assert (len(fields), last) == (layers.CHUNK, "zero")
+    for number, name in enumerate(fields):
+        assert getattr(layers, f"C_{name.upper()}") == number
 
 
 @pytest.mark.skipif(WITHOUT_JIT, reason="nothing is compiled")
@@ -58,48 +60,84 @@ def test_every_kernel_is_compiled_once() -> None:
 def test_add_stage() -> None:
     rng = np.random.default_rng(1)
     for _ in range(2000):
-        after, f, b, hop = rng.random(4)
+        after, behind, f, b, hop, gap = rng.random(6)
         n, m = int(rng.integers(1, 9)), int(rng.integers(1, 30))
         rest = after + rng.random() * m
-        assert pipeline.add_stage(rest, after, f, b, hop, n, m) == add_stage(
-            rest, after, f, b, hop, n, m)[0]
+        assert pipeline.add_stage(rest, after, behind, f, b, hop, n, m) == add_stage(
+            rest, after, behind, f, b, hop, n, m)[0]
+        assert pipeline.last_forward(after + hop, f, b, gap, n, m) == last_forward(
+            after + hop, f, b, gap, n, m)
+
+
+def random_layers(rng: np.random.Generator, kinds: int, zero: int) -> np.ndarray:
+    """(2 policies, kinds, figures) of layers; traffic is the same under both policies."""
+    found = rng.random((2, kinds, layers.FIELDS)) * 10.0 ** rng.integers(-2, 2, layers.FIELDS)
+    found[1, :, layers.GATHERED : layers.TIED + 1] = found[0, :, layers.GATHERED : layers.TIED + 1]
+    found[:, :, layers.REGATHERED] = found[:, :, layers.GATHERED] * rng.integers(2)
+    for name, zeros in (("GATHERED", (3,)), ("REGATHERED", (3,)), ("SCATTERED", (2, 3)),
+                        ("GATHER", (1, 2))):
+        if zero not in zeros:
+            found[:, :, getattr(layers, name)] = 0.0
+    return found
+
+
+def plain(
+    figures: np.ndarray, kinds: list[int], again: list[int], software: nest.Stack
+) -> ChunkCosts:
+    run = [LayerSeconds(*figures[r, kind, : layers.UPDATE].tolist())
+           for kind, r in zip(kinds, again, strict=True)]
+    update, tied = (sum(figures[0, kind, field] for kind in kinds)
+                    for field in (layers.UPDATE, layers.TIED))
+    return chunk_costs(run, update, tied, software)
+
+
+def stack_of(overlaps: np.ndarray) -> nest.Stack:
+    zero, reduce, refresh = overlaps.tolist()
+    return stack(overlap_zero3=zero, overlap_grad_reduce=reduce, overlap_param_gather=refresh)
+
+
+def test_chunk_costs() -> None:
+    rng = np.random.default_rng(2)
+    out = np.empty(layers.CHUNK)
+    for _ in range(1000):
+        figures = random_layers(rng, 3, int(rng.integers(4)))
+        count, overlaps = int(rng.integers(1, 7)), rng.random(3) * (rng.random(3) < 0.8)
+        kinds, again = rng.integers(0, 3, 8), rng.integers(0, 2, 8)
+        layers.chunk_costs(figures, overlaps, kinds, again, 1, 1 + count, out)
+        wanted = plain(figures, kinds[1 : 1 + count].tolist(), again[1 : 1 + count].tolist(),
+                       stack_of(overlaps))
+        assert out == pytest.approx(np.array(wanted[:-1]), rel=1e-9, abs=1e-12)
 
 
 def test_interleaved_seconds() -> None:
     rng = np.random.default_rng(2)
     twin = SCHEDULES["interleaved"]
-    for _ in range(2000):
+    for _ in range(300):
         p, v = int(rng.integers(2, 9)), int(rng.integers(2, 6))
         m = p * int(rng.integers(1, 5))
-        f, b, finish, hops, traffic = rng.random((5, p)) * 10.0 ** rng.integers(-3, 2, (5, 1))
-        overlap = float(rng.random())
-        assert interleaved.step_seconds(p, f, b, finish, hops, m, v, traffic, overlap) == (
-            pytest.approx(twin.step_time(f, b, finish, hops, m, v, traffic, overlap).total))
+        costs = rng.random((p, v, layers.CHUNK)) * 10.0 ** rng.integers(-3, 2, layers.CHUNK)
+        costs[:, :, layers.C_TIED] *= rng.random((p, 1)) < 0.3
+        costs[:, :, layers.C_GATHER] *= rng.random() < 0.5
+        both, gap = rng.random((2, p, v)) * 10.0 ** rng.integers(-3, 2, (2, 1, 1))
+        stages = [[ChunkCosts(*chunk, 0.0) for chunk in stage] for stage in costs.tolist()]
+        hops = [[Hop(*pair) for pair in zip(*pairs, strict=True)]
+                for pairs in zip(both.tolist(), gap.tolist(), strict=True)]
+        assert interleaved.step_seconds(p, m, v, costs, both, gap) == (
+            pytest.approx(twin.step_time(stages, hops, m).total))
+        sizes = rng.random(v)
         for s in range(p):
-            assert interleaved.in_flight(s, p, m, v) == twin.in_flight(s, p, m, v)
-
-
-def test_finish_seconds() -> None:
-    rng = np.random.default_rng(3)
-    for _ in range(200):
-        sync, exposed, gather = rng.uniform(-1.0, 1.0, 3)
-        folded = Sums(*np.zeros((len(Sums._fields), 1)))._replace(
-            sync=np.array([sync]), exposed=np.array([exposed]), gather=np.array([gather]))
-        for chunks in (1, 2, 3):
-            assert options.finish_seconds(sync, exposed, gather, chunks) == (
-                stage_costs(folded, chunks).finish[0])
+            assert interleaved.held_bytes(sizes, s, p, m, v) == pytest.approx(
+                twin.held(sizes.tolist(), s, p, m))
 
 
 @pytest.mark.parametrize("seed", range(22))
 def test_layer_sums(seed: int) -> None:
     """What kernels make of the tables is what the costs say of one layer and one configuration."""
     x = instance(seed)
-    sizes, stack = x.cluster.group_sizes, x.job.stack
+    sizes = x.cluster.group_sizes
     builder = Builder(x.chain, x.cluster, x.job, x.space)
     rng = np.random.default_rng(seed)
-    kinds = len(x.chain.kinds)
-    layers, changes = np.zeros((kinds, options.FIELDS)), np.zeros(
-        (len(builder.policies), kinds, 4))
+    figures = np.zeros((len(builder.policies), len(x.chain.kinds), layers.FIELDS))
     for number in rng.permutation(len(builder.outers))[:2].tolist():
         outer, span = builder.outers[number], builder._span(number)
         tables = options.Candidates(*builder.tables(number, False))
@@ -107,7 +145,6 @@ def test_layer_sums(seed: int) -> None:
         for c in rng.permutation(span.stop - span.start)[:2].tolist():
             start = int(builder.rows.start[span][c])
             for z, (zero, shard) in enumerate(builder.zeros):
-                wanted = []
                 for r, policy in enumerate(builder.policies):
                     code = ((c * len(builder.zeros) + z) * len(builder.policies) + r) * (
                         builder.signatures.longest + 1)
@@ -118,23 +155,77 @@ def test_layer_sums(seed: int) -> None:
                     state = states(sizes, *(np.array([value]) for value in (
                         start, d["block"], d["tp"], d["ep"] * d["etp"], outer.outer_dp,
                         outer.stride, level, zero, shard)))
-                    wanted.append(np.array([
-                        sums(layer_costs(kind, body, state, builder.setting), stack)
-                        for kind in x.chain.kinds])[:, :, 0])
-                options.layer_sums(tables, c, z, 0, layers)
-                assert layers == pytest.approx(wanted[0], rel=1e-12, abs=1e-18)
-                changes[:] = 0.0
-                options.policy_changes(tables, c, z, layers, changes)
-                for r, kind in itertools.product(range(1, len(wanted)), tables.kinds.tolist()):
-                    more = wanted[r][kind] - wanted[0][kind]
-                    for field, number_of in ((options.D_BACK, options.BACKWARD),
-                                             (options.D_SYNC, options.SYNC),
-                                             (options.D_HELD, options.ACTIVATIONS)):
-                        rounding = 1e-12 * abs(wanted[r][kind, number_of])
-                        assert changes[r, kind, field] == pytest.approx(
-                            more[number_of], rel=1e-9, abs=rounding)
-                    assert changes[r, kind, options.D_WORK] == pytest.approx(
-                        wanted[r][kind, options.WORK])
+                    layers.layer_sums(tables, c, z, r, figures)
+                    for kind, found in zip(x.chain.kinds, figures[r], strict=True):
+                        costs = layer_costs(kind, body, state, builder.setting)
+                        resident = costs.parameters + costs.gradients + costs.optimizer
+                        wanted = [*layer_seconds(costs), *(float(value[0]) for value in (
+                            costs.update, costs.tied, resident, costs.activations, costs.work,
+                            costs.buffers))]
+                        assert found == pytest.approx(np.array(wanted), rel=1e-12, abs=1e-18)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_options_of_a_signature(seed: int) -> None:
+    """Folded along the tree of signatures, or from scratch under a policy, as in the costs."""
+    x = instance(seed)
+    builder = Builder(x.chain, x.cluster, x.job, x.space)
+    rng = np.random.default_rng(seed)
+    s, kinds = builder.signatures, len(x.chain.kinds)
+    tree, out = options._tree, np.empty(layers.CHUNK)
+    for gpipe in (False, True):
+        for zero in range(4):
+            tables = options.Candidates(*builder.tables(0, gpipe))._replace(
+                overlaps=rng.random(3) * (rng.random(3) < 0.8), least=np.zeros(kinds))
+            figures = random_layers(rng, kinds, zero)
+            for kind, one in enumerate(x.chain.kinds):
+                if not one.checkpointed:
+                    figures[1, kind] = figures[0, kind]
+            totals = np.zeros((len(s.part), layers.FIELDS))
+            order, new = np.empty(len(s.part), np.int64), np.empty(options.OPTION)
+            reached = options._walk(
+                tables, tree(tables), 0, zero >= 2, figures, totals, order, np.inf, np.inf)
+            assert reached == len(s.part)
+            room = np.empty(len(s.part) + 1, np.int64), np.empty(len(s.part) + 1, np.int64)
+            for g in rng.permutation(reached)[:30].tolist():
+                sequence, at = [], g
+                while at >= 0:
+                    sequence, at = [int(s.last[at]), *sequence], int(s.part[at])
+                options._close(
+                    gpipe, tables.overlaps[0], sequence[-2] if sequence[1:] else -1, sequence[-1],
+                    s.root[g], s.second[g], figures, totals, g, new)
+                check_option(new, plain(figures, sequence, [0] * len(sequence),
+                                        stack_of(tables.overlaps)), gpipe)
+                first = int(rng.integers(s.marked[g] + 1))
+                options._recomputed(gpipe, tables.overlaps, s.part, s.last, s.marked, g, 1, first,
+                                    figures, *room, out, new)
+                seen, again = 0, []
+                for kind in sequence:
+                    seen += x.chain.kinds[kind].checkpointed
+                    again.append(int(seen <= first))
+                found = plain(figures, sequence, again, stack_of(tables.overlaps))
+                check_option(new, found, gpipe)
+                if zero < 2:
+                    left = options._left(figures, tables.overlaps[1], options._runs(s.part, s.last),
+                                         s.last, s.marked, g, 1, first)
+                    assert left == pytest.approx(found.left, rel=1e-9, abs=1e-12)
+
+
+def check_option(new: np.ndarray, c: ChunkCosts, gpipe: bool) -> None:
+    """An option holds what the schedules take of a stage."""
+    trailing = max(0.0, c.trailing - c.trails_backward)
+    pace, back = (c.chase_forward, c.chase_backward + trailing) if gpipe else (c.pace, 0.0)
+    left, later = (c.left, c.tied + c.update) if c.tied else (c.left + c.update, 0.0)
+    wanted = {
+        "AHEAD": c.forward, "BACK": c.backward, "TURN": c.turn, "PACE": pace, "PACE_BACK": back,
+        "WAITS": c.wait, "REMAINS": left, "LATER": later, "TURNED": c.backward + c.turn,
+        "WAITED": c.forward + c.wait, "READY": c.backward + left,
+        "READY_TURNED": c.backward + c.turn + left,
+        "PACED": c.forward + pace + (0.0 if gpipe else c.backward),
+        "PACED_BACK": c.backward + back if gpipe else 0.0,
+    }
+    for name, value in wanted.items():
+        assert new[getattr(options, name)] == pytest.approx(value, rel=1e-9, abs=1e-12), name
 
 
 # ---------------------------------------------------------------- the cache
@@ -158,15 +249,15 @@ def test_without_a_folder_to_write_there_is_no_cache(monkeypatch: pytest.MonkeyP
 
 
 def test_only_an_option_worse_in_nothing_takes_another_s_place() -> None:
-    kept, who = np.empty((1, 8, 6)), np.empty((1, 8), np.int64)
-    # Forward, backward, all of a step, in flight, shards; the finish alone is not compared.
-    base = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 0.5])
-    better = np.array([-0.5, -0.5, -0.5, 1.0, 1.0])
+    kept, who = np.empty((1, 8, options.OPTION)), np.empty((1, 8), np.int64)
+    decide = options.DECIDE
+    base = np.arange(1.0, options.OPTION + 1)
+    better = np.full(decide, -0.5)
     count = options._keep(kept, who, 0, 0, base, 0)
     assert options._keep(kept, who, 0, count, base, 1) == 1, "of equal ones the first stays"
-    for field in range(5):
+    for field in range(decide):
         # Better in one field and worse in another, whatever their sum: both stay.
-        for other in set(range(5)) - {field}:
+        for other in set(range(decide)) - {field}:
             new = base.copy()
             new[field] += better[field]
             new[other] -= better[other]

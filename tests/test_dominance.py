@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from plain import stack
 
 import nest
 from nest._kernels.dominance import undominated
+from nest.costs.stage import LayerSeconds, chunk_costs
 from nest.evaluation import chain_of
 from nest.tensors import Builder
 
@@ -24,7 +26,7 @@ def random_block(rng: np.random.Generator) -> dict[str, Any]:
     # What is not computing is less where more computing hides it.
     ahead[..., 1] += np.where(rng.random(ahead.shape[:-1]) < 0.9, ahead[..., 0], 1.0)
     back[..., 1] += np.where(rng.random(back.shape[:-1]) < 0.9, back[..., 0], 1.0)
-    state = some(STATES, ZEROS, KINDS, 7)
+    state = some(STATES, ZEROS, KINDS, 8)
     # ZeRO gathers parameters before each layer or once a step, never both.
     state[:, 0, :, 0], state[:, 1, :, 3] = 0.0, 0.0
     degrees = rng.integers(0, BODIES, size=20)
@@ -40,25 +42,27 @@ def random_block(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def stage(x: dict[str, Any], c: int, z: int, layers: list[tuple[int, int]]) -> np.ndarray:
-    """What a stage of (kind, policy) layers costs: forward, backward, with finish, bytes."""
-    over_zero, over_sync, over_gather = x["overlaps"]
+    """What a step is made of, for a stage of (kind, policy) layers; see docs/algorithm.md."""
+    software = stack(**dict(zip(
+        ("overlap_zero3", "overlap_grad_reduce", "overlap_param_gather"),
+        x["overlaps"].tolist(), strict=True)))
     ahead, back, state = x["ahead"][x["body"][c]], x["back"][x["body"][c]], x["state"][x["held"][c]]
-    forward = backward = sync = gather = exposed = resident = held = 0.0
-    work = buffers = 0.0
-    for kind, r in layers:
-        gathered, late, reduced, whole, after, kept, buffer = state[z, kind]
-        forward += ahead[kind, 1] + max(0.0, gathered - over_zero * ahead[kind, 0])
-        backward += back[r, kind, 1] + max(0.0, late - over_zero * back[r, kind, 0])
-        spare = back[r, kind, 0]
-        if over_zero:
-            spare = max(0.0, spare - late / over_zero)
-        sync += reduced - over_sync * spare
-        gather += whole - over_gather * ahead[kind, 0]
-        exposed, resident, held = exposed + after, resident + kept, held + back[r, kind, 2]
-        work, buffers = max(work, back[r, kind, 3]), max(buffers, buffer)
-    end = forward + backward + max(0.0, sync) + exposed + max(0.0, gather)
-    return np.array([forward, backward, end, held, resident + work + buffers,
-                     -x["shards"][c], x["relayed"][c], -float(x["hybrid"][c])])
+    own = [LayerSeconds(*ahead[kind], *back[r, kind, :2], state[z, kind, 0], state[z, kind, 0],
+                        *state[z, kind, 1:4]) for kind, r in layers]
+    update, tied, resident = (sum(state[z, kind, field] for kind, _ in layers)
+                              for field in (4, 5, 6))
+    held = sum(back[r, kind, 2] for kind, r in layers)
+    resident += max(back[r, kind, 3] for kind, r in layers)
+    resident += max(state[z, kind, 7] for kind, _ in layers)
+    s = chunk_costs(own, update, tied, software)
+    trailing = max(0.0, s.trailing - s.trails_backward)
+    turned = s.forward + s.backward + s.turn
+    return np.array([
+        s.forward, s.backward, s.forward + s.backward + s.pace, s.forward + s.chase_forward,
+        s.backward + s.chase_backward + trailing, turned, turned + s.left, turned + s.wait,
+        turned + s.wait + s.left, s.forward + s.wait, s.backward + s.left, tied + update, update,
+        0.0 if z else s.forward - s.hides_gather, s.backward - s.hides_sync,
+        held, resident, -x["shards"][c], x["relayed"][c], -float(x["hybrid"][c])])
 
 
 @pytest.mark.parametrize("seed", range(200))

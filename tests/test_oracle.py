@@ -1,4 +1,7 @@
-"""The oracle against figures worked out by hand; a plainer search is in test_oracle_plain.py."""
+"""The oracle against figures worked out by hand.
+
+More of them, of schedules alone, and a plainer search are in test_oracle_plain.py.
+"""
 
 from __future__ import annotations
 
@@ -357,6 +360,90 @@ def test_top_keys() -> None:
     assert solve(chain, cluster, job, top=2).best == answer.best[:2]
     for x in answer.best:
         assert price(chain, cluster, job, x.configuration).seconds == pytest.approx(x.seconds)
+
+
+# ---------------------------------------------------------------- start and end of a step
+
+
+def side_by_side(zero: int, batch: int, *layers: tuple[float, float], **changes: Any) -> float:
+    """Seconds on two devices with 8 bytes/s between them; 10 parameters a layer.
+
+    Of a layer 20 bytes are gathered (1.25 s) and 40 bytes of gradients scattered (2.5 s) or summed
+    (5 s); the optimizer moves 14 bytes of each parameter at 10 bytes/s: 7 s of half of them.
+    """
+    plan = Configuration(micro_batch=2, stride=2, stages=[
+        {"layers": (0, len(layers)), "devices": (0, 2), "dp_in": 2, "zero": zero}])
+    chain, cluster = chain_of(*layers, parameters=20.0), cluster_of(2, latency=0.0)
+    return price(chain, cluster, job_of(batch, **changes), plan).seconds
+
+
+def test_zero_three_gathers_the_next_layer_meanwhile() -> None:
+    # 3 + 6 s. Under layer 1 (1 s) its own parameters are gathered again, 0.25 s longer; under its
+    # backward (2 s) those of 0; under that of 0 the gradients of 1 are scattered (2.5 s of 4 s).
+    # Under layer 0 of the second micro-batch (2 s) those of 1 are gathered and the gradients of 0
+    # scattered, 1.75 s longer. The first gather in front hides that of 1 under layer 0; the last
+    # scatter and the optimizer follow.
+    layers = (2.0, 4.0), (1.0, 2.0)
+    found = side_by_side(3, 4, *layers, overlap_zero3=1.0)
+    assert found == pytest.approx(1.25 + 9.25 + 1.75 + 9.25 + 2.5 + 14.0)
+    # Half hidden: 0.25 s of the gather of 1 in front; 9 + 0.75 + 0.25 + 0.5 s each time. Then
+    # parameters of 0 for the second micro-batch, 1.25 s longer, and 2.75 s under its forward.
+    found = side_by_side(3, 4, *layers, overlap_zero3=0.5)
+    assert found == pytest.approx(1.5 + 10.5 + 4.0 + 10.5 + 2.5 + 14.0)
+    # Not gathered again for the backward.
+    found = side_by_side(3, 4, *layers, overlap_zero3=1.0, reshard_after_forward=False)
+    assert found == pytest.approx(1.25 + 9.0 + 1.75 + 9.0 + 2.5 + 14.0)
+
+
+def test_zero_three_gathers_inner_layers_every_time() -> None:
+    # Under layers 1 and 2 (1 s each) those of 2 and 3 are gathered, 0.25 s longer each; under 3
+    # (2 s) its own again. Under its backward (1 s) those of 2, 0.25 s longer; under 2 and 1 (2 s
+    # each) a gather and a scatter, 1.75 s longer each; under 0 (4 s) a scatter and its own gather.
+    # The second micro-batch starts 1.75 s longer: a gather and a scatter under layer 0 (2 s).
+    found = side_by_side(
+        3, 4, (2.0, 4.0), (1.0, 2.0), (1.0, 2.0), (2.0, 1.0), overlap_zero3=1.0)
+    assert found == pytest.approx(1.25 + 2 * (6.5 + 0.25 + 12.5) + 1.75 + 2.5 + 28.0)
+
+
+def test_zero_three_of_one_layer() -> None:
+    # Gathered again under its forward (1 s), 0.25 s longer. Between two micro-batches it is
+    # gathered under its backward, 0.25 s longer, and scattered under the next forward, 2.5 s.
+    found = side_by_side(3, 4, (1.0, 1.0), overlap_zero3=1.0)
+    assert found == pytest.approx(1.25 + 2.25 + 0.25 + 2.5 + 2.25 + 2.5 + 7.0)
+
+
+def test_a_scatter_delays_the_next_backward() -> None:
+    # ZeRO-2, one layer: of 2.5 s of scatter, 1.5 s hide until the next backward ends, 1 s delays
+    # it. Two micro-batches; parameters are gathered in front.
+    found = side_by_side(2, 4, (0.5, 1.0), overlap_zero3=1.0)
+    assert found == pytest.approx(1.25 + 2 * 1.5 + 1.0 + 2.5 + 7.0)
+    # Two layers (3 s and 6 s in all): that of 1 hides under 0, that of 0 under what follows.
+    found = side_by_side(2, 4, (2.0, 4.0), (1.0, 2.0), overlap_zero3=1.0)
+    assert found == pytest.approx(2.5 + 2 * 9.0 + 2.5 + 14.0)
+    # Of the two gathers, that of layer 1 hides under the forward of 0.
+    found = side_by_side(2, 4, (2.0, 4.0), (1.0, 2.0), overlap_zero3=1.0, overlap_param_gather=0.5)
+    assert found == pytest.approx(1.25 + 0.25 + 2 * 9.0 + 2.5 + 14.0)
+
+
+def test_gradients_hide_under_layers_in_front() -> None:
+    # 5 s each; those of layer 1 hide under the 4 s of layer 0, those of 0 under nothing.
+    layers = (2.0, 4.0), (1.0, 2.0)
+    found = side_by_side(0, 2, *layers, overlap_grad_reduce=1.0)
+    assert found == pytest.approx(9.0 + 1.0 + 5.0 + 28.0)
+    # Layer 0 hides all of layer 1.
+    found = side_by_side(0, 2, (2.0, 8.0), (1.0, 2.0), overlap_grad_reduce=1.0)
+    assert found == pytest.approx(13.0 + 5.0 + 28.0)
+
+
+@pytest.mark.parametrize(("schedule", "seconds"), [("1f1b", 16.0), ("gpipe", 28.0)])
+def test_messages_come_one_by_one(schedule: str, seconds: float) -> None:
+    # 8 bytes fill a link of 2 bytes/s for 4 s, hidden or not: of four micro-batches the last
+    # arrives after 1 + 3 x 4 s. 1F1B: gradients go back at the same pace; F, B, B: 16 s. GPipe:
+    # gradients leave from 15 s on, the last arrives at 27 s.
+    chain, cluster = chain_of((1.0, 1.0), (1.0, 1.0)), cluster_of(1, 1, 2)
+    plan = two_stages(4).replace(schedule=schedule)
+    assert price(chain, cluster, job_of(4, overlap_p2p=1.0), plan).seconds == (
+        pytest.approx(seconds))
 
 
 def test_interleaved_plans_are_counted() -> None:

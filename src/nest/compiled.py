@@ -109,22 +109,23 @@ def _warm(kernels: Kernels) -> None:
     zero, one = np.zeros(1, np.int64), np.ones(1)
     flag, no = np.ones(1, np.bool_), np.zeros(1, np.bool_)
     tables = kernels.Candidates(
-        ahead=np.ones((1, 1, 2)), back=np.ones((1, 1, 1, 4)), state=np.ones((1, 1, 1, 7)),
+        ahead=np.ones((1, 1, 2)), back=np.ones((1, 1, 1, 4)), state=np.ones((1, 1, 1, 8)),
         body=zero, held=zero, price=zero, weight=one, shards=one, relayed=one, hybrid=no,
         shard=zero, forbidden=no, keep_none=True, full=-1, first_layers=no, most_layers=1,
         last=zero, part=zero - 1, counts=zero[None], marked=zero, ancestor=zero[None], kinds=zero,
         relay=0 * one, cap=zero + 1, whole=0,
-        limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3),
+        limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3), again=1.0, root=zero,
+        second=zero, gpipe=False,
     )
     kernels.undominated(*tables[:5], one, one, no, np.array([0, 1]), zero + 1, tables.overlaps)
     first, _, *options = kernels.select(tables, 1e9)
     problem = kernels.Problem(
         1, zero + 1, one, np.array([[0, -1]]), np.array([[-1, 0], [-1, -1]]), True, False,
-        first, *options, np.zeros(2), np.zeros(2), np.zeros(2), np.array([False, True]),
+        first, *options, np.zeros(2), np.zeros(2), np.zeros(2), 1.0, np.array([False, True]), False,
     )
     kernels.solve(problem, 1e9, 1, False)
     rings = kernels.Rings(
-        zero, zero[None], zero[None], *np.ones((4, 1, 2)), np.zeros(2), flag, flag,
-        np.zeros((2, 1), np.int64), zero, np.zeros(2, np.int64), 0, 1,
+        zero, zero[None], zero[None], *np.ones((4, 1, 2)), 1.0, np.zeros(2), flag, flag,
+        zero, zero + 1, np.zeros(2, np.int64), 0, 1,
     )
     kernels.interleave(tables, rings, 1e9, False)

@@ -27,11 +27,18 @@ from nest.costs.configured import (
 from nest.costs.groups import aligned, shared_level
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
-from nest.costs.schedules import SCHEDULES, StepTime
-from nest.costs.stage import SUMMED, StageCosts, Sums, hop_seconds, stage_costs, sums
+from nest.costs.schedules import SCHEDULES, StepTime, interleaved
+from nest.costs.stage import (
+    ChunkCosts,
+    Hop,
+    LayerSeconds,
+    chunk_costs,
+    hop,
+    layer_seconds,
+)
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.job import Job, Stack
+from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.errors import InputError
@@ -54,22 +61,19 @@ class _Priced(NamedTuple):
     stage: StageConfiguration
     causes: dict[str, float]
     """Sums over the layers of each field of ``LayerCosts`` (maxima for work and buffers)."""
-    folded: Sums
-    costs: StageCosts
+    chunks: list[ChunkCosts]
     in_flight: int
     """Micro-batches; those of one chunk where the schedule interleaves."""
     held: float
-    """Micro-batches of the whole stage that in_flight amounts to."""
-    hop: float
+    """Bytes of activations of all that is in flight."""
+    hops: list[Hop]
+    """Behind each chunk."""
     collectives: dict[str, str]
 
     @property
-    def forward(self) -> float:
-        return float(self.costs.forward[0])
-
-    @property
-    def backward(self) -> float:
-        return float(self.costs.backward[0])
+    def seconds(self) -> float:
+        """Of a micro-batch there and back."""
+        return sum(c.forward + c.backward for c in self.chunks)
 
 
 def chain_of(model: Model | Profile) -> Chain:
@@ -102,7 +106,7 @@ def evaluate(
     check(chain, cluster, job, configuration)
     m = job.global_batch // (configuration.outer_dp * configuration.micro_batch)
     priced = _price(chain, cluster, job, configuration, m)
-    time = _step_time(configuration, job.stack, priced, m)
+    time = _step_time(configuration, priced, m)
     limit = limit_bytes(cluster.device, job)
     problems = tuple(_shortages(priced, limit))
     stages = tuple(_stage(p, limit) for p in priced)
@@ -211,73 +215,69 @@ def _price(
     for number, stage in enumerate(plan.stages):
         state = state_of(stage, plan, tied, cluster.group_sizes)
         # Layers of a kind under the same policy cost the same: each is priced once.
-        known: dict[tuple[int, int], LayerCosts] = {}
-        layers = []
+        known: dict[tuple[int, int], tuple[LayerCosts, LayerSeconds]] = {}
+        chunks, kept, every = [], [], []
         for span in stage.chunks:
+            layers = []
             for kind, again in layers_of(chain, order, stage, span):
                 if (kind, again) not in known:
                     body = body_of(stage, plan, again, cluster.group_sizes)
-                    known[kind, again] = layer_costs(chain.kinds[kind], body, state, common)
+                    costs = layer_costs(chain.kinds[kind], body, state, common)
+                    known[kind, again] = costs, layer_seconds(costs)
                 layers.append(known[kind, again])
+            chunks.append(chunk_costs(
+                [seconds for _, seconds in layers], sum(float(c.update[0]) for c, _ in layers),
+                sum(float(c.tied[0]) for c, _ in layers), job.stack))
+            kept.append(sum(float(c.activations[0]) for c, _ in layers)
+                        + relayed_bytes(chain, job, plan, order, stage, span))
+            every += [costs for costs, _ in layers]
         largest = max((chain.kinds[kind] for kind, _ in known), key=lambda x: x.parameters)
         causes = {
             field.name: (max if field.name in ("work", "buffers") else sum)(
-                float(getattr(layer, field.name)[0]) for layer in layers)
+                float(getattr(costs, field.name)[0]) for costs in every)
             for field in fields(LayerCosts)
         }
-        causes["activations"] += relayed_bytes(chain, job, plan, order, stage, stage.layers)
-        each = [sums(layer, job.stack) for layer in layers]
-        folded = Sums(*(
-            np.sum(field, axis=0) if n < SUMMED else np.max(field, axis=0)
-            for n, field in enumerate(zip(*each, strict=True))
-        ))
-        folded = folded._replace(activations=np.array([causes["activations"]]))
         in_flight = schedule.in_flight(number, plan.pp, m, plan.vpp)
-        hop = _hop(chain, cluster, job, plan, order, number)
-        result.append(_Priced(stage, causes, folded, stage_costs(folded, plan.vpp), in_flight,
-                              in_flight / plan.vpp, hop,
-                              _algorithms(body, state, common, largest, stage, job)))
+        held = in_flight * kept[0] if plan.vpp == 1 else interleaved.held(
+            kept, number, plan.pp, m)
+        result.append(_Priced(
+            stage, causes, chunks, in_flight, held, _hops(chain, cluster, job, plan, order, number),
+            _algorithms(body, state, common, largest, stage, job)))
     return result
 
 
-def _hop(
+def _hops(
     chain: Chain, cluster: Cluster, job: Job, plan: Configuration, order: Sequence[int],
     number: int,
-) -> float:
-    """Round trip from a stage to the next one, over the worst replica's level.
+) -> list[Hop]:
+    """From each chunk of a stage to the next stage, over the worst replica's level.
 
-    Where chunks interleave, the most that one of them hands over counts, and the last stage hands
-    over to the first.
+    Where chunks interleave, the last stage hands over to the first.
     """
-    stage = plan.stages[number]
-    cuts = [stop for _, stop in stage.chunks if stop < len(chain)]
-    if not cuts:
-        return 0.0
-    after = plan.stages[(number + 1) % plan.pp]
+    stage, after = plan.stages[number], plan.stages[(number + 1) % plan.pp]
     lanes = min(shards_of(stage, job.stack), shards_of(after, job.stack))
-    size = max(boundary_bytes(chain, job, mask(order[:cut])) for cut in cuts)
     a, b = stage.devices[1] - 1, after.devices[0]
     level = max(
         shared_level(r * plan.stride + a, r * plan.stride + b, cluster.group_sizes)
         for r in range(plan.outer_dp)
     )
-    return hop_seconds(size * plan.micro_batch, lanes, 1.0 / cluster.resolved_bandwidth[level],
-                       cluster.levels[level].latency, job.stack)
+    per_byte, latency = 1.0 / cluster.resolved_bandwidth[level], cluster.levels[level].latency
+    found = []
+    for _, stop in stage.chunks:
+        if stop == len(chain):  # nothing is handed over behind the last layer
+            found.append(Hop(0.0, 0.0))
+            continue
+        size = boundary_bytes(chain, job, mask(order[:stop])) * plan.micro_batch
+        found.append(hop(size, lanes, per_byte, latency, job.stack))
+    return found
 
 
-def _step_time(
-    plan: Configuration, stack: Stack, priced: list[_Priced], m: int
-) -> StepTime:
+def _step_time(plan: Configuration, priced: list[_Priced], m: int) -> StepTime:
     """Seconds of a step under the plan's schedule."""
-    hops = [p.hop for p in priced]
-    stages = ([p.forward for p in priced], [p.backward for p in priced],
-              [float(p.costs.finish[0]) for p in priced], hops if plan.vpp > 1 else hops[:-1])
     step_time: Callable[..., StepTime] = SCHEDULES[plan.schedule].step_time
-    if plan.vpp == 1:
-        return step_time(*stages, m)
-    traffic = [float((p.folded.exposed + p.folded.traffic)[0]) for p in priced]
-    overlap = stack.overlap_grad_reduce / 2 + stack.overlap_param_gather / 4
-    return step_time(*stages, m, plan.vpp, traffic, overlap)
+    if plan.vpp > 1:
+        return step_time([p.chunks for p in priced], [p.hops for p in priced], m)
+    return step_time([p.chunks[0] for p in priced], [p.hops[0] for p in priced[:-1]], m)
 
 
 def _algorithms(
@@ -305,12 +305,13 @@ def _algorithms(
 
 def _memory(p: _Priced) -> StageMemory:
     c = p.causes
-    activations = p.held * c["activations"] + c["work"]
-    parts = c["parameters"], c["gradients"], c["optimizer"], activations, c["buffers"]
-    names = ("parameters", "gradients", "optimizer", "activations", "buffers")
-    # The total is the sum that the search compares with the limit.
-    total = (p.costs.resident + p.held * p.costs.activations)[0]
-    return StageMemory(**dict(zip(names, parts, strict=True)), total=float(total))
+    parts = {
+        "parameters": c["parameters"], "gradients": c["gradients"], "optimizer": c["optimizer"],
+        "activations": p.held + c["work"], "buffers": c["buffers"],
+    }
+    # In the order of the sum that the search compares with the limit.
+    resident = c["parameters"] + c["gradients"] + c["optimizer"] + c["work"] + c["buffers"]
+    return StageMemory(**parts, total=resident + p.held)
 
 
 def _time(p: _Priced) -> StageTime:
@@ -319,8 +320,9 @@ def _time(p: _Priced) -> StageTime:
         "forward": c["forward"], "backward": c["backward"], "recompute": c["recompute"],
         "tp": c["tp_forward"] + c["tp_backward"],
         "cp": c["cp_forward"] + c["cp_backward"],
-        "ep": c["ep_forward"] + c["ep_backward"], "zero": c["zero_forward"] + c["zero_backward"],
-        "handover": p.hop,
+        "ep": c["ep_forward"] + c["ep_backward"],
+        "zero": sum(chunk.zero for chunk in p.chunks),
+        "handover": max(hop.both for hop in p.hops),
     }
     return StageTime(**split, total=sum(split.values()))
 
@@ -328,9 +330,10 @@ def _time(p: _Priced) -> StageTime:
 def _stage(p: _Priced, limit: float) -> Stage:
     shared: dict[str, Any] = {name: getattr(p.stage, name)
                               for name in StageConfiguration.model_fields}
+    first = p.chunks[0]
     return Stage(
-        **shared, in_flight=p.in_flight, time_s=_time(p),
-        grad_sync_s=max(0.0, float(p.folded.sync[0])), finish_s=float(p.costs.finish[0]),
+        **shared, in_flight=p.in_flight, time_s=_time(p), param_wait_s=first.wait,
+        grad_sync_s=first.left, finish_s=first.left + p.causes["tied"] + p.causes["update"],
         memory_bytes=_memory(p), memory_limit_bytes=limit, collectives=p.collectives,
     )
 
@@ -351,7 +354,7 @@ def _shortages(priced: list[_Priced], limit: float) -> list[str]:
 
 
 def _slowest(priced: list[_Priced]) -> int:
-    return max(range(len(priced)), key=lambda n: priced[n].forward + priced[n].backward)
+    return max(range(len(priced)), key=lambda n: priced[n].seconds)
 
 
 def _breakdown(priced: list[_Priced], time: StepTime, m: int) -> Breakdown:

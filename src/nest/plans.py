@@ -65,10 +65,13 @@ class Stage(Description):
     in_flight: int = Field(description="micro-batches whose activations are held at once; with "
                            "vpp above 1, of one chunk")
     time_s: StageTime
+    param_wait_s: float = Field(0.0, description="what the first micro-batch would wait for "
+                                "parameters that are gathered after the optimizer, or by ZeRO-3, "
+                                "had it come at once")
     grad_sync_s: float = Field(description="gradient reduction that the stage's backward "
                                "does not hide")
-    finish_s: float = Field(description="all after the last backward: grad_sync_s, optimizer, "
-                            "parameter all-gather, tied embeddings")
+    finish_s: float = Field(description="all after the last backward, if no other stage were "
+                            "waited for: grad_sync_s, tied embeddings, optimizer")
     memory_bytes: StageMemory
     memory_limit_bytes: float
     collectives: dict[str, str] = Field(description="algorithm priced for each kind of group")

@@ -27,6 +27,10 @@ class Signatures:
     """(G,): the signature with the last layer less, of a lower number; -1 for one layer."""
     last: Ints
     """(G,): kind of the last layer."""
+    root: Ints
+    """(G,): kind of the first layer."""
+    second: Ints
+    """(G,): kind of the second; -1: none."""
     counts: Ints
     """(G, T): layers of each kind."""
     marked: Ints
@@ -117,12 +121,17 @@ def signatures(chain: Chain, job: Job) -> Signatures:
             counts[g], marked[g] = counts[before], marked[before]
         counts[g, kind] += 1
         marked[g] += chain.kinds[kind].checkpointed
+    root, second = np.array(last), np.full(len(part), -1)
+    for g, before in enumerate(part):
+        if before >= 0:
+            root[g] = root[before]
+            second[g] = last[g] if part[before] < 0 else second[before]
     ancestor = np.full((len(part), int(marked.max()) + 1), -1, dtype=np.int64)
     for g, before in enumerate(part):
         if before >= 0:
             ancestor[g] = ancestor[before]
         ancestor[g, marked[g]] = g
     return Signatures(
-        cuts, index, np.array(part), np.array(last), counts, marked, ancestor, np.array(relay),
-        np.array(deepest), len(part) - 1, kinds,
+        cuts, index, np.array(part), np.array(last), root, second, counts, marked, ancestor,
+        np.array(relay), np.array(deepest), len(part) - 1, kinds,
     )

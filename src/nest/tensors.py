@@ -22,7 +22,7 @@ from nest.candidates import Candidates, Outer, Rows, outers
 from nest.costs.choices import FULL, bodies, policy, setting, states
 from nest.costs.layer import body_costs, state_costs
 from nest.costs.memory import limit_bytes
-from nest.costs.stage import hop_seconds
+from nest.costs.stage import hop
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 from nest.describe.space import MODULES, SearchSpace
@@ -45,7 +45,7 @@ class Tables(NamedTuple):
     back: Floats
     """(U, R, T, 4) seconds backward (computing free to hide, all), activations, work."""
     state: Floats
-    """(V, Z, T, 7) gathered, late, sync, gather, exposed, resident, buffers."""
+    """(V, Z, T, 8) gathered, scattered, sync, gather, update, tied, resident, buffers."""
     body: Ints
     """(C,) body of each candidate."""
     held: Ints
@@ -96,9 +96,16 @@ class Tables(NamedTuple):
     """(T,) least seconds of a step that a layer of each kind takes: weight x its time."""
     overlaps: Floats
     """(3,) of the stack: ZeRO under compute, reduction under backward, gather under forward."""
+    again: float
+    """1 where the stack gathers ZeRO-3 parameters again before the backward, else 0."""
+    root: Ints
+    """(G,) kind of the first layer of each signature."""
+    second: Ints
+    """(G,) kind of the second; -1: none."""
+    gpipe: bool
 
 
-BODY, STATE = 4, 7
+BODY, STATE = 4, 8
 MOST = 1 << 40
 
 
@@ -248,8 +255,8 @@ class Builder:
             self._back[:, :, kind, 2], self._back[:, :, kind, 3] = b.activations, b.work
             z = state_costs(layer, state, self.setting)
             held = z.parameters + z.gradients + z.optimizer
-            for field, values in enumerate(
-                    (z.gathered, z.late, z.sync, z.gather, z.tied + z.update, held, z.buffers)):
+            for field, values in enumerate((z.gathered, z.scattered, z.sync, z.gather, z.update,
+                                            z.tied, held, z.buffers)):
                 self._state[:, :, kind, field] = values
 
     def _drop_dominated(self) -> None:
@@ -291,7 +298,7 @@ class Builder:
             return result
         fast = self._ahead[:, :, 1] + self._back[:, :, :, 1].min(axis=1)
         held = self._back[:, :, :, 2:].sum(axis=3).min(axis=1)
-        resident = self._state[:, :, :, 5:].sum(axis=3).min(axis=1)
+        resident = self._state[:, :, :, 6:].sum(axis=3).min(axis=1)
         counts = np.bincount(self.signatures.whole_kinds, minlength=len(self.chain.kinds))
         used = counts > 0
         for n in range(len(self.outers)):
@@ -368,7 +375,8 @@ class Builder:
             # Sums in another order than ``evaluate``'s must not end on the other side.
             limit_bytes=self.limit * (1.0 - 1e-12),
             micro_batches=outer.micro_batches, least=self.least[number],
-            overlaps=self._overlaps,
+            overlaps=self._overlaps, again=float(stack.reshard_after_forward), root=g.root,
+            second=g.second, gpipe=gpipe,
         )
 
     def _prices(self, number: int) -> tuple[Ints, dict[tuple[int, int], int]]:
@@ -398,7 +406,7 @@ class Builder:
         _, prices = self._prices(number)
         price = np.stack([places.prices(size, starts, prices) for size in sizes])
         per_byte, latency, both = self._links
-        level = places.hop_level[starts]
+        level, later = places.hop_level[starts], options[-3]
         arrays = (
             outer.micro_batches,
             np.array(sizes, dtype=np.int64) // unit,
@@ -409,10 +417,12 @@ class Builder:
             gpipe,
             first,
             *options[2:],
-            both * outer.micro_batch * self._boundaries,
+            outer.micro_batch * self._boundaries,
             per_byte[level],
-            both * latency[level],
+            latency[level],
+            both,
             self.depths,
+            bool((later > 0.0).any()),
         )
         return unit, arrays
 
@@ -437,30 +447,29 @@ class Builder:
             place[n, inside[n]] = np.where(places.allowed(one)[good], places.classes[good], -1)
         per_byte, latency, both = self._links
         edge = np.minimum(sizes[:, None] * np.arange(most + 1), outer.stride)
-        hop = places.hop_level[edge]
+        level = places.hop_level[edge]
         wrap = places.first_level[np.maximum(edge - 1, 0)]
         chunks = np.array([v > 1 and self.space.allows("vpp", v)
                            for v in range((last - first) // 2 + 1)])
         return (
-            size.astype(np.int64), known[degrees], place, per_byte[hop], both * latency[hop],
-            per_byte[wrap], both * latency[wrap], both * outer.micro_batch * self._boundaries,
-            self.depths[: most + 1], chunks, *self._prefixes, first, last,
+            size.astype(np.int64), known[degrees], place, per_byte[level], latency[level],
+            per_byte[wrap], latency[wrap], both, outer.micro_batch * self._boundaries,
+            self.depths[: most + 1], chunks, *self._sequence, first, last,
         )
 
     @cached_property
-    def _prefixes(self) -> tuple[Ints, Ints, Ints]:
-        """Layers of each kind in front of each; those that recompute applies to; as many before."""
+    def _sequence(self) -> tuple[Ints, Ints, Ints]:
+        """Kind of each layer; layers of each kind; those in front that recompute applies to."""
         chain = self.chain
-        counts = np.zeros((len(chain) + 1, len(chain.kinds)), dtype=np.int64)
-        counts[np.arange(1, len(chain) + 1), chain.order] = 1
-        marked = np.array([chain.kinds[kind].checkpointed for kind in chain.order])
-        return np.cumsum(counts, axis=0), np.flatnonzero(marked), np.cumsum([0, *marked])
+        order = np.array(chain.order, dtype=np.int64)
+        marked = [chain.kinds[kind].checkpointed for kind in chain.order]
+        return order, np.bincount(order, minlength=len(chain.kinds)), np.cumsum([0, *marked])
 
     @cached_property
     def _links(self) -> tuple[Floats, Floats, float]:
         """Seconds per byte and seconds of each level; the ways that a hand-over counts."""
         latency = np.array([level.latency for level in self.cluster.levels])
-        both = hop_seconds(1.0, 1.0, 1.0, 0.0, self.job.stack)
+        both = hop(1.0, 1.0, 1.0, 0.0, self.job.stack).both
         return 1.0 / np.array(self.cluster.resolved_bandwidth), latency, both
 
     @cached_property

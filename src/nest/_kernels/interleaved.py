@@ -11,25 +11,33 @@ import numpy as np
 from numba import njit
 
 from nest._kernels import CACHE
-from nest._kernels.options import (
+from nest._kernels.layers import (
     ACTIVATIONS,
     BACKWARD,
     BUFFERS,
-    D_BACK,
-    D_HELD,
-    D_SYNC,
-    D_WORK,
-    EXPOSED,
+    C_BACKWARD,
+    C_CHASE_BACKWARD,
+    C_CHASE_FORWARD,
+    C_FORWARD,
+    C_GATHER,
+    C_HIDES_GATHER,
+    C_HIDES_SYNC,
+    C_LEFT,
+    C_SCATTERED,
+    C_SYNC,
+    C_TIED,
+    C_TRAILING,
+    C_TRAILS_BACKWARD,
+    C_TRAILS_FORWARD,
+    C_UPDATE,
+    C_WAIT,
+    CHUNK,
     FIELDS,
     FORWARD,
-    GATHER,
     RESIDENT,
-    SYNC,
-    TRAFFIC,
     WORK,
-    finish_seconds,
+    chunk_costs,
     layer_sums,
-    policy_changes,
 )
 from nest._kernels.pipeline import SLACK
 
@@ -44,12 +52,13 @@ class Rings(NamedTuple):
     hop_latency: np.ndarray  # float64 (B, S+1)
     wrap_per_byte: np.ndarray  # float64 (B, S+1) from the last of s stages to the first
     wrap_latency: np.ndarray  # float64 (B, S+1)
-    handed: np.ndarray  # float64 (L+1,) bytes handed over before each layer, both ways
+    both: float  # ways of a hand-over that compute does not hide
+    handed: np.ndarray  # float64 (L+1,) bytes handed over before each layer, one way
     depths: np.ndarray  # bool (S+1,) numbers of stages allowed
     chunks: np.ndarray  # bool (V+1,) numbers of chunks allowed
-    kinds: np.ndarray  # int64 (L+1, T) layers of each kind in front of each cut
-    marked: np.ndarray  # int64, layers that recompute applies to
-    marked_before: np.ndarray  # int64 (L+1,) how many of them are in front of each cut
+    order: np.ndarray  # int64 (L,) kind of each layer
+    counts: np.ndarray  # int64 (T,) layers of each kind
+    marked_before: np.ndarray  # int64 (L+1,) layers in front of each cut that recompute applies to
     first: int  # first of the layers that chunks share out
     last: int  # end of them
 
@@ -60,92 +69,219 @@ def _chunk(q, p, v, s, c):
     size = (q.last - q.first) // (p * v)
     n = c * p + s
     start = 0 if n == 0 else q.first + n * size
-    stop = len(q.kinds) - 1 if n == p * v - 1 else q.first + (n + 1) * size
+    stop = len(q.order) if n == p * v - 1 else q.first + (n + 1) * size
     return start, stop
 
 
 @njit(cache=CACHE, nogil=True)
-def in_flight(s, p, m, v):
-    """Chunks in flight on stage s; :func:`nest.costs.schedules.interleaved.in_flight`."""
-    return min(m * v, 2 * (p - s - 1) + (v - 1) * p + 1)
+def warm_up(s, p, m, v):
+    """Forwards before the first backward; :func:`nest.costs.schedules.interleaved.warm_up`."""
+    return min(m * v, 2 * (p - s - 1) + (v - 1) * p)
 
 
 @njit(cache=CACHE, nogil=True)
-def step_seconds(p, f, b, finish, hops, m, v, traffic, overlap):
-    """Seconds of a step of p stages; :func:`nest.costs.schedules.interleaved.step_time`."""
-    waits = (v - 1) * hops[p - 1]
-    behind = reach = done = 0.0
-    for s in range(p - 1, -1, -1):
-        n = p - 1 - s
-        own = m * (f[s] + b[s]) + max(0.0, behind - 2 * n * f[s] / v)
-        own += max(0.0, behind - 2 * n * b[s] / v)
-        reach = max(own, (f[s] + b[s]) / v + reach)
-        late = 0.0
-        if n:
-            late = f[s] / v - hops[s] / 2 + done
-            waits += v * hops[s]
-        left = max(finish[s], traffic[s] - overlap * p / m * reach)
-        done = max(reach + left, late)
-        behind += (f[s] + b[s]) / v
-    return waits + done
+def held_bytes(activations, s, p, m, v):
+    """Most activations held at once; :func:`nest.costs.schedules.interleaved.held`."""
+    m = min(m, 4 * p)
+    warm = warm_up(s, p, m, v)
+    now = most = 0.0
+    for k in range(m * v):
+        now += activations[k // p % v]
+        most = max(most, now)
+        if k >= warm:
+            now -= activations[v - 1 - (k - warm) // p % v]
+    return most
 
 
 @njit(cache=CACHE, nogil=True)
-def _layers(q, p, v, s, first_layers, counts):
-    """Fill ``counts`` (T,) with the layers of stage s, of each chunk those up to the last of its
-    first so many that recompute applies to; -1: all."""
-    for kind in range(q.kinds.shape[1]):
-        counts[kind] = 0
-    for c in range(v):
-        start, stop = _chunk(q, p, v, s, c)
-        if 0 <= first_layers < q.marked_before[stop] - q.marked_before[start]:
-            stop = q.marked[q.marked_before[start] + first_layers - 1] + 1
-        for kind in range(q.kinds.shape[1]):
-            counts[kind] += q.kinds[stop, kind] - q.kinds[start, kind]
+def step_seconds(p, m, v, costs, both, gap):
+    """Seconds of a step; :func:`nest.costs.schedules.interleaved.step_time`.
 
-
-@njit(cache=CACHE, nogil=True)
-def _stage_sums(held, s, layers, sums):
-    """Fill ``sums`` (10,) with what the layers of stage s add up to without recompute."""
-    for x in range(FIELDS):
-        sums[s, x] = 0.0
-    for kind in range(layers.shape[0]):
-        count = held[s, kind]
-        if count:
-            for x in range(WORK):
-                sums[s, x] += count * layers[kind, x]
-            for x in range(WORK, FIELDS):
-                sums[s, x] = max(sums[s, x], layers[kind, x])
-
-
-@njit(cache=CACHE, nogil=True)
-def _with_policy(t, q, x, p, v, held, sums, changes, r, first_layers, f, b, finish, traffic):
-    """Fill the seconds of all stages under a policy; False where one does not fit."""
-    m = t.micro_batches
-    counts = np.empty(held.shape[1], np.int64)
+    ``costs`` float64 (p, v, CHUNK), hand-overs ``both`` and ``gap`` float64 (p, v).
+    """
+    total = m * v
+    forward, backward = np.empty((p, total)), np.empty((p, total))
+    ahead, back = np.zeros(p, np.int64), np.zeros(p, np.int64)
+    clock, scatter = np.zeros(p), np.full(p, -np.inf)
+    sent, returned = np.full(p, -np.inf), np.full(p, -np.inf)
+    ends, starts = np.zeros((p, v)), np.zeros((p, v))
     for s in range(p):
-        back, sync, activations, work = 0.0, 0.0, 0.0, sums[s, WORK]
-        if r:
-            if first_layers >= 0:
-                _layers(q, p, v, s, first_layers, counts)
-            else:
-                counts[:] = held[s]
-            place = q.place[x, s]
-            for y in range(len(t.kinds)):
-                kind = t.kinds[y]
-                if counts[kind]:
-                    back += counts[kind] * changes[place, r, kind, D_BACK]
-                    sync += counts[kind] * changes[place, r, kind, D_SYNC]
-                    activations += counts[kind] * changes[place, r, kind, D_HELD]
-                    work = max(work, changes[place, r, kind, D_WORK])
-        flight = in_flight(s, p, m, v) / v
-        resident = sums[s, RESIDENT] + work + sums[s, BUFFERS]
-        if resident + flight * (sums[s, ACTIVATIONS] + activations) > t.limit_bytes:
+        before = 0.0
+        for c in range(v):
+            if costs[s, c, C_GATHER] > 0.0 or c == 0:
+                starts[s, c] = before + costs[s, c, C_WAIT]
+            before += costs[s, c, C_GATHER] + p * (
+                costs[s, c, C_FORWARD] + costs[s, c, C_CHASE_FORWARD] - costs[s, c, C_HIDES_GATHER])
+    left = 2 * p * total
+    while left:
+        for s in range(p):
+            warm = warm_up(s, p, m, v)
+            while back[s] < total:
+                if ahead[s] < total and (ahead[s] < warm or ahead[s] - warm == back[s]):
+                    k = ahead[s]
+                    c = k // p % v
+                    arrives = 0.0
+                    if s > 0:
+                        if ahead[s - 1] <= k:
+                            break
+                        arrives = forward[s, k]
+                    elif c > 0:
+                        if ahead[p - 1] <= k - p:
+                            break
+                        arrives = forward[s, k]
+                    start = max(clock[s] + costs[s, c, C_CHASE_FORWARD], arrives)
+                    if k == c * p:
+                        start = max(start, starts[s, c])
+                    clock[s] = start + costs[s, c, C_FORWARD]
+                    scatter[s] += costs[s, c, C_FORWARD] - costs[s, c, C_TRAILS_FORWARD]
+                    ahead[s] += 1
+                    if s < p - 1 or c < v - 1:
+                        sent[s] = max(clock[s] + both[s, c] / 2, sent[s] + gap[s, c])
+                        if s < p - 1:
+                            forward[s + 1, k] = sent[s]
+                        else:
+                            forward[0, k + p] = sent[s]
+                    else:
+                        backward[s, k - (v - 1) * p] = clock[s]
+                else:
+                    k = back[s]
+                    c = v - 1 - k // p % v
+                    if s < p - 1:
+                        if back[s + 1] <= k:
+                            break
+                    elif c == v - 1:
+                        if ahead[s] <= k + (v - 1) * p:
+                            break
+                    elif back[0] <= k - p:
+                        break
+                    start = max(clock[s] + costs[s, c, C_CHASE_BACKWARD], backward[s, k],
+                                scatter[s] - costs[s, c, C_TRAILS_BACKWARD])
+                    clock[s] = ends[s, c] = start + costs[s, c, C_BACKWARD]
+                    scatter[s] = clock[s] + costs[s, c, C_TRAILING]
+                    back[s] += 1
+                    if s > 0:
+                        returned[s - 1] = max(
+                            clock[s] + both[s - 1, c] / 2, returned[s - 1] + gap[s - 1, c])
+                        backward[s - 1, k] = returned[s - 1]
+                    elif c > 0:
+                        returned[p - 1] = max(
+                            clock[s] + both[p - 1, c - 1] / 2, returned[p - 1] + gap[p - 1, c - 1])
+                        backward[p - 1, k + p] = returned[p - 1]
+                left -= 1
+    return _finish(p, v, costs, ends)
+
+
+@njit(cache=CACHE, nogil=True)
+def _finish(p, v, costs, ends):
+    """End of the step from those of the last backward of each chunk."""
+    done = together = exchange = 0.0
+    copies = False
+    for s in range(p):
+        ready, below, tied, update = ends[s, 0], 0.0, 0.0, 0.0
+        for c in range(v):
+            ready = max(ready, ends[s, c] + below + costs[s, c, C_LEFT]
+                        - (costs[s, c, C_SCATTERED] if c else 0.0))
+            below += costs[s, c, C_SYNC] + p * (
+                costs[s, c, C_BACKWARD] + costs[s, c, C_CHASE_BACKWARD] - costs[s, c, C_HIDES_SYNC])
+            tied += costs[s, c, C_TIED]
+            update += costs[s, c, C_UPDATE]
+        if tied > 0.0:
+            copies = True
+            together, exchange = max(together, ready), max(exchange, tied + update)
+        else:
+            done = max(done, ready + update)
+    return max(done, together + exchange) if copies else done
+
+
+@njit(cache=CACHE, nogil=True)
+def _recomputed(q, p, v, r, some, again):
+    """Fill ``again`` (L,) with the policy of each layer; ``some`` first layers of a chunk, -1: all.
+    """
+    again[:] = r
+    if some < 0:
+        return
+    for s in range(p):
+        for c in range(v):
+            start, stop = _chunk(q, p, v, s, c)
+            for n in range(start, stop):
+                if q.marked_before[n + 1] - q.marked_before[start] > some:
+                    again[n] = 0
+
+
+@njit(cache=CACHE, nogil=True)
+def _fits(t, q, x, p, v, layers, again, activations):
+    """Whether all stages hold their layers."""
+    for s in range(p):
+        place = q.place[x, s]
+        resident = work = buffers = 0.0
+        for c in range(v):
+            start, stop = _chunk(q, p, v, s, c)
+            activations[c] = 0.0
+            for n in range(start, stop):
+                kind, r = q.order[n], again[n]
+                activations[c] += layers[place, r, kind, ACTIVATIONS]
+                resident += layers[place, r, kind, RESIDENT]
+                work = max(work, layers[place, r, kind, WORK])
+                buffers = max(buffers, layers[place, r, kind, BUFFERS])
+        held = held_bytes(activations, s, p, t.micro_batches, v)
+        if resident + work + buffers + held > t.limit_bytes:
             return False
-        f[s], b[s] = sums[s, FORWARD], sums[s, BACKWARD] + back
-        finish[s] = finish_seconds(sums[s, SYNC] + sync, sums[s, EXPOSED], sums[s, GATHER], v)
-        traffic[s] = sums[s, EXPOSED] + sums[s, TRAFFIC]
     return True
+
+
+@njit(cache=CACHE, nogil=True)
+def _price(t, q, x, p, v, layers, again, costs):
+    """Fill ``costs`` of all chunks."""
+    for s in range(p):
+        for c in range(v):
+            start, stop = _chunk(q, p, v, s, c)
+            chunk_costs(layers[q.place[x, s]], t.overlaps, q.order, again, start, stop,
+                        costs[s, c])
+
+
+@njit(cache=CACHE, nogil=True)
+def _hand_over(q, x, p, v, shards, both, gap):
+    """Fill the hand-overs behind all chunks."""
+    for s in range(p):
+        per_byte, latency = q.wrap_per_byte[x, p], q.wrap_latency[x, p]
+        if s < p - 1:
+            per_byte, latency = q.hop_per_byte[x, s + 1], q.hop_latency[x, s + 1]
+        for c in range(v):
+            gap[s, c] = q.handed[_chunk(q, p, v, s, c)[1]] / shards * per_byte
+            both[s, c] = q.both * (gap[s, c] + latency)
+
+
+@njit(cache=CACHE, nogil=True)
+def _quick(p, m, all_layers, first_chunk, place, x, layers):
+    """``_least`` from computing alone: layers of each kind of a stage, and of its first chunk."""
+    least = there = back = 0.0
+    for s in range(p):
+        own = ahead = behind = 0.0
+        y = place[x, s]
+        for kind in range(all_layers.shape[1]):
+            forward, backward = layers[y, 0, kind, FORWARD], layers[y, 0, kind, BACKWARD]
+            own += all_layers[s, kind] * (forward + backward)
+            ahead += first_chunk[s, kind] * forward
+            behind += first_chunk[s, kind] * backward
+        least = max(least, there + m * own + back)
+        there += ahead
+        back += behind
+    return least
+
+
+@njit(cache=CACHE, nogil=True)
+def _least(p, m, v, costs, both):
+    """No less than this is a step: the way to a stage, its own work, and the way back."""
+    least = there = back = 0.0
+    for s in range(p):
+        own = update = 0.0
+        for c in range(v):
+            own += costs[s, c, C_FORWARD] + costs[s, c, C_BACKWARD]
+            update += costs[s, c, C_UPDATE]
+        least = max(least, there + m * own + max(back, costs[s, 0, C_LEFT] + update))
+        there += costs[s, 0, C_FORWARD] + both[s, 0] / 2
+        back += costs[s, 0, C_BACKWARD] + both[s, 0] / 2
+    return least
 
 
 @njit(cache=CACHE, nogil=True)
@@ -168,69 +304,72 @@ def interleave(t, q, limit, spread):
     option = np.full((S + 1, V + 1), -1)
     below = limit
     tried = 0
-    body, L = q.last - q.first, len(q.kinds) - 1
+    body = q.last - q.first
     places = q.alike.shape[1]
-    layers = np.empty((places, T, FIELDS))
-    changes = np.zeros((places, R, T, 4))
-    sums = np.empty((S + 1, FIELDS))
-    f, b, finish, hops = np.empty(S + 1), np.empty(S + 1), np.empty(S + 1), np.empty(S + 1)
-    traffic, overlap = np.empty(S + 1), t.overlaps[1] / 2 + t.overlaps[2] / 4
-    # The layers of every stage, for each way to cut; and the most that a chunk may recompute.
-    ways = np.full((S + 1, V + 1), -1)
-    longest = np.zeros((S + 1, V + 1), np.int64)
-    count = 0
+    layers = np.empty((places, R, T, FIELDS))
+    again, activations = np.zeros(len(q.order), np.int64), np.empty(V + 1)
+    # Ways to cut: layers of each kind of each stage, and of its first chunk; and the most layers
+    # of a chunk that may be recomputed.
+    ways, longest = np.full((S + 1, V + 1), -1), np.zeros((S + 1, V + 1), np.int64)
+    most = count = 0
     for p in range(2, S + 1):
         for v in range(2, V + 1):
             if q.depths[p] and q.chunks[v] and m % p == 0 and body % (p * v) == 0:
                 ways[p, v] = count
                 count += 1
-    held = np.zeros((count, S, T), np.int64)
+                most = max(most, v)
+    every, firsts = np.zeros((2, count, S, T), np.int64)
     for p in range(2, S + 1):
         for v in range(2, V + 1):
-            for s in range(p if ways[p, v] >= 0 else 0):
-                _layers(q, p, v, s, -1, held[ways[p, v], s])
-                for chunk in range(v):
-                    start, stop = _chunk(q, p, v, s, chunk)
-                    longest[p, v] = max(longest[p, v],
-                                        q.marked_before[stop] - q.marked_before[start])
-    for c in range(C):
+            for n in range(p * v if ways[p, v] >= 0 else 0):
+                start, stop = _chunk(q, p, v, n % p, n // p)
+                longest[p, v] = max(longest[p, v],
+                                    q.marked_before[stop] - q.marked_before[start])
+                for x in range(start, stop):
+                    every[ways[p, v], n % p, q.order[x]] += 1
+                    if n < p:
+                        firsts[ways[p, v], n, q.order[x]] += 1
+    costs = np.empty((S + 1, most, CHUNK))
+    both, gap = np.empty((S + 1, most)), np.empty((S + 1, most))
+    for c in range(C if most else 0):
         x = q.size[c]
         if q.alike[c, q.place[x, 0]] != c:
             continue
         for z in range(Z):
             if t.forbidden[z] or (t.shard[z] and not t.hybrid[c]):
                 continue
-            total = np.inf
+            total, priced = np.inf, False
             for y in range(places):
                 alike = q.alike[c, y]
                 if alike >= 0:
                     layer_sums(t, alike, z, 0, layers[y])
-                    policy_changes(t, alike, z, layers[y], changes[y])
                     now = 0.0
                     for kind in range(T):
-                        now += q.kinds[L, kind] * (
-                            layers[y, kind, FORWARD] + layers[y, kind, BACKWARD])
+                        now += q.counts[kind] * (
+                            layers[y, 0, kind, FORWARD] + layers[y, 0, kind, BACKWARD])
                     total = min(total, now)
             code = (c * Z + z) * R
             for p in range(2, S + 1):
                 if q.place[x, p - 1] < 0:
                     break
                 for v in range(2, V + 1):
-                    way = ways[p, v]
                     top = min(below, best[p, v])
                     # The slowest stage takes no less than an even share.
-                    if way < 0 or m * total / p >= top:
+                    if ways[p, v] < 0 or m * total / p >= top or _quick(
+                            p, m, every[ways[p, v]], firsts[ways[p, v]], q.place, x,
+                            layers) >= top:
                         continue
-                    for s in range(p):
-                        _stage_sums(held[way], s, layers[q.place[x, s]], sums)
-                        hops[s] = 0.0
-                        for chunk in range(v):  # nothing is handed over behind the last layer
-                            hops[s] = max(hops[s], q.handed[_chunk(q, p, v, s, chunk)[1]])
-                        hops[s] /= t.shards[c]
-                        per_byte, latency = q.wrap_per_byte[x, p], q.wrap_latency[x, p]
-                        if s < p - 1:
-                            per_byte, latency = q.hop_per_byte[x, s + 1], q.hop_latency[x, s + 1]
-                        hops[s] = hops[s] * per_byte + latency
+                    if not priced:
+                        priced = True
+                        for y in range(places):
+                            for r in range(1, R if q.alike[c, y] >= 0 else 0):
+                                layer_sums(t, q.alike[c, y], z, r, layers[y])
+                    _hand_over(q, x, p, v, t.shards[c], both, gap)
+                    # Recompute takes longer: what is too slow without is so with it.
+                    again[:] = 0
+                    _price(t, q, x, p, v, layers, again, costs)
+                    if _least(p, m, v, costs, both) >= top * SLACK:
+                        continue
                     for r in range(R):
                         if r == 0 and not t.keep_none:
                             continue
@@ -242,13 +381,16 @@ def interleave(t, q, limit, spread):
                                     t.first_layers[first_layers] if first_layers < chunk_layers
                                     else chunk_layers <= t.most_layers):
                                 continue
-                            tried += 1
                             some = first_layers if first_layers < chunk_layers else -1
-                            fits = _with_policy(t, q, x, p, v, held[way], sums, changes, r, some,
-                                                f, b, finish, traffic)
+                            _recomputed(q, p, v, r, some, again)
+                            fits = _fits(t, q, x, p, v, layers, again, activations)
                             if not fits:
                                 continue
-                            time = step_seconds(p, f, b, finish, hops, m, v, traffic, overlap)
+                            _price(t, q, x, p, v, layers, again, costs)
+                            if _least(p, m, v, costs, both) >= top * SLACK:
+                                break
+                            tried += 1
+                            time = step_seconds(p, m, v, costs, both, gap)
                             if time < top * SLACK:
                                 top = best[p, v] = time
                                 taken = 0 if first_layers == chunk_layers else first_layers

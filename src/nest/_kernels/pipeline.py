@@ -4,16 +4,20 @@ Shapes: L layers, K positions (device numbers in units of the smallest usable bl
 B block sizes, P prices (a block size at a class of places), G signatures (layer ranges that cost
 the same), O options.
 
-Recursion, last stage first, over labels (T, Q, W, V, shards) of the cell (s stages, layers
-i..L-1, devices k..); :func:`nest.costs.schedules.one_f_one_b.step_time` is the same in plain words:
+Recursion, last stage first, over labels of the cell (s stages, layers i..L-1, devices k..);
+:func:`nest.costs.schedules.one_f_one_b.step_time` is the same in plain words:
 
     T  time from the first forward of the stage at k to its last backward
     Q  sum of its and the later stages' t, plus the hand-overs between them
-    W  time from that first forward until all of them have reduced gradients and updated
+    W  time from that first forward until those that hold no copy of an embedding have finished
     V  the same for one micro-batch that finds them idle
+    Y  time from the start of the step to its last backward, as its parameters allow
+    Z  time from there until this and all later stages have finished
+    N  t of the stage at k
+    R, U, X  of those that hold a copy: as W and V, until gradients are reduced; what is left then
     shards  distinct shards that the stage at k holds (lanes of the hand-over into it)
 
-A label is dropped when another of its cell is no worse in all five, or when it cannot end below
+A label is dropped when another of its cell is no worse in all of them, or when it cannot end below
 the best plan known: :func:`reach` gives, per cell, the least that the stages in front still add.
 Tie rule: the first found wins, loops run in ascending order. One thread solves one outer choice;
 outer choices run side by side (the kernels release the GIL), so thread counts change nothing.
@@ -28,6 +32,17 @@ import numpy as np
 from numba import njit
 
 from nest._kernels import CACHE
+from nest._kernels.bounds import (
+    ADDED,
+    ARRIVES,
+    BOUNDS,
+    FORCED,
+    FRONTS,
+    HIDDEN,
+    STAGES,
+    TRIPS,
+    reach,
+)
 
 SLACK = 1.0 - 1e-12
 """A plan must beat the best by more than rounding to replace it."""
@@ -46,17 +61,34 @@ class Problem(NamedTuple):
     first: np.ndarray  # int64 (P, G+1) options of (price, signature), by ascending t
     forward: np.ndarray  # float64 (O,)
     backward: np.ndarray  # float64 (O,)
-    finish: np.ndarray  # float64 (O,)
+    turn: np.ndarray  # float64 (O,) more for a backward that follows its forward at once
+    pace: np.ndarray  # float64 (O,) more for a micro-batch that follows another; GPipe: forward
+    pace_back: np.ndarray  # float64 (O,) GPipe: backward
+    wait: np.ndarray  # float64 (O,) for parameters, of the first micro-batch
+    left: np.ndarray  # float64 (O,) reduction after the backward, and the optimizer without copies
+    later: np.ndarray  # float64 (O,) exchange and optimizer of one with a copy; 0: holds none
     in_flight: np.ndarray  # int64 (O,) most micro-batches in flight that fit
     shards: np.ndarray  # float64 (O,)
-    hop_bytes: np.ndarray  # float64 (L+1,) handed over before layer i, both ways
+    hop_bytes: np.ndarray  # float64 (L+1,) handed over before layer i, one way
     hop_per_byte: np.ndarray  # float64 (K+1,) seconds per byte and lane where a block starts at k
     hop_latency: np.ndarray  # float64 (K+1,)
+    both: float  # ways of a hand-over that compute does not hide
     depths: np.ndarray  # bool (L+1,) numbers of stages allowed
+    tied: bool  # stages hold copies of embeddings
+
+
+# Figures of a label; GPipe has others in the same places: Q, the slowest forward and backward, the
+# longest finish and, of those with a copy, the longest reduction.
+T, Q, W, V, Y, Z, N, SHARDS, R, U, X, LOW = range(12)
+TRIP, FORWARDS, BACKWARDS, FINISH = T, Q, W, V
+LABEL = 11
+UNTIED = 8
+"""Figures of a label where no stage holds a copy."""
+FAR = -1e300
 
 
 @njit(cache=CACHE, nogil=True)
-def add_stage(rest, after, f, b, hop, n, m):
+def add_stage(rest, after, behind, f, b, hop, n, m):
     """Time with a new first stage; ``add_stage`` of ``nest.costs.schedules.one_f_one_b``."""
     t = f + b
     if n == 0:
@@ -69,139 +101,38 @@ def add_stage(rest, after, f, b, hop, n, m):
     full = (m - 1) // (n + 1)
     left = (m - 1) - full * (n + 1)
     time = max(time, (full + 1) * (t + trip) + left * max(f, b, (rest - after) / (m - 1)))
-    pair = t + hop + min(t, after / n)
+    pair = t + hop + behind
     ends = max(trip + t, n * f + b + pair - t) + max(trip + t, n * b + f + pair - t)
     return max(time, ends + (m - n - 2) * pair / 2)
 
 
-# Least figures of (price, signature), indices into ``_least``.
-TIME, TIME_FINISH, STEP, STEP_FINISH, BACK, BACK_FINISH, FRONT, SENT, TRIP, TRIP_FINISH = range(10)
+@njit(cache=CACHE, nogil=True)
+def last_forward(trip, f, b, gap, n, m):
+    """End of a stage's last forward; ``last_forward`` of ``nest.costs.schedules.one_f_one_b``."""
+    own = m * f
+    if m > n + 1:
+        own += (m - n - 1) * b + max(0.0, trip - n * f)
+    return max(own, f + (m - 1) * gap)
 
 
 @njit(cache=CACHE, nogil=True)
-def _least(p, need, behind):
-    """Least t, t + finish, ... of the options of (price, signature) with ``need`` in flight."""
-    P, G, m = p.first.shape[0], p.first.shape[1] - 1, p.micro_batches
-    least = np.full((P, G, 10), np.inf)
-    now = np.empty(10)
-    for x in range(P):
-        for g in range(G):
-            for o in range(p.first[x, g], p.first[x, g + 1]):
-                if p.in_flight[o] < need:
-                    continue
-                f, b, finish = p.forward[o], p.backward[o], p.finish[o]
-                t = f + b
-                now[TIME] = t
-                now[TIME_FINISH] = t + finish
-                now[STEP] = m * t
-                now[STEP_FINISH] = m * t + finish
-                now[BACK] = b
-                now[BACK_FINISH] = b + finish
-                now[FRONT] = f
-                now[SENT] = m * f + max(0, m - behind - 1) * b
-                now[TRIP] = (m - behind) * t
-                now[TRIP_FINISH] = (m - behind) * t + finish
-                for n in range(10):
-                    least[x, g, n] = min(least[x, g, n], now[n])
-    return least
+def _insert(values, links, count, size, new, option, cut, parent):
+    """Add a label to a cell unless dominated, drop those it dominates; the new count.
 
-
-# Bounds per cell, indices into the result of ``reach``.
-ADDED, FORCED, HIDDEN, FRONTS, ARRIVES, TRIPS, STAGES = range(7)
-BOUNDS = 7
-
-
-@njit(cache=CACHE, nogil=True)
-def reach(p, need, behind, limit, place, count):
-    """What the stages in front of (i, k) do to the step at the least; float64 (cells, 7).
-
-    For a label (T, Q, W, V) with ``behind`` stages, the step is no shorter than T + ADDED, FORCED,
-    W + FRONTS, V + ARRIVES and, where the micro-batches outnumber all stages, 2 Q + TRIPS. What W
-    has over T, and V over Q, makes no difference up to HIDDEN. STAGES is how many stages are in
-    front at the most. inf where nothing below ``limit`` leads. Every stage in front is priced with
-    ``need`` micro-batches in flight, no more than it will hold.
-
-    ``place`` int32 (L+1, K+1) numbers the ``count`` cells that can be reached and holds -1 for the
-    others; it is filled when ``count`` is 0. Later calls reach no others: more is asked of each.
-
-    ARRIVES and TRIPS hold (m - n - 1) b and (m - n) t of a stage with n behind it: every further
-    stage in between takes one b or t, at most limit / m, away.
+    The first ``size`` figures decide; shards are counted below zero.
     """
-    L, K, m = len(p.depths) - 1, p.price.shape[1] - 1, p.micro_batches
-    least = _least(p, need, behind)
-    # Room for all; what is not reached is never touched, so that it takes no memory.
-    cells = np.empty((count if count else place.size, BOUNDS))
-    cells[:count, :] = np.inf
-    cells[:count, STAGES] = 0.0
-    if count == 0:
-        place[0, 0], count = 0, 1
-    cells[0, :] = 0.0
-    cells[0, TRIPS] = cells[0, ARRIVES] = -np.inf
-    slowest = limit / m
-    for i in range(L):
-        for k in range(K):
-            here = place[i, k]
-            if here < 0 or cells[here, ADDED] == np.inf:
-                continue
-            added, forced, fronts = cells[here, ADDED], cells[here, FORCED], cells[here, FRONTS]
-            for x in range(len(p.sizes)):
-                kind, stop = p.price[x, k], k + p.sizes[x]
-                if kind < 0 or stop > K:
-                    continue
-                for j in range(i + 1, L + 1):
-                    g = p.signature[i, j]
-                    t = np.inf
-                    if g >= 0:
-                        t = least[kind, g, TIME]
-                    if t == np.inf:
-                        # Longer stages take longer and need more memory: none fits after this.
-                        if p.chain:
-                            break
-                        continue
-                    hop = 0.0
-                    if j < L:
-                        hop = p.hop_bytes[j] * p.hop_per_byte[stop] / p.lanes[x]
-                        hop += p.hop_latency[stop]
-                    # A stage's own finish follows the forward passes in front of it.
-                    total = max(added + t, fronts + least[kind, g, TIME_FINISH]) + hop
-                    low = max(forced, added + least[kind, g, STEP],
-                              fronts + least[kind, g, STEP_FINISH])
-                    if max(total, low) >= limit:
-                        continue
-                    front = least[kind, g, FRONT] + hop / 2
-                    back = least[kind, g, BACK_FINISH if i == 0 else BACK]
-                    arrives = max(cells[here, ARRIVES] + front - slowest,
-                                  fronts + least[kind, g, SENT] + hop / 2)
-                    trips = max(cells[here, TRIPS] + 2.0 * (t + hop) - slowest,
-                                added + least[kind, g, TRIP] + 2.0 * hop,
-                                fronts + least[kind, g, TRIP_FINISH] + 2.0 * hop)
-                    to = place[j, stop]
-                    if to < 0:
-                        to, count = count, count + 1
-                        place[j, stop] = to
-                        cells[to, :] = np.inf
-                        cells[to, STAGES] = 0.0
-                    cells[to, ADDED] = min(cells[to, ADDED], total)
-                    cells[to, FORCED] = min(cells[to, FORCED], low)
-                    cells[to, HIDDEN] = min(cells[to, HIDDEN], cells[here, HIDDEN] + back)
-                    cells[to, FRONTS] = min(cells[to, FRONTS], fronts + front)
-                    cells[to, ARRIVES] = min(cells[to, ARRIVES], arrives)
-                    cells[to, TRIPS] = min(cells[to, TRIPS], trips)
-                    cells[to, STAGES] = max(cells[to, STAGES], cells[here, STAGES] + 1)
-    return cells[:count].copy(), count
-
-
-@njit(cache=CACHE, nogil=True)
-def _insert(values, links, count, new, option, cut, parent):
-    """Add a label to a cell unless dominated, drop those it dominates; the new count."""
     for c in range(count):
-        if (values[c, 0] <= new[0] and values[c, 1] <= new[1] and values[c, 2] <= new[2]
-                and values[c, 3] <= new[3] and values[c, 4] >= new[4]):
+        x = 0
+        while x < size and values[c, x] <= new[x]:
+            x += 1
+        if x == size:
             return count
     kept = 0
     for c in range(count):
-        if not (new[0] <= values[c, 0] and new[1] <= values[c, 1] and new[2] <= values[c, 2]
-                and new[3] <= values[c, 3] and new[4] >= values[c, 4]):
+        x = 0
+        while x < size and new[x] <= values[c, x]:
+            x += 1
+        if x < size:
             if kept != c:
                 values[kept] = values[c]
                 links[kept] = links[c]
@@ -218,9 +149,9 @@ def _drop_worst(values, links, count):
     """Take out the label of the highest bound, of equal ones the last; its bound."""
     worst = 0
     for c in range(1, count):
-        if values[c, 5] >= values[worst, 5]:
+        if values[c, LOW] >= values[worst, LOW]:
             worst = c
-    bound = values[worst, 5]
+    bound = values[worst, LOW]
     for c in range(worst, count - 1):
         values[c] = values[c + 1]
         links[c] = links[c + 1]
@@ -286,38 +217,66 @@ def _ways(p, columns, begin):
 
 
 @njit(cache=CACHE, nogil=True)
-def _extend(p, values, parent, option, cut, stop, s, hidden, new):
+def _extend(p, values, parent, option, cut, stop, s, hidden, fronts, new):
     """Fill ``new`` with the label of a stage of ``option`` in front of label ``parent``.
 
     The stage ends before layer ``cut`` and position ``stop``; with it there are ``s`` stages.
     """
-    f, b, finish, m = p.forward[option], p.backward[option], p.finish[option], p.micro_batches
-    new[4] = p.shards[option]
+    f, b, m = p.forward[option], p.backward[option], p.micro_batches
+    wait, left, later = p.wait[option], p.left[option], p.later[option]
+    shards, both, gap = p.shards[option], 0.0, 0.0
+    if s > 1:
+        gap = p.hop_bytes[cut] * p.hop_per_byte[stop] / min(-values[parent, SHARDS], shards)
+        both = p.both * (gap + p.hop_latency[stop])
+    new[SHARDS] = -shards
     if p.gpipe:
-        new[0], new[1], new[2], new[3] = f + b, f, b, finish
+        new[TRIP], new[FORWARDS] = f + b, max(f + p.pace[option], gap)
+        new[BACKWARDS] = max(b + p.pace_back[option], gap)
+        new[FINISH] = left if later == 0.0 else 0.0
+        new[R], new[U], new[X] = left if later > 0.0 else 0.0, 0.0, later
+        new[N] = 0.0
+        new[Y] = FAR
         if s > 1:
-            lanes = min(values[parent, 4], p.shards[option])
-            new[0] += values[parent, 0] + p.hop_latency[stop]
-            new[0] += p.hop_bytes[cut] * p.hop_per_byte[stop] / lanes
-            for x in range(1, 4):
+            new[TRIP] += values[parent, TRIP] + both
+            for x in (FORWARDS, BACKWARDS, FINISH, R, X):
                 new[x] = max(new[x], values[parent, x])
+            new[Y] = b + both / 2 + values[parent, Y]
+        rest = new[TRIP] + (m - 1) * (new[FORWARDS] + new[BACKWARDS])
+        new[Y] = max(new[Y], wait + rest, rest + fronts)
+        new[Z] = new[Y] + max(new[FINISH], new[R] + new[X])
         return
+    pace = p.pace[option]
     if s == 1:
-        new[0], new[1] = m * (f + b), f + b
-        done, last = new[0] + finish, new[1] + finish
+        b, pace = b + p.turn[option], pace - p.turn[option]
+        rest, after = m * (f + b), f + b
+        done = idle = ready = idle_ready = back = end = FAR
+        new[X] = 0.0
     else:
-        lanes = min(values[parent, 4], p.shards[option])
-        hop = p.hop_bytes[cut] * p.hop_per_byte[stop] / lanes + p.hop_latency[stop]
-        rest, after = values[parent, 0], values[parent, 1]
-        new[0] = add_stage(rest, after, f, b, hop, s - 1, m)
-        new[1] = f + b + after + hop
-        sent = m * f + max(0, m - s) * b
-        last = hop / 2 + values[parent, 3]
-        done = max(new[0] + finish, f + hop / 2 + values[parent, 2], sent + last)
-        last = max(new[1] + finish, f + last)
-    # What every front hides makes no difference: equal labels merge.
-    new[2] = max(done, new[0] + hidden)
-    new[3] = max(last, new[1] + hidden)
+        rest, after = values[parent, T], values[parent, Q]
+        sent = last_forward(after + both, f, b, gap, s - 1, m)
+        rest = add_stage(rest, after, values[parent, N], f, b, both, s - 1, m)
+        after += f + b + both
+        rest = max(rest, after + (m - 1) * gap)
+        idle = f + both / 2 + values[parent, V]
+        done = max(f + both / 2 + values[parent, W], sent + both / 2 + values[parent, V])
+        idle_ready = f + both / 2 + values[parent, U]
+        ready = max(f + both / 2 + values[parent, R], sent + both / 2 + values[parent, U])
+        back, end, new[X] = b + both / 2 + values[parent, Y], values[parent, Z], values[parent, X]
+    rest = max(rest, m * (f + b) + (m - 1) * pace)
+    if later > 0.0:
+        ready, idle_ready = max(ready, rest + left), max(idle_ready, after + left)
+        new[X] = max(new[X], later)
+        left += new[X]
+    else:
+        done, idle = max(done, rest + left), max(idle, after + left)
+    back = max(back, wait + rest)
+    new[T], new[Q], new[N] = rest, after, f + b
+    # What makes no difference to any front (see docs/algorithm.md) is levelled: labels merge.
+    new[W], new[V] = max(done, rest + hidden), max(idle, after + hidden)
+    new[R], new[U] = ready, idle_ready
+    close = max(done, ready + new[X])
+    new[Y] = max(back, rest + fronts)
+    new[Z] = max(end, wait + close, back + left, close + fronts)
 
 
 @njit(cache=CACHE, nogil=True)
@@ -340,9 +299,10 @@ def _way_back(links, label, layers):
 def _low(p, new, added, fronts, arrives, trips):
     """No plan with the label takes less; bounds are those of ``reach``."""
     if p.gpipe:
-        time = new[0] + (p.micro_batches - 1) * (new[1] + new[2])
-        return max(time + added, time + new[3] + fronts)
-    return max(new[0] + added, new[2] + fronts, new[3] + arrives, 2.0 * new[1] + trips)
+        time = new[TRIP] + (p.micro_batches - 1) * (new[FORWARDS] + new[BACKWARDS])
+        return max(time + added, time + new[FINISH] + fronts, new[Z])
+    return max(new[T] + added, new[W] + fronts, new[R] + new[X] + fronts, new[V] + arrives,
+               2.0 * new[Q] + trips, new[Z])
 
 
 @njit(cache=CACHE, nogil=True)
@@ -370,7 +330,7 @@ def solve(p, limit, width, spread):
     below, dropped = limit, np.inf
     counts = np.zeros(4, np.int64)
     # Labels of all depths, for the way back; cells of the depth before, as ranges of them.
-    values = np.empty((1024, 5))
+    values = np.empty((1024, LABEL))
     links = np.empty((1024, 5), np.int64)  # option, cut, parent, layer, position
     total = 0
     place = np.full((L + 1, K + 1), -1, np.int32)
@@ -380,9 +340,10 @@ def solve(p, limit, width, spread):
     filled, fillings = np.zeros((64, 2), np.int64), 0
     taken_begin, taken = np.arange(K + 2), np.full(K + 1, L)
     columns, column = np.zeros(0, np.int64), np.zeros(K + 1, np.int64)
-    cell = np.empty((64, 6))
+    size = LABEL if p.tied else UNTIED
+    cell = np.empty((64, LABEL + 1))
     cell_links = np.empty((64, 3), np.int64)
-    new = np.empty(6)  # a label and its bound
+    new = np.empty(LABEL + 1)  # a label and its bound
     need = behind = reached = 0
     front = np.empty((0, BOUNDS))
     for s in range(1, deepest + 1):
@@ -441,15 +402,16 @@ def solve(p, limit, width, spread):
                                 if p.in_flight[o] < flight:
                                     continue
                                 counts[2] += 1
-                                _extend(p, values, parent, o, j, stop, s, hidden, new)
+                                _extend(p, values, parent, o, j, stop, s, hidden, fronts, new)
                                 low = _low(p, new, added, fronts, arrives, trips)
                                 if low >= below * SLACK:
                                     continue
-                                new[5] = low
+                                new[LOW] = low
                                 if count == len(cell):
                                     cell = _grown(cell, 2 * count)
                                     cell_links = _grown(cell_links, 2 * count)
-                                count = _insert(cell, cell_links, count, new, o, j, parent)
+                                count = _insert(
+                                    cell, cell_links, count, size, new, o, j, parent)
                                 if count > width:
                                     counts[3] += 1
                                     dropped = min(dropped, _drop_worst(cell, cell_links, count))
@@ -458,16 +420,15 @@ def solve(p, limit, width, spread):
                     continue
                 if i == 0 and p.depths[s]:
                     for c in range(count):
-                        time = cell[c, 5] if p.gpipe else cell[c, 2]
-                        if time < min(below, best[s]) * SLACK:
-                            best[s], best_label[s] = time, total + c
+                        if cell[c, Z] < min(below, best[s]) * SLACK:
+                            best[s], best_label[s] = cell[c, Z], total + c
                             if not spread:
-                                below = time
+                                below = cell[c, Z]
                 while total + count > len(values):
                     values = _grown(values, 2 * len(values))
                     links = _grown(links, 2 * len(links))
                 for c in range(count):
-                    values[total + c] = cell[c, :5]
+                    values[total + c] = cell[c, :LABEL]
                     links[total + c, :3] = cell_links[c]
                     links[total + c, 3] = i
                     links[total + c, 4] = k

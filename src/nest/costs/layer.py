@@ -63,8 +63,10 @@ class StateCosts:
 
     gathered: Array
     """Seconds per micro-batch of gathering parameters before the forward (ZeRO-3)."""
-    late: Array
-    """Seconds per micro-batch of gathers and gradient scatters in the backward (ZeRO-2, 3)."""
+    regathered: Array
+    """The same before the backward, where the stack reshards."""
+    scattered: Array
+    """Seconds per micro-batch of scattering gradients after the backward (ZeRO-2, 3)."""
     sync: Array
     """Seconds per step of gradient reduction, before overlap."""
     gather: Array
@@ -84,31 +86,14 @@ class StateCosts:
 class LayerCosts(StateCosts, BodyCosts):
     """What one layer adds to its stage; float64 arrays of shape (C,).
 
-    ``work`` and ``buffers`` count once a stage, for its largest layer; the rest adds up.
+    ``work`` and ``buffers`` count once a stage, for its largest layer; the rest adds up. What of
+    its traffic computing hides is for the stage to say (:mod:`nest.costs.stage`).
     """
-
-    zero_forward: Array
-    """Seconds of ``gathered`` that the layer's compute does not hide."""
-    zero_backward: Array
-    """Seconds of ``late`` that it does not hide."""
-    spare: Array
-    """Computing backward under which neither ZeRO nor context-parallel traffic hides."""
 
 
 def layer_costs(layer: Layer, body: Body, state: State, s: Setting) -> LayerCosts:
-    """Price one layer under C configurations; all arrays of shape (C,).
-
-    ZeRO-2 and ZeRO-3 collectives hide under the layer's own compute, as far as the stack overlaps
-    them.
-    """
-    b, z = body_costs(layer, body, s), state_costs(layer, state, s)
-    hidden, free = s.machine.stack.overlap_zero3, b.free_backward
-    return LayerCosts(
-        **vars(b), **vars(z),
-        zero_forward=np.maximum(0.0, z.gathered - hidden * b.free_forward),
-        zero_backward=np.maximum(0.0, z.late - hidden * free),
-        spare=np.maximum(0.0, free - z.late / hidden) if hidden else free,
-    )
+    """Price one layer under C configurations; all arrays of shape (C,)."""
+    return LayerCosts(**vars(body_costs(layer, body, s)), **vars(state_costs(layer, state, s)))
 
 
 def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
@@ -211,7 +196,8 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
     updates = [memory_seconds(s.machine, n * r.update) for n in (held, mine)]
     return StateCosts(
         gathered=np.where(zero == 3, gather, 0.0),
-        late=np.where(zero == 3, again + scatter, np.where(zero == 2, scatter, 0.0)),
+        regathered=np.where(zero == 3, again, 0.0),
+        scattered=np.where(zero >= 2, scatter, 0.0),
         sync=np.where(zero == 0, wide(reduced[0]), final),
         gather=np.where((zero == 1) | (zero == 2), gather, 0.0),
         update=np.where(zero == 0, updates[0], updates[1]),

@@ -58,7 +58,8 @@ def _alike(a: Stage, b: Stage) -> bool:
         return False
     near = ALIKE * a.time_s.total
     times = zip(a.time_s.model_dump().values(), b.time_s.model_dump().values(), strict=True)
-    ends = ((a.finish_s, b.finish_s), (a.grad_sync_s, b.grad_sync_s))
+    ends = ((a.finish_s, b.finish_s), (a.grad_sync_s, b.grad_sync_s),
+            (a.param_wait_s, b.param_wait_s))
     return (all(abs(x - y) <= near for x, y in times)
             and all(abs(x - y) <= ALIKE * a.finish_s for x, y in ends))
 
@@ -191,18 +192,20 @@ def time_table(plan: Plan) -> Table:
               if any(getattr(s.time_s, name) for s in plan.stages)]
     causes.append(("total", "total"))
     decimals = _decimals([1e3 * s.time_s.total for s in plan.stages])
-    sync = any(s.grad_sync_s for s in plan.stages)
+    once = [(name, head) for name, head in (("param_wait_s", "start"), ("grad_sync_s", "sync"))
+            if any(getattr(s, name) for s in plan.stages)]
     end = _decimals([1e3 * s.finish_s for s in plan.stages])
     rows = []
     for run in runs(plan.stages):
         one = _slowest(run)
         row = [_numbers(run)]
         row += [f"{1e3 * getattr(one.time_s, name):.{decimals}f}" for name, _ in causes]
-        row += [f"{1e3 * one.grad_sync_s:.{end}f}"] if sync else []
+        row += [f"{1e3 * getattr(one, name):.{end}f}" for name, _ in once]
         rows.append((*row, f"{1e3 * one.finish_s:.{end}f}"))
-    heads = ("stage", *(head for _, head in causes), *(("sync",) if sync else ()), "end")
-    what = "once a step, sync: its gradients" if sync else "once a step"
-    return Table(f"Time, ms per micro-batch (end: {what})", heads, tuple(rows), (0,))
+    heads = ("stage", *(head for _, head in causes + once), "end")
+    words = {"start": "start: parameters", "sync": "sync: gradients"}
+    what = ", ".join((*(words[head] for _, head in once), "end: all after the last backward"))
+    return Table(f"Time, ms per micro-batch (once a step, {what})", heads, tuple(rows), (0,))
 
 
 def memory_table(plan: Plan) -> Table:

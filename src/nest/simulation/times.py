@@ -12,7 +12,7 @@ from nest.costs.choices import Setting, setting, span_level
 from nest.costs.configured import body_of, layers_of, mask, relayed_bytes, shards_of, state_of
 from nest.costs.groups import shared_level
 from nest.costs.layer import LayerCosts, layer_costs
-from nest.costs.stage import hop_seconds
+from nest.costs.stage import hop
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
@@ -96,27 +96,21 @@ class Pricing:
         return self._known[number, level]
 
     def _link(self, cut: int, lanes: int, level: int) -> Link:
-        """Half of the round trip that :func:`hop_seconds` prices, each way.
-
-        What is exposed is shorter where compute hides a share, but a message fills its lanes for
-        its whole size.
-        """
+        """Half of the round trip each way; a message fills its lanes for its whole size."""
         size = 0.0
         if cut < len(self.chain):
             before = mask(self.order[:cut])
             size = boundary_bytes(self.chain, self.job, before) * self.plan.micro_batch
         per_byte = 1.0 / self.cluster.resolved_bandwidth[level]
-        both = hop_seconds(size, lanes, per_byte, self.cluster.levels[level].latency,
-                           self.job.stack)
-        return Link(both / 2.0, size / lanes * per_byte)
+        both, gap = hop(size, lanes, per_byte, self.cluster.levels[level].latency, self.job.stack)
+        return Link(both / 2.0, gap)
 
     # ------------------------------------------------------------ layers
 
     def _layer_work(self, c: LayerCosts) -> LayerWork:
-        """Seconds of a layer; a ZeRO-3 layer gathers again where the stack reshards it."""
+        """Seconds of a layer."""
         ahead = c.tp_forward + c.cp_forward + c.ep_forward
         back = c.tp_backward + c.cp_backward + c.ep_backward
-        again = c.gathered if self.job.stack.reshard_after_forward else 0.0 * c.gathered
-        columns = (c.forward, c.backward + c.recompute, ahead, back, c.gathered, again,
-                   c.late - again, c.sync, c.gather, c.gradients)
+        columns = (c.forward, c.backward + c.recompute, ahead, back, c.gathered,
+                   c.regathered, c.scattered, c.sync, c.gather, c.gradients)
         return LayerWork(*(float(column[0]) for column in columns))

@@ -1,0 +1,223 @@
+"""Layers on a device put together: what hides what, by hand and as properties."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from plain import chunk, stack
+
+from nest.costs.schedules import SCHEDULES
+from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, hop
+from nest.describe import Stack
+
+
+def layer(**given: float) -> LayerSeconds:
+    """A layer that computes 4 s forward and 8 s backward and has no traffic but what is given."""
+    zero = dict.fromkeys(LayerSeconds._fields, 0.0)
+    plain = {"free_forward": 4.0, "forward": 4.0, "free_backward": 8.0, "backward": 8.0}
+    return LayerSeconds(**{**zero, **plain, **given})
+
+
+def costs(*layers: LayerSeconds, **software: float) -> ChunkCosts:
+    return chunk_costs(layers, 0.0, 0.0, stack(**software))
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_layers_add_up() -> None:
+    found = chunk_costs([layer(forward=5.0), layer(backward=9.0)], 3.0, 2.0, stack())
+    assert found == chunk(9.0, 17.0, update=3.0, tied=2.0)
+
+
+def test_gradients_hide_under_the_layers_below() -> None:
+    # Backward from the last to the first. Half of 8 s hides 4 s. Gradients of the third: 10 s, of
+    # which 4 hide under the second: 6, and its own 1 s make 7; 4 hide under the first: 3, and the
+    # first's own 2 s under nothing: 5.
+    found = costs(layer(sync=2.0), layer(sync=1.0), layer(sync=10.0), overlap_grad_reduce=0.5)
+    assert found.left == 5.0
+    # Long computing below hides all of them, but never the first layer's.
+    assert costs(layer(sync=2.0), layer(free_backward=99.0), layer(sync=10.0),
+                 overlap_grad_reduce=0.5).left == 2.0
+    assert (found.sync, found.hides_sync) == (13.0, 12.0)
+
+
+def test_parameters_are_gathered_under_the_layers_before() -> None:
+    # Half of 4 s hides 2 s. The first waits for its own 1 s, the second for 1 + 5 - 2 = 4 s in
+    # all, the third for 6 + 1 - 4 = 3.
+    found = costs(layer(gather=1.0), layer(gather=5.0), layer(gather=1.0),
+                  overlap_param_gather=0.5)
+    assert found.wait == 4.0
+    assert (found.gather, found.hides_gather) == (7.0, 6.0)
+
+
+def test_zero_2_scatters_under_the_layer_below() -> None:
+    # Half of 8 s hides 4 of the upper layer's 5 s: 1 is exposed. The first layer's 13 s run on
+    # under the next forward, 4 s in all, and the first 4 s of the next backward: 5 are exposed
+    # where others follow, and all 13 at the end of the step.
+    found = costs(layer(scattered=13.0), layer(scattered=5.0), overlap_zero3=0.5)
+    assert (found.forward, found.backward) == (8.0, 17.0)
+    assert found.pace == 5.0
+    assert found.left == 13.0
+    assert found.zero == 1.0
+
+
+def test_what_hides_zero_traffic_hides_no_reduction() -> None:
+    # As above, and 3 s of the upper layer's gradients are reduced over replicas once a step: all
+    # 4 s of the first layer's computing that may hide traffic hide the scatter.
+    software = {"overlap_zero3": 0.5, "overlap_grad_reduce": 0.5}
+    found = costs(layer(), layer(scattered=5.0, sync=3.0), **software)
+    assert found.left == 3.0
+    # 1 s of scatter leaves 6 of its 8 s of computing, which hide 3.
+    assert costs(layer(), layer(scattered=1.0, sync=3.0), **software).left == 0.0
+
+
+def test_zero_3_gathers_one_layer_ahead() -> None:
+    # Three layers, 5 s to gather and 7 s to scatter each; half of 4 s forward hides 2, half of 8
+    # backward 4. Where the stage waited, two layers' parameters are there at the start of a pass:
+    # forward the third's 5 s run beside the second: 3 exposed. Backward beside the second the
+    # third's scatter and the first's gather: 12 - 4 = 8; beside the first the second's scatter: 3.
+    one = layer(gathered=5.0, regathered=5.0, scattered=7.0)
+    found = costs(one, one, one, overlap_zero3=0.5)
+    assert (found.forward, found.backward) == (12.0 + 3.0, 24.0 + 11.0)
+    # At once: beside the first forward the second's gather and the first's scatter of the backward
+    # before, 12 - 2 = 10; beside the third its own gather, 3; beside the third's backward the
+    # second's gather, 1; beside the first's the next forward's gather more, 8 - 3 = 5.
+    assert (found.chase_forward, found.chase_backward) == (13.0, 6.0)
+    # From the last forward to the first backward: the third's own gather and the second's.
+    assert found.turn == 3.0 + 1.0
+    # 5 s at the start of a step, and 3 s of the second's; the first's scatter at the end.
+    assert (found.wait, found.left, found.pace) == (5.0 + 3.0, 7.0, 19.0)
+
+
+def test_exchange_of_copies() -> None:
+    """Stages with a copy of a tied embedding wait for each other, others for none."""
+    # 1F1B, one micro-batch, stages of 1 s forward, 2 back: stage 2 ends at 5, 1 at 7, 0 at 9.
+    stages = [chunk(1.0, 2.0, left=1.0, tied=2.0, update=1.0), chunk(1.0, 2.0, left=9.0),
+              chunk(1.0, 2.0, left=7.0, tied=5.0, update=1.0)]
+    # Ready at 10 and 12; the slower side takes 5 s, then the optimizer. Stage 1 ends at 16.
+    assert SCHEDULES["1f1b"].step_time(stages, [Hop(0.0, 0.0)] * 2, 1).total == 12 + 5 + 1
+    stages[1] = stages[1]._replace(left=12.0)
+    assert SCHEDULES["1f1b"].step_time(stages, [Hop(0.0, 0.0)] * 2, 1).total == 19
+
+
+def test_stages_gather_while_they_wait() -> None:
+    # One micro-batch takes 2 + 1 + 2 + 4 = 9 s. It is at the second stage after 2 s, which waits
+    # 2 s more for its parameters, 4 s in all: everything after that is 2 s later.
+    for form in (SCHEDULES["1f1b"], SCHEDULES["gpipe"]):
+        stages = [chunk(2.0, 4.0), chunk(1.0, 2.0, wait=4.0)]
+        assert form.step_time(stages, [Hop(0.0, 0.0)], 1).total == 11.0
+        stages[1] = stages[1]._replace(wait=2.0)
+        assert form.step_time(stages, [Hop(0.0, 0.0)], 1).total == 9.0
+    # Finished with its own 7 s of gradients at 4 + 1 + 2 + 7.
+    stages[1] = stages[1]._replace(wait=4.0, left=7.0)
+    assert SCHEDULES["1f1b"].step_time(stages, [Hop(0.0, 0.0)], 1).total == 14.0
+
+
+def test_a_full_link_sets_the_pace() -> None:
+    # Eight messages of 10 s each way, however short a pass is: the last arrives 70 s after the
+    # first. GPipe: forward and backward one after the other.
+    stages, hops = [chunk(1.0, 1.0)] * 2, [Hop(0.0, 10.0)]
+    assert SCHEDULES["1f1b"].step_time(stages, hops, 8).total == 4.0 + 7 * 10.0
+    assert SCHEDULES["gpipe"].step_time(stages, hops, 8).total == 4.0 + 2 * 7 * 10.0
+
+
+def test_hop() -> None:
+    # 8 bytes in 4 lanes of 2 bytes at 1 byte/s and 3 s of latency, there and back: 10 s.
+    assert hop(8.0, 4.0, 1.0, 3.0, stack()) == (10.0, 2.0)
+    assert hop(8.0, 4.0, 1.0, 3.0, stack(overlap_p2p=0.75)) == (2.5, 2.0)
+
+
+# ---------------------------------------------------------------- properties
+
+
+def random_layers(rng: np.random.Generator, zero: int, count: int) -> list[dict[str, float]]:
+    """Layers with the traffic of a ZeRO stage, some without computing or without parameters."""
+    found = []
+    for _ in range(count):
+        x, y, size = rng.random(3) * (rng.random(3) < 0.8)
+        traffic = 3.0 * size * rng.random()
+        found.append({
+            "free_forward": x, "forward": x + rng.random(), "free_backward": 2 * y,
+            "backward": 2 * y + rng.random(), "gathered": traffic if zero == 3 else 0.0,
+            "regathered": traffic if zero == 3 else 0.0,
+            "scattered": 2 * traffic if zero >= 2 else 0.0,
+            "sync": 2 * traffic if zero < 2 or rng.random() < 0.5 else 0.0,
+            "gather": traffic if zero in (1, 2) else 0.0,
+        })
+    return found
+
+
+GROWS = (("free_forward", "forward"), ("forward",), ("free_backward", "backward"), ("backward",),
+         ("gathered", "regathered"), ("scattered",), ("sync",), ("gather",))
+"""What grows together: computing, and traffic of each kind."""
+ONLY = {"gathered": (3,), "scattered": (2, 3), "gather": (1, 2)}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_second_of_a_layer_that_grows_shortens_a_step(schedule: str) -> None:
+    """What dominance, and "faster devices are never slower", rely on."""
+    rng = np.random.default_rng(17)
+    for _ in range(1500 if schedule != "interleaved" else 400):
+        p, v = int(rng.integers(1, 5)), 1
+        m = int(rng.integers(1, 12))
+        if schedule == "interleaved":
+            p, v = max(p, 2), int(rng.integers(2, 4))
+            m = p * int(rng.integers(1, 4))
+        zeros = [int(rng.integers(4))] * p if v > 1 else rng.integers(0, 4, p).tolist()
+        ends = rng.random((p, v, 2)) * (rng.random((p, v, 2)) < 0.4)
+        layers = [[random_layers(rng, zero, int(rng.integers(1, 5))) for _ in range(v)]
+                  for zero in zeros]
+        software = stack(overlap_zero3=rng.random(), overlap_grad_reduce=rng.random(),
+                         overlap_param_gather=rng.random())
+        hops = [[Hop(*pair) for pair in rng.random((v, 2))] for _ in range(p)]
+
+        def total(
+            layers: Any = layers, ends: Any = ends, software: Stack = software, hops: Any = hops,
+            m: int = m, v: int = v,
+        ) -> float:
+            stages = [[
+                chunk_costs([LayerSeconds(**one) for one in run], *end, software)
+                for run, end in zip(stage, own, strict=True)
+            ] for stage, own in zip(layers, ends.tolist(), strict=True)]
+            form = SCHEDULES[schedule].step_time
+            if v > 1:
+                return float(form(stages, hops, m).total)
+            return float(form([x[0] for x in stages], [h[0] for h in hops[:-1]], m).total)
+
+        before = total()
+        s, c = int(rng.integers(p)), int(rng.integers(v))
+        some = layers[s][c][int(rng.integers(len(layers[s][c])))]
+        names = GROWS[int(rng.integers(len(GROWS)))]
+        if zeros[s] not in ONLY.get(names[0], (0, 1, 2, 3)):
+            continue
+        more = 10 ** rng.uniform(-3, 1)
+        for name in names:
+            some[name] += more
+        assert total() >= before * (1 - 1e-12), (schedule, names, zeros[s])
+
+
+def test_computing_longer_leaves_no_more_than_it_takes() -> None:
+    """Forward with what waits for it, backward with what is left: neither falls."""
+    rng = np.random.default_rng(18)
+    for _ in range(4000):
+        zero = int(rng.integers(4))
+        layers = random_layers(rng, zero, int(rng.integers(1, 6)))
+        software = stack(overlap_zero3=rng.random(), overlap_grad_reduce=rng.random(),
+                         overlap_param_gather=rng.random())
+        now = []
+        for names in ((), ("free_forward", "forward"), ("free_backward", "backward")):
+            some, more = layers[int(rng.integers(len(layers)))], 10 ** rng.uniform(-3, 0.5)
+            for name in names:
+                some[name] += more
+            c = chunk_costs([LayerSeconds(**one) for one in layers], 0.0, 0.0, software)
+            now.append(np.array([
+                c.forward, c.backward, c.forward + c.chase_forward,
+                c.backward + c.chase_backward, c.forward + c.wait, c.backward + c.left,
+                c.backward + c.turn + c.forward, c.forward + c.backward + c.turn + c.left,
+                c.forward + c.backward + c.pace, c.backward - c.hides_sync,
+                c.forward - c.hides_gather if zero < 3 else 0.0]))
+        assert (now[1] >= now[0] - 1e-12).all()
+        assert (now[2] >= now[1] - 1e-12).all()
