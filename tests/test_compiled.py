@@ -14,13 +14,14 @@ from plain import stack
 
 import nest
 from nest import compiled
-from nest._kernels import interleaved, layers, options, pipeline
+from nest._kernels import fold, interleaved, layers, options, pipeline, recompute
 from nest.costs.choices import bodies, states
 from nest.costs.layer import layer_costs
 from nest.costs.schedules import SCHEDULES
 from nest.costs.schedules.one_f_one_b import add_stage, last_forward
 from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, layer_seconds
-from nest.tensors import Builder, Tables
+from nest.tables import Tables
+from nest.tensors import Builder
 
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
@@ -182,8 +183,8 @@ def test_options_of_a_signature(seed: int) -> None:
                 if not one.checkpointed:
                     figures[1, kind] = figures[0, kind]
             totals = np.zeros((len(s.part), layers.FIELDS))
-            order, new = np.empty(len(s.part), np.int64), np.empty(options.OPTION)
-            reached = options._walk(
+            order, new = np.empty(len(s.part), np.int64), np.empty(fold.OPTION)
+            reached = fold.walk(
                 tables, tree(tables), 0, zero >= 2, figures, totals, order, np.inf, np.inf)
             assert reached == len(s.part)
             room = np.empty(len(s.part) + 1, np.int64), np.empty(len(s.part) + 1, np.int64)
@@ -191,13 +192,13 @@ def test_options_of_a_signature(seed: int) -> None:
                 sequence, at = [], g
                 while at >= 0:
                     sequence, at = [int(s.last[at]), *sequence], int(s.part[at])
-                options._close(
+                fold.close(
                     gpipe, tables.overlaps[0], sequence[-2] if sequence[1:] else -1, sequence[-1],
                     s.root[g], s.second[g], figures, totals, g, new)
                 check_option(new, plain(figures, sequence, [0] * len(sequence),
                                         stack_of(tables.overlaps)), gpipe)
                 first = int(rng.integers(s.marked[g] + 1))
-                options._recomputed(gpipe, tables.overlaps, s.part, s.last, s.marked, g, 1, first,
+                fold.recomputed(gpipe, tables.overlaps, s.part, s.last, s.marked, g, 1, first,
                                     figures, *room, out, new)
                 seen, again = 0, []
                 for kind in sequence:
@@ -206,8 +207,9 @@ def test_options_of_a_signature(seed: int) -> None:
                 found = plain(figures, sequence, again, stack_of(tables.overlaps))
                 check_option(new, found, gpipe)
                 if zero < 2:
-                    left = options._left(figures, tables.overlaps[1], options._runs(s.part, s.last),
-                                         s.last, s.marked, g, 1, first)
+                    left = recompute.left_seconds(
+                        figures, tables.overlaps[1], recompute.runs_of(s.part, s.last), s.last,
+                        s.marked, g, 1, first)
                     assert left == pytest.approx(found.left, rel=1e-9, abs=1e-12)
 
 
@@ -225,7 +227,7 @@ def check_option(new: np.ndarray, c: ChunkCosts, gpipe: bool) -> None:
         "PACED_BACK": c.backward + back if gpipe else 0.0,
     }
     for name, value in wanted.items():
-        assert new[getattr(options, name)] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+        assert new[getattr(fold, name)] == pytest.approx(value, rel=1e-9, abs=1e-12), name
 
 
 # ---------------------------------------------------------------- the cache
@@ -249,9 +251,9 @@ def test_without_a_folder_to_write_there_is_no_cache(monkeypatch: pytest.MonkeyP
 
 
 def test_only_an_option_worse_in_nothing_takes_another_s_place() -> None:
-    kept, who = np.empty((1, 8, options.OPTION)), np.empty((1, 8), np.int64)
-    decide = options.DECIDE
-    base = np.arange(1.0, options.OPTION + 1)
+    kept, who = np.empty((1, 8, fold.OPTION)), np.empty((1, 8), np.int64)
+    decide = fold.DECIDE
+    base = np.arange(1.0, fold.OPTION + 1)
     better = np.full(decide, -0.5)
     count = options._keep(kept, who, 0, 0, base, 0)
     assert options._keep(kept, who, 0, count, base, 1) == 1, "of equal ones the first stays"

@@ -29,7 +29,7 @@ ROWS = (
     ("calibration",),
     ("_kernels",),
     ("compiled",),
-    ("places", "signatures"),
+    ("places", "signatures", "tables"),
     ("candidates",),
     ("tensors",),
     ("search",),

@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,81 +28,11 @@ from nest.describe.job import Job
 from nest.describe.space import MODULES, SearchSpace
 from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
 from nest.signatures import signatures
+from nest.tables import Tables
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-
-
-class Tables(NamedTuple):
-    """What the kernels get of one outer choice; the fields of ``_kernels.options.Candidates``.
-
-    All arrays are C-contiguous; int64, float64 and bool.
-    """
-
-    ahead: Floats
-    """(U, T, 2) seconds forward that a layer of each kind adds: computing free to hide, and all."""
-    back: Floats
-    """(U, R, T, 4) seconds backward (computing free to hide, all), activations, work."""
-    state: Floats
-    """(V, Z, T, 8) gathered, scattered, sync, gather, update, tied, resident, buffers."""
-    body: Ints
-    """(C,) body of each candidate."""
-    held: Ints
-    """(C,) its state."""
-    price: Ints
-    """(C,) its price, ascending from 0."""
-    weight: Floats
-    """(C,) seconds of a step for each second of a micro-batch on its block, at the least."""
-    shards: Floats
-    """(C,) pieces of what it hands over that travel side by side."""
-    relayed: Floats
-    """(C,) bytes on a device of a byte per sample that a stage passes on."""
-    hybrid: Bools
-    """(C,) HSDP is not the same as sharding over all."""
-    shard: Ints
-    """(Z,) 1 for HSDP."""
-    forbidden: Bools
-    """(Z,) ways of ZeRO that no pipeline may use."""
-    keep_none: bool
-    """Policy 0, no recompute, may be chosen."""
-    full: int
-    """Policy of full recompute, -1 for none."""
-    first_layers: Bools
-    """(most layers of a stage + 1,) numbers of first layers that full recompute may take."""
-    most_layers: int
-    """Full recompute may take all layers of stages of up to so many."""
-    last: Ints
-    """(G,) kind of the last layer of each signature."""
-    part: Ints
-    """(G,) signature with that layer less, of a lower number; -1 for none."""
-    counts: Ints
-    """(G, T) layers of each kind."""
-    marked: Ints
-    """(G,) layers that recompute applies to."""
-    ancestor: Ints
-    """(G, most layers + 1) first part of a signature that has so many of those layers."""
-    kinds: Ints
-    """Kinds of layers that recompute applies to."""
-    relay: Floats
-    """(G,) bytes per sample that a stage keeps for later ones."""
-    cap: Ints
-    """(G,) most micro-batches in flight that a stage of the signature ever holds; 0: no stage."""
-    whole: int
-    """Signature of all layers, the only one that is no part of a pipeline."""
-    limit_bytes: float
-    micro_batches: int
-    least: Floats
-    """(T,) least seconds of a step that a layer of each kind takes: weight x its time."""
-    overlaps: Floats
-    """(3,) of the stack: ZeRO under compute, reduction under backward, gather under forward."""
-    again: float
-    """1 where the stack gathers ZeRO-3 parameters again before the backward, else 0."""
-    root: Ints
-    """(G,) kind of the first layer of each signature."""
-    second: Ints
-    """(G,) kind of the second; -1: none."""
-    gpipe: bool
 
 
 BODY, STATE = 4, 8
@@ -247,17 +177,16 @@ class Builder:
         for kind, layer in enumerate(self.chain.kinds):
             b = body_costs(layer, body, self.setting)
             self._ahead[:, kind, 0] = b.free_forward[:, 0]
-            self._ahead[:, kind, 1] = (b.forward + b.tp_forward + b.cp_forward
-                                       + b.ep_forward)[:, 0]
+            ahead = b.forward + b.tp_forward + b.cp_forward + b.ep_forward
+            self._ahead[:, kind, 1] = ahead[:, 0]
             self._back[:, :, kind, 0] = b.free_backward
             self._back[:, :, kind, 1] = (b.backward + b.recompute + b.tp_backward + b.cp_backward
                                          + b.ep_backward)
             self._back[:, :, kind, 2], self._back[:, :, kind, 3] = b.activations, b.work
             z = state_costs(layer, state, self.setting)
             held = z.parameters + z.gradients + z.optimizer
-            for field, values in enumerate((z.gathered, z.scattered, z.sync, z.gather, z.update,
-                                            z.tied, held, z.buffers)):
-                self._state[:, :, kind, field] = values
+            figures = (z.gathered, z.scattered, z.sync, z.gather, z.update, z.tied, held, z.buffers)
+            self._state[:, :, kind] = np.stack(np.broadcast_arrays(*figures), axis=-1)
 
     def _drop_dominated(self) -> None:
         """Leave out rows that another of the same block beats whatever layers it holds."""
