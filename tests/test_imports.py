@@ -18,6 +18,7 @@ SOURCE = ROOT / "src" / "nest"
 ROWS = (
     ("errors", "units"),
     ("describe",),
+    ("topology",),
     ("graph",),
     ("legality", "plans"),
     ("costs",),

@@ -1,0 +1,21 @@
+"""Networks as graphs: reading, generating and changing them; routes; those that are hierarchies."""
+
+from nest.topology.changes import degrade, without
+from nest.topology.generators.text import names_generator, parse_generator
+from nest.topology.hierarchy import Hierarchy, graph_of, levels_of
+from nest.topology.readers.format import read_topology
+from nest.topology.routing import Routes
+from nest.topology.topology import Topology
+
+__all__ = [
+    "Hierarchy",
+    "Routes",
+    "Topology",
+    "degrade",
+    "graph_of",
+    "levels_of",
+    "names_generator",
+    "parse_generator",
+    "read_topology",
+    "without",
+]

@@ -1,0 +1,112 @@
+"""What all generated networks share: the type of device, its port, and a faster network in a node.
+
+A device has one port into the fabric. With nodes of more than one device, the devices
+``nodeI/gpuJ`` hang from the switch ``nodeI`` as well, and the port is a node ``nodeI/nicJ`` of its
+own between device and fabric: ways inside a node are then always shorter than ways through the
+fabric.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from nest.describe import Description, Device, load_device
+from nest.describe.base import Number, Whole
+from nest.describe.device import resolve_device
+from nest.errors import InputError
+from nest.topology.draft import Draft
+from nest.topology.topology import MOST_NODES, Topology
+from nest.units import Bandwidth, Seconds
+
+Count = Annotated[Whole, Field(ge=1, le=MOST_NODES)]
+Node = Annotated[
+    Whole,
+    Field(
+        ge=1, le=MOST_NODES, description="devices joined by a faster switch of their own; 1 = none"
+    ),
+]
+Ratio = Annotated[Number, Field(ge=1, le=1e6)]
+DeviceType = Annotated[Device, BeforeValidator(resolve_device)]
+
+
+class Generator(Description, ABC):
+    """Fields of a kind of network, and the network."""
+
+    @abstractmethod
+    def topology(self) -> Topology:
+        """Give the network.
+
+        Raises
+        ------
+        InputError : fields that do not fit together, or too many nodes or links.
+        """
+
+
+class Fabric(Generator):
+    """Fields of all networks whose devices reach each other through switches."""
+
+    device: DeviceType = Field(
+        default_factory=lambda: load_device("h100-sxm"), description="type of the devices"
+    )
+    bandwidth: Bandwidth = Field(
+        50e9,
+        description="bytes/s of a device's port, each direction (one 400 Gb/s adapter per GPU: "
+        "NVIDIA DGX H100 datasheet)",
+    )
+    latency: Seconds = Field(
+        4e-6,
+        description="seconds of a device's port: half of 8 us a ring step over one leaf, as the "
+        "catalog's dgx-h100",
+    )
+    switch_latency: Seconds = Field(
+        1e-6, description="seconds of a link between switches (assumed, as the catalog)"
+    )
+    node_bandwidth: Bandwidth = Field(
+        450e9,
+        description="bytes/s of a device to that switch (NVLink 4, per direction: "
+        "stas00/ml-engineering network/README.md)",
+    )
+    node_latency: Seconds = Field(
+        1e-6,
+        description="seconds of a device to that switch: half of 2 us a ring step, fitted, as the "
+        "catalog's dgx-h100",
+    )
+
+
+def ports(
+    draft: Draft, fabric: Fabric, count: int, node: int, word: str = "node"
+) -> list[int]:
+    """Add devices, with their nodes, and give what the fabric attaches to for each.
+
+    Parameters
+    ----------
+    draft : where they are added.
+    fabric : their description.
+    count : devices.
+    node : devices of a node; 1 = no nodes.
+    word : what a node is called.
+
+    Raises
+    ------
+    InputError : the devices do not fill the nodes.
+    """
+    if count % node:
+        got = f"got {node}; allowed: a divisor of the {count} devices"
+        raise InputError(f"{draft.where}: node: {got}")
+    if count > MOST_NODES:
+        raise draft.refuse("", f"got {count} devices; allowed: at most {MOST_NODES}")
+    if node == 1:
+        return [draft.device(f"gpu{number}", fabric.device) for number in range(count)]
+    found = []
+    for number in range(count // node):
+        switch = draft.switch(f"{word}{number}")
+        for place in range(node):
+            gpu = draft.device(f"{word}{number}/gpu{place}", fabric.device)
+            port = draft.switch(f"{word}{number}/nic{place}")
+            draft.cable(gpu, switch, fabric.node_bandwidth, fabric.node_latency)
+            draft.cable(gpu, port, fabric.bandwidth, 0.0)
+            found.append(port)
+    return found

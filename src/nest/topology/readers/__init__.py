@@ -1,0 +1,1 @@
+"""Files of networks, a module for each format."""

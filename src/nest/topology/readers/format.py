@@ -1,0 +1,102 @@
+"""Which format a file has, and its topology."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from nest.describe import Device
+from nest.describe.device import resolve_device
+from nest.describe.files import parse_text, read_text
+from nest.errors import InputError
+from nest.topology.readers import astra_yaml, node_link
+from nest.topology.readers.astra_yaml import from_astra_yaml
+from nest.topology.readers.graphml import ROOTS, from_graphml
+from nest.topology.readers.nccl_xml import from_nccl_xml
+from nest.topology.readers.nest_file import from_description
+from nest.topology.readers.node_link import from_node_link
+from nest.topology.readers.simai_text import HEADER, from_simai_text
+from nest.topology.readers.xml_text import parse_xml
+from nest.topology.topology import Topology
+from nest.units import shorten
+
+FORMATS = (
+    "NEST topology (YAML, JSON, TOML), GraphML, node-link JSON, NCCL topology XML, "
+    "SimAI topology text, ASTRA-sim network YAML"
+)
+_DATA = (".yaml", ".yml", ".json", ".toml")
+
+
+def read_topology(
+    path: str | os.PathLike[str], device: Device | str | dict[str, Any] | None = None
+) -> Topology:
+    """Topology of a file, in the format that its suffix and content show.
+
+    Parameters
+    ----------
+    path : the file, at most 16 MiB.
+    device : type of the devices that the file names no type for (of all of them where the format
+        has one type or none): a catalog name, a mapping, or a Device.
+
+    Raises
+    ------
+    InputError : an unreadable or too large file, an unknown format, what the format's reader
+        refuses, or a bad network: no device, disconnected, a node linked to itself, a link twice,
+        a bandwidth that is zero or missing, a device without a type or memory.
+    """
+    where = shorten(os.fspath(path), 300)[1:-1]
+    kind = _device(device)
+    text = read_text(path)
+    if not text.strip():
+        raise InputError(f"{where}: is empty; allowed: {FORMATS}")
+    name = Path(path).stem.strip()[:100]
+    name = name if name.isprintable() and name else "topology"
+    suffix = Path(path).suffix.lower()
+    start = text.lstrip()[:1]
+    if suffix in _DATA:
+        return _from_data(parse_text(text, suffix, where), name, where, kind)
+    if start == "<":
+        return _from_xml(parse_xml(text, where), text, name, where, kind)
+    if start == "{":
+        return _from_data(parse_text(text, ".json", where), name, where, kind)
+    if HEADER.match(text):
+        return from_simai_text(text, name, where, kind)
+    raise InputError(f"{where}: got an unknown format; allowed: {FORMATS}")
+
+
+def _device(given: Device | str | dict[str, Any] | None) -> Device | None:
+    if given is None or isinstance(given, Device):
+        return given
+    try:
+        data = resolve_device(given)
+    except ValueError as error:
+        raise InputError(f"device: {error}") from None
+    return Device.parse(data, "device")
+
+
+def _from_xml(
+    root: Element, text: str, name: str, where: str, device: Device | None
+) -> Topology:
+    if root.tag == "system":
+        return from_nccl_xml(root, name, where, device)
+    if root.tag in ROOTS:
+        return from_graphml(root, text, name, where, device)
+    tag = shorten(root.tag)
+    raise InputError(f"{where}: got XML with the root {tag}; allowed: graphml or system (NCCL)")
+
+
+def _from_data(data: Any, name: str, where: str, device: Device | None) -> Topology:
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise InputError(f"{where}: got {shorten(data)}; allowed: a mapping of fields")
+    if all(mark in data for mark in astra_yaml.MARKS):
+        return from_astra_yaml(data, name, where, device)
+    if "levels" in data and "nodes" not in data:
+        raise InputError(f"{where}: got a cluster description with levels; allowed: {FORMATS}")
+    nodes = data.get("nodes")
+    first = nodes[0] if isinstance(nodes, list) and nodes else None
+    by_id = isinstance(first, dict) and "id" in first and "name" not in first
+    if by_id or any(mark in data for mark in node_link.MARKS):
+        return from_node_link(data, name, where, device)
+    return from_description(data, where, device)

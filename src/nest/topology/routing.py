@@ -1,0 +1,321 @@
+"""Shortest paths by hops, split evenly over all next hops, and the load that traffic puts on links.
+
+At each node, what is on its way to a device is shared evenly among all neighbours that are one hop
+nearer to it (equal-cost multi-path, C. Hopps, RFC 2992, with an even split). Hops are counted, not
+seconds, so that more bandwidth never reroutes. Devices forward, as those of a torus do.
+
+Devices with one neighbour, a switch, are routed as that is: it is their *anchor*. Shapes: V nodes,
+E links, N devices, A anchors, T anchors of one round, K pairs of a node and an anchor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from nest.errors import LimitError
+from nest.topology.topology import Flags, Floats, Ints, Topology
+
+ROUND = 4_000_000
+"""Nodes and links times anchors of one round; it bounds memory to some 200 MB."""
+MOST_KEPT = 2**26
+"""Nodes times anchors up to which hops are kept from one call to the next (256 MB)."""
+MOST_BITS = 2**33
+"""Links times anchors up to which the devices below all links are kept."""
+
+
+class _Ways:
+    """Links out of nodes, in one direction or the other.
+
+    Attributes
+    ----------
+    first_V : int64, shape (V+1,)
+        First place of each node in the lists below.
+    link_E, head_E : int64, shape (E,) or fewer
+        The links kept, by the node that they lead from, and the nodes they lead to.
+    """
+
+    def __init__(self, tail_E: Ints, head_E: Ints, size: int, kept_E: Flags) -> None:
+        order = np.argsort(tail_E, kind="stable")
+        order = order[kept_E[order]]
+        self.link_E: Ints = order.astype(np.int64)
+        self.head_E: Ints = head_E[order]
+        self.first_V: Ints = np.searchsorted(tail_E[order], np.arange(size + 1)).astype(np.int64)
+
+    def out_of(self, node_K: Ints) -> tuple[Ints, Ints]:
+        """Places in the lists of all links out of some nodes, and the row in ``node_K`` of each."""
+        first = self.first_V[node_K]
+        count = self.first_V[node_K + 1] - first
+        row = np.repeat(np.arange(len(node_K)), count)
+        start = np.cumsum(count) - count
+        return np.arange(len(row)) - start[row] + first[row], row
+
+
+class Routes:
+    """Shortest paths of a network.
+
+    Parameters
+    ----------
+    topology : the network.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        size = len(topology.nodes)
+        source, target = topology.source_E, topology.target_E
+        every = np.ones(len(source), dtype=np.bool_)
+        ahead, back = _Ways(source, target, size, every), _Ways(target, source, size, every)
+        device = topology.device_N
+        out, into = ahead.first_V, back.first_V
+        single = (out[device + 1] - out[device] == 1) & (into[device + 1] - into[device] == 1)
+        single &= len(device) > 1
+        if len(source):
+            up = ahead.link_E[np.minimum(out[device], len(source) - 1)]
+            down = back.link_E[np.minimum(into[device], len(source) - 1)]
+            single &= (target[up] == source[down]) & (topology.type_V[target[up]] < 0)
+            node = np.where(single, target[up], device)
+        else:
+            up = down = node = device
+        self._up_N: Ints = np.where(single, up, -1)
+        self._down_N: Ints = np.where(single, down, -1)
+        core = every.copy()
+        core[up[single]] = core[down[single]] = False
+        self._ahead = _Ways(source, target, size, core)
+        self._back = _Ways(target, source, size, core)
+        self._anchor_A, place = np.unique(node, return_inverse=True)
+        self._place_N: Ints = place.astype(np.int64)
+        self._hops_VA: NDArray[np.int32] | None = None
+
+    def loads(self, sources: ArrayLike, targets: ArrayLike, bytes: ArrayLike) -> Floats:
+        """Bytes that each link carries, float64 of shape (E,).
+
+        Parameters
+        ----------
+        sources, targets : int64, shape (M,)
+            Device numbers of M messages; pairs may come several times. Messages of a device to
+            itself load nothing.
+        bytes : float64, shape (M,)
+            Of each message, not below zero.
+
+        Raises
+        ------
+        ValueError : device numbers out of range, or arrays of different lengths.
+        """
+        source_M, target_M = self._devices(sources), self._devices(targets)
+        bytes_M = np.atleast_1d(np.asarray(bytes, dtype=np.float64))
+        if not len(source_M) == len(target_M) == len(bytes_M):
+            raise ValueError("sources, targets and bytes differ in length")
+        moved = (source_M != target_M) & (bytes_M > 0)
+        source_M, target_M, bytes_M = source_M[moved], target_M[moved], bytes_M[moved]
+        links = len(self._topology.source_E)
+        load_E = np.zeros(links)
+        for link_N, end_M in ((self._up_N, source_M), (self._down_N, target_M)):
+            link_M = link_N[end_M]
+            own = link_M >= 0
+            load_E += np.bincount(link_M[own], weights=bytes_M[own], minlength=links)[:links]
+        node_M = self._anchor_A[self._place_N[source_M]]
+        for hops, width, column_M in self._rounds(self._place_N[target_M]):
+            here = np.flatnonzero(column_M >= 0)
+            key_M = node_M[here] * width + column_M[here]
+            load_E += self._flow(hops, width, key_M, bytes_M[here])
+        return load_E
+
+    def hops(self, sources: ArrayLike, targets: ArrayLike) -> Ints:
+        """Links on a shortest path for each pair of devices, int64 of shape (M,)."""
+        return self._along(sources, targets, np.ones(len(self._topology.source_E))).astype(np.int64)
+
+    def latency(self, sources: ArrayLike, targets: ArrayLike) -> Floats:
+        """Seconds over the slowest of the shortest paths for each pair, float64 of shape (M,).
+
+        Parameters
+        ----------
+        sources, targets : int64, shape (M,) or single numbers
+            Device numbers.
+
+        Raises
+        ------
+        ValueError : device numbers out of range, or arrays of different lengths.
+        """
+        return self._along(sources, targets, self._topology.latency_E)
+
+    def _along(self, sources: ArrayLike, targets: ArrayLike, figure_E: Floats) -> Floats:
+        source_M, target_M = self._devices(sources), self._devices(targets)
+        if len(source_M) != len(target_M):
+            raise ValueError("sources and targets differ in length")
+        sum_M = np.zeros(len(source_M))
+        padded = np.append(figure_E, 0.0)  # the last entry stands for no link
+        sum_M += padded[self._up_N[source_M]] + padded[self._down_N[target_M]]
+        node_M = self._anchor_A[self._place_N[source_M]]
+        for hops, width, column_M in self._rounds(self._place_N[target_M]):
+            here = np.flatnonzero(column_M >= 0)
+            key_M = node_M[here] * width + column_M[here]
+            sum_M[here] += self._slowest(hops, width, key_M, figure_E)
+        sum_M[source_M == target_M] = 0.0
+        return sum_M
+
+    def sources(self, link: int) -> Ints:
+        """Devices that reach some device over a link, sorted."""
+        return self._members(link, 0)
+
+    def targets(self, link: int) -> Ints:
+        """Devices that some device reaches over a link, sorted."""
+        return self._members(link, 1)
+
+    def below(self, link: int) -> Ints:
+        """Devices below a link: its sources or its targets, whichever are fewer."""
+        source, target = self.sources(link), self.targets(link)
+        return source if len(source) <= len(target) else target
+
+    def _members(self, link: int, side: int) -> Ints:
+        own_N, other_N = (self._up_N, self._down_N)[:: 1 if side == 0 else -1]
+        device = np.flatnonzero(own_N == link)
+        if len(device):
+            return device
+        other = np.flatnonzero(other_N == link)
+        if len(other):
+            return np.delete(np.arange(len(own_N)), other)
+        row = np.unpackbits(self._sides[side][link], count=len(self._anchor_A))
+        return np.flatnonzero(row[self._place_N])
+
+    @cached_property
+    def _sides(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Anchors of the sources and of the targets of each link, as packed bits."""
+        links, anchors = len(self._topology.source_E), len(self._anchor_A)
+        if links * anchors > MOST_BITS:
+            raise LimitError(
+                f"devices below each link: got {links} links and {anchors} switches with devices "
+                f"or devices with several links; allowed: a product of at most {MOST_BITS}"
+            )
+        found = []
+        for ahead, back in ((self._back, self._ahead), (self._ahead, self._back)):
+            bits = np.zeros((links, -(-anchors // 8)), dtype=np.uint8)
+            step = max(1, self._round // 8) * 8
+            for start in range(0, anchors, step):
+                chosen_T = self._anchor_A[start : start + step]
+                used = self._used(ahead, back, chosen_T)
+                packed = np.packbits(used, axis=1)
+                bits[:, start // 8 : start // 8 + packed.shape[1]] = packed
+            found.append(bits)
+        return found[0], found[1]
+
+    @property
+    def _round(self) -> int:
+        """Anchors of one round."""
+        size = len(self._topology.nodes) + len(self._topology.source_E)
+        return max(1, ROUND // max(size, 1))
+
+    def _devices(self, numbers: ArrayLike) -> Ints:
+        found = np.atleast_1d(np.asarray(numbers, dtype=np.int64))
+        if len(found) and not (found.min() >= 0 and found.max() < len(self._place_N)):
+            raise ValueError(f"device numbers are 0 to {len(self._place_N) - 1}")
+        return found
+
+    def _rounds(self, place_M: Ints) -> Iterator[tuple[Ints, int, Ints]]:
+        """Hops to the anchors of each round, their number, and the column of each message's target.
+
+        Hops have the shape (V * T,); a column is -1 where the target comes in another round.
+        """
+        wanted = np.unique(place_M)
+        for start in range(0, len(wanted), self._round):
+            part = wanted[start : start + self._round]
+            column_A = np.full(len(self._anchor_A), -1, dtype=np.int64)
+            column_A[part] = np.arange(len(part))
+            yield self._hops_to(part), len(part), column_A[place_M]
+
+    def _hops_to(self, part: Ints) -> Ints:
+        """Hops from every node to some anchors, kept for the next time where there is room."""
+        shape = (len(self._topology.nodes), len(self._anchor_A))
+        if shape[0] * shape[1] > MOST_KEPT:
+            return self._distances(self._back, self._anchor_A[part])
+        if self._hops_VA is None:
+            self._hops_VA = np.full(shape, -1, dtype=np.int32)
+        missing = part[self._hops_VA[self._anchor_A[part], part] < 0]
+        if len(missing):
+            found = self._distances(self._back, self._anchor_A[missing])
+            self._hops_VA[:, missing] = found.reshape(-1, len(missing))
+        return self._hops_VA[:, part].ravel().astype(np.int64)
+
+    def _distances(self, back: _Ways, chosen_T: Ints) -> Ints:
+        """Hops from every node to each of some anchors, int64 of shape (V * T,)."""
+        width = len(chosen_T)
+        hops = np.full(len(self._topology.nodes) * width, -1, dtype=np.int64)
+        key_K = chosen_T * width + np.arange(width)
+        hops[key_K] = 0
+        owner = np.empty(len(hops), dtype=np.int64)
+        distance = 0
+        while len(key_K):
+            distance += 1
+            place, row = back.out_of(key_K // width)
+            key_K = back.head_E[place] * width + key_K[row] % width
+            key_K = _first_of_each(key_K[hops[key_K] < 0], owner)
+            hops[key_K] = distance
+        return hops
+
+    def _nearer(
+        self, ways: _Ways, key_K: Ints, hops: Ints, width: int
+    ) -> tuple[Ints, Ints, Ints]:
+        """Links from nodes to those one hop nearer: link, row in ``key_K``, key of the end."""
+        place, row = ways.out_of(key_K // width)
+        end = ways.head_E[place] * width + key_K[row] % width
+        nearer = hops[end] == hops[key_K[row]] - 1
+        return ways.link_E[place[nearer]], row[nearer], end[nearer]
+
+    def _visits(
+        self, ways: _Ways, key_M: Ints, hops: Ints, width: int
+    ) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
+        """All nodes on the way from some nodes to their anchors, the farthest ones first.
+
+        Gives the keys (node * width + column) at one distance, and of the links that lead nearer:
+        the link, the row of its key, and the key of its end.
+        """
+        owner = np.empty(len(hops), dtype=np.int64)
+        key_M = _first_of_each(key_M, owner)
+        key_M = key_M[np.argsort(-hops[key_M], kind="stable")]
+        away = -hops[key_M]
+        arrived = key_M[:0]
+        for distance in range(-int(away.min(initial=0)), 0, -1):
+            low, high = np.searchsorted(away, [-distance, 1 - distance])
+            key_K = _first_of_each(np.concatenate([key_M[low:high], arrived]), owner)
+            link, row, arrived = self._nearer(ways, key_K, hops, width)
+            yield key_K, link, row, arrived
+
+    def _flow(self, hops: Ints, width: int, key_M: Ints, bytes_M: Floats) -> Floats:
+        links = len(self._topology.source_E)
+        amount, load_E = np.zeros(len(hops)), np.zeros(links)
+        np.add.at(amount, key_M, bytes_M)
+        for key_K, link, row, end in self._visits(self._ahead, key_M, hops, width):
+            share = (amount[key_K] / np.bincount(row, minlength=len(key_K)))[row]
+            load_E += np.bincount(link, weights=share, minlength=links)
+            np.add.at(amount, end, share)
+        return load_E
+
+    def _slowest(self, hops: Ints, width: int, key_M: Ints, figure_E: Floats) -> Floats:
+        """Largest sum of a figure over the shortest paths from each node to its anchor."""
+        most = np.zeros(len(hops))
+        for key_K, link, row, end in reversed(
+            list(self._visits(self._ahead, key_M, hops, width))
+        ):
+            best = np.zeros(len(key_K))
+            np.maximum.at(best, row, figure_E[link] + most[end])
+            most[key_K] = best
+        return most[key_M]
+
+    def _used(self, ahead: _Ways, back: _Ways, chosen_T: Ints) -> Flags:
+        """Links on some shortest path from any anchor to each of some, bool of shape (E, T)."""
+        width = len(chosen_T)
+        hops = self._distances(back, chosen_T)
+        used = np.zeros((len(self._topology.source_E), width), dtype=np.bool_)
+        key_M = (self._anchor_A[:, None] * width + np.arange(width)).ravel()
+        for _, link, _, end in self._visits(ahead, key_M, hops, width):
+            used[link, end % width] = True
+        return used
+
+
+def _first_of_each(keys: Ints, owner: Ints) -> Ints:
+    """Keys without those given before; ``owner`` is scratch space as long as there are keys."""
+    owner[keys] = np.arange(len(keys))
+    first: Ints = keys[owner[keys] == np.arange(len(keys))]
+    return first
