@@ -19,6 +19,7 @@ ROWS = (
     ("errors", "units"),
     ("describe",),
     ("topology",),
+    ("network",),
     ("graph",),
     ("legality", "plans"),
     ("costs",),

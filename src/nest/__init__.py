@@ -39,6 +39,7 @@ __all__ = [
     "load_configuration",
     "load_job",
     "load_model",
+    "load_network",
     "load_profile",
     "load_space",
     "plan",
@@ -52,6 +53,7 @@ _HOME = {
     "evaluate": "evaluation",
     "explain": "explanation",
     "simulate": "simulation",
+    "load_network": "network",
     "Plan": "plans",
     "Simulation": "simulation",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     )
     from nest.evaluation import evaluate
     from nest.explanation import explain
+    from nest.network import load_network
     from nest.plans import Plan
     from nest.simulation import Simulation, simulate
 

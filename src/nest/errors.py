@@ -49,7 +49,7 @@ class InfeasibleError(NoPlanError):
 
 
 class LimitError(NoPlanError):
-    """A declared limit (time, memory, search size) was reached before an answer was proved."""
+    """A declared limit was reached: time, memory, search size, or the kinds of network planned."""
 
 
 class KernelError(NestError):

@@ -20,10 +20,13 @@ def evaluate(
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="MODEL CLUSTER | PLAN.json",
-                       help="Catalog names or files; or a plan, as written or edited."),
+                       help="Catalog names or files, CLUSTER also a graph (docs/topologies.md); "
+                       "or a plan, as written or edited."),
     ] = None,
     devices: options.Devices = None,
     device: options.DeviceName = None,
+    without: options.Without = None,
+    degrade: options.Degrade = None,
     global_batch: options.GlobalBatch = None,
     seq_len: options.SeqLen = None,
     precision: options.Precision = None,
@@ -85,6 +88,7 @@ def evaluate(
     ] = None,
     as_json: options.Json = False,
     output: options.Output = None,
+    ranks: options.Ranks = None,
     quiet: options.Quiet = False,
 ) -> int:
     """Price exactly one configuration: even cuts with the degrees given, or a PLAN.json.
@@ -96,9 +100,11 @@ def evaluate(
     from nest.cli.present import check_target, present
 
     check_target(output)
+    check_target(ranks)
     job_options = {"global_batch": global_batch, "seq_len": seq_len, "precision": precision,
                    "optimizer": optimizer, "stack": stack, "job": job, "profile": profile,
-                   "devices": devices, "device": device}
+                   "devices": devices, "device": device, "without": without or None,
+                   "degrade": degrade or None}
     degrees = {"tp": tp, "pp": pp, "vpp": vpp, "schedule": schedule, "cp": cp, "cp_comm": cp_comm,
                "zero": zero, "shard": shard, "micro_batch": micro_batch, "mbs": mbs,
                "dp_in": dp_in, "outer_dp": outer_dp, "ep": ep, "etp": etp, "sp": sp,
@@ -109,13 +115,13 @@ def evaluate(
             **job_options, **degrees, "configuration": configuration})
     else:
         found = _from_options(names or [], configuration, job_options, degrees)
-    present(found, as_json, output, quiet)
+    present(found, as_json, output, quiet, ranks)
     if found.feasible:
         return 0
     if as_json or quiet:  # else the report starts with them
         say("nest: does not fit: " + "\n  ".join(found.problems))
-    if output is not None:
-        say(f"nest: {output} is not written, because the plan does not fit")
+    for file in filter(None, (output, ranks)):
+        say(f"nest: {file} is not written, because the plan does not fit")
     return DOES_NOT_FIT
 
 
@@ -144,8 +150,8 @@ def _from_options(
     from nest.describe import load_configuration
     from nest.even import even_configuration
 
-    subject, cluster = subject_and_cluster(names, given["profile"], given["devices"],
-                                           given["device"])
+    subject, cluster = subject_and_cluster(names, given["profile"], **{
+        name: given[name] for name in ("devices", "device", "without", "degrade")})
     job = job_from(given["job"], given["stack"], **{
         name: given[name] for name in ("global_batch", "seq_len", "precision", "optimizer")})
     chosen = {name: value for name, value in degrees.items() if value is not None}

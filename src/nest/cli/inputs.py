@@ -17,15 +17,23 @@ MOST_THREADS = 1024
 
 
 def subject_and_cluster(
-    names: Sequence[str], profile: str | None, devices: int | None, device: str | None = None
+    names: Sequence[str], profile: str | None, **changes: Any
 ) -> tuple[Model | Profile, Cluster]:
-    """What is trained and where, from the positional arguments; on another device if one is given.
+    """What is trained and where, from the positional arguments.
+
+    Parameters
+    ----------
+    names : MODEL CLUSTER, or CLUSTER.
+    profile : file in the place of MODEL.
+    changes : of the cluster, as of `nest.load_network`.
 
     Raises
     ------
     InputError : too few or too many arguments, or one of them is not usable.
+    LimitError : the cluster is a graph that is no hierarchy.
     """
-    from nest.describe import load_cluster, load_device, load_model, load_profile
+    from nest.describe import load_model, load_profile
+    from nest.network import load_network
 
     wanted = ("CLUSTER",) if profile is not None else ("MODEL", "CLUSTER")
     if len(names) != len(wanted):
@@ -34,8 +42,7 @@ def subject_and_cluster(
         raise InputError(f"arguments: got {given}; allowed: {' '.join(wanted)}{why}")
     subject: Model | Profile
     subject = load_profile(profile) if profile is not None else load_model(names[0])
-    cluster = load_cluster(names[-1], devices=devices)
-    return subject, cluster if device is None else cluster.replace(device=load_device(device))
+    return subject, load_network(names[-1], **changes)
 
 
 def job_from(file: str | None, stack: str | None, **given: Any) -> Job:

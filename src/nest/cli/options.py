@@ -45,6 +45,16 @@ DeviceName = Annotated[
     typer.Option("--device", metavar="NAME",
                  help="Device instead of the cluster's: `nest list devices`, or a file."),
 ]
+Without = Annotated[
+    list[str] | None,
+    typer.Option("--without", metavar="PARTS",
+                 help="Failed parts of the network, as node3,gpu8..15,link:a-b; may be repeated."),
+]
+Degrade = Annotated[
+    list[str] | None,
+    typer.Option("--degrade", metavar="PARTS",
+                 help="Slow parts, as link:a-b=0.5,node3=0.8; may be repeated."),
+]
 GlobalBatch = Annotated[int | None, number("Sequences in one training step.", "B")]
 SeqLen = Annotated[int | None, number("Tokens in one sequence.", "S")]
 Precision = Annotated[
@@ -71,6 +81,12 @@ Output = Annotated[
     str | None,
     typer.Option("--output", "-o", metavar="FILE",
                  help="Also write the plan as JSON, whole or not at all; only on success."),
+]
+Ranks = Annotated[
+    str | None,
+    typer.Option("--ranks", metavar="FILE.csv",
+                 help="Also write which device does what: rank, name, replica, stage, tp, cp, "
+                 "dp_in."),
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print neither the report nor progress.")

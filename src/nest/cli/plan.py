@@ -23,10 +23,14 @@ def plan(
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="MODEL CLUSTER",
-                       help="Catalog names (`nest list models`, `nest list clusters`) or files."),
+                       help="Catalog names (`nest list models`, `nest list clusters`) or files; "
+                       "CLUSTER may also be a graph (docs/topologies.md): a file, or a text such "
+                       "as fat-tree:k=8."),
     ] = None,
     devices: options.Devices = None,
     device: options.DeviceName = None,
+    without: options.Without = None,
+    degrade: options.Degrade = None,
     global_batch: options.GlobalBatch = None,
     seq_len: options.SeqLen = None,
     precision: options.Precision = None,
@@ -82,6 +86,7 @@ def plan(
     threads: options.Threads = None,
     as_json: options.Json = False,
     output: options.Output = None,
+    ranks: options.Ranks = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Find the fastest plan that fits, over everything legal or over the SETs given."""
@@ -89,22 +94,25 @@ def plan(
     from nest.cli.present import check_target, present, progress
 
     check_target(output)
+    check_target(ranks)
     check_threads(threads)
     top = 1 if top is None else top
     if not 1 <= top <= MOST_PLANS:
         raise InputError(f"top: got {top}; allowed: 1 to {MOST_PLANS}")
-    subject, cluster = subject_and_cluster(names or (), profile, devices, device)
-    wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len, precision=precision,
-                      optimizer=optimizer)
-    bounds = space_from(
-        space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard, recompute=recompute,
-        recompute_modules=recompute_modules, recompute_layers=recompute_layers, sp=sp,
-        outer_dp=outer_dp, dp_in=dp_in, ep=ep, etp=etp, vpp=vpp, micro_batch=micro_batch, mbs=mbs,
-        schedule=schedule,
-    )
-    from nest import api
-
     try:
+        subject, cluster = subject_and_cluster(
+            names or (), profile, devices=devices, device=device, without=without or None,
+            degrade=degrade or None)
+        wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len,
+                          precision=precision, optimizer=optimizer)
+        bounds = space_from(
+            space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard,
+            recompute=recompute, recompute_modules=recompute_modules,
+            recompute_layers=recompute_layers, sp=sp, outer_dp=outer_dp, dp_in=dp_in, ep=ep,
+            etp=etp, vpp=vpp, micro_batch=micro_batch, mbs=mbs, schedule=schedule,
+        )
+        from nest import api
+
         with progress(quiet):
             found = api.plan(subject, cluster, wanted, bounds, threads=threads, top=top,
                              time_limit=time_limit)
@@ -112,7 +120,7 @@ def plan(
         if as_json:
             emit(_no_plan(error))
         raise
-    present(found, as_json, output, quiet)
+    present(found, as_json, output, quiet, ranks)
 
 
 def _no_plan(error: NoPlanError) -> str:

@@ -48,17 +48,23 @@ def progress(quiet: bool) -> Iterator[None]:
         compiled.announce = before
 
 
-def present(plan: Plan, as_json: bool, file: str | None, quiet: bool) -> None:
-    """Write the file first, then print: what is printed has been saved.
+def present(
+    plan: Plan, as_json: bool, file: str | None, quiet: bool, ranks: str | None = None
+) -> None:
+    """Write the files first, then print: what is printed has been saved.
 
     Raises
     ------
-    InputError : the file cannot be written.
+    InputError : a file cannot be written.
     """
     from nest.describe import write_text_atomic
 
     if file is not None and plan.feasible:
         write_text_atomic(file, plan.to_json() + "\n")
+    if ranks is not None and plan.feasible:
+        from nest.report.ranks import ranks_text
+
+        write_text_atomic(ranks, ranks_text(plan))
     if as_json:
         output.emit(plan.to_json())
     elif not quiet:

@@ -25,6 +25,7 @@ from nest.units import Bandwidth, Seconds, shorten
 
 MOST_DEVICES = 10**6
 DeviceCount = Annotated[Whole, Field(ge=1, le=MOST_DEVICES)]
+DeviceNumber = Annotated[Whole, Field(ge=0, lt=MOST_DEVICES)]
 
 
 class Level(Description):
@@ -90,6 +91,14 @@ class Cluster(Description):
     default_devices: DeviceCount | None = Field(
         None, description="number of devices where the outermost size is n and none is asked for"
     )
+    order: Annotated[tuple[DeviceNumber, ...], at_most(MOST_DEVICES)] | None = Field(
+        None,
+        description="number, in the graph that the cluster was given as, of each device; null: the "
+        "same numbers",
+    )
+    names: Annotated[tuple[Name, ...], at_most(MOST_DEVICES)] | None = Field(
+        None, description="what each device is called"
+    )
     source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
 
     @model_validator(mode="before")
@@ -128,6 +137,13 @@ class Cluster(Description):
         if self.devices is not None and self.devices != self.size:
             text = f"got {self.devices}; allowed: {self.size} = {sizes} (sizes of the levels)"
             problems.append(("devices", text))
+        for field in ("order", "names"):
+            values = getattr(self, field)
+            if values is not None and len(values) != self.size:
+                text = f"got {len(values)} entries; allowed: {self.size}, as many as devices"
+                problems.append((field, text))
+            elif values is not None and len(set(values)) < len(values):
+                problems.append((field, "got an entry twice; allowed: each once"))
         if problems:
             raise Problems(problems)
         return self
@@ -169,7 +185,8 @@ class Cluster(Description):
         """Give the same cluster with another number of devices.
 
         The outermost level takes the new size. Fewer devices than one of its groups has leave out
-        levels: the outermost that remains shrinks to what is needed.
+        levels: the outermost that remains shrinks to what is needed. Its devices are numbered as
+        they come, and have no names.
 
         Raises
         ------
@@ -187,7 +204,9 @@ class Cluster(Description):
                     break
                 last = level.replace(size=devices // inner)
                 levels = (*self.levels[:position], last)
-                return self.replace(levels=levels, devices=None, default_devices=None)
+                return self.replace(
+                    levels=levels, devices=None, default_devices=None, order=None, names=None
+                )
             inner *= level.size
         raise InputError(f"{self.name}: devices: got {devices}; allowed: {self._possible()}")
 

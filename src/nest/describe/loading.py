@@ -85,7 +85,8 @@ def load_cluster(source: Source | Cluster, devices: int | None = None) -> Cluste
         sizes = inner_sizes(data)
         if sizes is not None:
             data = size_template(data, 1)
-        data = {k: v for k, v in data.items() if k not in ("devices", "default_devices")}
+        sized = ("devices", "default_devices", "order", "names")
+        data = {k: v for k, v in data.items() if k not in sized}
     cluster = _validated(Cluster, data, where)
     return cluster if devices is None else cluster.with_devices(devices)
 
@@ -186,13 +187,14 @@ def _data(source: Source, kinds: Kind, kind: str) -> tuple[dict[str, Any], str, 
         known = catalog.find(kinds, source)
         if known is not None:
             return catalog.load(kinds, known), f"catalog {kind} {known}", None
-        if not _names_a_file(text):
+        if not names_a_file(text):
             hint = f"{catalog.suggestions(kinds, text)}; or a file ({', '.join(SUFFIXES)})"
             raise InputError(f"{kind}: got {shorten(text)}; allowed: {hint}")
     return read_description(source), shorten(text, 300)[1:-1], Path(text)
 
 
-def _names_a_file(text: str) -> bool:
+def names_a_file(text: str) -> bool:
+    """Whether a text is meant as a path: by its suffix or a separator, or because it exists."""
     if Path(text).suffix.lower() in SUFFIXES or os.sep in text:
         return True
     try:

@@ -184,6 +184,9 @@ def _choices(page: Page, plan: Plan) -> None:
     page.fact("Training", f"{job.precision}, {job.optimizer}, stack {job.stack.name}, device "
               f"{plan.inputs.cluster.device.name}")
     page.fact("Replicas", _replicas(plan.replicas))
+    if plan.inputs.cluster.order is not None:
+        page.fact("Devices", "in the order of the network's groups: "
+                  f"{_runs(plan.inputs.cluster.order)} (--ranks FILE names them)")
     page.fact("Bound by", plan.bottleneck.replace("%", " %"))
     used: dict[str, dict[str, None]] = {}
     for kind, name in (item for s in plan.stages for item in s.collectives.items()):
@@ -200,6 +203,20 @@ def _replicas(starts: tuple[int, ...]) -> str:
         shown = [*shown[:4], "...", shown[-1]]
     text = ", ".join(shown).replace("..., ", "... ")
     return f"{len(starts):,} super-pipelines, from devices {text}"
+
+
+def _runs(numbers: tuple[int, ...]) -> str:
+    """Numbers as runs such as `3, 0..2`; the first few and the last where there are many."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = [str(first) if first == last else f"{first}..{last}" for first, last in runs]
+    if len(shown) > 10:
+        shown = [*shown[:8], "...", shown[-1]]
+    return ", ".join(shown).replace("..., ", "... ")
 
 
 def _layers(plan: Plan) -> str:

@@ -2,7 +2,7 @@
 
 from nest.topology.changes import degrade, without
 from nest.topology.generators.text import names_generator, parse_generator
-from nest.topology.hierarchy import Hierarchy, graph_of, levels_of
+from nest.topology.hierarchy import Hierarchy, graph_of, hierarchy_of, levels_of
 from nest.topology.readers.format import read_topology
 from nest.topology.routing import Routes
 from nest.topology.topology import Topology
@@ -13,6 +13,7 @@ __all__ = [
     "Topology",
     "degrade",
     "graph_of",
+    "hierarchy_of",
     "levels_of",
     "names_generator",
     "parse_generator",

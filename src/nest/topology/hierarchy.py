@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from nest.describe import Cluster, Level
+from nest.errors import LimitError
 from nest.topology.draft import Draft
-from nest.topology.planes import TOLERANCE, Tier, orient, planes, tiers
+from nest.topology.planes import TOLERANCE, Tier, Uneven, orient, planes, tiers
 from nest.topology.routing import Routes
 from nest.topology.topology import Flags, Ints, Topology
+from nest.units import shorten
 
 MOST_LEVELS = 8  # of a cluster
 MOST_ROUTED = 20_000_000
@@ -34,7 +36,20 @@ class Hierarchy:
 
 
 def levels_of(topology: Topology) -> Hierarchy | None:
-    """Levels of a graph that is a hierarchy, None for every other one.
+    """Levels of a graph that is a hierarchy, None for every other one; see `hierarchy_of`.
+
+    Parameters
+    ----------
+    topology : the network.
+    """
+    try:
+        return hierarchy_of(topology)
+    except LimitError:
+        return None
+
+
+def hierarchy_of(topology: Topology) -> Hierarchy:
+    """Levels of a graph that is a hierarchy.
 
     All devices are of one type. Groups of equal size are nested, and what leaves them does so over
     links with equal capacity per device (`nest.topology.planes` says when exactly). The bandwidth
@@ -47,16 +62,40 @@ def levels_of(topology: Topology) -> Hierarchy | None:
     Parameters
     ----------
     topology : the network.
+
+    Raises
+    ------
+    LimitError : the graph is no hierarchy; the message says why.
     """
+    try:
+        return _recognised(topology)
+    except Uneven as why:
+        names = [
+            shorten(topology.nodes[node])[1:-1] if node < len(topology.nodes) else "a direct link"
+            for node in why.nodes
+        ]
+        reason = why.reason.format(*names) if names else why.reason
+        raise LimitError(
+            f"{topology.name}: the network is no hierarchy ({reason}); planned today: "
+            "devices of one type in nested groups of equal size, with equal links in each tier, "
+            "as in fat trees, spine-leaf fabrics and NVLink domains"
+        ) from None
+
+
+def _recognised(topology: Topology) -> Hierarchy:
     if len(topology.types) != 1:
-        return None
+        kinds = ", ".join(shorten(device.name)[1:-1] for device in topology.types[:5])
+        raise Uneven(f"{len(topology.types)} types of device: {kinds}")
     everything = np.ones(len(topology.source_E), dtype=np.bool_)
-    found = _levels(topology, everything)
-    if found is None and len(topology.device_N) * len(everything) <= MOST_ROUTED:
+    try:
+        return _levels(topology, everything)
+    except Uneven:
+        if len(topology.device_N) * len(everything) > MOST_ROUTED:
+            raise
         used = _used(topology)
-        if not used.all():
-            found = _levels(topology, used)
-    return found
+        if used.all():
+            raise
+    return _levels(topology, used)
 
 
 def _used(topology: Topology) -> Flags:
@@ -66,25 +105,28 @@ def _used(topology: Topology) -> Flags:
     return Routes(topology).loads(sources, targets, np.ones(len(sources))) > 0
 
 
-def _levels(topology: Topology, used_E: Flags) -> Hierarchy | None:
+def _levels(topology: Topology, used_E: Flags) -> Hierarchy:
     links = np.flatnonzero(used_E)
+    if not len(links):
+        raise Uneven("no links")
     back = topology.links(topology.target_E[links], topology.source_E[links])
-    if (back < 0).any() or not used_E[back].all() or not len(links):
-        return None
+    alone = (back < 0) | ~used_E[back]
+    if alone.any():
+        link = links[alone][0]
+        raise Uneven(
+            "a link that is there or used in one direction only, from {} to {}",
+            int(topology.source_E[link]),
+            int(topology.target_E[link]),
+        )
     once = topology.source_E[links] < topology.target_E[links]
     pairs = np.stack([links[once], back[once]], axis=1)
     pairs = pairs[_leading_somewhere(topology, pairs)]
     ends = np.stack([topology.source_E[pairs[:, 0]], topology.target_E[pairs[:, 0]]], axis=1)
     rates, delays = topology.bandwidth_E[pairs], topology.latency_E[pairs]
     cables = orient(ends, rates, delays, topology.device_N, len(topology.nodes))
-    parts = planes(cables, topology.device_N)
-    if parts is None or not parts:
-        return None
     joining: list[Tier] = []
-    for part in parts:
-        stack = tiers(part, topology.device_N)
-        if stack is None or not _nest(joining, stack):
-            return None
+    for part in planes(cables, topology.device_N):
+        _nest(joining, tiers(part, topology.device_N))
     return _hierarchy(topology, joining)
 
 
@@ -116,12 +158,16 @@ def _leading_somewhere(topology: Topology, pairs: Ints) -> Flags:
     return kept
 
 
-def _nest(joining: list[Tier], stack: list[Tier]) -> bool:
-    """Add the tiers of a plane that join more than all planes before; False if they do not nest.
+def _nest(joining: list[Tier], stack: list[Tier]) -> None:
+    """Add the tiers of a plane that join more than all planes before.
 
     Devices that an inner plane joins must meet there over fewer links than in this plane, or
     traffic would be split between both. Groups are either inside those of the inner planes, or
     unions of them: else a way through a neighbour in an inner plane could be as short.
+
+    Raises
+    ------
+    Uneven : they do not nest.
     """
     inner = joining[-1] if joining else None
     for tier in stack:
@@ -129,19 +175,21 @@ def _nest(joining: list[Tier], stack: list[Tier]) -> bool:
             continue
         if inner is not None:
             if tier.layer <= inner.layer:
-                return False
+                reason = "ways over {} are not longer than over {}, so devices use both"
+                raise Uneven(reason, tier.node, inner.node)
             small, large = sorted((tier, inner), key=lambda one: one.size)
             if not _inside(small.group_N, large.group_N):
-                return False
+                raise Uneven("the groups of {} and of {} overlap", small.node, large.node)
             if tier.size <= inner.size:
                 continue
         last = joining[-1] if joining else None
         if last is not None and tier.size == last.size:
             continue
         if last is not None and tier.bandwidth > last.bandwidth * (1 + TOLERANCE):
-            return False
+            reason = f"{tier.bandwidth / last.bandwidth:.3g} times as fast"
+            raise Uneven(f"ways over {{}} are {reason} as those over {{}}, which is nearer",
+                         tier.node, last.node)
         joining.append(tier)
-    return True
 
 
 def _inside(small_N: Ints, large_N: Ints) -> bool:
@@ -151,14 +199,18 @@ def _inside(small_N: Ints, large_N: Ints) -> bool:
     return bool((first[small_N] == large_N).all())
 
 
-def _hierarchy(topology: Topology, joining: list[Tier]) -> Hierarchy | None:
+def _hierarchy(topology: Topology, joining: list[Tier]) -> Hierarchy:
     devices = len(topology.device_N)
     if devices == 1:
         return _single(topology)
-    if not joining or joining[-1].size != devices or len(joining) > MOST_LEVELS:
-        return None
-    if not all(1 <= t.bandwidth <= 1e18 and t.latency <= 1e6 for t in joining):
-        return None  # beyond what a level may say
+    if not joining or joining[-1].size != devices:
+        raise Uneven("no tier of switches joins all devices")
+    if len(joining) > MOST_LEVELS:
+        raise Uneven(f"{len(joining)} tiers, more than {MOST_LEVELS}")
+    for tier in joining:
+        if not (1 <= tier.bandwidth <= 1e18 and tier.latency <= 1e6):
+            reason = f"{tier.bandwidth:.3g} bytes/s and {tier.latency:.3g} s over {{}}"
+            raise Uneven(f"{reason}, beyond what a level may say", tier.node)
     levels, inner = [], 1
     names = _names(topology, joining)
     for name, tier in zip(names, joining, strict=True):
@@ -168,8 +220,9 @@ def _hierarchy(topology: Topology, joining: list[Tier]) -> Hierarchy | None:
             "ramp": np.unique(topology.ramp_V[real]),
             "in_network_reduction": np.unique(topology.reduces_V[real]),
         }
-        if any(len(values) > 1 for values in figures.values()):
-            return None
+        for word, values in figures.items():
+            if len(values) > 1:
+                raise Uneven(f"switches of one tier differ in {word}, such as {{}}", tier.node)
         given = {key: values[0].item() for key, values in figures.items() if len(values)}
         levels.append(
             Level(
@@ -188,12 +241,12 @@ def _hierarchy(topology: Topology, joining: list[Tier]) -> Hierarchy | None:
     return Hierarchy(cluster, order.astype(np.int64))
 
 
-def _single(topology: Topology) -> Hierarchy | None:
+def _single(topology: Topology) -> Hierarchy:
     """One device: the level is the link to its switch, if there is just one."""
     out = np.flatnonzero(topology.source_E == topology.device_N[0])
     into = np.flatnonzero(topology.target_E == topology.device_N[0])
     if len(out) != 1 or len(into) != 1:
-        return None
+        raise Uneven("one device with several links")
     switch = topology.target_E[out[0]]
     both = [out[0], into[0]]
     level = Level(
@@ -234,6 +287,7 @@ def _names(topology: Topology, joining: list[Tier]) -> list[str]:
 def graph_of(cluster: Cluster) -> Topology:
     """Graph of a cluster: a switch for each group of each level, linked to those below.
 
+    Devices are called as the cluster says, else after their group at the innermost level.
     A link out of a group carries the resolved bandwidth of the level times the devices of the
     group. Latencies grow outwards along a way; where those of a cluster fall, the levels from
     there on get switches and ports of their own, apart from those below. Levels of one group of
@@ -253,10 +307,10 @@ def graph_of(cluster: Cluster) -> Topology:
     shown = [v for v, level in enumerate(cluster.levels) if level.size > 1] or [0]
     stems = _stems([cluster.levels[v].name for v in shown])
     inner = sizes[shown[0]]
-    devices = [
-        draft.device(f"{stems[0]}{number // inner}/device{number % inner}", cluster.device)
-        for number in range(cluster.size)
+    names = cluster.names or [
+        f"{stems[0]}{number // inner}/device{number % inner}" for number in range(cluster.size)
     ]
+    devices = [draft.device(name, cluster.device) for name in names]
     below, joined, before = devices, 1, 0.0  # nodes, the devices of each, latency up to there
     for depth, (v, stem) in enumerate(zip(shown, stems, strict=True)):
         level = cluster.levels[v]

@@ -36,6 +36,21 @@ TOLERANCE = 1e-12
 """Relative difference at which two figures are the same: they are computed in several ways."""
 
 
+class Uneven(Exception):
+    """A network is no hierarchy.
+
+    Parameters
+    ----------
+    reason : why, with a pair of braces for the name of each of ``nodes``, if there are any.
+    nodes : numbers of nodes that show it.
+    """
+
+    def __init__(self, reason: str, *nodes: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.nodes = nodes
+
+
 @dataclass(frozen=True, eq=False)
 class Cables:
     """Cables with both directions, oriented from the lower to the upper node.
@@ -92,6 +107,11 @@ class Tier:
     latency: float
     switches: Ints
 
+    @property
+    def node(self) -> int:
+        """A switch, to name the tier by."""
+        return int(self.switches[0])
+
 
 def orient(ends_C2: Ints, rate_C2: Floats, delay_C2: Floats, device_N: Ints, size: int) -> Cables:
     """Cables by layer, those between two nodes of one layer split by a virtual switch.
@@ -134,10 +154,12 @@ def orient(ends_C2: Ints, rate_C2: Floats, delay_C2: Floats, device_N: Ints, siz
     )
 
 
-def planes(cables: Cables, device_N: Ints) -> list[Cables] | None:
+def planes(cables: Cables, device_N: Ints) -> list[Cables]:
     """Cables of each plane, those that join fewer devices at once first.
 
-    None where the switches of some plane do not divide the devices evenly.
+    Raises
+    ------
+    Uneven : the switches of some plane do not divide the devices evenly.
     """
     size = len(cables.layer_V)
     number_V = np.full(size, -1, dtype=np.int64)
@@ -157,14 +179,34 @@ def planes(cables: Cables, device_N: Ints) -> list[Cables] | None:
         chosen = names[counts == count]
         sets = touched[np.isin(touched[:, 0], chosen), 1].reshape(len(chosen), count)
         members = np.unique(sets, axis=0).ravel()
-        if len(members) != len(device_N) or len(np.unique(members)) != len(device_N):
-            return None
+        _check_parts(members, int(count), device_N)
         found.append(cables.chosen(np.isin(part_V[cables.upper_C], chosen)))
     return found
 
 
-def tiers(plane: Cables, device_N: Ints) -> list[Tier] | None:
-    """Tiers of a plane from the devices on; None where it is not even (1 to 4 above)."""
+def _check_parts(members: Ints, count: int, device_N: Ints) -> None:
+    """Refuse sets of ``count`` devices that overlap or leave some out."""
+    devices, times = np.unique(members, return_counts=True)
+    several = devices[times > 1]
+    if len(several):
+        reason = (
+            "{} meets some devices on one link or switch and others on another, as in a ring, a "
+            "mesh or on rails"
+        )
+        raise Uneven(reason, int(device_N[several[0]]))
+    if len(devices) < len(device_N):
+        other = np.setdiff1d(np.arange(len(device_N)), devices)[0]
+        reason = f"groups of unequal size: {count} devices in that of {{}}, not in that of {{}}"
+        raise Uneven(reason, int(device_N[devices[0]]), int(device_N[other]))
+
+
+def tiers(plane: Cables, device_N: Ints) -> list[Tier]:
+    """Tiers of a plane from the devices on.
+
+    Raises
+    ------
+    Uneven : the plane is not even (1 to 4 above).
+    """
     size = len(plane.layer_V)
     unit_V = np.full(size, -1, dtype=np.int64)
     unit_V[device_N] = np.arange(len(device_N))
@@ -175,8 +217,10 @@ def tiers(plane: Cables, device_N: Ints) -> list[Tier] | None:
     for layer in range(1, int(layer_C.max()) + 1):
         part = plane.chosen(layer_C == layer)
         joined = _join(part, below, unit_V)
-        if joined is None or np.ptp(plane.virtual_V[joined.above].astype(np.int8)):
-            return None
+        direct = plane.virtual_V[joined.above]
+        if np.ptp(direct.astype(np.int8)):
+            reason = "some of one tier are linked to each other, some through {}"
+            raise Uneven(reason, int(joined.above[~direct][0]))
         bandwidth = min(bandwidth, joined.bandwidth * joined.cables / devices)
         latency += joined.latency
         devices *= joined.units
@@ -198,36 +242,38 @@ class _Joined:
     latency: float  # up and down
 
 
-def _join(part: Cables, below: Ints, unit_V: Ints) -> _Joined | None:
+def _join(part: Cables, below: Ints, unit_V: Ints) -> _Joined:
     above, place_C = np.unique(part.upper_C, return_inverse=True)
     unit_C = unit_V[part.lower_C]
-    units = int(unit_V[below].max()) + 1
-    figures = (part.up_C, part.down_C, part.rise_C, part.fall_C)
-    if not all(_alike(values) for values in figures):
-        return None
-    if not _even(np.bincount(part.lower_C, minlength=len(unit_V))[below]):  # cables up of a node
-        return None
-    if not _even(np.bincount(unit_V[below], minlength=units)):  # nodes of a unit
-        return None
+    first_U = below[np.unique(unit_V[below], return_index=True)[1]]
+    units = len(first_U)
+    _check_alike(part)
+    links = np.bincount(part.lower_C, minlength=len(unit_V))[below]
+    _check_even(links, below, "links up")
+    _check_even(np.bincount(unit_V[below], minlength=units), first_U, "switches in the group")
     pairs, cables = np.unique(
         np.stack([place_C, unit_C], axis=1), axis=0, return_counts=True
     )
     reached = np.bincount(pairs[:, 0], minlength=len(above))  # units of a switch
-    if not (_even(cables) and _even(reached)):
-        return None
+    _check_even(reached, above, "devices or groups right below")
+    _check_even(cables, above[pairs[:, 0]], "links to one group")
     total = units + len(above)
     ends = (pairs[:, 1], units + pairs[:, 0])
     graph = csr_array((np.ones(len(pairs), dtype=np.int8), ends), shape=(total, total))
     label = connected_components(graph, directed=False)[1].astype(np.int64)
-    label = np.unique(label, return_inverse=True)[1].astype(np.int64)
-    members = np.bincount(label[:units], minlength=label.max() + 1)
-    switches = np.bincount(label[units:], minlength=label.max() + 1)
-    if not (_even(members) and _even(switches)) or members[0] != reached[0]:
-        return None
+    first_G, label = np.unique(label, return_index=True, return_inverse=True)[1:]
+    node_G = np.concatenate([first_U, above])[first_G]  # a node of each group
+    members = np.bincount(label[:units], minlength=len(node_G))
+    switches = np.bincount(label[units:], minlength=len(node_G))
+    _check_even(members, node_G, "devices or groups in the group")
+    _check_even(switches, node_G, "switches above the group")
+    if members[0] != reached[0]:
+        shares = f"{reached[0]} of the {members[0]} devices or groups"
+        raise Uneven(f"{{}} joins {shares} that meet in its tier", int(above[0]))
     return _Joined(
         above=above,
-        group_U=label[:units],
-        group_X=label[units:],
+        group_U=label[:units].astype(np.int64),
+        group_X=label[units:].astype(np.int64),
         units=int(members[0]),
         cables=len(part.lower_C) // units,
         bandwidth=float(min(part.up_C.min(), part.down_C.min())),
@@ -235,9 +281,25 @@ def _join(part: Cables, below: Ints, unit_V: Ints) -> _Joined | None:
     )
 
 
-def _alike(values: Floats) -> bool:
-    return bool(np.ptp(values) <= TOLERANCE * values.max())
+def _check_alike(part: Cables) -> None:
+    """Refuse cables of one tier with different figures."""
+    figures = {"bandwidth": (part.up_C, part.down_C), "latency": (part.rise_C, part.fall_C)}
+    for word, both in figures.items():
+        for values in both:
+            if np.ptp(values) > TOLERANCE * values.max():
+                ends = [
+                    int(node)
+                    for cable in (values.argmin(), values.argmax())
+                    for node in (part.lower_C[cable], part.upper_C[cable])
+                ]
+                reason = f"links of one tier differ in {word}, such as {{}} - {{}} and {{}} - {{}}"
+                raise Uneven(reason, *ends)
 
 
-def _even(counts: Ints) -> bool:
-    return bool(counts.min() == counts.max() and counts.min() > 0)
+def _check_even(counts: Ints, nodes: Ints, what: str) -> None:
+    """Refuse nodes that do not all have equally many of something, and at least one."""
+    low, high = int(counts.argmin()), int(counts.argmax())
+    if 0 < counts[low] == counts[high]:
+        return
+    reason = f"{what}: {counts[low]} at {{}}, {counts[high]} at {{}}"
+    raise Uneven(reason, int(nodes[low]), int(nodes[high]))

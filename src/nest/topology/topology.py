@@ -5,7 +5,7 @@ Shapes: V nodes, E links (one for each direction), N devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -137,6 +137,11 @@ class Topology:
             ramp_V=self.ramp_V[kept_V],
             reduces_V=self.reduces_V[kept_V],
         )
+
+    def with_device(self, device: Device) -> Topology:
+        """Give the same network with devices of one type."""
+        kinds = np.where(self.type_V < 0, -1, 0).astype(np.int64)
+        return replace(self, types=(device,), type_V=kinds)
 
     def parts(self) -> Ints:
         """Label of each node: two nodes share it where paths lead from either to the other."""

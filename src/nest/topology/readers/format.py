@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
 from nest.describe import Device
 from nest.describe.device import resolve_device
-from nest.describe.files import parse_text, read_text
+from nest.describe.files import SUFFIXES, parse_text, read_text
 from nest.errors import InputError
 from nest.topology.readers import astra_yaml, node_link
 from nest.topology.readers.astra_yaml import from_astra_yaml
@@ -26,7 +27,6 @@ FORMATS = (
     "NEST topology (YAML, JSON, TOML), GraphML, node-link JSON, NCCL topology XML, "
     "SimAI topology text, ASTRA-sim network YAML"
 )
-_DATA = (".yaml", ".yml", ".json", ".toml")
 
 
 def read_topology(
@@ -51,19 +51,23 @@ def read_topology(
     text = read_text(path)
     if not text.strip():
         raise InputError(f"{where}: is empty; allowed: {FORMATS}")
-    name = Path(path).stem.strip()[:100]
-    name = name if name.isprintable() and name else "topology"
+    name = _name(path)
     suffix = Path(path).suffix.lower()
     start = text.lstrip()[:1]
-    if suffix in _DATA:
-        return _from_data(parse_text(text, suffix, where), name, where, kind)
+    if suffix in SUFFIXES or start == "{":
+        suffix = suffix if suffix in SUFFIXES else ".json"
+        return topology_from(parse_text(text, suffix, where), path, kind)
     if start == "<":
         return _from_xml(parse_xml(text, where), text, name, where, kind)
-    if start == "{":
-        return _from_data(parse_text(text, ".json", where), name, where, kind)
     if HEADER.match(text):
         return from_simai_text(text, name, where, kind)
     raise InputError(f"{where}: got an unknown format; allowed: {FORMATS}")
+
+
+def _name(path: str | os.PathLike[str]) -> str:
+    """What a network is called where its file does not say."""
+    name = Path(path).stem.strip()[:100]
+    return name if name.isprintable() and name else "topology"
 
 
 def _device(given: Device | str | dict[str, Any] | None) -> Device | None:
@@ -87,7 +91,27 @@ def _from_xml(
     raise InputError(f"{where}: got XML with the root {tag}; allowed: graphml or system (NCCL)")
 
 
-def _from_data(data: Any, name: str, where: str, device: Device | None) -> Topology:
+def describes_graph(data: Mapping[str, Any]) -> bool:
+    """Whether the data of a file is meant as a graph."""
+    return "nodes" in data or all(mark in data for mark in astra_yaml.MARKS)
+
+
+def topology_from(
+    data: Any, path: str | os.PathLike[str], device: Device | None = None
+) -> Topology:
+    """Topology of the data of a YAML, JSON or TOML file.
+
+    Parameters
+    ----------
+    data : what the file holds.
+    path : the file.
+    device : as of `read_topology`.
+
+    Raises
+    ------
+    InputError : as `read_topology`.
+    """
+    name, where = _name(path), shorten(os.fspath(path), 300)[1:-1]
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise InputError(f"{where}: got {shorten(data)}; allowed: a mapping of fields")
     if all(mark in data for mark in astra_yaml.MARKS):

@@ -1,0 +1,159 @@
+"""The cluster that a person names: of the catalog, of a file with levels, or of a graph."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nest.describe import Cluster, Device, catalog, load_cluster, load_device, read_description
+from nest.describe.files import SUFFIXES
+from nest.describe.loading import Source, names_a_file
+from nest.errors import InputError
+from nest.units import shorten
+
+if TYPE_CHECKING:
+    from nest.topology import Topology
+
+Parts = str | Sequence[str]
+LONGEST = 200  # characters of a cluster's name
+GRAPH_SUFFIXES = (".graphml", ".xml", ".txt")
+"""Suffixes of files that can only be graphs; files without a suffix are told by their content."""
+
+# What may be meant as a generator, so that nothing of graphs is loaded for all else.
+_GENERATOR = re.compile(r"\s*[\w-]{2,}\s*(:|$)")
+
+
+def load_network(
+    source: Source | Cluster | Topology,
+    *,
+    without: Parts | None = None,
+    degrade: Parts | None = None,
+    device: Source | Device | None = None,
+    devices: int | None = None,
+) -> Cluster:
+    """Read a cluster with levels, or a graph that is the same as one.
+
+    Parameters
+    ----------
+    source : all that `load_cluster` takes; the text of a generator, such as
+        ``fat-tree:k=8,device=h100-sxm``; a file of any format of `nest.topology.read_topology`; or
+        a Topology.
+    without : parts that have failed, as `nest.topology.without` names them; several texts count
+        together. Those of a cluster with levels are named as in `nest.topology.graph_of`.
+    degrade : parts that are slow, after that, as `nest.topology.degrade` names them.
+    device : type of all devices, a name, a file or a Device; None = as the source says.
+    devices : number of devices of a cluster with levels; a graph has its own.
+
+    Returns
+    -------
+    Cluster
+        With ``order`` and ``names`` where it comes from a graph.
+
+    Raises
+    ------
+    InputError : an unknown name, an unreadable file, a bad network, no such part, or ``devices``
+        for a graph.
+    LimitError : a graph that is no hierarchy; the message says why.
+    """
+    kind = None if device is None else load_device(device)
+    graph = _graph(source, kind)
+    numbers = None
+    if graph is None:
+        cluster = load_cluster(source, devices)  # type: ignore[arg-type]
+        cluster = cluster if kind is None else cluster.replace(device=kind)
+        if without is None and degrade is None:
+            return cluster
+        from nest.topology import graph_of
+
+        graph, numbers = graph_of(cluster), cluster.order
+    elif devices is not None:
+        count = len(graph.device_N)
+        raise InputError(
+            f"devices: got {shorten(devices)} for a graph, which has the devices that it has "
+            f"({count}); allowed: none (--without takes some out)"
+        )
+    return _cluster(graph, numbers, _joined(without), _joined(degrade))
+
+
+def _graph(source: object, device: Device | None) -> Topology | None:
+    """The graph that is meant, None for all else, which `load_cluster` takes or refuses."""
+    if isinstance(source, (Cluster, Mapping)):
+        return None
+    if isinstance(source, str):
+        if catalog.find("clusters", source) is not None:
+            return None
+        if _GENERATOR.match(source):
+            from nest.topology import names_generator, parse_generator
+
+            # with fields it is no name of a cluster: the message is about generators
+            if names_generator(source) or ("=" in source and not os.path.exists(source)):
+                return _with_device(parse_generator(source), device)
+        if not (names_a_file(source) or Path(source).suffix.lower() in GRAPH_SUFFIXES):
+            raise _unknown(source)
+    elif not isinstance(source, os.PathLike) or not isinstance(os.fspath(source), str):
+        from nest.topology import Topology
+
+        return _with_device(source, device) if isinstance(source, Topology) else None
+    return _from_file(source, device)
+
+
+def _unknown(name: str) -> InputError:
+    from nest.topology.generators.text import NAMES
+
+    known = catalog.suggestions("clusters", name)
+    suffixes = ", ".join((*SUFFIXES, *GRAPH_SUFFIXES))
+    return InputError(
+        f"cluster: got {shorten(name)}; allowed: {known}; or a file ({suffixes}); or a network to "
+        f"generate ({', '.join(NAMES)})"
+    )
+
+
+def _from_file(path: str | os.PathLike[str], device: Device | None) -> Topology | None:
+    if Path(path).suffix.lower() not in SUFFIXES:
+        from nest.topology import read_topology
+
+        return _with_device(read_topology(path, device), device)
+    data = read_description(path)
+    if "levels" in data:
+        return None
+    from nest.topology.readers.format import describes_graph, topology_from
+
+    if not describes_graph(data):
+        return None
+    return _with_device(topology_from(data, path, device), device)
+
+
+def _with_device(graph: Topology, device: Device | None) -> Topology:
+    return graph if device is None else graph.with_device(device)
+
+
+def _joined(parts: Parts | None) -> str | None:
+    return parts if parts is None or isinstance(parts, str) else ",".join(parts)
+
+
+def _cluster(
+    graph: Topology, numbers: Sequence[int] | None, without: str | None, degrade: str | None
+) -> Cluster:
+    """The cluster of a changed graph; its devices keep their ``numbers`` in the whole one."""
+    from nest import topology
+
+    name, left = graph.name, graph
+    if without is not None:
+        left = topology.without(left, without)
+        name += f" without {' '.join(without.split())}"
+    if degrade is not None:
+        left = topology.degrade(left, degrade)
+        name += f" degraded by {' '.join(degrade.split())}"
+    found = topology.hierarchy_of(left)
+    nodes = [left.nodes[node] for node in left.device_N[found.order_N]]
+    order = graph.number_V[[graph.index[node] for node in nodes]].tolist()
+    if numbers is not None:
+        order = [numbers[number] for number in order]
+    return found.cluster.replace(
+        name=name if len(name) <= LONGEST else f"{name[: LONGEST - 3].rstrip()}...",
+        order=None if order == list(range(len(order))) else order,
+        names=nodes,
+    )
