@@ -270,8 +270,8 @@ def test_the_command_explains_a_plan_file(files, capsys):
 def test_an_edited_plan_is_priced_as_it_stands(files, capsys):
     data = json.loads(Path(written(files, "--pp", "2", "--tp", "2")).read_text(encoding="utf-8"))
     stages = data["stages"]
-    moved = changed(data, "stages.0.layers", [0, stages[0]["layers"][1] - 1])
-    moved = changed(moved, "stages.1.layers", [stages[1]["layers"][0] - 1, 9])
+    moved = changed(data, "stages.0.layers", [0, stages[0]["layers"][1] + 1])
+    moved = changed(moved, "stages.1.layers", [stages[1]["layers"][0] + 1, 9])
     path = str(put(files.folder, moved, "edited.json"))
     out, err = run(capsys, "explain", path, "--json")
     assert json.loads(out)["method"] == "priced"

@@ -337,4 +337,4 @@ def test_simulation_shares_nothing_but_the_price_of_a_layer() -> None:
         assert shared <= {"nest.evaluation.chain_of", "nest.evaluation.evaluate"}
         assert not shared or path.name == "step.py"
         assert {n for n in names if n.startswith("nest.costs.stage")} <= {
-            "nest.costs.stage.hop_seconds"}
+            "nest.costs.stage.hop"}

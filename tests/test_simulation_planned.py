@@ -10,7 +10,6 @@ from functools import cache
 from random import Random
 from typing import Any
 
-import end_of_step
 import numpy as np
 import pytest
 from simulated_plans import CLUSTERS, EVEN, Case, cluster, model, spread
@@ -69,31 +68,19 @@ def planned() -> tuple[tuple[Case, Simulation], ...]:
     return tuple(found)
 
 
-@pytest.mark.xfail(strict=True, reason="the search finds plans whose gradients, parameter gathers "
-                   "and tied embeddings are priced too low (docs/simulation.md)")
 def test_plans_are_within_two_per_cent() -> None:
     print("\n" + table(planned()))
     assert np.mean(np.abs(errors(planned())) <= CLOSE) >= 0.99
 
 
-def test_most_of_it_is_the_start_and_the_end_of_the_step() -> None:
-    """With these taken layer by layer, plans without ZeRO-2 and ZeRO-3 traffic are close."""
-    some = [(c, s) for c, s in planned() if c.zero < 2]
-    off = np.abs([end_of_step.step_time(c.plan) / s.step_time_s - 1 for c, s in some])
-    assert len(some) > 50
-    assert np.median(off) < 0.001
-    assert np.mean(off <= CLOSE) > 0.88
-
-
 def test_errors_do_not_grow() -> None:
     off = np.abs(errors(planned()))
-    assert np.median(off) < 0.03
-    assert off.max() < 0.40
+    assert np.median(off) < 0.0005
+    assert np.percentile(off, 95) < 0.02
+    assert off.max() < 0.10
 
 
 def test_a_proved_plan_fits_when_it_is_simulated() -> None:
-    """But for chunks that are heavier than others, which are priced as if they were alike."""
     for case, found in planned():
         limit = case.plan.stages[0].memory_limit_bytes
-        room = 1.005 if case.schedule == "interleaved" else 1 + 1e-9
-        assert found.peak_memory_bytes <= room * limit
+        assert found.peak_memory_bytes <= limit * (1 + 1e-9)

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
 
-import end_of_step
 import numpy as np
 import pytest
 from simulated_plans import CLUSTERS, EVEN, Case, cases, cluster, model, spread
@@ -24,13 +23,9 @@ from nest.simulation import Simulation, simulate
 CLOSE = 0.02
 COUNT = 320
 SCHEDULES = ("1f1b", "gpipe", "interleaved")
-BEGINS = "all layers of a stage are priced as if they hid its gradients (docs/simulation.md)"
-ZERO = "ZeRO-2 and 3 traffic is priced layer by layer, whatever waits (docs/simulation.md)"
-KINDS = {"ZeRO-0 and 1": (0, 1), "ZeRO-2 and 3": (2, 3)}
-FAILS = {
-    ("1f1b", "ZeRO-0 and 1"): BEGINS, ("interleaved", "ZeRO-0 and 1"): BEGINS,
-    **{(schedule, "ZeRO-2 and 3"): ZERO for schedule in SCHEDULES},
-}
+WAITS = "how long a stage waits before a pass is not followed with ZeRO-3 (docs/simulation.md)"
+KINDS = {"ZeRO-0 to 2": (0, 1, 2), "ZeRO-3": (3,)}
+FAILS = {(schedule, "ZeRO-3"): WAITS for schedule in SCHEDULES}
 """Families of even stages of which some plans are off by more than ``CLOSE``, and why."""
 
 
@@ -91,52 +86,30 @@ def test_even_stages_are_within_two_per_cent(schedule: str, kind: str) -> None:
 def test_errors_do_not_grow() -> None:
     """Over all plans; the figures are those of docs/simulation.md with some room."""
     off = np.abs(errors(simulated()))
-    assert np.median(off) < 0.01
-    assert np.percentile(off, 95) < 0.20
-    calm = np.abs(errors((c, s) for c, s in simulated()
-                         if c.zero < 2 and c.schedule != "interleaved"))
-    assert np.percentile(calm, 95) < 0.04
+    assert np.median(off) < 0.0005
+    assert np.percentile(off, 95) < 0.025
+    assert np.mean(off <= CLOSE) > 0.94
+    calm = np.abs(errors((c, s) for c, s in simulated() if c.zero < 2))
+    assert np.percentile(calm, 95) < 0.002
+    assert calm.max() < 0.03
 
 
-def test_the_rest_is_the_start_and_the_end_of_the_step() -> None:
-    """With these taken layer by layer, plans without ZeRO-2 and ZeRO-3 traffic are exact.
-
-    That both agree then, though they share no formula, is what speaks for the simulation.
-    """
-    some = [(c, s) for c, s in simulated() if c.zero < 2]
-    off = np.array([end_of_step.step_time(c.plan) / s.step_time_s - 1 for c, s in some])
-    even = np.array([c.even for c, _ in some])
-    plain = np.array([c.schedule != "interleaved" for c, _ in some])
-    assert np.abs(off[even & plain]).max() < 0.0005
-    assert np.abs(off[even]).max() < CLOSE
-    assert np.percentile(np.abs(off), 95) < 0.01
-    assert np.abs(off).max() < 0.10  # links that are full, uneven stages
+def test_interleaved_plans_are_exact() -> None:
+    """Where no ZeRO traffic runs beside passes: that of the pipeline is followed pass by pass."""
+    some = [(c, s) for c, s in simulated() if c.zero < 2 and c.schedule == "interleaved"]
+    assert len(some) > 30
+    assert np.abs(errors(some)).max() < 1e-9
 
 
 # ---------------------------------------------------------------- memory
 
 
 def test_peak_memory_is_what_evaluate_says() -> None:
-    some = [(c, s) for c, s in simulated() if c.schedule != "interleaved"]
-    for _, found in some:
+    for _, found in simulated():
         for stage in found.stages:
             assert stage.peak_memory_bytes == pytest.approx(
                 stage.closed_form_memory_bytes, rel=1e-9)
         assert found.peak_memory_bytes == max(s.peak_memory_bytes for s in found.stages)
-
-
-def test_peak_memory_of_chunks_alike_is_what_evaluate_says() -> None:
-    """Stages between the first and the last have chunks alike; a head is held less than priced."""
-    some = [(c, s) for c, s in simulated() if c.schedule == "interleaved"]
-    between = 0
-    for _, found in some:
-        for stage in found.stages[1:-1]:
-            between += 1
-            assert stage.peak_memory_bytes == pytest.approx(
-                stage.closed_form_memory_bytes, rel=1e-9)
-        for stage in (found.stages[0], found.stages[-1]):
-            assert stage.peak_memory_bytes <= 1.01 * stage.closed_form_memory_bytes
-    assert between > 50
 
 
 # ---------------------------------------------------------------- parts of a plan
