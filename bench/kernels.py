@@ -273,20 +273,20 @@ class _Numpy:
         return make
 
 
-def _plain() -> ModuleType:
-    """The module of ``solve``, uncompiled."""
-    spec = importlib.util.find_spec("nest._kernels.pipeline")
+def _plain(name: str) -> ModuleType:
+    """A module of kernels, uncompiled, whose arrays count."""
+    spec = importlib.util.find_spec(f"nest._kernels.{name}")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     with patch.object(config, "DISABLE_JIT", True):
         spec.loader.exec_module(module)
+    module.np = _Numpy()  # type: ignore[attr-defined]
     return module
 
 
 def count(problem: tuple[Any, ...]) -> int:
     """Solve a problem with TALLY counting; its transitions."""
-    module = _plain()
-    bounds = module.reach
+    module, bounds = _plain("pipeline"), _plain("bounds").reach
 
     def reach(*arguments: Any) -> Any:
         TALLY.now = TALLY.bounds
@@ -296,7 +296,7 @@ def count(problem: tuple[Any, ...]) -> int:
             TALLY.now = TALLY.labels
 
     TALLY.__init__()  # type: ignore[misc]
-    module.reach, module.np = reach, _Numpy()  # type: ignore[attr-defined]
+    module.reach = reach  # type: ignore[attr-defined]
     arrays, limit, *rest = problem
     counting = (_memory(x) if isinstance(x, np.ndarray) else x for x in arrays)
     result = module.solve(module.Problem(*counting), Real(limit), *rest)

@@ -12,16 +12,17 @@ from numba import njit
 from nest._kernels import CACHE
 
 # Least figures of (price, signature), indices into ``_least``.
-(TIME, TIME_FINISH, STEP, STEP_FINISH, BACK, BACK_FINISH, FRONT, SENT, ROUND,
- ROUND_FINISH) = range(10)
+(TIME, TIME_FINISH, STEP, STEP_FINISH, BACK, BACK_FINISH, BACK_READY, FRONT, SENT, ROUND,
+ ROUND_FINISH) = range(11)
+FIGURES = 11
 
 
 @njit(cache=CACHE, nogil=True)
 def _least(p, need, behind):
     """Least t, t + finish, ... of the options of (price, signature) with ``need`` in flight."""
     P, G, m = p.first.shape[0], p.first.shape[1] - 1, p.micro_batches
-    least = np.full((P, G, 10), np.inf)
-    now = np.empty(10)
+    least = np.full((P, G, FIGURES), np.inf)
+    now = np.empty(FIGURES)
     for x in range(P):
         for g in range(G):
             for o in range(p.first[x, g], p.first[x, g + 1]):
@@ -35,27 +36,29 @@ def _least(p, need, behind):
                 now[STEP_FINISH] = m * t + finish
                 now[BACK] = b
                 now[BACK_FINISH] = b + finish
+                now[BACK_READY] = b + p.left[o] if p.later[o] > 0.0 else -np.inf
                 now[FRONT] = f
                 now[SENT] = m * f + max(0, m - behind - 1) * b
                 now[ROUND] = (m - behind) * t
                 now[ROUND_FINISH] = (m - behind) * t + finish
-                for n in range(10):
+                for n in range(FIGURES):
                     least[x, g, n] = min(least[x, g, n], now[n])
     return least
 
 
 # Bounds per cell, indices into the result of ``reach``.
-ADDED, FORCED, HIDDEN, FRONTS, ARRIVES, TRIPS, STAGES = range(7)
-BOUNDS = 7
+ADDED, FORCED, HIDDEN, READY, FRONTS, ARRIVES, TRIPS, STAGES = range(8)
+BOUNDS = 8
 
 
 @njit(cache=CACHE, nogil=True)
 def reach(p, need, behind, limit, place, count):
-    """What the stages in front of (i, k) do to the step at the least; float64 (cells, 7).
+    """What the stages in front of (i, k) do to the step at the least; float64 (cells, 8).
 
-    For a label (T, Q, W, V) with ``behind`` stages, the step is no shorter than T + ADDED, FORCED,
-    W + FRONTS, V + ARRIVES and, where the micro-batches outnumber all stages, 2 Q + TRIPS. What W
-    has over T, and V over Q, makes no difference up to HIDDEN. STAGES is how many stages are in
+    For a label with ``behind`` stages, the step is no shorter than T + ADDED, FORCED, W + FRONTS,
+    V + ARRIVES and, where the micro-batches outnumber all stages, 2 Q + TRIPS. What W has over T,
+    and V over Q, makes no difference up to HIDDEN; what R has over T, and U over Q, up to READY
+    (-inf where the first stage may hold no copy of an embedding). STAGES is how many stages are in
     front at the most. inf where nothing below ``limit`` leads. Every stage in front is priced with
     ``need`` micro-batches in flight, no more than it will hold.
 
@@ -122,6 +125,8 @@ def reach(p, need, behind, limit, place, count):
                     cells[to, ADDED] = min(cells[to, ADDED], total)
                     cells[to, FORCED] = min(cells[to, FORCED], low)
                     cells[to, HIDDEN] = min(cells[to, HIDDEN], cells[here, HIDDEN] + back)
+                    ready = least[kind, g, BACK_READY if i == 0 else BACK]
+                    cells[to, READY] = min(cells[to, READY], cells[here, READY] + ready)
                     cells[to, FRONTS] = min(cells[to, FRONTS], fronts + front)
                     cells[to, ARRIVES] = min(cells[to, ARRIVES], arrives)
                     cells[to, TRIPS] = min(cells[to, TRIPS], trips)

@@ -39,6 +39,7 @@ from nest._kernels.bounds import (
     FORCED,
     FRONTS,
     HIDDEN,
+    READY,
     STAGES,
     TRIPS,
     reach,
@@ -217,7 +218,7 @@ def _ways(p, columns, begin):
 
 
 @njit(cache=CACHE, nogil=True)
-def _extend(p, values, parent, option, cut, stop, s, hidden, fronts, new):
+def _extend(p, values, parent, option, cut, stop, s, hidden, held, fronts, new):
     """Fill ``new`` with the label of a stage of ``option`` in front of label ``parent``.
 
     The stage ends before layer ``cut`` and position ``stop``; with it there are ``s`` stages.
@@ -273,7 +274,7 @@ def _extend(p, values, parent, option, cut, stop, s, hidden, fronts, new):
     new[T], new[Q], new[N] = rest, after, f + b
     # What makes no difference to any front (see docs/algorithm.md) is levelled: labels merge.
     new[W], new[V] = max(done, rest + hidden), max(idle, after + hidden)
-    new[R], new[U] = ready, idle_ready
+    new[R], new[U] = max(ready, rest + held), max(idle_ready, after + held)
     close = max(done, ready + new[X])
     new[Y] = max(back, rest + fronts)
     new[Z] = max(end, wait + close, back + left, close + fronts)
@@ -296,13 +297,13 @@ def _way_back(links, label, layers):
 
 
 @njit(cache=CACHE, nogil=True)
-def _low(p, new, added, fronts, arrives, trips):
+def _low(p, new, added, fronts, hidden, arrives, trips):
     """No plan with the label takes less; bounds are those of ``reach``."""
     if p.gpipe:
         time = new[TRIP] + (p.micro_batches - 1) * (new[FORWARDS] + new[BACKWARDS])
-        return max(time + added, time + new[FINISH] + fronts, new[Z])
+        return max(time + added, time + new[FINISH] + fronts, new[Y] + hidden, new[Z])
     return max(new[T] + added, new[W] + fronts, new[R] + new[X] + fronts, new[V] + arrives,
-               2.0 * new[Q] + trips, new[Z])
+               2.0 * new[Q] + trips, new[Y] + hidden, new[Z])
 
 
 @njit(cache=CACHE, nogil=True)
@@ -369,6 +370,7 @@ def solve(p, limit, width, spread):
                 k = device[y]
                 here = place[i, k]
                 added, fronts, hidden = front[here, ADDED], front[here, FRONTS], front[here, HIDDEN]
+                held = front[here, READY]
                 if added == np.inf or front[here, FORCED] >= below * SLACK:
                     continue
                 arrives, trips = front[here, ARRIVES], -np.inf
@@ -402,8 +404,9 @@ def solve(p, limit, width, spread):
                                 if p.in_flight[o] < flight:
                                     continue
                                 counts[2] += 1
-                                _extend(p, values, parent, o, j, stop, s, hidden, fronts, new)
-                                low = _low(p, new, added, fronts, arrives, trips)
+                                _extend(p, values, parent, o, j, stop, s, hidden, held, fronts,
+                                        new)
+                                low = _low(p, new, added, fronts, hidden, arrives, trips)
                                 if low >= below * SLACK:
                                     continue
                                 new[LOW] = low
