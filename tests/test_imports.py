@@ -38,6 +38,7 @@ ROWS = (
     ("infeasible",),
     ("explanation",),
     ("api",),
+    ("planners",),
     ("report",),
     ("cli",),
 )
@@ -127,6 +128,12 @@ def test_evaluation_shares_the_costs_with_the_search_and_nothing_else() -> None:
     used = {part(name) for name in reached("nest.evaluation")} - {""}
     assert used == {"confidence", "costs", "describe", "errors", "graph", "legality", "plans",
                     "units"}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "planners"])
+def test_planners_choose_without_the_search(module: str) -> None:
+    search = {"_kernels", "compiled", "places", "signatures", "candidates", "tensors", "search"}
+    assert not {part(name) for name in own(module)} & search
 
 
 def test_the_table_is_the_one_that_contributing_prints() -> None:

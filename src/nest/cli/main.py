@@ -15,6 +15,7 @@ import typer
 
 from nest import __version__
 from nest.cli.calibrate import app as calibrate
+from nest.cli.compare import compare
 from nest.cli.evaluate import evaluate
 from nest.cli.explain import explain
 from nest.cli.listing import show
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.command("plan")(plan)
 app.command("evaluate")(evaluate)
+app.command("compare")(compare)
 app.command("explain")(explain)
 app.command("simulate")(simulate)
 app.command("validate")(validate)

@@ -1,0 +1,168 @@
+"""`nest compare`: NEST and other planners on the same question, priced alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nest.cli import options, output
+from nest.errors import InputError
+
+if TYPE_CHECKING:
+    from nest.describe import Cluster
+    from nest.planners.reconfigurable import DirectLinks
+
+
+def _set(text: str) -> typer.models.OptionInfo:
+    found: typer.models.OptionInfo = typer.Option(metavar="SET", help=text)
+    return found
+
+
+def compare(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL CLUSTER",
+                       help="Catalog names (`nest list models`, `nest list clusters`) or files."),
+    ] = None,
+    planners: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="all (default), or some of nest, manual, zero, mcmc, "
+                     "alpa, phaze, piper, exhaustive, joined by commas."),
+    ] = None,
+    devices: options.Devices = None,
+    device: options.DeviceName = None,
+    global_batch: options.GlobalBatch = None,
+    seq_len: options.SeqLen = None,
+    precision: options.Precision = None,
+    optimizer: options.Optimizer = None,
+    stack: options.StackName = None,
+    job: options.JobFile = None,
+    profile: options.ProfileFile = None,
+    space: Annotated[
+        str | None,
+        typer.Option("--space", metavar="FILE",
+                     help="Search space as a file; options given win over it."),
+    ] = None,
+    tp: Annotated[str | None, _set("Tensor-parallel degrees, as 8, 1,2,4 or 1..16.")] = None,
+    pp: Annotated[str | None, _set("Numbers of pipeline stages.")] = None,
+    cp: Annotated[str | None, _set("Context-parallel degrees.")] = None,
+    cp_comm: Annotated[str | None, _set("Of p2p (ring), a2a.")] = None,
+    zero: Annotated[str | None, _set("ZeRO stages, of 0 to 3.")] = None,
+    shard: Annotated[str | None, _set("ZeRO shards over: dp, dp_in (HSDP).")] = None,
+    recompute: Annotated[str | None, _set("Of none, selective, full.")] = None,
+    recompute_modules: Annotated[
+        str | None, _set("For selective, as core_attn,core_attn+norm; also mlp_act, moe.")
+    ] = None,
+    recompute_layers: Annotated[
+        str | None, _set("For full: of how many first layers of a stage.")
+    ] = None,
+    sp: Annotated[str | None, _set("Sequence parallelism: true, false or both.")] = None,
+    outer_dp: Annotated[str | None, _set("Numbers of replicas.")] = None,
+    dp_in: Annotated[str | None, _set("Data-parallel degrees in a block.")] = None,
+    ep: Annotated[str | None, _set("Expert-parallel degrees.")] = None,
+    etp: Annotated[str | None, _set("Expert-tensor-parallel degrees.")] = None,
+    vpp: Annotated[str | None, _set("Virtual stages per device.")] = None,
+    micro_batch: Annotated[
+        str | None, _set("Samples that a super-pipeline takes at once.")
+    ] = None,
+    mbs: Annotated[str | None, _set("Samples that a device takes at once.")] = None,
+    schedule: Annotated[
+        str | None, _set("Of 1f1b, interleaved (both unless given), gpipe.")
+    ] = None,
+    seed: Annotated[int | None, options.number("Of mcmc's random numbers; default 0.")] = None,
+    proposals: Annotated[
+        int | None, options.number("Strategies that mcmc looks at; default 4000.")
+    ] = None,
+    links: Annotated[
+        str | None,
+        typer.Option(metavar="LEVEL:N", help="For mcmc: this level of the network is N direct "
+                     "links a group, set by an optical switch together with the strategy."),
+    ] = None,
+    threads: options.Threads = None,
+    chart: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.svg", help="Also draw the throughputs as bars."),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Ask several planners the same question, and price what each chooses in the same way.
+
+    The SETs bound all of them alike. A plan that does not fit is shown with the reason.
+    """
+    from nest.cli.inputs import check_threads, job_from, space_from, subject_and_cluster
+    from nest.cli.present import check_target, progress
+
+    _check_chart(chart)
+    check_target(chart)
+    check_threads(threads)
+    chosen = _chosen(planners)
+    subject, cluster = subject_and_cluster(names or (), profile, devices, device)
+    wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len, precision=precision,
+                      optimizer=optimizer)
+    bounds = space_from(
+        space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard, recompute=recompute,
+        recompute_modules=recompute_modules, recompute_layers=recompute_layers, sp=sp,
+        outer_dp=outer_dp, dp_in=dp_in, ep=ep, etp=etp, vpp=vpp, micro_batch=micro_batch, mbs=mbs,
+        schedule=schedule,
+    )
+    given = {"seed": seed, "proposals": proposals, "links": _links(links, cluster)}
+    mcmc = {name: value for name, value in given.items() if value is not None}
+    if mcmc and "mcmc" not in chosen:
+        raise InputError(f"command line: got --{next(iter(mcmc))} without the planner mcmc; "
+                         "allowed: with it")
+    from nest.planners.compare import compare as ask
+    from nest.planners.compare import to_json
+
+    with progress(quiet):
+        entries = ask(subject, cluster, wanted, bounds, chosen,
+                      {"mcmc": mcmc, "nest": {"threads": threads}})
+    title = f"{subject.name} on {cluster.name}, {cluster.size:,} devices"
+    if chart is not None:
+        from nest.describe import write_text_atomic
+        from nest.report.comparison_chart import comparison_svg
+
+        write_text_atomic(chart, comparison_svg(entries, title))
+    if as_json:
+        output.emit(to_json(entries))
+    elif not quiet:
+        from nest.report.comparison_text import comparison_text
+
+        output.emit(comparison_text(entries, title, **output.page()))
+
+
+def _chosen(text: str | None) -> list[str]:
+    """Names of planners, each once."""
+    from nest.planners import PLANNERS
+
+    if text is None or text.strip() == "all":
+        return list(PLANNERS)
+    found = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in found:
+        if name not in PLANNERS:
+            raise InputError(f"planners: got {name[:60]!r}; allowed: all, or some of "
+                             f"{', '.join(PLANNERS)}")
+    return found
+
+
+def _check_chart(file: str | None) -> None:
+    if file and not file.endswith(".svg"):
+        raise InputError(f"chart: got {file[:200]!r}; allowed: a name that ends in .svg")
+
+
+def _links(text: str | None, cluster: Cluster) -> DirectLinks | None:
+    """Direct links from text such as `leaf:4`; the level by its name or number."""
+    if text is None:
+        return None
+    from nest.planners.reconfigurable import DirectLinks
+
+    levels: dict[str, Any] = {str(n): n for n in range(len(cluster.levels))}
+    levels |= {level.name: n for n, level in enumerate(cluster.levels)}
+    name, _, degree = text.rpartition(":")
+    if name not in levels or not (degree.isascii() and degree.isdigit()):
+        raise InputError(f"links: got {text[:60]!r}; allowed: a level of {cluster.name} and a "
+                         f"number of links, as {cluster.levels[-1].name}:4")
+    found = DirectLinks(levels[name], int(degree))
+    found.check(cluster)
+    return found

@@ -1,0 +1,112 @@
+"""Several planners on one model, cluster, job and space, side by side."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from nest.describe.cluster import Cluster
+from nest.describe.job import Job
+from nest.describe.model import Model
+from nest.describe.profile import Profile
+from nest.describe.space import SearchSpace
+from nest.errors import InputError, NoPlanError
+from nest.evaluation import chain_of
+from nest.legality import sequence_problem, space_problems
+from nest.planners import PLANNERS, planner
+from nest.plans import Plan
+
+
+class Entry(NamedTuple):
+    """What one planner chose, and what it took."""
+
+    planner: str
+    plan: Plan | None
+    """Of :func:`nest.evaluate`; None where the planner found none."""
+    reason: str | None
+    """Why there is no plan, or what does not fit; None for a plan that fits."""
+    search_seconds: float
+    """Without compiling kernels."""
+
+    @property
+    def feasible(self) -> bool:
+        return self.plan is not None and self.plan.feasible
+
+    def document(self) -> dict[str, Any]:
+        """Plain data for programs."""
+        plan = self.plan
+        return {
+            "planner": self.planner, "feasible": self.feasible, "reason": self.reason,
+            "step_time_s": None if plan is None else plan.step_time_s,
+            "tokens_per_s": None if plan is None else plan.tokens_per_s,
+            "peak_memory_bytes": None if plan is None else peak_memory(plan),
+            "search_seconds": self.search_seconds,
+            "plan": None if plan is None else plan.model_dump(mode="json", by_alias=True),
+        }
+
+
+def compare(
+    model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace | None = None,
+    names: Iterable[str] = tuple(PLANNERS),
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[Entry, ...]:
+    """Ask planners one after another; a planner that finds nothing is an entry too.
+
+    Parameters
+    ----------
+    model, cluster, job : what is trained, where, how.
+    space : what may be chosen; default: everything legal.
+    names : of :data:`nest.planners.PLANNERS`, in the order of the answer.
+    options : of each planner, by its name.
+
+    Raises
+    ------
+    InputError
+        Model, cluster, job and space do not go together, or there is no planner of a name.
+    """
+    space = space or SearchSpace()
+    chain = chain_of(model)
+    problems = [*filter(None, [sequence_problem(chain, job)])]
+    problems += space_problems(chain, cluster, job, space)
+    if problems:
+        raise InputError("\n".join(problems), tuple(problems))
+    made = [planner(name, **(options or {}).get(name, {})) for name in names]
+    return tuple(_entry(one.name, one, model, cluster, job, space) for one in made)
+
+
+def _entry(
+    name: str, one: Any, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
+) -> Entry:
+    started = time.perf_counter()
+    plan, reason = None, None
+    try:
+        plan = one.plan(model, cluster, job, space)
+    except NoPlanError as error:
+        reason = str(error)
+    seconds = time.perf_counter() - started
+    if plan is not None:
+        if plan.search is not None:
+            seconds -= plan.search.compile_seconds
+        reason = None if plan.feasible else shortage(plan)
+    return Entry(name, plan, reason, seconds)
+
+
+def shortage(plan: Plan) -> str:
+    """Which stage of a plan lacks most memory, how much and what for, and how many others do."""
+    short = [s.memory_bytes.total - s.memory_limit_bytes for s in plan.stages
+             if s.memory_bytes.total > s.memory_limit_bytes]  # a problem each, in this order
+    others = len(short) - 1
+    more = f" (and {others} more stage{'s' if others > 1 else ''})" if others else ""
+    return f"runs out of memory: {plan.problems[short.index(max(short))]}{more}"
+
+
+def peak_memory(plan: Plan) -> float:
+    """Bytes on the fullest device."""
+    return max(stage.memory_bytes.total for stage in plan.stages)
+
+
+def to_json(entries: Iterable[Entry]) -> str:
+    """The entries as the text of one JSON document."""
+    return json.dumps([entry.document() for entry in entries], indent=2)

@@ -1,0 +1,36 @@
+"""NEST's own search, as a planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nest import api
+from nest.describe.cluster import Cluster
+from nest.describe.job import Job
+from nest.describe.model import Model
+from nest.describe.profile import Profile
+from nest.describe.space import SearchSpace
+from nest.plans import Plan
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The fastest plan of the space that fits, as :func:`nest.plan` finds it.
+
+    Parameters
+    ----------
+    threads : outer choices solved side by side; the plan does not depend on it.
+    time_limit : seconds after which the best plan so far is taken; None: until it is proved.
+    """
+
+    name: ClassVar[str] = "nest"
+    threads: int | None = None
+    time_limit: float | None = None
+
+    def plan(
+        self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
+    ) -> Plan:
+        """Search the space; see :func:`nest.plan` for what is raised."""
+        return api.plan(model, cluster, job, space, threads=self.threads,
+                        time_limit=self.time_limit)

@@ -1,0 +1,136 @@
+"""Planners side by side, as a person reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nest.planners.compare import Entry, peak_memory
+from nest.plans import Plan, Stage
+from nest.report.page import Page
+from nest.report.plan_text import percent
+from nest.report.stages import GIB
+from nest.units import format_seconds
+
+
+def comparison_text(
+    entries: Sequence[Entry], title: str, width: int = 80, colour: bool = False,
+    unicode: bool = True,
+) -> str:
+    """Give the report of a comparison.
+
+    Parameters
+    ----------
+    entries : of :func:`nest.planners.compare.compare`.
+    title : what is trained where, a line.
+    width : columns of the terminal, at least 80.
+    colour : with escape codes for a terminal.
+    unicode : with lines that are not ASCII.
+
+    Returns
+    -------
+    str
+        Speed, memory and search time of each planner; its plan in a line; what does not fit.
+    """
+    page = Page(width, colour, unicode)
+    page.paragraph(title, "bold")
+    page.blank()
+    best = fastest(entries)
+    limit = next((e.plan.stages[0].memory_limit_bytes for e in entries if e.plan), None)
+    room = f"; GiB on the fullest device, at most {limit / GIB:.1f}" if limit else ""
+    page.table(f"Planners (search: seconds to choose{room})",
+               ("planner", rate_name(entries), "step", "slower", "GiB", "search", "fits"),
+               [_row(entry, best) for entry in entries], (0,))
+    page.blank()
+    page.paragraph("Plans", "bold")
+    for entry in entries:
+        if entry.plan is not None:
+            page.fact(entry.planner, in_a_line(entry.plan))
+    reasons = [entry for entry in entries if entry.reason is not None]
+    if reasons:
+        page.blank()
+        page.paragraph("Why not", "bold")
+        for entry in reasons:
+            page.fact(entry.planner, entry.reason or "")
+    elsewhere = [e for e in entries if e.plan is not None and best is not None
+                 and e.plan.inputs.cluster != best.inputs.cluster]
+    for entry in elsewhere:
+        assert entry.plan is not None
+        page.blank()
+        page.paragraph(f"{entry.planner} is priced on {entry.plan.inputs.cluster.name}.", "dim")
+    return page.text()
+
+
+def rate_name(entries: Iterable[Entry]) -> str:
+    """What is counted a second; a profile knows no tokens."""
+    tokens = all(entry.plan.inputs.model is not None for entry in entries if entry.plan)
+    return "tokens/s" if tokens else "samples/s"
+
+
+def rate(plan: Plan) -> float:
+    """Tokens a second, or samples of a profile."""
+    return plan.tokens_per_s if plan.inputs.model is not None else plan.samples_per_s
+
+
+def fastest(entries: Iterable[Entry]) -> Plan | None:
+    """The fastest plan that fits."""
+    plans = [entry.plan for entry in entries if entry.plan is not None and entry.plan.feasible]
+    return min(plans, key=lambda plan: plan.step_time_s, default=None)
+
+
+def _row(entry: Entry, best: Plan | None) -> tuple[str, ...]:
+    search = format_seconds(entry.search_seconds, 2)
+    plan = entry.plan
+    if plan is None:
+        return entry.planner, "-", "-", "-", "-", search, "no plan"
+    slower = "-"
+    if best is not None and plan.feasible:
+        slower = "best" if plan.step_time_s <= best.step_time_s else percent(
+            plan.step_time_s / best.step_time_s - 1.0, 1)
+    return (entry.planner, short_number(rate(plan)), format_seconds(plan.step_time_s), slower,
+            f"{peak_memory(plan) / GIB:.1f}", search, "yes" if plan.feasible else "no")
+
+
+def short_number(value: float) -> str:
+    """Three digits, as `1.21 M`, `952 k` or `7.90`."""
+    factor, prefix = thousands(value)
+    scaled = value / factor
+    decimals = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+    return f"{scaled:.{decimals}f}{prefix}"
+
+
+def thousands(value: float) -> tuple[float, str]:
+    """The factor and the prefix that a number is shown with."""
+    return next((pair for pair in ((1e9, " G"), (1e6, " M"), (1e3, " k"))
+                 if value >= 0.9995 * pair[0]), (1.0, ""))
+
+
+def in_a_line(plan: Plan) -> str:
+    """Degrees above 1, the least and the most of the stages where they differ."""
+    p, stages = plan.parallelism, plan.stages
+    words = [_degree("tp", [s.tp for s in stages]), _degree("cp", [s.cp for s in stages]),
+             _degree("ep", [s.ep for s in stages]),
+             _degree("etp", [s.etp for s in stages] if any(s.ep > 1 for s in stages) else [1]),
+             _degree("pp", [p.pp]), _degree("vpp", [p.vpp]),
+             _degree("dp", [s.dp_in * p.outer_dp for s in stages]),
+             _span("mbs", [p.micro_batch // s.dp_in for s in stages]),
+             _span("zero", [s.zero for s in stages])]
+    words += ["HSDP"] if any(s.shard == "dp_in" for s in stages) else []
+    words += [recomputed(stages)] if any(s.recompute != "none" for s in stages) else []
+    words += ["gpipe"] if p.schedule == "gpipe" else []
+    return " ".join(filter(None, words))
+
+
+def recomputed(stages: Sequence[Stage]) -> str:
+    """What is recomputed, if it is the same everywhere."""
+    kinds = {(s.recompute, s.recompute_layers) for s in stages}
+    name = stages[0].recompute if len(kinds) == 1 and not stages[0].recompute_layers else "some"
+    return f"{name} recompute"
+
+
+def _degree(name: str, values: Sequence[int]) -> str:
+    return _span(name, values) if max(values) > 1 else ""
+
+
+def _span(name: str, values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{name} {low}" if low == high else f"{name} {low}..{high}"
