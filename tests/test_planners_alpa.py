@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -291,8 +292,15 @@ def test_submeshes(sizes: tuple[int, ...], found: list[int]) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_stages_cost_what_evaluate_says_on_a_two_level_network(seed: int) -> None:
-    """Time of a micro-batch without its hand-over, 1/B of the end of a step, and memory."""
+    """Time of a micro-batch without its hand-over, 1/B of what it does once a step, and memory.
+
+    Where computing hides nothing: what it hides otherwise is the method's own estimate. With ZeRO-3
+    gathers and scatters at the ends of a step count with each micro-batch already.
+    """
     x = small_instance(seed, devices=8, cuts=9, batch=12)
+    stack = x.job.stack.replace(
+        overlap_zero3=0.0, overlap_grad_reduce=0.0, overlap_param_gather=0.0)
+    x = replace(x, job=x.job.replace(stack=stack))
     if len(x.cluster.levels) > 2 or 1 in {level.size for level in x.cluster.levels[1:]}:
         return
     meshes = Meshes(x.chain, x.cluster, x.job, ANY)
@@ -314,8 +322,10 @@ def test_stages_cost_what_evaluate_says_on_a_two_level_network(seed: int) -> Non
         time = stage.time_s
         if plan.parallelism.pp > 1 and any(kind.tied_parameters for kind in x.chain.kinds):
             continue  # copies of the table are summed over the level that the pipeline spans
+        once = stage.finish_s + (
+            -stage.grad_sync_s if stage.zero == 3 else stage.param_wait_s)
         assert table.seconds[row, way] == pytest.approx(
-            time.total - time.handover + stage.finish_s / plan.parallelism.micro_batches, rel=1e-9)
+            time.total - time.handover + once / plan.parallelism.micro_batches, rel=1e-9)
         assert table.deepest[row, way] >= plan.parallelism.pp - number
     assert plan.feasible or not x.chain.is_chain
 

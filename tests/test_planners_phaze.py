@@ -17,7 +17,7 @@ from nest.costs.choices import FULL, bodies, setting, states
 from nest.costs.groups import aligned, strides
 from nest.costs.layer import body_costs, state_costs
 from nest.costs.memory import limit_bytes
-from nest.costs.stage import hop_seconds
+from nest.costs.stage import hop
 from nest.describe import Cluster, Job, SearchSpace
 from nest.errors import NoPlanError
 from nest.evaluation import chain_of, evaluate
@@ -113,8 +113,8 @@ class Listing:
             return 0.0
         lanes = way.tp if way.sp or self.job.stack.scatter_gather else 1
         size = boundary_bytes(self.chain, self.job, cut) * mbs
-        return hop_seconds(size, lanes, 1.0 / self.flat.resolved_bandwidth[0],
-                           self.flat.levels[0].latency, self.job.stack) / 2.0
+        return hop(size, lanes, 1.0 / self.flat.resolved_bandwidth[0],
+                   self.flat.levels[0].latency, self.job.stack).both / 2.0
 
     @cache  # noqa: B019
     def load(self, before: int, after: int, way: Way, mbs: int, again: bool, s: int) -> float:

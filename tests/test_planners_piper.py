@@ -18,7 +18,7 @@ from nest.costs.choices import FULL, bodies, setting, states
 from nest.costs.groups import aligned
 from nest.costs.layer import body_costs, state_costs
 from nest.costs.memory import limit_bytes
-from nest.costs.stage import hop_seconds
+from nest.costs.stage import hop
 from nest.describe import Cluster, Job, Profile, SearchSpace
 from nest.errors import NoPlanError
 from nest.evaluation import chain_of, evaluate
@@ -65,8 +65,8 @@ class Listing:
             return 0.0
         lanes = way.tp if way.sp or self.job.stack.scatter_gather else 1
         size = boundary_bytes(self.chain, self.job, cut) * mbs
-        return hop_seconds(size, lanes, 1.0 / self.flat.resolved_bandwidth[0],
-                           self.flat.levels[0].latency, self.job.stack)
+        return hop(size, lanes, 1.0 / self.flat.resolved_bandwidth[0],
+                   self.flat.levels[0].latency, self.job.stack).both
 
     @cache  # noqa: B019
     def stage(

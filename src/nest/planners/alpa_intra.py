@@ -194,5 +194,6 @@ def _weights(
     total, s = np.zeros(len(ways)), setting(view, job)
     for kind, count in zip(chain.kinds, times, strict=True):
         b, c = body_costs(kind, body, s), state_costs(kind, state, s)
-        total += count * (b.ep_forward + b.ep_backward + c.sync + c.gathered + c.late)
+        total += count * (b.ep_forward + b.ep_backward + c.sync
+                          + c.gathered + c.regathered + c.scattered)
     return total, ways

@@ -16,11 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.costs.choices import FULL, bodies, setting, states
-from nest.costs.layer import layer_costs
+from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
-from nest.costs.stage import SUMMED, Sums, stage_costs, sums
 from nest.describe.cluster import Cluster
-from nest.describe.job import Job
+from nest.describe.job import Job, Stack
 from nest.describe.space import SearchSpace
 from nest.graph import Chain, boundary_bytes
 from nest.legality import expert_problem
@@ -28,6 +27,7 @@ from nest.planners.alpa_inter import Table
 from nest.planners.alpa_intra import Mesh, Pair, shard
 from nest.planners.alpa_layers import clusters
 from nest.planners.flat import (
+    Array,
     Cuts,
     Ints,
     Way,
@@ -50,6 +50,49 @@ class Option(NamedTuple):
     zero: int
     alone: bool
     """Only where one stage holds the whole model: the stack has not this ZeRO in pipelines."""
+
+
+class Sums(NamedTuple):
+    """What a stage takes, of its layers: arrays that add up, and two that do not.
+
+    A layer's computing hides ZeRO traffic of the same layer; what computing of the stage hides of
+    its gradients and gathers is one sum.
+    """
+
+    seconds: Array
+    """A micro-batch forward and backward."""
+    sync: Array
+    """Gradient reduction less what may hide it."""
+    gather: Array
+    """Parameter all-gather less what may hide it."""
+    exposed: Array
+    """Seconds of a step that nothing hides."""
+    resident: Array
+    activations: Array
+    work: Array
+    """Largest, not summed."""
+    buffers: Array
+    """Largest, not summed."""
+
+
+SUMMED = len(Sums._fields) - 2
+"""The first so many fields of :class:`Sums` add up over layers."""
+
+
+def sums(c: LayerCosts, stack: Stack) -> Sums:
+    """One layer under C options."""
+    hidden = stack.overlap_zero3
+    ahead = np.maximum(0.0, c.gathered - hidden * c.free_forward)
+    back = np.maximum(0.0, c.regathered + c.scattered - hidden * c.free_backward)
+    return Sums(
+        seconds=(c.forward + c.tp_forward + c.ep_forward + ahead + c.backward + c.recompute
+                 + c.tp_backward + c.ep_backward + back),
+        sync=c.sync - stack.overlap_grad_reduce * c.free_backward,
+        gather=c.gather - stack.overlap_param_gather * c.free_forward,
+        exposed=c.tied + c.update,
+        resident=c.parameters + c.gradients + c.optimizer,
+        activations=c.activations, work=c.work, buffers=c.buffers,
+    )
 
 
 class Meshes:
@@ -138,13 +181,14 @@ class Meshes:
         for i in range(cuts.last):
             total = Sums(*(cuts.sums(i, column) if n < SUMMED else cuts.largest(i, column)
                            for n, column in enumerate(each)))
-            cost = stage_costs(total)
-            deepest = most_that_fit(limit - cost.resident, cost.activations)
+            room = limit - (total.resident + total.work + total.buffers)
+            deepest = most_that_fit(room, total.activations)
             whole = (i == 0) & (cuts.after(i) == cuts.last)
             deepest[np.ix_(~whole, alone)] = 0.0
             if recompute == "full":
                 deepest[~full_allowed(self.space, cuts.recomputed(i))] = 0.0
-            seconds = cost.forward + cost.backward + cost.finish / batches
+            once = np.maximum(0.0, total.sync) + np.maximum(0.0, total.gather) + total.exposed
+            seconds = total.seconds + once / batches
             rows.append((np.full(len(deepest), i), cuts.after(i), seconds, deepest))
         first, end, seconds, deepest = (np.concatenate(part) for part in zip(*rows, strict=True))
         mesh = np.array([option.mesh for option in options], dtype=np.int64)

@@ -17,9 +17,9 @@ for high-level co-design of systems and large language models", SC'23; its
   space names it.
 
 Context parallelism is not in the grid: cp is 1. Models of the catalog on 1,024 devices have 20,000
-to 50,000 points, with experts 100,000. All are priced as arrays, by the cost functions on the real
-network; the step time of a point is worked out unless m (f + b) of its slowest stage, which no
-schedule undercuts, is as long as the best found.
+to 50,000 points, with experts 100,000. Layers are priced as arrays for all of them, by the cost
+functions on the real network; the step time of a point is worked out unless a bound from sums over
+its layers, which no schedule undercuts, is as long as the best found.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from nest.even import even_configuration
 from nest.graph import Chain
 from nest.legality import expert_problem, sequence_problem, tp_problem
 from nest.planners.exhaustive_table import POLICIES, Best, Layout, Point, Table
-from nest.planners.prices import Prices, aligned_everywhere, divisors, tensor_degrees
+from nest.planners.prices import Price, Prices, aligned_everywhere, divisors, tensor_degrees
 from nest.plans import Plan
 
 CHUNK = 20_000
@@ -110,6 +110,10 @@ class Grid:
             dp_in=n.dp_in, outer_dp=n.outer_dp, mbs=point.mbs, zero=point.zero,
             recompute=point.recompute,  # type: ignore[arg-type]
             vpp=point.vpp, schedule=point.schedule)  # type: ignore[arg-type]
+
+    def price(self, point: Point) -> Price:
+        """What a point takes, as ``evaluate`` says."""
+        return self.prices.price(self.configuration(point))
 
     # ------------------------------------------------------------ what is in the grid
 

@@ -1,6 +1,6 @@
-"""Points of a grid of uniform configurations as arrays, each layer kind priced for all of them.
+"""Points of a grid of uniform configurations as arrays: their memory, and the least they take.
 
-Shapes: R points of one number of stages, S stages.
+Each layer kind is priced for all points. Shapes: R points of one number of stages, S stages.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from nest.costs.choices import CORE_ATTN, FULL, bodies, span_level, states
 from nest.costs.configured import mask
-from nest.costs.layer import layer_costs
+from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.schedules import SCHEDULES
-from nest.costs.stage import SUMMED, StageCosts, Sums, stage_costs, sums
+from nest.costs.schedules.interleaved import warm_up
+from nest.describe.job import Stack
 from nest.even import even_sizes
-from nest.graph import boundary_bytes, relay_bytes
+from nest.graph import relay_bytes
 from nest.legality import interleaved_chunks
-from nest.planners.prices import hidden_share, place_of
+from nest.planners.prices import place_of
 
 if TYPE_CHECKING:
     from nest.planners.exhaustive import Grid
@@ -73,6 +74,60 @@ class Best:
     nearest: Point | None = None
 
 
+class Figures(NamedTuple):
+    """Of layers; arrays that add up, and two that do not; (R,)."""
+
+    seconds: Floats
+    """A micro-batch there and back, without ZeRO traffic."""
+    zero: Floats
+    """ZeRO traffic of a micro-batch less what may hide it."""
+    wait: Floats
+    """Parameter all-gather of a step less what may hide it."""
+    left: Floats
+    """Gradient reduction of a step less what may hide it."""
+    update: Floats
+    resident: Floats
+    """Bytes of parameters, gradients and optimizer states."""
+    activations: Floats
+    trailing: Floats
+    """Part of ``zero``: what does not delay micro-batches where a chunk begins with the layer."""
+    work: Floats
+    """Largest, not summed."""
+    buffers: Floats
+    """Largest, not summed."""
+
+
+SUMMED = len(Figures._fields) - 2
+"""The first so many fields of :class:`Figures` add up over layers."""
+
+
+def figures(c: LayerCosts, zero: Ints, stack: Stack) -> Figures:
+    """One layer under all points; ``zero`` is the ZeRO stage of each."""
+    traffic = c.gathered + c.regathered + c.scattered
+    return Figures(
+        seconds=(c.forward + c.tp_forward + c.ep_forward
+                 + c.backward + c.recompute + c.tp_backward + c.ep_backward),
+        zero=traffic - stack.overlap_zero3 * (c.free_forward + c.free_backward),
+        wait=c.gather - stack.overlap_param_gather * c.free_forward,
+        left=c.sync - stack.overlap_grad_reduce * c.free_backward,
+        update=c.update, resident=c.parameters + c.gradients + c.optimizer,
+        activations=c.activations, trailing=np.where(zero == 2, c.scattered, 0.0),
+        work=c.work, buffers=c.buffers,
+    )
+
+
+class Stages(NamedTuple):
+    """The chunks of S stages, and what they take together."""
+
+    first: list[Figures]
+    """Of the first chunk."""
+    all: list[Figures]
+    trailing: list[Floats]
+    """Of the first layers of all chunks."""
+    kept: list[list[Floats]]
+    """Bytes of a micro-batch in flight, by chunk."""
+
+
 class Table:
     """Points of one number of stages as arrays; each layer kind priced for all of them."""
 
@@ -89,59 +144,70 @@ class Table:
              (n.tp, n.sp, n.ep, n.etp, n.dp_in, n.outer_dp, n.block,
               grid.cluster.size // n.outer_dp) for n in layouts], dtype=np.int64)[number].T
         self.micro_batches = grid.job.global_batch // (self.outer_dp * self.dp_in * self.mbs)
-        self._priced: dict[tuple[int, ...], list[Sums]] = {}
-        self._sizes: dict[int, list[float]] = {}
+        self._priced: dict[tuple[int, ...], list[Figures]] = {}
 
     def visit(self, schedule: str, vpp: int, best: Best) -> None:
         """Keep the best of these points under a schedule."""
         grid, pp = self.grid, self.pp
-        costs, traffic = self._stages(vpp)
+        stages = self.stages(vpp)
         legal = (self.micro_batches % pp == 0) | (schedule != "interleaved")
         if not self._all_again(vpp):
             legal &= self.policy != FULL
         grid.points += int(legal.sum())
-        each, of = np.unique(self.micro_batches, return_inverse=True)
-        in_flight = SCHEDULES[schedule].in_flight
-        held = np.array([[in_flight(s, pp, m, vpp) / vpp for s in range(pp)]
-                         for m in each.tolist()])[of]
-        short = (costs.resident + held * costs.activations).max(axis=1) - grid.limit
+        short = self.memory(stages, schedule, vpp).max(axis=1) - grid.limit
         short = np.where(legal, short, np.inf)
         nearest = int(short.argmin())
         if short[nearest] < best.short:
             best.short, best.nearest = float(short[nearest]), self._point(nearest, schedule, vpp)
-        slowest = (costs.forward + costs.backward).max(axis=1)
-        bound = np.where(short <= 0.0, self.micro_batches * slowest, np.inf)
+        bound = np.where(short <= 0.0, self.bound(stages), np.inf)
         for row in np.argsort(bound, kind="stable").tolist():
             if bound[row] >= best.seconds:
                 break
-            seconds = self._step_time(row, schedule, vpp, costs, traffic)
+            point = self._point(row, schedule, vpp)
+            seconds = grid.price(point).step_time
             if seconds < best.seconds:
-                best.seconds, best.point = seconds, self._point(row, schedule, vpp)
+                best.seconds, best.point = seconds, point
+
+    def bound(self, stages: Stages) -> Floats:
+        """Seconds that no point takes less than, under any schedule; (R,).
+
+        A stage waits for the first micro-batch, which comes through the first chunk of all
+        before it, runs all of its own, and the last one goes back the same way. All of that comes
+        after the parameters of the first chunk and before its gradients. Computing hides ZeRO
+        traffic at the most where it is all one sum, and of the first micro-batch nothing counts.
+        """
+        m, longest = self.micro_batches, np.zeros(len(self.rows))
+        ahead = np.zeros(len(self.rows))
+        for first, total, trailing in zip(stages.first, stages.all, stages.trailing, strict=True):
+            pace = np.maximum(0.0, total.zero - trailing)
+            longest = np.maximum(longest, ahead + m * total.seconds + (m - 1) * pace)
+            ahead = ahead + first.seconds
+        first = stages.first[0]
+        return np.asarray(np.maximum(0.0, first.wait) + longest + np.maximum(0.0, first.left)
+                          + stages.all[0].update)
+
+    def memory(self, stages: Stages, schedule: str, vpp: int) -> Floats:
+        """Bytes on a device of each stage; (R, S)."""
+        each, of = np.unique(self.micro_batches, return_inverse=True)
+        in_flight, found = SCHEDULES[schedule].in_flight, []
+        for s, (total, kept) in enumerate(zip(stages.all, stages.kept, strict=True)):
+            if vpp == 1:
+                many = np.array([in_flight(s, self.pp, m, 1) for m in each.tolist()])[of]
+                held = many * kept[0]
+            else:
+                held = np.zeros(len(self.rows))
+                # A few groups of micro-batches show the most: nest.costs.schedules.interleaved.
+                few = np.minimum(self.micro_batches, 4 * self.pp)
+                for m in np.unique(few).tolist():
+                    here = few == m
+                    chunks = np.stack([chunk[here] for chunk in kept])
+                    held[here] = (in_flight_by_chunk(s, self.pp, m, vpp) @ chunks).max(axis=0)
+            found.append(total.resident + total.work + total.buffers + held)
+        return np.stack(found, axis=1)
 
     def _point(self, row: int, schedule: str, vpp: int) -> Point:
         number, mbs, zero, recompute = self.rows[row]
         return Point(self.layouts[number], mbs, zero, recompute, schedule, vpp)
-
-    def _step_time(
-        self, row: int, schedule: str, vpp: int, costs: StageCosts, traffic: Floats
-    ) -> float:
-        """Seconds of a step of one point."""
-        grid, n = self.grid, self.layouts[self.rows[row][0]]
-        m, block, job = int(self.micro_batches[row]), n.block, grid.job
-        lanes = n.dp_in * (n.tp if n.sp or job.stack.scatter_gather else 1)
-        hops = []
-        for s, size in enumerate(self._boundaries(vpp)):
-            after = 0 if s == self.pp - 1 else (s + 1) * block
-            each = size * self.rows[row][1] * n.dp_in / lanes
-            hops.append(grid.prices.hop(each, (s + 1) * block - 1, after, n.outer_dp,
-                                        grid.cluster.size // n.outer_dp) if size else 0.0)
-        lists = [column[row].tolist() for column in
-                 (costs.forward, costs.backward, costs.finish)]
-        step_time = SCHEDULES[schedule].step_time
-        if vpp == 1:
-            return float(step_time(*lists, hops[:-1], m).total)
-        hidden = hidden_share(job)
-        return float(step_time(*lists, hops, m, vpp, traffic[row].tolist(), hidden).total)
 
     # ------------------------------------------------------------ stages
 
@@ -162,38 +228,29 @@ class Table:
                    for chunks in self._chunks(vpp) for a, b in chunks)
         return allowed is None or most <= allowed.largest
 
-    def _boundaries(self, vpp: int) -> list[float]:
-        """Most bytes per sample that each stage hands over at once; 0: none."""
-        grid = self.grid
-        if vpp not in self._sizes:
-            self._sizes[vpp] = [
-                max((boundary_bytes(grid.chain, grid.job, mask(range(stop)))
-                     for _, stop in chunks if stop < len(grid.chain)), default=0.0)
-                for chunks in self._chunks(vpp)]
-        return self._sizes[vpp]
-
-    def _stages(self, vpp: int) -> tuple[StageCosts, Floats]:
-        """Figures of every stage, and its traffic at the end where nothing hides; (R, S)."""
-        chain, known, found = self.grid.chain, {}, []
+    def stages(self, vpp: int) -> Stages:
+        """Figures of every stage and of its chunks."""
+        chain, found = self.grid.chain, Stages([], [], [], [])
+        known: dict[tuple[object, ...], Figures] = {}
         for s, chunks in enumerate(self._chunks(vpp)):
-            counts = Counter(kind for a, b in chunks for kind in chain.stage(range(a, b)))
+            places = self._places(s)
+            priced, parts = self._prices(places), []
+            for a, b in chunks:
+                kinds = chain.stage(range(a, b))
+                key = (places, tuple(sorted(kinds)))
+                if key not in known:
+                    known[key] = _together(
+                        [(priced[kind], n) for kind, n in Counter(kinds).items()])
+                parts.append(known[key])
             relayed = relay_bytes(chain, self.grid.job, mask(range(chunks[0][0])),
                                   mask(range(chunks[-1][1])))
-            places = self._places(s)
-            key = (tuple(sorted(counts.items())), relayed, places)
-            if key not in known:
-                priced = self._prices(places)
-                summed = Sums(*(
-                    reduce(np.add if f < SUMMED else np.maximum, [
-                        (n if f < SUMMED else 1) * priced[kind][f]
-                        for kind, n in counts.items()])
-                    for f in range(len(Sums._fields))))
-                held = relayed * self.mbs / np.where(self.sp > 0, self.tp, 1)
-                summed = summed._replace(activations=summed.activations + held)
-                known[key] = (*stage_costs(summed, vpp), summed.exposed + summed.traffic)
-            found.append(known[key])
-        *costs, traffic = (np.stack(column, axis=1) for column in zip(*found, strict=True))
-        return StageCosts(*costs), traffic
+            held = relayed * self.mbs / np.where(self.sp > 0, self.tp, 1)
+            found.first.append(parts[0])
+            found.all.append(_together([(part, 1) for part in parts]))
+            found.trailing.append(reduce(np.add, [
+                priced[chain.stage(range(a, b))[0]].trailing for a, b in chunks]))
+            found.kept.append([part.activations + held for part in parts])
+        return found
 
     def _places(self, stage: int) -> tuple[int, ...]:
         """For each layout the first stage whose place costs the same as that of ``stage``."""
@@ -204,7 +261,7 @@ class Table:
             found.append(classes.index(classes[stage]))
         return tuple(found)
 
-    def _prices(self, places: tuple[int, ...]) -> list[Sums]:
+    def _prices(self, places: tuple[int, ...]) -> list[Figures]:
         """Every layer kind on the places given, one a layout; fields of shape (R,)."""
         if places not in self._priced:
             grid = self.grid
@@ -224,9 +281,35 @@ class Table:
             bodied = bodied.take(which)._replace(recompute=self.policy)
             stated = stated.take(of)._replace(zero=self.zero, shard=0 * one)
             self._priced[places] = [
-                sums(layer_costs(kind, bodied, stated, grid.setting), stack)
+                figures(layer_costs(kind, bodied, stated, grid.setting), self.zero, stack)
                 for kind in grid.chain.kinds]
         return self._priced[places]
+
+
+def _together(parts: Sequence[tuple[Figures, int]]) -> Figures:
+    """Figures of layers or chunks, each so many times."""
+    return Figures(*(
+        reduce(np.add if f < SUMMED else np.maximum,
+               [(n if f < SUMMED else 1) * part[f] for part, n in parts])
+        for f in range(len(Figures._fields))))
+
+
+@lru_cache(maxsize=1000)
+def in_flight_by_chunk(stage: int, stages: int, micro_batches: int, vpp: int) -> Ints:
+    """Micro-batches that each chunk of an interleaved stage holds, one moment a row.
+
+    Moments in which no chunk holds more than in another are left out: what
+    :func:`nest.costs.schedules.interleaved.held` goes through.
+    """
+    passes = np.arange(micro_batches * vpp)
+    warm = warm_up(stage, stages, micro_batches, vpp)
+    ahead = np.eye(vpp, dtype=np.int64)[passes // stages % vpp]
+    back = np.eye(vpp, dtype=np.int64)[vpp - 1 - passes // stages % vpp]
+    done = np.cumsum(back, axis=0)[:max(0, len(passes) - warm - 1)]
+    held = np.cumsum(ahead, axis=0)
+    held[warm + 1:] -= done
+    found: Ints = np.unique(held[min(warm, len(passes) - 1):], axis=0)
+    return found
 
 
 def _distinct(*columns: Ints) -> tuple[Ints, Ints]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nest.costs.groups import aligned, strides
 from nest.costs.memory import limit_bytes
-from nest.costs.stage import hop_seconds
+from nest.costs.stage import hop as hand_over
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
@@ -193,8 +193,8 @@ class Pipelines:
         """Seconds of handing a micro-batch over at each cut, one way, over the flat network."""
         lanes = way.tp if way.sp or self.job.stack.scatter_gather else 1
         per_byte = 1.0 / self.flat.resolved_bandwidth[0]
-        hop = [hop_seconds(size * mbs, lanes, per_byte, self.flat.levels[0].latency,
-                           self.job.stack) / 2.0 for size in self.cuts.bytes.tolist()]
+        hop = [hand_over(size * mbs, lanes, per_byte, self.flat.levels[0].latency,
+                         self.job.stack).both / 2.0 for size in self.cuts.bytes.tolist()]
         hop[0] = hop[-1] = 0.0
         return np.array(hop)
 

@@ -80,7 +80,8 @@ class Piper:
                 f"{self.name}: no stages of the space fit the memory of the devices by the "
                 f"method's own count for {chain.name} on {cluster.name}")
         pipeline, _, micro_batch = found
-        return evaluate(model, cluster, job, _configuration(chain, job, pipeline, micro_batch))
+        way = _configuration(chain, job, pipeline, micro_batch, cluster.size)
+        return evaluate(model, cluster, job, way)
 
     def choose(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
@@ -235,9 +236,9 @@ class Devices:
 
 
 def _configuration(
-    chain: Chain, job: Job, pipeline: Pipeline, micro_batch: int
+    chain: Chain, job: Job, pipeline: Pipeline, micro_batch: int, stride: int
 ) -> Configuration:
-    """The pipeline on consecutive blocks, the first at device 0."""
+    """The pipeline on consecutive blocks, the first at device 0, with all devices to itself."""
     cuts = Cuts(chain, job, chain.downsets())
     path = [0, *(stage.cuts[1] for stage in pipeline.stages)]
     stages = []
@@ -248,4 +249,5 @@ def _configuration(
             "tp": way.tp, "sp": way.sp, "ep": way.ep, "etp": way.etp,
             "recompute": stage.recompute, "recompute_layers": stage.recompute_layers,
         }, chain.name))
-    return Configuration(micro_batch=micro_batch, stages=tuple(stages), order=cuts.order(path))
+    return Configuration(micro_batch=micro_batch, stages=tuple(stages), stride=stride,
+                         order=cuts.order(path))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nest.costs.memory import limit_bytes
-from nest.costs.stage import hop_seconds
+from nest.costs.stage import hop
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 from nest.describe.space import SearchSpace
@@ -161,7 +161,7 @@ def _hops(cuts: Cuts, flat: Cluster, job: Job, found: Sequence[Way], mbs: int) -
     """Round trip of a micro-batch at each cut over the flat network; (J, C)."""
     per_byte, latency = 1.0 / flat.resolved_bandwidth[0], flat.levels[0].latency
     hops = np.array([
-        [hop_seconds(size * mbs, way.tp if way.sp or job.stack.scatter_gather else 1, per_byte,
-                     latency, job.stack) for way in found] for size in cuts.bytes.tolist()])
+        [hop(size * mbs, way.tp if way.sp or job.stack.scatter_gather else 1, per_byte, latency,
+             job.stack).both for way in found] for size in cuts.bytes.tolist()])
     hops[0] = hops[-1] = 0.0
     return hops

@@ -7,20 +7,17 @@ try thousands of configurations ask here, and have what they choose priced by ``
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from nest.costs.choices import setting, span_level
 from nest.costs.configured import body_of, layers_of, mask, relayed_bytes, shards_of, state_of
 from nest.costs.groups import aligned, place_class, shared_level
 from nest.costs.layer import layer_costs
 from nest.costs.memory import limit_bytes
-from nest.costs.schedules import SCHEDULES, StepTime
-from nest.costs.stage import SUMMED, Sums, hop_seconds, stage_costs, sums
+from nest.costs.schedules import SCHEDULES, StepTime, interleaved
+from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, hop, layer_seconds
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
@@ -37,14 +34,22 @@ class Price(NamedTuple):
     """Bytes above what the devices may hold, summed over all devices; 0 where the plan fits."""
 
 
-class _Stage(NamedTuple):
-    forward: float
-    backward: float
-    finish: float
-    traffic: float
-    """Seconds after the last backward where nothing hides."""
+class _Layer(NamedTuple):
+    seconds: LayerSeconds
+    update: float
+    tied: float
     resident: float
+    """Bytes of parameters, gradients and optimizer states."""
     activations: float
+    work: float
+    buffers: float
+
+
+class _Stage(NamedTuple):
+    chunks: tuple[ChunkCosts, ...]
+    kept: tuple[float, ...]
+    """Bytes of activations of a micro-batch in flight, by chunk."""
+    resident: float
 
 
 class Prices:
@@ -60,11 +65,11 @@ class Prices:
         self.chain, self.cluster, self.job = chain, cluster, job
         self.limit = limit_bytes(cluster.device, job)
         self._setting = setting(cluster, job)
-        self._layers: dict[tuple[Any, ...], Sums] = {}
+        self._layers: dict[tuple[Any, ...], _Layer] = {}
         self._stages: dict[tuple[Any, ...], _Stage] = {}
         self._legal: dict[tuple[Any, ...], bool] = {}
         self._sizes: dict[tuple[Any, ...], float] = {}
-        """Bytes per sample behind a stage."""
+        """Bytes per sample that cross a cut."""
 
     def legal(self, plan: Configuration) -> bool:
         """Whether ``evaluate`` would take a configuration whose cuts and blocks join."""
@@ -85,24 +90,19 @@ class Prices:
     def price(self, plan: Configuration) -> Price:
         """Seconds of a step and bytes too many of a legal configuration."""
         m = self.job.global_batch // (plan.outer_dp * plan.micro_batch)
-        schedule = SCHEDULES[plan.schedule]
         order = plan.order or range(len(self.chain))
         stages = [self._stage(plan, order, stage) for stage in plan.stages]
-        hops = [self._hop(plan, order, number) for number in range(plan.pp)]
+        hops = [self._hops(plan, order, number) for number in range(plan.pp)]
         excess = 0.0
         for number, (stage, costs) in enumerate(zip(plan.stages, stages, strict=True)):
-            held = schedule.in_flight(number, plan.pp, m, plan.vpp) / plan.vpp
-            more = costs.resident + held * costs.activations - self.limit
+            more = costs.resident + _held(plan, number, m, costs.kept) - self.limit
             if more > 0.0:
                 excess += more * (stage.devices[1] - stage.devices[0]) * plan.outer_dp
-        lists = ([s.forward for s in stages], [s.backward for s in stages],
-                 [s.finish for s in stages], hops if plan.vpp > 1 else hops[:-1])
-        step_time: Callable[..., StepTime] = schedule.step_time
-        if plan.vpp == 1:
-            return Price(step_time(*lists, m).total, excess)
-        overlap = hidden_share(self.job)
-        traffic = [s.traffic for s in stages]
-        return Price(step_time(*lists, m, plan.vpp, traffic, overlap).total, excess)
+        step_time: Callable[..., StepTime] = SCHEDULES[plan.schedule].step_time
+        if plan.vpp > 1:
+            return Price(step_time([s.chunks for s in stages], hops, m).total, excess)
+        return Price(step_time([s.chunks[0] for s in stages], [behind[0] for behind in hops[:-1]],
+                               m).total, excess)
 
     def _stage(
         self, plan: Configuration, order: Sequence[int], stage: StageConfiguration
@@ -113,64 +113,73 @@ class Prices:
         outer = (plan.micro_batch, plan.outer_dp, plan.stride, place)
         key = (stage.chunks, degrees_of(stage), plan.order, outer)
         if key not in self._stages:
-            counts = Counter(pair for span in stage.chunks
-                             for pair in layers_of(self.chain, order, stage, span))
-            parts = [(self._layer(plan, stage, pair, outer), n) for pair, n in counts.items()]
-            summed = Sums(*(
-                np.sum([n * layer[f] for layer, n in parts], axis=0) if f < SUMMED
-                else np.max([layer[f] for layer, _ in parts], axis=0)
-                for f in range(len(Sums._fields))))
-            held = relayed_bytes(self.chain, self.job, plan, order, stage, stage.layers)
-            summed = summed._replace(activations=summed.activations + held)
-            costs = stage_costs(summed, plan.vpp)
-            self._stages[key] = _Stage(
-                *(float(x[0]) for x in (costs.forward, costs.backward, costs.finish,
-                                     summed.exposed + summed.traffic, costs.resident,
-                                     costs.activations)))
+            known: dict[tuple[int, int], _Layer] = {}
+            chunks, kept, resident = [], [], 0.0
+            for span in stage.chunks:
+                pairs = layers_of(self.chain, order, stage, span)
+                known |= {pair: self._layer(plan, stage, pair, outer) for pair in set(pairs)}
+                layers = [known[pair] for pair in pairs]
+                chunks.append(chunk_costs(
+                    [layer.seconds for layer in layers], sum(layer.update for layer in layers),
+                    sum(layer.tied for layer in layers), self.job.stack))
+                kept.append(sum(layer.activations for layer in layers)
+                            + relayed_bytes(self.chain, self.job, plan, order, stage, span))
+                resident += sum(layer.resident for layer in layers)
+            resident += max(layer.work for layer in known.values())
+            resident += max(layer.buffers for layer in known.values())
+            self._stages[key] = _Stage(tuple(chunks), tuple(kept), resident)
         return self._stages[key]
 
     def _layer(
         self, plan: Configuration, stage: StageConfiguration, pair: tuple[int, int],
         outer: tuple[Any, ...],
-    ) -> Sums:
-        """Sums of one layer: its kind and recompute policy under the degrees of a stage."""
+    ) -> _Layer:
+        """One layer: its kind and recompute policy under the degrees of a stage."""
         kind, policy = pair
         key = (kind, policy, degrees_of(stage)[:10], outer)
         if key not in self._layers:
             sizes = self.cluster.group_sizes
             tied = span_level(plan.outer_dp, plan.stride, sizes)
-            costs = layer_costs(
+            c = layer_costs(
                 self.chain.kinds[kind], body_of(stage, plan, policy, sizes),
                 state_of(stage, plan, tied, sizes), self._setting)
-            self._layers[key] = sums(costs, self.job.stack)
+            resident = c.parameters + c.gradients + c.optimizer
+            self._layers[key] = _Layer(layer_seconds(c), *(float(x[0]) for x in (
+                c.update, c.tied, resident, c.activations, c.work, c.buffers)))
         return self._layers[key]
 
-    def _hop(self, plan: Configuration, order: Sequence[int], number: int) -> float:
-        """Round trip behind a stage."""
+    def _hops(self, plan: Configuration, order: Sequence[int], number: int) -> list[Hop]:
+        """Behind each chunk of a stage, over the worst replica's level."""
         stage, after = plan.stages[number], plan.stages[(number + 1) % plan.pp]
-        cuts = tuple(stop for _, stop in stage.chunks if stop < len(self.chain))
-        if not cuts:
-            return 0.0
         lanes = min(shards_of(stage, self.job.stack), shards_of(after, self.job.stack))
-        key = (cuts, plan.order)
-        if key not in self._sizes:
-            self._sizes[key] = max(
-                boundary_bytes(self.chain, self.job, mask(order[:cut])) for cut in cuts)
-        return self.hop(self._sizes[key] * plan.micro_batch / lanes, stage.devices[1] - 1,
-                        after.devices[0], plan.outer_dp, plan.stride)
+        level = _worst_level(stage.devices[1] - 1, after.devices[0], plan.outer_dp, plan.stride,
+                             self.cluster.group_sizes)
+        per_byte = 1.0 / self.cluster.resolved_bandwidth[level]
+        latency = self.cluster.levels[level].latency
+        found = []
+        for _, stop in stage.chunks:
+            if stop == len(self.chain):
+                found.append(Hop(0.0, 0.0))
+                continue
+            key = (stop, plan.order)
+            if key not in self._sizes:
+                self._sizes[key] = boundary_bytes(self.chain, self.job, mask(order[:stop]))
+            found.append(hop(self._sizes[key] * plan.micro_batch, lanes, per_byte, latency,
+                             self.job.stack))
+        return found
 
-    def hop(self, size: float, a: int, b: int, outer_dp: int, stride: int) -> float:
-        """Seconds of a hand-over there and back over the worst replica's level.
 
-        Parameters
-        ----------
-        size : bytes on one lane, one way.
-        a, b : devices of the first replica that it joins.
-        outer_dp, stride : replicas, and devices from one to the next.
-        """
-        level = _worst_level(a, b, outer_dp, stride, self.cluster.group_sizes)
-        return hop_seconds(size, 1.0, 1.0 / self.cluster.resolved_bandwidth[level],
-                           self.cluster.levels[level].latency, self.job.stack)
+def _held(plan: Configuration, stage: int, m: int, kept: Sequence[float]) -> float:
+    """Bytes of activations of all micro-batches in flight on a stage."""
+    if plan.vpp > 1:
+        return _held_by_chunks(tuple(kept), stage, plan.pp, m)
+    in_flight: int = SCHEDULES[plan.schedule].in_flight(stage, plan.pp, m, plan.vpp)
+    return in_flight * kept[0]
+
+
+@lru_cache(maxsize=10_000)
+def _held_by_chunks(kept: tuple[float, ...], stage: int, stages: int, m: int) -> float:
+    return interleaved.held(kept, stage, stages, m)
 
 
 def degrees_of(stage: StageConfiguration) -> tuple[Any, ...]:
@@ -178,11 +187,6 @@ def degrees_of(stage: StageConfiguration) -> tuple[Any, ...]:
     return (stage.devices[1] - stage.devices[0], stage.dp_in, stage.tp, stage.sp, stage.cp,
             stage.cp_comm, stage.ep, stage.etp, stage.zero, stage.shard, stage.recompute,
             stage.recompute_modules, stage.recompute_layers)
-
-
-def hidden_share(job: Job) -> float:
-    """Share of the last micro-batches that hides traffic of interleaved stages."""
-    return job.stack.overlap_grad_reduce / 2 + job.stack.overlap_param_gather / 4
 
 
 def divisors(number: int) -> tuple[int, ...]:
