@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import xml.etree.ElementTree as ElementTree
 from importlib import import_module
 from pathlib import Path
@@ -63,6 +64,8 @@ def test_the_registry_makes_all_eight():
         planner("oracle")
 
 
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"),
+                    reason="its searches are slow uncompiled")
 def test_every_plan_is_priced_by_evaluate_and_none_beats_nest(files):
     model, cluster, job = question(files)
     for space in (nest.SearchSpace(), nest.SearchSpace(tp="1,2", zero="0,1", pp="1..2")):

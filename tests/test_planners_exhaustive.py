@@ -9,12 +9,13 @@ import pytest
 from descriptions import CLUSTER, JOB, MODEL, measured
 
 import nest
+from nest.costs.schedules.interleaved import held
 from nest.errors import NoPlanError
 from nest.evaluation import chain_of, evaluate
 from nest.even import even_configuration
 from nest.planners.bounds import outside
 from nest.planners.exhaustive import Exhaustive, Grid
-from nest.planners.exhaustive_table import Table
+from nest.planners.exhaustive_table import Table, in_flight_by_chunk
 from nest.planners.prices import Prices, divisors, tensor_degrees
 
 MOE = {"experts": 4, "top_k": 2, "ffn": 64}
@@ -123,7 +124,7 @@ def test_points_cost_what_they_cost_alone(sizes, kind):
         places |= {place for s in range(pp) for place in table._places(s)}
         for schedule, vpp in grid.ways(pp):
             stages = table.stages(vpp)
-            bound, held = table.bound(stages), table.memory(stages, schedule, vpp)
+            bound, memory = table.bound(stages), table.memory(stages, schedule, vpp)
             for row in range(0, len(rows), 3):
                 if schedule == "interleaved" and table.micro_batches[row] % pp:
                     continue
@@ -133,11 +134,21 @@ def test_points_cost_what_they_cost_alone(sizes, kind):
                 assert bound[row] <= plan.step_time_s * (1 + 1e-12)
                 near += bound[row] > 0.8 * plan.step_time_s
                 for s, stage in enumerate(plan.stages):
-                    assert held[row, s] == pytest.approx(stage.memory_bytes.total, rel=1e-9)
+                    assert memory[row, s] == pytest.approx(stage.memory_bytes.total, rel=1e-9)
                 compared += 1
     assert compared > 30
     assert near > compared / 2
     assert len(places) > 1 or sizes != (4, 3)
+
+
+def test_activations_in_flight_by_chunk():
+    """As the order of passes has it, also where micro-batches are too few to fill the pipeline."""
+    rng = random.Random(3)
+    for p, v, groups in product((2, 3, 4), (2, 3), (1, 2, 4)):
+        for s in range(p):
+            kept = [rng.random() for _ in range(v)]
+            most = float((in_flight_by_chunk(s, p, groups * p, v) @ kept).max())
+            assert most == pytest.approx(held(kept, s, p, groups * p), rel=1e-12)
 
 
 def test_instances_are_varied():

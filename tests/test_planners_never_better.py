@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from random import Random
 
@@ -18,6 +19,9 @@ from nest.legality import space_problems
 from nest.planners import planner
 from nest.planners.bounds import outside
 
+pytestmark = pytest.mark.skipif(
+    os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"),
+    reason="five hundred searches are slow uncompiled")
 BATCH = 50
 INSTANCES = 500
 """Four of five have a bounded space."""

@@ -32,6 +32,8 @@ def compare(
     ] = None,
     devices: options.Devices = None,
     device: options.DeviceName = None,
+    without: options.Without = None,
+    degrade: options.Degrade = None,
     global_batch: options.GlobalBatch = None,
     seq_len: options.SeqLen = None,
     precision: options.Precision = None,
@@ -98,7 +100,9 @@ def compare(
     check_target(chart)
     check_threads(threads)
     chosen = _chosen(planners)
-    subject, cluster = subject_and_cluster(names or (), profile, devices, device)
+    subject, cluster = subject_and_cluster(
+        names or (), profile, devices=devices, device=device, without=without or None,
+        degrade=degrade or None)
     wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len, precision=precision,
                       optimizer=optimizer)
     bounds = space_from(
