@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"),
     reason="five hundred searches are slow uncompiled")
 BATCH = 50
-INSTANCES = 500
+INSTANCES = 500 if int(os.environ.get("NEST_INSTANCES", "2000")) >= 1000 else 100
 """Four of five have a bounded space."""
 QUICK = ("manual", "zero", "exhaustive", "phaze", "piper")
 BOUNDS: tuple[dict[str, str | int], ...] = (
@@ -90,5 +90,5 @@ def test_what_was_compared() -> None:
         pytest.skip("the tests before did not all run")
     for name in QUICK:
         assert SEEN[name] > INSTANCES / 3, SEEN
-        assert SEEN[f"{name} as fast"] > 20, SEEN
+        assert SEEN[f"{name} as fast"] > INSTANCES / 25, SEEN
     assert SEEN["alpa"] > 10 and SEEN["mcmc"] > 15, SEEN
