@@ -180,4 +180,4 @@ def test_how_sure_the_price_is():
                         configuration=plan.configuration)
             for slower in (0.5 * plan.error, 0.9 * plan.error, 1.1 * plan.error)]
     near = plan_text(plan.model_copy(update={"alternatives": tuple(ways)}))
-    assert "2 of them within the error of such prices, 5.5 %" in near
+    assert f"2 of them within the error of such prices, {100 * plan.error:.1f} %" in near
