@@ -6,7 +6,7 @@ through.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -18,24 +18,17 @@ from nest.costs.collectives import ALGORITHMS, algorithm
 from nest.costs.compute import peak_flops
 from nest.costs.configured import (
     body_of,
+    hops_of,
     layers_of,
     mask,
     relayed_bytes,
-    shards_of,
     state_of,
 )
-from nest.costs.groups import aligned, shared_level
+from nest.costs.groups import aligned
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
-from nest.costs.schedules import SCHEDULES, StepTime, interleaved
-from nest.costs.stage import (
-    ChunkCosts,
-    Hop,
-    LayerSeconds,
-    chunk_costs,
-    hop,
-    layer_seconds,
-)
+from nest.costs.schedules import SCHEDULES, StepTime
+from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, layer_seconds
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
@@ -238,38 +231,12 @@ def _price(
             for field in fields(LayerCosts)
         }
         in_flight = schedule.in_flight(number, plan.pp, m, plan.vpp)
-        held = in_flight * kept[0] if plan.vpp == 1 else interleaved.held(
-            kept, number, plan.pp, m)
+        hops = hops_of(cluster, job, plan, number,
+                       lambda stop: boundary_bytes(chain, job, mask(order[:stop])))
         result.append(_Priced(
-            stage, causes, chunks, in_flight, held, _hops(chain, cluster, job, plan, order, number),
+            stage, causes, chunks, in_flight, schedule.held(kept, number, plan.pp, m), hops,
             _algorithms(body, state, common, largest, stage, job)))
     return result
-
-
-def _hops(
-    chain: Chain, cluster: Cluster, job: Job, plan: Configuration, order: Sequence[int],
-    number: int,
-) -> list[Hop]:
-    """From each chunk of a stage to the next stage, over the worst replica's level.
-
-    Where chunks interleave, the last stage hands over to the first.
-    """
-    stage, after = plan.stages[number], plan.stages[(number + 1) % plan.pp]
-    lanes = min(shards_of(stage, job.stack), shards_of(after, job.stack))
-    a, b = stage.devices[1] - 1, after.devices[0]
-    level = max(
-        shared_level(r * plan.stride + a, r * plan.stride + b, cluster.group_sizes)
-        for r in range(plan.outer_dp)
-    )
-    per_byte, latency = 1.0 / cluster.resolved_bandwidth[level], cluster.levels[level].latency
-    found = []
-    for _, stop in stage.chunks:
-        if stop == len(chain):  # nothing is handed over behind the last layer
-            found.append(Hop(0.0, 0.0))
-            continue
-        size = boundary_bytes(chain, job, mask(order[:stop])) * plan.micro_batch
-        found.append(hop(size, lanes, per_byte, latency, job.stack))
-    return found
 
 
 def _step_time(plan: Configuration, priced: list[_Priced], m: int) -> StepTime:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nest.costs.collectives import Group, Network
 from nest.costs.compute import Array, Machine
-from nest.costs.groups import inner_group, replica_group, shared_level
+from nest.costs.groups import inner_group, replica_group, worst_level
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 
@@ -103,13 +103,9 @@ def network(cluster: Cluster) -> Network:
     )
 
 
-def span_level(outer_dp: int, stride: int, group_sizes: Sequence[int]) -> int:
+def span_level(outer_dp: int, stride: int, group_sizes: tuple[int, ...]) -> int:
     """Highest level that a super-pipeline spans, over all of them."""
-    if all(stride % g == 0 or g % stride == 0 for g in group_sizes):
-        outer_dp = 1
-    return max(
-        shared_level(r * stride, (r + 1) * stride - 1, group_sizes) for r in range(outer_dp)
-    )
+    return worst_level(0, stride - 1, outer_dp, stride, group_sizes)
 
 
 def setting(cluster: Cluster, job: Job) -> Setting:

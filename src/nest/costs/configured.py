@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from nest.costs.choices import Body, State, bodies, policy, states
+from nest.costs.groups import worst_level
+from nest.costs.stage import Hop, hop
+from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job, Stack
 from nest.graph import Chain, relay_bytes
@@ -53,6 +56,27 @@ def state_of(
 def shards_of(stage: StageConfiguration, stack: Stack) -> int:
     """Pieces of what a stage hands over that travel side by side."""
     return stage.dp_in * stage.cp * (stage.tp if stage.sp or stack.scatter_gather else 1)
+
+
+def hops_of(
+    cluster: Cluster, job: Job, plan: Configuration, number: int, handed: Callable[[int], float]
+) -> list[Hop]:
+    """From each chunk of a stage to the next stage, over the worst replica's level.
+
+    Where chunks interleave, the last stage hands over to the first; nothing is handed over behind
+    the last layer. ``handed`` gives the bytes per sample behind so many layers.
+    """
+    stage, after = plan.stages[number], plan.stages[(number + 1) % plan.pp]
+    lanes = min(shards_of(stage, job.stack), shards_of(after, job.stack))
+    level = worst_level(stage.devices[1] - 1, after.devices[0], plan.outer_dp, plan.stride,
+                        cluster.group_sizes)
+    per_byte, latency = 1.0 / cluster.resolved_bandwidth[level], cluster.levels[level].latency
+    end = plan.stages[-1].layers[1]
+    return [
+        Hop(0.0, 0.0) if stop == end else
+        hop(handed(stop) * plan.micro_batch, lanes, per_byte, latency, job.stack)
+        for _, stop in stage.chunks
+    ]
 
 
 def relayed_bytes(

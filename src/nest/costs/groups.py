@@ -29,6 +29,16 @@ def shared_level(a: int, b: int, group_sizes: Sequence[int]) -> int:
     return next(v for v, g in enumerate(group_sizes) if a // g == b // g)
 
 
+@lru_cache(maxsize=100_000)
+def worst_level(
+    a: int, b: int, outer_dp: int, stride: int, group_sizes: tuple[int, ...]
+) -> int:
+    """Highest level, over all replicas, that devices a and b of a super-pipeline share."""
+    if all(stride % g == 0 or g % stride == 0 for g in group_sizes):
+        outer_dp = 1  # replicas lie in the groups alike
+    return max(shared_level(r * stride + a, r * stride + b, group_sizes) for r in range(outer_dp))
+
+
 def strides(devices: int, outer_dp: int, group_sizes: Sequence[int]) -> tuple[int, ...]:
     """Distances between super-pipelines to try: N/outer_dp rounded down to each group size."""
     share = devices // outer_dp

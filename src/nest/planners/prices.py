@@ -6,18 +6,17 @@ try thousands of configurations ask here, and have what they choose priced by ``
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nest.costs.choices import setting, span_level
-from nest.costs.configured import body_of, layers_of, mask, relayed_bytes, shards_of, state_of
-from nest.costs.groups import aligned, place_class, shared_level
+from nest.costs.configured import body_of, hops_of, layers_of, mask, relayed_bytes, state_of
+from nest.costs.groups import aligned, place_class
 from nest.costs.layer import layer_costs
 from nest.costs.memory import limit_bytes
-from nest.costs.schedules import SCHEDULES, StepTime, interleaved
-from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, hop, layer_seconds
+from nest.costs.schedules import SCHEDULES, StepTime
+from nest.costs.stage import ChunkCosts, LayerSeconds, chunk_costs, layer_seconds
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
@@ -92,10 +91,12 @@ class Prices:
         m = self.job.global_batch // (plan.outer_dp * plan.micro_batch)
         order = plan.order or range(len(self.chain))
         stages = [self._stage(plan, order, stage) for stage in plan.stages]
-        hops = [self._hops(plan, order, number) for number in range(plan.pp)]
+        hops = [hops_of(self.cluster, self.job, plan, number,
+                        lambda stop: self._handed(plan, stop)) for number in range(plan.pp)]
         excess = 0.0
         for number, (stage, costs) in enumerate(zip(plan.stages, stages, strict=True)):
-            more = costs.resident + _held(plan, number, m, costs.kept) - self.limit
+            held = _held(plan.schedule, costs.kept, number, plan.pp, m)
+            more = costs.resident + held - self.limit
             if more > 0.0:
                 excess += more * (stage.devices[1] - stage.devices[0]) * plan.outer_dp
         step_time: Callable[..., StepTime] = SCHEDULES[plan.schedule].step_time
@@ -148,38 +149,20 @@ class Prices:
                 c.update, c.tied, resident, c.activations, c.work, c.buffers)))
         return self._layers[key]
 
-    def _hops(self, plan: Configuration, order: Sequence[int], number: int) -> list[Hop]:
-        """Behind each chunk of a stage, over the worst replica's level."""
-        stage, after = plan.stages[number], plan.stages[(number + 1) % plan.pp]
-        lanes = min(shards_of(stage, self.job.stack), shards_of(after, self.job.stack))
-        level = _worst_level(stage.devices[1] - 1, after.devices[0], plan.outer_dp, plan.stride,
-                             self.cluster.group_sizes)
-        per_byte = 1.0 / self.cluster.resolved_bandwidth[level]
-        latency = self.cluster.levels[level].latency
-        found = []
-        for _, stop in stage.chunks:
-            if stop == len(self.chain):
-                found.append(Hop(0.0, 0.0))
-                continue
-            key = (stop, plan.order)
-            if key not in self._sizes:
-                self._sizes[key] = boundary_bytes(self.chain, self.job, mask(order[:stop]))
-            found.append(hop(self._sizes[key] * plan.micro_batch, lanes, per_byte, latency,
-                             self.job.stack))
-        return found
-
-
-def _held(plan: Configuration, stage: int, m: int, kept: Sequence[float]) -> float:
-    """Bytes of activations of all micro-batches in flight on a stage."""
-    if plan.vpp > 1:
-        return _held_by_chunks(tuple(kept), stage, plan.pp, m)
-    in_flight: int = SCHEDULES[plan.schedule].in_flight(stage, plan.pp, m, plan.vpp)
-    return in_flight * kept[0]
+    def _handed(self, plan: Configuration, stop: int) -> float:
+        """Bytes per sample that are handed over behind so many layers."""
+        key = (stop, plan.order)
+        if key not in self._sizes:
+            order = plan.order or range(len(self.chain))
+            self._sizes[key] = boundary_bytes(self.chain, self.job, mask(order[:stop]))
+        return self._sizes[key]
 
 
 @lru_cache(maxsize=10_000)
-def _held_by_chunks(kept: tuple[float, ...], stage: int, stages: int, m: int) -> float:
-    return interleaved.held(kept, stage, stages, m)
+def _held(schedule: str, kept: tuple[float, ...], stage: int, stages: int, m: int) -> float:
+    """Bytes of activations of all micro-batches in flight on a stage."""
+    held: float = SCHEDULES[schedule].held(kept, stage, stages, m)
+    return held
 
 
 def degrees_of(stage: StageConfiguration) -> tuple[Any, ...]:
@@ -187,19 +170,6 @@ def degrees_of(stage: StageConfiguration) -> tuple[Any, ...]:
     return (stage.devices[1] - stage.devices[0], stage.dp_in, stage.tp, stage.sp, stage.cp,
             stage.cp_comm, stage.ep, stage.etp, stage.zero, stage.shard, stage.recompute,
             stage.recompute_modules, stage.recompute_layers)
-
-
-def divisors(number: int) -> tuple[int, ...]:
-    """All divisors, ascending."""
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return tuple(sorted({*small, *(number // d for d in small)}))
-
-
-def tensor_degrees(chain: Chain, most: int) -> tuple[int, ...]:
-    """Tensor-parallel degrees that may be legal for a model or profile, up to ``most``."""
-    widths = [width for _, width in chain.tensor_widths]
-    found = divisors(math.gcd(*widths)) if chain.profile is None else chain.profile.degrees
-    return tuple(tp for tp in found if tp <= most)
 
 
 @lru_cache(maxsize=100_000)
@@ -216,11 +186,3 @@ def place_of(
 ) -> tuple[int, ...]:
     """What the price of a block depends on besides its size and the replicas."""
     return place_class(start, outer_dp, stride, group_sizes)
-
-
-@lru_cache(maxsize=100_000)
-def _worst_level(
-    a: int, b: int, outer_dp: int, stride: int, group_sizes: tuple[int, ...]
-) -> int:
-    return max(shared_level(r * stride + a, r * stride + b, group_sizes)
-               for r in range(outer_dp))

@@ -14,6 +14,13 @@ def in_flight(stage: int, stages: int, micro_batches: int, vpp: int) -> int:
     return micro_batches
 
 
+def held(
+    activations: Sequence[float], stage: int, stages: int, micro_batches: int
+) -> float:
+    """Most bytes of activations that a stage holds at once; a stage is one chunk."""
+    return in_flight(stage, stages, micro_batches, 1) * activations[0]
+
+
 def step_time(
     stages: Sequence[ChunkCosts], hops: Sequence[Hop], micro_batches: int
 ) -> StepTime:

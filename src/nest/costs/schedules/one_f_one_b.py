@@ -56,6 +56,13 @@ def add_stage(
     return max(time, ends + (m - n - 2) * pair / 2), t + trip
 
 
+def held(
+    activations: Sequence[float], stage: int, stages: int, micro_batches: int
+) -> float:
+    """Most bytes of activations that a stage holds at once; a stage is one chunk."""
+    return in_flight(stage, stages, micro_batches, 1) * activations[0]
+
+
 def last_forward(trip: float, f: float, b: float, gap: float, n: int, m: int) -> float:
     """Seconds from a stage's first forward to the end of its last, at the least.
 
