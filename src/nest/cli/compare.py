@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from nest.planners.reconfigurable import DirectLinks
 
 
-def _set(text: str) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option(metavar="SET", help=text)
-    return found
-
-
 def compare(
     names: Annotated[
         list[str] | None,
@@ -41,37 +36,25 @@ def compare(
     stack: options.StackName = None,
     job: options.JobFile = None,
     profile: options.ProfileFile = None,
-    space: Annotated[
-        str | None,
-        typer.Option("--space", metavar="FILE",
-                     help="Search space as a file; options given win over it."),
-    ] = None,
-    tp: Annotated[str | None, _set("Tensor-parallel degrees, as 8, 1,2,4 or 1..16.")] = None,
-    pp: Annotated[str | None, _set("Numbers of pipeline stages.")] = None,
-    cp: Annotated[str | None, _set("Context-parallel degrees.")] = None,
-    cp_comm: Annotated[str | None, _set("Of p2p (ring), a2a.")] = None,
-    zero: Annotated[str | None, _set("ZeRO stages, of 0 to 3.")] = None,
-    shard: Annotated[str | None, _set("ZeRO shards over: dp, dp_in (HSDP).")] = None,
-    recompute: Annotated[str | None, _set("Of none, selective, full.")] = None,
-    recompute_modules: Annotated[
-        str | None, _set("For selective, as core_attn,core_attn+norm; also mlp_act, moe.")
-    ] = None,
-    recompute_layers: Annotated[
-        str | None, _set("For full: of how many first layers of a stage.")
-    ] = None,
-    sp: Annotated[str | None, _set("Sequence parallelism: true, false or both.")] = None,
-    outer_dp: Annotated[str | None, _set("Numbers of replicas.")] = None,
-    dp_in: Annotated[str | None, _set("Data-parallel degrees in a block.")] = None,
-    ep: Annotated[str | None, _set("Expert-parallel degrees.")] = None,
-    etp: Annotated[str | None, _set("Expert-tensor-parallel degrees.")] = None,
-    vpp: Annotated[str | None, _set("Virtual stages per device.")] = None,
-    micro_batch: Annotated[
-        str | None, _set("Samples that a super-pipeline takes at once.")
-    ] = None,
-    mbs: Annotated[str | None, _set("Samples that a device takes at once.")] = None,
-    schedule: Annotated[
-        str | None, _set("Of 1f1b, interleaved (both unless given), gpipe.")
-    ] = None,
+    space: options.SpaceFile = None,
+    tp: options.Tp = None,
+    pp: options.Pp = None,
+    cp: options.Cp = None,
+    cp_comm: options.CpComm = None,
+    zero: options.Zero = None,
+    shard: options.Shard = None,
+    recompute: options.Recompute = None,
+    recompute_modules: options.RecomputeModules = None,
+    recompute_layers: options.RecomputeLayers = None,
+    sp: options.Sp = None,
+    outer_dp: options.OuterDp = None,
+    dp_in: options.DpIn = None,
+    ep: options.Ep = None,
+    etp: options.Etp = None,
+    vpp: options.Vpp = None,
+    micro_batch: options.MicroBatch = None,
+    mbs: options.Mbs = None,
+    schedule: options.Schedules = None,
     seed: Annotated[int | None, options.number("Of mcmc's random numbers; default 0.")] = None,
     proposals: Annotated[
         int | None, options.number("Strategies that mcmc looks at; default 4000.")

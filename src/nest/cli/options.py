@@ -94,3 +94,36 @@ Quiet = Annotated[
 Threads = Annotated[
     int | None, number("Outer choices solved at once; does not change the plan.")
 ]
+
+
+def _set(text: str) -> typer.models.OptionInfo:
+    found: typer.models.OptionInfo = typer.Option(metavar="SET", help=text)
+    return found
+
+
+# The search space: a file, and a set of values for each dimension.
+SpaceFile = Annotated[
+    str | None,
+    typer.Option("--space", metavar="FILE",
+                 help="Search space as a file; options given win over it."),
+]
+Tp = Annotated[str | None, _set("Tensor-parallel degrees, as 8, 1,2,4 or 1..16.")]
+Pp = Annotated[str | None, _set("Numbers of pipeline stages.")]
+Cp = Annotated[str | None, _set("Context-parallel degrees.")]
+CpComm = Annotated[str | None, _set("How cp exchanges keys and values: of p2p (ring), a2a.")]
+Zero = Annotated[str | None, _set("ZeRO stages, of 0 to 3.")]
+Shard = Annotated[str | None, _set("ZeRO shards over: dp (all), dp_in (the block's, HSDP).")]
+Recompute = Annotated[str | None, _set("Of none, selective, full.")]
+RecomputeModules = Annotated[
+    str | None, _set("For selective, as core_attn,core_attn+norm; also mlp_act, moe.")
+]
+RecomputeLayers = Annotated[str | None, _set("For full: of how many first layers of a stage.")]
+Sp = Annotated[str | None, _set("Sequence parallelism: true, false or both.")]
+OuterDp = Annotated[str | None, _set("Numbers of replicas.")]
+DpIn = Annotated[str | None, _set("Data-parallel degrees in a block.")]
+Ep = Annotated[str | None, _set("Expert-parallel degrees.")]
+Etp = Annotated[str | None, _set("Expert-tensor-parallel degrees.")]
+Vpp = Annotated[str | None, _set("Virtual stages per device; above 1: interleaved.")]
+MicroBatch = Annotated[str | None, _set("Samples that a super-pipeline takes at once.")]
+Mbs = Annotated[str | None, _set("Samples that a device takes at once.")]
+Schedules = Annotated[str | None, _set("Of 1f1b, interleaved (both unless given), gpipe.")]

@@ -14,11 +14,6 @@ from nest.errors import InfeasibleError, InputError, NoPlanError
 MOST_PLANS = 100
 
 
-def _dimension(text: str) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option(metavar="SET", help=text)
-    return found
-
-
 def plan(
     names: Annotated[
         list[str] | None,
@@ -38,43 +33,25 @@ def plan(
     stack: options.StackName = None,
     job: options.JobFile = None,
     profile: options.ProfileFile = None,
-    space: Annotated[
-        str | None,
-        typer.Option("--space", metavar="FILE",
-                     help="Search space as a file; options given win over it."),
-    ] = None,
-    tp: Annotated[str | None, _dimension("Tensor-parallel degrees, as 8, 1,2,4 or 1..16.")] = None,
-    pp: Annotated[str | None, _dimension("Numbers of pipeline stages.")] = None,
-    cp: Annotated[str | None, _dimension("Context-parallel degrees.")] = None,
-    cp_comm: Annotated[
-        str | None, _dimension("How cp exchanges keys and values: of p2p (ring), a2a.")
-    ] = None,
-    zero: Annotated[str | None, _dimension("ZeRO stages, of 0 to 3.")] = None,
-    shard: Annotated[
-        str | None, _dimension("ZeRO shards over: dp (all), dp_in (the block's, HSDP).")
-    ] = None,
-    recompute: Annotated[str | None, _dimension("Of none, selective, full.")] = None,
-    recompute_modules: Annotated[
-        str | None, _dimension("For selective, as core_attn,core_attn+norm; also mlp_act, moe.")
-    ] = None,
-    recompute_layers: Annotated[
-        str | None, _dimension("For full: of how many first layers of a stage.")
-    ] = None,
-    sp: Annotated[str | None, _dimension("Sequence parallelism: true, false or both.")] = None,
-    outer_dp: Annotated[str | None, _dimension("Numbers of replicas.")] = None,
-    dp_in: Annotated[str | None, _dimension("Data-parallel degrees in a block.")] = None,
-    ep: Annotated[str | None, _dimension("Expert-parallel degrees.")] = None,
-    etp: Annotated[str | None, _dimension("Expert-tensor-parallel degrees.")] = None,
-    vpp: Annotated[
-        str | None, _dimension("Virtual stages per device; above 1: interleaved.")
-    ] = None,
-    micro_batch: Annotated[
-        str | None, _dimension("Samples that a super-pipeline takes at once.")
-    ] = None,
-    mbs: Annotated[str | None, _dimension("Samples that a device takes at once.")] = None,
-    schedule: Annotated[
-        str | None, _dimension("Of 1f1b, interleaved (both unless given), gpipe.")
-    ] = None,
+    space: options.SpaceFile = None,
+    tp: options.Tp = None,
+    pp: options.Pp = None,
+    cp: options.Cp = None,
+    cp_comm: options.CpComm = None,
+    zero: options.Zero = None,
+    shard: options.Shard = None,
+    recompute: options.Recompute = None,
+    recompute_modules: options.RecomputeModules = None,
+    recompute_layers: options.RecomputeLayers = None,
+    sp: options.Sp = None,
+    outer_dp: options.OuterDp = None,
+    dp_in: options.DpIn = None,
+    ep: options.Ep = None,
+    etp: options.Etp = None,
+    vpp: options.Vpp = None,
+    micro_batch: options.MicroBatch = None,
+    mbs: options.Mbs = None,
+    schedule: options.Schedules = None,
     top: Annotated[
         int | None,
         options.number("Show the N best plans that differ in outer_dp, micro_batch, pp, vpp or "
