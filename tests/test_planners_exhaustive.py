@@ -13,10 +13,11 @@ from nest.costs.schedules.interleaved import held
 from nest.errors import NoPlanError
 from nest.evaluation import chain_of, evaluate
 from nest.even import even_configuration
+from nest.legality import divisors, tensor_degrees
 from nest.planners.bounds import outside
 from nest.planners.exhaustive import Exhaustive, Grid
 from nest.planners.exhaustive_table import Table, in_flight_by_chunk
-from nest.planners.prices import Prices, divisors, tensor_degrees
+from nest.planners.prices import Prices
 
 MOE = {"experts": 4, "top_k": 2, "ffn": 64}
 

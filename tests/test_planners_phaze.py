@@ -22,10 +22,10 @@ from nest.describe import Cluster, Job, SearchSpace
 from nest.errors import NoPlanError
 from nest.evaluation import chain_of, evaluate
 from nest.graph import boundary_bytes
+from nest.legality import divisors
 from nest.planners import planner
 from nest.planners.flat import Way, flat_network, two_level_network, ways
 from nest.planners.phaze import Choice, Pipelines, deepest_pipeline
-from nest.planners.prices import divisors
 
 ANY = SearchSpace()
 

@@ -23,11 +23,11 @@ from nest.describe import Cluster, Job, Profile, SearchSpace
 from nest.errors import NoPlanError
 from nest.evaluation import chain_of, evaluate
 from nest.graph import boundary_bytes
+from nest.legality import divisors
 from nest.planners import planner
 from nest.planners.flat import Cuts, Way, body_prices, flat_network, ways
 from nest.planners.piper import Pipeline, Piper
 from nest.planners.piper_stages import Stages
-from nest.planners.prices import divisors
 
 ANY = SearchSpace()
 

@@ -11,7 +11,7 @@ import nest
 from nest.errors import NoPlanError
 from nest.evaluation import evaluate
 from nest.even import even_configuration
-from nest.planners.prices import divisors
+from nest.legality import divisors
 from nest.planners.zero import Zero, shardings
 
 MODEL_ = nest.Model.parse({**MODEL, "layers": 4, "hidden": 512, "heads": 8, "ffn": 2048})

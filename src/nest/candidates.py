@@ -16,7 +16,7 @@ from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 from nest.describe.space import SearchSpace
 from nest.graph import Chain
-from nest.legality import cp_problem, expert_problem, tp_problem
+from nest.legality import cp_problem, divisors, expert_problem, tensor_degrees, tp_problem
 from nest.places import Places
 
 Ints = NDArray[np.int64]
@@ -69,12 +69,6 @@ class Rows(NamedTuple):
     pair: Ints
 
 
-def divisors(number: int) -> tuple[int, ...]:
-    """All divisors, ascending."""
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return tuple(sorted({*small, *(number // d for d in small)}))
-
-
 def outers(cluster: Cluster, job: Job, space: SearchSpace) -> list[Outer]:
     """Outer choices of a space, by outer_dp, stride and micro_batch."""
     found = []
@@ -105,13 +99,11 @@ class Candidates:
 
     def _splits(self) -> Splits:
         chain, job, space, size = self.chain, self.job, self.space, self.cluster.size
-        degrees = chain.profile.degrees if chain.profile is not None else divisors(
-            math.gcd(*(width for _, width in chain.tensor_widths)))
         experts = chain.experts is not None
         contexts = divisors(math.gcd(*chain.lengths(job.seq_len))) if chain.model else (1,)
         found = []
-        for tp in degrees:
-            if tp > size or not space.allows("tp", tp):
+        for tp in tensor_degrees(chain, size):
+            if not space.allows("tp", tp):
                 continue
             if not experts and not (space.allows("etp", tp) and space.allows("ep", 1)):
                 continue

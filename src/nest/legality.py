@@ -6,6 +6,7 @@ physical blocks of :mod:`nest.costs.groups`; the search and ``evaluate`` ask the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from nest.describe.cluster import Cluster
@@ -13,6 +14,19 @@ from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.describe.space import SearchSpace
 from nest.graph import Chain
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, ascending: the degrees that divide something."""
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)}))
+
+
+def tensor_degrees(chain: Chain, most: int) -> tuple[int, ...]:
+    """Tensor-parallel degrees up to ``most`` that divide all widths, or that were measured."""
+    widths = [width for _, width in chain.tensor_widths]
+    found = divisors(math.gcd(*widths)) if chain.profile is None else chain.profile.degrees
+    return tuple(tp for tp in found if tp <= most)
 
 
 def tp_problem(chain: Chain, job: Job, tp: int, sp: bool, cp: int = 1) -> str | None:

@@ -18,10 +18,10 @@ from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import NoPlanError
 from nest.evaluation import evaluate
+from nest.legality import divisors
 from nest.planners.alpa_inter import Inter, Pipeline
 from nest.planners.alpa_stages import Meshes, Option
 from nest.planners.flat import chain_for, policies
-from nest.planners.prices import divisors
 from nest.plans import Plan
 
 FIXED: dict[str, Any] = {"outer_dp": 1, "cp": 1, "vpp": 1, "schedule": "1f1b"}

@@ -22,7 +22,7 @@ from nest.describe.cluster import Cluster
 from nest.describe.job import Job, Stack
 from nest.describe.space import SearchSpace
 from nest.graph import Chain, boundary_bytes
-from nest.legality import expert_problem
+from nest.legality import expert_problem, tensor_degrees
 from nest.planners.alpa_inter import Table
 from nest.planners.alpa_intra import Mesh, Pair, shard
 from nest.planners.alpa_layers import clusters
@@ -38,7 +38,6 @@ from nest.planners.flat import (
     sequence_split,
     two_level_network,
 )
-from nest.planners.prices import tensor_degrees
 
 
 class Option(NamedTuple):

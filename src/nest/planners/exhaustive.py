@@ -42,9 +42,9 @@ from nest.errors import NoPlanError
 from nest.evaluation import chain_of, evaluate
 from nest.even import even_configuration
 from nest.graph import Chain
-from nest.legality import expert_problem, sequence_problem, tp_problem
+from nest.legality import divisors, expert_problem, sequence_problem, tensor_degrees, tp_problem
 from nest.planners.exhaustive_table import POLICIES, Best, Layout, Point, Table
-from nest.planners.prices import Price, Prices, aligned_everywhere, divisors, tensor_degrees
+from nest.planners.prices import Price, Prices, aligned_everywhere
 from nest.plans import Plan
 
 CHUNK = 20_000

@@ -24,8 +24,7 @@ from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
 from nest.evaluation import chain_of
 from nest.graph import Chain, boundary_bytes
-from nest.legality import expert_problem, sequence_problem, tp_problem
-from nest.planners.prices import tensor_degrees
+from nest.legality import expert_problem, sequence_problem, tensor_degrees, tp_problem
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -40,8 +40,9 @@ from nest.errors import InputError, NoPlanError
 from nest.evaluation import chain_of, evaluate
 from nest.even import even_configuration
 from nest.graph import Chain
+from nest.legality import divisors, tensor_degrees
 from nest.planners.bounds import outside
-from nest.planners.prices import Prices, divisors, tensor_degrees
+from nest.planners.prices import Prices
 from nest.plans import Plan
 
 LONG = 8192

@@ -41,10 +41,11 @@ from nest.errors import InputError, NoPlanError
 from nest.evaluation import chain_of, evaluate
 from nest.even import even_configuration
 from nest.graph import Chain
+from nest.legality import divisors
 from nest.planners.bounds import outside
 from nest.planners.manual import Manual
 from nest.planners.mcmc_moves import Moves
-from nest.planners.prices import Price, Prices, divisors
+from nest.planners.prices import Price, Prices
 from nest.planners.reconfigurable import DirectLinks, Fabric
 from nest.plans import Plan
 

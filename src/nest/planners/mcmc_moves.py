@@ -24,9 +24,9 @@ from nest.describe.job import Job
 from nest.describe.space import SearchSpace
 from nest.even import even_configuration
 from nest.graph import Chain
-from nest.legality import interleaved_chunks
+from nest.legality import divisors, interleaved_chunks
 from nest.planners.bounds import outside
-from nest.planners.prices import Prices, degrees_of, divisors
+from nest.planners.prices import Prices, degrees_of
 
 Stages = tuple[StageConfiguration, ...]
 Move = Callable[[random.Random, Configuration], Configuration | None]

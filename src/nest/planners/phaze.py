@@ -27,6 +27,7 @@ from nest.describe.space import SearchSpace
 from nest.errors import NoPlanError
 from nest.evaluation import evaluate
 from nest.graph import Chain
+from nest.legality import divisors
 from nest.planners.flat import (
     Array,
     BodyPrices,
@@ -41,7 +42,6 @@ from nest.planners.flat import (
     replicated,
     ways,
 )
-from nest.planners.prices import divisors
 from nest.plans import Plan
 
 FIXED: dict[str, Any] = {"dp_in": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "1f1b"}

@@ -22,6 +22,7 @@ from nest.describe.space import SearchSpace
 from nest.errors import KernelError, NoPlanError
 from nest.evaluation import evaluate
 from nest.graph import Chain
+from nest.legality import divisors
 from nest.planners.flat import (
     Array,
     BodyPrices,
@@ -34,7 +35,6 @@ from nest.planners.flat import (
     ways,
 )
 from nest.planners.piper_stages import Column, Stages
-from nest.planners.prices import divisors
 from nest.plans import Plan
 
 FIXED: dict[str, Any] = {"outer_dp": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "1f1b"}

@@ -30,8 +30,9 @@ from nest.errors import NoPlanError
 from nest.evaluation import chain_of, evaluate
 from nest.even import even_configuration
 from nest.graph import Chain
+from nest.legality import divisors
 from nest.planners.bounds import outside
-from nest.planners.prices import Prices, divisors
+from nest.planners.prices import Prices
 from nest.plans import Plan
 
 
