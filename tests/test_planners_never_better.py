@@ -85,10 +85,10 @@ def test_nor_those_of_slow_planners(first: int) -> None:
 
 
 def test_what_was_compared() -> None:
-    """The instances mean something: most plans fit, and some are the best there is."""
+    """The instances mean something: many plans fit, and some are the best there is."""
     if not all(SEEN[name] for name in (*QUICK, "alpa", "mcmc")):
         pytest.skip("the tests before did not all run")
     for name in QUICK:
-        assert SEEN[name] > INSTANCES / 3, SEEN
+        assert SEEN[name] > INSTANCES / 4, SEEN
         assert SEEN[f"{name} as fast"] > INSTANCES / 25, SEEN
     assert SEEN["alpa"] > 10 and SEEN["mcmc"] > 15, SEEN
