@@ -92,7 +92,8 @@ def _layer(pricer: Pricer, kind: Any, key: tuple[Any, ...], code: int) -> Figure
     groups = [Group(np.array([inside]), np.array([even])) for inside, even in key[10:]]
     return Figures(layer_costs(
         kind, Body(samples, tp, sp, cp, a2a, ep, etp, np.array([code]), *groups[:4]),
-        State(tp, ep, etp, zero, shard, tied, *groups[4:]), pricer.setting))
+        State(tp, ep, etp, zero, shard, 1 / pricer.network.bandwidth[tied],
+              pricer.network.latency[tied], *groups[4:]), pricer.setting))
 
 
 def _held(schedule: str, s: int, p: int, m: int, stage: Sequence[PlainRun]) -> float:

@@ -143,7 +143,8 @@ class Pricer:
         costs = layer_costs(
             kind,
             Body(samples, tp, sp, cp, a2a, ep, etp, np.array(columns[-1]), *groups[:4]),
-            State(tp, ep, etp, zero, shard, tied, *groups[4:]),
+            State(tp, ep, etp, zero, shard, 1 / self.network.bandwidth[tied],
+                  self.network.latency[tied], *groups[4:]),
             self.setting,
         )
 

@@ -15,7 +15,7 @@ from plain import stack
 import nest
 from nest import compiled
 from nest._kernels import fold, interleaved, layers, options, pipeline, recompute
-from nest.costs.choices import bodies, states
+from nest.costs.choices import Site, bodies, states
 from nest.costs.layer import layer_costs
 from nest.costs.schedules import SCHEDULES
 from nest.costs.schedules.one_f_one_b import add_stage, last_forward
@@ -135,14 +135,12 @@ def test_interleaved_seconds() -> None:
 def test_layer_sums(seed: int) -> None:
     """What kernels make of the tables is what the costs say of one layer and one configuration."""
     x = instance(seed)
-    sizes = x.cluster.group_sizes
     builder = Builder(x.chain, x.cluster, x.job, x.space)
     rng = np.random.default_rng(seed)
     figures = np.zeros((len(builder.policies), len(x.chain.kinds), layers.FIELDS))
     for number in rng.permutation(len(builder.outers))[:2].tolist():
         outer, span = builder.outers[number], builder._span(number)
         tables = options.Candidates(*builder.tables(number, False))
-        level = builder.candidates.places(outer).span
         for c in rng.permutation(span.stop - span.start)[:2].tolist():
             start = int(builder.rows.start[span][c])
             for z, (zero, shard) in enumerate(builder.zeros):
@@ -150,12 +148,13 @@ def test_layer_sums(seed: int) -> None:
                     code = ((c * len(builder.zeros) + z) * len(builder.policies) + r) * (
                         builder.signatures.longest + 1)
                     d = builder.degrees(number, code)
-                    body = bodies(sizes, *(np.array([value]) for value in (
-                        d["block"], outer.micro_batch // d["dp_in"], d["tp"], d["sp"], d["cp"],
+                    site = Site(*(np.array([value]) for value in (
+                        start, d["block"], outer.outer_dp, outer.stride)))
+                    body = bodies(builder.candidates.fabric, site, *(np.array([v]) for v in (
+                        outer.micro_batch // d["dp_in"], d["tp"], d["sp"], d["cp"],
                         d["cp_comm"] == "a2a", d["ep"], d["etp"], policy)))
-                    state = states(sizes, *(np.array([value]) for value in (
-                        start, d["block"], d["tp"], d["ep"] * d["etp"], outer.outer_dp,
-                        outer.stride, level, zero, shard)))
+                    state = states(builder.candidates.fabric, site, *(np.array([v]) for v in (
+                        d["tp"], d["ep"] * d["etp"], zero, shard)))
                     layers.layer_sums(tables, c, z, r, figures)
                     for kind, found in zip(x.chain.kinds, figures[r], strict=True):
                         costs = layer_costs(kind, body, state, builder.setting)

@@ -10,8 +10,10 @@ import pytest
 from oracle_rules import alike_blocks, spread
 
 from nest.costs import groups
-from nest.costs.choices import bodies, states
+from nest.costs.choices import Site, bodies, states
 from nest.costs.collectives import Group
+from nest.costs.fabric import Fabric
+from nest.describe import Cluster, Level, load_device
 
 SHAPES = (
     (1,), (4,), (7,), (12,), (2, 2), (3, 2), (2, 3), (4, 6), (6, 4), (5, 3), (1, 6, 2), (2, 2, 2),
@@ -139,6 +141,9 @@ def test_groups_of_a_configuration(shape: tuple[int, ...]) -> None:
     Experts count expert-tensor, expert, expert-data parallel ranks.
     """
     sizes = cumulated(shape)
+    fabric = Fabric(Cluster(name="c", device=load_device("h100-sxm"), levels=tuple(
+        Level(name=f"l{n}", size=size, bandwidth=1e9, latency=0.0)
+        for n, size in enumerate(shape))))
     seen = set()
     for start, block, outer_dp, stride in layouts(sizes):
         origins = [start + r * stride for r in range(outer_dp)]
@@ -151,10 +156,10 @@ def test_groups_of_a_configuration(shape: tuple[int, ...]) -> None:
             flat = np.arange(block)
             dense = flat.reshape(-1, cp, tp)  # data, context, tensor
             sparse = flat.reshape(-1, ep, etp)
-            one = [np.array([x]) for x in (block, 1, tp, tp > 1, cp, False, ep, etp, 0)]
-            body = bodies(sizes, *one)
-            state = states(sizes, *(np.array([x]) for x in (
-                start, block, tp, ep * etp, outer_dp, stride, 0, 0, 0)))
+            site = Site(*(np.array([x]) for x in (start, block, outer_dp, stride)))
+            one = [np.array([x]) for x in (1, tp, tp > 1, cp, False, ep, etp, 0)]
+            body = bodies(fabric, site, *one)
+            state = states(fabric, site, *(np.array([x]) for x in (tp, ep * etp, 0, 0)))
             apart, together = [(o,) for o in origins], [tuple(origins)]
             for group, ranks, over in (
                 # The degrees of a micro-batch: groups of the first replica.

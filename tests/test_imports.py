@@ -127,7 +127,7 @@ def test_only_one_file_knows_the_kernels() -> None:
 def test_evaluation_shares_the_costs_with_the_search_and_nothing_else() -> None:
     used = {part(name) for name in reached("nest.evaluation")} - {""}
     assert used == {"confidence", "costs", "describe", "errors", "graph", "legality", "plans",
-                    "units"}
+                    "topology", "units"}
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "planners"])

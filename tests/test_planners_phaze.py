@@ -13,7 +13,8 @@ import pytest
 from instances import Instance, instance
 from planner_instances import small_instance
 
-from nest.costs.choices import FULL, bodies, setting, states
+from nest.costs.choices import FULL, Site, bodies, setting, states
+from nest.costs.fabric import fabric_of
 from nest.costs.groups import aligned, strides
 from nest.costs.layer import body_costs, state_costs
 from nest.costs.memory import limit_bytes
@@ -84,8 +85,9 @@ class Listing:
     @cache  # noqa: B019
     def layer(self, kind: int, way: Way, mbs: int, policy: int) -> dict[str, float]:
         one = np.array([1])
-        columns = [np.array([v]) for v in (way.tp, mbs, way.tp, way.sp, 1, False, way.ep, way.etp)]
-        body = bodies(self.cluster.group_sizes, *columns, policy * one)
+        columns = [np.array([v]) for v in (mbs, way.tp, way.sp, 1, False, way.ep, way.etp)]
+        site = Site.alone(np.array([way.tp]))
+        body = bodies(fabric_of(self.cluster), site, *columns, policy * one)
         c = body_costs(self.chain.kinds[kind], body, setting(self.cluster, self.job))
         return {
             "forward": float((c.forward + c.tp_forward + c.ep_forward)[0]),
@@ -96,9 +98,9 @@ class Listing:
     @cache  # noqa: B019
     def held(self, kind: int, way: Way, ranks: int) -> tuple[float, float]:
         """Bytes of parameters and their like; seconds of gradient reduction on the flat network."""
-        one, block = np.array([1]), np.array([way.tp * ranks])
-        state = states(self.flat.group_sizes, 0 * one, block, way.tp * one, way.ep * way.etp * one,
-                       one, block, 0 * one, 0 * one, 0 * one)
+        one, site = np.array([1]), Site.alone(np.array([way.tp * ranks]))
+        state = states(fabric_of(self.flat), site, way.tp * one, way.ep * way.etp * one, 0 * one,
+                       0 * one)
         c = state_costs(self.chain.kinds[kind], state, setting(self.flat, self.job))
         return float((c.parameters + c.gradients + c.optimizer)[0]), float(c.sync[0])
 

@@ -14,7 +14,8 @@ import pytest
 from instances import Instance, instance
 from planner_instances import small_instance
 
-from nest.costs.choices import FULL, bodies, setting, states
+from nest.costs.choices import FULL, Site, bodies, setting, states
+from nest.costs.fabric import fabric_of
 from nest.costs.groups import aligned
 from nest.costs.layer import body_costs, state_costs
 from nest.costs.memory import limit_bytes
@@ -44,8 +45,9 @@ class Listing:
     def layer(self, kind: int, way: Way, mbs: int, policy: int) -> tuple[float, float, float]:
         """Seconds of a micro-batch, bytes kept of it, bytes within the layer."""
         one = np.array([1])
-        columns = [np.array([v]) for v in (way.tp, mbs, way.tp, way.sp, 1, False, way.ep, way.etp)]
-        body = bodies(self.cluster.group_sizes, *columns, policy * one)
+        columns = [np.array([v]) for v in (mbs, way.tp, way.sp, 1, False, way.ep, way.etp)]
+        site = Site.alone(np.array([way.tp]))
+        body = bodies(fabric_of(self.cluster), site, *columns, policy * one)
         c = body_costs(self.chain.kinds[kind], body, setting(self.cluster, self.job))
         seconds = (c.forward + c.tp_forward + c.ep_forward + c.backward + c.recompute
                    + c.tp_backward + c.ep_backward)
@@ -54,9 +56,9 @@ class Listing:
     @cache  # noqa: B019
     def held(self, kind: int, way: Way, d: int) -> tuple[float, float]:
         """Bytes of parameters and their like; seconds of gradient reduction."""
-        one, block = np.array([1]), np.array([way.tp * d])
-        state = states(self.flat.group_sizes, 0 * one, block, way.tp * one, way.ep * way.etp * one,
-                       one, block, 0 * one, 0 * one, 0 * one)
+        one, site = np.array([1]), Site.alone(np.array([way.tp * d]))
+        state = states(fabric_of(self.flat), site, way.tp * one, way.ep * way.etp * one, 0 * one,
+                       0 * one)
         c = state_costs(self.chain.kinds[kind], state, setting(self.flat, self.job))
         return float((c.parameters + c.gradients + c.optimizer)[0]), float(c.sync[0])
 

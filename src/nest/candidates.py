@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nest.costs.fabric import Kinds, fabric_of
 from nest.costs.groups import strides
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
@@ -93,6 +94,7 @@ class Candidates:
 
     def __init__(self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
+        self.fabric = fabric_of(cluster)
         self.splits = self._splits()
         self.pairs = self._pairs()
         self._places: dict[tuple[int, int], Places] = {}
@@ -138,8 +140,24 @@ class Candidates:
         """Places of blocks under an outer choice."""
         key = outer.outer_dp, outer.stride
         if key not in self._places:
-            self._places[key] = Places(*key, self.cluster.group_sizes)
+            self._places[key] = Places(*key, self.fabric, self.kinds)
         return self._places[key]
+
+    def kinds(self, block: int) -> Kinds:
+        """Groups that a block of a size may have."""
+        fits = block % self.splits.width == 0
+        pairs = {(1, 1)} | {(max(int(etp), 1), int(ep)) for ep, etp, width in
+                            zip(*self.pairs, self.pairs.width, strict=True) if block % width == 0}
+        inside, inner = set(), {block}
+        for tp, cp in {(int(tp), int(cp)) for tp, cp in
+                       zip(self.splits.tp[fits], self.splits.cp[fits], strict=True)}:
+            inside |= {(1, tp, False), (tp, cp, True), (tp, block // tp, False)}
+            inner.add(tp)
+        for etp, ep in pairs:
+            experts = ep * etp
+            inside |= {(1, etp, False), (etp, ep, True), (experts, block // experts, False)}
+            inner.add(experts)
+        return tuple(sorted(inside)), tuple(sorted(inner))
 
     def blocks(self, micro_batch: int) -> Ints:
         """Block sizes that a micro-batch may be spread over, whatever the replicas; ascending."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nest.confidence import confidence
-from nest.costs.choices import Body, Setting, State, setting, span_level
+from nest.costs.choices import Body, Setting, State, setting
 from nest.costs.collectives import ALGORITHMS, algorithm
 from nest.costs.compute import peak_flops
 from nest.costs.configured import (
@@ -24,6 +24,7 @@ from nest.costs.configured import (
     relayed_bytes,
     state_of,
 )
+from nest.costs.fabric import fabric_of
 from nest.costs.groups import aligned
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
@@ -200,13 +201,12 @@ def _cut_problems(chain: Chain, plan: Configuration) -> list[str]:
 def _price(
     chain: Chain, cluster: Cluster, job: Job, plan: Configuration, m: int
 ) -> list[_Priced]:
-    common = setting(cluster, job)
-    tied = span_level(plan.outer_dp, plan.stride, cluster.group_sizes)
+    common, fabric = setting(cluster, job), fabric_of(cluster)
     order = plan.order or tuple(range(len(chain)))
     schedule = SCHEDULES[plan.schedule]
     result = []
     for number, stage in enumerate(plan.stages):
-        state = state_of(stage, plan, tied, cluster.group_sizes)
+        state = state_of(stage, plan, fabric)
         # Layers of a kind under the same policy cost the same: each is priced once.
         known: dict[tuple[int, int], tuple[LayerCosts, LayerSeconds]] = {}
         chunks, kept, every = [], [], []
@@ -214,7 +214,7 @@ def _price(
             layers = []
             for kind, again in layers_of(chain, order, stage, span):
                 if (kind, again) not in known:
-                    body = body_of(stage, plan, again, cluster.group_sizes)
+                    body = body_of(stage, plan, again, fabric)
                     costs = layer_costs(chain.kinds[kind], body, state, common)
                     known[kind, again] = costs, layer_seconds(costs)
                 layers.append(known[kind, again])

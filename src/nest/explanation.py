@@ -164,7 +164,12 @@ def _changed(cluster: Cluster) -> Iterator[_Change]:
     yield _Change("memory", "device memory", None, MORE, sized(memory=MORE * device.memory))
     faster = sized(memory_bandwidth=MORE * device.memory_bandwidth)
     yield _Change("memory_bandwidth", "memory bandwidth", None, MORE, faster)
-    for number, level in enumerate(levels):
+    links = cluster.links
+    if links is not None:
+        wider_links = links.replace(bandwidth=[MORE * rate for rate in links.bandwidth])
+        yield _Change("bandwidth", "bandwidth of all links", None, MORE,
+                      cluster.replace(links=wider_links))
+    for number, level in enumerate(levels if links is None else ()):
         # An oversubscribed level would follow those below: all keep what they had.
         bandwidth = list(cluster.nominal_bandwidth)
         bandwidth[number] *= MORE

@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.choices import span_level
-from nest.costs.groups import place_class
+from nest.costs.fabric import Fabric, Kinds
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 class Places:
-    """Starts of blocks under one distance between super-pipelines; the same in each of them."""
+    """Starts of blocks under one distance between super-pipelines; the same in each of them.
 
-    def __init__(self, outer_dp: int, stride: int, group_sizes: tuple[int, ...]) -> None:
-        self.stride, self.group_sizes = stride, group_sizes
-        self.span = span_level(outer_dp, stride, group_sizes)
-        regular = not place_class(0, outer_dp, stride, group_sizes)
+    Parameters
+    ----------
+    outer_dp, stride : super-pipelines, and how many devices they are apart.
+    fabric : the network.
+    kinds : of groups that a block of a size may have.
+    """
+
+    def __init__(
+        self, outer_dp: int, stride: int, fabric: Fabric, kinds: Callable[[int], Kinds]
+    ) -> None:
+        self.outer_dp, self.stride = outer_dp, stride
+        self._fabric, self._kinds = fabric, kinds
+        self.group_sizes = sizes = fabric.group_sizes
+        regular = all(stride % g == 0 or g % stride == 0 for g in sizes)
         self.origins = stride * np.arange(1 if regular else outer_dp)[:, None]
-        self.classes: Ints = np.zeros(stride, dtype=np.int64)
-        if not regular:
-            names: dict[tuple[int, ...], int] = {}
-            for start in range(stride):
-                key = place_class(start, outer_dp, stride, group_sizes)
-                self.classes[start] = names.setdefault(key, len(names))
-        # Highest level, over the replicas, between the devices on both sides of a start.
-        self.hop_level: Ints = np.zeros(stride + 1, dtype=np.int64)
-        device = self.origins + np.arange(1, stride)
-        for g in group_sizes:
-            self.hop_level[1:stride] += ((device - 1) // g != device // g).any(axis=0)
-        # Highest level, over the replicas, between a device and the first one.
-        self.first_level: Ints = np.zeros(stride, dtype=np.int64)
-        device = self.origins + np.arange(stride)
-        for g in group_sizes:
-            self.first_level += (self.origins // g != device // g).any(axis=0)
         self._allowed: dict[int, NDArray[np.bool_]] = {}
-        self._representatives: dict[int, list[int]] = {}
+        self._classes: dict[int, Ints] = {}
+        self._pairs: dict[tuple[int, int], tuple[float, float]] = {}
 
     def allowed(self, block: int) -> NDArray[np.bool_]:
         """Whether a block may start at each device; (stride,)."""
@@ -51,18 +48,44 @@ class Places:
             self._allowed[block] = result
         return self._allowed[block]
 
+    def classes(self, block: int) -> Ints:
+        """Number of each start of a block: equal ones cost the same; -1: none may; (stride,)."""
+        if block not in self._classes:
+            starts = np.flatnonzero(self.allowed(block))
+            self._classes[block] = np.full(self.stride, -1, dtype=np.int64)
+            if len(starts):
+                self._classes[block][starts] = self._fabric.classes(
+                    starts, block, self.outer_dp, self.stride, self._kinds(block))
+        return self._classes[block]
+
     def representatives(self, block: int) -> list[int]:
         """One start for every class of places that a block may take, ascending."""
-        if block not in self._representatives:
-            starts = np.flatnonzero(self.allowed(block))
-            _, first = np.unique(self.classes[starts], return_index=True)
-            self._representatives[block] = sorted(int(s) for s in starts[first])
-        return self._representatives[block]
+        starts = np.flatnonzero(self.allowed(block))
+        _, first = np.unique(self.classes(block)[starts], return_index=True)
+        return sorted(int(s) for s in starts[first])
 
     def prices(self, block: int, starts: Ints, numbers: dict[tuple[int, int], int]) -> Ints:
         """Price of a block at ``starts`` (the last is the end), -1 where it may not start."""
-        known = np.array([numbers.get((block, c), -1) for c in range(self.classes.max() + 1)])
+        classes = self.classes(block)
+        known = np.array([numbers.get((block, c), -1) for c in range(classes.max() + 1)] + [-1])
         result = np.full(len(starts), -1, dtype=np.int64)
-        inner = starts[:-1]
-        result[:-1] = np.where(self.allowed(block)[inner], known[self.classes[inner]], -1)
+        result[:-1] = known[classes[starts[:-1]]]
         return result
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Seconds a byte and seconds from the first device of a super-pipeline to its last."""
+        return self.pair(0, self.stride - 1)
+
+    def pair(self, x: int, y: int) -> tuple[float, float]:
+        """Seconds a byte and seconds between two devices, see :meth:`Fabric.pair`."""
+        if (x, y) not in self._pairs:
+            self._pairs[x, y] = self._fabric.pair(x, y, self.outer_dp, self.stride)
+        return self._pairs[x, y]
+
+    def hops(self, starts: Ints) -> tuple[Floats, Floats]:
+        """Seconds a byte and seconds between the devices on both sides of each start; 0 at ends."""
+        found = [self.pair(k - 1, k) if 0 < k < self.stride else (0.0, 0.0)
+                 for k in starts.tolist()]
+        per_byte, latency = zip(*found, strict=True)
+        return np.array(per_byte), np.array(latency)

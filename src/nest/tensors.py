@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from nest import compiled
 from nest.candidates import Candidates, Outer, Rows, outers
-from nest.costs.choices import FULL, bodies, policy, setting, states
+from nest.costs.choices import FULL, Site, bodies, policy, setting, states
 from nest.costs.layer import body_costs, state_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.stage import hop
@@ -102,7 +102,8 @@ class Builder:
         layers = [replace(kind, traffic=Traffic(), operators=tuple(
             op for op in kind.operators if op.split in (*EXPERT, "dispatch")))
             for kind in self.chain.kinds if kind.experts is not None]
-        if not layers or not self.policies or not legal.any():
+        anywhere = not self.candidates.fabric.by_links  # the same pair is better at every start
+        if not layers or not self.policies or not legal.any() or not anywhere:
             return dict(zip(blocks.tolist(), legal, strict=True))
         at, pair = np.nonzero(legal)
         one = np.ones(len(at), dtype=np.int64)
@@ -110,8 +111,8 @@ class Builder:
         # The host's time is that of a whole layer: it would hide which part of one is faster.
         alone = setting(self.cluster, self.job.replace(
             stack=self.job.stack.replace(layer_overhead=0.0)))
-        body = bodies(self.cluster.group_sizes, blocks[at], micro_batch / blocks[at], one, no, one,
-                      no, pairs.ep[pair], pairs.etp[pair], np.array([self.policies]))
+        body = bodies(self.candidates.fabric, Site.alone(blocks[at]), micro_batch / blocks[at],
+                      one, no, one, no, pairs.ep[pair], pairs.etp[pair], np.array([self.policies]))
         costs = np.concatenate([
             np.concatenate([c.forward, c.backward + c.recompute, c.ep_forward, c.ep_backward,
                             c.activations, c.work], axis=1)
@@ -133,7 +134,7 @@ class Builder:
 
     def _price_all(self) -> None:
         """Price each distinct body and state once."""
-        rows, group_sizes = self.rows, self.cluster.group_sizes
+        rows, fabric = self.rows, self.candidates.fabric
         splits, pairs = self.candidates.splits, self.candidates.pairs
         kinds = len(self.chain.kinds)
         self._ahead = np.zeros((0, kinds, 2))
@@ -144,10 +145,13 @@ class Builder:
             return
         counts = np.diff(self._first)
         outer = np.repeat(np.arange(len(self.outers)), counts)
-        one, self._body = _distinct(rows.block, rows.samples, rows.split, rows.pair)
+        outer_dp, stride = np.array([(o.outer_dp, o.stride) for o in self.outers])[outer].T
+        site = Site(rows.start, rows.block, outer_dp, stride)
+        here = site if fabric.by_links else site[1:2]  # what groups inside a block depend on
+        one, self._body = _distinct(*here, rows.samples, rows.split, rows.pair)
         split, pair = rows.split[one], rows.pair[one]
         body = bodies(
-            group_sizes, rows.block[one], rows.samples[one], splits.tp[split], splits.sp[split],
+            fabric, site.take(one), rows.samples[one], splits.tp[split], splits.sp[split],
             splits.cp[split], splits.a2a[split], pairs.ep[pair], np.maximum(pairs.etp[pair], 1),
             np.array([self.policies]),
         )
@@ -155,20 +159,13 @@ class Builder:
             rows.samples[one], split, pair, *(_spread(group) for group in body[8:]))
         self._body = number[self._body]
         body = body.take(alike)
-        replicas = np.array([(o.outer_dp, o.stride) for o in self.outers])[outer]
         tp, experts = splits.tp[rows.split], pairs.width[rows.pair]
-        one, self._held = _distinct(rows.start, rows.block, tp, experts, *replicas.T)
-        span = {key: self.candidates.places(Outer(*key, 1, 1)).span
-                for key in {(o.outer_dp, o.stride) for o in self.outers}}
+        one, self._held = _distinct(*site, tp, experts)
         zero, shard = np.array(self.zeros, dtype=np.int64).T[:, None, :]
-        outer_dp, stride = replicas[one].T
-        state = states(
-            group_sizes, rows.start[one], rows.block[one], tp[one], experts[one], outer_dp, stride,
-            np.array([span[key] for key in map(tuple, replicas[one].tolist())]),
-            zero, shard,
-        )
+        state = states(fabric, site.take(one), tp[one], experts[one], zero, shard)
         alike, number = _distinct(
-            state.tp, state.ep, state.tied_level, *(_spread(group) for group in state[6:]))
+            state.tp, state.ep, state.tied_per_byte, state.tied_latency,
+            *(_spread(group) for group in state[7:]))
         self._held = number[self._held]
         state = state.take(alike)
         self._ahead = np.empty((len(body.tp), kinds, 2))
@@ -311,10 +308,14 @@ class Builder:
     def _prices(self, number: int) -> tuple[Ints, dict[tuple[int, int], int]]:
         """(C,) number of the block size and class of places of each row, and those numbers."""
         span = self._span(number)
-        classes = self.candidates.places(self.outers[number]).classes[self.rows.start[span]]
-        keys = self.rows.block[span] * (int(classes.max()) + 1) + classes
+        places, block = self.candidates.places(self.outers[number]), self.rows.block[span]
+        classes = np.zeros(len(block), dtype=np.int64)
+        for size in np.unique(block).tolist():
+            here = block == size
+            classes[here] = places.classes(size)[self.rows.start[span][here]]
+        keys = block * (int(classes.max()) + 1) + classes
         _, first, number_of = np.unique(keys, return_index=True, return_inverse=True)
-        names = {(int(self.rows.block[span][f]), int(classes[f])): n for n, f in enumerate(first)}
+        names = {(int(block[f]), int(classes[f])): n for n, f in enumerate(first)}
         return number_of.astype(np.int64), names
 
     def problem(
@@ -334,8 +335,8 @@ class Builder:
         starts = np.arange(0, outer.stride + 1, unit)
         _, prices = self._prices(number)
         price = np.stack([places.prices(size, starts, prices) for size in sizes])
-        per_byte, latency, both = self._links
-        level, later = places.hop_level[starts], options[-3]
+        per_byte, latency = places.hops(starts)
+        later = options[-3]
         arrays = (
             outer.micro_batches,
             np.array(sizes, dtype=np.int64) // unit,
@@ -347,9 +348,9 @@ class Builder:
             first,
             *options[2:],
             outer.micro_batch * self._boundaries,
-            per_byte[level],
-            latency[level],
-            both,
+            per_byte,
+            latency,
+            self._both,
             self.depths,
             bool((later > 0.0).any()),
         )
@@ -361,28 +362,28 @@ class Builder:
         places, rows = self.candidates.places(outer), self.rows
         block, start = rows.block[span], rows.start[span]
         sizes, size = np.unique(block, return_inverse=True)
-        classes = places.classes[start]
         degrees = _distinct(block, rows.samples[span], rows.split[span], rows.pair[span])[1]
-        known = np.full((int(degrees.max()) + 1, int(places.classes.max()) + 1), -1,
-                        dtype=np.int64)
-        known[degrees, classes] = np.arange(len(block))
         first, last = chain.body
         most = min(self.deepest, (last - first) // 2, outer.stride // int(sizes[0]))
         at = sizes[:, None] * np.arange(max(most, 1))
         inside = at + sizes[:, None] <= outer.stride
         place = np.full(at.shape, -1, dtype=np.int64)
+        classes = np.zeros(len(block), dtype=np.int64)
         for n, one in enumerate(sizes.tolist()):
-            good = at[n, inside[n]]
-            place[n, inside[n]] = np.where(places.allowed(one)[good], places.classes[good], -1)
-        per_byte, latency, both = self._links
+            place[n, inside[n]] = places.classes(one)[at[n, inside[n]]]
+            here = size == n
+            classes[here] = places.classes(one)[start[here]]
+        known = np.full((int(degrees.max()) + 1, int(classes.max()) + 1), -1, dtype=np.int64)
+        known[degrees, classes] = np.arange(len(block))
         edge = np.minimum(sizes[:, None] * np.arange(most + 1), outer.stride)
-        level = places.hop_level[edge]
-        wrap = places.first_level[np.maximum(edge - 1, 0)]
+        hop = (figure.reshape(edge.shape) for figure in places.hops(edge.ravel()))
+        wrap = np.array([places.pair(max(k - 1, 0), 0) for k in edge.ravel().tolist()])
+        wrap = np.ascontiguousarray(wrap.T).reshape(2, *edge.shape)
         chunks = np.array([v > 1 and self.space.allows("vpp", v)
                            for v in range((last - first) // 2 + 1)])
         return (
-            size.astype(np.int64), known[degrees], place, per_byte[level], latency[level],
-            per_byte[wrap], latency[wrap], both, outer.micro_batch * self._boundaries,
+            size.astype(np.int64), known[degrees], place, *hop, *wrap, self._both,
+            outer.micro_batch * self._boundaries,
             self.depths[: most + 1], chunks, *self._sequence, first, last,
         )
 
@@ -395,11 +396,9 @@ class Builder:
         return order, np.bincount(order, minlength=len(chain.kinds)), np.cumsum([0, *marked])
 
     @cached_property
-    def _links(self) -> tuple[Floats, Floats, float]:
-        """Seconds per byte and seconds of each level; the ways that a hand-over counts."""
-        latency = np.array([level.latency for level in self.cluster.levels])
-        both = hop(1.0, 1.0, 1.0, 0.0, self.job.stack).both
-        return 1.0 / np.array(self.cluster.resolved_bandwidth), latency, both
+    def _both(self) -> float:
+        """Ways that a hand-over counts."""
+        return hop(1.0, 1.0, 1.0, 0.0, self.job.stack).both
 
     @cached_property
     def _boundaries(self) -> Floats:
@@ -421,7 +420,7 @@ def _policies(chain: Chain, space: SearchSpace) -> list[int]:
     return found if len(found) > 1 or space.allows("recompute", "none") else []
 
 
-def _distinct(*columns: Ints) -> tuple[Ints, Ints]:
+def _distinct(*columns: Ints | Floats) -> tuple[Ints, Ints]:
     """Rows that differ in some column: the first of each, and the number of each row's."""
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
@@ -432,6 +431,8 @@ def _distinct(*columns: Ints) -> tuple[Ints, Ints]:
 
 
 def _spread(group: Any) -> Ints:
-    """A number for each group that spreads over the levels alike."""
+    """A number for each group that the network sees alike."""
     columns = [*group.inside.T, group.even.astype(np.int64)]
+    if group.paths is not None:
+        columns += [column for figure in group.paths for column in np.atleast_2d(figure.T)]
     return _distinct(*columns)[1]

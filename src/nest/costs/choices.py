@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from nest.costs.collectives import Group, Network
 from nest.costs.compute import Array, Machine
-from nest.costs.groups import inner_group, replica_group, worst_level
+from nest.costs.fabric import Fabric
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-Spread = tuple[tuple[int, ...], bool]
 
 CORE_ATTN, NORM, MLP_ACT, MOE, FULL = 1, 2, 4, 8, 16
 """Recompute is a sum of these: modules of selective recompute, or all of a layer; 0: none."""
@@ -65,8 +64,10 @@ class State(NamedTuple):
     zero: NDArray[np.int64]
     shard: NDArray[np.int64]
     """0: ZeRO shards over all holders of a parameter; 1: over those of the block (HSDP)."""
-    tied_level: NDArray[np.int64]
-    """Level that a super-pipeline spans: over it the copies of tied embeddings are summed."""
+    tied_per_byte: Array
+    """From one end of a super-pipeline to the other: so the copies of tied embeddings are summed.
+    """
+    tied_latency: Array
     dp_group: Group
     """Holders of the same dense parameters: data and context parallel, in all replicas."""
     expert_dp_group: Group
@@ -79,8 +80,8 @@ class State(NamedTuple):
     def take(self, rows: NDArray[np.int64]) -> State:
         """Some of the configurations."""
         columns: list[Any] = [column[rows] for column in self[:3]]
-        columns += [self.zero, self.shard, self.tied_level[rows]]
-        return State(*columns, *(group.take(rows) for group in self[6:]))
+        columns += [self.zero, self.shard, self.tied_per_byte[rows], self.tied_latency[rows]]
+        return State(*columns, *(group.take(rows) for group in self[7:]))
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,6 @@ def network(cluster: Cluster) -> Network:
     )
 
 
-def span_level(outer_dp: int, stride: int, group_sizes: tuple[int, ...]) -> int:
-    """Highest level that a super-pipeline spans, over all of them."""
-    return worst_level(0, stride - 1, outer_dp, stride, group_sizes)
-
-
 def setting(cluster: Cluster, job: Job) -> Setting:
     """What all stages of a plan share."""
     return Setting(Machine(cluster.device, job.stack, job.precision), network(cluster), job)
@@ -118,46 +114,50 @@ def policy(recompute: str, modules: Sequence[str]) -> int:
     return FULL if recompute == "full" else sum(MODULE_BIT[name] for name in modules)
 
 
+class Site(NamedTuple):
+    """Where C configurations lie; int64, shape (C,)."""
+
+    start: Ints
+    """First device of the block, in the first super-pipeline."""
+    block: Ints
+    outer_dp: Ints
+    """Super-pipelines."""
+    stride: Ints
+    """Devices from one to the next."""
+
+    @classmethod
+    def alone(cls, block: Ints) -> Site:
+        """Blocks at the first device, without replicas."""
+        return cls(0 * block, block, 0 * block + 1, block)
+
+    def take(self, rows: Ints) -> Site:
+        """Some of the configurations."""
+        return Site(*(column[rows] for column in self))
+
+
 def bodies(
-    group_sizes: tuple[int, ...], block: Ints, samples: Ints | Array, tp: Ints, sp: Bools,
+    fabric: Fabric, site: Site, samples: Ints | Array, tp: Ints, sp: Bools,
     cp: Ints, a2a: Bools, ep: Ints, etp: Ints, recompute: Ints,
 ) -> Body:
-    """Degrees on blocks of the given sizes, with the groups of devices that they form; (C,)."""
+    """Degrees on blocks, with the groups of devices that they form; (C,)."""
     one = np.ones_like(tp)
     return Body(
         samples, tp, sp, cp, a2a, ep, etp, recompute,
-        _inner(group_sizes, block, one, tp), _inner(group_sizes, block, tp, cp),
-        _inner(group_sizes, block, etp, ep), _inner(group_sizes, block, one, etp),
+        fabric.inside(*site, one, tp), fabric.inside(*site, tp, cp, spread=True),
+        fabric.inside(*site, etp, ep, spread=True), fabric.inside(*site, one, etp),
     )
 
 
 def states(
-    group_sizes: tuple[int, ...], start: Ints, block: Ints, tp: Ints, experts: Ints,
-    outer_dp: Ints, stride: Ints, tied_level: Ints, zero: Ints, shard: Ints,
+    fabric: Fabric, site: Site, tp: Ints, experts: Ints, zero: Ints, shard: Ints,
 ) -> State:
     """Holders of parameters of blocks and their replicas; (C,). ``experts``: ep x etp."""
+    ends, number = np.unique(np.stack([site.outer_dp, site.stride]), axis=1, return_inverse=True)
+    tied = np.array([fabric.pair(0, stride - 1, dp, stride) for dp, stride in ends.T.tolist()])
     return State(
-        tp, experts, np.ones_like(tp), zero, shard, tied_level,
-        _replicas(group_sizes, start, block, tp, outer_dp, stride),
-        _replicas(group_sizes, start, block, experts, outer_dp, stride),
-        _inner(group_sizes, block, tp, block // tp),
-        _inner(group_sizes, block, experts, block // experts),
-        _replicas(group_sizes, start, block, block, outer_dp, stride),
+        tp, experts, np.ones_like(tp), zero, shard, tied[number, 0], tied[number, 1],
+        fabric.over_replicas(*site, tp), fabric.over_replicas(*site, experts),
+        fabric.inside(*site, tp, site.block // tp),
+        fabric.inside(*site, experts, site.block // experts),
+        fabric.over_replicas(*site, site.block),
     )
-
-
-def _inner(group_sizes: tuple[int, ...], block: Ints, stride: Ints, size: Ints) -> Group:
-    return _group([
-        inner_group(group_sizes, *key) for key in
-        zip(block.tolist(), stride.tolist(), size.tolist(), strict=True)
-    ])
-
-
-def _replicas(group_sizes: tuple[int, ...], *columns: Ints) -> Group:
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return _group([replica_group(group_sizes, *key) for key in rows])
-
-
-def _group(spreads: Sequence[Spread]) -> Group:
-    inside, even = zip(*spreads, strict=True)
-    return Group(np.array(inside, dtype=np.int64), np.array(even, dtype=bool))

@@ -5,7 +5,8 @@ Shapes: C groups priced at once, V levels of the network (innermost first).
 A group is described by how many of its members share a subgroup of each level (:class:`Group`).
 Every device owns its share of each level's bandwidth (a level's bandwidth is per device), and a
 group uses the shares of its own members: groups that run side by side on disjoint devices do not
-slow each other down, and g members below a link drive g shares of it.
+slow each other down, and g members below a link drive g shares of it. On a network that is no
+hierarchy the load of the links says what a byte takes (:class:`Paths`).
 
 References: ring and recursive halving-doubling, R. Thakur, R. Rabenseifner, W. Gropp,
 "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005, section 4;
@@ -42,6 +43,28 @@ class Network:
     """float64, shape (V,): root of seconds, see :func:`_start`."""
 
 
+class Paths(NamedTuple):
+    """What the links between the members of C groups take; seconds a byte, and seconds.
+
+    Figures are those of :class:`nest.costs.links.Links`, with the traffic of all groups that run
+    at the same time.
+    """
+
+    per_byte: Array
+    """(C, V): of the exchange among the subgroups that each level joins; 0: it joins none."""
+    latency: Array
+    """(C, V): of one step of it."""
+    ring_per_byte: Array
+    """(C,): when every member sends to the next."""
+    ring_latency: Array
+    spread_per_byte: Array
+    """(C,): when every member sends an equal part of a byte to each."""
+    spread_latency: Array
+
+    def take(self, rows: NDArray[np.intp]) -> Paths:
+        return Paths(*(figure[rows] for figure in self))
+
+
 class Group(NamedTuple):
     """C groups of devices as the network sees them.
 
@@ -51,17 +74,20 @@ class Group(NamedTuple):
         Fewest members in a subgroup of level v that has any; ``inside[:, V-1]`` is the size.
     even : bool, shape (C,)
         Every subgroup that has members has equally many, at every level.
+    paths : Paths, or None where the levels say what a byte takes
     """
 
     inside: NDArray[np.int64]
     even: NDArray[np.bool_]
+    paths: Paths | None = None
 
     @property
     def size(self) -> NDArray[np.int64]:
         return self.inside[:, -1]
 
     def take(self, rows: NDArray[np.intp]) -> Group:
-        return Group(self.inside[rows], self.even[rows])
+        return Group(self.inside[rows], self.even[rows],
+                     None if self.paths is None else self.paths.take(rows))
 
 
 def _tiers(group: Group) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -71,13 +97,23 @@ def _tiers(group: Group) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return rails, inside / rails
 
 
-def _slowest(network: Network, group: Group) -> tuple[Array, Array]:
+def _tier_rates(network: Network, group: Group) -> tuple[Array, Array]:
+    """Seconds per byte and seconds of a step at each level, of shape (C, V) or (V,)."""
+    if group.paths is not None:
+        return group.paths.per_byte, group.paths.latency
+    rails, _ = _tiers(group)
+    return 1.0 / (network.bandwidth * rails), network.latency
+
+
+def _ring_rates(network: Network, group: Group) -> tuple[Array, Array]:
     """Seconds per byte over the narrowest level crossed, and the largest latency crossed."""
-    rails, children = _tiers(group)
+    if group.paths is not None:
+        return group.paths.ring_per_byte, group.paths.ring_latency
+    _, children = _tiers(group)
+    per_byte, latency = _tier_rates(network, group)
     crossed = children > 1
-    per_byte = np.where(crossed, 1.0 / (network.bandwidth * rails), 0.0).max(axis=1)
-    latency = np.where(crossed, network.latency, 0.0).max(axis=1)
-    return per_byte, latency
+    return (np.where(crossed, per_byte, 0.0).max(axis=1),
+            np.where(crossed, latency, 0.0).max(axis=1))
 
 
 def _start(size: Array, network: Network, group: Group) -> Array:
@@ -86,8 +122,8 @@ def _start(size: Array, network: Network, group: Group) -> Array:
     The root stands for messages that are too small to fill channels and links; fitted, see
     docs/calibration.md. More bandwidth makes it smaller.
     """
-    rails, children = _tiers(group)
-    root = np.sqrt(np.asarray(size, dtype=np.float64)[:, None] / (rails * network.bandwidth))
+    _, children = _tiers(group)
+    root = np.sqrt(np.asarray(size, dtype=np.float64)[:, None] * _tier_rates(network, group)[0])
     return np.where(children > 1, network.base_time + network.ramp * root, 0.0)
 
 
@@ -103,7 +139,7 @@ def ring_pass(size: Array, network: Network, group: Group) -> Array:
     n-1 steps of size/n bytes to the next member, over the narrowest link between neighbours.
     """
     n = group.size
-    per_byte, latency = _slowest(network, group)
+    per_byte, latency = _ring_rates(network, group)
     return (n - 1) / n * size * per_byte + (n - 1) * latency
 
 
@@ -138,24 +174,25 @@ def _best(
     size: Array, network: Network, group: Group, reduce: bool
 ) -> tuple[Array, NDArray[np.int64]]:
     size = np.asarray(size, dtype=np.float64)
-    rails, children = _tiers(group)
+    _, children = _tiers(group)
+    per_byte, latency = _tier_rates(network, group)
     times = 2.0 if reduce else 1.0
     start = _start(size, network, group)
     ring = times * ring_pass(size, network, group) + start.max(axis=1)
     volume = times * (children - 1) / np.maximum(children, 1)
     steps = times * _steps(children)
-    if reduce:
+    alike = group.paths is None  # all links of a level, as its tree and its switches need them
+    if reduce and alike:
         in_network = network.in_network & (children > 1)
         volume = np.where(in_network, np.minimum(volume, 1.0), volume)
         steps = np.where(in_network, 2.0, steps)
-    tiers = volume * size[:, None] / (rails * network.bandwidth) + steps * network.latency
+    tiers = volume * size[:, None] * per_byte + steps * latency
     hierarchical = np.where(group.even, (tiers + start).sum(axis=1), np.inf)
     tree = np.full_like(ring, np.inf)
-    if reduce:
-        per_byte, _ = _slowest(network, group)
-        hops = np.ceil(np.log2(np.maximum(children, 1.0))) * network.latency
-        tree = 2.0 * size * per_byte + 2.0 * hops.sum(axis=1) + start.max(axis=1)
-        tree = np.where(group.even, tree, np.inf)
+    if reduce and alike:
+        hops = np.ceil(np.log2(np.maximum(children, 1.0))) * latency
+        tree = 2.0 * size * _ring_rates(network, group)[0] + 2.0 * hops.sum(axis=1)
+        tree = np.where(group.even, tree + start.max(axis=1), np.inf)
     options = np.stack([ring, hierarchical, tree])
     chosen = options.argmin(axis=0)
     seconds = np.take_along_axis(options, chosen[None], axis=0)[0]
@@ -169,12 +206,15 @@ def all_to_all(size: Array, network: Network, group: Group) -> Array:
     All messages are under way at once; those for peers outside a subgroup share the device's
     own bandwidth through that level, and the slowest level sets the time.
     """
+    size = np.asarray(size, dtype=np.float64)
+    start: Array = _start(size, network, group).max(axis=1)
+    if group.paths is not None:
+        return size * group.paths.spread_per_byte + group.paths.spread_latency + start
     rails, children = _tiers(group)
     n = group.size[:, None]
     away = np.where(children > 1, (n - rails) / n, 0.0)
-    _, latency = _slowest(network, group)
-    slowest: Array = (away * np.asarray(size)[:, None] / network.bandwidth).max(axis=1)
-    start: Array = _start(size, network, group).max(axis=1)
+    _, latency = _ring_rates(network, group)
+    slowest: Array = (away * size[:, None] / network.bandwidth).max(axis=1)
     return slowest + latency + start
 
 

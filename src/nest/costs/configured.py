@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from nest.costs.choices import Body, State, bodies, policy, states
-from nest.costs.groups import worst_level
+from nest.costs.choices import Body, Site, State, bodies, policy, states
+from nest.costs.fabric import Fabric, fabric_of
 from nest.costs.stage import Hop, hop
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
@@ -32,25 +32,25 @@ def layers_of(
     return found
 
 
+def _site(stage: StageConfiguration, plan: Configuration) -> Site:
+    start, stop = stage.devices
+    return Site(*(np.array([figure]) for figure in
+                  (start, stop - start, plan.outer_dp, plan.stride)))
+
+
 def body_of(
-    stage: StageConfiguration, plan: Configuration, recompute: int, group_sizes: tuple[int, ...]
+    stage: StageConfiguration, plan: Configuration, recompute: int, fabric: Fabric
 ) -> Body:
     """The stage as a micro-batch sees it; ``recompute`` as :func:`nest.costs.choices.policy`."""
-    block = stage.devices[1] - stage.devices[0]
-    degrees = (block, plan.micro_batch // stage.dp_in, stage.tp, stage.sp, stage.cp,
+    degrees = (plan.micro_batch // stage.dp_in, stage.tp, stage.sp, stage.cp,
                stage.cp_comm == "a2a", stage.ep, stage.etp, recompute)
-    return bodies(group_sizes, *(np.array([degree]) for degree in degrees))
+    return bodies(fabric, _site(stage, plan), *(np.array([degree]) for degree in degrees))
 
 
-def state_of(
-    stage: StageConfiguration, plan: Configuration, tied_level: int,
-    group_sizes: tuple[int, ...],
-) -> State:
-    """The stage as parameters see it; ``tied_level``: :func:`nest.costs.choices.span_level`."""
-    start, stop = stage.devices
-    degrees = (start, stop - start, stage.tp, stage.ep * stage.etp, plan.outer_dp, plan.stride,
-               tied_level, stage.zero, int(stage.shard == "dp_in"))
-    return states(group_sizes, *(np.array([degree]) for degree in degrees))
+def state_of(stage: StageConfiguration, plan: Configuration, fabric: Fabric) -> State:
+    """The stage as parameters see it."""
+    degrees = (stage.tp, stage.ep * stage.etp, stage.zero, int(stage.shard == "dp_in"))
+    return states(fabric, _site(stage, plan), *(np.array([degree]) for degree in degrees))
 
 
 def shards_of(stage: StageConfiguration, stack: Stack) -> int:
@@ -61,16 +61,15 @@ def shards_of(stage: StageConfiguration, stack: Stack) -> int:
 def hops_of(
     cluster: Cluster, job: Job, plan: Configuration, number: int, handed: Callable[[int], float]
 ) -> list[Hop]:
-    """From each chunk of a stage to the next stage, over the worst replica's level.
+    """From each chunk of a stage to the next stage, over the worst replica's way.
 
     Where chunks interleave, the last stage hands over to the first; nothing is handed over behind
     the last layer. ``handed`` gives the bytes per sample behind so many layers.
     """
     stage, after = plan.stages[number], plan.stages[(number + 1) % plan.pp]
     lanes = min(shards_of(stage, job.stack), shards_of(after, job.stack))
-    level = worst_level(stage.devices[1] - 1, after.devices[0], plan.outer_dp, plan.stride,
-                        cluster.group_sizes)
-    per_byte, latency = 1.0 / cluster.resolved_bandwidth[level], cluster.levels[level].latency
+    per_byte, latency = fabric_of(cluster).pair(
+        stage.devices[1] - 1, after.devices[0], plan.outer_dp, plan.stride)
     end = plan.stages[-1].layers[1]
     return [
         Hop(0.0, 0.0) if stop == end else

@@ -126,8 +126,9 @@ def replica_group(
     return count(members.reshape(inner, -1), group_sizes)
 
 
+@lru_cache(maxsize=100_000)
 def place_class(
-    start: int, outer_dp: int, stride: int, group_sizes: Sequence[int]
+    start: int, outer_dp: int, stride: int, group_sizes: tuple[int, ...]
 ) -> tuple[int, ...]:
     """What the spread of a block's replicas depends on besides sizes; equal = same prices.
 

@@ -402,12 +402,11 @@ def _expert_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
 
 
 def _tied_seconds(layer: Layer, c: State, s: Setting) -> Array:
-    """Sum of two copies of a tied embedding, each way over the level the pipeline spans."""
+    """Sum of two copies of a tied embedding, each way from one end of the pipeline to the other."""
     if not layer.tied_parameters:
         return np.zeros(len(c.tp))
     size = layer.tied_parameters / c.tp * recipe(s.job).traveling_gradient
-    return (size / s.network.bandwidth[c.tied_level]
-            + 2.0 * s.network.latency[c.tied_level])
+    return size * c.tied_per_byte + 2.0 * c.tied_latency
 
 
 # ---------------------------------------------------------------- memory

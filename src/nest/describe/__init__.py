@@ -6,6 +6,7 @@ from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.device import Device, GemmEfficiency
 from nest.describe.files import read_description, write_text_atomic
 from nest.describe.job import Job, Stack
+from nest.describe.links import Links
 from nest.describe.loading import (
     load_cluster,
     load_configuration,
@@ -30,6 +31,7 @@ __all__ = [
     "IntSet",
     "Job",
     "Level",
+    "Links",
     "MeasuredLayer",
     "Measurement",
     "MoE",

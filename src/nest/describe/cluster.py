@@ -1,4 +1,4 @@
-"""What a hierarchical cluster is: one device type, and levels from the innermost outwards."""
+"""What a cluster is: one device type, levels from the innermost outwards, and perhaps links."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from nest.describe.base import (
     whole_number,
 )
 from nest.describe.device import Device, resolve_device
+from nest.describe.links import Links
 from nest.errors import InputError
 from nest.units import Bandwidth, Seconds, shorten
 
@@ -73,7 +74,11 @@ class Level(Description):
 
 
 class Cluster(Description):
-    """Equal devices on a hierarchical network; devices are numbered along the innermost level."""
+    """Equal devices on a network; devices are numbered along the innermost level.
+
+    Where there are ``links`` the network is no hierarchy: its levels say which devices form groups
+    (blocks are aligned with them), and what a transfer takes is for the links to say.
+    """
 
     name: Name = Field(description="what the cluster is called")
     device: Annotated[
@@ -98,6 +103,9 @@ class Cluster(Description):
     )
     names: Annotated[tuple[Name, ...], at_most(MOST_DEVICES)] | None = Field(
         None, description="what each device is called"
+    )
+    links: Links | None = Field(
+        None, description="links of a network that is no hierarchy; null: the levels say it all"
     )
     source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
 
@@ -144,6 +152,9 @@ class Cluster(Description):
                 problems.append((field, text))
             elif values is not None and len(set(values)) < len(values):
                 problems.append((field, "got an entry twice; allowed: each once"))
+        if self.links is not None and not problems:
+            apart = self.links.problem(self.size)
+            problems += [("links", f"{apart}; allowed: paths between all nodes")] if apart else []
         if problems:
             raise Problems(problems)
         return self
@@ -192,6 +203,9 @@ class Cluster(Description):
         ------
         InputError : the number does not fit the levels; the message says which numbers do.
         """
+        if self.links is not None and devices != self.size:
+            raise InputError(f"{self.name}: devices: got {shorten(devices)}; allowed: {self.size}, "
+                             "those of its links")
         if isinstance(devices, bool) or not isinstance(devices, int):
             raise InputError(f"devices: got {shorten(devices)}; allowed: a whole number")
         if not 1 <= devices <= MOST_DEVICES:

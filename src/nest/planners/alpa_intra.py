@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest.costs.choices import bodies, setting, states
+from nest.costs.choices import Site, bodies, setting, states
 from nest.costs.collectives import Group, all_gather, all_reduce
+from nest.costs.fabric import fabric_of
 from nest.costs.groups import inner_group
 from nest.costs.layer import body_costs, state_costs
 from nest.describe.cluster import Cluster
@@ -187,10 +188,9 @@ def _weights(
     one = np.ones_like(ep)
     tp, block = one * mesh.operators, one * mesh.batch * mesh.operators
     zero = np.array([3 if way.parameters else 0 for way in ways])
-    body = bodies(view.group_sizes, block, one * mesh.samples, tp, tp > 1, one, one == 0, ep, etp,
-                  0 * one)
-    state = states(view.group_sizes, 0 * one, block, tp, ep * etp, one, block, 0 * one, zero,
-                   0 * one)
+    fabric, site = fabric_of(view), Site.alone(block)
+    body = bodies(fabric, site, one * mesh.samples, tp, tp > 1, one, one == 0, ep, etp, 0 * one)
+    state = states(fabric, site, tp, ep * etp, zero, 0 * one)
     total, s = np.zeros(len(ways)), setting(view, job)
     for kind, count in zip(chain.kinds, times, strict=True):
         b, c = body_costs(kind, body, s), state_costs(kind, state, s)

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest.costs.choices import FULL, bodies, setting, states
+from nest.costs.choices import FULL, Site, bodies, setting, states
+from nest.costs.fabric import fabric_of
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
 from nest.describe.cluster import Cluster
@@ -198,10 +199,10 @@ class Meshes:
         mesh, zero = (np.array([getattr(o, name) for o in options]) for name in ("mesh", "zero"))
         tp, sp, ep, etp = (np.array(column) for column in zip(
             *(option.way for option in options), strict=True))
-        one, sizes = np.ones_like(mesh), self.view.group_sizes
-        body = bodies(sizes, mesh, micro_batch * tp // mesh, tp, sp, one, one == 0, ep, etp,
+        one, fabric, site = np.ones_like(mesh), fabric_of(self.view), Site.alone(mesh)
+        body = bodies(fabric, site, micro_batch * tp // mesh, tp, sp, one, one == 0, ep, etp,
                       one * (FULL if recompute == "full" else 0))
-        state = states(sizes, 0 * one, mesh, tp, ep * etp, one, mesh, 0 * one, zero, 0 * one)
+        state = states(fabric, site, tp, ep * etp, zero, 0 * one)
         s = setting(self.view, self.job)
         folded = [sums(layer_costs(kind, body, state, s), self.job.stack)
                   for kind in self.chain.kinds]

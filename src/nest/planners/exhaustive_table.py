@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.choices import CORE_ATTN, FULL, bodies, span_level, states
+from nest.costs.choices import CORE_ATTN, FULL, Site, bodies, states
 from nest.costs.configured import mask
+from nest.costs.fabric import fabric_of
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.schedules import SCHEDULES
 from nest.costs.schedules.interleaved import warm_up
@@ -25,7 +26,6 @@ from nest.describe.job import Stack
 from nest.even import even_sizes
 from nest.graph import relay_bytes
 from nest.legality import interleaved_chunks
-from nest.planners.prices import place_of
 
 if TYPE_CHECKING:
     from nest.planners.exhaustive import Grid
@@ -256,8 +256,8 @@ class Table:
         """For each layout the first stage whose place costs the same as that of ``stage``."""
         grid, found = self.grid, []
         for n in self.layouts:
-            stride, sizes = grid.cluster.size // n.outer_dp, grid.cluster.group_sizes
-            classes = [place_of(s * n.block, n.outer_dp, stride, sizes) for s in range(stage + 1)]
+            stride, fabric = grid.cluster.size // n.outer_dp, fabric_of(grid.cluster)
+            classes = [fabric.place(s * n.block, n.outer_dp, stride) for s in range(stage + 1)]
             found.append(classes.index(classes[stage]))
         return tuple(found)
 
@@ -265,19 +265,16 @@ class Table:
         """Every layer kind on the places given, one a layout; fields of shape (R,)."""
         if places not in self._priced:
             grid = self.grid
-            sizes, stack = grid.cluster.group_sizes, grid.job.stack
+            fabric, stack = fabric_of(grid.cluster), grid.job.stack
             one = np.ones_like(self.tp)
-            body, which = _distinct(self.number, self.mbs, self.policy)
-            bodied = bodies(sizes, *(column[body] for column in (
-                self.block, self.mbs, self.tp, self.sp > 0, one, one > 1, self.ep, self.etp,
-                self.policy)))
             start = np.array(places, dtype=np.int64)[self.number] * self.block
-            tied = np.array([span_level(n.outer_dp, grid.cluster.size // n.outer_dp, sizes)
-                             for n in self.layouts], dtype=np.int64)[self.number]
+            site = Site(start, self.block, self.outer_dp, self.stride)
+            body, which = _distinct(self.number, self.mbs, self.policy)
+            bodied = bodies(fabric, site.take(body), *(column[body] for column in (
+                self.mbs, self.tp, self.sp > 0, one, one > 1, self.ep, self.etp, self.policy)))
             state, of = _distinct(self.number, self.zero)
-            stated = states(sizes, *(column[state] for column in (
-                start, self.block, self.tp, self.ep * self.etp, self.outer_dp, self.stride, tied,
-                self.zero, 0 * one)))
+            stated = states(fabric, site.take(state), *(column[state] for column in (
+                self.tp, self.ep * self.etp, self.zero, 0 * one)))
             bodied = bodied.take(which)._replace(recompute=self.policy)
             stated = stated.take(of)._replace(zero=self.zero, shard=0 * one)
             self._priced[places] = [

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.choices import FULL, bodies, setting, states
+from nest.costs.choices import FULL, Site, bodies, setting, states
+from nest.costs.fabric import fabric_of
 from nest.costs.groups import aligned
 from nest.costs.layer import StateCosts, body_costs, state_costs
 from nest.describe.cluster import Cluster, Level
@@ -186,8 +187,8 @@ def body_prices(
     """
     one = np.ones(len(found), dtype=np.int64)
     tp, sp, ep, etp = (np.array(column) for column in zip(*found, strict=True))
-    body = bodies(cluster.group_sizes, tp, np.array(samples), tp, sp, one, one == 0, ep, etp,
-                  np.array([[0, FULL]]))
+    body = bodies(fabric_of(cluster), Site.alone(tp), np.array(samples), tp, sp, one, one == 0, ep,
+                  etp, np.array([[0, FULL]]))
     rows = []
     for kind in chain.kinds:
         c = body_costs(kind, body, setting(cluster, job))
@@ -207,9 +208,7 @@ def replicated(
     """
     tp, _, ep, etp = (np.array(column) for column in zip(*found, strict=True))
     zero = np.zeros_like(tp)
-    block = tp * np.array(copies)
-    state = states(cluster.group_sizes, zero, block, tp, ep * etp, zero + 1, block, zero, zero,
-                   zero)
+    state = states(fabric_of(cluster), Site.alone(tp * np.array(copies)), tp, ep * etp, zero, zero)
     return [state_costs(kind, state, setting(cluster, job)) for kind in chain.kinds]
 
 

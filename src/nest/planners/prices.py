@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from nest.costs.choices import setting, span_level
+from nest.costs.choices import setting
 from nest.costs.configured import body_of, hops_of, layers_of, mask, relayed_bytes, state_of
-from nest.costs.groups import aligned, place_class
+from nest.costs.fabric import fabric_of
+from nest.costs.groups import aligned
 from nest.costs.layer import layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.schedules import SCHEDULES, StepTime
@@ -63,7 +64,7 @@ class Prices:
     def __init__(self, chain: Chain, cluster: Cluster, job: Job) -> None:
         self.chain, self.cluster, self.job = chain, cluster, job
         self.limit = limit_bytes(cluster.device, job)
-        self._setting = setting(cluster, job)
+        self._setting, self._fabric = setting(cluster, job), fabric_of(cluster)
         self._layers: dict[tuple[Any, ...], _Layer] = {}
         self._stages: dict[tuple[Any, ...], _Stage] = {}
         self._legal: dict[tuple[Any, ...], bool] = {}
@@ -109,8 +110,7 @@ class Prices:
         self, plan: Configuration, order: Sequence[int], stage: StageConfiguration
     ) -> _Stage:
         start, _ = stage.devices
-        sizes = self.cluster.group_sizes
-        place = place_of(start, plan.outer_dp, plan.stride, sizes)
+        place = self._fabric.place(start, plan.outer_dp, plan.stride)
         outer = (plan.micro_batch, plan.outer_dp, plan.stride, place)
         key = (stage.chunks, degrees_of(stage), plan.order, outer)
         if key not in self._stages:
@@ -139,11 +139,9 @@ class Prices:
         kind, policy = pair
         key = (kind, policy, degrees_of(stage)[:10], outer)
         if key not in self._layers:
-            sizes = self.cluster.group_sizes
-            tied = span_level(plan.outer_dp, plan.stride, sizes)
             c = layer_costs(
-                self.chain.kinds[kind], body_of(stage, plan, policy, sizes),
-                state_of(stage, plan, tied, sizes), self._setting)
+                self.chain.kinds[kind], body_of(stage, plan, policy, self._fabric),
+                state_of(stage, plan, self._fabric), self._setting)
             resident = c.parameters + c.gradients + c.optimizer
             self._layers[key] = _Layer(layer_seconds(c), *(float(x[0]) for x in (
                 c.update, c.tied, resident, c.activations, c.work, c.buffers)))
@@ -178,11 +176,3 @@ def aligned_everywhere(
 ) -> bool:
     """Whether a block is aligned (:func:`nest.costs.groups.aligned`) in every replica."""
     return all(aligned(r * stride + start, size, group_sizes) for r in range(outer_dp))
-
-
-@lru_cache(maxsize=100_000)
-def place_of(
-    start: int, outer_dp: int, stride: int, group_sizes: tuple[int, ...]
-) -> tuple[int, ...]:
-    """What the price of a block depends on besides its size and the replicas."""
-    return place_class(start, outer_dp, stride, group_sizes)

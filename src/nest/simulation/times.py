@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nest.costs.choices import Setting, setting, span_level
+from nest.costs.choices import Setting, setting
 from nest.costs.configured import body_of, layers_of, mask, relayed_bytes, shards_of, state_of
-from nest.costs.groups import shared_level
+from nest.costs.fabric import fabric_of
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.stage import hop
 from nest.describe.cluster import Cluster
@@ -43,9 +43,9 @@ class Pricing:
         self.chain, self.cluster, self.job, self.plan = chain, cluster, job, plan
         self.order: Sequence[int] = plan.order or range(len(chain))
         self._setting: Setting = setting(cluster, job)
-        self._tied_level = span_level(plan.outer_dp, plan.stride, cluster.group_sizes)
-        self._known: dict[tuple[int, int], tuple[Link, ...]] = {}
-        """Links behind a stage over a level."""
+        self._fabric = fabric_of(cluster)
+        self._known: dict[tuple[int, float, float], tuple[Link, ...]] = {}
+        """Links behind a stage over a way of so many seconds a byte and seconds."""
 
     @property
     def rates(self) -> Rates:
@@ -56,8 +56,7 @@ class Pricing:
     def stage(self, number: int) -> Priced:
         """What one stage takes and holds."""
         stage = self.plan.stages[number]
-        sizes = self.cluster.group_sizes
-        state = state_of(stage, self.plan, self._tied_level, sizes)
+        state = state_of(stage, self.plan, self._fabric)
         known: dict[tuple[int, int], LayerCosts] = {}
         work, memory = [], []
         every: list[LayerCosts] = []
@@ -66,8 +65,8 @@ class Pricing:
             for kind, again in layers_of(self.chain, self.order, stage, span):
                 if (kind, again) not in known:
                     known[kind, again] = layer_costs(
-                        self.chain.kinds[kind], body_of(stage, self.plan, again, sizes), state,
-                        self._setting)
+                        self.chain.kinds[kind], body_of(stage, self.plan, again, self._fabric),
+                        state, self._setting)
                 layers.append(known[kind, again])
             work.append(tuple(self._layer_work(layer) for layer in layers))
             held = sum(float(layer.activations[0]) for layer in layers)
@@ -87,22 +86,20 @@ class Pricing:
     def _links(self, number: int, replica: int) -> tuple[Link, ...]:
         stage, after = self.plan.stages[number], self.plan.stages[(number + 1) % self.plan.pp]
         start = replica * self.plan.stride
-        level = shared_level(start + stage.devices[1] - 1, start + after.devices[0],
-                             self.cluster.group_sizes)
-        if (number, level) not in self._known:
+        way = self._fabric.pair(start + stage.devices[1] - 1, start + after.devices[0], 1, 0)
+        if (number, *way) not in self._known:
             lanes = min(shards_of(stage, self.job.stack), shards_of(after, self.job.stack))
-            self._known[number, level] = tuple(
-                self._link(stop, lanes, level) for _, stop in stage.chunks)
-        return self._known[number, level]
+            self._known[number, *way] = tuple(
+                self._link(stop, lanes, *way) for _, stop in stage.chunks)
+        return self._known[number, *way]
 
-    def _link(self, cut: int, lanes: int, level: int) -> Link:
+    def _link(self, cut: int, lanes: int, per_byte: float, latency: float) -> Link:
         """Half of the round trip each way; a message fills its lanes for its whole size."""
         size = 0.0
         if cut < len(self.chain):
             before = mask(self.order[:cut])
             size = boundary_bytes(self.chain, self.job, before) * self.plan.micro_batch
-        per_byte = 1.0 / self.cluster.resolved_bandwidth[level]
-        both, gap = hop(size, lanes, per_byte, self.cluster.levels[level].latency, self.job.stack)
+        both, gap = hop(size, lanes, per_byte, latency, self.job.stack)
         return Link(both / 2.0, gap)
 
     # ------------------------------------------------------------ layers

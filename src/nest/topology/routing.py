@@ -127,6 +127,18 @@ class Routes:
         """Links on a shortest path for each pair of devices, int64 of shape (M,)."""
         return self._along(sources, targets, np.ones(len(self._topology.source_E))).astype(np.int64)
 
+    def hop_matrix(self) -> NDArray[np.int32]:
+        """Links on a shortest path from each device to each other, int32 of shape (N, N)."""
+        anchors = np.arange(len(self._anchor_A))
+        parts = [self._hops_to(anchors[start : start + self._round]).reshape(
+                     len(self._topology.nodes), -1)[self._anchor_A].astype(np.int32)
+                 for start in range(0, len(anchors), self._round)]
+        between = np.concatenate(parts, axis=1)
+        own = (self._up_N >= 0).astype(np.int32)
+        found: NDArray[np.int32] = between[self._place_N][:, self._place_N] + own[:, None] + own
+        np.fill_diagonal(found, 0)
+        return found
+
     def latency(self, sources: ArrayLike, targets: ArrayLike) -> Floats:
         """Seconds over the slowest of the shortest paths for each pair, float64 of shape (M,).
 
@@ -155,6 +167,63 @@ class Routes:
             sum_M[here] += self._slowest(hops, width, key_M, figure_E)
         sum_M[source_M == target_M] = 0.0
         return sum_M
+
+    def shares(self, sources: ArrayLike, targets: ArrayLike) -> tuple[Ints, Ints, Floats]:
+        """Which part of each of M messages passes which link: the non-zero ones, by message.
+
+        Returns
+        -------
+        first : int64, shape (M+1,)
+            Where the entries of each message begin.
+        link, part : int64 and float64, one entry for each message and link it passes.
+        """
+        source_M, target_M = self._devices(sources), self._devices(targets)
+        moved = np.flatnonzero(source_M != target_M)
+        message, link, part = [], [], []
+        for own_N, end_M in ((self._up_N, source_M), (self._down_N, target_M)):
+            own = moved[own_N[end_M[moved]] >= 0]
+            message.append(own)
+            link.append(own_N[end_M[own]])
+            part.append(np.ones(len(own)))
+        node_M, place_M = self._anchor_A[self._place_N[source_M]], self._place_N[target_M]
+        moved = moved[node_M[moved] != self._anchor_A[place_M[moved]]]
+        # Messages between the same anchors go the same ways.
+        pair = node_M[moved] * len(self._anchor_A) + place_M[moved]
+        pair_P, number = np.unique(pair, return_inverse=True)
+        rows, links, parts = self._ways(pair_P // len(self._anchor_A),
+                                        pair_P % len(self._anchor_A))
+        first_P = np.searchsorted(rows, np.arange(len(pair_P) + 1))
+        entry, at = slices(first_P, number)
+        message.append(moved[at])
+        link.append(links[entry])
+        part.append(parts[entry])
+        every = np.concatenate(message)
+        order = np.lexsort((np.concatenate(link), every))
+        first: Ints = np.searchsorted(every[order], np.arange(len(source_M) + 1))
+        return first.astype(np.int64), np.concatenate(link)[order], np.concatenate(part)[order]
+
+    def _ways(self, node_P: Ints, place_P: Ints) -> tuple[Ints, Ints, Floats]:
+        """Links from nodes to anchors, for each pair of them: pair, link, part; by pair."""
+        rows, links, parts = [], [], []
+        for start in range(0, len(node_P), self._round):
+            stop = min(start + self._round, len(node_P))
+            width = stop - start
+            every, column = np.unique(place_P[start:stop], return_inverse=True)
+            hops = self._hops_to(every).reshape(-1, len(every))[:, column].ravel()
+            key_M = node_P[start:stop] * width + np.arange(width)
+            amount = np.zeros(len(hops))
+            amount[key_M] = 1.0
+            for key_K, link, row, end in self._visits(self._ahead, key_M, hops, width):
+                share = (amount[key_K] / np.bincount(row, minlength=len(key_K)))[row]
+                np.add.at(amount, end, share)
+                rows.append(start + end % width)
+                links.append(link)
+                parts.append(share)
+        if not rows:
+            return (np.zeros(0, dtype=np.int64),) * 2 + (np.zeros(0),)
+        row_ = np.concatenate(rows)
+        order = np.argsort(row_, kind="stable")
+        return row_[order], np.concatenate(links)[order], np.concatenate(parts)[order]
 
     def sources(self, link: int) -> Ints:
         """Devices that reach some device over a link, sorted."""
@@ -312,6 +381,14 @@ class Routes:
         for _, link, _, end in self._visits(ahead, key_M, hops, width):
             used[link, end % width] = True
         return used
+
+
+def slices(first: Ints, number_K: Ints) -> tuple[Ints, Ints]:
+    """Entries of some rows of lists that lie one behind the other, and the place of each's row."""
+    start, count = first[number_K], first[number_K + 1] - first[number_K]
+    at = np.repeat(np.arange(len(number_K)), count)
+    entry: Ints = np.arange(len(at)) - np.repeat(np.cumsum(count) - count - start, count)
+    return entry, at
 
 
 def _first_of_each(keys: Ints, owner: Ints) -> Ints:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from nest.describe import Device
+from nest.describe import Cluster, Device
+from nest.describe.links import MOST_LINKS, MOST_NODES
 from nest.errors import InputError
 from nest.units import shorten
 
@@ -21,9 +22,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-MOST_NODES = 500_000
-MOST_LINKS = 1_000_000
-"""Links of one topology, each direction counted."""
+__all__ = ["MOST_LINKS", "MOST_NODES", "Flags", "Floats", "Ints", "Topology"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +71,21 @@ class Topology:
     def _freeze(self, name: str, array: NDArray[np.generic]) -> None:
         array.setflags(write=False)
         object.__setattr__(self, name, array)
+
+    @classmethod
+    def of_links(cls, cluster: Cluster) -> Topology:
+        """The network of a cluster that has links; devices are called as the cluster says."""
+        links, devices = cluster.links, cluster.size
+        assert links is not None
+        names = cluster.names or tuple(f"device{n}" for n in range(devices))
+        switches = links.switches
+        return cls(
+            cluster.name, (*names, *(f"switch{n}" for n in range(switches))), (cluster.device,),
+            np.repeat(np.array([0, -1]), [devices, switches]),
+            np.array(links.source), np.array(links.target), np.array(links.bandwidth),
+            np.array(links.latency), np.zeros(devices + switches), np.zeros(devices + switches),
+            np.zeros(devices + switches, dtype=np.bool_),
+        )
 
     @cached_property
     def device_N(self) -> Ints:

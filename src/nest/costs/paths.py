@@ -1,0 +1,273 @@
+"""What groups and pairs of devices take on a network that is no hierarchy, by the load of links.
+
+Everybody is taken to do the same at the same time: beside the groups of one block run those of all
+blocks of its *tile*, blocks of the same size side by side. A pattern of messages then takes, per
+byte, as long as the most loaded link that its own messages pass; routes are those of
+:class:`nest.topology.Routes`. On a hierarchy this gives the figures of its levels. See
+docs/topologies.md, "Prices on links".
+
+Shapes: N devices, E links, V levels, B blocks of a tile, K blocks asked for. A row of *figures* is
+what :class:`nest.costs.collectives.Paths` holds of a group, one behind the other: 2 V + 4 columns.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.costs.groups import inner_group, replica_group, shared_level
+from nest.describe.cluster import Cluster
+from nest.topology import Routes, Topology
+from nest.topology.routing import slices
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Kind = TypeVar("Kind", np.int64, np.float64)
+DIGITS = 12
+"""Significant digits of a figure, so that places that are alike cost the same bit for bit."""
+
+
+class Rates(NamedTuple):
+    """What messages take."""
+
+    per_byte: Floats
+    latency: Floats
+
+
+class LinkPrices:
+    """Figures of groups and pairs on the links of a cluster.
+
+    Parameters
+    ----------
+    cluster : one with links.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        topology = Topology.of_links(cluster)
+        self.size, self.group_sizes = cluster.size, cluster.group_sizes
+        self._messages = _Messages(topology)
+        self._shifts: dict[tuple[int, int], Rates] = {}
+
+    # ------------------------------------------------------------ groups
+
+    def inside(
+        self, starts: Ints, block: int, distance: int, size: int, spread: bool
+    ) -> Floats:
+        """Figures of groups of ``size`` devices, ``distance`` apart, that fill blocks.
+
+        Parameters
+        ----------
+        starts : int64, shape (K,)
+            Devices at which aligned blocks of ``block`` devices start.
+        spread : whether the figures of all-to-all are asked for; 0 otherwise.
+
+        Returns
+        -------
+        float64, shape (K, 2 V + 4)
+        """
+        inside, even = inner_group(self.group_sizes, block, distance, size)
+        holds = next(g for g in self.group_sizes if g >= block)
+        b, q, t = np.ix_(np.arange(block // (distance * size)), np.arange(distance),
+                         np.arange(size))
+        members = (b * distance * size + q + distance * t).reshape(-1, size)
+        result = np.zeros((len(starts), 2 * len(inside) + 4))
+        offsets = starts % holds % block
+        for offset in np.unique(offsets).tolist():
+            rows = np.flatnonzero(offsets == offset)
+            within = np.arange(offset, holds - block + 1, block)
+            tile = (np.arange(0, self.size, holds)[:, None] + within).ravel()
+            result[rows] = self._figures(
+                tile, np.searchsorted(tile, starts[rows]), members, inside, even, spread)
+        return result
+
+    def over_replicas(
+        self, starts: Ints, block: int, inner: int, outer_dp: int, stride: int
+    ) -> Floats:
+        """Figures of groups of every ``inner``-th device of a block and of its replicas.
+
+        Parameters
+        ----------
+        starts : int64, shape (K,)
+            Starts of blocks in the first super-pipeline.
+
+        Returns
+        -------
+        float64, shape (K, 2 V + 4)
+        """
+        q, r, t = np.ix_(np.arange(inner), np.arange(outer_dp), np.arange(block // inner))
+        members = (q + stride * r + inner * t).reshape(inner, -1)
+        spreads = [replica_group(self.group_sizes, k, block, inner, outer_dp, stride)
+                   for k in starts.tolist()]
+        result = np.zeros((len(starts), 2 * len(self.group_sizes) + 4))
+        offsets = starts % block
+        for offset, kind in sorted(set(zip(offsets.tolist(), spreads, strict=True))):
+            rows = np.array([n for n, own in enumerate(spreads)
+                             if own == kind and offsets[n] == offset])
+            tile = np.arange(offset, stride - block + 1, block)
+            result[rows] = self._figures(
+                tile, np.searchsorted(tile, starts[rows]), members, *kind, spread=False)
+        return result
+
+    def _figures(
+        self, tile: Ints, own: Ints, members: Ints, inside: tuple[int, ...], even: bool,
+        spread: bool,
+    ) -> Floats:
+        """Figures of the blocks ``tile[own]``; ``members`` of groups, from the start of a block."""
+        size = members.shape[1]
+        levels = len(inside)
+        result = np.zeros((len(own), 2 * levels + 4))
+        if size == 1:
+            return result
+
+        def rates(to: Ints, weight: float = 1.0) -> Rates:
+            """Each member sends to the members of numbers ``to``, shape (size,) or (size, X)."""
+            after = members[:, to]
+            source = np.broadcast_to(members.reshape(*members.shape, *(1,) * (to.ndim - 1)),
+                                     after.shape)
+            return self._messages.rates(tile, own, source.ravel(), after.ravel(), weight)
+
+        t = np.arange(size)
+        ring = rates((t + 1) % size)
+        result[:, 2 * levels], result[:, 2 * levels + 1] = ring
+        if spread:
+            others = (t[:, None] + np.arange(1, size)) % size
+            result[:, 2 * levels + 2], result[:, 2 * levels + 3] = rates(others, 1.0 / size)
+        rails = 1
+        for v, count in enumerate(inside):
+            children = count // rails
+            if children > 1 and not even:
+                result[:, v], result[:, levels + v] = ring
+            elif children > 1:
+                first, s, lane = t // count * count, t % count // rails, t % rails
+                if children & (children - 1):
+                    exchange = rates(first + (s + 1) % children * rails + lane)
+                    result[:, v], result[:, levels + v] = exchange
+                else:
+                    rounds = children.bit_length() - 1
+                    for j in range(rounds):
+                        exchange = rates(first + (s ^ 1 << j) * rails + lane)
+                        result[:, v] += 0.5 ** (j + 1) * exchange.per_byte
+                        result[:, levels + v] += exchange.latency
+                    result[:, v] /= (children - 1) / children
+                    result[:, levels + v] /= rounds
+                result[:, v] /= rails
+            rails = count
+        return result
+
+    # ------------------------------------------------------------ pairs
+
+    def pair(self, x: int, y: int) -> tuple[float, float]:
+        """Seconds a byte and seconds between two devices, each for its group to the other's.
+
+        They are in groups of the level below the lowest that holds both. All devices send over
+        the same distance at once.
+        """
+        if x == y:
+            return 0.0, 0.0
+        level = shared_level(x, y, self.group_sizes)
+        g = self.group_sizes[level - 1] if level else 1
+        shift = (y // g - x // g) * g
+        if (shift, g) not in self._shifts:
+            first = np.arange(max(0, -shift), self.size - max(0, shift), g)
+            known = self._messages.rates(
+                first, np.arange(len(first)), np.arange(g), np.arange(g) + shift)
+            self._shifts[shift, g] = known
+        at = (x // g * g - max(0, -shift)) // g
+        per_byte, latency = self._shifts[shift, g]
+        return float(per_byte[at]), float(latency[at])
+
+
+class _Messages:
+    """Messages between devices, and what they take where many are under way at once."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._routes = Routes(topology)
+        self._bandwidth_E = topology.bandwidth_E
+        self._size = len(topology.device_N)
+        # Messages routed so far, by source * N + target, and the parts of them on links.
+        self._key_M: Ints = np.zeros(0, dtype=np.int64)
+        self._row_M: Ints = np.zeros(0, dtype=np.int64)
+        self._first, self._latency = _Growing(np.int64), _Growing(np.float64)
+        self._link, self._part = _Growing(np.int64), _Growing(np.float64)
+        self._first.add(np.zeros(1, dtype=np.int64))
+
+    def rates(
+        self, tile: Ints, own: Ints, source: Ints, target: Ints, weight: float = 1.0
+    ) -> Rates:
+        """What the messages of each block ``tile[own]`` take while those of the tile all run.
+
+        Parameters
+        ----------
+        tile : int64, shape (B,)
+            First devices of blocks.
+        own : int64, shape (K,)
+            Some of the blocks.
+        source, target : int64, shape (M,)
+            Ends of each block's messages, from its first device; not the same device.
+        weight : bytes of each message.
+
+        Returns
+        -------
+        Rates
+            float64, shape (K,): seconds per byte and seconds.
+        """
+        row = self._rows((tile[:, None] + source).ravel(), (tile[:, None] + target).ravel())
+        entry, at = slices(self._first.values, row)
+        link = self._link.values[entry]
+        load_E = np.bincount(link, self._part.values[entry], len(self._bandwidth_E))
+        rate_E = weight * load_E / self._bandwidth_E
+        begin = np.searchsorted(at, np.arange(len(tile)) * len(source))
+        per_byte = np.maximum.reduceat(rate_E[link], begin)[own]
+        latency = self._latency.values[row].reshape(len(tile), -1).max(axis=1)[own]
+        return Rates(_rounded(per_byte), latency)
+
+    def _rows(self, source: Ints, target: Ints) -> Ints:
+        """Numbers of messages, routed now where they are new."""
+        key = source * self._size + target
+        place = np.minimum(np.searchsorted(self._key_M, key), max(len(self._key_M) - 1, 0))
+        new = key[self._key_M[place] != key] if len(self._key_M) else key
+        if len(new):
+            new = np.unique(new)
+            ends = new // self._size, new % self._size
+            first, link, part = self._routes.shares(*ends)
+            rows = len(self._latency.values) + np.arange(len(new))
+            self._latency.add(self._routes.latency(*ends))
+            self._first.add(self._first.values[-1] + first[1:])
+            self._link.add(link)
+            self._part.add(part)
+            keys = np.concatenate([self._key_M, new])
+            order = np.argsort(keys, kind="stable")
+            self._key_M = keys[order]
+            self._row_M = np.concatenate([self._row_M, rows])[order]
+            place = np.searchsorted(self._key_M, key)
+        return self._row_M[place]
+
+
+class _Growing(Generic[Kind]):
+    """An array to which entries are added behind, with room to spare."""
+
+    def __init__(self, kind: type[Kind]) -> None:
+        self._room: NDArray[Kind] = np.zeros(1024, dtype=kind)
+        self._size = 0
+
+    @property
+    def values(self) -> NDArray[Kind]:
+        return self._room[: self._size]
+
+    def add(self, new: NDArray[Kind]) -> None:
+        size = self._size + len(new)
+        if size > len(self._room):
+            room = np.zeros(2 * size, dtype=self._room.dtype)
+            room[: self._size] = self.values
+            self._room = room
+        self._room[self._size : size] = new
+        self._size = size
+
+
+def _rounded(figure: Floats) -> Floats:
+    """Figures above 0 with so many digits that sums in another order give the same."""
+    scale = 10.0 ** (DIGITS - 1 - np.floor(np.log10(figure)))
+    rounded: Floats = np.round(figure * scale) / scale
+    return rounded
