@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nest.describe import Cluster, Device, catalog, load_cluster, load_device, read_description
 from nest.describe.files import SUFFIXES
 from nest.describe.loading import Source, names_a_file
-from nest.errors import InputError
+from nest.errors import InputError, LimitError
 from nest.units import shorten
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def load_network(
     device: Source | Device | None = None,
     devices: int | None = None,
 ) -> Cluster:
-    """Read a cluster with levels, or a graph that is the same as one.
+    """Read a cluster with levels, or a graph.
 
     Parameters
     ----------
@@ -50,13 +50,14 @@ def load_network(
     Returns
     -------
     Cluster
-        With ``order`` and ``names`` where it comes from a graph.
+        With ``order`` and ``names`` where it comes from a graph, and with ``links`` where that is
+        no hierarchy.
 
     Raises
     ------
     InputError : an unknown name, an unreadable file, a bad network, no such part, or ``devices``
         for a graph.
-    LimitError : a graph that is no hierarchy; the message says why.
+    LimitError : a graph with devices of several types.
     """
     kind = None if device is None else load_device(device)
     graph = _graph(source, kind)
@@ -66,9 +67,10 @@ def load_network(
         cluster = cluster if kind is None else cluster.replace(device=kind)
         if without is None and degrade is None:
             return cluster
-        from nest.topology import graph_of
+        from nest.topology import Topology, graph_of
 
-        graph, numbers = graph_of(cluster), cluster.order
+        graph = graph_of(cluster) if cluster.links is None else Topology.of_links(cluster)
+        numbers = cluster.order
     elif devices is not None:
         count = len(graph.device_N)
         raise InputError(
@@ -147,7 +149,11 @@ def _cluster(
     if degrade is not None:
         left = topology.degrade(left, degrade)
         name += f" degraded by {' '.join(degrade.split())}"
-    found = topology.hierarchy_of(left)
+    if len(left.types) > 1:
+        kinds = ", ".join(shorten(kind.name)[1:-1] for kind in left.types[:5])
+        raise LimitError(f"{name}: {len(left.types)} types of device ({kinds}); planned today: "
+                         "devices of one type (--device makes them so)")
+    found = topology.levels_of(left) or topology.arrangements(left)[0]
     nodes = [left.nodes[node] for node in left.device_N[found.order_N]]
     order = graph.number_V[[graph.index[node] for node in nodes]].tolist()
     if numbers is not None:
@@ -157,3 +163,26 @@ def _cluster(
         order=None if order == list(range(len(order))) else order,
         names=nodes,
     )
+
+
+def other_orders(cluster: Cluster) -> list[Cluster]:
+    """A cluster with links again, its devices in other orders that keep near ones together.
+
+    Parameters
+    ----------
+    cluster : its own order is not among those returned; without links there is no other.
+    """
+    if cluster.links is None:
+        return []
+    from nest.topology import Topology, arrangements
+
+    most = {field: max(getattr(level, field) for level in cluster.levels)
+            for field in ("base_time", "ramp")}
+    numbers = cluster.order or range(cluster.size)
+    return [
+        found.cluster.replace(
+            levels=tuple(level.replace(**most) for level in found.cluster.levels),
+            order=[numbers[device] for device in found.order_N.tolist()])
+        for found in arrangements(Topology.of_links(cluster))
+        if found.order_N.tolist() != list(range(cluster.size))
+    ]

@@ -120,6 +120,14 @@ class Found(NamedTuple):
     labels: int
     transitions: int
 
+    def after(self, other: Found) -> Found:
+        """The same, with the bound and the work of a search of another order of devices."""
+        names = ("seconds", "compile_seconds", "solved", "pruned", "cells", "labels",
+                 "transitions")
+        return self._replace(
+            lower_bound=min(self.lower_bound, other.lower_bound),
+            **{name: getattr(self, name) + getattr(other, name) for name in names})
+
 
 def thread_count() -> int:
     """Threads to use: ``NEST_THREADS``, else ``NUMBA_NUM_THREADS``, else all processors."""
