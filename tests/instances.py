@@ -58,6 +58,18 @@ def instance(seed: int) -> Instance:
     rng = Random(f"instance {seed}")
     theme = THEMES[seed % len(THEMES)]
     sizes = shape(rng, theme)
+    model, chain = described(rng, theme)
+    job = random_job(rng, theme)
+    cluster = random_cluster(rng, sizes, need(chain, job), theme)
+    # Seldom up to a million.
+    most = 10 ** rng.uniform(4.3, 5.0 if rng.random() < 0.97 else 6.1)
+    bounds = bounds_of(rng, chain, math.prod(sizes), theme)
+    space = bounded(rng, chain, cluster, job, bounds, most, FREED.get(theme, ()))
+    return Instance(seed, theme, model, chain, cluster, job, space)
+
+
+def described(rng: Random, theme: str) -> tuple[Model | Profile, Chain]:
+    """A model or measured layers."""
     measured = rng.random() < {
         "close": 1.0, "pipeline": 0.7, "long": 0.0, "outer": 0.2, "tight": 0.2, "chunks": 0.3,
         "experts": 0.0, "graph": 1.0, "families": 0.0,
@@ -73,19 +85,13 @@ def instance(seed: int) -> Instance:
         model = random_model(
             rng, rng.choice(("moe", "shared") if theme == "experts" else KINDS), theme)
     chain = profile_chain(model) if isinstance(model, Profile) else build_chain(model)
-    job = random_job(rng, theme)
-    cluster = random_cluster(rng, sizes, need(chain, job), theme)
-    # Seldom up to a million.
-    most = 10 ** rng.uniform(4.3, 5.0 if rng.random() < 0.97 else 6.1)
-    bounds = _space(rng, chain, math.prod(sizes), theme)
-    space = bounded(rng, chain, cluster, job, bounds, most, FREED.get(theme, ()))
-    return Instance(seed, theme, model, chain, cluster, job, space)
+    return model, chain
 
 
 # ---------------------------------------------------------------- search spaces
 
 
-def _space(rng: Random, chain: Chain, devices: int, theme: str) -> dict[str, Any]:
+def bounds_of(rng: Random, chain: Chain, devices: int, theme: str) -> dict[str, Any]:
     """Bounds that some instances have anyway; more of them where there are more plans."""
     freed, small = FREED.get(theme, ()), devices * len(chain) <= 30
     deepest = min(devices, len(chain))

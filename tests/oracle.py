@@ -76,8 +76,9 @@ def one_by_one(
         if n:
             start = stages[s + 1][0].start
             lanes = min(shards(c.split, pricer.job) for c, _ in stages[s : s + 2])
-            handed = pricer.handed(outer, cuts[s + 1], start - 1, start)
-            hop, gap = hop + pricer.hop(*handed, lanes), gap + pricer.gap(*handed, lanes)
+            size, per_byte, latency = pricer.handed(outer, cuts[s + 1], start - 1, start)
+            hop = hop + pricer.hop(size, per_byte, latency, lanes)
+            gap = gap + pricer.gap(size, per_byte, lanes)
         behind = schedule.put(behind, n, m, run, hop, gap)
         held = run.resident + run.work + run.buffers + schedule.in_flight(n, m) * run.activations
         memory.insert(0, float(held[0]))
@@ -201,7 +202,7 @@ class Table:
         batch = question.job.global_batch
         self.m = np.array(
             [batch // (x.outer_dp * x.micro_batch) for x in question.outers])[o.outer]
-        self.size, self.level = self._handed()
+        self.handed = self._handed()
 
     def _options(self) -> tuple[Options, Run]:
         """Every stage of every plan, priced."""
@@ -232,10 +233,10 @@ class Table:
         return (Options(*np.concatenate(parts, axis=1)),
                 Run(*np.concatenate(prices, axis=1)))
 
-    def _handed(self) -> tuple[Floats, Ints]:
-        """Bytes and level of the hand-over behind each option."""
+    def _handed(self) -> Floats:
+        """Bytes, seconds per byte and of a message of the hand-over behind each option; (3, O)."""
         question, o = self.question, self.options
-        size, level = np.zeros(len(o.choice)), np.zeros(len(o.choice), dtype=np.int64)
+        found = np.zeros((3, len(o.choice)))
         inner = np.flatnonzero(o.after < len(question.cuts) - 1)
         places, back = np.unique(
             np.stack([o.outer, o.after, o.end])[:, inner], axis=1, return_inverse=True)
@@ -244,9 +245,8 @@ class Table:
             for outer, cut, device in places.T.tolist()
         ]
         if handed:
-            size[inner] = np.array([bytes_ for bytes_, _ in handed])[back.ravel()]
-            level[inner] = np.array([level_ for _, level_ in handed])[back.ravel()]
-        return size, level
+            found[:, inner] = np.array(handed).T[:, back.ravel()]
+        return found
 
     def grown(self, schedule: Schedule) -> tuple[int, list[Found]]:
         """How many plans of a schedule fit, and the best of each key."""
@@ -292,8 +292,9 @@ class Table:
             option, parent = self._joined(behind, np.flatnonzero(fits))
             carried = tuple(figure[parent] for figure in behind.behind)
             lanes = np.minimum(self.shards[option], self.shards[behind.option[parent]])
-            handed = self.size[option], self.level[option], lanes
-            hop, gap = self.pricer.hop(*handed), self.pricer.gap(*handed)
+            size, per_byte, latency = self.handed[:, option]
+            hop = self.pricer.hop(size, per_byte, latency, lanes)
+            gap = self.pricer.gap(size, per_byte, lanes)
         return Partial(option, parent, schedule.put(
             carried, depth - 1, self.m[option], Run(*(figure[option] for figure in p)), hop, gap))
 

@@ -86,8 +86,9 @@ def wrapped_links(
         for _, stop in stage:
             link = Link(np.zeros((len(lanes), 1)), np.zeros((len(lanes), 1)))
             if stop < len(pricer.chain):
-                handed = (*pricer.handed(outer, (1 << stop) - 1, *device), lanes[:, None])
-                link = Link(pricer.hop(*handed), pricer.gap(*handed))
+                size, *pace = pricer.handed(outer, (1 << stop) - 1, *device)
+                link = Link(pricer.hop(size, *pace, lanes[:, None]),
+                            pricer.gap(size, pace[0], lanes[:, None]))
             links[s].append(link)
     return links
 

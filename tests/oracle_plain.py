@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from oracle_links import arrays
 from oracle_plain_runs import Figures, Hand, Hands, PlainRun, Runs
 from oracle_plans import read_stage
 from oracle_prices import Pricer
@@ -21,7 +22,6 @@ from oracle_schedules import add_front
 from simulation import Task, interleaved
 
 from nest.costs.choices import Body, State
-from nest.costs.collectives import Group
 from nest.costs.layer import layer_costs
 from nest.describe import Cluster, Configuration, Job
 from nest.graph import Chain
@@ -70,13 +70,12 @@ def plain_parts(
                 hands[s].append(Hand(0.0, 0.0))
                 continue
             to = (s + 1) % plan.pp
-            size, level = pricer.handed(
+            size, per_byte, latency = pricer.handed(
                 outer, sum(1 << n for n in order[:j]), stage.devices[1] - 1,
                 plan.stages[to].devices[0])
             lanes = min(shards(c.split, job), shards(chosen[to][0].split, job))
-            gap = size / lanes / cluster.resolved_bandwidth[level]
-            once = gap + cluster.levels[level].latency
-            hands[s].append(Hand(2.0 * (1.0 - job.stack.overlap_p2p) * once, gap))
+            gap = size / lanes * per_byte
+            hands[s].append(Hand(2.0 * (1.0 - job.stack.overlap_p2p) * (gap + latency), gap))
     return runs, hands
 
 
@@ -88,12 +87,11 @@ def _code(policy: Policy, seen: int) -> int:
 
 def _layer(pricer: Pricer, kind: Any, key: tuple[Any, ...], code: int) -> Figures:
     """One layer under one choice of degrees."""
-    samples, tp, sp, cp, a2a, ep, etp, zero, shard, tied = (np.array([x]) for x in key[:10])
-    groups = [Group(np.array([inside]), np.array([even])) for inside, even in key[10:]]
+    samples, tp, sp, cp, a2a, ep, etp, *state = (np.array([x]) for x in key[:11])
+    groups = [arrays([seen]) for seen in key[11:]]
     return Figures(layer_costs(
         kind, Body(samples, tp, sp, cp, a2a, ep, etp, np.array([code]), *groups[:4]),
-        State(tp, ep, etp, zero, shard, 1 / pricer.network.bandwidth[tied],
-              pricer.network.latency[tied], *groups[4:]), pricer.setting))
+        State(tp, ep, etp, *state, *groups[4:]), pricer.setting))
 
 
 def _held(schedule: str, s: int, p: int, m: int, stage: Sequence[PlainRun]) -> float:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from oracle_links import Pace, Seen, arrays, fabric
 from oracle_rules import FULL, NONE, Choice, Outer, Policy, shared_level, spreads
 
 from nest.costs.choices import Body, Setting, State
-from nest.costs.collectives import Group, Network
+from nest.costs.collectives import Network
 from nest.costs.compute import Machine
 from nest.costs.layer import layer_costs
 from nest.costs.memory import limit_bytes
@@ -103,6 +104,7 @@ class Pricer:
             np.array([level.base_time for level in cluster.levels]),
             np.array([level.ramp for level in cluster.levels]),
         )
+        self.fabric = fabric(cluster)
         self.setting = Setting(
             Machine(cluster.device, job.stack, job.precision), self.network, job)
         self.limit = limit_bytes(cluster.device, job)
@@ -117,34 +119,38 @@ class Pricer:
         """Every figure of every kind of layer."""
         return [self._layer(kind) for kind in self.chain.kinds]
 
-    def tied_level(self, outer: Outer) -> int:
-        """Highest level that a super-pipeline spans, over the replicas."""
-        first = [r * outer.stride for r in range(outer.outer_dp)]
+    def between(self, outer: Outer, start: int, stop: int) -> Pace:
+        """Seconds per byte, and of a message, between two devices of the slowest replica."""
+        if self.fabric is not None:
+            return self.fabric.between(outer, start, stop)
         sizes = self.cluster.group_sizes
-        return max(shared_level(k, k + outer.stride - 1, sizes) for k in first)
+        level = max(shared_level(r * outer.stride + start, r * outer.stride + stop, sizes)
+                    for r in range(outer.outer_dp))
+        return 1.0 / self.network.bandwidth[level], self.network.latency[level]
 
     def _key(self, outer: Outer, c: Choice) -> tuple[Any, ...]:
         """All that a layer can tell of a choice."""
         s = c.split
-        groups = spreads(self.cluster.group_sizes, outer.outer_dp, outer.stride, c.start, c.size,
-                         s.tp, s.cp, s.ep, s.etp)
-        return (outer.micro_batch // s.dp_in, *s[1:], *c.state, self.tied_level(outer), *groups)
+        found = spreads(self.cluster.group_sizes, outer.outer_dp, outer.stride, c.start, c.size,
+                        s.tp, s.cp, s.ep, s.etp)
+        groups = map(Seen, found)
+        if self.fabric is not None:
+            groups = self.fabric.seen(outer, c.start, c.size, s.tp, s.cp, (s.ep, s.etp), found)
+        tied = self.between(outer, 0, outer.stride - 1)
+        return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *tied, *groups)
 
     def _layer(self, kind: Layer) -> LayerPrice:
         """Every figure of one kind of layer."""
         wide = [(*key, code) for key in self.keys for code in self.codes]
         columns = list(zip(*wide, strict=True))
-        samples, tp, sp, cp, a2a, ep, etp, zero, shard, tied = (np.array(x) for x in columns[:10])
+        body, state, groups = columns[:7], columns[7:11], columns[11:-1]
+        samples, tp, sp, cp, a2a, ep, etp = map(np.array, body)
         # In the order of Spreads, which is that of Body and State.
-        groups = [
-            Group(np.array([s[0] for s in column]), np.array([s[1] for s in column]))
-            for column in columns[10:-1]
-        ]
+        micro_batch, holders = map(arrays, groups[:4]), map(arrays, groups[4:])
         costs = layer_costs(
             kind,
-            Body(samples, tp, sp, cp, a2a, ep, etp, np.array(columns[-1]), *groups[:4]),
-            State(tp, ep, etp, zero, shard, 1 / self.network.bandwidth[tied],
-                  self.network.latency[tied], *groups[4:]),
+            Body(samples, tp, sp, cp, a2a, ep, etp, np.array(columns[-1]), *micro_batch),
+            State(tp, ep, etp, *map(np.array, state), *holders),
             self.setting,
         )
 
@@ -205,21 +211,21 @@ class Pricer:
         elements = tensor.copies * (layer.tokens or self.job.seq_len) * layer.hidden
         return float(elements * (4 if self.job.precision == "fp32" else 2))
 
-    def handed(self, outer: Outer, before: int, start: int, stop: int) -> tuple[float, int]:
-        """Bytes handed over at a cut, and the level between devices ``start`` and ``stop``."""
-        sizes = self.cluster.group_sizes
-        level = max(shared_level(r * outer.stride + start, r * outer.stride + stop, sizes)
-                    for r in range(outer.outer_dp))
-        return outer.micro_batch * sum(map(self.tensor_bytes, self.crossing(before))), level
+    def handed(
+        self, outer: Outer, before: int, start: int, stop: int
+    ) -> tuple[float, float, float]:
+        """Bytes handed over at a cut; seconds per byte, and of a message, between two devices."""
+        size = outer.micro_batch * sum(map(self.tensor_bytes, self.crossing(before)))
+        return size, *self.between(outer, start, stop)
 
-    def hop(self, size: Any, level: Any, lanes: Any) -> Any:
+    def hop(self, size: Any, per_byte: Any, latency: Any, lanes: Any) -> Any:
         """Seconds to hand ``size`` bytes over and as many back."""
-        once = self.gap(size, level, lanes) + self.network.latency[level]
+        once = self.gap(size, per_byte, lanes) + latency
         return 2.0 * (1.0 - self.job.stack.overlap_p2p) * once
 
-    def gap(self, size: Any, level: Any, lanes: Any) -> Any:
+    def gap(self, size: Any, per_byte: Any, lanes: Any) -> Any:
         """Seconds for which a message of ``size`` bytes fills its lanes, overlapped or not."""
-        return size / lanes / self.network.bandwidth[level]
+        return size / lanes * per_byte
 
 
 def exposed(traffic: Floats, hidden: float, free: Floats) -> Floats:

@@ -93,8 +93,8 @@ def cost(
     inner, inner_expert = dp * cp, dp * cp * tp // (ep * etp)
     state = State(
         tp=np.array([tp]), ep=np.array([ep]), etp=np.array([etp]), zero=np.array([zero]),
-        shard=np.array([int(hybrid)]), tied_per_byte=np.array([1.0 / LINK]),
-        tied_latency=np.array([0.0]),
+        shard=np.array([int(hybrid)]),
+        tied_per_byte=np.array([1.0 / LINK]), tied_latency=np.array([0.0]),
         dp_group=group(inner * outer), expert_dp_group=group(inner_expert * outer),
         inner_group=group(inner), inner_expert_group=group(inner_expert),
         outer_group=group(outer),

@@ -38,7 +38,7 @@ def solved(seed: int) -> Answer:
 
 def planned(x: Instance, top: int = 1) -> nest.Plan | None:
     try:
-        return nest.plan(x.model, x.cluster, x.job, x.space, top=top)
+        return nest.plan(x.model, x.cluster, x.job, x.space, top=top, reorder=False)
     except (nest.InfeasibleError, nest.InputError):  # the latter: a bound without legal value
         return None
 

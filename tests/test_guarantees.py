@@ -88,7 +88,7 @@ def planned(x: Instance, **changes: object) -> nest.Plan | None:
     """The plan of an instance with a changed cluster or space; None where nothing fits."""
     values = {"cluster": x.cluster, "space": x.space, **changes}
     try:
-        return nest.plan(x.model, values["cluster"], x.job, values["space"])
+        return nest.plan(x.model, values["cluster"], x.job, values["space"], reorder=False)
     except (nest.InfeasibleError, nest.InputError):
         return None
 

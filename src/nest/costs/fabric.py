@@ -161,12 +161,14 @@ class Fabric:
     def pair(self, x: int, y: int, outer_dp: int, stride: int) -> tuple[float, float]:
         """Seconds a byte and seconds between two devices of a super-pipeline, the worst replica's.
 
-        By levels, over the highest that the two share. By links, see ``LinkPrices.pair``.
+        By levels, over the highest that the two share. By links, see ``LinkPrices.pair``; the
+        slower way of there and back counts.
         """
         if self._links is None:
             level = worst_level(min(x, y), max(x, y), outer_dp, stride, self.group_sizes)
             return float(self._per_byte[level]), float(self._latency[level])
-        found = [self._links.pair(r * stride + x, r * stride + y) for r in range(outer_dp)]
+        found = [self._links.pair(r * stride + a, r * stride + b)
+                 for r in range(outer_dp) for a, b in ((x, y), (y, x))]
         return max(rate for rate, _ in found), max(latency for _, latency in found)
 
 

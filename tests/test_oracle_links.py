@@ -1,0 +1,273 @@
+"""The oracle's figures of groups and pairs on graphs of links, worked out by hand.
+
+Whole plans are in ``test_oracle_graphs.py``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from fabrics import ODD, RING, THIN, Row, both, graph, one
+from oracle_links import Figures, Seen, rounded, worst
+from oracle_rules import Outer, spreads
+
+# ---------------------------------------------------------------- routes
+
+
+def test_routes_of_a_ring() -> None:
+    x = graph((4,), RING)
+
+    def share(i: int, j: int) -> dict[tuple[int, int], float]:
+        return {x.ends[e]: part for e, part in x.route(i, j)[0].items()}
+
+    assert share(0, 1) == {(0, 1): 1.0}
+    # Half goes either way round.
+    assert share(0, 2) == {(0, 1): 0.5, (1, 2): 0.5, (0, 3): 0.5, (3, 2): 0.5}
+    assert (x.route(0, 1)[1], x.route(0, 2)[1]) == (1.0, 2.0)
+
+
+def test_a_route_splits_at_each_node() -> None:
+    # From 0 to 1, behind switch 4: half over switch 2, to switch 7; half over switch 3, which
+    # splits it between switches 7 and 8. Fewest links win, not the fastest (5, 6, 9 and then 1).
+    rows: list[Row] = [
+        (0, 4, 1.0, 1.0), (4, 2, 1.0, 1.0), (4, 3, 1.0, 2.0), (2, 7, 1.0, 1.0), (3, 7, 1.0, 5.0),
+        (3, 8, 1.0, 1.0), (7, 1, 1.0, 1.0), (8, 1, 1.0, 1.0), (4, 5, 9.0, 0.0), (5, 6, 9.0, 0.0),
+        (6, 9, 9.0, 0.0), (9, 1, 9.0, 0.0), (1, 0, 1.0, 1.0)]
+    x = graph((2,), rows, switches=8)
+    share, latency = x.route(0, 1)
+    assert share == {0: 1.0, 1: 0.5, 2: 0.5, 3: 0.5, 4: 0.25, 5: 0.25, 6: 0.75, 7: 0.25}
+    assert latency == 1.0 + 2.0 + 5.0 + 1.0
+
+
+# ---------------------------------------------------------------- groups in a block
+
+
+def test_a_ring_of_four() -> None:
+    found = graph((4,), RING).inner(0, 4, 1, 4, one(4))
+    # One byte over each link clockwise: 1/2 s.
+    assert (found.ring_per_byte, found.ring_latency) == (0.5, 1.0)
+    # A quarter of a byte to each neighbour, an eighth either way to the one opposite: over link
+    # 0-1 pass 1/4 (0 to 1), 1/8 (0 to 2) and 1/8 (3 to 1): 1/2 byte, 1/4 s.
+    assert (found.spread_per_byte, found.spread_latency) == (0.25, 2.0)
+    # Round 0: 0-1 and 2-3, 1 byte, 1/2 s. Round 1: 0-2 and 1-3, half either way: over 0-1 pass
+    # half of 0 to 2 and half of 3 to 1, 1/2 s again, 2 s of latency.
+    assert found.per_byte == pytest.approx([(0.5 / 2 + 0.5 / 4) / (3 / 4)])
+    assert found.latency == (1.5,)
+
+
+def test_tiers_of_a_ring_of_four() -> None:
+    found = graph((2, 2), RING).inner(0, 4, 1, 4, ((2, 4), True))
+    # Level 0: 0-1 and 2-3. Level 1: both rails at once, 0-2 and 1-3, half either way: 1/2 s for
+    # 1 byte a member, and each carries half of the buffer.
+    assert found.per_byte == pytest.approx([0.5, 0.25])
+    assert found.latency == (1.0, 2.0)
+    # cp of 2 behind tp of 2: 0-2 and 1-3, no rails.
+    across = graph((2, 2), RING).inner(0, 4, 2, 2, ((1, 2), True))
+    assert across.per_byte == pytest.approx([0.0, 0.5])
+    assert across.latency == (0.0, 2.0)
+
+
+def test_rounds_of_eight_on_a_line() -> None:
+    # Round j of 8: partners 2^j apart, 2^j messages over the middle link of each pair of runs, one
+    # direction: 1, 2, 4 s a byte, 1, 2, 4 s. Halves, quarters, eighths of the buffer.
+    line = [row for n in range(7) for row in both(n, n + 1, 1.0, 1.0)]
+    found = graph((8,), line).inner(0, 8, 1, 8, one(8))
+    assert found.per_byte == pytest.approx([(1 / 2 + 2 / 4 + 4 / 8) / (7 / 8)])
+    assert found.latency == pytest.approx([7 / 3])
+    # Two groups of four beside each other are the same without the last round; ring: from the last
+    # member back to the first one, over three links, which carry nothing else that way.
+    found = graph((8,), line).inner(0, 8, 1, 4, one(4))
+    assert found.per_byte == pytest.approx([(1 / 2 + 2 / 4) / (3 / 4)])
+    assert (found.ring_per_byte, found.ring_latency) == (1.0, 3.0)
+
+
+def test_a_ring_of_pairs() -> None:
+    # Three pairs of devices at a switch each, all switches joined, 1 byte/s. Level 1 joins three:
+    # each member sends to the same one of the next pair, 2 bytes a link, and has 2 rails.
+    rows = [r for n in range(6) for r in both(n, 6 + n // 2, 4.0, 0.0)]
+    rows += both(6, 7, 1.0) + both(7, 8, 1.0) + both(8, 6, 1.0)
+    found = graph((2, 3), rows, switches=3).inner(0, 6, 1, 6, ((2, 6), True))
+    assert (found.per_byte, found.latency) == ((0.25, 1.0), (0.0, 1.0))
+
+
+def test_a_star_of_three() -> None:
+    # 4 bytes/s and 1 s to the switch, 2 bytes/s and 0.5 s from it.
+    rows: list[Row] = [r for n in range(3) for r in ((n, 3, 4.0, 1.0), (3, n, 2.0, 0.5))]
+    found = graph((3,), rows, switches=1).inner(0, 3, 1, 3, one(3))
+    assert (found.ring_per_byte, found.ring_latency) == (0.5, 1.5)
+    # Three at a level are a ring as well. Two thirds of a byte leave and reach each device.
+    assert (found.per_byte, found.latency) == ((0.5,), (1.5,))
+    assert found.spread_per_byte == pytest.approx(1 / 3, rel=1e-11)
+    assert graph((3,), rows, 1).inner(0, 3, 1, 1, one(1)) == Figures(
+        (0.0,), (0.0,), 0.0, 0.0, 0.0, 0.0)
+
+
+def test_a_thin_link_between_two_switches() -> None:
+    x = graph((2, 2), THIN, switches=2)
+    # Pairs inside stay at their switches, whatever the other pair does.
+    inside = x.inner(0, 2, 1, 2, ((2, 2), True))
+    assert inside == Figures((0.25, 0.0), (2.0, 0.0), 0.25, 2.0, 0.125, 2.0)
+    # All four in a ring: 1 to 2 and 3 to 0 cross, one byte each way: 1 s, 1 + 3 + 1 s.
+    # Level 1 exchanges 0-2 and 1-3: 2 bytes each way, of which 2 rails need half. All-to-all: four
+    # messages of 1/4 byte cross each way.
+    around = x.inner(0, 4, 1, 4, ((2, 4), True))
+    assert around == Figures((0.25, 1.0), (2.0, 5.0), 1.0, 5.0, 1.0, 5.0)
+    # {0, 2} and {1, 3} at once: 2 bytes each way, in a ring and at level 1; all-to-all half of it.
+    beside = x.inner(0, 4, 2, 2, ((1, 2), True))
+    assert beside == Figures((0.0, 2.0), (0.0, 5.0), 2.0, 5.0, 1.0, 5.0)
+
+
+def test_own_messages_set_the_pace_over_the_load_of_all() -> None:
+    # Pairs at a switch of 4 bytes/s; the other pair has 1 byte/s: own links count alone.
+    rows = [r for n in range(4) for r in both(n, 4 + n // 2, 4.0 if n < 2 else 1.0)]
+    x = graph((2, 2), rows + both(4, 5), switches=2)
+    assert x.inner(0, 2, 1, 2, ((2, 2), True)).ring_per_byte == 0.25
+    assert x.inner(2, 2, 1, 2, ((2, 2), True)).ring_per_byte == 1.0
+
+
+def test_direction_counts() -> None:
+    # Clockwise 2 bytes/s but 1 byte/s from 0 to 1, the other way 4 bytes/s.
+    rows: list[Row] = [(0, 1, 1.0, 1.0), (1, 2, 2.0, 1.0), (2, 3, 2.0, 1.0), (3, 0, 2.0, 1.0)]
+    rows += [((n + 1) % 4, n, 4.0, 2.0) for n in range(4)]
+    x = graph((4,), rows)
+    assert x.inner(0, 4, 1, 4, one(4)).ring_per_byte == 1.0
+    # 1 to 2 and back, while 3 to 0 and back.
+    assert x.inner(1, 2, 1, 2, one(2)).ring_per_byte == 0.5
+    assert x.pair(0, 1) == (1.0, 1.0)
+    assert x.pair(1, 0) == (0.25, 2.0)
+
+
+# ---------------------------------------------------------------- tiles
+
+
+def test_tiles() -> None:
+    x = graph((5,), ODD, switches=2)
+    assert x.tile(1, 2) == x.tile(3, 2) == [1, 3]  # device 0 is left over
+    assert x.tile(0, 2) == x.tile(2, 2) == [0, 2]  # device 4 is
+    assert x.tile(1, 3) == [1]
+    assert x.tile(0, 5) == [0]
+    # Groups of 3, two of them in 6, two of these: the lowest that holds the block counts.
+    wide = graph((3, 2, 2), [r for n in range(11) for r in both(n, n + 1)])
+    assert wide.tile(1, 1) == list(range(12))
+    assert wide.tile(4, 2) == [1, 4, 7, 10]
+    assert wide.tile(6, 3) == [0, 3, 6, 9]
+    assert wide.tile(6, 6) == [0, 6]
+    assert wide.tile(3, 2) == [0, 3, 6, 9]
+    assert wide.tile(5, 2) == [1, 3, 5, 7, 9]  # in no group of 3 or 6
+
+
+def test_a_tile_that_leaves_a_device_over() -> None:
+    x = graph((5,), ODD, switches=2)
+    # {1, 2} and {3, 4} cross twice each way; {1, 2, 3} is alone, 1 to 2 and 2 to 3 cross once.
+    assert x.inner(1, 2, 1, 2, one(2)).ring_per_byte == 2.0
+    assert x.inner(1, 3, 1, 3, one(3)).ring_per_byte == 1.0
+    # {0, 1, 2, 3, 4}: 0-1, 1-2, 2-3, 3-4: two each way; 4 to 0 does not cross.
+    assert x.inner(0, 5, 1, 5, one(5)).ring_per_byte == 2.0
+
+
+# ---------------------------------------------------------------- replicas
+
+
+def test_groups_over_replicas() -> None:
+    x = graph((2, 2), THIN, switches=2)
+    outer = Outer(2, 1, 2)
+    # Blocks of 2 with tp 2: {0, 2} and {1, 3}: two bytes cross each way.
+    assert x.replicas(outer, 0, 2, 2, ((1, 2), True)).ring_per_byte == 2.0
+    # A block of 1: {0, 2}, while the block beside it does the same with {1, 3}.
+    assert x.replicas(outer, 0, 1, 1, ((1, 2), True)).ring_per_byte == 2.0
+    # Blocks of 2 with dp 2: {0, 1, 2, 3}, 1 to 2 and 3 to 0 cross.
+    assert x.replicas(outer, 0, 2, 1, ((2, 4), True)) == x.inner(0, 4, 1, 4, ((2, 4), True))
+    # One replica of one device: nobody to talk to.
+    assert x.replicas(Outer(1, 1, 4), 3, 1, 1, ((1, 1), True)).ring_per_byte == 0.0
+
+
+def test_the_tile_of_replicas_knows_no_levels() -> None:
+    # On a ring of 6 in pairs, two replicas of 3: blocks of 1, all of them at once: {0, 3}, {1, 4},
+    # {2, 5}. Each message takes three links either way, half of it each: 6 messages of 3 links
+    # over 12 directions at 1 byte/s: 1.5 bytes on each link.
+    rows = [row for n in range(6) for row in both(n, (n + 1) % 6, 1.0)]
+    x = graph((2, 3), rows)
+    outer = Outer(2, 1, 3)
+    assert x.replicas(outer, 0, 1, 1, ((1, 2), True)).ring_per_byte == 1.5
+    # A block of 2 at 1: that at 3 would not fit, so {1, 4} and {2, 5}: over 1-2 pass halves of
+    # 1 to 4 and of 5 to 2, and over 2-3 those of 1 to 4 and of 2 to 5: 1 byte.
+    assert x.replicas(outer, 1, 2, 2, ((1, 2), True)).ring_per_byte == 1.0
+
+
+def test_uneven_groups_take_the_ring_at_every_level() -> None:
+    # Three replicas, 2 apart, on groups of 4 of 8 devices: {0, 2, 4} and {1, 3, 5}, two members in
+    # one group, one in the other. 8 devices at a switch, 1 byte/s, 1 s each way.
+    rows = [row for n in range(8) for row in both(n, 8, 1.0, 1.0)]
+    found = spreads((4, 8), 3, 2, 0, 2, 2, 1, 1, 1)
+    assert found.dp == ((1, 3), False)
+    seen = dict(zip(found._fields, graph((4, 2), rows, 1).seen(
+        Outer(3, 1, 2), 0, 2, 2, 1, (1, 1), found), strict=True))
+    assert seen["dp"].figures == Figures((0.0, 1.0), (0.0, 2.0), 1.0, 2.0, rounded(2 / 3), 2.0)
+    # A ring and an exchange cost the same where two devices talk at a switch.
+    assert seen["tp"].figures == Figures((1.0, 0.0), (2.0, 0.0), 1.0, 2.0, 0.5, 2.0)
+    assert seen["cp"].figures == seen["ep"].figures == seen["inner"].figures
+
+
+def test_the_worst_replica_counts() -> None:
+    # Pairs at switches of 4 and of 1 byte/s and of more latency: see above.
+    rows = [r for n in range(4) for r in both(n, 4 + n // 2, 4.0 if n < 2 else 1.0, 1.0 + n // 2)]
+    x = graph((2, 2), rows + both(4, 5), switches=2)
+    found = spreads((2, 4), 2, 2, 0, 2, 2, 1, 1, 2)
+    tensor = next(x.seen(Outer(2, 1, 2), 0, 2, 2, 1, (1, 2), found))
+    assert tensor == Seen(((2, 2), True), Figures((1.0, 0.0), (4.0, 0.0), 1.0, 4.0, 0.5, 4.0))
+    # Each figure by itself.
+    a, b = Figures((1.0, 5.0), (3.0, 0.0), 1.0, 8.0, 2.0, 0.0), Figures(
+        (2.0, 4.0), (1.0, 1.0), 3.0, 7.0, 1.0, 9.0)
+    assert worst([a, b]) == Figures((2.0, 5.0), (3.0, 1.0), 3.0, 8.0, 2.0, 9.0)
+
+
+# ---------------------------------------------------------------- pairs
+
+
+def test_pairs() -> None:
+    x = graph((2, 2), THIN, switches=2)
+    # Inside a pair: every device to the next one, 0 to 1 uses the links of 0 and 1 alone.
+    assert x.pair(0, 1) == (0.25, 2.0)
+    # Across: the whole pairs side by side, 0 to 2 and 1 to 3: 2 bytes at 1 byte/s.
+    assert x.pair(1, 2) == x.pair(0, 3) == (2.0, 5.0)
+    assert x.pair(3, 0) == (2.0, 5.0)
+    assert x.pair(2, 2) == (0.0, 0.0)
+    # Of two replicas of pairs the one at the slower switch counts; three devices apart nobody
+    # else sends.
+    rows = [r for n in range(4) for r in both(n, 4 + n // 2, 4.0 if n < 2 else 1.0, 1.0)]
+    slow = graph((2, 2), rows + both(4, 5, 8.0, 0.5), switches=2)
+    assert slow.between(Outer(2, 1, 2), 0, 1) == (1.0, 2.0)
+    assert slow.between(Outer(1, 1, 4), 0, 1) == (0.25, 2.0)
+    # Fewer bytes/s in one replica, more latency in the other: the largest of each.
+    rows = both(0, 1, 1.0, 2.0) + both(2, 3, 4.0, 8.0) + both(1, 2)
+    assert graph((2, 2), rows).between(Outer(2, 1, 2), 0, 1) == (1.0, 8.0)
+    flat = graph((4,), THIN, switches=2)
+    assert flat.pair(0, 3) == (1.0, 5.0)
+    # 1 to 2 crosses, 0 to 1 and 2 to 3 do not.
+    assert flat.pair(1, 2) == (1.0, 5.0)
+    # Two apart: 0 to 2 and 1 to 3 cross.
+    assert flat.pair(0, 2) == (2.0, 5.0)
+
+
+def test_two_spines() -> None:
+    # Leaves 4 and 5, spines 6 (3 bytes/s, 1 s a link) and 7 (1 byte/s, 2 s): half of each of two
+    # messages over each spine, one byte: the slower one sets the pace.
+    rows = [r for n in range(4) for r in both(n, 4 + n // 2, 8.0, 0.0)]
+    rows += [r for leaf in (4, 5) for r in both(leaf, 6, 3.0, 1.0) + both(leaf, 7, 1.0, 2.0)]
+    x = graph((2, 2), rows, switches=4)
+    assert x.pair(1, 2) == (1.0, 4.0)
+    assert x.inner(0, 4, 1, 4, ((2, 4), True)).ring_per_byte == 0.5
+    assert x.inner(0, 4, 1, 4, ((2, 4), True)).per_byte == pytest.approx([1 / 8, 0.5])
+
+
+# ---------------------------------------------------------------- rounding
+
+
+def test_twelve_digits() -> None:
+    assert rounded(1 / 3) == 0.333333333333
+    assert rounded(200.0 / 3) == 66.6666666667
+    assert rounded(0.1 + 0.2) == 0.3
+    assert rounded(0.0) == 0.0
+    # Thirds of a byte at 1 byte/s.
+    rows = [r for n in range(3) for r in both(n, 3, 1.0, 0.0)]
+    found = graph((3,), rows, 1).inner(0, 3, 1, 3, one(3))
+    assert found.spread_per_byte == 0.666666666667
