@@ -17,7 +17,7 @@ from descriptions import changed, put
 
 import nest
 from nest.describe import Cluster, load_device
-from nest.topology import Topology, graph_of, levels_of, parse_generator
+from nest.topology import Topology, graph_of, parse_generator
 from nest.topology.readers.format import topology_from
 
 SOURCE = Path(__file__).parent.parent / "src"
@@ -405,37 +405,39 @@ def test_bad_networks_end_in_one_message(files, job, capsys, given, words, messa
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("given", "words", "reason"), [
-    ("torus:dims=4x4", [], "(chip0 meets some devices on one link or switch and others on"),
-    ("rail-optimized:nodes=4,node=4", [], "(the groups of leaf0 and of node0 overlap)"),
-    ("data-centres:centres=3,fabric=[spine-leaf:leaves=2,per_leaf=4]", [],
-     "(a direct link joins 2 of the 3 devices or groups that meet in its tier)"),
-    (LEAVES, ["--without", "gpu1"], "(devices or groups right below: 3 at leaf0, 4 at leaf1)"),
-    ("spine-leaf:leaves=2,per_leaf=4,node=2", ["--without", "node1/gpu1"],
-     "(groups of unequal size: 2 devices in that of node0/gpu0, not in that of node1/gpu0)"),
-    ("spine-leaf:leaves=3,per_leaf=2", ["--without", "link:leaf0-spine0"],
-     "(links up: 3 at leaf0, 4 at leaf1)"),
-    (LEAVES, ["--degrade", "link:gpu5-leaf1=0.5"],
-     "(links of one tier differ in bandwidth, such as gpu5 - leaf1 and gpu0 - leaf0)"),
-    (LEAVES, ["--degrade", "gpu5=0.5"], "(2 types of device: h100-sxm, h100-sxm x 0.5)"),
-    ("fat-tree:k=4,bandwidth=8 Gb/s,node=2,node_bandwidth=4 Gb/s", [],
-     "(ways over aggregation0 are 2 times as fast as those over node0, which is nearer)"),
+@pytest.mark.parametrize(("given", "words", "groups"), [
+    ("torus:dims=4x4", [], [4, 4]),
+    ("rail-optimized:nodes=4,node=4", [], [4, 4]),
+    ("data-centres:centres=3,fabric=[spine-leaf:leaves=2,per_leaf=4]", [], [4, 2, 3]),
+    (LEAVES, ["--without", "gpu1"], [7]),
+    ("spine-leaf:leaves=2,per_leaf=4,node=2", ["--without", "node1/gpu1"], [7]),
+    ("spine-leaf:leaves=3,per_leaf=2", ["--without", "link:leaf0-spine0"], [2, 3]),
+    (LEAVES, ["--degrade", "link:gpu5-leaf1=0.5"], [4, 2]),
+    ("fat-tree:k=4,bandwidth=8 Gb/s,node=2,node_bandwidth=4 Gb/s", [], [2, 2, 4]),
 ])
-def test_other_graphs_are_a_limit_that_says_why(files, job, capsys, given, words, reason):
-    _, err = run(capsys, "evaluate", files.model, given, *job, *words, code=4)
-    assert reason in err
-    assert "planned today: devices of one type in nested groups of equal size" in err
-    assert len(err.splitlines()) == 1
+def test_other_graphs_are_planned_by_their_links(files, job, capsys, given, words, groups):
+    saved = files.path("plan.json")
+    out, _ = run(capsys, "plan", files.model, given, *job, *words, "--json", "-o", saved)
+    plan = json.loads(out)
+    cluster = plan["inputs"]["cluster"]
+    assert [level["size"] for level in cluster["levels"]] == groups
+    assert cluster["links"]["bandwidth"] and plan["optimal"]
+    again = evaluated(capsys, saved)
+    assert again["step_time_s"] == plan["step_time_s"]
+    kept, _ = run(capsys, "plan", files.model, given, *job, *words, "--json", "--keep-order")
+    assert json.loads(kept)["step_time_s"] >= plan["step_time_s"]
 
 
-def test_the_limit_as_a_document(files, job, capsys):
-    out, err = run(capsys, "plan", files.model, "torus:dims=2x3", *job, "--json", code=4)
+def test_a_device_that_is_slow_is_another_type(files, job, capsys):
+    out, err = run(capsys, "plan", files.model, LEAVES, *job, "--degrade", "gpu5=0.5", "--json",
+                   code=4)
     document = json.loads(out)
     assert (document["schema"], document["error"]) == ("nest.error/1", "limit")
     assert document["message"] in err
+    assert "2 types of device: h100-sxm, h100-sxm x 0.5; planned today: devices of one" in err
+    assert len(err.splitlines()) == 1
     with pytest.raises(nest.LimitError):
-        nest.load_network("torus:dims=2x3")
-    assert levels_of(parse_generator("torus:dims=2x3")) is None
+        nest.load_network(LEAVES, degrade="gpu5=0.5")
 
 
 @pytest.mark.parametrize(("field", "value", "message"), [

@@ -151,7 +151,7 @@ def _cluster(
         name += f" degraded by {' '.join(degrade.split())}"
     if len(left.types) > 1:
         kinds = ", ".join(shorten(kind.name)[1:-1] for kind in left.types[:5])
-        raise LimitError(f"{name}: {len(left.types)} types of device ({kinds}); planned today: "
+        raise LimitError(f"{name}: {len(left.types)} types of device: {kinds}; planned today: "
                          "devices of one type (--device makes them so)")
     found = topology.levels_of(left) or topology.arrangements(left)[0]
     nodes = [left.nodes[node] for node in left.device_N[found.order_N]]

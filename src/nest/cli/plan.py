@@ -60,6 +60,11 @@ def plan(
     time_limit: Annotated[
         float | None, options.seconds("Stop then, with the best plan so far and its gap.")
     ] = None,
+    keep_order: Annotated[
+        bool,
+        typer.Option("--keep-order", help="Number the devices of a graph as they come: do not try "
+                     "other orders for a faster plan."),
+    ] = False,
     threads: options.Threads = None,
     as_json: options.Json = False,
     output: options.Output = None,
@@ -92,7 +97,7 @@ def plan(
 
         with progress(quiet):
             found = api.plan(subject, cluster, wanted, bounds, threads=threads, top=top,
-                             time_limit=time_limit)
+                             time_limit=time_limit, reorder=not keep_order)
     except NoPlanError as error:
         if as_json:
             emit(_no_plan(error))

@@ -69,7 +69,7 @@ def _level(name: str, size: int, cluster: Cluster, like: int) -> Level:
 
 
 def _leveled(cluster: Cluster, levels: tuple[Level, ...]) -> Cluster:
-    return cluster.replace(levels=levels, devices=None, default_devices=None)
+    return cluster.replace(levels=levels, devices=None, default_devices=None, links=None)
 
 
 # ---------------------------------------------------------------- what may be chosen

@@ -67,8 +67,12 @@ class DirectLinks:
 
         Raises
         ------
-        InputError : no such level, a level that joins nothing, or no link.
+        InputError : no such level, a level that joins nothing, or no link; or the cluster is a
+            graph, whose links are what they are.
         """
+        if cluster.links is not None:
+            raise InputError(f"links: got a level of {cluster.name}, a graph that is no hierarchy; "
+                             "allowed: a cluster with levels")
         if not 0 <= self.level < len(cluster.levels):
             raise InputError(f"links: level: got {self.level}; allowed: 0 to "
                              f"{len(cluster.levels) - 1}, the levels of {cluster.name}")
