@@ -149,13 +149,13 @@ class Candidates:
         pairs = {(1, 1)} | {(max(int(etp), 1), int(ep)) for ep, etp, width in
                             zip(*self.pairs, self.pairs.width, strict=True) if block % width == 0}
         inside, inner = set(), {block}
-        for tp, cp in {(int(tp), int(cp)) for tp, cp in
-                       zip(self.splits.tp[fits], self.splits.cp[fits], strict=True)}:
-            inside |= {(1, tp, False), (tp, cp, True), (tp, block // tp, False)}
+        for tp, cp, a2a in {(int(tp), int(cp), bool(a2a)) for tp, _, cp, a2a in
+                            np.stack(self.splits)[:, fits].T}:
+            inside |= {(1, tp, False), (tp, cp, a2a), (tp, block // tp, False)}
             inner.add(tp)
         for etp, ep in pairs:
             experts = ep * etp
-            inside |= {(1, etp, False), (etp, ep, True), (experts, block // experts, False)}
+            inside |= {(1, etp, False), (etp, ep, ep > 1), (experts, block // experts, False)}
             inner.add(experts)
         return tuple(sorted(inside)), tuple(sorted(inner))
 

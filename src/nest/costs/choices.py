@@ -143,8 +143,8 @@ def bodies(
     one = np.ones_like(tp)
     return Body(
         samples, tp, sp, cp, a2a, ep, etp, recompute,
-        fabric.inside(*site, one, tp), fabric.inside(*site, tp, cp, spread=True),
-        fabric.inside(*site, etp, ep, spread=True), fabric.inside(*site, one, etp),
+        fabric.inside(*site, one, tp), fabric.inside(*site, tp, cp, a2a),
+        fabric.inside(*site, etp, ep, ep > 1), fabric.inside(*site, one, etp),
     )
 
 

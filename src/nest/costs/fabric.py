@@ -61,20 +61,21 @@ class Fabric:
 
     def inside(
         self, start: Ints, block: Ints, outer_dp: Ints, stride: Ints, distance: Ints, size: Ints,
-        spread: bool = False,
+        spread: NDArray[np.bool_] | None = None,
     ) -> Group:
         """Groups of ``size`` devices, ``distance`` apart, that fill a block; the worst replica's.
 
-        ``spread``: all-to-all will be asked for.
+        ``spread``: bool, shape (C,), whether all-to-all will be asked for; None: nowhere.
         """
         rows = list(zip(block.tolist(), distance.tolist(), size.tolist(), strict=True))
         spreads = [inner_group(self.group_sizes, *row) for row in rows]
         if self._links is None:
             return _group(spreads)
-        columns = (start, block, outer_dp, stride, distance, size)
+        columns = (start, block, outer_dp, stride, distance, size,
+                   0 * size if spread is None else spread.astype(np.int64))
         one, number = np.unique(np.stack(columns), axis=1, return_inverse=True)
-        figures = [self._worst(np.array([k]), b, r, far, d, n, spread)[0]
-                   for k, b, r, far, d, n in one.T.tolist()]
+        figures = [self._worst(np.array([k]), b, r, far, d, n, bool(every))[0]
+                   for k, b, r, far, d, n, every in one.T.tolist()]
         return _group(spreads, np.array(figures)[number])
 
     def over_replicas(

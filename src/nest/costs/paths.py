@@ -19,12 +19,15 @@ from numpy.typing import NDArray
 
 from nest.costs.groups import inner_group, replica_group, shared_level
 from nest.describe.cluster import Cluster
+from nest.errors import LimitError
 from nest.topology import Routes, Topology
 from nest.topology.routing import slices
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Kind = TypeVar("Kind", np.int64, np.float64)
+MOST_DEVICES = 16_384
+"""Of a network that is no hierarchy: a table has 4 bytes for each pair, touched as they send."""
 DIGITS = 12
 """Significant digits of a figure, so that places that are alike cost the same bit for bit."""
 
@@ -186,9 +189,12 @@ class _Messages:
         self._routes = Routes(topology)
         self._bandwidth_E = topology.bandwidth_E
         self._size = len(topology.device_N)
-        # Messages routed so far, by source * N + target, and the parts of them on links.
-        self._key_M: Ints = np.zeros(0, dtype=np.int64)
-        self._row_M: Ints = np.zeros(0, dtype=np.int64)
+        if self._size > MOST_DEVICES:
+            raise LimitError(
+                f"{topology.name}: got {self._size} devices on a network that is no hierarchy; "
+                f"allowed: at most {MOST_DEVICES}")
+        # 1 + number of the messages routed so far, by source * N + target; their parts on links.
+        self._number = np.zeros(self._size**2, dtype=np.int32)
         self._first, self._latency = _Growing(np.int64), _Growing(np.float64)
         self._link, self._part = _Growing(np.int64), _Growing(np.float64)
         self._first.add(np.zeros(1, dtype=np.int64))
@@ -226,23 +232,17 @@ class _Messages:
     def _rows(self, source: Ints, target: Ints) -> Ints:
         """Numbers of messages, routed now where they are new."""
         key = source * self._size + target
-        place = np.minimum(np.searchsorted(self._key_M, key), max(len(self._key_M) - 1, 0))
-        new = key[self._key_M[place] != key] if len(self._key_M) else key
+        new = np.unique(key[self._number[key] == 0])
         if len(new):
-            new = np.unique(new)
             ends = new // self._size, new % self._size
             first, link, part = self._routes.shares(*ends)
-            rows = len(self._latency.values) + np.arange(len(new))
+            self._number[new] = len(self._latency.values) + np.arange(1, len(new) + 1)
             self._latency.add(self._routes.latency(*ends))
             self._first.add(self._first.values[-1] + first[1:])
             self._link.add(link)
             self._part.add(part)
-            keys = np.concatenate([self._key_M, new])
-            order = np.argsort(keys, kind="stable")
-            self._key_M = keys[order]
-            self._row_M = np.concatenate([self._row_M, rows])[order]
-            place = np.searchsorted(self._key_M, key)
-        return self._row_M[place]
+        rows: Ints = self._number[key].astype(np.int64) - 1
+        return rows
 
 
 class _Growing(Generic[Kind]):
