@@ -157,7 +157,7 @@ def test_layer_sums(seed: int) -> None:
                         d["tp"], d["ep"] * d["etp"], zero, shard)))
                     layers.layer_sums(tables, c, z, r, figures)
                     for kind, found in zip(x.chain.kinds, figures[r], strict=True):
-                        costs = layer_costs(kind, body, state, builder.setting)
+                        costs = layer_costs(kind, body, state, builder.settings[0])
                         resident = costs.parameters + costs.gradients + costs.optimizer
                         wanted = [*layer_seconds(costs), *(float(value[0]) for value in (
                             costs.update, costs.tied, resident, costs.activations, costs.work,

@@ -13,7 +13,7 @@ from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import InputError, KernelError, LimitError
 from nest.evaluation import chain_of, evaluate
-from nest.legality import sequence_problem, space_problems
+from nest.legality import divisors, sequence_problem, space_problems
 from nest.network import other_orders
 from nest.plans import Alternative, Plan, SearchReport
 from nest.units import format_seconds
@@ -44,7 +44,8 @@ def plan(
         in outer_dp, micro_batch, pp, vpp or schedule, and each is the best of its kind.
     time_limit : seconds after which the best plan so far is returned, with its gap.
     reorder : where the cluster has links, try other orders of its devices too, and take the order
-        with the fastest plan: it is in the ``inputs`` of the plan.
+        with the fastest plan: it is in the ``inputs`` of the plan. Several types of device are
+        dealt out to the super-pipelines so, all orders of the types for each number of those.
 
     Returns
     -------
@@ -77,11 +78,14 @@ def plan(
         raise InputError("\n".join(problems), tuple(problems))
     seconds = math.inf if time_limit is None else time_limit
     found = search(chain, cluster, job, space, threads=threads, top=top, time_limit=seconds)
-    for other in other_orders(cluster) if reorder else ():
+    replicas = [n for n in divisors(job.global_batch)
+                if n <= cluster.size and space.allows("outer_dp", n)]
+    for other, count in other_orders(cluster, replicas) if reorder else ():
         left = seconds - found.seconds
         if left <= 0.0:
             break
-        tried = search(chain, other, job, space, threads=threads, top=top, time_limit=left,
+        bounds = space if count is None else space.replace(outer_dp=count)
+        tried = search(chain, other, job, bounds, threads=threads, top=top, time_limit=left,
                        below=found.step_time)
         if tried.step_time < found.step_time:
             cluster, found = other, tried.after(found)

@@ -24,9 +24,10 @@ def confidence(step_time: float, chain: Chain, cluster: Cluster, job: Job) -> Co
     if known is None:
         return None
     beyond = []
-    name = cluster.device.name.casefold()
-    if not any(name.startswith(device.casefold()) for device in known.devices):
-        beyond.append(f"device {cluster.device.name} (measured: {', '.join(known.devices)})")
+    for device in cluster.device_types:
+        name = device.name.casefold()
+        if not any(name.startswith(measured.casefold()) for measured in known.devices):
+            beyond.append(f"device {device.name} (measured: {', '.join(known.devices)})")
     if cluster.size > known.most_devices:
         beyond.append(f"{cluster.size:,} devices (measured: up to {known.most_devices:,})")
     if job.precision not in known.precisions:

@@ -56,6 +56,8 @@ class _Priced(NamedTuple):
     causes: dict[str, float]
     """Sums over the layers of each field of ``LayerCosts`` (maxima for work and buffers)."""
     chunks: list[ChunkCosts]
+    limit: float
+    """Bytes that a device of the stage may hold."""
     in_flight: int
     """Micro-batches; those of one chunk where the schedule interleaves."""
     held: float
@@ -101,12 +103,12 @@ def evaluate(
     m = job.global_batch // (configuration.outer_dp * configuration.micro_batch)
     priced = _price(chain, cluster, job, configuration, m)
     time = _step_time(configuration, priced, m)
-    limit = limit_bytes(cluster.device, job)
-    problems = tuple(_shortages(priced, limit))
-    stages = tuple(_stage(p, limit) for p in priced)
+    problems = tuple(_shortages(priced))
+    stages = tuple(_stage(p) for p in priced)
     breakdown = _breakdown(priced, time, m)
     samples = job.global_batch / time.total
-    peak = peak_flops(cluster.device, job.precision) * cluster.size
+    peaks = [peak_flops(device, job.precision) for device in cluster.device_types]
+    peak = sum(peaks[cluster.kind_at(device)] for device in range(cluster.size))
     used = configuration.stages[-1].devices[1]
     return Plan(
         step_time_s=time.total,
@@ -160,6 +162,10 @@ def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None
                 found.append(where + f"devices [{start}, {stop}) of replica {r} straddle a group: "
                              "a block lies in one group of every level, or is whole groups")
                 break
+        site = np.array([start]), stop - start, plan.outer_dp, plan.stride
+        if not found and not fabric_of(cluster).alike(*site).all():
+            found.append(where + f"devices [{start}, {stop}) are of several types in a replica, or "
+                         "of others in another; allowed: devices of one type")
     if found:
         raise InputError("\n".join(found), tuple(found))
 
@@ -201,12 +207,15 @@ def _cut_problems(chain: Chain, plan: Configuration) -> list[str]:
 def _price(
     chain: Chain, cluster: Cluster, job: Job, plan: Configuration, m: int
 ) -> list[_Priced]:
-    common, fabric = setting(cluster, job), fabric_of(cluster)
+    fabric = fabric_of(cluster)
+    settings = [setting(cluster, job, kind) for kind in range(len(cluster.device_types))]
     order = plan.order or tuple(range(len(chain)))
     schedule = SCHEDULES[plan.schedule]
     result = []
     for number, stage in enumerate(plan.stages):
         state = state_of(stage, plan, fabric)
+        device = cluster.kind_at(stage.devices[0])
+        common = settings[device]
         # Layers of a kind under the same policy cost the same: each is priced once.
         known: dict[tuple[int, int], tuple[LayerCosts, LayerSeconds]] = {}
         chunks, kept, every = [], [], []
@@ -234,7 +243,8 @@ def _price(
         hops = hops_of(cluster, job, plan, number,
                        lambda stop: boundary_bytes(chain, job, mask(order[:stop])))
         result.append(_Priced(
-            stage, causes, chunks, in_flight, schedule.held(kept, number, plan.pp, m), hops,
+            stage, causes, chunks, limit_bytes(cluster.device_types[device], job), in_flight,
+ schedule.held(kept, number, plan.pp, m), hops,
             _algorithms(body, state, common, largest, stage, job)))
     return result
 
@@ -294,21 +304,21 @@ def _time(p: _Priced) -> StageTime:
     return StageTime(**split, total=sum(split.values()))
 
 
-def _stage(p: _Priced, limit: float) -> Stage:
+def _stage(p: _Priced) -> Stage:
     shared: dict[str, Any] = {name: getattr(p.stage, name)
                               for name in StageConfiguration.model_fields}
     first = p.chunks[0]
     return Stage(
         **shared, in_flight=p.in_flight, time_s=_time(p), param_wait_s=first.wait,
         grad_sync_s=first.left, finish_s=first.left + p.causes["tied"] + p.causes["update"],
-        memory_bytes=_memory(p), memory_limit_bytes=limit, collectives=p.collectives,
+        memory_bytes=_memory(p), memory_limit_bytes=p.limit, collectives=p.collectives,
     )
 
 
-def _shortages(priced: list[_Priced], limit: float) -> list[str]:
+def _shortages(priced: list[_Priced]) -> list[str]:
     found = []
     for number, p in enumerate(priced):
-        memory = _memory(p)
+        memory, limit = _memory(p), p.limit
         if memory.total > limit:
             parts = memory.model_dump(exclude={"total"})
             most = max(parts, key=lambda name: parts[name])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -154,16 +154,18 @@ class _Change(NamedTuple):
 
 
 def _changed(cluster: Cluster) -> Iterator[_Change]:
-    device, levels = cluster.device, cluster.levels
+    levels = cluster.levels
 
-    def sized(**fields: Any) -> Cluster:
-        return cluster.replace(device=device.replace(**fields))
+    def sized(field: str, more: Callable[[Any], Any]) -> Cluster:
+        device, *types = (kind.replace(**{field: more(getattr(kind, field))})
+                          for kind in cluster.device_types)
+        return cluster.replace(device=device, types=types)
 
-    peaks = {dtype: MORE * peak for dtype, peak in device.peak_flops.items()}
-    yield _Change("flops", "device FLOP/s", None, MORE, sized(peak_flops=peaks))
-    yield _Change("memory", "device memory", None, MORE, sized(memory=MORE * device.memory))
-    faster = sized(memory_bandwidth=MORE * device.memory_bandwidth)
-    yield _Change("memory_bandwidth", "memory bandwidth", None, MORE, faster)
+    yield _Change("flops", "device FLOP/s", None, MORE, sized(
+        "peak_flops", lambda peaks: {dtype: MORE * peak for dtype, peak in peaks.items()}))
+    yield _Change("memory", "device memory", None, MORE, sized("memory", lambda x: MORE * x))
+    yield _Change("memory_bandwidth", "memory bandwidth", None, MORE,
+                  sized("memory_bandwidth", lambda x: MORE * x))
     links = cluster.links
     if links is not None:
         wider_links = links.replace(bandwidth=[MORE * rate for rate in links.bandwidth])

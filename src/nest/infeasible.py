@@ -87,7 +87,10 @@ class Probe:
         self, memory: float, cluster: Cluster | None = None, space: SearchSpace | None = None
     ) -> Configuration | None:
         cluster = cluster or self.cluster
-        sized = cluster.replace(device=cluster.device.replace(memory=memory))
+        more = memory / cluster.device.memory
+        sized = cluster.replace(
+            device=cluster.device.replace(memory=memory),
+            types=[kind.replace(memory=more * kind.memory) for kind in cluster.types])
         return search(
             self.chain, sized, self.job, space or self.space, self.threads, any_plan=True
         ).configuration

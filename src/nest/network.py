@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nest.describe import Cluster, Device, catalog, load_cluster, load_device, read_description
 from nest.describe.files import SUFFIXES
 from nest.describe.loading import Source, names_a_file
-from nest.errors import InputError, LimitError
+from nest.errors import InputError
 from nest.units import shorten
 
 if TYPE_CHECKING:
-    from nest.topology import Topology
+    from nest.topology import Arrangement, Topology
 
 Parts = str | Sequence[str]
 LONGEST = 200  # characters of a cluster's name
@@ -57,7 +57,6 @@ def load_network(
     ------
     InputError : an unknown name, an unreadable file, a bad network, no such part, or ``devices``
         for a graph.
-    LimitError : a graph with devices of several types.
     """
     kind = None if device is None else load_device(device)
     graph = _graph(source, kind)
@@ -149,11 +148,11 @@ def _cluster(
     if degrade is not None:
         left = topology.degrade(left, degrade)
         name += f" degraded by {' '.join(degrade.split())}"
-    if len(left.types) > 1:
-        kinds = ", ".join(shorten(kind.name)[1:-1] for kind in left.types[:5])
-        raise LimitError(f"{name}: {len(left.types)} types of device: {kinds}; planned today: "
-                         "devices of one type (--device makes them so)")
-    found = topology.levels_of(left) or topology.arrangements(left)[0]
+    found: topology.Hierarchy | topology.Arrangement | None = topology.levels_of(left)
+    if found is None and len(left.types) > 1:
+        found = next(topology.mixtures(left, 1))
+    elif found is None:
+        found = topology.arrangements(left)[0]
     nodes = [left.nodes[node] for node in left.device_N[found.order_N]]
     order = graph.number_V[[graph.index[node] for node in nodes]].tolist()
     if numbers is not None:
@@ -165,24 +164,35 @@ def _cluster(
     )
 
 
-def other_orders(cluster: Cluster) -> list[Cluster]:
+def other_orders(cluster: Cluster, replicas: Sequence[int]) -> Iterator[tuple[Cluster, int | None]]:
     """A cluster with links again, its devices in other orders that keep near ones together.
 
     Parameters
     ----------
-    cluster : its own order is not among those returned; without links there is no other.
+    cluster : its own order is not among those given; without links there is no other.
+    replicas : numbers of super-pipelines that an order is wanted for, where there are several
+        types of device.
+
+    Yields
+    ------
+    The cluster, and how many super-pipelines its order is for; None: any.
     """
     if cluster.links is None:
-        return []
-    from nest.topology import Topology, arrangements
+        return
+    from nest.topology import Topology, arrangements, mixtures
 
+    topology = Topology.of_links(cluster)
+    found: list[tuple[Arrangement, int | None]]
+    if cluster.kinds is None:
+        found = [(one, None) for one in arrangements(topology)]
+    else:
+        found = [(one, r) for r in replicas for one in mixtures(topology, r)]
     most = {field: max(getattr(level, field) for level in cluster.levels)
             for field in ("base_time", "ramp")}
     numbers = cluster.order or range(cluster.size)
-    return [
-        found.cluster.replace(
-            levels=tuple(level.replace(**most) for level in found.cluster.levels),
-            order=[numbers[device] for device in found.order_N.tolist()])
-        for found in arrangements(Topology.of_links(cluster))
-        if found.order_N.tolist() != list(range(cluster.size))
-    ]
+    for one, count in found:
+        order = one.order_N.tolist()
+        if order != list(range(cluster.size)):
+            yield one.cluster.replace(
+                levels=[level.replace(**most) for level in one.cluster.levels],
+                order=[numbers[device] for device in order]), count

@@ -45,6 +45,8 @@ class Places:
                 good &= inside | ((first % g == 0) & (block % g == 0))
             result = np.zeros(self.stride, dtype=np.bool_)
             result[: self.stride - block + 1] = good.all(axis=0)
+            starts = np.flatnonzero(result)
+            result[starts] = self._fabric.alike(starts, block, self.outer_dp, self.stride)
             self._allowed[block] = result
         return self._allowed[block]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nest import compiled
 from nest.candidates import Candidates, Outer, Rows, outers
 from nest.costs.choices import FULL, Site, bodies, policy, setting, states
-from nest.costs.layer import body_costs, state_costs
+from nest.costs.layer import BodyCosts, StateCosts, body_costs, state_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.stage import hop
 from nest.describe.cluster import Cluster
@@ -58,9 +58,13 @@ class Builder:
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
-        self.limit = limit_bytes(cluster.device, job)
+        limits = [limit_bytes(device, job) for device in cluster.device_types]
+        self.limit = max(limits)
+        self._less = [self.limit - limit for limit in limits]
+        """Bytes that devices of each type hold less than those that hold most."""
         self.signatures = signatures(chain, job)
-        self.setting = setting(cluster, job)
+        self.settings = [setting(cluster, job, kind)
+                         for kind in range(len(cluster.device_types))]
         self.candidates = Candidates(chain, cluster, job, space)
         self.policies = _policies(chain, space)
         self.zeros = [
@@ -148,7 +152,9 @@ class Builder:
         outer_dp, stride = np.array([(o.outer_dp, o.stride) for o in self.outers])[outer].T
         site = Site(rows.start, rows.block, outer_dp, stride)
         here = site if fabric.by_links else site[1:2]  # what groups inside a block depend on
+        device = fabric.kinds(rows.start)
         one, self._body = _distinct(*here, rows.samples, rows.split, rows.pair)
+        machine = device[one]
         split, pair = rows.split[one], rows.pair[one]
         body = bodies(
             fabric, site.take(one), rows.samples[one], splits.tp[split], splits.sp[split],
@@ -156,34 +162,42 @@ class Builder:
             np.array([self.policies]),
         )
         alike, number = _distinct(
-            rows.samples[one], split, pair, *(_spread(group) for group in body[8:]))
+            machine, rows.samples[one], split, pair, *(_spread(group) for group in body[8:]))
         self._body = number[self._body]
-        body = body.take(alike)
+        body, machine = body.take(alike), machine[alike]
         tp, experts = splits.tp[rows.split], pairs.width[rows.pair]
         one, self._held = _distinct(*site, tp, experts)
         zero, shard = np.array(self.zeros, dtype=np.int64).T[:, None, :]
         state = states(fabric, site.take(one), tp[one], experts[one], zero, shard)
         alike, number = _distinct(
-            state.tp, state.ep, state.tied_per_byte, state.tied_latency,
+            device[one], state.tp, state.ep, state.tied_per_byte, state.tied_latency,
             *(_spread(group) for group in state[7:]))
         self._held = number[self._held]
-        state = state.take(alike)
+        state, device = state.take(alike), device[one][alike]
         self._ahead = np.empty((len(body.tp), kinds, 2))
         self._back = np.empty((len(body.tp), len(self.policies), kinds, BODY))
         self._state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
-        for kind, layer in enumerate(self.chain.kinds):
-            b = body_costs(layer, body, self.setting)
-            self._ahead[:, kind, 0] = b.free_forward[:, 0]
-            ahead = b.forward + b.tp_forward + b.cp_forward + b.ep_forward
-            self._ahead[:, kind, 1] = ahead[:, 0]
-            self._back[:, :, kind, 0] = b.free_backward
-            self._back[:, :, kind, 1] = (b.backward + b.recompute + b.tp_backward + b.cp_backward
-                                         + b.ep_backward)
-            self._back[:, :, kind, 2], self._back[:, :, kind, 3] = b.activations, b.work
-            z = state_costs(layer, state, self.setting)
-            held = z.parameters + z.gradients + z.optimizer
-            figures = (z.gathered, z.scattered, z.sync, z.gather, z.update, z.tied, held, z.buffers)
-            self._state[:, :, kind] = np.stack(np.broadcast_arrays(*figures), axis=-1)
+        for n, using in enumerate(self.settings):
+            mine, own = np.flatnonzero(machine == n), np.flatnonzero(device == n)
+            for kind, layer in enumerate(self.chain.kinds):
+                self._price_body(mine, kind, body_costs(layer, body.take(mine), using))
+                self._price_state(own, kind, state_costs(layer, state.take(own), using),
+                                  self._less[n])
+
+    def _price_body(self, rows: Ints, kind: int, b: BodyCosts) -> None:
+        self._ahead[rows, kind, 0] = b.free_forward[:, 0]
+        ahead = b.forward + b.tp_forward + b.cp_forward + b.ep_forward
+        self._ahead[rows, kind, 1] = ahead[:, 0]
+        back = b.backward + b.recompute + b.tp_backward + b.cp_backward + b.ep_backward
+        for column, figure in enumerate((b.free_backward, back, b.activations, b.work)):
+            self._back[rows, :, kind, column] = figure
+
+    def _price_state(self, rows: Ints, kind: int, z: StateCosts, less: float) -> None:
+        """``less`` bytes that a device lacks count as a buffer: the largest counts once a stage."""
+        held = z.parameters + z.gradients + z.optimizer
+        figures = (z.gathered, z.scattered, z.sync, z.gather, z.update, z.tied, held,
+                   z.buffers + less)
+        self._state[rows, :, kind] = np.stack(np.broadcast_arrays(*figures), axis=-1)
 
     def _drop_dominated(self) -> None:
         """Leave out rows that another of the same block beats whatever layers it holds."""

@@ -86,7 +86,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """What is the same for every stage of a plan."""
+    """What is the same for every stage of a plan on one type of device."""
 
     machine: Machine
     network: Network
@@ -104,9 +104,10 @@ def network(cluster: Cluster) -> Network:
     )
 
 
-def setting(cluster: Cluster, job: Job) -> Setting:
-    """What all stages of a plan share."""
-    return Setting(Machine(cluster.device, job.stack, job.precision), network(cluster), job)
+def setting(cluster: Cluster, job: Job, kind: int = 0) -> Setting:
+    """What all stages of a plan share that run on devices of one type."""
+    device = cluster.device_types[kind]
+    return Setting(Machine(device, job.stack, job.precision), network(cluster), job)
 
 
 def policy(recompute: str, modules: Sequence[str]) -> int:

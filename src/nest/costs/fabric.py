@@ -51,11 +51,26 @@ class Fabric:
 
             self._links = LinkPrices(cluster)
         self._known: dict[tuple[int, ...], Floats] = {}
+        self._kinds = None if cluster.kinds is None else np.array(cluster.kinds)
 
     @property
     def by_links(self) -> bool:
         """Whether prices depend on where a block is, besides its size and its replicas' places."""
         return self._links is not None
+
+    def alike(self, starts: Ints, block: int, outer_dp: int, stride: int) -> NDArray[np.bool_]:
+        """Whether all devices of a block and of its replicas are of one type; (K,)."""
+        if self._kinds is None:
+            return np.ones(len(starts), dtype=np.bool_)
+        site = starts[:, None, None] + stride * np.arange(outer_dp)[:, None] + np.arange(block)
+        kinds = self._kinds[site].reshape(len(starts), -1)
+        same: NDArray[np.bool_] = (kinds == kinds[:, :1]).all(axis=1)
+        return same
+
+    def kinds(self, starts: Ints) -> Ints:
+        """Type of the device at each start."""
+        found: Ints = 0 * starts if self._kinds is None else self._kinds[starts]
+        return found
 
     # ------------------------------------------------------------ groups
 
@@ -155,6 +170,7 @@ class Fabric:
                 members, even = replica_group(self.group_sizes, k, block, inner, outer_dp, stride)
                 rows.append([*members, even, *self._over(k, block, inner, outer_dp, stride)])
             columns.append(np.array(rows))
+        columns.append(self.kinds(starts)[:, None].astype(np.float64))
         return [row.tobytes() for row in np.concatenate(columns, axis=1)]
 
     # ------------------------------------------------------------ pairs

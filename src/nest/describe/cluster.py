@@ -24,7 +24,7 @@ from nest.describe.links import Links
 from nest.errors import InputError
 from nest.units import Bandwidth, Seconds, shorten
 
-MOST_DEVICES = 10**6
+MOST_DEVICES, MOST_TYPES = 10**6, 8
 DeviceCount = Annotated[Whole, Field(ge=1, le=MOST_DEVICES)]
 DeviceNumber = Annotated[Whole, Field(ge=0, lt=MOST_DEVICES)]
 
@@ -107,6 +107,16 @@ class Cluster(Description):
     links: Links | None = Field(
         None, description="links of a network that is no hierarchy; null: the levels say it all"
     )
+    types: Annotated[
+        tuple[Annotated[Device, BeforeValidator(resolve_device)], ...], at_most(MOST_TYPES)
+    ] = Field((), description="types of device besides `device`")
+    kinds: Annotated[
+        tuple[Annotated[Whole, Field(ge=0, le=MOST_TYPES)], ...], at_most(MOST_DEVICES)
+    ] | None = Field(
+        None,
+        description="type of each device: 0 is `device`, 1 the first of `types`, and so on; null: "
+        "all are alike",
+    )
     source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
 
     @model_validator(mode="before")
@@ -145,13 +155,21 @@ class Cluster(Description):
         if self.devices is not None and self.devices != self.size:
             text = f"got {self.devices}; allowed: {self.size} = {sizes} (sizes of the levels)"
             problems.append(("devices", text))
-        for field in ("order", "names"):
+        for field in ("order", "names", "kinds"):
             values = getattr(self, field)
             if values is not None and len(values) != self.size:
                 text = f"got {len(values)} entries; allowed: {self.size}, as many as devices"
                 problems.append((field, text))
-            elif values is not None and len(set(values)) < len(values):
+            elif field != "kinds" and values is not None and len(set(values)) < len(values):
                 problems.append((field, "got an entry twice; allowed: each once"))
+        kinds = self.kinds
+        if (kinds is None) != (not self.types):
+            problems.append(("kinds", "got one of types and kinds; allowed: both or neither"))
+        elif kinds is not None and self.links is None:
+            problems.append(("kinds", "got types of a cluster without links; allowed: with links"))
+        elif kinds is not None and set(kinds) != set(range(len(self.types) + 1)):
+            text = f"got {sorted(set(kinds))}; allowed: all of 0 to {len(self.types)}"
+            problems.append(("kinds", text))
         if self.links is not None and not problems:
             apart = self.links.problem(self.size)
             problems += [("links", f"{apart}; allowed: paths between all nodes")] if apart else []
@@ -163,6 +181,15 @@ class Cluster(Description):
     def size(self) -> int:
         """Number of devices."""
         return math.prod(level.size for level in self.levels)
+
+    @property
+    def device_types(self) -> tuple[Device, ...]:
+        """All types of device, by the numbers of ``kinds``."""
+        return (self.device, *self.types)
+
+    def kind_at(self, device: int) -> int:
+        """Type of a device, by its number in ``device_types``."""
+        return 0 if self.kinds is None else self.kinds[device]
 
     @property
     def group_sizes(self) -> tuple[int, ...]:

@@ -63,8 +63,9 @@ class Prices:
 
     def __init__(self, chain: Chain, cluster: Cluster, job: Job) -> None:
         self.chain, self.cluster, self.job = chain, cluster, job
-        self.limit = limit_bytes(cluster.device, job)
-        self._setting, self._fabric = setting(cluster, job), fabric_of(cluster)
+        self._limits = [limit_bytes(device, job) for device in cluster.device_types]
+        self._settings = [setting(cluster, job, kind) for kind in range(len(self._limits))]
+        self._fabric = fabric_of(cluster)
         self._layers: dict[tuple[Any, ...], _Layer] = {}
         self._stages: dict[tuple[Any, ...], _Stage] = {}
         self._legal: dict[tuple[Any, ...], bool] = {}
@@ -97,7 +98,8 @@ class Prices:
         excess = 0.0
         for number, (stage, costs) in enumerate(zip(plan.stages, stages, strict=True)):
             held = _held(plan.schedule, costs.kept, number, plan.pp, m)
-            more = costs.resident + held - self.limit
+            limit = self._limits[self.cluster.kind_at(stage.devices[0])]
+            more = costs.resident + held - limit
             if more > 0.0:
                 excess += more * (stage.devices[1] - stage.devices[0]) * plan.outer_dp
         step_time: Callable[..., StepTime] = SCHEDULES[plan.schedule].step_time
@@ -139,9 +141,10 @@ class Prices:
         kind, policy = pair
         key = (kind, policy, degrees_of(stage)[:10], outer)
         if key not in self._layers:
+            using = self._settings[self.cluster.kind_at(stage.devices[0])]
             c = layer_costs(
                 self.chain.kinds[kind], body_of(stage, plan, policy, self._fabric),
-                state_of(stage, plan, self._fabric), self._setting)
+                state_of(stage, plan, self._fabric), using)
             resident = c.parameters + c.gradients + c.optimizer
             self._layers[key] = _Layer(layer_seconds(c), *(float(x[0]) for x in (
                 c.update, c.tied, resident, c.activations, c.work, c.buffers)))

@@ -182,7 +182,7 @@ def _choices(page: Page, plan: Plan) -> None:
     page.fact("Batch", f"{p.global_batch:,} sequences of {job.seq_len:,} tokens = outer_dp "
               f"{p.outer_dp} x micro-batch {p.micro_batch} x {p.micro_batches:,} micro-batches")
     page.fact("Training", f"{job.precision}, {job.optimizer}, stack {job.stack.name}, device "
-              f"{plan.inputs.cluster.device.name}")
+              f"{', '.join(kind.name for kind in plan.inputs.cluster.device_types)}")
     page.fact("Replicas", _replicas(plan.replicas))
     if plan.inputs.cluster.order is not None:
         page.fact("Devices", "in the order of the network's groups: "

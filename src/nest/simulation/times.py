@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nest.costs.choices import Setting, setting
+from nest.costs.choices import setting
 from nest.costs.configured import body_of, layers_of, mask, relayed_bytes, shards_of, state_of
 from nest.costs.fabric import fabric_of
 from nest.costs.layer import LayerCosts, layer_costs
@@ -42,7 +42,6 @@ class Pricing:
     def __init__(self, chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None:
         self.chain, self.cluster, self.job, self.plan = chain, cluster, job, plan
         self.order: Sequence[int] = plan.order or range(len(chain))
-        self._setting: Setting = setting(cluster, job)
         self._fabric = fabric_of(cluster)
         self._known: dict[tuple[int, float, float], tuple[Link, ...]] = {}
         """Links behind a stage over a way of so many seconds a byte and seconds."""
@@ -57,6 +56,8 @@ class Pricing:
         """What one stage takes and holds."""
         stage = self.plan.stages[number]
         state = state_of(stage, self.plan, self._fabric)
+        kind = self.cluster.kind_at(stage.devices[0])
+        using = setting(self.cluster, self.job, kind)
         known: dict[tuple[int, int], LayerCosts] = {}
         work, memory = [], []
         every: list[LayerCosts] = []
@@ -66,7 +67,7 @@ class Pricing:
                 if (kind, again) not in known:
                     known[kind, again] = layer_costs(
                         self.chain.kinds[kind], body_of(stage, self.plan, again, self._fabric),
-                        state, self._setting)
+                        state, using)
                 layers.append(known[kind, again])
             work.append(tuple(self._layer_work(layer) for layer in layers))
             held = sum(float(layer.activations[0]) for layer in layers)

@@ -67,21 +67,27 @@ def arrangements(topology: Topology) -> list[Arrangement]:
     for order, factors in _orders(hops[np.ix_(first, first)]):
         numbers = cells[order].ravel()
         if tuple(numbers) not in found:
-            levels = _merged([*sizes, *factors])
-            found[tuple(numbers)] = Arrangement(
-                _cluster(topology, routes, numbers, levels), numbers)
+            found[tuple(numbers)] = arranged(topology, routes, numbers, [*sizes, *factors])
     return list(found.values())
 
 
-def _groups(hops: NDArray[np.int32]) -> tuple[Ints, list[int]]:
-    """Devices of each cell, int64 of shape (C, devices), and sizes of the levels so far.
+def nearest(hops: NDArray[np.int32], kind_N: Ints) -> Ints:
+    """Devices of each innermost group, all of one type; int64 of shape (C, devices)."""
+    apart = np.where(kind_N[:, None] == kind_N, hops, hops + hops.max())
+    return _groups(apart, 1)[0]
+
+
+def _groups(
+    hops: NDArray[np.int32], most: int = MOST_LEVELS
+) -> tuple[Ints, list[int]]:
+    """Devices of each cell, int64 of shape (C, devices), and sizes of at most so many levels.
 
     Each cell joins those nearest to it, as long as they agree on that; cells of unequal size are
     cut, and what is left over stays idle, at the first level only.
     """
     cells: Ints = np.arange(len(hops))[:, None]
     sizes: list[int] = []
-    while len(cells) > 1:
+    while len(cells) > 1 and len(sizes) < most:
         first = cells[:, 0]
         away = hops[np.ix_(first, first)].astype(np.float64)
         np.fill_diagonal(away, np.inf)
@@ -192,8 +198,10 @@ def _merged(sizes: list[int]) -> list[int]:
 # ---------------------------------------------------------------- clusters
 
 
-def _cluster(topology: Topology, routes: Routes, numbers: Ints, sizes: list[int]) -> Cluster:
-    """The cluster of some devices in an order, in groups of groups of the sizes given."""
+def arranged(
+    topology: Topology, routes: Routes, numbers: Ints, sizes: list[int]
+) -> Arrangement:
+    """Some devices in an order, in groups of groups of the sizes given."""
     number_V = np.full(len(topology.nodes), -1, dtype=np.int64)
     number_V[topology.device_N[numbers]] = np.arange(len(numbers))
     others = np.flatnonzero(number_V < 0)
@@ -204,16 +212,19 @@ def _cluster(topology: Topology, routes: Routes, numbers: Ints, sizes: list[int]
         bandwidth=topology.bandwidth_E.tolist(), latency=topology.latency_E.tolist(),
     )
     levels, inner = [], 1
-    for n, size in enumerate(sizes):
+    for n, size in enumerate(_merged(sizes)):
         levels.append(_level(topology, routes, numbers, f"level{n}", size, inner))
         inner *= size
-    given = range(len(topology.device_N))
     order = numbers.tolist()
-    return Cluster(
-        name=topology.name, device=topology.types[0], levels=tuple(levels), links=links,
-        order=None if order == list(given) else order,
+    kinds, kind_N = np.unique(topology.type_V[topology.device_N[numbers]], return_inverse=True)
+    device, *types = (topology.types[kind] for kind in kinds)
+    cluster = Cluster(
+        name=topology.name, device=device, types=types, kinds=kind_N.tolist() if types else None,
+        levels=tuple(levels), links=links,
+        order=None if order == list(range(len(topology.device_N))) else order,
         names=[topology.nodes[node] for node in topology.device_N[numbers]],
     )
+    return Arrangement(cluster, numbers)
 
 
 def _level(

@@ -80,8 +80,9 @@ class Topology:
         names = cluster.names or tuple(f"device{n}" for n in range(devices))
         switches = links.switches
         return cls(
-            cluster.name, (*names, *(f"switch{n}" for n in range(switches))), (cluster.device,),
-            np.repeat(np.array([0, -1]), [devices, switches]),
+            cluster.name, (*names, *(f"switch{n}" for n in range(switches))),
+            cluster.device_types,
+            np.array([*(cluster.kind_at(n) for n in range(devices)), *[-1] * switches]),
             np.array(links.source), np.array(links.target), np.array(links.bandwidth),
             np.array(links.latency), np.zeros(devices + switches), np.zeros(devices + switches),
             np.zeros(devices + switches, dtype=np.bool_),
