@@ -157,9 +157,27 @@ def group_sizes(rng: Random, devices: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def with_types(rng: Random, cluster: Cluster) -> Cluster:
+    """Two or three types of device in turn: blocks and replicas are of one type, or of several."""
+    count = rng.choice((2, 2, 3))
+    run = rng.choice([d for d in range(1, cluster.size + 1) if cluster.size % d == 0])
+    turn = [rng.randrange(count) for _ in range(rng.choice((2, 3, 4)))]
+    kinds = [turn[device // run % len(turn)] for device in range(cluster.size)]
+    names = sorted(set(kinds))
+    if len(names) < 2:
+        return cluster
+    device = cluster.device
+    types = [device.replace(
+        name=f"type {n}", memory=device.memory * rng.choice((0.7, 1.0, 1.5)),
+        memory_bandwidth=device.memory_bandwidth * log_uniform(rng, 0.3, 3.0),
+        peak_flops={dtype: peak * log_uniform(rng, 0.3, 3.0)
+                    for dtype, peak in device.peak_flops.items()}) for n in names[1:]]
+    return cluster.replace(types=types, kinds=[names.index(kind) for kind in kinds])
+
+
 def without_links(cluster: Cluster) -> Cluster:
     """The same but for the links."""
-    return cluster.replace(links=None)
+    return cluster.replace(links=None, types=(), kinds=None)
 
 
 @cache
@@ -176,6 +194,9 @@ def graph_instance(seed: int) -> Instance:
               for level in cluster.levels]
     cluster = cluster.replace(
         name=network, levels=levels, links=random_links(rng, devices, switches, cables))
+    mixed = Random(f"types {seed}")
+    if mixed.random() < 0.4:
+        cluster = with_types(mixed, cluster)
     bounds = bounds_of(rng, chain, math.prod(level.size for level in levels), theme)
     if rng.random() < 0.25:
         bounds["outer_dp"] = rng.choice(([2], [3], ["2..5"]))

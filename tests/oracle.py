@@ -57,7 +57,8 @@ def price(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> Pric
         links = wrapped_links(pricer, outer, wrap, [list(s.chunks) for s in plan.stages],
                               np.array([shards(stages[0][0].split, job)]))
         seconds, memory = interleaved(runs, links, m)
-        return Priced(seconds.item(), tuple(held.item() for held in memory), pricer.limit)
+        limits = tuple(stage[0].limit.item() for stage in runs)
+        return Priced(seconds.item(), tuple(held.item() for held in memory), limits)
     alone = [Run(*(figure[0] for figure in stage[0])) for stage in runs]
     return one_by_one(pricer, plan, stages, cuts, alone, np.array([m]))
 
@@ -82,7 +83,8 @@ def one_by_one(
         behind = schedule.put(behind, n, m, run, hop, gap)
         held = run.resident + run.work + run.buffers + schedule.in_flight(n, m) * run.activations
         memory.insert(0, float(held[0]))
-    return Priced(float(schedule.seconds(behind)[0]), tuple(memory), pricer.limit)
+    limits = tuple(run.limit.item() for run in runs)
+    return Priced(float(schedule.seconds(behind)[0]), tuple(memory), limits)
 
 
 def check(
@@ -282,7 +284,7 @@ class Table:
         o, p = self.options, self.price
         held = p.resident + p.work + p.buffers
         held = held + schedule.in_flight(depth - 1, self.m) * p.activations
-        fits = held <= self.pricer.limit
+        fits = held <= p.limit
         if behind is None:
             option = np.flatnonzero(fits & (o.after == len(self.question.cuts) - 1))
             parent = np.full(len(option), -1)

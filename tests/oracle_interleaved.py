@@ -61,7 +61,8 @@ def wrapped(
         m = question.job.global_batch // (outer.outer_dp * outer.micro_batch)
         links = wrapped_links(pricer, outer, wrap, ranges, lanes)
         seconds, memory = interleaved(runs, links, m)
-        fits = np.all([held <= pricer.limit for held in memory], axis=0)
+        fits = np.all([held <= stage[0].limit
+                       for held, stage in zip(memory, runs, strict=True)], axis=0)
         plans += int(fits.sum())
         seconds = np.where(fits, seconds, np.inf)
         entry, policy = np.unravel_index(int(seconds.argmin()), seconds.shape)

@@ -84,7 +84,13 @@ class Question:
         return members(self.chain, self.cuts[j] & ~self.cuts[i])
 
     def blocks(self, outer: Outer) -> tuple[tuple[int, int], ...]:
-        return blocks(self.cluster.group_sizes, outer.outer_dp, outer.stride)
+        found = blocks(self.cluster.group_sizes, outer.outer_dp, outer.stride)
+        kinds = self.cluster.kinds
+        if kinds is None:
+            return found
+        return tuple((k, size) for k, size in found if len({
+            kinds[r * outer.stride + k + n] for r in range(outer.outer_dp) for n in range(size)
+        }) == 1)
 
     def splits(self, micro_batch: int, size: int) -> list[Split]:
         if (micro_batch, size) not in self._splits:

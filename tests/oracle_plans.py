@@ -29,11 +29,11 @@ class Priced:
     seconds: float
     memory: tuple[float, ...]
     """Bytes of each stage with its micro-batches in flight."""
-    limit: float
+    limits: tuple[float, ...]
 
     @property
     def fits(self) -> bool:
-        return all(m <= self.limit for m in self.memory)
+        return all(m <= most for m, most in zip(self.memory, self.limits, strict=True))
 
 
 @dataclass(frozen=True)

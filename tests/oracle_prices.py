@@ -66,6 +66,8 @@ class Run(NamedTuple):
     work: Floats
     buffers: Floats
     activations: Floats
+    limit: Floats
+    """Bytes that a device of the stage may hold."""
 
 
 class LayerPrice(NamedTuple):
@@ -105,9 +107,10 @@ class Pricer:
             np.array([level.ramp for level in cluster.levels]),
         )
         self.fabric = fabric(cluster)
-        self.setting = Setting(
-            Machine(cluster.device, job.stack, job.precision), self.network, job)
-        self.limit = limit_bytes(cluster.device, job)
+        devices = (cluster.device, *cluster.types)
+        self.settings = [Setting(Machine(device, job.stack, job.precision), self.network, job)
+                         for device in devices]
+        self.limits = [limit_bytes(device, job) for device in devices]
         self.codes = sorted({NONE, *(policy.code for policy in policies)})
         index: dict[tuple[Any, ...], int] = {}
         self.row_C = np.array(
@@ -137,13 +140,30 @@ class Pricer:
         if self.fabric is not None:
             groups = self.fabric.seen(outer, c.start, c.size, s.tp, s.cp, (s.ep, s.etp), found)
         tied = self.between(outer, 0, outer.stride - 1)
-        return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *tied, *groups)
+        device = self.device(c.start)
+        return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *tied, device, *groups)
+
+    def device(self, start: int) -> int:
+        """Type of the devices of a block."""
+        return 0 if self.cluster.kinds is None else self.cluster.kinds[start]
 
     def _layer(self, kind: Layer) -> LayerPrice:
         """Every figure of one kind of layer."""
-        wide = [(*key, code) for key in self.keys for code in self.codes]
+        parts = [self._on(kind, device) for device in range(len(self.settings))]
+        device_B = [key[11] for key in self.keys]
+        rank_B = [device_B[:n].count(device) for n, device in enumerate(device_B)]
+        return LayerPrice(*(
+            np.stack([found[device][rank] for device, rank in zip(device_B, rank_B, strict=True)])
+            for found in zip(*parts, strict=True)))
+
+    def _on(self, kind: Layer, device: int) -> LayerPrice:
+        """One kind of layer under the choices of blocks of one type of device."""
+        keys = [key for key in self.keys if key[11] == device]
+        if not keys:
+            return LayerPrice(*(np.zeros((0, 0)) for _ in LayerPrice._fields))
+        wide = [(*key, code) for key in keys for code in self.codes]
         columns = list(zip(*wide, strict=True))
-        body, state, groups = columns[:7], columns[7:11], columns[11:-1]
+        body, state, groups = columns[:7], columns[7:11], columns[12:-1]
         samples, tp, sp, cp, a2a, ep, etp = map(np.array, body)
         # In the order of Spreads, which is that of Body and State.
         micro_batch, holders = map(arrays, groups[:4]), map(arrays, groups[4:])
@@ -151,12 +171,12 @@ class Pricer:
             kind,
             Body(samples, tp, sp, cp, a2a, ep, etp, np.array(columns[-1]), *micro_batch),
             State(tp, ep, etp, *map(np.array, state), *holders),
-            self.setting,
+            self.settings[device],
         )
 
         def total(*names: str) -> Floats:
             figures: Floats = sum(getattr(costs, name) for name in names)
-            return figures.reshape(len(self.keys), len(self.codes))
+            return figures.reshape(len(keys), len(self.codes))
 
         return LayerPrice(
             total("forward", "tp_forward", "cp_forward", "ep_forward"),
@@ -176,7 +196,8 @@ class Pricer:
             seen += self.chain.kinds[kind].checkpointed
             parts.append(LayerPrice(*(figure[:, code_P] for figure in self.layers[kind])))
         relayed = np.array([self._relayed(key, before, layers) for key in self.keys])
-        return run_of(parts, self.job.stack, relayed[:, None])
+        limit = np.array([[self.limits[key[11]]] * len(policies) for key in self.keys])
+        return run_of(parts, self.job.stack, relayed[:, None], limit)
 
     @staticmethod
     def _code(policy: Policy, seen: int) -> int:
@@ -233,7 +254,9 @@ def exposed(traffic: Floats, hidden: float, free: Floats) -> Floats:
     return np.maximum(0.0, traffic - hidden * free)
 
 
-def run_of(layers: Sequence[LayerPrice], stack: Stack, relayed: Floats) -> Run:
+def run_of(
+    layers: Sequence[LayerPrice], stack: Stack, relayed: Floats, limit: Floats
+) -> Run:
     """Layers that run one after the other; all figures of one shape.
 
     While a layer computes, parameters of the next one are gathered and gradients of the one before
@@ -281,5 +304,5 @@ def run_of(layers: Sequence[LayerPrice], stack: Stack, relayed: Floats) -> Run:
         np.sum([x.update for x in layers], axis=0), np.sum([x.tied for x in layers], axis=0),
         np.sum([x.resident for x in layers], axis=0), np.max([x.work for x in layers], axis=0),
         np.max([x.buffers for x in layers], axis=0),
-        np.sum([x.activations for x in layers], axis=0) + relayed,
+        np.sum([x.activations for x in layers], axis=0) + relayed, limit,
     )

@@ -64,7 +64,7 @@ def unlike(x: Instance, seconds: float, configuration: Configuration) -> str | N
     if abs(seconds - priced.seconds) > CLOSE * priced.seconds:
         return f"instance {x.seed}: reports {seconds} s, its plan takes {priced.seconds} s"
     if not priced.fits:
-        return f"instance {x.seed}: {priced.memory} bytes, {priced.limit} allowed"
+        return f"instance {x.seed}: {priced.memory} bytes, {priced.limits} allowed"
     again = nest.evaluate(x.model, x.cluster, x.job, configuration).step_time_s
     if abs(seconds - again) > CLOSE * again:
         return f"instance {x.seed}: reports {seconds} s, evaluate says {again} s"

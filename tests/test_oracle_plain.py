@@ -285,7 +285,7 @@ def chunk(layers: Sequence[dict[str, float]], **overlaps: float) -> dict[str, fl
         named = {"forward": given["free_forward"], "backward": given["free_backward"]} | given
         prices.append(LayerPrice(
             **{name: np.array([named.get(name, 0.0)]) for name in LayerPrice._fields}))
-    found = run_of(prices, stack(**overlaps), np.zeros(1))
+    found = run_of(prices, stack(**overlaps), np.zeros(1), np.zeros(1))
     return {name: figure.item() for name, figure in found._asdict().items()}
 
 

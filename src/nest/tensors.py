@@ -179,6 +179,8 @@ class Builder:
         self._state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
         for n, using in enumerate(self.settings):
             mine, own = np.flatnonzero(machine == n), np.flatnonzero(device == n)
+            if not len(mine):  # no block may lie on devices of the type
+                continue
             for kind, layer in enumerate(self.chain.kinds):
                 self._price_body(mine, kind, body_costs(layer, body.take(mine), using))
                 self._price_state(own, kind, state_costs(layer, state.take(own), using),

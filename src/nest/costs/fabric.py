@@ -60,7 +60,7 @@ class Fabric:
 
     def alike(self, starts: Ints, block: int, outer_dp: int, stride: int) -> NDArray[np.bool_]:
         """Whether all devices of a block and of its replicas are of one type; (K,)."""
-        if self._kinds is None:
+        if self._kinds is None or not len(starts):
             return np.ones(len(starts), dtype=np.bool_)
         site = starts[:, None, None] + stride * np.arange(outer_dp)[:, None] + np.arange(block)
         kinds = self._kinds[site].reshape(len(starts), -1)

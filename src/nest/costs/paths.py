@@ -12,6 +12,7 @@ what :class:`nest.costs.collectives.Paths` holds of a group, one behind the othe
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -188,6 +189,7 @@ class _Messages:
     def __init__(self, topology: Topology) -> None:
         self._routes = Routes(topology)
         self._bandwidth_E = topology.bandwidth_E
+        self._lock = Lock()  # outer choices are solved side by side
         self._size = len(topology.device_N)
         if self._size > MOST_DEVICES:
             raise LimitError(
@@ -219,14 +221,16 @@ class _Messages:
         Rates
             float64, shape (K,): seconds per byte and seconds.
         """
-        row = self._rows((tile[:, None] + source).ravel(), (tile[:, None] + target).ravel())
-        entry, at = slices(self._first.values, row)
-        link = self._link.values[entry]
-        load_E = np.bincount(link, self._part.values[entry], len(self._bandwidth_E))
+        with self._lock:
+            row = self._rows((tile[:, None] + source).ravel(), (tile[:, None] + target).ravel())
+            entry, at = slices(self._first.values, row)
+            link, part = self._link.values[entry], self._part.values[entry]
+            seconds = self._latency.values[row]
+        load_E = np.bincount(link, part, len(self._bandwidth_E))
         rate_E = weight * load_E / self._bandwidth_E
         begin = np.searchsorted(at, np.arange(len(tile)) * len(source))
         per_byte = np.maximum.reduceat(rate_E[link], begin)[own]
-        latency = self._latency.values[row].reshape(len(tile), -1).max(axis=1)[own]
+        latency = seconds.reshape(len(tile), -1).max(axis=1)[own]
         return Rates(_rounded(per_byte), latency)
 
     def _rows(self, source: Ints, target: Ints) -> Ints:
