@@ -40,6 +40,7 @@ ROWS = (
     ("api",),
     ("planners",),
     ("report",),
+    ("bench",),
     ("cli",),
 )
 ROW = {part: number for number, row in enumerate(ROWS) for part in row}
@@ -158,7 +159,18 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_import_nest_loads_nothing_heavy() -> None:
-    assert not loaded_by("import nest") & {"numba", "numpy", "pydantic", "yaml", "rich", "typer"}
+    heavy = {"numba", "numpy", "pydantic", "yaml", "rich", "typer", "matplotlib"}
+    assert not loaded_by("import nest") & heavy
+
+
+def test_matplotlib_is_loaded_for_pictures_only() -> None:
+    commands = "import nest.cli.main; nest.cli.main.main(['--help'])"
+    modules = "import nest.cli.compare, nest.cli.validate, nest.report.parity, nest.bench.charts"
+    for statement in (commands, modules, "import nest.report.comparison_chart"):
+        assert "matplotlib" not in {name.split(".")[0] for name in loaded_by(statement)}
+    drawn = "from nest.report.comparison_chart import comparison_figure; comparison_figure((), '')"
+    loaded = loaded_by(drawn)
+    assert "matplotlib.figure" in loaded and "matplotlib.pyplot" not in loaded
 
 
 def test_evaluate_loads_no_compiler() -> None:

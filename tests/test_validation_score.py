@@ -14,13 +14,12 @@ from command_line import run
 from test_validation_tables import table
 
 from nest import validation
-from nest.report.parity import parity_svg
+from nest.report.parity import parity_figure
 from nest.report.validation_text import validation_text
 from nest.validation import Priced, Report
 from nest.validation.score import score
 from nest.validation.statistics import mean, median, ordered, ranks, spearman
 
-SVG = "{http://www.w3.org/2000/svg}"
 RUN = validation.read()[0]
 NUMBER = {"type": ["number", "null"]}
 SCORE = {
@@ -141,7 +140,7 @@ def test_nothing_priced_scores_nothing() -> None:
     found = score([priced(1.0, None)])
     assert (found.overall.median_abs_error, found.overall.bias, found.compared) == (None, None, ())
     assert "0 of 1 runs priced" in validation_text(found, "table")
-    ElementTree.fromstring(parity_svg(found, "nothing"))
+    assert not parity_figure(found, "nothing").axes[0].collections
 
 
 # ---------------------------------------------------------------- reports
@@ -163,24 +162,34 @@ def test_text_fits_a_terminal(report: Report) -> None:
 
 
 def test_the_picture_has_a_point_for_each_configuration(report: Report) -> None:
-    root = ElementTree.fromstring(parity_svg(report, "a < b & c"))
-    told = [mark for mark in root.iter() if mark.find(f"{SVG}title") is not None]
-    assert len(told) == len(report.compared) == 65
-    words = [text.text for text in root.iter(f"{SVG}text")]
-    assert "a < b & c" in words
-    width, height = float(root.get("width")), float(root.get("height"))
-    for circle in root.iter(f"{SVG}circle"):
-        assert 0 < float(circle.get("cx")) < width and 0 < float(circle.get("cy")) < height
+    axes, = parity_figure(report, "a < b & c").axes
+    points = [tuple(point) for group in axes.collections for point in group.get_offsets()]
+    assert sorted(points) == sorted((one.measured_s, one.predicted_s) for one in report.compared)
+    assert len(points) == 65
+    assert axes.get_title(loc="left") == "a < b & c"
+    assert axes.get_xlim() == axes.get_ylim()
+    (low, high) = axes.get_xlim()
+    assert all(low < value < high for point in points for value in point)
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert [label.partition(",")[0] for label in labels] == list(
+        dict.fromkeys(one.group for one in report.compared))
+    error = report.groups["simumax_b200"].median_abs_error
+    assert f"simumax_b200, {100 * error:.1f} %" in labels
 
 
-def test_points_lie_where_their_seconds_are() -> None:
-    """A price of twice the measurement lies above the diagonal, by log10 2 of a decade."""
-    found = score([priced(1.0, 2.0), priced(10.0, 10.0)])
-    root = ElementTree.fromstring(parity_svg(found, "t"))
-    (x, y), (u, v) = [(float(c.get("cx")), float(c.get("cy")))
-                      for c in root.iter(f"{SVG}circle") if c.find(f"{SVG}title") is not None]
-    decade = u - x
-    assert y - v == pytest.approx(decade * (1 - 0.30103), abs=0.2)
+def test_ten_groups_and_more_are_told_apart() -> None:
+    found = score([priced(1.0, 1.0, group=f"g{n}") for n in range(20)])
+    axes, = parity_figure(found, "t").axes
+    looks = {(tuple(group.get_facecolor()[0]), len(group.get_paths()[0].vertices))
+             for group in axes.collections}
+    assert len(looks) == 20
+
+
+def test_lines_are_where_prices_are_true_and_a_tenth_off() -> None:
+    axes, = parity_figure(score([priced(1.0, 2.0), priced(10.0, 10.0)]), "t").axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    ratios = [set((line.get_ydata() / line.get_xdata()).round(9)) for line in axes.lines]
+    assert ratios == [{1.0}, {1.1}, {0.9}]
 
 
 # ---------------------------------------------------------------- the command
@@ -213,6 +222,8 @@ def test_the_command_writes_a_table_and_a_picture(
     assert float(rows[0]["predicted_s"]) > 0 and rows[1]["predicted_s"] == ""
     assert rows[1]["reason"] == "not stated: recompute"
     ElementTree.parse(tmp_path / "plot.svg")
+    run(capsys, "validate", "runs.csv", "--plot", "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_groups_add_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,6 +239,7 @@ def test_groups_add_up(capsys: pytest.CaptureFixture[str]) -> None:
     (("nowhere.csv",), "nowhere.csv: no such file"),
     (("-o", "."), "output: . is a folder"),
     (("--plot", "/no/such/plot.svg"), "cannot be written"),
+    (("--plot", "plot.pdf"), "plot: got 'plot.pdf'; allowed: a name that ends in .png or .svg"),
 ])
 def test_bad_words_are_told(
     words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]

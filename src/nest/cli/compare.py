@@ -10,6 +10,8 @@ from nest.cli import options, output
 from nest.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nest.describe import Cluster
     from nest.planners.reconfigurable import DirectLinks
 
@@ -67,7 +69,7 @@ def compare(
     threads: options.Threads = None,
     chart: Annotated[
         str | None,
-        typer.Option(metavar="FILE.svg", help="Also draw the throughputs as bars."),
+        typer.Option(metavar="FILE", help="Also draw the throughputs as bars, as .png or .svg."),
     ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -78,11 +80,13 @@ def compare(
     """
     from nest.cli.inputs import check_threads, job_from, space_from, subject_and_cluster
     from nest.cli.present import check_target, progress
+    from nest.planners import PLANNERS
+    from nest.report.figure import check_picture
 
-    _check_chart(chart)
+    check_picture("chart", chart)
     check_target(chart)
     check_threads(threads)
-    chosen = _chosen(planners)
+    asked = chosen("planners", planners, PLANNERS)
     subject, cluster = subject_and_cluster(
         names or (), profile, devices=devices, device=device, without=without or None,
         degrade=degrade or None)
@@ -96,21 +100,21 @@ def compare(
     )
     given = {"seed": seed, "proposals": proposals, "links": _links(links, cluster)}
     mcmc = {name: value for name, value in given.items() if value is not None}
-    if mcmc and "mcmc" not in chosen:
+    if mcmc and "mcmc" not in asked:
         raise InputError(f"command line: got --{next(iter(mcmc))} without the planner mcmc; "
                          "allowed: with it")
     from nest.planners.compare import compare as ask
     from nest.planners.compare import to_json
 
     with progress(quiet):
-        entries = ask(subject, cluster, wanted, bounds, chosen,
+        entries = ask(subject, cluster, wanted, bounds, asked,
                       {"mcmc": mcmc, "nest": {"threads": threads}})
     title = f"{subject.name} on {cluster.name}, {cluster.size:,} devices"
     if chart is not None:
-        from nest.describe import write_text_atomic
-        from nest.report.comparison_chart import comparison_svg
+        from nest.report.comparison_chart import comparison_figure
+        from nest.report.figure import save_figure
 
-        write_text_atomic(chart, comparison_svg(entries, title))
+        save_figure(chart, comparison_figure(entries, title))
     if as_json:
         output.emit(to_json(entries))
     elif not quiet:
@@ -119,23 +123,22 @@ def compare(
         output.emit(comparison_text(entries, title, **output.page()))
 
 
-def _chosen(text: str | None) -> list[str]:
-    """Names of planners, each once."""
-    from nest.planners import PLANNERS
+def chosen(option: str, text: str | None, known: Iterable[str]) -> list[str]:
+    """Names joined by commas, each once; None or `all`: all that are known.
 
+    Raises
+    ------
+    InputError : a name is not known.
+    """
+    names = list(known)
     if text is None or text.strip() == "all":
-        return list(PLANNERS)
+        return names
     found = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in found:
-        if name not in PLANNERS:
-            raise InputError(f"planners: got {name[:60]!r}; allowed: all, or some of "
-                             f"{', '.join(PLANNERS)}")
+        if name not in names:
+            raise InputError(f"{option}: got {name[:60]!r}; allowed: all, or some of "
+                             f"{', '.join(names)}")
     return found
-
-
-def _check_chart(file: str | None) -> None:
-    if file and not file.endswith(".svg"):
-        raise InputError(f"chart: got {file[:200]!r}; allowed: a name that ends in .svg")
 
 
 def _links(text: str | None, cluster: Cluster) -> DirectLinks | None:

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from nest import __version__
+from nest.cli.bench import app as bench
 from nest.cli.calibrate import app as calibrate
 from nest.cli.compare import compare
 from nest.cli.evaluate import evaluate
@@ -45,6 +46,7 @@ app.command("validate")(validate)
 app.command("list")(show)
 app.command("schema")(schema)
 app.add_typer(calibrate, name="calibrate")
+app.add_typer(bench, name="bench")
 
 
 def _version(asked: bool) -> None:

@@ -27,14 +27,16 @@ def validate(
     ] = None,
     plot: Annotated[
         str | None,
-        typer.Option("--plot", metavar="FILE.svg",
-                     help="Also draw priced against measured seconds."),
+        typer.Option("--plot", metavar="FILE",
+                     help="Also draw priced against measured seconds, as .png or .svg."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Price measured training runs, and say how true step times and memory are."""
     from nest.cli.present import check_target
+    from nest.report.figure import check_picture, save_figure
 
+    check_picture("plot", plot)
     for target in (result, plot):
         check_target(target)
     from nest import validation
@@ -53,9 +55,9 @@ def validate(
     if result is not None:
         write_text_atomic(result, to_csv(report))
     if plot is not None:
-        from nest.report.parity import parity_svg
+        from nest.report.parity import parity_figure
 
-        write_text_atomic(plot, parity_svg(report, "Priced against measured step time"))
+        save_figure(plot, parity_figure(report, "Priced against measured step time"))
     if as_json:
         output.emit(to_json(report))
         return

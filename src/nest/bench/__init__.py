@@ -1,0 +1,1 @@
+"""Published evaluations, asked again: the questions, their answers kept on disk, the tables."""

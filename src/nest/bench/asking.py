@@ -1,0 +1,65 @@
+"""Asking planners the questions of an evaluation, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from nest.bench.answers import Answer, Answers, digest
+from nest.bench.paper import OPTIONS, Question
+from nest.planners.compare import Entry, compare, peak_memory
+from nest.report.comparison_text import in_a_line
+
+
+class Asked(NamedTuple):
+    """A question, a planner and its answer."""
+
+    question: Question
+    planner: str
+    answer: Answer
+
+
+def ask(
+    questions: Sequence[Question], planners: Sequence[str], answers: Answers,
+    tell: Callable[[Question, str], None] = lambda question, planner: None,
+) -> list[Asked]:
+    """Give every answer, asking only for those that are not there yet.
+
+    Parameters
+    ----------
+    questions, planners : each planner is asked each question, in this order.
+    answers : those there are; new ones are added one by one.
+    tell : is called before each question and planner.
+
+    Raises
+    ------
+    InputError : model or cluster of a question cannot be read, or they do not go together.
+    """
+    found = []
+    for question in questions:
+        described = question.described()
+        for planner in planners:
+            tell(question, planner)
+            key = digest(described, planner, OPTIONS.get(planner, {}))
+            answer = answers.get(key)
+            if answer is None:
+                entry, = compare(*described, [planner], OPTIONS)
+                answer = _answer(question, key, entry)
+                answers.add(answer)
+            found.append(Asked(question, planner, answer))
+    return found
+
+
+def _answer(question: Question, key: str, entry: Entry) -> Answer:
+    plan = entry.plan
+    return Answer.parse({
+        "schema": "nest.answer/1", "question": key, "model": question.model,
+        "cluster": question.cluster, "devices": question.devices, "mbs": question.mbs,
+        "planner": entry.planner, "feasible": entry.feasible,
+        "reason": None if entry.reason is None else " ".join(entry.reason.split())[:4000],
+        "step_time_s": None if plan is None else plan.step_time_s,
+        "samples_per_s": None if plan is None else plan.samples_per_s,
+        "tokens_per_s": None if plan is None else plan.tokens_per_s,
+        "peak_memory_bytes": None if plan is None else peak_memory(plan),
+        "search_seconds": max(entry.search_seconds, 0.0),
+        "plan": None if plan is None else in_a_line(plan)}, "answer")

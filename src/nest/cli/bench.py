@@ -1,0 +1,127 @@
+"""`nest bench`: published evaluations, asked again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nest.cli import options, output
+
+if TYPE_CHECKING:
+    from nest.bench.paper import Question
+    from nest.bench.results import Result
+
+app = typer.Typer(
+    help="Ask the questions of a published evaluation again.",
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _bench(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        output.emit(context.get_help())
+
+
+@app.command("paper")
+def paper(
+    folder: Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="FOLDER",
+                     help="Where answers, tables and figures go; a run that was broken off goes "
+                     "on from there."),
+    ] = "nest-paper",
+    planners: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="all (default), or some of nest, manual, zero, mcmc, "
+                     "alpa, phaze, piper, exhaustive, joined by commas."),
+    ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="all (default), or some of bert-large, llama2-7b, "
+                     "llama3-70b, gpt3-175b, mixtral-8x7b, joined by commas."),
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES",
+                     help="all (default), or some of scaling, micro-batch, h100."),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Ask NEST and other planners what the published NEST evaluation asked.
+
+    Five models on the TPUv4 fat tree at 64 to 1,024 devices, at micro-batches 1 to 8 on 256, and
+    on the H100 spine-leaf. All plans are priced alike. Answers are kept: what has been asked is not
+    asked again.
+    """
+    from nest.bench.answers import Answers
+    from nest.bench.asking import ask
+    from nest.bench.paper import MODELS, PARTS, questions
+    from nest.bench.results import results
+    from nest.cli.compare import chosen
+    from nest.cli.present import progress
+    from nest.planners import PLANNERS
+
+    names = chosen("planners", planners, PLANNERS)
+    wanted = questions(chosen("part", part, PARTS), chosen("models", models, MODELS))
+    answers = Answers(folder)
+    with progress(quiet), _bar(len(wanted) * len(names), quiet) as tell:
+        found = results(ask(wanted, names, answers, tell))
+    files = [answers.path, *_write(folder, found)]
+    if as_json:
+        from nest.bench.tables import to_json
+
+        output.emit(to_json(found))
+    elif not quiet:
+        from nest.bench.text import paper_text
+
+        output.emit(paper_text(found, files, **output.page()))
+
+
+@contextmanager
+def _bar(total: int, quiet: bool) -> Iterator[Callable[[Question, str], None]]:
+    """A bar on stderr that a call moves on by one, with what is asked now."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(TextColumn("{task.description}", markup=False), BarColumn(24),
+                  MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True),
+                  disable=quiet) as bar:
+        task = bar.add_task("", total=total)
+        started = False
+
+        def tell(question: Question, planner: str) -> None:
+            nonlocal started
+            bar.update(task, advance=int(started), description=(
+                f"{question.model}, {question.devices:,} devices, {planner}"))
+            started = True
+
+        yield tell
+        bar.update(task, completed=total, description="asked")
+
+
+def _write(folder: str, found: list[Result]) -> list[str]:
+    """Tables, and figures of the parts that have a base; the files written."""
+    from nest.bench.charts import part_figure
+    from nest.bench.results import distinct
+    from nest.bench.tables import to_csv, to_markdown
+    from nest.describe import write_text_atomic
+    from nest.report.figure import SUFFIXES, save_figure
+
+    files = []
+    for name, text in (("results.csv", to_csv(found)), ("results.md", to_markdown(found))):
+        files.append(os.path.join(folder, name))
+        write_text_atomic(files[-1], text)
+    for part in distinct(one.asked.question.part for one in found if one.relative is not None):
+        figure = part_figure(found, part)
+        for suffix in SUFFIXES:
+            files.append(os.path.join(folder, f"{part}{suffix}"))
+            save_figure(files[-1], figure)
+    return files

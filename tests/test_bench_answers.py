@@ -1,0 +1,171 @@
+"""The questions of `nest bench paper`, and their answers kept on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import Files
+from made_up_answers import count_calls, tiny
+
+from nest.bench import answers as answers_module
+from nest.bench.answers import START, Answers, digest
+from nest.bench.asking import ask
+from nest.bench.paper import MODELS, PARTS, Question, questions
+from nest.bench.published import PLANNERS, RECOUNTED, published
+from nest.bench.results import published_gain
+from nest.errors import InputError
+
+QUICK = ["manual", "zero"]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return count_calls(monkeypatch)
+
+
+# ---------------------------------------------------------------- questions
+
+
+def test_the_questions_are_those_of_the_evaluation():
+    asked = questions()
+    assert len(asked) == 5 * (5 + 4 + 2) and len(set(asked)) == len(asked)
+    assert {one.global_batch for one in asked} == {4096}
+    points = {part: sorted({one.point for one in asked if one.part == part}) for part in PARTS}
+    assert points == {"scaling": [64, 128, 256, 512, 1024], "micro-batch": [1, 2, 4, 8],
+                      "h100": [128, 1024]}
+    assert {one.mbs for one in asked if one.part != "micro-batch"} == {1}
+    assert {one.devices for one in asked if one.part == "micro-batch"} == {256}
+    for one in asked:
+        described = one.described()
+        assert described.cluster.size == one.devices
+        assert described.job.seq_len == MODELS[described.model.name] == one.seq_len
+        assert [n for n in (1, 2, 4, 8, 16) if described.space.allows("mbs", n)] == [one.mbs]
+    assert {one.part for one in questions(["h100"], ["bert-large"])} == {"h100"}
+    assert len(questions(["h100"], ["bert-large"])) == 2
+
+
+def test_published_figures_belong_to_questions():
+    """By hand from the artifact: BERT at 1,024, 21.61 / 13.31; Llama-3-70B at 128, 2.97 / 1."""
+    known = published()
+    assert len(known) == 25 + 12 + 3
+    places = {(one.part, one.model, one.devices, one.mbs) for one in questions()}
+    assert {(one.part, one.model, one.devices, one.mbs) for one in known} <= places
+    assert set().union(*(one.relative for one in known)) == {
+        "nest", *PLANNERS}
+    assert set(RECOUNTED) == set(MODELS)
+
+    def over(planner: str, model: str, part: str = "scaling"):
+        return published_gain([one for one in known if (one.part, one.model) == (part, model)],
+                              planner)
+
+    assert over("manual", "bert-large").most == pytest.approx(21.61 / 13.31)
+    llama = over("manual", "llama3-70b")
+    assert (llama.most, llama.infeasible) == (2.97, 1)  # at 64 devices the expert's does not fit
+    assert over("manual", "mixtral-8x7b", "h100").least == 1.503
+    assert over("alpa", "bert-large", "h100").mean is None
+
+
+# ---------------------------------------------------------------- answers on disk
+
+
+def test_answers_are_kept_and_used_again(files, calls):
+    folder = files.path("out")
+    asked = [tiny(files), tiny(files, devices=4)]
+    told: list[tuple[int, str]] = []
+    first = ask(asked, QUICK, Answers(folder), lambda q, p: told.append((q.devices, p)))
+    assert calls == QUICK * 2
+    assert told == [(8, "manual"), (8, "zero"), (4, "manual"), (4, "zero")]
+    lines = Path(folder, "answers.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 4 and all(line.startswith(START) for line in lines)
+    assert [json.loads(line)["planner"] for line in lines] == QUICK * 2
+    again = ask(asked, QUICK, Answers(folder))
+    assert calls == QUICK * 2 and again == first
+    assert first[0].answer.feasible and first[0].answer.plan == "dp 8 mbs 1 zero 1"
+
+
+def test_an_answer_is_on_disk_before_the_next_question(files, calls):
+    folder = files.path("out")
+
+    def stop(question: Question, planner: str) -> None:
+        if planner == "zero":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask([tiny(files)], QUICK, Answers(folder), stop)
+    ask([tiny(files)], QUICK, Answers(folder))
+    assert calls == QUICK
+
+
+def test_a_question_of_two_parts_is_asked_once(files, calls):
+    found = ask([tiny(files), tiny(files, "micro-batch")], ["zero"], Answers(files.path("out")))
+    assert calls == ["zero"]
+    assert [one.question.part for one in found] == ["scaling", "micro-batch"]
+
+
+def test_what_changed_is_asked_again(files, calls, monkeypatch):
+    folder = files.path("out")
+
+    def count() -> int:
+        ask([tiny(files)], ["zero"], Answers(folder))
+        return len(calls)
+
+    assert (count(), count()) == (1, 1)
+    monkeypatch.setattr(answers_module, "__version__", "9.9")
+    assert (count(), count()) == (2, 2)
+    path = Path(files.model)
+    path.write_text(path.read_text(encoding="utf-8").replace("7", "6", 1), encoding="utf-8")
+    assert (count(), count()) == (3, 3)
+    ask([tiny(files, mbs=2)], ["zero"], Answers(folder))
+    assert len(calls) == 4 and count() == 4  # what was asked before is still known
+    described = tiny(files).described()
+    assert digest(described, "mcmc", {"proposals": 1}) != digest(described, "mcmc", {})
+    assert digest(described, "mcmc", {}) != digest(described, "zero", {})
+
+
+def test_a_line_that_was_cut_off_is_asked_again(files, calls):
+    folder = files.path("out")
+    whole = ask([tiny(files)], QUICK, Answers(folder))
+    path = Path(folder, "answers.jsonl")
+    text = path.read_text(encoding="utf-8")
+    first = text.index("\n") + 1
+    for end in (len(text) - 1, first + 200, first + 5, first):  # without its last line break, ...
+        path.write_text(text[:end], encoding="utf-8")
+        found = ask([tiny(files)], QUICK, Answers(folder))
+        assert [one.answer.step_time_s for one in found] == [
+            one.answer.step_time_s for one in whole]
+        assert ask([tiny(files)], QUICK, Answers(folder)) == found  # nothing is asked again
+        assert len(path.read_text(encoding="utf-8").splitlines()) == 2
+    assert calls == QUICK + ["zero"] * 4
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    (lambda text: "model,devices\n" + text, "line 1: "),
+    (lambda text: text + "[1]\n", "line 3: got no answer of a planner; allowed: lines with"),
+    (lambda text: text + "my notes", "line 3: got no answer of a planner"),
+    (lambda text: text + "\n" + text, "line 3: "),
+    (lambda text: text.replace("nest.answer/1", "nest.plan/1", 1), "line 1: got no answer"),
+    (lambda text: text.replace('"mbs":1', '"mbs":"x"'), "line 1: mbs: got 'x'; allowed: a whole"),
+    (lambda text: text.replace('"devices":8,', ""), "line 1: devices: missing; needed:"),
+    (lambda text: text.replace('"feasible":true', '"feasible":false'),
+     "line 1: reason: got null without feasible"),
+    (lambda text: text.replace('"reason":null,"step_time_s":', '"reason":null,"step_time_s":-'),
+     "line 1: step_time_s: got -"),
+    (lambda text: "\0" + text, "is a binary file"),
+])
+def test_a_file_of_something_else_is_told(files, change, told):
+    folder = files.path("out")
+    ask([tiny(files)], QUICK, Answers(folder))
+    path = Path(folder, "answers.jsonl")
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    before = path.read_bytes()
+    with pytest.raises(InputError) as raised:
+        Answers(folder)
+    assert f"{path}: {told}" in str(raised.value)
+    assert path.read_bytes() == before
