@@ -163,4 +163,9 @@ def _from_options(
             return evaluation.evaluate(subject, cluster, job, load_configuration(file))
     with told(COMMAND_LINE):
         configuration = even_configuration(subject, cluster, job, **chosen)
+        if cluster.types:  # each replica takes its share of each type
+            from nest.network import other_orders
+
+            cluster = next((order for order, _ in other_orders(cluster, [configuration.outer_dp])),
+                           cluster)
         return evaluation.evaluate(subject, cluster, job, configuration)

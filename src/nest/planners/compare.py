@@ -82,6 +82,9 @@ def _entry(
     started = time.perf_counter()
     plan, reason = None, None
     try:
+        if cluster.types and name != "nest":
+            kinds = ", ".join(kind.name for kind in cluster.device_types)
+            raise NoPlanError(f"takes all devices to be alike; here they are {kinds}")
         plan = one.plan(model, cluster, job, space)
     except NoPlanError as error:
         reason = str(error)

@@ -42,11 +42,12 @@ class Table(NamedTuple):
     left: tuple[int, ...]
 
 
-def runs(stages: Sequence[Stage]) -> list[Run]:
+def runs(plan: Plan) -> list[Run]:
     """Stages folded into runs, first to last."""
     found: list[Run] = []
-    for number, stage in enumerate(stages):
-        if found and _alike(found[-1].stages[0], stage):
+    for number, stage in enumerate(plan.stages):
+        before = found[-1].stages[0] if found else None
+        if before and _alike(before, stage) and _type(plan, before) == _type(plan, stage):
             found[-1] = Run(found[-1].first, (*found[-1].stages, stage))
         else:
             found.append(Run(number, (stage,)))
@@ -82,15 +83,15 @@ def stage_tables(plan: Plan, width: int) -> tuple[Table, ...]:
 
     One table, or two where one would be wider than ``width`` columns.
     """
-    folded = runs(plan.stages)
+    folded = runs(plan)
     places, degrees = _places(plan, folded), _degrees(plan)
     milli = _decimals([1e3 * s.time_s.total for s in plan.stages])
     prices: Columns = [
         ("ms", lambda r: f"{1e3 * _slowest(r).time_s.total:.{milli}f}"),
         ("GiB", lambda r: f"{max(s.memory_bytes.total for s in r.stages) / GIB:.1f}"),
     ]
-    limit = plan.stages[0].memory_limit_bytes / GIB
-    title = f"Stages (ms per micro-batch; GiB per device, at most {limit:.1f})"
+    limits = sorted({f"{stage.memory_limit_bytes / GIB:.1f}" for stage in plan.stages})
+    title = f"Stages (ms per micro-batch; GiB per device, at most {' or '.join(limits)})"
     whole = _table(title, [*places, *degrees, *prices], folded)
     if _narrowest(whole) <= width:
         return (whole,)
@@ -111,7 +112,15 @@ def _places(plan: Plan, folded: list[Run]) -> Columns:
         ("devices", lambda r: _span(r.stages[0].devices[0], r.stages[-1].devices[1])))
     if not alone:
         columns.append(("each", lambda r: _size(r.stages[0].devices)))
+    if plan.inputs.cluster.types:
+        columns.append(("type", lambda r: _type(plan, r.stages[0])))
     return columns
+
+
+def _type(plan: Plan, stage: Stage) -> str:
+    """Type of the devices of a stage."""
+    cluster = plan.inputs.cluster
+    return cluster.device_types[cluster.kind_at(stage.devices[0])].name
 
 
 def _degrees(plan: Plan) -> Columns:
@@ -134,7 +143,7 @@ def _degrees(plan: Plan) -> Columns:
 def _table(title: str, columns: Columns, folded: list[Run]) -> Table:
     heads = tuple(name for name, _ in columns)
     rows = tuple(tuple(show(run) for _, show in columns) for run in folded)
-    words = ("stage", "layers", "devices", "cp", "ZeRO", "recompute")
+    words = ("stage", "layers", "devices", "type", "cp", "ZeRO", "recompute")
     left = tuple(n for n, name in enumerate(heads) if name in words)
     return Table(title, heads, rows, left)
 
@@ -196,7 +205,7 @@ def time_table(plan: Plan) -> Table:
             if any(getattr(s, name) for s in plan.stages)]
     end = _decimals([1e3 * s.finish_s for s in plan.stages])
     rows = []
-    for run in runs(plan.stages):
+    for run in runs(plan):
         one = _slowest(run)
         row = [_numbers(run)]
         row += [f"{1e3 * getattr(one.time_s, name):.{decimals}f}" for name, _ in causes]
@@ -215,7 +224,7 @@ def memory_table(plan: Plan) -> Table:
     kept.append(("total", "total"))
     decimals = max(1, _decimals([s.memory_bytes.total / GIB for s in plan.stages]) - 1)
     rows = []
-    for run in runs(plan.stages):
+    for run in runs(plan):
         row = [_numbers(run), _ends([float(s.in_flight) for s in run.stages], 0, 1.0)]
         row += [_ends([getattr(s.memory_bytes, name) for s in run.stages], decimals)
                 for name, _ in kept]
