@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.fabric import Kinds, fabric_of
+from nest.costs.fabric import Fabric, Kinds
 from nest.costs.groups import strides
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
@@ -92,9 +92,11 @@ class Candidates:
     splits, pairs : what their ``split`` and ``pair`` refer to; legal for the model and the job.
     """
 
-    def __init__(self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace) -> None:
+    def __init__(
+        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, fabric: Fabric
+    ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
-        self.fabric = fabric_of(cluster)
+        self.fabric = fabric
         self.splits = self._splits()
         self.pairs = self._pairs()
         self._places: dict[tuple[int, int], Places] = {}

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MODULES = ("nest._kernels.dominance", "nest._kernels.options", "nest._kernels.pipeline",
-           "nest._kernels.interleaved")
+MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.options",
+           "nest._kernels.pipeline", "nest._kernels.interleaved")
 
 _lock = threading.Lock()
 _loaded: tuple[Kernels, float] | None = None
@@ -32,6 +32,7 @@ announce: Callable[[str], None] | None = None
 class Kernels(NamedTuple):
     """Entry points and the types of their arguments."""
 
+    ways: Callable[..., Any]
     undominated: Callable[..., Any]
     select: Callable[..., Any]
     solve: Callable[..., Any]
@@ -90,11 +91,12 @@ def _import() -> Kernels:
     try:
         if folder is not None:
             config.CACHE_DIR = str(folder)
-        dominance, options, pipeline, interleaved = map(importlib.import_module, MODULES)
+        routes, dominance, options, pipeline, interleaved = map(
+            importlib.import_module, MODULES)
     finally:
         config.CACHE_DIR = before
-    return Kernels(dominance.undominated, options.select, pipeline.solve, interleaved.interleave,
-                   options.Candidates, pipeline.Problem, interleaved.Rings)
+    return Kernels(routes.ways, dominance.undominated, options.select, pipeline.solve,
+                   interleaved.interleave, options.Candidates, pipeline.Problem, interleaved.Rings)
 
 
 def _say(text: str) -> None:
@@ -117,6 +119,7 @@ def _warm(kernels: Kernels) -> None:
         limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3), again=1.0, root=zero,
         second=zero, gpipe=False,
     )
+    kernels.ways(np.zeros(2, np.int64), zero, zero, np.zeros((1, 1), np.int32), one, zero, zero)
     kernels.undominated(*tables[:5], one, one, no, np.array([0, 1]), zero + 1, tables.overlaps)
     first, _, *options = kernels.select(tables, 1e9)
     problem = kernels.Problem(

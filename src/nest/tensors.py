@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from nest import compiled
 from nest.candidates import Candidates, Outer, Rows, outers
 from nest.costs.choices import FULL, Site, bodies, policy, setting, states
+from nest.costs.fabric import fabric_of
 from nest.costs.layer import BodyCosts, StateCosts, body_costs, state_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.stage import hop
@@ -65,7 +66,8 @@ class Builder:
         self.signatures = signatures(chain, job)
         self.settings = [setting(cluster, job, kind)
                          for kind in range(len(cluster.device_types))]
-        self.candidates = Candidates(chain, cluster, job, space)
+        fabric = fabric_of(cluster, compiled.load()[0].ways)
+        self.candidates = Candidates(chain, cluster, job, space, fabric)
         self.policies = _policies(chain, space)
         self.zeros = [
             (zero, shard) for zero in range(4) if space.allows("zero", zero)

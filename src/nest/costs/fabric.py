@@ -6,9 +6,9 @@ Shapes: C configurations, V levels. Columns of int64, shape (C,), say where a co
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,12 @@ and every which device counts (:meth:`Fabric.over_replicas`)."""
 
 
 @lru_cache(maxsize=16)
-def fabric_of(cluster: Cluster) -> Fabric:
-    """The network of a cluster; what was found out about its links is kept."""
-    return Fabric(cluster)
+def fabric_of(cluster: Cluster, router: Callable[..., Any] | None = None) -> Fabric:
+    """The network of a cluster; what was found out about its links is kept.
+
+    ``router``: compiled routes, see :class:`nest.topology.Routes`.
+    """
+    return Fabric(cluster, router)
 
 
 class Fabric:
@@ -41,7 +44,7 @@ class Fabric:
     group_sizes : devices of a group of each level.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, router: Callable[..., Any] | None = None) -> None:
         self.group_sizes = cluster.group_sizes
         self._per_byte = 1.0 / np.array(cluster.resolved_bandwidth)
         self._latency = np.array([level.latency for level in cluster.levels])
@@ -49,7 +52,7 @@ class Fabric:
         if cluster.links is not None:  # all of graphs is loaded where there is one
             from nest.costs.paths import LinkPrices
 
-            self._links = LinkPrices(cluster)
+            self._links = LinkPrices(cluster, router)
         self._known: dict[tuple[int, ...], Floats] = {}
         self._kinds = None if cluster.kinds is None else np.array(cluster.kinds)
 

@@ -12,8 +12,9 @@ what :class:`nest.costs.collectives.Paths` holds of a group, one behind the othe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Lock
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +47,12 @@ class LinkPrices:
     Parameters
     ----------
     cluster : one with links.
+    router : see :class:`nest.topology.Routes`.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        topology = Topology.of_links(cluster)
+    def __init__(self, cluster: Cluster, router: Callable[..., Any] | None = None) -> None:
         self.size, self.group_sizes = cluster.size, cluster.group_sizes
-        self._messages = _Messages(topology)
+        self._messages = _Messages(Topology.of_links(cluster), router)
         self._shifts: dict[tuple[int, int], Rates] = {}
 
     # ------------------------------------------------------------ groups
@@ -186,8 +187,8 @@ class LinkPrices:
 class _Messages:
     """Messages between devices, and what they take where many are under way at once."""
 
-    def __init__(self, topology: Topology) -> None:
-        self._routes = Routes(topology)
+    def __init__(self, topology: Topology, router: Callable[..., Any] | None) -> None:
+        self._routes = Routes(topology, router)
         self._bandwidth_E = topology.bandwidth_E
         self._lock = Lock()  # outer choices are solved side by side
         self._size = len(topology.device_N)
@@ -238,13 +239,12 @@ class _Messages:
         key = source * self._size + target
         new = np.unique(key[self._number[key] == 0])
         if len(new):
-            ends = new // self._size, new % self._size
-            first, link, part = self._routes.shares(*ends)
+            found = self._routes.shares(new // self._size, new % self._size)
             self._number[new] = len(self._latency.values) + np.arange(1, len(new) + 1)
-            self._latency.add(self._routes.latency(*ends))
-            self._first.add(self._first.values[-1] + first[1:])
-            self._link.add(link)
-            self._part.add(part)
+            self._latency.add(found.latency)
+            self._first.add(self._first.values[-1] + found.first[1:])
+            self._link.add(found.link)
+            self._part.add(found.part)
         rows: Ints = self._number[key].astype(np.int64) - 1
         return rows
 

@@ -10,8 +10,9 @@ E links, N devices, A anchors, T anchors of one round, K pairs of a node and an 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,16 +55,31 @@ class _Ways:
         return np.arange(len(row)) - start[row] + first[row], row
 
 
+class Shares(NamedTuple):
+    """What M messages put on links: a list of links for each, one behind the other."""
+
+    first: Ints
+    """(M+1,): where the entries of each message begin."""
+    link: Ints
+    part: Floats
+    """Of the message, on the link."""
+    latency: Floats
+    """(M,): seconds over the slowest of the shortest paths."""
+
+
 class Routes:
     """Shortest paths of a network.
 
     Parameters
     ----------
     topology : the network.
+    router : compiled twin of :meth:`_ways`; None: that itself.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, router: Callable[..., Any] | None = None) -> None:
         self._topology = topology
+        small = len(topology.nodes) * len(topology.device_N) <= MOST_KEPT
+        self.router = router if small else None  # it needs all hops at hand
         size = len(topology.nodes)
         source, target = topology.source_E, topology.target_E
         every = np.ones(len(source), dtype=np.bool_)
@@ -168,43 +184,55 @@ class Routes:
         sum_M[source_M == target_M] = 0.0
         return sum_M
 
-    def shares(self, sources: ArrayLike, targets: ArrayLike) -> tuple[Ints, Ints, Floats]:
-        """Which part of each of M messages passes which link: the non-zero ones, by message.
+    def shares(self, sources: ArrayLike, targets: ArrayLike) -> Shares:
+        """Which part of each of M messages passes which link, and how long its slowest way takes.
 
-        Returns
-        -------
-        first : int64, shape (M+1,)
-            Where the entries of each message begin.
-        link, part : int64 and float64, one entry for each message and link it passes.
+        Parameters
+        ----------
+        sources, targets : int64, shape (M,)
+            Device numbers; messages of a device to itself pass no link.
         """
         source_M, target_M = self._devices(sources), self._devices(targets)
-        moved = np.flatnonzero(source_M != target_M)
-        message, link, part = [], [], []
-        for own_N, end_M in ((self._up_N, source_M), (self._down_N, target_M)):
-            own = moved[own_N[end_M[moved]] >= 0]
-            message.append(own)
-            link.append(own_N[end_M[own]])
-            part.append(np.ones(len(own)))
+        moved = source_M != target_M
         node_M, place_M = self._anchor_A[self._place_N[source_M]], self._place_N[target_M]
-        moved = moved[node_M[moved] != self._anchor_A[place_M[moved]]]
+        between = np.flatnonzero(moved & (node_M != self._anchor_A[place_M]))
         # Messages between the same anchors go the same ways.
-        pair = node_M[moved] * len(self._anchor_A) + place_M[moved]
+        pair = node_M[between] * len(self._anchor_A) + place_M[between]
         pair_P, number = np.unique(pair, return_inverse=True)
-        rows, links, parts = self._ways(pair_P // len(self._anchor_A),
-                                        pair_P % len(self._anchor_A))
-        first_P = np.searchsorted(rows, np.arange(len(pair_P) + 1))
+        ways = self.router or self._ways
+        first_P, links, parts, latency_P = ways(*self._ends(pair_P))
+        up_M = np.where(moved, self._up_N[source_M], -1)
+        down_M = np.where(moved, self._down_N[target_M], -1)
+        inner_M = np.zeros(len(source_M), dtype=np.int64)
+        inner_M[between] = (first_P[1:] - first_P[:-1])[number]
+        first: Ints = np.concatenate([[0], np.cumsum(inner_M + (up_M >= 0) + (down_M >= 0))])
+        link, part = np.zeros(first[-1], dtype=np.int64), np.ones(first[-1])
+        link[first[:-1][up_M >= 0]] = up_M[up_M >= 0]
+        link[first[1:][down_M >= 0] - 1] = down_M[down_M >= 0]
         entry, at = slices(first_P, number)
-        message.append(moved[at])
-        link.append(links[entry])
-        part.append(parts[entry])
-        every = np.concatenate(message)
-        order = np.lexsort((np.concatenate(link), every))
-        first: Ints = np.searchsorted(every[order], np.arange(len(source_M) + 1))
-        return first.astype(np.int64), np.concatenate(link)[order], np.concatenate(part)[order]
+        begin = (first[:-1] + (up_M >= 0))[between]
+        to = begin[at] + np.arange(len(at)) - np.searchsorted(at, at)
+        link[to], part[to] = links[entry], parts[entry]
+        latency_E = np.append(self._topology.latency_E, 0.0)
+        latency_M = latency_E[up_M] + latency_E[down_M]
+        latency_M[between] += latency_P[number]
+        return Shares(first, link, part, latency_M)
 
-    def _ways(self, node_P: Ints, place_P: Ints) -> tuple[Ints, Ints, Floats]:
-        """Links from nodes to anchors, for each pair of them: pair, link, part; by pair."""
-        rows, links, parts = [], [], []
+    def _ends(self, pair_P: Ints) -> tuple[Any, ...]:
+        """Arguments of ``router``, or of :meth:`_ways`."""
+        ends = pair_P // len(self._anchor_A), pair_P % len(self._anchor_A)
+        if self.router is None:
+            return ends
+        if self._hops_VA is None or (self._hops_VA < 0).any():
+            self._hops_to(np.arange(len(self._anchor_A)))
+        ahead = self._ahead
+        return (ahead.first_V, ahead.head_E, ahead.link_E, self._hops_VA,
+                self._topology.latency_E, *ends)
+
+    def _ways(self, node_P: Ints, place_P: Ints) -> tuple[Ints, Ints, Floats, Floats]:
+        """Links on the ways from nodes to anchors: where each pair's begin, link, part; latency."""
+        rows, links, parts = [none := np.zeros(0, dtype=np.int64)], [none], [np.zeros(0)]
+        latency_P = np.zeros(len(node_P))
         for start in range(0, len(node_P), self._round):
             stop = min(start + self._round, len(node_P))
             width = stop - start
@@ -219,11 +247,11 @@ class Routes:
                 rows.append(start + end % width)
                 links.append(link)
                 parts.append(share)
-        if not rows:
-            return (np.zeros(0, dtype=np.int64),) * 2 + (np.zeros(0),)
+            latency_P[start:stop] = self._slowest(hops, width, key_M, self._topology.latency_E)
         row_ = np.concatenate(rows)
         order = np.argsort(row_, kind="stable")
-        return row_[order], np.concatenate(links)[order], np.concatenate(parts)[order]
+        first = np.searchsorted(row_[order], np.arange(len(node_P) + 1)).astype(np.int64)
+        return first, np.concatenate(links)[order], np.concatenate(parts)[order], latency_P
 
     def sources(self, link: int) -> Ints:
         """Devices that reach some device over a link, sorted."""
