@@ -95,7 +95,7 @@ def _groups(
         np.fill_diagonal(near, True)
         label = near.argmax(axis=1)
         if not (near == near[label]).all():  # some do not agree, as in a ring
-            break
+            label = np.arange(len(cells)) // _run(near)
         parts = [np.flatnonzero(label == one) for one in np.unique(label)]
         size = _common([len(part) for part in parts])
         if size < 2 or (sizes and any(len(part) != size for part in parts)):
@@ -105,6 +105,22 @@ def _groups(
         cells = np.array([cells[piece].ravel() for piece in pieces])
         sizes.append(size)
     return cells, sizes
+
+
+def _run(near: NDArray[np.bool_]) -> int:
+    """The longest equal runs of cells, as they are numbered, that are all nearest to each other.
+
+    Such are the routers of a group of a dragonfly, whose global links are as short. Pairs do not
+    count: those of a ring mean nothing.
+    """
+    count = len(near)
+    for size in range(count // 2, 2, -1):
+        if count % size == 0:
+            first = np.arange(0, count, size)[:, None, None]
+            one, other = np.ix_(np.arange(size), np.arange(size))
+            if near[first + one, first + other].all():
+                return size
+    return 1
 
 
 def _common(counts: list[int]) -> int:

@@ -104,6 +104,7 @@ class Routes:
         self._anchor_A, place = np.unique(node, return_inverse=True)
         self._place_N: Ints = place.astype(np.int64)
         self._hops_VA: NDArray[np.int32] | None = None
+        self._all_hops = False
 
     def loads(self, sources: ArrayLike, targets: ArrayLike, bytes: ArrayLike) -> Floats:
         """Bytes that each link carries, float64 of shape (E,).
@@ -223,8 +224,9 @@ class Routes:
         ends = pair_P // len(self._anchor_A), pair_P % len(self._anchor_A)
         if self.router is None:
             return ends
-        if self._hops_VA is None or (self._hops_VA < 0).any():
+        if not self._all_hops:
             self._hops_to(np.arange(len(self._anchor_A)))
+            self._all_hops = True
         ahead = self._ahead
         return (ahead.first_V, ahead.head_E, ahead.link_E, self._hops_VA,
                 self._topology.latency_E, *ends)
