@@ -1,4 +1,4 @@
-"""Guarantee G5 on graphs: more bandwidth or less latency of any link never slows the best plan."""
+"""Guarantees G4 and G5 on graphs: one plan for all threads; more of a link never slows it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from instances_graphs import graph_instance
 from oracle import solve
 from test_guarantees import WITHOUT_JIT, planned
 
+import nest
+from nest.costs.fabric import fabric_of
 from nest.describe import Cluster
 
 SLOWER, MOST = 1.0 + 1e-12, 1e18
@@ -74,3 +76,19 @@ def test_more_of_a_link_never_slows_the_best_of_all_plans() -> None:
         return solve(x.chain, cluster, x.job, x.space).seconds
 
     assert check(SOLVED, seconds) > len(SOLVED) // 4
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_any_number_of_threads_gives_the_same_plan_on_graphs(threads: int) -> None:
+    for seed in range(0, len(PLANNED), 8):
+        x = graph_instance(seed)
+        found = []
+        for count in (1, threads):
+            fabric_of.cache_clear()  # what one has found out about links must not help the other
+            try:
+                plan = nest.plan(x.model, x.cluster, x.job, x.space, threads=count)
+            except nest.InfeasibleError as error:
+                found.append((str(error), ()))
+                continue
+            found.append((plan.step_time_s.hex(), (plan.configuration, plan.inputs.cluster.order)))
+        assert found[0] == found[1], seed

@@ -152,7 +152,7 @@ def _cluster(
     if found is None and len(left.types) > 1:
         found = next(topology.mixtures(left, 1))
     elif found is None:
-        found = topology.arrangements(left)[0]
+        found = next(topology.arrangements(left))
     nodes = [left.nodes[node] for node in left.device_N[found.order_N]]
     order = graph.number_V[[graph.index[node] for node in nodes]].tolist()
     if numbers is not None:

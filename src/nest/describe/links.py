@@ -6,7 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from nest.describe.base import Description, Number, Problems, Whole, at_most
+from nest.describe.base import Description, Problems, Whole, at_most
+from nest.units import Bandwidth, Seconds
 
 MOST_NODES = 500_000
 MOST_LINKS = 1_000_000
@@ -27,12 +28,12 @@ class Links(Description):
     target: Annotated[tuple[Node, ...], at_most(MOST_LINKS)] = Field(
         description="node that each link leads to"
     )
-    bandwidth: Annotated[
-        tuple[Annotated[Number, Field(gt=0, le=1e18)], ...], at_most(MOST_LINKS)
-    ] = Field(description="bytes/s of each link")
-    latency: Annotated[
-        tuple[Annotated[Number, Field(ge=0, le=1e6)], ...], at_most(MOST_LINKS)
-    ] = Field(description="seconds of each link")
+    bandwidth: Annotated[tuple[Bandwidth, ...], at_most(MOST_LINKS)] = Field(
+        description="bytes/s of each link"
+    )
+    latency: Annotated[tuple[Seconds, ...], at_most(MOST_LINKS)] = Field(
+        description="seconds of each link"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

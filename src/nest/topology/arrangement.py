@@ -47,7 +47,7 @@ class Arrangement:
     order_N: Ints
 
 
-def arrangements(topology: Topology) -> list[Arrangement]:
+def arrangements(topology: Topology) -> Iterator[Arrangement]:
     """Orders of the devices of a network, each with its groups; the given order first.
 
     Orders that are tried where nothing groups the cells: as given; along a snake, if the cells
@@ -63,12 +63,12 @@ def arrangements(topology: Topology) -> list[Arrangement]:
     hops = routes.hop_matrix()
     cells, sizes = _groups(hops)
     first = cells[:, 0]
-    found: dict[tuple[int, ...], Arrangement] = {}
+    found = set()
     for order, factors in _orders(hops[np.ix_(first, first)]):
         numbers = cells[order].ravel()
         if tuple(numbers) not in found:
-            found[tuple(numbers)] = arranged(topology, routes, numbers, [*sizes, *factors])
-    return list(found.values())
+            found.add(tuple(numbers))
+            yield arranged(topology, routes, numbers, [*sizes, *factors])
 
 
 def nearest(hops: NDArray[np.int32], kind_N: Ints) -> Ints:
