@@ -131,4 +131,6 @@ def reach(p, need, behind, limit, place, count):
                     cells[to, ARRIVES] = min(cells[to, ARRIVES], arrives)
                     cells[to, TRIPS] = min(cells[to, TRIPS], trips)
                     cells[to, STAGES] = max(cells[to, STAGES], cells[here, STAGES] + 1)
-    return cells[:count].copy(), count
+    found = cells[:count].copy()
+    found[0, READY] = -np.inf  # nothing is in front of a whole plan, which may begin without a copy
+    return found, count
