@@ -1,0 +1,96 @@
+"""Pictures: how they look and how they are saved. Matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nest.errors import InputError
+from nest.units import shorten
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg")
+BLACK, ORANGE, SKY_BLUE, GREEN, BLUE, VERMILION, PURPLE = (
+    "#000000", "#e69f00", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7")
+"""Of M. Okabe and K. Ito, "Color Universal Design", 2008; their yellow does not show on white."""
+GREY, LIGHT = "#999999", "#e4e4e4"
+DOTS = 150
+"""Of a PNG, an inch."""
+_LOOK = {
+    "font.family": "DejaVu Sans",  # comes with Matplotlib: pictures are the same everywhere
+    "font.size": 9.0,
+    "text.parse_math": False,  # a $ in a name is a $
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10.0,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "axes.axisbelow": True,
+    "grid.color": LIGHT,
+    "legend.frameon": False,
+    "svg.hashsalt": "nest",  # names inside an SVG are the same in each run
+}
+
+
+def check_picture(option: str, file: str | None) -> None:
+    """Refuse the name of a picture that cannot be drawn, before time is spent on what it shows.
+
+    Parameters
+    ----------
+    option : what the person calls it, for the message.
+    file : None: no picture is wanted.
+
+    Raises
+    ------
+    InputError : the name ends in neither of :data:`SUFFIXES`.
+    """
+    if file and not file.endswith(SUFFIXES):
+        raise InputError(f"{option}: got {shorten(file, 200)}; allowed: a name that ends in "
+                         f"{' or '.join(SUFFIXES)}")
+
+
+@contextlib.contextmanager
+def look() -> Iterator[None]:
+    """Draw within it: fonts, lines and colours of NEST, whatever a person's settings are."""
+    from matplotlib import style
+
+    with style.context(["default", _LOOK]):
+        yield
+
+
+def save_figure(file: str, figure: Figure) -> None:
+    """Write a picture completely or not at all; the same figure gives the same file.
+
+    Parameters
+    ----------
+    file : its suffix says which format, see :func:`check_picture`.
+    figure : drawn within :func:`look`.
+
+    Raises
+    ------
+    InputError : the file cannot be written.
+    """
+    kind = Path(file).suffix[1:]
+    stream = io.BytesIO()
+    undated = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    with look():
+        figure.savefig(stream, format=kind, dpi=DOTS, metadata=undated)
+    target = os.path.realpath(file)
+    temporary = Path(target).with_name(f".nest-{os.getpid()}.{kind}")
+    try:
+        if os.path.exists(target) and not os.path.isfile(target):
+            raise InputError(f"{file}: is no regular file; allowed: a file to write")
+        temporary.write_bytes(stream.getvalue())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written ({error.strerror or error})") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
