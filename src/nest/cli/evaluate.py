@@ -89,6 +89,7 @@ def evaluate(
     as_json: options.Json = False,
     output: options.Output = None,
     ranks: options.Ranks = None,
+    map_file: options.Map = None,
     quiet: options.Quiet = False,
 ) -> int:
     """Price exactly one configuration: even cuts with the degrees given, or a PLAN.json.
@@ -97,10 +98,11 @@ def evaluate(
     Exit code 3 says that it does not fit; the report then names every shortage.
     """
     from nest.cli.inputs import modules_from
-    from nest.cli.present import check_target, present
+    from nest.cli.present import check_map, check_target, present
 
     check_target(output)
     check_target(ranks)
+    check_map(map_file)
     job_options = {"global_batch": global_batch, "seq_len": seq_len, "precision": precision,
                    "optimizer": optimizer, "stack": stack, "job": job, "profile": profile,
                    "devices": devices, "device": device, "without": without or None,
@@ -115,12 +117,12 @@ def evaluate(
             **job_options, **degrees, "configuration": configuration})
     else:
         found = _from_options(names or [], configuration, job_options, degrees)
-    present(found, as_json, output, quiet, ranks)
+    present(found, as_json, output, quiet, ranks, map_file)
     if found.feasible:
         return 0
     if as_json or quiet:  # else the report starts with them
         say("nest: does not fit: " + "\n  ".join(found.problems))
-    for file in filter(None, (output, ranks)):
+    for file in filter(None, (output, ranks, map_file)):
         say(f"nest: {file} is not written, because the plan does not fit")
     return DOES_NOT_FIT
 

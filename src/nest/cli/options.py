@@ -88,6 +88,11 @@ Ranks = Annotated[
                  help="Also write which device does what: rank, name, replica, stage, tp, cp, "
                  "dp_in."),
 ]
+Map = Annotated[
+    str | None,
+    typer.Option("--map", metavar="FILE",
+                 help="Also draw the network with the stages in colour, as .png or .svg."),
+]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print neither the report nor progress.")
 ]

@@ -69,14 +69,16 @@ def plan(
     as_json: options.Json = False,
     output: options.Output = None,
     ranks: options.Ranks = None,
+    map_file: options.Map = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Find the fastest plan that fits, over everything legal or over the SETs given."""
     from nest.cli.inputs import check_threads, job_from, space_from, subject_and_cluster
-    from nest.cli.present import check_target, present, progress
+    from nest.cli.present import check_map, check_target, present, progress
 
     check_target(output)
     check_target(ranks)
+    check_map(map_file)
     check_threads(threads)
     top = 1 if top is None else top
     if not 1 <= top <= MOST_PLANS:
@@ -93,6 +95,7 @@ def plan(
             recompute_layers=recompute_layers, sp=sp, outer_dp=outer_dp, dp_in=dp_in, ep=ep,
             etp=etp, vpp=vpp, micro_batch=micro_batch, mbs=mbs, schedule=schedule,
         )
+        check_map(map_file, cluster)
         from nest import api
 
         with progress(quiet):
@@ -102,7 +105,7 @@ def plan(
         if as_json:
             emit(_no_plan(error))
         raise
-    present(found, as_json, output, quiet, ranks)
+    present(found, as_json, output, quiet, ranks, map_file)
 
 
 def _no_plan(error: NoPlanError) -> str:

@@ -11,6 +11,7 @@ from nest.cli import output
 from nest.errors import InputError
 
 if TYPE_CHECKING:
+    from nest.describe import Cluster
     from nest.plans import Plan
 
 MOST_TASKS = 20_000
@@ -34,6 +35,31 @@ def check_target(file: str | None) -> None:
         raise InputError(f"output: {file} cannot be written (no folder {folder})")
 
 
+def check_map(file: str | None, cluster: Cluster | None = None) -> None:
+    """Refuse a picture of a network that cannot be drawn or written.
+
+    Parameters
+    ----------
+    file : None: no picture is wanted.
+    cluster : once it is known.
+
+    Raises
+    ------
+    InputError : a bad name as for :func:`check_target`, another suffix than .png and .svg, or a
+        network that is too large.
+    """
+    if file is None:
+        return
+    from nest.report.figure import check_picture
+
+    check_picture("map", file)
+    check_target(file)
+    if cluster is not None:
+        from nest.report.network_sketch import sketch
+
+        sketch(cluster)
+
+
 @contextmanager
 def progress(quiet: bool) -> Iterator[None]:
     """Say on stderr what takes seconds, or nothing where it should be quiet."""
@@ -49,22 +75,31 @@ def progress(quiet: bool) -> Iterator[None]:
 
 
 def present(
-    plan: Plan, as_json: bool, file: str | None, quiet: bool, ranks: str | None = None
+    plan: Plan, as_json: bool, file: str | None, quiet: bool, ranks: str | None = None,
+    map_file: str | None = None,
 ) -> None:
     """Write the files first, then print: what is printed has been saved.
 
     Raises
     ------
-    InputError : a file cannot be written.
+    InputError : a file cannot be written, or the network is too large for a picture.
     """
     from nest.describe import write_text_atomic
 
+    figure = None
+    if map_file is not None and plan.feasible:
+        from nest.report.figure import save_figure
+        from nest.report.network_chart import network_chart
+
+        figure = network_chart(plan)
     if file is not None and plan.feasible:
         write_text_atomic(file, plan.to_json() + "\n")
     if ranks is not None and plan.feasible:
         from nest.report.ranks import ranks_text
 
         write_text_atomic(ranks, ranks_text(plan))
+    if map_file is not None and figure is not None:
+        save_figure(map_file, figure)
     if as_json:
         output.emit(plan.to_json())
     elif not quiet:
