@@ -38,7 +38,7 @@ class Arrangement:
 
     Attributes
     ----------
-    cluster : with ``links``; its levels say which devices form groups.
+    cluster : with ``links``, but for a single device; its levels say which devices form groups.
     order_N : int64, shape (N,) or shorter
         Number in the topology of each device of the cluster; those not in it are left idle.
     """
@@ -198,7 +198,7 @@ def _cluster(topology: Topology, routes: Routes, numbers: Ints, sizes: list[int]
     number_V[topology.device_N[numbers]] = np.arange(len(numbers))
     others = np.flatnonzero(number_V < 0)
     number_V[others] = len(numbers) + np.arange(len(others))
-    links = Links(
+    links = None if not len(topology.source_E) else Links(  # a single device has none
         switches=len(others), source=number_V[topology.source_E].tolist(),
         target=number_V[topology.target_E].tolist(),
         bandwidth=topology.bandwidth_E.tolist(), latency=topology.latency_E.tolist(),
@@ -219,8 +219,10 @@ def _cluster(topology: Topology, routes: Routes, numbers: Ints, sizes: list[int]
 def _level(
     topology: Topology, routes: Routes, numbers: Ints, name: str, size: int, inner: int
 ) -> Level:
-    """A level by what every device gets that sends to the next group, all at the same time."""
-    source, target = numbers[:-inner], numbers[inner:]
+    """A level by what each device gets when all send to the next part of their own group."""
+    together = np.arange(len(numbers)) // (inner * size)
+    within = together[:-inner] == together[inner:]
+    source, target = numbers[:-inner][within], numbers[inner:][within]
     if not len(source):
         source, target = numbers[:1], numbers[-1:]
     load_E = routes.loads(source, target, np.ones(len(source)))
@@ -233,5 +235,5 @@ def _level(
         latency=float(routes.latency(source, target).max(initial=0.0)),
         base_time=float(topology.base_time_V[passed].max(initial=0.0)),
         ramp=float(topology.ramp_V[passed].max(initial=0.0)),
-        source="from the links: what each device gets when all send to the next group",
+        source="from the links: what each device gets when all send to the next part of a group",
     )
