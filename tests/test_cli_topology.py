@@ -181,8 +181,8 @@ def test_a_device_is_given_or_replaced(files, job, capsys):
     nodes = [{**node, "device": "b200-sxm"} if node["name"] == "a" else node
              for node in nest_file()["nodes"]]
     mixed = str(put(files.folder, {**nest_file(), "nodes": nodes}, "mixed.yaml"))
-    _, err = run(capsys, "evaluate", files.model, mixed, *job, code=4)
-    assert "2 types of device: b200-sxm, h100-sxm" in err
+    _, err = run(capsys, "evaluate", files.model, mixed, *job, code=2)
+    assert "are of several types in a replica, or of others in another" in err
     assert evaluated(capsys, files.model, mixed, *job, "--device", "h100-sxm")["feasible"]
 
 
@@ -429,15 +429,14 @@ def test_other_graphs_are_planned_by_their_links(files, job, capsys, given, word
 
 
 def test_a_device_that_is_slow_is_another_type(files, job, capsys):
-    out, err = run(capsys, "plan", files.model, LEAVES, *job, "--degrade", "gpu5=0.5", "--json",
-                   code=4)
-    document = json.loads(out)
-    assert (document["schema"], document["error"]) == ("nest.error/1", "limit")
-    assert document["message"] in err
-    assert "2 types of device: h100-sxm, h100-sxm x 0.5; planned today: devices of one" in err
-    assert len(err.splitlines()) == 1
-    with pytest.raises(nest.LimitError):
-        nest.load_network(LEAVES, degrade="gpu5=0.5")
+    out, _ = run(capsys, "plan", files.model, LEAVES, *job, "--degrade", "gpu5=0.5", "--json")
+    plan = json.loads(out)
+    cluster = plan["inputs"]["cluster"]
+    assert [kind["name"] for kind in cluster["types"]] == ["h100-sxm x 0.5"]
+    slow = cluster["kinds"].index(1)
+    assert (sum(cluster["kinds"]), cluster["names"][slow]) == (1, "gpu5")
+    for stage in plan["stages"]:
+        assert len({cluster["kinds"][n] for n in range(*stage["devices"])}) == 1
 
 
 @pytest.mark.parametrize(("field", "value", "message"), [

@@ -163,7 +163,7 @@ def test_chunks_and_layers_in_an_order_of_their_own() -> None:
 
 def test_devices_in_another_order_keep_their_places() -> None:
     """Along a snake, device 4 of the plan is the last one of the second row."""
-    cluster = next(each for each in other_orders(nest.load_network("torus:dims=4x4"))
+    cluster = next(each for each, _ in other_orders(nest.load_network("torus:dims=4x4"), [])
                    if each.order[:8] == (0, 1, 2, 3, 7, 6, 5, 4))
     figure = network_chart(planned(cluster, tp=2, pp=4))
     for device, number in enumerate(cluster.order):

@@ -6,14 +6,16 @@ through :func:`nest.costs.choices.network`, as those of a plan do.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.calibration.fit import Array, Fit, Parameter, fit
+from nest.calibration.fit import Array, Fit, Parameter, fit, median_and_tail, percent_off
 from nest.costs import collectives as costs
 from nest.costs.choices import network
 from nest.costs.groups import count
@@ -38,6 +40,7 @@ FITTED = {
     "ramp": (0.0, 1.0, 0.02, ""),
 }
 """What is fitted of a level, as far as levels have it."""
+SCHEMA = "nest.collectives/1"
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,26 @@ class NetworkFit:
     small_before: Array
     small_after: Array
     crossed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Decade:
+    """How far prices of messages within a power of ten are off.
+
+    Attributes
+    ----------
+    from_bytes, to_bytes : the powers of ten.
+    fitted : whether these messages count in the fit; the smaller ones are compared only.
+    count : collectives.
+    before, after : median of the size of the error, a share: 0.05 is 5 %.
+    """
+
+    from_bytes: int
+    to_bytes: int
+    fitted: bool
+    count: int
+    before: float
+    after: float
 
 
 class _Groups:
@@ -138,7 +161,7 @@ def _members(each: Measured, node_size: int, cluster: Cluster) -> NDArray[np.int
 
 def fit_collectives(
     cluster: Cluster, measured: Sequence[Measured], smallest: float = SMALLEST,
-    node_size: int | None = None,
+    node_size: int | None = None, figures: Sequence[str] = tuple(FITTED),
 ) -> NetworkFit:
     """Fit the levels of a cluster to collectives measured on it.
 
@@ -148,6 +171,7 @@ def fit_collectives(
     measured : in any order, of any kind.
     smallest : bytes from which on they count; smaller ones are compared only.
     node_size : devices of a node; default: a group of the innermost level.
+    figures : which ones of :data:`FITTED`; the others stay as they are.
 
     Raises
     ------
@@ -163,8 +187,7 @@ def fit_collectives(
     crossed = groups.crossed()
     if not crossed:
         raise InputError("collectives: got single devices only; needed: groups of 2 and more")
-    parameters = [_parameter(cluster.levels[v], name) for v in crossed
-                  for name in FITTED if name in Level.model_fields]
+    parameters = [_parameter(cluster.levels[v], name) for v in crossed for name in figures]
     found = fit(parameters, lambda values: groups.misfits(_with(cluster, parameters, values)),
                 NOISE)
     final = [float(f"{each.value:.3g}") for each in found.estimates]
@@ -173,6 +196,60 @@ def fit_collectives(
     return NetworkFit(
         cluster, changed, large, found, small, below.misfits(cluster), below.misfits(changed),
         tuple(cluster.levels[v].name for v in crossed))
+
+
+def misfits(
+    cluster: Cluster, measured: Sequence[Measured], node_size: int | None = None
+) -> Array:
+    """log(predicted / measured) on a cluster as it is, float64 of shape (N,).
+
+    Raises
+    ------
+    InputError : they do not fit the cluster.
+    """
+    return _Groups(cluster, measured, node_size or cluster.levels[0].size).misfits(cluster)
+
+
+def decades(found: NetworkFit) -> tuple[Decade, ...]:
+    """Errors by the power of ten of the message, small ones first."""
+    groups: dict[tuple[int, bool], list[tuple[float, float]]] = {}
+    for fitted, measured, before, after in (
+            (False, found.small, found.small_before, found.small_after),
+            (True, found.measured, found.fit.before, found.fit.after)):
+        for each, *pair in zip(measured, before, after, strict=True):
+            power = math.floor(math.log10(each.size) + 1e-9)
+            groups.setdefault((power, fitted), []).append((float(pair[0]), float(pair[1])))
+    rows = []
+    for (power, fitted), pairs in sorted(groups.items()):
+        before, after = np.median(percent_off(np.array(pairs)), axis=0) / 100.0
+        rows.append(Decade(10**power, 10 ** (power + 1), fitted, len(pairs), float(before),
+                           float(after)))
+    return tuple(rows)
+
+
+def to_json(found: NetworkFit, notes: Sequence[str]) -> str:
+    """The fit as the text of one JSON document, schema `nest.collectives/1`.
+
+    Errors are shares (0.05 is 5 %), of the collectives that were fitted; figures are in SI units.
+    """
+    document: dict[str, Any] = {
+        "schema": SCHEMA, "cluster": found.before.name, "notes": list(notes),
+        "figures": [{
+            "name": each.parameter.name, "value": each.value,
+            "error": each.error if each.determined else None, "before": each.parameter.catalog,
+            "bound": each.bound or None,
+        } for each in found.fit.estimates],
+        "count": len(found.measured),
+        "error": {name: dict(zip(("median", "p90"), _shares(values), strict=True))
+                  for name, values in (("before", found.fit.before), ("after", found.fit.after))},
+        "sizes": [asdict(each) for each in decades(found)],
+    }
+    return json.dumps(document, indent=2)
+
+
+def _shares(off: Array) -> tuple[float, float]:
+    median, tail = median_and_tail(off)
+    return median / 100.0, tail / 100.0
 
 
 def _parameter(level: Level, name: str) -> Parameter:

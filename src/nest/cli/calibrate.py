@@ -110,9 +110,10 @@ def collectives(
         str | None, typer.Option(metavar="NAME", help="Rows of a CSV to take; * is anything.")
     ] = None,
     target: Target = None,
+    as_json: options.Json = False,
 ) -> None:
     """Fit the levels of a cluster to measured collectives."""
-    from nest.calibration.collectives import SMALLEST, fit_collectives
+    from nest.calibration.collectives import SMALLEST, fit_collectives, to_json
     from nest.calibration.timings import Asked, read_collectives
     from nest.calibration.written import cluster_data
     from nest.describe import Cluster, load_cluster
@@ -127,8 +128,8 @@ def collectives(
                             SMALLEST if smallest is None else smallest, node_size)
     data = cluster_data(found, cluster, files)
     Cluster.parse(data, target or "cluster")
-    _hand_over(network_text(found, notes, **output.page()), data, target,
-               f"nest plan MODEL {target} ...")
+    text = to_json(found, notes) if as_json else network_text(found, notes, **output.page())
+    _hand_over(text, data, target, f"nest plan MODEL {target} ...")
 
 
 @app.command("runs")

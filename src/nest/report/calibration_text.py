@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nest.calibration.collectives import Measured, NetworkFit
+from nest.calibration.collectives import NetworkFit, decades
 from nest.calibration.fit import Array, Estimate, median_and_tail, percent_off
 from nest.calibration.gemms import DeviceFit
 from nest.calibration.runs import RunsFit
@@ -143,31 +143,17 @@ def shown(value: float, unit: str, digits: int = 3) -> str:
 
 def _decades(page: Page, found: NetworkFit) -> None:
     """Errors by the power of ten of the message; small ones were not fitted."""
-    groups: dict[tuple[int, bool], list[tuple[float, float]]] = {}
-    for fitted, measured, before, after in (
-            (False, found.small, found.small_before, found.small_after),
-            (True, found.measured, found.fit.before, found.fit.after)):
-        for each, *pair in zip(measured, before, after, strict=True):
-            key = (_decade(each), fitted)
-            groups.setdefault(key, []).append((float(pair[0]), float(pair[1])))
-    rows = []
-    for (decade, fitted), pairs in sorted(groups.items()):
-        off = percent_off(np.array(pairs))
-        rows.append((f"{_power(decade)} to {_power(decade + 1)}", str(len(pairs)),
-                     f"{np.median(off[:, 0]):.1f} %", f"{np.median(off[:, 1]):.1f} %",
-                     "" if fitted else "not fitted"))
+    rows = [(f"{_power(each.from_bytes)} to {_power(each.to_bytes)}", str(each.count),
+             f"{100 * each.before:.1f} %", f"{100 * each.after:.1f} %",
+             "" if each.fitted else "not fitted") for each in decades(found)]
     page.table("Median error by size", ("message", "collectives", "before", "after", ""), rows,
                (0, 4))
 
 
-def _decade(each: Measured) -> int:
-    return math.floor(math.log10(each.size) + 1e-9)
-
-
-def _power(decade: int) -> str:
+def _power(size: int) -> str:
     """A power of ten of bytes, as 100 MB."""
-    step = min(max(decade, 0) // 3, 4)
-    return f"{10 ** (decade - 3 * step):g} {('B', 'kB', 'MB', 'GB', 'TB')[step]}"
+    step = min((len(str(size)) - 1) // 3, 4)
+    return f"{size / 1000**step:g} {('B', 'kB', 'MB', 'GB', 'TB')[step]}"
 
 
 def _kinds(page: Page, found: NetworkFit) -> None:

@@ -2,8 +2,8 @@
 
 Where a network is no hierarchy, its devices still have to be numbered, and blocks of them to be
 aligned with something. Groups are found from the inside: devices that are nearest to each other,
-all of them alike, form one (the GPUs of a node, the devices of a router, the routers of a group of
-a dragonfly). Where there are no such groups any more, as in a torus, several orders may be good.
+all of them alike, form one (the GPUs of a node, the devices of a router). Where there are no such
+groups any more, as in a torus, several orders may be good.
 
 Shapes: N devices, C cells (groups found so far).
 """
@@ -23,8 +23,10 @@ from nest.describe import Cluster, Level, Links
 from nest.topology.routing import Routes
 from nest.topology.topology import Ints, Topology
 
-MOST_IDLE = 0.1
+MOST_IDLE = 0.25
 """Share of the devices that may be left out so that the innermost groups are equal (chosen)."""
+MOST_APART = 64
+"""Devices up to which, where equal groups leave some idle, all without groups is tried too."""
 LARGEST = 8
 """Parts of a group where nothing in the network divides it (chosen: what divides a node of 8)."""
 MOST_LEVELS, MOST_DIMENSIONS = 8, 6
@@ -38,7 +40,7 @@ class Arrangement:
 
     Attributes
     ----------
-    cluster : with ``links``; its levels say which devices form groups.
+    cluster : with ``links``, but for a single device; its levels say which devices form groups.
     order_N : int64, shape (N,) or shorter
         Number in the topology of each device of the cluster; those not in it are left idle.
     """
@@ -50,7 +52,8 @@ class Arrangement:
 def arrangements(topology: Topology) -> Iterator[Arrangement]:
     """Orders of the devices of a network, each with its groups; the given order first.
 
-    Orders that are tried where nothing groups the cells: as given; along a snake, if the cells
+    Where groups leave devices idle, all devices without groups come before. Orders that are tried
+    where nothing groups the cells: as given; along a snake, if the cells
     are a grid or torus that is numbered row by row (its numbers then follow a Hamiltonian path,
     the last dimension first); and that of a hierarchical clustering by hops (average linkage,
     R. R. Sokal and C. D. Michener 1958, as in ``scipy.cluster.hierarchy``).
@@ -64,6 +67,8 @@ def arrangements(topology: Topology) -> Iterator[Arrangement]:
     cells, sizes = _groups(hops)
     first = cells[:, 0]
     found = set()
+    if cells.size < len(hops) <= MOST_APART:
+        yield arranged(topology, routes, np.arange(len(hops)), [len(hops)])
     for order, factors in _orders(hops[np.ix_(first, first)]):
         numbers = cells[order].ravel()
         if tuple(numbers) not in found:
@@ -95,7 +100,8 @@ def _groups(
         np.fill_diagonal(near, True)
         label = near.argmax(axis=1)
         if not (near == near[label]).all():  # some do not agree, as in a ring
-            label = np.arange(len(cells)) // _run(near)
+            run = _run(near) if _grid(hops[np.ix_(first, first)]) is None else 1
+            label = np.arange(len(cells)) // run
         parts = [np.flatnonzero(label == one) for one in np.unique(label)]
         size = _common([len(part) for part in parts])
         if size < 2 or (sizes and any(len(part) != size for part in parts)):
@@ -222,7 +228,7 @@ def arranged(
     number_V[topology.device_N[numbers]] = np.arange(len(numbers))
     others = np.flatnonzero(number_V < 0)
     number_V[others] = len(numbers) + np.arange(len(others))
-    links = Links(
+    links = None if not len(topology.source_E) else Links(  # a single device has none
         switches=len(others), source=number_V[topology.source_E].tolist(),
         target=number_V[topology.target_E].tolist(),
         bandwidth=topology.bandwidth_E.tolist(), latency=topology.latency_E.tolist(),
@@ -246,8 +252,10 @@ def arranged(
 def _level(
     topology: Topology, routes: Routes, numbers: Ints, name: str, size: int, inner: int
 ) -> Level:
-    """A level by what every device gets that sends to the next group, all at the same time."""
-    source, target = numbers[:-inner], numbers[inner:]
+    """A level by what each device gets when all send to the next part of their own group."""
+    together = np.arange(len(numbers)) // (inner * size)
+    within = together[:-inner] == together[inner:]
+    source, target = numbers[:-inner][within], numbers[inner:][within]
     if not len(source):
         source, target = numbers[:1], numbers[-1:]
     load_E = routes.loads(source, target, np.ones(len(source)))
@@ -260,5 +268,5 @@ def _level(
         latency=float(routes.latency(source, target).max(initial=0.0)),
         base_time=float(topology.base_time_V[passed].max(initial=0.0)),
         ramp=float(topology.ramp_V[passed].max(initial=0.0)),
-        source="from the links: what each device gets when all send to the next group",
+        source="from the links: what each device gets when all send to the next part of a group",
     )
