@@ -11,11 +11,14 @@ from nest.describe import load_stack
 from nest.errors import NoPlanError
 from nest.evaluation import chain_of
 from nest.even import even_sizes
-from nest.planners.manual import Manual, _Rules
+from nest.planners.manual import Degrees, Manual, _Rules
 from nest.planners.prices import Prices
 from nest.plans import Plan
 
 SPACE = nest.SearchSpace()
+NEAR = 1.06
+"""What a published configuration may take more than what the rules go on to (chosen: prices of such
+runs are off by 3.8 % in the median, docs/accuracy.md)."""
 
 
 def gpt(layers: int, hidden: int, heads: int) -> nest.Model:
@@ -39,36 +42,61 @@ def shape(plan: Plan) -> tuple[int, int, int]:
     return stage.tp, plan.parallelism.pp, stage.ep
 
 
-@pytest.mark.parametrize(("model", "devices", "batch", "published"), [
-    ((24, 2304, 24), 32, 512, (1, 1)),  # 1.7B
-    ((36, 4096, 32), 128, 512, (4, 1)),  # 7.5B
-    ((40, 6144, 48), 256, 1024, (8, 1)),  # 18.4B
-    ((48, 8192, 64), 512, 1536, (8, 2)),  # 39.1B
-    ((60, 10240, 80), 1024, 1792, (8, 4)),  # 76.1B
-    ((80, 12288, 96), 1536, 2304, (8, 8)),  # 145.6B
-    ((96, 16384, 128), 1920, 2160, (8, 16)),  # 310.1B
-    ((128, 25600, 160), 3072, 3072, (8, 64)),  # 1008B
+def start(model: nest.Model, cluster: nest.Cluster, job: nest.Job, space: nest.SearchSpace = SPACE
+          ) -> Degrees:
+    """What the rules come to before larger degrees: the first that fits, at best on all."""
+    rules = _Rules(chain_of(model), cluster, job, space)
+    fitting = []
+    for degrees in rules.degrees():
+        smallest = next(rules.variants(degrees), None)
+        if smallest is not None and rules.prices.price(smallest).excess == 0.0:
+            fitting.append(degrees)
+            if degrees.devices == cluster.size:
+                break
+    return max(fitting, key=lambda degrees: degrees.devices)
+
+
+@pytest.mark.parametrize(("model", "devices", "batch", "published", "chosen"), [
+    ((24, 2304, 24), 32, 512, (1, 1), (1, 1)),  # 1.7B
+    ((36, 4096, 32), 128, 512, (4, 1), (4, 2)),  # 7.5B
+    ((40, 6144, 48), 256, 1024, (8, 1), (8, 4)),  # 18.4B
+    ((48, 8192, 64), 512, 1536, (8, 2), (8, 4)),  # 39.1B
+    ((60, 10240, 80), 1024, 1792, (8, 4), (8, 4)),  # 76.1B
+    ((80, 12288, 96), 1536, 2304, (8, 8), (8, 8)),  # 145.6B
+    ((96, 16384, 128), 1920, 2160, (8, 16), (8, 16)),  # 310.1B
+    ((128, 25600, 160), 3072, 3072, (8, 64), (8, 64)),  # 1008B
 ])
-def test_megatron_table_1(model, devices, batch, published):
-    """tp and pp of arXiv:2104.04473, table 1 (A100-80GB, fp16, sequences of 2,048)."""
+def test_megatron_table_1(model, devices, batch, published, chosen):
+    """tp and pp of arXiv:2104.04473, table 1 (A100-80GB, fp16, sequences of 2,048).
+
+    All are where the rules start. Three go on to more stages, with which a device reduces half the
+    gradients: this software hides none of that. The paper has no such runs to compare with.
+    """
     job = nest.Job(global_batch=batch, seq_len=2048, precision="fp16",
                    stack=load_stack("megatron-2021"))
-    plan = Manual().plan(gpt(*model), dgx("dgx-a100", devices), job, SPACE)
-    assert plan.feasible
-    assert shape(plan)[:2] == published
+    cluster = dgx("dgx-a100", devices)
+    found = start(gpt(*model), cluster, job)
+    assert (found.tp, found.pp) == published
+    plan = Manual().plan(gpt(*model), cluster, job, SPACE)
+    assert plan.feasible and shape(plan)[:2] == chosen
     assert plan.parallelism.devices_used == devices
     assert plan.stages[0].zero == 0  # that software had no sharded optimizer
+    if chosen != published:
+        space = nest.SearchSpace(tp=published[0], pp=published[1])
+        paper = Manual().plan(gpt(*model), cluster, job, space)
+        assert plan.step_time_s < paper.step_time_s < NEAR * plan.step_time_s
 
 
 def test_megatron_530b_takes_stages_that_divide_its_layers():
     """No power of two fits on 2,520 devices. Table 1 has 35 stages; 21 are the fewest that fit."""
     job = nest.Job(global_batch=2520, seq_len=2048, precision="fp16",
                    stack=load_stack("megatron-2021"))
-    plan = Manual().plan(gpt(105, 20480, 128), dgx("dgx-a100", 2520), job,
-                         nest.SearchSpace(recompute="full"))
+    space = nest.SearchSpace(recompute="full")
+    model, cluster = gpt(105, 20480, 128), dgx("dgx-a100", 2520)
+    assert start(model, cluster, job, space)[:4] == (8, 1, 1, 21)
+    plan = Manual().plan(model, cluster, job, space)
     assert plan.feasible and shape(plan)[:2] == (8, 21)
-    paper = Manual().plan(gpt(105, 20480, 128), dgx("dgx-a100", 2520), job,
-                          nest.SearchSpace(recompute="full", pp=35))
+    paper = Manual().plan(model, cluster, job, space.replace(pp=35))
     assert paper.feasible and shape(paper)[:2] == (8, 35)
 
 
@@ -136,11 +164,40 @@ def test_model_parallel_size_grows_as_memory_shrinks():
     """tp to the 4 devices of a node, only then stages, only then recompute."""
     found = []
     for memory in (2000, 500, 400, 250, 150):
+        first = start(small(), cluster_with(f"{memory} MiB"), JOB24)
+        found.append((first.tp, first.pp, first.recompute))
         plan = Manual().plan(small(), cluster_with(f"{memory} MiB"), JOB24, SPACE)
-        assert plan.feasible
-        found.append((*shape(plan)[:2], plan.stages[0].recompute))
+        assert plan.feasible and plan.stages[0].recompute == first.recompute
+        assert shape(plan)[0] >= first.tp and shape(plan)[1] >= first.pp
     assert found == [(1, 1, "none"), (2, 1, "none"), (4, 1, "none"), (4, 2, "none"),
                      (4, 4, "full")]
+
+
+@pytest.mark.parametrize(("name", "cluster", "devices", "first", "chosen"), [
+    ("llama3-70b", "h100-spine-leaf", 1024, (8, 1), (8, 2)),
+    ("mixtral-8x7b", "h100-spine-leaf", 1024, (1, 1), (1, 4)),
+    ("llama2-7b", "h100-spine-leaf", 1024, (1, 1), (1, 1)),
+    ("llama2-7b", "tpuv4-fat-tree", 64, (1, 1), (2, 1)),
+    ("bert-large", "tpuv4-fat-tree", 1024, (1, 1), (1, 4)),
+])
+def test_larger_degrees_are_taken_while_they_pay(name, cluster, devices, first, chosen):
+    """A slow leaf makes gradients dear: more stages leave less of them to a device."""
+    model, place = nest.load_model(name), nest.load_cluster(cluster, devices=devices)
+    job = nest.Job(global_batch=4 * devices, seq_len=512 if name == "bert-large" else 4096)
+    found = start(model, place, job)
+    plan = Manual().plan(model, place, job, SPACE)
+    assert (found.tp, found.pp) == first and shape(plan)[:2] == chosen
+    rules = _Rules(chain_of(model), place, job, SPACE)
+    best = found._replace(tp=chosen[0], pp=chosen[1],
+                          dp=found.dp * first[0] * first[1] // (chosen[0] * chosen[1]))
+    assert rules._fastest(best)[0] == pytest.approx(plan.step_time_s, rel=1e-9)
+    larger = list(rules.larger(best))
+    assert (best.tp, 2 * best.pp) in [(n.tp, n.pp) for n in larger]
+    dense = model.moe is None
+    assert ((2 * best.tp, best.pp) in [(n.tp, n.pp) for n in larger]) == (dense and best.tp < 8)
+    for n in larger:
+        assert rules._fastest(n)[0] >= plan.step_time_s
+    assert rules._fastest(found)[0] >= plan.step_time_s
 
 
 def test_tensor_parallelism_leaves_the_node_last():

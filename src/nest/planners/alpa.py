@@ -47,8 +47,10 @@ class Alpa:
 
     - Stages lie in device order on aligned meshes (:func:`nest.costs.groups.aligned`): others are
       illegal. Alpa hands out its meshes by size, largest first.
-    - t is the price of the nearest configuration on the two-level network, gradients and optimizer
-      counted 1/B, where Alpa profiles or estimates the compiled stage.
+    - t is what the nearest configuration takes alone on the two-level network, 1/B of the B
+      micro-batches of a step with gathers, gradients and optimizer, whatever the stack hides of
+      them (:mod:`nest.planners.alpa_profile`), where Alpa profiles the compiled stage: that leaves
+      out gradients (``skip_grad_sync``), which the cost model of its program counts 1/B.
     - What the integer program says of single operators becomes degrees of the stage: axis 1 is tp,
       with the pairs of products split as Megatron-LM splits them; parameters sharded over axis 0
       are ZeRO-3. Replicated ones are ZeRO-1: after the program Alpa replaces all-reduces by

@@ -17,16 +17,17 @@ import numpy as np
 
 from nest.costs.choices import FULL, Site, bodies, setting, states
 from nest.costs.fabric import fabric_of
-from nest.costs.layer import LayerCosts, layer_costs
+from nest.costs.layer import layer_costs
 from nest.costs.memory import limit_bytes
 from nest.describe.cluster import Cluster
-from nest.describe.job import Job, Stack
+from nest.describe.job import Job
 from nest.describe.space import SearchSpace
 from nest.graph import Chain, boundary_bytes
 from nest.legality import expert_problem, tensor_degrees
 from nest.planners.alpa_inter import Table
 from nest.planners.alpa_intra import Mesh, Pair, shard
 from nest.planners.alpa_layers import clusters
+from nest.planners.alpa_profile import Figures, alone, figures
 from nest.planners.flat import (
     Array,
     Cuts,
@@ -52,47 +53,15 @@ class Option(NamedTuple):
     """Only where one stage holds the whole model: the stack has not this ZeRO in pipelines."""
 
 
-class Sums(NamedTuple):
-    """What a stage takes, of its layers: arrays that add up, and two that do not.
+class Held(NamedTuple):
+    """Bytes of a layer under C options, (C,), stacked (K, C): what adds up, and what does not."""
 
-    A layer's computing hides ZeRO traffic of the same layer; what computing of the stage hides of
-    its gradients and gathers is one sum.
-    """
-
-    seconds: Array
-    """A micro-batch forward and backward."""
-    sync: Array
-    """Gradient reduction less what may hide it."""
-    gather: Array
-    """Parameter all-gather less what may hide it."""
-    exposed: Array
-    """Seconds of a step that nothing hides."""
     resident: Array
     activations: Array
     work: Array
     """Largest, not summed."""
     buffers: Array
     """Largest, not summed."""
-
-
-SUMMED = len(Sums._fields) - 2
-"""The first so many fields of :class:`Sums` add up over layers."""
-
-
-def sums(c: LayerCosts, stack: Stack) -> Sums:
-    """One layer under C options."""
-    hidden = stack.overlap_zero3
-    ahead = np.maximum(0.0, c.gathered - hidden * c.free_forward)
-    back = np.maximum(0.0, c.regathered + c.scattered - hidden * c.free_backward)
-    return Sums(
-        seconds=(c.forward + c.tp_forward + c.ep_forward + ahead + c.backward + c.recompute
-                 + c.tp_backward + c.ep_backward + back),
-        sync=c.sync - stack.overlap_grad_reduce * c.free_backward,
-        gather=c.gather - stack.overlap_param_gather * c.free_forward,
-        exposed=c.tied + c.update,
-        resident=c.parameters + c.gradients + c.optimizer,
-        activations=c.activations, work=c.work, buffers=c.buffers,
-    )
 
 
 class Meshes:
@@ -170,43 +139,65 @@ class Meshes:
     def table(self, micro_batch: int, options: Sequence[Option], recompute: str) -> Table:
         """Latency and memory of every stage under every option.
 
-        t is the forward and the backward of a micro-batch, and 1/B of what a stage does once a
-        step; a stage with s stages from itself to the end holds s micro-batches (section 5.2).
+        The latency is that of the stage alone (:func:`nest.planners.alpa_profile.alone`); with s
+        stages from itself to the end it holds s micro-batches (section 5.2).
         """
-        cuts, batches = self.cuts, self.job.global_batch // micro_batch
-        each = self._kinds(micro_batch, options, recompute)
+        cuts, (each, held) = self.cuts, self._kinds(micro_batch, options, recompute)
+        batches = self.job.global_batch // micro_batch
         limit = limit_bytes(self.cluster.device, self.job)
-        alone = np.array([option.alone for option in options])
+        only = np.array([option.alone for option in options])
+        latencies = self._latencies(each, batches)
         rows = []
         for i in range(cuts.last):
-            total = Sums(*(cuts.sums(i, column) if n < SUMMED else cuts.largest(i, column)
-                           for n, column in enumerate(each)))
-            room = limit - (total.resident + total.work + total.buffers)
-            deepest = most_that_fit(room, total.activations)
+            room = limit - (cuts.sums(i, held.resident) + cuts.largest(i, held.work)
+                            + cuts.largest(i, held.buffers))
+            deepest = most_that_fit(room, cuts.sums(i, held.activations))
             whole = (i == 0) & (cuts.after(i) == cuts.last)
-            deepest[np.ix_(~whole, alone)] = 0.0
+            deepest[np.ix_(~whole, only)] = 0.0
             if recompute == "full":
                 deepest[~full_allowed(self.space, cuts.recomputed(i))] = 0.0
-            once = np.maximum(0.0, total.sync) + np.maximum(0.0, total.gather) + total.exposed
-            seconds = total.seconds + once / batches
-            rows.append((np.full(len(deepest), i), cuts.after(i), seconds, deepest))
+            rows.append((np.full(len(deepest), i), cuts.after(i), latencies[i], deepest))
         first, end, seconds, deepest = (np.concatenate(part) for part in zip(*rows, strict=True))
         mesh = np.array([option.mesh for option in options], dtype=np.int64)
         return Table(first, end, mesh, seconds, deepest)
 
-    def _kinds(self, micro_batch: int, options: Sequence[Option], recompute: str) -> Sums:
-        """What each kind of layer adds to a stage under each option; (K, C)."""
+    def _latencies(self, each: Figures, batches: int) -> list[Array]:
+        """Seconds of a micro-batch on the stages that begin at each cut, by the cut they end at."""
+        stack, chain = self.job.stack, self.chain
+        layers = np.array([mask.bit_count() for mask in self.cuts.masks])
+        found: list[list[Array]] = [[] for _ in layers[:-1]]
+        ends = set(layers.tolist())
+        for n, seconds in enumerate(
+                alone(each, np.array(chain.order), layers[:-1], batches, stack), start=1):
+            for i, row in enumerate(seconds):
+                if int(layers[i]) + n in ends:
+                    found[i].append(row)
+        # One stage holds both copies of a tied embedding as one.
+        whole = np.array(chain.stage(range(len(chain))))
+        *_, last = alone(each, whole, layers[:1], batches, stack)
+        found[0][-1] = last[0]
+        return [np.stack(rows) for rows in found]
+
+    def _kinds(
+        self, micro_batch: int, options: Sequence[Option], recompute: str
+    ) -> tuple[Figures, Held]:
+        """Each kind of layer under each option; (K, C)."""
         mesh, zero = (np.array([getattr(o, name) for o in options]) for name in ("mesh", "zero"))
         tp, sp, ep, etp = (np.array(column) for column in zip(
             *(option.way for option in options), strict=True))
         one, fabric, site = np.ones_like(mesh), fabric_of(self.view), Site.alone(mesh)
         body = bodies(fabric, site, micro_batch * tp // mesh, tp, sp, one, one == 0, ep, etp,
                       one * (FULL if recompute == "full" else 0))
-        state = states(fabric, site, tp, ep * etp, zero, 0 * one)
+        # Where a stage has not all layers, the pipeline spans the cluster.
+        per_byte, latency = fabric.pair(0, self.view.size - 1, 1, self.view.size)
+        state = states(fabric, site, tp, ep * etp, zero, 0 * one)._replace(
+            tied_per_byte=one * per_byte, tied_latency=one * latency)
         s = setting(self.view, self.job)
-        folded = [sums(layer_costs(kind, body, state, s), self.job.stack)
-                  for kind in self.chain.kinds]
-        return Sums(*(np.stack(column) for column in zip(*folded, strict=True)))
+        priced = [layer_costs(kind, body, state, s) for kind in self.chain.kinds]
+        held = [(c.parameters + c.gradients + c.optimizer, c.activations, c.work, c.buffers)
+                for c in priced]
+        return (Figures(*map(np.stack, zip(*map(figures, priced), strict=True))),
+                Held(*map(np.stack, zip(*held, strict=True))))
 
 
 def submeshes(view: Cluster) -> list[int]:

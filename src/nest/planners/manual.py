@@ -1,4 +1,6 @@
-"""What an expert chooses by the published rules for Megatron-LM, without a search.
+"""What an expert chooses by the published rules for Megatron-LM, and a few steps from there.
+
+The rules lead to a first choice, the smallest model-parallel size that fits:
 
 1. Tensor parallelism up to the devices of a node, then pipeline stages across nodes
    (arXiv:2104.04473, takeaway 1 in section 3.2); the smallest tp x pp whose parameters and
@@ -17,6 +19,14 @@
    the rules before leave devices idle or find nothing that fits.
 6. Virtual stages from the divisors of the layers of a stage (the same README, rule 3), and the
    micro-batch, are tried, and the fastest kept (takeaway 3, section 3.4).
+
+From there the next larger pp and, for dense models (experts have rule 2), the next larger tp of the
+node are tried, and the faster is taken as long as it is faster than what there was. For "until it
+fits" is where an expert starts, not where one ends: Megatron-Bridge names ranges as starting points
+(skills, "Parallelism Strategy Selection": tp 4 to 8 and pp 2 to 4 for 10 to 70 billion parameters,
+tp 8 and pp 4 to 8 up to 175), and NeMo's Auto Configurator trains a few steps with some tp, pp and
+micro-batches each and keeps the fastest. Recompute, cp, ep and ZeRO stay as the rules have them,
+and only single steps upwards are tried: a rule, not a grid.
 
 Ranks are ordered tp-cp-dp-pp (Megatron-Core's default) or tp-cp-pp-dp (its option
 ``--use-tp-pp-dp-mapping``), whichever is faster. Layers are cut evenly (:mod:`nest.even`).
@@ -59,10 +69,15 @@ class Degrees(NamedTuple):
     dp: int
     recompute: str
 
+    @property
+    def devices(self) -> int:
+        """At work."""
+        return self.tp * self.cp * self.pp * self.dp
+
 
 @dataclass(frozen=True)
 class Manual:
-    """The configuration of the rules above; where nothing fits, the one that lacks least."""
+    """What the rules above lead to; where nothing fits, the configuration that lacks least."""
 
     name: ClassVar[str] = "manual"
 
@@ -104,15 +119,23 @@ class _Rules:
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.prices = Prices(chain, cluster, job)
-        self.domain = next((g for g in cluster.group_sizes if g > 1), 1)
+        domain = next((g for g in cluster.group_sizes if g > 1), 1)
+        every = [tp for tp in tensor_degrees(chain, cluster.size) if space.allows("tp", tp)]
+        self.near = [tp for tp in every if tp <= domain] or every[:1]
+        self.far = [tp for tp in every if tp not in self.near]
+        pairs = [1] if chain.experts is None else [
+            ep for ep in divisors(chain.experts.experts) if space.allows("ep", ep)]
+        self.close = [ep for ep in pairs if ep <= domain] or pairs[:1]
+        self.distant = [ep for ep in pairs if ep not in self.close]
         self.zero = self._zero()
 
     def choose(self) -> Configuration | None:
-        """The first degrees that fit with all devices at work, or with the most; else the nearest.
+        """The first degrees that fit with all devices at work, or with the most, or larger ones.
 
-        Of these degrees, the fastest micro-batch, virtual stages and order of ranks.
+        Of these degrees, the fastest micro-batch, virtual stages and order of ranks. Where nothing
+        fits, what lacks least.
         """
-        partial: tuple[int, Degrees] | None = None
+        partial: Degrees | None = None
         missed: list[tuple[float, Configuration]] = []
         for degrees in self.degrees():
             # The first variant has the smallest micro-batch and the fewest virtual stages.
@@ -120,21 +143,31 @@ class _Rules:
             if smallest is None:
                 continue
             excess = self.prices.price(smallest).excess
-            used = degrees.tp * degrees.cp * degrees.pp * degrees.dp
             if excess > 0.0:
                 missed.append((excess, smallest))
-            elif used == self.cluster.size:
-                return self._fastest(degrees)
-            elif partial is None or used > partial[0]:
-                partial = used, degrees
+            elif degrees.devices == self.cluster.size:
+                return self._improved(degrees)
+            elif partial is None or degrees.devices > partial.devices:
+                partial = degrees
         if partial is not None:
-            return self._fastest(partial[1])
+            return self._improved(partial)
         return min(missed, key=lambda pair: pair[0])[1] if missed else None
 
-    def _fastest(self, degrees: Degrees) -> Configuration:
+    def _improved(self, first: Degrees) -> Configuration | None:
+        """The fastest of degrees that fit and of larger ones, a step at a time while it pays."""
+        best, seconds = first, math.inf
+        tried = {first: self._fastest(first)}
+        while tried[best][0] < seconds:
+            seconds = tried[best][0]
+            tried |= {larger: self._fastest(larger) for larger in self.larger(best)}
+            best = min(tried, key=lambda degrees: tried[degrees][0])
+        return tried[best][1]
+
+    def _fastest(self, degrees: Degrees) -> tuple[float, Configuration | None]:
+        """Seconds of the fastest variant that fits, and the variant; inf and None: none fits."""
         tried = [(self.prices.price(way), way) for way in self.variants(degrees)]
         fitting = [(price.step_time, way) for price, way in tried if price.excess == 0.0]
-        return min(fitting, key=lambda pair: pair[0])[1]
+        return min(fitting, key=lambda pair: pair[0], default=(math.inf, None))
 
     def degrees(self) -> Iterator[Degrees]:
         """Degrees in the order in which the rules try them.
@@ -142,25 +175,45 @@ class _Rules:
         Outermost whether tp and ep stay in the domain; then whether stages are powers of two; then
         recompute, so that it comes before leaving the domain; then cp.
         """
-        batch, size, space = self.job.global_batch, self.cluster.size, self.space
+        size, space = self.cluster.size, self.space
         policies = [name for name in ("none", "selective", "full")
                     if space.allows("recompute", name)]
         longest = size if self.job.seq_len >= LONG else 1
         contexts = [cp for cp in divisors(self.job.seq_len)
                     if cp <= longest and space.allows("cp", cp)]
-        first, last = self.chain.body
-        stages = [pp for pp in range(1, min(last - first, size) + 1) if space.allows("pp", pp)]
         for inside, powers, again, cp in product((True, False), (True, False), policies, contexts):
-            allowed = [pp for pp in stages if powers == (pp & (pp - 1) == 0)]
-            for tp, ep, pp in self._model_parallel(inside, allowed):
-                one = tp * cp * pp
-                whole = size % one == 0 and (last - first) % pp == 0
-                if one <= size and (powers or whole):
-                    dp = max(d for d in divisors(batch) if d <= size // one)
-                    near = [n for n in divisors(ep) if space.allows("ep", n)
-                            and tp * cp * dp % n == 0]
-                    if near and (inside or near[-1] == ep):
-                        yield Degrees(tp, cp, near[-1], pp, dp, again)
+            for tp, ep, pp in self._model_parallel(inside, self._stages(powers)):
+                found = self._degrees(tp, cp, ep, pp, again)
+                if found is not None and (inside or found.ep == ep):
+                    yield found
+
+    def larger(self, n: Degrees) -> Iterator[Degrees]:
+        """The next larger tp in the domain, of dense models, and the next larger pp."""
+        ep = max(n.ep, self.close[-1])
+        wider = [tp for tp in self.near if tp > n.tp and self.chain.experts is None]
+        deeper = [pp for pp in self._stages(_is_power(n.pp)) if pp > n.pp]
+        for steps in ([(tp, n.pp) for tp in wider[:1]], [(n.tp, pp) for pp in deeper]):
+            legal = (self._degrees(tp, n.cp, ep, pp, n.recompute) for tp, pp in steps)
+            yield from [found for found in legal if found is not None][:1]
+
+    def _stages(self, powers: bool) -> list[int]:
+        """Numbers of stages that are powers of two, or those that are not."""
+        first, last = self.chain.body
+        most = min(last - first, self.cluster.size)
+        return [pp for pp in range(1, most + 1)
+                if self.space.allows("pp", pp) and _is_power(pp) == powers]
+
+    def _degrees(self, tp: int, cp: int, ep: int, pp: int, again: str) -> Degrees | None:
+        """Degrees with as many replicas as devices and batch allow; ep is the most wanted."""
+        first, last = self.chain.body
+        size, one = self.cluster.size, tp * cp * pp
+        whole = size % one == 0 and (last - first) % pp == 0
+        if one > size or not (_is_power(pp) or whole):
+            return None
+        dp = max(d for d in divisors(self.job.global_batch) if d <= size // one)
+        allowed = [n for n in divisors(ep) if self.space.allows("ep", n)
+                   and tp * cp * dp % n == 0]
+        return Degrees(tp, cp, allowed[-1], pp, dp, again) if allowed else None
 
     def _model_parallel(
         self, inside: bool, stages: list[int]
@@ -169,20 +222,13 @@ class _Rules:
 
         Within it, ep is the most that the devices of a stage may take.
         """
-        every = [tp for tp in tensor_degrees(self.chain, self.cluster.size)
-                 if self.space.allows("tp", tp)]
-        near = [tp for tp in every if tp <= self.domain] or every[:1]
-        moe = self.chain.experts
-        if moe is None:
-            chosen = near if inside else [tp for tp in every if tp not in near]
+        if self.chain.experts is None:
+            chosen = self.near if inside else self.far
             yield from ((tp, 1, pp) for pp in stages[:1] for tp in chosen)
             yield from ((tp, 1, pp) for pp in stages[1:] for tp in chosen[-1:])
             return
-        pairs = [ep for ep in divisors(moe.experts) if self.space.allows("ep", ep)]
-        close = [ep for ep in pairs if ep <= self.domain] or pairs[:1]
-        far = [ep for ep in pairs if ep not in close]
-        yield from ((tp, ep, pp) for ep in (close[-1:] if inside else far)
-                    for tp in near for pp in stages)
+        yield from ((tp, ep, pp) for ep in (self.close[-1:] if inside else self.distant)
+                    for tp in self.near for pp in stages)
 
     def variants(self, n: Degrees) -> Iterator[Configuration]:
         """Legal configurations of the degrees: micro-batch, virtual stages, order of ranks."""
@@ -225,3 +271,7 @@ class _Rules:
         """The sharded optimizer where stack and space allow it; else the least that they do."""
         wanted = (1, 0, 2, 3) if 1 in self.job.stack.zero_with_pipeline else (0, 1, 2, 3)
         return next(zero for zero in wanted if self.space.allows("zero", zero))
+
+
+def _is_power(number: int) -> bool:
+    return number & (number - 1) == 0

@@ -1,0 +1,158 @@
+"""What profiling every stage of Alpa would measure: a stage alone, compiled as a whole.
+
+arXiv:2201.12023, section 5.2: the latency of a stage comes from compiling it and running it on its
+mesh, forward and backward (``generate_training_stages_2d`` and ``profile_all`` of its authors'
+program, alpa-projects/alpa, alpa/pipeline_parallel/stage_profiling.py). So it holds whatever the
+software hides of the traffic of the stage: the formulas here are those of
+:func:`nest.costs.stage.chunk_costs`, for all stages at once.
+
+Shapes: K kinds of layers, C options, S stages that grow together, each from a layer of its own on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from nest.costs.layer import LayerCosts
+from nest.describe.job import Stack
+from nest.planners.flat import Array, Ints
+
+
+class Figures(NamedTuple):
+    """Seconds of a layer, as in :class:`nest.costs.stage.LayerSeconds`; (C,), stacked (K, C)."""
+
+    free_forward: Array
+    forward: Array
+    free_backward: Array
+    backward: Array
+    gathered: Array
+    regathered: Array
+    scattered: Array
+    sync: Array
+    gather: Array
+    once: Array
+    """Per step: optimizer, and exchange of gradients with other copies of a tied embedding."""
+
+
+def figures(c: LayerCosts) -> Figures:
+    """One layer under C options."""
+    return Figures(
+        free_forward=c.free_forward,
+        forward=c.forward + c.tp_forward + c.cp_forward + c.ep_forward,
+        free_backward=c.free_backward,
+        backward=c.backward + c.recompute + c.tp_backward + c.cp_backward + c.ep_backward,
+        gathered=c.gathered, regathered=c.regathered, scattered=c.scattered, sync=c.sync,
+        gather=c.gather, once=c.update + c.tied,
+    )
+
+
+def alone(
+    each: Figures, order: Ints, starts: Ints, batches: int, stack: Stack
+) -> Iterator[Array]:
+    """Seconds of a micro-batch on stages of 1, 2, ... layers, alone on their meshes.
+
+    A stage runs the B micro-batches of a step, each forward and then backward, from the gather of
+    its parameters to the end of its optimizer; 1/B of that is the latency of a micro-batch. Alpa
+    has the gradients reduced once for all micro-batches (``get_grad_sync_channel_ids``, and
+    ``num_micro_batches`` of its cost model), here as far as the backward does not hide them.
+
+    Parameters
+    ----------
+    each : layers by kind.
+    order : kind of each layer; shape (L,).
+    starts : first layers, ascending; shape (S,).
+    batches : B.
+
+    Yields
+    ------
+    Array
+        For n = 1, 2, ..., of the stages of n layers, those that there are: the first so many of
+        ``starts``; shape (at most S, C).
+    """
+    walk = _Walk(each, order, starts, stack)
+    for n in range(len(order) - int(starts[0])):
+        if n:
+            walk.grow(n, int(np.searchsorted(starts, len(order) - n)))
+        yield walk.latency(batches)
+
+
+class _Walk:
+    """Stages that grow by a layer at a time, without the traffic beside the last layer.
+
+    That depends on the layer behind it; :meth:`latency` adds it.
+    """
+
+    def __init__(self, each: Figures, order: Ints, starts: Ints, stack: Stack) -> None:
+        self._each, self._order, self._starts, self._stack = each, order, starts, stack
+        self._at = self._seen(0)
+        first, zero = self._at, np.zeros_like(self._at("sync"))
+        self._below: Callable[[str], Array] | None = None
+        self._forward, self._backward = first("forward"), first("backward")
+        self._chased = zero
+        self._balance = self._left = first("sync")
+        self._begun = self._wait = first("gather")
+        self._free, self._once = first("free_forward"), first("once")
+
+    def _seen(self, n: int) -> Callable[[str], Array]:
+        """Figures of the layers that are ``n`` behind the first ones."""
+        kinds = self._order[self._starts + n]
+        return lambda name: np.asarray(getattr(self._each, name)[kinds])
+
+    def grow(self, n: int, count: int) -> None:
+        """Add layer ``n``, where there is one: to the first ``count`` stages."""
+        self._starts = self._starts[:count]
+        for name in ("forward", "backward", "chased", "balance", "left", "begun", "wait", "free",
+                     "once"):
+            setattr(self, f"_{name}", getattr(self, f"_{name}")[:count])
+        new, last = self._seen(n), self._seen(n - 1)
+        o, r, q = (self._stack.overlap_zero3, self._stack.overlap_grad_reduce,
+                   self._stack.overlap_param_gather)
+        x, y = o * last("free_forward"), o * last("free_backward")
+        ahead, behind = new("gathered"), new("scattered")
+        if n == 1:
+            waited, waited_back = 0.0 * x, np.maximum(0.0, behind - y)
+            ahead = ahead + np.where(last("gathered") > 0.0, last("scattered"), 0.0)
+            behind = behind + last("gathered")
+        else:
+            behind = behind + self._seen(n - 2)("regathered")
+            waited, waited_back = np.maximum(0.0, ahead - x), np.maximum(0.0, behind - y)
+        self._chased = (self._chased + np.maximum(0.0, ahead - x) - waited
+                        + np.maximum(0.0, behind - y) - waited_back)
+        self._forward = self._forward + waited + new("forward")
+        self._backward = self._backward + waited_back + new("backward")
+        # What ZeRO traffic hides under hides no reduction.
+        spare = last("free_backward")
+        spare = np.maximum(0.0, spare - behind / o) if o else spare
+        self._balance = self._balance - r * spare + new("sync")
+        self._left = np.maximum(self._left, self._balance)
+        self._begun = self._begun - q * last("free_forward") + new("gather")
+        self._wait = np.maximum(self._wait, self._begun)
+        self._free = self._free + new("free_forward")
+        self._once = self._once + new("once")
+        self._at, self._below = new, last
+
+    def latency(self, batches: int) -> Array:
+        """1/B of a step of the stages as they are."""
+        first, last, o = self._seen(0), self._at, self._stack.overlap_zero3
+        x, y = o * last("free_forward"), o * last("free_backward")
+        gathers, ahead = first("gathered") > 0.0, last("regathered")
+        turn = np.maximum(0.0, ahead - x)
+        wait = self._wait + first("gathered")
+        if self._below is None:
+            ahead = ahead + np.where(gathers, first("scattered"), 0.0)
+            behind = last("gathered")
+        else:
+            behind = self._below("regathered")
+            turn = turn + np.maximum(0.0, behind - y)
+            wait = wait + np.maximum(
+                0.0, self._seen(1)("gathered") - o * first("free_forward"))
+        trailing = np.where(gathers, 0.0, first("scattered"))
+        pace = (self._chased + np.maximum(0.0, ahead - x) + np.maximum(0.0, behind - y)
+                + np.maximum(0.0, trailing - o * self._free - y))
+        left = self._left + first("scattered")
+        step = (wait + batches * (self._forward + self._backward) + turn + (batches - 1) * pace
+                + left + self._once)
+        return np.asarray(step / batches)
