@@ -74,7 +74,7 @@ def test_colour_and_ascii_change_no_word():
 
 def test_alike_stages_are_one_row():
     plan = priced(*CASES[0][:3], **CASES[0][3])
-    folded = runs(plan.stages)
+    folded = runs(plan)
     assert [s for run in folded for s in run.stages] == list(plan.stages)
     assert len(folded) < len(plan.stages)
     row = next(line for line in plan_text(plan).splitlines() if line.startswith("1.."))
