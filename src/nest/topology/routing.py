@@ -105,6 +105,7 @@ class Routes:
         self._place_N: Ints = place.astype(np.int64)
         self._hops_VA: NDArray[np.int32] | None = None
         self._all_hops = False
+        self._latency_E = topology.latency_E.copy()  # compiled code is for arrays to write to
 
     def loads(self, sources: ArrayLike, targets: ArrayLike, bytes: ArrayLike) -> Floats:
         """Bytes that each link carries, float64 of shape (E,).
@@ -228,8 +229,7 @@ class Routes:
             self._hops_to(np.arange(len(self._anchor_A)))
             self._all_hops = True
         ahead = self._ahead
-        return (ahead.first_V, ahead.head_E, ahead.link_E, self._hops_VA,
-                self._topology.latency_E, *ends)
+        return (ahead.first_V, ahead.head_E, ahead.link_E, self._hops_VA, self._latency_E, *ends)
 
     def _ways(self, node_P: Ints, place_P: Ints) -> tuple[Ints, Ints, Floats, Floats]:
         """Links on the ways from nodes to anchors: where each pair's begin, link, part; latency."""
