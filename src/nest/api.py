@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import TYPE_CHECKING
 
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
@@ -13,10 +14,14 @@ from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import InputError, KernelError, LimitError
 from nest.evaluation import chain_of, evaluate
+from nest.graph import Chain
 from nest.legality import divisors, sequence_problem, space_problems
 from nest.network import other_orders
 from nest.plans import Alternative, Plan, SearchReport
 from nest.units import format_seconds
+
+if TYPE_CHECKING:
+    from nest.search import Found
 
 TOLERANCE = 1e-9
 """Relative difference between the search and ``evaluate`` above which the search is wrong."""
@@ -64,8 +69,6 @@ def plan(
     KernelError
         The search and ``evaluate`` disagree: a defect of NEST.
     """
-    from nest.search import search
-
     space = space or SearchSpace()
     chain = chain_of(model)
     problems = [*filter(None, [sequence_problem(chain, job)])]
@@ -76,24 +79,11 @@ def plan(
         problems.append(f"time_limit: got {time_limit}; allowed: seconds above 0")
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
-    seconds = math.inf if time_limit is None else time_limit
-    found = search(chain, cluster, job, space, threads=threads, top=top, time_limit=seconds)
-    replicas = [n for n in divisors(job.global_batch)
-                if n <= cluster.size and space.allows("outer_dp", n)]
-    for other, count in other_orders(cluster, replicas) if reorder else ():
-        left = seconds - found.seconds
-        if left <= 0.0:
-            break
-        bounds = space if count is None else space.replace(outer_dp=count)
-        tried = search(chain, other, job, bounds, threads=threads, top=top, time_limit=left,
-                       below=found.step_time)
-        if tried.step_time < found.step_time:
-            cluster, found = other, tried.after(found)
-        else:
-            found = found.after(tried)
+    limit = math.inf if time_limit is None else time_limit
+    cluster, found = _searched(chain, cluster, job, space, limit, reorder, threads, top)
     if found.configuration is None and found.lower_bound < math.inf:
         raise LimitError(
-            f"no plan was found in {seconds:g} s; none takes less than "
+            f"no plan was found in {limit:g} s; none takes less than "
             f"{format_seconds(found.lower_bound)} a step: allow more time or bound the space"
         )
     if found.configuration is None:
@@ -121,6 +111,30 @@ def plan(
         "optimal": optimal, "lower_bound_s": lower, "gap": priced.step_time_s / lower - 1.0,
         "alternatives": tuple(alternatives), "search": report,
     })
+
+
+def _searched(
+    chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, limit: float, reorder: bool,
+    threads: int | None, top: int,
+) -> tuple[Cluster, Found]:
+    """What the search finds in at most ``limit`` seconds, and the cluster in its order."""
+    from nest.search import search
+
+    found = search(chain, cluster, job, space, threads=threads, top=top, time_limit=limit)
+    replicas = [n for n in divisors(job.global_batch)
+                if n <= cluster.size and space.allows("outer_dp", n)]
+    for other, count in other_orders(cluster, replicas) if reorder else ():
+        left = limit - found.seconds
+        if left <= 0.0:
+            break
+        bounds = space if count is None else space.replace(outer_dp=count)
+        tried = search(chain, other, job, bounds, threads=threads, top=top, time_limit=left,
+                       below=found.step_time)
+        if tried.step_time < found.step_time:
+            cluster, found = other, tried.after(found)
+        else:
+            found = found.after(tried)
+    return cluster, found
 
 
 def _confirmed(

@@ -6,6 +6,7 @@ through.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NamedTuple
@@ -107,8 +108,9 @@ def evaluate(
     stages = tuple(_stage(p) for p in priced)
     breakdown = _breakdown(priced, time, m)
     samples = job.global_batch / time.total
-    peaks = [peak_flops(device, job.precision) for device in cluster.device_types]
-    peak = sum(peaks[cluster.kind_at(device)] for device in range(cluster.size))
+    count = {0: cluster.size} if cluster.kinds is None else Counter(cluster.kinds)
+    peak = sum(peak_flops(device, job.precision) * count[kind]
+               for kind, device in enumerate(cluster.device_types))
     used = configuration.stages[-1].devices[1]
     return Plan(
         step_time_s=time.total,
@@ -141,6 +143,7 @@ def evaluate(
 def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None:
     """Raise an InputError that names every stage that cannot be built, and why."""
     found = []
+    fabric = fabric_of(cluster)
     sequence = sequence_problem(chain, job)
     if sequence:
         found.append(sequence)
@@ -163,7 +166,7 @@ def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None
                              "a block lies in one group of every level, or is whole groups")
                 break
         site = np.array([start]), stop - start, plan.outer_dp, plan.stride
-        if not found and not fabric_of(cluster).alike(*site).all():
+        if not found and not fabric.alike(*site).all():
             found.append(where + f"devices [{start}, {stop}) are of several types in a replica, or "
                          "of others in another; allowed: devices of one type")
     if found:
@@ -240,11 +243,11 @@ def _price(
             for field in fields(LayerCosts)
         }
         in_flight = schedule.in_flight(number, plan.pp, m, plan.vpp)
-        hops = hops_of(cluster, job, plan, number,
+        hops = hops_of(fabric, job, plan, number,
                        lambda stop: boundary_bytes(chain, job, mask(order[:stop])))
         result.append(_Priced(
             stage, causes, chunks, limit_bytes(cluster.device_types[device], job), in_flight,
- schedule.held(kept, number, plan.pp, m), hops,
+            schedule.held(kept, number, plan.pp, m), hops,
             _algorithms(body, state, common, largest, stage, job)))
     return result
 

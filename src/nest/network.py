@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,7 +150,7 @@ def _cluster(
         name += f" degraded by {' '.join(degrade.split())}"
     found: topology.Hierarchy | topology.Arrangement | None = topology.levels_of(left)
     if found is None and len(left.types) > 1:
-        found = next(topology.mixtures(left, 1))
+        found, _ = next(topology.mixtures(left, [1]))
     elif found is None:
         found = next(topology.arrangements(left))
     nodes = [left.nodes[node] for node in left.device_N[found.order_N]]
@@ -182,11 +182,11 @@ def other_orders(cluster: Cluster, replicas: Sequence[int]) -> Iterator[tuple[Cl
     from nest.topology import Topology, arrangements, mixtures
 
     topology = Topology.of_links(cluster)
-    found: list[tuple[Arrangement, int | None]]
+    found: Iterable[tuple[Arrangement, int | None]]
     if cluster.kinds is None:
-        found = [(one, None) for one in arrangements(topology)]
+        found = ((one, None) for one in arrangements(topology))
     else:
-        found = [(one, r) for r in replicas for one in mixtures(topology, r)]
+        found = mixtures(topology, replicas)
     most = {field: max(getattr(level, field) for level in cluster.levels)
             for field in ("base_time", "ramp")}
     numbers = cluster.order or range(cluster.size)

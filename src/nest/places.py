@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.fabric import Fabric, Kinds
+from nest.costs.groups import aligned_starts, replicas_alike
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -28,9 +29,8 @@ class Places:
     ) -> None:
         self.outer_dp, self.stride = outer_dp, stride
         self._fabric, self._kinds = fabric, kinds
-        self.group_sizes = sizes = fabric.group_sizes
-        regular = all(stride % g == 0 or g % stride == 0 for g in sizes)
-        self.origins = stride * np.arange(1 if regular else outer_dp)[:, None]
+        alike = replicas_alike(stride, fabric.group_sizes)
+        self.origins = stride * np.arange(1 if alike else outer_dp)[:, None]
         self._allowed: dict[int, NDArray[np.bool_]] = {}
         self._classes: dict[int, Ints] = {}
         self._pairs: dict[tuple[int, int], tuple[float, float]] = {}
@@ -39,12 +39,9 @@ class Places:
         """Whether a block may start at each device; (stride,)."""
         if block not in self._allowed:
             first = self.origins + np.arange(self.stride - block + 1)
-            good = np.ones(first.shape, dtype=np.bool_)
-            for g in self.group_sizes:
-                inside = first // g == (first + block - 1) // g
-                good &= inside | ((first % g == 0) & (block % g == 0))
             result = np.zeros(self.stride, dtype=np.bool_)
-            result[: self.stride - block + 1] = good.all(axis=0)
+            result[: first.shape[1]] = aligned_starts(
+                first, block, self._fabric.group_sizes).all(axis=0)
             starts = np.flatnonzero(result)
             result[starts] = self._fabric.alike(starts, block, self.outer_dp, self.stride)
             self._allowed[block] = result
@@ -57,7 +54,7 @@ class Places:
             self._classes[block] = np.full(self.stride, -1, dtype=np.int64)
             if len(starts):
                 self._classes[block][starts] = self._fabric.classes(
-                    starts, block, self.outer_dp, self.stride, self._kinds(block))
+                    starts, block, self.outer_dp, self.stride, self._kinds)
         return self._classes[block]
 
     def representatives(self, block: int) -> list[int]:
@@ -73,11 +70,6 @@ class Places:
         result = np.full(len(starts), -1, dtype=np.int64)
         result[:-1] = known[classes[starts[:-1]]]
         return result
-
-    @property
-    def span(self) -> tuple[float, float]:
-        """Seconds a byte and seconds from the first device of a super-pipeline to its last."""
-        return self.pair(0, self.stride - 1)
 
     def pair(self, x: int, y: int) -> tuple[float, float]:
         """Seconds a byte and seconds between two devices, see :meth:`Fabric.pair`."""

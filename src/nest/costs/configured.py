@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from nest.costs.choices import Body, Site, State, bodies, policy, states
-from nest.costs.fabric import Fabric, fabric_of
+from nest.costs.fabric import Fabric
 from nest.costs.stage import Hop, hop
-from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job, Stack
 from nest.graph import Chain, relay_bytes
@@ -59,7 +58,7 @@ def shards_of(stage: StageConfiguration, stack: Stack) -> int:
 
 
 def hops_of(
-    cluster: Cluster, job: Job, plan: Configuration, number: int, handed: Callable[[int], float]
+    fabric: Fabric, job: Job, plan: Configuration, number: int, handed: Callable[[int], float]
 ) -> list[Hop]:
     """From each chunk of a stage to the next stage, over the worst replica's way.
 
@@ -68,7 +67,7 @@ def hops_of(
     """
     stage, after = plan.stages[number], plan.stages[(number + 1) % plan.pp]
     lanes = min(shards_of(stage, job.stack), shards_of(after, job.stack))
-    per_byte, latency = fabric_of(cluster).pair(
+    per_byte, latency = fabric.pair(
         stage.devices[1] - 1, after.devices[0], plan.outer_dp, plan.stride)
     end = plan.stages[-1].layers[1]
     return [

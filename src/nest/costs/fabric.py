@@ -6,7 +6,7 @@ Shapes: C configurations, V levels. Columns of int64, shape (C,), say where a co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.collectives import Group, Paths
-from nest.costs.groups import aligned, inner_group, place_class, replica_group, worst_level
+from nest.costs.groups import (
+    aligned_starts,
+    inner_group,
+    place_class,
+    replica_group,
+    replicas_alike,
+    worst_level,
+)
 from nest.describe.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -122,8 +129,8 @@ class Fabric:
         if key not in self._known:
             assert self._links is not None
             devices = self.group_sizes[-1]
-            starts = np.array([k for k in range(devices - block + 1)
-                               if aligned(k, block, self.group_sizes)], dtype=np.int64)
+            starts = np.flatnonzero(
+                aligned_starts(np.arange(devices - block + 1), block, self.group_sizes))
             found = self._links.inside(starts, block, distance, size, spread)
             self._known[key] = np.zeros((devices, found.shape[1]))
             self._known[key][starts] = found
@@ -134,9 +141,8 @@ class Fabric:
         key = (block, inner, outer_dp, stride, -1)
         if key not in self._known:
             assert self._links is not None
-            starts = np.array([k for k in range(stride - block + 1) if all(
-                aligned(r * stride + k, block, self.group_sizes) for r in range(outer_dp)
-            )], dtype=np.int64)
+            site = stride * np.arange(outer_dp)[:, None] + np.arange(stride - block + 1)
+            starts = np.flatnonzero(aligned_starts(site, block, self.group_sizes).all(axis=0))
             found = self._links.over_replicas(starts, block, inner, outer_dp, stride)
             self._known[key] = np.zeros((stride, found.shape[1]))
             self._known[key][starts] = found
@@ -149,15 +155,22 @@ class Fabric:
             return (start,)
         return place_class(start, outer_dp, stride, self.group_sizes)
 
-    def classes(self, starts: Ints, block: int, outer_dp: int, stride: int, kinds: Kinds) -> Ints:
+    def classes(
+        self, starts: Ints, block: int, outer_dp: int, stride: int, kinds: Callable[[int], Kinds]
+    ) -> Ints:
         """Number of each start of a block, the same for those at which all prices are equal.
 
-        Classes are numbered as they come; ``starts`` ascend.
+        Classes are numbered as they come; ``starts`` ascend; ``kinds`` of groups that a block of
+        a size may have.
         """
-        names: dict[Hashable, int] = {}
-        keys: Sequence[Hashable] = [self.place(k, outer_dp, stride) for k in starts.tolist()]
+        keys: list[Hashable]
         if self.by_links:
-            keys = self._priced(starts, block, outer_dp, stride, kinds)
+            keys = self._priced(starts, block, outer_dp, stride, kinds(block))
+        elif outer_dp == 1 or replicas_alike(stride, self.group_sizes):
+            return 0 * starts
+        else:
+            keys = [self.place(k, outer_dp, stride) for k in starts.tolist()]
+        names: dict[Hashable, int] = {}
         return np.array([names.setdefault(key, len(names)) for key in keys], dtype=np.int64)
 
     def _priced(

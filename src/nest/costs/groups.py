@@ -24,6 +24,22 @@ def aligned(start: int, size: int, group_sizes: Sequence[int]) -> bool:
     return True
 
 
+def aligned_starts(
+    start: NDArray[np.int64], size: int, group_sizes: Sequence[int]
+) -> NDArray[np.bool_]:
+    """:func:`aligned` for blocks of one size that start at each of ``start``, of any shape."""
+    good = np.ones(start.shape, dtype=np.bool_)
+    for g in group_sizes:
+        inside = start // g == (start + size - 1) // g
+        good &= inside | ((start % g == 0) & (size % g == 0))
+    return good
+
+
+def replicas_alike(stride: int, group_sizes: Sequence[int]) -> bool:
+    """Whether blocks at a distance of ``stride`` lie in the groups of every level alike."""
+    return all(stride % g == 0 or g % stride == 0 for g in group_sizes)
+
+
 def shared_level(a: int, b: int, group_sizes: Sequence[int]) -> int:
     """Lowest level whose group holds both devices."""
     return next(v for v, g in enumerate(group_sizes) if a // g == b // g)
@@ -34,8 +50,8 @@ def worst_level(
     a: int, b: int, outer_dp: int, stride: int, group_sizes: tuple[int, ...]
 ) -> int:
     """Highest level, over all replicas, that devices a and b of a super-pipeline share."""
-    if all(stride % g == 0 or g % stride == 0 for g in group_sizes):
-        outer_dp = 1  # replicas lie in the groups alike
+    if replicas_alike(stride, group_sizes):
+        outer_dp = 1
     return max(shared_level(r * stride + a, r * stride + b, group_sizes) for r in range(outer_dp))
 
 
@@ -132,9 +148,9 @@ def place_class(
 ) -> tuple[int, ...]:
     """What the spread of a block's replicas depends on besides sizes; equal = same prices.
 
-    Empty where each group size divides the stride or is divided by it: then all starts are alike.
+    Empty where replicas lie in the groups alike: then all starts do.
     """
-    if outer_dp == 1 or all(stride % g == 0 or g % stride == 0 for g in group_sizes):
+    if outer_dp == 1 or replicas_alike(stride, group_sizes):
         return ()
     origins = start + stride * np.arange(outer_dp)
     return tuple(int(x) for g in group_sizes for x in origins // g - start // g)

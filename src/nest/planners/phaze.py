@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.groups import aligned, strides
+from nest.costs.groups import aligned, replicas_alike, strides
 from nest.costs.memory import limit_bytes
 from nest.costs.stage import hop as hand_over
 from nest.describe.cluster import Cluster
@@ -271,7 +271,7 @@ def deepest_pipeline(cluster: Cluster, replicas: int, width: int) -> tuple[int, 
     best = (0, 0)
     for stride in strides(cluster.size, replicas, cluster.group_sizes):
         stages = 0
-        if all(stride % g == 0 or g % stride == 0 for g in cluster.group_sizes):
+        if replicas_alike(stride, cluster.group_sizes):
             starts = [0]  # all replicas lie alike
         else:
             starts = [r * stride for r in range(replicas)]

@@ -93,7 +93,7 @@ class Prices:
         m = self.job.global_batch // (plan.outer_dp * plan.micro_batch)
         order = plan.order or range(len(self.chain))
         stages = [self._stage(plan, order, stage) for stage in plan.stages]
-        hops = [hops_of(self.cluster, self.job, plan, number,
+        hops = [hops_of(self._fabric, self.job, plan, number,
                         lambda stop: self._handed(plan, stop)) for number in range(plan.pp)]
         excess = 0.0
         for number, (stage, costs) in enumerate(zip(plan.stages, stages, strict=True)):

@@ -5,11 +5,12 @@ Shapes: K cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from nest.report.network_sketch import Ints
+from nest.topology.arrangement import products
 
 SPARSE = 0.6
 """Share of the links of a grid that must be there for a network to be drawn as one (chosen)."""
@@ -39,7 +40,9 @@ def grid_of(numbers: Sequence[int], links: set[tuple[int, int]]) -> Grid | None:
     pairs = cells[np.array(sorted(links))]
     best: tuple[float, Grid] | None = None
     for total in range(top, top + max(1, len(numbers) // 4)):
-        for dims in _shapes(total, MOST_DIMENSIONS):
+        for dims in products(total, MOST_DIMENSIONS):
+            if len(dims) == 1:
+                continue
             ends = np.array(np.unravel_index(pairs, dims))  # (dimensions, links, 2)
             away = np.abs(ends[..., 0] - ends[..., 1])
             sizes = np.array(dims)[:, None]
@@ -58,14 +61,3 @@ def grid_of(numbers: Sequence[int], links: set[tuple[int, int]]) -> Grid | None:
 def _lines(total: int, size: int, ring: bool) -> int:
     """Links of a whole grid along one dimension."""
     return total // size * (size if ring else size - 1)
-
-
-def _shapes(total: int, most: int) -> Iterator[tuple[int, ...]]:
-    """Factors of a number from 2 on in every order, two or more of them at first."""
-    for first in range(2, total // 2 + 1):
-        if total % first == 0:
-            if total // first >= 2:
-                yield (first, total // first)
-            if most > 2:
-                for rest in _shapes(total // first, most - 1):
-                    yield (first, *rest)

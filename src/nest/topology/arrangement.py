@@ -82,6 +82,17 @@ def nearest(hops: NDArray[np.int32], kind_N: Ints) -> Ints:
     return _groups(apart, 1)[0]
 
 
+def products(number: int, most: int) -> Iterator[tuple[int, ...]]:
+    """Ordered factors from 2 on that multiply to a number, at most so many."""
+    if number == 1 or most == 0:
+        return
+    yield (number,)
+    for first in range(2, number // 2 + 1):
+        if number % first == 0:
+            for rest in products(number // first, most - 1):
+                yield (first, *rest)
+
+
 def _groups(
     hops: NDArray[np.int32], most: int = MOST_LEVELS
 ) -> tuple[Ints, list[int]]:
@@ -157,7 +168,7 @@ def _grid(hops: NDArray[np.int32]) -> tuple[int, ...] | None:
     """Dimensions of a grid or torus that is numbered row by row, the last one fastest."""
     count = len(hops)
     unit = hops[hops > 0].min(initial=1)
-    for dims in _products(count, MOST_DIMENSIONS):
+    for dims in products(count, MOST_DIMENSIONS):
         place = np.stack(np.unravel_index(np.arange(count), dims))
         for ring in (True, False):
             if (_distance(place, place[:, :1], dims, ring) * unit == hops[0]).all() and all(
@@ -174,17 +185,6 @@ def _distance(one: Ints, other: Ints, dims: tuple[int, ...], ring: bool) -> Ints
         away = np.minimum(away, np.array(dims)[:, None] - away)
     total: Ints = away.sum(axis=0)
     return total
-
-
-def _products(number: int, most: int) -> Iterator[tuple[int, ...]]:
-    """Ordered factors from 2 on that multiply to a number, at most so many."""
-    if number == 1 or most == 0:
-        return
-    yield (number,)
-    for first in range(2, number // 2 + 1):
-        if number % first == 0:
-            for rest in _products(number // first, most - 1):
-                yield (first, *rest)
 
 
 def _snake(dims: tuple[int, ...]) -> Ints:
