@@ -32,7 +32,8 @@ announce: Callable[[str], None] | None = None
 class Kernels(NamedTuple):
     """Entry points and the types of their arguments."""
 
-    ways: Callable[..., Any]
+    routes: tuple[Callable[..., Any], ...]
+    """``ways``, ``unrouted``, ``rates``."""
     undominated: Callable[..., Any]
     select: Callable[..., Any]
     solve: Callable[..., Any]
@@ -95,8 +96,10 @@ def _import() -> Kernels:
             importlib.import_module, MODULES)
     finally:
         config.CACHE_DIR = before
-    return Kernels(routes.ways, dominance.undominated, options.select, pipeline.solve,
-                   interleaved.interleave, options.Candidates, pipeline.Problem, interleaved.Rings)
+    return Kernels(
+        (routes.ways, routes.unrouted, routes.rates), dominance.undominated, options.select,
+        pipeline.solve, interleaved.interleave, options.Candidates, pipeline.Problem,
+        interleaved.Rings)
 
 
 def _say(text: str) -> None:
@@ -119,7 +122,11 @@ def _warm(kernels: Kernels) -> None:
         limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3), again=1.0, root=zero,
         second=zero, gpipe=False,
     )
-    kernels.ways(np.zeros(2, np.int64), zero, zero, np.zeros((1, 1), np.int32), one, zero, zero)
+    ways, unrouted, rates = kernels.routes
+    ways(np.zeros(2, np.int64), zero, zero, np.zeros((1, 1), np.int32), one, zero, zero)
+    unrouted(np.ones(1, np.int32), 1, zero, zero, zero, zero)
+    rates(np.ones(1, np.int32), 1, *(zero, zero, zero), np.arange(2), np.zeros(1, np.int32),
+          *(one, one, one, one), *(zero, zero, zero, zero), 1.0)
     kernels.undominated(*tables[:5], one, one, no, np.array([0, 1]), zero + 1, tables.overlaps)
     first, _, *options = kernels.select(tables, 1e9)
     problem = kernels.Problem(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nest import compiled
 from nest.candidates import Candidates, Outer, Rows, outers
 from nest.costs.choices import FULL, Site, bodies, policy, setting, states
-from nest.costs.fabric import fabric_of
+from nest.costs.fabric import Twins, fabric_of
 from nest.costs.layer import BodyCosts, StateCosts, body_costs, state_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.stage import hop
@@ -66,7 +66,7 @@ class Builder:
         self.signatures = signatures(chain, job)
         self.settings = [setting(cluster, job, kind)
                          for kind in range(len(cluster.device_types))]
-        fabric = fabric_of(cluster, compiled.load()[0].ways)
+        fabric = fabric_of(cluster, Twins(*compiled.load()[0].routes))
         self.candidates = Candidates(chain, cluster, job, space, fabric)
         self.policies = _policies(chain, space)
         self.zeros = [

@@ -1,6 +1,10 @@
-"""Shortest ways between nodes, split evenly at each node; the twin of ``Routes._ways``.
+"""Shortest ways between nodes, split evenly at each node, and what messages on them take.
 
-Shapes: V nodes, E links, A targets that hops are known to, P pairs of a node and a target.
+``ways`` is the twin of ``Routes._ways``; ``unrouted`` and ``rates`` those of the class ``Messages``
+of :mod:`nest.costs.paths`, with the same sums in the same order.
+
+Shapes: V nodes, E links, A targets that hops are known to, P pairs of a node and a target; N
+devices, B blocks of a tile, K blocks asked for, M messages of a block.
 """
 
 from __future__ import annotations
@@ -16,10 +20,10 @@ def ways(first, head, link, hops, latency, node, place):
     """Links on the ways of each pair, the part of its messages on each, and its latency.
 
     ``first`` (V+1,) says where the links out of a node begin in ``head`` (nodes they lead to) and
-    ``link`` (their numbers); ``hops`` (V, A); ``latency`` (E,) of links; ``node`` and ``place``
+    ``link`` (their numbers); ``hops`` (A, V); ``latency`` (E,) of links; ``node`` and ``place``
     (P,) are the ends.
     """
-    size = hops.shape[0]
+    size = hops.shape[1]
     amount, longest = np.zeros(size), np.zeros(size)
     begin = np.zeros(len(node) + 1, np.int64)
     slowest = np.zeros(len(node))
@@ -28,22 +32,22 @@ def ways(first, head, link, hops, latency, node, place):
     now, later = np.empty(size, np.int64), np.empty(size, np.int64)
     count = 0
     for p in range(len(node)):
-        target = place[p]
+        ahead = hops[place[p]]
         now[0], width = node[p], 1
         amount[node[p]] = 1.0
-        for away in range(hops[node[p], target], 0, -1):
+        for away in range(ahead[node[p]], 0, -1):
             found = 0
             for n in range(width):
                 at = now[n]
                 near = 0
                 for k in range(first[at], first[at + 1]):
-                    near += hops[head[k], target] == away - 1
+                    near += ahead[head[k]] == away - 1
                 share = amount[at] / near
                 if count + near > len(links):
                     links, parts = _larger(links, count + near), _larger(parts, count + near)
                 for k in range(first[at], first[at + 1]):
                     to = head[k]
-                    if hops[to, target] != away - 1:
+                    if ahead[to] != away - 1:
                         continue
                     if amount[to] == 0.0:
                         later[found] = to
@@ -66,3 +70,70 @@ def _larger(values, least):
     room = np.empty(2 * least, values.dtype)
     room[: len(values)] = values
     return room
+
+
+@njit(cache=CACHE, nogil=True)
+def unrouted(number, anchors, anchor, tile, source, target):
+    """Pairs of anchors without a ``number``, by one * anchors + other, between which blocks send.
+
+    Each comes once; its number is -1 then. ``anchor`` (N,) of devices; ``tile`` (B,) of blocks;
+    ``source`` and ``target`` (M,) of messages, from a block's start.
+    """
+    found = np.empty(1024, np.int64)
+    count = 0
+    for start in tile:
+        for m in range(len(source)):
+            one, other = anchor[start + source[m]], anchor[start + target[m]]
+            if one != other and number[one * anchors + other] == 0:
+                number[one * anchors + other] = -1
+                if count == len(found):
+                    found = _larger(found, count)
+                found[count] = one * anchors + other
+                count += 1
+    return found[:count]
+
+
+@njit(cache=CACHE, nogil=True)
+def rates(
+    number, anchors, anchor, up, down, first, link, part, latency, bandwidth, delay, tile, own,
+    source, target, weight,
+):
+    """Seconds per byte and seconds (K,) of the messages of each block ``tile[own]``.
+
+    A message goes ``up`` (N,) to an anchor and ``down`` (N,) from another, -1: it is there. The
+    way n - 1 between them has ``link[first[n - 1] : first[n]]``, each with a ``part``, and takes
+    ``latency[n - 1]`` seconds; ``bandwidth`` and ``delay`` (E,) of links.
+    """
+    load = np.zeros(len(bandwidth))
+    for start in tile:
+        for m in range(len(source)):
+            one, other = start + source[m], start + target[m]
+            if up[one] >= 0:
+                load[up[one]] += 1.0
+            if down[other] >= 0:
+                load[down[other]] += 1.0
+            if anchor[one] != anchor[other]:
+                row = number[anchor[one] * anchors + anchor[other]] - 1
+                for k in range(first[row], first[row + 1]):
+                    load[link[k]] += part[k]
+    for k in range(len(load)):
+        load[k] = weight * load[k] / bandwidth[k]
+    per_byte, slowest = np.zeros(len(own)), np.zeros(len(own))
+    for n in range(len(own)):
+        start = tile[own[n]]
+        for m in range(len(source)):
+            one, other = start + source[m], start + target[m]
+            seconds = 0.0
+            if up[one] >= 0:
+                seconds += delay[up[one]]
+                per_byte[n] = max(per_byte[n], load[up[one]])
+            if down[other] >= 0:
+                seconds += delay[down[other]]
+                per_byte[n] = max(per_byte[n], load[down[other]])
+            if anchor[one] != anchor[other]:
+                row = number[anchor[one] * anchors + anchor[other]] - 1
+                seconds += latency[row]
+                for k in range(first[row], first[row + 1]):
+                    per_byte[n] = max(per_byte[n], load[link[k]])
+            slowest[n] = max(slowest[n], seconds)
+    return per_byte, slowest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,13 +34,21 @@ Kinds = tuple[tuple[tuple[int, int, bool], ...], tuple[int, ...]]
 and every which device counts (:meth:`Fabric.over_replicas`)."""
 
 
+class Twins(NamedTuple):
+    """Compiled functions of :mod:`nest._kernels.routes`."""
+
+    ways: Callable[..., Any]
+    unrouted: Callable[..., Any]
+    rates: Callable[..., Any]
+
+
 @lru_cache(maxsize=16)
-def fabric_of(cluster: Cluster, router: Callable[..., Any] | None = None) -> Fabric:
+def fabric_of(cluster: Cluster, twins: Twins | None = None) -> Fabric:
     """The network of a cluster; what was found out about its links is kept.
 
-    ``router``: compiled routes, see :class:`nest.topology.Routes`.
+    ``twins``: what is compiled of it, see :class:`nest.costs.paths.LinkPrices`.
     """
-    return Fabric(cluster, router)
+    return Fabric(cluster, twins)
 
 
 class Fabric:
@@ -51,7 +59,7 @@ class Fabric:
     group_sizes : devices of a group of each level.
     """
 
-    def __init__(self, cluster: Cluster, router: Callable[..., Any] | None = None) -> None:
+    def __init__(self, cluster: Cluster, twins: Twins | None = None) -> None:
         self.group_sizes = cluster.group_sizes
         self._per_byte = 1.0 / np.array(cluster.resolved_bandwidth)
         self._latency = np.array([level.latency for level in cluster.levels])
@@ -59,7 +67,7 @@ class Fabric:
         if cluster.links is not None:  # all of graphs is loaded where there is one
             from nest.costs.paths import LinkPrices
 
-            self._links = LinkPrices(cluster, router)
+            self._links = LinkPrices(cluster, twins)
         self._known: dict[tuple[int, ...], Floats] = {}
         self._kinds = None if cluster.kinds is None else np.array(cluster.kinds)
 
@@ -120,7 +128,7 @@ class Fabric:
     ) -> Floats:
         """Figures of groups inside blocks, the largest over the replicas; (K, 2 V + 4)."""
         figures = self._inside(block, distance, size, spread)
-        found: Floats = np.max([figures[start + r * stride] for r in range(outer_dp)], axis=0)
+        found: Floats = figures[start + stride * np.arange(outer_dp)[:, None]].max(axis=0)
         return found
 
     def _inside(self, block: int, distance: int, size: int, spread: bool) -> Floats:

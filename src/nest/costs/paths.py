@@ -12,9 +12,8 @@ what :class:`nest.costs.collectives.Paths` holds of a group, one behind the othe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from threading import Lock
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +22,16 @@ from nest.costs.groups import inner_group, replica_group, shared_level
 from nest.describe.cluster import Cluster
 from nest.errors import LimitError
 from nest.topology import Routes, Topology
-from nest.topology.routing import slices
+
+if TYPE_CHECKING:
+    from nest.costs.fabric import Twins
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Kind = TypeVar("Kind", np.int64, np.float64)
+Kind = TypeVar("Kind", np.int32, np.int64, np.float64)
 MOST_DEVICES = 16_384
-"""Of a network that is no hierarchy: a table has 4 bytes for each pair, touched as they send."""
+"""Of a network that is no hierarchy: a table has 4 bytes for each pair of nodes that they hang
+from, touched as they send."""
 DIGITS = 12
 """Significant digits of a figure, so that places that are alike cost the same bit for bit."""
 
@@ -47,12 +49,12 @@ class LinkPrices:
     Parameters
     ----------
     cluster : one with links.
-    router : see :class:`nest.topology.Routes`.
+    twins : what is compiled of all this; None: NumPy does it.
     """
 
-    def __init__(self, cluster: Cluster, router: Callable[..., Any] | None = None) -> None:
+    def __init__(self, cluster: Cluster, twins: Twins | None = None) -> None:
         self.size, self.group_sizes = cluster.size, cluster.group_sizes
-        self._messages = _Messages(Topology.of_links(cluster), router)
+        self._messages = _Messages(Topology.of_links(cluster), twins)
         self._shifts: dict[tuple[int, int], Rates] = {}
 
     # ------------------------------------------------------------ groups
@@ -128,10 +130,9 @@ class LinkPrices:
 
         def rates(to: Ints, weight: float = 1.0) -> Rates:
             """Each member sends to the members of numbers ``to``, shape (size,) or (size, X)."""
-            after = members[:, to]
-            source = np.broadcast_to(members.reshape(*members.shape, *(1,) * (to.ndim - 1)),
-                                     after.shape)
-            return self._messages.rates(tile, own, source.ravel(), after.ravel(), weight)
+            target = members[:, to].ravel()
+            source = np.repeat(members, len(target) // members.size)
+            return self._messages.rates(tile, own, source, target, weight)
 
         t = np.arange(size)
         ring = rates((t + 1) % size)
@@ -187,19 +188,22 @@ class LinkPrices:
 class _Messages:
     """Messages between devices, and what they take where many are under way at once."""
 
-    def __init__(self, topology: Topology, router: Callable[..., Any] | None) -> None:
-        self._routes = Routes(topology, router)
-        self._bandwidth_E = topology.bandwidth_E
+    def __init__(self, topology: Topology, twins: Twins | None) -> None:
+        self._routes = Routes(topology, twins and twins.ways)
+        self._unrouted = twins.unrouted if twins else _unrouted
+        self._rates = twins.rates if twins else _rates
+        # Compiled code is for arrays to write to.
+        self._bandwidth_E, self._latency_E = topology.bandwidth_E.copy(), topology.latency_E.copy()
         self._lock = Lock()  # outer choices are solved side by side
         self._size = len(topology.device_N)
         if self._size > MOST_DEVICES:
             raise LimitError(
                 f"{topology.name}: got {self._size} devices on a network that is no hierarchy; "
                 f"allowed: at most {MOST_DEVICES}")
-        # 1 + number of the messages routed so far, by source * N + target; their parts on links.
-        self._number = np.zeros(self._size**2, dtype=np.int32)
+        # 1 + number of the ways known so far, by source * anchors + target; their parts on links.
+        self._number = np.zeros(self._routes.anchors**2, dtype=np.int32)
         self._first, self._latency = _Growing(np.int64), _Growing(np.float64)
-        self._link, self._part = _Growing(np.int64), _Growing(np.float64)
+        self._link, self._part = _Growing(np.int32), _Growing(np.float64)
         self._first.add(np.zeros(1, dtype=np.int64))
 
     def rates(
@@ -222,31 +226,63 @@ class _Messages:
         Rates
             float64, shape (K,): seconds per byte and seconds.
         """
+        routes, anchors = self._routes, self._routes.anchors
         with self._lock:
-            row = self._rows((tile[:, None] + source).ravel(), (tile[:, None] + target).ravel())
-            entry, at = slices(self._first.values, row)
-            link, part = self._link.values[entry], self._part.values[entry]
-            seconds = self._latency.values[row]
-        load_E = np.bincount(link, part, len(self._bandwidth_E))
-        rate_E = weight * load_E / self._bandwidth_E
-        begin = np.searchsorted(at, np.arange(len(tile)) * len(source))
-        per_byte = np.maximum.reduceat(rate_E[link], begin)[own]
-        latency = seconds.reshape(len(tile), -1).max(axis=1)[own]
+            key = self._unrouted(self._number, anchors, routes.anchor_N, tile, source, target)
+            if len(key):
+                found = routes.ways(key // anchors, key % anchors)
+                self._number[key] = len(self._latency.values) + np.arange(1, len(key) + 1)
+                self._latency.add(found.latency)
+                self._first.add(self._first.values[-1] + found.first[1:])
+                self._link.add(found.link.astype(np.int32))
+                self._part.add(found.part)
+            per_byte, latency = self._rates(
+                self._number, anchors, routes.anchor_N, routes.up_N, routes.down_N,
+                self._first.values, self._link.values, self._part.values, self._latency.values,
+                self._bandwidth_E, self._latency_E, tile, own, source, target, weight)
         return Rates(_rounded(per_byte), latency)
 
-    def _rows(self, source: Ints, target: Ints) -> Ints:
-        """Numbers of messages, routed now where they are new."""
-        key = source * self._size + target
-        new = np.unique(key[self._number[key] == 0])
-        if len(new):
-            found = self._routes.shares(new // self._size, new % self._size)
-            self._number[new] = len(self._latency.values) + np.arange(1, len(new) + 1)
-            self._latency.add(found.latency)
-            self._first.add(self._first.values[-1] + found.first[1:])
-            self._link.add(found.link)
-            self._part.add(found.part)
-        rows: Ints = self._number[key].astype(np.int64) - 1
-        return rows
+
+def _unrouted(
+    number: NDArray[np.int32], anchors: int, anchor_N: Ints, tile: Ints, source: Ints, target: Ints
+) -> Ints:
+    """Pairs of different anchors that have no number yet, each once."""
+    start = tile[:, None]
+    one, other = anchor_N[start + source], anchor_N[start + target]
+    key = (one * anchors + other)[one != other]
+    return np.unique(key[number[key] == 0])
+
+
+def _rates(
+    number: NDArray[np.int32], anchors: int, anchor_N: Ints, up_N: Ints, down_N: Ints,
+    first: Ints, link: NDArray[np.int32], part: Floats, latency: Floats,
+    bandwidth_E: Floats, latency_E: Floats, tile: Ints, own: Ints, source: Ints, target: Ints,
+    weight: float,
+) -> tuple[Floats, Floats]:
+    """Seconds per byte and seconds of the messages of each block ``tile[own]``."""
+    begin, end = (tile[:, None] + source).ravel(), (tile[:, None] + target).ravel()
+    up, down = up_N[begin], down_N[end]
+    row = number[anchor_N[begin] * anchors + anchor_N[end]].astype(np.int64) - 1
+    between, above, below = (np.flatnonzero(known >= 0) for known in (row, up, down))
+    entry, at = _slices(first, row[between])
+    passed = np.concatenate([link[entry], up[above], down[below]])
+    share = np.concatenate([part[entry], np.ones(len(above) + len(below))])
+    rate_E = weight * np.bincount(passed, share, len(bandwidth_E)) / bandwidth_E
+    per_byte = np.zeros(len(tile))
+    block = np.concatenate([between[at], above, below]) // len(source)
+    np.maximum.at(per_byte, block, rate_E[passed])
+    padded = np.append(latency_E, 0.0)
+    seconds = padded[up] + padded[down]
+    seconds[between] += latency[row[between]]
+    return per_byte[own], seconds.reshape(len(tile), -1).max(axis=1)[own]
+
+
+def _slices(first: Ints, number_K: Ints) -> tuple[Ints, Ints]:
+    """Entries of some rows of lists that lie one behind the other, and the place of each's row."""
+    start, count = first[number_K], first[number_K + 1] - first[number_K]
+    at = np.repeat(np.arange(len(number_K)), count)
+    entry: Ints = np.arange(len(at)) - np.repeat(np.cumsum(count) - count - start, count)
+    return entry, at
 
 
 class _Growing(Generic[Kind]):

@@ -20,6 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from nest.errors import LimitError
 from nest.topology.topology import Flags, Floats, Ints, Topology
 
+Hops = NDArray[np.int32]
+
 ROUND = 4_000_000
 """Nodes and links times anchors of one round; it bounds memory to some 200 MB."""
 MOST_KEPT = 2**26
@@ -55,16 +57,16 @@ class _Ways:
         return np.arange(len(row)) - start[row] + first[row], row
 
 
-class Shares(NamedTuple):
-    """What M messages put on links: a list of links for each, one behind the other."""
+class Ways(NamedTuple):
+    """Shortest ways between P pairs of nodes: a list of links for each, one behind the other."""
 
     first: Ints
-    """(M+1,): where the entries of each message begin."""
+    """(P+1,): where the entries of each pair begin."""
     link: Ints
     part: Floats
-    """Of the message, on the link."""
+    """Of what is sent, on the link."""
     latency: Floats
-    """(M,): seconds over the slowest of the shortest paths."""
+    """(P,): seconds over the slowest of the shortest paths."""
 
 
 class Routes:
@@ -74,12 +76,19 @@ class Routes:
     ----------
     topology : the network.
     router : compiled twin of :meth:`_ways`; None: that itself.
+
+    Attributes
+    ----------
+    anchor_N : int64, shape (N,)
+        Number of each device's anchor, 0 to ``anchors`` - 1.
+    up_N, down_N : int64, shape (N,)
+        Link from each device to its anchor, and back; -1: it is that itself.
     """
 
     def __init__(self, topology: Topology, router: Callable[..., Any] | None = None) -> None:
         self._topology = topology
         small = len(topology.nodes) * len(topology.device_N) <= MOST_KEPT
-        self.router = router if small else None  # it needs all hops at hand
+        self._router = router if small else None  # it needs all hops at hand
         size = len(topology.nodes)
         source, target = topology.source_E, topology.target_E
         every = np.ones(len(source), dtype=np.bool_)
@@ -95,16 +104,17 @@ class Routes:
             node = np.where(single, target[up], device)
         else:
             up = down = node = device
-        self._up_N: Ints = np.where(single, up, -1)
-        self._down_N: Ints = np.where(single, down, -1)
+        self.up_N: Ints = np.where(single, up, -1)
+        self.down_N: Ints = np.where(single, down, -1)
         core = every.copy()
         core[up[single]] = core[down[single]] = False
         self._ahead = _Ways(source, target, size, core)
         self._back = _Ways(target, source, size, core)
         self._anchor_A, place = np.unique(node, return_inverse=True)
-        self._place_N: Ints = place.astype(np.int64)
-        self._hops_VA: NDArray[np.int32] | None = None
-        self._all_hops = False
+        self.anchor_N: Ints = place.astype(np.int64)
+        self.anchors = len(self._anchor_A)
+        self._hops_VA: Hops | None = None
+        self._hops_AV: Hops | None = None
         self._latency_E = topology.latency_E.copy()  # compiled code is for arrays to write to
 
     def loads(self, sources: ArrayLike, targets: ArrayLike, bytes: ArrayLike) -> Floats:
@@ -130,12 +140,12 @@ class Routes:
         source_M, target_M, bytes_M = source_M[moved], target_M[moved], bytes_M[moved]
         links = len(self._topology.source_E)
         load_E = np.zeros(links)
-        for link_N, end_M in ((self._up_N, source_M), (self._down_N, target_M)):
+        for link_N, end_M in ((self.up_N, source_M), (self.down_N, target_M)):
             link_M = link_N[end_M]
             own = link_M >= 0
             load_E += np.bincount(link_M[own], weights=bytes_M[own], minlength=links)[:links]
-        node_M = self._anchor_A[self._place_N[source_M]]
-        for hops, width, column_M in self._rounds(self._place_N[target_M]):
+        node_M = self._anchor_A[self.anchor_N[source_M]]
+        for hops, width, column_M in self._rounds(self.anchor_N[target_M]):
             here = np.flatnonzero(column_M >= 0)
             key_M = node_M[here] * width + column_M[here]
             load_E += self._flow(hops, width, key_M, bytes_M[here])
@@ -145,15 +155,11 @@ class Routes:
         """Links on a shortest path for each pair of devices, int64 of shape (M,)."""
         return self._along(sources, targets, np.ones(len(self._topology.source_E))).astype(np.int64)
 
-    def hop_matrix(self) -> NDArray[np.int32]:
+    def hop_matrix(self) -> Hops:
         """Links on a shortest path from each device to each other, int32 of shape (N, N)."""
-        anchors = np.arange(len(self._anchor_A))
-        parts = [self._hops_to(anchors[start : start + self._round]).reshape(
-                     len(self._topology.nodes), -1)[self._anchor_A].astype(np.int32)
-                 for start in range(0, len(anchors), self._round)]
-        between = np.concatenate(parts, axis=1)
-        own = (self._up_N >= 0).astype(np.int32)
-        found: NDArray[np.int32] = between[self._place_N][:, self._place_N] + own[:, None] + own
+        between = self._hops_to(np.arange(self.anchors))[self._anchor_A]
+        own = (self.up_N >= 0).astype(np.int32)
+        found: Hops = between[self.anchor_N][:, self.anchor_N] + own[:, None] + own
         np.fill_diagonal(found, 0)
         return found
 
@@ -177,69 +183,41 @@ class Routes:
             raise ValueError("sources and targets differ in length")
         sum_M = np.zeros(len(source_M))
         padded = np.append(figure_E, 0.0)  # the last entry stands for no link
-        sum_M += padded[self._up_N[source_M]] + padded[self._down_N[target_M]]
-        node_M = self._anchor_A[self._place_N[source_M]]
-        for hops, width, column_M in self._rounds(self._place_N[target_M]):
+        sum_M += padded[self.up_N[source_M]] + padded[self.down_N[target_M]]
+        node_M = self._anchor_A[self.anchor_N[source_M]]
+        for hops, width, column_M in self._rounds(self.anchor_N[target_M]):
             here = np.flatnonzero(column_M >= 0)
             key_M = node_M[here] * width + column_M[here]
             sum_M[here] += self._slowest(hops, width, key_M, figure_E)
         sum_M[source_M == target_M] = 0.0
         return sum_M
 
-    def shares(self, sources: ArrayLike, targets: ArrayLike) -> Shares:
-        """Which part of each of M messages passes which link, and how long its slowest way takes.
+    def ways(self, source_P: Ints, target_P: Ints) -> Ways:
+        """Shortest ways between P pairs of anchors, which differ.
 
         Parameters
         ----------
-        sources, targets : int64, shape (M,)
-            Device numbers; messages of a device to itself pass no link.
+        source_P, target_P : int64, shape (P,)
+            Numbers as in ``anchor_N``.
         """
-        source_M, target_M = self._devices(sources), self._devices(targets)
-        moved = source_M != target_M
-        node_M, place_M = self._anchor_A[self._place_N[source_M]], self._place_N[target_M]
-        between = np.flatnonzero(moved & (node_M != self._anchor_A[place_M]))
-        # Messages between the same anchors go the same ways.
-        pair = node_M[between] * len(self._anchor_A) + place_M[between]
-        pair_P, number = np.unique(pair, return_inverse=True)
-        ways = self.router or self._ways
-        first_P, links, parts, latency_P = ways(*self._ends(pair_P))
-        up_M = np.where(moved, self._up_N[source_M], -1)
-        down_M = np.where(moved, self._down_N[target_M], -1)
-        inner_M = np.zeros(len(source_M), dtype=np.int64)
-        inner_M[between] = (first_P[1:] - first_P[:-1])[number]
-        first: Ints = np.concatenate([[0], np.cumsum(inner_M + (up_M >= 0) + (down_M >= 0))])
-        link, part = np.zeros(first[-1], dtype=np.int64), np.ones(first[-1])
-        link[first[:-1][up_M >= 0]] = up_M[up_M >= 0]
-        link[first[1:][down_M >= 0] - 1] = down_M[down_M >= 0]
-        entry, at = slices(first_P, number)
-        begin = (first[:-1] + (up_M >= 0))[between]
-        to = begin[at] + np.arange(len(at)) - np.searchsorted(at, at)
-        link[to], part[to] = links[entry], parts[entry]
-        latency_E = np.append(self._topology.latency_E, 0.0)
-        latency_M = latency_E[up_M] + latency_E[down_M]
-        latency_M[between] += latency_P[number]
-        return Shares(first, link, part, latency_M)
-
-    def _ends(self, pair_P: Ints) -> tuple[Any, ...]:
-        """Arguments of ``router``, or of :meth:`_ways`."""
-        ends = pair_P // len(self._anchor_A), pair_P % len(self._anchor_A)
-        if self.router is None:
-            return ends
-        if not self._all_hops:
-            self._hops_to(np.arange(len(self._anchor_A)))
-            self._all_hops = True
+        if not self._router:
+            return Ways(*self._ways(source_P, target_P))
+        if self._hops_AV is None:  # hops to one anchor side by side
+            self._hops_AV = np.ascontiguousarray(self._hops_to(np.arange(self.anchors)).T)
         ahead = self._ahead
-        return (ahead.first_V, ahead.head_E, ahead.link_E, self._hops_VA, self._latency_E, *ends)
+        return Ways(*self._router(ahead.first_V, ahead.head_E, ahead.link_E, self._hops_AV,
+                                  self._latency_E, self._anchor_A[source_P], target_P))
 
-    def _ways(self, node_P: Ints, place_P: Ints) -> tuple[Ints, Ints, Floats, Floats]:
-        """Links on the ways from nodes to anchors: where each pair's begin, link, part; latency."""
+    def _ways(self, source_P: Ints, target_P: Ints) -> tuple[Ints, Ints, Floats, Floats]:
+        """What :class:`Ways` holds."""
+        node_P = self._anchor_A[source_P]
         rows, links, parts = [none := np.zeros(0, dtype=np.int64)], [none], [np.zeros(0)]
         latency_P = np.zeros(len(node_P))
         for start in range(0, len(node_P), self._round):
             stop = min(start + self._round, len(node_P))
             width = stop - start
-            every, column = np.unique(place_P[start:stop], return_inverse=True)
-            hops = self._hops_to(every).reshape(-1, len(every))[:, column].ravel()
+            every, column = np.unique(target_P[start:stop], return_inverse=True)
+            hops = self._hops_to(every)[:, column].ravel()
             key_M = node_P[start:stop] * width + np.arange(width)
             amount = np.zeros(len(hops))
             amount[key_M] = 1.0
@@ -269,32 +247,32 @@ class Routes:
         return source if len(source) <= len(target) else target
 
     def _members(self, link: int, side: int) -> Ints:
-        own_N, other_N = (self._up_N, self._down_N)[:: 1 if side == 0 else -1]
+        own_N, other_N = (self.up_N, self.down_N)[:: 1 if side == 0 else -1]
         device = np.flatnonzero(own_N == link)
         if len(device):
             return device
         other = np.flatnonzero(other_N == link)
         if len(other):
             return np.delete(np.arange(len(own_N)), other)
-        row = np.unpackbits(self._sides[side][link], count=len(self._anchor_A))
-        return np.flatnonzero(row[self._place_N])
+        row = np.unpackbits(self._sides[side][link], count=self.anchors)
+        return np.flatnonzero(row[self.anchor_N])
 
     @cached_property
     def _sides(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Anchors of the sources and of the targets of each link, as packed bits."""
-        links, anchors = len(self._topology.source_E), len(self._anchor_A)
+        links, anchors = len(self._topology.source_E), self.anchors
         if links * anchors > MOST_BITS:
             raise LimitError(
                 f"devices below each link: got {links} links and {anchors} switches with devices "
                 f"or devices with several links; allowed: a product of at most {MOST_BITS}"
             )
         found = []
-        for ahead, back in ((self._back, self._ahead), (self._ahead, self._back)):
+        for ahead in (self._back, self._ahead):
             bits = np.zeros((links, -(-anchors // 8)), dtype=np.uint8)
             step = max(1, self._round // 8) * 8
             for start in range(0, anchors, step):
                 chosen_T = self._anchor_A[start : start + step]
-                used = self._used(ahead, back, chosen_T)
+                used = self._used(ahead, chosen_T)
                 packed = np.packbits(used, axis=1)
                 bits[:, start // 8 : start // 8 + packed.shape[1]] = packed
             found.append(bits)
@@ -308,11 +286,11 @@ class Routes:
 
     def _devices(self, numbers: ArrayLike) -> Ints:
         found = np.atleast_1d(np.asarray(numbers, dtype=np.int64))
-        if len(found) and not (found.min() >= 0 and found.max() < len(self._place_N)):
-            raise ValueError(f"device numbers are 0 to {len(self._place_N) - 1}")
+        if len(found) and not (found.min() >= 0 and found.max() < len(self.anchor_N)):
+            raise ValueError(f"device numbers are 0 to {len(self.anchor_N) - 1}")
         return found
 
-    def _rounds(self, place_M: Ints) -> Iterator[tuple[Ints, int, Ints]]:
+    def _rounds(self, place_M: Ints) -> Iterator[tuple[Hops, int, Ints]]:
         """Hops to the anchors of each round, their number, and the column of each message's target.
 
         Hops have the shape (V * T,); a column is -1 where the target comes in another round.
@@ -320,41 +298,53 @@ class Routes:
         wanted = np.unique(place_M)
         for start in range(0, len(wanted), self._round):
             part = wanted[start : start + self._round]
-            column_A = np.full(len(self._anchor_A), -1, dtype=np.int64)
+            column_A = np.full(self.anchors, -1, dtype=np.int64)
             column_A[part] = np.arange(len(part))
-            yield self._hops_to(part), len(part), column_A[place_M]
+            yield self._hops_to(part).ravel(), len(part), column_A[place_M]
 
-    def _hops_to(self, part: Ints) -> Ints:
+    def _hops_to(self, part: Ints) -> Hops:
         """Hops from every node to some anchors, kept for the next time where there is room."""
-        shape = (len(self._topology.nodes), len(self._anchor_A))
+        shape = (len(self._topology.nodes), self.anchors)
         if shape[0] * shape[1] > MOST_KEPT:
-            return self._distances(self._back, self._anchor_A[part])
+            return self._distances(self._ahead, self._anchor_A[part])
         if self._hops_VA is None:
             self._hops_VA = np.full(shape, -1, dtype=np.int32)
         missing = part[self._hops_VA[self._anchor_A[part], part] < 0]
-        if len(missing):
-            found = self._distances(self._back, self._anchor_A[missing])
-            self._hops_VA[:, missing] = found.reshape(-1, len(missing))
-        return self._hops_VA[:, part].ravel().astype(np.int64)
+        if len(missing) == shape[1]:
+            self._hops_VA = self._distances(self._ahead, self._anchor_A)
+        elif len(missing):
+            self._hops_VA[:, missing] = self._distances(self._ahead, self._anchor_A[missing])
+        return self._hops_VA if len(part) == shape[1] else self._hops_VA[:, part]
 
-    def _distances(self, back: _Ways, chosen_T: Ints) -> Ints:
-        """Hops from every node to each of some anchors, int64 of shape (V * T,)."""
-        width = len(chosen_T)
-        hops = np.full(len(self._topology.nodes) * width, -1, dtype=np.int64)
-        key_K = chosen_T * width + np.arange(width)
-        hops[key_K] = 0
-        owner = np.empty(len(hops), dtype=np.int64)
-        distance = 0
-        while len(key_K):
-            distance += 1
-            place, row = back.out_of(key_K // width)
-            key_K = back.head_E[place] * width + key_K[row] % width
-            key_K = _first_of_each(key_K[hops[key_K] < 0], owner)
-            hops[key_K] = distance
+    def _distances(self, ahead: _Ways, chosen_T: Ints) -> Hops:
+        """Hops from every node to each of some anchors, int32 of shape (V, T); -1: no way.
+
+        Breadth first to many anchors at once, a bit for each (M. Then et al., "The More the
+        Merrier", VLDB 2014).
+        """
+        hops = np.zeros((len(self._topology.nodes), len(chosen_T)), dtype=np.int32)
+        begin_V, end_V = ahead.first_V[:-1], ahead.first_V[1:]
+        leading = np.flatnonzero(begin_V < end_V)
+        step = 64 * max(1, ROUND // max(1, len(ahead.head_E)))
+        for start in range(0, len(chosen_T), step):
+            width = min(step, len(chosen_T) - start)
+            reached = np.zeros((len(hops), -(-width // 64) * 8), dtype=np.uint8)
+            at = np.arange(width)
+            reached[chosen_T[start : start + width], at // 8] = 128 >> at % 8
+            words, part = reached.view(np.uint64), hops[:, start : start + width]
+            while True:
+                away, before = np.unpackbits(~reached, axis=1, count=width), words.copy()
+                if len(leading):
+                    words[leading] |= np.bitwise_or.reduceat(
+                        before[ahead.head_E], begin_V[leading], axis=0)
+                if (words == before).all():
+                    part[away > 0] = -1
+                    break
+                part += away
         return hops
 
     def _nearer(
-        self, ways: _Ways, key_K: Ints, hops: Ints, width: int
+        self, ways: _Ways, key_K: Ints, hops: Hops, width: int
     ) -> tuple[Ints, Ints, Ints]:
         """Links from nodes to those one hop nearer: link, row in ``key_K``, key of the end."""
         place, row = ways.out_of(key_K // width)
@@ -363,7 +353,7 @@ class Routes:
         return ways.link_E[place[nearer]], row[nearer], end[nearer]
 
     def _visits(
-        self, ways: _Ways, key_M: Ints, hops: Ints, width: int
+        self, ways: _Ways, key_M: Ints, hops: Hops, width: int
     ) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
         """All nodes on the way from some nodes to their anchors, the farthest ones first.
 
@@ -381,7 +371,7 @@ class Routes:
             link, row, arrived = self._nearer(ways, key_K, hops, width)
             yield key_K, link, row, arrived
 
-    def _flow(self, hops: Ints, width: int, key_M: Ints, bytes_M: Floats) -> Floats:
+    def _flow(self, hops: Hops, width: int, key_M: Ints, bytes_M: Floats) -> Floats:
         links = len(self._topology.source_E)
         amount, load_E = np.zeros(len(hops)), np.zeros(links)
         np.add.at(amount, key_M, bytes_M)
@@ -391,7 +381,7 @@ class Routes:
             np.add.at(amount, end, share)
         return load_E
 
-    def _slowest(self, hops: Ints, width: int, key_M: Ints, figure_E: Floats) -> Floats:
+    def _slowest(self, hops: Hops, width: int, key_M: Ints, figure_E: Floats) -> Floats:
         """Largest sum of a figure over the shortest paths from each node to its anchor."""
         most = np.zeros(len(hops))
         for key_K, link, row, end in reversed(
@@ -402,23 +392,15 @@ class Routes:
             most[key_K] = best
         return most[key_M]
 
-    def _used(self, ahead: _Ways, back: _Ways, chosen_T: Ints) -> Flags:
+    def _used(self, ahead: _Ways, chosen_T: Ints) -> Flags:
         """Links on some shortest path from any anchor to each of some, bool of shape (E, T)."""
         width = len(chosen_T)
-        hops = self._distances(back, chosen_T)
+        hops = self._distances(ahead, chosen_T).ravel()
         used = np.zeros((len(self._topology.source_E), width), dtype=np.bool_)
         key_M = (self._anchor_A[:, None] * width + np.arange(width)).ravel()
         for _, link, _, end in self._visits(ahead, key_M, hops, width):
             used[link, end % width] = True
         return used
-
-
-def slices(first: Ints, number_K: Ints) -> tuple[Ints, Ints]:
-    """Entries of some rows of lists that lie one behind the other, and the place of each's row."""
-    start, count = first[number_K], first[number_K + 1] - first[number_K]
-    at = np.repeat(np.arange(len(number_K)), count)
-    entry: Ints = np.arange(len(at)) - np.repeat(np.cumsum(count) - count - start, count)
-    return entry, at
 
 
 def _first_of_each(keys: Ints, owner: Ints) -> Ints:
