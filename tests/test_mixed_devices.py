@@ -68,10 +68,26 @@ def test_less_than_a_node_is_dealt_out_by_devices() -> None:
 
 
 def test_what_has_no_equal_share_is_idle() -> None:
-    # Three devices apart: none for each of four replicas, nor for two of nodes of four.
-    first, _ = next(mixtures(network(0, 4, spare=3), [4]))
-    assert first.cluster.size == 16 and not first.cluster.types
-    assert not list(mixtures(network(1, 1), [9]))
+    # Three devices apart: one for each of three replicas, none for each of four.
+    topology = network(0, 4, spare=3)
+    assert [one.cluster.size for one, _ in mixtures(topology, [3])] == [15, 15]
+    assert not list(mixtures(topology, [4]))
+
+
+def test_types_may_be_left_out() -> None:
+    cluster = load_network(network(2, 4))
+    found = [(other.size, count) for other, count in other_orders(cluster, [2])]
+    # Slow ones alone, fast ones alone, and both in either order for two replicas.
+    assert found == [(8, None), (16, None), (24, 2), (24, 2)]
+
+
+def test_one_slow_device_costs_no_more_than_its_node() -> None:
+    """The groups of all others stay as they are, and the slow one may stay idle."""
+    slow = load_network("fat-tree:k=4", degrade="gpu5=0.25")
+    gone = load_network("fat-tree:k=4", without="gpu5")
+    plans = [nest.plan(model(), cluster, JOB) for cluster in (slow, gone)]
+    assert plans[0].step_time_s <= plans[1].step_time_s * (1 + 1e-9)
+    assert (2, 14) in {cluster.group_sizes for cluster, _ in other_orders(slow, [])}
 
 
 def test_fast_devices_get_more_layers() -> None:
@@ -88,15 +104,24 @@ def test_fast_devices_get_more_layers() -> None:
     assert again.step_time_s == plan.step_time_s
 
 
+@pytest.mark.parametrize("slow", range(4))
+def test_chunks_interleave_on_blocks_of_one_type_only(slow: int) -> None:
+    """The first block of 8 of 16 devices, or the last one, has a slow device."""
+    cluster = load_network("fat-tree:k=4", degrade=f"gpu{slow}=0.5")
+    space = nest.SearchSpace.parse({"outer_dp": 1, "vpp": 2})
+    plan = nest.plan(model(), cluster, JOB, space)
+    for stage in plan.stages:
+        assert len({plan.inputs.cluster.kind_at(d) for d in range(*stage.devices)}) == 1
+
+
 def test_the_order_of_the_types_is_chosen() -> None:
     """The plan is the fastest of those for each order; more than one number of replicas."""
     cluster, space = load_network(network(2, 2)), nest.SearchSpace()
     plan = nest.plan(model(), cluster, JOB, space)
     each = []
     for order, count in other_orders(cluster, [1, 2, 4, 8, 16]):
-        assert count is not None
-        each.append(nest.plan(model(), order, JOB, space.replace(outer_dp=count),
-                              reorder=False).step_time_s)
+        bounds = space.replace(outer_dp=count) if count else space
+        each.append(nest.plan(model(), order, JOB, bounds, reorder=False).step_time_s)
     own = nest.plan(model(), cluster, JOB, space, reorder=False).step_time_s
     assert len(each) > 6
     assert plan.step_time_s == min(own, *each)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,7 +151,7 @@ def _cluster(
         name += f" degraded by {' '.join(degrade.split())}"
     found: topology.Hierarchy | topology.Arrangement | None = topology.levels_of(left)
     if found is None and len(left.types) > 1:
-        found, _ = next(topology.mixtures(left, [1]))
+        found = topology.together(left)
     elif found is None:
         found = next(topology.arrangements(left))
     nodes = [left.nodes[node] for node in left.device_N[found.order_N]]
@@ -182,11 +183,10 @@ def other_orders(cluster: Cluster, replicas: Sequence[int]) -> Iterator[tuple[Cl
     from nest.topology import Topology, arrangements, mixtures
 
     topology = Topology.of_links(cluster)
-    found: Iterable[tuple[Arrangement, int | None]]
-    if cluster.kinds is None:
-        found = ((one, None) for one in arrangements(topology))
-    else:
-        found = mixtures(topology, replicas)
+    alone = (one for kind in range(len(topology.types)) for one in arrangements(topology, kind))
+    found: Iterable[tuple[Arrangement, int | None]] = ((one, None) for one in alone)
+    if cluster.kinds is not None:
+        found = chain(found, mixtures(topology, replicas))
     most = {field: max(getattr(level, field) for level in cluster.levels)
             for field in ("base_time", "ramp")}
     numbers = cluster.order or range(cluster.size)

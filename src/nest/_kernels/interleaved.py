@@ -333,7 +333,7 @@ def interleave(t, q, limit, spread):
     both, gap = np.empty((S + 1, most)), np.empty((S + 1, most))
     for c in range(C if most else 0):
         x = q.size[c]
-        if q.alike[c, q.place[x, 0]] != c:
+        if q.place[x, 0] < 0 or q.alike[c, q.place[x, 0]] != c:
             continue
         for z in range(Z):
             if t.forbidden[z] or (t.shard[z] and not t.hybrid[c]):

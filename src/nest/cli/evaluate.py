@@ -168,6 +168,6 @@ def _from_options(
         if cluster.types:  # each replica takes its share of each type
             from nest.network import other_orders
 
-            cluster = next((order for order, _ in other_orders(cluster, [configuration.outer_dp])),
-                           cluster)
+            orders = other_orders(cluster, [configuration.outer_dp])
+            cluster = next((order for order, count in orders if count), cluster)
         return evaluation.evaluate(subject, cluster, job, configuration)

@@ -4,7 +4,7 @@ from nest.topology.arrangement import Arrangement, arrangements
 from nest.topology.changes import degrade, without
 from nest.topology.generators.text import names_generator, parse_generator
 from nest.topology.hierarchy import Hierarchy, graph_of, hierarchy_of, levels_of
-from nest.topology.mixture import mixtures
+from nest.topology.mixture import mixtures, together
 from nest.topology.readers.format import read_topology
 from nest.topology.routing import Routes
 from nest.topology.topology import Topology
@@ -23,5 +23,6 @@ __all__ = [
     "names_generator",
     "parse_generator",
     "read_topology",
+    "together",
     "without",
 ]

@@ -49,37 +49,37 @@ class Arrangement:
     order_N: Ints
 
 
-def arrangements(topology: Topology) -> Iterator[Arrangement]:
-    """Orders of the devices of a network, each with its groups; the given order first.
+def arrangements(topology: Topology, kind: int = 0) -> Iterator[Arrangement]:
+    """Orders of the devices of one type, each with its groups; the given order first.
 
     Where groups leave devices idle, all devices without groups come before. Orders that are tried
-    where nothing groups the cells: as given; along a snake, if the cells
-    are a grid or torus that is numbered row by row (its numbers then follow a Hamiltonian path,
-    the last dimension first); and that of a hierarchical clustering by hops (average linkage,
-    R. R. Sokal and C. D. Michener 1958, as in ``scipy.cluster.hierarchy``).
+    where nothing groups the cells: as given; along a snake, if the cells are a grid or torus that
+    is numbered row by row (its numbers then follow a Hamiltonian path, the last dimension first);
+    and that of a hierarchical clustering by hops (average linkage, R. R. Sokal and C. D. Michener
+    1958, as in ``scipy.cluster.hierarchy``). Devices of other types stay idle.
 
     Parameters
     ----------
-    topology : a network whose devices are of one type.
+    topology, kind : a network, and the number of one of its types.
     """
     routes = Routes(topology)
-    hops = routes.hop_matrix()
+    own = np.flatnonzero(topology.type_V[topology.device_N] == kind)
+    hops = routes.hop_matrix()[np.ix_(own, own)]
     cells, sizes = _groups(hops)
     first = cells[:, 0]
     found = set()
     if cells.size < len(hops) <= MOST_APART:
-        yield arranged(topology, routes, np.arange(len(hops)), [len(hops)])
+        yield arranged(topology, routes, own, [len(hops)])
     for order, factors in _orders(hops[np.ix_(first, first)]):
-        numbers = cells[order].ravel()
+        numbers = own[cells[order].ravel()]
         if tuple(numbers) not in found:
             found.add(tuple(numbers))
             yield arranged(topology, routes, numbers, [*sizes, *factors])
 
 
-def nearest(hops: NDArray[np.int32], kind_N: Ints) -> Ints:
-    """Devices of each innermost group, all of one type; int64 of shape (C, devices)."""
-    apart = np.where(kind_N[:, None] == kind_N, hops, hops + hops.max())
-    return _groups(apart, 1)[0]
+def nearest(hops: NDArray[np.int32]) -> Ints:
+    """Devices of each innermost group; int64 of shape (C, devices)."""
+    return _groups(hops, 1)[0]
 
 
 def products(number: int, most: int) -> Iterator[tuple[int, ...]]:
@@ -108,6 +108,7 @@ def _groups(
         away = hops[np.ix_(first, first)].astype(np.float64)
         np.fill_diagonal(away, np.inf)
         near = away <= away.min(axis=1)[:, None]
+        near &= near.T  # a device whose neighbours failed is nearest to some that have nearer ones
         np.fill_diagonal(near, True)
         label = near.argmax(axis=1)
         if not (near == near[label]).all():  # some do not agree, as in a ring
@@ -210,7 +211,7 @@ def _factors(number: int) -> list[int]:
 
 def _merged(sizes: list[int]) -> list[int]:
     """Sizes of at most so many levels as a cluster may have; the smallest neighbours join."""
-    sizes = list(sizes) or [1]
+    sizes = [size for size in sizes if size > 1] or [1]
     while len(sizes) > MOST_LEVELS:
         n = min(range(len(sizes) - 1), key=lambda k: sizes[k] * sizes[k + 1])
         sizes[n : n + 2] = [sizes[n] * sizes[n + 1]]

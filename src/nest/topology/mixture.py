@@ -1,7 +1,8 @@
 """Orders of devices of several types: every super-pipeline takes the same share of each.
 
 A super-pipeline is one range of each type after the other, so that a stage has devices of one type
-and the same stage of every replica has the same. Which type comes first is for the plan to choose.
+and the same stage of every replica has the same. Which types are used, and which comes first, is
+for the plan to choose.
 """
 
 from __future__ import annotations
@@ -13,8 +14,20 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from nest.topology.arrangement import Arrangement, arranged, nearest
-from nest.topology.routing import Routes
+from nest.topology.routing import Hops, Routes
 from nest.topology.topology import Ints, Topology
+
+MOST_TYPES = 3
+"""Types, those of most devices, that share a super-pipeline (chosen): orders are k! for k types."""
+
+
+def together(topology: Topology) -> Arrangement:
+    """All devices of a network, one type after the other."""
+    routes = Routes(topology)
+    members, sizes = _types(topology, routes.hop_matrix())
+    inner = math.gcd(*sizes, *map(len, members))
+    numbers = np.concatenate(members)
+    return arranged(topology, routes, numbers, [inner, len(numbers) // inner])
 
 
 def mixtures(
@@ -23,12 +36,13 @@ def mixtures(
     """A network with its devices in orders for numbers of super-pipelines; each order of the types.
 
     Devices nearest to each other that are of one type form a group; whole groups are dealt out
-    where there are enough of them, else devices. What does not go into equal shares stays idle.
-    No arrangement where a super-pipeline would have no device.
+    where there are enough of them, else devices. What does not go into equal shares stays idle,
+    and so do types that an order leaves out. Two types or more share a super-pipeline; those that
+    hold one alone are for :func:`nest.topology.arrangements`.
 
     Parameters
     ----------
-    topology : a network, also of one type.
+    topology : a network.
     replicas : numbers of super-pipelines.
 
     Yields
@@ -36,18 +50,29 @@ def mixtures(
     An arrangement, and the number of super-pipelines that it is for.
     """
     routes = Routes(topology)
-    kind_N = topology.type_V[topology.device_N]
-    cells = nearest(routes.hop_matrix(), kind_N)
-    size = cells.shape[1]
-    members = [cells[kind_N[cells[:, 0]] == kind].ravel() for kind in range(len(topology.types))]
+    members, sizes = _types(topology, routes.hop_matrix())
+    largest = sorted(range(len(members)), key=lambda kind: -len(members[kind]))[:MOST_TYPES]
     for outer_dp in replicas:
-        shares = [len(own) // (size * outer_dp) * size or len(own) // outer_dp for own in members]
-        used = [kind for kind, share in enumerate(shares) if share]
-        inner = math.gcd(size, *(shares[kind] for kind in used))
-        sizes = [inner, sum(shares) // inner, outer_dp]
-        for order in itertools.permutations(used) if used else ():
-            numbers: list[Ints] = [
-                members[kind][r * shares[kind] : (r + 1) * shares[kind]]
-                for r in range(outer_dp) for kind in order]
-            yield arranged(topology, routes, np.concatenate(numbers),
-                           [s for s in sizes if s > 1]), outer_dp
+        shares = [len(own) // (size * outer_dp) * size or len(own) // outer_dp
+                  for own, size in zip(members, sizes, strict=True)]
+        used = sorted(kind for kind in largest if shares[kind])
+        for count in range(len(used), 1, -1):
+            for order in itertools.permutations(used, count):
+                inner = math.gcd(*(math.gcd(sizes[kind], shares[kind]) for kind in order))
+                numbers = [members[kind][r * shares[kind] : (r + 1) * shares[kind]]
+                           for r in range(outer_dp) for kind in order]
+                each = sum(shares[kind] for kind in order) // inner
+                yield arranged(topology, routes, np.concatenate(numbers),
+                               [inner, each, outer_dp]), outer_dp
+
+
+def _types(topology: Topology, hops: Hops) -> tuple[list[Ints], list[int]]:
+    """Devices of each type, near ones together, and how many are in a group of near ones."""
+    members, sizes = [], []
+    for kind in range(len(topology.types)):
+        own = np.flatnonzero(topology.type_V[topology.device_N] == kind)
+        cells = nearest(hops[np.ix_(own, own)])
+        left = np.setdiff1d(np.arange(len(own)), cells)
+        members.append(own[np.concatenate([cells.ravel(), left])])
+        sizes.append(cells.shape[1])
+    return members, sizes
