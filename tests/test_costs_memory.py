@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from plain import device, stack
+from plain import SBH, A, B, H, S, V, block, cost, device, mixture, model, stack
 
+from nest.costs.choices import FULL, MLP_ACT, NORM
 from nest.costs.memory import limit_bytes, recipe
-from nest.describe import Job
+from nest.describe import Job, Stack
+from nest.errors import InputError
+from nest.graph import build_chain
 
 
 def job(precision: str = "bf16", optimizer: str = "adam", **changes: Any) -> Job:
@@ -56,3 +59,101 @@ def test_limit() -> None:
     # 80 GB, 5 % lost to fragments, 1 GB to the driver, 2 GB of workspace.
     limit = limit_bytes(device(memory_reserved=1e9), job(fragmentation=0.05, workspace=2e9))
     assert limit == pytest.approx(80e9 * 0.95 - 3e9)
+
+
+def test_gradients_of_fp8_training() -> None:
+    # As in bf16 unless the stack says otherwise; it says nothing of other formats.
+    assert recipe(job("fp8", gradient_dtype="bf16")).gradient == 2
+    mixed = {"gradient_dtype": "fp32", "fp8_gradient_dtype": "bf16"}
+    both = [recipe(job(precision, **mixed)) for precision in ("fp8", "bf16")]
+    assert [(r.gradient, r.traveling_gradient) for r in both] == [(2, 2), (4, 4)]
+
+
+def test_master_copies_as_remainders() -> None:
+    # 16 bits of the master copy and two moments; fp8 and fp16 parameters are no half of it.
+    def shared(precision: str) -> tuple[float, float]:
+        r = recipe(job(precision, master_remainders=True))
+        return r.optimizer, r.sharded_optimizer
+
+    assert [shared(name) for name in ("bf16", "fp8", "fp16", "fp32")] == [
+        (12, 10), (12, 12), (16, 16), (8, 8)]
+    # ZeRO 0 keeps all of it: 12 bytes; ZeRO 1 on one device 10.
+    held = [cost(block(), zero=zero, master_remainders=True) for zero in (0, 1, 3)]
+    assert [float(c.optimizer[0] / c.parameters[0]) for c in held] == [6, 5, 5]
+
+
+def test_what_the_loss_takes() -> None:
+    # 1,000 words padded to 1,024; norm and logits keep their inputs of 2 bytes.
+    head = build_chain(model()).kinds[-1]
+    tokens, words = S * B, 1024
+    assert V == 1000
+    found = cost(head, loss_kept=4, loss_peak=12)
+    assert found.activations == pytest.approx([tokens * (4 * words + 4 * H)])
+    assert found.work == pytest.approx([tokens * 8 * words])
+    found = cost(head, tp=2, loss_kept=4, loss_peak=12)
+    assert (found.activations, found.work) == (
+        pytest.approx([tokens * (4 * words + 4 * H) / 2]), pytest.approx([tokens * 8 * words / 2]))
+    # In place: nothing beside the logits in 16 bit. Twice as much in fp32 training.
+    assert cost(head, loss_kept=2, loss_peak=2).work == 0
+    wide = cost(head, precision="fp32", loss_kept=4, loss_peak=6)
+    assert wide.activations == pytest.approx([tokens * (8 * words + 8 * H)])
+    assert wide.work == pytest.approx([tokens * 4 * words])
+    # Losses of multi-token prediction are kept together, and run one after the other.
+    more = build_chain(model(mtp_layers=2))
+    found = cost(more.kinds[more.order[-1]], loss_kept=4, loss_peak=6)
+    assert found.activations == pytest.approx([tokens * (3 * (4 * words + 2 * H) + 2 * H)])
+    assert found.work == pytest.approx([tokens * 2 * words])
+
+
+def test_the_loss_holds_no_less_at_its_peak() -> None:
+    with pytest.raises(InputError, match=r"loss_peak: got 2; allowed: at least loss_kept = 4"):
+        Stack.parse({**stack().model_dump(), "loss_kept": 4, "loss_peak": 2}, "stack")
+
+
+def test_inputs_of_fp8_products() -> None:
+    # 16 bit: 32 s b h, see test_costs_layer. In fp8 the normed inputs of both halves and that of
+    # the second MLP product take one byte, 2 and 4 s b h less; the core's output stays and has a
+    # copy of one byte for the projection behind it.
+    usual, fp8 = cost(block()).activations, {"precision": "fp8"}
+    statistics = S * B * 4 * A
+    assert usual == pytest.approx([32 * SBH + statistics])
+    assert cost(block(), **fp8).activations == pytest.approx(usual)
+    assert cost(block(), fp8_inputs=True).activations == pytest.approx(usual)
+    found = cost(block(), fp8_inputs=True, **fp8)
+    assert found.activations == pytest.approx([(32 - 2 - 4 + 1) * SBH + statistics])
+    # Recompute drops fp8 inputs as it drops others; a layer's own input stays in 16 bit.
+    dropped = cost(block(), recompute=NORM, fp8_inputs=True, **fp8)
+    assert dropped.activations == pytest.approx(found.activations - 2 * SBH)
+    assert cost(block(), recompute=FULL, fp8_inputs=True, **fp8).activations == 2 * SBH
+
+
+def test_fp8_inputs_of_experts() -> None:
+    # Two copies a token: the expert's input and that of its second product (24 wide) in one byte.
+    # The router reads its input in 16 bit; the attention's input as in a dense layer.
+    expert, fp8 = block(mixture()), {"precision": "fp8"}
+    saved = cost(expert, **fp8).activations - cost(expert, fp8_inputs=True, **fp8).activations
+    assert saved == pytest.approx([S * B * (2 * (H + 24) + H - H)])
+
+
+def test_every_second_product_again() -> None:
+    gated = block(model(gated=True))
+    both, again = NORM | MLP_ACT, {"selective_products": True}
+    usual, found = cost(gated, recompute=both), cost(gated, recompute=both, **again)
+    # Not kept: what the second norm reads, keys, and the second half of the gated product.
+    assert usual.activations - found.activations == pytest.approx([S * B * 2 * (H + H + 128)])
+    # Run again besides: half of keys and values, the output projection, half of gate and up.
+    # Products of 100 TFLOP/s.
+    flop = 2 * S * B * H * (H + H + 128)
+    fast = {"machine": {"memory_bandwidth": 1e18}}
+    usual, found = (cost(gated, recompute=both, **changes, **fast) for changes in ({}, again))
+    assert found.recompute - usual.recompute == pytest.approx([flop / 100e12], rel=1e-3)
+    assert found.forward == pytest.approx(usual.forward)
+    # A plain MLP has one product in front of its activation: that one is kept.
+    plain = cost(block(), recompute=both).activations
+    assert plain - cost(block(), recompute=both, **again).activations == pytest.approx(
+        [S * B * 2 * (H + H)])
+    # It takes both modules.
+    for policy in (0, NORM, MLP_ACT, FULL):
+        same = cost(gated, recompute=policy), cost(gated, recompute=policy, **again)
+        assert same[0].activations == pytest.approx(same[1].activations)
+        assert same[0].recompute == pytest.approx(same[1].recompute)

@@ -20,7 +20,10 @@ Bools = NDArray[np.bool_]
 
 CORE_ATTN, NORM, MLP_ACT, MOE, FULL = 1, 2, 4, 8, 16
 """Recompute is a sum of these: modules of selective recompute, or all of a layer; 0: none."""
-MODULE_BIT = {"core_attn": CORE_ATTN, "norm": NORM, "mlp_act": MLP_ACT, "moe": MOE}
+PRODUCTS = 32
+"""Every second product too: comes with NORM and MLP_ACT under stacks with selective_products."""
+MODULE_BIT = {"core_attn": CORE_ATTN, "norm": NORM, "mlp_act": MLP_ACT, "moe": MOE,
+              "products": PRODUCTS}
 
 
 class Body(NamedTuple):

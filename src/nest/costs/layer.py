@@ -14,7 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.choices import CORE_ATTN, FULL, MODULE_BIT, MOE, Body, Setting, State
+from nest.costs.choices import (
+    CORE_ATTN,
+    FULL,
+    MLP_ACT,
+    MODULE_BIT,
+    MOE,
+    NORM,
+    PRODUCTS,
+    Body,
+    Setting,
+    State,
+)
 from nest.costs.collectives import (
     all_gather,
     all_reduce,
@@ -54,7 +65,7 @@ class BodyCosts:
     activations: Array
     """Bytes per micro-batch in flight."""
     work: Array
-    """Largest: bytes of activations that live while the layer is recomputed."""
+    """Largest: bytes of activations that live while the layer is recomputed, or its loss runs."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +117,9 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
         return array[:, None] if c.recompute.ndim == 2 else array
 
     policy = c.recompute if layer.checkpointed else 0 * c.recompute
+    if s.machine.stack.selective_products:
+        both = policy & (NORM | MLP_ACT) == NORM | MLP_ACT
+        policy = policy + PRODUCTS * both
     full = policy == FULL
     if layer.measured:
         zeros = np.zeros(len(c.samples))
@@ -118,8 +132,7 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
         ahead, back, again = _compute_seconds(layer, c, s)
         tp, ep = _tensor_traffic(layer, c, s), _expert_traffic(layer, c, s)
         cp, under_cp = _context_traffic(layer, c, s)
-        saved, inputs = _saved_bytes(layer, c, s)
-        live = np.zeros(len(c.samples))
+        saved, inputs, live = _saved_bytes(layer, c, s)
     # Operators by the modules that run them again: a policy takes those it shares a module with.
     repeated = sum(wide(time) * (full | (policy & bits > 0)) for bits, time in again.items())
     kept = sum(wide(held) * (policy & bits == 0) for bits, held in saved.items())
@@ -204,7 +217,7 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
         tied=wide(_tied_seconds(layer, c, s)) * np.ones(zero.shape),
         parameters=r.parameter * np.where(zero == 3, mine, held),
         gradients=r.gradient * np.where(zero >= 2, mine, held),
-        optimizer=r.optimizer * np.where(zero >= 1, mine, held),
+        optimizer=np.where(zero >= 1, r.sharded_optimizer * mine, r.optimizer * held),
         buffers=buffers,
     )
 
@@ -257,9 +270,12 @@ def _rows(
     return rows
 
 
-def _bits(modules: tuple[str, ...]) -> int:
-    """Modules as a policy of selective recompute."""
-    return sum(MODULE_BIT[name] for name in modules)
+def _parts(op: Operator, modules: tuple[str, ...], s: Setting) -> list[tuple[int, float]]:
+    """Modules as a policy of selective recompute, and the share of the operator that it is for."""
+    bits = sum(MODULE_BIT[name] for name in modules)
+    if not s.machine.stack.selective_products:
+        return [(bits & ~PRODUCTS, 1.0)]
+    return [(bits, 0.5), (bits | PRODUCTS, 0.5)] if op.halves else [(bits, 1.0)]
 
 
 def _compute_seconds(
@@ -281,8 +297,8 @@ def _compute_seconds(
             scale = rows / ranks * padding * s.machine.element
             ahead = memory_seconds(s.machine, op.forward_elements * scale)
             back = memory_seconds(s.machine, op.backward_elements * scale)
-        bits = _bits(op.again)
-        again[bits] = again.get(bits, 0.0) + ahead
+        for bits, share in _parts(op, op.again, s):
+            again[bits] = again.get(bits, 0.0) + share * ahead
         backward = backward + back
     return sum(again.values(), np.zeros(len(c.tp))), backward, again
 
@@ -427,30 +443,42 @@ def _parameters(layer: Layer, c: State) -> tuple[Array, Array]:
     return dense, expert
 
 
-def _saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[dict[int, Array], Array]:
-    """Bytes kept for the backward pass, by the modules that drop them, and the layer's input.
+def _saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[dict[int, Array], Array, Array]:
+    """Bytes kept for the backward pass, by the modules that drop them; the layer's input; and
+    what the loss needs besides while it runs.
 
     Of the attention core, softmax statistics are kept with flash kernels, else the scores, 5 bytes
     a head, query and key (arXiv:2205.05198, section 4.1).
     """
     tokens, rest = _tokens(layer, c, s)
-    element = s.machine.element
+    element, stack = s.machine.element, s.machine.stack
+    in_fp8 = stack.fp8_inputs and s.machine.weight_element < element
     saved: dict[int, Array] = {}
+    live = np.zeros(len(c.tp))
     for op in layer.operators:
         ranks, padding = _share(op, c.tp, c.etp)
         rows = _rows(op, layer, c, s, tokens, rest) / ranks
-        held = {_bits(op.dropped): rows * padding * op.saved_elements * element}
+        each = op.saved_elements * element
+        if in_fp8 and op.fp8_bytes is not None:
+            each = op.fp8_bytes
+        if op.loss:
+            # The stack's figures are those of 16-bit training.
+            logits = rows * padding * op.width * element / 2.0
+            each = stack.loss_kept * op.width * element / 2.0
+            live = np.maximum(live, (stack.loss_peak - stack.loss_kept) * logits)
+        held = {bits: share * rows * padding * each
+                for bits, share in _parts(op, op.dropped, s)}
         if op.kind == "attention":
             scores = 4.0 if s.machine.stack.flash_attention else (
                 5.0 * (op.positions or _positions(layer, s)))
             held[CORE_ATTN] = held.get(CORE_ATTN, 0.0) + rows * scores * op.heads
         for bits, size in held.items():
             saved[bits] = saved.get(bits, 0.0) + size
-    return saved, rest * layer.hidden * element
+    return saved, rest * layer.hidden * element, live
 
 
 def _measured_bytes(layer: Layer, c: Body) -> tuple[dict[int, Array], Array, Array]:
-    """Measured bytes as :func:`_saved_bytes`, and those that live within the layer."""
+    """Measured bytes as :func:`_saved_bytes`; the last are those that live within the layer."""
     assert layer.output_bytes is not None
     held = [(layer.measured[int(t)].activation_bytes, layer.measured[int(t)].work_bytes)
             for t in c.tp]

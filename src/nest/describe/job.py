@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from nest.describe import catalog
 from nest.describe.base import (
@@ -15,6 +15,7 @@ from nest.describe.base import (
     FrozenDict,
     Name,
     Number,
+    Problems,
     Share,
     Whole,
     at_most,
@@ -23,7 +24,9 @@ from nest.units import BytesOrZero, Seconds, shorten
 
 DEFAULT_STACK = "megatron-core"
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
+GradientDtype = Literal["fp32", "bf16"]
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
+LogitBytes = Annotated[Number, Field(ge=0, le=100)]
 
 
 class Rates(Description):
@@ -107,13 +110,41 @@ class Stack(Rates):
     reshard_after_forward: Flag = Field(
         True, description="ZeRO-3 gathers parameters again for the backward"
     )
-    gradient_dtype: Literal["fp32", "bf16"] = Field(
+    gradient_dtype: GradientDtype = Field(
         "fp32", description="number format that gradients are kept and reduced in"
+    )
+    fp8_gradient_dtype: GradientDtype = Field(
+        default_factory=lambda data: data["gradient_dtype"],
+        description="the same where products are in fp8; default: gradient_dtype",
+    )
+    master_remainders: Flag = Field(
+        False, description="ZeRO keeps of the fp32 copies of bf16 parameters only the 16 bits that "
+        "these lack",
+    )
+    fp8_inputs: Flag = Field(
+        False, description="fp8 training keeps what products read in fp8, not in 16 bit"
+    )
+    selective_products: Flag = Field(
+        False, description="recompute of norms and activation functions together runs every second "
+        "product of a dense layer again too",
+    )
+    loss_kept: LogitBytes = Field(
+        6.0, description="bytes a logit kept from the forward of the loss to its backward"
+    )
+    loss_peak: LogitBytes = Field(
+        6.0, description="bytes a logit at the most while the loss runs; at least loss_kept"
     )
     calibration: Calibration | None = Field(
         None, description="how near its prices were to measured runs; null: not known"
     )
     source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.loss_peak < self.loss_kept:
+            allowed = f"at least loss_kept = {self.loss_kept:g}"
+            raise Problems([("loss_peak", f"got {self.loss_peak:g}; allowed: {allowed}")])
+        return self
 
     def rates(self, device: str) -> Rates:
         """Derates on a device, by its name."""

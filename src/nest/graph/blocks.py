@@ -4,6 +4,9 @@ What a norm saves is its input; its output is saved by a separate ``..._input`` 
 selective recompute of norms drops that and keeps the input. Modules are those of Megatron-Core
 (``--recompute-modules``): ``core_attn`` runs the attention core again, ``norm`` the norms in front
 of attention and MLP, ``mlp_act`` activation functions, ``moe`` router, experts and shared experts.
+torchtitan's selective recompute runs norms, activation functions and ``products`` again: every
+second product in the order query, key, value, output, gate, up, down, that is key, output and up
+(_apply_ac_to_transformer_block in torchtitan/parallelisms/parallelize_llama.py, December 2024).
 """
 
 from __future__ import annotations
@@ -25,17 +28,28 @@ def norm(model: Model, name: str, width: int) -> Operator:
 
 def gemm(
     name: str, split: Split, width: int, depth: int, bias: bool, saved: float,
-    again: tuple[str, ...] = (), dropped: tuple[str, ...] = (),
+    again: tuple[str, ...] = (), dropped: tuple[str, ...] = (), fp8_bytes: float | None = None,
 ) -> Operator:
     """A linear layer; ``saved`` are the elements of its input that no other operator saves."""
     return Operator(name, "gemm", split, width=width, depth=depth,
                     parameters=width * depth + (width if bias else 0), saved_elements=saved,
-                    again=again, dropped=dropped)
+                    again=again, dropped=dropped, fp8_bytes=fp8_bytes)
 
 
 def kept_input(model: Model, name: str) -> Operator:
     """The normed input of linear layers, saved once for all that read it."""
-    return Operator(name, "memory", "sequence", saved_elements=model.hidden, dropped=("norm",))
+    return Operator(name, "memory", "sequence", saved_elements=model.hidden, dropped=("norm",),
+                    fp8_bytes=model.hidden)
+
+
+def _output(model: Model, name: str, width: int) -> Operator:
+    """The projection of an attention core's output.
+
+    The core keeps its output in 16 bit for its own backward; in fp8 the projection's copy comes
+    on top of it.
+    """
+    return gemm(name, "row", model.hidden, width, model.bias, width, ("products",),
+                fp8_bytes=3 * width)
 
 
 def residual(model: Model, name: str) -> Operator:
@@ -53,7 +67,8 @@ def attention(model: Model, causal: bool) -> list[Operator]:
     # The projections read the normed input, saved once.
     ops = [
         gemm("query", "column", q, h, bias, 0),
-        replace(gemm("key_value", "column", 2 * kv, h, bias, 2 * kv), groups=model.kv_heads),
+        replace(gemm("key_value", "column", 2 * kv, h, bias, 2 * kv), groups=model.kv_heads,
+                halves=True),
         kept_input(model, "projection_input"),
     ]
     if model.rotary:
@@ -62,7 +77,7 @@ def attention(model: Model, causal: bool) -> list[Operator]:
     if model.qk_norm:
         ops += [_head_norm(model, "query_norm", q), _head_norm(model, "key_norm", kv)]
     return [*ops, _core(model, q, q, saved=q, causal=causal),
-            gemm("attention_output", "row", h, q, model.bias, q)]
+            _output(model, "attention_output", q)]
 
 
 def cross_attention(model: Model, positions: int | None) -> list[Operator]:
@@ -83,7 +98,7 @@ def cross_attention(model: Model, positions: int | None) -> list[Operator]:
         *norms,
         kept_input(model, "cross_input"),
         replace(_core(model, q, q, saved=q, causal=False), name="cross_core", positions=positions),
-        gemm("cross_output", "row", h, q, model.bias, q),
+        _output(model, "cross_output", q),
     ]
 
 
@@ -116,7 +131,8 @@ def _latent_attention(model: Model, causal: bool) -> list[Operator]:
         ops += [
             gemm("query_down", "sequence", mla.q_rank, h, False, 0),
             norm(model, "query_norm", mla.q_rank),
-            gemm("query_up", "column", query, mla.q_rank, False, mla.q_rank),
+            gemm("query_up", "column", query, mla.q_rank, False, mla.q_rank,
+                 fp8_bytes=mla.q_rank),
         ]
     else:
         ops.append(gemm("query", "column", query, h, False, 0))
@@ -125,11 +141,11 @@ def _latent_attention(model: Model, causal: bool) -> list[Operator]:
         gemm("key_value_down", "sequence", mla.kv_rank + mla.rope_dim, h, False, 0),
         norm(model, "key_value_norm", mla.kv_rank),
         gemm("key_value_up", "column", a * (mla.nope_dim + mla.value_dim), mla.kv_rank, False,
-             mla.kv_rank),
+             mla.kv_rank, fp8_bytes=mla.kv_rank),
         Operator("rope", "memory", "heads", forward_elements=2 * query,
                  backward_elements=2 * query),
         _core(model, query, value, saved=2 * query + value, causal=causal),
-        gemm("attention_output", "row", h, value, False, value),
+        _output(model, "attention_output", value),
     ]
     return ops
 
@@ -141,11 +157,12 @@ def mlp(
     h, up = model.hidden, (2 if model.gated else 1) * width
     activation = ("mlp_act", *modules)
     return [
-        gemm(f"{name}_up", "column", up, h, model.bias, 0, modules),
+        replace(gemm(f"{name}_up", "column", up, h, model.bias, 0, modules), halves=model.gated),
         Operator(f"{name}_activation", "memory", "column", width=width,
                  forward_elements=up + width, backward_elements=2 * up + width,
-                 saved_elements=up, again=activation, dropped=modules),
-        gemm(f"{name}_down", "row", h, width, model.bias, width, modules, activation),
+                 saved_elements=up, again=activation, dropped=modules, halves=model.gated),
+        gemm(f"{name}_down", "row", h, width, model.bias, width, modules, activation,
+             fp8_bytes=width),
     ]
 
 
@@ -158,9 +175,11 @@ def experts(model: Model) -> list[Operator]:
     activation = ("mlp_act", *_MOE)
     ops = [
         gemm("router", "sequence", moe.experts, h, False, 2 * moe.experts, _MOE, _MOE),
-        kept_input(model, "moe_input"),
+        # The router reads it in 16 bit.
+        replace(kept_input(model, "moe_input"), fp8_bytes=None),
         Operator("permute", "memory", "dispatch", forward_elements=4 * h,
-                 backward_elements=4 * h, saved_elements=h, again=_MOE, dropped=_MOE),
+                 backward_elements=4 * h, saved_elements=h, again=_MOE, dropped=_MOE,
+                 fp8_bytes=h),
         Operator("expert_up", "gemm", "expert_column", width=up, depth=h,
                  parameters=moe.experts * up * (h + bias), again=_MOE),
         Operator("expert_activation", "memory", "expert_column", forward_elements=up + moe.ffn,
@@ -168,7 +187,7 @@ def experts(model: Model) -> list[Operator]:
                  dropped=_MOE),
         Operator("expert_down", "gemm", "expert_row", width=h, depth=moe.ffn,
                  parameters=moe.experts * h * (moe.ffn + bias), saved_elements=moe.ffn,
-                 again=_MOE, dropped=activation),
+                 again=_MOE, dropped=activation, fp8_bytes=moe.ffn),
     ]
     if moe.shared_ffn:
         ops += mlp(model, moe.shared_ffn, "shared", _MOE)
@@ -193,6 +212,8 @@ def block(
     # The first two norms stand in front of attention and MLP, further ones behind them.
     ops = [norm(model, f"norm_{i}", model.hidden) for i in range(model.layer_norms)]
     ops = [replace(op, again=("norm",)) if i < 2 else op for i, op in enumerate(ops)]
+    # The second one reads what the output projection wrote.
+    ops = [replace(op, dropped=("products",)) if i == 1 else op for i, op in enumerate(ops)]
     ops += [*attention(model, causal), residual(model, "attention_residual")]
     dense, routed, across = 2, None, None
     if cross:

@@ -77,14 +77,13 @@ def head(model: Model) -> Layer:
     if model.final_norm:
         ops.append(norm(model, "head_norm", h))
     bias = vocab if model.head_bias else 0
-    # Logits in 16 bit, softmax and its gradient in 32 bit: 6 bytes an element are kept. The
-    # product is no layer of Transformer Engine's: it stays in 16 bit in fp8 training.
+    # The product is no layer of Transformer Engine's: it stays in 16 bit in fp8 training.
     first = [
         Operator("logits", "gemm", "column", width=vocab, depth=h, padded=True, bf16=True,
                  parameters=vocab * h + bias),
         Operator("head_input", "memory", "sequence", saved_elements=h),
         Operator("loss", "memory", "column", width=vocab, padded=True, forward_elements=5 * vocab,
-                 backward_elements=3 * vocab, saved_elements=3 * vocab),
+                 backward_elements=3 * vocab, saved_elements=3 * vocab, loss=True),
     ]
     further = [replace(op, name=f"mtp_{op.name}", parameters=0) for op in first]
     times = 1 + model.mtp_layers

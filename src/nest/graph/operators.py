@@ -47,6 +47,12 @@ class Operator:
     parameters: int = 0
     saved_elements: float = 0.0
     """Elements per token that the backward pass needs."""
+    fp8_bytes: float | None = None
+    """Bytes per token in their place where fp8 training keeps what products read in fp8; ``None``:
+    the same elements."""
+    loss: bool = False
+    """memory: the loss over ``width`` logits per token; the stack says what is kept of them, and
+    ``saved_elements`` are those of Megatron-Core at the most."""
     heads: int = 0
     """attention: query heads, whose softmax statistics or scores are kept."""
     kv_width: int = 0
@@ -58,9 +64,13 @@ class Operator:
     positions: int | None = None
     """attention: keys per sample; others: tokens per sample; ``None``: those of the layer."""
     again: tuple[str, ...] = ()
-    """Modules of selective recompute under which the forward runs again."""
+    """Modules of selective recompute under which the forward runs again; ``products``: where the
+    stack runs every second product again."""
     dropped: tuple[str, ...] = ()
     """Modules under which ``saved_elements`` are not kept."""
+    halves: bool = False
+    """Two products side by side, or what they write: where every second product runs again
+    (module ``products``), it is the second of them."""
 
 
 @dataclass(frozen=True)

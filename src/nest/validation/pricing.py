@@ -93,15 +93,16 @@ def _priced(run: Run, asked: Question, plan: Plan) -> Priced:
 def _memory(run: Run, asked: Question, plan: Plan) -> float:
     """Bytes of a device, counted as the source counts them.
 
-    Allocated: what the plan says. Reserved: with what the allocator loses to fragments. In all
-    (nvidia-smi): with the buffers of communication and products and the driver's context too. The
-    largest stage counts, or the first one where the source looked at the embedding's.
+    Allocated: what the plan says. Reserved: with what the allocator loses to fragments, the share
+    of the stack of all that is reserved. In all (nvidia-smi): with the buffers of communication and
+    products and the driver's context too. The largest stage counts, or the first one where the
+    source looked at the embedding's.
     """
     stages = plan.stages[:1] if "embedding" in run.text("mem_note") else plan.stages
     size = max(stage.memory_bytes.total for stage in stages)
     device, stack = asked.cluster.device, asked.job.stack
     if run.memory_kind != "allocated":
-        size += stack.fragmentation * device.memory
+        size /= 1.0 - stack.fragmentation
     if run.memory_kind == "total":
         size += stack.workspace + device.memory_reserved
     return size

@@ -45,15 +45,15 @@ def recompute(text: str) -> Recomputed | None:
     `full`, `full, 5 layers`, `none` and `selective: norm+mlp_act` may be followed by a remark in
     parentheses. Operator-level checkpointing of torchtitan (torchtitan/parallelisms/
     parallelize_llama.py, December 2024) keeps attention and every other matrix product; MaxText's
-    minimal_flash keeps all of them. The nearest of NEST's policies runs norms and activation
-    functions again.
+    minimal_flash keeps all of them. NEST's policy runs norms and activation functions again, and
+    under torchtitan's stacks (selective_products) every other product.
     """
     words = text.strip().lower()
     operators = _OPERATORS.search(words)
     if operators:
-        half = "" if "minimal" in words else ", every other matrix product too"
+        half = "" if "minimal" in words else " and, under torchtitan, every other product"
         return Recomputed("selective", ("norm", "mlp_act"), None,
-                          f"recompute of single operators{half}: priced as norm+mlp_act")
+                          f"recompute of single operators: priced as norm+mlp_act{half}")
     if re.match(r"none\b", words):
         return Recomputed("none")
     full = re.match(r"full(?:, (\d+) layers)?\s*(?:\(.*\))?$", words)
