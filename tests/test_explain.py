@@ -93,7 +93,7 @@ def test_more_is_never_slower_and_less_devices_never_faster(found):
 
 
 def test_fewer_devices_may_not_do():
-    fewer = explain(planned(2.3 * 2**30)).prices[-1]
+    fewer = explain(planned(2.15 * 2**30)).prices[-1]
     assert fewer.step_time_s is None
     assert fewer.note == "nothing fits"
 

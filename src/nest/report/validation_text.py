@@ -70,8 +70,8 @@ def _groups(page: Page, report: Report) -> None:
         "Spearman's correlation within a model; pairs: of configurations of a model that differ "
         "by more than 5 %, share in the right order; memory: median size of the error.", "dim")
     if report.overall.misfits:
-        page.paragraph(f"{report.overall.misfits} configurations that ran are taken for ones that "
-                       "do not fit.", "dim")
+        page.paragraph("Configurations that ran and are taken for ones that do not fit: "
+                       f"{report.overall.misfits}.", "dim")
 
 
 def _row(name: str, found: Score) -> tuple[str, ...]:
