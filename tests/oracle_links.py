@@ -6,8 +6,8 @@ added up. Nodes are numbered as in :class:`nest.describe.links.Links`: devices f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import networkx as nx
@@ -22,6 +22,11 @@ Messages = list[tuple[int, int, float]]
 """(from, to, bytes); they run at once."""
 Groups = list[list[int]]
 """Devices of each group, member by member."""
+Pattern = Callable[[Groups], Messages]
+Block = tuple[int, range]
+"""Where a block of a tile starts, and which of its devices send to each other."""
+Tile = list[tuple[Groups, set[int]]]
+"""Groups of each block of a tile, and the devices that send to each other in them."""
 Pace = tuple[float, float]
 """Seconds per byte, and seconds."""
 
@@ -93,6 +98,26 @@ def joined(groups: Groups, rails: int, parts: int, partner: int | None) -> Messa
     return found
 
 
+def side_by_side(first: int, end: int, head: int, size: int) -> list[Block]:
+    """Blocks of a tile on the devices [first, end), whole ones from the ``head``-th device on.
+
+    Devices in front of the whole blocks send to each other as in a block that begins at ``first``,
+    those behind as in one that ends at ``end``. Where there is no room for a block nobody sends.
+    """
+    if end - first < size:
+        return []
+    found: list[Block] = []
+    if head:
+        found.append((first, range(first, first + head)))
+    left = first + head
+    while left + size <= end:
+        found.append((left, range(left, left + size)))
+        left += size
+    if left < end:
+        found.append((end - size, range(left, end)))
+    return found
+
+
 class Fabric:
     """The links of a cluster."""
 
@@ -144,19 +169,30 @@ class Fabric:
 
     # ------------------------------------------------------------ groups
 
-    def tile(self, start: int, size: int) -> list[int]:
-        """Starts of all blocks like this one, in every group of the level that holds it."""
+    def tile(self, start: int, size: int, devices: int) -> list[Block]:
+        """Blocks like this one in the groups of the level that holds it, on so many devices."""
         g = min(g for g in self.sizes if start // g == (start + size - 1) // g)
-        own = [w for w in range(g - size + 1) if (w - start % g) % size == 0]
-        return [first + w for first in range(0, self.devices, g) for w in own]
+        head = start % g % size
+        return [block for first in range(0, devices, g)
+                for block in side_by_side(first, min(first + g, devices), head, size)]
 
-    def figures(self, own: Groups, every: Groups, spread: Spread) -> Figures:
-        """Of the groups ``own`` while ``every`` group does the same."""
+    def together(self, pattern: Pattern, own: Groups, every: Tile) -> Pace:
+        """What the pattern takes in groups ``own`` while the whole tile does the same.
+
+        Devices that are left over send only to each other what they would in all of their block.
+        """
+        sent = [(source, target, size) for groups, talking in every
+                for source, target, size in pattern(groups)
+                if source in talking and target in talking]
+        return self.pace(pattern(own), sent)
+
+    def figures(self, own: Groups, every: Tile, spread: Spread) -> Figures:
+        """Of the groups ``own`` while the whole tile does the same."""
         inside, even = spread
         nothing = (0.0,) * len(inside)
         if len(own[0]) == 1:
             return Figures(nothing, nothing, 0.0, 0.0, 0.0, 0.0)
-        around = self.pace(ring(own), ring(every))
+        around = self.together(ring, own, every)
         tiers: list[Pace] = []
         for rails, members in zip((1, *inside[:-1]), inside, strict=True):
             if members == rails:
@@ -166,17 +202,18 @@ class Fabric:
             else:
                 tiers.append(around)
         per_byte, latency = zip(*tiers, strict=True)
-        return Figures(
-            per_byte, latency, *around, *self.pace(all_to_all(own), all_to_all(every)))
+        return Figures(per_byte, latency, *around, *self.together(all_to_all, own, every))
 
-    def tier(self, own: Groups, every: Groups, rails: int, parts: int) -> Pace:
+    def tier(self, own: Groups, every: Tile, rails: int, parts: int) -> Pace:
         """Halving and doubling among a power of two of subgroups, a ring among others."""
+        def step(partner: int | None) -> Pace:
+            pattern = partial(joined, rails=rails, parts=parts, partner=partner)
+            return self.together(pattern, own, every)
+
         if parts & (parts - 1):
-            per_byte, latency = self.pace(
-                joined(own, rails, parts, None), joined(every, rails, parts, None))
+            per_byte, latency = step(None)
             return per_byte / rails, latency
-        rounds = [self.pace(joined(own, rails, parts, 2**j), joined(every, rails, parts, 2**j))
-                  for j in range(parts.bit_length() - 1)]
+        rounds = [step(2**j) for j in range(parts.bit_length() - 1)]
         sent = sum(per_byte / 2 ** (j + 1) for j, (per_byte, _) in enumerate(rounds))
         return (sent / ((parts - 1) / parts) / rails,
                 sum(latency for _, latency in rounds) / len(rounds))
@@ -191,23 +228,28 @@ class Fabric:
                 return [[p + b * span + q + distance * t for t in range(number)]
                         for b in range(size // span) for q in range(distance)]
 
-            every = [g for p in self.tile(start, size) for g in groups(p)]
+            every = [(groups(p), set(talking))
+                     for p, talking in self.tile(start, size, self.devices)]
             self._known[key] = self.figures(groups(start), every, spread)
         return self._known[key]
 
     def replicas(
         self, outer: Outer, start: int, size: int, distance: int, spread: Spread
     ) -> Figures:
-        """Groups of every ``distance``-th device of a block and of its replicas."""
+        """Groups of every ``distance``-th device of a block and of its replicas.
+
+        The tile is that of the first super-pipeline; all others have it at the same places.
+        """
         key = ("replicas", outer.outer_dp, outer.stride, start, size, distance, spread)
         if key not in self._known:
+            origins = [r * outer.stride for r in range(outer.outer_dp)]
+
             def groups(k: int) -> Groups:
-                return [[r * outer.stride + k + q + distance * t
-                         for r in range(outer.outer_dp) for t in range(size // distance)]
+                return [[o + k + q + distance * t for o in origins for t in range(size // distance)]
                         for q in range(distance)]
 
-            blocks = [k for k in range(outer.stride - size + 1) if (k - start) % size == 0]
-            every = [g for k in blocks for g in groups(k)]
+            every = [(groups(k), {o + d for o in origins for d in talking})
+                     for k, talking in self.tile(start, size, outer.stride)]
             self._known[key] = self.figures(groups(start), every, spread)
         return self._known[key]
 

@@ -94,7 +94,7 @@ def test_maxima_occur_on_graphs() -> None:
     assert {len(x.cluster.levels) for x in seen} == {1, 2, 3}
     assert max(max(link.bandwidth) / min(link.bandwidth) for link in links) > 90
     infeasible = sum(solved(seed).seconds is None for seed in range(SEEN))
-    assert 0.02 * SEEN < infeasible < 0.2 * SEEN
+    assert 0.02 * SEEN < infeasible < 0.25 * SEEN
 
 
 PRICES = {

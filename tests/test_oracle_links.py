@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from fabrics import ODD, RING, THIN, Row, both, graph, one
-from oracle_links import Figures, Seen, rounded, worst
+from oracle_links import Fabric, Figures, Seen, rounded, worst
 from oracle_rules import Outer, spreads
 
 # ---------------------------------------------------------------- routes
@@ -130,7 +130,7 @@ def test_direction_counts() -> None:
     rows += [((n + 1) % 4, n, 4.0, 2.0) for n in range(4)]
     x = graph((4,), rows)
     assert x.inner(0, 4, 1, 4, one(4)).ring_per_byte == 1.0
-    # 1 to 2 and back, while 3 to 0 and back.
+    # 1 to 2 and back; 0 and 3 are left over, either alone on its side.
     assert x.inner(1, 2, 1, 2, one(2)).ring_per_byte == 0.5
     assert x.pair(0, 1) == (1.0, 1.0)
     assert x.pair(1, 0) == (0.25, 2.0)
@@ -138,30 +138,132 @@ def test_direction_counts() -> None:
 
 # ---------------------------------------------------------------- tiles
 
+CORE = [r for n in range(6) for r in both(n, 6 + n // 2, 4.0, 0.0)]
+CORE += [r for n in range(3) for r in both(6 + n, 9, 1.0, 1.0)]
+"""Three pairs of devices at a switch each, 4 bytes/s; 1 byte/s and 1 s to a switch above."""
+
+
+def sends(x: Fabric, start: int, size: int, devices: int) -> list[int | None]:
+    """Start of the block in which each device sends, to others of that start."""
+    found: list[int | None] = [None] * devices
+    for first, talking in x.tile(start, size, devices):
+        for device in talking:
+            assert found[device] is None and first <= device < first + size
+            found[device] = first
+    return found
+
 
 def test_tiles() -> None:
     x = graph((5,), ODD, switches=2)
-    assert x.tile(1, 2) == x.tile(3, 2) == [1, 3]  # device 0 is left over
-    assert x.tile(0, 2) == x.tile(2, 2) == [0, 2]  # device 4 is
-    assert x.tile(1, 3) == [1]
-    assert x.tile(0, 5) == [0]
+    # Device 0 is left over: alone in [0, 2), as 1 is in a block of its own.
+    assert sends(x, 1, 2, 5) == sends(x, 3, 2, 5) == [0, 1, 1, 3, 3]
+    # Device 4 is, alone in [3, 5).
+    assert sends(x, 0, 2, 5) == sends(x, 2, 2, 5) == [0, 0, 2, 2, 3]
+    # One on either side, two on one.
+    assert sends(x, 1, 3, 5) == [0, 1, 1, 1, 2]
+    assert sends(x, 0, 3, 5) == [0, 0, 0, 2, 2]
+    assert sends(x, 2, 3, 5) == [0, 0, 2, 2, 2]
+    assert sends(x, 0, 5, 5) == [0] * 5
+
+
+def test_tiles_of_levels() -> None:
     # Groups of 3, two of them in 6, two of these: the lowest that holds the block counts.
     wide = graph((3, 2, 2), [r for n in range(11) for r in both(n, n + 1)])
-    assert wide.tile(1, 1) == list(range(12))
-    assert wide.tile(4, 2) == [1, 4, 7, 10]
-    assert wide.tile(6, 3) == [0, 3, 6, 9]
-    assert wide.tile(6, 6) == [0, 6]
-    assert wide.tile(3, 2) == [0, 3, 6, 9]
-    assert wide.tile(5, 2) == [1, 3, 5, 7, 9]  # in no group of 3 or 6
+    assert sends(wide, 1, 1, 12) == list(range(12))
+    assert sends(wide, 4, 2, 12) == [0, 1, 1, 3, 4, 4, 6, 7, 7, 9, 10, 10]
+    assert sends(wide, 3, 2, 12) == [0, 0, 1, 3, 3, 4, 6, 6, 7, 9, 9, 10]
+    assert sends(wide, 6, 3, 12) == [0] * 3 + [3] * 3 + [6] * 3 + [9] * 3
+    assert sends(wide, 6, 6, 12) == [0] * 6 + [6] * 6
+    assert sends(wide, 5, 2, 12) == [0, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 10]  # in no group of 3 or 6
 
 
-def test_a_tile_that_leaves_a_device_over() -> None:
+def test_tiles_of_a_super_pipeline() -> None:
+    wide = graph((3, 2, 2), [r for n in range(11) for r in both(n, n + 1)])
+    # Of 8 devices the last two are all that there is of [6, 9): room for a block of 2.
+    assert sends(wide, 0, 2, 8) == sends(wide, 6, 2, 8) == [0, 0, 1, 3, 3, 4, 6, 6]
+    # That block would begin at 7: 6 is left over in front, 7 behind, either by itself in [6, 8).
+    assert sends(wide, 1, 2, 8) == [0, 1, 1, 3, 4, 4, 6, 6]
+    assert [first for first, _ in wide.tile(1, 2, 8)] == [0, 1, 3, 4, 6, 6]
+    # No room for a block of 3 there, and none for 2 at a stride of 7.
+    assert sends(wide, 3, 3, 8) == [0, 0, 0, 3, 3, 3, None, None]
+    assert sends(wide, 4, 2, 7) == [0, 1, 1, 3, 4, 4, None]
+    assert sends(wide, 4, 1, 7) == list(range(7))
+    # In groups of 6, of which 4 devices of the second are left: 6 and 7 as in [6, 9), 8 and 9 as
+    # in [7, 10).
+    assert sends(wide, 2, 3, 10) == [0, 0, 2, 2, 2, 3, 6, 6, 7, 7]
+
+
+def test_devices_left_over_load_links() -> None:
     x = graph((5,), ODD, switches=2)
-    # {1, 2} and {3, 4} cross twice each way; {1, 2, 3} is alone, 1 to 2 and 2 to 3 cross once.
-    assert x.inner(1, 2, 1, 2, one(2)).ring_per_byte == 2.0
-    assert x.inner(1, 3, 1, 3, one(3)).ring_per_byte == 1.0
+    # {1, 2} and {3, 4} cross twice each way; 0, left over, has nobody to talk to.
+    found = x.inner(1, 2, 1, 2, one(2))
+    assert found == Figures((2.0,), (1.0,), 2.0, 1.0, 1.0, 1.0)
+    # {0, 1} and {2, 3}; 4 has nobody.
+    assert x.inner(0, 2, 1, 2, one(2)) == found
+    # {1, 2, 3}: 1 to 2 and 2 to 3 cross; all to all, 2 to 1 and to 3, a third of a byte each. 0 and
+    # 4 are left over on two sides.
+    found = x.inner(1, 3, 1, 3, one(3))
+    assert (found.ring_per_byte, found.spread_per_byte) == (1.0, rounded(2 / 3))
+    # {0, 1, 2}, and of the ring {2, 3, 4} only 3 to 4: after 1 to 2 from odd to even. All to all,
+    # from even to odd: 0 to 1, 2 to 1 and 4 to 3, a third each; as much back.
+    found = x.inner(0, 3, 1, 3, one(3))
+    assert (found.ring_per_byte, found.spread_per_byte) == (2.0, 1.0)
+    # {2, 3, 4}, and of the ring {0, 1, 2} only 0 to 1: after 2 to 3 from even to odd. All to all,
+    # 2 to 3, 4 to 3 and 0 to 1.
+    assert x.inner(2, 3, 1, 3, one(3)) == found
     # {0, 1, 2, 3, 4}: 0-1, 1-2, 2-3, 3-4: two each way; 4 to 0 does not cross.
     assert x.inner(0, 5, 1, 5, one(5)).ring_per_byte == 2.0
+
+
+def test_devices_left_over_form_the_groups_of_a_block() -> None:
+    # 0, 3 and 6 at one switch, all others at another, 1 byte/s between them.
+    rows = [r for n in range(7) for r in both(n, 7 + (n % 3 > 0), 100.0)] + both(7, 8, 1.0)
+    x = graph((7,), rows, switches=2)
+    # tp 2 in a block of 4: {0, 1} and {2, 3}; of {3, 4} and {5, 6} in [3, 7) 3 is not left over.
+    assert x.inner(0, 4, 1, 2, one(2)).ring_per_byte == 3.0
+    # {3, 4} and {5, 6}; of {0, 1} and {2, 3} in [0, 4) 3 is not.
+    assert x.inner(3, 4, 1, 2, one(2)).ring_per_byte == 3.0
+    # cp 2 behind tp 2: {0, 2} and {1, 3} cross, and {4, 6} of [3, 7); 3 of {3, 5} is not left over.
+    assert x.inner(0, 4, 2, 2, one(2)).ring_per_byte == 3.0
+    # {3, 5} and {4, 6}, and {0, 2} of [0, 4); 3 of {1, 3} is not.
+    assert x.inner(3, 4, 2, 2, one(2)).ring_per_byte == 3.0
+
+
+def test_devices_left_over_load_direct_links() -> None:
+    # A ring of 6, 1 byte/s. {0, 1, 2, 3}: half of 3 to 0 goes over 3-4-5-0, and 4, of {2, 3, 4, 5},
+    # sends to 5. All to all, over 1-2 pass 1 to 2, 0 to 2, 1 to 3 and half of 0 to 3, a quarter of
+    # a byte each; over 4-5 half of 3 to 0, and 4 to 5.
+    x = graph((6,), [row for n in range(6) for row in both(n, (n + 1) % 6, 1.0)])
+    found = x.inner(0, 4, 1, 4, one(4))
+    assert (found.ring_per_byte, found.spread_per_byte) == (1.5, 0.875)
+    # A torus of rows 0 1 2, 3 4 5, 6 7 8: 2 bytes/s, 1 between the last of a row and its first. In
+    # {0, 1, 2, 3, 4} half of 2 to 3 goes over 2-5-3, the other half over 2-0-3; of the ring
+    # {4, 5, 6, 7, 8} half of 5 to 6 goes over 5-3-6: 1 byte over 5-3.
+    rows = [r for n in range(9) for r in both(n, n // 3 * 3 + (n + 1) % 3, (2.0, 2.0, 1.0)[n % 3])]
+    rows += [r for n in range(9) for r in both(n, (n + 3) % 9)]
+    assert graph((9,), rows).inner(0, 5, 1, 5, one(5)).ring_per_byte == 1.0
+
+
+def test_devices_left_over_leave_a_hierarchy_alone() -> None:
+    # Each figure is what levels say. A star, 1 byte/s: all of a ring is 1 s a byte, all to all
+    # 2/3, 3/4. {0, 1, 2}, of {2, 3, 4} 3 to 4; and the other way round.
+    star = [graph((n,), [r for d in range(n) for r in both(d, n, 1.0, 0.5)], 1) for n in (5, 6)]
+    for start in (0, 2):
+        assert star[0].inner(start, 3, 1, 3, one(3)) == Figures(
+            (1.0,), (1.0,), 1.0, 1.0, rounded(2 / 3), 1.0)
+        # {0, 1, 2, 3}; in [2, 6) 4 and 5 exchange in the first round alone.
+        assert star[1].inner(start, 4, 1, 4, one(4)) == Figures((1.0,), (1.0,), 1.0, 1.0, 0.75, 1.0)
+    # Pairs below a core, 4 bytes/s, 1/2 of a byte/s for each device of a pair: rings and level 1 of
+    # two devices of a pair 1 s, all to all half a byte through level 1. [0, 4): 1 to 2, or 0 to 2
+    # and 1 to 3 of which two rails need half, or 0 and 1 to 2 and 3, a quarter of a byte each. 4
+    # and 5 stay at their switch, as 0 and 1 do beside [2, 6).
+    x = graph((2, 3), CORE, switches=4)
+    for start in (0, 2):
+        assert x.inner(start, 4, 1, 4, ((2, 4), True)) == Figures(
+            (0.25, 1.0), (0.0, 2.0), 1.0, 2.0, 1.0, 2.0)
+    # Over replicas of 3: {0, 1, 3, 4}; of {1, 2, 4, 5} only 2 and 5 to each other.
+    assert star[1].replicas(Outer(2, 1, 3), 0, 2, 1, one(4)) == Figures(
+        (1.0,), (1.0,), 1.0, 1.0, 0.75, 1.0)
 
 
 # ---------------------------------------------------------------- replicas
@@ -180,17 +282,76 @@ def test_groups_over_replicas() -> None:
     assert x.replicas(Outer(1, 1, 4), 3, 1, 1, ((1, 1), True)).ring_per_byte == 0.0
 
 
-def test_the_tile_of_replicas_knows_no_levels() -> None:
+def halves(there: float, back: float) -> list[Row]:
+    """12 devices of 100 bytes/s, the first five at one switch; bytes/s between the two."""
+    rows = [r for n in range(12) for r in both(n, 12 + (n > 4), 100.0, 0.0)]
+    return [*rows, (12, 13, there, 1.0), (13, 12, back, 1.0)]
+
+
+def test_the_tile_of_replicas_stays_in_groups() -> None:
     # On a ring of 6 in pairs, two replicas of 3: blocks of 1, all of them at once: {0, 3}, {1, 4},
     # {2, 5}. Each message takes three links either way, half of it each: 6 messages of 3 links
     # over 12 directions at 1 byte/s: 1.5 bytes on each link.
     rows = [row for n in range(6) for row in both(n, (n + 1) % 6, 1.0)]
-    x = graph((2, 3), rows)
+    pairs, flat = graph((2, 3), rows), graph((6,), rows)
     outer = Outer(2, 1, 3)
-    assert x.replicas(outer, 0, 1, 1, ((1, 2), True)).ring_per_byte == 1.5
-    # A block of 2 at 1: that at 3 would not fit, so {1, 4} and {2, 5}: over 1-2 pass halves of
-    # 1 to 4 and of 5 to 2, and over 2-3 those of 1 to 4 and of 2 to 5: 1 byte.
-    assert x.replicas(outer, 1, 2, 2, ((1, 2), True)).ring_per_byte == 1.0
+    assert pairs.replicas(outer, 0, 1, 1, ((1, 2), True)).ring_per_byte == 1.5
+    # A block of 2 at 0 is a pair; of the next pair the super-pipeline has 2 alone, no room. {0, 3}
+    # and {1, 4}: over 0-1 pass halves of 0 to 3 and of 4 to 1, over 1-2 of 0 to 3 and of 1 to 4.
+    assert pairs.replicas(outer, 0, 2, 2, ((1, 2), True)).ring_per_byte == 1.0
+    # Where there are no pairs, 2 and 5 send to each other, as in the block at 1.
+    assert flat.replicas(outer, 0, 2, 2, one(2)).ring_per_byte == 1.5
+    # A block of 2 at 1 is in no pair: 0 and 3 send, as in the block at 0.
+    assert pairs.replicas(outer, 1, 2, 2, ((1, 2), True)).ring_per_byte == 1.5
+
+
+def test_devices_left_over_in_groups_over_replicas() -> None:
+    # On a ring of 6, {0, 1, 3, 4}: 0 to 1, 1 to 3, 3 to 4, 4 to 0, each over links of its own. All
+    # to all: 4 messages of one link, 4 of two, 4 of three, a quarter of a byte each, over 12
+    # directions alike: half a byte.
+    rows = [row for n in range(6) for row in both(n, (n + 1) % 6, 1.0)]
+    pairs, flat, outer = graph((2, 3), rows), graph((6,), rows), Outer(2, 1, 3)
+    found = pairs.replicas(outer, 0, 2, 1, ((2, 4), True))
+    assert (found.ring_per_byte, found.spread_per_byte) == (1.0, 0.5)
+    # 2 and 5 are left over: no neighbours in the ring {1, 2, 4, 5}; all to all, 2 to 5 and 5 to 2,
+    # half either way, an eighth of a byte more on each link. So are 0 and 3 in front of
+    # {1, 2, 4, 5}, of {0, 1, 3, 4}.
+    for start in (0, 1):
+        found = flat.replicas(outer, start, 2, 1, one(4))
+        assert (found.ring_per_byte, found.spread_per_byte) == (1.0, 0.625)
+
+
+def test_left_over_in_front_and_behind() -> None:
+    # Two replicas of 5 on groups of 3, one at either switch: {1, 2, 6, 7}, in a ring one message
+    # each way. All to all 1 and 2 to 6 and 7; 0 to 5, of {0, 1, 5, 6}; and 3 to 8 and 4 to 9 of
+    # {3, 4, 8, 9}, but not 3 to 9, from the front to behind: 7 quarters of a byte.
+    x = graph((3, 4), halves(1.0, 1.0), switches=2)
+    found = x.replicas(Outer(2, 1, 5), 1, 2, 1, ((2, 4), True))
+    assert (found.ring_per_byte, found.spread_per_byte) == (1.0, 1.75)
+
+
+@pytest.mark.parametrize(("there", "back"), [(1.0, 100.0), (100.0, 1.0)])
+def test_every_super_pipeline_has_the_same_tile(there: float, back: float) -> None:
+    # Two replicas of 5 on groups of 3, one at either switch: who sends crosses, as its twin does.
+    x, outer = graph((3, 4), halves(there, back), switches=2), Outer(2, 1, 5)
+
+    def crossing(start: int, size: int) -> float:
+        return x.replicas(outer, start, size, size, ((1, 2), True)).ring_per_byte
+
+    # 0 and 1, 3 and 4, and 2, left over behind the first. The block at 3 fills what there is of
+    # its group; where blocks begin at 1 and would at 4, 0, 3 and 4 are left over.
+    assert crossing(0, 2) == crossing(3, 2) == crossing(1, 2) == crossing(0, 1) == 5.0
+    # No room for three behind 0, 1, 2.
+    assert crossing(0, 3) == 3.0
+    # In groups of 12 three more have room: none behind [1, 4), but 0 and 4 are left over.
+    assert crossing(1, 3) == 5.0
+
+
+def test_unused_devices_have_no_replicas() -> None:
+    # Two replicas of 4 on one group of 12: [0, 3), and 3 as in [1, 4). The twin of 0 is 4, at the
+    # same switch: three messages cross each way.
+    x = graph((12,), halves(1.0, 1.0), switches=2)
+    assert x.replicas(Outer(2, 1, 4), 0, 3, 3, one(2)).ring_per_byte == 3.0
 
 
 def test_uneven_groups_take_the_ring_at_every_level() -> None:

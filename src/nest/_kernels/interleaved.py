@@ -386,9 +386,10 @@ def interleave(t, q, limit, spread):
                             fits = _fits(t, q, x, p, v, layers, again, activations)
                             if not fits:
                                 continue
-                            _price(t, q, x, p, v, layers, again, costs)
-                            if _least(p, m, v, costs, both) >= top * SLACK:
-                                break
+                            if r > 0:  # else it is priced
+                                _price(t, q, x, p, v, layers, again, costs)
+                                if _least(p, m, v, costs, both) >= top * SLACK:
+                                    break
                             tried += 1
                             time = step_seconds(p, m, v, costs, both, gap)
                             if time < top * SLACK:

@@ -73,17 +73,28 @@ def _larger(values, least):
 
 
 @njit(cache=CACHE, nogil=True)
-def unrouted(number, anchors, anchor, tile, source, target):
+def _sends(low, high, stride, one, other):
+    """Whether devices ``low`` to ``high`` - 1 of a block send a message."""
+    if high - low >= stride:
+        return True
+    return low <= one % stride < high and low <= other % stride < high
+
+
+@njit(cache=CACHE, nogil=True)
+def unrouted(number, anchors, anchor, start, low, high, stride, source, target):
     """Pairs of anchors without a ``number``, by one * anchors + other, between which blocks send.
 
-    Each comes once; its number is -1 then. ``anchor`` (N,) of devices; ``tile`` (B,) of blocks;
-    ``source`` and ``target`` (M,) of messages, from a block's start.
+    Each comes once; its number is -1 then. ``anchor`` (N,) of devices. Blocks begin at ``start``
+    (B,), and again every ``stride`` devices; ``source`` and ``target`` (M,) of messages, from there
+    on. Of a block, devices ``low`` to ``high`` - 1 send to each other.
     """
     found = np.empty(1024, np.int64)
     count = 0
-    for start in tile:
+    for b in range(len(start)):
         for m in range(len(source)):
-            one, other = anchor[start + source[m]], anchor[start + target[m]]
+            if not _sends(low[b], high[b], stride, source[m], target[m]):
+                continue
+            one, other = anchor[start[b] + source[m]], anchor[start[b] + target[m]]
             if one != other and number[one * anchors + other] == 0:
                 number[one * anchors + other] = -1
                 if count == len(found):
@@ -95,19 +106,22 @@ def unrouted(number, anchors, anchor, tile, source, target):
 
 @njit(cache=CACHE, nogil=True)
 def rates(
-    number, anchors, anchor, up, down, first, link, part, latency, bandwidth, delay, tile, own,
-    source, target, weight,
+    number, anchors, anchor, up, down, first, link, part, latency, bandwidth, delay,
+    start, low, high, own, stride, source, target, weight,
 ):
-    """Seconds per byte and seconds (K,) of the messages of each block ``tile[own]``.
+    """Seconds per byte and seconds (K,) of all messages of blocks that start at ``own``.
 
-    A message goes ``up`` (N,) to an anchor and ``down`` (N,) from another, -1: it is there. The
-    way n - 1 between them has ``link[first[n - 1] : first[n]]``, each with a ``part``, and takes
-    ``latency[n - 1]`` seconds; ``bandwidth`` and ``delay`` (E,) of links.
+    Those of all blocks run meanwhile, see :func:`unrouted`. A message goes ``up`` (N,) to an anchor
+    and ``down`` (N,) from another, -1: it is there. The way n - 1 between them has ``link[first[n -
+    1] : first[n]]``, each with a ``part``, and takes ``latency[n - 1]`` seconds; ``bandwidth`` and
+    ``delay`` (E,) of links.
     """
     load = np.zeros(len(bandwidth))
-    for start in tile:
+    for b in range(len(start)):
         for m in range(len(source)):
-            one, other = start + source[m], start + target[m]
+            if not _sends(low[b], high[b], stride, source[m], target[m]):
+                continue
+            one, other = start[b] + source[m], start[b] + target[m]
             if up[one] >= 0:
                 load[up[one]] += 1.0
             if down[other] >= 0:
@@ -120,9 +134,8 @@ def rates(
         load[k] = weight * load[k] / bandwidth[k]
     per_byte, slowest = np.zeros(len(own)), np.zeros(len(own))
     for n in range(len(own)):
-        start = tile[own[n]]
         for m in range(len(source)):
-            one, other = start + source[m], start + target[m]
+            one, other = own[n] + source[m], own[n] + target[m]
             seconds = 0.0
             if up[one] >= 0:
                 seconds += delay[up[one]]

@@ -12,6 +12,7 @@ what :class:`nest.costs.collectives.Paths` holds of a group, one behind the othe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -41,6 +42,15 @@ class Rates(NamedTuple):
 
     per_byte: Floats
     latency: Floats
+
+
+class Tile(NamedTuple):
+    """Blocks that do the same at the same time; int64, each of shape (B,)."""
+
+    start: Ints
+    low: Ints
+    """Of the devices of a block, numbered from 0, ``low`` to ``high`` - 1 send to each other."""
+    high: Ints
 
 
 class LinkPrices:
@@ -75,18 +85,13 @@ class LinkPrices:
         float64, shape (K, 2 V + 4)
         """
         inside, even = inner_group(self.group_sizes, block, distance, size)
-        holds = next(g for g in self.group_sizes if g >= block)
         b, q, t = np.ix_(np.arange(block // (distance * size)), np.arange(distance),
                          np.arange(size))
         members = (b * distance * size + q + distance * t).reshape(-1, size)
         result = np.zeros((len(starts), 2 * len(inside) + 4))
-        offsets = starts % holds % block
-        for offset in np.unique(offsets).tolist():
-            rows = np.flatnonzero(offsets == offset)
-            within = np.arange(offset, holds - block + 1, block)
-            tile = (np.arange(0, self.size, holds)[:, None] + within).ravel()
+        for rows, tile in self._tiles(starts, block, self.size):
             result[rows] = self._figures(
-                tile, np.searchsorted(tile, starts[rows]), members, inside, even, spread)
+                tile, starts[rows], members, inside, even, spread, self.size)
         return result
 
     def over_replicas(
@@ -108,20 +113,41 @@ class LinkPrices:
         spreads = [replica_group(self.group_sizes, k, block, inner, outer_dp, stride)
                    for k in starts.tolist()]
         result = np.zeros((len(starts), 2 * len(self.group_sizes) + 4))
-        offsets = starts % block
-        for offset, kind in sorted(set(zip(offsets.tolist(), spreads, strict=True))):
-            rows = np.array([n for n, own in enumerate(spreads)
-                             if own == kind and offsets[n] == offset])
-            tile = np.arange(offset, stride - block + 1, block)
-            result[rows] = self._figures(
-                tile, np.searchsorted(tile, starts[rows]), members, *kind, spread=False)
+        for tiled, tile in self._tiles(starts, block, stride):
+            for inside, even in sorted({spreads[n] for n in tiled.tolist()}):
+                rows = np.array([n for n in tiled.tolist() if spreads[n] == (inside, even)])
+                result[rows] = self._figures(
+                    tile, starts[rows], members, inside, even, False, stride)
         return result
 
+    def _tiles(self, starts: Ints, block: int, end: int) -> Iterator[tuple[Ints, Tile]]:
+        """Blocks with the same tile, by their place in ``starts``; it lies in devices [0, end)."""
+        holds = next(g for g in self.group_sizes if g >= block)
+        group = np.arange(0, end, holds)
+        room = np.minimum(end - group, holds)
+        group, room = group[room >= block], room[room >= block]
+        offsets = starts % holds % block
+        for offset in np.unique(offsets).tolist():
+            count = (room - offset) // block
+            at = group.repeat(count)
+            number = np.arange(len(at)) - np.repeat(np.cumsum(count) - count, count)
+            left = room - offset - count * block
+            ends = np.flatnonzero(left)
+            last = (group + room - block)[ends]
+            begins = group if offset else group[:0]
+            yield np.flatnonzero(offsets == offset), Tile(
+                np.concatenate([at + offset + number * block, last, begins]),
+                np.concatenate([0 * at, block - left[ends], 0 * begins]),
+                np.concatenate([0 * at + end, 0 * ends + block, 0 * begins + offset]))
+
     def _figures(
-        self, tile: Ints, own: Ints, members: Ints, inside: tuple[int, ...], even: bool,
-        spread: bool,
+        self, tile: Tile, own: Ints, members: Ints, inside: tuple[int, ...], even: bool,
+        spread: bool, stride: int,
     ) -> Floats:
-        """Figures of the blocks ``tile[own]``; ``members`` of groups, from the start of a block."""
+        """Figures of the blocks that start at ``own``; ``members`` of groups, from there on.
+
+        The blocks of groups over replicas are ``stride`` apart.
+        """
         size = members.shape[1]
         levels = len(inside)
         result = np.zeros((len(own), 2 * levels + 4))
@@ -132,7 +158,7 @@ class LinkPrices:
             """Each member sends to the members of numbers ``to``, shape (size,) or (size, X)."""
             target = members[:, to].ravel()
             source = np.repeat(members, len(target) // members.size)
-            return self._messages.rates(tile, own, source, target, weight)
+            return self._messages.rates(tile, own, stride, source, target, weight)
 
         t = np.arange(size)
         ring = rates((t + 1) % size)
@@ -177,8 +203,9 @@ class LinkPrices:
         shift = (y // g - x // g) * g
         if (shift, g) not in self._shifts:
             first = np.arange(max(0, -shift), self.size - max(0, shift), g)
+            lane = np.arange(g)
             known = self._messages.rates(
-                first, np.arange(len(first)), np.arange(g), np.arange(g) + shift)
+                Tile(first, 0 * first, 0 * first + self.size), first, self.size, lane, lane + shift)
             self._shifts[shift, g] = known
         at = (x // g * g - max(0, -shift)) // g
         per_byte, latency = self._shifts[shift, g]
@@ -207,16 +234,16 @@ class _Messages:
         self._first.add(np.zeros(1, dtype=np.int64))
 
     def rates(
-        self, tile: Ints, own: Ints, source: Ints, target: Ints, weight: float = 1.0
+        self, tile: Tile, own: Ints, stride: int, source: Ints, target: Ints, weight: float = 1.0
     ) -> Rates:
-        """What the messages of each block ``tile[own]`` take while those of the tile all run.
+        """What all messages of some blocks take while those of a tile run.
 
         Parameters
         ----------
-        tile : int64, shape (B,)
-            First devices of blocks.
+        tile : B blocks.
         own : int64, shape (K,)
-            Some of the blocks.
+            First devices of blocks that are whole in the tile.
+        stride : devices after which a replica of a block begins, whose devices count as its own.
         source, target : int64, shape (M,)
             Ends of each block's messages, from its first device; not the same device.
         weight : bytes of each message.
@@ -228,7 +255,8 @@ class _Messages:
         """
         routes, anchors = self._routes, self._routes.anchors
         with self._lock:
-            key = self._unrouted(self._number, anchors, routes.anchor_N, tile, source, target)
+            key = self._unrouted(
+                self._number, anchors, routes.anchor_N, *tile, stride, source, target)
             if len(key):
                 found = routes.ways(key // anchors, key % anchors)
                 self._number[key] = len(self._latency.values) + np.arange(1, len(key) + 1)
@@ -239,16 +267,24 @@ class _Messages:
             per_byte, latency = self._rates(
                 self._number, anchors, routes.anchor_N, routes.up_N, routes.down_N,
                 self._first.values, self._link.values, self._part.values, self._latency.values,
-                self._bandwidth_E, self._latency_E, tile, own, source, target, weight)
+                self._bandwidth_E, self._latency_E, *tile, own, stride, source, target, weight)
         return Rates(_rounded(per_byte), latency)
 
 
+def _sent(tile: Tile, stride: int, source: Ints, target: Ints) -> tuple[Ints, Ints]:
+    """Ends of the messages that the blocks of a tile send."""
+    start, low, high = (column[:, None] for column in tile)
+    one, other = source % stride, target % stride
+    sends = (low <= one) & (one < high) & (low <= other) & (other < high)
+    return (start + source)[sends], (start + target)[sends]
+
+
 def _unrouted(
-    number: NDArray[np.int32], anchors: int, anchor_N: Ints, tile: Ints, source: Ints, target: Ints
+    number: NDArray[np.int32], anchors: int, anchor_N: Ints, start: Ints, low: Ints, high: Ints,
+    stride: int, source: Ints, target: Ints,
 ) -> Ints:
     """Pairs of different anchors that have no number yet, each once."""
-    start = tile[:, None]
-    one, other = anchor_N[start + source], anchor_N[start + target]
+    one, other = (anchor_N[end] for end in _sent(Tile(start, low, high), stride, source, target))
     key = (one * anchors + other)[one != other]
     return np.unique(key[number[key] == 0])
 
@@ -256,25 +292,31 @@ def _unrouted(
 def _rates(
     number: NDArray[np.int32], anchors: int, anchor_N: Ints, up_N: Ints, down_N: Ints,
     first: Ints, link: NDArray[np.int32], part: Floats, latency: Floats,
-    bandwidth_E: Floats, latency_E: Floats, tile: Ints, own: Ints, source: Ints, target: Ints,
-    weight: float,
+    bandwidth_E: Floats, latency_E: Floats, start: Ints, low: Ints, high: Ints, own: Ints,
+    stride: int, source: Ints, target: Ints, weight: float,
 ) -> tuple[Floats, Floats]:
-    """Seconds per byte and seconds of the messages of each block ``tile[own]``."""
-    begin, end = (tile[:, None] + source).ravel(), (tile[:, None] + target).ravel()
-    up, down = up_N[begin], down_N[end]
-    row = number[anchor_N[begin] * anchors + anchor_N[end]].astype(np.int64) - 1
-    between, above, below = (np.flatnonzero(known >= 0) for known in (row, up, down))
-    entry, at = _slices(first, row[between])
-    passed = np.concatenate([link[entry], up[above], down[below]])
-    share = np.concatenate([part[entry], np.ones(len(above) + len(below))])
-    rate_E = weight * np.bincount(passed, share, len(bandwidth_E)) / bandwidth_E
-    per_byte = np.zeros(len(tile))
-    block = np.concatenate([between[at], above, below]) // len(source)
-    np.maximum.at(per_byte, block, rate_E[passed])
-    padded = np.append(latency_E, 0.0)
-    seconds = padded[up] + padded[down]
-    seconds[between] += latency[row[between]]
-    return per_byte[own], seconds.reshape(len(tile), -1).max(axis=1)[own]
+    """Seconds per byte and seconds of the messages of blocks that start at ``own``."""
+
+    def passed(begin: Ints, end: Ints) -> tuple[Ints, Floats, Ints, Floats]:
+        """Links that messages pass, with a part of each; the message; seconds of each message."""
+        up, down = up_N[begin], down_N[end]
+        row = number[anchor_N[begin] * anchors + anchor_N[end]].astype(np.int64) - 1
+        between, above, below = (np.flatnonzero(known >= 0) for known in (row, up, down))
+        entry, at = _slices(first, row[between])
+        padded = np.append(latency_E, 0.0)
+        seconds = padded[up] + padded[down]
+        seconds[between] += latency[row[between]]
+        return (np.concatenate([link[entry], up[above], down[below]]),
+                np.concatenate([part[entry], np.ones(len(above) + len(below))]),
+                np.concatenate([between[at], above, below]), seconds)
+
+    link_, share, _, _ = passed(*_sent(Tile(start, low, high), stride, source, target))
+    rate_E = weight * np.bincount(link_, share, len(bandwidth_E)) / bandwidth_E
+    link_, _, message, seconds = passed(
+        (own[:, None] + source).ravel(), (own[:, None] + target).ravel())
+    per_byte = np.zeros(len(own))
+    np.maximum.at(per_byte, message // len(source), rate_E[link_])
+    return per_byte, seconds.reshape(len(own), -1).max(axis=1)
 
 
 def _slices(first: Ints, number_K: Ints) -> tuple[Ints, Ints]:

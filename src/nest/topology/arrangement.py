@@ -55,7 +55,7 @@ def arrangements(topology: Topology, kind: int = 0) -> Iterator[Arrangement]:
     Where groups leave devices idle, all devices without groups come before. Orders that are tried
     where nothing groups the cells: as given; along a snake, if the cells are a grid or torus that
     is numbered row by row (its numbers then follow a Hamiltonian path, the last dimension first);
-    and that of a hierarchical clustering by hops (average linkage, R. R. Sokal and C. D. Michener
+    else that of a hierarchical clustering by hops (average linkage, R. R. Sokal and C. D. Michener
     1958, as in ``scipy.cluster.hierarchy``). Devices of other types stay idle.
 
     Parameters
@@ -158,9 +158,10 @@ def _orders(hops: NDArray[np.int32]) -> Iterator[tuple[Ints, list[int]]]:
     sizes = [f for size in reversed(dims or (count,)) for f in _factors(size)] if (
         alike or dims) else [count]
     yield np.arange(count), sizes
-    if dims is not None and len(dims) > 1:
-        yield _snake(dims), sizes
-    if 2 < count <= MOST_CLUSTERED:
+    if dims is not None:
+        if len(dims) > 1:
+            yield _snake(dims), sizes
+    elif 2 < count <= MOST_CLUSTERED:
         apart = squareform(np.maximum(hops, hops.T).astype(np.float64), checks=False)
         yield leaves_list(linkage(apart, "average")).astype(np.int64), sizes
 
