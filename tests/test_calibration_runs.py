@@ -22,15 +22,15 @@ from nest.validation import Run
 
 RUNS = PUBLISHED / "runs.csv"
 RUN: dict[str, Any] = {
-    "run_id": "r", "source_group": "mine", "model": "gpt", "n_layers": 8, "d_model": 2048,
-    "d_ff": 8192, "gated_mlp": 0, "n_heads": 16, "vocab": 50304, "seq_len": 2048,
+    "run_id": "r", "source_group": "mine", "model": "gpt", "n_layers": 8, "d_model": 8192,
+    "d_ff": 32768, "gated_mlp": 0, "n_heads": 64, "vocab": 50304, "seq_len": 2048,
     "gpu": "H100-SXM", "gpu_mem_gb": 80, "n_gpus": 8, "gpus_per_node": 8, "precision": "bf16",
     "framework": "megatron-core", "tp": 1, "pp": 1, "vpp": 1, "dp": 8, "cp": 1, "ep": 1, "sp": 0,
     "zero_stage": 1, "recompute": "none", "mbs": 1, "gbs_seqs": 64, "step_time_s": 1.0}
 SHAPES: tuple[dict[str, Any], ...] = (
-    {}, {"tp": 2, "dp": 4, "sp": 1}, {"mbs": 4}, {"d_model": 1024, "d_ff": 4096, "seq_len": 4096},
+    {}, {"tp": 2, "dp": 4, "sp": 1}, {"mbs": 4}, {"d_model": 4096, "d_ff": 16384, "seq_len": 4096},
     {"pp": 2, "dp": 4}, {"recompute": "full", "mbs": 2}, {"gbs_seqs": 8}, {"seq_len": 8192},
-    {"tp": 8, "dp": 1, "sp": 1}, {"d_model": 4096, "d_ff": 16384, "n_heads": 32})
+    {"tp": 8, "dp": 1, "sp": 1}, {"d_model": 16384, "d_ff": 65536, "n_heads": 128})
 
 
 START = settled(load_stack("megatron-core"), {"h100-sxm"})
@@ -111,7 +111,7 @@ def test_figures_that_are_fitted_by_default(tmp_path: Path) -> None:
 
 def test_a_stack_that_hides_nothing_is_found(tmp_path: Path) -> None:
     shapes = tuple({"gbs_seqs": 8 * size, "d_model": width, "d_ff": 4 * width, "seq_len": length}
-                   for size in (1, 2, 16) for width, length in ((2048, 1024), (4096, 512)))
+                   for size in (1, 2, 16) for width, length in ((8192, 1024), (16384, 512)))
     path = made(tmp_path, shapes, gemm_derate=0.7, overlap_grad_reduce=0.1)
     found = fit_runs(chosen(path), ("gemm_derate", "overlap_grad_reduce"))
     assert list(found.fit.values().values()) == pytest.approx([0.7, 0.1], abs=0.12)
@@ -119,7 +119,8 @@ def test_a_stack_that_hides_nothing_is_found(tmp_path: Path) -> None:
 
 
 def test_a_figure_of_the_device(tmp_path: Path) -> None:
-    path = made(tmp_path, SHAPES, gemm_derate=START.gemm_derate)
+    shapes = tuple({**shape, "seq_len": 16384} for shape in SHAPES)
+    path = made(tmp_path, shapes, gemm_derate=START.gemm_derate)
     slow = load_device("h100-sxm").replace(attention_fraction=0.45)
     rows = [dict(each.run.fields) | {"step_time_s": each.predicted_s} for each in
             validation.price(validation.read(path), devices={"h100-sxm": slow})]
@@ -156,8 +157,8 @@ def test_runs_that_contradict_their_neighbours_are_left_out(tmp_path: Path) -> N
     assert len(found.runs) == 4 and dict(found.skipped) == {"contradicts its neighbours": 1}
 
 
-OWN = {"H100": {"gemm_derate": 0.7, "memory_derate": 0.8},
-       "A100": {"gemm_derate": 0.9, "memory_derate": 0.8}}
+OWN = {"H100": {"gemm_derate": 0.7, "memory_derate": START.memory_derate},
+       "A100": {"gemm_derate": 0.9, "memory_derate": START.memory_derate}}
 
 
 def test_a_stack_with_rates_of_its_own_on_the_device(tmp_path: Path, capsys) -> None:
@@ -171,7 +172,7 @@ def test_a_stack_with_rates_of_its_own_on_the_device(tmp_path: Path, capsys) -> 
     stack = load_stack(new)
     assert stack.rates("h100-sxm").gemm_derate == pytest.approx(0.6, abs=0.03)
     assert stack.rates("h100-sxm").attention_derate == stack.gemm_derate
-    assert stack.rates("h100-sxm").memory_derate == 0.8
+    assert stack.rates("h100-sxm").memory_derate == START.memory_derate
     assert stack.rates("a100-sxm-80gb") == load_stack(given).rates("a100-sxm-80gb")
 
 

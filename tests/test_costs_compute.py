@@ -75,6 +75,9 @@ def test_casting_the_first_operand() -> None:
     assert cast == pytest.approx([4e-6])
     twice = gemm_seconds(products(cast_bytes=8), *shape, 2) - gemm_seconds(products(), *shape, 2)
     assert twice == pytest.approx([8e-6])
+    # In training the cast is no part of the product.
+    assert gemm_seconds(products(cast_bytes=8), *shape, alone=False) == pytest.approx(
+        gemm_seconds(products(), *shape))
 
 
 def test_more_work_never_takes_less_time() -> None:

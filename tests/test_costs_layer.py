@@ -380,6 +380,21 @@ def test_a_layer_takes_no_less_than_the_host_needs() -> None:
     assert little.forward == usual.forward and little.backward == usual.backward
 
 
+def test_the_gaps_of_a_layer_add_to_its_time() -> None:
+    usual, slow = cost(block(), tp=2), cost(block(), tp=2, layer_gap=1.0)
+    assert slow.forward - usual.forward == pytest.approx([1.0])
+    assert slow.backward - usual.backward == pytest.approx([1.0])
+    # Full recompute runs the forward's kernels again, gaps included.
+    again, before = (cost(block(), tp=2, recompute=FULL, layer_gap=gap) for gap in (1.0, 0.0))
+    assert again.backward - before.backward == pytest.approx([2.0])
+    assert again.recompute == before.recompute
+    # The host issues kernels during the gaps: 3 seconds of it have 1 less to wait for.
+    host = cost(block(), tp=2, layer_gap=1.0, layer_overhead=3.0)
+    assert host.forward + host.tp_forward == pytest.approx([3.0])
+    assert host.backward + host.tp_backward == pytest.approx([3.0])
+    assert cost(measured(), tp=2, layer_gap=1.0).forward == cost(measured(), tp=2).forward
+
+
 def test_derates_by_device() -> None:
     rates = {"gemm_derate": 0.5, "attention_derate": 0.25, "memory_derate": 0.5}
     usual = cost(block())

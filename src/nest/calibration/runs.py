@@ -46,6 +46,7 @@ STACK_FIGURES: dict[str, tuple[float, float, float, str]] = {
     "overlap_tp": _SHARE,
     "overlap_p2p": _SHARE,
     "overlap_cp": _SHARE,
+    "layer_gap": (0.0, 1e-2, 3e-4, "s"),
     "layer_overhead": (0.0, 1e-2, 3e-4, "s"),
 }
 DEVICE_FIGURES: dict[str, tuple[float, float, float, str]] = {

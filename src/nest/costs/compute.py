@@ -57,14 +57,17 @@ class Machine:
         self.overhead = device.launch_overhead
 
 
-def gemm_seconds(machine: Machine, m: Array, n: Array, k: Array, count: Array | float = 1) -> Array:
+def gemm_seconds(
+    machine: Machine, m: Array, n: Array, k: Array, count: Array | float = 1, alone: bool = True
+) -> Array:
     """Seconds of ``count`` matrix products (m x k) @ (k x n), launched as one.
 
     max(2mnk / achievable FLOP/s, bytes / achievable bytes/s) + launch overhead, and the traffic
     that casts the first operand. The achievable share of the peak is that of
     :class:`nest.describe.device.GemmEfficiency`, fitted on measured products (see the device
-    catalog), times the stack's derate. The cast moves ``cast_bytes`` per element at the nominal
-    memory bandwidth, as it was fitted.
+    catalog), times the stack's derate. A product ``alone`` casts its first operand itself, as those
+    that were measured: ``cast_bytes`` per element at the nominal memory bandwidth. In training
+    :func:`cast_seconds` counts that apart.
     """
     e = machine.gemm
     # 2mnk over the share of the peak, with m/(m + m_half) and so on cancelled: empty products then
@@ -74,8 +77,24 @@ def gemm_seconds(machine: Machine, m: Array, n: Array, k: Array, count: Array | 
     arithmetic = flop / (machine.peak * e.peak_fraction * machine.gemm_derate)
     moved = machine.weight_element * (m * k + k * n) + machine.element * m * n
     each = np.maximum(arithmetic, moved / machine.bandwidth)
-    each = each + e.cast_bytes * m * k / machine.device.memory_bandwidth
+    if alone:
+        each = each + e.cast_bytes * m * k / machine.device.memory_bandwidth
     return np.where(m * n * k * count > 0, count * each + machine.overhead, 0.0)
+
+
+def cast_seconds(machine: Machine, elements: Array) -> Array:
+    """Seconds that fp8 training takes to turn ``elements`` of 16 bit into 8; 0 in other formats.
+
+    Transformer Engine casts the input of a product once, and once its gradient, and keeps a
+    transposed copy of both for the weight gradient (``nvte_cast_transpose``): each element is read
+    (2 bytes) and written twice (1 byte each). Weights are cast once a step (``fp8_model_init``),
+    which is left out. Moved at the nominal memory bandwidth, for some casts are part of the kernel
+    in front of them (assumed); launches count with those of the products.
+    """
+    if machine.weight_element == machine.element:
+        return np.zeros_like(elements)
+    moved = (machine.element + 2.0 * machine.weight_element) * elements
+    return moved / machine.device.memory_bandwidth
 
 
 def memory_seconds(machine: Machine, moved: Array) -> Array:

@@ -37,6 +37,7 @@ from nest.costs.compute import (
     Array,
     Machine,
     attention_seconds,
+    cast_seconds,
     gemm_seconds,
     memory_seconds,
     scores_seconds,
@@ -144,11 +145,14 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
     core_again = full | (policy & CORE_ATTN > 0)
     cp_backward = wide(cp[1]) + wide(cp[0]) * core_again
     ep_backward = wide(ep[1]) + wide(ep[0]) * (full | (policy & MOE > 0))
-    # Where the host issues a layer's kernels more slowly than the device runs them, it waits.
-    host = 0.0 if layer.measured else s.machine.stack.layer_overhead
-    busy = wide(back) + repeated + tp_backward + cp_backward + ep_backward
-    forward = ahead + np.maximum(0.0, host - (ahead + tp[0] + cp[0] + ep[0]))
-    backward = wide(back) + np.maximum(0.0, host * (1.0 + full) - busy)
+    # A layer's kernels leave gaps, whatever their size. Where the host issues them more slowly than
+    # the device runs them, that waits.
+    stack = s.machine.stack
+    gap, host = (0.0, 0.0) if layer.measured else (stack.layer_gap, stack.layer_overhead)
+    forward, backward = ahead + gap, wide(back) + gap * (1.0 + full)
+    busy = backward + repeated + tp_backward + cp_backward + ep_backward
+    forward = forward + np.maximum(0.0, host - (forward + tp[0] + cp[0] + ep[0]))
+    backward = backward + np.maximum(0.0, host * (1.0 + full) - busy)
     return BodyCosts(
         forward=wide(forward) * whole,
         backward=backward,
@@ -318,10 +322,12 @@ def _gemm(
         depth = depth / ranks
     else:
         width = width / ranks
-    ahead = gemm_seconds(machine, rows, width, depth, count)
-    data = gemm_seconds(machine, rows, depth, width, count)
-    weight = gemm_seconds(machine, width, depth, rows, count)
-    return ahead, data + weight
+    ahead = gemm_seconds(machine, rows, width, depth, count, alone=False)
+    data = gemm_seconds(machine, rows, depth, width, count, alone=False)
+    weight = gemm_seconds(machine, width, depth, rows, count, alone=False)
+    gradient = np.where(depth > 0, width, 0.0)  # a table of embeddings is looked up
+    return (ahead + cast_seconds(machine, count * rows * depth),
+            data + weight + cast_seconds(machine, count * rows * gradient))
 
 
 def _attention(

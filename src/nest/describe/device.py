@@ -48,8 +48,8 @@ class GemmEfficiency(Description):
     )
     cast_bytes: Annotated[Number, Field(ge=0, le=1000)] = Field(
         0.0,
-        description="bytes of memory traffic per element of the first operand that turning it "
-        "into the number format takes (fp8)",
+        description="bytes of memory traffic per element of the first operand that products "
+        "measured alone spend on casting it (fp8); training casts otherwise, and plans ignore it",
     )
 
     def fraction(self, m: float, n: float, k: float) -> float:

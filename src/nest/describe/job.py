@@ -89,6 +89,11 @@ class Stack(Rates):
         default_factory=FrozenDict,
         description="derates on devices whose names begin so; the longest beginning counts",
     )
+    layer_gap: Seconds = Field(
+        0.0,
+        description="seconds that a layer's kernels wait for each other and start up, each way: a "
+        "layer takes so much longer",
+    )
     layer_overhead: Seconds = Field(
         0.0,
         description="seconds that the host takes to issue one layer's kernels, each way: a layer "

@@ -20,6 +20,7 @@ _STACKS = (
     (r"all comm-overlap off", "megatron-core-serial"),
     (r"megatron-bridge", "megatron-bridge"),
     (r"automodel", "fsdp"),
+    (r"nemo \(?24\.0[1-7]\b", "megatron-core-2024"),
     (r"megatron|nemo", "megatron-core"),
     (r"llm-foundry", "llm-foundry"),
     (r"torchtitan", "torchtitan"),
