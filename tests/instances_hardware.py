@@ -114,11 +114,12 @@ def random_job(rng: Random, theme: str) -> Job:
         "reshard_after_forward": rng.random() < 0.7,
         "gradient_dtype": rng.choice(("fp32", "fp32", "bf16")),
     }
-    memory = Random(repr(stack))  # of its own: what else is drawn stays as it was
+    more = Random(repr(stack))  # of its own: what else is drawn stays as it was
     stack |= {
-        "fp8_gradient_dtype": memory.choice(("fp32", "bf16")),
-        "loss_kept": memory.choice((2, 4, 6)), "loss_peak": memory.choice((6, 12)),
-        **{name: memory.random() < 0.5
+        "layer_gap": more.choice((0.0, 0.0, log_uniform(more, 1e-7, 1e-4))),
+        "fp8_gradient_dtype": more.choice(("fp32", "bf16")),
+        "loss_kept": more.choice((2, 4, 6)), "loss_peak": more.choice((6, 12)),
+        **{name: more.random() < 0.5
            for name in ("master_remainders", "fp8_inputs", "selective_products")},
     }
     batches = [*range(1, 13), 6, 8, 9, 10, 12]
