@@ -106,7 +106,7 @@ def interleaved(
         for c, x in enumerate(stage):
             ready = np.maximum(ready, end[s][c] + left(c, x) + hidden)
             hidden = hidden + x.sync + p * (
-                x.backward + x.chase_backward - x.hidden_backward)
+                x.backward + x.late_b + x.b_after_b - x.hidden_backward)
         update = np.sum([x.update for x in stage], axis=0)
         tied = np.sum([x.tied for x in stage], axis=0)
         copy = tied > 0.0
@@ -134,7 +134,7 @@ def first_forwards(stage: Sequence[Run], p: int) -> list[Floats]:
     found, before = [], np.zeros(1)
     for c, x in enumerate(stage):
         found.append(np.where(x.gather > 0.0, before + x.wait, 0.0) if c else x.wait + x.gathered)
-        before = before + x.gather + p * (x.forward + x.chase_forward - x.hidden_forward)
+        before = before + x.gather + p * (x.forward - x.hidden_forward)
     return found
 
 
@@ -166,6 +166,7 @@ def simulated(
     p, v = len(runs), len(runs[0])
     orders = [published_order(s, p, m, v) for s in range(p)]
     first = [first_forwards(stage, p) for stage in runs]
+    gathers = [np.any([x.gathers > 0.0 for x in stage], axis=0) for stage in runs]
     clock, place = [np.zeros(1)] * p, [0] * p
     # Where what trails the last backward would end if only forwards followed.
     trails = [np.full(1, -np.inf)] * p
@@ -180,20 +181,34 @@ def simulated(
             if place[s] == len(orders[s]) or (s, orders[s][place[s]]) not in here:
                 continue
             task, begun = orders[s][place[s]], True
-            place[s] += 1
             kind, c, k = task
             x = runs[s][c]
+            start = np.maximum(here[s, task], clock[s])
+            if kind == "b":
+                start = np.where(
+                    gathers[s], start, np.maximum(start, trails[s] - x.under_backward))
+            if place[s]:
+                kind_before, n, _ = orders[s][place[s] - 1]
+                free, queue = in_a_row(kind_before, runs[s][n], kind, x, clock[s], trails[s])
+                start = np.where(gathers[s], np.maximum(start, free), start)
+                trails[s] = np.where(gathers[s], queue, trails[s])
+            place[s] += 1
             if kind == "f":
-                start = np.maximum(here[s, task], clock[s] + x.chase_forward)
                 if k == 0:
                     start = np.maximum(start, first[s][c])
                 clock[s] = start + x.forward
-                trails[s] = trails[s] + x.forward - x.under_forward
+                trails[s] = np.where(
+                    gathers[s], trails[s], trails[s] + x.forward - x.under_forward)
             else:
-                start = np.maximum(here[s, task], clock[s] + x.chase_backward)
-                start = np.maximum(start, trails[s] - x.under_backward)
-                clock[s] = end[s][c] = start + x.backward
-                trails[s] = clock[s] + x.trailing
+                clock[s] = start + x.backward
+                if place[s] < len(orders[s]) and not np.all(x.alone):
+                    kind_behind, n, _ = orders[s][place[s]]
+                    y = runs[s][n]
+                    more = y.gathered if kind_behind == "f" else y.regathered
+                    clock[s] = clock[s] + np.maximum(0.0, x.above + more - x.under_first) - (
+                        np.maximum(0.0, x.above - x.under_first))
+                end[s][c] = clock[s]
+                trails[s] = np.where(gathers[s], trails[s], clock[s] + x.trailing)
             if kind == "b" and (s, c) == (0, 0):
                 continue
             if kind == "f" and (s, c) == (p - 1, v - 1):
@@ -201,14 +216,41 @@ def simulated(
                 continue
             at, chunk = following(s, c, p) if kind == "f" else preceding(s, c, p)
             # The link behind the stage in front carries both directions.
-            link, behind = (s, c) if kind == "f" else (at, chunk)
-            hop, gap = links[link][behind]
+            link, cut = (s, c) if kind == "f" else (at, chunk)
+            hop, gap = links[link][cut]
             arrives = clock[s] + hop / 2
             if (link, kind) in came:
                 arrives = np.maximum(arrives, came[link, kind] + gap)
             came[link, kind] = here[at, Task(kind, chunk, k)] = arrives
         assert begun, "the orders wait for each other"
     return clock, end
+
+
+def in_a_row(
+    kind_before: str, before: Run, kind: str, x: Run, clock: Floats, trails: Floats
+) -> tuple[Floats, Floats]:
+    """When a task can begin right behind another one under ZeRO-3, and what trails then.
+
+    What it gathers first runs beside the last layer of the task in front, the rest beside its own
+    first two. A single layer that goes backward leaves its scatter to the two tasks behind.
+    """
+    need = x.gathered if kind == "f" else x.regathered
+    hides = before.under_last if kind_before == "f" else before.under_first
+    single, start = bool(np.all(before.alone)), clock
+    if kind_before == "f" or single:
+        start = start + np.maximum(0.0, need - hides)
+    scattered = np.zeros(1) if kind_before == "f" else before.scattered
+    if not np.all(x.alone):
+        own = np.maximum(0.0, x.below + scattered - x.under_backward)
+        if kind == "f":
+            own = np.maximum(x.begun, scattered * (kind_before == "b") + x.ahead - x.third)
+        start = start + (x.begun if (kind_before, kind) == ("f", "f") else own)
+    if not single:
+        return start, clock + scattered if kind_before == "b" else np.full(1, -np.inf)
+    took = before.forward if kind_before == "f" else before.backward
+    trails = trails + took - hides + need
+    start = np.maximum(start, trails)
+    return start, start + scattered if kind_before == "b" else trails
 
 
 def following(s: int, c: int, p: int) -> tuple[int, int]:

@@ -1,9 +1,8 @@
 """One plan priced a second time for the oracle's own tests, with plain numbers.
 
-It shares with the oracle which devices form groups and what crosses a cut; of 1F1B also the form
-of a stage in front of others. Runs of layers, memory and steps are written
-again: sums over all that is in front, and a simulation that starts every task at 0 and moves it
-back until nothing waits any more.
+It shares with the oracle which devices form groups and what crosses a cut. Runs of layers, memory
+and steps are written again: sums over all that is in front, and a simulation that starts every
+task at 0 and moves it back until nothing waits any more.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from oracle_plain_runs import Figures, Hand, Hands, PlainRun, Runs
 from oracle_plans import read_stage
 from oracle_prices import Pricer
 from oracle_rules import FULL, NONE, Outer, Policy, shards
-from oracle_schedules import add_front
 from simulation import Task, interleaved
 
 from nest.costs.choices import Body, State
@@ -109,37 +107,105 @@ def _held(schedule: str, s: int, p: int, m: int, stage: Sequence[PlainRun]) -> f
 # ---------------------------------------------------------------- one range of layers a stage
 
 
+class Alternating:
+    """1F1B: what each stage sees of its own passes, from the start of its first one on."""
+
+    def __init__(self, x: Sequence[PlainRun], hands: Sequence[Hand], m: int) -> None:
+        self.p, self.m, self.hop = len(x), m, [hand.hop for hand in hands]
+        self.f, self.end = [run.f for run in x], [run.b for run in x]
+        # Behind the last backward there is nothing to gather, behind all others a forward.
+        self.late = [run.late_f if m > 1 else 0.0 for run in x]
+        self.b = [end + late for end, late in zip(self.end, self.late, strict=True)]
+        self.both = [f + b for f, b in zip(self.f, self.b, strict=True)]
+        self.queue = [run.b + run.in_a_row - b for run, b in zip(x, self.b, strict=True)]
+        self.in_turn = [run.in_turn for run in x]
+        self.first_row = [run.longer("f", "f") for run in x]
+        self.turn = [run.longer("f", "b") for run in x]
+        self.gathers = [run.gathers for run in x]
+        self.gap = [hand.gap for hand in hands]
+        self.rest = [0.0] * self.p
+        for s in range(self.p - 1, -1, -1):
+            self.rest[s] = self._rest(s)
+
+    def after(self, s: int) -> float:
+        """One micro-batch from the start of stage s to its end there."""
+        return sum(self.both[s:]) + sum(self.hop[s:-1]) + self.turn[-1]
+
+    def trip(self, s: int) -> float:
+        """From the end of a forward of stage s to the start of that micro-batch's backward."""
+        return self.after(s + 1) + self.hop[s] if s < self.p - 1 else self.turn[s]
+
+    def warm(self, s: int) -> float:
+        """From the first forward's end to the first backward's start."""
+        ahead = min(self.p - 1 - s, self.m - 1)
+        return max(ahead * (self.f[s] + self.first_row[s]) + self.turn[s], self.trip(s))
+
+    def sent(self, s: int) -> float:
+        """End of the last forward: in the first row, or behind all backwards but those in it."""
+        pairs = self.m - (self.p - s)
+        if pairs < 1:
+            return self.m * self.f[s] + (self.m - 1) * self.first_row[s]
+        return (self.f[s] + self.warm(s) + pairs * (self.both[s] + self.in_turn[s])
+                + (pairs - 1) * self.turn[s])
+
+    def home(self, s: int) -> float:
+        """Start of the last backward, where those behind the last forward follow at once."""
+        row = min(self.p - 1 - s, self.m - 1)
+        begin = self.f[s] + self.warm(s)
+        if self.m > self.p - s:
+            begin = self.sent(s) + self.turn[s]
+        return begin + row * (self.b[s] + self.queue[s])
+
+    def last_but_one(self, s: int) -> float:
+        """End of the last backward but one: each stage's own, or behind that of a stage behind."""
+        ends = [-math.inf]
+        for a in range(s, self.p):
+            if self.gathers[a] and self.m > 1:
+                own = self.home(a) - self.queue[a]
+                if a == self.p - 1:  # there a forward is between the two
+                    own = self.sent(a) - self.f[a] - self.in_turn[a]
+                ends.append(own + sum(self.both[s:a]) + sum(self.hop[s:a]))
+        return max(ends)
+
+    def _rest(self, s: int) -> float:
+        """From the first forward to the end of the last backward."""
+        n, m, trip = self.p - 1 - s, self.m, self.trip(s)
+        starts = [self.home(s), self.sent(s) + trip]
+        if n == 0:
+            return max(starts) + self.end[s]
+        starts += [self.f[s] + self.hop[s] + self.rest[s + 1],
+                   self.last_but_one(s) + self.queue[s]]
+        ways = [max(starts) + self.end[s],
+                self.after(s) - self.late[s] + (m - 1) * self.gap[s]]
+        if m > n + 1:
+            # As many micro-batches as are in flight go round trip after round trip, and the rest
+            # at the pace of this stage or of those behind.
+            rounds, left = divmod(m - 1, n + 1)
+            slow = (self.rest[s + 1] - self.after(s + 1)) / (m - 1)
+            ways.append((rounds + 1) * (self.both[s] + trip) + rounds * self.in_turn[s]
+                        + left * max(self.f[s], self.b[s], slow) - self.late[s])
+            # Every two go to the next stage and back.
+            pair = self.both[s] + self.hop[s] + self.both[s + 1]
+            fill = n * self.f[s] + self.b[s] + pair - self.both[s]
+            drain = n * self.b[s] + self.f[s] + pair - self.both[s]
+            whole = trip + self.both[s]
+            ways.append(max(whole, fill) + max(whole, drain) + (m - n - 2) / 2 * pair
+                        - self.late[s])
+        return max(ways)
+
+
 def one_f_one_b_step(x: Sequence[PlainRun], hands: Sequence[Hand], m: int) -> float:
     """From each stage to each one behind it, with every place where the last micro-batch leaves."""
-    p = len(x)
-    f, b, pace = [run.f for run in x], [run.b for run in x], [run.pace for run in x]
-    # Each backward of the last stage follows the forward of its own micro-batch.
-    b[-1] += x[-1].turn
-    pace[-1] -= x[-1].turn
-    rest, after = [0.0] * p, [0.0] * p
-    for s in range(p - 1, -1, -1):
-        n = p - 1 - s
-        behind = (rest[s + 1], after[s + 1], f[s + 1] + b[s + 1]) if n else (0.0,) * 3
-        given = [np.array(seconds) for seconds in (*behind, f[s], b[s], hands[s].hop)]
-        front, _ = add_front(
-            given[0], given[1], given[2], given[3], given[4], given[5], n, np.array(m))
-        after[s] = sum(f[a] + b[a] + hands[a].hop for a in range(s, p))
-        rest[s] = max(float(front), m * (f[s] + b[s]) + (m - 1) * pace[s])
-        if n:
-            rest[s] = max(rest[s], after[s] + (m - 1) * hands[s].gap)
+    p, own = len(x), Alternating(x, hands, m)
 
     def until(k: int, s: int) -> float:
         """From the start of stage k to the last backward of stage s behind it or of itself."""
-        later = [f[a] + hands[a].hop / 2 for a in range(s)]
-        ways = [sum(later[k:s]) + rest[s]]
+        later = [own.f[a] + hands[a].hop / 2 for a in range(s)]
+        ways = [sum(later[k:s]) + own.rest[s]]
         for a in range(k, s):
-            n, leaves = p - 1 - a, m * f[a]
-            if m > n + 1:
-                # The first backward waits for its gradient.
-                leaves += (m - n - 1) * b[a] + max(0.0, after[a + 1] + hands[a].hop - n * f[a])
-            leaves = max(leaves, f[a] + (m - 1) * hands[a].gap)
+            leaves = max(own.sent(a), own.f[a] + (m - 1) * hands[a].gap)
             ways.append(sum(later[k:a]) + leaves + hands[a].hop / 2 + sum(later[a + 1 : s])
-                        + after[s])
+                        + own.after(s) - own.late[s])
         return max(ways)
 
     steps = []
@@ -148,29 +214,49 @@ def one_f_one_b_step(x: Sequence[PlainRun], hands: Sequence[Hand], m: int) -> fl
         exchange = max((x[s].total("tied", "update") for s in copies), default=-math.inf)
         end = max(until(k, s) + x[s].whole_left
                   + (exchange if s in copies else x[s].total("update")) for s in range(k, p))
-        late = max(sum(b[a] + hands[a].hop / 2 for a in range(k, s)) + x[s].whole_wait + rest[s]
-                   for s in range(k, p))
-        late += x[k].whole_left + (exchange if k in copies else x[k].total("update"))
-        steps += [x[k].whole_wait + end, late]
+        begun = max(sum(own.end[a] + hands[a].hop / 2 for a in range(k, s)) + x[s].whole_wait
+                    + own.rest[s] for s in range(k, p))
+        begun += x[k].whole_left + (exchange if k in copies else x[k].total("update"))
+        steps += [x[k].whole_wait + end, begun]
     return max(steps)
 
 
 def gpipe_step(x: Sequence[PlainRun], hands: Sequence[Hand], m: int) -> float:
-    """All forwards at the pace of the slowest, then all backwards."""
-    p, ends = len(x), []
-    for s in range(p):
-        once = sum(x[a].f + x[a].b + hands[a].hop for a in range(s, p))
-        slow = max(max(x[a].f + x[a].chase_f, hands[a].gap) for a in range(s, p))
-        slow += max(max(x[a].b + x[a].chase_b + max(0.0, x[a].trailing - x[a].under_b),
-                        hands[a].gap) for a in range(s, p))
-        ends.append(sum(x[a].b + hands[a].hop / 2 for a in range(s))
-                    + x[s].whole_wait + once + (m - 1) * slow)
-    copies = [run for run in x if run.total("tied") > 0.0]
-    finish = [run.whole_left + run.total("update") for run in x if run not in copies]
+    """All forwards at the pace of the slowest, the turn, then all backwards."""
+    p = len(x)
+
+    def slowest(first: int, seconds: Sequence[float]) -> float:
+        """Of the stages and links from this stage on."""
+        return max(max(seconds[a], hands[a].gap) for a in range(first, p))
+
+    rows = [run.f + run.longer("f", "f") for run in x]
+    turn = max(x[s].whole_wait + sum(x[a].f + hands[a].hop / 2 for a in range(s, p))
+               + (m - 1) * slowest(s, rows) for s in range(p))
+    rows = [run.b + run.in_a_row for run in x]
+
+    def home(s: int) -> float:
+        """From the turn to the last backward of stage s: behind its own, or from one behind."""
+        begin = x[-1].longer("f", "b")
+        if m == 1:
+            return begin + sum(x[a].b + hands[a].hop / 2 for a in range(s, p))
+        ends = []
+        for a in range(s, p):
+            # The last micro-batch but one ends here, behind all others, with another behind it.
+            before = begin + sum(
+                x[k].b + x[k].late_b + hands[k].hop / 2 for k in range(a, p))
+            before += (m - 2) * slowest(a, rows)
+            left = x[a].b + x[a].late_b
+            own = before + max(rows[a] - left, hands[a].gap - left) + x[a].b
+            ends.append(own + sum(x[k].b + hands[k].hop / 2 for k in range(s, a)))
+        return max(ends)
+
+    finish = [turn + home(s) + x[s].whole_left for s in range(p)]
+    copies = [s for s in range(p) if x[s].total("tied") > 0.0]
+    ends = [finish[s] + x[s].total("update") for s in range(p) if s not in copies]
     if copies:
-        finish.append(max(run.whole_left for run in copies)
-                      + max(run.total("tied", "update") for run in copies))
-    return max(ends) + max(finish)
+        ends.append(max(finish[s] for s in copies)
+                    + max(x[s].total("tied", "update") for s in copies))
+    return max(ends)
 
 
 # ---------------------------------------------------------------- interleaved
@@ -186,7 +272,8 @@ def wrapped_step(x: Runs, hands: Hands, m: int) -> float:
             last = max(end for (stage, task), end in ends.items()
                        if (stage, task.kind, task.chunk) == (s, "b", c))
             times.append(last + (run.left if c else run.whole_left) + sum(
-                y.total("sync") + p * (y.b + y.chase_b - y.hidden_b) for y in x[s][:c]))
+                y.total("sync") + p * (y.b + y.late_b + y.longer("b", "b") - y.hidden_b)
+                for y in x[s][:c]))
         update, tied = (sum(run.total(name) for run in x[s]) for name in ("update", "tied"))
         if tied > 0.0:
             copies.append(max(times))
@@ -220,20 +307,50 @@ def _ends(x: Runs, hands: Hands, m: int) -> dict[tuple[int, Task], float]:
                     before = max(ends[s, task] + hand.hop / 2, before + hand.gap)
                     came[goal[0], task._replace(chunk=goal[1])] = before
         for s in range(p):
-            for n, task in enumerate(orders[s]):
-                run, start = x[s][task.chunk], came.get((s, task), 0.0)
-                clock = ends[s, orders[s][n - 1]] if n else 0.0
-                if task.kind == "f":
-                    start = max(start, clock + run.chase_f)
-                    if task.micro_batch == 0:
-                        start = max(start, first[s][task.chunk])
-                else:
-                    known = [ends[s, t] for t in orders[s][:n]]
-                    start = max(start, clock + run.chase_b,
-                                _trailed(x[s], orders[s][:n], known) - run.under_b)
-                clock = start + (run.f if task.kind == "f" else run.b)
-                moved = moved or clock != ends[s, task]
-                ends[s, task] = clock
+            line = _line(x[s], orders[s], [came.get((s, t), 0.0) for t in orders[s]], first[s])
+            for task, end in zip(orders[s], line, strict=True):
+                moved = moved or end != ends[s, task]
+                ends[s, task] = end
+    return ends
+
+
+def _line(
+    stage: Sequence[PlainRun], tasks: Sequence[Task], came: Sequence[float],
+    first: Sequence[float],
+) -> list[float]:
+    """Ends of a stage's tasks, given when the input of each has come."""
+    gathers, ends = any(run.gathers for run in stage), list[float]()
+    through = -math.inf  # what backwards have left to scatter, as far as it delays others
+    for n, (task, start) in enumerate(zip(tasks, came, strict=True)):
+        run = stage[task.chunk]
+        if n and gathers:
+            front, before = stage[tasks[n - 1].chunk], tasks[n - 1].kind
+            free, left = ends[-1] + run.behind(front, before, task.kind), front.layers[0].scattered
+            if front.single:
+                # What is left has gone on beside the task in front; what this one needs follows.
+                o, layer = front.stack.overlap_zero3, front.layers[0]
+                through += run.needs(task.kind) + (
+                    front.f - o * layer.free_forward if before == "f"
+                    else front.b - o * layer.free_backward)
+                free = max(free, through)
+                through = free + left if before == "b" else through
+            else:
+                through = ends[-1] + left if before == "b" else -math.inf
+            start = max(start, free)
+        elif n:
+            start = max(start, ends[-1], through - run.under_b if task.kind == "b" else 0.0)
+        if task.kind == "f":
+            start = max(start, first[task.chunk] if task.micro_batch == 0 else 0.0)
+            ends.append(start + run.f)
+            if not gathers:
+                through += run.f - run.under_f
+        else:
+            end = start + run.b
+            if gathers and n < len(tasks) - 1:
+                end += run.late(stage[tasks[n + 1].chunk].needs(tasks[n + 1].kind))
+            ends.append(end)
+            if not gathers:
+                through = end + run.trailing
     return ends
 
 
@@ -244,14 +361,4 @@ def _first(stage: Sequence[PlainRun], c: int, p: int) -> float:
     if stage[c].total("gather") == 0.0:
         return 0.0
     return stage[c].wait + sum(
-        y.total("gather") + p * (y.f + y.chase_f - y.hidden_f) for y in stage[:c])
-
-
-def _trailed(stage: Sequence[PlainRun], tasks: Sequence[Task], ends: Sequence[float]) -> float:
-    """Until when the scatter behind the last backward of these tasks keeps the next one waiting."""
-    backwards = [n for n, task in enumerate(tasks) if task.kind == "b"]
-    if not backwards:
-        return -math.inf
-    n = backwards[-1]
-    return ends[n] + stage[tasks[n].chunk].trailing + sum(
-        stage[t.chunk].f - stage[t.chunk].under_f for t in tasks[n + 1 :])
+        y.total("gather") + p * (y.f - y.hidden_f) for y in stage[:c])

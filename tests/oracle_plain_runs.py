@@ -39,29 +39,6 @@ class PlainRun:
     def gathers(self) -> bool:
         return self.most("gathered") > 0.0
 
-    def ahead(self, i: int) -> float:
-        """ZeRO traffic while layer ``i`` goes forward."""
-        x = self.layers
-        found = x[i].regathered if i == len(x) - 1 else x[i + 1].gathered
-        return found + x[0].scattered if i == 0 and self.gathers else found
-
-    def back(self, i: int) -> float:
-        """ZeRO traffic while layer ``i`` goes backward."""
-        x = self.layers
-        found = 0.0 if i == len(x) - 1 else x[i + 1].scattered
-        return found + (x[0].gathered if i == 0 else x[i - 1].regathered)
-
-    def ahead_waited(self, i: int) -> float:
-        """The same after the device has waited: only layers behind the second are gathered."""
-        return self.layers[i + 1].gathered if 0 < i < len(self.layers) - 1 else 0.0
-
-    def back_waited(self, i: int) -> float:
-        """After the device has waited: scatters, and gathers again behind the second layer."""
-        x = self.layers
-        if i == len(x) - 1:
-            return 0.0
-        return x[i + 1].scattered + (x[i - 1].regathered if i > 0 else 0.0)
-
     def shown_f(self, i: int, traffic: float) -> float:
         """What of this traffic layer ``i`` does not hide going forward."""
         return max(0.0, traffic - self.stack.overlap_zero3 * self.layers[i].free_forward)
@@ -75,32 +52,94 @@ class PlainRun:
 
     @cached_property
     def f(self) -> float:
+        """Forward, when the parameters of its first two layers are there."""
         names = ("forward", "tp_forward", "cp_forward", "ep_forward")
-        return self.total(*names) + sum(self.shown_f(i, self.ahead_waited(i)) for i in self.all)
+        inner = range(1, len(self.layers) - 1)
+        return self.total(*names) + sum(
+            self.shown_f(i, self.layers[i + 1].gathered) for i in inner)
 
     @cached_property
     def b(self) -> float:
+        """Backward with nothing behind it: only of its last two layers parameters are there."""
         names = ("backward", "recompute", "tp_backward", "cp_backward", "ep_backward")
-        return self.total(*names) + sum(self.shown_b(i, self.back_waited(i)) for i in self.all)
+        x, shown = self.layers, 0.0
+        for i in self.all[:-1]:
+            # The parameters of the next layer but one come first, then these gradients.
+            again = x[i - 1].regathered if i else 0.0
+            shown += self.shown_b(i, again + x[i + 1].scattered)
+        return self.total(*names) + shown
 
-    @cached_property
-    def chase_f(self) -> float:
-        return sum(self.shown_f(i, self.ahead(i)) for i in self.all) - sum(
-            self.shown_f(i, self.ahead_waited(i)) for i in self.all)
+    @property
+    def single(self) -> bool:
+        return len(self.layers) == 1
 
-    @cached_property
-    def chase_b(self) -> float:
-        return sum(self.shown_b(i, self.back(i)) for i in self.all) - sum(
-            self.shown_b(i, self.back_waited(i)) for i in self.all)
+    def needs(self, kind: str) -> float:
+        """What a pass gathers for its first layer; kinds are f and b."""
+        return self.layers[0].gathered if kind == "f" else self.layers[-1].regathered
 
-    @cached_property
-    def turn(self) -> float:
-        last = len(self.layers) - 1
-        again = self.shown_f(last, self.layers[last].regathered)
-        return again + self.shown_b(last, self.back(last)) if last else again
+    def late(self, needed: float) -> float:
+        """What a backward waits more at its end, the next pass needing so much to begin.
+
+        The gradients of the second layer have to be through by then, and in front of them in the
+        stream is what is needed.
+        """
+        if self.single:
+            return 0.0
+        gradients = self.layers[1].scattered
+        return self.shown_b(0, needed + gradients) - self.shown_b(0, gradients)
+
+    def behind(self, front: PlainRun, before: str, kind: str) -> float:
+        """What a pass begins later than the end of one through other layers right in front.
+
+        What it needs first comes beside the last layer in front, what its second layer needs
+        beside its own first one. A backward leaves its last scatter behind the first of these.
+        """
+        x, need, rest = self.layers, self.needs(kind), 0.0
+        if before == "f":
+            shown = front.shown_f(len(front.layers) - 1, need)
+        else:
+            shown, rest = 0.0, front.layers[0].scattered
+            if front.single:  # else its end has waited for that
+                shown = front.shown_b(0, need)
+        if self.single:
+            return shown
+        if kind == "b":
+            return shown + self.shown_b(len(x) - 1, x[-2].regathered + rest)
+        if len(x) == 2:
+            return shown + self.shown_f(0, x[1].gathered + rest)
+        # The third layer's parameters come behind the scatter; some of that is in the forward.
+        both = x[1].gathered + rest + x[2].gathered
+        hidden = self.stack.overlap_zero3 * (x[0].free_forward + x[1].free_forward)
+        return shown + max(self.shown_f(0, x[1].gathered),
+                           max(0.0, both - hidden) - self.shown_f(1, x[2].gathered))
+
+    def longer(self, before: str, kind: str) -> float:
+        """The same between passes through these layers alone, which go on in the same way."""
+        if not self.gathers:
+            return 0.0
+        found = self.behind(self, before, kind)
+        if not self.single or before == "f":
+            return found
+        # The scatter of a single layer runs beside the passes behind it.
+        x = self.layers[0]
+        if kind == "b":
+            return max(found, self.shown_b(0, x.regathered + x.scattered))
+        traffic = x.gathered + x.regathered + x.scattered
+        hidden = self.stack.overlap_zero3 * (x.free_forward + x.free_backward)
+        return max(found, max(0.0, traffic - hidden) - self.longer("f", "b"))
+
+    @property
+    def late_f(self) -> float:
+        """In front of a forward."""
+        return self.late(self.needs("f")) if self.gathers else 0.0
+
+    @property
+    def late_b(self) -> float:
+        return self.late(self.needs("b")) if self.gathers else 0.0
 
     @cached_property
     def trailing(self) -> float:
+        """Gradients of the first layer that no gather follows (ZeRO-2)."""
         return 0.0 if self.gathers else self.layers[0].scattered
 
     @cached_property
@@ -112,13 +151,24 @@ class PlainRun:
         return self.stack.overlap_zero3 * self.layers[-1].free_backward
 
     @cached_property
-    def pace(self) -> float:
-        trails = max(0.0, self.trailing - (self.under_f + self.under_b))
-        return self.chase_f + self.chase_b + trails
+    def in_turn(self) -> float:
+        """What a forward adds to its stage right behind a backward, with what trails that."""
+        return self.longer("b", "f") + max(0.0, self.trailing - (self.under_f + self.under_b))
 
-    def spare(self, i: int) -> float:
-        o, free = self.stack.overlap_zero3, self.layers[i].free_backward
-        return free if o == 0.0 else max(0.0, free - self.back(i) / o)
+    @cached_property
+    def in_a_row(self) -> float:
+        """From the end of a backward to that of the next right behind it, less :attr:`b`."""
+        return self.late_b + self.longer("b", "b") + max(0.0, self.trailing - self.under_b)
+
+    def spare(self, i: int, beside: float = 0.0) -> float:
+        """Computing of layer ``i`` going backward without ZeRO traffic, ``beside`` some more."""
+        x, o, free = self.layers, self.stack.overlap_zero3, self.layers[i].free_backward
+        if i < len(x) - 1:
+            beside += x[i + 1].scattered
+        beside += x[i - 1].regathered if i else x[0].gathered
+        if beside == 0.0:
+            return free
+        return max(0.0, free - beside / o) if o > 0.0 else 0.0
 
     @cached_property
     def left(self) -> float:
@@ -152,9 +202,14 @@ class PlainRun:
 
     @cached_property
     def hidden_b(self) -> float:
-        o, free = self.stack.overlap_zero3, self.layers[-1].free_backward
-        lost = max(0.0, free) - max(0.0, free - self.trailing / o) if o > 0.0 else 0.0
-        return self.stack.overlap_grad_reduce * (sum(self.spare(i) for i in self.all) - lost)
+        """Gradient reduction beside a backward that is in the middle of others."""
+        x, last, found = self.layers, len(self.layers) - 1, 0.0
+        for i in self.all:
+            more = x[0].scattered if i == last else 0.0
+            if i == 0:  # the gather of the larger pass behind
+                more += max(0.0, self.needs("b") - self.needs("f"))
+            found += self.spare(i, more)
+        return self.stack.overlap_grad_reduce * found
 
 
 @dataclass(frozen=True)

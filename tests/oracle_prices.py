@@ -33,19 +33,42 @@ class Run(NamedTuple):
     forward: Floats
     """After the device has waited: the parameters of two layers are there."""
     backward: Floats
-    chase_forward: Floats
-    """What a forward takes longer right behind another task."""
-    chase_backward: Floats
-    turn: Floats
-    """What a backward right behind the forward of its own micro-batch takes longer."""
+    """The same, and the last of its step: nothing is gathered for a task behind it."""
+    late_f: Floats
+    """Until what a forward behind a backward needs first is there, its end waits so much more."""
+    late_b: Floats
+    """The same where a backward is behind it."""
+    f_after_f: Floats
+    """What a forward takes longer right behind a forward."""
+    f_after_b: Floats
+    b_after_f: Floats
+    b_after_b: Floats
+    gathers: Floats
+    """Above 0: parameters are gathered for each task."""
+    alone: Floats
+    """Above 0: it is a single layer."""
+    regathered: Floats
+    """Of the last layer, before each backward."""
+    below: Floats
+    """Of the last layer but one, while the last one goes backward."""
+    above: Floats
+    """Scatter of the second layer, while the first one goes backward."""
+    under_first: Floats
+    """What the first layer hides going backward."""
+    under_last: Floats
+    """What the last one hides going forward."""
+    ahead: Floats
+    """Traffic of the second and third layer, less what the first two hide going forward."""
+    begun: Floats
+    """Of the second layer, what the first one does not hide going forward."""
+    third: Floats
+    """Of the third layer, what the second one does not hide going forward."""
     trailing: Floats
     """Scatter of the first layer that runs on behind a backward."""
     under_forward: Floats
     """Of it, what one forward hides."""
     under_backward: Floats
     """Of it, what the next backward hides."""
-    pace: Floats
-    """What a forward and a backward take longer where a device never waits."""
     gathered: Floats
     """Of the first layer, before each forward."""
     wait: Floats
@@ -56,7 +79,7 @@ class Run(NamedTuple):
     """Gradient reduction after the last backward, besides ``scattered``."""
     sync: Floats
     hidden_backward: Floats
-    """Gradient reduction that one backward hides."""
+    """Gradient reduction that one backward behind another hides."""
     gather: Floats
     hidden_forward: Floats
     """Gather of parameters that one forward hides."""
@@ -254,6 +277,59 @@ def exposed(traffic: Floats, hidden: float, free: Floats) -> Floats:
     return np.maximum(0.0, traffic - hidden * free)
 
 
+def unused(free: Floats, traffic: Floats, o: float) -> Floats:
+    """Seconds of computing that hide no ZeRO traffic; all or nothing where none is hidden."""
+    if o:
+        return np.maximum(0.0, free - traffic / o)
+    return np.where(traffic > 0.0, 0.0, free)
+
+
+def tasks_in_a_row(layers: Sequence[LayerPrice], o: float) -> tuple[Floats, ...]:
+    """What ZeRO-3 adds where tasks follow each other: LATE_F .. B_AFTER_B of a run."""
+    first, end = layers[0], layers[-1]
+    x, y, x_end, y_end = (o * first.free_forward, o * first.free_backward,
+                          o * end.free_forward, o * end.free_backward)
+    zero = np.zeros_like(x)
+
+    def more(traffic: Floats, hidden: Floats) -> Floats:
+        return np.maximum(0.0, traffic - hidden)
+
+    f_after_f, b_after_f = more(first.gathered, x_end), more(end.regathered, x_end)
+    if len(layers) == 1:
+        cycle = more(first.gathered + first.regathered + first.scattered, x + y)
+        f_after_b = np.maximum(more(first.gathered, y), cycle - b_after_f)
+        return (zero, zero, f_after_f, f_after_b, b_after_f,
+                more(first.scattered + end.regathered, y))
+    second, above = layers[1].gathered, layers[1].scattered
+    f_after_f = f_after_f + more(second, x)
+    f_after_b = more(second + first.scattered, x)
+    if len(layers) > 2:
+        third, x_second = layers[2].gathered, o * layers[1].free_forward
+        f_after_b = np.maximum(more(second, x), more(
+            second + first.scattered + third, x + x_second) - more(third, x_second))
+    below = layers[-2].regathered
+    return (more(above + first.gathered, y) - more(above, y),
+            more(above + end.regathered, y) - more(above, y),
+            f_after_f, f_after_b, b_after_f + more(below, y_end),
+            more(below + first.scattered, y_end))
+
+
+def around(layers: Sequence[LayerPrice], o: float) -> tuple[Floats, ...]:
+    """ALONE .. THIRD of a run: traffic at its borders, and what hides it."""
+    first, end = layers[0], layers[-1]
+    nothing = np.zeros_like(first.forward)
+    below = above = ahead = begun = third = nothing
+    if len(layers) > 1:
+        below, above = layers[-2].regathered, layers[1].scattered
+        ahead = layers[1].gathered - o * first.free_forward
+        begun = exposed(layers[1].gathered, o, first.free_forward)
+    if len(layers) > 2:
+        ahead = ahead + layers[2].gathered - o * layers[1].free_forward
+        third = exposed(layers[2].gathered, o, layers[1].free_forward)
+    return (nothing + (len(layers) == 1), end.regathered, below, above,
+            o * first.free_backward, o * end.free_forward, ahead, begun, third)
+
+
 def run_of(
     layers: Sequence[LayerPrice], stack: Stack, relayed: Floats, limit: Floats
 ) -> Run:
@@ -267,40 +343,38 @@ def run_of(
     first, end, last = layers[0], layers[-1], len(layers) - 1
     zeros = np.zeros_like(first.forward)
     gathers = np.any([x.gathered > 0.0 for x in layers], axis=0)
-    forward = backward = chase_f = chase_b = zeros
-    spare = free = sync = gather = left = wait = zeros
+    forward = backward = zeros
+    spare = in_a_row = free = sync = gather = left = wait = zeros
     for i, x in enumerate(layers):
-        inside = 0 < i < last
-        ahead = layers[i + 1].gathered if i < last else x.regathered
-        waited_f = exposed(ahead if inside else zeros, o, x.free_forward)
-        if i == 0:
-            ahead = ahead + np.where(gathers, x.scattered, 0.0)
+        forward, backward = forward + x.forward, backward + x.backward
+        if 0 < i < last:
+            forward = forward + exposed(layers[i + 1].gathered, o, x.free_forward)
         behind = layers[i + 1].scattered if i < last else zeros
-        back = behind + (layers[i - 1].regathered if i > 0 else x.gathered)
-        waited_b = exposed(back if inside else behind, o, x.free_backward)
-        forward, backward = forward + x.forward + waited_f, backward + x.backward + waited_b
-        chase_f = chase_f + exposed(ahead, o, x.free_forward) - waited_f
-        chase_b = chase_b + exposed(back, o, x.free_backward) - waited_b
+        below = layers[i - 1].regathered if i > 0 else zeros
+        if i < last:
+            backward = backward + exposed(behind + below, o, x.free_backward)
+        back = behind + (below if i > 0 else x.gathered)
         # A reduction begins with its layer's backward over: only layers in front hide it.
         sync, gather = sync + x.sync, gather + x.gather
         left = np.maximum(left, sync - r * spare)
         wait = np.maximum(wait, gather - q * free)
-        spare = spare + (np.maximum(0.0, x.free_backward - back / o) if o else x.free_backward)
+        spare = spare + unused(x.free_backward, back, o)
+        # Behind another backward, what that leaves to scatter is beside the last layer; in front
+        # of another one, what that gathers is beside the first.
+        back = back + (first.scattered if i == last else 0.0)
+        if i == 0:
+            back = back - x.gathered + np.maximum(x.gathered, end.regathered)
+        in_a_row = in_a_row + unused(x.free_backward, back, o)
         free = free + x.free_forward
-    turn = exposed(end.regathered, o, end.free_forward)
     if last:
-        turn = turn + exposed(back, o, end.free_backward)
         wait = wait + exposed(layers[1].gathered, o, first.free_forward)
+    between = [np.where(gathers, figure, 0.0) for figure in tasks_in_a_row(layers, o)]
     trailing = np.where(gathers, 0.0, first.scattered)
     under_f, under_b = o * free, o * end.free_backward
-    pace = chase_f + chase_b + np.maximum(0.0, trailing - under_f - under_b)
-    if o:
-        # What trails takes its part of the layer that goes backward first.
-        spare = spare - np.maximum(0.0, end.free_backward)
-        spare = spare + np.maximum(0.0, end.free_backward - trailing / o)
     return Run(
-        forward, backward, chase_f, chase_b, turn, trailing, under_f, under_b, pace,
-        first.gathered, wait, first.scattered, left, sync, r * spare, gather, q * free,
+        forward, backward, *between, np.where(gathers, 1.0, 0.0), *around(layers, o), trailing,
+        under_f, under_b, first.gathered, wait, first.scattered, left, sync, r * in_a_row, gather,
+        q * free,
         np.sum([x.update for x in layers], axis=0), np.sum([x.tied for x in layers], axis=0),
         np.sum([x.resident for x in layers], axis=0), np.max([x.work for x in layers], axis=0),
         np.max([x.buffers for x in layers], axis=0),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from instances import instance
-from plain import stack
+from plain import chunk, stack
 
 import nest
 from nest import compiled
@@ -18,7 +18,7 @@ from nest._kernels import fold, interleaved, layers, options, pipeline, recomput
 from nest.costs.choices import Site, bodies, states
 from nest.costs.layer import layer_costs
 from nest.costs.schedules import SCHEDULES
-from nest.costs.schedules.one_f_one_b import add_stage, last_forward
+from nest.costs.schedules.one_f_one_b import Behind, add_stage
 from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, layer_seconds
 from nest.tables import Tables
 from nest.tensors import Builder
@@ -63,13 +63,22 @@ def test_every_kernel_is_compiled_once() -> None:
 def test_add_stage() -> None:
     rng = np.random.default_rng(1)
     for _ in range(2000):
-        after, behind, f, b, hop, gap = rng.random(6)
-        n, m = int(rng.integers(1, 9)), int(rng.integers(1, 30))
-        rest = after + rng.random() * m
-        assert pipeline.add_stage(rest, after, behind, f, b, hop, n, m) == add_stage(
-            rest, after, behind, f, b, hop, n, m)[0]
-        assert pipeline.last_forward(after + hop, f, b, gap, n, m) == last_forward(
-            after + hop, f, b, gap, n, m)
+        after, behind, f, b, hop, late, turn, chase, queue, back = rng.random(10)
+        n, m = int(rng.integers(0, 9)), int(rng.integers(1, 30))
+        rest, end = after + rng.random() * m, b
+        gathers = bool(rng.integers(2))
+        before = rest * rng.random() if rng.integers(2) else -np.inf
+        # Figures of a chunk that add up to those of an option.
+        c = chunk(f, end + late, late=late, late_back=late, turn=turn, chase=chase,
+                  queue_forward=queue, queue_backward=back, gathers=gathers)
+        wanted, sent = add_stage(Behind(rest, after, behind, before), c, hop, n, m)
+        found = pipeline.add_stage(
+            rest, after, behind, before, f, end + (late if m > 1 else 0.0), end, turn, chase, queue,
+            back, gathers and m > 1, hop, n, m)
+        assert found[0] == pytest.approx(wanted.rest, rel=1e-12)
+        assert found[1] == pytest.approx(wanted.before_last, rel=1e-12) or found[1] < -1e200
+        assert (found[1] < -1e200) == (wanted.before_last == -np.inf)
+        assert found[2] == pytest.approx(sent, rel=1e-12)
 
 
 def random_layers(rng: np.random.Generator, kinds: int, zero: int) -> np.ndarray:
@@ -121,12 +130,17 @@ def test_interleaved_seconds() -> None:
         costs = rng.random((p, v, layers.CHUNK)) * 10.0 ** rng.integers(-3, 2, layers.CHUNK)
         costs[:, :, layers.C_TIED] *= rng.random((p, 1)) < 0.3
         costs[:, :, layers.C_GATHER] *= rng.random() < 0.5
+        costs[:, :, layers.C_GATHERS] = (rng.random((p, v)) < 0.5) * (rng.random((p, 1)) < 0.8)
+        costs[:, :, layers.C_ALONE] = rng.random((p, v)) < 0.4
         both, gap = rng.random((2, p, v)) * 10.0 ** rng.integers(-3, 2, (2, 1, 1))
         stages = [[ChunkCosts(*chunk, 0.0) for chunk in stage] for stage in costs.tolist()]
         hops = [[Hop(*pair) for pair in zip(*pairs, strict=True)]
                 for pairs in zip(both.tolist(), gap.tolist(), strict=True)]
-        assert interleaved.step_seconds(p, m, v, costs, both, gap) == (
-            pytest.approx(twin.step_time(stages, hops, m).total))
+        # The arrays have room for the deepest pipeline.
+        room = np.full((p + 1, v + 1, layers.CHUNK), np.nan)
+        room[:p, :v] = costs
+        assert interleaved.step_seconds(p, m, v, room, both, gap) == (
+            pytest.approx(twin.step_time(stages, hops, m).total, rel=1e-12))
         sizes = rng.random(v)
         for s in range(p):
             assert interleaved.held_bytes(sizes, s, p, m, v) == pytest.approx(
@@ -195,7 +209,7 @@ def test_options_of_a_signature(seed: int) -> None:
                     sequence, at = [int(s.last[at]), *sequence], int(s.part[at])
                 fold.close(
                     gpipe, tables.overlaps[0], sequence[-2] if sequence[1:] else -1, sequence[-1],
-                    s.root[g], s.second[g], figures, totals, g, new)
+                    s.root[g], s.second[g], figures, totals, g, out, new)
                 check_option(new, plain(figures, sequence, [0] * len(sequence),
                                         stack_of(tables.overlaps)), gpipe)
                 first = int(rng.integers(s.marked[g] + 1))
@@ -216,16 +230,19 @@ def test_options_of_a_signature(seed: int) -> None:
 
 def check_option(new: np.ndarray, c: ChunkCosts, gpipe: bool) -> None:
     """An option holds what the schedules take of a stage."""
-    trailing = max(0.0, c.trailing - c.trails_backward)
-    pace, back = (c.chase_forward, c.chase_backward + trailing) if gpipe else (c.pace, 0.0)
+    end = c.backward - c.late
+    late = c.late_back if gpipe else c.late
+    chase = 0.0 if gpipe else c.pace - c.turn
+    queue = c.queue + c.late - late
     left, later = (c.left, c.tied + c.update) if c.tied else (c.left + c.update, 0.0)
     wanted = {
-        "AHEAD": c.forward, "BACK": c.backward, "TURN": c.turn, "PACE": pace, "PACE_BACK": back,
-        "WAITS": c.wait, "REMAINS": left, "LATER": later, "TURNED": c.backward + c.turn,
-        "WAITED": c.forward + c.wait, "READY": c.backward + left,
-        "READY_TURNED": c.backward + c.turn + left,
-        "PACED": c.forward + pace + (0.0 if gpipe else c.backward),
-        "PACED_BACK": c.backward + back if gpipe else 0.0,
+        "AHEAD": c.forward, "BACK": end + late, "LATE": late, "ENDS": end, "TURN": c.turn,
+        "CHASE_AHEAD": chase, "CHASED": c.forward + end + late + chase,
+        "PACED": c.forward + end + late + chase + c.turn, "QUEUE": c.queue_forward,
+        "QUEUED": c.forward + c.queue_forward, "QUEUE_BACK": queue,
+        "QUEUED_BACK": end + late + queue, "GATHERS": float(c.gathers and not gpipe),
+        "WAITS": c.wait, "WAITED": c.forward + c.wait, "REMAINS": left, "LATER": later,
+        "READY": end + left,
     }
     for name, value in wanted.items():
         assert new[getattr(fold, name)] == pytest.approx(value, rel=1e-9, abs=1e-12), name

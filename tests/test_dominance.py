@@ -55,12 +55,14 @@ def stage(x: dict[str, Any], c: int, z: int, layers: list[tuple[int, int]]) -> n
     resident += max(back[r, kind, 3] for kind, r in layers)
     resident += max(state[z, kind, 7] for kind, _ in layers)
     s = chunk_costs(own, update, tied, software)
-    trailing = max(0.0, s.trailing - s.trails_backward)
-    turned = s.forward + s.backward + s.turn
+    end, f = s.backward - s.late, s.forward
+    turned = f + end + s.turn
     return np.array([
-        s.forward, s.backward, s.forward + s.backward + s.pace, s.forward + s.chase_forward,
-        s.backward + s.chase_backward + trailing, turned, turned + s.left, turned + s.wait,
-        turned + s.wait + s.left, s.forward + s.wait, s.backward + s.left, tied + update, update,
+        f, end, s.backward, f + s.backward + s.pace, f + s.backward + s.pace - s.turn,
+        f + s.queue_forward, s.backward + s.queue, end + s.late_back,
+        end + s.late_back + s.queue_backward + max(0.0, s.trailing - s.trails_backward),
+        turned, turned + s.left, turned + s.wait, turned + s.wait + s.left, f + s.wait,
+        end + s.left, tied + update, update,
         0.0 if z else s.forward - s.hides_gather, s.backward - s.hides_sync,
         held, resident, -x["shards"][c], x["relayed"][c], -float(x["hybrid"][c])])
 

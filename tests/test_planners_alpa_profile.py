@@ -47,7 +47,10 @@ def test_many_stages_are_profiled_as_one_is(seed: int) -> None:
     stack = plain.stack(**{name: float(rng.choice((0.0, 0.5, 0.9, 1.0))) for name in (
         "overlap_zero3", "overlap_grad_reduce", "overlap_param_gather")})
     zero = seed % 3  # what travels: once a step, gradients (ZeRO-2), parameters too (ZeRO-3)
-    busy = {"gathered": zero == 2, "regathered": zero == 2, "scattered": zero > 0}
+    held = rng.random((kinds, 1)) < 0.8  # kinds of layers that have parameters
+    again = bool(rng.integers(2))  # whether the stack gathers them once more before backward
+    busy = {"gathered": held * (zero == 2), "regathered": held * (zero == 2) * again,
+            "scattered": held * (zero > 0)}
     each = Figures(*(rng.random((kinds, options)) * rng.integers(1, 4) * busy.get(name, True)
                      for name in Figures._fields))
     order, batches = rng.integers(0, kinds, count), int(rng.integers(1, 6))

@@ -163,7 +163,7 @@ JOB24 = nest.Job.parse({**JOB, "global_batch": 48, "stack": {
 def test_model_parallel_size_grows_as_memory_shrinks():
     """tp to the 4 devices of a node, only then stages, only then recompute."""
     found = []
-    for memory in (2000, 500, 400, 250, 150):
+    for memory in (2000, 500, 400, 250, 140):
         first = start(small(), cluster_with(f"{memory} MiB"), JOB24)
         found.append((first.tp, first.pp, first.recompute))
         plan = Manual().plan(small(), cluster_with(f"{memory} MiB"), JOB24, SPACE)

@@ -14,7 +14,7 @@ from nest.costs.schedules import SCHEDULES, StepTime
 from nest.costs.schedules import gpipe as gpipe_form
 from nest.costs.schedules import interleaved as interleaved_form
 from nest.costs.schedules import one_f_one_b as one_f_one_b_form
-from nest.costs.schedules.one_f_one_b import add_stage
+from nest.costs.schedules.one_f_one_b import Behind, add_stage
 from nest.costs.stage import Hop
 
 
@@ -303,21 +303,43 @@ def test_uneven_stages_stay_near() -> None:
 
 
 def test_add_stage_never_decreases() -> None:
+    names = ("forward", "backward", "turn", "chase", "queue_forward", "queue_backward")
     rng = np.random.default_rng(5)
     for _ in range(20_000):
         n, m = int(rng.integers(0, 12)), int(rng.integers(1, 40))
-        after = rng.uniform(0, 10) if n else 0.0
-        rest = after + rng.uniform(0, 30) if n else 0.0
-        behind = rng.uniform(0, after) if n else 0.0
-        state = np.array(
-            [rest, after, behind, *rng.uniform(0.01, 3, 2), rng.uniform(0, 2) if n else 0.0])
-        larger = state.copy()
-        larger[rng.integers(0 if n else 3, 6 if n else 5)] += 10 ** rng.uniform(-6, 0)
-        if larger[1] > larger[0]:
+        state = np.zeros(4)
+        if n:
+            after, rest = rng.uniform(0, 10), rng.uniform(0, 30)
+            state[:] = after + rest, after, rng.uniform(0, after), rng.uniform(0, rest)
+        else:
+            state[3] = -np.inf
+        own = dict(zip(names, rng.uniform(0.01, 3, 6), strict=True))
+        hop = rng.uniform(0, 2) * (n > 0)
+        own["late"] = own["late_back"] = rng.uniform(0, own["backward"])
+        gathers = bool(rng.integers(2))
+
+        def put(
+            state: np.ndarray = state, own: dict[str, float] = own, hop: float = hop,
+            gathers: bool = gathers, n: int = n, m: int = m,
+        ) -> np.ndarray:
+            found, sent = add_stage(Behind(*state), chunk(**own, gathers=gathers), hop, n, m)
+            return np.array([*found, sent])
+
+        before = put()
+        which, more = int(rng.integers(4 if n else 4, 12)), 10 ** rng.uniform(-6, 0)
+        if n and rng.integers(2):
+            state[rng.integers(4)] += more
+            if state[1] > state[0]:
+                continue
+        elif which < 10:
+            own[names[which - 4]] += more
+        elif which == 10:  # the last backward alone
+            own["late"] = own["late_back"] = max(0.0, own["late"] - more)
+        elif n:
+            hop += more
+            assert (put(hop=hop) >= before * (1 - 1e-12)).all()
             continue
-        before, now = (add_stage(*x, n, m) for x in (state, larger))
-        assert now[0] >= before[0] * (1 - 1e-12)
-        assert now[1] >= before[1]
+        assert (put(state, own) >= before * (1 - 1e-12)).all()
 
 
 def test_slower_stages_never_shorten_a_step() -> None:

@@ -9,7 +9,15 @@ import pytest
 from plain import chunk, stack
 
 from nest.costs.schedules import SCHEDULES
-from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, hop
+from nest.costs.stage import (
+    ChunkCosts,
+    Hop,
+    LayerSeconds,
+    chunk_costs,
+    delayed,
+    hop,
+    longer,
+)
 from nest.describe import Stack
 
 
@@ -78,18 +86,51 @@ def test_zero_3_gathers_one_layer_ahead() -> None:
     # Three layers, 5 s to gather and 7 s to scatter each; half of 4 s forward hides 2, half of 8
     # backward 4. Where the stage waited, two layers' parameters are there at the start of a pass:
     # forward the third's 5 s run beside the second: 3 exposed. Backward beside the second the
-    # third's scatter and the first's gather: 12 - 4 = 8; beside the first the second's scatter: 3.
+    # third's scatter and the first's gather: 12 - 4 = 8; beside the first the second's scatter: 3,
+    # and what the next pass gathers first, 5 more, since its gather comes before that scatter.
     one = layer(gathered=5.0, regathered=5.0, scattered=7.0)
     found = costs(one, one, one, overlap_zero3=0.5)
-    assert (found.forward, found.backward) == (12.0 + 3.0, 24.0 + 11.0)
-    # At once: beside the first forward the second's gather and the first's scatter of the backward
-    # before, 12 - 2 = 10; beside the third its own gather, 3; beside the third's backward the
-    # second's gather, 1; beside the first's the next forward's gather more, 8 - 3 = 5.
-    assert (found.chase_forward, found.chase_backward) == (13.0, 6.0)
-    # From the last forward to the first backward: the third's own gather and the second's.
-    assert found.turn == 3.0 + 1.0
+    assert (found.forward, found.backward) == (12.0 + 3.0, 24.0 + 11.0 + 5.0)
+    assert (found.late, found.late_back) == (5.0, 5.0)
+    # A forward behind a forward: beside the last its first's gather, 3, beside the first the
+    # second's, 3. Behind a backward: by the end of the second layer the second's and the third's
+    # gathers and the scatter of the backward before, 17 - 4 = 13, of which 3 count in any case.
+    assert (found.queue_forward, found.chase) == (6.0, 10.0)
+    # A backward behind a forward: the third's own gather and, beside it, the second's, 5 - 4;
+    # behind a backward: beside the third the second's gather and the scatter before: 12 - 4.
+    assert (found.turn, found.queue_backward) == (3.0 + 1.0, 8.0)
     # 5 s at the start of a step, and 3 s of the second's; the first's scatter at the end.
-    assert (found.wait, found.left, found.pace) == (5.0 + 3.0, 7.0, 19.0)
+    assert (found.wait, found.left, found.pace) == (5.0 + 3.0, 7.0, 14.0)
+
+
+def test_passes_through_chunks_that_meet() -> None:
+    # Chunk a has two layers with 5 s to gather and 7 s to scatter, b a single one with 20 and 30;
+    # a layer hides 2 s forward and 4 backward.
+    one = layer(gathered=5.0, regathered=5.0, scattered=7.0)
+    other = layer(gathered=20.0, regathered=20.0, scattered=30.0)
+    a, b = costs(one, one, overlap_zero3=0.5), costs(other, overlap_zero3=0.5)
+    # Behind a forward: the first gather beside its last layer, the second beside the first.
+    assert longer(a, 0, b, 0) == longer(a, 0, b, 1) == 20.0 - 2.0
+    assert longer(b, 0, a, 0) == (5.0 - 2.0) + (5.0 - 2.0)
+    assert longer(b, 0, a, 1) == (5.0 - 2.0) + (5.0 - 4.0)
+    # Behind a backward of a: its end has waited, for 7 + 20 - 4 s instead of 7 - 4.
+    assert (delayed(a, 20.0), longer(a, 1, b, 0), longer(a, 1, b, 1)) == (20.0, 0.0, 0.0)
+    # Behind one of b: 5 - 4 s, then its scatter beside the first layer, with a gather of 5 s.
+    assert delayed(b, 5.0) == 0.0
+    assert longer(b, 1, a, 0) == (5.0 - 4.0) + (5.0 + 30.0 - 2.0)
+    assert longer(b, 1, a, 1) == (5.0 - 4.0) + (5.0 + 30.0 - 4.0)
+
+
+def test_a_single_layer_scatters_beside_two_passes() -> None:
+    # One stage of two chunks of one layer, as b above, two micro-batches. The first gather takes 20
+    # s: F0 20-24. F1 20 - 2 s later: 42-46, B1 64-72. F0 of the second micro-batch 20 - 4 s later:
+    # 88-92; from 88 on B1's gradients are scattered, till 118 + 2 beside F0, then B0's parameters
+    # gathered: B0 140-148. F1 at 164: 20 - 4 s later, and so long the stream takes. Likewise F1
+    # 164-168, B1 at 164 + 30 + 2 + 20: 216-224, B0 240-248; its scatter is left.
+    other = layer(gathered=20.0, regathered=20.0, scattered=30.0)
+    chunks = [costs(other, overlap_zero3=0.5)] * 2
+    form = SCHEDULES["interleaved"].step_time
+    assert form([chunks], [[Hop(0.0, 0.0)] * 2], 2).total == 248.0 + 30.0
 
 
 def test_exchange_of_copies() -> None:
@@ -160,7 +201,7 @@ ONLY = {"gathered": (3,), "scattered": (2, 3), "gather": (1, 2)}
 def test_no_second_of_a_layer_that_grows_shortens_a_step(schedule: str) -> None:
     """What dominance, and "faster devices are never slower", rely on."""
     rng = np.random.default_rng(17)
-    for _ in range(1500 if schedule != "interleaved" else 400):
+    for _ in range(1500 if schedule != "interleaved" else 3000):
         p, v = int(rng.integers(1, 5)), 1
         m = int(rng.integers(1, 12))
         if schedule == "interleaved":
@@ -168,8 +209,13 @@ def test_no_second_of_a_layer_that_grows_shortens_a_step(schedule: str) -> None:
             m = p * int(rng.integers(1, 4))
         zeros = [int(rng.integers(4))] * p if v > 1 else rng.integers(0, 4, p).tolist()
         ends = rng.random((p, v, 2)) * (rng.random((p, v, 2)) < 0.4)
-        layers = [[random_layers(rng, zero, int(rng.integers(1, 5))) for _ in range(v)]
-                  for zero in zeros]
+        # Where chunks of few layers meet, each takes part in what the other exposes.
+        layers = [[random_layers(rng, zero, int(rng.integers(1, 5 if v == 1 else 3)))
+                   for _ in range(v)] for zero in zeros]
+        busy = 10 ** rng.uniform(-1, 1)
+        for one in (one for stage in layers for run in stage for one in run):
+            for name in ("gathered", "regathered", "scattered"):
+                one[name] *= busy
         software = stack(overlap_zero3=rng.random(), overlap_grad_reduce=rng.random(),
                          overlap_param_gather=rng.random())
         hops = [[Hop(*pair) for pair in rng.random((v, 2))] for _ in range(p)]
@@ -214,9 +260,11 @@ def test_computing_longer_leaves_no_more_than_it_takes() -> None:
                 some[name] += more
             c = chunk_costs([LayerSeconds(**one) for one in layers], 0.0, 0.0, software)
             now.append(np.array([
-                c.forward, c.backward, c.forward + c.chase_forward,
-                c.backward + c.chase_backward, c.forward + c.wait, c.backward + c.left,
-                c.backward + c.turn + c.forward, c.forward + c.backward + c.turn + c.left,
+                c.forward, c.backward, c.backward - c.late, c.forward + c.queue_forward,
+                c.backward + c.queue, c.forward + c.backward + c.pace - c.turn,
+                c.forward + c.wait, c.backward - c.late + c.left,
+                c.backward + c.turn + c.forward,
+                c.forward + c.backward - c.late + c.turn + c.left,
                 c.forward + c.backward + c.pace, c.backward - c.hides_sync,
                 c.forward - c.hides_gather if zero < 3 else 0.0]))
         assert (now[1] >= now[0] - 1e-12).all()

@@ -28,7 +28,8 @@ def _least(p, need, behind):
             for o in range(p.first[x, g], p.first[x, g + 1]):
                 if p.in_flight[o] < need:
                     continue
-                f, b, finish = p.forward[o], p.backward[o], p.left[o] + p.later[o]
+                # What every backward takes, the last one of a step too.
+                f, b, finish = p.forward[o], p.backward[o] - p.late[o], p.left[o] + p.later[o]
                 t = f + b
                 now[TIME] = t
                 now[TIME_FINISH] = t + finish
@@ -56,7 +57,8 @@ def reach(p, need, behind, limit, place, count):
     """What the stages in front of (i, k) do to the step at the least; float64 (cells, 8).
 
     For a label with ``behind`` stages, the step is no shorter than T + ADDED, FORCED, W + FRONTS,
-    V + ARRIVES and, where the micro-batches outnumber all stages, 2 Q + TRIPS. What W has over T,
+    V + ARRIVES and, where the micro-batches outnumber all stages, 2 Q + TRIPS. Under GPipe T is
+    counted as the seconds there and back. What W has over T,
     and V over Q, makes no difference up to HIDDEN; what R has over T, and U over Q, up to READY
     (-inf where the first stage may hold no copy of an embedding). STAGES is how many stages are in
     front at the most. inf where nothing below ``limit`` leads. Every stage in front is priced with

@@ -11,10 +11,14 @@ from nest._kernels import CACHE
 from nest._kernels.layers import (
     BACKWARD,
     C_BACKWARD,
-    C_CHASE_BACKWARD,
-    C_CHASE_FORWARD,
+    C_CHASE,
     C_FORWARD,
+    C_GATHERS,
+    C_LATE,
+    C_LATE_BACK,
     C_LEFT,
+    C_QUEUE_BACKWARD,
+    C_QUEUE_FORWARD,
     C_TIED,
     C_TRAILING,
     C_TRAILS_BACKWARD,
@@ -34,6 +38,7 @@ from nest._kernels.layers import (
     TIED,
     UPDATE,
     WORK,
+    borders,
     chunk_costs,
     spare,
 )
@@ -41,12 +46,13 @@ from nest._kernels.layers import (
 # Of a stage, in place of what no stage needs: what is left to reduce and to gather, and what that
 # is with the next layer's still to come; see ``walk``.
 LEFT, BALANCE, WAIT, START = SYNC, FREE_BACKWARD, GATHER, GATHERED
-CHASE_FORWARD, CHASE_BACKWARD = REGATHERED, SCATTERED
+# Kind of the third layer, -1: none; the longest gather of all.
+THIRD, LARGEST = REGATHERED, SCATTERED
 # Fields of an option: those that decide between two (micro-batches in flight and shards below
 # zero, so that less is better), then others of its label.
-(AHEAD, READY, BACK, HELD, WAITED, SHARDS, PACED, PACED_BACK, TURNED, LATER, READY_TURNED, REMAINS,
- WAITS, TURN, PACE, PACE_BACK) = range(16)
-DECIDE, OPTION = 11, 16
+(AHEAD, READY, BACK, HELD, WAITED, SHARDS, ENDS, TURN, PACED, CHASED, QUEUED, QUEUED_BACK, LATER,
+ GATHERS, REMAINS, WAITS, CHASE_AHEAD, QUEUE, QUEUE_BACK, LATE) = range(20)
+DECIDE, OPTION = 14, 20
 
 
 @njit(cache=CACHE, nogil=True)
@@ -78,20 +84,16 @@ def walk(t, tree, c, busy, layers, totals, order, limit, slack):
             if busy:
                 root = t.part[part] < 0
                 x, y = o * layers[0, below, FREE_FORWARD], o * hides
-                beside = layers[0, kind, GATHERED]
-                waited = 0.0 if root else max(0.0, beside - x)
-                if root and layers[0, below, GATHERED] > 0.0:
-                    beside += layers[0, below, SCATTERED]
-                forward += waited
-                totals[g, CHASE_FORWARD] = (
-                    totals[part, CHASE_FORWARD] + max(0.0, beside - x) - waited)
+                if not root:
+                    forward += max(0.0, layers[0, kind, GATHERED] - x)
+                totals[g, LARGEST] = max(totals[part, LARGEST], layers[0, kind, GATHERED])
+                totals[g, THIRD] = totals[part, THIRD]
+                if not root and t.part[t.part[part]] < 0:
+                    totals[g, THIRD] = kind
                 scattered = layers[0, kind, SCATTERED]
                 beside = scattered + (layers[0, below, GATHERED] if root
                                       else layers[0, t.last[t.part[part]], REGATHERED])
-                waited = max(0.0, (scattered if root else beside) - y)
-                backward += waited
-                totals[g, CHASE_BACKWARD] = (
-                    totals[part, CHASE_BACKWARD] + max(0.0, beside - y) - waited)
+                backward += max(0.0, (scattered if root else beside) - y)
                 hides = spare(layers, 0, below, beside, o)
             totals[g, FORWARD] = forward + layers[0, kind, FORWARD]
             totals[g, BACKWARD] = backward + layers[0, kind, BACKWARD]
@@ -110,7 +112,7 @@ def walk(t, tree, c, busy, layers, totals, order, limit, slack):
                 totals[g, f] = layers[0, kind, f]
             totals[g, BALANCE] = totals[g, LEFT] = sync
             totals[g, START] = totals[g, WAIT] = gather
-            totals[g, CHASE_FORWARD] = totals[g, CHASE_BACKWARD] = 0.0
+            totals[g, THIRD], totals[g, LARGEST] = -1.0, layers[0, kind, GATHERED]
         time = totals[g, FORWARD] + totals[g, BACKWARD]
         if t.micro_batches * time >= limit or t.weight[c] * time - base[g] > slack:
             continue
@@ -123,55 +125,67 @@ def walk(t, tree, c, busy, layers, totals, order, limit, slack):
 
 
 @njit(cache=CACHE, nogil=True)
-def close(gpipe, overlap, part, last, first, second, layers, totals, g, new):
+def close(gpipe, overlap, part, last, first, second, layers, totals, g, chunk, new):
     """Fill the seconds of an option with what signature g takes without recompute.
 
     It ends with kind ``last``, behind kind ``part`` (-1: alone), and begins with ``first``, in
-    front of ``second``.
+    front of ``second``. ``chunk`` (CHUNK,) is room.
     """
-    new[AHEAD], new[BACK] = totals[g, FORWARD], totals[g, BACKWARD]
-    gathers = layers[0, first, GATHERED] > 0.0
-    x, y = overlap * layers[0, last, FREE_FORWARD], overlap * layers[0, last, FREE_BACKWARD]
-    beside = layers[0, last, REGATHERED]
-    turn = max(0.0, beside - x)
-    if part < 0 and gathers:
-        beside += layers[0, first, SCATTERED]
-    chase_forward = totals[g, CHASE_FORWARD] + max(0.0, beside - x)
-    wait = totals[g, WAIT] + layers[0, first, GATHERED]
-    beside = layers[0, last, GATHERED]
+    x, under, third = overlap * layers[0, first, FREE_FORWARD], 0.0, int(totals[g, THIRD])
+    if third >= 0:
+        under = overlap * layers[0, second, FREE_FORWARD]
+    chunk[C_GATHERS] = 1.0 if totals[g, LARGEST] > 0.0 else 0.0
+    borders(layers, first, second if part >= 0 else -1, third, part, last, x, under,
+            overlap * layers[0, first, FREE_BACKWARD], overlap * layers[0, last, FREE_FORWARD],
+            overlap * layers[0, last, FREE_BACKWARD], chunk)
+    chunk[C_FORWARD] = totals[g, FORWARD]
+    chunk[C_BACKWARD] = totals[g, BACKWARD] + chunk[C_LATE]
+    chunk[C_WAIT] = totals[g, WAIT] + layers[0, first, GATHERED]
     if part >= 0:
-        beside = layers[0, part, REGATHERED]
-        turn += max(0.0, beside - y)
-        wait += max(0.0, layers[0, second, GATHERED] - overlap * layers[0, first, FREE_FORWARD])
-    chase_backward = totals[g, CHASE_BACKWARD] + max(0.0, beside - y)
-    left = totals[g, LEFT] + layers[0, first, SCATTERED]
-    trails = 0.0 if gathers else layers[0, first, SCATTERED] - y
-    set_ends(gpipe, new, turn, chase_forward, chase_backward,
-              max(0.0, trails - overlap * totals[g, FREE_FORWARD]), max(0.0, trails), left, wait,
-              totals[g, TIED], totals[g, UPDATE])
+        chunk[C_WAIT] += max(0.0, layers[0, second, GATHERED] - x)
+    chunk[C_LEFT] = totals[g, LEFT] + layers[0, first, SCATTERED]
+    chunk[C_TRAILING] = 0.0 if chunk[C_GATHERS] else layers[0, first, SCATTERED]
+    chunk[C_TRAILS_FORWARD] = overlap * totals[g, FREE_FORWARD]
+    chunk[C_TIED], chunk[C_UPDATE] = totals[g, TIED], totals[g, UPDATE]
+    _fill(gpipe, chunk, new)
 
 
 @njit(cache=CACHE, nogil=True)
-def set_ends(gpipe, new, turn, chase_forward, chase_backward, trails, trails_back, left, wait,
-              tied, update):
+def _fill(gpipe, chunk, new):
+    """Fill an option with the figures of its stage."""
+    trails = chunk[C_TRAILING] - chunk[C_TRAILS_BACKWARD]
+    late, end = chunk[C_LATE], chunk[C_BACKWARD] - chunk[C_LATE]
+    new[AHEAD], new[BACK] = chunk[C_FORWARD], chunk[C_BACKWARD]
+    if gpipe:
+        # Other backwards are behind all but the last one.
+        late, new[BACK] = chunk[C_LATE_BACK], end + chunk[C_LATE_BACK]
+    queue = chunk[C_QUEUE_BACKWARD] + chunk[C_LATE_BACK] - late + max(0.0, trails)
+    chase = chunk[C_CHASE] + max(0.0, trails - chunk[C_TRAILS_FORWARD])
+    set_ends(gpipe, new, late, chunk[C_TURN], chase, chunk[C_QUEUE_FORWARD], queue,
+             chunk[C_GATHERS], chunk[C_LEFT], chunk[C_WAIT], chunk[C_TIED], chunk[C_UPDATE])
+
+
+@njit(cache=CACHE, nogil=True)
+def set_ends(gpipe, new, late, turn, chase, queue, queue_back, gathers, left, wait, tied, update):
     """Fill in the rest of an option whose forward and backward are known.
 
-    A stage with a copy of a tied embedding is ready before the copies are exchanged. Where passes
-    of a kind follow each other (GPipe), each way has a pace of its own.
+    A stage with a copy of a tied embedding is ready before the copies are exchanged. Under GPipe
+    forwards follow each other, and backwards do: no forward is behind a backward.
     """
-    new[PACE], new[PACE_BACK] = chase_forward + chase_backward + trails, 0.0
-    new[PACED], new[PACED_BACK] = new[AHEAD] + new[BACK] + new[PACE], 0.0
     if gpipe:
-        new[PACE], new[PACE_BACK] = chase_forward, chase_backward + trails_back
-        new[PACED], new[PACED_BACK] = new[AHEAD] + new[PACE], new[BACK] + new[PACE_BACK]
-    new[TURN], new[WAITS] = turn, wait
+        chase = gathers = 0.0
+    new[LATE], new[TURN], new[GATHERS] = late, turn, gathers
+    new[CHASE_AHEAD], new[QUEUE], new[QUEUE_BACK] = chase, queue, queue_back
+    new[ENDS] = new[BACK] - late
+    new[CHASED] = new[AHEAD] + new[BACK] + chase
+    new[PACED] = new[CHASED] + turn
+    new[QUEUED], new[QUEUED_BACK] = new[AHEAD] + queue, new[BACK] + queue_back
+    new[WAITS] = wait
     new[REMAINS], new[LATER] = left + update, 0.0
     if tied > 0.0:
         new[REMAINS], new[LATER] = left, tied + update
-    new[TURNED] = new[BACK] + turn
     new[WAITED] = new[AHEAD] + wait
-    new[READY] = new[BACK] + new[REMAINS]
-    new[READY_TURNED] = new[TURNED] + new[REMAINS]
+    new[READY] = new[ENDS] + new[REMAINS]
 
 
 @njit(cache=CACHE, nogil=True)
@@ -188,8 +202,4 @@ def recomputed(gpipe, overlaps, part, last, marked, g, r, most, layers, kinds, a
         again[at] = r if marked[q] <= most else 0
         q = part[q]
     chunk_costs(layers, overlaps, kinds, again, at, len(kinds), chunk)
-    new[AHEAD], new[BACK] = chunk[C_FORWARD], chunk[C_BACKWARD]
-    trails_back = chunk[C_TRAILING] - chunk[C_TRAILS_BACKWARD]
-    set_ends(gpipe, new, chunk[C_TURN], chunk[C_CHASE_FORWARD], chunk[C_CHASE_BACKWARD],
-              max(0.0, trails_back - chunk[C_TRAILS_FORWARD]), max(0.0, trails_back),
-              chunk[C_LEFT], chunk[C_WAIT], chunk[C_TIED], chunk[C_UPDATE])
+    _fill(gpipe, chunk, new)

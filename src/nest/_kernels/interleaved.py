@@ -15,20 +15,27 @@ from nest._kernels.layers import (
     ACTIVATIONS,
     BACKWARD,
     BUFFERS,
+    C_ALONE,
     C_BACKWARD,
-    C_CHASE_BACKWARD,
-    C_CHASE_FORWARD,
     C_FORWARD,
     C_GATHER,
+    C_GATHERED,
+    C_GATHERS,
     C_HIDES_GATHER,
     C_HIDES_SYNC,
+    C_LATE,
+    C_LATE_BACK,
     C_LEFT,
+    C_QUEUE_BACKWARD,
+    C_REGATHERED,
     C_SCATTERED,
     C_SYNC,
     C_TIED,
     C_TRAILING,
     C_TRAILS_BACKWARD,
     C_TRAILS_FORWARD,
+    C_UNDER_FIRST,
+    C_UNDER_LAST,
     C_UPDATE,
     C_WAIT,
     CHUNK,
@@ -37,7 +44,9 @@ from nest._kernels.layers import (
     RESIDENT,
     WORK,
     chunk_costs,
+    delayed,
     layer_sums,
+    longer,
 )
 from nest._kernels.pipeline import SLACK
 
@@ -94,24 +103,60 @@ def held_bytes(activations, s, p, m, v):
 
 
 @njit(cache=CACHE, nogil=True)
+def _free(costs, s, c, way, gathers, clock, scattered, front):
+    """When a pass may begin; ``_Stage.free`` of ``nest.costs.schedules.interleaved``.
+
+    ``front`` int64 (p, 2): chunk, -1 for none, and way of the last pass of each stage.
+    """
+    if not gathers[s]:
+        return max(clock[s], scattered[s] - costs[s, c, C_TRAILS_BACKWARD]) if way else clock[s]
+    if front[s, 0] < 0:
+        return clock[s]
+    own, before, way_before = costs[s, c], costs[s, front[s, 0]], front[s, 1]
+    start = clock[s] + longer(before, way_before, own, way)
+    if not before[C_ALONE]:
+        scattered[s] = clock[s] + before[C_SCATTERED] if way_before else -np.inf
+        return start
+    scattered[s] += (own[C_REGATHERED] if way else own[C_GATHERED]) + (
+        before[C_BACKWARD] - before[C_UNDER_FIRST] if way_before
+        else before[C_FORWARD] - before[C_UNDER_LAST])
+    start = max(start, scattered[s])
+    if way_before:
+        scattered[s] = start + before[C_SCATTERED]
+    return start
+
+
+@njit(cache=CACHE, nogil=True)
+def _behind(costs, s, p, m, v, warm, ahead, back):
+    """What the next pass of a stage gathers first, where ``ahead`` and ``back`` are run."""
+    total = m * v
+    if ahead < total and (ahead < warm or ahead - warm == back):
+        return costs[s, ahead // p % v, C_GATHERED]
+    return costs[s, v - 1 - back // p % v, C_REGATHERED] if back < total else 0.0
+
+
+@njit(cache=CACHE, nogil=True)
 def step_seconds(p, m, v, costs, both, gap):
     """Seconds of a step; :func:`nest.costs.schedules.interleaved.step_time`.
 
-    ``costs`` float64 (p, v, CHUNK), hand-overs ``both`` and ``gap`` float64 (p, v).
+    ``costs`` float64 (p, v, CHUNK), hand-overs ``both`` and ``gap`` float64 (p, v), all of which
+    may be larger.
     """
     total = m * v
     forward, backward = np.empty((p, total)), np.empty((p, total))
     ahead, back = np.zeros(p, np.int64), np.zeros(p, np.int64)
-    clock, scatter = np.zeros(p), np.full(p, -np.inf)
+    clock, scattered = np.zeros(p), np.full(p, -np.inf)
+    front, gathers = np.full((p, 2), -1), np.zeros(p, np.bool_)
     sent, returned = np.full(p, -np.inf), np.full(p, -np.inf)
     ends, starts = np.zeros((p, v)), np.zeros((p, v))
     for s in range(p):
         before = 0.0
         for c in range(v):
+            gathers[s] |= costs[s, c, C_GATHERS] > 0.0
             if costs[s, c, C_GATHER] > 0.0 or c == 0:
                 starts[s, c] = before + costs[s, c, C_WAIT]
             before += costs[s, c, C_GATHER] + p * (
-                costs[s, c, C_FORWARD] + costs[s, c, C_CHASE_FORWARD] - costs[s, c, C_HIDES_GATHER])
+                costs[s, c, C_FORWARD] - costs[s, c, C_HIDES_GATHER])
     left = 2 * p * total
     while left:
         for s in range(p):
@@ -129,11 +174,14 @@ def step_seconds(p, m, v, costs, both, gap):
                         if ahead[p - 1] <= k - p:
                             break
                         arrives = forward[s, k]
-                    start = max(clock[s] + costs[s, c, C_CHASE_FORWARD], arrives)
+                    start = max(
+                        _free(costs, s, c, 0, gathers, clock, scattered, front), arrives)
                     if k == c * p:
                         start = max(start, starts[s, c])
                     clock[s] = start + costs[s, c, C_FORWARD]
-                    scatter[s] += costs[s, c, C_FORWARD] - costs[s, c, C_TRAILS_FORWARD]
+                    front[s, 0], front[s, 1] = c, 0
+                    if not gathers[s]:
+                        scattered[s] += costs[s, c, C_FORWARD] - costs[s, c, C_TRAILS_FORWARD]
                     ahead[s] += 1
                     if s < p - 1 or c < v - 1:
                         sent[s] = max(clock[s] + both[s, c] / 2, sent[s] + gap[s, c])
@@ -154,11 +202,17 @@ def step_seconds(p, m, v, costs, both, gap):
                             break
                     elif back[0] <= k - p:
                         break
-                    start = max(clock[s] + costs[s, c, C_CHASE_BACKWARD], backward[s, k],
-                                scatter[s] - costs[s, c, C_TRAILS_BACKWARD])
-                    clock[s] = ends[s, c] = start + costs[s, c, C_BACKWARD]
-                    scatter[s] = clock[s] + costs[s, c, C_TRAILING]
+                    start = max(
+                        _free(costs, s, c, 1, gathers, clock, scattered, front), backward[s, k])
+                    front[s, 0], front[s, 1] = c, 1
                     back[s] += 1
+                    clock[s] = start + costs[s, c, C_BACKWARD]
+                    if gathers[s]:
+                        behind = _behind(costs, s, p, m, v, warm, ahead[s], back[s])
+                        clock[s] += delayed(costs[s, c], behind) - costs[s, c, C_LATE]
+                    else:
+                        scattered[s] = clock[s] + costs[s, c, C_TRAILING]
+                    ends[s, c] = clock[s]
                     if s > 0:
                         returned[s - 1] = max(
                             clock[s] + both[s - 1, c] / 2, returned[s - 1] + gap[s - 1, c])
@@ -182,7 +236,8 @@ def _finish(p, v, costs, ends):
             ready = max(ready, ends[s, c] + below + costs[s, c, C_LEFT]
                         - (costs[s, c, C_SCATTERED] if c else 0.0))
             below += costs[s, c, C_SYNC] + p * (
-                costs[s, c, C_BACKWARD] + costs[s, c, C_CHASE_BACKWARD] - costs[s, c, C_HIDES_SYNC])
+                costs[s, c, C_BACKWARD] + costs[s, c, C_QUEUE_BACKWARD] + costs[s, c, C_LATE_BACK]
+                - costs[s, c, C_LATE] - costs[s, c, C_HIDES_SYNC])
             tied += costs[s, c, C_TIED]
             update += costs[s, c, C_UPDATE]
         if tied > 0.0:
@@ -276,11 +331,11 @@ def _least(p, m, v, costs, both):
     for s in range(p):
         own = update = 0.0
         for c in range(v):
-            own += costs[s, c, C_FORWARD] + costs[s, c, C_BACKWARD]
+            own += costs[s, c, C_FORWARD] + costs[s, c, C_BACKWARD] - costs[s, c, C_LATE]
             update += costs[s, c, C_UPDATE]
         least = max(least, there + m * own + max(back, costs[s, 0, C_LEFT] + update))
         there += costs[s, 0, C_FORWARD] + both[s, 0] / 2
-        back += costs[s, 0, C_BACKWARD] + both[s, 0] / 2
+        back += costs[s, 0, C_BACKWARD] - costs[s, 0, C_LATE] + both[s, 0] / 2
     return least
 
 

@@ -42,15 +42,78 @@ def layer_sums(t, c, z, r, layers):
 def spare(layers, r, kind, beside, overlap):
     """Computing backward that hides no ZeRO traffic; ``_spare`` of ``nest.costs.stage``."""
     free = layers[r, kind, FREE_BACKWARD]
-    return max(0.0, free - beside / overlap) if overlap > 0.0 else free
+    if overlap > 0.0:
+        return max(0.0, free - beside / overlap)
+    return 0.0 if beside > 0.0 else free
 
 
 # Figures of consecutive layers; the fields of ``nest.costs.stage.ChunkCosts`` in its order (a test
 # compares), of which ``zero`` is no part.
-(C_FORWARD, C_BACKWARD, C_TURN, C_CHASE_FORWARD, C_CHASE_BACKWARD, C_TRAILING, C_TRAILS_FORWARD,
- C_TRAILS_BACKWARD, C_LEFT, C_WAIT, C_UPDATE, C_TIED, C_SYNC, C_GATHER, C_SCATTERED, C_HIDES_SYNC,
- C_HIDES_GATHER) = range(17)
-CHUNK = 17
+(C_FORWARD, C_BACKWARD, C_LATE, C_LATE_BACK, C_TURN, C_CHASE, C_QUEUE_FORWARD, C_QUEUE_BACKWARD,
+ C_TRAILING, C_TRAILS_FORWARD, C_TRAILS_BACKWARD, C_LEFT, C_WAIT, C_UPDATE, C_TIED, C_SYNC,
+ C_GATHER, C_SCATTERED, C_HIDES_SYNC, C_HIDES_GATHER, C_GATHERS, C_ALONE, C_GATHERED, C_REGATHERED,
+ C_BELOW, C_ABOVE, C_UNDER_FIRST, C_UNDER_LAST, C_BEGUN, C_THIRD, C_ROOM) = range(31)
+CHUNK = 31
+
+
+@njit(cache=CACHE, nogil=True)
+def delayed(c, gathered):
+    """``nest.costs.stage.delayed``; ``c`` (CHUNK,)."""
+    if c[C_ALONE]:
+        return 0.0
+    return (max(0.0, c[C_ABOVE] + gathered - c[C_UNDER_FIRST])
+            - max(0.0, c[C_ABOVE] - c[C_UNDER_FIRST]))
+
+
+@njit(cache=CACHE, nogil=True)
+def longer(before, way_before, c, way):
+    """``nest.costs.stage.longer``; chunks are (CHUNK,)."""
+    first = c[C_REGATHERED] if way else c[C_GATHERED]
+    if not way_before:
+        own = max(0.0, c[C_BELOW] - c[C_TRAILS_BACKWARD]) if way else c[C_BEGUN]
+        return max(0.0, first - before[C_UNDER_LAST]) + own
+    shown = max(0.0, first - before[C_UNDER_FIRST]) if before[C_ALONE] else 0.0
+    if c[C_ALONE]:
+        return shown
+    if way:
+        return shown + max(0.0, c[C_BELOW] + before[C_SCATTERED] - c[C_TRAILS_BACKWARD])
+    return shown + max(c[C_BEGUN], before[C_SCATTERED] - c[C_ROOM] - c[C_THIRD])
+
+
+@njit(cache=CACHE, nogil=True)
+def borders(layers, first, second, third, below, last, x, under, y, ahead, back, out):
+    """Fill what passes through a chunk take longer in a row, and what that follows from.
+
+    Kinds of its first three and last two layers, -1 where there are fewer. What hides traffic:
+    ``x`` beside the first layer forward, ``under`` beside the second, ``ahead`` beside the last;
+    ``y`` beside the first backward, ``back`` beside the last.
+    """
+    out[C_GATHERED], out[C_REGATHERED] = layers[0, first, GATHERED], layers[0, last, REGATHERED]
+    out[C_SCATTERED] = layers[0, first, SCATTERED]
+    out[C_UNDER_FIRST], out[C_UNDER_LAST], out[C_TRAILS_BACKWARD] = y, ahead, back
+    out[C_ALONE] = 1.0 if second < 0 else 0.0
+    for field in range(C_BEGUN, CHUNK):
+        out[field] = 0.0
+    out[C_BELOW] = out[C_ABOVE] = 0.0
+    if second >= 0:
+        out[C_BELOW], out[C_ABOVE] = layers[0, below, REGATHERED], layers[0, second, SCATTERED]
+        out[C_ROOM] = x - layers[0, second, GATHERED]
+        out[C_BEGUN] = max(0.0, -out[C_ROOM])
+    if third >= 0:
+        out[C_THIRD] = max(0.0, layers[0, third, GATHERED] - under)
+        out[C_ROOM] += under - layers[0, third, GATHERED]
+    for field in range(C_LATE, C_TRAILING):
+        out[field] = 0.0
+    if not out[C_GATHERS]:
+        return
+    out[C_LATE] = delayed(out, out[C_GATHERED])
+    out[C_LATE_BACK] = delayed(out, out[C_REGATHERED])
+    out[C_TURN], out[C_CHASE] = longer(out, 0, out, 1), longer(out, 1, out, 0)
+    out[C_QUEUE_FORWARD], out[C_QUEUE_BACKWARD] = longer(out, 0, out, 0), longer(out, 1, out, 1)
+    if out[C_ALONE]:
+        traffic = out[C_REGATHERED] + out[C_SCATTERED] - y
+        out[C_QUEUE_BACKWARD] = max(out[C_QUEUE_BACKWARD], traffic)
+        out[C_CHASE] = max(out[C_CHASE], traffic + out[C_GATHERED] - ahead - out[C_TURN])
 
 
 @njit(cache=CACHE, nogil=True)
@@ -62,34 +125,30 @@ def chunk_costs(layers, overlaps, kinds, again, start, stop, out):
     """
     o, reduce, refresh = overlaps[0], overlaps[1], overlaps[2]
     first, last, end = kinds[start], kinds[stop - 1], stop - 1
-    gathers = layers[0, first, GATHERED] > 0.0
     for x in range(CHUNK):
         out[x] = 0.0
     for n in range(end, start - 1, -1):
         kind, r = kinds[n], again[n]
+        if layers[0, kind, GATHERED] > 0.0:
+            out[C_GATHERS] = 1.0
         x, y = o * layers[r, kind, FREE_FORWARD], o * layers[r, kind, FREE_BACKWARD]
-        inside = start < n < end
-        beside, scattered = layers[0, kind, REGATHERED], 0.0
+        scattered, waited = 0.0, 0.0
         if n < end:
-            beside = layers[0, kinds[n + 1], GATHERED]
             scattered = layers[0, kinds[n + 1], SCATTERED]
-        else:
-            out[C_TURN] += max(0.0, beside - x)
-        waited = max(0.0, beside - x) if inside else 0.0
-        if n == start and gathers:
-            beside += layers[0, kind, SCATTERED]
+            if n > start:
+                waited = max(0.0, layers[0, kinds[n + 1], GATHERED] - x)
         out[C_FORWARD] += layers[r, kind, FORWARD] + waited
-        out[C_CHASE_FORWARD] += max(0.0, beside - x) - waited
-        beside = scattered + (
-            layers[0, kinds[n - 1], REGATHERED] if n > start else layers[0, kind, GATHERED])
-        waited = max(0.0, (beside if inside else scattered) - y)
-        if n == end and n > start:
-            out[C_TURN] += max(0.0, beside - y)
+        below = layers[0, kinds[n - 1], REGATHERED] if n > start else 0.0
+        waited = max(0.0, scattered + below - y) if n < end else 0.0
         out[C_BACKWARD] += layers[r, kind, BACKWARD] + waited
-        out[C_CHASE_BACKWARD] += max(0.0, beside - y) - waited
+        beside = scattered + (below if n > start else layers[0, kind, GATHERED])
         hides = reduce * spare(layers, r, kind, beside, o)
         out[C_LEFT] = max(0.0, out[C_LEFT] - hides) + layers[r, kind, SYNC]
-        out[C_HIDES_SYNC] += hides
+        if n == start:
+            beside = scattered + max(layers[0, kind, GATHERED], layers[0, last, REGATHERED])
+        if n == end:
+            beside += layers[0, first, SCATTERED]
+        out[C_HIDES_SYNC] += reduce * spare(layers, r, kind, beside, o)
         hides = refresh * layers[r, kind, FREE_FORWARD]
         out[C_WAIT] = max(0.0, out[C_WAIT] - hides) + layers[r, kind, GATHER]
         out[C_HIDES_GATHER] += hides
@@ -98,15 +157,19 @@ def chunk_costs(layers, overlaps, kinds, again, start, stop, out):
         out[C_GATHER] += layers[r, kind, GATHER]
         out[C_UPDATE] += layers[r, kind, UPDATE]
         out[C_TIED] += layers[r, kind, TIED]
-    out[C_SCATTERED] = layers[0, first, SCATTERED]
-    out[C_LEFT] += out[C_SCATTERED]
+    x, under = o * layers[again[start], first, FREE_FORWARD], 0.0
+    out[C_LEFT] += layers[0, first, SCATTERED]
     out[C_WAIT] += layers[0, first, GATHERED]
+    second = third = below = -1
     if end > start:
-        out[C_WAIT] += max(0.0, layers[0, kinds[start + 1], GATHERED]
-                           - o * layers[again[start], first, FREE_FORWARD])
-    r = again[end]
-    out[C_TRAILS_BACKWARD] = o * layers[r, last, FREE_BACKWARD]
-    if not gathers:
+        second, below = kinds[start + 1], kinds[end - 1]
+        out[C_WAIT] += max(0.0, layers[0, second, GATHERED] - x)
+    if end > start + 1:
+        third, under = kinds[start + 2], o * layers[again[start + 1], second, FREE_FORWARD]
+    borders(layers, first, second, third, below, last, x, under,
+            o * layers[again[start], first, FREE_BACKWARD],
+            o * layers[again[end], last, FREE_FORWARD],
+            o * layers[again[end], last, FREE_BACKWARD], out)
+    out[C_BACKWARD] += out[C_LATE]
+    if not out[C_GATHERS]:
         out[C_TRAILING] = out[C_SCATTERED]
-        out[C_HIDES_SYNC] += reduce * (
-            spare(layers, r, last, out[C_TRAILING], o) - spare(layers, r, last, 0.0, o))

@@ -15,13 +15,17 @@ from nest._kernels import CACHE
 from nest._kernels.fold import (
     AHEAD,
     BACK,
+    CHASE_AHEAD,
     DECIDE,
+    GATHERS,
     HELD,
+    LARGEST,
+    LATE,
     LATER,
     LEFT,
     OPTION,
-    PACE,
-    PACE_BACK,
+    QUEUE,
+    QUEUE_BACK,
     REMAINS,
     SHARDS,
     TURN,
@@ -120,7 +124,7 @@ def in_flight(limit_bytes, resident, activations, cap):
 @njit(cache=CACHE, nogil=True)
 def _alone(m, new):
     """No step with an option takes less: its own micro-batches, what comes before and after."""
-    return new[WAITS] + m * (new[AHEAD] + new[BACK]) + new[REMAINS] + new[LATER]
+    return new[WAITS] + m * (new[AHEAD] + new[BACK] - new[LATE]) + new[REMAINS] + new[LATER]
 
 
 @njit(cache=CACHE, nogil=True)
@@ -183,10 +187,11 @@ def _tree(t):
 def select(t, limit):
     """Non-dominated configurations of every (price, signature), by ascending t = f + b.
 
-    One is dominated when another is no worse in the first fields of an option:
-    forward, backward, either with what it takes longer where micro-batches follow each other or
-    turn round, with what it waits for at the start and leaves at the end of a step; what follows
-    then; micro-batches in flight that fit, and shards. Of equal ones the first stays. Those that
+    One is dominated when another is no worse in the first fields of an option: forward, backward,
+    with or without what it gathers for the pass behind it, either with what it takes longer behind
+    another pass, with what it waits for at the start and leaves at the end of a step; what follows
+    then; micro-batches in flight that fit, and shards (docs/algorithm.md has the proof that these
+    suffice). Of equal ones the first stays. Those that
     alone take ``limit`` seconds a step, take too much above the least to stay below it, or hold no
     micro-batch, are no options.
 
@@ -198,7 +203,7 @@ def select(t, limit):
     -------
     first : int64 (P, G+1), options of price p and signature g are first[p, g]..first[p, g+1].
     number : int64 (O,), see ``nest.tensors.Builder.degrees``.
-    forward, backward, turn, pace, pace_back, wait, left, later : float64 (O,), see
+    forward, backward, late, turn, chase, queue, queue_back, gathers, wait, left, later : (O,), see
         ``_kernels.pipeline.Problem``.
     in_flight : int64 (O,)
     shards : float64 (O,)
@@ -261,10 +266,10 @@ def select(t, limit):
                         if busy:
                             part = t.last[t.part[g]] if t.part[g] >= 0 else -1
                             close(t.gpipe, t.overlaps[0], part, t.last[g], t.root[g], t.second[g],
-                                   layers, none, g, new)
+                                   layers, none, g, chunk, new)
                         else:
                             new[AHEAD], new[BACK] = none[g, FORWARD], none[g, BACKWARD]
-                            set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, none[g, LEFT],
+                            set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, none[g, LEFT],
                                       none[g, WAIT], none[g, TIED], none[g, UPDATE])
                         new[HELD] = -held
                         if held and _alone(m, new) < limit:
@@ -304,6 +309,7 @@ def select(t, limit):
                             kept_least += t.counts[g, kind] * best_held[kind]
                     more = resident + none[g, WORK] + (held_none[g] + 1) * kept_least
                     first_kind = t.root[g]
+                    gathers = 1.0 if busy and none[g, LARGEST] > 0.0 else 0.0
                     least_left = layers[0, first_kind, SCATTERED] + layers[0, first_kind, SYNC]
                     least_wait = none[g, WAIT] + layers[0, first_kind, GATHERED]
                     some = time < most_time and more <= t.limit_bytes * (1.0 + 1e-12)
@@ -321,7 +327,7 @@ def select(t, limit):
                         new[HELD] = -held
                         if busy:
                             # It is no better than this, which is often enough to drop it.
-                            set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, least_left,
+                            set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, gathers, least_left,
                                       least_wait, none[g, TIED], none[g, UPDATE])
                             if _dominated(kept, g, count[g], new):
                                 continue
@@ -330,8 +336,8 @@ def select(t, limit):
                         else:
                             left = left_seconds(layers, t.overlaps[1], runs, t.last, t.marked, g, r,
                                          t.marked[g])
-                            set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, left, none[g, WAIT],
-                                      none[g, TIED], none[g, UPDATE])
+                            set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, left,
+                                      none[g, WAIT], none[g, TIED], none[g, UPDATE])
                         if _alone(m, new) < limit:
                             if count[g] == kept.shape[1]:
                                 kept, kept_who = _wider(kept, kept_who)
@@ -362,7 +368,7 @@ def select(t, limit):
                             new[AHEAD], new[BACK] = ahead, none[g, BACKWARD] + more_of[D_BACK]
                             new[HELD] = -held
                             if busy:
-                                set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, least_left,
+                                set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, gathers, least_left,
                                           least_wait, none[g, TIED], none[g, UPDATE])
                                 if _dominated(kept, g, count[g], new):
                                     layer += 1
@@ -372,7 +378,7 @@ def select(t, limit):
                             else:
                                 left = left_seconds(layers, t.overlaps[1], runs, t.last, t.marked,
                                                     g, t.full, layer)
-                                set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, left,
+                                set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, left,
                                           none[g, WAIT], none[g, TIED], none[g, UPDATE])
                             if _alone(m, new) < limit:
                                 if count[g] == kept.shape[1]:
@@ -403,7 +409,8 @@ def select(t, limit):
         first[p, G] = total
         lo = hi
     k = options[:total]
-    return (first, who[:total].copy(), k[:, AHEAD].copy(), k[:, BACK].copy(), k[:, TURN].copy(),
-            k[:, PACE].copy(), k[:, PACE_BACK].copy(), k[:, WAITS].copy(), k[:, REMAINS].copy(),
-            k[:, LATER].copy(),
-            (-k[:, HELD]).astype(np.int64), -k[:, SHARDS])
+    return (first, who[:total].copy(), k[:, AHEAD].copy(), k[:, BACK].copy(), k[:, LATE].copy(),
+            k[:, TURN].copy(), k[:, CHASE_AHEAD].copy(), k[:, QUEUE].copy(),
+            k[:, QUEUE_BACK].copy(), k[:, GATHERS] > 0.0, k[:, WAITS].copy(),
+            k[:, REMAINS].copy(), k[:, LATER].copy(), (-k[:, HELD]).astype(np.int64),
+            -k[:, SHARDS])

@@ -14,6 +14,7 @@ Recursion, last stage first, over labels of the cell (s stages, layers i..L-1, d
     Y  time from the start of the step to its last backward, as its parameters allow
     Z  time from there until this and all later stages have finished
     N  t of the stage at k
+    P  time from that first forward to the last backward but one; none where no stage gathers
     R, U, X  of those that hold a copy: as W and V, until gradients are reduced; what is left then
     shards  distinct shards that the stage at k holds (lanes of the hand-over into it)
 
@@ -62,9 +63,12 @@ class Problem(NamedTuple):
     first: np.ndarray  # int64 (P, G+1) options of (price, signature), by ascending t
     forward: np.ndarray  # float64 (O,)
     backward: np.ndarray  # float64 (O,)
-    turn: np.ndarray  # float64 (O,) more for a backward that follows its forward at once
-    pace: np.ndarray  # float64 (O,) more for a micro-batch that follows another; GPipe: forward
-    pace_back: np.ndarray  # float64 (O,) GPipe: backward
+    late: np.ndarray  # float64 (O,) of backward; not of the last one of a step
+    turn: np.ndarray  # float64 (O,) more for a backward right behind a forward
+    chase: np.ndarray  # float64 (O,) more for a forward right behind a backward
+    queue: np.ndarray  # float64 (O,) more for a forward right behind a forward
+    queue_back: np.ndarray  # float64 (O,) more for a backward right behind a backward
+    gathers: np.ndarray  # bool (O,) parameters are gathered for every pass
     wait: np.ndarray  # float64 (O,) for parameters, of the first micro-batch
     left: np.ndarray  # float64 (O,) reduction after the backward, and the optimizer without copies
     later: np.ndarray  # float64 (O,) exchange and optimizer of one with a copy; 0: holds none
@@ -78,42 +82,52 @@ class Problem(NamedTuple):
     tied: bool  # stages hold copies of embeddings
 
 
-# Figures of a label; GPipe has others in the same places: Q, the slowest forward and backward, the
-# longest finish and, of those with a copy, the longest reduction.
-T, Q, W, V, Y, Z, N, SHARDS, R, U, X, LOW = range(12)
-TRIP, FORWARDS, BACKWARDS, FINISH = T, Q, W, V
-LABEL = 11
-UNTIED = 8
+# Figures of a label. GPipe has others in the same places: one micro-batch down and up, the slowest
+# forward and backward, the turn from the start of the step; and from the turn on the last backward
+# of the stage at k, the end of all that hold no copy and, as R and X, of those that do.
+T, Q, W, V, Y, Z, N, SHARDS, P, R, U, X, LOW = range(13)
+DOWN, UP, FORWARDS, BACKWARDS, TURNED, FINISH, RETURNED = T, Q, W, V, Y, P, N
+LABEL = 12
+UNTIED = 9
 """Figures of a label where no stage holds a copy."""
 FAR = -1e300
 
 
 @njit(cache=CACHE, nogil=True)
-def add_stage(rest, after, behind, f, b, hop, n, m):
-    """Time with a new first stage; ``add_stage`` of ``nest.costs.schedules.one_f_one_b``."""
+def add_stage(rest, after, behind, before_last, f, b, end, turn, chase, queue, queue_back, gathers,
+              hop, n, m):
+    """Figures of a label with a new first stage; ``nest.costs.schedules.one_f_one_b.add_stage``.
+
+    ``rest``, ``after``, ``behind``, ``before_last`` are T, Q, N and P of the label behind; ``end``
+    is the last backward of the stage, ``b`` any other. Returns T, P and the end of the last
+    forward.
+    """
     t = f + b
     if n == 0:
-        return m * t
-    trip = after + hop
-    time = t + hop + rest
+        sent = f + (m - 1) * (t + turn + chase)
+        last = sent - chase - f if gathers else FAR
+        return sent + turn + end, last, sent
+    trip, queued = after + hop, b + queue_back
+    last = f + hop + before_last + queued
     if m < n + 2:
-        return max(time, m * t, f + trip + m * b, m * f + trip + b)
-    time = max(time, m * t + max(0.0, trip - n * f) + max(0.0, trip - n * b))
-    full = (m - 1) // (n + 1)
-    left = (m - 1) - full * (n + 1)
-    time = max(time, (full + 1) * (t + trip) + left * max(f, b, (rest - after) / (m - 1)))
-    pair = t + hop + behind
-    ends = max(trip + t, n * f + b + pair - t) + max(trip + t, n * b + f + pair - t)
-    return max(time, ends + (m - n - 2) * pair / 2)
-
-
-@njit(cache=CACHE, nogil=True)
-def last_forward(trip, f, b, gap, n, m):
-    """End of a stage's last forward; ``last_forward`` of ``nest.costs.schedules.one_f_one_b``."""
-    own = m * f
-    if m > n + 1:
-        own += (m - n - 1) * b + max(0.0, trip - n * f)
-    return max(own, f + (m - 1) * gap)
+        sent = m * f + (m - 1) * queue
+        home = f + max((m - 1) * (f + queue) + turn, trip) + (m - 1) * queued
+    else:
+        sent = (f + max(n * (f + queue) + turn, trip) + (m - n - 1) * (t + chase)
+                + (m - n - 2) * turn)
+        home = sent + turn + n * queued
+    if gathers:
+        last = max(last, home)
+    time = max(home, sent + trip, f + hop + rest, last) + end
+    if m >= n + 2:
+        full = (m - 1) // (n + 1)
+        left = (m - 1) - full * (n + 1)
+        time = max(time, (full + 1) * (t + trip) + full * chase - (b - end)
+                   + left * max(f, b, (rest - after) / (m - 1)))
+        pair = t + hop + behind
+        ends = max(trip + t, n * f + b + pair - t) + max(trip + t, n * b + f + pair - t)
+        time = max(time, ends + (m - n - 2) * pair / 2 - (b - end))
+    return time, last - queue_back, sent
 
 
 @njit(cache=CACHE, nogil=True)
@@ -230,54 +244,68 @@ def _extend(p, values, parent, option, cut, stop, s, hidden, held, fronts, new):
         gap = p.hop_bytes[cut] * p.hop_per_byte[stop] / min(-values[parent, SHARDS], shards)
         both = p.both * (gap + p.hop_latency[stop])
     new[SHARDS] = -shards
+    end = b - p.late[option]
     if p.gpipe:
-        new[TRIP], new[FORWARDS] = f + b, max(f + p.pace[option], gap)
-        new[BACKWARDS] = max(b + p.pace_back[option], gap)
-        new[FINISH] = left if later == 0.0 else 0.0
-        new[R], new[U], new[X] = left if later > 0.0 else 0.0, 0.0, later
-        new[N] = 0.0
-        new[Y] = FAR
+        queue_back = p.queue_back[option]
+        new[DOWN], new[FORWARDS] = f + both / 2, max(f + p.queue[option], gap)
+        new[BACKWARDS], new[UP] = max(b + queue_back, gap), b + p.turn[option]
+        new[RETURNED], new[TURNED] = p.turn[option] + end, FAR
+        new[FINISH], new[R], new[X], new[U] = FAR, FAR, 0.0, 0.0
         if s > 1:
-            new[TRIP] += values[parent, TRIP] + both
-            for x in (FORWARDS, BACKWARDS, FINISH, R, X):
+            new[DOWN] += values[parent, DOWN]
+            new[UP] = b + both / 2 + values[parent, UP]
+            new[RETURNED] = values[parent, RETURNED] + both / 2 + end
+            for x in (FORWARDS, BACKWARDS, TURNED, FINISH, R, X):
                 new[x] = max(new[x], values[parent, x])
-            new[Y] = b + both / 2 + values[parent, Y]
-        rest = new[TRIP] + (m - 1) * (new[FORWARDS] + new[BACKWARDS])
-        new[Y] = max(new[Y], wait + rest, rest + fronts)
-        new[Z] = new[Y] + max(new[FINISH], new[R] + new[X])
+        if m > 1:
+            there = new[UP] + (m - 2) * new[BACKWARDS] + max(queue_back, gap - b) + end
+            new[RETURNED] = max(new[RETURNED], there) if s > 1 else there
+        if later > 0.0:
+            new[R], new[X] = max(new[R], new[RETURNED] + left), max(new[X], later)
+        else:
+            new[FINISH] = max(new[FINISH], new[RETURNED] + left)
+        down = new[DOWN] + (m - 1) * new[FORWARDS]
+        new[TURNED] = max(new[TURNED], wait + down, down + fronts)
+        new[Z] = new[TURNED] + max(new[FINISH], new[R] + new[X])
         return
-    pace = p.pace[option]
+    late = p.late[option]
+    if m == 1:
+        b, late = end, 0.0
+    turn, chase, gathers = p.turn[option], p.chase[option], p.gathers[option] and m > 1
     if s == 1:
-        b, pace = b + p.turn[option], pace - p.turn[option]
-        rest, after = m * (f + b), f + b
-        done = idle = ready = idle_ready = back = end = FAR
+        rest, new[P], sent = add_stage(
+            0.0, 0.0, 0.0, FAR, f, b, end, turn, chase, 0.0, 0.0, gathers, 0.0, 0, m)
+        after = f + b + turn
+        done = idle = ready = idle_ready = back = close = FAR
         new[X] = 0.0
     else:
         rest, after = values[parent, T], values[parent, Q]
-        sent = last_forward(after + both, f, b, gap, s - 1, m)
-        rest = add_stage(rest, after, values[parent, N], f, b, both, s - 1, m)
+        rest, new[P], sent = add_stage(
+            rest, after, values[parent, N], values[parent, P], f, b, end, turn, chase,
+            p.queue[option], p.queue_back[option], gathers, both, s - 1, m)
         after += f + b + both
-        rest = max(rest, after + (m - 1) * gap)
+        rest = max(rest, after - late + (m - 1) * gap)
+        sent = max(sent, f + (m - 1) * gap)
         idle = f + both / 2 + values[parent, V]
         done = max(f + both / 2 + values[parent, W], sent + both / 2 + values[parent, V])
         idle_ready = f + both / 2 + values[parent, U]
         ready = max(f + both / 2 + values[parent, R], sent + both / 2 + values[parent, U])
-        back, end, new[X] = b + both / 2 + values[parent, Y], values[parent, Z], values[parent, X]
-    rest = max(rest, m * (f + b) + (m - 1) * pace)
+        back, new[X] = end + both / 2 + values[parent, Y], values[parent, X]
+        close = values[parent, Z]
     if later > 0.0:
-        ready, idle_ready = max(ready, rest + left), max(idle_ready, after + left)
+        ready, idle_ready = max(ready, rest + left), max(idle_ready, after - late + left)
         new[X] = max(new[X], later)
         left += new[X]
     else:
-        done, idle = max(done, rest + left), max(idle, after + left)
+        done, idle = max(done, rest + left), max(idle, after - late + left)
     back = max(back, wait + rest)
     new[T], new[Q], new[N] = rest, after, f + b
     # What makes no difference to any front (see docs/algorithm.md) is levelled: labels merge.
     new[W], new[V] = max(done, rest + hidden), max(idle, after + hidden)
     new[R], new[U] = max(ready, rest + held), max(idle_ready, after + held)
-    close = max(done, ready + new[X])
+    finish = max(done, ready + new[X])
     new[Y] = max(back, rest + fronts)
-    new[Z] = max(end, wait + close, back + left, close + fronts)
+    new[Z] = max(close, wait + finish, back + left, finish + fronts)
 
 
 @njit(cache=CACHE, nogil=True)
@@ -300,8 +328,10 @@ def _way_back(links, label, layers):
 def _low(p, new, added, fronts, hidden, arrives, trips):
     """No plan with the label takes less; bounds are those of ``reach``."""
     if p.gpipe:
-        time = new[TRIP] + (p.micro_batches - 1) * (new[FORWARDS] + new[BACKWARDS])
-        return max(time + added, time + new[FINISH] + fronts, new[Y] + hidden, new[Z])
+        down = new[DOWN] + (p.micro_batches - 1) * new[FORWARDS]
+        return max(down + new[RETURNED] + added,
+                   down + max(new[FINISH], new[R] + new[X]) + fronts,
+                   new[TURNED] + new[RETURNED] + hidden, new[Z])
     return max(new[T] + added, new[W] + fronts, new[R] + new[X] + fronts, new[V] + arrives,
                2.0 * new[Q] + trips, new[Y] + hidden, new[Z])
 

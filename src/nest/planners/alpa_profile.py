@@ -80,18 +80,17 @@ def alone(
 
 
 class _Walk:
-    """Stages that grow by a layer at a time, without the traffic beside the last layer.
+    """Stages that grow by a layer at a time, without what depends on which layer is the last one.
 
-    That depends on the layer behind it; :meth:`latency` adds it.
+    :meth:`latency` adds that: the traffic beside the last layer, and across the border of passes.
     """
 
     def __init__(self, each: Figures, order: Ints, starts: Ints, stack: Stack) -> None:
         self._each, self._order, self._starts, self._stack = each, order, starts, stack
-        self._at = self._seen(0)
-        first, zero = self._at, np.zeros_like(self._at("sync"))
-        self._below: Callable[[str], Array] | None = None
+        self._last = 0
+        first = self._seen(0)
+        self._gathers = first("gathered") > 0.0
         self._forward, self._backward = first("forward"), first("backward")
-        self._chased = zero
         self._balance = self._left = first("sync")
         self._begun = self._wait = first("gather")
         self._free, self._once = first("free_forward"), first("once")
@@ -103,56 +102,68 @@ class _Walk:
 
     def grow(self, n: int, count: int) -> None:
         """Add layer ``n``, where there is one: to the first ``count`` stages."""
-        self._starts = self._starts[:count]
-        for name in ("forward", "backward", "chased", "balance", "left", "begun", "wait", "free",
+        self._last, self._starts = n, self._starts[:count]
+        for name in ("gathers", "forward", "backward", "balance", "left", "begun", "wait", "free",
                      "once"):
             setattr(self, f"_{name}", getattr(self, f"_{name}")[:count])
         new, last = self._seen(n), self._seen(n - 1)
         o, r, q = (self._stack.overlap_zero3, self._stack.overlap_grad_reduce,
                    self._stack.overlap_param_gather)
         x, y = o * last("free_forward"), o * last("free_backward")
-        ahead, behind = new("gathered"), new("scattered")
-        if n == 1:
-            waited, waited_back = 0.0 * x, np.maximum(0.0, behind - y)
-            ahead = ahead + np.where(last("gathered") > 0.0, last("scattered"), 0.0)
-            behind = behind + last("gathered")
-        else:
-            behind = behind + self._seen(n - 2)("regathered")
-            waited, waited_back = np.maximum(0.0, ahead - x), np.maximum(0.0, behind - y)
-        self._chased = (self._chased + np.maximum(0.0, ahead - x) - waited
-                        + np.maximum(0.0, behind - y) - waited_back)
-        self._forward = self._forward + waited + new("forward")
-        self._backward = self._backward + waited_back + new("backward")
+        self._gathers = self._gathers | (new("gathered") > 0.0)
+        beside = new("scattered")
+        waited = beside + self._seen(n - 2)("regathered") if n > 1 else beside
+        self._backward = self._backward + _more(waited, y) + new("backward")
+        self._forward = self._forward + new("forward")
+        if n > 1:
+            self._forward = self._forward + _more(new("gathered"), x)
         # What ZeRO traffic hides under hides no reduction.
+        beside = waited if n > 1 else beside + last("gathered")
         spare = last("free_backward")
-        spare = np.maximum(0.0, spare - behind / o) if o else spare
+        spare = _more(spare, beside / o) if o else np.where(beside > 0.0, 0.0, spare)
         self._balance = self._balance - r * spare + new("sync")
         self._left = np.maximum(self._left, self._balance)
         self._begun = self._begun - q * last("free_forward") + new("gather")
         self._wait = np.maximum(self._wait, self._begun)
         self._free = self._free + new("free_forward")
         self._once = self._once + new("once")
-        self._at, self._below = new, last
 
     def latency(self, batches: int) -> Array:
         """1/B of a step of the stages as they are."""
-        first, last, o = self._seen(0), self._at, self._stack.overlap_zero3
-        x, y = o * last("free_forward"), o * last("free_backward")
-        gathers, ahead = first("gathered") > 0.0, last("regathered")
-        turn = np.maximum(0.0, ahead - x)
+        first, o = self._seen(0), self._stack.overlap_zero3
+        late, turn, chase = (np.where(self._gathers, figure, 0.0) for figure in self._borders())
         wait = self._wait + first("gathered")
-        if self._below is None:
-            ahead = ahead + np.where(gathers, first("scattered"), 0.0)
-            behind = last("gathered")
-        else:
-            behind = self._below("regathered")
-            turn = turn + np.maximum(0.0, behind - y)
-            wait = wait + np.maximum(
-                0.0, self._seen(1)("gathered") - o * first("free_forward"))
-        trailing = np.where(gathers, 0.0, first("scattered"))
-        pace = (self._chased + np.maximum(0.0, ahead - x) + np.maximum(0.0, behind - y)
-                + np.maximum(0.0, trailing - o * self._free - y))
-        left = self._left + first("scattered")
-        step = (wait + batches * (self._forward + self._backward) + turn + (batches - 1) * pace
-                + left + self._once)
+        if self._last:
+            wait = wait + _more(self._seen(1)("gathered"), o * first("free_forward"))
+        trailing = np.where(self._gathers, 0.0, first("scattered"))
+        pace = turn + chase + _more(
+            trailing, o * self._free + o * self._seen(self._last)("free_backward"))
+        step = (wait + batches * (self._forward + self._backward) + turn
+                + (batches - 1) * (late + pace)
+                + self._left + first("scattered") + self._once)
         return np.asarray(step / batches)
+
+    def _borders(self) -> tuple[Array, Array, Array]:
+        """``late``, ``turn`` and ``chase`` of :class:`nest.costs.stage.ChunkCosts` with ZeRO-3."""
+        first, last, o = self._seen(0), self._seen(self._last), self._stack.overlap_zero3
+        x, y = o * first("free_forward"), o * first("free_backward")
+        turn = _more(last("regathered"), o * last("free_forward"))
+        if not self._last:
+            both = _more(first("gathered") + first("regathered") + first("scattered"), x + y)
+            return 0.0 * x, turn, np.maximum(_more(first("gathered"), y), both - turn)
+        second, below = self._seen(1), self._seen(self._last - 1)
+        late = (_more(second("scattered") + first("gathered"), y)
+                - _more(second("scattered"), y))
+        turn = turn + _more(below("regathered"), o * last("free_backward"))
+        ahead = second("gathered") + first("scattered")
+        if self._last == 1:
+            return late, turn, _more(ahead, x)
+        third, under = self._seen(2)("gathered"), o * second("free_forward")
+        chase = np.maximum(_more(second("gathered"), x),
+                           _more(ahead + third, x + under) - _more(third, under))
+        return late, turn, chase
+
+
+def _more(traffic: Array, hidden: Array) -> Array:
+    """What of traffic is not hidden."""
+    return np.maximum(0.0, traffic - hidden)

@@ -29,23 +29,31 @@ def step_time(
     Both phases are flow shops whose jobs are all alike, so that the first micro-batch passes all
     stages and the others follow at the pace of the slowest stage or link. Where a stage behind
     waits longer for its parameters than for the first micro-batch, it and those behind begin that
-    much later. What follows the longest backward counts whole; copies of tied embeddings are
-    exchanged when all stages that hold one are ready.
+    much later. All else is counted from the turn, when the last stage has run its last forward:
+    ``back`` is the last backward of a stage, ``done`` and ``ready`` are as in
+    :mod:`nest.costs.schedules.one_f_one_b`. Exact for all stages.
     """
-    m, depth = micro_batches, len(stages)
-    trip = slow_forward = slow_backward = done = ready = exchange = 0.0
-    back = -math.inf
-    for s in range(depth - 1, -1, -1):
-        c = stages[s]
-        both, gap = hops[s] if s < depth - 1 else Hop(0.0, 0.0)
-        trip += c.forward + c.backward + both
-        slow_forward = max(slow_forward, c.forward + c.chase_forward, gap)
-        trailing = max(0.0, c.trailing - c.trails_backward)
-        slow_backward = max(slow_backward, c.backward + c.chase_backward + trailing, gap)
+    m = micro_batches
+    down = up = slow_forward = slow_backward = turned = exchange = 0.0
+    back = done = ready = -math.inf
+    for s in range(len(stages) - 1, -1, -1):
+        c, behind = stages[s], s < len(stages) - 1
+        both, gap = hops[s] if behind else Hop(0.0, 0.0)
+        end = c.backward - c.late  # of the last backward; all others have one behind them
+        b = end + c.late_back
+        queue = c.queue_backward + max(0.0, c.trailing - c.trails_backward)
+        down += c.forward + both / 2
+        slow_forward = max(slow_forward, c.forward + c.queue_forward, gap)
+        turned = max(turned, c.wait + down + (m - 1) * slow_forward)
+        slow_backward = max(slow_backward, b + queue, gap)
+        up += b + (both / 2 if behind else c.turn)
+        back = (back + both / 2 if behind else c.turn) + end
+        if m > 1:
+            back = max(back if behind else 0.0,
+                       up + (m - 2) * slow_backward + max(queue, gap - b) + end)
         if c.tied:
-            ready, exchange = max(ready, c.left), max(exchange, c.tied + c.update)
+            ready, exchange = max(ready, back + c.left), max(exchange, c.tied + c.update)
         else:
-            done = max(done, c.left + c.update)
-        rest = trip + (m - 1) * (slow_forward + slow_backward)
-        back = max(c.wait + rest, c.backward + both / 2 + back)
-    return StepTime(rest, back - rest + max(done, ready + exchange))
+            done = max(done, back + c.left + c.update)
+    rest = down + (m - 1) * slow_forward + back
+    return StepTime(rest, turned + max(done, ready + exchange) - rest)

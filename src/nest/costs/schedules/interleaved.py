@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 
 from nest.costs.schedules.steps import StepTime
-from nest.costs.stage import ChunkCosts, Hop
+from nest.costs.stage import ChunkCosts, Hop, delayed, longer
 
 
 def warm_up(stage: int, stages: int, micro_batches: int, vpp: int) -> int:
@@ -57,7 +57,7 @@ def first_forward(chunks: Sequence[ChunkCosts], stages: int) -> list[float]:
     result, before = [], 0.0
     for n, c in enumerate(chunks):
         result.append(before + c.wait if c.gather or not n else 0.0)
-        before += c.gather + stages * (c.forward + c.chase_forward - c.hides_gather)
+        before += c.gather + stages * (c.forward - c.hides_gather)
     return result
 
 
@@ -70,8 +70,54 @@ def reduced(chunks: Sequence[ChunkCosts], ends: Sequence[float], stages: int) ->
     ready, below = ends[0], 0.0
     for n, (c, end) in enumerate(zip(chunks, ends, strict=True)):
         ready = max(ready, end + below + c.left - (c.scattered if n else 0.0))
-        below += c.sync + stages * (c.backward + c.chase_backward - c.hides_sync)
+        back = c.backward + c.queue_backward + c.late_back - c.late
+        below += c.sync + stages * (back - c.hides_sync)
     return ready
+
+
+class _Stage:
+    """A stage as it runs its passes; ways are 0 forward, 1 backward."""
+
+    def __init__(self, chunks: Sequence[ChunkCosts]) -> None:
+        self.clock = 0.0
+        """End of its last pass."""
+        self._gathers = any(c.gathers for c in chunks)
+        self._front: tuple[ChunkCosts, int] | None = None
+        """The last pass: its chunk, and its way."""
+        self._scattered = -math.inf
+        """When what a backward leaves to scatter is through (ZeRO-2; ZeRO-3: of single layers)."""
+
+    def free(self, c: ChunkCosts, way: int) -> float:
+        """When a pass may begin, as far as the stage goes; its traffic goes on while it waits."""
+        if not self._gathers:
+            return max(self.clock, self._scattered - c.trails_backward) if way else self.clock
+        if self._front is None:
+            return self.clock
+        front, way_before = self._front
+        start = self.clock + longer(front, way_before, c, way)
+        if not front.alone:
+            self._scattered = self.clock + front.scattered if way_before else -math.inf
+            return start
+        # What an earlier backward left is in front of what this pass gathers.
+        self._scattered += (c.regathered if way else c.gathered) + (
+            front.backward - front.under_first if way_before
+            else front.forward - front.under_last)
+        start = max(start, self._scattered)
+        if way_before:
+            self._scattered = start + front.scattered
+        return start
+
+    def run(self, c: ChunkCosts, way: int, start: float, behind: float) -> float:
+        """End of a pass; ``behind`` is what the one behind it gathers first."""
+        self._front = c, way
+        self.clock = start + (c.backward if way else c.forward)
+        if self._gathers:
+            self.clock += delayed(c, behind) - c.late if way else 0.0
+        elif way:
+            self._scattered = self.clock + c.trailing
+        else:
+            self._scattered += c.forward - c.trails_forward
+        return self.clock
 
 
 def step_time(
@@ -85,8 +131,7 @@ def step_time(
     """
     p, v = len(stages), len(stages[0])
     total = micro_batches * v
-    clock, starts = [0.0] * p, [first_forward(chunks, p) for chunks in stages]
-    scatter = [-math.inf] * p  # when gradients of a last backward are scattered (ZeRO-2)
+    running, starts = [_Stage(c) for c in stages], [first_forward(c, p) for c in stages]
     ends = [[0.0] * v for _ in stages]
     # When the input of the k-th forward and backward of a stage is there; NaN: not known yet.
     arrives = [[[math.nan] * total for _ in stages] for _ in range(2)]
@@ -100,40 +145,42 @@ def step_time(
         links[way][link] = max(end + hop.both / 2, links[way][link] + hop.gap)
         arrives[way][to][k] = links[way][link]
 
-    def run(s: int) -> bool:
-        """Run the next pass of a stage, if its input is there."""
+    def coming(s: int) -> tuple[int, int]:
+        """Way and chunk of the next pass of a stage."""
         ahead, back = done[s]
         warm = warm_up(s, p, micro_batches, v)
-        way = 0 if ahead < total and (ahead < warm or ahead - warm == back) else 1
+        if ahead < total and (ahead < warm or ahead - warm == back):
+            return 0, ahead // p % v
+        return 1, v - 1 - back // p % v
+
+    def run(s: int) -> bool:
+        """Run the next pass of a stage, if its input is there."""
+        way, c = coming(s)
         k = done[s][way]
         arrival = arrives[way][s][k]
         if math.isnan(arrival):
             return False
+        start = max(running[s].free(stages[s][c], way), arrival)
+        if way == 0 and k == c * p:
+            start = max(start, starts[s][c])
         done[s][way] += 1
-        c = k // p % v
-        # ZeRO-3 traffic goes on while the stage waits.
-        if way == 0:
-            start = max(clock[s] + stages[s][c].chase_forward, arrival)
-            if k == c * p:
-                start = max(start, starts[s][c])
-            end = clock[s] = start + stages[s][c].forward
-            scatter[s] += stages[s][c].forward - stages[s][c].trails_forward
-            if s < p - 1:
-                send(0, s, s + 1, k, end, hops[s][c])
-            elif c < v - 1:
-                send(0, s, 0, k + p, end, hops[s][c])
-            else:  # the loss: its gradient is there at once
-                arrives[1][s][k - (v - 1) * p] = end
-        else:
-            c = v - 1 - c
-            start = max(clock[s] + stages[s][c].chase_backward, arrival,
-                        scatter[s] - stages[s][c].trails_backward)
-            end = ends[s][c] = clock[s] = start + stages[s][c].backward
-            scatter[s] = end + stages[s][c].trailing
-            if s:
-                send(1, s - 1, s - 1, k, end, hops[s - 1][c])
-            elif c:
-                send(1, p - 1, p - 1, k + p, end, hops[p - 1][c - 1])
+        behind = 0.0
+        if done[s][1] < total:
+            way_behind, n = coming(s)
+            behind = stages[s][n].regathered if way_behind else stages[s][n].gathered
+        end = running[s].run(stages[s][c], way, start, behind)
+        if way:
+            ends[s][c] = end
+        if way and s:
+            send(1, s - 1, s - 1, k, end, hops[s - 1][c])
+        elif way and c:
+            send(1, p - 1, p - 1, k + p, end, hops[p - 1][c - 1])
+        elif not way and s < p - 1:
+            send(0, s, s + 1, k, end, hops[s][c])
+        elif not way and c < v - 1:
+            send(0, s, 0, k + p, end, hops[s][c])
+        elif not way:  # the loss: its gradient is there at once
+            arrives[1][s][k - (v - 1) * p] = end
         return done[s][1] < total
 
     while any(done[s][1] < total for s in range(p)):
@@ -148,4 +195,5 @@ def step_time(
     exchange = max((t + u for t, u in zip(tied, update, strict=True) if t), default=0.0)
     finish = max(
         together + exchange if t else r + u for r, t, u in zip(ready, tied, update, strict=True))
-    return StepTime(max(clock), finish - max(clock))
+    pipeline = max(stage.clock for stage in running)
+    return StepTime(pipeline, finish - pipeline)

@@ -2,9 +2,10 @@
 
 The critical path of 1F1B is one stage's own micro-batches, or round trips from a stage through
 some of those behind it, one after another. ``add_stage`` takes the longest of: the stage alone,
-with the round trip that its first and its last micro-batch wait for; full round trips back to
-back, as a window of n+1 micro-batches in flight allows; round trips to the next stage only, where
-two micro-batches take one of them and a pass of both stages. Against an event simulation of random
+with the round trip that its first and its last micro-batch wait for; what backwards in a row take
+in the drain, of the stage or of one behind it; full round trips back to back, as a window of n+1
+micro-batches in flight allows; round trips to the next stage only, where two micro-batches take
+one of them and a pass of both stages. Against an event simulation of random
 pipelines it is exact for even stages without hand-over, and within 2 % for 99 % of those whose
 stages differ by less than 10 % with hand-overs up to 0.3 forward times (``docs/algorithm.md``).
 """
@@ -13,47 +14,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from nest.costs.schedules.steps import StepTime
 from nest.costs.stage import ChunkCosts, Hop
 
 
-def add_stage(
-    rest: float, after: float, behind: float, f: float, b: float, hop: float, n: int, m: int
-) -> tuple[float, float]:
-    """Put a stage in front of ``n`` others.
+class Behind(NamedTuple):
+    """What :func:`add_stage` carries; seconds."""
 
-    Parameters
-    ----------
-    rest : seconds from the first forward of the next stage to its last backward.
-    after : t = f + b of the stages behind plus the round-trip hand-overs between them, seconds.
-    behind : t of the next stage alone.
-    f, b : seconds of one micro-batch on the new stage, forward and backward.
-    hop : seconds of the hand-over to the next stage and back.
-    m : micro-batches of the step.
+    rest: float = 0.0
+    """From the first forward of the stage to its last backward."""
+    after: float = 0.0
+    """t = f + b of it and the stages behind plus the round-trip hand-overs between them, and what
+    the last stage takes longer to turn round."""
+    behind: float = 0.0
+    """t of the stage alone."""
+    before_last: float = -math.inf
+    """From its first forward to its last backward but one; -inf: no stage gathers (ZeRO-3)."""
 
-    Returns
-    -------
-    The same two figures, ``rest`` and ``after``, with the new stage.
 
-    Notes
-    -----
-    Non-decreasing in every argument but ``n`` and ``m`` (given ``after <= rest``), which is what
-    the search relies on.
+def add_stage(v: Behind, c: ChunkCosts, hop: float, n: int, m: int) -> tuple[Behind, float]:
+    """Put a stage in front of ``n`` others; also when its last forward ends at the least.
+
+    ``home`` is when the last backward may start as far as the stage itself goes, ``last`` as far
+    as the last backward but one does that a stage behind ended with what it gathers behind it.
+    The latter is asked of stages that gather alone, whatever they hide, so that no second more of
+    computing shortens it (docs/algorithm.md).
     """
-    t = f + b
+    f, gathers = c.forward, c.gathers and m > 1
+    end = c.backward - c.late
+    b = c.backward if m > 1 else end
+    t, chase = f + b, c.pace - c.turn
     if n == 0:
-        return m * t, t
-    trip = after + hop
-    time = t + hop + rest
-    if m < n + 2:
-        return max(time, m * t, f + trip + m * b, m * f + trip + b), t + trip
-    time = max(time, m * t + max(0.0, trip - n * f) + max(0.0, trip - n * b))
-    full, left = divmod(m - 1, n + 1)
-    time = max(time, (full + 1) * (t + trip) + left * max(f, b, (rest - after) / (m - 1)))
-    pair = t + hop + behind
-    ends = max(trip + t, n * f + b + pair - t) + max(trip + t, n * b + f + pair - t)
-    return max(time, ends + (m - n - 2) * pair / 2), t + trip
+        sent = f + (m - 1) * (t + chase + c.turn)
+        last = sent - chase - f if gathers else -math.inf
+        return Behind(sent + c.turn + end, t + c.turn, t, last), sent
+    trip, queued = v.after + hop, b + c.queue
+    last = f + hop + v.before_last + queued
+    if m < n + 2:  # all forwards in a row, then all backwards
+        sent = m * f + (m - 1) * c.queue_forward
+        home = f + max((m - 1) * (f + c.queue_forward) + c.turn, trip) + (m - 1) * queued
+    else:
+        sent = (f + max(n * (f + c.queue_forward) + c.turn, trip)
+                + (m - n - 1) * (t + chase) + (m - n - 2) * c.turn)
+        home = sent + c.turn + n * queued
+    if gathers:
+        last = max(last, home)
+    rest = max(home, sent + trip, f + hop + v.rest, last) + end
+    if m >= n + 2:
+        full, left = divmod(m - 1, n + 1)
+        rest = max(rest, (full + 1) * (t + trip) + full * chase - (b - end)
+                   + left * max(f, b, (v.rest - v.after) / (m - 1)))
+        pair = t + hop + v.behind
+        ends = max(trip + t, n * f + b + pair - t) + max(trip + t, n * b + f + pair - t)
+        rest = max(rest, ends + (m - n - 2) * pair / 2 - (b - end))
+    return Behind(rest, t + trip, t, last - c.queue), sent
 
 
 def held(
@@ -61,19 +77,6 @@ def held(
 ) -> float:
     """Most bytes of activations that a stage holds at once; a stage is one chunk."""
     return in_flight(stage, stages, micro_batches, 1) * activations[0]
-
-
-def last_forward(trip: float, f: float, b: float, gap: float, n: int, m: int) -> float:
-    """Seconds from a stage's first forward to the end of its last, at the least.
-
-    By then it has run all forwards, and all backwards but those of the n + 1 micro-batches in
-    flight, after it has waited for the first to come back (``trip`` through the stages behind);
-    and a link that a message fills for ``gap`` has let all but one pass.
-    """
-    own = m * f
-    if m > n + 1:
-        own += (m - n - 1) * b + max(0.0, trip - n * f)
-    return max(own, f + (m - 1) * gap)
 
 
 def in_flight(stage: int, stages: int, micro_batches: int, vpp: int) -> int:
@@ -106,29 +109,26 @@ def step_time(
     costs a second at the most. See docs/algorithm.md.
     """
     m, depth = micro_batches, len(stages)
-    rest = after = behind = exchange = 0.0
+    v, exchange = Behind(), 0.0
     done = idle = ready = idle_ready = back = end = -math.inf
     for s in range(depth - 1, -1, -1):
         n, c = depth - 1 - s, stages[s]
-        f, b, pace, both, gap = c.forward, c.backward, c.pace, 0.0, 0.0
+        both, gap = hops[s] if n else (0.0, 0.0)
+        v, sent = add_stage(v, c, both, n, m)
+        late = c.late if m > 1 else 0.0
         if n:
-            both, gap = hops[s]
-        else:
-            b, pace = b + c.turn, pace - c.turn
-        sent = last_forward(after + both, f, b, gap, n, m)
-        rest, after = add_stage(rest, after, behind, f, b, both, n, m)
-        rest = max(rest, m * (f + b) + (m - 1) * pace, after + (m - 1) * gap if n else 0.0)
-        behind = f + b
-        done, idle = max(f + both / 2 + done, sent + both / 2 + idle), f + both / 2 + idle
-        ready = max(f + both / 2 + ready, sent + both / 2 + idle_ready)
-        idle_ready += f + both / 2
-        last = c.left + c.update
+            v = v._replace(rest=max(v.rest, v.after - late + (m - 1) * gap))
+        sent = max(sent, c.forward + (m - 1) * gap)
+        f, last = c.forward + both / 2, c.left + c.update
+        done, idle = max(f + done, sent + both / 2 + idle), f + idle
+        ready, idle_ready = max(f + ready, sent + both / 2 + idle_ready), f + idle_ready
         if c.tied:
-            ready, idle_ready = max(ready, rest + c.left), max(idle_ready, after + c.left)
+            ready = max(ready, v.rest + c.left)
+            idle_ready = max(idle_ready, v.after - late + c.left)
             exchange = max(exchange, c.tied + c.update)
             last = c.left + exchange
         else:
-            done, idle = max(done, rest + last), max(idle, after + last)
-        back = max(c.wait + rest, b + both / 2 + back)
+            done, idle = max(done, v.rest + last), max(idle, v.after - late + last)
+        back = max(c.wait + v.rest, c.backward - c.late + both / 2 + back)
         end = max(c.wait + max(done, ready + exchange), back + last, end)
-    return StepTime(rest, end - rest)
+    return StepTime(v.rest, end - v.rest)
