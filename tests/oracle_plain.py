@@ -138,7 +138,13 @@ class Alternating:
     def warm(self, s: int) -> float:
         """From the first forward's end to the first backward's start."""
         ahead = min(self.p - 1 - s, self.m - 1)
-        return max(ahead * (self.f[s] + self.first_row[s]) + self.turn[s], self.trip(s))
+        found = max(ahead * (self.f[s] + self.first_row[s]) + self.turn[s], self.trip(s))
+        if s < self.p - 1:
+            # The next stage has a first row of its own: its last forward there comes from here.
+            sends = min(self.p - 1 - s, self.m) - 1
+            found = max(found, sends * (self.f[s] + self.first_row[s]) + self.hop[s]
+                        + self.both[s + 1])
+        return found
 
     def sent(self, s: int) -> float:
         """End of the last forward: in the first row, or behind all backwards but those in it."""

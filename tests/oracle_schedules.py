@@ -151,8 +151,10 @@ def add_front(
     second = f + hop + second + queued
     row = f + run.f_after_f
     few_f = m * f + (m - 1) * run.f_after_f
-    few = f + np.maximum((m - 1) * row + turn, trip) + (m - 1) * queued
-    many_f = f + np.maximum(n * row + turn, trip) + (m - n - 1) * (t + chase) + (m - n - 2) * turn
+    # The next stage goes back only after its own forwards, which this one has to send.
+    first = np.maximum(trip, (np.minimum(m, n) - 1) * row + hop + next_t)
+    few = f + np.maximum((m - 1) * row + turn, first) + (m - 1) * queued
+    many_f = f + np.maximum(n * row + turn, first) + (m - n - 1) * (t + chase) + (m - n - 2) * turn
     home = np.where(m < n + 2, few, many_f + turn + n * queued)
     last_f = np.where(m < n + 2, few_f, many_f)
     second = np.where(own, np.maximum(second, home), second)

@@ -79,7 +79,7 @@ def test_errors_do_not_grow() -> None:
     assert np.percentile(off, 95) < 0.005
     assert off.max() < 0.09
     busy = errors([(case, found) for case, found in planned() if case.zero > 1])
-    assert np.abs(busy).max() < 0.008
+    assert np.abs(busy).max() < 0.02
 
 
 def test_a_proved_plan_fits_when_it_is_simulated() -> None:

@@ -131,13 +131,17 @@ def close(gpipe, overlap, part, last, first, second, layers, totals, g, chunk, n
     It ends with kind ``last``, behind kind ``part`` (-1: alone), and begins with ``first``, in
     front of ``second``. ``chunk`` (CHUNK,) is room.
     """
-    x, under, third = overlap * layers[0, first, FREE_FORWARD], 0.0, int(totals[g, THIRD])
-    if third >= 0:
-        under = overlap * layers[0, second, FREE_FORWARD]
+    x, back = overlap * layers[0, first, FREE_FORWARD], overlap * layers[0, last, FREE_BACKWARD]
+    for field in range(C_LATE, C_TRAILING):
+        chunk[field] = 0.0
     chunk[C_GATHERS] = 1.0 if totals[g, LARGEST] > 0.0 else 0.0
-    borders(layers, first, second if part >= 0 else -1, third, part, last, x, under,
-            overlap * layers[0, first, FREE_BACKWARD], overlap * layers[0, last, FREE_FORWARD],
-            overlap * layers[0, last, FREE_BACKWARD], chunk)
+    if chunk[C_GATHERS]:
+        third, under = int(totals[g, THIRD]), 0.0
+        if third >= 0:
+            under = overlap * layers[0, second, FREE_FORWARD]
+        borders(layers, first, second if part >= 0 else -1, third, part, last, x, under,
+                overlap * layers[0, first, FREE_BACKWARD],
+                overlap * layers[0, last, FREE_FORWARD], back, chunk)
     chunk[C_FORWARD] = totals[g, FORWARD]
     chunk[C_BACKWARD] = totals[g, BACKWARD] + chunk[C_LATE]
     chunk[C_WAIT] = totals[g, WAIT] + layers[0, first, GATHERED]
@@ -145,7 +149,7 @@ def close(gpipe, overlap, part, last, first, second, layers, totals, g, chunk, n
         chunk[C_WAIT] += max(0.0, layers[0, second, GATHERED] - x)
     chunk[C_LEFT] = totals[g, LEFT] + layers[0, first, SCATTERED]
     chunk[C_TRAILING] = 0.0 if chunk[C_GATHERS] else layers[0, first, SCATTERED]
-    chunk[C_TRAILS_FORWARD] = overlap * totals[g, FREE_FORWARD]
+    chunk[C_TRAILS_FORWARD], chunk[C_TRAILS_BACKWARD] = overlap * totals[g, FREE_FORWARD], back
     chunk[C_TIED], chunk[C_UPDATE] = totals[g, TIED], totals[g, UPDATE]
     _fill(gpipe, chunk, new)
 

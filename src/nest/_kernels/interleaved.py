@@ -103,13 +103,11 @@ def held_bytes(activations, s, p, m, v):
 
 
 @njit(cache=CACHE, nogil=True)
-def _free(costs, s, c, way, gathers, clock, scattered, front):
-    """When a pass may begin; ``_Stage.free`` of ``nest.costs.schedules.interleaved``.
+def _free(costs, s, c, way, clock, scattered, front):
+    """When a ZeRO-3 pass may begin; ``_Stage.free`` of ``nest.costs.schedules.interleaved``.
 
     ``front`` int64 (p, 2): chunk, -1 for none, and way of the last pass of each stage.
     """
-    if not gathers[s]:
-        return max(clock[s], scattered[s] - costs[s, c, C_TRAILS_BACKWARD]) if way else clock[s]
     if front[s, 0] < 0:
         return clock[s]
     own, before, way_before = costs[s, c], costs[s, front[s, 0]], front[s, 1]
@@ -174,12 +172,14 @@ def step_seconds(p, m, v, costs, both, gap):
                         if ahead[p - 1] <= k - p:
                             break
                         arrives = forward[s, k]
-                    start = max(
-                        _free(costs, s, c, 0, gathers, clock, scattered, front), arrives)
+                    start = clock[s]
+                    if gathers[s]:
+                        start = _free(costs, s, c, 0, clock, scattered, front)
+                        front[s, 0], front[s, 1] = c, 0
+                    start = max(start, arrives)
                     if k == c * p:
                         start = max(start, starts[s, c])
                     clock[s] = start + costs[s, c, C_FORWARD]
-                    front[s, 0], front[s, 1] = c, 0
                     if not gathers[s]:
                         scattered[s] += costs[s, c, C_FORWARD] - costs[s, c, C_TRAILS_FORWARD]
                     ahead[s] += 1
@@ -202,11 +202,13 @@ def step_seconds(p, m, v, costs, both, gap):
                             break
                     elif back[0] <= k - p:
                         break
-                    start = max(
-                        _free(costs, s, c, 1, gathers, clock, scattered, front), backward[s, k])
-                    front[s, 0], front[s, 1] = c, 1
+                    if gathers[s]:
+                        start = _free(costs, s, c, 1, clock, scattered, front)
+                        front[s, 0], front[s, 1] = c, 1
+                    else:
+                        start = max(clock[s], scattered[s] - costs[s, c, C_TRAILS_BACKWARD])
                     back[s] += 1
-                    clock[s] = start + costs[s, c, C_BACKWARD]
+                    clock[s] = max(start, backward[s, k]) + costs[s, c, C_BACKWARD]
                     if gathers[s]:
                         behind = _behind(costs, s, p, m, v, warm, ahead[s], back[s])
                         clock[s] += delayed(costs[s, c], behind) - costs[s, c, C_LATE]

@@ -263,11 +263,11 @@ def select(t, limit):
                             t.limit_bytes, none[g, RESIDENT] + none[g, WORK] + none[g, BUFFERS],
                             none[g, ACTIVATIONS] + t.relay[g] * t.relayed[c], t.cap[g])
                         held_none[g] = held
-                        if busy:
+                        if held and busy:
                             part = t.last[t.part[g]] if t.part[g] >= 0 else -1
                             close(t.gpipe, t.overlaps[0], part, t.last[g], t.root[g], t.second[g],
                                    layers, none, g, chunk, new)
-                        else:
+                        elif held:
                             new[AHEAD], new[BACK] = none[g, FORWARD], none[g, BACKWARD]
                             set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, none[g, LEFT],
                                       none[g, WAIT], none[g, TIED], none[g, UPDATE])

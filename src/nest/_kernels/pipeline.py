@@ -108,12 +108,13 @@ def add_stage(rest, after, behind, before_last, f, b, end, turn, chase, queue, q
         last = sent - chase - f if gathers else FAR
         return sent + turn + end, last, sent
     trip, queued = after + hop, b + queue_back
+    first = max(trip, (min(m, n) - 1) * (f + queue) + hop + behind)
     last = f + hop + before_last + queued
     if m < n + 2:
         sent = m * f + (m - 1) * queue
-        home = f + max((m - 1) * (f + queue) + turn, trip) + (m - 1) * queued
+        home = f + max((m - 1) * (f + queue) + turn, first) + (m - 1) * queued
     else:
-        sent = (f + max(n * (f + queue) + turn, trip) + (m - n - 1) * (t + chase)
+        sent = (f + max(n * (f + queue) + turn, first) + (m - n - 1) * (t + chase)
                 + (m - n - 2) * turn)
         home = sent + turn + n * queued
     if gathers:

@@ -51,12 +51,14 @@ def add_stage(v: Behind, c: ChunkCosts, hop: float, n: int, m: int) -> tuple[Beh
         last = sent - chase - f if gathers else -math.inf
         return Behind(sent + c.turn + end, t + c.turn, t, last), sent
     trip, queued = v.after + hop, b + c.queue
+    # The next stage goes back first when it has gone forward as often as it may.
+    first = max(trip, (min(m, n) - 1) * (f + c.queue_forward) + hop + v.behind)
     last = f + hop + v.before_last + queued
     if m < n + 2:  # all forwards in a row, then all backwards
         sent = m * f + (m - 1) * c.queue_forward
-        home = f + max((m - 1) * (f + c.queue_forward) + c.turn, trip) + (m - 1) * queued
+        home = f + max((m - 1) * (f + c.queue_forward) + c.turn, first) + (m - 1) * queued
     else:
-        sent = (f + max(n * (f + c.queue_forward) + c.turn, trip)
+        sent = (f + max(n * (f + c.queue_forward) + c.turn, first)
                 + (m - n - 1) * (t + chase) + (m - n - 2) * c.turn)
         home = sent + c.turn + n * queued
     if gathers:
