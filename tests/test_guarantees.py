@@ -337,7 +337,7 @@ def cramped(memory: str) -> tuple[nest.Model, Cluster, nest.Job]:
 
 
 def test_a_miss_says_stage_category_bytes_and_remedy() -> None:
-    model, cluster, job = cramped("16 GiB")
+    model, cluster, job = cramped("14 GiB")
     space = nest.SearchSpace(**{"micro_batch": 1, "pp": "1,2"} if WITHOUT_JIT else {})
     with pytest.raises(nest.InfeasibleError, match=r"nearest miss .* short on stage") as caught:
         nest.plan(model, cluster, job, space)
