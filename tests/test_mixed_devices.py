@@ -92,7 +92,8 @@ def test_one_slow_device_costs_no_more_than_its_node() -> None:
 
 def test_fast_devices_get_more_layers() -> None:
     cluster = load_network(network(1, 1))
-    plan = nest.plan(model(), cluster, JOB, nest.SearchSpace.parse({"pp": 2, "outer_dp": 1}))
+    space = nest.SearchSpace.parse({"pp": 2, "outer_dp": 1, "micro_batch": 4})
+    plan = nest.plan(model(), cluster, JOB, space)
     types = [plan.inputs.cluster.kind_at(stage.devices[0]) for stage in plan.stages]
     names = [plan.inputs.cluster.device_types[kind].name for kind in types]
     layers = {name: stage.layers[1] - stage.layers[0]

@@ -170,7 +170,7 @@ def test_how_sure_the_price_is():
     plan = priced("llama3-8b", "dgx-h100", 16)
     text = " ".join(plan_text(plan, simulated=plan.step_time_s / 0.98).split())
     assert "event by event: the price above is -2.0 % off that" in text
-    assert "in 9 of 10 cases, from 146 measured configurations of megatron-core" in text
+    assert "in 9 of 10 cases, from 130 measured configurations of megatron-core" in text
     assert "never measured" not in text and "Simulated" not in plan_text(plan)
     beyond = priced("llama3-8b", "dgx-b200", 16)
     assert "never measured, so less sure: device b200-sxm (measured: h100-sxm" in " ".join(
