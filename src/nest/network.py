@@ -183,8 +183,8 @@ def other_orders(cluster: Cluster, replicas: Sequence[int]) -> Iterator[tuple[Cl
     from nest.topology import Topology, arrangements, mixtures
 
     topology = Topology.of_links(cluster)
-    alone = (one for kind in range(len(topology.types)) for one in arrangements(topology, kind))
-    found: Iterable[tuple[Arrangement, int | None]] = ((one, None) for one in alone)
+    found: Iterable[tuple[Arrangement, int | None]]
+    found = ((one, None) for one in arrangements(topology))
     if cluster.kinds is not None:
         found = chain(found, mixtures(topology, replicas))
     most = {field: max(getattr(level, field) for level in cluster.levels)

@@ -165,14 +165,16 @@ def _fill(gpipe, chunk, new):
         late, new[BACK] = chunk[C_LATE_BACK], end + chunk[C_LATE_BACK]
     queue = chunk[C_QUEUE_BACKWARD] + chunk[C_LATE_BACK] - late + max(0.0, trails)
     chase = chunk[C_CHASE] + max(0.0, trails - chunk[C_TRAILS_FORWARD])
-    set_ends(gpipe, new, late, chunk[C_TURN], chase, chunk[C_QUEUE_FORWARD], queue,
-             chunk[C_GATHERS], chunk[C_LEFT], chunk[C_WAIT], chunk[C_TIED], chunk[C_UPDATE])
+    set_ends(gpipe, new, chunk[C_GATHERS], chunk[C_LEFT], chunk[C_WAIT], chunk[C_TIED],
+             chunk[C_UPDATE], late, chunk[C_TURN], chase, chunk[C_QUEUE_FORWARD], queue)
 
 
 @njit(cache=CACHE, nogil=True)
-def set_ends(gpipe, new, late, turn, chase, queue, queue_back, gathers, left, wait, tied, update):
+def set_ends(gpipe, new, gathers, left, wait, tied, update, late=0.0, turn=0.0, chase=0.0,
+             queue=0.0, queue_back=0.0):
     """Fill in the rest of an option whose forward and backward are known.
 
+    What passes take longer in a row is left out where there is no ZeRO traffic, or to be no worse.
     A stage with a copy of a tied embedding is ready before the copies are exchanged. Under GPipe
     forwards follow each other, and backwards do: no forward is behind a backward.
     """

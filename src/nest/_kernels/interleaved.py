@@ -342,31 +342,17 @@ def _least(p, m, v, costs, both):
 
 
 @njit(cache=CACHE, nogil=True)
-def interleave(t, q, limit, spread):
-    """Best interleaved pipeline for each number of stages and of chunks, below ``limit`` seconds.
-
-    Every candidate that may lie at all blocks is tried with every way of ZeRO. Recompute is chosen
-    as memory asks for it: none where that fits; else each policy that fits, and of "the first r
-    layers of a chunk" the least r. Without ``spread`` only the best of all is looked for.
+def _ways(q, S, V, T, m):
+    """Ways to cut into p of at most S stages and v of at most V chunks each.
 
     Returns
     -------
-    best : float64 (S+1, V+1), step seconds; inf where nothing was found.
-    option : int64 (S+1, V+1), see ``nest.tensors.Builder.degrees``.
-    tried : number of pipelines priced.
+    ways : int64 (S+1, V+1), number of the way, -1 where there is none.
+    every, firsts : int64 (ways, S, T), layers of each kind of each stage, and of its first chunk.
+    longest : int64 (S+1, V+1), most layers of a chunk that may be recomputed.
+    most : chunks of a stage at the most; 0: there is no way.
     """
-    C, Z, R, T = len(t.price), len(t.shard), t.back.shape[1], t.ahead.shape[1]
-    S, V, radix, m = len(q.depths) - 1, len(q.chunks) - 1, len(t.first_layers), t.micro_batches
-    best = np.full((S + 1, V + 1), np.inf)
-    option = np.full((S + 1, V + 1), -1)
-    below = limit
-    tried = 0
     body = q.last - q.first
-    places = q.alike.shape[1]
-    layers = np.empty((places, R, T, FIELDS))
-    again, activations = np.zeros(len(q.order), np.int64), np.empty(V + 1)
-    # Ways to cut: layers of each kind of each stage, and of its first chunk; and the most layers
-    # of a chunk that may be recomputed.
     ways, longest = np.full((S + 1, V + 1), -1), np.zeros((S + 1, V + 1), np.int64)
     most = count = 0
     for p in range(2, S + 1):
@@ -386,6 +372,33 @@ def interleave(t, q, limit, spread):
                     every[ways[p, v], n % p, q.order[x]] += 1
                     if n < p:
                         firsts[ways[p, v], n, q.order[x]] += 1
+    return ways, every, firsts, longest, most
+
+
+@njit(cache=CACHE, nogil=True)
+def interleave(t, q, limit, spread):
+    """Best interleaved pipeline for each number of stages and of chunks, below ``limit`` seconds.
+
+    Every candidate that may lie at all blocks is tried with every way of ZeRO. Recompute is chosen
+    as memory asks for it: none where that fits; else each policy that fits, and of "the first r
+    layers of a chunk" the least r. Without ``spread`` only the best of all is looked for.
+
+    Returns
+    -------
+    best : float64 (S+1, V+1), step seconds; inf where nothing was found.
+    option : int64 (S+1, V+1), see ``nest.tensors.Builder.degrees``.
+    tried : number of pipelines priced.
+    """
+    C, Z, R, T = len(t.price), len(t.shard), t.back.shape[1], t.ahead.shape[1]
+    S, V, radix, m = len(q.depths) - 1, len(q.chunks) - 1, len(t.first_layers), t.micro_batches
+    best = np.full((S + 1, V + 1), np.inf)
+    option = np.full((S + 1, V + 1), -1)
+    below = limit
+    tried = 0
+    places = q.alike.shape[1]
+    layers = np.empty((places, R, T, FIELDS))
+    again, activations = np.zeros(len(q.order), np.int64), np.empty(V + 1)
+    ways, every, firsts, longest, most = _ways(q, S, V, T, m)
     costs = np.empty((S + 1, most, CHUNK))
     both, gap = np.empty((S + 1, most)), np.empty((S + 1, most))
     for c in range(C if most else 0):

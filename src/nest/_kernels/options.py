@@ -269,8 +269,8 @@ def select(t, limit):
                                    layers, none, g, chunk, new)
                         elif held:
                             new[AHEAD], new[BACK] = none[g, FORWARD], none[g, BACKWARD]
-                            set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, none[g, LEFT],
-                                      none[g, WAIT], none[g, TIED], none[g, UPDATE])
+                            set_ends(t.gpipe, new, 0.0, none[g, LEFT], none[g, WAIT], none[g, TIED],
+                                     none[g, UPDATE])
                         new[HELD] = -held
                         if held and _alone(m, new) < limit:
                             if count[g] == kept.shape[1]:
@@ -327,8 +327,8 @@ def select(t, limit):
                         new[HELD] = -held
                         if busy:
                             # It is no better than this, which is often enough to drop it.
-                            set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, gathers, least_left,
-                                      least_wait, none[g, TIED], none[g, UPDATE])
+                            set_ends(t.gpipe, new, gathers, least_left, least_wait, none[g, TIED],
+                                     none[g, UPDATE])
                             if _dominated(kept, g, count[g], new):
                                 continue
                             recomputed(t.gpipe, t.overlaps, t.part, t.last, t.marked, g, r,
@@ -336,8 +336,8 @@ def select(t, limit):
                         else:
                             left = left_seconds(layers, t.overlaps[1], runs, t.last, t.marked, g, r,
                                          t.marked[g])
-                            set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, left,
-                                      none[g, WAIT], none[g, TIED], none[g, UPDATE])
+                            set_ends(t.gpipe, new, 0.0, left, none[g, WAIT], none[g, TIED],
+                                     none[g, UPDATE])
                         if _alone(m, new) < limit:
                             if count[g] == kept.shape[1]:
                                 kept, kept_who = _wider(kept, kept_who)
@@ -368,8 +368,8 @@ def select(t, limit):
                             new[AHEAD], new[BACK] = ahead, none[g, BACKWARD] + more_of[D_BACK]
                             new[HELD] = -held
                             if busy:
-                                set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, gathers, least_left,
-                                          least_wait, none[g, TIED], none[g, UPDATE])
+                                set_ends(t.gpipe, new, gathers, least_left, least_wait,
+                                         none[g, TIED], none[g, UPDATE])
                                 if _dominated(kept, g, count[g], new):
                                     layer += 1
                                     continue
@@ -378,8 +378,8 @@ def select(t, limit):
                             else:
                                 left = left_seconds(layers, t.overlaps[1], runs, t.last, t.marked,
                                                     g, t.full, layer)
-                                set_ends(t.gpipe, new, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, left,
-                                          none[g, WAIT], none[g, TIED], none[g, UPDATE])
+                                set_ends(t.gpipe, new, 0.0, left, none[g, WAIT], none[g, TIED],
+                                         none[g, UPDATE])
                             if _alone(m, new) < limit:
                                 if count[g] == kept.shape[1]:
                                     kept, kept_who = _wider(kept, kept_who)

@@ -48,11 +48,12 @@ class Machine:
         self.core_peak = peak_flops(device, "bf16" if precision == "fp8" else precision)
         self.gemm = device.gemm_for(precision)
         self.element = 4 if precision == "fp32" else 2
-        self.weight_element = 1 if precision == "fp8" else self.element
+        self.fp8 = precision == "fp8"
+        self.weight_element = 1 if self.fp8 else self.element
         rates = stack.rates(device.name)
         self.gemm_derate, self.attention_derate = rates.gemm_derate, rates.attention_derate
         self.bandwidth = device.memory_bandwidth * device.memory_efficiency * rates.memory_derate
-        self.half = Machine(device, stack, "bf16") if precision == "fp8" else self
+        self.half = Machine(device, stack, "bf16") if self.fp8 else self
         """The same for products that fp8 training leaves in 16 bit."""
         self.overhead = device.launch_overhead
 
@@ -91,7 +92,7 @@ def cast_seconds(machine: Machine, elements: Array) -> Array:
     which is left out. Moved at the nominal memory bandwidth, for some casts are part of the kernel
     in front of them (assumed); launches count with those of the products.
     """
-    if machine.weight_element == machine.element:
+    if not machine.fp8:
         return np.zeros_like(elements)
     moved = (machine.element + 2.0 * machine.weight_element) * elements
     return moved / machine.device.memory_bandwidth

@@ -366,7 +366,7 @@ def _tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
         reduce = exposed * all_reduce(size, s.network, c.tp_group)
         scatter = exposed * reduce_scatter(size, s.network, c.tp_group)
         gather = scatter
-        if layer.checkpointed and s.machine.weight_element < s.machine.element:
+        if layer.checkpointed and s.machine.fp8:
             size = tokens * layer.hidden * s.machine.weight_element
             gather = exposed * all_gather(size, s.network, c.tp_group)
         ahead = ahead + np.where(c.sp, t.forward_gathers * gather + t.forward_scatters * scatter,
@@ -458,14 +458,13 @@ def _saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[dict[int, Array], A
     """
     tokens, rest = _tokens(layer, c, s)
     element, stack = s.machine.element, s.machine.stack
-    in_fp8 = stack.fp8_inputs and s.machine.weight_element < element
     saved: dict[int, Array] = {}
     live = np.zeros(len(c.tp))
     for op in layer.operators:
         ranks, padding = _share(op, c.tp, c.etp)
         rows = _rows(op, layer, c, s, tokens, rest) / ranks
         each = op.saved_elements * element
-        if in_fp8 and op.fp8_bytes is not None:
+        if s.machine.fp8 and stack.fp8_inputs and op.fp8_bytes is not None:
             each = op.fp8_bytes
         if op.loss:
             # The stack's figures are those of 16-bit training.
@@ -475,7 +474,7 @@ def _saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[dict[int, Array], A
         held = {bits: share * rows * padding * each
                 for bits, share in _parts(op, op.dropped, s)}
         if op.kind == "attention":
-            scores = 4.0 if s.machine.stack.flash_attention else (
+            scores = 4.0 if stack.flash_attention else (
                 5.0 * (op.positions or _positions(layer, s)))
             held[CORE_ATTN] = held.get(CORE_ATTN, 0.0) + rows * scores * op.heads
         for bits, size in held.items():

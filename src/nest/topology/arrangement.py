@@ -49,8 +49,8 @@ class Arrangement:
     order_N: Ints
 
 
-def arrangements(topology: Topology, kind: int = 0) -> Iterator[Arrangement]:
-    """Orders of the devices of one type, each with its groups; the given order first.
+def arrangements(topology: Topology) -> Iterator[Arrangement]:
+    """Orders of the devices of each type alone, each with its groups; the given order first.
 
     Where groups leave devices idle, all devices without groups come before. Orders that are tried
     where nothing groups the cells: as given; along a snake, if the cells are a grid or torus that
@@ -60,21 +60,23 @@ def arrangements(topology: Topology, kind: int = 0) -> Iterator[Arrangement]:
 
     Parameters
     ----------
-    topology, kind : a network, and the number of one of its types.
+    topology : a network.
     """
     routes = Routes(topology)
-    own = np.flatnonzero(topology.type_V[topology.device_N] == kind)
-    hops = routes.hop_matrix()[np.ix_(own, own)]
-    cells, sizes = _groups(hops)
-    first = cells[:, 0]
-    found = set()
-    if cells.size < len(hops) <= MOST_APART:
-        yield arranged(topology, routes, own, [len(hops)])
-    for order, factors in _orders(hops[np.ix_(first, first)]):
-        numbers = own[cells[order].ravel()]
-        if tuple(numbers) not in found:
-            found.add(tuple(numbers))
-            yield arranged(topology, routes, numbers, [*sizes, *factors])
+    every = routes.hop_matrix()
+    for kind in range(len(topology.types)):
+        own = np.flatnonzero(topology.type_V[topology.device_N] == kind)
+        hops = every[np.ix_(own, own)]
+        cells, sizes = _groups(hops)
+        first = cells[:, 0]
+        found = set()
+        if cells.size < len(hops) <= MOST_APART:
+            yield arranged(topology, routes, own, [len(hops)])
+        for order, factors in _orders(hops[np.ix_(first, first)]):
+            numbers = own[cells[order].ravel()]
+            if tuple(numbers) not in found:
+                found.add(tuple(numbers))
+                yield arranged(topology, routes, numbers, [*sizes, *factors])
 
 
 def nearest(hops: NDArray[np.int32]) -> Ints:
