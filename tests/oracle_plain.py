@@ -121,11 +121,17 @@ class Alternating:
         self.in_turn = [run.in_turn for run in x]
         self.first_row = [run.longer("f", "f") for run in x]
         self.turn = [run.longer("f", "b") for run in x]
-        self.gathers = [run.gathers for run in x]
         self.gap = [hand.gap for hand in hands]
         self.rest = [0.0] * self.p
+        # Ends of backwards, by how many follow: those that are looked at.
+        self.early = [{j: 0.0 for j in {1, m // 2} if m > 1} for _ in x]
         for s in range(self.p - 1, -1, -1):
-            self.rest[s] = self._rest(s)
+            for j in self.early[s]:
+                self.early[s][j] = self.start(s, j) + self.b[s]
+            ends = self.start(s, 0) + self.end[s]
+            if s < self.p - 1:
+                ends = max(ends, self.after(s) - self.late[s] + (m - 1) * self.gap[s])
+            self.rest[s] = ends
 
     def after(self, s: int) -> float:
         """One micro-batch from the start of stage s to its end there."""
@@ -135,68 +141,97 @@ class Alternating:
         """From the end of a forward of stage s to the start of that micro-batch's backward."""
         return self.after(s + 1) + self.hop[s] if s < self.p - 1 else self.turn[s]
 
-    def warm(self, s: int) -> float:
-        """From the first forward's end to the first backward's start."""
+    def reach(self, s: int, depth: int) -> float:
+        """One micro-batch from stage s on to those up to ``depth`` behind it, without its own."""
+        stages = range(s + 1, s + 1 + depth)
+        return sum(self.hop[a - 1] + self.both[a] for a in stages) + self.turn[s + depth]
+
+    def sends(self, s: int) -> dict[int, int]:
+        """Forwards in front of a round trip of 1 or 2 stages, as often as the last one may."""
+        n = self.p - 1 - s
+        return {depth: min(n - depth, self.m - 1) for depth in (1, 2) if depth <= n}
+
+    def away(self, s: int) -> float:
+        """From the first forward's end to the first backward by way of stages behind."""
+        row = self.f[s] + self.first_row[s]
+        return max(self.trip(s), *(
+            count * row + self.reach(s, depth) for depth, count in self.sends(s).items()))
+
+    def first(self, s: int) -> float:
+        """Start of the first backward."""
         ahead = min(self.p - 1 - s, self.m - 1)
-        found = max(ahead * (self.f[s] + self.first_row[s]) + self.turn[s], self.trip(s))
+        found = ahead * (self.f[s] + self.first_row[s]) + self.turn[s]
         if s < self.p - 1:
-            # The next stage has a first row of its own: its last forward there comes from here.
-            sends = min(self.p - 1 - s, self.m) - 1
-            found = max(found, sends * (self.f[s] + self.first_row[s]) + self.hop[s]
-                        + self.both[s + 1])
-        return found
+            found = max(found, self.away(s))
+        return self.f[s] + found
+
+    def passing(self, s: int, count: int) -> float:
+        """Seconds in which so many micro-batches pass while forwards and backwards take turns."""
+        chase, n = self.in_turn[s], self.p - 1 - s
+        one = self.both[s] + chase + self.turn[s]
+        if n == 0:
+            return count * one
+        whole = self.both[s] + self.trip(s) + chase
+        most = 0.0
+        for trips, left in ((0, count), divmod(count, n + 1)):
+            smaller = [left * one]
+            for depth in range(1, min(n, 2) + 1):
+                seconds, rest = 0.0, left
+                for k in range(depth, 0, -1):
+                    seconds += rest // (k + 1) * (self.both[s] + self.reach(s, k) + chase)
+                    rest %= k + 1
+                smaller.append(seconds + rest * max(one, self.both[s + 1] + self.turn[s + 1]))
+            most = max(most, trips * whole + max(smaller))
+        return most
 
     def sent(self, s: int) -> float:
         """End of the last forward: in the first row, or behind all backwards but those in it."""
-        pairs = self.m - (self.p - s)
-        if pairs < 1:
+        turns = self.m - 1 - (self.p - s)
+        if turns < 0:
             return self.m * self.f[s] + (self.m - 1) * self.first_row[s]
-        return (self.f[s] + self.warm(s) + pairs * (self.both[s] + self.in_turn[s])
-                + (pairs - 1) * self.turn[s])
+        return (self.first(s) + self.b[s] + self.in_turn[s] + self.passing(s, turns)
+                + self.f[s])
 
-    def home(self, s: int) -> float:
-        """Start of the last backward, where those behind the last forward follow at once."""
-        row = min(self.p - 1 - s, self.m - 1)
-        begin = self.f[s] + self.warm(s)
-        if self.m > self.p - s:
-            begin = self.sent(s) + self.turn[s]
-        return begin + row * (self.b[s] + self.queue[s])
+    def leaves(self, s: int) -> float:
+        """The same where all but the first and last micro-batch may pass the next stage alone."""
+        turns = self.m - (self.p - s)
+        if turns < 0:
+            return self.sent(s)
+        there = self.f[s] + self.away(s) - self.hop[s]
+        return max(self.sent(s), there + turns * (self.both[s + 1] + self.turn[s + 1]))
 
-    def last_but_one(self, s: int) -> float:
-        """End of the last backward but one: each stage's own, or behind that of a stage behind."""
-        ends = [-math.inf]
-        for a in range(s, self.p):
-            if self.gathers[a] and self.m > 1:
-                own = self.home(a) - self.queue[a]
-                if a == self.p - 1:  # there a forward is between the two
-                    own = self.sent(a) - self.f[a] - self.in_turn[a]
-                ends.append(own + sum(self.both[s:a]) + sum(self.hop[s:a]))
-        return max(ends)
+    def last_trip(self, s: int) -> float:
+        """From the last forward's start to the last backward's end."""
+        found = min(self.p - 1 - s, self.m - 1) * (self.b[s] + self.queue[s]) + self.turn[s]
+        if s < self.p - 1:
+            found = max(found, self.back(s, 0))
+        return self.f[s] + found + self.end[s]
 
-    def _rest(self, s: int) -> float:
-        """From the first forward to the end of the last backward."""
-        n, m, trip = self.p - 1 - s, self.m, self.trip(s)
-        starts = [self.home(s), self.sent(s) + trip]
+    def back(self, s: int, behind: int) -> float:
+        """From the last forward's end to the backward with so many behind it, by way of others."""
+        ways = [(count - behind) * (self.b[s] + self.queue[s]) + self.reach(s, depth)
+                for depth, count in self.sends(s).items() if count >= max(behind, 1)]
+        if behind == 0:
+            ways.append(self.hop[s] + self.last_trip(s + 1))
+        return max(ways, default=-math.inf)
+
+    def start(self, s: int, behind: int) -> float:
+        """Start of the backward that so many follow."""
+        n, m, queued = self.p - 1 - s, self.m, self.b[s] + self.queue[s]
+        if behind > n and m > n + 1:
+            own = self.first(s) + self.passing(s, m - 1 - behind)
+        elif m > n + 1:
+            own = self.sent(s) + self.turn[s] + (n - behind) * queued
+        else:
+            own = self.first(s) + (m - 1 - behind) * queued
         if n == 0:
-            return max(starts) + self.end[s]
-        starts += [self.f[s] + self.hop[s] + self.rest[s + 1],
-                   self.last_but_one(s) + self.queue[s]]
-        ways = [max(starts) + self.end[s],
-                self.after(s) - self.late[s] + (m - 1) * self.gap[s]]
-        if m > n + 1:
-            # As many micro-batches as are in flight go round trip after round trip, and the rest
-            # at the pace of this stage or of those behind.
-            rounds, left = divmod(m - 1, n + 1)
-            slow = (self.rest[s + 1] - self.after(s + 1)) / (m - 1)
-            ways.append((rounds + 1) * (self.both[s] + trip) + rounds * self.in_turn[s]
-                        + left * max(self.f[s], self.b[s], slow) - self.late[s])
-            # Every two go to the next stage and back.
-            pair = self.both[s] + self.hop[s] + self.both[s + 1]
-            fill = n * self.f[s] + self.b[s] + pair - self.both[s]
-            drain = n * self.b[s] + self.f[s] + pair - self.both[s]
-            whole = trip + self.both[s]
-            ways.append(max(whole, fill) + max(whole, drain) + (m - n - 2) / 2 * pair
-                        - self.late[s])
+            return own
+        ways = [own, self.leaves(s) + self.back(s, behind)]
+        if behind == 0:
+            ways += [self.f[s] + self.hop[s] + self.rest[s + 1], self.sent(s) + self.trip(s)]
+        for before, end in self.early[s + 1].items():
+            if before == behind or behind < before <= n:
+                ways.append(self.f[s] + self.hop[s] + end + (before - behind) * queued)
         return max(ways)
 
 

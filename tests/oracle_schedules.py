@@ -5,7 +5,7 @@ All arrays hold one entry per plan; ``n`` is the number of stages behind the new
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +36,8 @@ class Schedule(Protocol):
 
 
 class OneFOneB:
-    """See ``docs/algorithm.md``; carried are T, Q, N, W, V, R, RV, L, Y and Z of it.
+    """See ``docs/algorithm.md``; carried are a :class:`Front`, and W, V, R, RV, L, Y and Z of it.
 
-    ``rest`` and ``after`` (T, Q): until the last backward ends, and the same for one micro-batch;
-    ``next_t`` (N): one micro-batch on the first of the stages behind alone.
     ``done`` and ``idle`` (W, V): until all have finished that hold no copy of a tied table.
     ``reduced`` and ``alone`` (R, RV): until the gradients of all copies are there; ``exchange``
     (L): what copies do then. ``begun`` (Y): the latest end of the new stage's last backward,
@@ -52,14 +50,14 @@ class OneFOneB:
         return np.minimum(n + 1, m)
 
     def nothing(self, count: int) -> Behind:
-        return (np.zeros(count),) * 3 + (np.full(count, -np.inf),) * 8
+        return (np.zeros(count),) * 7 + (np.full(count, -np.inf),) * 7
 
     def put(self, behind: Behind, n: int, m: Ints, run: Run, hop: Floats, gap: Floats) -> Behind:
-        rest, after, next_t, done, idle, reduced, alone, exchange, begun, step, second = behind
+        done, idle, reduced, alone, exchange, begun, step = behind[7:]
         f, end, copy = run.forward, run.backward, run.tied > 0.0
         left, wait = run.scattered + run.left, run.gathered + run.wait
-        rest, after, t, second, last_f, late = add_front(
-            rest, after, next_t, second, run, hop, n, m)
+        front, last_f, late = add_front(Front(*behind[:7]), run, hop, n, m)
+        rest, after = front.rest, front.after
         if n:
             rest = np.maximum(rest, after - late + (m - 1) * gap)
         # A stage behind starts ``later`` than this one; its last micro-batch leaves here at `sent`.
@@ -79,10 +77,11 @@ class OneFOneB:
         ended = begun + np.where(copy, left + exchange, own)
         everything = np.maximum(done, reduced + exchange)
         step = np.maximum.reduce([wait + everything, ended, step])
-        return rest, after, t, done, idle, reduced, alone, exchange, begun, step, second
+        front = front._replace(rest=rest)
+        return *front, done, idle, reduced, alone, exchange, begun, step
 
     def seconds(self, behind: Behind) -> Floats:
-        return behind[9]
+        return behind[-1]
 
 
 class GPipe:
@@ -126,48 +125,101 @@ class GPipe:
         return turned + np.maximum(finish, reduced + exchange)
 
 
+class Front(NamedTuple):
+    """What 1F1B carries from stages behind for round trips through them; see docs/algorithm.md."""
+
+    rest: Floats
+    after: Floats
+    next_t: Floats
+    """One micro-batch on the next stage alone."""
+    two: Floats
+    """The same on the next two, one after the other."""
+    final: Floats
+    """The last micro-batch, from the start of its forward."""
+    second: Floats
+    """The last backward but one."""
+    halfway: Floats
+    """The backward behind which half of all follow."""
+
+
 def add_front(
-    rest: Floats, after: Floats, next_t: Floats, second: Floats, run: Run, hop: Floats, n: int,
-    m: Ints
-) -> tuple[Floats, ...]:
+    old: Front, run: Run, hop: Floats, n: int, m: Ints
+) -> tuple[Front, Floats, Floats]:
     """Put a stage in front of ``n`` others; entry by entry, see ``docs/algorithm.md``.
 
-    ``next_t``: one micro-batch on the next stage alone; ``second``: its last backward but one.
     Also the end of the last forward, and what its backwards but the last wait for at their end.
     """
-    f, end = run.forward, run.backward
+    f, end, half = run.forward, run.backward, m // 2
     late = np.where(m > 1, run.late_f, 0.0)
     b = end + late
     t = f + b
     trails = np.maximum(0.0, run.trailing - run.under_backward)
     turn, chase = run.b_after_f, run.f_after_b + np.maximum(0.0, trails - run.under_forward)
     queued = end + run.late_b + run.b_after_b + trails
-    own = (run.gathers > 0.0) & (m > 1)
+    in_turn = t + turn + chase
     if n == 0:
-        last_f = f + (m - 1) * (t + chase + turn)
-        second = np.where(own, last_f - chase - f, -np.inf)
-        return last_f + turn + end, t + turn, t, second, last_f, late
-    trip = after + hop
-    second = f + hop + second + queued
-    row = f + run.f_after_f
-    few_f = m * f + (m - 1) * run.f_after_f
-    # The next stage goes back only after its own forwards, which this one has to send.
-    first = np.maximum(trip, (np.minimum(m, n) - 1) * row + hop + next_t)
-    few = f + np.maximum((m - 1) * row + turn, first) + (m - 1) * queued
-    many_f = f + np.maximum(n * row + turn, first) + (m - n - 1) * (t + chase) + (m - n - 2) * turn
-    home = np.where(m < n + 2, few, many_f + turn + n * queued)
-    last_f = np.where(m < n + 2, few_f, many_f)
-    second = np.where(own, np.maximum(second, home), second)
-    time = np.maximum.reduce([home, last_f + trip, f + hop + rest, second]) + end
-    q, r = (m - 1) // (n + 1), (m - 1) % (n + 1)
-    pace = np.maximum(np.maximum(f, b), (rest - after) / np.maximum(m - 1, 1))
-    many = np.maximum(time, (q + 1) * (t + trip) + q * chase - late + r * pace)
-    pair = t + hop + next_t
-    ends = np.maximum(trip + t, n * f + b + pair - t)
-    ends = ends + np.maximum(trip + t, n * b + f + pair - t)
-    many = np.maximum(many, ends + (m - n - 2) * pair / 2 - late)
-    time = np.where(m < n + 2, time, many)
-    return time, t + trip, t, second - (queued - b), last_f, late
+        starts = [f + turn + (m - 1 - j) * in_turn for j in (0, 1, half)]
+        early = [np.where(m > 1, start + b, -np.inf) for start in starts[1:]]
+        front = Front(starts[0] + end, t + turn, t + turn, 0.0 * t, f + turn + end, *early)
+        return front, starts[0] - turn, late
+    row, trip = f + run.f_after_f, old.after + hop
+    # Round trips to the next stage and to the one behind it, and forwards in front of either.
+    reached = [(np.minimum(m, n) - 1, hop + old.next_t)]
+    if n > 1:
+        reached.append((np.minimum(m - 1, n - 2), hop + old.two))
+    away = np.maximum.reduce([trip, *(count * row + seconds for count, seconds in reached)])
+    own = np.minimum(m - 1, n)
+    first = f + np.maximum(own * row + turn, away)
+
+    def passed(count: Ints) -> Floats:
+        """Seconds until so many have gone to and fro, by equal trips and then by smaller ones."""
+        found = []
+        for sizes in ((3, 2, 1), (2, 1), (1,)):
+            for through in (True, False):
+                seconds, left = np.zeros(len(f)), count
+                if through:
+                    seconds, left = count // (n + 1) * (t + trip + chase), count % (n + 1)
+                for size in sizes:
+                    if size == 3 and n == 1:
+                        continue
+                    each = {3: t + hop + old.two + chase, 2: t + hop + old.next_t + chase,
+                            1: in_turn if sizes == (1,) else np.maximum(in_turn, old.next_t)}
+                    seconds, left = seconds + left // size * each[size], left % size
+                found.append(seconds)
+        return np.maximum.reduce(found)
+
+    few = m < n + 2
+    alternating = first + b + chase + passed(np.maximum(m - n - 2, 0)) + f
+    last_f = np.where(few, m * f + (m - 1) * run.f_after_f, alternating)
+    home = np.where(few, first + (m - 1) * queued, last_f + turn + n * queued)
+    # Where there is time for it, the micro-batches in the middle turn round on the next stage.
+    there = f + away - hop + (m - n - 1) * old.next_t
+    leaves = np.where(m > n, np.maximum(last_f, there), last_f)
+
+    def drained(j: Ints) -> Floats:
+        """Start of the backward with ``j`` behind it, by way of the stages behind."""
+        ways = [np.where(j == 0, np.maximum(leaves + hop + old.final, last_f + trip), -np.inf)]
+        for count, seconds in reached:
+            there = (count > 0) & (count >= j)
+            ways.append(np.where(there, leaves + (count - j) * queued + seconds, -np.inf))
+        for before, seconds in ((0 * m, old.rest), (0 * m + 1, old.second), (half, old.halfway)):
+            row = np.where((before == j) | (before > j) & (before <= n), before - j, 0)
+            there = (before == j) | (row > 0)
+            ways.append(np.where(there, f + hop + seconds + row * queued, -np.inf))
+        return np.maximum.reduce(ways)
+
+    time = np.maximum(home, drained(0 * m)) + end
+    second = np.maximum(home - queued, drained(0 * m + 1)) + b
+    within = np.where(few | (half <= n), home - half * queued,
+                      first + passed(np.maximum(m - 1 - half, 0)))
+    halfway = np.maximum(within, drained(half)) + b
+    second, halfway = (np.where(m > 1, x, -np.inf) for x in (second, halfway))
+    final = f + end + np.maximum.reduce(
+        [own * queued + turn, hop + old.final,
+         *(np.where(count > 0, count * queued + seconds, -np.inf)
+           for count, seconds in reached)])
+    front = Front(time, t + trip, t + turn, t + hop + old.next_t, final, second, halfway)
+    return front, last_f, late
 
 
 SCHEDULES: tuple[Schedule, ...] = (OneFOneB(), GPipe())

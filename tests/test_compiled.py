@@ -14,7 +14,7 @@ from plain import chunk, stack
 
 import nest
 from nest import compiled
-from nest._kernels import fold, interleaved, layers, options, pipeline, recompute
+from nest._kernels import fold, interleaved, layers, one_f_one_b, options, recompute
 from nest.costs.choices import Site, bodies, states
 from nest.costs.layer import layer_costs
 from nest.costs.schedules import SCHEDULES
@@ -61,24 +61,26 @@ def test_every_kernel_is_compiled_once() -> None:
 
 
 def test_add_stage() -> None:
+    figures = [getattr(one_f_one_b, name) for name in "TQNMAPB"]
     rng = np.random.default_rng(1)
     for _ in range(2000):
-        after, behind, f, b, hop, late, turn, chase, queue, back = rng.random(10)
+        f, b, hop, late, turn, chase, queue, back, *behind = rng.random(15)
         n, m = int(rng.integers(0, 9)), int(rng.integers(1, 30))
-        rest, end = after + rng.random() * m, b
-        gathers = bool(rng.integers(2))
-        before = rest * rng.random() if rng.integers(2) else -np.inf
+        # No figure is always the longest.
+        behind = [x * rng.choice((0.1, 1.0, 3.0)) for x in behind]
+        for k in (0, 5, 6):
+            behind[k] *= rng.random() * m if k == 0 or m > 1 else -np.inf
         # Figures of a chunk that add up to those of an option.
-        c = chunk(f, end + late, late=late, late_back=late, turn=turn, chase=chase,
-                  queue_forward=queue, queue_backward=back, gathers=gathers)
-        wanted, sent = add_stage(Behind(rest, after, behind, before), c, hop, n, m)
-        found = pipeline.add_stage(
-            rest, after, behind, before, f, end + (late if m > 1 else 0.0), end, turn, chase, queue,
-            back, gathers and m > 1, hop, n, m)
-        assert found[0] == pytest.approx(wanted.rest, rel=1e-12)
-        assert found[1] == pytest.approx(wanted.before_last, rel=1e-12) or found[1] < -1e200
-        assert (found[1] < -1e200) == (wanted.before_last == -np.inf)
-        assert found[2] == pytest.approx(sent, rel=1e-12)
+        c = chunk(f, b + late, late=late, late_back=late, turn=turn, chase=chase,
+                  queue_forward=queue, queue_backward=back)
+        wanted, sent = add_stage(Behind(*behind), c, hop, n, m)
+        old, new = np.full((2, one_f_one_b.LABEL), one_f_one_b.FAR)
+        old[figures] = np.maximum(behind, one_f_one_b.FAR)
+        found = one_f_one_b.add_stage(
+            old, f, b + (late if m > 1 else 0.0), b, turn, chase, queue, back, hop, n, m, new)
+        assert found == pytest.approx(sent, rel=1e-12)
+        new[new < -1e200] = -np.inf
+        assert new[figures] == pytest.approx(np.array(wanted), rel=1e-12)
 
 
 def random_layers(rng: np.random.Generator, kinds: int, zero: int) -> np.ndarray:
@@ -240,7 +242,7 @@ def check_option(new: np.ndarray, c: ChunkCosts, gpipe: bool) -> None:
         "CHASE_AHEAD": chase, "CHASED": c.forward + end + late + chase,
         "PACED": c.forward + end + late + chase + c.turn, "QUEUE": c.queue_forward,
         "QUEUED": c.forward + c.queue_forward, "QUEUE_BACK": queue,
-        "QUEUED_BACK": end + late + queue, "GATHERS": float(c.gathers and not gpipe),
+        "QUEUED_BACK": end + late + queue,
         "WAITS": c.wait, "WAITED": c.forward + c.wait, "REMAINS": left, "LATER": later,
         "READY": end + left,
     }

@@ -1,4 +1,4 @@
-"""Dropped candidates: a kept one of the same block is never worse, whatever the stage holds."""
+"""Dropped candidates and labels: a kept one is never worse, whatever the stage holds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from plain import stack
 
 import nest
+from nest._kernels import one_f_one_b, pipeline
 from nest._kernels.dominance import undominated
 from nest.costs.stage import LayerSeconds, chunk_costs
 from nest.evaluation import chain_of
@@ -106,3 +107,19 @@ def test_a_slow_host_hides_no_better_pair() -> None:
         useful.append(Builder(chain_of(model), cluster, job, space)._useful(16))
     assert all((useful[0][block] == useful[1][block]).all() for block in useful[0])
     assert not all(pairs.all() for pairs in useful[0].values())
+
+
+@pytest.mark.parametrize("figure", "TQWVYZNPMAB")
+def test_a_label_stays_that_is_better_in_one_figure(figure: str) -> None:
+    """What add_stage reads of the stages behind decides, each figure by itself."""
+    insert = getattr(pipeline._insert, "py_func", pipeline._insert)
+    size = one_f_one_b.UNTIED
+    values = np.zeros((4, one_f_one_b.LABEL + 1))
+    links = np.zeros((4, 3), np.int64)
+    label = np.ones(one_f_one_b.LABEL + 1)
+    assert insert(values, links, 0, size, label, 0, 0, 0) == 1
+    other = label + 1.0
+    other[getattr(one_f_one_b, figure)] = 0.5
+    assert insert(values, links, 1, size, other, 1, 0, 0) == 2
+    assert insert(values, links, 2, size, other + 1.0, 2, 0, 0) == 2
+    assert insert(values, links, 2, size, label - 1.0, 3, 0, 0) == 1

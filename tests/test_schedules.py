@@ -248,8 +248,8 @@ def test_finish_is_close_to_a_simulation() -> None:
         true = max(e + g for e, g in zip(last, finish, strict=True))
         found = step_time(case.forward, case.backward, finish, case.hops, case.m).total
         errors.append(found / true - 1)
-    assert np.percentile(np.abs(errors), 95) < 0.015
-    assert max(map(abs, errors)) < 0.07
+    assert np.percentile(np.abs(errors), 95) < 0.003
+    assert max(map(abs, errors)) < 0.012
 
 
 def test_no_time_that_grows_shortens_the_step() -> None:
@@ -288,8 +288,8 @@ def test_stages_alike_with_hand_over_are_close() -> None:
         case = draw(rng, 0.099, 0.1)
         errors.append(abs(case.closed_form() / case.simulated() - 1))
     worst = max(errors)
-    assert worst < 0.02, f"worst error {worst:.2%}"
-    assert float(np.quantile(errors, 0.95)) < 0.01
+    assert worst < 0.012, f"worst error {worst:.2%}"
+    assert float(np.quantile(errors, 0.95)) < 0.0025
 
 
 def test_uneven_stages_stay_near() -> None:
@@ -298,8 +298,38 @@ def test_uneven_stages_stay_near() -> None:
     for _ in range(400):
         case = draw(rng, 0.5, 0.3)
         errors.append(abs(case.closed_form() / case.simulated() - 1))
-    assert max(errors) < 0.10
-    assert float(np.quantile(errors, 0.95)) < 0.03
+    assert max(errors) < 0.02
+    assert float(np.quantile(errors, 0.95)) < 0.004
+
+
+def test_no_step_is_above_a_simulation() -> None:
+    """Each term is a path through the passes, so that none is longer than the longest."""
+    rng = np.random.default_rng(14)
+    errors = []
+    for _ in range(1500):
+        case = draw(rng, rng.choice((0.1, 0.5, 3.0)), rng.choice((0.0, 0.1, 1.0, 5.0)))
+        errors.append(case.closed_form() / case.simulated() - 1)
+    assert max(errors) < 1e-12
+    assert np.mean(np.array(errors) > -1e-9) > 0.4
+
+
+@pytest.mark.parametrize(("forward", "backward", "m", "seconds"), [
+    # The next stage turns the last micro-batch round by itself. Stage 0: F 0-1, 1-2, 2-3, 3-4;
+    # stage 1: F 1-5, 5-9; stage 2: F 5-6, B 6-7; stage 1: B 9-13, F 13-17, B 17-21, F 21-25,
+    # B 25-29, 29-33; stage 0: B 33-34.
+    ((1, 4, 1), (1, 4, 1), 4, 34),
+    # 2 s there and back between stages. A round trip through all takes 3 x 2 + 3 x 2 = 12 s, and
+    # between the first and the last one two of 3 x 2 + 2 x 2 = 10 s pass three micro-batches each.
+    # By 6 s for two the six would take 18 s, by 2 s for one 12 s.
+    ((1, 1, 1, 0), (1, 1, 1, 0), 11, 44),
+])
+def test_paths_by_hand(
+    forward: Sequence[float], backward: Sequence[float], m: int, seconds: float
+) -> None:
+    hop = 2.0 if len(forward) == 4 else 0.0
+    case = Case(list(forward), list(backward), [hop / 2] * (len(forward) - 1), m)
+    assert case.simulated() == seconds
+    assert case.closed_form() == seconds
 
 
 def test_add_stage_never_decreases() -> None:
@@ -307,30 +337,23 @@ def test_add_stage_never_decreases() -> None:
     rng = np.random.default_rng(5)
     for _ in range(20_000):
         n, m = int(rng.integers(0, 12)), int(rng.integers(1, 40))
-        state = np.zeros(4)
-        if n:
-            after, rest = rng.uniform(0, 10), rng.uniform(0, 30)
-            state[:] = after + rest, after, rng.uniform(0, after), rng.uniform(0, rest)
-        else:
-            state[3] = -np.inf
+        state = rng.uniform(0, 30, 7) if n else np.zeros(7)
+        state[3] *= n > 1  # behind the last stage there is none to go to and back
         own = dict(zip(names, rng.uniform(0.01, 3, 6), strict=True))
         hop = rng.uniform(0, 2) * (n > 0)
         own["late"] = own["late_back"] = rng.uniform(0, own["backward"])
-        gathers = bool(rng.integers(2))
 
         def put(
             state: np.ndarray = state, own: dict[str, float] = own, hop: float = hop,
-            gathers: bool = gathers, n: int = n, m: int = m,
+            n: int = n, m: int = m,
         ) -> np.ndarray:
-            found, sent = add_stage(Behind(*state), chunk(**own, gathers=gathers), hop, n, m)
+            found, sent = add_stage(Behind(*state), chunk(**own), hop, n, m)
             return np.array([*found, sent])
 
         before = put()
-        which, more = int(rng.integers(4 if n else 4, 12)), 10 ** rng.uniform(-6, 0)
+        which, more = int(rng.integers(4, 12)), 10 ** rng.uniform(-6, 0)
         if n and rng.integers(2):
-            state[rng.integers(4)] += more
-            if state[1] > state[0]:
-                continue
+            state[rng.choice([k for k in range(7) if k != 3 or n > 1])] += more
         elif which < 10:
             own[names[which - 4]] += more
         elif which == 10:  # the last backward alone

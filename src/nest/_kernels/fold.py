@@ -51,8 +51,8 @@ THIRD, LARGEST = REGATHERED, SCATTERED
 # Fields of an option: those that decide between two (micro-batches in flight and shards below
 # zero, so that less is better), then others of its label.
 (AHEAD, READY, BACK, HELD, WAITED, SHARDS, ENDS, TURN, PACED, CHASED, QUEUED, QUEUED_BACK, LATER,
- GATHERS, REMAINS, WAITS, CHASE_AHEAD, QUEUE, QUEUE_BACK, LATE) = range(20)
-DECIDE, OPTION = 14, 20
+ REMAINS, WAITS, CHASE_AHEAD, QUEUE, QUEUE_BACK, LATE) = range(19)
+DECIDE, OPTION = 13, 19
 
 
 @njit(cache=CACHE, nogil=True)
@@ -165,12 +165,12 @@ def _fill(gpipe, chunk, new):
         late, new[BACK] = chunk[C_LATE_BACK], end + chunk[C_LATE_BACK]
     queue = chunk[C_QUEUE_BACKWARD] + chunk[C_LATE_BACK] - late + max(0.0, trails)
     chase = chunk[C_CHASE] + max(0.0, trails - chunk[C_TRAILS_FORWARD])
-    set_ends(gpipe, new, chunk[C_GATHERS], chunk[C_LEFT], chunk[C_WAIT], chunk[C_TIED],
+    set_ends(gpipe, new, chunk[C_LEFT], chunk[C_WAIT], chunk[C_TIED],
              chunk[C_UPDATE], late, chunk[C_TURN], chase, chunk[C_QUEUE_FORWARD], queue)
 
 
 @njit(cache=CACHE, nogil=True)
-def set_ends(gpipe, new, gathers, left, wait, tied, update, late=0.0, turn=0.0, chase=0.0,
+def set_ends(gpipe, new, left, wait, tied, update, late=0.0, turn=0.0, chase=0.0,
              queue=0.0, queue_back=0.0):
     """Fill in the rest of an option whose forward and backward are known.
 
@@ -179,8 +179,8 @@ def set_ends(gpipe, new, gathers, left, wait, tied, update, late=0.0, turn=0.0, 
     forwards follow each other, and backwards do: no forward is behind a backward.
     """
     if gpipe:
-        chase = gathers = 0.0
-    new[LATE], new[TURN], new[GATHERS] = late, turn, gathers
+        chase = 0.0
+    new[LATE], new[TURN] = late, turn
     new[CHASE_AHEAD], new[QUEUE], new[QUEUE_BACK] = chase, queue, queue_back
     new[ENDS] = new[BACK] - late
     new[CHASED] = new[AHEAD] + new[BACK] + chase

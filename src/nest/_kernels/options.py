@@ -17,9 +17,7 @@ from nest._kernels.fold import (
     BACK,
     CHASE_AHEAD,
     DECIDE,
-    GATHERS,
     HELD,
-    LARGEST,
     LATE,
     LATER,
     LEFT,
@@ -203,7 +201,7 @@ def select(t, limit):
     -------
     first : int64 (P, G+1), options of price p and signature g are first[p, g]..first[p, g+1].
     number : int64 (O,), see ``nest.tensors.Builder.degrees``.
-    forward, backward, late, turn, chase, queue, queue_back, gathers, wait, left, later : (O,), see
+    forward, backward, late, turn, chase, queue, queue_back, wait, left, later : (O,), see
         ``_kernels.pipeline.Problem``.
     in_flight : int64 (O,)
     shards : float64 (O,)
@@ -269,7 +267,7 @@ def select(t, limit):
                                    layers, none, g, chunk, new)
                         elif held:
                             new[AHEAD], new[BACK] = none[g, FORWARD], none[g, BACKWARD]
-                            set_ends(t.gpipe, new, 0.0, none[g, LEFT], none[g, WAIT], none[g, TIED],
+                            set_ends(t.gpipe, new, none[g, LEFT], none[g, WAIT], none[g, TIED],
                                      none[g, UPDATE])
                         new[HELD] = -held
                         if held and _alone(m, new) < limit:
@@ -309,7 +307,6 @@ def select(t, limit):
                             kept_least += t.counts[g, kind] * best_held[kind]
                     more = resident + none[g, WORK] + (held_none[g] + 1) * kept_least
                     first_kind = t.root[g]
-                    gathers = 1.0 if busy and none[g, LARGEST] > 0.0 else 0.0
                     least_left = layers[0, first_kind, SCATTERED] + layers[0, first_kind, SYNC]
                     least_wait = none[g, WAIT] + layers[0, first_kind, GATHERED]
                     some = time < most_time and more <= t.limit_bytes * (1.0 + 1e-12)
@@ -327,7 +324,7 @@ def select(t, limit):
                         new[HELD] = -held
                         if busy:
                             # It is no better than this, which is often enough to drop it.
-                            set_ends(t.gpipe, new, gathers, least_left, least_wait, none[g, TIED],
+                            set_ends(t.gpipe, new, least_left, least_wait, none[g, TIED],
                                      none[g, UPDATE])
                             if _dominated(kept, g, count[g], new):
                                 continue
@@ -336,7 +333,7 @@ def select(t, limit):
                         else:
                             left = left_seconds(layers, t.overlaps[1], runs, t.last, t.marked, g, r,
                                          t.marked[g])
-                            set_ends(t.gpipe, new, 0.0, left, none[g, WAIT], none[g, TIED],
+                            set_ends(t.gpipe, new, left, none[g, WAIT], none[g, TIED],
                                      none[g, UPDATE])
                         if _alone(m, new) < limit:
                             if count[g] == kept.shape[1]:
@@ -368,7 +365,7 @@ def select(t, limit):
                             new[AHEAD], new[BACK] = ahead, none[g, BACKWARD] + more_of[D_BACK]
                             new[HELD] = -held
                             if busy:
-                                set_ends(t.gpipe, new, gathers, least_left, least_wait,
+                                set_ends(t.gpipe, new, least_left, least_wait,
                                          none[g, TIED], none[g, UPDATE])
                                 if _dominated(kept, g, count[g], new):
                                     layer += 1
@@ -378,7 +375,7 @@ def select(t, limit):
                             else:
                                 left = left_seconds(layers, t.overlaps[1], runs, t.last, t.marked,
                                                     g, t.full, layer)
-                                set_ends(t.gpipe, new, 0.0, left, none[g, WAIT], none[g, TIED],
+                                set_ends(t.gpipe, new, left, none[g, WAIT], none[g, TIED],
                                          none[g, UPDATE])
                             if _alone(m, new) < limit:
                                 if count[g] == kept.shape[1]:
@@ -411,6 +408,6 @@ def select(t, limit):
     k = options[:total]
     return (first, who[:total].copy(), k[:, AHEAD].copy(), k[:, BACK].copy(), k[:, LATE].copy(),
             k[:, TURN].copy(), k[:, CHASE_AHEAD].copy(), k[:, QUEUE].copy(),
-            k[:, QUEUE_BACK].copy(), k[:, GATHERS] > 0.0, k[:, WAITS].copy(),
+            k[:, QUEUE_BACK].copy(), k[:, WAITS].copy(),
             k[:, REMAINS].copy(), k[:, LATER].copy(), (-k[:, HELD]).astype(np.int64),
             -k[:, SHARDS])

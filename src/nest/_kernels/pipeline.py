@@ -13,8 +13,11 @@ Recursion, last stage first, over labels of the cell (s stages, layers i..L-1, d
     V  the same for one micro-batch that finds them idle
     Y  time from the start of the step to its last backward, as its parameters allow
     Z  time from there until this and all later stages have finished
-    N  t of the stage at k
-    P  time from that first forward to the last backward but one; none where no stage gathers
+    N  t of the stage at k, and what its backward takes longer right behind the forward
+    M  the same of a round trip from it to the next stage
+    A  time from the start of its last forward to its last backward
+    P  time from that first forward to the last backward but one
+    B  the same to the backward behind which half of them follow
     R, U, X  of those that hold a copy: as W and V, until gradients are reduced; what is left then
     shards  distinct shards that the stage at k holds (lanes of the hand-over into it)
 
@@ -45,6 +48,28 @@ from nest._kernels.bounds import (
     TRIPS,
     reach,
 )
+from nest._kernels.one_f_one_b import (
+    FAR,
+    LABEL,
+    LOW,
+    SHARDS,
+    UNTIED,
+    A,
+    B,
+    M,
+    N,
+    P,
+    Q,
+    R,
+    T,
+    U,
+    V,
+    W,
+    X,
+    Y,
+    Z,
+    add_stage,
+)
 
 SLACK = 1.0 - 1e-12
 """A plan must beat the best by more than rounding to replace it."""
@@ -68,7 +93,6 @@ class Problem(NamedTuple):
     chase: np.ndarray  # float64 (O,) more for a forward right behind a backward
     queue: np.ndarray  # float64 (O,) more for a forward right behind a forward
     queue_back: np.ndarray  # float64 (O,) more for a backward right behind a backward
-    gathers: np.ndarray  # bool (O,) parameters are gathered for every pass
     wait: np.ndarray  # float64 (O,) for parameters, of the first micro-batch
     left: np.ndarray  # float64 (O,) reduction after the backward, and the optimizer without copies
     later: np.ndarray  # float64 (O,) exchange and optimizer of one with a copy; 0: holds none
@@ -82,53 +106,10 @@ class Problem(NamedTuple):
     tied: bool  # stages hold copies of embeddings
 
 
-# Figures of a label. GPipe has others in the same places: one micro-batch down and up, the slowest
+# Figures of a label under GPipe, in the same places: one micro-batch down and up, the slowest
 # forward and backward, the turn from the start of the step; and from the turn on the last backward
 # of the stage at k, the end of all that hold no copy and, as R and X, of those that do.
-T, Q, W, V, Y, Z, N, SHARDS, P, R, U, X, LOW = range(13)
 DOWN, UP, FORWARDS, BACKWARDS, TURNED, FINISH, RETURNED = T, Q, W, V, Y, P, N
-LABEL = 12
-UNTIED = 9
-"""Figures of a label where no stage holds a copy."""
-FAR = -1e300
-
-
-@njit(cache=CACHE, nogil=True)
-def add_stage(rest, after, behind, before_last, f, b, end, turn, chase, queue, queue_back, gathers,
-              hop, n, m):
-    """Figures of a label with a new first stage; ``nest.costs.schedules.one_f_one_b.add_stage``.
-
-    ``rest``, ``after``, ``behind``, ``before_last`` are T, Q, N and P of the label behind; ``end``
-    is the last backward of the stage, ``b`` any other. Returns T, P and the end of the last
-    forward.
-    """
-    t = f + b
-    if n == 0:
-        sent = f + (m - 1) * (t + turn + chase)
-        last = sent - chase - f if gathers else FAR
-        return sent + turn + end, last, sent
-    trip, queued = after + hop, b + queue_back
-    first = max(trip, (min(m, n) - 1) * (f + queue) + hop + behind)
-    last = f + hop + before_last + queued
-    if m < n + 2:
-        sent = m * f + (m - 1) * queue
-        home = f + max((m - 1) * (f + queue) + turn, first) + (m - 1) * queued
-    else:
-        sent = (f + max(n * (f + queue) + turn, first) + (m - n - 1) * (t + chase)
-                + (m - n - 2) * turn)
-        home = sent + turn + n * queued
-    if gathers:
-        last = max(last, home)
-    time = max(home, sent + trip, f + hop + rest, last) + end
-    if m >= n + 2:
-        full = (m - 1) // (n + 1)
-        left = (m - 1) - full * (n + 1)
-        time = max(time, (full + 1) * (t + trip) + full * chase - (b - end)
-                   + left * max(f, b, (rest - after) / (m - 1)))
-        pair = t + hop + behind
-        ends = max(trip + t, n * f + b + pair - t) + max(trip + t, n * b + f + pair - t)
-        time = max(time, ends + (m - n - 2) * pair / 2 - (b - end))
-    return time, last - queue_back, sent
 
 
 @njit(cache=CACHE, nogil=True)
@@ -252,6 +233,7 @@ def _extend(p, values, parent, option, cut, stop, s, hidden, held, fronts, new):
         new[BACKWARDS], new[UP] = max(b + queue_back, gap), b + p.turn[option]
         new[RETURNED], new[TURNED] = p.turn[option] + end, FAR
         new[FINISH], new[R], new[X], new[U] = FAR, FAR, 0.0, 0.0
+        new[M], new[A], new[B] = 0.0, 0.0, 0.0
         if s > 1:
             new[DOWN] += values[parent, DOWN]
             new[UP] = b + both / 2 + values[parent, UP]
@@ -272,19 +254,14 @@ def _extend(p, values, parent, option, cut, stop, s, hidden, held, fronts, new):
     late = p.late[option]
     if m == 1:
         b, late = end, 0.0
-    turn, chase, gathers = p.turn[option], p.chase[option], p.gathers[option] and m > 1
+    # Of the last stage there is no label behind, and none is read.
+    sent = add_stage(values[parent], f, b, end, p.turn[option], p.chase[option], p.queue[option],
+                     p.queue_back[option], both, s - 1, m, new)
+    rest, after = new[T], new[Q]
     if s == 1:
-        rest, new[P], sent = add_stage(
-            0.0, 0.0, 0.0, FAR, f, b, end, turn, chase, 0.0, 0.0, gathers, 0.0, 0, m)
-        after = f + b + turn
         done = idle = ready = idle_ready = back = close = FAR
         new[X] = 0.0
     else:
-        rest, after = values[parent, T], values[parent, Q]
-        rest, new[P], sent = add_stage(
-            rest, after, values[parent, N], values[parent, P], f, b, end, turn, chase,
-            p.queue[option], p.queue_back[option], gathers, both, s - 1, m)
-        after += f + b + both
         rest = max(rest, after - late + (m - 1) * gap)
         sent = max(sent, f + (m - 1) * gap)
         idle = f + both / 2 + values[parent, V]
@@ -300,7 +277,7 @@ def _extend(p, values, parent, option, cut, stop, s, hidden, held, fronts, new):
     else:
         done, idle = max(done, rest + left), max(idle, after - late + left)
     back = max(back, wait + rest)
-    new[T], new[Q], new[N] = rest, after, f + b
+    new[T] = rest
     # What makes no difference to any front (see docs/algorithm.md) is levelled: labels merge.
     new[W], new[V] = max(done, rest + hidden), max(idle, after + hidden)
     new[R], new[U] = max(ready, rest + held), max(idle_ready, after + held)

@@ -1,13 +1,11 @@
 """1F1B: a stage runs one forward and one backward in turn (arXiv:2104.04473, section 2.2).
 
-The critical path of 1F1B is one stage's own micro-batches, or round trips from a stage through
-some of those behind it, one after another. ``add_stage`` takes the longest of: the stage alone,
-with the round trip that its first and its last micro-batch wait for; what backwards in a row take
-in the drain, of the stage or of one behind it; full round trips back to back, as a window of n+1
-micro-batches in flight allows; round trips to the next stage only, where two micro-batches take
-one of them and a pass of both stages. Against an event simulation of random
-pipelines it is exact for even stages without hand-over, and within 2 % for 99 % of those whose
-stages differ by less than 10 % with hand-overs up to 0.3 forward times (``docs/algorithm.md``).
+The step is a longest path through all passes. ``add_stage`` follows those that such paths are made
+of: forwards of a stage in a row, then round trips from it through some of the stages behind, then
+backwards in a row; the same with the round trips of the next stage alone; and those of the stages
+behind, left one, half or none of the micro-batches before the last. Each is a path, so that without
+ZeRO-2 and 3 the form is never above an event simulation. It is exact for stages that are alike
+without hand-over; what it misses of others is in ``docs/algorithm.md``.
 """
 
 from __future__ import annotations
@@ -29,49 +27,87 @@ class Behind(NamedTuple):
     """t = f + b of it and the stages behind plus the round-trip hand-overs between them, and what
     the last stage takes longer to turn round."""
     behind: float = 0.0
-    """t of the stage alone."""
+    """t of the stage alone, and what it takes longer to turn round."""
+    pair: float = 0.0
+    """The same of a round trip to the next stage, the hand-over included; 0 for the last stage."""
+    last_trip: float = 0.0
+    """From the start of its last forward to the end of its last backward."""
     before_last: float = -math.inf
-    """From its first forward to its last backward but one; -inf: no stage gathers (ZeRO-3)."""
+    """From its first forward to its last backward but one; -inf: there is but one."""
+    before_half: float = -math.inf
+    """From its first forward to the backward behind which m // 2 follow; -inf: there is but one."""
 
 
 def add_stage(v: Behind, c: ChunkCosts, hop: float, n: int, m: int) -> tuple[Behind, float]:
     """Put a stage in front of ``n`` others; also when its last forward ends at the least.
 
-    ``home`` is when the last backward may start as far as the stage itself goes, ``last`` as far
-    as the last backward but one does that a stage behind ended with what it gathers behind it.
-    The latter is asked of stages that gather alone, whatever they hide, so that no second more of
-    computing shortens it (docs/algorithm.md).
+    ``first`` is the start of the first backward, ``home`` that of the last one as far as the stage
+    itself goes; ``leaves`` the end of the last forward, or when the last micro-batch would have
+    gone forward to arrive at a next stage that runs the others in turn without this one.
     """
-    f, gathers = c.forward, c.gathers and m > 1
+    f, half = c.forward, m // 2
     end = c.backward - c.late
     b = c.backward if m > 1 else end
-    t, chase = f + b, c.pace - c.turn
+    t, queued, row = f + b, b + c.queue, f + c.queue_forward
+    swap = t + c.pace
     if n == 0:
-        sent = f + (m - 1) * (t + chase + c.turn)
-        last = sent - chase - f if gathers else -math.inf
-        return Behind(sent + c.turn + end, t + c.turn, t, last), sent
-    trip, queued = v.after + hop, b + c.queue
-    # The next stage goes back first when it has gone forward as often as it may.
-    first = max(trip, (min(m, n) - 1) * (f + c.queue_forward) + hop + v.behind)
-    last = f + hop + v.before_last + queued
+        first = f + c.turn
+        ends = first + (m - 1) * swap
+        early = [ends - j * swap + b if m > 1 else -math.inf for j in (1, half)]
+        return Behind(ends + end, t + c.turn, t + c.turn, 0.0, first + end, *early), ends - c.turn
+    trip, chase = v.after + hop, c.pace - c.turn
+    # The next stage goes back first when it has gone forward as often as it may; so does the one
+    # behind it. In the drain they have gone back as often when the last micro-batch arrives.
+    most, fewer = min(m, n) - 1, min(m - 1, n - 2)
+    away = max(trip, most * row + hop + v.behind, fewer * row + hop + v.pair)
+    first = f + max(min(m - 1, n) * row + c.turn, away)
+    drains = [
+        hop + max(v.last_trip if j == 0 else -math.inf,
+                  (most - j) * queued + v.behind if most >= max(j, 1) else -math.inf,
+                  (fewer - j) * queued + v.pair if fewer >= max(j, 1) else -math.inf)
+        for j in (0, 1, half)]
     if m < n + 2:  # all forwards in a row, then all backwards
         sent = m * f + (m - 1) * c.queue_forward
-        home = f + max((m - 1) * (f + c.queue_forward) + c.turn, first) + (m - 1) * queued
+        home = first + (m - 1) * queued
     else:
-        sent = (f + max(n * (f + c.queue_forward) + c.turn, first)
-                + (m - n - 1) * (t + chase) + (m - n - 2) * c.turn)
+        trips = (swap, v.behind, t + hop + v.behind + chase, t + hop + v.pair + chase,
+                 t + trip + chase)
+        sent = first + b + chase + _between(m - n - 2, n, *trips) + f
         home = sent + c.turn + n * queued
-    if gathers:
-        last = max(last, home)
-    rest = max(home, sent + trip, f + hop + v.rest, last) + end
-    if m >= n + 2:
-        full, left = divmod(m - 1, n + 1)
-        rest = max(rest, (full + 1) * (t + trip) + full * chase - (b - end)
-                   + left * max(f, b, (v.rest - v.after) / (m - 1)))
-        pair = t + hop + v.behind
-        ends = max(trip + t, n * f + b + pair - t) + max(trip + t, n * b + f + pair - t)
-        rest = max(rest, ends + (m - n - 2) * pair / 2 - (b - end))
-    return Behind(rest, t + trip, t, last - c.queue), sent
+    leaves = sent
+    if m > n:
+        leaves = max(sent, f + away - hop + (m - n - 1) * v.behind)
+    ends = max(home, sent + trip, leaves + drains[0], f + hop + v.rest,
+               f + hop + v.before_last + queued)
+    early_ends = max(home - queued, leaves + drains[1], f + hop + v.before_last)
+    half_ends = max(leaves + drains[2], f + hop + v.before_half)
+    if half <= n:
+        ends = max(ends, f + hop + v.before_half + half * queued)
+        early_ends = max(early_ends, f + hop + v.before_half + (half - 1) * queued)
+        half_ends = max(half_ends, home - half * queued)
+    else:
+        half_ends = max(half_ends, first + _between(m - 1 - half, n, *trips))
+    last_trip = f + max(drains[0], c.turn + min(m - 1, n) * queued) + end
+    early = [x + b if m > 1 else -math.inf for x in (early_ends, half_ends)]
+    return Behind(ends + end, t + trip, t + c.turn, t + hop + v.behind, last_trip, *early), sent
+
+
+def _between(
+    count: int, n: int, swap: float, other: float, pair: float, three: float, full: float
+) -> float:
+    """Seconds in which ``count`` micro-batches pass a stage that runs in turn, ``n`` behind it.
+
+    One passes while a forward and a backward take turns, here (``swap``) or on the next stage
+    (``other``); two in a round trip to the next stage (``pair``), three to the one behind it, and
+    n + 1 in one through all (``full``).
+    """
+    def short(left: int) -> float:
+        pairs, one = max(swap, other), left % 3
+        return max(left * swap, left // 2 * pair + left % 2 * pairs,
+                   left // 3 * three + one // 2 * pair + one % 2 * pairs)
+
+    trips, left = divmod(count, n + 1)
+    return max(short(count), trips * full + short(left))
 
 
 def held(
@@ -96,7 +132,7 @@ def step_time(
     ready. The step ends with the last stage. Times are carried from the last stage to the first,
     from the first forward of a stage on:
 
-    - ``rest``, ``after``: see :func:`add_stage`;
+    - ``rest``, ``after``: see :class:`Behind`;
     - ``done``, ``idle``: until it and all behind it that hold no copy have finished; and the same
       from the arrival of a micro-batch that finds them idle, which is what the last one does
       behind a slow stage;
