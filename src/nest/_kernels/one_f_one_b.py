@@ -42,11 +42,7 @@ def add_stage(old, f, b, end, turn, chase, queue, queue_back, hop, n, m, new):
     most, fewer = min(m, n) - 1, min(m - 1, n - 2)
     away = max(trip, most * row + hop + behind, fewer * row + hop + two)
     first = f + max(min(m - 1, n) * row + turn, away)
-    drain = hop + old[A]
-    if most >= 1:
-        drain = max(drain, hop + most * queued + behind)
-    if fewer >= 1:
-        drain = max(drain, hop + fewer * queued + two)
+    drain = hop + max(old[A], _drain(0, most, fewer, queued, behind, two))
     if m < n + 2:
         sent = m * f + (m - 1) * queue
         home = first + (m - 1) * queued
@@ -65,16 +61,8 @@ def add_stage(old, f, b, end, turn, chase, queue, queue_back, hop, n, m, new):
         return sent
     last, middle = f + hop + old[P], f + hop + old[B]
     ends = max(ends, last + queued)
-    early = max(home - queued, last)
-    if most >= 1:
-        early = max(early, leaves + hop + (most - 1) * queued + behind)
-    if fewer >= 1:
-        early = max(early, leaves + hop + (fewer - 1) * queued + two)
-    mid = middle
-    if most >= half:
-        mid = max(mid, leaves + hop + (most - half) * queued + behind)
-    if fewer >= half:
-        mid = max(mid, leaves + hop + (fewer - half) * queued + two)
+    early = max(home - queued, last, leaves + hop + _drain(1, most, fewer, queued, behind, two))
+    mid = max(middle, leaves + hop + _drain(half, most, fewer, queued, behind, two))
     if half <= n:
         ends = max(ends, middle + half * queued)
         early = max(early, middle + (half - 1) * queued)
@@ -84,6 +72,18 @@ def add_stage(old, f, b, end, turn, chase, queue, queue_back, hop, n, m, new):
             m - 1 - half, n, swap, behind, pair + chase, three + chase, t + trip + chase))
     new[T], new[P], new[B] = ends + end, early + b, mid + b
     return sent
+
+
+@njit(cache=CACHE, nogil=True)
+def _drain(j, most, fewer, queued, behind, two):
+    """From the last forward of the next stage, or the one behind it, until j backwards are left.
+
+    They have as many backwards in a row, ``most`` and ``fewer``; ``FAR`` where less than j, or one.
+    """
+    if most < max(j, 1):
+        return FAR
+    there = (most - j) * queued + behind
+    return max(there, (fewer - j) * queued + two) if fewer >= max(j, 1) else there
 
 
 @njit(cache=CACHE, nogil=True)
