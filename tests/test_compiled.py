@@ -64,8 +64,9 @@ def test_add_stage() -> None:
     figures = [getattr(one_f_one_b, name) for name in "TQNMAPB"]
     rng = np.random.default_rng(1)
     for _ in range(2000):
-        f, b, hop, late, turn, chase, queue, back, *behind = rng.random(15)
+        f, b, both, late, turn, chase, queue, back, gap, *behind = rng.random(16)
         n, m = int(rng.integers(0, 9)), int(rng.integers(1, 30))
+        half, gap = m // 2, gap * (n > 0) * rng.integers(2)
         # No figure is always the longest.
         behind = [x * rng.choice((0.1, 1.0, 3.0)) for x in behind]
         for k in (0, 5, 6):
@@ -73,11 +74,12 @@ def test_add_stage() -> None:
         # Figures of a chunk that add up to those of an option.
         c = chunk(f, b + late, late=late, late_back=late, turn=turn, chase=chase,
                   queue_forward=queue, queue_backward=back)
-        wanted, sent = add_stage(Behind(*behind), c, hop, n, m)
+        wanted, sent = add_stage(Behind(*behind), c, Hop(both, gap), n, m)
         old, new = np.full((2, one_f_one_b.LABEL), one_f_one_b.FAR)
         old[figures] = np.maximum(behind, one_f_one_b.FAR)
         found = one_f_one_b.add_stage(
-            old, f, b + (late if m > 1 else 0.0), b, turn, chase, queue, back, hop, n, m, new)
+            old, f, b + (late if m > 1 else 0.0), b, turn, chase, queue, back, both, gap, n, m,
+            half, one_f_one_b.shares(m - n - 2, n), one_f_one_b.shares(m - 1 - half, n), new)
         assert found == pytest.approx(sent, rel=1e-12)
         new[new < -1e200] = -np.inf
         assert new[figures] == pytest.approx(np.array(wanted), rel=1e-12)

@@ -117,9 +117,13 @@ def test_a_label_stays_that_is_better_in_one_figure(figure: str) -> None:
     values = np.zeros((4, one_f_one_b.LABEL + 1))
     links = np.zeros((4, 3), np.int64)
     label = np.ones(one_f_one_b.LABEL + 1)
-    assert insert(values, links, 0, size, label, 0, 0, 0) == 1
+    assert insert(values, links, 0, size, label, 0, 0, 0, 0) == (1, 0)
     other = label + 1.0
     other[getattr(one_f_one_b, figure)] = 0.5
-    assert insert(values, links, 1, size, other, 1, 0, 0) == 2
-    assert insert(values, links, 2, size, other + 1.0, 2, 0, 0) == 2
-    assert insert(values, links, 2, size, label - 1.0, 3, 0, 0) == 1
+    assert insert(values, links, 1, size, other, 1, 0, 0, 0) == (2, 0)
+    assert [insert(values, links, 2, size, other + 1.0, 2, 0, 0, x)[1] for x in range(4)] == [
+        0, 1, 0, 0]
+    assert insert(values, links, 2, size, label - 1.0, 3, 0, 0, 1) == (1, 1)
+    # What is behind the labels of the cell is of another.
+    values[1] = -5.0
+    assert insert(values, links, 1, size, label - 1.5, 4, 0, 0, 1) == (1, 1)

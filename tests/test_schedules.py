@@ -341,13 +341,15 @@ def test_add_stage_never_decreases() -> None:
         state[3] *= n > 1  # behind the last stage there is none to go to and back
         own = dict(zip(names, rng.uniform(0.01, 3, 6), strict=True))
         hop = rng.uniform(0, 2) * (n > 0)
+        gap = rng.uniform(0, 2) * (n > 0) * rng.integers(2)
         own["late"] = own["late_back"] = rng.uniform(0, own["backward"])
 
         def put(
             state: np.ndarray = state, own: dict[str, float] = own, hop: float = hop,
-            n: int = n, m: int = m,
+            gap: float = gap, n: int = n, m: int = m,
         ) -> np.ndarray:
-            found, sent = add_stage(Behind(*state), chunk(**own), hop, n, m)
+            found, sent = add_stage(
+                Behind(*state), chunk(**own), Hop(hop, gap), n, m)
             return np.array([*found, sent])
 
         before = put()
@@ -359,8 +361,8 @@ def test_add_stage_never_decreases() -> None:
         elif which == 10:  # the last backward alone
             own["late"] = own["late_back"] = max(0.0, own["late"] - more)
         elif n:
-            hop += more
-            assert (put(hop=hop) >= before * (1 - 1e-12)).all()
+            assert (put(hop=hop + more) >= before * (1 - 1e-12)).all()
+            assert (put(gap=gap + more) >= before * (1 - 1e-12)).all()
             continue
         assert (put(state, own) >= before * (1 - 1e-12)).all()
 

@@ -128,10 +128,10 @@ def _warm(kernels: Kernels) -> None:
     rates(np.ones(1, np.int32), 1, *(zero, zero, zero), np.arange(2), np.zeros(1, np.int32),
           *(one, one, one, one), *(zero, zero, zero, zero), 1, zero, zero, 1.0)
     kernels.undominated(*tables[:5], one, one, no, np.array([0, 1]), zero + 1, tables.overlaps)
-    first, _, *options = kernels.select(tables, 1e9)
+    first, _, options = kernels.select(tables, 1e9)
     problem = kernels.Problem(
         1, zero + 1, one, np.array([[0, -1]]), np.array([[-1, 0], [-1, -1]]), True, False,
-        first, *options, np.zeros(2), np.zeros(2), np.zeros(2), 1.0, np.array([False, True]), False,
+        first, options, np.zeros(2), np.zeros(2), np.zeros(2), 1.0, np.array([False, True]),
     )
     kernels.solve(problem, 1e9, 1, False)
     rings = kernels.Rings(

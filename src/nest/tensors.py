@@ -345,7 +345,7 @@ class Builder:
         are left out.
         """
         outer, block = self.outers[number], self.rows.block[self._span(number)]
-        first, chosen = options[0], options[1]
+        first, chosen, table = options
         places = self.candidates.places(outer)
         each = len(self.zeros) * len(self.policies) * (self.signatures.longest + 1)
         sizes = sorted({int(block[n]) for n in np.unique(chosen // each)})
@@ -354,7 +354,6 @@ class Builder:
         _, prices = self._prices(number)
         price = np.stack([places.prices(size, starts, prices) for size in sizes])
         per_byte, latency = places.hops(starts)
-        later = options[-3]
         arrays = (
             outer.micro_batches,
             np.array(sizes, dtype=np.int64) // unit,
@@ -364,13 +363,12 @@ class Builder:
             self.chain.is_chain,
             gpipe,
             first,
-            *options[2:],
+            table,
             outer.micro_batch * self._boundaries,
             per_byte,
             latency,
             self._both,
             self.depths,
-            bool((later > 0.0).any()),
         )
         return unit, arrays
 

@@ -7,9 +7,8 @@ docs/algorithm.md.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from nest._kernels import CACHE
+from nest._kernels import fold, kernel
 
 # Least figures of (price, signature), indices into ``_least``.
 (TIME, TIME_FINISH, STEP, STEP_FINISH, BACK, BACK_FINISH, BACK_READY, FRONT, SENT, ROUND,
@@ -17,7 +16,7 @@ from nest._kernels import CACHE
 FIGURES = 11
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def _least(p, need, behind):
     """Least t, t + finish, ... of the options of (price, signature) with ``need`` in flight."""
     P, G, m = p.first.shape[0], p.first.shape[1] - 1, p.micro_batches
@@ -26,10 +25,13 @@ def _least(p, need, behind):
     for x in range(P):
         for g in range(G):
             for o in range(p.first[x, g], p.first[x, g + 1]):
-                if p.in_flight[o] < need:
+                option = p.option[o]
+                if -option[fold.HELD] < need:
                     continue
                 # What every backward takes, the last one of a step too.
-                f, b, finish = p.forward[o], p.backward[o] - p.late[o], p.left[o] + p.later[o]
+                f, b = option[fold.AHEAD], option[fold.ENDS]
+                left, later = option[fold.REMAINS], option[fold.LATER]
+                finish = left + later
                 t = f + b
                 now[TIME] = t
                 now[TIME_FINISH] = t + finish
@@ -37,7 +39,7 @@ def _least(p, need, behind):
                 now[STEP_FINISH] = m * t + finish
                 now[BACK] = b
                 now[BACK_FINISH] = b + finish
-                now[BACK_READY] = b + p.left[o] if p.later[o] > 0.0 else -np.inf
+                now[BACK_READY] = b + left if later > 0.0 else -np.inf
                 now[FRONT] = f
                 now[SENT] = m * f + max(0, m - behind - 1) * b
                 now[ROUND] = (m - behind) * t
@@ -52,7 +54,7 @@ ADDED, FORCED, HIDDEN, READY, FRONTS, ARRIVES, TRIPS, STAGES = range(8)
 BOUNDS = 8
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def reach(p, need, behind, limit, place, count):
     """What the stages in front of (i, k) do to the step at the least; float64 (cells, 8).
 

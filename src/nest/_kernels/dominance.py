@@ -7,12 +7,11 @@ blocks (a size under an outer choice).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from nest._kernels import CACHE
+from nest._kernels import kernel, leaf
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _no_slower(ahead, back, a, b, under_forward, under_backward):
     """Body ``a`` is no worse than ``b``: in time, in time less all that may hide, in bytes."""
     if a == b:
@@ -34,7 +33,7 @@ def _no_slower(ahead, back, a, b, under_forward, under_backward):
     return True
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _no_larger(state, a, b):
     """State ``a`` takes no longer and holds no more than ``b`` under any way of ZeRO."""
     if a == b:
@@ -47,7 +46,7 @@ def _no_larger(state, a, b):
     return True
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def undominated(ahead, back, state, body, held, shards, relayed, hybrid, begin, choices, overlaps):
     """Candidates worth listing; of equal ones the first.
 

@@ -5,9 +5,7 @@ Shapes: T layer kinds, R recompute policies, G signatures.
 
 from __future__ import annotations
 
-from numba import njit
-
-from nest._kernels import CACHE
+from nest._kernels import leaf
 from nest._kernels.layers import (
     BACKWARD,
     C_BACKWARD,
@@ -55,7 +53,7 @@ THIRD, LARGEST = REGATHERED, SCATTERED
 DECIDE, OPTION = 13, 19
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def walk(t, tree, c, busy, layers, totals, order, limit, slack):
     """Fold the layers along the tree of signatures; the number of those reached.
 
@@ -124,7 +122,7 @@ def walk(t, tree, c, busy, layers, totals, order, limit, slack):
     return reached
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def close(gpipe, overlap, part, last, first, second, layers, totals, g, chunk, new):
     """Fill the seconds of an option with what signature g takes without recompute.
 
@@ -154,7 +152,7 @@ def close(gpipe, overlap, part, last, first, second, layers, totals, g, chunk, n
     _fill(gpipe, chunk, new)
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _fill(gpipe, chunk, new):
     """Fill an option with the figures of its stage."""
     trails = chunk[C_TRAILING] - chunk[C_TRAILS_BACKWARD]
@@ -169,7 +167,7 @@ def _fill(gpipe, chunk, new):
              chunk[C_UPDATE], late, chunk[C_TURN], chase, chunk[C_QUEUE_FORWARD], queue)
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def set_ends(gpipe, new, left, wait, tied, update, late=0.0, turn=0.0, chase=0.0,
              queue=0.0, queue_back=0.0):
     """Fill in the rest of an option whose forward and backward are known.
@@ -194,7 +192,7 @@ def set_ends(gpipe, new, left, wait, tied, update, late=0.0, turn=0.0, chase=0.0
     new[READY] = new[ENDS] + new[REMAINS]
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def recomputed(gpipe, overlaps, part, last, marked, g, r, most, layers, kinds, again, chunk, new):
     """Fill the seconds of an option: signature g, policy r for the first ``most`` layers.
 

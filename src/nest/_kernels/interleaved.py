@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from nest._kernels import CACHE
+from nest._kernels import kernel, leaf
 from nest._kernels.layers import (
     ACTIVATIONS,
     BACKWARD,
@@ -72,7 +71,7 @@ class Rings(NamedTuple):
     last: int  # end of them
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _chunk(q, p, v, s, c):
     """Layers of chunk c of stage s: first, end."""
     size = (q.last - q.first) // (p * v)
@@ -82,13 +81,13 @@ def _chunk(q, p, v, s, c):
     return start, stop
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def warm_up(s, p, m, v):
     """Forwards before the first backward; :func:`nest.costs.schedules.interleaved.warm_up`."""
     return min(m * v, 2 * (p - s - 1) + (v - 1) * p)
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def held_bytes(activations, s, p, m, v):
     """Most activations held at once; :func:`nest.costs.schedules.interleaved.held`."""
     m = min(m, 4 * p)
@@ -102,7 +101,7 @@ def held_bytes(activations, s, p, m, v):
     return most
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _free(costs, s, c, way, clock, scattered, front):
     """When a ZeRO-3 pass may begin; ``_Stage.free`` of ``nest.costs.schedules.interleaved``.
 
@@ -124,7 +123,7 @@ def _free(costs, s, c, way, clock, scattered, front):
     return start
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _behind(costs, s, p, m, v, warm, ahead, back):
     """What the next pass of a stage gathers first, where ``ahead`` and ``back`` are run."""
     total = m * v
@@ -133,7 +132,7 @@ def _behind(costs, s, p, m, v, warm, ahead, back):
     return costs[s, v - 1 - back // p % v, C_REGATHERED] if back < total else 0.0
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def step_seconds(p, m, v, costs, both, gap):
     """Seconds of a step; :func:`nest.costs.schedules.interleaved.step_time`.
 
@@ -227,7 +226,7 @@ def step_seconds(p, m, v, costs, both, gap):
     return _finish(p, v, costs, ends)
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _finish(p, v, costs, ends):
     """End of the step from those of the last backward of each chunk."""
     done = together = exchange = 0.0
@@ -250,11 +249,12 @@ def _finish(p, v, costs, ends):
     return max(done, together + exchange) if copies else done
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _recomputed(q, p, v, r, some, again):
     """Fill ``again`` (L,) with the policy of each layer; ``some`` first layers of a chunk, -1: all.
     """
-    again[:] = r
+    for n in range(len(again)):
+        again[n] = r
     if some < 0:
         return
     for s in range(p):
@@ -265,7 +265,7 @@ def _recomputed(q, p, v, r, some, again):
                     again[n] = 0
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _fits(t, q, x, p, v, layers, again, activations):
     """Whether all stages hold their layers."""
     for s in range(p):
@@ -286,7 +286,7 @@ def _fits(t, q, x, p, v, layers, again, activations):
     return True
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _price(t, q, x, p, v, layers, again, costs):
     """Fill ``costs`` of all chunks."""
     for s in range(p):
@@ -296,7 +296,7 @@ def _price(t, q, x, p, v, layers, again, costs):
                         costs[s, c])
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _hand_over(q, x, p, v, shards, both, gap):
     """Fill the hand-overs behind all chunks."""
     for s in range(p):
@@ -308,7 +308,7 @@ def _hand_over(q, x, p, v, shards, both, gap):
             both[s, c] = q.both * (gap[s, c] + latency)
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _quick(p, m, all_layers, first_chunk, place, x, layers):
     """``_least`` from computing alone: layers of each kind of a stage, and of its first chunk."""
     least = there = back = 0.0
@@ -326,7 +326,7 @@ def _quick(p, m, all_layers, first_chunk, place, x, layers):
     return least
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _least(p, m, v, costs, both):
     """No less than this is a step: the way to a stage, its own work, and the way back."""
     least = there = back = 0.0
@@ -341,7 +341,7 @@ def _least(p, m, v, costs, both):
     return least
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def _ways(q, S, V, T, m):
     """Ways to cut into p of at most S stages and v of at most V chunks each.
 
@@ -375,7 +375,7 @@ def _ways(q, S, V, T, m):
     return ways, every, firsts, longest, most
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def interleave(t, q, limit, spread):
     """Best interleaved pipeline for each number of stages and of chunks, below ``limit`` seconds.
 

@@ -5,9 +5,7 @@ Shapes: T layer kinds, R recompute policies.
 
 from __future__ import annotations
 
-from numba import njit
-
-from nest._kernels import CACHE
+from nest._kernels import leaf
 
 # Figures of a layer: the fields of ``nest.costs.stage.LayerSeconds`` in its order (a test
 # compares), what a stage adds up besides, and two of which it takes the largest.
@@ -16,7 +14,7 @@ from nest._kernels import CACHE
 FIELDS = 15
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def layer_sums(t, c, z, r, layers):
     """Fill ``layers[r]`` of (R, T, FIELDS) with the figures of each kind under policy r."""
     u, v = t.body[c], t.held[c]
@@ -38,7 +36,7 @@ def layer_sums(t, c, z, r, layers):
         layers[r, kind, BUFFERS] = t.state[v, z, kind, 7]
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def spare(layers, r, kind, beside, overlap):
     """Computing backward that hides no ZeRO traffic; ``_spare`` of ``nest.costs.stage``."""
     free = layers[r, kind, FREE_BACKWARD]
@@ -56,7 +54,7 @@ def spare(layers, r, kind, beside, overlap):
 CHUNK = 31
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def delayed(c, gathered):
     """``nest.costs.stage.delayed``; ``c`` (CHUNK,)."""
     if c[C_ALONE]:
@@ -65,7 +63,7 @@ def delayed(c, gathered):
             - max(0.0, c[C_ABOVE] - c[C_UNDER_FIRST]))
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def longer(before, way_before, c, way):
     """``nest.costs.stage.longer``; chunks are (CHUNK,)."""
     first = c[C_REGATHERED] if way else c[C_GATHERED]
@@ -80,7 +78,7 @@ def longer(before, way_before, c, way):
     return shown + max(c[C_BEGUN], before[C_SCATTERED] - c[C_ROOM] - c[C_THIRD])
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def borders(layers, first, second, third, below, last, x, under, y, ahead, back, out):
     """Fill what passes through a chunk take longer in a row, and what that follows from.
 
@@ -116,7 +114,7 @@ def borders(layers, first, second, third, below, last, x, under, y, ahead, back,
         out[C_CHASE] = max(out[C_CHASE], traffic + out[C_GATHERED] - ahead - out[C_TURN])
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def chunk_costs(layers, overlaps, kinds, again, start, stop, out):
     """Fill ``out`` (CHUNK,) with :func:`nest.costs.stage.chunk_costs` of layers start..stop.
 

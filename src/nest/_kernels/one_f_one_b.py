@@ -6,9 +6,9 @@ recursion.
 
 from __future__ import annotations
 
-from numba import njit
+import numpy as np
 
-from nest._kernels import CACHE
+from nest._kernels import kernel, leaf
 
 # Figures of a label, and the least that a plan with it takes.
 T, Q, W, V, Y, Z, N, SHARDS, P, M, A, B, R, U, X, LOW = range(16)
@@ -18,63 +18,84 @@ UNTIED = 12
 FAR = -1e300
 
 
-@njit(cache=CACHE, nogil=True)
-def add_stage(old, f, b, end, turn, chase, queue, queue_back, hop, n, m, new):
+@kernel
+def shares(count, n):
+    """How often each trip counts while ``count`` micro-batches pass, ``n`` stages behind; (13,).
+
+    One by one; trips to the next stage and what is left over; trips to the one behind it and what
+    is left over; trips through all, and the first six again for what is left over.
+    """
+    found, left = np.zeros(13), max(count, 0)
+    found[6] = left // (n + 1)
+    for x in (0, 7):
+        found[x], found[x + 1], found[x + 2] = left, left // 2, left % 2
+        found[x + 3], found[x + 4], found[x + 5] = left // 3, left % 3 // 2, left % 3 % 2
+        left %= n + 1
+    return found
+
+
+@leaf
+def add_stage(old, f, b, end, turn, chase, queue, queue_back, hop, gap, n, m, half, steady, others,
+              new):
     """Fill T, Q, N, M, A, P and B of ``new`` with a stage in front of the ``n`` of label ``old``.
 
     ``end`` is the last backward of the stage, ``b`` any other; what passes take longer in a row is
-    as in ``_kernels.pipeline.Problem``. Returns the end of the last forward at the least.
+    as in ``_kernels.fold``. ``half`` is m // 2, or 0 where no stage has as many behind it, so that
+    B is never asked for. ``steady`` and ``others`` are the ``shares`` of m - n - 2 and
+    m - 1 - half. Returns the end of the last forward at the least.
     """
-    t, half = f + b, m // 2
+    t = f + b
     swap = t + turn + chase
-    new[N] = t + turn
+    new[N], middle = t + turn, FAR
     if n == 0:
         first = f + turn
         ends = first + (m - 1) * swap
-        new[T], new[Q], new[M], new[A] = ends + end, t + turn, 0.0, first + end
-        new[P], new[B] = ends - swap + b, ends - half * swap + b
-        if m == 1:
-            new[P] = new[B] = FAR
-        return ends - turn
-    rest, after, behind, two = old[T], old[Q], old[N], old[M]
-    trip, queued, row = after + hop, b + queue_back, f + queue
-    pair, three = t + hop + behind, t + hop + two
-    most, fewer = min(m, n) - 1, min(m - 1, n - 2)
-    away = max(trip, most * row + hop + behind, fewer * row + hop + two)
-    first = f + max(min(m - 1, n) * row + turn, away)
-    drain = hop + max(old[A], _drain(0, most, fewer, queued, behind, two))
-    if m < n + 2:
-        sent = m * f + (m - 1) * queue
-        home = first + (m - 1) * queued
+        sent, early = ends - turn, ends - swap
+        new[Q], new[M], new[A] = t + turn, 0.0, first + end
+        if half:
+            middle = ends - half * swap
     else:
-        sent = first + b + chase + f + _between(
-            m - n - 2, n, swap, behind, pair + chase, three + chase, t + trip + chase)
-        home = sent + turn + n * queued
-    leaves = sent
-    if m > n:
-        leaves = max(sent, f + away - hop + (m - n - 1) * behind)
-    ends = max(home, sent + trip, leaves + drain, f + hop + rest)
-    new[Q], new[M] = t + trip, pair
-    new[A] = f + max(drain, turn + min(m - 1, n) * queued) + end
-    if m == 1:
-        new[T], new[P], new[B] = ends + end, FAR, FAR
-        return sent
-    last, middle = f + hop + old[P], f + hop + old[B]
-    ends = max(ends, last + queued)
-    early = max(home - queued, last, leaves + hop + _drain(1, most, fewer, queued, behind, two))
-    mid = max(middle, leaves + hop + _drain(half, most, fewer, queued, behind, two))
-    if half <= n:
-        ends = max(ends, middle + half * queued)
-        early = max(early, middle + (half - 1) * queued)
-        mid = max(mid, home - half * queued)
-    else:
-        mid = max(mid, first + _between(
-            m - 1 - half, n, swap, behind, pair + chase, three + chase, t + trip + chase))
-    new[T], new[P], new[B] = ends + end, early + b, mid + b
-    return sent
+        rest, after, behind, two = old[T], old[Q], old[N], old[M]
+        trip, queued, row = after + hop, b + queue_back, f + queue
+        pair, three, full = t + hop + behind + chase, t + hop + two + chase, t + trip + chase
+        most, fewer = min(m, n) - 1, min(m - 1, n - 2)
+        away = max(trip, most * row + hop + behind, fewer * row + hop + two)
+        first = f + max(min(m - 1, n) * row + turn, away)
+        drain = hop + max(old[A], _drain(0, most, fewer, queued, behind, two))
+        if m < n + 2:
+            sent = m * f + (m - 1) * queue
+            home = first + (m - 1) * queued
+        else:
+            sent = first + b + chase + f + _pass(steady, swap, behind, pair, three, full)
+            home = sent + turn + n * queued
+        leaves = sent
+        if m > n:
+            leaves = max(sent, f + away - hop + (m - n - 1) * behind)
+        last = f + hop + old[P]
+        ends = max(home, sent + trip, leaves + drain, f + hop + rest, last + queued)
+        early = max(home - queued, last, leaves + hop + _drain(1, most, fewer, queued, behind, two))
+        new[Q], new[M] = t + trip, t + hop + behind
+        new[A] = f + max(drain, turn + min(m - 1, n) * queued) + end
+        if half:
+            back = f + hop + old[B]
+            middle = max(back, leaves + hop + _drain(half, most, fewer, queued, behind, two))
+            if half <= n:
+                ends = max(ends, back + half * queued)
+                early = max(early, back + (half - 1) * queued)
+                middle = max(middle, home - half * queued)
+            else:
+                middle = max(middle, first + _pass(others, swap, behind, pair, three, full))
+    new[T] = max(ends + end, new[Q] - (b - end) + (m - 1) * gap)
+    new[P] = new[B] = FAR
+    if m > 1:
+        pace = (new[T] - new[Q]) / (m - 1)
+        new[P] = max(early + b, new[T] - pace)
+        if half:
+            new[B] = max(middle + b, new[T] - half * pace)
+    return max(sent, f + (m - 1) * gap)
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _drain(j, most, fewer, queued, behind, two):
     """From the last forward of the next stage, or the one behind it, until j backwards are left.
 
@@ -86,18 +107,11 @@ def _drain(j, most, fewer, queued, behind, two):
     return max(there, (fewer - j) * queued + two) if fewer >= max(j, 1) else there
 
 
-@njit(cache=CACHE, nogil=True)
-def _between(count, n, swap, other, pair, three, full):
-    """Seconds in which ``count`` micro-batches pass; the twin of the one in the schedule."""
-    trips = count // (n + 1)
-    left = count - trips * (n + 1)
-    return max(_short(count, swap, other, pair, three),
-               trips * full + _short(left, swap, other, pair, three))
-
-
-@njit(cache=CACHE, nogil=True)
-def _short(count, swap, other, pair, three):
-    """The same without round trips through all."""
-    one, left = max(swap, other), count % 3
-    return max(count * swap, count // 2 * pair + count % 2 * one,
-               count // 3 * three + left // 2 * pair + left % 2 * one)
+@leaf
+def _pass(count, swap, other, pair, three, full):
+    """Seconds in which micro-batches pass; ``_between`` of the schedule, from their ``shares``."""
+    one = max(swap, other)
+    left = max(count[7] * swap, count[8] * pair + count[9] * one,
+               count[10] * three + count[11] * pair + count[12] * one)
+    return max(count[0] * swap, count[1] * pair + count[2] * one,
+               count[3] * three + count[4] * pair + count[5] * one, count[6] * full + left)

@@ -9,24 +9,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from nest._kernels import CACHE
+from nest._kernels import kernel, leaf
 from nest._kernels.fold import (
     AHEAD,
     BACK,
-    CHASE_AHEAD,
     DECIDE,
     HELD,
     LATE,
     LATER,
     LEFT,
     OPTION,
-    QUEUE,
-    QUEUE_BACK,
     REMAINS,
     SHARDS,
-    TURN,
     WAIT,
     WAITS,
     close,
@@ -103,7 +98,7 @@ class Candidates(NamedTuple):
 # The helpers below index whole arrays: a slice in an inner loop costs more than its work.
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def in_flight(limit_bytes, resident, activations, cap):
     """Most micro-batches in flight that fit, up to ``cap``; 0 where none does."""
     if resident + activations > limit_bytes:
@@ -119,13 +114,13 @@ def in_flight(limit_bytes, resident, activations, cap):
     return held
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _alone(m, new):
     """No step with an option takes less: its own micro-batches, what comes before and after."""
     return new[WAITS] + m * (new[AHEAD] + new[BACK] - new[LATE]) + new[REMAINS] + new[LATER]
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _dominated(kept, g, count, new):
     """Whether an option of g is as good as a new one in everything that decides."""
     for o in range(count):
@@ -137,7 +132,7 @@ def _dominated(kept, g, count, new):
     return False
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _keep(kept, who, g, count, new, option):
     """Add an option of g unless dominated, drop those it dominates; the new count."""
     if _dominated(kept, g, count, new):
@@ -159,7 +154,7 @@ def _keep(kept, who, g, count, new, option):
     return left + 1
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def _wider(kept, who):
     """The same arrays with room for twice as many options a signature."""
     more = np.empty((kept.shape[0], 2 * kept.shape[1], OPTION))
@@ -169,7 +164,7 @@ def _wider(kept, who):
     return more, more_who
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def _tree(t):
     """Signatures by the one that they extend, and the least seconds of a step of each."""
     G = len(t.part)
@@ -181,7 +176,7 @@ def _tree(t):
     return children, begin, base, np.empty(G, np.int64)
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def select(t, limit):
     """Non-dominated configurations of every (price, signature), by ascending t = f + b.
 
@@ -201,10 +196,7 @@ def select(t, limit):
     -------
     first : int64 (P, G+1), options of price p and signature g are first[p, g]..first[p, g+1].
     number : int64 (O,), see ``nest.tensors.Builder.degrees``.
-    forward, backward, late, turn, chase, queue, queue_back, wait, left, later : (O,), see
-        ``_kernels.pipeline.Problem``.
-    in_flight : int64 (O,)
-    shards : float64 (O,)
+    options : float64 (O, OPTION), see ``_kernels.fold``.
     """
     C, G, T = len(t.price), len(t.part), t.ahead.shape[1]
     R, Z, radix, m = t.back.shape[1], len(t.shard), len(t.first_layers), t.micro_batches
@@ -405,9 +397,4 @@ def select(t, limit):
             total += count[g]
         first[p, G] = total
         lo = hi
-    k = options[:total]
-    return (first, who[:total].copy(), k[:, AHEAD].copy(), k[:, BACK].copy(), k[:, LATE].copy(),
-            k[:, TURN].copy(), k[:, CHASE_AHEAD].copy(), k[:, QUEUE].copy(),
-            k[:, QUEUE_BACK].copy(), k[:, WAITS].copy(),
-            k[:, REMAINS].copy(), k[:, LATER].copy(), (-k[:, HELD]).astype(np.int64),
-            -k[:, SHARDS])
+    return first, who[:total].copy(), options[:total].copy()

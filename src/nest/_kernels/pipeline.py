@@ -33,9 +33,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from nest._kernels import CACHE
+from nest._kernels import fold, kernel, leaf
 from nest._kernels.bounds import (
     ADDED,
     ARRIVES,
@@ -69,6 +68,7 @@ from nest._kernels.one_f_one_b import (
     Y,
     Z,
     add_stage,
+    shares,
 )
 
 SLACK = 1.0 - 1e-12
@@ -86,24 +86,12 @@ class Problem(NamedTuple):
     chain: bool  # the cuts lie in a row
     gpipe: bool
     first: np.ndarray  # int64 (P, G+1) options of (price, signature), by ascending t
-    forward: np.ndarray  # float64 (O,)
-    backward: np.ndarray  # float64 (O,)
-    late: np.ndarray  # float64 (O,) of backward; not of the last one of a step
-    turn: np.ndarray  # float64 (O,) more for a backward right behind a forward
-    chase: np.ndarray  # float64 (O,) more for a forward right behind a backward
-    queue: np.ndarray  # float64 (O,) more for a forward right behind a forward
-    queue_back: np.ndarray  # float64 (O,) more for a backward right behind a backward
-    wait: np.ndarray  # float64 (O,) for parameters, of the first micro-batch
-    left: np.ndarray  # float64 (O,) reduction after the backward, and the optimizer without copies
-    later: np.ndarray  # float64 (O,) exchange and optimizer of one with a copy; 0: holds none
-    in_flight: np.ndarray  # int64 (O,) most micro-batches in flight that fit
-    shards: np.ndarray  # float64 (O,)
+    option: np.ndarray  # float64 (O, OPTION), see _kernels.fold
     hop_bytes: np.ndarray  # float64 (L+1,) handed over before layer i, one way
     hop_per_byte: np.ndarray  # float64 (K+1,) seconds per byte and lane where a block starts at k
     hop_latency: np.ndarray  # float64 (K+1,)
     both: float  # ways of a hand-over that compute does not hide
     depths: np.ndarray  # bool (L+1,) numbers of stages allowed
-    tied: bool  # stages hold copies of embeddings
 
 
 # Figures of a label under GPipe, in the same places: one micro-batch down and up, the slowest
@@ -112,18 +100,27 @@ class Problem(NamedTuple):
 DOWN, UP, FORWARDS, BACKWARDS, TURNED, FINISH, RETURNED = T, Q, W, V, Y, P, N
 
 
-@njit(cache=CACHE, nogil=True)
-def _insert(values, links, count, size, new, option, cut, parent):
+@leaf
+def _copy(values, links, c, to):
+    for x in range(LABEL + 1):
+        values[to, x] = values[c, x]
+    for x in range(3):
+        links[to, x] = links[c, x]
+
+
+@leaf
+def _insert(values, links, count, size, new, option, cut, parent, likely):
     """Add a label to a cell unless dominated, drop those it dominates; the new count.
 
-    The first ``size`` figures decide; shards are counted below zero.
+    Also the label that dominated it, else ``likely``, which is asked first: labels of one parent
+    tend to lose to the same one. The first ``size`` figures decide; shards are counted below zero.
     """
-    for c in range(count):
-        x = 0
-        while x < size and values[c, x] <= new[x]:
+    for c in range(-1, count):
+        other, x = likely if c < 0 else c, 0
+        while x < size and values[other, x] <= new[x]:
             x += 1
-        if x == size:
-            return count
+        if x == size and other < count:
+            return count, other
     kept = 0
     for c in range(count):
         x = 0
@@ -131,17 +128,17 @@ def _insert(values, links, count, size, new, option, cut, parent):
             x += 1
         if x < size:
             if kept != c:
-                values[kept] = values[c]
-                links[kept] = links[c]
+                _copy(values, links, c, kept)
             kept += 1
-    values[kept] = new
+    for x in range(LABEL + 1):
+        values[kept, x] = new[x]
     links[kept, 0] = option
     links[kept, 1] = cut
     links[kept, 2] = parent
-    return kept + 1
+    return kept + 1, likely
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _drop_worst(values, links, count):
     """Take out the label of the highest bound, of equal ones the last; its bound."""
     worst = 0
@@ -150,19 +147,18 @@ def _drop_worst(values, links, count):
             worst = c
     bound = values[worst, LOW]
     for c in range(worst, count - 1):
-        values[c] = values[c + 1]
-        links[c] = links[c + 1]
+        _copy(values, links, c + 1, c)
     return bound
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def _grown(array, rows):
     bigger = np.empty((rows, array.shape[1]), array.dtype)
     bigger[: array.shape[0]] = array
     return bigger
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def _by_layer(place, count):
     """Positions of the cells of each layer, ascending, and where those of a layer begin."""
     begin, position = np.zeros(place.shape[0] + 1, np.int64), np.empty(count, np.int64)
@@ -177,7 +173,7 @@ def _by_layer(place, count):
     return begin, position
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def _by_position(cells, positions, at):
     """Cut of each cell, by position and ascending, and where those of a position begin.
 
@@ -196,7 +192,7 @@ def _by_position(cells, positions, at):
     return begin, cuts
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def _ways(p, columns, begin):
     """Block sizes that end where a cell was filled, by column, and where a column's begin."""
     first, ways = np.zeros(len(columns) + 1, np.int64), np.empty(
@@ -213,71 +209,68 @@ def _ways(p, columns, begin):
     return first, ways
 
 
-@njit(cache=CACHE, nogil=True)
-def _extend(p, values, parent, option, cut, stop, s, hidden, held, fronts, new):
-    """Fill ``new`` with the label of a stage of ``option`` in front of label ``parent``.
-
-    The stage ends before layer ``cut`` and position ``stop``; with it there are ``s`` stages.
-    """
-    f, b, m = p.forward[option], p.backward[option], p.micro_batches
-    wait, left, later = p.wait[option], p.left[option], p.later[option]
-    shards, both, gap = p.shards[option], 0.0, 0.0
+@leaf
+def _extend_gpipe(old, option, hop, gap, s, m, fronts, new):
+    """Fill ``new`` with the label of a stage in front of ``old``; with it there are ``s``."""
+    f, b, turn = option[fold.AHEAD], option[fold.BACK], option[fold.TURN]
+    queue_back, end = option[fold.QUEUE_BACK], option[fold.ENDS]
+    left, later = option[fold.REMAINS], option[fold.LATER]
+    new[SHARDS] = option[fold.SHARDS]
+    new[DOWN], new[FORWARDS] = f + hop / 2, max(f + option[fold.QUEUE], gap)
+    new[BACKWARDS], new[UP] = max(b + queue_back, gap), b + turn
+    new[RETURNED], new[TURNED] = turn + end, FAR
+    new[FINISH], new[R], new[X], new[U] = FAR, FAR, 0.0, 0.0
+    new[M], new[A], new[B] = 0.0, 0.0, 0.0
     if s > 1:
-        gap = p.hop_bytes[cut] * p.hop_per_byte[stop] / min(-values[parent, SHARDS], shards)
-        both = p.both * (gap + p.hop_latency[stop])
-    new[SHARDS] = -shards
-    end = b - p.late[option]
-    if p.gpipe:
-        queue_back = p.queue_back[option]
-        new[DOWN], new[FORWARDS] = f + both / 2, max(f + p.queue[option], gap)
-        new[BACKWARDS], new[UP] = max(b + queue_back, gap), b + p.turn[option]
-        new[RETURNED], new[TURNED] = p.turn[option] + end, FAR
-        new[FINISH], new[R], new[X], new[U] = FAR, FAR, 0.0, 0.0
-        new[M], new[A], new[B] = 0.0, 0.0, 0.0
-        if s > 1:
-            new[DOWN] += values[parent, DOWN]
-            new[UP] = b + both / 2 + values[parent, UP]
-            new[RETURNED] = values[parent, RETURNED] + both / 2 + end
-            for x in (FORWARDS, BACKWARDS, TURNED, FINISH, R, X):
-                new[x] = max(new[x], values[parent, x])
-        if m > 1:
-            there = new[UP] + (m - 2) * new[BACKWARDS] + max(queue_back, gap - b) + end
-            new[RETURNED] = max(new[RETURNED], there) if s > 1 else there
-        if later > 0.0:
-            new[R], new[X] = max(new[R], new[RETURNED] + left), max(new[X], later)
-        else:
-            new[FINISH] = max(new[FINISH], new[RETURNED] + left)
-        down = new[DOWN] + (m - 1) * new[FORWARDS]
-        new[TURNED] = max(new[TURNED], wait + down, down + fronts)
-        new[Z] = new[TURNED] + max(new[FINISH], new[R] + new[X])
-        return
-    late = p.late[option]
-    if m == 1:
-        b, late = end, 0.0
-    # Of the last stage there is no label behind, and none is read.
-    sent = add_stage(values[parent], f, b, end, p.turn[option], p.chase[option], p.queue[option],
-                     p.queue_back[option], both, s - 1, m, new)
-    rest, after = new[T], new[Q]
-    if s == 1:
-        done = idle = ready = idle_ready = back = close = FAR
-        new[X] = 0.0
-    else:
-        rest = max(rest, after - late + (m - 1) * gap)
-        sent = max(sent, f + (m - 1) * gap)
-        idle = f + both / 2 + values[parent, V]
-        done = max(f + both / 2 + values[parent, W], sent + both / 2 + values[parent, V])
-        idle_ready = f + both / 2 + values[parent, U]
-        ready = max(f + both / 2 + values[parent, R], sent + both / 2 + values[parent, U])
-        back, new[X] = end + both / 2 + values[parent, Y], values[parent, X]
-        close = values[parent, Z]
+        new[DOWN] += old[DOWN]
+        new[UP] = b + hop / 2 + old[UP]
+        new[RETURNED] = old[RETURNED] + hop / 2 + end
+        for x in (FORWARDS, BACKWARDS, TURNED, FINISH, R, X):
+            new[x] = max(new[x], old[x])
+    if m > 1:
+        there = new[UP] + (m - 2) * new[BACKWARDS] + max(queue_back, gap - b) + end
+        new[RETURNED] = max(new[RETURNED], there) if s > 1 else there
     if later > 0.0:
-        ready, idle_ready = max(ready, rest + left), max(idle_ready, after - late + left)
+        new[R], new[X] = max(new[R], new[RETURNED] + left), max(new[X], later)
+    else:
+        new[FINISH] = max(new[FINISH], new[RETURNED] + left)
+    down = new[DOWN] + (m - 1) * new[FORWARDS]
+    new[TURNED] = max(new[TURNED], option[fold.WAITS] + down, down + fronts)
+    new[Z] = new[TURNED] + max(new[FINISH], new[R] + new[X])
+
+
+@leaf
+def _extend(old, option, hop, gap, s, m, half, steady, others, hidden, held, fronts, new):
+    """Fill ``new`` with the label of a stage in front of ``old``; with it there are ``s``.
+
+    ``hidden``, ``held`` and ``fronts`` are bounds of its cell; see ``add_stage`` for the others.
+    """
+    f, b, end = option[fold.AHEAD], option[fold.BACK], option[fold.ENDS]
+    wait, left, later = option[fold.WAITS], option[fold.REMAINS], option[fold.LATER]
+    if m == 1:
+        b = end
+    # Of the last stage there is no label behind, and none is read.
+    sent = add_stage(old, f, b, end, option[fold.TURN], option[fold.CHASE_AHEAD],
+                     option[fold.QUEUE], option[fold.QUEUE_BACK], hop, gap, s - 1, m, half, steady,
+                     others, new)
+    new[SHARDS] = option[fold.SHARDS]
+    rest, after = new[T], new[Q]
+    idle_rest = after - (b - end)
+    done = idle = ready = idle_ready = back = close = FAR
+    new[X] = 0.0
+    if s > 1:
+        down = f + hop / 2
+        idle, done = down + old[V], max(down + old[W], sent + hop / 2 + old[V])
+        idle_ready = down + old[U]
+        ready = max(down + old[R], sent + hop / 2 + old[U])
+        back, new[X], close = end + hop / 2 + old[Y], old[X], old[Z]
+    if later > 0.0:
+        ready, idle_ready = max(ready, rest + left), max(idle_ready, idle_rest + left)
         new[X] = max(new[X], later)
         left += new[X]
     else:
-        done, idle = max(done, rest + left), max(idle, after - late + left)
+        done, idle = max(done, rest + left), max(idle, idle_rest + left)
     back = max(back, wait + rest)
-    new[T] = rest
     # What makes no difference to any front (see docs/algorithm.md) is levelled: labels merge.
     new[W], new[V] = max(done, rest + hidden), max(idle, after + hidden)
     new[R], new[U] = max(ready, rest + held), max(idle_ready, after + held)
@@ -286,7 +279,7 @@ def _extend(p, values, parent, option, cut, stop, s, hidden, held, fronts, new):
     new[Z] = max(close, wait + finish, back + left, finish + fronts)
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def _way_back(links, label, layers):
     """Stages of a complete plan, first stage first; none for label -1."""
     stages = np.empty((layers, 4), np.int64)
@@ -302,11 +295,11 @@ def _way_back(links, label, layers):
     return stages[:depth].copy()
 
 
-@njit(cache=CACHE, nogil=True)
-def _low(p, new, added, fronts, hidden, arrives, trips):
+@leaf
+def _low(gpipe, m, new, added, fronts, hidden, arrives, trips):
     """No plan with the label takes less; bounds are those of ``reach``."""
-    if p.gpipe:
-        down = new[DOWN] + (p.micro_batches - 1) * new[FORWARDS]
+    if gpipe:
+        down = new[DOWN] + (m - 1) * new[FORWARDS]
         return max(down + new[RETURNED] + added,
                    down + max(new[FINISH], new[R] + new[X]) + fronts,
                    new[TURNED] + new[RETURNED] + hidden, new[Z])
@@ -314,7 +307,7 @@ def _low(p, new, added, fronts, hidden, arrives, trips):
                2.0 * new[Q] + trips, new[Y] + hidden, new[Z])
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def solve(p, limit, width, spread):
     """Best plan of one outer choice for each number of stages, below ``limit`` seconds a step.
 
@@ -338,6 +331,7 @@ def solve(p, limit, width, spread):
     best, best_label = np.full(deepest + 1, np.inf), np.full(deepest + 1, -1)
     below, dropped = limit, np.inf
     counts = np.zeros(4, np.int64)
+    half = m // 2 if m // 2 < deepest else 0
     # Labels of all depths, for the way back; cells of the depth before, as ranges of them.
     values = np.empty((1024, LABEL))
     links = np.empty((1024, 5), np.int64)  # option, cut, parent, layer, position
@@ -349,7 +343,10 @@ def solve(p, limit, width, spread):
     filled, fillings = np.zeros((64, 2), np.int64), 0
     taken_begin, taken = np.arange(K + 2), np.full(K + 1, L)
     columns, column = np.zeros(0, np.int64), np.zeros(K + 1, np.int64)
-    size = LABEL if p.tied else UNTIED
+    size = UNTIED
+    for o in range(len(p.option)):
+        if p.option[o, fold.LATER] > 0.0:
+            size = LABEL
     cell = np.empty((64, LABEL + 1))
     cell_links = np.empty((64, 3), np.int64)
     new = np.empty(LABEL + 1)  # a label and its bound
@@ -357,6 +354,7 @@ def solve(p, limit, width, spread):
     front = np.empty((0, BOUNDS))
     for s in range(1, deepest + 1):
         flight = m if p.gpipe else min(s, m)
+        steady, others = shares(m - s - 1, s - 1), shares(m - 1 - half, s - 1)
         # Bounds again whenever the stages behind have doubled.
         if behind == 0 or s >= 2 * behind:
             need, behind = m if p.gpipe else min(s + 1, m), s
@@ -387,7 +385,7 @@ def solve(p, limit, width, spread):
                 if s > behind:
                     arrives -= (s - behind) * below / m
                     trips -= (s - behind) * below / m
-                count = 0
+                count = likely = 0
                 for z in range(way_begin[column[k]], way_begin[column[k] + 1]):
                     x = way[z]
                     kind, stop = p.price[x, k], k + p.sizes[x]
@@ -407,22 +405,32 @@ def solve(p, limit, width, spread):
                         if s > 1:
                             there = place[j, stop]
                             source, source_end = begin[before, there], end[before, there]
+                        fill = p.hop_bytes[j] * p.hop_per_byte[stop]
                         for parent in range(source, source_end):
+                            old = values[parent]
                             for o in range(lo, hi):
-                                if p.in_flight[o] < flight:
+                                option = p.option[o]
+                                if -option[fold.HELD] < flight:
                                     continue
                                 counts[2] += 1
-                                _extend(p, values, parent, o, j, stop, s, hidden, held, fronts,
-                                        new)
-                                low = _low(p, new, added, fronts, hidden, arrives, trips)
+                                hop = gap = 0.0
+                                if s > 1:
+                                    gap = -fill / max(old[SHARDS], option[fold.SHARDS])
+                                    hop = p.both * (gap + p.hop_latency[stop])
+                                if p.gpipe:
+                                    _extend_gpipe(old, option, hop, gap, s, m, fronts, new)
+                                else:
+                                    _extend(old, option, hop, gap, s, m, half, steady, others,
+                                            hidden, held, fronts, new)
+                                low = _low(p.gpipe, m, new, added, fronts, hidden, arrives, trips)
                                 if low >= below * SLACK:
                                     continue
                                 new[LOW] = low
                                 if count == len(cell):
                                     cell = _grown(cell, 2 * count)
                                     cell_links = _grown(cell_links, 2 * count)
-                                count = _insert(
-                                    cell, cell_links, count, size, new, o, j, parent)
+                                count, likely = _insert(
+                                    cell, cell_links, count, size, new, o, j, parent, likely)
                                 if count > width:
                                     counts[3] += 1
                                     dropped = min(dropped, _drop_worst(cell, cell_links, count))

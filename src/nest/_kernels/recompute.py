@@ -6,9 +6,8 @@ Shapes: T layer kinds, R recompute policies, G signatures.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from nest._kernels import CACHE
+from nest._kernels import kernel, leaf
 from nest._kernels.layers import (
     ACTIVATIONS,
     BACKWARD,
@@ -22,7 +21,7 @@ from nest._kernels.layers import (
 D_BACK, D_HELD, D_WORK = range(3)
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def policy_changes(t, c, z, busy, layers, changes):
     """Fill ``layers[1:]``, and ``changes`` (R, T, 3): backward at the least, activations, work.
 
@@ -41,7 +40,7 @@ def policy_changes(t, c, z, busy, layers, changes):
             changes[r, kind, D_WORK] = layers[r, kind, WORK]
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def changed(counts, kinds, q, changes, r, sums):
     """Fill ``sums`` (3,) with what policy r changes of all layers of signature q."""
     sums[D_BACK] = sums[D_HELD] = sums[D_WORK] = 0.0
@@ -54,7 +53,7 @@ def changed(counts, kinds, q, changes, r, sums):
             sums[D_WORK] = max(sums[D_WORK], changes[r, kind, D_WORK])
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def left_seconds(layers, reduce, runs, last, marked, g, r, most):
     """What is left to reduce of signature g, policy r for the first ``most`` layers; no ZeRO-2, 3.
 
@@ -79,7 +78,7 @@ def left_seconds(layers, reduce, runs, last, marked, g, r, most):
     return left
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def first_that_may_hold(ancestor, counts, kinds, g, changes, full, room, least, most):
     """Least number of first layers, from ``least`` on, whose change of activations is ``room``.
 
@@ -99,7 +98,7 @@ def first_that_may_hold(ancestor, counts, kinds, g, changes, full, room, least, 
     return low
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def runs_of(part, last):
     """Signature before the last layers of one kind, and number of layers, of each signature."""
     before, depth = np.full(len(part), -1), np.ones(len(part), np.int64)

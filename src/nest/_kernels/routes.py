@@ -10,12 +10,11 @@ devices, B blocks of a tile, K blocks asked for, M messages of a block.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from nest._kernels import CACHE
+from nest._kernels import kernel, leaf
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def ways(first, head, link, hops, latency, node, place):
     """Links on the ways of each pair, the part of its messages on each, and its latency.
 
@@ -64,7 +63,7 @@ def ways(first, head, link, hops, latency, node, place):
     return begin, links[:count].copy(), parts[:count].copy(), slowest
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def _larger(values, least):
     """The same with room for at least so many."""
     room = np.empty(2 * least, values.dtype)
@@ -72,7 +71,7 @@ def _larger(values, least):
     return room
 
 
-@njit(cache=CACHE, nogil=True)
+@leaf
 def _sends(low, high, stride, one, other):
     """Whether devices ``low`` to ``high`` - 1 of a block send a message."""
     if high - low >= stride:
@@ -80,7 +79,7 @@ def _sends(low, high, stride, one, other):
     return low <= one % stride < high and low <= other % stride < high
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def unrouted(number, anchors, anchor, start, low, high, stride, source, target):
     """Pairs of anchors without a ``number``, by one * anchors + other, between which blocks send.
 
@@ -104,7 +103,7 @@ def unrouted(number, anchors, anchor, start, low, high, stride, source, target):
     return found[:count]
 
 
-@njit(cache=CACHE, nogil=True)
+@kernel
 def rates(
     number, anchors, anchor, up, down, first, link, part, latency, bandwidth, delay,
     start, low, high, own, stride, source, target, weight,

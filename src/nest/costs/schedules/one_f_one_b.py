@@ -38,58 +38,65 @@ class Behind(NamedTuple):
     """From its first forward to the backward behind which m // 2 follow; -inf: there is but one."""
 
 
-def add_stage(v: Behind, c: ChunkCosts, hop: float, n: int, m: int) -> tuple[Behind, float]:
+def add_stage(v: Behind, c: ChunkCosts, hop: Hop, n: int, m: int) -> tuple[Behind, float]:
     """Put a stage in front of ``n`` others; also when its last forward ends at the least.
 
     ``first`` is the start of the first backward, ``home`` that of the last one as far as the stage
     itself goes; ``leaves`` the end of the last forward, or when the last micro-batch would have
-    gone forward to arrive at a next stage that runs the others in turn without this one.
+    gone forward to arrive at a next stage that runs the others in turn without this one. Behind
+    the first backward the others end one after another, the last ones no slower than on average.
     """
-    f, half = c.forward, m // 2
+    f, half, (both, gap) = c.forward, m // 2, hop
     end = c.backward - c.late
     b = c.backward if m > 1 else end
     t, queued, row = f + b, b + c.queue, f + c.queue_forward
     swap = t + c.pace
     if n == 0:
         first = f + c.turn
-        ends = first + (m - 1) * swap
-        early = [ends - j * swap + b if m > 1 else -math.inf for j in (1, half)]
-        return Behind(ends + end, t + c.turn, t + c.turn, 0.0, first + end, *early), ends - c.turn
-    trip, chase = v.after + hop, c.pace - c.turn
-    # The next stage goes back first when it has gone forward as often as it may; so does the one
-    # behind it. In the drain they have gone back as often when the last micro-batch arrives.
-    most, fewer = min(m, n) - 1, min(m - 1, n - 2)
-    away = max(trip, most * row + hop + v.behind, fewer * row + hop + v.pair)
-    first = f + max(min(m - 1, n) * row + c.turn, away)
-    drains = [
-        hop + max(v.last_trip if j == 0 else -math.inf,
-                  (most - j) * queued + v.behind if most >= max(j, 1) else -math.inf,
-                  (fewer - j) * queued + v.pair if fewer >= max(j, 1) else -math.inf)
-        for j in (0, 1, half)]
-    if m < n + 2:  # all forwards in a row, then all backwards
-        sent = m * f + (m - 1) * c.queue_forward
-        home = first + (m - 1) * queued
+        ends, sent = first + (m - 1) * swap, first + (m - 1) * swap - c.turn
+        after, pair, last_trip = t + c.turn, 0.0, first + end
+        early_ends, half_ends = ends - swap, ends - half * swap
     else:
-        trips = (swap, v.behind, t + hop + v.behind + chase, t + hop + v.pair + chase,
-                 t + trip + chase)
-        sent = first + b + chase + _between(m - n - 2, n, *trips) + f
-        home = sent + c.turn + n * queued
-    leaves = sent
-    if m > n:
-        leaves = max(sent, f + away - hop + (m - n - 1) * v.behind)
-    ends = max(home, sent + trip, leaves + drains[0], f + hop + v.rest,
-               f + hop + v.before_last + queued)
-    early_ends = max(home - queued, leaves + drains[1], f + hop + v.before_last)
-    half_ends = max(leaves + drains[2], f + hop + v.before_half)
-    if half <= n:
-        ends = max(ends, f + hop + v.before_half + half * queued)
-        early_ends = max(early_ends, f + hop + v.before_half + (half - 1) * queued)
-        half_ends = max(half_ends, home - half * queued)
-    else:
-        half_ends = max(half_ends, first + _between(m - 1 - half, n, *trips))
-    last_trip = f + max(drains[0], c.turn + min(m - 1, n) * queued) + end
-    early = [x + b if m > 1 else -math.inf for x in (early_ends, half_ends)]
-    return Behind(ends + end, t + trip, t + c.turn, t + hop + v.behind, last_trip, *early), sent
+        trip, chase = v.after + both, c.pace - c.turn
+        # The next stage goes back first when it has gone forward as often as it may; so does the
+        # one behind it. In the drain they have gone back as often when the last one arrives.
+        most, fewer = min(m, n) - 1, min(m - 1, n - 2)
+        away = max(trip, most * row + both + v.behind, fewer * row + both + v.pair)
+        first = f + max(min(m - 1, n) * row + c.turn, away)
+        drains = [
+            both + max(v.last_trip if j == 0 else -math.inf,
+                       (most - j) * queued + v.behind if most >= max(j, 1) else -math.inf,
+                       (fewer - j) * queued + v.pair if fewer >= max(j, 1) else -math.inf)
+            for j in (0, 1, half)]
+        after, pair = t + trip, t + both + v.behind
+        trips = swap, v.behind, pair + chase, t + both + v.pair + chase, after + chase
+        if m < n + 2:  # all forwards in a row, then all backwards
+            sent = m * f + (m - 1) * c.queue_forward
+            home = first + (m - 1) * queued
+        else:
+            sent = first + b + chase + _between(m - n - 2, n, *trips) + f
+            home = sent + c.turn + n * queued
+        leaves = sent
+        if m > n:
+            leaves = max(sent, f + away - both + (m - n - 1) * v.behind)
+        ends = max(home, sent + trip, leaves + drains[0], f + both + v.rest,
+                   f + both + v.before_last + queued)
+        early_ends = max(home - queued, leaves + drains[1], f + both + v.before_last)
+        half_ends = max(leaves + drains[2], f + both + v.before_half)
+        if half <= n:
+            ends = max(ends, f + both + v.before_half + half * queued)
+            early_ends = max(early_ends, f + both + v.before_half + (half - 1) * queued)
+            half_ends = max(half_ends, home - half * queued)
+        else:
+            half_ends = max(half_ends, first + _between(m - 1 - half, n, *trips))
+        last_trip = f + max(drains[0], c.turn + min(m - 1, n) * queued) + end
+    rest = max(ends + end, after + end - b + (m - 1) * gap)
+    early = [-math.inf, -math.inf]
+    if m > 1:
+        pace = (rest - after) / (m - 1)
+        early = [max(early_ends + b, rest - pace), max(half_ends + b, rest - half * pace)]
+    found = Behind(rest, after, t + c.turn, pair, last_trip, *early)
+    return found, max(sent, f + (m - 1) * gap)
 
 
 def _between(
@@ -151,12 +158,9 @@ def step_time(
     done = idle = ready = idle_ready = back = end = -math.inf
     for s in range(depth - 1, -1, -1):
         n, c = depth - 1 - s, stages[s]
-        both, gap = hops[s] if n else (0.0, 0.0)
-        v, sent = add_stage(v, c, both, n, m)
-        late = c.late if m > 1 else 0.0
-        if n:
-            v = v._replace(rest=max(v.rest, v.after - late + (m - 1) * gap))
-        sent = max(sent, c.forward + (m - 1) * gap)
+        hop = hops[s] if n else Hop(0.0, 0.0)
+        both, late = hop.both, c.late if m > 1 else 0.0
+        v, sent = add_stage(v, c, hop, n, m)
         f, last = c.forward + both / 2, c.left + c.update
         done, idle = max(f + done, sent + both / 2 + idle), f + idle
         ready, idle_ready = max(f + ready, sent + both / 2 + idle_ready), f + idle_ready
