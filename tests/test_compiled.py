@@ -192,7 +192,7 @@ def test_options_of_a_signature(seed: int) -> None:
     builder = Builder(x.chain, x.cluster, x.job, x.space)
     rng = np.random.default_rng(seed)
     s, kinds = builder.signatures, len(x.chain.kinds)
-    tree, out = options._tree, np.empty(layers.CHUNK)
+    out = np.empty(layers.CHUNK)
     for gpipe in (False, True):
         for zero in range(4):
             tables = options.Candidates(*builder.tables(0, gpipe))._replace(
@@ -201,10 +201,10 @@ def test_options_of_a_signature(seed: int) -> None:
             for kind, one in enumerate(x.chain.kinds):
                 if not one.checkpointed:
                     figures[1, kind] = figures[0, kind]
-            totals = np.zeros((len(s.part), layers.FIELDS))
-            order, new = np.empty(len(s.part), np.int64), np.empty(fold.OPTION)
-            reached = fold.walk(
-                tables, tree(tables), 0, zero >= 2, figures, totals, order, np.inf, np.inf)
+            w = options.work_of(tables)._replace(layers=figures)
+            totals, new = w.none, w.new
+            totals[:] = 0.0
+            reached = fold.walk(tables, w, 0, zero >= 2, np.inf, np.inf)
             assert reached == len(s.part)
             room = np.empty(len(s.part) + 1, np.int64), np.empty(len(s.part) + 1, np.int64)
             for g in rng.permutation(reached)[:30].tolist():
@@ -227,9 +227,29 @@ def test_options_of_a_signature(seed: int) -> None:
                 check_option(new, found, gpipe)
                 if zero < 2:
                     left = recompute.left_seconds(
-                        figures, tables.overlaps[1], recompute.runs_of(s.part, s.last), s.last,
-                        s.marked, g, 1, first)
+                        figures, tables.overlaps[1], w.before, w.depth, s.last, s.marked, g, 1,
+                        first)
                     assert left == pytest.approx(found.left, rel=1e-9, abs=1e-12)
+
+
+def test_room_for_options_makes_no_difference() -> None:
+    grown = 0
+    for x in map(instance, range(6)):
+        builder = Builder(x.chain, x.cluster, x.job, x.space)
+        tables = options.Candidates(*builder.tables(0, False))
+        found = []
+        for size in (1, 1000):
+            w = options.work_of(tables)
+            kept = np.empty((len(w.base), size, fold.OPTION))
+            who = np.empty((len(w.base), size), np.int64)
+            for c, z in np.ndindex(len(tables.price), len(tables.shard)):
+                while not options._offer(tables, w, c, z, np.inf, np.inf, kept, who):
+                    kept, who = options._wider(kept, who, w.tally)
+            found.append([(kept[g, :n].tolist(), who[g, :n].tolist())
+                          for g, n in enumerate(w.tally)])
+            grown += size == 1 and kept.shape[1] > 1
+        assert found[0] == found[1]
+    assert grown > 1
 
 
 def check_option(new: np.ndarray, c: ChunkCosts, gpipe: bool) -> None:

@@ -54,17 +54,18 @@ DECIDE, OPTION = 13, 19
 
 
 @leaf
-def walk(t, tree, c, busy, layers, totals, order, limit, slack):
+def walk(t, w, c, busy, limit, slack):
     """Fold the layers along the tree of signatures; the number of those reached.
 
-    ``totals`` (G, FIELDS) and ``order`` are filled, parents first; the formulas are those of
+    ``none`` and ``order`` of ``w`` are filled, parents first; the formulas are those of
     :func:`nest.costs.stage.chunk_costs`, from the first layer to the last, but for the traffic
     beside the last layer, which depends on the next (``close``). ``busy``: layers have ZeRO
     traffic. Nothing follows a signature that takes ``limit`` alone, or more above the least that
     its layers need than a plan below ``limit`` can spare (see ``Builder.bounds``): more layers take
     more of both.
     """
-    children, begin, base, stack = tree
+    children, begin, base, stack = w.children, w.begin, w.base, w.stack
+    layers, totals, order = w.layers, w.none, w.order
     o, reduce, refresh = t.overlaps[0], t.overlaps[1], t.overlaps[2]
     waiting = begin[1]
     for x in range(waiting):

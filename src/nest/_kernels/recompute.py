@@ -54,13 +54,13 @@ def changed(counts, kinds, q, changes, r, sums):
 
 
 @leaf
-def left_seconds(layers, reduce, runs, last, marked, g, r, most):
+def left_seconds(layers, reduce, before, depth, last, marked, g, r, most):
     """What is left to reduce of signature g, policy r for the first ``most`` layers; no ZeRO-2, 3.
 
+    ``before`` and ``depth`` are those of :func:`runs_of`.
     As in ``chunk_costs``, run by run of layers of one kind and policy, from the last to the first:
     after n of them what is left is the largest of n + 1 sums, which is the first or the last.
     """
-    before, depth = runs
     left = 0.0
     while g >= 0:
         kind, q = last[g], before[g]
