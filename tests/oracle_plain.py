@@ -132,6 +132,10 @@ class Alternating:
             if s < self.p - 1:
                 ends = max(ends, self.after(s) - self.late[s] + (m - 1) * self.gap[s])
             self.rest[s] = ends
+            # Behind the first backward the others are as far apart as on average, or closer.
+            apart = (ends - self.after(s)) / (m - 1) if m > 1 else 0.0
+            for j in self.early[s]:
+                self.early[s][j] = max(self.early[s][j], ends - j * apart)
 
     def after(self, s: int) -> float:
         """One micro-batch from the start of stage s to its end there."""

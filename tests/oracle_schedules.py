@@ -77,7 +77,11 @@ class OneFOneB:
         ended = begun + np.where(copy, left + exchange, own)
         everything = np.maximum(done, reduced + exchange)
         step = np.maximum.reduce([wait + everything, ended, step])
-        front = front._replace(rest=rest)
+        # From the first backward on, the last ones are no further apart than all are on average.
+        apart = (rest - after) / np.maximum(m - 1, 1)
+        second = np.maximum(front.second, np.where(m > 1, rest - apart, -np.inf))
+        halfway = np.maximum(front.halfway, np.where(m > 1, rest - m // 2 * apart, -np.inf))
+        front = front._replace(rest=rest, second=second, halfway=halfway)
         return *front, done, idle, reduced, alone, exchange, begun, step
 
     def seconds(self, behind: Behind) -> Floats:

@@ -232,6 +232,17 @@ def test_options_of_a_signature(seed: int) -> None:
                     assert left == pytest.approx(found.left, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_faster_options_come_first(seed: int) -> None:
+    """Of plans that take the same, the first one found is taken."""
+    x = instance(seed)
+    tables = Builder(x.chain, x.cluster, x.job, x.space).tables(0, False)
+    first, _, found = options.select(options.Candidates(*tables), np.inf)
+    time = found[:, fold.AHEAD] + found[:, fold.BACK]
+    begins = np.isin(np.arange(1, len(time)), first)
+    assert ((np.diff(time) >= 0.0) | begins).all()
+
+
 def test_room_for_options_makes_no_difference() -> None:
     grown = 0
     for x in map(instance, range(6)):

@@ -264,21 +264,25 @@ def test_every_dimension_helps_some_model() -> None:
     assert helped == {*SearchSpace.model_fields, "all"}
 
 
-def test_recomputing_in_front_of_a_long_finish_does_not_pay() -> None:
-    """A slower backward hides nothing of what only waits for it."""
-    def layer(name: str, forward: float, backward: float, held: float) -> dict[str, object]:
-        measured = {"forward": forward, "backward": backward, "parameter_bytes": held,
-                    "activation_bytes": 1}
-        return {"name": name, "output_bytes": 0, "tp": {1: measured}}
-
-    profile = nest.Profile(name="long finish", layers=[
-        layer("u", 10, 20, 1), layer("v", 0.1, 0.2, 1), layer("w", 0.1, 0.1, 50e9)])
-    cluster = nest.Cluster(
+def in_line(
+    devices: int, *layers: tuple[float, float, float]
+) -> tuple[nest.Profile, nest.Cluster]:
+    """A profile of seconds forward and backward and bytes of parameters; devices on slow links."""
+    profile = nest.Profile(name="in line", layers=[
+        {"name": f"layer {number}", "output_bytes": 0, "tp": {1: {
+            "forward": forward, "backward": backward, "parameter_bytes": held,
+            "activation_bytes": 1}}} for number, (forward, backward, held) in enumerate(layers)])
+    return profile, nest.Cluster(
         name="slow links",
         device={"name": "d", "memory": "10 TB", "memory_bandwidth": "1 EB/s",
                 "peak_flops": {"bf16": 1e15}, "launch_overhead": 0},
-        levels=[{"name": "a", "size": 6, "bandwidth": "4 GB/s", "latency": 0}],
+        levels=[{"name": "a", "size": devices, "bandwidth": "4 GB/s", "latency": 0}],
     )
+
+
+def test_recomputing_in_front_of_a_long_finish_does_not_pay() -> None:
+    """A slower backward hides nothing of what only waits for it."""
+    profile, cluster = in_line(6, (10, 20, 1), (0.1, 0.2, 1), (0.1, 0.1, 50e9))
     job = nest.Job(global_batch=20, seq_len=1, stack={"base": "megatron-2021"})
     space = nest.SearchSpace(pp=3, outer_dp=2, tp=1, zero=0, dp_in=1, micro_batch=1)
     plan = nest.plan(profile, cluster, job, space)
@@ -287,6 +291,14 @@ def test_recomputing_in_front_of_a_long_finish_does_not_pay() -> None:
                        zip(plan.configuration.stages, policies, strict=True))
         other = nest.evaluate(profile, cluster, job, plan.configuration.replace(stages=stages))
         assert other.step_time_s >= plan.step_time_s * (1 - 1e-12)
+
+
+def test_the_search_follows_a_path_that_leaves_halfway() -> None:
+    """Two of four micro-batches are left when the first stage decides; 61 s by all other paths."""
+    profile, cluster = in_line(3, (1, 11, 1), (8, 2, 1), (2, 2, 1))
+    job = nest.Job(global_batch=4, seq_len=1, stack={"base": "megatron-2021"})
+    space = nest.SearchSpace(pp=3, micro_batch=1, recompute=("none",), schedule=("1f1b",))
+    assert nest.plan(profile, cluster, job, space).step_time_s == pytest.approx(62.0, rel=1e-6)
 
 
 # ---------------------------------------------------------------- time limit

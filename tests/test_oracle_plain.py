@@ -152,13 +152,19 @@ def run(**figures: float) -> Run:
     return Run(**{name: np.array([[named.get(name, 0.0)]]) for name in Run._fields})
 
 
-def step(form: OneFOneB | GPipe, m: int, *runs: Run, hop: float = 0.0) -> float:
-    """The step of ``m`` micro-batches; hand-over there and back behind the first stage alone."""
+def step(
+    form: OneFOneB | GPipe, m: int, *runs: Run, hop: float = 0.0, gap: float = 0.0
+) -> float:
+    """The step of ``m`` micro-batches; hand-over there and back behind the first stage alone.
+
+    Messages to the last stage fill their link for ``gap`` seconds each, beside its computing.
+    """
     behind, none = form.nothing(1), np.zeros(1)
     for n, x in enumerate(reversed(runs)):
         flat, first = Run(*(figure[0] for figure in x)), n == len(runs) - 1
         behind = form.put(
-            behind, n, np.array([m]), flat, np.array([hop]) if first else none, none)
+            behind, n, np.array([m]), flat, np.array([hop]) if first else none,
+            np.array([gap]) if n == 1 else none)
     return float(form.seconds(behind)[0])
 
 
@@ -273,6 +279,13 @@ def test_passes_right_behind_another() -> None:
     never = run(f_after_f=9.0, b_after_f=1.0, f_after_b=2.0, b_after_b=3.0)
     assert step(OneFOneB(), 3, never._replace(f_after_f=np.zeros((1, 1))), run(forward=2.0)) == (
         pytest.approx(14.0))
+
+
+def test_backwards_come_back_at_the_pace_of_a_link() -> None:
+    # Backwards of stage 1 end at 7, 13, 19 and 25 s. Stage 0: F 0-3, B 7-11, F 11-12, B 13-17,
+    # 20-24, 27-31: one right behind another begins 3 s later.
+    runs = run(backward=4.0, b_after_b=3.0), run(forward=2.0), run(backward=2.0)
+    assert step(OneFOneB(), 4, *runs, gap=6.0) == pytest.approx(31.0)
 
 
 def test_the_last_backward_but_one_ends_late() -> None:

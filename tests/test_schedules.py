@@ -332,6 +332,15 @@ def test_paths_by_hand(
     assert case.closed_form() == seconds
 
 
+def test_backwards_come_back_at_the_pace_of_a_link() -> None:
+    """A message to the last stage fills the link for 6 s."""
+    # Backwards of stage 1 end at 7, 13, 19 and 25 s. Stage 0: F 0-3, B 7-11, F 11-12, B 13-17,
+    # 20-24, 27-31: one right behind another begins 3 s later.
+    stages = [chunk(1.0, 4.0, queue_backward=3.0), chunk(2.0, 1.0), chunk(1.0, 2.0)]
+    links = [Hop(0.0, 0.0), Hop(0.0, 6.0)]
+    assert sum(one_f_one_b_form.step_time(stages, links, 4)) == 31.0
+
+
 def test_add_stage_never_decreases() -> None:
     names = ("forward", "backward", "turn", "chase", "queue_forward", "queue_backward")
     rng = np.random.default_rng(5)

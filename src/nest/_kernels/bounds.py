@@ -55,7 +55,7 @@ BOUNDS = 8
 
 
 @kernel
-def reach(p, need, behind, limit, place, count):
+def reach(p, need, behind, limit, place):
     """What the stages in front of (i, k) do to the step at the least; float64 (cells, 8).
 
     For a label with ``behind`` stages, the step is no shorter than T + ADDED, FORCED, W + FRONTS,
@@ -66,14 +66,15 @@ def reach(p, need, behind, limit, place, count):
     front at the most. inf where nothing below ``limit`` leads. Every stage in front is priced with
     ``need`` micro-batches in flight, no more than it will hold.
 
-    ``place`` int32 (L+1, K+1) numbers the ``count`` cells that can be reached and holds -1 for the
-    others; it is filled when ``count`` is 0. Later calls reach no others: more is asked of each.
+    ``place`` int32 (L+1, K+1) numbers the cells that can be reached and holds -1 for the others; it
+    is filled where it holds -1 alone. Later calls reach no others: more is asked of each.
 
     ARRIVES and TRIPS hold (m - n - 1) b and (m - n) t of a stage with n behind it: every further
     stage in between takes one b or t, at most limit / m, away.
     """
     L, K, m = len(p.depths) - 1, p.price.shape[1] - 1, p.micro_batches
     least = _least(p, need, behind)
+    count = place.max() + 1
     # Room for all; what is not reached is never touched, so that it takes no memory.
     cells = np.empty((count if count else place.size, BOUNDS))
     cells[:count, :] = np.inf
@@ -137,4 +138,4 @@ def reach(p, need, behind, limit, place, count):
                     cells[to, STAGES] = max(cells[to, STAGES], cells[here, STAGES] + 1)
     found = cells[:count].copy()
     found[0, READY] = -np.inf  # nothing is in front of a whole plan, which may begin without a copy
-    return found, count
+    return found

@@ -166,10 +166,10 @@ def _wider(kept, who, count):
 
 
 @kernel
-def _longer(options, number, total):
-    """The same arrays with room for twice as many options; ``total`` are."""
+def _longer(options, number):
+    """The same arrays with room for twice as many options."""
     more, more_number = np.empty((2 * len(options), OPTION)), np.empty(2 * len(number), np.int64)
-    more[:total], more_number[:total] = options[:total], number[:total]
+    more[: len(options)], more_number[: len(number)] = options, number
     return more, more_number
 
 
@@ -235,19 +235,34 @@ def work_of(t):
 
 
 @leaf
+def _gathers(layers):
+    """Whether layers have ZeRO traffic of every micro-batch."""
+    for kind in range(layers.shape[1]):
+        if layers[0, kind, GATHERED] > 0.0 or layers[0, kind, SCATTERED] > 0.0:
+            return True
+    return False
+
+
+@leaf
 def _offer(t, w, c, z, limit, slack, kept, who):
     """Keep options of candidate c and way of ZeRO z; False: ``kept`` has no room, once more then.
 
     What was kept before is offered again in vain: it is no better than itself.
     """
-    m, none, new, count = t.micro_batches, w.none, w.new, w.tally
-    code = (c * len(t.shard) + z) * t.back.shape[1]
-    new[SHARDS] = -t.shards[c]
     layer_sums(t, c, z, 0, w.layers)
-    busy = False
-    for kind in range(t.ahead.shape[1]):
-        busy |= w.layers[0, kind, GATHERED] > 0.0 or w.layers[0, kind, SCATTERED] > 0.0
+    w.new[SHARDS] = -t.shards[c]
+    busy, code = _gathers(w.layers), (c * len(t.shard) + z) * t.back.shape[1]
     reached = walk(t, w, c, busy, limit, slack)
+    shorts = _offer_whole(t, w, c, z, busy, code, reached, limit, kept, who)
+    if shorts > 0 and t.back.shape[1] > 1:
+        return _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack, kept, who)
+    return shorts >= 0
+
+
+@leaf
+def _offer_whole(t, w, c, z, busy, code, reached, limit, kept, who):
+    """The same without recompute; how many signatures hold too little so, -1: no room."""
+    m, none, new, count = t.micro_batches, w.none, w.new, w.tally
     shorts = 0
     for x in range(reached):
         g = w.order[x]
@@ -270,14 +285,12 @@ def _offer(t, w, c, z, limit, slack, kept, who):
             new[HELD] = -held
             if held and _alone(m, new) < limit:
                 if count[g] == kept.shape[1]:
-                    return False
+                    return -1
                 count[g] = _keep(kept, who, g, count[g], new, code * len(t.first_layers))
         if w.held[g] < t.cap[g]:
             w.short[shorts] = g
             shorts += 1
-    if shorts == 0 or t.back.shape[1] == 1:
-        return True
-    return _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack, kept, who)
+    return shorts
 
 
 @leaf
@@ -435,7 +448,7 @@ def select(t, limit):
                 while not _offer(t, w, c, z, limit, slack, kept, who):
                     kept, who = _wider(kept, who, count)
         while total + count.sum() > len(options):
-            options, number = _longer(options, number, total)
+            options, number = _longer(options, number)
         for g in range(G):
             first[p, g] = total
             _sort(kept, who, g, count[g], options, number, total)

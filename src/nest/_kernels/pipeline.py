@@ -358,9 +358,9 @@ def solve(p, limit, width, spread):
         # Bounds again whenever the stages behind have doubled.
         if behind == 0 or s >= 2 * behind:
             need, behind = m if p.gpipe else min(s + 1, m), s
-            front, now_reached = reach(p, need, behind, below, place, reached)
+            front = reach(p, need, behind, below, place)
             if reached == 0:
-                reached = now_reached
+                reached = len(front)
                 begin, end = np.zeros((2, reached), np.int64), np.zeros((2, reached), np.int64)
                 begin_at, device = _by_layer(place, reached)
                 columns = np.unique(device)

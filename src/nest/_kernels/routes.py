@@ -97,7 +97,7 @@ def unrouted(number, anchors, anchor, start, low, high, stride, source, target):
             if one != other and number[one * anchors + other] == 0:
                 number[one * anchors + other] = -1
                 if count == len(found):
-                    found = _larger(found, count)
+                    found = _larger(found, len(found))
                 found[count] = one * anchors + other
                 count += 1
     return found[:count]
