@@ -286,7 +286,8 @@ def _plain(name: str) -> ModuleType:
 
 def count(problem: tuple[Any, ...]) -> int:
     """Solve a problem with TALLY counting; its transitions."""
-    module, bounds = _plain("pipeline"), _plain("bounds").reach
+    module, stage, bounds = _plain("pipeline"), _plain("one_f_one_b"), _plain("bounds").reach
+    module.add_stage, module.shares = stage.add_stage, stage.shares  # type: ignore[attr-defined]
 
     def reach(*arguments: Any) -> Any:
         TALLY.now = TALLY.bounds

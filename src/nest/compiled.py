@@ -87,7 +87,7 @@ def _import() -> Kernels:
         if jit:
             _say("No folder for compiled code can be written; compiling for this process only ...")
     elif jit and not any(folder.rglob("*.nbc")):
-        _say("Compiling the kernels, once (about 40 s) ...")
+        _say("Compiling the kernels, once (about 45 s) ...")
     before = config.CACHE_DIR
     try:
         if folder is not None:

@@ -74,7 +74,7 @@ def reach(p, need, behind, limit, place):
     """
     L, K, m = len(p.depths) - 1, p.price.shape[1] - 1, p.micro_batches
     least = _least(p, need, behind)
-    count = place.max() + 1
+    count = int(place.max()) + 1
     # Room for all; what is not reached is never touched, so that it takes no memory.
     cells = np.empty((count if count else place.size, BOUNDS))
     cells[:count, :] = np.inf

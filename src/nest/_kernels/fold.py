@@ -46,8 +46,13 @@ from nest._kernels.layers import (
 LEFT, BALANCE, WAIT, START = SYNC, FREE_BACKWARD, GATHER, GATHERED
 # Kind of the third layer, -1: none; the longest gather of all.
 THIRD, LARGEST = REGATHERED, SCATTERED
-# Fields of an option: those that decide between two (micro-batches in flight and shards below
-# zero, so that less is better), then others of its label.
+# Fields of an option, those first that decide between two. AHEAD is a forward, BACK a backward,
+# ENDS the last one and LATE by how much it is shorter; TURN, CHASE_AHEAD, QUEUE and QUEUE_BACK what
+# a pass takes longer right behind another: backward behind forward, the other way round, forward
+# behind forward, backward behind backward. WAITS is for parameters, REMAINS what follows the last
+# backward, LATER what follows then where a stage holds a copy of an embedding, else 0. HELD
+# (micro-batches that fit) and SHARDS are below zero, so that less is better. The rest are sums, see
+# ``set_ends``.
 (AHEAD, READY, BACK, HELD, WAITED, SHARDS, ENDS, TURN, PACED, CHASED, QUEUED, QUEUED_BACK, LATER,
  REMAINS, WAITS, CHASE_AHEAD, QUEUE, QUEUE_BACK, LATE) = range(19)
 DECIDE, OPTION = 13, 19
