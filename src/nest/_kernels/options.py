@@ -55,6 +55,7 @@ from nest._kernels.recompute import (
     policy_changes,
     runs_of,
 )
+from nest._kernels.room import longer
 
 
 class Candidates(NamedTuple):
@@ -163,14 +164,6 @@ def _wider(kept, who, count):
         more[g, : count[g]] = kept[g, : count[g]]
         more_who[g, : count[g]] = who[g, : count[g]]
     return more, more_who
-
-
-@kernel
-def _longer(options, number):
-    """The same arrays with room for twice as many options."""
-    more, more_number = np.empty((2 * len(options), OPTION)), np.empty(2 * len(number), np.int64)
-    more[: len(options)], more_number[: len(number)] = options, number
-    return more, more_number
 
 
 @leaf
@@ -447,7 +440,8 @@ def select(t, limit):
                 while not _offer(t, w, c, z, limit, slack, kept, who):
                     kept, who = _wider(kept, who, count)
         while total + count.sum() > len(options):
-            options, number = _longer(options, number)
+            rows = 2 * len(options)
+            options, number = longer(options, rows), longer(number, rows)
         for g in range(G):
             first[p, g] = total
             _sort(kept, who, g, count[g], options, number, total)

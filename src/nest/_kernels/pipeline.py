@@ -70,6 +70,7 @@ from nest._kernels.one_f_one_b import (
     add_stage,
     shares,
 )
+from nest._kernels.room import longer
 
 SLACK = 1.0 - 1e-12
 """A plan must beat the best by more than rounding to replace it."""
@@ -149,13 +150,6 @@ def _drop_worst(values, links, count):
     for c in range(worst, count - 1):
         _copy(values, links, c + 1, c)
     return bound
-
-
-@kernel
-def _grown(array, rows):
-    bigger = np.empty((rows, array.shape[1]), array.dtype)
-    bigger[: array.shape[0]] = array
-    return bigger
 
 
 @kernel
@@ -343,10 +337,7 @@ def solve(p, limit, width, spread):
     filled, fillings = np.zeros((64, 2), np.int64), 0
     taken_begin, taken = np.arange(K + 2), np.full(K + 1, L)
     columns, column = np.zeros(0, np.int64), np.zeros(K + 1, np.int64)
-    size = UNTIED
-    for o in range(len(p.option)):
-        if p.option[o, fold.LATER] > 0.0:
-            size = LABEL
+    size = LABEL if (p.option[:, fold.LATER] > 0.0).any() else UNTIED
     cell = np.empty((64, LABEL + 1))
     cell_links = np.empty((64, 3), np.int64)
     new = np.empty(LABEL + 1)  # a label and its bound
@@ -427,8 +418,8 @@ def solve(p, limit, width, spread):
                                     continue
                                 new[LOW] = low
                                 if count == len(cell):
-                                    cell = _grown(cell, 2 * count)
-                                    cell_links = _grown(cell_links, 2 * count)
+                                    cell = longer(cell, 2 * count)
+                                    cell_links = longer(cell_links, 2 * count)
                                 count, likely = _insert(
                                     cell, cell_links, count, size, new, o, j, parent, likely)
                                 if count > width:
@@ -444,8 +435,8 @@ def solve(p, limit, width, spread):
                             if not spread:
                                 below = cell[c, Z]
                 while total + count > len(values):
-                    values = _grown(values, 2 * len(values))
-                    links = _grown(links, 2 * len(links))
+                    values = longer(values, 2 * len(values))
+                    links = longer(links, 2 * len(links))
                 for c in range(count):
                     values[total + c] = cell[c, :LABEL]
                     links[total + c, :3] = cell_links[c]
@@ -454,7 +445,7 @@ def solve(p, limit, width, spread):
                 begin[now, here], end[now, here] = total, total + count
                 total += count
                 if fillings == len(filled):
-                    filled = _grown(filled, 2 * fillings)
+                    filled = longer(filled, 2 * fillings)
                 filled[fillings, 0], filled[fillings, 1] = i, k
                 fillings += 1
                 counts[0] += 1

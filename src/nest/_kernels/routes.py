@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import kernel, leaf
+from nest._kernels.room import longer
 
 
 @kernel
@@ -43,7 +44,8 @@ def ways(first, head, link, hops, latency, node, place):
                     near += ahead[head[k]] == away - 1
                 share = amount[at] / near
                 if count + near > len(links):
-                    links, parts = _larger(links, count + near), _larger(parts, count + near)
+                    rows = 2 * (count + near)
+                    links, parts = longer(links, rows), longer(parts, rows)
                 for k in range(first[at], first[at + 1]):
                     to = head[k]
                     if ahead[to] != away - 1:
@@ -61,14 +63,6 @@ def ways(first, head, link, hops, latency, node, place):
         amount[now[0]] = longest[now[0]] = 0.0
         begin[p + 1] = count
     return begin, links[:count].copy(), parts[:count].copy(), slowest
-
-
-@kernel
-def _larger(values, least):
-    """The same with room for at least so many."""
-    room = np.empty(2 * least, values.dtype)
-    room[: len(values)] = values
-    return room
 
 
 @leaf
@@ -97,7 +91,7 @@ def unrouted(number, anchors, anchor, start, low, high, stride, source, target):
             if one != other and number[one * anchors + other] == 0:
                 number[one * anchors + other] = -1
                 if count == len(found):
-                    found = _larger(found, len(found))
+                    found = longer(found, 2 * len(found))
                 found[count] = one * anchors + other
                 count += 1
     return found[:count]
