@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from cases import SEQUENCE, SEQUENCES_PER_DEVICE
 
 import nest
-from nest import compiled
 from nest.describe import Configuration, SearchSpace, StageConfiguration, load_stack
 from nest.describe.job import DEFAULT_STACK
 from nest.describe.space import LARGEST
-from nest.evaluation import chain_of
 from nest.graph import Chain
-from nest.search import Found, search
+from nest.pricing.evaluation import chain_of
+from nest.search import compiled
+from nest.search.rounds import Found, search
 
 CLUSTERS = (("h100-spine-leaf", 1024), ("dgx-h100", 512), ("gb200-nvl72", 576))
 DIMENSIONS: dict[str, dict[str, Any]] = {

@@ -24,12 +24,12 @@ from cases import Case
 from numba import njit
 from numba.core import config
 
-import nest.search as searching
-from nest import compiled
+import nest.search.rounds as searching
 from nest.describe import SearchSpace
-from nest.evaluation import chain_of
-from nest.search import Found
-from nest.tensors import Builder
+from nest.pricing.evaluation import chain_of
+from nest.search import compiled
+from nest.search.rounds import Found
+from nest.search.tensors import Builder
 
 CASES = [Case(model, "h100-spine-leaf", 1024)
          for model in ("llama3-70b", "deepseek-v3", "llama3.1-405b")]

@@ -7,8 +7,8 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.collectives import Group
-from nest.costs.fabric import fabric_of
+from nest.costs.network.collectives import Group
+from nest.costs.network.fabric import fabric_of
 from nest.describe import Cluster, Links
 from nest.topology import Topology, arrangements, graph_of, parse_generator
 

@@ -14,7 +14,7 @@ import networkx as nx
 import numpy as np
 from oracle_rules import Outer, Spread, Spreads, shared_level
 
-from nest.costs.collectives import Group, Paths
+from nest.costs.network.collectives import Group, Paths
 from nest.describe import Cluster
 from nest.describe.links import Links
 
@@ -32,7 +32,7 @@ Pace = tuple[float, float]
 
 
 class Figures(NamedTuple):
-    """Of the groups of a stage, as in :class:`nest.costs.collectives.Paths`."""
+    """Of the groups of a stage, as in :class:`nest.costs.network.collectives.Paths`."""
 
     per_byte: tuple[float, ...]
     latency: tuple[float, ...]

@@ -16,10 +16,10 @@ from oracle_links import Pace, Seen, arrays, fabric
 from oracle_rules import FULL, NONE, Choice, Outer, Policy, shared_level, spreads
 
 from nest.costs.choices import Body, Setting, State
-from nest.costs.collectives import Network
 from nest.costs.compute import Machine
 from nest.costs.layer import layer_costs
 from nest.costs.memory import limit_bytes
+from nest.costs.network.collectives import Network
 from nest.describe import Cluster, Job, Stack
 from nest.graph import Chain, Layer
 

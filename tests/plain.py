@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from nest.costs.choices import Body, Setting, State
-from nest.costs.collectives import Group, Network
 from nest.costs.compute import Machine
 from nest.costs.layer import LayerCosts, layer_costs
+from nest.costs.network.collectives import Group, Network
 from nest.costs.stage import ChunkCosts
 from nest.describe import Device, Job, Model, Stack
 from nest.graph import Layer, build_chain

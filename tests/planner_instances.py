@@ -11,7 +11,7 @@ from instances_hardware import need, random_cluster, random_job, shape
 from instances_models import FAMILIES, KINDS, random_family, random_model, random_profile
 
 from nest.describe import Model, Profile, SearchSpace
-from nest.evaluation import chain_of
+from nest.pricing.evaluation import chain_of
 
 THEMES = ("pipeline", "close", "any", "graph", "tight", "pipeline", "experts", "families")
 

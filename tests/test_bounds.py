@@ -6,8 +6,8 @@ from instances import instance
 from test_exact import INSTANCES, mismatch, solved
 
 import nest
-from nest.evaluation import chain_of
-from nest.tensors import Builder
+from nest.pricing.evaluation import chain_of
+from nest.search.tensors import Builder
 
 
 def test_no_plan_takes_less_than_the_bound_of_its_outer_choice() -> None:

@@ -13,15 +13,15 @@ from instances import instance
 from plain import chunk, stack
 
 import nest
-from nest import compiled
 from nest._kernels import fold, interleaved, layers, one_f_one_b, options, recompute
 from nest.costs.choices import Site, bodies, states
 from nest.costs.layer import layer_costs
 from nest.costs.schedules import SCHEDULES
 from nest.costs.schedules.one_f_one_b import Behind, add_stage
 from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, layer_seconds
-from nest.tables import Tables
-from nest.tensors import Builder
+from nest.search import compiled
+from nest.search.tables import Tables
+from nest.search.tensors import Builder
 
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 

@@ -10,7 +10,7 @@ import pytest
 import nest
 from nest import validation
 from nest.describe import catalog, load_stack
-from nest.plans import Plan
+from nest.pricing.plans import Plan
 
 
 def priced(device: str = "dgx-h100", devices: int = 16, **job: object) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nest.costs.collectives import (
+from nest.costs.network.collectives import (
     ALGORITHMS,
     Group,
     Network,

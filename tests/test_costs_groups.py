@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from oracle_rules import alike_blocks, spread
 
-from nest.costs import groups
 from nest.costs.choices import Site, bodies, states
-from nest.costs.collectives import Group
-from nest.costs.fabric import Fabric
+from nest.costs.network import groups
+from nest.costs.network.collectives import Group
+from nest.costs.network.fabric import Fabric
 from nest.describe import Cluster, Level, load_device
 
 SHAPES = (

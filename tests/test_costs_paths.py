@@ -15,7 +15,7 @@ from linked import arranged, inside, over
 from topologies import network as cables
 
 from nest.costs.choices import network
-from nest.costs.collectives import (
+from nest.costs.network.collectives import (
     ALGORITHMS,
     Group,
     algorithm,
@@ -25,7 +25,7 @@ from nest.costs.collectives import (
     reduce_scatter,
     ring_pass,
 )
-from nest.costs.fabric import fabric_of
+from nest.costs.network.fabric import fabric_of
 from nest.describe import Cluster
 from nest.topology import degrade, parse_generator, without
 

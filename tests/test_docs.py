@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 import nest
 from nest.describe import catalog, load_device, load_stack
-from nest.plans import Plan
+from nest.pricing.plans import Plan
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
@@ -85,7 +85,7 @@ def fields(cls: type[BaseModel]) -> Iterator[str]:
 
 
 def classes_of_a_plan() -> list[type[BaseModel]]:
-    from nest import plans
+    from nest.pricing import plans
 
     return [plans.Plan, plans.Parallelism, plans.Stage, plans.StageTime, plans.StageMemory,
             plans.Breakdown, plans.SearchReport, plans.Inputs]

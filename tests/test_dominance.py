@@ -12,8 +12,8 @@ import nest
 from nest._kernels import one_f_one_b, pipeline
 from nest._kernels.dominance import undominated
 from nest.costs.stage import LayerSeconds, chunk_costs
-from nest.evaluation import chain_of
-from nest.tensors import Builder
+from nest.pricing.evaluation import chain_of
+from nest.search.tensors import Builder
 
 KINDS, BODIES, STATES, POLICIES, ZEROS, CLASSES = 2, 12, 3, 3, 2, 2
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from nest.describe import Job, Profile, load_cluster, load_model
 from nest.errors import InputError
-from nest.evaluation import evaluate
-from nest.even import even_configuration, even_sizes
 from nest.graph import build_chain, profile_chain
+from nest.pricing.evaluation import evaluate
+from nest.pricing.even import even_configuration, even_sizes
 
 JOB = Job(global_batch=64, seq_len=512)
 

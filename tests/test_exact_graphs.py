@@ -23,7 +23,7 @@ from oracle_rules import Outer, Spreads
 from test_exact import CHUNKS, CLOSE, INSTANCES, TOP, mismatch, planned, traits, unlike
 
 import nest
-from nest.costs.collectives import ALGORITHMS, algorithm
+from nest.costs.network.collectives import ALGORITHMS, algorithm
 from nest.describe import Configuration, StageConfiguration
 
 SEEN = 400

@@ -12,8 +12,8 @@ from descriptions import MODEL, changed, put
 
 import nest
 from nest.cli.main import main
-from nest.explanation import Explanation, explain
-from nest.plans import Plan
+from nest.explanation.explanation import Explanation, explain
+from nest.pricing.plans import Plan
 from nest.report.explanation_text import explanation_text
 
 JOB = nest.Job(global_batch=16, seq_len=128)
@@ -102,14 +102,14 @@ def test_an_oversubscribed_level_changes_alone():
     data = changed(changed(CLUSTER, "device.memory", ROOMY), "levels.1.size", 2)
     data = changed(changed(data, "default_devices", ...), "levels.1.bandwidth", ...)
     where = nest.Cluster.parse(changed(data, "levels.1.oversubscription", 4))
-    from nest.explanation import _changed
+    from nest.explanation.explanation import _changed
 
     resolved = {c.level: c.cluster.resolved_bandwidth for c in _changed(where) if c.level}
     assert resolved == {"node": (101e9, 25e9), "leaf": (100e9, pytest.approx(25.25e9))}
 
 
 def test_groups_of_one_level_are_devices():
-    from nest.explanation import _changed
+    from nest.explanation.explanation import _changed
 
     where = cluster(ROOMY).with_devices(1)
     assert [c.cluster.size for c in _changed(where) if c.resource == "devices"] == [2]

@@ -14,7 +14,7 @@ from planner_instances import small_instance
 
 import nest
 from nest.describe import Cluster, Job
-from nest.legality import tensor_degrees
+from nest.graph.legality import tensor_degrees
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 

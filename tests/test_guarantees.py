@@ -307,7 +307,8 @@ def test_the_search_follows_a_path_that_leaves_halfway() -> None:
 def limited(x: Instance, ticks: float, top: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The plan of a search by a clock that ticks whenever it is looked at, or what it raises."""
     clock = itertools.count()
-    monkeypatch.setattr("nest.search.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    ticking = SimpleNamespace(perf_counter=lambda: next(clock))
+    monkeypatch.setattr("nest.search.rounds.time", ticking)
     try:
         return nest.plan(x.model, x.cluster, x.job, x.space, time_limit=ticks, top=top)
     except nest.LimitError as error:

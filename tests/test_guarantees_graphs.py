@@ -12,7 +12,7 @@ from oracle import solve
 from test_guarantees import WITHOUT_JIT, planned
 
 import nest
-from nest.costs.fabric import fabric_of
+from nest.costs.network.fabric import fabric_of
 from nest.describe import Cluster
 
 SLOWER, MOST = 1.0 + 1e-12, 1e18

@@ -11,9 +11,9 @@ from command_line import run
 
 import nest
 from nest.describe import Configuration, Job, Model, load_device
-from nest.network import load_network, other_orders
 from nest.planners.compare import compare
 from nest.topology import Topology, mixtures
+from nest.topology.network import load_network, other_orders
 from nest.topology.readers.format import topology_from
 
 SLOW, FAST = load_device("a100-sxm-80gb"), load_device("h100-sxm")

@@ -20,15 +20,16 @@ from matplotlib.figure import Figure
 
 import nest
 from nest.cli.main import main
-from nest.even import even_configuration
-from nest.network import other_orders
-from nest.plans import Plan
-from nest.report import network_layout, network_sketch
+from nest.pricing.even import even_configuration
+from nest.pricing.plans import Plan
 from nest.report.figure import save_figure
-from nest.report.network_chart import OKABE_ITO, SIDE, network_chart, stage_colours
-from nest.report.network_layout import STEP
-from nest.report.network_sketch import MOST_CABLES, MOST_NODES, sketch
+from nest.report.network import layout as network_layout
+from nest.report.network import sketch as network_sketch
+from nest.report.network.chart import OKABE_ITO, SIDE, network_chart, stage_colours
+from nest.report.network.layout import STEP
+from nest.report.network.sketch import MOST_CABLES, MOST_NODES, sketch
 from nest.report.ranks import ranks_text
+from nest.topology.network import other_orders
 
 DOCS = Path(__file__).parent.parent / "docs"
 SOURCE = Path(__file__).parent.parent / "src"
@@ -273,7 +274,7 @@ def test_nothing_is_written_where_no_picture_can_be(
 
 def test_matplotlib_is_loaded_for_pictures_only() -> None:
     code = (f"import sys; sys.path.insert(0, {str(SOURCE)!r}); "
-            "import nest.cli.main, nest.report.network_chart; print(*sys.modules)")
+            "import nest.cli.main, nest.report.network.chart; print(*sys.modules)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "matplotlib" not in {name.partition(".")[0] for name in done.stdout.split()}
 

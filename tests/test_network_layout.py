@@ -11,11 +11,11 @@ import pytest
 
 import nest
 from nest.errors import InputError
-from nest.report import network_layout
-from nest.report.network_chart import SIDE
-from nest.report.network_grid import grid_of
-from nest.report.network_layout import STEP, layout
-from nest.report.network_sketch import MOST_CABLES, Sketch, sketch
+from nest.report.network import layout as network_layout
+from nest.report.network.chart import SIDE
+from nest.report.network.grid import grid_of
+from nest.report.network.layout import STEP, layout
+from nest.report.network.sketch import MOST_CABLES, Sketch, sketch
 
 
 def unruly(folder: Path, crowded: bool = False) -> str:

@@ -17,7 +17,7 @@ from oracle_prices import Pricer
 from oracle_rules import Outer
 from plain import device, model, stack
 
-from nest.costs.collectives import (
+from nest.costs.network.collectives import (
     Network,
     algorithm,
     all_reduce,

@@ -14,16 +14,16 @@ import pytest
 from instances import instance
 from planner_instances import small_instance
 
-from nest.costs.groups import aligned
+from nest.costs.network.groups import aligned
 from nest.describe import Cluster, Job, SearchSpace
 from nest.errors import NoPlanError
-from nest.evaluation import chain_of, evaluate
 from nest.planners import planner
-from nest.planners.alpa_inter import Inter, Pipeline, Table
-from nest.planners.alpa_intra import Mesh, Product, Traffic, add_path, products, shard
-from nest.planners.alpa_layers import merge
-from nest.planners.alpa_program import Edge, solve
-from nest.planners.alpa_stages import Meshes, submeshes
+from nest.planners.alpa.inter import Inter, Pipeline, Table
+from nest.planners.alpa.intra import Mesh, Product, Traffic, add_path, products, shard
+from nest.planners.alpa.layers import merge
+from nest.planners.alpa.program import Edge, solve
+from nest.planners.alpa.stages import Meshes, submeshes
+from nest.pricing.evaluation import chain_of, evaluate
 
 ANY = SearchSpace()
 

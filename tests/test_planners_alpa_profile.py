@@ -15,10 +15,10 @@ from planner_instances import small_instance
 from nest.costs.schedules.one_f_one_b import step_time
 from nest.costs.stage import LayerSeconds, chunk_costs
 from nest.describe import Configuration, SearchSpace, StageConfiguration
-from nest.evaluation import evaluate
-from nest.planners.alpa_profile import Figures, alone
-from nest.planners.alpa_stages import Meshes, Option
+from nest.planners.alpa.profile import Figures, alone
+from nest.planners.alpa.stages import Meshes, Option
 from nest.planners.prices import Prices
+from nest.pricing.evaluation import evaluate
 
 ANY = SearchSpace()
 

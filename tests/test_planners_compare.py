@@ -14,13 +14,13 @@ from command_line import JOB, Files, run
 from descriptions import PROFILE, put
 
 import nest
-import nest.even
 from nest.errors import InputError, NoPlanError
-from nest.evaluation import chain_of
 from nest.planners import PLANNERS, planner
 from nest.planners.bounds import outside
 from nest.planners.compare import Entry, compare, peak_memory, shortage, to_json
-from nest.planners.mcmc import Mcmc
+from nest.planners.mcmc.mcmc import Mcmc
+from nest.pricing.evaluation import chain_of
+from nest.pricing.even import even_configuration
 from nest.report.comparison_chart import comparison_figure
 from nest.report.comparison_text import comparison_text, in_a_line, short_number
 
@@ -109,7 +109,7 @@ def test_the_stage_that_lacks_most_is_the_reason(files):
     words = files.infeasible()
     model, cluster = nest.load_model(words[0]), nest.load_cluster(words[1])
     job = nest.Job(global_batch=16, seq_len=128)
-    way = nest.even.even_configuration(model, cluster, job, pp=2, tp=1)
+    way = even_configuration(model, cluster, job, pp=2, tp=1)
     plan = nest.evaluate(model, cluster, job, way)
     short = [s.memory_bytes.total - s.memory_limit_bytes for s in plan.stages]
     assert len(plan.problems) == 2 and short[0] != short[1]
@@ -130,7 +130,7 @@ def test_the_stage_that_lacks_most_is_the_reason(files):
 def test_what_lies_outside_of_a_space(files, bounds, said):
     """Dimensions that mean nothing here, as modules of full recompute, bound nothing."""
     model, cluster, job = question(files)
-    way = nest.even.even_configuration(model, cluster, job, tp=2, pp=2, zero=1, mbs=2,
+    way = even_configuration(model, cluster, job, tp=2, pp=2, zero=1, mbs=2,
                                        recompute="full")
     assert outside(nest.SearchSpace.parse(bounds), chain_of(model), way) == said
 
@@ -138,15 +138,15 @@ def test_what_lies_outside_of_a_space(files, bounds, said):
 def test_what_depends_on_other_dimensions(files):
     model, cluster, job = question(files)
     chain = chain_of(model)
-    plain = nest.even.even_configuration(model, cluster, job)
+    plain = even_configuration(model, cluster, job)
     assert outside(nest.SearchSpace(sp=True, shard="dp_in"), chain, plain) is None
-    ring = nest.even.even_configuration(model, cluster, job, cp=2)
+    ring = even_configuration(model, cluster, job, cp=2)
     assert outside(nest.SearchSpace(cp_comm="a2a"), chain, ring) == "cp_comm p2p"
-    norms = nest.even.even_configuration(model, cluster, job, recompute="selective",
+    norms = even_configuration(model, cluster, job, recompute="selective",
                                          recompute_modules=("norm",))
     assert outside(nest.SearchSpace(recompute_modules="core_attn"), chain, norms) == (
         "recompute_modules norm")
-    some = nest.even.even_configuration(model, cluster, job, recompute="full", recompute_layers=2)
+    some = even_configuration(model, cluster, job, recompute="full", recompute_layers=2)
     assert outside(nest.SearchSpace(recompute_layers=3), chain, some) == "recompute_layers 2"
 
 
@@ -223,7 +223,7 @@ def test_the_chart(files, capsys):
 
 def test_bars_are_as_long_as_throughputs(files):
     model, cluster, job = question(files)
-    fast, slow = (nest.evaluate(model, cluster, job, nest.even.even_configuration(
+    fast, slow = (nest.evaluate(model, cluster, job, even_configuration(
         model, cluster, job, tp=tp)) for tp in (1, 4))
     short = fast.model_copy(update={"feasible": False})
     entries = (Entry("manual", fast, None, 1.0), Entry("zero", slow, "for <some> reason", 2.0),
@@ -247,7 +247,7 @@ def test_bars_are_as_long_as_throughputs(files):
 
 def test_text_of_made_up_entries(files):
     model, cluster, job = question(files)
-    way = nest.even.even_configuration(model, cluster, job, tp=2, pp=2, vpp=1, zero=1, mbs=2,
+    way = even_configuration(model, cluster, job, tp=2, pp=2, vpp=1, zero=1, mbs=2,
                                        recompute="full")
     plan = nest.evaluate(model, cluster, job, way)
     assert in_a_line(plan) == "tp 2 pp 2 dp 2 mbs 2 zero 1 full recompute"

@@ -11,13 +11,14 @@ from descriptions import CLUSTER, JOB, MODEL, measured
 import nest
 from nest.costs.schedules.interleaved import held
 from nest.errors import NoPlanError
-from nest.evaluation import chain_of, evaluate
-from nest.even import even_configuration
-from nest.legality import divisors, tensor_degrees
+from nest.graph.legality import divisors, tensor_degrees
 from nest.planners.bounds import outside
-from nest.planners.exhaustive import Exhaustive, Grid
-from nest.planners.exhaustive_table import Table, in_flight_by_chunk
+from nest.planners.exhaustive.exhaustive import Exhaustive, best
+from nest.planners.exhaustive.grid import Grid
+from nest.planners.exhaustive.table import Table, in_flight_by_chunk
 from nest.planners.prices import Prices
+from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.even import even_configuration
 
 MOE = {"experts": 4, "top_k": 2, "ffn": 64}
 
@@ -94,7 +95,7 @@ def test_no_point_of_a_naive_grid_is_better(seed):
             Exhaustive().plan(model, cluster, job, space)
         return
     grid = Grid(chain_of(model), cluster, job, space)
-    plan = evaluate(model, cluster, job, grid.configuration(grid.best()))
+    plan = evaluate(model, cluster, job, grid.configuration(best(grid)))
     assert grid.points == points
     assert plan == Exhaustive().plan(model, cluster, job, space)
     assert plan.feasible == (fits is not None)
@@ -118,7 +119,7 @@ def test_points_cost_what_they_cost_alone(sizes, kind):
     compared, near, places = 0, 0, set()
     for pp in range(1, 4):
         layouts = grid.layouts(pp)
-        rows = grid._rows(layouts)
+        rows = grid.rows(layouts)
         if not rows:
             continue
         table = Table(grid, pp, layouts, rows)
@@ -184,7 +185,7 @@ def test_a_thousand_devices_in_bounded_points():
     cluster = nest.load_cluster("h100-spine-leaf", devices=1024)
     grid = Grid(chain_of(model), cluster, nest.Job(global_batch=4096, seq_len=4096),
                 nest.SearchSpace())
-    point = grid.best()
+    point = best(grid)
     assert point is not None and 10_000 < grid.points < 60_000
 
 

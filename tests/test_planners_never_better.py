@@ -12,10 +12,10 @@ from instances import Instance
 from planner_instances import small_instance
 
 import nest
-from nest.costs.groups import strides
+from nest.costs.network.groups import strides
 from nest.describe import SearchSpace
 from nest.errors import InfeasibleError, NoPlanError
-from nest.legality import space_problems
+from nest.graph.legality import space_problems
 from nest.planners import planner
 from nest.planners.bounds import outside
 

@@ -14,19 +14,19 @@ from instances import Instance, instance
 from planner_instances import small_instance
 
 from nest.costs.choices import FULL, Site, bodies, setting, states
-from nest.costs.fabric import fabric_of
-from nest.costs.groups import aligned, strides
 from nest.costs.layer import body_costs, state_costs
 from nest.costs.memory import limit_bytes
+from nest.costs.network.fabric import fabric_of
+from nest.costs.network.groups import aligned, strides
 from nest.costs.stage import hop
 from nest.describe import Cluster, Job, SearchSpace
 from nest.errors import NoPlanError
-from nest.evaluation import chain_of, evaluate
 from nest.graph import boundary_bytes
-from nest.legality import divisors
+from nest.graph.legality import divisors
 from nest.planners import planner
 from nest.planners.flat import Way, flat_network, two_level_network, ways
 from nest.planners.phaze import Choice, Pipelines, deepest_pipeline
+from nest.pricing.evaluation import chain_of, evaluate
 
 ANY = SearchSpace()
 

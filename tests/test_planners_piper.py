@@ -15,20 +15,20 @@ from instances import Instance, instance
 from planner_instances import small_instance
 
 from nest.costs.choices import FULL, Site, bodies, setting, states
-from nest.costs.fabric import fabric_of
-from nest.costs.groups import aligned
 from nest.costs.layer import body_costs, state_costs
 from nest.costs.memory import limit_bytes
+from nest.costs.network.fabric import fabric_of
+from nest.costs.network.groups import aligned
 from nest.costs.stage import hop
 from nest.describe import Cluster, Job, Profile, SearchSpace
 from nest.errors import NoPlanError
-from nest.evaluation import chain_of, evaluate
 from nest.graph import boundary_bytes
-from nest.legality import divisors
+from nest.graph.legality import divisors
 from nest.planners import planner
 from nest.planners.flat import Cuts, Way, body_prices, flat_network, ways
-from nest.planners.piper import Pipeline, Piper
-from nest.planners.piper_stages import Stages
+from nest.planners.piper.piper import Pipeline, Piper
+from nest.planners.piper.stages import Stages
+from nest.pricing.evaluation import chain_of, evaluate
 
 ANY = SearchSpace()
 

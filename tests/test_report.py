@@ -7,9 +7,9 @@ import re
 import pytest
 
 from nest.describe import Job, SearchSpace, load_cluster, load_model
-from nest.evaluation import evaluate
-from nest.even import even_configuration
-from nest.plans import Alternative, Plan, SearchReport
+from nest.pricing.evaluation import evaluate
+from nest.pricing.even import even_configuration
+from nest.pricing.plans import Alternative, Plan, SearchReport
 from nest.report.plan_text import plan_text, proved, searched
 from nest.report.stages import runs
 from nest.units import format_seconds

@@ -330,11 +330,11 @@ def test_simulation_shares_nothing_but_the_price_of_a_layer() -> None:
                  if isinstance(node, ast.ImportFrom) for alias in node.names}
         names = {name for name in names if name.startswith("nest.")}
         assert not {n for n in names if n.startswith((
-            "nest.costs.schedules", "nest.search", "nest.tensors", "nest._kernels",
-            "nest.compiled", "nest.candidates", "nest.costs.stage.sums"))}, path.name
-        shared = {n for n in names if n.startswith("nest.evaluation")}
+            "nest.costs.schedules", "nest.search.rounds", "nest.search.tensors", "nest._kernels",
+            "nest.search.compiled", "nest.search.candidates", "nest.costs.stage.sums"))}, path.name
+        shared = {n for n in names if n.startswith("nest.pricing.evaluation")}
         # What a plan is compared with.
-        assert shared <= {"nest.evaluation.chain_of", "nest.evaluation.evaluate"}
+        assert shared <= {"nest.pricing.evaluation.chain_of", "nest.pricing.evaluation.evaluate"}
         assert not shared or path.name == "step.py"
         assert {n for n in names if n.startswith("nest.costs.stage")} <= {
             "nest.costs.stage.hop"}

@@ -18,7 +18,7 @@ from test_simulation_plans import CLOSE, errors, table
 import nest
 from nest.describe.loading import load_stack
 from nest.errors import InfeasibleError
-from nest.plans import Plan
+from nest.pricing.plans import Plan
 from nest.simulation import Simulation, simulate
 
 pytestmark = pytest.mark.skipif(

@@ -12,7 +12,7 @@ from topologies import A100, H100, check_levels, network, random_network
 
 import nest
 from nest.describe import Cluster, Level, catalog, load_cluster
-from nest.even import even_configuration
+from nest.pricing.even import even_configuration
 from nest.topology import Routes, Topology, graph_of, levels_of, parse_generator, without
 from nest.topology.draft import Draft
 

@@ -13,15 +13,15 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import InputError, KernelError, LimitError
-from nest.evaluation import chain_of, evaluate
 from nest.graph import Chain
-from nest.legality import divisors, sequence_problem, space_problems
-from nest.network import other_orders
-from nest.plans import Alternative, Plan, SearchReport
+from nest.graph.legality import divisors, sequence_problem, space_problems
+from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.plans import Alternative, Plan, SearchReport
+from nest.topology.network import other_orders
 from nest.units import format_seconds
 
 if TYPE_CHECKING:
-    from nest.search import Found
+    from nest.search.rounds import Found
 
 TOLERANCE = 1e-9
 """Relative difference between the search and ``evaluate`` above which the search is wrong."""
@@ -87,8 +87,8 @@ def plan(
             f"{format_seconds(found.lower_bound)} a step: allow more time or bound the space"
         )
     if found.configuration is None:
-        from nest.compiled import announce
-        from nest.infeasible import explain
+        from nest.explanation.infeasible import explain
+        from nest.search.compiled import announce
 
         if announce is not None:
             announce("Nothing fits; looking for the nearest miss ...")
@@ -118,7 +118,7 @@ def _searched(
     threads: int | None, top: int,
 ) -> tuple[Cluster, Found]:
     """What the search finds in at most ``limit`` seconds, and the cluster in its order."""
-    from nest.search import search
+    from nest.search.rounds import search
 
     found = search(chain, cluster, job, space, threads=threads, top=top, time_limit=limit)
     replicas = [n for n in divisors(job.global_batch)

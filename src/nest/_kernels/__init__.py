@@ -1,7 +1,7 @@
 """Compiled kernels: NumPy and numba only, arrays in, arrays out.
 
-``CACHE`` is read when the kernels are decorated; :mod:`nest.compiled` clears it where no folder
-can be written.
+``CACHE`` is read when the kernels are decorated; :mod:`nest.search.compiled` clears it where no
+folder can be written.
 """
 
 from numba import njit

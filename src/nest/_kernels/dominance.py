@@ -57,7 +57,8 @@ def undominated(ahead, back, state, body, held, shards, relayed, hybrid, begin, 
 
     Parameters
     ----------
-    ahead, back, state, body, held, shards, relayed, hybrid, overlaps : see ``nest.tables.Tables``.
+    ahead, back, state, body, held, shards, relayed, hybrid, overlaps : see
+        ``nest.search.tables.Tables``.
     begin : int64 (N+1,), first candidate of each block; those of a class of places stand
         together, each class with the same degrees in the same order.
     choices : int64 (N,), degrees of each block.

@@ -386,7 +386,7 @@ def interleave(t, q, limit, spread):
     Returns
     -------
     best : float64 (S+1, V+1), step seconds; inf where nothing was found.
-    option : int64 (S+1, V+1), see ``nest.tensors.Builder.degrees``.
+    option : int64 (S+1, V+1), see ``nest.search.tensors.Builder.degrees``.
     tried : number of pipelines priced.
     """
     C, Z, R, T = len(t.price), len(t.shard), t.back.shape[1], t.ahead.shape[1]

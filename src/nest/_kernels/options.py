@@ -59,7 +59,7 @@ from nest._kernels.room import longer
 
 
 class Candidates(NamedTuple):
-    """Arrays of one outer choice; the fields of :class:`nest.tables.Tables`."""
+    """Arrays of one outer choice; the fields of :class:`nest.search.tables.Tables`."""
 
     ahead: np.ndarray
     back: np.ndarray
@@ -411,7 +411,7 @@ def select(t, limit):
     Returns
     -------
     first : int64 (P, G+1), options of price p and signature g are first[p, g]..first[p, g+1].
-    number : int64 (O,), see ``nest.tensors.Builder.degrees``.
+    number : int64 (O,), see ``nest.search.tensors.Builder.degrees``.
     options : float64 (O, OPTION), see ``_kernels.fold``.
     """
     C, G, T, m = len(t.price), len(t.part), t.ahead.shape[1], t.micro_batches

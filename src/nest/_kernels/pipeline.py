@@ -77,7 +77,7 @@ SLACK = 1.0 - 1e-12
 
 
 class Problem(NamedTuple):
-    """Arrays of one outer choice; :mod:`nest.tensors` builds and checks them."""
+    """Arrays of one outer choice; :mod:`nest.search.tensors` builds and checks them."""
 
     micro_batches: int
     sizes: np.ndarray  # int64 (B,) block sizes in positions

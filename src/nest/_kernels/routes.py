@@ -1,7 +1,7 @@
 """Shortest ways between nodes, split evenly at each node, and what messages on them take.
 
 ``ways`` is the twin of ``Routes._ways``; ``unrouted`` and ``rates`` those of the class ``Messages``
-of :mod:`nest.costs.paths`, with the same sums in the same order.
+of :mod:`nest.costs.network.paths`, with the same sums in the same order.
 
 Shapes: V nodes, E links, A targets that hops are known to, P pairs of a node and a target; N
 devices, B blocks of a tile, K blocks asked for, M messages of a block.

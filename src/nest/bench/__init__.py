@@ -1,1 +1,6 @@
-"""Published evaluations, asked again: the questions, their answers kept on disk, the tables."""
+"""Published evaluations asked again.
+
+`paper` has the questions and `published` the published answers; `asking` asks every planner and
+`answers` keeps what they say on disk; `results` reads them, `tables`, `charts` and `text` show
+them.
+"""

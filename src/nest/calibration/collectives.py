@@ -1,7 +1,7 @@
 """Efficiency and latency of each level of a network, fitted to collectives that were measured.
 
-The model is :mod:`nest.costs.collectives` on the cluster itself: its levels with other figures go
-through :func:`nest.costs.choices.network`, as those of a plan do.
+The model is :mod:`nest.costs.network.collectives` on the cluster itself: its levels with other
+figures go through :func:`nest.costs.choices.network`, as those of a plan do.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.calibration.fit import Array, Fit, Parameter, fit, median_and_tail, percent_off
-from nest.costs import collectives as costs
 from nest.costs.choices import network
-from nest.costs.groups import count
+from nest.costs.network import collectives as costs
+from nest.costs.network.groups import count
 from nest.describe import Cluster, Level
 from nest.errors import InputError
 from nest.units import format_bytes

@@ -11,7 +11,7 @@ from nest.cli.output import say
 from nest.errors import InputError
 
 if TYPE_CHECKING:
-    from nest.plans import Plan
+    from nest.pricing.plans import Plan
 
 DOES_NOT_FIT = 3
 
@@ -146,11 +146,11 @@ def _from_plan_file(path: str, given: dict[str, Any]) -> Plan:
 def _from_options(
     names: list[str], file: str | None, given: dict[str, Any], degrees: dict[str, Any]
 ) -> Plan:
-    from nest import evaluation
     from nest.cli.inputs import COMMAND_LINE, job_from, subject_and_cluster
     from nest.cli.problems import told
     from nest.describe import load_configuration
-    from nest.even import even_configuration
+    from nest.pricing import evaluation
+    from nest.pricing.even import even_configuration
 
     subject, cluster = subject_and_cluster(names, given["profile"], **{
         name: given[name] for name in ("devices", "device", "without", "degrade")})
@@ -166,7 +166,7 @@ def _from_options(
     with told(COMMAND_LINE):
         configuration = even_configuration(subject, cluster, job, **chosen)
         if cluster.types:  # each replica takes its share of each type
-            from nest.network import other_orders
+            from nest.topology.network import other_orders
 
             orders = other_orders(cluster, [configuration.outer_dp])
             cluster = next((order for order, count in orders if count), cluster)

@@ -38,7 +38,7 @@ def explain(
     plan, notes = reread(file)
     for note in notes:
         say(f"nest: note: {note}")
-    from nest import explanation
+    from nest.explanation import explanation
 
     with progress(quiet=False), told(file):
         found = explanation.explain(plan, threads=threads,

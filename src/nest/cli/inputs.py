@@ -33,7 +33,7 @@ def subject_and_cluster(
     LimitError : the cluster is a graph that is no hierarchy.
     """
     from nest.describe import load_model, load_profile
-    from nest.network import load_network
+    from nest.topology.network import load_network
 
     wanted = ("CLUSTER",) if profile is not None else ("MODEL", "CLUSTER")
     if len(names) != len(wanted):

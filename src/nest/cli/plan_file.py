@@ -18,7 +18,7 @@ from nest.describe.configuration import Configuration, Index, StageConfiguration
 from nest.describe.files import SUFFIXES, read_description
 from nest.describe.space import Schedule
 from nest.errors import InputError
-from nest.plans import Inputs, Plan, SearchReport, Stage
+from nest.pricing.plans import Inputs, Plan, SearchReport, Stage
 from nest.units import shorten
 
 SCHEMA = "nest.plan/1"
@@ -119,7 +119,7 @@ def reread(path: str) -> tuple[Plan, tuple[str, ...]]:
 
 def _repriced(path: str) -> tuple[Plan, dict[str, Any], tuple[str, ...]]:
     """The plan of a file, the file's data, and notes."""
-    from nest.evaluation import evaluate
+    from nest.pricing.evaluation import evaluate
 
     data = read_description(path)
     where = shorten(path, 300)[1:-1]

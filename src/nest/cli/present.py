@@ -12,7 +12,7 @@ from nest.errors import InputError
 
 if TYPE_CHECKING:
     from nest.describe import Cluster
-    from nest.plans import Plan
+    from nest.pricing.plans import Plan
 
 MOST_TASKS = 20_000
 """Passes of micro-batches through chunks that are simulated unasked."""
@@ -55,7 +55,7 @@ def check_map(file: str | None, cluster: Cluster | None = None) -> None:
     check_picture("map", file)
     check_target(file)
     if cluster is not None:
-        from nest.report.network_sketch import sketch
+        from nest.report.network.sketch import sketch
 
         sketch(cluster)
 
@@ -63,7 +63,7 @@ def check_map(file: str | None, cluster: Cluster | None = None) -> None:
 @contextmanager
 def progress(quiet: bool) -> Iterator[None]:
     """Say on stderr what takes seconds, or nothing where it should be quiet."""
-    from nest import compiled
+    from nest.search import compiled
 
     before = compiled.announce
     compiled.announce = (
@@ -89,7 +89,7 @@ def present(
     figure = None
     if map_file is not None and plan.feasible:
         from nest.report.figure import save_figure
-        from nest.report.network_chart import network_chart
+        from nest.report.network.chart import network_chart
 
         figure = network_chart(plan)
     if file is not None and plan.feasible:

@@ -38,8 +38,8 @@ def document(kind: str) -> dict[str, object]:
         Profile,
         SearchSpace,
     )
-    from nest.explanation import Explanation
-    from nest.plans import Plan
+    from nest.explanation.explanation import Explanation
+    from nest.pricing.plans import Plan
 
     written: dict[str, type[Description]] = {"plan": Plan, "explanation": Explanation}
     if kind in written:

@@ -11,7 +11,7 @@ from nest.cli.output import say
 from nest.errors import InputError
 
 if TYPE_CHECKING:
-    from nest.plans import Plan
+    from nest.pricing.plans import Plan
     from nest.simulation.step import Traced
 
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.collectives import Group, Network
 from nest.costs.compute import Array, Machine
-from nest.costs.fabric import Fabric
+from nest.costs.network.collectives import Group, Network
+from nest.costs.network.fabric import Fabric
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 

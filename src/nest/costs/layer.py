@@ -3,7 +3,7 @@
 A configuration has a *body*, what a micro-batch sees of it, and a *state*, what parameters,
 gradients and optimizer see. Many configurations share one or the other, so that the search prices
 each once. Shapes: C configurations, V network levels, R recompute policies, Z ways of ZeRO. The
-terms come from :mod:`nest.costs.compute`, :mod:`nest.costs.collectives` and
+terms come from :mod:`nest.costs.compute`, :mod:`nest.costs.network.collectives` and
 :mod:`nest.costs.memory`; here they are added up per layer.
 """
 
@@ -26,13 +26,6 @@ from nest.costs.choices import (
     Setting,
     State,
 )
-from nest.costs.collectives import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    reduce_scatter,
-    ring_pass,
-)
 from nest.costs.compute import (
     Array,
     Machine,
@@ -43,6 +36,13 @@ from nest.costs.compute import (
     scores_seconds,
 )
 from nest.costs.memory import recipe
+from nest.costs.network.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    reduce_scatter,
+    ring_pass,
+)
 from nest.graph import EXPERT, Layer, Operator
 
 

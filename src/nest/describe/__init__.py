@@ -1,4 +1,11 @@
-"""What a person describes: models, clusters, jobs, search spaces, configurations, profiles."""
+"""What a person describes, and how it is read from files.
+
+Frozen classes, validated once: `model`, `cluster` (with `device` and `links`), `job` (with the
+stack), `space` (bounds of a search), `configuration` (one way to run), `profile` (measured layers).
+Start with `base`, the class that all share, then `model`, `cluster`, `job`. `loading` turns a name,
+a file or a mapping into one of them, with `files` (YAML, JSON, limits), `catalog`, `huggingface`
+and `profile_csv`.
+"""
 
 from nest.describe.base import Description
 from nest.describe.cluster import Cluster, Level

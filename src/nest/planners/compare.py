@@ -13,10 +13,10 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
-from nest.evaluation import chain_of
-from nest.legality import sequence_problem, space_problems
+from nest.graph.legality import sequence_problem, space_problems
 from nest.planners import PLANNERS, planner
-from nest.plans import Plan
+from nest.pricing.evaluation import chain_of
+from nest.pricing.plans import Plan
 
 
 class Entry(NamedTuple):

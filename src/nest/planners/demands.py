@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from nest.costs.configured import mask, shards_of
 from nest.costs.memory import recipe
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.graph import EXPERT, Chain, Layer, boundary_bytes
+from nest.pricing.stages import mask, shards_of
 
 Members = tuple[int, ...]
 

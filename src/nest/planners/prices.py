@@ -11,18 +11,18 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nest.costs.choices import setting
-from nest.costs.configured import body_of, hops_of, layers_of, mask, relayed_bytes, state_of
-from nest.costs.fabric import fabric_of
-from nest.costs.groups import aligned
 from nest.costs.layer import layer_costs
 from nest.costs.memory import limit_bytes
+from nest.costs.network.fabric import fabric_of
+from nest.costs.network.groups import aligned
 from nest.costs.schedules import SCHEDULES, StepTime
 from nest.costs.stage import ChunkCosts, LayerSeconds, chunk_costs, layer_seconds
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.graph import Chain, boundary_bytes
-from nest.legality import outer_problem, schedule_problems, stage_problem
+from nest.graph.legality import outer_problem, schedule_problems, stage_problem
+from nest.pricing.stages import body_of, hops_of, layers_of, mask, relayed_bytes, state_of
 
 
 class Price(NamedTuple):
@@ -177,5 +177,5 @@ def degrees_of(stage: StageConfiguration) -> tuple[Any, ...]:
 def aligned_everywhere(
     start: int, size: int, outer_dp: int, stride: int, group_sizes: tuple[int, ...]
 ) -> bool:
-    """Whether a block is aligned (:func:`nest.costs.groups.aligned`) in every replica."""
+    """Whether a block is aligned (:func:`nest.costs.network.groups.aligned`) in every replica."""
     return all(aligned(r * stride + start, size, group_sizes) for r in range(outer_dp))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nest.planners.compare import Entry, peak_memory
-from nest.plans import Plan, Stage
+from nest.pricing.plans import Plan, Stage
 from nest.report.page import Page
 from nest.report.plan_text import percent
 from nest.report.stages import GIB

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nest.describe.configuration import Configuration
-from nest.explanation import Explanation, ShadowPrice, SimplerPlan
-from nest.plans import Plan
+from nest.explanation.explanation import Explanation, ShadowPrice, SimplerPlan
+from nest.pricing.plans import Plan
 from nest.report.page import Page
 from nest.report.plan_text import SCHEDULES, WORDS, blocks, headline, percent
 from nest.units import format_seconds

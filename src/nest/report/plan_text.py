@@ -7,7 +7,7 @@ from itertools import groupby
 from nest.describe.configuration import Configuration
 from nest.describe.space import SearchSpace
 from nest.graph import build_chain
-from nest.plans import Confidence, Plan
+from nest.pricing.plans import Confidence, Plan
 from nest.report.page import Page
 from nest.report.stages import Table, memory_table, stage_tables, time_table
 from nest.units import format_bytes, format_seconds

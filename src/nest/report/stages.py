@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from nest.describe.space import IntSet
-from nest.plans import Plan, Stage
+from nest.pricing.plans import Plan, Stage
 
 GIB = 2.0**30
 DIGITS = 4

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from nest.errors import InputError
-from nest.evaluation import chain_of, evaluate
-from nest.plans import Plan
+from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.plans import Plan
 from nest.simulation.events import Ran, run
 from nest.simulation.memory import levels, peak
 from nest.simulation.parts import Link

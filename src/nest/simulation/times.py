@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nest.costs.choices import setting
-from nest.costs.configured import body_of, layers_of, mask, relayed_bytes, shards_of, state_of
-from nest.costs.fabric import fabric_of
 from nest.costs.layer import LayerCosts, layer_costs
+from nest.costs.network.fabric import fabric_of
 from nest.costs.stage import hop
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
 from nest.graph import Chain, boundary_bytes
+from nest.pricing.stages import body_of, layers_of, mask, relayed_bytes, shards_of, state_of
 from nest.simulation.parts import ChunkMemory, LayerWork, Link, Rates, StageWork
 
 

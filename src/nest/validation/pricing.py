@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from nest.describe.device import Device
 from nest.describe.job import Stack
 from nest.errors import InputError
-from nest.evaluation import evaluate
-from nest.plans import Plan
+from nest.pricing.evaluation import evaluate
+from nest.pricing.plans import Plan
 from nest.validation.runs import Run
 from nest.validation.translate import Question, facts, question
 
