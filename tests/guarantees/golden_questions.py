@@ -17,7 +17,7 @@ from typing import Any
 
 import nest
 
-EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""Write `golden/plans.json` anew, and say what changed: `python tests/refresh_plans.py`."""
+"""Write `golden/plans.json` anew, and say what changed.
+
+Run as `python tests/guarantees/refresh_plans.py`.
+"""
 
 from __future__ import annotations
 

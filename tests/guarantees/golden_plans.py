@@ -15,7 +15,7 @@ from golden_questions import Question
 
 import nest
 
-GOLDEN = Path(__file__).parent / "golden" / "plans.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "plans.json"
 SAME = 1e-12
 """Relative difference of two prices that are the same."""
 TIE = 1e-9
