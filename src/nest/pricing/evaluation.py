@@ -66,9 +66,9 @@ def evaluate(
     longest = slowest(prices)
     seconds = breakdown(stages[longest].time_s, time, m)
     samples = job.global_batch / time.total
-    count = {0: cluster.size} if cluster.kinds is None else Counter(cluster.kinds)
-    peak = sum(peak_flops(device, job.precision) * count[kind]
-               for kind, device in enumerate(cluster.device_types))
+    count = {0: cluster.size} if cluster.type_numbers is None else Counter(cluster.type_numbers)
+    peak = sum(peak_flops(device, job.precision) * count[number]
+               for number, device in enumerate(cluster.device_types))
     used = configuration.stages[-1].devices[1]
     return Plan(
         step_time_s=time.total,

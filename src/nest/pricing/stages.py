@@ -95,11 +95,11 @@ class Pricing:
 
     def setting(self, stage: StageConfiguration) -> Setting:
         """What the cost functions take of the devices of a stage."""
-        return self._settings[self.cluster.kind_at(stage.devices[0])]
+        return self._settings[self.cluster.type_at(stage.devices[0])]
 
     def limit(self, stage: StageConfiguration) -> float:
         """Bytes that a device of a stage may hold."""
-        return self._limits[self.cluster.kind_at(stage.devices[0])]
+        return self._limits[self.cluster.type_at(stage.devices[0])]
 
     def stage(
         self, plan: Configuration, stage: StageConfiguration, known: Layers | None = None
