@@ -16,7 +16,7 @@ import nest
 from nest.describe import catalog, load_device, load_stack
 from nest.pricing.plans import Plan
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
                     *ROOT.glob("README.md")])
 FORMATS = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
@@ -113,7 +113,7 @@ def test_the_error_document() -> None:
     document = json.loads(body)
     assert document["schema"] == "nest.error/1"
     assert document["error"] in ("infeasible", "limit")
-    source = text(ROOT / "src" / "nest" / "infeasible.py")
+    source = text(ROOT / "src" / "nest" / "explanation" / "infeasible.py")
     assert [key for key in document["nearest"] if f'"{key}"' not in source] == []
 
 
