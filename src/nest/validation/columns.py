@@ -13,7 +13,7 @@ NEEDED: dict[str, str] = {
     "gated_mlp": "1: three matrices (SwiGLU), 0: two",
     "n_heads": "attention heads",
     "seq_len": "tokens in a sequence",
-    "gpu": "kind of device",
+    "gpu": "type of device",
     "n_gpus": "devices",
     "gpus_per_node": "devices of a node",
     "precision": "number format of matrix products",
