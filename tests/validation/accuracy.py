@@ -1,7 +1,7 @@
 """How true prices are today, and how true they were when `golden/accuracy.json` was written.
 
-`python tests/refresh_accuracy.py` writes that file anew. Its difference belongs into the change
-that made prices better or worse, where it is reviewed.
+`python tests/validation/refresh_accuracy.py` writes that file anew. Its difference belongs into
+the change that made prices better or worse, where it is reviewed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nest import validation
 
-GOLDEN = Path(__file__).parent / "golden" / "accuracy.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "accuracy.json"
 SLACK = 0.005
 """Half a point: what a group's median may lose without being noticed."""
 FIELDS = ("rows", "priced", "median_abs_error", "bias", "memory_median_abs_error")

@@ -24,7 +24,7 @@ from nest.describe import (
     load_stack,
 )
 
-EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
 def test_bandwidth_of_levels_is_the_narrowest_on_the_way():

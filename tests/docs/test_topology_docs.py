@@ -15,7 +15,7 @@ from nest.topology.readers.entries import LinkEntry, NodeEntry
 from nest.topology.readers.nest_file import TopologyDescription
 from nest.topology.topology import MOST_LINKS, MOST_NODES
 
-PAGE = (Path(__file__).parent.parent / "docs" / "topologies.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"<!-- example: (\w+) -->\n```yaml\n(.*?)```", PAGE, re.DOTALL)
 LINES = re.search(r"<!-- generators -->\n```text\n(.*?)```", PAGE, re.DOTALL)[1].splitlines()
 

@@ -16,7 +16,7 @@ import nest
 from nest.describe import catalog, load_device, load_stack
 from nest.pricing.plans import Plan
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
                     *ROOT.glob("README.md")])
 FORMATS = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")

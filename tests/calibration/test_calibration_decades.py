@@ -18,7 +18,7 @@ import nest
 from nest.calibration.collectives import Measured, decades, fit_collectives, misfits
 from nest.calibration.timings import Asked, read_collectives
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MEASURED = PUBLISHED / "collectives.csv"
 PAGE = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
 LIMIT = 0.12

@@ -16,7 +16,7 @@ def now() -> Scores:
 
 
 def test_no_group_is_priced_worse_than_it_was(now: Scores) -> None:
-    """Where this fails on purpose: `python tests/refresh_accuracy.py`, and say why."""
+    """Where this fails on purpose: `python tests/validation/refresh_accuracy.py`, and say why."""
     assert not worse(golden(), now)
 
 

@@ -1,4 +1,7 @@
-"""Write `golden/accuracy.json` anew, and say what changed: `python tests/refresh_accuracy.py`."""
+"""Write `golden/accuracy.json` anew, and say what changed.
+
+`python tests/validation/refresh_accuracy.py`
+"""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ def test_micro_batches_in_the_middle_are_left_out() -> None:
 
 def test_simulation_shares_nothing_but_the_price_of_a_layer() -> None:
     """Neither the closed forms nor anything of the search."""
-    folder = Path(__file__).parent.parent / "src" / "nest" / "simulation"
+    folder = Path(__file__).parents[2] / "src" / "nest" / "simulation"
     files = sorted(folder.glob("*.py"))
     assert len(files) > 8
     for path in files:

@@ -12,7 +12,7 @@ import nest
 from nest.describe import Cluster, Job
 from nest.planners.flat import flat_network
 
-PAGE = (Path(__file__).parent.parent / "docs" / "topologies.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## What ignoring the network costs")[2].partition("\n## ")[0]
 ROWS = [[cell.strip().strip("`") for cell in line.strip("|").split("|")]
         for line in re.findall(r"^\| `.*$", SECTION, re.MULTILINE)]

@@ -16,7 +16,7 @@ import nest
 from nest.describe import Cluster, Job
 from nest.graph.legality import tensor_degrees
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 import gains  # noqa: E402
 from gains import Answer, Asked  # noqa: E402

@@ -20,7 +20,7 @@ from nest.describe import Cluster, load_device
 from nest.topology import Topology, graph_of, parse_generator
 from nest.topology.readers.format import topology_from
 
-SOURCE = Path(__file__).parent.parent / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 LEAVES = "spine-leaf:leaves=2,per_leaf=4,spines=2"
 
 # Two nodes of two GPUs each behind one leaf; the GPUs are numbered across the nodes.

@@ -31,8 +31,8 @@ from nest.report.network.sketch import MOST_CABLES, MOST_NODES, sketch
 from nest.report.ranks import ranks_text
 from nest.topology.network import other_orders
 
-DOCS = Path(__file__).parent.parent / "docs"
-SOURCE = Path(__file__).parent.parent / "src"
+DOCS = Path(__file__).parents[3] / "docs"
+SOURCE = Path(__file__).parents[3] / "src"
 PAGE = (DOCS / "topologies.md").read_text(encoding="utf-8")
 PICTURES = re.findall(r"```sh\n(nest plan [^\n]* --map docs/(networks/[\w-]+\.svg))\n```\n\n"
                       r"!\[[^\]]+\]\(([^)]+)\)", PAGE)
