@@ -1,7 +1,7 @@
 """Which degrees a model, a cluster and a job allow, and why not: one rule, one sentence.
 
 The rules are those of Megatron-Core (heads, key-value groups, experts, sequence) and of the
-physical blocks of :mod:`nest.costs.network.groups`; the search and ``evaluate`` ask the same
+physical blocks of :mod:`nest.costs.network.placement`; the search and ``evaluate`` ask the same
 functions.
 """
 

@@ -14,7 +14,7 @@ from nest.costs.choices import setting
 from nest.costs.layer import layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import fabric_of
-from nest.costs.network.groups import aligned
+from nest.costs.network.placement import aligned
 from nest.costs.schedules import SCHEDULES, StepTime
 from nest.costs.stage import ChunkCosts, LayerSeconds, chunk_costs, layer_seconds
 from nest.describe.cluster import Cluster
@@ -177,5 +177,5 @@ def degrees_of(stage: StageConfiguration) -> tuple[Any, ...]:
 def aligned_everywhere(
     start: int, size: int, outer_dp: int, stride: int, group_sizes: tuple[int, ...]
 ) -> bool:
-    """Whether a block is aligned (:func:`nest.costs.network.groups.aligned`) in every replica."""
+    """Whether a block is :func:`~nest.costs.network.placement.aligned` in every replica."""
     return all(aligned(r * stride + start, size, group_sizes) for r in range(outer_dp))

@@ -19,7 +19,7 @@ from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.collectives import ALGORITHMS, algorithm
 from nest.costs.network.fabric import fabric_of
-from nest.costs.network.groups import aligned
+from nest.costs.network.placement import aligned
 from nest.costs.schedules import SCHEDULES, StepTime
 from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, layer_seconds
 from nest.describe.cluster import Cluster

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.network.fabric import Fabric, Kinds
-from nest.costs.network.groups import strides
+from nest.costs.network.placement import strides
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 from nest.describe.space import SearchSpace

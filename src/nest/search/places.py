@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.network.fabric import Fabric, Kinds
-from nest.costs.network.groups import aligned_starts, replicas_alike
+from nest.costs.network.placement import aligned_starts, replicas_alike
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

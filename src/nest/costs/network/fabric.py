@@ -14,14 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.network.collectives import Group, Paths
-from nest.costs.network.groups import (
-    aligned_starts,
-    inner_group,
-    place_class,
-    replica_group,
-    replicas_alike,
-    worst_level,
-)
+from nest.costs.network.groups import inner_group, replica_group
+from nest.costs.network.placement import aligned_starts, place_class, replicas_alike, worst_level
 from nest.costs.network.twins import Twins
 from nest.describe.cluster import Cluster
 
