@@ -269,7 +269,7 @@ def test_references_in_sources(path: Path) -> None:
 
 
 def test_a_folder_names_its_own_modules() -> None:
-    """What the docstring of a folder lists is there; where it lists most files, none is left out."""
+    """What the docstring of a folder lists is there; if it lists most files, it lists all."""
     for path in PACKAGE.rglob("__init__.py"):
         own = {p.stem for p in path.parent.iterdir() if p.suffix == ".py" and p != path} | {
             p.name for p in path.parent.iterdir() if (p / "__init__.py").exists()}
