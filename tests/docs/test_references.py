@@ -340,7 +340,7 @@ def test_names_in_documents(path: Path) -> None:
 
 FILE = r"(?:`(?:[\w.-]+/)*\w+\.py`|\[[^\]]*\]\([^)]*\.py\))"
 NAMES = r"`\w+`(?:(?:,| and|, and| or) `\w+`)*"
-INSIDE = re.compile(rf"({NAMES}) (?:in|of|\()\(?({FILE})|({FILE})(?: has|,) ({NAMES})")
+INSIDE = re.compile(rf"({NAMES}) (?:in|of|\()\(?({FILE})|({FILE}) has ({NAMES})")
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
