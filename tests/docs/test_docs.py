@@ -113,6 +113,16 @@ def test_the_error_document() -> None:
     assert [key for key in document["nearest"] if f'"{key}"' not in source] == []
 
 
+# ---------------------------------------------------------------- glossary
+
+
+def test_the_glossary_has_every_dimension_and_every_count_of_a_search() -> None:
+    page = text(ROOT / "docs" / "glossary.md")
+    wanted = (*nest.SearchSpace.model_fields, "cell", "label", "transition", "tile", "rail",
+              "stride", "place class", "bubble", "activation memory", "option", "outer choice")
+    assert [name for name in wanted if not re.search(rf"\b{name}\b", page)] == []
+
+
 # ---------------------------------------------------------------- commands
 
 
