@@ -1,7 +1,7 @@
 """Why nothing fits: the nearest miss, and what would make it fit.
 
 The nearest miss is the plan that fits on the smallest devices, of those that are not hopelessly
-slow (``search.SLOWEST``): memory is raised until a plan exists, then halved in to one per cent.
+slow (``nest.search.rounds.SLOWEST``): memory is raised until a plan exists, then bisected to 1 %.
 What would help is found the same way, by searching.
 """
 
