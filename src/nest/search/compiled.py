@@ -1,8 +1,9 @@
 """Load the kernels with a cache of compiled code that is never stale.
 
 numba's own cache does not see that a kernel called from another file has changed, so the folder
-is named by a digest of numba's version and all kernel sources. It lies below ``NUMBA_CACHE_DIR``
-or the user's cache folder; with neither writable the kernels are compiled in every process.
+is named by a digest of numba's version and all sources of kernels and forms. It lies below
+``NUMBA_CACHE_DIR`` or the user's cache folder; with neither writable the kernels are compiled in
+every process.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def cache_folder() -> Path | None:
     import numba
 
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted((Path(__file__).parent.parent / "_kernels").glob("*.py")):
+    here = Path(__file__).parent.parent
+    for source in sorted((*(here / "_kernels").glob("*.py"), *(here / "forms").glob("*.py"))):
         digest.update(source.read_bytes())
     roots = [os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), "~/.cache"]
     for root in filter(None, roots):
