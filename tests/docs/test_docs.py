@@ -162,7 +162,7 @@ def test_commands_exist(document: str, line: str) -> None:
 # ---------------------------------------------------------------- catalog
 
 
-@pytest.mark.parametrize("kind", catalog.KINDS)
+@pytest.mark.parametrize("kind", catalog.SECTIONS)
 def test_the_catalog_page_lists_everything(kind: Any) -> None:
     page = text(ROOT / "docs" / "catalog.md")
     assert [name for name in catalog.names(kind) if f"`{name}`" not in page] == []

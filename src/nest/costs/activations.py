@@ -37,7 +37,7 @@ def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[dict[int, Array], Ar
             live = np.maximum(live, (stack.loss_peak - stack.loss_kept) * logits)
         held = {bits: share * rows * padding * each
                 for bits, share in parts_of(op, op.dropped, s)}
-        if op.kind == "attention":
+        if op.type == "attention":
             scores = 4.0 if stack.flash_attention else (
                 5.0 * (op.positions or positions_of(layer, s)))
             held[CORE_ATTN] = held.get(CORE_ATTN, 0.0) + rows * scores * op.heads

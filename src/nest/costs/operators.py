@@ -61,7 +61,7 @@ def rows_of(
     if op.split == "dispatch" or op.split in EXPERT:
         return copies_of(layer, c, tokens)
     rows = rest if op.split == "sequence" else tokens
-    if op.positions and op.kind != "attention":  # it runs over another sequence, such as keys
+    if op.positions and op.type != "attention":  # it runs over another sequence, such as keys
         return rows * op.positions / positions_of(layer, s)
     return rows
 
@@ -84,10 +84,10 @@ def compute_seconds(
     for op in layer.operators:
         rows = rows_of(op, layer, c, s, tokens, rest)
         ranks, padding = share_of(op, c.tp, c.etp)
-        if op.kind == "gemm":
+        if op.type == "gemm":
             machine = s.machine.half if op.bf16 else s.machine
             ahead, back = _gemm(op, layer, c, machine, rows, ranks, padding)
-        elif op.kind == "attention":
+        elif op.type == "attention":
             ahead, back = attention(op, layer, s, tokens, ranks)
         else:
             scale = rows / ranks * padding * s.machine.element

@@ -63,7 +63,7 @@ def context_traffic(
     tokens, _ = tokens_of(layer, c, s)
     element, hidden = s.machine.element, s.machine.stack.overlap_cp
     for op in layer.operators:
-        if op.kind != "attention":
+        if op.type != "attention":
             continue
         core = attention(op, layer, s, tokens, c.tp.astype(np.float64))
         keys = c.samples * float(op.positions or positions_of(layer, s))

@@ -90,7 +90,7 @@ class Probe:
         more = memory / cluster.device.memory
         sized = cluster.replace(
             device=cluster.device.replace(memory=memory),
-            types=[kind.replace(memory=more * kind.memory) for kind in cluster.types])
+            types=[device.replace(memory=more * device.memory) for device in cluster.types])
         return search(
             self.chain, sized, self.job, space or self.space, self.threads, any_plan=True
         ).configuration
