@@ -49,7 +49,7 @@ class InfeasibleError(NoPlanError):
 
 
 class LimitError(NoPlanError):
-    """A declared limit was reached: time, memory, search size, or the kinds of network planned."""
+    """A declared limit was reached: time, memory, search size, or the types of network planned."""
 
 
 class KernelError(NestError):

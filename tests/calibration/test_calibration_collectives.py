@@ -113,7 +113,7 @@ def test_table(tmp_path: Path) -> None:
         ("H", "two nodes", "p2p", 2, 2, "", 30, ""),
         ("V", "one node", "all_reduce", 8, 1, 1e6, 90, "")])
     found, notes = read_collectives([path], Asked(gpu="h", system="*"))
-    assert [(each.kind, each.ranks, each.nodes) for each in found] == [
+    assert [(each.collective, each.ranks, each.nodes) for each in found] == [
         ("all_reduce", 8, 1), ("alltoall", 8, 0), ("all_gather", 16, 2)]
     assert found[1].seconds == pytest.approx(7 / 8 * 1e6 / 100e9)
     assert len(notes) == 2 and any("'broadcast'" in note for note in notes)
@@ -157,7 +157,7 @@ def test_the_figures_that_the_collectives_were_made_with_are_found() -> None:
             assert each.determined and not each.bound
     assert median_and_tail(found.fit.after)[0] < 1.2 < 20 < median_and_tail(found.fit.before)[0]
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv"):
-        own = [each.kind == kind for each in found.measured]
+        own = [each.collective == kind for each in found.measured]
         assert median_and_tail(found.fit.after[own])[1] < 5, kind
 
 

@@ -108,7 +108,7 @@ def test_what_legality_asks() -> None:
     grouped = build_chain(load_model("qwen3-30b-a3b"))
     assert grouped.tensor_widths == (("heads", 32),)
     assert grouped.kv_heads == (4,)
-    core = next(op for op in grouped.kinds[1].operators if op.kind == "attention")
+    core = next(op for op in grouped.kinds[1].operators if op.type == "attention")
     assert core.kv_width == 2 * 4 * 128
     assert chain_of(MODEL).experts is None
     assert chain_of(T5).lengths(128) == (96, 128)
@@ -211,9 +211,9 @@ def test_encoder_decoder() -> None:
     encoder, decoder = chain.kinds[chain.order[1]], chain.kinds[chain.order[6]]
     assert (encoder.tokens, decoder.tokens) == (96, None)
     causal = {op.name: (op.causal, op.positions) for op in decoder.operators
-              if op.kind == "attention"}
+              if op.type == "attention"}
     assert causal == {"attention_core": (True, None), "cross_core": (False, 96)}
-    assert not next(op for op in encoder.operators if op.kind == "attention").causal
+    assert not next(op for op in encoder.operators if op.type == "attention").causal
     # A decoder layer: one more norm and 4 h^2 more; with it 3 gathers and scatters forward.
     assert decoder.parameters == encoder.parameters + 64 + 4 * 64**2
     assert (decoder.traffic.forward_gathers, decoder.traffic.backward_gathers) == (3, 6)

@@ -18,7 +18,7 @@ from nest.costs.choices import network
 from nest.costs.network import collectives
 from nest.costs.network.collectives import ALGORITHMS, Group, algorithm
 from nest.costs.network.fabric import fabric_of
-from nest.costs.network.groups import aligned, strides
+from nest.costs.network.placement import aligned, strides
 from nest.describe import Cluster, Job, Level
 
 CATALOG = {"dgx-a100": 64, "dgx-b200": 48, "dgx-h100": 32, "dgx-h200": 24, "gb200-nvl64": 128,

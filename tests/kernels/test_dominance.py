@@ -43,7 +43,7 @@ def random_block(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def stage(x: dict[str, Any], c: int, z: int, layers: list[tuple[int, int]]) -> np.ndarray:
-    """What a step is made of, for a stage of (kind, policy) layers; see docs/algorithm.md."""
+    """What a step is made of, for a stage of (kind, policy) layers; see docs/proofs.md."""
     software = stack(**dict(zip(
         ("overlap_zero3", "overlap_grad_reduce", "overlap_param_gather"),
         x["overlaps"].tolist(), strict=True)))

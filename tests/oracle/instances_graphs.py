@@ -172,12 +172,12 @@ def with_types(rng: Random, cluster: Cluster) -> Cluster:
         memory_bandwidth=device.memory_bandwidth * log_uniform(rng, 0.3, 3.0),
         peak_flops={dtype: peak * log_uniform(rng, 0.3, 3.0)
                     for dtype, peak in device.peak_flops.items()}) for n in names[1:]]
-    return cluster.replace(types=types, kinds=[names.index(kind) for kind in kinds])
+    return cluster.replace(types=types, type_numbers=[names.index(kind) for kind in kinds])
 
 
 def without_links(cluster: Cluster) -> Cluster:
     """The same but for the links."""
-    return cluster.replace(links=None, types=(), kinds=None)
+    return cluster.replace(links=None, types=(), type_numbers=None)
 
 
 @cache

@@ -85,7 +85,7 @@ class Question:
 
     def blocks(self, outer: Outer) -> tuple[tuple[int, int], ...]:
         found = blocks(self.cluster.group_sizes, outer.outer_dp, outer.stride)
-        kinds = self.cluster.kinds
+        kinds = self.cluster.type_numbers
         if kinds is None:
             return found
         return tuple((k, size) for k, size in found if len({

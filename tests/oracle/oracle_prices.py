@@ -168,7 +168,7 @@ class Pricer:
 
     def device(self, start: int) -> int:
         """Type of the devices of a block."""
-        return 0 if self.cluster.kinds is None else self.cluster.kinds[start]
+        return 0 if self.cluster.type_numbers is None else self.cluster.type_numbers[start]
 
     def _layer(self, kind: Layer) -> LayerPrice:
         """Every figure of one kind of layer."""

@@ -36,7 +36,7 @@ class Schedule(Protocol):
 
 
 class OneFOneB:
-    """See ``docs/algorithm.md``; carried are a :class:`Front`, and W, V, R, RV, L, Y and Z of it.
+    """See ``docs/proofs.md``; carried are a :class:`Front`, and W, V, R, RV, L, Y and Z of it.
 
     ``done`` and ``idle`` (W, V): until all have finished that hold no copy of a tied table.
     ``reduced`` and ``alone`` (R, RV): until the gradients of all copies are there; ``exchange``
@@ -130,7 +130,7 @@ class GPipe:
 
 
 class Front(NamedTuple):
-    """What 1F1B carries from stages behind for round trips through them; see docs/algorithm.md."""
+    """What 1F1B carries from stages behind for round trips through them; see docs/proofs.md."""
 
     rest: Floats
     after: Floats
@@ -149,7 +149,7 @@ class Front(NamedTuple):
 def add_front(
     old: Front, run: Run, hop: Floats, n: int, m: Ints
 ) -> tuple[Front, Floats, Floats]:
-    """Put a stage in front of ``n`` others; entry by entry, see ``docs/algorithm.md``.
+    """Put a stage in front of ``n`` others; entry by entry, see ``docs/proofs.md``.
 
     Also the end of the last forward, and what its backwards but the last wait for at their end.
     """

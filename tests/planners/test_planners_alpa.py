@@ -14,7 +14,7 @@ import pytest
 from instances import instance
 from planner_instances import small_instance
 
-from nest.costs.network.groups import aligned
+from nest.costs.network.placement import aligned
 from nest.describe import Cluster, Job, SearchSpace
 from nest.errors import NoPlanError
 from nest.planners import planner

@@ -12,7 +12,7 @@ from instances import Instance
 from planner_instances import small_instance
 
 import nest
-from nest.costs.network.groups import strides
+from nest.costs.network.placement import strides
 from nest.describe import SearchSpace
 from nest.errors import InfeasibleError, NoPlanError
 from nest.graph.legality import space_problems

@@ -17,7 +17,7 @@ from nest.costs.choices import FULL, Site, bodies, setting, states
 from nest.costs.layer import body_costs, state_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import fabric_of
-from nest.costs.network.groups import aligned, strides
+from nest.costs.network.placement import aligned, strides
 from nest.costs.stage import hop
 from nest.describe import Cluster, Job, SearchSpace
 from nest.errors import NoPlanError

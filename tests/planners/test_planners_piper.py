@@ -18,7 +18,7 @@ from nest.costs.choices import FULL, Site, bodies, setting, states
 from nest.costs.layer import body_costs, state_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import fabric_of
-from nest.costs.network.groups import aligned
+from nest.costs.network.placement import aligned
 from nest.costs.stage import hop
 from nest.describe import Cluster, Job, Profile, SearchSpace
 from nest.errors import NoPlanError

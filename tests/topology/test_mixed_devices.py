@@ -55,9 +55,9 @@ def test_every_replica_takes_the_same_share_of_each_type() -> None:
         [*range(8, 16), *range(4), *range(16, 24), *range(4, 8)]]
     assert [one.cluster.group_sizes for one in found] == 2 * [(4, 12, 24)]
     for one in found:
-        kinds = one.cluster.kinds
+        kinds = one.cluster.type_numbers
         assert kinds is not None and kinds[:12] == kinds[12:]
-        assert one.cluster.device_types[one.cluster.kind_at(0)] in (SLOW, FAST)
+        assert one.cluster.device_types[one.cluster.type_at(0)] in (SLOW, FAST)
 
 
 def test_less_than_a_node_is_dealt_out_by_devices() -> None:
@@ -94,7 +94,7 @@ def test_fast_devices_get_more_layers() -> None:
     cluster = load_network(network(1, 1))
     space = nest.SearchSpace.parse({"pp": 2, "outer_dp": 1, "micro_batch": 4})
     plan = nest.plan(model(), cluster, JOB, space)
-    types = [plan.inputs.cluster.kind_at(stage.devices[0]) for stage in plan.stages]
+    types = [plan.inputs.cluster.type_at(stage.devices[0]) for stage in plan.stages]
     names = [plan.inputs.cluster.device_types[kind].name for kind in types]
     layers = {name: stage.layers[1] - stage.layers[0]
               for name, stage in zip(names, plan.stages, strict=True)}
@@ -112,7 +112,7 @@ def test_chunks_interleave_on_blocks_of_one_type_only(slow: int) -> None:
     space = nest.SearchSpace.parse({"outer_dp": 1, "vpp": 2})
     plan = nest.plan(model(), cluster, JOB, space)
     for stage in plan.stages:
-        assert len({plan.inputs.cluster.kind_at(d) for d in range(*stage.devices)}) == 1
+        assert len({plan.inputs.cluster.type_at(d) for d in range(*stage.devices)}) == 1
 
 
 def test_the_order_of_the_types_is_chosen() -> None:
@@ -155,10 +155,10 @@ def test_a_block_of_two_types_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"kinds": None}, "kinds: got one of types and kinds; allowed: both or neither"),
+    ({"type_numbers": None}, "kinds: got one of types and kinds; allowed: both or neither"),
     ({"links": None}, "kinds: got types of a cluster without links; allowed: with links"),
-    ({"kinds": [0] * 8}, r"kinds: got \[0\]; allowed: all of 0 to 1"),
-    ({"kinds": [0, 1]}, "kinds: got 2 entries; allowed: 8, as many as devices"),
+    ({"type_numbers": [0] * 8}, r"kinds: got \[0\]; allowed: all of 0 to 1"),
+    ({"type_numbers": [0, 1]}, "kinds: got 2 entries; allowed: 8, as many as devices"),
 ])
 def test_bad_types_are_told(changes: dict[str, object], message: str) -> None:
     with pytest.raises(nest.InputError, match=message):

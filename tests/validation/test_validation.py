@@ -210,7 +210,7 @@ def test_memory_is_counted_as_its_source_counts() -> None:
         plan.stages[0].memory_bytes.total / 0.77 + used.workspace + device.memory_reserved)
     reserved = RUNS["titan_t1_0"]
     plan = nest.evaluate(*validation.question(reserved))
-    assert reserved.memory_kind == "reserved"
+    assert reserved.memory_counted == "reserved"
     assert validation.price([reserved])[0].predicted_memory == pytest.approx(
         plan.stages[0].memory_bytes.total / 0.95)
     assert RUNS["sailor_OPT-350_N16_N16_D4"].measured_memory == 25.141e9

@@ -52,7 +52,7 @@ def one(tmp_path: Path, **changes: str | None) -> validation.Run:
 def test_a_run_as_it_is_written(tmp_path: Path) -> None:
     run = one(tmp_path, notes="of my own", peak_mem_gb="40", mem_note="max_mem bytes/1e9")
     assert (run.run_id, run.group, run.framework) == ("one", *["Megatron-DeepSpeed"] * 2)
-    assert (run.measured_s, run.measured_memory, run.memory_kind) == (4.0, 40e9, "allocated")
+    assert (run.measured_s, run.measured_memory, run.memory_counted) == (4.0, 40e9, "allocated")
     assert (run.whole("n_layers"), run.degree("cp"), run.whole("ep"), run.line) == (30, 1, None, 2)
     assert run.reason is None and run.notes == "of my own"
 
@@ -77,7 +77,7 @@ def test_a_computed_step_time_stands_in_for_a_stated_one(tmp_path: Path) -> None
 ])
 def test_what_memory_counts(tmp_path: Path, note: str, size: float, kind: str) -> None:
     run = one(tmp_path, peak_mem_gb="10", mem_note=note)
-    assert (run.measured_memory, run.memory_kind) == (10 * size, kind)
+    assert (run.measured_memory, run.memory_counted) == (10 * size, kind)
 
 
 @pytest.mark.parametrize(("changes", "column", "value"), [

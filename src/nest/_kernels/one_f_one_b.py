@@ -1,6 +1,6 @@
 """A stage in front of others under 1F1B; ``nest.costs.schedules.one_f_one_b.add_stage`` in a label.
 
-The figures of a label are described in :mod:`nest._kernels.pipeline`; docs/algorithm.md has the
+The figures of a label are described in :mod:`nest._kernels.pipeline`; docs/proofs.md has the
 recursion.
 """
 

@@ -265,7 +265,7 @@ def _extend(old, option, hop, gap, s, m, half, steady, others, hidden, held, fro
     else:
         done, idle = max(done, rest + left), max(idle, idle_rest + left)
     back = max(back, wait + rest)
-    # What makes no difference to any front (see docs/algorithm.md) is levelled: labels merge.
+    # What makes no difference to any front (see docs/proofs.md) is levelled: labels merge.
     new[W], new[V] = max(done, rest + hidden), max(idle, after + hidden)
     new[R], new[U] = max(ready, rest + held), max(idle_ready, after + held)
     finish = max(done, ready + new[X])

@@ -23,8 +23,9 @@ from nest.describe import Cluster, Level
 from nest.errors import InputError
 from nest.units import format_bytes
 
-Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv"]
-KINDS: tuple[Kind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv"]
+COLLECTIVES: tuple[Collective, ...] = (
+    "all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
 SMALLEST = 2.0**20
 """Bytes from which on messages count in a fit: what training sends is larger (chosen)."""
 FEWEST = 3
@@ -53,7 +54,7 @@ class Measured:
     size : bytes of the whole buffer; of sendrecv, bytes that each device sends.
     """
 
-    kind: Kind
+    collective: Collective
     ranks: int
     nodes: int
     size: float
@@ -113,8 +114,8 @@ class _Groups:
         self.group = costs.Group(inside, np.array([even for _, even in spread], dtype=np.bool_))
         self.size = np.array([each.size for each in measured])
         self.seconds = np.array([each.seconds for each in measured])
-        self.rows = {kind: np.array([i for i, each in enumerate(measured) if each.kind == kind],
-                                    dtype=np.intp) for kind in KINDS}
+        called = np.array([each.collective for each in measured], dtype=np.str_)
+        self.rows = {name: np.flatnonzero(called == name) for name in COLLECTIVES}
         whole = inside == self.group.size[:, None]
         self.level = whole.argmax(axis=1) if len(measured) else np.zeros(0, dtype=np.intp)
 
@@ -128,14 +129,14 @@ class _Groups:
         net, found = network(cluster), np.zeros(len(self.measured))
         functions = {"all_reduce": costs.all_reduce, "all_gather": costs.all_gather,
                      "reduce_scatter": costs.reduce_scatter, "alltoall": costs.all_to_all}
-        for kind, rows in self.rows.items():
+        for name, rows in self.rows.items():
             if not len(rows):
                 continue
-            if kind == "sendrecv":
+            if name == "sendrecv":
                 found[rows] = [costs.point_to_point(self.size[i], net, int(self.level[i]))
                                for i in rows]
             else:
-                found[rows] = functions[kind](self.size[rows], net, self.group.take(rows))
+                found[rows] = functions[name](self.size[rows], net, self.group.take(rows))
         misfits: Array = np.log(np.maximum(found, 1e-12) / self.seconds)
         return misfits
 
@@ -168,7 +169,7 @@ def fit_collectives(
     Parameters
     ----------
     cluster : where the fit starts; its number of devices has to hold what was measured.
-    measured : in any order, of any kind.
+    measured : in any order.
     smallest : bytes from which on they count; smaller ones are compared only.
     node_size : devices of a node; default: a group of the innermost level.
     figures : which ones of :data:`FITTED`; the others stay as they are.

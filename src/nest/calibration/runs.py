@@ -160,7 +160,7 @@ def settled(stack: Stack, devices: set[str]) -> Stack:
     rates = [stack.rates(name) for name in sorted(devices)]
     if any(each != rates[0] for each in rates):
         raise InputError(f"stack: {stack.name} has rates of its own on {', '.join(marks)}; needed: "
-                         "runs on one kind of device (--gpu)")
+                         "runs on one type of device (--gpu)")
     given = {name: getattr(stack, name) for name in stack.model_fields_set
              if name != "attention_derate"}
     own = {name: getattr(rates[0], name) for name in rates[0].model_fields_set}

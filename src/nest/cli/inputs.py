@@ -62,7 +62,7 @@ def job_from(file: str | None, stack: str | None, **given: Any) -> Job:
     if file is not None:
         data, where = read_description(file), file
         if not options or not set(data) & set(Job.model_fields):
-            return load_job(file)  # which also says so when the file is of another kind
+            return load_job(file)  # which also says so when the file is of another type
         where = f"{file} with the options given"
     merged = {**data, **options}
     missing = [name for name in ("global_batch", "seq_len") if name not in merged]

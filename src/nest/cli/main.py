@@ -100,8 +100,8 @@ def _report(error: Exception) -> int:
         say("".join(traceback.format_exception(error)).rstrip())
     if hasattr(error, "format_message"):  # of the option parser, whose class moved with versions
         return _refuse(error.format_message(), INPUT)
-    for kind, code in ((InputError, INPUT), (InfeasibleError, INFEASIBLE), (LimitError, LIMIT)):
-        if isinstance(error, kind):
+    for cls, code in ((InputError, INPUT), (InfeasibleError, INFEASIBLE), (LimitError, LIMIT)):
+        if isinstance(error, cls):
             return _refuse(str(error), code)
     ask = "this is a defect of NEST, please report it with the command and its files"
     if isinstance(error, KernelError):

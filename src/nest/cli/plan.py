@@ -110,8 +110,8 @@ def plan(
 
 def _no_plan(error: NoPlanError) -> str:
     """The document for programs when there is no plan."""
-    kind = "infeasible" if isinstance(error, InfeasibleError) else "limit"
-    document = {"schema": "nest.error/1", "error": kind, "message": str(error)}
+    name = "infeasible" if isinstance(error, InfeasibleError) else "limit"
+    document = {"schema": "nest.error/1", "error": name, "message": str(error)}
     nearest = getattr(error, "nearest", None)
     if nearest is not None:
         document["nearest"] = nearest

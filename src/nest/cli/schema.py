@@ -10,21 +10,22 @@ import typer
 from nest.cli.output import emit
 from nest.errors import InputError
 
-KINDS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
-         "explanation")
+DOCUMENTS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
+             "explanation")
 
 
 def schema(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
+    name: Annotated[
+        str, typer.Argument(metavar="DOCUMENT", help=f"One of {', '.join(DOCUMENTS)}.")],
 ) -> None:
-    """Print the JSON Schema of one kind of description, for other tools."""
-    if kind not in KINDS:
-        raise InputError(f"schema: got {kind[:60]!r}; allowed: {', '.join(KINDS)}")
-    emit(json.dumps(document(kind), indent=2))
+    """Print the JSON Schema of a file or document, for other tools."""
+    if name not in DOCUMENTS:
+        raise InputError(f"schema: got {name[:60]!r}; allowed: {', '.join(DOCUMENTS)}")
+    emit(json.dumps(document(name), indent=2))
 
 
-def document(kind: str) -> dict[str, object]:
-    """JSON Schema of one of ``KINDS``.
+def document(name: str) -> dict[str, object]:
+    """JSON Schema of one of ``DOCUMENTS``.
 
     A plan and an explanation are described as NEST writes them, everything else as a person may
     write it.
@@ -42,11 +43,11 @@ def document(kind: str) -> dict[str, object]:
     from nest.pricing.plans import Plan
 
     written: dict[str, type[Description]] = {"plan": Plan, "explanation": Explanation}
-    if kind in written:
-        found = written[kind].model_json_schema(mode="serialization")
+    if name in written:
+        found = written[name].model_json_schema(mode="serialization")
     else:
         classes: dict[str, type[Description]] = {
             "model": Model, "cluster": Cluster, "job": Job, "space": SearchSpace,
             "configuration": Configuration, "profile": Profile}
-        found = classes[kind].model_json_schema()
+        found = classes[name].model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

@@ -107,9 +107,9 @@ def network(cluster: Cluster) -> Network:
     )
 
 
-def setting(cluster: Cluster, job: Job, kind: int = 0) -> Setting:
+def setting(cluster: Cluster, job: Job, type_number: int = 0) -> Setting:
     """What all stages of a plan share that run on devices of one type."""
-    device = cluster.device_types[kind]
+    device = cluster.device_types[type_number]
     return Setting(Machine(device, job.stack, job.precision), network(cluster), job)
 
 

@@ -14,7 +14,7 @@ from nest.describe.job import Job
 
 @dataclass(frozen=True)
 class Recipe:
-    """Bytes per parameter of each kind of state."""
+    """Bytes per parameter of each state."""
 
     parameter: float
     gradient: float

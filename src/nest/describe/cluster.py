@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from nest.describe.base import (
     Description,
@@ -110,10 +110,12 @@ class Cluster(Description):
     types: Annotated[
         tuple[Annotated[Device, BeforeValidator(resolve_device)], ...], at_most(MOST_TYPES)
     ] = Field((), description="types of device besides `device`")
-    kinds: Annotated[
+    type_numbers: Annotated[
         tuple[Annotated[Whole, Field(ge=0, le=MOST_TYPES)], ...], at_most(MOST_DEVICES)
     ] | None = Field(
         None,
+        validation_alias=AliasChoices("kinds", "type_numbers"),  # files say `kinds`
+        serialization_alias="kinds",
         description="type of each device: 0 is `device`, 1 the first of `types`, and so on; null: "
         "all are alike",
     )
@@ -155,20 +157,20 @@ class Cluster(Description):
         if self.devices is not None and self.devices != self.size:
             text = f"got {self.devices}; allowed: {self.size} = {sizes} (sizes of the levels)"
             problems.append(("devices", text))
-        for field in ("order", "names", "kinds"):
+        for field in ("order", "names", "type_numbers"):
             values = getattr(self, field)
             if values is not None and len(values) != self.size:
                 text = f"got {len(values)} entries; allowed: {self.size}, as many as devices"
-                problems.append((field, text))
-            elif field != "kinds" and values is not None and len(set(values)) < len(values):
+                problems.append((field.replace("type_numbers", "kinds"), text))
+            elif field != "type_numbers" and values is not None and len(set(values)) < len(values):
                 problems.append((field, "got an entry twice; allowed: each once"))
-        kinds = self.kinds
-        if (kinds is None) != (not self.types):
+        numbers = self.type_numbers
+        if (numbers is None) != (not self.types):
             problems.append(("kinds", "got one of types and kinds; allowed: both or neither"))
-        elif kinds is not None and self.links is None:
+        elif numbers is not None and self.links is None:
             problems.append(("kinds", "got types of a cluster without links; allowed: with links"))
-        elif kinds is not None and set(kinds) != set(range(len(self.types) + 1)):
-            text = f"got {sorted(set(kinds))}; allowed: all of 0 to {len(self.types)}"
+        elif numbers is not None and set(numbers) != set(range(len(self.types) + 1)):
+            text = f"got {sorted(set(numbers))}; allowed: all of 0 to {len(self.types)}"
             problems.append(("kinds", text))
         if self.links is not None and not problems:
             apart = self.links.problem(self.size)
@@ -184,12 +186,12 @@ class Cluster(Description):
 
     @property
     def device_types(self) -> tuple[Device, ...]:
-        """All types of device, by the numbers of ``kinds``."""
+        """All types of device, by the numbers of ``type_numbers``."""
         return (self.device, *self.types)
 
-    def kind_at(self, device: int) -> int:
+    def type_at(self, device: int) -> int:
         """Type of a device, by its number in ``device_types``."""
-        return 0 if self.kinds is None else self.kinds[device]
+        return 0 if self.type_numbers is None else self.type_numbers[device]
 
     @property
     def group_sizes(self) -> tuple[int, ...]:

@@ -202,8 +202,8 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(f"{shown}: is empty; allowed: a mapping of fields")
     data = parse_text(text, suffix, shown)
     if not isinstance(data, dict):
-        kind = "nothing" if data is None else f"{shorten(data)} ({type(data).__name__})"
-        raise InputError(f"{shown}: got {kind}; allowed: a mapping of fields")
+        found = "nothing" if data is None else f"{shorten(data)} ({type(data).__name__})"
+        raise InputError(f"{shown}: got {found}; allowed: a mapping of fields")
     for key in data:
         if not isinstance(key, str):
             raise InputError(f"{shown}: got {shorten(key)} as a field name; allowed: text")

@@ -288,17 +288,17 @@ def from_huggingface(data: Mapping[str, Any], where: str, path: Path | None = No
     InputError : an unknown model_type (the message lists the known ones), missing fields, or a
         variant that cannot be described.
     """
-    kind = _model_type(data)
-    if kind not in _READERS:
+    model_type = _model_type(data)
+    if model_type not in _READERS:
         given = shorten(data.get("model_type", data.get("architectures")))
         message = f"{where}: model_type: got {given}; allowed: {', '.join(_READERS)}"
         raise InputError(message, (message,))
     config = Config(data, where)
-    fields = _READERS[kind](config)
+    fields = _READERS[model_type](config)
     if config.problems:
         lines = tuple(dict.fromkeys(config.problems))
         raise InputError("\n".join(lines), lines)
-    fields["name"] = _name(data, kind, path)
+    fields["name"] = _name(data, model_type, path)
     fields["source"] = "config.json of the model (Hugging Face transformers)"
     try:
         return Model.parse(fields, where)
@@ -308,9 +308,9 @@ def from_huggingface(data: Mapping[str, Any], where: str, path: Path | None = No
 
 
 def _model_type(data: Mapping[str, Any]) -> str | None:
-    kind = data.get("model_type")
-    if kind is not None:
-        return kind if isinstance(kind, str) else None
+    model_type = data.get("model_type")
+    if model_type is not None:
+        return model_type if isinstance(model_type, str) else None
     architectures = data.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
     match = re.match(r"(\w+?)(?:For|LMHead|Model)", first) if isinstance(first, str) else None
@@ -318,12 +318,12 @@ def _model_type(data: Mapping[str, Any]) -> str | None:
     return next((known for known in _READERS if known.replace("_", "") == wanted), None)
 
 
-def _name(data: Mapping[str, Any], kind: str, path: Path | None) -> str:
+def _name(data: Mapping[str, Any], model_type: str, path: Path | None) -> str:
     given = data.get("_name_or_path")
     if not (isinstance(given, str) and given.strip()) and path is not None:
         given = path.stem if path.stem != "config" else path.absolute().parent.name
     text = given.strip().rstrip("/").rsplit("/", 1)[-1] if isinstance(given, str) else ""
-    return text if text and len(text) <= 200 and text.isprintable() else kind
+    return text if text and len(text) <= 200 and text.isprintable() else model_type
 
 
 def _renamed(line: str, where: str) -> str:

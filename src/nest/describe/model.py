@@ -53,7 +53,7 @@ class Vision(Description):
     tokens: Size = Field(description="patches of all images of a sample, without class token")
     patch_width: Size = Field(description="values of a patch (3 x 14 x 14: 588)")
     gated: Flag = Field(False, description="gated MLP: three matrices instead of two")
-    norm: Literal["rmsnorm", "layernorm"] = Field("layernorm", description="kind of all norms")
+    norm: Literal["rmsnorm", "layernorm"] = Field("layernorm", description="type of all norms")
     bias: Flag = Field(True, description="biases of all linear layers of attention and MLP")
     patch_bias: Flag = Field(True, description="a bias of the patch embedding (CLIP: false)")
     class_token: Flag = Field(
@@ -134,7 +134,7 @@ class Model(Description):
         0, description="buckets of a learned bias of the scores by distance (T5: 32); 0 = none"
     )
     token_types: Count = Field(0, description="token-type embeddings (BERT: 2); 0 = none")
-    norm: Literal["rmsnorm", "layernorm"] = Field(description="kind of all norms")
+    norm: Literal["rmsnorm", "layernorm"] = Field(description="type of all norms")
     layer_norms: Annotated[Whole, Field(ge=1, le=8)] = Field(
         2, description="norms of width hidden in a layer (Gemma 2: 4), that of attention to the "
         "encoder not counted",

@@ -63,7 +63,7 @@ class ShadowPrice(Description):
 
 
 class SimplerPlan(Description):
-    """The best plan of an obvious kind."""
+    """The best plan under simple restrictions."""
 
     name: str
     bounds: dict[str, str] = Field(description="of the space, in addition to the plan's own")
@@ -75,7 +75,7 @@ class SimplerPlan(Description):
     stage: int | None = Field(None, description="that lacks most memory where nothing fits")
     bytes_short: float | None = Field(None, description="what it lacks, where little else would")
     configuration: Configuration | None
-    proven: bool = Field(description="no plan of the kind takes less")
+    proven: bool = Field(description="no plan within these bounds takes less")
     note: str = ""
 
 
@@ -118,11 +118,11 @@ def explain(
     if not time_limit > 0.0:
         raise InputError(f"time_limit: got {time_limit}; allowed: seconds, above 0")
     solver = _Solver(plan, threads)
-    changes, kinds = list(_changed(plan.inputs.cluster)), list(solver.kinds())
+    changes, simple = list(_changed(plan.inputs.cluster)), list(solver.restrictions())
     compiled.load()
     started = time.perf_counter()
-    solver.begin(time_limit, OWN * len(kinds) + solver.proved * sum(c.parts for c in changes))
-    simpler = [solver.simpler(name, bounds) for name, bounds in kinds]
+    solver.begin(time_limit, OWN * len(simple) + solver.proved * sum(c.parts for c in changes))
+    simpler = [solver.simpler(name, bounds) for name, bounds in simple]
     even = solver.even_cuts()
     # Those that need most time first: what they leave goes to the others.
     order = sorted(range(len(changes)), key=lambda n: -changes[n].parts)
@@ -157,8 +157,8 @@ def _changed(cluster: Cluster) -> Iterator[_Change]:
     levels = cluster.levels
 
     def sized(field: str, more: Callable[[Any], Any]) -> Cluster:
-        device, *types = (kind.replace(**{field: more(getattr(kind, field))})
-                          for kind in cluster.device_types)
+        device, *types = (each.replace(**{field: more(getattr(each, field))})
+                          for each in cluster.device_types)
         return cluster.replace(device=device, types=types)
 
     yield _Change("flops", "device FLOP/s", None, MORE, sized(
@@ -254,7 +254,7 @@ class _Solver:
 
     # ------------------------------------------------------------ simpler plans
 
-    def kinds(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def restrictions(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Obvious ways to train, by their names, as bounds of the space."""
         if not self.proved:
             yield "best plan", {}
@@ -348,7 +348,7 @@ def _none(name: str, bounds: dict[str, str], proven: bool, note: str) -> Simpler
 
 
 def _short(name: str, bounds: dict[str, str], priced: Plan, why: str) -> SimplerPlan:
-    """A kind of plan that does not fit, by the one that comes near."""
+    """Plans that do not fit, by the one that lacks fewest bytes."""
     stage, over = worst_stage(priced)
     text = next(x for x in priced.problems if x.startswith(f"stage {stage} "))
     return _none(name, bounds, True, f"{why}: {text}").replace(

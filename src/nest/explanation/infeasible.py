@@ -1,7 +1,7 @@
 """Why nothing fits: the nearest miss, and what would make it fit.
 
 The nearest miss is the plan that fits on the smallest devices, of those that are not hopelessly
-slow (``search.SLOWEST``): memory is raised until a plan exists, then halved in to one per cent.
+slow (``nest.search.rounds.SLOWEST``): memory is raised until a plan exists, then bisected to 1 %.
 What would help is found the same way, by searching.
 """
 
@@ -90,7 +90,7 @@ class Probe:
         more = memory / cluster.device.memory
         sized = cluster.replace(
             device=cluster.device.replace(memory=memory),
-            types=[kind.replace(memory=more * kind.memory) for kind in cluster.types])
+            types=[device.replace(memory=more * device.memory) for device in cluster.types])
         return search(
             self.chain, sized, self.job, space or self.space, self.threads, any_plan=True
         ).configuration

@@ -100,7 +100,7 @@ class Chain:
         """Numbers of key-value heads, each once; none for a profile."""
         return tuple(dict.fromkeys(
             op.kv_groups for kind in self.kinds for op in kind.operators
-            if op.kind == "attention"))
+            if op.type == "attention"))
 
     @cached_property
     def tensor_widths(self) -> tuple[tuple[str, int], ...]:
@@ -227,8 +227,8 @@ def _operator_flop(layer: Layer, seq_len: int) -> Iterator[float]:
     tokens = layer.tokens or seq_len
     for op in layer.operators:
         positions = op.positions or tokens
-        if op.kind == "gemm":
+        if op.type == "gemm":
             copies = layer.experts.top_k if layer.experts and op.split in EXPERT else 1
             yield 2.0 * positions * op.width * op.depth * copies
-        elif op.kind == "attention":
+        elif op.type == "attention":
             yield 2.0 * tokens * positions * op.attention_width * (0.5 if op.causal else 1.0)

@@ -1,7 +1,7 @@
 """Which degrees a model, a cluster and a job allow, and why not: one rule, one sentence.
 
 The rules are those of Megatron-Core (heads, key-value groups, experts, sequence) and of the
-physical blocks of :mod:`nest.costs.network.groups`; the search and ``evaluate`` ask the same
+physical blocks of :mod:`nest.costs.network.placement`; the search and ``evaluate`` ask the same
 functions.
 """
 
@@ -186,6 +186,8 @@ def outer_problem(cluster: Cluster, job: Job, plan: Configuration) -> str | None
     used = plan.stages[-1].devices[1]
     if plan.outer_dp > 1 and used > plan.stride:
         return f"stages use {used} devices, but super-pipelines start {plan.stride} apart"
+    if plan.stride > cluster.size:
+        return f"stride: got {plan.stride}; allowed: at most the {cluster.size} devices"
     last = (plan.outer_dp - 1) * plan.stride + used
     if last > cluster.size:
         return f"the last super-pipeline ends at device {last} of {cluster.size}"

@@ -27,7 +27,7 @@ class Operator:
     """
 
     name: str
-    kind: Literal["gemm", "attention", "memory"]
+    type: Literal["gemm", "attention", "memory"]
     split: Split
     width: int = 0
     """gemm: output elements per token."""

@@ -83,8 +83,8 @@ def _entry(
     plan, reason = None, None
     try:
         if cluster.types and name != "nest":
-            kinds = ", ".join(kind.name for kind in cluster.device_types)
-            raise NoPlanError(f"takes all devices to be alike; here they are {kinds}")
+            names = ", ".join(device.name for device in cluster.device_types)
+            raise NoPlanError(f"takes all devices to be alike; here they are {names}")
         plan = one.plan(model, cluster, job, space)
     except NoPlanError as error:
         reason = str(error)

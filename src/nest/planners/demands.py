@@ -98,7 +98,7 @@ class Traffic:
             yield from self._ring(plan, start, block, 1, stage.tp, 8.0 * m * size / stage.cp)
         if stage.cp > 1:
             size = sum(n * op.kv_width / min(stage.tp, op.kv_groups) for layer, n in tokens
-                       for op in layer.operators if op.kind == "attention") * element
+                       for op in layer.operators if op.type == "attention") * element
             yield from self._ring(plan, start, block, stage.tp, stage.cp, 3.0 * m * size)
 
     def _state(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.memory import limit_bytes
-from nest.costs.network.groups import aligned, replicas_alike, strides
+from nest.costs.network.placement import aligned, replicas_alike, strides
 from nest.costs.stage import hop as hand_over
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
@@ -266,7 +266,7 @@ def trace(table: Loads, dp: list[Array], s: int, first: int) -> tuple[int, ...]:
 def deepest_pipeline(cluster: Cluster, replicas: int, width: int) -> tuple[int, int]:
     """Stride of replicas, and stages of ``width`` aligned devices that one of them has room for.
 
-    The method has no blocks: this is as far as :func:`nest.costs.network.groups.aligned` lets it
+    The method has no blocks: this is as far as :func:`nest.costs.network.placement.aligned` lets it
     go.
     """
     best = (0, 0)

@@ -66,7 +66,7 @@ def network_text(
     page.blank()
     _decades(page, found)
     page.blank()
-    _kinds(page, found)
+    _collectives(page, found)
     return page.text()
 
 
@@ -156,15 +156,15 @@ def _power(size: int) -> str:
     return f"{size / 1000**step:g} {('B', 'kB', 'MB', 'GB', 'TB')[step]}"
 
 
-def _kinds(page: Page, found: NetworkFit) -> None:
-    """Errors of what was fitted, by kind and ranks, with their sign."""
+def _collectives(page: Page, found: NetworkFit) -> None:
+    """Errors of what was fitted, by collective and ranks, with their sign."""
     groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for each, before, after in zip(found.measured, found.fit.before, found.fit.after, strict=True):
-        groups.setdefault((each.kind, each.ranks), []).append((float(before), float(after)))
+        groups.setdefault((each.collective, each.ranks), []).append((float(before), float(after)))
     rows = []
-    for (kind, ranks), pairs in sorted(groups.items()):
+    for (collective, ranks), pairs in sorted(groups.items()):
         off, sides = percent_off(np.array(pairs)), np.expm1(np.array(pairs))
-        rows.append((kind, str(ranks), str(len(pairs)), f"{np.median(off[:, 0]):.1f} %",
+        rows.append((collective, str(ranks), str(len(pairs)), f"{np.median(off[:, 0]):.1f} %",
                      f"{np.median(off[:, 1]):.1f} %", f"{100 * np.median(sides[:, 1]):+.1f} %"))
     page.table("Median error by collective, 'bias' with its sign: above 0 is priced too slow",
                ("collective", "ranks", "count", "before", "after", "bias"), rows, (0,))

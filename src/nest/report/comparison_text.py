@@ -122,8 +122,8 @@ def in_a_line(plan: Plan) -> str:
 
 def recomputed(stages: Sequence[Stage]) -> str:
     """What is recomputed, if it is the same everywhere."""
-    kinds = {(s.recompute, s.recompute_layers) for s in stages}
-    name = stages[0].recompute if len(kinds) == 1 and not stages[0].recompute_layers else "some"
+    ways = {(s.recompute, s.recompute_layers) for s in stages}
+    name = stages[0].recompute if len(ways) == 1 and not stages[0].recompute_layers else "some"
     return f"{name} recompute"
 
 

@@ -96,13 +96,13 @@ def save_figure(file: str, figure: Figure) -> None:
     ------
     InputError : the file cannot be written.
     """
-    kind = Path(file).suffix[1:]
+    suffix = Path(file).suffix[1:]
     stream = io.BytesIO()
-    undated = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    undated = {"Date": None, "Creator": None} if suffix == "svg" else {"Software": None}
     with look():
-        figure.savefig(stream, format=kind, dpi=DOTS, metadata=undated)
+        figure.savefig(stream, format=suffix, dpi=DOTS, metadata=undated)
     target = os.path.realpath(file)
-    temporary = Path(target).with_name(f".nest-{os.getpid()}.{kind}")
+    temporary = Path(target).with_name(f".nest-{os.getpid()}.{suffix}")
     try:
         if os.path.exists(target) and not os.path.isfile(target):
             raise InputError(f"{file}: is no regular file; allowed: a file to write")

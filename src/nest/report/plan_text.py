@@ -182,17 +182,17 @@ def _choices(page: Page, plan: Plan) -> None:
     page.fact("Batch", f"{p.global_batch:,} sequences of {job.seq_len:,} tokens = outer_dp "
               f"{p.outer_dp} x micro-batch {p.micro_batch} x {p.micro_batches:,} micro-batches")
     page.fact("Training", f"{job.precision}, {job.optimizer}, stack {job.stack.name}, device "
-              f"{', '.join(kind.name for kind in plan.inputs.cluster.device_types)}")
+              f"{', '.join(device.name for device in plan.inputs.cluster.device_types)}")
     page.fact("Replicas", _replicas(plan.replicas))
     if plan.inputs.cluster.order is not None:
         page.fact("Devices", "in the order of the network's groups: "
                   f"{_runs(plan.inputs.cluster.order)} (--ranks FILE names them)")
     page.fact("Bound by", plan.bottleneck.replace("%", " %"))
     used: dict[str, dict[str, None]] = {}
-    for kind, name in (item for s in plan.stages for item in s.collectives.items()):
-        used.setdefault(kind, {})[name] = None
+    for group, name in (item for s in plan.stages for item in s.collectives.items()):
+        used.setdefault(group, {})[name] = None
     if used:
-        page.fact("Collectives", "; ".join(f"{kind} {' or '.join(used[kind])}" for kind in used))
+        page.fact("Collectives", "; ".join(f"{group} {' or '.join(used[group])}" for group in used))
 
 
 def _replicas(starts: tuple[int, ...]) -> str:

@@ -55,7 +55,7 @@ def runs(plan: Plan) -> list[Run]:
 
 
 def _alike(a: Stage, b: Stage) -> bool:
-    if _kind(a) != _kind(b):
+    if _layout(a) != _layout(b):
         return False
     near = ALIKE * a.time_s.total
     times = zip(a.time_s.model_dump().values(), b.time_s.model_dump().values(), strict=True)
@@ -65,7 +65,7 @@ def _alike(a: Stage, b: Stage) -> bool:
             and all(abs(x - y) <= ALIKE * a.finish_s for x, y in ends))
 
 
-def _kind(s: Stage) -> tuple[object, ...]:
+def _layout(s: Stage) -> tuple[object, ...]:
     sizes = tuple(stop - start for start, stop in s.chunks)
     return (sizes, s.devices[1] - s.devices[0], s.dp_in, s.tp, s.sp, s.cp, s.cp_comm, s.ep, s.etp,
             s.zero, s.shard, s.recompute, s.recompute_modules, s.recompute_layers)
@@ -120,7 +120,7 @@ def _places(plan: Plan, folded: list[Run]) -> Columns:
 def _type(plan: Plan, stage: Stage) -> str:
     """Type of the devices of a stage."""
     cluster = plan.inputs.cluster
-    return cluster.device_types[cluster.kind_at(stage.devices[0])].name
+    return cluster.device_types[cluster.type_at(stage.devices[0])].name
 
 
 def _degrees(plan: Plan) -> Columns:

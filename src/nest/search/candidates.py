@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.network.fabric import Fabric, Kinds
-from nest.costs.network.groups import strides
+from nest.costs.network.fabric import Fabric, GroupShapes
+from nest.costs.network.placement import strides
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 from nest.describe.space import SearchSpace
@@ -142,10 +142,10 @@ class Candidates:
         """Places of blocks under an outer choice."""
         key = outer.outer_dp, outer.stride
         if key not in self._places:
-            self._places[key] = Places(*key, self.fabric, self.kinds)
+            self._places[key] = Places(*key, self.fabric, self.shapes)
         return self._places[key]
 
-    def kinds(self, block: int) -> Kinds:
+    def shapes(self, block: int) -> GroupShapes:
         """Groups that a block of a size may have."""
         fits = block % self.splits.width == 0
         pairs = {(1, 1)} | {(max(int(etp), 1), int(ep)) for ep, etp, width in

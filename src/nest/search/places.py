@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.network.fabric import Fabric, Kinds
-from nest.costs.network.groups import aligned_starts, replicas_alike
+from nest.costs.network.fabric import Fabric, GroupShapes
+from nest.costs.network.placement import aligned_starts, replicas_alike
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -21,14 +21,14 @@ class Places:
     ----------
     outer_dp, stride : super-pipelines, and how many devices they are apart.
     fabric : the network.
-    kinds : of groups that a block of a size may have.
+    shapes : of the groups in a block of a size.
     """
 
     def __init__(
-        self, outer_dp: int, stride: int, fabric: Fabric, kinds: Callable[[int], Kinds]
+        self, outer_dp: int, stride: int, fabric: Fabric, shapes: Callable[[int], GroupShapes]
     ) -> None:
         self.outer_dp, self.stride = outer_dp, stride
-        self._fabric, self._kinds = fabric, kinds
+        self._fabric, self._shapes = fabric, shapes
         alike = replicas_alike(stride, fabric.group_sizes)
         self.origins = stride * np.arange(1 if alike else outer_dp)[:, None]
         self._allowed: dict[int, NDArray[np.bool_]] = {}
@@ -54,7 +54,7 @@ class Places:
             self._classes[block] = np.full(self.stride, -1, dtype=np.int64)
             if len(starts):
                 self._classes[block][starts] = self._fabric.classes(
-                    starts, block, self.outer_dp, self.stride, self._kinds)
+                    starts, block, self.outer_dp, self.stride, self._shapes)
         return self._classes[block]
 
     def representatives(self, block: int) -> list[int]:

@@ -65,8 +65,8 @@ class Builder:
         self._less = [self.limit - limit for limit in limits]
         """Bytes that devices of each type hold less than those that hold most."""
         self.signatures = signatures(chain, job)
-        self.settings = [setting(cluster, job, kind)
-                         for kind in range(len(cluster.device_types))]
+        self.settings = [setting(cluster, job, number)
+                         for number in range(len(cluster.device_types))]
         fabric = fabric_of(cluster, Twins(*compiled.load()[0].routes))
         self.candidates = Candidates(chain, cluster, job, space, fabric)
         self.policies = _policies(chain, space)
@@ -155,7 +155,7 @@ class Builder:
         outer_dp, stride = np.array([(o.outer_dp, o.stride) for o in self.outers])[outer].T
         site = Site(rows.start, rows.block, outer_dp, stride)
         here = site if fabric.by_links else site[1:2]  # what groups inside a block depend on
-        device = fabric.kinds(rows.start)
+        device = fabric.types(rows.start)
         one, self._body = _distinct(*here, rows.samples, rows.split, rows.pair)
         machine = device[one]
         split, pair = rows.split[one], rows.pair[one]

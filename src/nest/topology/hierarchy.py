@@ -84,8 +84,8 @@ def hierarchy_of(topology: Topology) -> Hierarchy:
 
 def _recognised(topology: Topology) -> Hierarchy:
     if len(topology.types) != 1:
-        kinds = ", ".join(shorten(device.name)[1:-1] for device in topology.types[:5])
-        raise Uneven(f"{len(topology.types)} types of device: {kinds}")
+        names = ", ".join(shorten(device.name)[1:-1] for device in topology.types[:5])
+        raise Uneven(f"{len(topology.types)} types of device: {names}")
     everything = np.ones(len(topology.source_E), dtype=np.bool_)
     try:
         return _levels(topology, everything)

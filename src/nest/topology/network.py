@@ -59,12 +59,12 @@ def load_network(
     InputError : an unknown name, an unreadable file, a bad network, no such part, or ``devices``
         for a graph.
     """
-    kind = None if device is None else load_device(device)
-    graph = _graph(source, kind)
+    device_type = None if device is None else load_device(device)
+    graph = _graph(source, device_type)
     numbers = None
     if graph is None:
         cluster = load_cluster(source, devices)  # type: ignore[arg-type]
-        cluster = cluster if kind is None else cluster.replace(device=kind)
+        cluster = cluster if device_type is None else cluster.replace(device=device_type)
         if without is None and degrade is None:
             return cluster
         from nest.topology import Topology, graph_of
@@ -185,7 +185,7 @@ def other_orders(cluster: Cluster, replicas: Sequence[int]) -> Iterator[tuple[Cl
     topology = Topology.of_links(cluster)
     found: Iterable[tuple[Arrangement, int | None]]
     found = ((one, None) for one in arrangements(topology))
-    if cluster.kinds is not None:
+    if cluster.type_numbers is not None:
         found = chain(found, mixtures(topology, replicas))
     most = {field: max(getattr(level, field) for level in cluster.levels)
             for field in ("base_time", "ramp")}

@@ -10,7 +10,7 @@ import pytest
 from oracle_rules import alike_blocks, spread
 
 from nest.costs.choices import Site, bodies, states
-from nest.costs.network import groups
+from nest.costs.network import groups, placement
 from nest.costs.network.collectives import Group
 from nest.costs.network.fabric import Fabric
 from nest.describe import Cluster, Level, load_device
@@ -30,11 +30,11 @@ def layouts(sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int, int]]:
     """(start, block, outer_dp, stride) of every aligned block and its replicas."""
     devices = sizes[-1]
     for outer_dp in range(1, devices + 1):
-        for stride in groups.strides(devices, outer_dp, sizes):
+        for stride in placement.strides(devices, outer_dp, sizes):
             for start in range(stride):
                 for block in range(1, stride - start + 1):
                     origins = [start + r * stride for r in range(outer_dp)]
-                    if all(groups.aligned(o, block, sizes) for o in origins):
+                    if all(placement.aligned(o, block, sizes) for o in origins):
                         yield start, block, outer_dp, stride
 
 
@@ -47,26 +47,27 @@ def test_aligned(shape: tuple[int, ...]) -> None:
     sizes = cumulated(shape)
     for start in range(sizes[-1]):
         for block in range(1, sizes[-1] - start + 1):
-            assert groups.aligned(start, block, sizes) == alike_blocks(start, block, sizes)
+            assert placement.aligned(start, block, sizes) == alike_blocks(start, block, sizes)
 
 
 def test_aligned_at_every_level() -> None:
     # Levels 6 x 3 x 2: some level holds [1, 7) in one group, but it cuts two groups of 6.
-    assert groups.aligned(0, 1, (6, 18, 36))
-    assert not groups.aligned(1, 6, (6, 18, 36))
+    assert placement.aligned(0, 1, (6, 18, 36))
+    assert not placement.aligned(1, 6, (6, 18, 36))
 
 
 def test_shared_level() -> None:
     # Groups of 2, 6 and 12: 0 and 1 in a pair, 1 and 2 in a six, 5 and 6 in the twelve.
-    assert [groups.shared_level(a, b, (2, 6, 12)) for a, b in ((0, 1), (1, 2), (5, 6))] == [0, 1, 2]
-    assert groups.shared_level(3, 3, (2, 6, 12)) == 0
+    found = [placement.shared_level(a, b, (2, 6, 12)) for a, b in ((0, 1), (1, 2), (5, 6))]
+    assert found == [0, 1, 2]
+    assert placement.shared_level(3, 3, (2, 6, 12)) == 0
 
 
 def test_strides() -> None:
     # 36 devices on 6 x 3 x 2: 5 replicas take 7 each, or one group of 6 apart.
-    assert groups.strides(36, 5, (6, 18, 36)) == (7, 6)
-    assert groups.strides(36, 2, (6, 18, 36)) == (18,)
-    assert groups.strides(36, 10, (6, 18, 36)) == (3,)
+    assert placement.strides(36, 5, (6, 18, 36)) == (7, 6)
+    assert placement.strides(36, 2, (6, 18, 36)) == (18,)
+    assert placement.strides(36, 10, (6, 18, 36)) == (3,)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -105,7 +106,7 @@ def test_equal_place_class_means_equal_groups(shape: tuple[int, ...]) -> None:
     sizes = cumulated(shape)
     seen: dict[tuple[object, ...], set[object]] = {}
     for start, block, outer_dp, stride in layouts(sizes):
-        place = groups.place_class(start, outer_dp, stride, sizes)
+        place = placement.place_class(start, outer_dp, stride, sizes)
         for inner in divisors(block):
             members = [
                 [start + offset + inner * d + stride * r
@@ -148,7 +149,7 @@ def test_groups_of_a_configuration(shape: tuple[int, ...]) -> None:
     for start, block, outer_dp, stride in layouts(sizes):
         origins = [start + r * stride for r in range(outer_dp)]
         for tp, cp, ep, etp in degrees(block):
-            key = (groups.place_class(start, outer_dp, stride, sizes), block, outer_dp, stride,
+            key = (placement.place_class(start, outer_dp, stride, sizes), block, outer_dp, stride,
                    tp, cp, ep, etp)
             if key in seen:
                 continue

@@ -46,8 +46,8 @@ class Network:
 class Paths(NamedTuple):
     """What the links between the members of C groups take; seconds a byte, and seconds.
 
-    Figures are those of :class:`nest.costs.links.Links`, with the traffic of all groups that run
-    at the same time.
+    Figures are those of :class:`nest.costs.network.paths.LinkPrices`, with the traffic of all
+    groups that run at the same time.
     """
 
     per_byte: Array

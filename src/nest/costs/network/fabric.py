@@ -14,14 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.network.collectives import Group, Paths
-from nest.costs.network.groups import (
-    aligned_starts,
-    inner_group,
-    place_class,
-    replica_group,
-    replicas_alike,
-    worst_level,
-)
+from nest.costs.network.groups import inner_group, replica_group
+from nest.costs.network.placement import aligned_starts, place_class, replicas_alike, worst_level
 from nest.costs.network.twins import Twins
 from nest.describe.cluster import Cluster
 
@@ -30,7 +24,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Kinds = tuple[tuple[tuple[int, int, bool], ...], tuple[int, ...]]
+GroupShapes = tuple[tuple[tuple[int, int, bool], ...], tuple[int, ...]]
 """Groups that a block may have: distance, size and whether they spread (:meth:`Fabric.inside`);
 and every which device counts (:meth:`Fabric.over_replicas`)."""
 
@@ -62,7 +56,8 @@ class Fabric:
 
             self._links = LinkPrices(cluster, twins)
         self._known: dict[tuple[int, ...], Floats] = {}
-        self._kinds = None if cluster.kinds is None else np.array(cluster.kinds)
+        numbers = cluster.type_numbers
+        self._types = None if numbers is None else np.array(numbers)
 
     @property
     def by_links(self) -> bool:
@@ -71,16 +66,16 @@ class Fabric:
 
     def alike(self, starts: Ints, block: int, outer_dp: int, stride: int) -> NDArray[np.bool_]:
         """Whether all devices of a block and of its replicas are of one type; (K,)."""
-        if self._kinds is None or not len(starts):
+        if self._types is None or not len(starts):
             return np.ones(len(starts), dtype=np.bool_)
         site = starts[:, None, None] + stride * np.arange(outer_dp)[:, None] + np.arange(block)
-        kinds = self._kinds[site].reshape(len(starts), -1)
-        same: NDArray[np.bool_] = (kinds == kinds[:, :1]).all(axis=1)
+        types = self._types[site].reshape(len(starts), -1)
+        same: NDArray[np.bool_] = (types == types[:, :1]).all(axis=1)
         return same
 
-    def kinds(self, starts: Ints) -> Ints:
+    def types(self, starts: Ints) -> Ints:
         """Type of the device at each start."""
-        found: Ints = 0 * starts if self._kinds is None else self._kinds[starts]
+        found: Ints = 0 * starts if self._types is None else self._types[starts]
         return found
 
     # ------------------------------------------------------------ groups
@@ -157,16 +152,17 @@ class Fabric:
         return place_class(start, outer_dp, stride, self.group_sizes)
 
     def classes(
-        self, starts: Ints, block: int, outer_dp: int, stride: int, kinds: Callable[[int], Kinds]
+        self, starts: Ints, block: int, outer_dp: int, stride: int,
+        shapes: Callable[[int], GroupShapes],
     ) -> Ints:
         """Number of each start of a block, the same for those at which all prices are equal.
 
-        Classes are numbered as they come; ``starts`` ascend; ``kinds`` of groups that a block of
-        a size may have.
+        Classes are numbered as they come; ``starts`` ascend; ``shapes``: of the groups in a block
+        of a size.
         """
         keys: list[Hashable]
         if self.by_links:
-            keys = self._priced(starts, block, outer_dp, stride, kinds(block))
+            keys = self._priced(starts, block, outer_dp, stride, shapes(block))
         elif outer_dp == 1 or replicas_alike(stride, self.group_sizes):
             return 0 * starts
         else:
@@ -175,19 +171,19 @@ class Fabric:
         return np.array([names.setdefault(key, len(names)) for key in keys], dtype=np.int64)
 
     def _priced(
-        self, starts: Ints, block: int, outer_dp: int, stride: int, kinds: Kinds
+        self, starts: Ints, block: int, outer_dp: int, stride: int, shapes: GroupShapes
     ) -> list[Hashable]:
         """All that prices of a block depend on, of each start."""
-        inside, over = kinds
+        inside, over = shapes
         columns = [
-            self._worst(starts, block, outer_dp, stride, *kind) for kind in inside]
+            self._worst(starts, block, outer_dp, stride, *shape) for shape in inside]
         for inner in over:
             rows = []
             for k in starts.tolist():
                 members, even = replica_group(self.group_sizes, k, block, inner, outer_dp, stride)
                 rows.append([*members, even, *self._over(k, block, inner, outer_dp, stride)])
             columns.append(np.array(rows))
-        columns.append(self.kinds(starts)[:, None].astype(np.float64))
+        columns.append(self.types(starts)[:, None].astype(np.float64))
         return [row.tobytes() for row in np.concatenate(columns, axis=1)]
 
     # ------------------------------------------------------------ pairs

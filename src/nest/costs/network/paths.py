@@ -20,7 +20,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.network.groups import inner_group, replica_group, shared_level
+from nest.costs.network.groups import inner_group, replica_group
+from nest.costs.network.placement import shared_level
 from nest.costs.network.twins import Twins
 from nest.describe.cluster import Cluster
 from nest.errors import LimitError

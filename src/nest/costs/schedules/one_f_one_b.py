@@ -5,7 +5,7 @@ of: forwards of a stage in a row, then round trips from it through some of the s
 backwards in a row; the same with the round trips of the next stage alone; and those of the stages
 behind, left one, half or none of the micro-batches before the last. Each is a path, so that without
 ZeRO-2 and 3 the form is never above an event simulation. It is exact for stages that are alike
-without hand-over; what it misses of others is in ``docs/algorithm.md``.
+without hand-over; what it misses of others is in ``docs/proofs.md``.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def step_time(
     Notes
     -----
     Non-decreasing in every time; a second more of a wait or of what is left after the backward
-    costs a second at the most. See docs/algorithm.md.
+    costs a second at the most. See docs/proofs.md.
     """
     m, depth = micro_batches, len(stages)
     v, exchange = Behind(), 0.0

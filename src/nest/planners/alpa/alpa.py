@@ -45,7 +45,7 @@ class Alpa:
 
     What differs, and why:
 
-    - Stages lie in device order on aligned meshes (:func:`nest.costs.network.groups.aligned`):
+    - Stages lie in device order on aligned meshes (:func:`nest.costs.network.placement.aligned`):
       others are illegal. Alpa hands out its meshes by size, largest first.
     - t is what the nearest configuration takes alone on the two-level network, 1/B of the B
       micro-batches of a step with gathers, gradients and optimizer, whatever the stack hides of

@@ -67,11 +67,11 @@ def products(layer: Layer, seq_len: int) -> list[list[Product]]:
     """
     paths: list[list[Product]] = [[]]
     for op in layer.operators:
-        rows = op.positions if op.positions and op.kind != "attention" else (
+        rows = op.positions if op.positions and op.type != "attention" else (
             layer.tokens or seq_len)
-        if op.kind == "attention":
+        if op.type == "attention":
             paths[-1].append(Product(0.0, 0.0, True))
-        elif op.kind == "gemm" and op.split in ("column", "row"):
+        elif op.type == "gemm" and op.split in ("column", "row"):
             taken, given = float(rows * op.depth), float(rows * (op.width if op.depth else 0))
             if not op.depth:  # a look-up in a table divided by rows: its output is summed
                 given = float(rows * layer.hidden)

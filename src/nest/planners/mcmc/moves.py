@@ -1,6 +1,6 @@
 """Random changes of a configuration, each as likely as its reverse.
 
-A change picks its kind, then what it changes and how, all uniformly, from sets that are as large in
+A change picks its move, then what it changes and how, all uniformly, from sets that are as large in
 the changed configuration as they were before: so the probability of a proposal equals that of the
 way back, as plain Metropolis acceptance asks (arXiv:1807.05358, section 6.1). What is not legal or
 not in the space is no proposal: the chain stays.
@@ -54,15 +54,15 @@ class Moves:
         self.pairs = [] if moe is None else [
             (ep, etp) for ep in divisors(moe.experts) for etp in divisors(moe.ffn)
             if space.allows("ep", ep) and space.allows("etp", etp) and ep * etp <= cluster.size]
-        self.kinds: list[Move] = [
+        self.moves: list[Move] = [
             self._exchange, self._resize, self._trade, self._replicas, self._depth, self._cut,
             self._micro_batch, self._zero, self._recompute, self._traffic, self._schedule]
         if self.pairs:
-            self.kinds.append(self._experts)
+            self.moves.append(self._experts)
 
     def propose(self, rng: random.Random, plan: Configuration) -> Configuration | None:
         """A changed configuration; None where the change is not legal or not in the space."""
-        found = rng.choice(self.kinds)(rng, plan)
+        found = rng.choice(self.moves)(rng, plan)
         if found is None or found.stages[-1].devices[1] > found.stride:
             return None
         for stage in found.stages:  # r as large as the stage is no policy of its own

@@ -55,7 +55,7 @@ class Piper:
 
     What differs from the program, and why:
 
-    - Blocks lie in device order and are aligned (:func:`nest.costs.network.groups.aligned`):
+    - Blocks lie in device order and are aligned (:func:`nest.costs.network.placement.aligned`):
       others are illegal. Devices may stay unused at the end.
     - A stage splits each micro-batch over its ranks, where Piper deals out whole ones. So the
       micro-batch of the configuration is D of Piper's, with D a common multiple of all d, a device
