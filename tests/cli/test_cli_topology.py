@@ -369,10 +369,10 @@ def test_the_order_survives_the_plan_file(files, job, shuffled, capsys):
 def test_the_report_says_an_order_only_where_there_is_one(files, job, shuffled, capsys):
     out, _ = run(capsys, "evaluate", files.model, written(files.folder, "nest.yaml"), *job)
     text = " ".join(out.split())
-    assert "Devices in the order of the network's groups: 0, 2, 1, 3 (--ranks FILE" in text
+    assert "Devices in network order: 0, 2, 1, 3 (--ranks FILE" in text
     out, _ = run(capsys, "evaluate", files.model, "spine-leaf:leaves=3,per_leaf=4", *job,
                  "--without", "gpu4..7,leaf1")
-    assert "groups: 0..3, 8..11 (" in " ".join(out.split())
+    assert "network order: 0..3, 8..11 (" in " ".join(out.split())
     out, _ = run(capsys, "evaluate", files.model, shuffled, *job)
     last = nest.load_network(shuffled).order[-1]
     assert f", ... {last} (" in " ".join(out.split())

@@ -59,7 +59,7 @@ def test_text(file: str, capsys, monkeypatch, encoding: str) -> None:
     assert max(map(len, out.splitlines())) <= 80
     out.encode(encoding)
     for words in ("Simulated", "Closed form", "against the simulation", "busy", "idle",
-                  "Where the time of stage", "gradient reduction", "2, all alike"):
+                  "Time of stage", "gradient reduction", "2, all equal"):
         assert words in out
 
 

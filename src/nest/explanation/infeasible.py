@@ -1,7 +1,7 @@
 """Why nothing fits: the nearest miss, and what would make it fit.
 
-The nearest miss is the plan that fits on the smallest devices, of those that are not hopelessly
-slow (``search.SLOWEST``): memory is raised until a plan exists, then halved in to one per cent.
+The nearest miss is the plan that fits on the smallest devices, of those that are not too
+slow (``search.SLOWEST``): memory is raised until a plan exists, then bisected to 1 %.
 What would help is found the same way, by searching.
 """
 
@@ -40,7 +40,7 @@ def explain(
     memory, found = probe.least_memory()
     remedies = probe.remedies(memory)
     if found is None:
-        text = "no plan exists: the bounds of the space exclude each other"
+        text = "no plan exists: the bounds of the space contradict each other"
         return InfeasibleError(_with(text, remedies), {"remedies": remedies})
     priced = evaluate(model, cluster, job, found)
     number, over = worst_stage(priced)
