@@ -216,7 +216,7 @@ def test_a_device_is_written_apart(tmp_path: Path, capsys) -> None:
     _, err = run(capsys, "calibrate", "runs", str(made(tmp_path)), "--fit",
                  "gemm_derate,memory_efficiency",
                  "--output-device", new)
-    assert "is not written: the runs tell nothing of the device" in err
+    assert "is not written: the runs do not determine its figures" in err
     runs = str(made(tmp_path, tuple({"seq_len": 512 * 4**i} for i in range(4)),
                     gemm_derate=START.gemm_derate))
     run(capsys, "calibrate", "runs", runs, "--fit", "attention_fraction", "--output-device", new)

@@ -182,7 +182,7 @@ def test_a_device_is_given_or_replaced(files, job, capsys):
              for node in nest_file()["nodes"]]
     mixed = str(put(files.folder, {**nest_file(), "nodes": nodes}, "mixed.yaml"))
     _, err = run(capsys, "evaluate", files.model, mixed, *job, code=2)
-    assert "are of several types in a replica, or of others in another" in err
+    assert "are of several types in a replica, or of other types in another one" in err
     assert evaluated(capsys, files.model, mixed, *job, "--device", "h100-sxm")["feasible"]
 
 
@@ -385,8 +385,7 @@ def test_the_report_says_an_order_only_where_there_is_one(files, job, shuffled, 
 
 
 @pytest.mark.parametrize(("given", "words", "message"), [
-    (LEAVES, ["--devices", "8"], "devices: got 8 for a graph, which has the devices that it has "
-                                 "(8); allowed: none"),
+    (LEAVES, ["--devices", "8"], "devices: got 8 for a graph of 8 devices; allowed: none"),
     ("spine-lef:leaves=2,per_leaf=4", [], "did you mean spine-leaf?"),
     ("spine-leaf:leaves=2", [], "per_leaf: missing"),
     ("dgx-h10", [], "close: dgx-h100"),

@@ -133,7 +133,7 @@ def test_a_large_trace_leaves_micro_batches_out(file: str, tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (["no-such-plan"], "which is no file; allowed: PLAN.json"),
+    (["no-such-plan"], "which is not a file; allowed: PLAN.json"),
     (["missing.json"], "missing.json"),
     (["{file}", "--trace", ""], "allowed: a file to write"),
     (["{file}", "--trace", "{folder}"], "is a folder"),

@@ -303,7 +303,7 @@ def test_bad_plan_files(files, capsys, change, parts):
 def test_bad_words(files, capsys):
     for words, parts in (
         ([], ["PLAN.json"]),
-        (["llama2-7b"], ["'llama2-7b'", "which is no file", "PLAN.json"]),
+        (["llama2-7b"], ["'llama2-7b'", "which is not a file", "PLAN.json"]),
         (["absent.json"], ["absent.json", "no such file"]),
         ([files.model], ["model.yaml", "schema: missing"]),
         ([files.model, "--threads", "0"], ["threads", "got 0"]),

@@ -193,7 +193,7 @@ def runs(
     load_stack(data)
     told = {each.parameter.name for each in found.fit.estimates if each.determined}
     if device_target is not None and not told & set(DEVICE_FIGURES):
-        output.say(f"nest: {device_target} is not written: the runs tell nothing of the device")
+        output.say(f"nest: {device_target} is not written: the runs do not determine its figures")
     elif device_target is not None:
         _write(device_target, run_device_data(found, device, file),
                f"nest plan MODEL CLUSTER --device {device_target} ...")

@@ -140,7 +140,7 @@ def _from_plan_file(path: str, given: dict[str, Any]) -> Plan:
 
     extra = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
     if not looks_like_file(path):
-        raise InputError(f"arguments: got {path[:60]!r} alone, which is no file; allowed: "
+        raise InputError(f"arguments: got {path[:60]!r} alone, which is not a file; allowed: "
                          "MODEL CLUSTER, or PLAN.json as `nest plan -o` writes it")
     if extra:
         raise InputError(f"arguments: got {path} alone and {', '.join(extra)}; allowed: a plan "

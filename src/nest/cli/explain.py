@@ -33,7 +33,7 @@ def explain(
 
     check_threads(threads)
     if not looks_like_file(file):
-        raise InputError(f"explain: got {file[:60]!r}, which is no file; allowed: PLAN.json as "
+        raise InputError(f"explain: got {file[:60]!r}, which is not a file; allowed: PLAN.json as "
                          "`nest plan -o` writes it")
     plan, notes = reread(file)
     for note in notes:

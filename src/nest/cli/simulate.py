@@ -43,7 +43,7 @@ def simulate(
 
     check_target(trace)
     if not looks_like_file(file):
-        raise InputError(f"simulate: got {file[:60]!r}, which is no file; allowed: PLAN.json as "
+        raise InputError(f"simulate: got {file[:60]!r}, which is not a file; allowed: PLAN.json as "
                          "`nest plan -o` writes it")
     bucket_bytes = _bucket(bucket)
     plan, notes = reread(file)
