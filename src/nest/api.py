@@ -83,8 +83,8 @@ def plan(
     cluster, found = _searched(chain, cluster, job, space, limit, reorder, threads, top)
     if found.configuration is None and found.lower_bound < math.inf:
         raise LimitError(
-            f"no plan was found in {limit:g} s; none takes less than "
-            f"{format_seconds(found.lower_bound)} a step: allow more time or bound the space"
+            f"no plan was found in {limit:g} s; the lower bound is "
+            f"{format_seconds(found.lower_bound)} per step: allow more time or bound the space"
         )
     if found.configuration is None:
         from nest.explanation.infeasible import explain

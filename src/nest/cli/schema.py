@@ -18,7 +18,7 @@ def schema(
     name: Annotated[
         str, typer.Argument(metavar="DOCUMENT", help=f"One of {', '.join(DOCUMENTS)}.")],
 ) -> None:
-    """Print the JSON Schema of a file or document, for other tools."""
+    """Print the JSON Schema of a file format."""
     if name not in DOCUMENTS:
         raise InputError(f"schema: got {name[:60]!r}; allowed: {', '.join(DOCUMENTS)}")
     emit(json.dumps(document(name), indent=2))

@@ -167,7 +167,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
         if stat.S_ISDIR(info.st_mode):
             raise InputError(f"{shown}: is a folder; allowed: a file")
         if not stat.S_ISREG(info.st_mode):
-            raise InputError(f"{shown}: is no regular file; allowed: a regular file")
+            raise InputError(f"{shown}: is not a regular file; allowed: a regular file")
         if info.st_size > LARGEST:
             raise InputError(f"{shown}: got {info.st_size} bytes; allowed: at most {LARGEST} bytes")
         data = Path(path).read_bytes()
@@ -176,7 +176,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
     except OSError as error:
         raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from None
     except ValueError as error:
-        raise InputError(f"{shown}: is no file name ({error})") from None
+        raise InputError(f"{shown}: is not a file name ({error})") from None
     if b"\0" in data:
         raise InputError(f"{shown}: is a binary file; allowed: UTF-8 text")
     try:

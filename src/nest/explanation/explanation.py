@@ -278,7 +278,7 @@ class _Solver:
                  if key in bounds and bounds[key] is not None}
         if self.proved and self._within(bounds):
             self.parts -= OWN
-            return self._compared(name, shown, self.plan, True, "the plan itself")
+            return self._compared(name, shown, self.plan, True, "this plan")
         problems = space_problems(self.chain, self.cluster, self.job, space)
         if problems:
             self.parts -= OWN
@@ -360,8 +360,8 @@ def _bottleneck(plan: Plan, prices: tuple[ShadowPrice, ...]) -> str:
     gains = [p for p in prices if p.resource != "devices" and p.share is not None]
     best = min(gains, key=lambda p: p.share or 0.0, default=None)
     if best is None or best.share is None or best.share > -NEGLIGIBLE:
-        return f"{plan.bottleneck}; 1% more of any single resource changes next to nothing"
-    return (f"{plan.bottleneck}; of 1% more of one resource, {best.name} would help most "
+        return f"{plan.bottleneck}; 1% more of any single resource has almost no effect"
+    return (f"{plan.bottleneck}; of 1% more of one resource, {best.name} helps most "
             f"({100 * best.share:+.2f}%)")
 
 

@@ -1,6 +1,6 @@
 """Why nothing fits: the nearest miss, and what would make it fit.
 
-The nearest miss is the plan that fits on the smallest devices, of those that are not hopelessly
+The nearest miss is the plan that fits on the smallest devices, of those that are not too
 slow (``nest.search.rounds.SLOWEST``): memory is raised until a plan exists, then bisected to 1 %.
 What would help is found the same way, by searching.
 """
@@ -40,7 +40,7 @@ def explain(
     memory, found = probe.least_memory()
     remedies = probe.remedies(memory)
     if found is None:
-        text = "no plan exists: the bounds of the space exclude each other"
+        text = "no plan exists: the bounds of the space contradict each other"
         return InfeasibleError(_with(text, remedies), {"remedies": remedies})
     priced = evaluate(model, cluster, job, found)
     number, over = worst_stage(priced)
