@@ -128,7 +128,8 @@ def _warm(kernels: Kernels) -> None:
     ways(np.zeros(2, np.int64), zero, zero, np.zeros((1, 1), np.int32), one, zero, zero)
     unrouted(np.ones(1, np.int32), 1, *(zero, zero, zero, zero), 1, zero, zero)
     rates(np.ones(1, np.int32), 1, *(zero, zero, zero), np.arange(2), np.zeros(1, np.int32),
-          *(one, one, one, one), *(zero, zero, zero, zero), 1, zero, zero, 1.0)
+          *(one, one, one, one), *(zero, zero, zero, zero), 1, zero, zero, np.zeros(2, np.int64),
+          one)
     kernels.undominated(*tables[:5], one, one, no, np.array([0, 1]), zero + 1, tables.overlaps)
     first, _, options = kernels.select(tables, 1e9)
     problem = kernels.Problem(
