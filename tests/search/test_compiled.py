@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -310,6 +312,62 @@ def test_without_a_folder_to_write_there_is_no_cache(monkeypatch: pytest.MonkeyP
     for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.setenv(name, "/proc/nest")
     assert compiled.cache_folder() is None
+
+
+LOAD = """
+import sys
+from nest.search import compiled
+{before}
+kernels = compiled._prepared(["routes"])
+compiled._warm(kernels, ["routes"])
+print(len(kernels.routes[0].stats.cache_hits))
+"""
+FULL = """
+import errno, os
+def full(*args):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+os.replace = full
+"""
+
+
+def load_routes(folder: Path, before: str = "") -> tuple[int, str]:
+    """Cache hits of a new process that loads a kernel from a folder, and what it says."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD.format(before=before)], text=True, capture_output=True,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder), "NEST_THREADS": "1"}, check=True)
+    return int(done.stdout), done.stderr
+
+
+@pytest.mark.skipif(WITHOUT_JIT, reason="nothing is compiled")
+def test_damaged_compiled_code_is_compiled_again(tmp_path: Path) -> None:
+    assert load_routes(tmp_path)[0] == 0
+    assert load_routes(tmp_path) == (1, "")
+    for suffix, half in (("nbi", 0), ("nbc", 2)):
+        for file in tmp_path.rglob(f"*.{suffix}"):
+            data = file.read_bytes()
+            file.write_bytes(data[:half and len(data) // half])
+        assert load_routes(tmp_path)[0] == 0
+        assert load_routes(tmp_path) == (1, "")
+
+
+@pytest.mark.skipif(WITHOUT_JIT, reason="nothing is compiled")
+def test_a_full_disk_costs_compiling_and_one_warning(tmp_path: Path) -> None:
+    hits, said = load_routes(tmp_path, FULL)
+    *_, warning = said.strip().splitlines()
+    assert hits == 0
+    assert warning.startswith(f"Compiled code cannot be kept in {tmp_path}")
+    assert "No space left on device" in warning
+
+
+@pytest.mark.skipif(WITHOUT_JIT, reason="nothing is compiled")
+def test_a_process_beside_compiles_into_the_same_cache(tmp_path: Path) -> None:
+    before = """
+compiled.BESIDE, compiled.thread_count = ("routes",), lambda: 2
+"""
+    assert load_routes(tmp_path, before)[0] == 1
+    # One that fails is not missed.
+    failing = before + "import subprocess\nsys.executable = '/bin/false'"
+    assert load_routes(tmp_path / "other", failing)[0] == 0
 
 
 def test_only_an_option_worse_in_nothing_takes_another_s_place() -> None:
