@@ -89,7 +89,7 @@ def paper(
 
 @contextmanager
 def _bar(total: int, quiet: bool) -> Iterator[Callable[[Question, str], None]]:
-    """A bar on stderr that a call moves on by one, with what is asked now."""
+    """A progress bar on stderr; a call advances it and shows the current question."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -202,7 +202,7 @@ def runs(
 
 
 def _stack_of(text: str | None) -> tuple[Stack | None, str | None]:
-    """A stack to price all runs under, from a file; or the name of one whose runs to take."""
+    """A stack from a file for all runs; or the name of a stack whose runs to use."""
     from nest.describe import catalog, load_stack
 
     if text is None:
@@ -212,7 +212,7 @@ def _stack_of(text: str | None) -> tuple[Stack | None, str | None]:
 
 
 def _check(target: str | None) -> None:
-    """Refuse a file that could not be read again as a description."""
+    """Refuse a file name that descriptions cannot be read from."""
     from nest.cli.present import check_target
 
     check_target(target)
@@ -221,7 +221,7 @@ def _check(target: str | None) -> None:
 
 
 def _hand_over(text: str, data: Mapping[str, Any], target: str | None, use: str) -> None:
-    """Write the file first, then print: what is printed has been saved."""
+    """Write the file before printing, so that printed results are saved."""
     if target is not None:
         _write(target, data, use)
     output.emit(text)

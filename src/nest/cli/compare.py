@@ -1,4 +1,4 @@
-"""`nest compare`: NEST and other planners on the same question, priced alike."""
+"""`nest compare`: NEST and other planners on the same question, priced in the same way."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def compare(
 
 
 def chosen(option: str, text: str | None, known: Iterable[str]) -> list[str]:
-    """Names joined by commas, each once; None or `all`: all that are known.
+    """Names joined by commas, each once; None or `all`: all known names.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`nest explain`: what each resource is worth to a plan, and why simpler plans take longer."""
+"""`nest explain`: the effect of each resource on a plan, and simpler plans."""
 
 from __future__ import annotations
 

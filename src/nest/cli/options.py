@@ -17,7 +17,7 @@ def _whole(text: str | int) -> int:
 
 
 def number(text: str, metavar: str = "N") -> typer.models.OptionInfo:
-    """An option that takes a whole number; its range is for the descriptions to check."""
+    """An option that takes a whole number; the descriptions check its range."""
     found: typer.models.OptionInfo = typer.Option(metavar=metavar, help=text, parser=_whole)
     return found
 

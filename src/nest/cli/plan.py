@@ -112,7 +112,7 @@ def plan(
 
 
 def _no_plan(error: NoPlanError) -> str:
-    """The document for programs when there is no plan."""
+    """The JSON document for an error."""
     name = "infeasible" if isinstance(error, InfeasibleError) else "limit"
     document = {"schema": "nest.error/1", "error": name, "message": str(error)}
     nearest = getattr(error, "nearest", None)

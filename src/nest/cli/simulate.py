@@ -1,4 +1,4 @@
-"""`nest simulate`: one training step of a plan as events, against the closed form."""
+"""`nest simulate`: one training step of a plan as events, compared with the closed form."""
 
 from __future__ import annotations
 
