@@ -6,7 +6,6 @@ only; the rest is worked out by hand at the end.
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import numpy as np
@@ -26,8 +25,6 @@ CATALOG = {"dgx-a100": 64, "dgx-b200": 48, "dgx-h100": 32, "dgx-h200": 24, "gb20
 DRAWN = 120
 NAMES = ("all_reduce", "reduce_scatter", "ring_pass", "all_to_all")
 SIZES = np.array([1e3, 1e6, 1e9])
-needs_kernels = pytest.mark.skipif(
-    os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"), reason="slow uncompiled")
 
 
 def as_levels(name: str) -> Cluster:
@@ -102,7 +99,7 @@ def test_all_of_a_block_in_any_replica(distance: int, size: int) -> None:
         same(levels, links, inside(levels, *where), inside(links, *where), NAMES)
 
 
-@needs_kernels
+@pytest.mark.kernels
 @pytest.mark.parametrize("name", CATALOG)
 def test_plans_of_the_catalog_take_as_long(name: str) -> None:
     model, levels = nest.load_model("bert-large"), as_levels(name)
@@ -115,7 +112,7 @@ def test_plans_of_the_catalog_take_as_long(name: str) -> None:
         plan.step_time_s, rel=1e-9)
 
 
-@needs_kernels
+@pytest.mark.kernels
 @pytest.mark.parametrize(("model", "name", "batch"), [
     ("llama2-7b", "dgx-h100", 64), ("mixtral-8x7b", "dgx-a100", 128)])
 def test_whole_spaces_too(model: str, name: str, batch: int) -> None:

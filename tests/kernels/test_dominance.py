@@ -15,6 +15,7 @@ from nest.costs.stage import LayerSeconds, chunk_costs
 from nest.pricing.evaluation import chain_of
 from nest.search.tensors import Builder
 
+pytestmark = pytest.mark.kernels(uncompiled=True)
 KINDS, BODIES, STATES, POLICIES, ZEROS, CLASSES = 2, 12, 3, 3, 2, 2
 
 

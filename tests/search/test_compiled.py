@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from nest.search import compiled
 from nest.search.tables import Tables
 from nest.search.tensors import Builder
 
-WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+pytestmark = pytest.mark.kernels(uncompiled=True)
 
 
 def test_kernels_and_tensors_agree_on_fields() -> None:
@@ -36,7 +35,7 @@ def test_kernels_and_tensors_agree_on_fields() -> None:
         assert getattr(layers, f"C_{name.upper()}") == number
 
 
-@pytest.mark.skipif(WITHOUT_JIT, reason="nothing is compiled")
+@pytest.mark.kernels
 def test_every_kernel_is_compiled_once() -> None:
     kernels, _ = compiled.load()
     job = nest.Job(global_batch=16, seq_len=512)
