@@ -1,4 +1,4 @@
-"""The result: a configuration with its prices, complete enough to be priced again.
+"""The result: a configuration with its prices and inputs, which can be priced again.
 
 Units: seconds, bytes, samples (sequences). Ranges are half-open.
 """
@@ -74,11 +74,11 @@ class Stage(Description):
                             "waited for: grad_sync_s, tied embeddings, optimizer")
     memory_bytes: StageMemory
     memory_limit_bytes: float
-    collectives: dict[str, str] = Field(description="algorithm priced for each kind of group")
+    collectives: dict[str, str] = Field(description="algorithm priced for each dimension")
 
 
 class Parallelism(Description):
-    """What is the same for all stages."""
+    """Properties that all stages share."""
 
     pp: int
     vpp: int
@@ -98,7 +98,7 @@ class Breakdown(Description):
     """Where the step goes; the sum is step_time_s.
 
     Compute and communication are those of the stage whose micro-batches take longest, times the
-    micro-batches; ``bubble`` is what the pipeline adds to that.
+    micro-batches; ``bubble`` is the extra time of the pipeline.
     """
 
     forward: float
@@ -113,7 +113,7 @@ class Breakdown(Description):
 
 
 class SearchReport(Description):
-    """What the search did."""
+    """Statistics of the search."""
 
     seconds: float
     compile_seconds: float
@@ -136,7 +136,7 @@ class Alternative(Description):
 
 
 class Confidence(Description):
-    """How near prices with the plan's stack were to measured runs."""
+    """Accuracy of prices with the plan's stack against measured runs."""
 
     low_s: float = Field(description="step_time_s times measured over priced seconds, their 5th "
                          "percentile")
@@ -147,7 +147,7 @@ class Confidence(Description):
 
 
 class Inputs(Description):
-    """Model, cluster and job as resolved: enough to price the plan again."""
+    """Model, cluster and job as resolved: sufficient to price the plan again."""
 
     model: Model | None = None
     profile: Profile | None = None

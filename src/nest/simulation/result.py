@@ -1,4 +1,4 @@
-"""What a simulation found.
+"""The result of a simulation.
 
 Units: seconds, bytes.
 """
@@ -13,7 +13,7 @@ from nest.describe.base import Description
 
 
 class SimulatedTime(Description):
-    """Seconds of a step on one stage, by what it did; they add up to the step."""
+    """Seconds of a step on one stage, by activity; they add up to the step."""
 
     forward: float = Field(description="computing forward")
     backward: float = Field(description="computing backward, with recompute")

@@ -1,4 +1,4 @@
-"""What formats with named nodes share: an entry for each node and link, and types of device."""
+"""The base of formats with named nodes: an entry for each node and link, and device types."""
 
 from __future__ import annotations
 
