@@ -78,7 +78,7 @@ def even_configuration(
     etp : default: tp.
     zero : ZeRO stage, 0 to 3.
     shard : ZeRO shards over all of dp, or dp_in only (HSDP).
-    recompute : what the backward computes again.
+    recompute : recompute policy.
     recompute_modules : of selective recompute; default: core_attn.
     recompute_layers : full recompute of only this many first layers of a stage or chunk; default:
     all.

@@ -24,7 +24,7 @@ class StageTime(Description):
 
     forward: float = Field(description="computing forward")
     backward: float = Field(description="computing backward, without recompute")
-    recompute: float = Field(description="computing again what was not kept")
+    recompute: float = Field(description="recomputing activations that were not kept")
     tp: float = Field(description="tensor-parallel collectives, forward and backward")
     cp: float = Field(description="context-parallel exchange")
     ep: float = Field(description="expert dispatch and combine, expert-tensor collectives")
@@ -65,9 +65,9 @@ class Stage(Description):
     in_flight: int = Field(description="micro-batches whose activations are held at once; with "
                            "vpp above 1, of one chunk")
     time_s: StageTime
-    param_wait_s: float = Field(0.0, description="what the first micro-batch would wait for "
+    param_wait_s: float = Field(0.0, description="wait of the first micro-batch for "
                                 "parameters that are gathered after the optimizer, or by ZeRO-3, "
-                                "had it come at once")
+                                "if it came at once")
     grad_sync_s: float = Field(description="gradient reduction that the stage's backward "
                                "does not hide")
     finish_s: float = Field(description="all after the last backward, if no other stage were "
@@ -142,7 +142,7 @@ class Confidence(Description):
                          "percentile")
     high_s: float = Field(description="the same, their 95th percentile")
     configurations: int = Field(description="configurations measured")
-    beyond: tuple[str, ...] = Field(description="what of the plan none of them had, a phrase each; "
+    beyond: tuple[str, ...] = Field(description="properties of the plan that none of them had; "
                                     "the range holds where this is empty")
 
 
@@ -164,7 +164,7 @@ class Plan(Description):
     tokens_per_s: float
     mfu: float = Field(description="model FLOP of a step / (peak of all devices x step_time_s)")
     feasible: bool = Field(description="every device has the memory that it needs")
-    problems: tuple[str, ...] = Field(description="what does not fit, a sentence each")
+    problems: tuple[str, ...] = Field(description="shortages of memory, a sentence each")
     optimal: bool = Field(description="no plan of search.space is faster")
     lower_bound_s: float | None = Field(description="no plan of search.space takes less")
     gap: float | None = Field(

@@ -34,7 +34,7 @@ class SimulatedStage(Description):
     last_backward_s: float = Field(description="when its last backward ended")
     end_s: float = Field(description="when it had updated its parameters")
     peak_memory_bytes: float = Field(description="most that a device of the stage held")
-    closed_form_memory_bytes: float = Field(description="what evaluate says of the same")
+    closed_form_memory_bytes: float = Field(description="the same by evaluate")
 
 
 class Simulation(Description):

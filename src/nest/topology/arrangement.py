@@ -203,7 +203,7 @@ def _snake(dims: tuple[int, ...]) -> Ints:
 
 
 def _factors(number: int) -> list[int]:
-    """Factors of a number, the largest up to ``LARGEST`` first; a prime above it is its own."""
+    """Factors of a number, the largest up to ``LARGEST`` first; a rest without them is one."""
     found = []
     while number > 1:
         factor = next((f for f in range(LARGEST, 1, -1) if number % f == 0), number)

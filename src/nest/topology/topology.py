@@ -31,7 +31,7 @@ class Topology:
 
     Attributes
     ----------
-    name : what the network is called.
+    name : name of the network.
     nodes : names of the V nodes.
     types : the different types of device.
     type_V : int64, shape (V,)
