@@ -1,4 +1,4 @@
-"""What the documents say still holds: examples load, links and commands exist, tables agree."""
+"""What the documents say still holds: examples load, commands exist, tables agree."""
 
 from __future__ import annotations
 
@@ -30,10 +30,6 @@ LOADERS: dict[str, Any] = {
 
 def text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
-
-
-def named(path: Path) -> str:
-    return path.name
 
 
 # ---------------------------------------------------------------- examples
@@ -117,61 +113,14 @@ def test_the_error_document() -> None:
     assert [key for key in document["nearest"] if f'"{key}"' not in source] == []
 
 
-# ---------------------------------------------------------------- links
+# ---------------------------------------------------------------- glossary
 
 
-def anchor(heading: str) -> str:
-    kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
-    return kept.replace(" ", "-")
-
-
-def anchors(path: Path) -> set[str]:
-    return {anchor(line.lstrip("#")) for line in text(path).splitlines() if line.startswith("#")}
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
-def test_links_resolve(path: Path) -> None:
-    wrong = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", text(path)):
-        if re.match(r"https?:|mailto:", target):
-            continue
-        name, _, part = target.partition("#")
-        place = (path.parent / name).resolve() if name else path
-        exists = place.exists() and place.is_relative_to(ROOT.resolve())
-        if not exists or (part and part not in anchors(place)):
-            wrong.append(target)
-    assert not wrong
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
-def test_files_and_names_in_backticks_exist(path: Path) -> None:
-    wrong = []
-    for name in re.findall(r"`((?:[\w/]+/)?\w+\.py)`", text(path)):
-        places = (ROOT / name, ROOT / "src" / "nest" / name, ROOT / "docs" / name)
-        if not any(place.exists() for place in places):
-            wrong.append(name)
-    for name in re.findall(r"`nest\.([a-z_]\w*(?:\.\w+)*)[`(]", text(path)):
-        if not resolves(name):
-            wrong.append(f"nest.{name}")
-    assert not wrong
-
-
-def resolves(name: str) -> bool:
-    """Whether a dotted name below the package is a module, or something in one."""
-    if name in ("plan", "error"):  # also the names of schemas
-        return True
-    from importlib import import_module
-
-    parts = name.split(".")
-    for cut in range(len(parts), -1, -1):
-        try:
-            found: Any = import_module(".".join(("nest", *parts[:cut])))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[cut:]:
-            found = getattr(found, part, None)
-        return found is not None
-    return False
+def test_the_glossary_has_every_dimension_and_every_count_of_a_search() -> None:
+    page = text(ROOT / "docs" / "glossary.md")
+    wanted = (*nest.SearchSpace.model_fields, "cell", "label", "transition", "tile", "rail",
+              "stride", "place class", "bubble", "activation memory", "option", "outer choice")
+    assert [name for name in wanted if not re.search(rf"\b{name}\b", page)] == []
 
 
 # ---------------------------------------------------------------- commands

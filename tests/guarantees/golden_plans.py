@@ -1,7 +1,7 @@
 """The plans of `golden_questions.py` today, and those written down in `golden/plans.json`.
 
-`python tests/refresh_plans.py` writes that file anew. Its difference belongs into the change of
-prices or spaces that made plans differ, with the reason why.
+`python tests/guarantees/refresh_plans.py` writes that file anew. Its difference belongs into the
+change of prices or spaces that made plans differ, with the reason why.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ several_threads = pytest.mark.skipif(
 @several_threads
 @pytest.mark.parametrize("question", QUESTIONS, ids=NAMES)
 def test_plans_are_as_written_down(question: Question) -> None:
-    """Where this fails on purpose: `python tests/refresh_plans.py`, and say why."""
+    """Where this fails on purpose: `python tests/guarantees/refresh_plans.py`, and say why."""
     plan = ask(question)
     assert not differences(golden()[question.name], plan)
     assert configuration(record(plan)) == plan.configuration

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import matplotlib
 import pytest
+from command_line import JOB, Files, run
 from matplotlib.figure import Figure
 
 from nest.errors import InputError
@@ -72,3 +74,36 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=told):
             save_figure(str(wrong), drawn())
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".nest-")]
+
+
+@pytest.mark.parametrize("words", [
+    ["plan", "{model}", "{cluster}", "--map", "x.svg"],
+    ["evaluate", "{model}", "{cluster}", "--map", "x.png"],
+    ["compare", "{model}", "{cluster}", "--chart", "x.svg"],
+    ["validate", "--plot", "x.svg"],
+    ["bench", "paper", "--planners", "manual"],
+], ids=["plan", "evaluate", "compare", "validate", "bench"])
+def test_without_matplotlib_each_command_says_what_to_install(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as where it is not installed
+    monkeypatch.chdir(tmp_path)
+    files = Files(tmp_path)
+    given = {"{model}": [files.model], "{cluster}": [files.cluster, *JOB]}
+    words = [word for each in words for word in given.get(each, [each])]
+    before = sorted(os.listdir(tmp_path))
+    _, err = run(capsys, *words, code=2)
+    option = next((word[2:] for word in words if word in ("--map", "--chart", "--plot")),
+                  "bench paper")
+    assert err == (f"nest: error: {option}: pictures need Matplotlib, which is not installed; "
+                   "pip install 'nest-planner[plot]' adds it\n")
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_without_matplotlib_commands_that_draw_nothing_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    out, _ = run(capsys, "evaluate", *Files(tmp_path).words)
+    assert "per step" in out

@@ -400,7 +400,7 @@ def select(t, limit):
     One is dominated when another is no worse in the first fields of an option: forward, backward,
     with or without what it gathers for the pass behind it, either with what it takes longer behind
     another pass, with what it waits for at the start and leaves at the end of a step; what follows
-    then; micro-batches in flight that fit, and shards (docs/algorithm.md has the proof that these
+    then; micro-batches in flight that fit, and shards (docs/proofs.md has the proof that these
     suffice). Of equal ones the first stays. Those that alone take ``limit`` seconds a step, take
     too much above the least to stay below it, or hold no micro-batch, are no options.
 

@@ -68,7 +68,9 @@ def paper(
     from nest.cli.compare import chosen
     from nest.cli.present import progress
     from nest.planners import PLANNERS
+    from nest.report.figure import need_matplotlib
 
+    need_matplotlib("bench paper")
     names = chosen("planners", planners, PLANNERS)
     wanted = questions(chosen("part", part, PARTS), chosen("models", models, MODELS))
     answers = Answers(folder)

@@ -1,8 +1,8 @@
 """Why nothing fits: the nearest miss, and changes that would make it fit.
 
 The nearest miss is the plan that fits on the smallest devices, of those that are not too
-slow (``search.SLOWEST``): memory is raised until a plan exists, then bisected to 1 %.
-Remedies are also found by searching.
+slow (``nest.search.rounds.SLOWEST``): memory is raised until a plan exists, then bisected to 1 %.
+What would help is found the same way, by searching.
 """
 
 from __future__ import annotations

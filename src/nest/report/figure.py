@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 from collections.abc import Iterator
@@ -49,11 +50,29 @@ def check_picture(option: str, file: str | None) -> None:
 
     Raises
     ------
-    InputError : the name ends in neither of :data:`SUFFIXES`.
+    InputError : the name ends in neither of :data:`SUFFIXES`, or Matplotlib is missing.
     """
     if file and not file.endswith(SUFFIXES):
         raise InputError(f"{option}: got {shorten(file, 200)}; allowed: a name that ends in "
                          f"{' or '.join(SUFFIXES)}")
+    if file:
+        need_matplotlib(option)
+
+
+def need_matplotlib(what: str) -> None:
+    """Refuse to draw where Matplotlib, the extra ``plot`` of the package, is not installed.
+
+    Parameters
+    ----------
+    what : the command or option that draws, for the message.
+
+    Raises
+    ------
+    InputError : it is not; the text says what to install.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError(f"{what}: pictures need Matplotlib, which is not installed; "
+                         "pip install 'nest-planner[plot]' adds it")
 
 
 @contextlib.contextmanager

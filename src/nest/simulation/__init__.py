@@ -3,7 +3,7 @@
 :func:`simulate` takes a plan; :func:`nest.simulation.events.run` takes plain numbers. `work` lists
 the passes and `parts` their figures; `times` takes seconds from `pricing`; `device` and `stream`
 run them, `events` all devices together; `memory` follows bytes, `record` the events. `step` puts
-it together. Read `step`, `events`, `device`.
+it together, and `result` is what it returns. Read `step`, `events`, `device`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 
 `runs` reads the table of runs (`columns`, `words`, `inferred`, `reasons` define the contents of a
 row and why it is left out); `translate` turns a row into a question (`architecture`, `hardware`,
-`software`, `degrees`); `pricing` prices it, `score` compares, `document` writes the result.
+`software`, `degrees`); `pricing` prices it, `score` compares (by `statistics`), `document` writes
+the result.
 """
 
 from nest.validation.pricing import Priced, price

@@ -46,8 +46,8 @@ class Network:
 class Paths(NamedTuple):
     """Links between the members of C groups; seconds per byte, and seconds.
 
-    Figures are those of :class:`nest.costs.links.Links`, with the traffic of all groups that run
-    at the same time.
+    Figures are those of :class:`nest.costs.network.paths.LinkPrices`, with the traffic of all
+    groups that run at the same time.
     """
 
     per_byte: Array
@@ -55,11 +55,18 @@ class Paths(NamedTuple):
     latency: Array
     """(C, V): of one step of it."""
     ring_per_byte: Array
-    """(C,): when every member sends to the next."""
+    """(C,): when every member sends to the next: one ring."""
     ring_latency: Array
     spread_per_byte: Array
     """(C,): when every member sends an equal part of a byte to each."""
     spread_latency: Array
+    rails_per_byte: Array
+    """(C,): of rings on rails, a ring for each member of an outermost subgroup."""
+    rails_latency: Array
+    tree_per_byte: Array
+    """(C,): of the double tree, for each of its two passes; of groups that are even."""
+    tree_latency: Array
+    """(C,): of all steps of a pass."""
 
     def take(self, rows: NDArray[np.intp]) -> Paths:
         return Paths(*(figure[rows] for figure in self))
@@ -107,8 +114,6 @@ def _tier_rates(network: Network, group: Group) -> tuple[Array, Array]:
 
 def _ring_rates(network: Network, group: Group) -> tuple[Array, Array]:
     """Seconds per byte over the narrowest level crossed, and the largest latency crossed."""
-    if group.paths is not None:
-        return group.paths.ring_per_byte, group.paths.ring_latency
     _, children = _tiers(group)
     per_byte, latency = _tier_rates(network, group)
     crossed = children > 1
@@ -136,11 +141,19 @@ def _steps(children: Array) -> Array:
 def ring_pass(size: Array, network: Network, group: Group) -> Array:
     """Seconds until each of n blocks, ``size`` bytes together, has passed all members; (C,).
 
-    n-1 steps of size/n bytes to the next member, over the narrowest link between neighbours.
+    n-1 steps of size/n bytes to the next member, over the narrowest link between neighbours. On
+    links the better of one ring and rings on rails.
     """
     n = group.size
-    per_byte, latency = _ring_rates(network, group)
-    return (n - 1) / n * size * per_byte + (n - 1) * latency
+
+    def passed(per_byte: Array, latency: Array) -> Array:
+        return (n - 1) / n * size * per_byte + (n - 1) * latency
+
+    paths = group.paths
+    if paths is None:
+        return passed(*_ring_rates(network, group))
+    return np.minimum(passed(paths.ring_per_byte, paths.ring_latency),
+                      passed(paths.rails_per_byte, paths.rails_latency))
 
 
 def reduce_scatter(size: Array, network: Network, group: Group) -> Array:
@@ -160,7 +173,7 @@ def all_reduce(size: Array, network: Network, group: Group) -> Array:
     """Seconds to sum buffers of ``size`` bytes on all members; shape (C,).
 
     The best of: ring and hierarchy (reduce-scatter and all-gather), where a level that reduces
-    in the network carries each byte once; and a pipelined double tree.
+    in the network carries each byte once (not on links); and a pipelined double tree.
     """
     return _best(size, network, group, reduce=True)[0]
 
@@ -181,18 +194,20 @@ def _best(
     ring = times * ring_pass(size, network, group) + start.max(axis=1)
     volume = times * (children - 1) / np.maximum(children, 1)
     steps = times * _steps(children)
-    alike = group.paths is None  # all links of a level, as its tree and its switches need them
-    if reduce and alike:
+    if reduce and group.paths is None:
         in_network = network.in_network & (children > 1)
         volume = np.where(in_network, np.minimum(volume, 1.0), volume)
         steps = np.where(in_network, 2.0, steps)
     tiers = volume * size[:, None] * per_byte + steps * latency
     hierarchical = np.where(group.even, (tiers + start).sum(axis=1), np.inf)
     tree = np.full_like(ring, np.inf)
-    if reduce and alike:
-        hops = np.ceil(np.log2(np.maximum(children, 1.0))) * latency
-        tree = 2.0 * size * _ring_rates(network, group)[0] + 2.0 * hops.sum(axis=1)
-        tree = np.where(group.even, tree + start.max(axis=1), np.inf)
+    if reduce:
+        if group.paths is None:
+            rate = _ring_rates(network, group)[0]
+            hops = (np.ceil(np.log2(np.maximum(children, 1.0))) * latency).sum(axis=1)
+        else:
+            rate, hops = group.paths.tree_per_byte, group.paths.tree_latency
+        tree = np.where(group.even, 2.0 * size * rate + 2.0 * hops + start.max(axis=1), np.inf)
     options = np.stack([ring, hierarchical, tree])
     chosen = options.argmin(axis=0)
     seconds = np.take_along_axis(options, chosen[None], axis=0)[0]

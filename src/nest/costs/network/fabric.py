@@ -114,7 +114,7 @@ class Fabric:
         self, start: Ints, block: int, outer_dp: int, stride: int, distance: int, size: int,
         spread: bool,
     ) -> Floats:
-        """Figures of groups inside blocks, the largest over the replicas; (K, 2 V + 4)."""
+        """Figures of groups inside blocks, the largest over the replicas; (K, 2 V + 8)."""
         figures = self._inside(block, distance, size, spread)
         found: Floats = figures[start + stride * np.arange(outer_dp)[:, None]].max(axis=0)
         return found
@@ -203,7 +203,7 @@ class Fabric:
 
 
 def _group(spreads: list[tuple[tuple[int, ...], bool]], figures: Floats | None = None) -> Group:
-    """Groups from their spread over the levels and figures of their paths; (C, 2 V + 4)."""
+    """Groups from their spread over the levels and figures of their paths; (C, 2 V + 8)."""
     inside, even = zip(*spreads, strict=True)
     members = np.array(inside, dtype=np.int64)
     if figures is None:

@@ -68,7 +68,7 @@ def network_chart(plan: Plan) -> Figure:
 
     Raises
     ------
-    InputError : the network is too large, see :func:`nest.report.network_sketch.sketch`.
+    InputError : the network is too large, see :func:`nest.report.network.sketch.sketch`.
     """
     from matplotlib.figure import Figure
 

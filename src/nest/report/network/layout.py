@@ -66,7 +66,7 @@ def layout(drawn: Sketch) -> Layout:
 
     Parameters
     ----------
-    drawn : of :func:`nest.report.network_sketch.sketch`.
+    drawn : of :func:`nest.report.network.sketch.sketch`.
     """
     near = drawn.near()
     row_V = _rows(near, drawn.squares)
