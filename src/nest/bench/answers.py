@@ -36,7 +36,7 @@ class Answer(Description):
     question: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = Field(
         description="SHA-256 of model, cluster, job, space, planner, its options, and the version"
     )
-    model: Name = Field(description="for people; what counts is the digest")
+    model: Name = Field(description="for people; the digest decides")
     cluster: Name = Field(description="its name")
     devices: Whole = Field(description="of the cluster")
     mbs: Whole = Field(description="samples that a device takes at once")

@@ -49,7 +49,7 @@ class GivenParallelism(Description):
 class GivenPlan(Description):
     """A plan file without its prices."""
 
-    parallelism: GivenParallelism = Field(description="what is the same for all stages")
+    parallelism: GivenParallelism = Field(description="properties that all stages share")
     stages: Annotated[
         tuple[StageConfiguration, ...], Field(min_length=1, max_length=10**4), at_most(10**4)
     ] = Field(description="stages, the first of the pipeline first")
@@ -66,7 +66,7 @@ class Searched(Description):
     optimal: Flag = Field(False, description="no plan of search.space is faster")
     lower_bound_s: Positive | None = None
     gap: Number | None = None
-    search: SearchReport = Field(description="what the search did")
+    search: SearchReport = Field(description="statistics of the search")
 
 
 def looks_like_file(text: str) -> bool:

@@ -32,7 +32,7 @@ DeviceNumber = Annotated[Whole, Field(ge=0, lt=MOST_DEVICES)]
 class Level(Description):
     """One tier of the network; level 0 joins devices, every further level joins groups."""
 
-    name: Name = Field(description="what the level is called")
+    name: Name = Field(description="name of the level")
     size: Annotated[
         int,
         BeforeValidator(whole_number, json_schema_input_type=int | Literal["n"]),
@@ -80,7 +80,7 @@ class Cluster(Description):
     aligned, and transfers are priced by the links.
     """
 
-    name: Name = Field(description="what the cluster is called")
+    name: Name = Field(description="name of the cluster")
     device: Annotated[
         Device,
         BeforeValidator(resolve_device, json_schema_input_type=Device | str | dict[str, Any]),
@@ -102,7 +102,7 @@ class Cluster(Description):
         "same numbers",
     )
     names: Annotated[tuple[Name, ...], at_most(MOST_DEVICES)] | None = Field(
-        None, description="what each device is called"
+        None, description="name of each device"
     )
     links: Links | None = Field(
         None, description="links of a network that is no hierarchy; null: the levels say it all"

@@ -66,7 +66,7 @@ def _default_gemm() -> dict[GemmKey, GemmEfficiency]:
 class Device(Description):
     """An accelerator: memory, peaks and efficiencies."""
 
-    name: Name = Field(description="what the device is called")
+    name: Name = Field(description="name of the device")
     memory: Bytes = Field(description="bytes of device memory")
     memory_bandwidth: Bandwidth = Field(description="bytes/s of device memory, nominal")
     peak_flops: Annotated[dict[Dtype, Flops], Field(min_length=1), Freeze, at_most(100)] = Field(

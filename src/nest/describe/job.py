@@ -69,7 +69,7 @@ class Calibration(Description):
 class Stack(Rates):
     """Training software: its overlap, its efficiency, and its restrictions."""
 
-    name: Name = Field(description="what the software is called")
+    name: Name = Field(description="name of the software")
     overlap_grad_reduce: Share = Field(
         description="share of the last micro-batch's backward that gradient reduction hides under"
     )
@@ -127,7 +127,7 @@ class Stack(Rates):
         "these lack",
     )
     fp8_inputs: Flag = Field(
-        False, description="fp8 training keeps what products read in fp8, not in 16 bit"
+        False, description="fp8 training keeps the inputs of products in fp8, not in 16 bit"
     )
     selective_products: Flag = Field(
         False, description="recompute of norms and activation functions together runs every second "

@@ -97,7 +97,7 @@ class Vision(Description):
 class Model(Description):
     """A transformer as its publisher describes it; a layer is one attention and one MLP."""
 
-    name: Name = Field(description="what the model is called")
+    name: Name = Field(description="name of the model")
     kind: Literal["decoder", "encoder", "encoder-decoder"] = Field(
         "decoder",
         description="decoder: causal attention; encoder: full attention (BERT); encoder-decoder: "
@@ -158,7 +158,7 @@ class Model(Description):
         0, description="multi-token prediction layers, trained behind the last layer; 0 leaves "
         "them out",
     )
-    vision: Vision | None = Field(None, description="a tower for images beside the text embedding")
+    vision: Vision | None = Field(None, description="a tower for images")
     max_seq_len: Annotated[Whole, Field(ge=1, le=10**9)] | None = Field(
         None, description="longest sequence the model was published for; a note"
     )

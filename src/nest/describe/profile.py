@@ -45,7 +45,7 @@ class Measurement(Description):
 class MeasuredLayer(Description):
     """A layer, possibly repeated: the first takes the inputs, each other one the previous."""
 
-    name: Name = Field(description="what the layer is called; no two have one name")
+    name: Name = Field(description="name of the layer, unique")
     output_bytes: BytesOrZero = Field(
         description="bytes that the layer hands on, per sample, all of tp together"
     )

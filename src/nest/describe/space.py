@@ -212,14 +212,14 @@ class SearchSpace(Description):
         tuple[Recompute, ...] | None,
         BeforeValidator(_listed, json_schema_input_type=Recompute | list[Recompute] | None),
         AfterValidator(_distinct),
-    ] = Field(None, description="what the backward computes again: none, selective, full")
+    ] = Field(None, description="recompute policy: none, selective, full")
     recompute_modules: Annotated[
         tuple[str, ...] | None,
         BeforeValidator(_listed, json_schema_input_type=str | list[str] | None),
         AfterValidator(_combinations),
-    ] = Field(None, description=f"what selective recompute runs again: {_COMBINATION}")
+    ] = Field(None, description=f"modules of selective recompute: {_COMBINATION}")
     recompute_layers: Ints = Field(
-        None, description="full recompute of the first so many layers of a stage; not given: "
+        None, description="full recompute of only this many first layers of a stage; not given: "
         "any number, all of them included"
     )
     schedule: Annotated[

@@ -52,11 +52,11 @@ class ShadowPrice(Description):
     name: str = Field(description="the resource in words")
     level: str | None = Field(description="of the network, for bandwidth")
     devices: int = Field(description="devices then")
-    factor: float = Field(description="how much there is then, over what there is now")
-    step_time_s: float | None = Field(description="null where there is no plan; note says why")
+    factor: float = Field(description="changed amount of the resource over the actual one")
+    step_time_s: float | None = Field(description="null if there is no plan; see note")
     change_s: float | None = Field(description="step_time_s less that of the plan")
     share: float | None = Field(description="change_s over the step time of the plan")
-    changes: str = Field(description="what differs from the plan then; empty: it stays")
+    changes: str = Field(description="differences from the plan; empty: none")
     proven: bool = Field(description="no plan of the space takes less then")
     note: str = ""
 
@@ -66,7 +66,7 @@ class SimplerPlan(Description):
 
     name: str
     bounds: dict[str, str] = Field(description="of the space, in addition to the plan's own")
-    step_time_s: float | None = Field(description="null where there is no plan; note says why")
+    step_time_s: float | None = Field(description="null if there is no plan; see note")
     slower: float | None = Field(description="step_time_s / that of the plan, less 1")
     differences_s: dict[str, float] = Field(
         description="part of breakdown_s: seconds more than in the plan"
@@ -90,7 +90,7 @@ class Explanation(Description):
     bottleneck: str = Field(description="what bounds the step, and which resource helps most")
     prices: tuple[ShadowPrice, ...]
     simpler: tuple[SimplerPlan, ...]
-    seconds: float = Field(description="what the explanation took")
+    seconds: float = Field(description="duration of the explanation")
 
     def to_json(self, indent: int | None = 2) -> str:
         """The explanation as the text of one JSON document."""

@@ -197,9 +197,10 @@ def boundary_bytes(chain: Chain, job: Job, before: int) -> float:
 
 
 def relay_bytes(chain: Chain, job: Job, before: int, after: int) -> float:
-    """Bytes per sample that arrive at a stage and that none of its layers saves. The stage holds
-them for every micro-batch in flight: tensors that it passes on to later stages, and tensors that
-its layers read without saving. A plain chain has none.
+    """Bytes per sample that arrive at a stage and that none of its layers saves.
+
+    The stage holds them for every micro-batch in flight: tensors that it passes on to later stages,
+    and tensors that its layers read without saving. A plain chain has none.
 
     Parameters
     ----------

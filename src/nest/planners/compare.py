@@ -1,4 +1,4 @@
-"""Several planners on one model, cluster, job and space, side by side."""
+"""Several planners on the same model, cluster, job and space."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from nest.pricing.plans import Plan
 
 
 class Entry(NamedTuple):
-    """What one planner chose, and what it took."""
+    """The plan of one planner, and the time to find it."""
 
     planner: str
     plan: Plan | None
-    """Of :func:`nest.evaluate`; None where the planner found none."""
+    """The plan of :func:`nest.evaluate`; None where the planner found none."""
     reason: str | None
     """Why there is no plan, or what does not fit; None for a plan that fits."""
     search_seconds: float
@@ -52,7 +52,7 @@ def compare(
     names: Iterable[str] = tuple(PLANNERS),
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[Entry, ...]:
-    """Ask planners one after another; a planner that finds nothing is an entry too.
+    """Run planners one after another; a planner that finds nothing has an entry, too.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def compare(
     Raises
     ------
     InputError
-        Model, cluster, job and space do not go together, or there is no planner of a name.
+        Model, cluster, job and space are incompatible, or a planner is unknown.
     """
     space = space or SearchSpace()
     chain = chain_of(model)
@@ -97,7 +97,7 @@ def _entry(
 
 
 def shortage(plan: Plan) -> str:
-    """Which stage of a plan lacks most memory, how much and what for, and how many others do."""
+    """The stage that lacks most memory, its missing bytes and cause, and the number of others."""
     short = [s.memory_bytes.total - s.memory_limit_bytes for s in plan.stages
              if s.memory_bytes.total > s.memory_limit_bytes]  # a problem each, in this order
     others = len(short) - 1

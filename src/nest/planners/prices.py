@@ -20,7 +20,7 @@ from nest.pricing.stages import Layers, Pricing, StagePrice
 
 
 class Price(NamedTuple):
-    """What a configuration takes and lacks."""
+    """Step time and missing memory of a configuration."""
 
     step_time: float
     """Seconds."""
@@ -45,7 +45,7 @@ class Prices:
         self._legal: dict[tuple[Any, ...], bool] = {}
 
     def legal(self, plan: Configuration) -> bool:
-        """Whether ``evaluate`` would take a configuration whose cuts and blocks join."""
+        """Whether ``evaluate`` accepts a configuration with consecutive stages and blocks."""
         if outer_problem(self.cluster, self.job, plan) or any(
                 schedule_problems(self.chain, self.job, plan)):
             return False
@@ -61,7 +61,7 @@ class Prices:
         return True
 
     def price(self, plan: Configuration) -> Price:
-        """Seconds of a step and bytes too many of a legal configuration."""
+        """Seconds of a step and missing bytes of a legal configuration."""
         pricing, m = self._pricing, self.job.global_batch // (plan.outer_dp * plan.micro_batch)
         stages = [self._stage(plan, stage) for stage in plan.stages]
         hops = [pricing.hops(plan, number) for number in range(plan.pp)]
@@ -91,7 +91,7 @@ def _held(schedule: str, kept: tuple[float, ...], stage: int, stages: int, m: in
 
 
 def degrees_of(stage: StageConfiguration) -> tuple[Any, ...]:
-    """What a stage is besides its layers and its place; block first, recompute last."""
+    """A stage without its layers and place; block first, recompute last."""
     return (stage.devices[1] - stage.devices[0], stage.dp_in, stage.tp, stage.sp, stage.cp,
             stage.cp_comm, stage.ep, stage.etp, stage.zero, stage.shard, stage.recompute,
             stage.recompute_modules, stage.recompute_layers)

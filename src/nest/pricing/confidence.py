@@ -1,4 +1,4 @@
-"""How sure a price is: from what measured runs of the same software took."""
+"""The confidence of a price, from measured runs of the same software."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nest.pricing.plans import Confidence
 
 
 def confidence(step_time: float, chain: Chain, cluster: Cluster, job: Job) -> Confidence | None:
-    """The range in which nine of ten measured steps lay, and what of the plan was never measured.
+    """The range of nine of ten measured steps, and properties of the plan never measured.
 
     Parameters
     ----------
@@ -17,7 +17,7 @@ def confidence(step_time: float, chain: Chain, cluster: Cluster, job: Job) -> Co
 
     Returns
     -------
-    Confidence, or None where nobody measured the stack. The percentiles are those of
+    Confidence, or None if the stack was never measured. The percentiles are those of
     ``Stack.calibration``, over the runs that ``nest validate`` prices with the stack.
     """
     known = job.stack.calibration

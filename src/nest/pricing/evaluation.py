@@ -115,7 +115,7 @@ def _stage(
 
 
 def _memory(price: StagePrice, held: float) -> StageMemory:
-    """``held``: bytes of activations of all that is in flight."""
+    """``held``: bytes of activations of all micro-batches in flight."""
     c = price.causes
     return StageMemory(
         parameters=c["parameters"], gradients=c["gradients"], optimizer=c["optimizer"],
@@ -138,7 +138,7 @@ def _time(price: StagePrice, hops: list[Hop]) -> StageTime:
 def _algorithms(
     pricing: Pricing, plan: Configuration, stage: StageConfiguration
 ) -> dict[str, str]:
-    """Algorithm of the collectives of each kind of group, for the volume of the largest layer."""
+    """Algorithm of the collectives of each dimension, for the volume of the largest layer."""
     chain, job, s = pricing.chain, pricing.job, pricing.setting(stage)
     body = body_of(stage, plan, 0, pricing.fabric)
     state = state_of(stage, plan, pricing.fabric)

@@ -1,8 +1,8 @@
-"""The configuration that a person means by plain degrees: even cuts, equal blocks.
+"""The configuration that plain degrees stand for: even cuts, equal blocks.
 
-Rule of the cuts: the L repeated layers over pp stages give L // pp to each; the r = L % pp left
-over go one each to the r stages nearest the middle, of two equally near to the later one. What
-comes before the repeated layers (the embedding) joins the first stage, what comes after (the head)
+Rule of the cuts: the L repeated layers over pp stages give L // pp to each; the remaining r = L %
+pp go to the r stages nearest the middle, one each; of two equally near stages to the later one.
+Layers before the repeated ones (the embedding) join the first stage, layers after them (the head)
 the last.
 """
 
@@ -78,17 +78,18 @@ def even_configuration(
     etp : default: tp.
     zero : ZeRO stage, 0 to 3.
     shard : ZeRO shards over all of dp, or dp_in only (HSDP).
-    recompute : what the backward computes again.
+    recompute : recompute policy.
     recompute_modules : of selective recompute; default: core_attn.
-    recompute_layers : full recompute of the first so many layers of a stage or chunk; default: all.
+    recompute_layers : full recompute of only this many first layers of a stage or chunk; default:
+    all.
     vpp : virtual stages per device; above 1 the repeated layers must divide evenly.
     schedule : default: 1f1b, interleaved where vpp is above 1.
 
     Returns
     -------
     Configuration
-        Replicas start devices // outer_dp apart. Whether the whole is legal and fits is for
-        :func:`nest.evaluate` to say.
+        Replicas start devices // outer_dp apart. :func:`nest.evaluate` checks whether the
+        configuration is legal and fits.
 
     Raises
     ------

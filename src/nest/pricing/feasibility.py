@@ -1,4 +1,4 @@
-"""What makes a configuration illegal, and which stages need more memory than their devices have."""
+"""Why a configuration is illegal, and which stages need more memory than their devices have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nest.units import format_bytes
 
 
 def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None:
-    """Raise an InputError that names every stage that cannot be built, and why."""
+    """Raise an InputError that names every illegal stage, with the reason."""
     found = []
     fabric = fabric_of(cluster)
     if sequence := sequence_problem(chain, job):
@@ -50,7 +50,7 @@ def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None
 
 
 def _order_problem(chain: Chain, plan: Configuration) -> str | None:
-    """Why the layers cannot be put in the order of a plan."""
+    """Why the order of a plan is illegal."""
     if plan.order is None:
         return None
     if sorted(plan.order) != list(range(len(chain))):

@@ -1,4 +1,4 @@
-"""The result: a configuration with its prices, complete enough to be priced again.
+"""The result: a configuration with its prices and inputs, which can be priced again.
 
 Units: seconds, bytes, samples (sequences). Ranges are half-open.
 """
@@ -24,7 +24,7 @@ class StageTime(Description):
 
     forward: float = Field(description="computing forward")
     backward: float = Field(description="computing backward, without recompute")
-    recompute: float = Field(description="computing again what was not kept")
+    recompute: float = Field(description="recomputing activations that were not kept")
     tp: float = Field(description="tensor-parallel collectives, forward and backward")
     cp: float = Field(description="context-parallel exchange")
     ep: float = Field(description="expert dispatch and combine, expert-tensor collectives")
@@ -65,20 +65,20 @@ class Stage(Description):
     in_flight: int = Field(description="micro-batches whose activations are held at once; with "
                            "vpp above 1, of one chunk")
     time_s: StageTime
-    param_wait_s: float = Field(0.0, description="what the first micro-batch would wait for "
+    param_wait_s: float = Field(0.0, description="wait of the first micro-batch for "
                                 "parameters that are gathered after the optimizer, or by ZeRO-3, "
-                                "had it come at once")
+                                "if it came at once")
     grad_sync_s: float = Field(description="gradient reduction that the stage's backward "
                                "does not hide")
     finish_s: float = Field(description="all after the last backward, if no other stage were "
                             "waited for: grad_sync_s, tied embeddings, optimizer")
     memory_bytes: StageMemory
     memory_limit_bytes: float
-    collectives: dict[str, str] = Field(description="algorithm priced for each kind of group")
+    collectives: dict[str, str] = Field(description="algorithm priced for each dimension")
 
 
 class Parallelism(Description):
-    """What is the same for all stages."""
+    """Properties that all stages share."""
 
     pp: int
     vpp: int
@@ -98,7 +98,7 @@ class Breakdown(Description):
     """Where the step goes; the sum is step_time_s.
 
     Compute and communication are those of the stage whose micro-batches take longest, times the
-    micro-batches; ``bubble`` is what the pipeline adds to that.
+    micro-batches; ``bubble`` is the extra time of the pipeline.
     """
 
     forward: float
@@ -113,7 +113,7 @@ class Breakdown(Description):
 
 
 class SearchReport(Description):
-    """What the search did."""
+    """Statistics of the search."""
 
     seconds: float
     compile_seconds: float
@@ -136,18 +136,18 @@ class Alternative(Description):
 
 
 class Confidence(Description):
-    """How near prices with the plan's stack were to measured runs."""
+    """Accuracy of prices with the plan's stack against measured runs."""
 
     low_s: float = Field(description="step_time_s times measured over priced seconds, their 5th "
                          "percentile")
     high_s: float = Field(description="the same, their 95th percentile")
     configurations: int = Field(description="configurations measured")
-    beyond: tuple[str, ...] = Field(description="what of the plan none of them had, a phrase each; "
+    beyond: tuple[str, ...] = Field(description="properties of the plan that none of them had; "
                                     "the range holds where this is empty")
 
 
 class Inputs(Description):
-    """Model, cluster and job as resolved: enough to price the plan again."""
+    """Model, cluster and job as resolved: sufficient to price the plan again."""
 
     model: Model | None = None
     profile: Profile | None = None
@@ -164,7 +164,7 @@ class Plan(Description):
     tokens_per_s: float
     mfu: float = Field(description="model FLOP of a step / (peak of all devices x step_time_s)")
     feasible: bool = Field(description="every device has the memory that it needs")
-    problems: tuple[str, ...] = Field(description="what does not fit, a sentence each")
+    problems: tuple[str, ...] = Field(description="shortages of memory, a sentence each")
     optimal: bool = Field(description="no plan of search.space is faster")
     lower_bound_s: float | None = Field(description="no plan of search.space takes less")
     gap: float | None = Field(

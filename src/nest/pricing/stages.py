@@ -94,7 +94,7 @@ class Pricing:
         self._sizes: dict[tuple[int, tuple[int, ...] | None], float] = {}
 
     def setting(self, stage: StageConfiguration) -> Setting:
-        """What the cost functions take of the devices of a stage."""
+        """The setting of the devices of a stage."""
         return self._settings[self.cluster.type_at(stage.devices[0])]
 
     def limit(self, stage: StageConfiguration) -> float:
@@ -104,7 +104,7 @@ class Pricing:
     def stage(
         self, plan: Configuration, stage: StageConfiguration, known: Layers | None = None
     ) -> StagePrice:
-        """Price a stage; ``known`` has layers priced before for equal stages, and takes more."""
+        """Price a stage; ``known`` is a cache of layers for equal stages, which is extended."""
         known = {} if known is None else known
         order = self.order(plan)
         chunks, kept = [], []
@@ -132,7 +132,7 @@ class Pricing:
     def _relayed_bytes(
         self, plan: Configuration, order: Sequence[int], stage: StageConfiguration, span: Span
     ) -> float:
-        """Bytes a micro-batch, on a device, of what layers of a chunk keep for later ones."""
+        """Bytes per micro-batch and device that a chunk keeps for later layers."""
         if self.chain.is_chain:
             return 0.0
         size = relay_bytes(self.chain, self.job, mask(order[:span[0]]), mask(order[:span[1]]))
@@ -144,7 +144,7 @@ class Pricing:
         return plan.order or range(len(self.chain))
 
     def handed(self, plan: Configuration, stop: int) -> float:
-        """Bytes per sample that are handed over behind the first ``stop`` layers."""
+        """Bytes per sample that are handed over after the first ``stop`` layers."""
         key = (stop, plan.order)
         if key not in self._sizes:
             self._sizes[key] = boundary_bytes(
@@ -152,10 +152,10 @@ class Pricing:
         return self._sizes[key]
 
     def hops(self, plan: Configuration, number: int) -> list[Hop]:
-        """From each chunk of a stage to the next stage, on the slowest way of all replicas.
+        """From each chunk of a stage to the next stage, over the slowest path of all replicas.
 
         Where chunks interleave, the last stage hands over to the first; nothing is handed over
-        behind the last layer.
+        after the last layer.
         """
         stage, after = plan.stages[number], plan.stages[(number + 1) % plan.pp]
         stack = self.job.stack
@@ -204,20 +204,20 @@ def _site(stage: StageConfiguration, plan: Configuration) -> Site:
 def body_of(
     stage: StageConfiguration, plan: Configuration, recompute: int, fabric: Fabric
 ) -> Body:
-    """The stage as a micro-batch sees it; ``recompute`` as :func:`nest.costs.choices.policy`."""
+    """The body of a stage; ``recompute`` as :func:`nest.costs.choices.policy`."""
     degrees = (plan.micro_batch // stage.dp_in, stage.tp, stage.sp, stage.cp,
                stage.cp_comm == "a2a", stage.ep, stage.etp, recompute)
     return bodies(fabric, _site(stage, plan), *(np.array([degree]) for degree in degrees))
 
 
 def state_of(stage: StageConfiguration, plan: Configuration, fabric: Fabric) -> State:
-    """The stage as parameters see it."""
+    """The state of a stage."""
     degrees = (stage.tp, stage.ep * stage.etp, stage.zero, int(stage.shard == "dp_in"))
     return states(fabric, _site(stage, plan), *(np.array([degree]) for degree in degrees))
 
 
 def shards_of(stage: StageConfiguration, stack: Stack) -> int:
-    """Pieces of what a stage hands over that travel side by side."""
+    """Shards of a hand-over that travel in parallel."""
     return stage.dp_in * stage.cp * (stage.tp if stage.sp or stack.scatter_gather else 1)
 
 

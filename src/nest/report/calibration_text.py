@@ -126,7 +126,7 @@ def figures(page: Page, estimates: Sequence[Estimate]) -> None:
 
 
 def errors(page: Page, before: Array, after: Array) -> None:
-    """Add a line on how far predictions are off, before and after."""
+    """Add a line with the errors of predictions, before and after."""
     (median, tail), (median_after, tail_after) = median_and_tail(before), median_and_tail(after)
     text = f"Error: median {median:.1f} % before, {median_after:.1f} % after"
     if len(after) >= FEW:
@@ -157,7 +157,7 @@ def _power(size: int) -> str:
 
 
 def _collectives(page: Page, found: NetworkFit) -> None:
-    """Errors of what was fitted, by collective and ranks, with their sign."""
+    """Errors by collective and ranks, with their sign."""
     groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for each, before, after in zip(found.measured, found.fit.before, found.fit.after, strict=True):
         groups.setdefault((each.collective, each.ranks), []).append((float(before), float(after)))

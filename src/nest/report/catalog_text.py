@@ -1,4 +1,4 @@
-"""What the catalog holds, as rows for programs and as tables for people."""
+"""The catalog, as rows for programs and as tables for people."""
 
 from __future__ import annotations
 

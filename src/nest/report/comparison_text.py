@@ -61,7 +61,7 @@ def comparison_text(
 
 
 def rate_name(entries: Iterable[Entry]) -> str:
-    """What is counted a second; a profile knows no tokens."""
+    """The unit of the rate; a profile has no tokens."""
     tokens = all(entry.plan.inputs.model is not None for entry in entries if entry.plan)
     return "tokens/s" if tokens else "samples/s"
 
@@ -121,7 +121,7 @@ def in_a_line(plan: Plan) -> str:
 
 
 def recomputed(stages: Sequence[Stage]) -> str:
-    """What is recomputed, if it is the same everywhere."""
+    """The recompute policy, if all stages have the same."""
     ways = {(s.recompute, s.recompute_layers) for s in stages}
     name = stages[0].recompute if len(ways) == 1 and not stages[0].recompute_layers else "some"
     return f"{name} recompute"

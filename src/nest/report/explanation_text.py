@@ -11,7 +11,7 @@ from nest.units import format_seconds
 
 MOST_CAUSES = 4
 SMALL = 0.001
-"""Share of the plan's step below which a difference is not told."""
+"""Share of the plan's step below which a difference is not shown."""
 
 
 def explanation_text(
@@ -47,7 +47,7 @@ def explanation_text(
 
 
 def _way(way: Configuration) -> str:
-    """A configuration in a line; degrees where all stages have the same."""
+    """A configuration in a line; degrees that all stages share."""
     parts = [f"pp {way.pp} x blocks of {blocks(way)} x outer_dp {way.outer_dp}"]
     for name, usual in (("tp", 1), ("cp", 1), ("ep", 1), ("dp_in", 1), ("zero", 0),
                         ("recompute", "none")):
@@ -107,7 +107,7 @@ def _simpler(page: Page, plan: Plan, found: Explanation) -> None:
 
 
 def _why(other: SimplerPlan, plan: Plan, found: Explanation) -> str:
-    """Where the difference goes, or why there is no such plan."""
+    """Causes of the difference, or why there is no such plan."""
     if other.step_time_s is None or other.configuration is None or other.note:
         return other.note
     faster = other.step_time_s < plan.step_time_s

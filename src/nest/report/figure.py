@@ -1,4 +1,4 @@
-"""Pictures: how they look and how they are saved. Matplotlib is imported when one is drawn."""
+"""The look and the files of pictures. Matplotlib is imported when one is drawn."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _LOOK = {
 
 
 def check_picture(option: str, file: str | None) -> None:
-    """Refuse the name of a picture that cannot be drawn, before time is spent on what it shows.
+    """Refuse the name of a picture that cannot be drawn, before any work is done for it.
 
     Parameters
     ----------
-    option : what the person calls it, for the message.
+    option : its name, for the message.
     file : None: no picture is wanted.
 
     Raises
@@ -77,7 +77,7 @@ def need_matplotlib(what: str) -> None:
 
 @contextlib.contextmanager
 def look() -> Iterator[None]:
-    """Draw within it: fonts, lines and colours of NEST, whatever a person's settings are."""
+    """Draw within it: fonts, lines and colours of NEST, independent of the user's settings."""
     from matplotlib import style
 
     with style.context(["default", _LOOK]):
@@ -89,7 +89,7 @@ def save_figure(file: str, figure: Figure) -> None:
 
     Parameters
     ----------
-    file : its suffix says which format, see :func:`check_picture`.
+    file : its suffix determines the format, see :func:`check_picture`.
     figure : drawn within :func:`look`.
 
     Raises

@@ -1,4 +1,4 @@
-"""A plan as a person reads it: what to act on first, then why."""
+"""The text of a plan: decisions first, then reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nest.units import format_bytes, format_seconds
 BAR = 24
 MOST_PROBLEMS = 8
 ROUNDING = 1e-9
-"""Share of a step below which a part of it is what rounding left."""
+"""Share of a step below which a part is a rounding error."""
 WORDS = {
     "forward": "forward", "backward": "backward", "recompute": "recompute", "tp": "tensor parallel",
     "cp": "context parallel", "ep": "expert parallel", "zero": "ZeRO",
@@ -92,7 +92,7 @@ def headline(plan: Plan) -> str:
     if inputs.model is not None:
         speed.append(f"{_three(plan.tokens_per_s)}tokens/s")
         speed.append(f"{100 * plan.mfu:.1f} % MFU")
-    else:  # a profile says nothing of tokens and FLOP
+    else:  # a profile has no tokens and FLOP
         speed.append(f"{_three(plan.samples_per_s)}samples/s")
     count = inputs.cluster.size
     devices = f"{count} device" + ("" if count == 1 else "s")
@@ -100,7 +100,7 @@ def headline(plan: Plan) -> str:
 
 
 def searched(plan: Plan) -> str:
-    """What the search covered and what it took."""
+    """Scope and effort of the search."""
     s = plan.search
     if s is None:
         return "none: only this configuration was priced"
@@ -141,12 +141,12 @@ def blocks(way: Configuration) -> str:
 
 
 def percent(share: float, decimals: int) -> str:
-    """A difference as `+1.25 %`; what rounds to nothing has no minus."""
+    """A difference as `+1.25 %`; zero has no minus."""
     return f"{round(100 * share, decimals) + 0.0:+.{decimals}f} %"
 
 
 def scale(seconds: float) -> tuple[float, int, str]:
-    """Factor, decimals and unit that a table of times about so long is shown in."""
+    """Factor, decimals and unit for a table of times of about this length."""
     unit = format_seconds(seconds).split()[-1]
     return *{"s": (1.0, 3), "ms": (1e3, 2), "us": (1e6, 1)}.get(unit, (1e9, 0)), unit
 
@@ -220,7 +220,7 @@ def _runs(numbers: tuple[int, ...]) -> str:
 
 
 def _layers(plan: Plan) -> str:
-    """What the numbers of layers stand for."""
+    """The names of the numbered layers."""
     p, model, profile = plan.parallelism, plan.inputs.model, plan.inputs.profile
     notes = ["of the first and the last chunk"] if p.vpp > 2 else []
     notes += ["of each stage in ascending order"] if p.order is not None else []

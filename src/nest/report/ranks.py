@@ -1,4 +1,4 @@
-"""Which device does what, as a table for launchers: a line for each device that a plan uses."""
+"""The place of each device, as a table for launchers: a line for each device that a plan uses."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Tables of a plan's stages: what each is, where its time goes, what its devices hold.
+"""Tables of a plan's stages: degrees, time and memory.
 
 Neighbours with the same degrees and sizes whose times differ by less than ``ALIKE`` are one row,
 which shows the times of the slowest. Under 1F1B a later stage holds fewer micro-batches, so such a
-row shows the most in the first table, and the first and the last figure of what its stages hold in
-the last one. A table of stages that would be too wide becomes two: places, and degrees.
+row shows the maximum in the first table, and the first and the last figure of its stages in the
+last one. A table of stages that would be too wide becomes two: places, and degrees.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DIGITS = 4
 LONGEST = 20
 """Characters of a list of layers; a longer one is counted."""
 ALIKE = 0.005
-"""Of the time of a micro-batch (and of the end of a step): less does not show in the report."""
+"""Share of the time of a micro-batch (and of the end of a step) that the report neglects."""
 CAUSES = (("forward", "forward"), ("backward", "backward"), ("recompute", "recomp."), ("tp", "tp"),
           ("cp", "cp"), ("ep", "ep"), ("zero", "ZeRO"), ("handover", "hand-over"))
 CATEGORIES = (("parameters", "params"), ("gradients", "gradients"), ("optimizer", "optimizer"),
@@ -27,14 +27,14 @@ CATEGORIES = (("parameters", "params"), ("gradients", "gradients"), ("optimizer"
 
 
 class Run(NamedTuple):
-    """Consecutive stages that are alike."""
+    """Consecutive equal stages."""
 
     first: int
     stages: tuple[Stage, ...]
 
 
 class Table(NamedTuple):
-    """What a page shows of the stages."""
+    """A table of stages."""
 
     title: str
     heads: tuple[str, ...]
@@ -196,7 +196,7 @@ def _chunks(run: Run) -> str:
 
 
 def time_table(plan: Plan) -> Table:
-    """Milliseconds of a micro-batch by cause, and what follows once a step."""
+    """Milliseconds of a micro-batch by cause, and of the end of a step."""
     causes = [(name, head) for name, head in CAUSES
               if any(getattr(s.time_s, name) for s in plan.stages)]
     causes.append(("total", "total"))
@@ -248,7 +248,7 @@ def _size(pair: tuple[int, int]) -> str:
 
 
 def _ends(values: list[float], decimals: int, unit: float = GIB) -> str:
-    """The first and the last figure where they are shown differently, else one."""
+    """The first and the last figure if they differ as shown, else one."""
     first, last = (f"{value / unit:.{decimals}f}" for value in (values[0], values[-1]))
     return first if first == last else f"{first}..{last}"
 

@@ -1,4 +1,4 @@
-"""Everything that a stage may be: degrees on blocks, under each outer choice.
+"""The candidates for a stage: degrees on blocks, under each outer choice.
 
 Shapes: S splits (tp, sp, cp and how cp exchanges), E expert pairs (ep, etp), C candidates.
 """
@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 
 
 class Outer(NamedTuple):
-    """One outer choice: what is the same for all stages."""
+    """One outer choice, which all stages share."""
 
     outer_dp: int
     stride: int
@@ -146,7 +146,7 @@ class Candidates:
         return self._places[key]
 
     def shapes(self, block: int) -> GroupShapes:
-        """Groups that a block of a size may have."""
+        """Shapes of the groups in a block of a size."""
         fits = block % self.splits.width == 0
         pairs = {(1, 1)} | {(max(int(etp), 1), int(ep)) for ep, etp, width in
                             zip(*self.pairs, self.pairs.width, strict=True) if block % width == 0}
@@ -162,7 +162,7 @@ class Candidates:
         return tuple(sorted(inside)), tuple(sorted(inner))
 
     def blocks(self, micro_batch: int) -> Ints:
-        """Block sizes that a micro-batch may be spread over, whatever the replicas; ascending."""
+        """Block sizes over which a micro-batch may be spread, for any replicas; ascending."""
         found = np.multiply.outer(np.array(divisors(micro_batch)), self.splits.width)
         return np.unique(found[found <= self.cluster.size])
 

@@ -1,4 +1,4 @@
-"""Where the blocks of a super-pipeline may start, and which starts cost the same."""
+"""Legal starts of the blocks of a super-pipeline, and which starts cost the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Places:
 
     Parameters
     ----------
-    outer_dp, stride : super-pipelines, and how many devices they are apart.
+    outer_dp, stride : number of super-pipelines, and their distance in devices.
     fabric : the network.
     shapes : of the groups in a block of a size.
     """
@@ -48,7 +48,7 @@ class Places:
         return self._allowed[block]
 
     def classes(self, block: int) -> Ints:
-        """Number of each start of a block: equal ones cost the same; -1: none may; (stride,)."""
+        """Class of each start of a block: equal ones cost the same; -1: illegal; (stride,)."""
         if block not in self._classes:
             starts = np.flatnonzero(self.allowed(block))
             self._classes[block] = np.full(self.stride, -1, dtype=np.int64)
@@ -72,13 +72,13 @@ class Places:
         return result
 
     def pair(self, x: int, y: int) -> tuple[float, float]:
-        """Seconds a byte and seconds between two devices, see :meth:`Fabric.pair`."""
+        """Seconds per byte and latency between two devices, see :meth:`Fabric.pair`."""
         if (x, y) not in self._pairs:
             self._pairs[x, y] = self._fabric.pair(x, y, self.outer_dp, self.stride)
         return self._pairs[x, y]
 
     def hops(self, starts: Ints) -> tuple[Floats, Floats]:
-        """Seconds a byte and seconds between the devices on both sides of each start; 0 at ends."""
+        """Seconds per byte and latency between the devices on both sides of each start; ends: 0."""
         found = [self.pair(k - 1, k) if 0 < k < self.stride else (0.0, 0.0)
                  for k in starts.tolist()]
         per_byte, latency = zip(*found, strict=True)

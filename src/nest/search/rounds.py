@@ -1,10 +1,10 @@
 """The search: outer choices best-bound first, each solved exactly below the best plan known.
 
 A draft over a part of the space finds a strong plan first. Then two passes over the outer choices
-of the whole space: one keeps a few labels a cell and proves most outer choices to hold nothing
+of the whole space: one keeps a few labels per cell and proves that most outer choices hold nothing
 better, the other solves exactly those where the first had to drop labels. Rounds have a fixed
-number of outer choices, so that what is pruned, and with it the plan, does not depend on the
-number of threads.
+number of outer choices, so that what is pruned, and with it the plan, does not depend on the number
+of threads.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from nest.search.tensors import Builder
 from nest.search.threads import thread_count
 
 FIRST_ROUND, ROUND = 2, 8
-"""Outer choices solved under one limit, at first and at the most: it doubles."""
+"""Outer choices solved under one limit, at first and at most: the number doubles."""
 WIDTH = 3
-"""Labels a cell keeps in the first pass."""
+"""Labels per cell in the first pass."""
 UNBOUNDED = 1 << 62
 FACTORS = (1.5, 2.0, 4.0, np.inf)
 """Limits to try, over the least bound, until a plan is found below one."""
 SPREADS = (1.01, 1.03, 1.1, 1.3, 2.0, 4.0, np.inf)
 """Limits to try, over the best plan, until as many plans as asked for are found below one."""
 SLOWEST = 8.0
-"""The same where any plan will do: without a limit, what is hopelessly slow takes long to list."""
+"""The same if any plan suffices: without a limit, listing very slow plans takes long."""
 DRAFT: dict[str, Any] = {
     "sp": (True,), "cp_comm": ("p2p",), "etp": IntSet.of(1), "shard": ("dp",),
     "recompute": ("none", "full"), "recompute_layers": IntSet.of(LARGEST),
@@ -100,7 +100,7 @@ def _layers(mask: int) -> list[int]:
 
 
 class Found(NamedTuple):
-    """What a search found and what it took."""
+    """The result and the effort of a search."""
 
     step_time: float
     """Seconds; inf when nothing was found."""
@@ -145,11 +145,11 @@ def search(
     Parameters
     ----------
     chain : layers in order.
-    threads : outer choices solved side by side; the result does not depend on it.
+    threads : number of threads; the result does not depend on it.
     any_plan : stop at the first plan that fits and takes at most ``SLOWEST`` times the bound.
     top : how many plans to find that differ in outer_dp, micro_batch, pp, vpp or schedule.
     time_limit : seconds after which the best plan so far is returned.
-    below : look for plans that take less than so many seconds a step only.
+    below : search only for plans that take fewer seconds per step.
 
     Returns
     -------
@@ -201,7 +201,7 @@ def _draft(space: SearchSpace) -> SearchSpace | None:
 
 
 def _fastest(found: dict[Any, Solution], known: Solution | None) -> Solution | None:
-    """The best of what was found and of what was known before, which counts last."""
+    """The best of the found and the known plans; on a tie a found one."""
     return min([*found.values(), *([known] if known is not None else [])],
                key=lambda x: x.step_time, default=None)
 
@@ -228,10 +228,10 @@ class _Run:
         self.tasks = sorted(self.bounds, key=lambda task: (self.bounds[task], task))
         self.least = min(self.bounds.values(), default=np.inf)
         self.open = dict(self.bounds)
-        """The least that a plan of each task takes, those found left out."""
+        """Lower bound of each task's plans, without the found ones."""
 
     def begin_near(self, known: Solution | None) -> None:
-        """Visit the outer choices that are most like a good plan's first: they lower the limit."""
+        """Visit the outer choices closest to a good plan's first: they lower the limit."""
         if known is not None:
             best = known.builder.outers[known.number]
 
@@ -243,7 +243,7 @@ class _Run:
             self.tasks.sort(key=distance)
 
     def lower_bound(self) -> float:
-        """No plan takes less, but those found."""
+        """Lower bound of all plans except the found ones."""
         return min(self.open.values(), default=np.inf)
 
     def first(self) -> Solution | None:
@@ -259,7 +259,7 @@ class _Run:
         return _fastest(found, None)
 
     def any(self) -> Solution | None:
-        """Any plan: whether the rest fits depends on the cell alone, so one label a cell does."""
+        """Any plan: whether the rest fits depends on the cell alone, so one label is enough."""
         found, _ = self._pass(self.tasks, SLOWEST * self.least, 1, stop=True)
         return next(iter(found.values()), None)
 
@@ -301,7 +301,8 @@ class _Run:
         self, tasks: list[tuple[int, str]], limit: float, width: int, stop: bool = False,
         top: int = 1,
     ) -> tuple[dict[Any, Solution], list[tuple[int, str]]]:
-        """Solve outer choices in rounds; the best of each key below ``limit``, and what is unsure.
+        """Solve outer choices in rounds; the best of each key below ``limit``, and the unproven
+        ones.
 
         With ``top`` 1 the limit falls to the best found, else to the ``top``-th best.
         """

@@ -24,7 +24,7 @@ class Signatures:
     index: Ints
     """(L+1, L+1): signature of the stage from cut i to cut j, -1 where there is none."""
     part: Ints
-    """(G,): the signature with the last layer less, of a lower number; -1 for one layer."""
+    """(G,): the signature without the last layer, of a lower number; -1 for one layer."""
     last: Ints
     """(G,): kind of the last layer."""
     root: Ints
@@ -36,7 +36,7 @@ class Signatures:
     marked: Ints
     """(G,): layers that recompute applies to."""
     ancestor: Ints
-    """(G, most marked + 1): a first part of it with so many of those layers; -1 where none is."""
+    """(G, most marked + 1): a first part of it with this many of those layers; -1: none."""
     relay: NDArray[np.float64]
     """(G,): bytes per sample that a stage keeps for later ones, each micro-batch in flight."""
     deepest: Ints
@@ -47,7 +47,7 @@ class Signatures:
 
     @property
     def cuts(self) -> int:
-        """L: stages there can be at the most, and the number of the last cut."""
+        """L: the most stages, and the number of the last cut."""
         return len(self.downsets) - 1
 
     @property
@@ -97,7 +97,7 @@ def signatures(chain: Chain, job: Job) -> Signatures:
             before = int(index[i, number[shorter]]) if shorter != front else -1
             passed = 0.0 if chain.is_chain else relay_bytes(chain, job, front, cuts[j])
             index[i, j] = extend(before, chain.order[top], passed)
-    # The whole chain may hold tied embeddings once, and any ZeRO stage: a signature of its own.
+    # The whole chain holds tied embeddings once, and allows any ZeRO stage: its own signature.
     kinds = chain.stage(range(len(chain)))
     shorter = cuts[-1] & ~(1 << (len(chain) - 1))
     whole = int(index[0, number[shorter]]) if shorter else -1

@@ -1,7 +1,7 @@
 """One training step of a plan, simulated: the check on the closed forms that price it.
 
-Of the rest of NEST it takes the price of single layers, and the plan to compare with; how long a
-step takes, what overlaps and what is held when follows from events alone.
+It uses NEST's prices of single layers, and the plan to compare with. The step time, overlap and
+memory over time follow from events alone.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def simulate(plan: Plan, *, bucket_bytes: float = 0.0) -> Simulation:
     Parameters
     ----------
     plan : as :func:`nest.plan` or :func:`nest.evaluate` gives it; its stages, ``parallelism`` and
-        ``inputs`` count, prices are made anew.
+        ``inputs`` are used, prices are computed again.
     bucket_bytes : gradients that are reduced together; default: those of each layer.
 
     Returns
     -------
     Simulation
-        Step time, memory, and what each stage of the slowest replica did.
+        Step time, memory, and the activities of each stage of the slowest replica.
 
     Raises
     ------
@@ -52,8 +52,8 @@ class Traced:
     Parameters
     ----------
     plan, bucket_bytes : as for :func:`simulate`.
-    most : slices at the most, but for those of two micro-batches; default: ``MOST_SLICES``. What
-        is left out are micro-batches in the middle of the step.
+    most : limit of slices, except those of two micro-batches; default: ``MOST_SLICES``.
+        Micro-batches in the middle of the step are left out.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """From a plan to plain seconds and bytes, by the cost functions of a single layer.
 
-Nothing is summed or hidden here: what overlaps with what is for the simulation to find out.
+Nothing is summed or hidden here: overlap follows from the simulation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nest.simulation.parts import ChunkMemory, LayerWork, Link, Rates, StageWork
 
 
 class Priced(NamedTuple):
-    """A stage in plain figures."""
+    """Plain figures of a stage."""
 
     work: StageWork
     chunks: tuple[ChunkMemory, ...]
@@ -39,7 +39,7 @@ class Times:
         self.job, self.plan = job, plan
         self._pricing, self._layers = Pricing(chain, cluster, job), len(chain)
         self._known: dict[tuple[int, float, float], tuple[Link, ...]] = {}
-        """Links behind a stage, by its number and the seconds a byte and latency of the way."""
+        """Links after a stage, by its number and the seconds per byte and latency of the path."""
 
     @property
     def rates(self) -> Rates:
@@ -48,7 +48,7 @@ class Times:
         return Rates(stack.overlap_zero3, stack.overlap_grad_reduce, stack.overlap_param_gather)
 
     def stage(self, number: int) -> Priced:
-        """What one stage takes and holds."""
+        """Seconds and bytes of one stage."""
         price = self._pricing.stage(self.plan, self.plan.stages[number])
         chunks = [[layer.costs for layer in chunk] for chunk in price.layers]
         every = [c for chunk in chunks for c in chunk]
@@ -61,7 +61,7 @@ class Times:
             memory, resident + max(c["buffers"] for c in every))
 
     def links(self, replica: int) -> tuple[tuple[Link, ...], ...]:
-        """Links behind each stage of one replica, by chunk."""
+        """Links after each stage of one replica, by chunk."""
         return tuple(self._links(number, replica) for number in range(self.plan.pp))
 
     def _links(self, number: int, replica: int) -> tuple[Link, ...]:
@@ -76,7 +76,7 @@ class Times:
         return self._known[number, *way]
 
     def _link(self, cut: int, lanes: int, per_byte: float, latency: float) -> Link:
-        """Half of the round trip each way; a message fills its lanes for its whole size."""
+        """Half of the round trip each way; a message occupies its lanes for its whole size."""
         size = 0.0
         if cut < self._layers:
             size = self._pricing.handed(self.plan, cut) * self.plan.micro_batch

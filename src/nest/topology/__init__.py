@@ -1,11 +1,11 @@
-"""Networks as graphs, and the clusters that they stand for.
+"""Networks as graphs, and the clusters that they describe.
 
-`topology` is the graph itself, `draft` a graph while it is put together; `generators` make one from
-a line of text, `readers` from files of other tools, `changes` take out what failed or is slow.
+`topology` is the graph itself, `draft` a graph under construction; `generators` make one from a
+line of text, `readers` from files of other tools, `changes` remove failed parts or slow them down.
 `routing` finds shortest routes. `hierarchy` (with `planes`) tells whether a graph is a hierarchy of
 levels; `arrangement` and `mixture` choose the order of its devices. `network` is the entry: the
-cluster that a name, a file or a graph stands for (`nest.load_network`). Read `topology`, `network`,
-`hierarchy` first.
+cluster of a name, a file or a graph (`nest.load_network`). Read `topology`, `network`, `hierarchy`
+first.
 
 The names below are imported when they are first used: a cluster with levels needs no graphs.
 """

@@ -1,8 +1,7 @@
 """Orders of devices of several types: every super-pipeline takes the same share of each.
 
-A super-pipeline is one range of each type after the other, so that a stage has devices of one type
-and the same stage of every replica has the same. Which types are used, and which comes first, is
-for the plan to choose.
+A super-pipeline consists of one range per type, so that a stage has devices of one type, the same
+in every replica. The plan chooses the types and their order.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from nest.topology.routing import Hops, Routes
 from nest.topology.topology import Ints, Topology
 
 MOST_TYPES = 3
-"""Types, those of most devices, that share a super-pipeline (chosen): orders are k! for k types."""
+"""Most types in a super-pipeline, those of most devices (chosen): k types have k! orders."""
 
 
 def together(topology: Topology) -> Arrangement:
@@ -35,10 +34,10 @@ def mixtures(
 ) -> Iterator[tuple[Arrangement, int]]:
     """A network with its devices in orders for numbers of super-pipelines; each order of the types.
 
-    Devices nearest to each other that are of one type form a group; whole groups are dealt out
-    where there are enough of them, else devices. What does not go into equal shares stays idle,
-    and so do types that an order leaves out. Two types or more share a super-pipeline; those that
-    hold one alone are for :func:`nest.topology.arrangements`.
+    Nearest devices of one type form a group; whole groups are distributed if there are enough of
+    them, else devices. Devices beyond equal shares stay idle, as do types that an order leaves out.
+    Two or more types share a super-pipeline; :func:`nest.topology.arrangements` has the orders of
+    single types.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The cluster that a person names: of the catalog, of a file with levels, or of a graph."""
+"""The cluster of a name in the catalog, of a file with levels, or of a graph."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 Parts = str | Sequence[str]
 LONGEST = 200  # characters of a cluster's name
 GRAPH_SUFFIXES = (".graphml", ".xml", ".txt")
-"""Suffixes of files that can only be graphs; files without a suffix are told by their content."""
+"""Suffixes of files that can only be graphs; others are identified by their content."""
 
-# What may be meant as a generator, so that nothing of graphs is loaded for all else.
+# A possible generator; for all other names no module of graphs is loaded.
 _GENERATOR = re.compile(r"\s*[\w-]{2,}\s*(:|$)")
 
 
@@ -42,17 +42,18 @@ def load_network(
     source : all that `load_cluster` takes; the text of a generator, such as
         ``fat-tree:k=8,device=h100-sxm``; a file of any format of `nest.topology.read_topology`; or
         a Topology.
-    without : parts that have failed, as `nest.topology.without` names them; several texts count
-        together. Those of a cluster with levels are named as in `nest.topology.graph_of`.
-    degrade : parts that are slow, after that, as `nest.topology.degrade` names them.
-    device : type of all devices, a name, a file or a Device; None = as the source says.
-    devices : number of devices of a cluster with levels; a graph has its own.
+    without : parts that have failed, in the syntax of `nest.topology.without`; several texts are
+        joined. Those of a cluster with levels are named as in `nest.topology.graph_of`.
+    degrade : parts that are slow, applied after ``without``, in the syntax of
+    `nest.topology.degrade`.
+    device : type of all devices, a name, a file or a Device; None = that of the source.
+    devices : number of devices of a cluster with levels; that of a graph is fixed.
 
     Returns
     -------
     Cluster
-        With ``order`` and ``names`` where it comes from a graph, and with ``links`` where that is
-        no hierarchy.
+        With ``order`` and ``names`` if it comes from a graph, and with ``links`` if that is not a
+        hierarchy.
 
     Raises
     ------
@@ -81,7 +82,7 @@ def load_network(
 
 
 def _graph(source: object, device: Device | None) -> Topology | None:
-    """The graph that is meant, None for all else, which `load_cluster` takes or refuses."""
+    """The graph of a source; None for other sources, which `load_cluster` reads or refuses."""
     if isinstance(source, (Cluster, Mapping)):
         return None
     if isinstance(source, str):
@@ -166,13 +167,12 @@ def _cluster(
 
 
 def other_orders(cluster: Cluster, replicas: Sequence[int]) -> Iterator[tuple[Cluster, int | None]]:
-    """A cluster with links again, its devices in other orders that keep near ones together.
+    """A cluster with links, with its devices in other orders that keep near ones together.
 
     Parameters
     ----------
-    cluster : its own order is not among those given; without links there is no other.
-    replicas : numbers of super-pipelines that an order is wanted for, where there are several
-        types of device.
+    cluster : its own order is not repeated; without links there is no other.
+    replicas : numbers of super-pipelines that need an order, if there are several types of device.
 
     Yields
     ------

@@ -1,4 +1,4 @@
-"""What a network is as a graph: devices and switches, and links with a bandwidth per direction.
+"""A network as a graph: devices and switches, and links with a bandwidth per direction.
 
 Shapes: V nodes, E links (one for each direction), N devices.
 """
@@ -31,7 +31,7 @@ class Topology:
 
     Attributes
     ----------
-    name : what the network is called.
+    name : name of the network.
     nodes : names of the V nodes.
     types : the different types of device.
     type_V : int64, shape (V,)
@@ -43,10 +43,10 @@ class Topology:
     latency_E : float64, shape (E,)
         Seconds that a message takes over the link, half of both ends included.
     base_time_V, ramp_V : float64, shape (V,)
-        Of a switch: what a collective over it takes besides, as the fields of the same name of a
-        level of a cluster; 0 for devices.
+        Of a switch: extra time of a collective over it, as the fields of the same name of a level
+        of a cluster; 0 for devices.
     reduces_V : bool, shape (V,)
-        Whether a switch adds up all-reduces.
+        Whether a switch reduces in the network.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Topology:
 
     @classmethod
     def of_links(cls, cluster: Cluster) -> Topology:
-        """The network of a cluster that has links; devices are called as the cluster says."""
+        """The network of a cluster that has links; devices have the names of the cluster."""
         links, devices = cluster.links, cluster.size
         assert links is not None
         names = cluster.names or tuple(f"device{n}" for n in range(devices))
@@ -134,7 +134,7 @@ class Topology:
         return np.where(self._key_E[found] == wanted, found, -1).astype(np.int64)
 
     def part(self, kept_V: Flags, kept_E: Flags) -> Topology:
-        """Give the network of some nodes and of those kept links that lie between them."""
+        """The network of some nodes and the kept links between them."""
         kept = kept_E & kept_V[self.source_E] & kept_V[self.target_E]
         number_V = np.cumsum(kept_V) - 1
         numbers, place = np.unique(self.type_V[kept_V], return_inverse=True)
@@ -159,7 +159,7 @@ class Topology:
         return replace(self, types=(device,), type_V=numbers)
 
     def parts(self) -> Ints:
-        """Label of each node: two nodes share it where paths lead from either to the other."""
+        """Label of each node: two nodes share it if paths lead both ways between them."""
         size = len(self.nodes)
         ones = np.ones(len(self.source_E), dtype=np.int8)
         graph = csr_array((ones, (self.source_E, self.target_E)), shape=(size, size))

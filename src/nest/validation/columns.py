@@ -71,7 +71,7 @@ _LARGEST = 10**9
 
 
 def cell_problem(column: str, text: str) -> str | None:
-    """What is wrong with a cell that is not empty; None: nothing."""
+    """The problem of a cell that is not empty; None: none."""
     if column in WHOLE:
         allowed = _whole_range(column)
         value = whole(text)
@@ -90,7 +90,7 @@ def _whole_range(column: str) -> str:
 
 
 def whole(text: str) -> int | None:
-    """A whole number, also written as `8.0`; None: it is none."""
+    """A whole number, also written as `8.0`; None: it is not one."""
     number = real(text)
     return int(number) if number is not None and number.is_integer() else None
 

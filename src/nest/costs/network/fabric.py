@@ -189,9 +189,10 @@ class Fabric:
     # ------------------------------------------------------------ pairs
 
     def pair(self, x: int, y: int, outer_dp: int, stride: int) -> tuple[float, float]:
-        """Seconds per byte and latency between two devices of a super-pipeline, in the worst
-replica. By levels: over the highest level that both share. By links: see ``LinkPrices.pair``; the
-slower direction counts.
+        """Seconds per byte and latency between two devices of a super-pipeline; worst replica.
+
+        By levels: over the highest level that both share. By links: see ``LinkPrices.pair``; the
+        slower direction counts.
         """
         if self._links is None:
             level = worst_level(min(x, y), max(x, y), outer_dp, stride, self.group_sizes)

@@ -61,8 +61,9 @@ def strides(devices: int, outer_dp: int, group_sizes: Sequence[int]) -> tuple[in
 def place_class(
     start: int, outer_dp: int, stride: int, group_sizes: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Key of the spread of a block's replicas besides sizes; equal = same prices. Empty where all
-replicas lie in the groups in the same way: then all starts are equal.
+    """Key of the spread of a block's replicas besides sizes; equal = same prices.
+
+    Empty where all replicas lie in the groups in the same way: then all starts are equal.
     """
     if outer_dp == 1 or replicas_alike(stride, group_sizes):
         return ()

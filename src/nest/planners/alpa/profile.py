@@ -80,8 +80,9 @@ def alone(
 
 
 class _Walk:
-    """Stages that grow by one layer at a time, without the terms of the last layer. :meth:`latency`
-adds them: the traffic during the last layer, and between passes.
+    """Stages that grow by one layer at a time, without the terms of the last layer.
+
+    :meth:`latency` adds them: the traffic during the last layer, and between passes.
     """
 
     def __init__(self, each: Figures, order: Ints, starts: Ints, stack: Stack) -> None:

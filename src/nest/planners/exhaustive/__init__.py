@@ -1,4 +1,4 @@
-"""Every uniform configuration of a grid, as calculators of training time do.
+"""Every uniform configuration of a grid, as in calculators of training time.
 
 `exhaustive` is the planner, `grid` what is in the grid, `table` its points as arrays.
 """

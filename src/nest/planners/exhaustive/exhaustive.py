@@ -1,4 +1,4 @@
-"""Every uniform configuration of a grid, priced: what calculators of training time do.
+"""Every uniform configuration of a grid, priced, as in calculators of training time.
 
 Such as Calculon (M. Isaev, N. McDonald, L. Dennison, R. Vuduc, "Calculon: a methodology and tool
 for high-level co-design of systems and large language models", SC'23; its
@@ -18,8 +18,8 @@ for high-level co-design of systems and large language models", SC'23; its
 
 Context parallelism is not in the grid: cp is 1. Models of the catalog on 1,024 devices have 20,000
 to 50,000 points, with experts 100,000. Layers are priced as arrays for all of them, by the cost
-functions on the real network; the step time of a point is worked out unless a bound from sums over
-its layers, which no schedule undercuts, is as long as the best found.
+functions on the real network; the step time of a point is computed unless a lower bound from sums
+over its layers, valid for all schedules, is at least the best time found.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CHUNK = 20_000
 
 @dataclass(frozen=True)
 class Exhaustive:
-    """The fastest point of the grid that fits; where none does, the one that lacks least."""
+    """The fastest point of the grid that fits; if none fits, the one that lacks least memory."""
 
     name: ClassVar[str] = "exhaustive"
 

@@ -1,4 +1,4 @@
-"""What is in the grid: layouts, micro-batches, ZeRO, recompute and schedules."""
+"""The grid: layouts, micro-batches, ZeRO, recompute and schedules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POLICIES = {"none": 0, "selective": CORE_ATTN, "full": FULL}
 
 
 class Layout(NamedTuple):
-    """How one number of stages shares out the devices."""
+    """A division of the devices for one number of stages."""
 
     pp: int
     tp: int
@@ -72,7 +72,7 @@ class Grid:
         self.prices = Prices(self.chain, self.cluster, self.job)
 
     def configuration(self, point: Point) -> Configuration:
-        """A point in layers and devices."""
+        """A point as a configuration of layers and devices."""
         n = point.layout
         return even_configuration(
             self.chain, self.cluster, self.job, pp=n.pp, tp=n.tp, sp=n.sp, ep=n.ep, etp=n.etp,
@@ -81,13 +81,13 @@ class Grid:
             vpp=point.vpp, schedule=point.schedule)  # type: ignore[arg-type]
 
     def price(self, point: Point) -> Price:
-        """What a point takes, as ``evaluate`` says."""
+        """Price of a point, equal to that of ``evaluate``."""
         return self.prices.price(self.configuration(point))
 
     # ------------------------------------------------------------ what is in the grid
 
     def layouts(self, pp: int) -> list[Layout]:
-        """Legal ways to share out the devices among so many stages."""
+        """Legal ways to divide the devices among ``pp`` stages."""
         chain, space, size = self.chain, self.space, self.cluster.size
         found = []
         for tp in tensor_degrees(chain, size):

@@ -1,4 +1,4 @@
-"""Points of a grid of uniform configurations as arrays: their memory, and the least they take.
+"""Points of a grid of uniform configurations as arrays: memory, and lower bounds of the step.
 
 Each layer kind is priced for all points. Shapes: R points of one number of stages, S stages.
 """
@@ -45,19 +45,19 @@ class Figures(NamedTuple):
     """Of layers; arrays that add up, and two that do not; (R,)."""
 
     seconds: Floats
-    """A micro-batch there and back, without ZeRO traffic."""
+    """A micro-batch, forward and backward, without ZeRO traffic."""
     zero: Floats
-    """ZeRO traffic of a micro-batch less what may hide it."""
+    """ZeRO traffic of a micro-batch minus the compute that may hide it."""
     wait: Floats
-    """Parameter all-gather of a step less what may hide it."""
+    """Parameter all-gather of a step minus the compute that may hide it."""
     left: Floats
-    """Gradient reduction of a step less what may hide it."""
+    """Gradient reduction of a step minus the compute that may hide it."""
     update: Floats
     resident: Floats
     """Bytes of parameters, gradients and optimizer states."""
     activations: Floats
     trailing: Floats
-    """Part of ``zero``: what does not delay micro-batches where a chunk begins with the layer."""
+    """Part of ``zero`` that does not delay micro-batches if a chunk begins with the layer."""
     work: Floats
     """Largest, not summed."""
     buffers: Floats
@@ -84,7 +84,7 @@ def figures(c: LayerCosts, zero: Ints, stack: Stack) -> Figures:
 
 
 class Stages(NamedTuple):
-    """The chunks of S stages, and what they take together."""
+    """The chunks of S stages, and their sums."""
 
     first: list[Figures]
     """Of the first chunk."""
@@ -136,12 +136,13 @@ class Table:
                 best.seconds, best.point = seconds, point
 
     def bound(self, stages: Stages) -> Floats:
-        """Seconds that no point takes less than, under any schedule; (R,).
+        """Lower bound of the seconds of each point under any schedule; (R,).
 
-        A stage waits for the first micro-batch, which comes through the first chunk of all
-        before it, runs all of its own, and the last one goes back the same way. All of that comes
-        after the parameters of the first chunk and before its gradients. Computing hides ZeRO
-        traffic at the most where it is all one sum, and of the first micro-batch nothing counts.
+        A stage waits until the first micro-batch has passed the first chunk of all earlier stages,
+        then runs all of its own passes, and the last micro-batch returns the same way. The
+        parameters of the first chunk are gathered before that, and its gradients reduced after it.
+        Overlap of ZeRO traffic is largest if it is one sum over all layers; the ZeRO traffic of the
+        first micro-batch is not counted.
         """
         m, longest = self.micro_batches, np.zeros(len(self.rows))
         ahead = np.zeros(len(self.rows))
@@ -163,7 +164,7 @@ class Table:
                 held = many * kept[0]
             else:
                 held = np.zeros(len(self.rows))
-                # A few groups of micro-batches show the most: nest.costs.schedules.interleaved.
+                # A few groups of micro-batches show the maximum: nest.costs.schedules.interleaved.
                 few = np.minimum(self.micro_batches, 4 * self.pp)
                 for m in np.unique(few).tolist():
                     here = few == m
@@ -189,7 +190,7 @@ class Table:
         return [((a, b),) for a, b in pairwise(cuts)]
 
     def _all_again(self, vpp: int) -> bool:
-        """Whether the space lets full recompute take all layers of every chunk."""
+        """Whether the space allows full recompute of all layers of every chunk."""
         chain, allowed = self.grid.chain, self.grid.space.recompute_layers
         most = max(sum(chain.kinds[kind].checkpointed for kind in chain.order[a:b])
                    for chunks in self._chunks(vpp) for a, b in chunks)
@@ -251,7 +252,7 @@ class Table:
 
 
 def _together(parts: Sequence[tuple[Figures, int]]) -> Figures:
-    """Figures of layers or chunks, each so many times."""
+    """Figures of layers or chunks with multiplicities."""
     return Figures(*(
         reduce(np.add if f < SUMMED else np.maximum,
                [(n if f < SUMMED else 1) * part[f] for part, n in parts])
@@ -260,10 +261,9 @@ def _together(parts: Sequence[tuple[Figures, int]]) -> Figures:
 
 @lru_cache(maxsize=1000)
 def in_flight_by_chunk(stage: int, stages: int, micro_batches: int, vpp: int) -> Ints:
-    """Micro-batches that each chunk of an interleaved stage holds, one moment a row.
+    """Micro-batches that each chunk of an interleaved stage holds, one row per moment.
 
-    Moments in which no chunk holds more than in another are left out: what
-    :func:`nest.costs.schedules.interleaved.held` goes through.
+    Equal moments are merged; they are those of :func:`nest.costs.schedules.interleaved.held`.
     """
     passes = np.arange(micro_batches * vpp)
     warm = warm_up(stage, stages, micro_batches, vpp)

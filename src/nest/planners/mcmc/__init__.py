@@ -1,4 +1,4 @@
-"""Random changes to a configuration, kept where they gain: FlexFlow's search.
+"""Random changes to a configuration, accepted by gain: FlexFlow's search.
 
 `mcmc` is the planner, `moves` the changes.
 """

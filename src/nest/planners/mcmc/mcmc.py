@@ -4,16 +4,16 @@ FlexFlow (Z. Jia, M. Zaharia, A. Aiken, "Beyond Data and Model Parallelism for D
 Networks", arXiv:1807.05358, section 6): a random change of the strategy is accepted with
 probability min(1, exp(beta (cost - cost'))) (equation 3). Searches start from existing strategies
 (data parallelism, the expert's) and a random one; each ends when its share of the budget is used
-up, or when half of it went by without a better strategy (section 6.2).
+up, or after half of it without a better strategy (section 6.2).
 
 - Strategies are configurations of NEST's space, with a configuration for each stage; changes are
   in :mod:`nest.planners.mcmc.moves`.
 - The cost of a strategy is its step time by the cost functions on the real, hierarchical network,
-  where FlexFlow simulates; what memory lacks costs 1 ms for each MB of each device, as in its
-  source (``Simulator::simulate_runtime`` of flexflow/FlexFlow, src/runtime/simulator.cc). A
-  strategy that does not fit is therefore a state, but the best that fits is returned.
+  where FlexFlow simulates; missing memory costs 1 ms for each MB of each device, as in its source
+  (``Simulator::simulate_runtime`` of flexflow/FlexFlow, src/runtime/simulator.cc). A strategy that
+  does not fit is therefore a state, but the best that fits is returned.
 - beta is relative to the cost of the first strategy, so that seconds and milliseconds of a step
-  are searched alike (chosen; the paper names no value).
+  are searched in the same way (chosen; the paper names no value).
 - The budget counts proposals, those that are not legal included, instead of seconds: the same seed
   gives the same plan.
 
@@ -54,7 +54,7 @@ State = TypeVar("State")
 PENALTY = 1e-9
 """Seconds for each byte that a device lacks: 1 ms a MB (FlexFlow's source, see above)."""
 TINY = 1e-30
-"""Seconds of a first strategy that costs nothing."""
+"""Cost of a first strategy that takes no time, in seconds."""
 WARM_UP = 300
 """Changes, all accepted, that lead from the first strategy to a random one (chosen)."""
 
@@ -63,7 +63,7 @@ def metropolis(
     state: State, cost: Callable[[State], float],
     propose: Callable[[random.Random, State], State | None], beta: float, rng: random.Random,
 ) -> Iterator[tuple[State, float]]:
-    """Walk a Markov chain whose states come to be visited with weight exp(-beta cost).
+    """Walk a Markov chain that visits states with weight exp(-beta cost).
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def metropolis(
     cost : of a state, seconds.
     propose : another state, as likely from here as this one from there; None: stay.
     beta : 1 / s; at 0 every proposal is accepted.
-    rng : where chance comes from.
+    rng : source of random numbers.
 
     Yields
     ------
@@ -89,7 +89,7 @@ def metropolis(
 
 @dataclass(frozen=True)
 class Mcmc:
-    """The best strategy that fits of those the chain visits; where none does, the cheapest.
+    """The best visited strategy that fits; if none fits, the cheapest.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Mcmc:
     proposals : of all searches and rounds together.
     beta : acceptance of worse strategies: one whose cost is 1 / beta of the first strategy's
         worse is accepted with probability 1 / e.
-    links : direct links of a level that can be set anew; None: the network is what it is.
+    links : direct links of a level that can be reset; None: a fixed network.
     rounds : of strategy and topology, at most.
     """
 
@@ -150,7 +150,7 @@ class Mcmc:
     ) -> Plan:
         """Strategy on a topology, topology for the strategy, until nothing changes.
 
-        The first round takes the level as if every pair had all its bandwidth.
+        The first round gives every pair of the level all its bandwidth.
         """
         assert self.links is not None
         fabric = Fabric(chain, cluster, job, self.links)
@@ -181,7 +181,7 @@ class _Search:
         self._last: list[tuple[Configuration, Price]] = []
 
     def starts(self, rng: random.Random) -> list[Configuration]:
-        """The expert's strategy, data parallelism and a random one, as far as they are legal.
+        """The expert's strategy, data parallelism and a random one, if they are legal.
 
         Raises
         ------
@@ -201,7 +201,7 @@ class _Search:
         return [*found, way]
 
     def _data_parallel(self) -> Configuration | None:
-        """Every device a replica, one sample at a time, nothing sharded unless it has to be."""
+        """Every device a replica, one sample per micro-batch, sharded only if necessary."""
         dp = max(d for d in divisors(self.job.global_batch) if d <= self.cluster.size)
         for zero in range(4):
             for recompute in ("none", "full"):
@@ -214,7 +214,7 @@ class _Search:
     def run(
         self, rng: random.Random, budget: int, starts: list[Configuration]
     ) -> Configuration:
-        """The best strategy that all chains visit; what fits before what does not."""
+        """The best strategy that the chains visit; those that fit come first."""
         unit = max(self._cost(starts[0]), TINY)
         share = max(1, budget // len(starts))
         ranked: list[tuple[bool, float, Configuration]] = []
@@ -232,7 +232,7 @@ class _Search:
         return min(ranked, key=lambda found: found[:2])[2]
 
     def _priced(self, way: Configuration) -> Price:
-        """The price; that of the last two asked for is known."""
+        """The price; the last two are cached."""
         for known, price in self._last:
             if known is way:
                 return price

@@ -1,14 +1,14 @@
 """Random changes of a configuration, each as likely as its reverse.
 
-A change picks its move, then what it changes and how, all uniformly, from sets that are as large in
-the changed configuration as they were before: so the probability of a proposal equals that of the
-way back, as plain Metropolis acceptance asks (arXiv:1807.05358, section 6.1). What is not legal or
-not in the space is no proposal: the chain stays.
+A change picks its move, then its target and its value, all uniformly, from sets that are equally
+large in the changed configuration: so the probability of a proposal equals that of its reverse, as
+plain Metropolis acceptance requires (arXiv:1807.05358, section 6.1). A configuration that is
+illegal or outside the space is no proposal: the chain stays.
 
 FlexFlow replaces the configuration of one operator. Here that is the configuration of one stage;
-replicas, micro-batch and cuts change too, and some changes take all stages at once, where one
-after another would have to pass through worse ones. Degrees change by a prime factor of the number
-of devices.
+replicas, micro-batch and cuts change too, and some changes affect all stages at once, where single
+changes would pass through worse configurations. Degrees change by a prime factor of the number of
+devices.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Moves:
         found = rng.choice(self.moves)(rng, plan)
         if found is None or found.stages[-1].devices[1] > found.stride:
             return None
-        for stage in found.stages:  # r as large as the stage is no policy of its own
+        for stage in found.stages:  # r as large as the stage equals full recompute
             if stage.recompute_layers is not None and (
                     stage.recompute_layers >= stage.layers[1] - stage.layers[0]):
                 return None
@@ -138,7 +138,7 @@ class Moves:
                 return None
             new[name] = value // down
         tp, cp = new.get("tp", stage.tp), new.get("cp", stage.cp)
-        # Where a degree falls to 1, what rides on it must be what it is given when it rises.
+        # Where a degree falls to 1, its dependent fields must equal those set when it rises.
         if tp == 1 < stage.tp and stage.sp != self.usual_sp or cp == 1 < stage.cp and (
                 stage.cp_comm != self.usual_comm):
             return None
@@ -152,12 +152,12 @@ class Moves:
 
     @property
     def usual_sp(self) -> bool:
-        """What a stage starts with when its tp rises from 1."""
+        """Dependent fields of a stage when its tp rises from 1."""
         return self.space.allows("sp", True)
 
     @property
     def usual_comm(self) -> str:
-        """What a stage starts with when its cp rises from 1."""
+        """Dependent fields of a stage when its cp rises from 1."""
         return "p2p" if self.space.allows("cp_comm", "p2p") else "a2a"
 
     # ------------------------------------------------------------ stages
@@ -192,7 +192,7 @@ class Moves:
     def _interleaved_depth(
         self, rng: random.Random, plan: Configuration, name: str
     ) -> Configuration | None:
-        """Twice or half the stages of half or twice the devices or replicas, all alike.
+        """Twice or half the stages with half or twice the devices or replicas, all equal.
 
         As many virtual stages as before, or as many chunks in all.
         """
@@ -273,7 +273,7 @@ class Moves:
         return plan.model_copy(update={"stages": tuple(stages)})
 
     def _schedule(self, rng: random.Random, plan: Configuration) -> Configuration | None:
-        """Another schedule, or other virtual stages; only between even cuts and alike stages."""
+        """Another schedule, or other virtual stages; only between even cuts and equal stages."""
         first, last = self.chain.body
         options: list[tuple[str, int]] = [
             (name, 1) for name in self.space.schedule if name != "interleaved"]

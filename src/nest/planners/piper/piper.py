@@ -39,7 +39,7 @@ from nest.pricing.plans import Plan
 
 FIXED: dict[str, Any] = {"outer_dp": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "1f1b"}
 TOLERANCE = 1e-12
-"""Relative: a time-per-sample less than this below the best is not looked for."""
+"""Relative: smaller improvements of the time-per-sample are not searched."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,20 @@ class Piper:
     The longest time-per-sample of a stage is minimised over all downsets, d, t and recompute, with
     at most k devices; the program's table dp[downset][k][s] has s, the sum of d of the stages
     placed, because a stage holds ceil(s / d) micro-batches. Here the program is solved for a limit
-    on the time-per-sample, which is then lowered until nothing is left: for a limit, the least s
-    of a downset and a first device is all that matters, since less memory is taken with it by
-    every stage in front. The result is the same. Around it every micro-batch size is tried.
+    on the time-per-sample, which is then lowered until nothing is feasible: for a limit, only the
+    least s of a downset and a first device matters, since it minimises the memory of every stage
+    before. The result is the same. Around it every micro-batch size is tried.
 
     What differs from the program, and why:
 
     - Blocks lie in device order and are aligned (:func:`nest.costs.network.placement.aligned`):
       others are illegal. Devices may stay unused at the end.
-    - A stage splits each micro-batch over its ranks, where Piper deals out whole ones. So the
+    - A stage splits each micro-batch over its ranks, where Piper assigns whole ones. So the
       micro-batch of the configuration is D of Piper's, with D a common multiple of all d, a device
       takes D/d of them at once, and a stage holds as many configured ones as stages are left. Hence
-      s counts D for every stage, not d, and what lives within a layer is D/d times as much. Where
-      all d are equal this is Piper's own count; otherwise its count would promise memory that
-      no configuration here can deliver. Every D is tried.
+      s counts D for every stage, not d, and temporary bytes within a layer are D/d times as many.
+      If all d are equal this is Piper's own count; otherwise its count would assume memory that no
+      configuration here has. Every D is tried.
     - Gradient reduction is the all-reduce of the flat network, there 4 (d - 1)/d x parameter
       bytes / bandwidth: equal volumes for 16-bit parameters with 32-bit gradients.
     """
@@ -86,7 +86,7 @@ class Piper:
     def choose(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
     ) -> tuple[Pipeline, float, int] | None:
-        """The best stages by the method's own count, seconds of a step by it, and micro_batch."""
+        """The best stages by the method's own estimate, its seconds of a step, and micro_batch."""
         cuts = Cuts(chain, job, chain.downsets())
         found = ways(chain, cluster, job, space)
         best, chosen = math.inf, None
@@ -129,7 +129,7 @@ class Chosen(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """Stages and the longest time-per-sample of them."""
+    """Stages and their longest time-per-sample."""
 
     time: float
     stages: tuple[Chosen, ...]
@@ -161,7 +161,7 @@ class Devices:
         """The pipeline with the least longest time-per-sample, if that is below ``limit``."""
         found, low = None, 0.0
         while self.depths:
-            # Mostly halve what is left; each fourth time see whether the best is optimal.
+            # Mostly bisect the range; each fourth time test whether the best is optimal.
             below = limit * (1.0 - TOLERANCE)
             better = self._within(below)
             if better is None:
@@ -192,7 +192,7 @@ class Devices:
         return self._trace(least, caps, ends[0]) if ends else None
 
     def _fill(self, least: Array, i: int, caps: Array) -> None:
-        """Least s of the layers behind cut ``i``, by number of stages and first device."""
+        """Least s of the layers after cut ``i``, by number of stages and first device."""
         after = self.cuts.after(i)
         for c, (size, starts) in enumerate(self.places):
             open_ = np.flatnonzero(caps[:, c] >= self.stages.common)
@@ -206,7 +206,7 @@ class Devices:
             least[:, i, starts] = np.minimum(least[:, i, starts], found)
 
     def _trace(self, least: Array, caps: Sequence[Array], depth: int) -> Pipeline:
-        """The stages behind an entry of the table."""
+        """The stages of an entry of the table."""
         i, start, chosen, longest = 0, 0, [], 0.0
         while i < self.cuts.last:
             left = depth - 1 if self.counted else 0
@@ -222,7 +222,7 @@ class Devices:
     def _step(
         self, behind: Array, caps: Array, i: int, start: int, total: float
     ) -> tuple[int, int]:
-        """Column and end of a first stage from which an entry of the table arises."""
+        """Column and end of the first stage of an entry of the table."""
         after = self.cuts.after(i)
         for c, (size, starts) in enumerate(self.places):
             at = int(np.searchsorted(starts, start))

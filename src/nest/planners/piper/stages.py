@@ -31,14 +31,14 @@ Column = tuple[Way, int]
 
 
 class Stages:
-    """Time-per-sample of stages as micro-batches in flight and recompute make it.
+    """Time-per-sample of stages by micro-batches in flight and recompute.
 
     A stage of d ranks takes every d-th micro-batch on each: its time-per-sample is
     (compute + hand-overs on both sides) / d + gradient reduction / micro-batches of the step
     (``getAllTPSsForIdealPair`` of the program). Each device holds y = s / d micro-batches, with s
     the sum of D of this stage and all behind it; a stage may run the first r of its layers
     again. The fewest that fit are chosen: what the program's knapsack gives where layers are
-    alike. Layers in a graph with branches run again all or none.
+    alike. In a graph with branches all layers run again, or none.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ class Stages:
         self._cache: dict[int, tuple[Array, ...]] = {}
 
     def _prefixes(self) -> tuple[Array, Array, Ints]:
-        """Seconds and bytes of running the layers in front of each cut again, and their number.
+        """Seconds and bytes of recomputing the layers before each cut, and their number.
 
-        Of shape (J, C) and (J,); empty where layers are no chain or only all of them may be run
+        Of shape (J, C) and (J,); empty if the layers are not a chain, or only all of them may run
         again.
         """
         chain, partly = self.cuts.chain, self.space.recompute_layers
@@ -84,9 +84,9 @@ class Stages:
     def _base(self, i: int) -> tuple[Array, ...]:
         """Of the stages that begin at cut ``i``, (J, C) each.
 
-        Time-per-sample without recompute, what recompute of all layers adds to it, bytes left by
-        parameters and work without and with recompute, bytes of a micro-batch, and what full
-        recompute spares of them.
+        Time-per-sample without recompute, the extra time with recompute of all layers, free bytes
+        beside parameters and work without and with recompute, bytes of a micro-batch, and the part
+        of them that full recompute saves.
         """
         if i not in self._cache:
             cuts, p = self.cuts, self.prices
@@ -104,7 +104,7 @@ class Stages:
     def deepest(self, i: int, limit: float) -> Array:
         """Most micro-batches y with which stages from cut ``i`` on take at most ``limit``; (J, C).
 
-        Zero where a stage takes longer anyhow. Recompute is used as far as the limit lets it.
+        Zero if a stage takes longer even so. Recompute is used up to the limit.
         """
         base, again, room, full_room, kept, spared = self._base(i)
         found = np.zeros(base.shape)
@@ -131,7 +131,7 @@ class Stages:
         return found
 
     def _partial(self, i: int) -> Ints:
-        """Cuts behind the first r layers of stages from cut ``i`` on, for each r of the space."""
+        """Cuts after the first r layers of stages from cut ``i`` on, for each r of the space."""
         if not len(self._again):
             return np.zeros(0, dtype=np.int64)
         number = self._again[i:] - self._again[i]

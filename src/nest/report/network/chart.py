@@ -131,7 +131,7 @@ def _title(plan: Plan) -> str:
 
 
 def _label(plan: Plan, number: int) -> str:
-    """What the legend says of a stage: its layers and degrees."""
+    """Legend of a stage: its layers and degrees."""
     stage = plan.stages[number]
     context = f" x cp {stage.cp}" if stage.cp > 1 else ""
     expert = f", ep {stage.ep}" if stage.ep > 1 else ""
@@ -176,7 +176,7 @@ def _roles(plan: Plan) -> list[Role | None]:
 
 
 def stage_colours(count: int) -> list[str]:
-    """Colours of so many stages: those of Okabe and Ito, then more, no two alike.
+    """Colours of ``count`` stages: those of Okabe and Ito, then further distinct ones.
 
     Further hues are a golden section apart, so that neighbours differ, in three lightnesses.
 
@@ -258,7 +258,7 @@ def _draw_squares(axes: Axes, plan: Plan, drawn: Sketch, place: Floats, unit: fl
 
 
 def _text(used: Sequence[Role], numbered: bool, many: bool) -> str:
-    """What stands on a square: its stages where colours do not do, and its replicas."""
+    """Text on a square: its stages if colours do not suffice, and its replicas."""
     parts = []
     for wanted, place in ((numbered, 0), (many, 1)):
         if wanted:

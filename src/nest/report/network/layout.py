@@ -1,4 +1,4 @@
-"""Where the nodes of a sketched network stand, and which lines its cables are.
+"""Positions of the nodes of a sketched network, and lines of its cables.
 
 A square is a little less than 1 wide. Shapes: V nodes, C cables, K cells (switches with their
 squares, and squares without a switch).
@@ -30,7 +30,8 @@ ENDS = {-1: (0.45, 0.0), -2: (0.0, -0.45), -3: (0.34, 0.34), -4: (0.34, -0.34)}
 PUSHES = 200
 """Rounds in which cells that overlap are pushed apart (chosen)."""
 DENSE, LEAST = 0.7, 2.5
-"""Share of all links with which cells count as all linked; cells of a group on average (chosen)."""
+"""Share of all links from which cells count as fully linked; cells of a group on average
+(chosen)."""
 SLOW = 200
 """Cells from which on a quicker drawing of a graph is taken: 300 would take a second."""
 
@@ -45,7 +46,7 @@ class Layout:
         Of each node, to the right and upwards.
     lines : points of a line, float64 of shape (2 or more, 2), and the number of its cable.
     rows : height and name of rows of switches.
-    notes : what the reader has to know.
+    notes : for the reader.
     """
 
     position_V: Floats
@@ -122,9 +123,9 @@ def _tiers(drawn: Sketch, near: Near, row_V: Ints) -> Layout:
 
 
 def _inner(near: Near, squares: int, row_V: Ints) -> set[int]:
-    """Switches that join squares which other switches join as well, as that of a node does.
+    """Switches whose squares other switches also join, such as that of a node.
 
-    Where no switch leads further, those that join the most squares are not among them.
+    If no switch leads further, those that join the most squares are excluded.
     """
     found = [node for node in range(squares, len(near)) if row_V[node] == 1
              and all(other < squares for other in near[node])
@@ -136,7 +137,7 @@ def _inner(near: Near, squares: int, row_V: Ints) -> set[int]:
 
 
 def _named(drawn: Sketch, members: list[int], place: Floats) -> list[tuple[float, str]]:
-    """What the switches of a row are called, if all are called the same less their numbers."""
+    """Name of the switches of a row, if all have the same name without numbers."""
     if not drawn.names or not members:
         return []
     stems = {drawn.names[node - drawn.squares].rpartition("/")[2].rstrip("0123456789.")
@@ -229,7 +230,7 @@ def _flat(drawn: Sketch, near: Near) -> Layout:
 def _groups(cells: int, links: set[tuple[int, int]]) -> list[list[int]] | None:
     """Cells to put in circles: groups that are all linked inside, or everything in one ring.
 
-    Groups are taken greedily in the order of the cells. None: there are none to speak of.
+    Groups are taken greedily in the order of the cells. None: too few.
     """
     near: list[set[int]] = [set() for _ in range(cells)]
     for one, other in links:
@@ -252,7 +253,7 @@ def _groups(cells: int, links: set[tuple[int, int]]) -> list[list[int]] | None:
 
 
 def _turn(count: int, start: float = math.pi / 2) -> Floats:
-    """So many directions, clockwise from the top, of shape (count, 2)."""
+    """``count`` directions, clockwise from the top, of shape (count, 2)."""
     angle = start - 2.0 * math.pi * np.arange(count) / max(count, 1)
     return np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
@@ -293,14 +294,14 @@ def _around(members: list[list[int]], cell_V: Ints, centre_K: Floats) -> Floats:
 
 
 def _reach(count: int) -> float:
-    """How far from their switch so many squares stand."""
+    """Distance of ``count`` squares from their switch."""
     return max(1.0, APART * count / (2 * math.pi))
 
 
 def _drawing(
     members: list[list[int]], cell_V: Ints, cells: int, links: set[tuple[int, int]]
 ) -> Floats:
-    """Cells where springs along links put them, so wide apart that they do not overlap."""
+    """Cells placed by springs along links, without overlap."""
     graph = nx.Graph()
     graph.add_nodes_from(range(cells))
     graph.add_edges_from(sorted(links))
@@ -312,7 +313,7 @@ def _drawing(
 
 
 def _apart(centre: Floats, wanted: float) -> Floats:
-    """The same picture so large that most, and then pushed so that all, are so far apart."""
+    """Scale the picture until most cells, and push them until all cells, are far enough apart."""
     for turn in range(PUSHES):
         away = centre[:, None] - centre
         far = np.hypot(away[..., 0], away[..., 1])

@@ -1,4 +1,4 @@
-"""What a picture of a network shows: a square for each device or group of devices, and switches.
+"""The contents of a picture of a network: a square per device or group of devices, and switches.
 
 Shapes: S squares, V nodes (squares, then switches), C cables.
 """
@@ -63,7 +63,7 @@ class Sketch:
 
 
 def sketch(cluster: Cluster) -> Sketch:
-    """Give what a picture of a cluster shows.
+    """The contents of a picture of a cluster.
 
     A port (a switch that only passes the cable of a device on, where the device has other cables)
     is part of the cable; a switch with one cable leads nowhere and is left out. Where there are too

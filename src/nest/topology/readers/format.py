@@ -1,4 +1,4 @@
-"""Which format a file has, and its topology."""
+"""The format of a file, and its topology."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def read_topology(
 
 
 def _name(path: str | os.PathLike[str]) -> str:
-    """What a network is called where its file does not say."""
+    """The name of a network whose file has none."""
     name = Path(path).stem.strip()[:100]
     return name if name.isprintable() and name else "topology"
 

@@ -2,10 +2,10 @@
 
 Elements: ``system/cpu/pci/gpu/nvlink`` and ``system/cpu/pci/nic/net``, as NVIDIA/nccl reads them
 in src/graph/topo.cc (ncclTopoAddCpu, ncclTopoAddPci, ncclTopoAddNvLinks, ncclTopoAddNic,
-ncclTopoConnectCpus), commit 069a3d4f95. What it does not tell, bandwidths per link, is taken from
+ncclTopoConnectCpus), commit 069a3d4f95. It has no bandwidths per link; these are from
 src/graph/topo.h of that commit: figures that NCCL reaches, not nominal ones.
 
-A GPU hangs from a slot of its own, so that PCI is never as short a way as NVLink. Elements of
+A GPU has its own slot, so that paths over PCI are always longer than over NVLink. Elements of
 other names (``c2c``, ``pcilink``, ``gin``, ``rma``) are left out.
 """
 
@@ -46,7 +46,7 @@ class _Gpu:
 
 @dataclass
 class _System:
-    """What the first pass over the elements found."""
+    """Results of the first pass over the elements."""
 
     draft: Draft
     device: Device | None

@@ -8,8 +8,8 @@ Format: aliyun/SimAI, astra-sim-alibabacloud/inputs/topo/gen_Topo_Template.py, a
 SetupNetwork in astra-sim's network_frontend/ns3/common.h, which takes words apart by white space
 alone. A link carries its bandwidth in each direction. Error rates are read and left out.
 
-Where there are NVSwitches, the port of a GPU to another switch is a node of its own: ways over an
-NVSwitch are then shorter than those over a switch that the same GPUs hang from.
+With NVSwitches, the port of a GPU to another switch is a separate node: paths over an NVSwitch are
+then shorter than those over a switch of the same GPUs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TYPES = {
 
 
 class _Words:
-    """Words of a text one after the other, with their lines."""
+    """Words of a text in order, with their lines."""
 
     def __init__(self, text: str, where: str) -> None:
         self._left: Iterator[tuple[int, str]] = (
