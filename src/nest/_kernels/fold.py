@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from nest._kernels import leaf
 from nest._kernels.layers import (
-    ACTIVATIONS,
     BACKWARD,
     BUFFERS,
     C_BACKWARD,

@@ -43,7 +43,6 @@ from nest._kernels.recompute import (
     CHANGES,
     D_BACK,
     D_HELD,
-    D_WORK,
     changed,
     first_that_may_hold,
     left_seconds,
@@ -405,7 +404,7 @@ def select(t, limit):
     One is dominated when another is no worse in the first fields of an option: forward, backward,
     with or without what it gathers for the pass behind it, either with what it takes longer behind
     another pass, with what it waits for at the start and leaves at the end of a step; what follows
-    then; micro-batches in flight that fit, and shards (docs/algorithm.md has the proof that these
+    then; micro-batches in flight that fit, and shards (docs/proofs.md has the proof that these
     suffice). Of equal ones the first stays. Those that alone take ``limit`` seconds a step, take
     too much above the least to stay below it, or hold no micro-batch, are no options.
 
@@ -415,13 +414,13 @@ def select(t, limit):
 
     Parameters
     ----------
-    t : ``nest.tables.Tables``.
+    t : ``nest.search.tables.Tables``.
     limit : seconds of a step.
 
     Returns
     -------
     first : int64 (P, G+1), options of price p and signature g are first[p, g]..first[p, g+1].
-    number : int64 (O,), see ``nest.tensors.Builder.degrees``.
+    number : int64 (O,), see ``nest.search.tensors.Builder.degrees``.
     options : float64 (O, OPTION), see ``_kernels.fold``.
     """
     w, now, stop = work_of(t), 0, len(t.price) * len(t.shard)

@@ -13,10 +13,10 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
-from nest.evaluation import chain_of
-from nest.legality import sequence_problem, space_problems
+from nest.graph.legality import sequence_problem, space_problems
 from nest.planners import PLANNERS, planner
-from nest.plans import Plan
+from nest.pricing.evaluation import chain_of
+from nest.pricing.plans import Plan
 
 
 class Entry(NamedTuple):
@@ -83,8 +83,8 @@ def _entry(
     plan, reason = None, None
     try:
         if cluster.types and name != "nest":
-            kinds = ", ".join(kind.name for kind in cluster.device_types)
-            raise NoPlanError(f"takes all devices to be alike; here they are {kinds}")
+            names = ", ".join(device.name for device in cluster.device_types)
+            raise NoPlanError(f"assumes devices of one type; here they are {names}")
         plan = one.plan(model, cluster, job, space)
     except NoPlanError as error:
         reason = str(error)

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from nest.costs.configured import mask, shards_of
 from nest.costs.memory import recipe
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.graph import EXPERT, Chain, Layer, boundary_bytes
+from nest.pricing.stages import mask, shards_of
 
 Members = tuple[int, ...]
 
@@ -98,7 +98,7 @@ class Traffic:
             yield from self._ring(plan, start, block, 1, stage.tp, 8.0 * m * size / stage.cp)
         if stage.cp > 1:
             size = sum(n * op.kv_width / min(stage.tp, op.kv_groups) for layer, n in tokens
-                       for op in layer.operators if op.kind == "attention") * element
+                       for op in layer.operators if op.type == "attention") * element
             yield from self._ring(plan, start, block, stage.tp, stage.cp, 3.0 * m * size)
 
     def _state(

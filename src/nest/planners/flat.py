@@ -14,18 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL, Site, bodies, setting, states
-from nest.costs.fabric import fabric_of
-from nest.costs.groups import aligned
 from nest.costs.layer import StateCosts, body_costs, state_costs
+from nest.costs.network.fabric import fabric_of
+from nest.costs.network.placement import aligned
 from nest.describe.cluster import Cluster, Level
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
-from nest.evaluation import chain_of
 from nest.graph import Chain, boundary_bytes
-from nest.legality import expert_problem, sequence_problem, tensor_degrees, tp_problem
+from nest.graph.legality import expert_problem, sequence_problem, tensor_degrees, tp_problem
+from nest.pricing.evaluation import chain_of
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -29,7 +29,7 @@ micro-batches each and keeps the fastest. Recompute, cp, ep and ZeRO stay as the
 and only single steps upwards are tried: a rule, not a grid.
 
 Ranks are ordered tp-cp-dp-pp (Megatron-Core's default) or tp-cp-pp-dp (its option
-``--use-tp-pp-dp-mapping``), whichever is faster. Layers are cut evenly (:mod:`nest.even`).
+``--use-tp-pp-dp-mapping``), whichever is faster. Layers are cut evenly (:mod:`nest.pricing.even`).
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
-from nest.evaluation import chain_of, evaluate
-from nest.even import even_configuration
 from nest.graph import Chain
-from nest.legality import divisors, tensor_degrees
+from nest.graph.legality import divisors, tensor_degrees
 from nest.planners.bounds import outside
 from nest.planners.prices import Prices
-from nest.plans import Plan
+from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.even import even_configuration
+from nest.pricing.plans import Plan
 
 LONG = 8192
 """Tokens of a sequence from which on context parallelism is considered (rule 5)."""

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.groups import aligned, replicas_alike, strides
 from nest.costs.memory import limit_bytes
+from nest.costs.network.placement import aligned, replicas_alike, strides
 from nest.costs.stage import hop as hand_over
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
@@ -25,9 +25,8 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import NoPlanError
-from nest.evaluation import evaluate
 from nest.graph import Chain
-from nest.legality import divisors
+from nest.graph.legality import divisors
 from nest.planners.flat import (
     Array,
     BodyPrices,
@@ -42,7 +41,8 @@ from nest.planners.flat import (
     replicated,
     ways,
 )
-from nest.plans import Plan
+from nest.pricing.evaluation import evaluate
+from nest.pricing.plans import Plan
 
 FIXED: dict[str, Any] = {"dp_in": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "1f1b"}
 
@@ -266,7 +266,8 @@ def trace(table: Loads, dp: list[Array], s: int, first: int) -> tuple[int, ...]:
 def deepest_pipeline(cluster: Cluster, replicas: int, width: int) -> tuple[int, int]:
     """Stride of replicas, and stages of ``width`` aligned devices that one of them has room for.
 
-    The method has no blocks: this is as far as :func:`nest.costs.groups.aligned` lets it go.
+    The method has no blocks: this is as far as :func:`nest.costs.network.placement.aligned` lets it
+    go.
     """
     best = (0, 0)
     for stride in strides(cluster.size, replicas, cluster.group_sizes):

@@ -9,7 +9,7 @@ from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
-from nest.plans import Plan
+from nest.pricing.plans import Plan
 
 
 class Planner(Protocol):

@@ -27,13 +27,13 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import Recompute, SearchSpace
 from nest.errors import NoPlanError
-from nest.evaluation import chain_of, evaluate
-from nest.even import even_configuration
 from nest.graph import Chain
-from nest.legality import divisors
+from nest.graph.legality import divisors
 from nest.planners.bounds import outside
 from nest.planners.prices import Prices
-from nest.plans import Plan
+from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.even import even_configuration
+from nest.pricing.plans import Plan
 
 
 class Sharding(NamedTuple):

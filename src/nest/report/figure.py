@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 from collections.abc import Iterator
@@ -49,11 +50,29 @@ def check_picture(option: str, file: str | None) -> None:
 
     Raises
     ------
-    InputError : the name ends in neither of :data:`SUFFIXES`.
+    InputError : the name ends in neither of :data:`SUFFIXES`, or Matplotlib is missing.
     """
     if file and not file.endswith(SUFFIXES):
         raise InputError(f"{option}: got {shorten(file, 200)}; allowed: a name that ends in "
                          f"{' or '.join(SUFFIXES)}")
+    if file:
+        need_matplotlib(option)
+
+
+def need_matplotlib(what: str) -> None:
+    """Refuse to draw where Matplotlib, the extra ``plot`` of the package, is not installed.
+
+    Parameters
+    ----------
+    what : the command or option that draws, for the message.
+
+    Raises
+    ------
+    InputError : it is not; the text says what to install.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError(f"{what}: pictures need Matplotlib, which is not installed; "
+                         "pip install 'nest-planner[plot]' adds it")
 
 
 @contextlib.contextmanager
@@ -77,16 +96,16 @@ def save_figure(file: str, figure: Figure) -> None:
     ------
     InputError : the file cannot be written.
     """
-    kind = Path(file).suffix[1:]
+    suffix = Path(file).suffix[1:]
     stream = io.BytesIO()
-    undated = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    undated = {"Date": None, "Creator": None} if suffix == "svg" else {"Software": None}
     with look():
-        figure.savefig(stream, format=kind, dpi=DOTS, metadata=undated)
+        figure.savefig(stream, format=suffix, dpi=DOTS, metadata=undated)
     target = os.path.realpath(file)
-    temporary = Path(target).with_name(f".nest-{os.getpid()}.{kind}")
+    temporary = Path(target).with_name(f".nest-{os.getpid()}.{suffix}")
     try:
         if os.path.exists(target) and not os.path.isfile(target):
-            raise InputError(f"{file}: is no regular file; allowed: a file to write")
+            raise InputError(f"{file}: is not a regular file; allowed: a file to write")
         temporary.write_bytes(stream.getvalue())
         os.replace(temporary, target)
     except OSError as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from nest.describe.space import IntSet
-from nest.plans import Plan, Stage
+from nest.pricing.plans import Plan, Stage
 
 GIB = 2.0**30
 DIGITS = 4
@@ -55,7 +55,7 @@ def runs(plan: Plan) -> list[Run]:
 
 
 def _alike(a: Stage, b: Stage) -> bool:
-    if _kind(a) != _kind(b):
+    if _layout(a) != _layout(b):
         return False
     near = ALIKE * a.time_s.total
     times = zip(a.time_s.model_dump().values(), b.time_s.model_dump().values(), strict=True)
@@ -65,7 +65,7 @@ def _alike(a: Stage, b: Stage) -> bool:
             and all(abs(x - y) <= ALIKE * a.finish_s for x, y in ends))
 
 
-def _kind(s: Stage) -> tuple[object, ...]:
+def _layout(s: Stage) -> tuple[object, ...]:
     sizes = tuple(stop - start for start, stop in s.chunks)
     return (sizes, s.devices[1] - s.devices[0], s.dp_in, s.tp, s.sp, s.cp, s.cp_comm, s.ep, s.etp,
             s.zero, s.shard, s.recompute, s.recompute_modules, s.recompute_layers)
@@ -120,7 +120,7 @@ def _places(plan: Plan, folded: list[Run]) -> Columns:
 def _type(plan: Plan, stage: Stage) -> str:
     """Type of the devices of a stage."""
     cluster = plan.inputs.cluster
-    return cluster.device_types[cluster.kind_at(stage.devices[0])].name
+    return cluster.device_types[cluster.type_at(stage.devices[0])].name
 
 
 def _degrees(plan: Plan) -> Columns:
@@ -212,9 +212,9 @@ def time_table(plan: Plan) -> Table:
         row += [f"{1e3 * getattr(one, name):.{end}f}" for name, _ in once]
         rows.append((*row, f"{1e3 * one.finish_s:.{end}f}"))
     heads = ("stage", *(head for _, head in causes + once), "end")
-    words = {"start": "start: parameters", "sync": "sync: gradients"}
+    words = {"start": "start: parameter gathers", "sync": "sync: gradient reduction"}
     what = ", ".join((*(words[head] for _, head in once), "end: all after the last backward"))
-    return Table(f"Time, ms per micro-batch (once a step, {what})", heads, tuple(rows), (0,))
+    return Table(f"Time, ms per micro-batch (per step: {what})", heads, tuple(rows), (0,))
 
 
 def memory_table(plan: Plan) -> Table:

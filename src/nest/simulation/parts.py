@@ -59,7 +59,7 @@ class Link(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Shares of computing time under which traffic of each kind makes progress."""
+    """Shares of computing time under which each traffic makes progress."""
 
     zero: float = 0.0
     """ZeRO-2 and ZeRO-3 traffic of every micro-batch."""

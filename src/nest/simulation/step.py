@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from nest.errors import InputError
-from nest.evaluation import chain_of, evaluate
-from nest.plans import Plan
+from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.plans import Plan
 from nest.simulation.events import Ran, run
 from nest.simulation.memory import levels, peak
 from nest.simulation.parts import Link
 from nest.simulation.record import Record
 from nest.simulation.result import SimulatedStage, SimulatedTime, Simulation
-from nest.simulation.times import Priced, Pricing
+from nest.simulation.times import Priced, Times
 from nest.simulation.work import Task, orders
 
 MOST_SLICES = 200_000
@@ -85,13 +85,13 @@ class _Step:
             raise InputError("inputs: got neither of model and profile; allowed: one of them")
         way = plan.configuration
         self.closed = evaluate(subject, inputs.cluster, inputs.job, way)
-        pricing = Pricing(chain_of(subject), inputs.cluster, inputs.job, way)
+        times = Times(chain_of(subject), inputs.cluster, inputs.job, way)
         self.bucket_bytes = bucket_bytes
-        self.rates = pricing.rates
+        self.rates = times.rates
         m = self.closed.parallelism.micro_batches
         self.orders: Sequence[Sequence[Task]] = orders(way.schedule, way.pp, m, way.vpp)
-        self.priced: list[Priced] = [pricing.stage(number) for number in range(way.pp)]
-        self.links = [pricing.links(replica) for replica in range(way.outer_dp)]
+        self.priced: list[Priced] = [times.stage(number) for number in range(way.pp)]
+        self.links = [times.links(replica) for replica in range(way.outer_dp)]
 
     def ran(self, links: Sequence[Sequence[Link]], record: Record | None = None) -> Ran:
         """A step over the links of one replica."""

@@ -64,8 +64,8 @@ def arrangements(topology: Topology) -> Iterator[Arrangement]:
     """
     routes = Routes(topology)
     every = routes.hop_matrix()
-    for kind in range(len(topology.types)):
-        own = np.flatnonzero(topology.type_V[topology.device_N] == kind)
+    for number in range(len(topology.types)):
+        own = np.flatnonzero(topology.type_V[topology.device_N] == number)
         hops = every[np.ix_(own, own)]
         cells, sizes = _groups(hops)
         first = cells[:, 0]
@@ -242,11 +242,11 @@ def arranged(
         levels.append(_level(topology, routes, numbers, f"level{n}", size, inner))
         inner *= size
     order = numbers.tolist()
-    kinds, kind_N = np.unique(topology.type_V[topology.device_N[numbers]], return_inverse=True)
-    device, *types = (topology.types[kind] for kind in kinds)
+    numbers_T, type_N = np.unique(topology.type_V[topology.device_N[numbers]], return_inverse=True)
+    device, *types = (topology.types[number] for number in numbers_T)
     cluster = Cluster(
-        name=topology.name, device=device, types=types, kinds=kind_N.tolist() if types else None,
-        levels=tuple(levels), links=links,
+        name=topology.name, device=device, types=types, levels=tuple(levels), links=links,
+        type_numbers=type_N.tolist() if types else None,
         order=None if order == list(range(len(topology.device_N))) else order,
         names=[topology.nodes[node] for node in topology.device_N[numbers]],
     )

@@ -98,7 +98,7 @@ def _slower(
     return Topology(
         name=topology.name,
         nodes=topology.nodes,
-        types=tuple(_slower_device(topology.types[kind], factor) for kind, factor in types),
+        types=tuple(_slower_device(topology.types[number], factor) for number, factor in types),
         type_V=type_V,
         source_E=topology.source_E,
         target_E=topology.target_E,

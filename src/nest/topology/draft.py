@@ -42,12 +42,12 @@ class Draft:
 
     def device(self, name: str, device: Device, field: str = "") -> int:
         """Add a device and give its number among the nodes."""
-        kind = self._known.get(id(device))
-        if kind is None:
-            kind = self._types.setdefault(device, len(self._types))
-            self._known[id(device)] = kind
+        number = self._known.get(id(device))
+        if number is None:
+            number = self._types.setdefault(device, len(self._types))
+            self._known[id(device)] = number
             self._held.append(device)
-        return self._node(name, kind, (0.0, 0.0, False), field)
+        return self._node(name, number, (0.0, 0.0, False), field)
 
     def switch(
         self,
@@ -60,7 +60,7 @@ class Draft:
         """Add a switch and give its number among the nodes."""
         return self._node(name, -1, (base_time, ramp, reduces), field)
 
-    def _node(self, name: str, kind: int, figures: tuple[float, float, bool], field: str) -> int:
+    def _node(self, name: str, number: int, figures: tuple[float, float, bool], field: str) -> int:
         if name in self._nodes:
             problem = f"got the node {shorten(name)} twice; allowed: a name of its own for each"
             raise self.refuse(field, problem)
@@ -68,7 +68,7 @@ class Draft:
             raise self.refuse("nodes", f"got more than {MOST_NODES}; allowed: {MOST_NODES}")
         self._nodes[name] = len(self._nodes)
         self._names.append(name)
-        self._type_of.append(kind)
+        self._type_of.append(number)
         self._figures.append(figures)
         return len(self._nodes) - 1
 

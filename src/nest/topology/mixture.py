@@ -51,17 +51,17 @@ def mixtures(
     """
     routes = Routes(topology)
     members, sizes = _types(topology, routes.hop_matrix())
-    largest = sorted(range(len(members)), key=lambda kind: -len(members[kind]))[:MOST_TYPES]
+    largest = sorted(range(len(members)), key=lambda number: -len(members[number]))[:MOST_TYPES]
     for outer_dp in replicas:
         shares = [len(own) // (size * outer_dp) * size or len(own) // outer_dp
                   for own, size in zip(members, sizes, strict=True)]
-        used = sorted(kind for kind in largest if shares[kind])
+        used = sorted(number for number in largest if shares[number])
         for count in range(len(used), 1, -1):
             for order in itertools.permutations(used, count):
-                inner = math.gcd(*(math.gcd(sizes[kind], shares[kind]) for kind in order))
-                numbers = [members[kind][r * shares[kind] : (r + 1) * shares[kind]]
-                           for r in range(outer_dp) for kind in order]
-                each = sum(shares[kind] for kind in order) // inner
+                inner = math.gcd(*(math.gcd(sizes[number], shares[number]) for number in order))
+                numbers = [members[number][r * shares[number] : (r + 1) * shares[number]]
+                           for r in range(outer_dp) for number in order]
+                each = sum(shares[number] for number in order) // inner
                 yield arranged(topology, routes, np.concatenate(numbers),
                                [inner, each, outer_dp]), outer_dp
 
@@ -69,8 +69,8 @@ def mixtures(
 def _types(topology: Topology, hops: Hops) -> tuple[list[Ints], list[int]]:
     """Devices of each type, near ones together, and how many are in a group of near ones."""
     members, sizes = [], []
-    for kind in range(len(topology.types)):
-        own = np.flatnonzero(topology.type_V[topology.device_N] == kind)
+    for number in range(len(topology.types)):
+        own = np.flatnonzero(topology.type_V[topology.device_N] == number)
         cells = nearest(hops[np.ix_(own, own)])
         left = np.setdiff1d(np.arange(len(own)), cells)
         members.append(own[np.concatenate([cells.ravel(), left])])

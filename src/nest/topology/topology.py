@@ -82,7 +82,7 @@ class Topology:
         return cls(
             cluster.name, (*names, *(f"switch{n}" for n in range(switches))),
             cluster.device_types,
-            np.array([*(cluster.kind_at(n) for n in range(devices)), *[-1] * switches]),
+            np.array([*(cluster.type_at(n) for n in range(devices)), *[-1] * switches]),
             np.array(links.source), np.array(links.target), np.array(links.bandwidth),
             np.array(links.latency), np.zeros(devices + switches), np.zeros(devices + switches),
             np.zeros(devices + switches, dtype=np.bool_),
@@ -137,13 +137,13 @@ class Topology:
         """Give the network of some nodes and of those kept links that lie between them."""
         kept = kept_E & kept_V[self.source_E] & kept_V[self.target_E]
         number_V = np.cumsum(kept_V) - 1
-        kinds, place = np.unique(self.type_V[kept_V], return_inverse=True)
-        types = tuple(self.types[kind] for kind in kinds if kind >= 0)
+        numbers, place = np.unique(self.type_V[kept_V], return_inverse=True)
+        types = tuple(self.types[number] for number in numbers if number >= 0)
         return Topology(
             name=self.name,
             nodes=tuple(n for n, keep in zip(self.nodes, kept_V, strict=True) if keep),
             types=types,
-            type_V=place.astype(np.int64) - int(len(kinds) > len(types)),
+            type_V=place.astype(np.int64) - int(len(numbers) > len(types)),
             source_E=number_V[self.source_E[kept]],
             target_E=number_V[self.target_E[kept]],
             bandwidth_E=self.bandwidth_E[kept],
@@ -155,8 +155,8 @@ class Topology:
 
     def with_device(self, device: Device) -> Topology:
         """Give the same network with devices of one type."""
-        kinds = np.where(self.type_V < 0, -1, 0).astype(np.int64)
-        return replace(self, types=(device,), type_V=kinds)
+        numbers = np.where(self.type_V < 0, -1, 0).astype(np.int64)
+        return replace(self, types=(device,), type_V=numbers)
 
     def parts(self) -> Ints:
         """Label of each node: two nodes share it where paths lead from either to the other."""
@@ -182,9 +182,9 @@ class Topology:
             return
         devices = apart[self.type_V[apart] >= 0]
         other = devices[0] if len(devices) else apart[0]
-        kind = "device" if len(devices) else "switch"
+        node = "device" if len(devices) else "switch"
         a, b = shorten(self.nodes[first]), shorten(self.nodes[other])
         raise InputError(
-            f"{where}: got a disconnected network: no path both ways between {a} and the {kind} "
+            f"{where}: got a disconnected network: no path both ways between {a} and the {node} "
             f"{b} ({len(apart)} nodes are cut off); allowed: paths between all nodes"
         )

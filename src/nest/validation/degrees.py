@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.errors import InputError
-from nest.even import even_sizes
 from nest.graph import Chain
-from nest.legality import interleaved_chunks
+from nest.graph.legality import interleaved_chunks
+from nest.pricing.even import even_sizes
 from nest.validation.words import Recomputed
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _cuts(run: Run, chain: Chain, pp: int, vpp: int) -> list[tuple[Range, ...]]:
 
     The embedding goes with the first stage and the head with the last. Sources that list the
     layers of their stages, embedding and head among them, are followed; else cuts are even, and
-    what is left over goes to the stages nearest the middle (:mod:`nest.even`).
+    what is left over goes to the stages nearest the middle (:mod:`nest.pricing.even`).
     """
     first, last = chain.body
     if pp > last - first:

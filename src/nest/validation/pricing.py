@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from nest.describe.device import Device
 from nest.describe.job import Stack
 from nest.errors import InputError
-from nest.evaluation import evaluate
-from nest.plans import Plan
+from nest.pricing.evaluation import evaluate
+from nest.pricing.plans import Plan
 from nest.validation.runs import Run
 from nest.validation.translate import Question, facts, question
 
@@ -101,8 +101,8 @@ def _memory(run: Run, asked: Question, plan: Plan) -> float:
     stages = plan.stages[:1] if "embedding" in run.text("mem_note") else plan.stages
     size = max(stage.memory_bytes.total for stage in stages)
     device, stack = asked.cluster.device, asked.job.stack
-    if run.memory_kind != "allocated":
+    if run.memory_counted != "allocated":
         size /= 1.0 - stack.fragmentation
-    if run.memory_kind == "total":
+    if run.memory_counted == "total":
         size += stack.workspace + device.memory_reserved
     return size

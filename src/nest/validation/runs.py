@@ -39,7 +39,7 @@ class Run:
     """Seconds of a step: as stated, else computed from a stated rate; None: neither is known."""
     measured_memory: float | None
     """Bytes of the device that holds most; None: not known."""
-    memory_kind: str
+    memory_counted: str
     """What the bytes count: allocated, reserved (by the allocator) or total (nvidia-smi)."""
     notes: str
     source: str
@@ -164,7 +164,7 @@ def _cell_problems(fields: Mapping[str, str], place: str) -> list[str]:
 
 def _run(fields: dict[str, str], line: int) -> Run:
     stated = fields["step_time_s"] or fields.get("step_time_s_derived", "")
-    memory, kind = _memory(fields)
+    memory, counted = _memory(fields)
     more = inferred(fields)
     known = {**fields, **{column: found.value for column, found in more.items()}}
     return Run(
@@ -175,7 +175,7 @@ def _run(fields: dict[str, str], line: int) -> Run:
         framework=fields["framework"],
         measured_s=columns.real(stated),
         measured_memory=memory,
-        memory_kind=kind,
+        memory_counted=counted,
         notes=fields.get("notes", ""),
         source=fields.get("source", ""),
         line=line,
@@ -193,7 +193,7 @@ def _memory(fields: Mapping[str, str]) -> tuple[float | None, str]:
     """
     note = fields.get("mem_note", "").lower()
     unit = 1e9 if re.search(r"1e9|\bgb\b", note) else 2.0**30
-    kind = ("total" if "nvidia-smi" in note else
+    counted = ("total" if "nvidia-smi" in note else
             "reserved" if "reserved" in note else "allocated")
     size = columns.real(fields.get("peak_mem_gb", ""))
-    return (None if size is None else size * unit), kind
+    return (None if size is None else size * unit), counted

@@ -56,9 +56,9 @@ class DataCentres(Description):
 def _copy(draft: Draft, fabric: Topology, prefix: str) -> list[int]:
     copies = []
     for node, name in enumerate(fabric.nodes):
-        kind = fabric.type_V[node]
-        if kind >= 0:
-            copies.append(draft.device(prefix + name, fabric.types[kind]))
+        number = fabric.type_V[node]
+        if number >= 0:
+            copies.append(draft.device(prefix + name, fabric.types[number]))
         else:
             base_time, ramp = float(fabric.base_time_V[node]), float(fabric.ramp_V[node])
             reduces = bool(fabric.reduces_V[node])

@@ -33,7 +33,7 @@ DeviceType = Annotated[Device, BeforeValidator(resolve_device)]
 
 
 class Generator(Description, ABC):
-    """Fields of a kind of network, and the network."""
+    """Fields of a type of network, and the network."""
 
     @abstractmethod
     def topology(self) -> Topology:

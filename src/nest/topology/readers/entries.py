@@ -80,7 +80,7 @@ def add_node(draft: Draft, entry: NodeEntry, types: DeviceTypes, field: str) -> 
 
     Raises
     ------
-    InputError : a name twice, a device without a type, or fields of the other kind.
+    InputError : a name twice, a device without a type, or a field that its kind does not have.
     """
     if entry.kind == "switch":
         if entry.device is not None:

@@ -96,7 +96,7 @@ def from_simai_text(text: str, name: str, where: str, device: Device | None) -> 
     nv_switches = words.whole("number of NVSwitches", 0, nodes)
     switches = words.whole("number of switches", 0, nodes)
     links = words.whole("number of links", 0, MOST_LINKS // 2)
-    kind = _device(words, words.next("type of GPU"), device)
+    device_type = _device(words, words.next("type of GPU"), device)
     if len(text[: text.find("\n")].split()) == 7:
         words.whole("GPUs of a node", 1, MOST_NODES)
     draft = Draft(name, where)
@@ -105,7 +105,7 @@ def from_simai_text(text: str, name: str, where: str, device: Device | None) -> 
         if role:
             draft.switch(f"{role}{number}")
         else:
-            draft.device(f"gpu{number}", kind)
+            draft.device(f"gpu{number}", device_type)
     for _ in range(links):
         source = words.whole("source of a link", 0, nodes - 1)
         target = words.whole("target of a link", 0, nodes - 1)
