@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from functools import cache
@@ -21,9 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import gains  # noqa: E402
 from gains import Answer, Asked  # noqa: E402
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"),
-    reason="hundreds of searches are slow uncompiled")
+pytestmark = pytest.mark.kernels
 SEEDS = range(24)
 SELDOM = ("stages: one ep", "stages: one recompute", "places: tp-cp-dp-pp")
 """Switches that no plan of these small models and clusters need feel."""

@@ -214,6 +214,7 @@ def printed(kind: str, nodes: int = 1, noise: float = 0.0) -> str:
     return "".join(lines)
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_the_file_is_a_cluster_that_plans_and_evaluations_take(tmp_path: Path, capsys) -> None:
     files, names = Files(tmp_path), []
     for kind in ("all_reduce", "all_gather", "sendrecv"):

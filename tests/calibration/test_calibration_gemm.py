@@ -96,6 +96,7 @@ def written(folder: Path, capsys, device: str, **data: object) -> tuple[str, str
     return out, err, yaml.safe_load((folder / "new.yaml").read_text(encoding="utf-8"))
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_the_file_is_a_device_that_plans_and_evaluations_take(tmp_path: Path, capsys) -> None:
     files = Files(tmp_path)
     out, err, data = written(tmp_path, capsys, "h100-sxm")

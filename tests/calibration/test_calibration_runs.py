@@ -186,6 +186,7 @@ def test_a_stack_with_several_rates_is_fitted_on_one_device(tmp_path: Path) -> N
 # ---------------------------------------------------------------- the command
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_the_file_is_a_stack_that_plans_and_evaluations_take(tmp_path: Path, capsys) -> None:
     files, new = Files(tmp_path), str(tmp_path / "new.yaml")
     out, err = run(capsys, "calibrate", "runs", str(made(tmp_path)), "-o", new)

@@ -35,6 +35,7 @@ def untimed(text: str) -> dict:
 # ---------------------------------------------------------------- plan
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_plan_prints_what_the_api_gives(files, capsys):
     out, _ = run(capsys, "plan", *files.words, "--tp", "1..4", "--zero", "0,1", "--json",
                  "--threads", "1")
@@ -45,6 +46,7 @@ def test_plan_prints_what_the_api_gives(files, capsys):
     jsonschema.validate(json.loads(out), nest.Plan.model_json_schema(mode="serialization"))
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_every_dimension_has_an_option(files, capsys):
     words = {"tp": "1..2", "pp": "1..2", "cp": "1..2", "cp_comm": "p2p", "zero": "0..1",
              "shard": "dp", "recompute": "none,selective,full",
@@ -58,6 +60,7 @@ def test_every_dimension_has_an_option(files, capsys):
     assert space == {**words, "recompute_modules": "core_attn+norm,norm"}
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_the_best_plans(files, capsys):
     words = ["plan", *files.words, "--cp", "1", "--recompute", "none,full", "--top", "4"]
     plan = json.loads(run(capsys, *words, "--json")[0])
@@ -76,12 +79,14 @@ def test_the_best_plans(files, capsys):
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_a_time_limit_that_is_long_enough_changes_nothing(files, capsys):
     words = ["plan", *files.words, "--cp", "1", "--recompute", "none", "--json"]
     timed = run(capsys, *words, "--time-limit", "1000")[0]
     assert untimed(timed) == untimed(run(capsys, *words)[0])
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_options_win_over_files(files, capsys):
     job = put(files.folder, {"global_batch": 16, "seq_len": 128, "precision": "bf16"}, "job.yaml")
     space = put(files.folder, {"tp": 4, "pp": 2, "zero": 1}, "space.yaml")
@@ -103,6 +108,7 @@ def test_a_job_file_may_leave_to_options_what_is_needed(files, capsys):
     assert json.loads(out)["inputs"]["job"]["optimizer"] == "sgd"
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_plan_of_a_profile(files, capsys):
     profile = str(put(files.folder, PROFILE, "profile.yaml"))
     out, _ = run(capsys, "plan", "--profile", profile, files.cluster, *JOB)
@@ -112,6 +118,7 @@ def test_plan_of_a_profile(files, capsys):
     assert "--profile stands for MODEL" in err
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_output_file_is_the_plan(files, capsys):
     target = files.path("plan.json")
     out, _ = run(capsys, "plan", *files.words, "-o", target)
@@ -135,6 +142,7 @@ def test_output_that_cannot_be_written(files, capsys, name, reason):
     assert sorted(os.listdir(files.folder)) == before
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_nothing_is_written_on_an_error(files, capsys):
     target = files.path("plan.json")
     Path(target).write_text("before", encoding="utf-8")
@@ -260,6 +268,7 @@ def test_version_and_help(capsys):
 # ---------------------------------------------------------------- exit codes
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_infeasible_for_programs(files, capsys):
     words = files.infeasible()
     out, err = run(capsys, "plan", *words, "--json", code=3)
@@ -315,6 +324,7 @@ def test_help_imports_nothing_heavy():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_a_reader_that_leaves_early_is_no_error(files):
     source = str(Path(nest.__file__).parents[1])
     child = subprocess.Popen(
@@ -326,6 +336,7 @@ def test_a_reader_that_leaves_early_is_no_error(files):
     assert child.wait(60) == 0
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_pipes_get_plain_text_and_ascii_where_asked(files):
     words = ("-m", "nest.cli.main", "evaluate", *files.words)
     plain = process(*words, env={"PYTHONIOENCODING": "utf-8", "FORCE_COLOR": "1"})

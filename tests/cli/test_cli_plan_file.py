@@ -61,6 +61,7 @@ def test_a_plan_survives_its_file(words, tmp_path, capsys):
     assert again(tmp_path, found) == found
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_a_searched_plan_survives_but_for_the_search(files, capsys):
     target = files.path("plan.json")
     run(capsys, "plan", *files.words, "-o", target)

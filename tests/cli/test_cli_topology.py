@@ -139,6 +139,7 @@ def test_a_generator_is_a_cluster(files, job, capsys):
     assert cluster.names == tuple(f"gpu{n}" for n in range(8))
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_plan_takes_a_graph(files, job, capsys):
     bounds = ["--cp", "1", "--recompute", "none", "--zero", "0"]
     changes = ["--without", "spine0", "--degrade", "spine1=0.5", "--device", "h200-sxm"]
@@ -261,6 +262,7 @@ def as_file(folder: Path, network: Topology, seed: int) -> str:
     return str(put(folder, data, "shuffled.json"))
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize(("name", "devices", "model"), [
     ("dgx-h100", 64, "llama2-7b"),
     ("gb200-nvl72", 144, "mixtral-8x7b"),
@@ -336,6 +338,7 @@ def test_ranks_say_which_device_does_what(files, job, shuffled, capsys):
     assert Path(again).read_text() == Path(ranks).read_text()
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_ranks_of_a_cluster_with_levels(files, capsys):
     ranks = files.path("ranks.csv")
     run(capsys, "plan", *files.words, "--tp", "2", "--pp", "1", "--ranks", ranks, "-q")
@@ -404,6 +407,7 @@ def test_bad_networks_end_in_one_message(files, job, capsys, given, words, messa
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.kernels(uncompiled=True)
 @pytest.mark.parametrize(("given", "words", "groups"), [
     ("torus:dims=4x4", [], [4, 4]),
     ("rail-optimized:nodes=4,node=4", [], [4, 4]),
@@ -427,6 +431,7 @@ def test_other_graphs_are_planned_by_their_links(files, job, capsys, given, word
     assert json.loads(kept)["step_time_s"] >= plan["step_time_s"]
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_a_device_that_is_slow_is_another_type(files, job, capsys):
     out, _ = run(capsys, "plan", files.model, LEAVES, *job, "--degrade", "gpu5=0.5", "--json")
     plan = json.loads(out)

@@ -72,6 +72,7 @@ def ways(i: int = 0, k: int = 0) -> Any:
 # ---------------------------------------------------------------- plans
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_the_command_prints_the_plan(
         asked: tuple[Any, Any, Any], capsys: pytest.CaptureFixture[str]) -> None:
     from nest.cli.main import main
@@ -85,6 +86,7 @@ def test_the_command_prints_the_plan(
         assert part in printed
 
 
+@pytest.mark.kernels(uncompiled=True)
 def test_the_plan_is_the_best_of_all(asked: tuple[Any, Any, Any]) -> None:
     plan = nest.plan(*asked, nest.load_space(FILES / "space.yaml"))
     assert plan.optimal

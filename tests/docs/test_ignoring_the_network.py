@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -16,8 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding
 SECTION = PAGE.partition("## What ignoring the network costs")[2].partition("\n## ")[0]
 ROWS = [[cell.strip().strip("`") for cell in line.strip("|").split("|")]
         for line in re.findall(r"^\| `.*$", SECTION, re.MULTILINE)]
-pytestmark = pytest.mark.skipif(
-    os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"), reason="slow uncompiled")
+pytestmark = pytest.mark.kernels
 
 
 def flat(cluster: Cluster, level: int) -> Cluster:

@@ -16,6 +16,7 @@ from nest.explanation.explanation import Explanation, explain
 from nest.pricing.plans import Plan
 from nest.report.explanation_text import explanation_text
 
+pytestmark = pytest.mark.kernels(uncompiled=True)
 JOB = nest.Job(global_batch=16, seq_len=128)
 SPACE = nest.SearchSpace(cp=1, recompute="none,full", recompute_layers="1000", shard="dp", sp=True)
 WIDE = {**MODEL, "layers": 7, "hidden": 1024, "ffn": 4096, "heads": 8, "vocab": 32000}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from instances import instance
 from test_exact import INSTANCES, mismatch, solved
 
 import nest
 from nest.pricing.evaluation import chain_of
 from nest.search.tensors import Builder
+
+pytestmark = pytest.mark.kernels(uncompiled=True)
 
 
 def test_no_plan_takes_less_than_the_bound_of_its_outer_choice() -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from random import Random
 from typing import Any
 
@@ -20,22 +19,26 @@ from oracle_links import Seen, arrays, fabric
 from oracle_plans import Answer, read_stage
 from oracle_prices import Pricer
 from oracle_rules import Outer, Spreads
-from test_exact import CHUNKS, CLOSE, INSTANCES, TOP, mismatch, planned, traits, unlike
+from shared import shared
+from test_exact import CHUNKS, CLOSE, INSTANCES, TOP, mismatch, planned, traits, uncompiled, unlike
 
 import nest
 from nest.costs.network.collectives import ALGORITHMS, algorithm
 from nest.describe import Configuration, StageConfiguration
 
+pytestmark = pytest.mark.kernels
 SEEN = 400
 """Instances among which every kind of network and of price has to occur."""
 
 
-@cache
+@shared
 def solved(seed: int) -> Answer:
     x = graph_instance(seed)
     return solve(x.chain, x.cluster, x.job, x.space, top=TOP)
 
 
+@pytest.mark.apart
+@uncompiled
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_plan_is_the_best_of_all_on_graphs(chunk: int) -> None:
     wrong = [text for seed in range(chunk, INSTANCES, CHUNKS)
@@ -43,6 +46,7 @@ def test_plan_is_the_best_of_all_on_graphs(chunk: int) -> None:
     assert not wrong, "\n".join(wrong[:3])
 
 
+@pytest.mark.apart
 @pytest.mark.parametrize("chunk", range(8))
 def test_alternatives_are_the_next_best_on_graphs(chunk: int) -> None:
     several = 0
@@ -61,6 +65,7 @@ def test_alternatives_are_the_next_best_on_graphs(chunk: int) -> None:
     assert several
 
 
+@pytest.mark.apart
 @pytest.mark.parametrize("chunk", range(8))
 def test_evaluate_prices_drawn_plans_on_graphs(chunk: int) -> None:
     schedules: set[str] = set()

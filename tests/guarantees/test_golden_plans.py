@@ -11,14 +11,13 @@ from golden_questions import EXAMPLES, QUESTIONS, Question
 from nest.describe import catalog
 
 NAMES = [question.name for question in QUESTIONS]
-compiled = pytest.mark.skipif(
-    os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"), reason="slow uncompiled")
 several_threads = pytest.mark.skipif(
     os.environ.get("NEST_THREADS") == "1",
     reason="asked with several threads; other tests compare plans of one thread and of several")
 
 
-@compiled
+@pytest.mark.apart
+@pytest.mark.kernels
 @several_threads
 @pytest.mark.parametrize("question", QUESTIONS, ids=NAMES)
 def test_plans_are_as_written_down(question: Question) -> None:
@@ -39,7 +38,7 @@ def test_the_list_has_every_model_and_cluster() -> None:
     assert clusters >= set(catalog.names("clusters"))
 
 
-@compiled
+@pytest.mark.kernels
 def test_a_difference_is_seen_and_a_tie_is_none() -> None:
     plan = ask(Question("one replica", EXAMPLES / "profile.yaml", "dgx-a100", 8, 8, 2048, space={
         "pp": 2, "tp": 1, "dp_in": 1, "outer_dp": 1, "schedule": "1f1b"}))

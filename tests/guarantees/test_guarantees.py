@@ -21,11 +21,12 @@ from instances import Instance, instance
 import nest
 from nest.describe import Cluster, Job, Model, SearchSpace
 
-WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-SEEDS = range(22) if WITHOUT_JIT else range(66)
+SEEDS = range(66)
 """Instances of every theme."""
 SLOWER = 1.0 + 1e-9
-slow = pytest.mark.skipif(WITHOUT_JIT, reason="too slow without compiled kernels")
+pytestmark = [pytest.mark.kernels, pytest.mark.apart]
+uncompiled = pytest.mark.kernels(uncompiled=True)
+in_one_process = pytest.mark.xdist_group("enlarged")
 
 
 class Case(NamedTuple):
@@ -111,15 +112,11 @@ def text(plan: nest.Plan) -> str:
 
 @pytest.mark.parametrize("top", [1, 3])
 def test_any_number_of_threads_gives_the_same_plan(top: int) -> None:
-    if WITHOUT_JIT:
-        questions = [(x.model, x.cluster, x.job, x.space) for x in map(instance, range(11))
-                     if planned(x) is not None]
-    else:
-        questions = [(x.model, x.hardware, x.job, WHOLE) for x in CASES[:3]]
-    for question in questions:
-        plans = [nest.plan(*question, threads=threads, top=top) for threads in (1, 2, 3, 8)]
+    for x in CASES[:3]:
+        plans = [nest.plan(x.model, x.hardware, x.job, WHOLE, threads=threads, top=top)
+                 for threads in (1, 2, 3, 8)]
         assert len({text(plan) for plan in plans}) == 1
-        assert WITHOUT_JIT or len(plans[0].alternatives) == top - 1
+        assert len(plans[0].alternatives) == top - 1
 
 
 def test_two_processes_give_the_same_plan() -> None:
@@ -186,9 +183,9 @@ def first_plan(seed: int) -> nest.Plan | None:
 @changes
 def test_more_of_anything_never_slows_a_plan(change: Callable[[Cluster], Cluster]) -> None:
     for seed in SEEDS:
-        x = instance(seed)
-        before, after = first_plan(seed), planned(x, cluster=change(x.cluster))
+        x, before = instance(seed), first_plan(seed)
         if before is not None:
+            after = planned(x, cluster=change(x.cluster))
             assert after is not None, seed
             assert after.step_time_s <= before.step_time_s * (1 + 1e-12), seed
 
@@ -227,7 +224,6 @@ def seconds(number: int, space: str, change: Callable[[Cluster], Cluster] | None
     return plan.step_time_s
 
 
-@slow
 @pytest.mark.parametrize("space", SPACES)
 @changes
 def test_more_of_anything_never_slows_a_model(
@@ -248,7 +244,7 @@ def enlarged(number: int) -> dict[str, float]:
             for name, space in spaces.items()}
 
 
-@slow
+@in_one_process
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
 def test_no_dimension_that_is_freed_slows_a_model(number: int) -> None:
     case, found = CASES[number], enlarged(number)
@@ -257,7 +253,7 @@ def test_no_dimension_that_is_freed_slows_a_model(number: int) -> None:
         assert found["all"] / SLOWER <= found[name] <= found["none"] * SLOWER, name
 
 
-@slow
+@in_one_process
 def test_every_dimension_helps_some_model() -> None:
     helped = {name for number in range(len(CASES)) for name, value in enlarged(number).items()
               if value * SLOWER < enlarged(number)["none"]}
@@ -351,7 +347,7 @@ def cramped(memory: str) -> tuple[nest.Model, Cluster, nest.Job]:
 
 def test_a_miss_says_stage_category_bytes_and_remedy() -> None:
     model, cluster, job = cramped("14 GiB")
-    space = nest.SearchSpace(**{"micro_batch": 1, "pp": "1,2"} if WITHOUT_JIT else {})
+    space = nest.SearchSpace()
     with pytest.raises(nest.InfeasibleError, match=r"nearest miss .* short on stage") as caught:
         nest.plan(model, cluster, job, space)
     near = caught.value.nearest
@@ -369,6 +365,7 @@ def test_a_miss_says_stage_category_bytes_and_remedy() -> None:
     assert over == pytest.approx(near["bytes_short"])
 
 
+@uncompiled
 def test_a_bound_that_is_in_the_way_is_named() -> None:
     model, cluster, job = cramped("40 GiB")
     space = nest.SearchSpace(zero=0, tp=1, pp=1, recompute="none")
@@ -377,6 +374,7 @@ def test_a_bound_that_is_in_the_way_is_named() -> None:
     assert any("not bound to" in remedy for remedy in caught.value.nearest["remedies"])
 
 
+@uncompiled
 @pytest.mark.parametrize(
     ("space", "remedies"),
     [
@@ -398,6 +396,7 @@ def test_bounds_that_exclude_each_other_are_no_memory_problem(
     assert all(remedy in str(caught.value) for remedy in remedies)
 
 
+@uncompiled
 @pytest.mark.parametrize(
     ("space", "message"),
     [

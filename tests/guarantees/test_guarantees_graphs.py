@@ -9,14 +9,15 @@ import pytest
 from instances import Instance
 from instances_graphs import graph_instance
 from oracle import solve
-from test_guarantees import WITHOUT_JIT, planned
+from test_guarantees import planned
 
 import nest
 from nest.costs.network.fabric import fabric_of
 from nest.describe import Cluster
 
+pytestmark = [pytest.mark.kernels, pytest.mark.apart]
 SLOWER, MOST = 1.0 + 1e-12, 1e18
-PLANNED = range(24) if WITHOUT_JIT else range(176)
+PLANNED = range(176)
 SOLVED = range(11)
 """Instances of every theme and network; of the oracle fewer, that the definition itself holds."""
 Change = tuple[str, float, float]

@@ -6,7 +6,6 @@ only; the rest is worked out by hand at the end.
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import numpy as np
@@ -34,8 +33,6 @@ ADAPTERS = (
 DRAWN = 120
 NAMES = ("all_reduce", "reduce_scatter", "ring_pass", "all_to_all")
 SIZES = np.array([1e3, 1e6, 1e9])
-needs_kernels = pytest.mark.skipif(
-    os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"), reason="slow uncompiled")
 
 
 def as_levels(name: str) -> Cluster:
@@ -94,7 +91,7 @@ def test_all_of_a_block_in_any_replica(distance: int, size: int) -> None:
         same(levels, links, inside(levels, *where), inside(links, *where), NAMES)
 
 
-@needs_kernels
+@pytest.mark.kernels
 @pytest.mark.parametrize("name", [*CATALOG, *ADAPTERS])
 def test_plans_take_as_long(name: str) -> None:
     model, (levels, links) = nest.load_model("bert-large"), both_kinds(name)
@@ -107,7 +104,7 @@ def test_plans_take_as_long(name: str) -> None:
         plan.step_time_s, rel=1e-9)
 
 
-@needs_kernels
+@pytest.mark.kernels
 @pytest.mark.parametrize(("model", "name", "batch"), [
     ("llama2-7b", "dgx-h100", 64), ("mixtral-8x7b", "dgx-a100", 128)])
 def test_whole_spaces_too(model: str, name: str, batch: int) -> None:

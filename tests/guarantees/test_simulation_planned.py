@@ -5,7 +5,6 @@ A search favours what its prices flatter, so these say more of a step time than 
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from random import Random
 from typing import Any
@@ -21,9 +20,7 @@ from nest.errors import InfeasibleError
 from nest.pricing.plans import Plan
 from nest.simulation import Simulation, simulate
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"),
-    reason="a hundred searches are slow uncompiled")
+pytestmark = pytest.mark.kernels
 COUNT = 100
 SMALL = ("small", "gpt2-xl", "bert-large", "llama3-8b", "llama2-7b", "qwen3-30b-a3b")
 SPACE: dict[str, Any] = {

@@ -16,6 +16,7 @@ from nest.forms import gpipe, one_f_one_b
 from nest.pricing.evaluation import chain_of
 from nest.search.tensors import Builder
 
+pytestmark = pytest.mark.kernels(uncompiled=True)
 KINDS, BODIES, STATES, POLICIES, ZEROS, CLASSES = 2, 12, 3, 3, 2, 2
 
 

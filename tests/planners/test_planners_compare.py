@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import xml.etree.ElementTree as ElementTree
 from importlib import import_module
 from pathlib import Path
@@ -63,8 +62,7 @@ def test_the_registry_makes_all_eight():
         planner("oracle")
 
 
-@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"),
-                    reason="its searches are slow uncompiled")
+@pytest.mark.kernels
 def test_every_plan_is_priced_by_evaluate_and_none_beats_nest(files):
     model, cluster, job = question(files)
     for space in (nest.SearchSpace(), nest.SearchSpace(tp="1,2", zero="0,1", pp="1..2")):
@@ -169,6 +167,7 @@ def test_the_command_prints_what_compare_gives(files, capsys):
     assert json.loads(to_json(found))[0]["plan"] == document[0]["plan"]
 
 
+@pytest.mark.kernels
 def test_all_planners_are_asked_unless_told(files, capsys):
     out, _ = run(capsys, "compare", *files.words, "--json", "--proposals", "50", "--devices", "4")
     document = json.loads(out)

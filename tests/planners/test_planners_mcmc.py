@@ -278,6 +278,7 @@ def test_same_seed_same_plan_and_no_worse_than_its_starts():
         assert plan.feasible and plan.step_time_s <= expert
 
 
+@pytest.mark.kernels
 def test_more_proposals_find_what_the_search_proves():
     model, cluster, job = small(5), cluster_with((6,)), job_of(12)
     space = nest.SearchSpace.parse({"cp": 1, "recompute": "none", "shard": "dp", "pp": "2..4"})

@@ -19,9 +19,7 @@ from nest.graph.legality import space_problems
 from nest.planners import planner
 from nest.planners.bounds import outside
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"),
-    reason="five hundred searches are slow uncompiled")
+pytestmark = pytest.mark.kernels
 BATCH = 50
 INSTANCES = 500 if int(os.environ.get("NEST_INSTANCES", "2000")) >= 1000 else 100
 """Four of five have a bounded space."""

@@ -30,7 +30,7 @@ from nest.search import compiled
 from nest.search.tables import Tables
 from nest.search.tensors import Builder
 
-WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+pytestmark = pytest.mark.kernels(uncompiled=True)
 
 
 def test_kernels_and_tensors_agree_on_fields() -> None:
@@ -44,7 +44,7 @@ def test_kernels_and_tensors_agree_on_fields() -> None:
             assert getattr(constants, f"C_{name.upper()}") == number
 
 
-@pytest.mark.skipif(WITHOUT_JIT, reason="nothing is compiled")
+@pytest.mark.kernels
 def test_every_kernel_is_compiled_once() -> None:
     kernels, _ = compiled.load()
     job = nest.Job(global_batch=16, seq_len=512)
@@ -338,7 +338,7 @@ def load_routes(folder: Path, before: str = "") -> tuple[int, str]:
     return int(done.stdout), done.stderr
 
 
-@pytest.mark.skipif(WITHOUT_JIT, reason="nothing is compiled")
+@pytest.mark.kernels
 def test_damaged_compiled_code_is_compiled_again(tmp_path: Path) -> None:
     assert load_routes(tmp_path)[0] == 0
     assert load_routes(tmp_path) == (1, "")
@@ -350,7 +350,7 @@ def test_damaged_compiled_code_is_compiled_again(tmp_path: Path) -> None:
         assert load_routes(tmp_path) == (1, "")
 
 
-@pytest.mark.skipif(WITHOUT_JIT, reason="nothing is compiled")
+@pytest.mark.kernels
 def test_a_full_disk_costs_compiling_and_one_warning(tmp_path: Path) -> None:
     hits, said = load_routes(tmp_path, FULL)
     *_, warning = said.strip().splitlines()
@@ -359,7 +359,7 @@ def test_a_full_disk_costs_compiling_and_one_warning(tmp_path: Path) -> None:
     assert "No space left on device" in warning
 
 
-@pytest.mark.skipif(WITHOUT_JIT, reason="nothing is compiled")
+@pytest.mark.kernels
 def test_a_process_beside_compiles_into_the_same_cache(tmp_path: Path) -> None:
     before = """
 compiled.BESIDE, compiled.thread_count = ("routes",), lambda: 2

@@ -16,6 +16,7 @@ from nest.topology import Topology, mixtures
 from nest.topology.network import load_network, other_orders
 from nest.topology.readers.format import topology_from
 
+pytestmark = pytest.mark.kernels(uncompiled=True)
 SLOW, FAST = load_device("a100-sxm-80gb"), load_device("h100-sxm")
 
 
@@ -81,6 +82,7 @@ def test_types_may_be_left_out() -> None:
     assert found == [(8, None), (16, None), (24, 2), (24, 2)]
 
 
+@pytest.mark.kernels
 def test_one_slow_device_costs_no_more_than_its_node() -> None:
     """The groups of all others stay as they are, and the slow one may stay idle."""
     slow = load_network("fat-tree:k=4", degrade="gpu5=0.25")
@@ -129,6 +131,7 @@ def test_the_order_of_the_types_is_chosen() -> None:
     assert plan.step_time_s < max(each)
 
 
+@pytest.mark.kernels
 def test_each_stage_has_the_memory_of_its_own_type() -> None:
     small = {"base": "h100-sxm", "name": "small", "memory": "20 GiB"}
     topology = network(1, 1)
