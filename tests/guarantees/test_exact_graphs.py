@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+import linked
 import numpy as np
 import pytest
 from instances import THEMES, Instance
 from instances_graphs import NETWORKS, graph_instance
 from oracle import price, solve
 from oracle_drawn import drawn
-from oracle_links import Seen, arrays, fabric
+from oracle_links import Figures, Seen, arrays, fabric
 from oracle_plans import Answer, read_stage
 from oracle_prices import Pricer
 from oracle_rules import Outer, Spreads
@@ -23,7 +24,8 @@ from shared import shared
 from test_exact import CHUNKS, CLOSE, INSTANCES, TOP, mismatch, planned, traits, uncompiled, unlike
 
 import nest
-from nest.costs.network.collectives import ALGORITHMS, algorithm
+from nest.costs.network.collectives import ALGORITHMS, Group, algorithm
+from nest.costs.network.placement import aligned, strides
 from nest.describe import Configuration, StageConfiguration
 
 pytestmark = pytest.mark.kernels
@@ -85,6 +87,42 @@ def test_evaluate_prices_drawn_plans_on_graphs(chunk: int) -> None:
     assert schedules == {"1f1b", "gpipe", "interleaved"}
 
 
+@pytest.mark.parametrize("chunk", range(4))
+def test_each_figure_of_groups_is_that_of_the_oracle(chunk: int) -> None:
+    trees = uneven = 0
+    for seed in range(chunk, min(INSTANCES, 320), 4):
+        cluster, rng = graph_instance(seed).cluster, Random(f"figures {seed}")
+        links, sizes, n = fabric(cluster), cluster.group_sizes, cluster.size
+        assert links is not None
+        for _ in range(6):
+            outer = rng.randint(1, n)
+            stride = rng.choice(strides(n, outer, sizes))
+            start, block = rng.choice([
+                (k, a) for a in range(1, stride + 1) for k in range(stride - a + 1)
+                if all(aligned(r * stride + k, a, sizes) for r in range(outer))])
+            distance = rng.choice([d for d in range(1, block + 1) if block % d == 0])
+            size = rng.choice([d for d in range(1, block + 1) if block // distance % d == 0])
+            group = linked.inside(cluster, block, distance, size, start, 1, n)
+            spread = tuple(group.inside[0].tolist()), bool(group.even[0])
+            agree(group, links.inner(start, block, distance, size, spread), spread_too=True)
+            inner = rng.choice([d for d in range(1, block + 1) if block % d == 0])
+            group = linked.over(cluster, block, inner, outer, stride, start)
+            spread = tuple(group.inside[0].tolist()), bool(group.even[0])
+            agree(group, links.replicas(
+                Outer(outer, 1, stride), start, block, inner, spread), spread_too=False)
+            uneven += not spread[1]
+            trees += spread[1] and spread[0][-1] > 4
+    assert trees > 8 and uneven > 8
+
+
+def agree(group: Group, figures: Figures, spread_too: bool) -> None:
+    """Figures are equal; those of trees where there are any."""
+    assert group.paths is not None
+    for name, found in group.paths._asdict().items():
+        if (spread_too or "spread" not in name) and (group.even[0] or "tree" not in name):
+            assert found[0] == pytest.approx(getattr(figures, name), rel=1e-10), name
+
+
 # ---------------------------------------------------------------- what the instances reach
 
 
@@ -105,7 +143,7 @@ def test_maxima_occur_on_graphs() -> None:
 PRICES = {
     "uneven dp", "uneven expert_dp", "uneven outer", "rounds", "ring at a level", "rails", "start",
     "places differ", "replicas differ", "hand-overs differ", "directions differ",
-    "ring", "hierarchical", "cp p2p", "cp a2a", "ep 2..", "etp of its own", "tied",
+    "ring", "hierarchical", "tree", "cp p2p", "cp a2a", "ep 2..", "etp of its own", "tied",
     "odd stride", "irregular stride", "unused devices", "many micro-batches", "shard dp_in",
     "outer_dp 3..", "pp 3..", "vpp 2..", "1f1b", "gpipe", "interleaved",
     *(f"{name} over {network}" for name in ("tp", "dp_in", "outer_dp") for network in NETWORKS),
