@@ -13,12 +13,12 @@ from random import Random
 import numpy as np
 import pytest
 from linked import groups, places
-from nest.costs.collectives import Group
 from test_levels_as_links import ADAPTERS, NAMES, SIZES
 
 import nest
 from nest.costs import collectives
 from nest.costs.choices import network
+from nest.costs.network.collectives import Group
 from nest.describe import Cluster, Configuration, Job
 from nest.topology import parse_generator, without
 
