@@ -14,6 +14,7 @@ from nest._kernels.dominance import undominated
 from nest.costs.stage import LayerSeconds, chunk_costs
 from nest.forms import gpipe, one_f_one_b
 from nest.pricing.evaluation import chain_of
+from nest.search.tables import Blocks
 from nest.search.tensors import Builder
 
 pytestmark = pytest.mark.kernels(uncompiled=True)
@@ -29,9 +30,10 @@ def random_block(rng: np.random.Generator) -> dict[str, Any]:
     # What is not computing is less where more computing hides it.
     ahead[..., 1] += np.where(rng.random(ahead.shape[:-1]) < 0.9, ahead[..., 0], 1.0)
     back[..., 1] += np.where(rng.random(back.shape[:-1]) < 0.9, back[..., 0], 1.0)
-    state = some(STATES, ZEROS, KINDS, 8)
+    state = some(STATES, ZEROS, KINDS, 9)
     # ZeRO gathers parameters before each layer or once a step, never both.
-    state[:, 0, :, 0], state[:, 1, :, 3] = 0.0, 0.0
+    state[:, 0, :, 0], state[:, 1, :, 4] = 0.0, 0.0
+    state[..., 1] = state[..., 0]
     degrees = rng.integers(0, BODIES, size=20)
     return {
         "ahead": ahead, "back": back, "state": state, "body": np.tile(degrees, CLASSES),
@@ -50,13 +52,13 @@ def stage(x: dict[str, Any], c: int, z: int, layers: list[tuple[int, int]]) -> n
         ("overlap_zero3", "overlap_grad_reduce", "overlap_param_gather"),
         x["overlaps"].tolist(), strict=True)))
     ahead, back, state = x["ahead"][x["body"][c]], x["back"][x["body"][c]], x["state"][x["held"][c]]
-    own = [LayerSeconds(*ahead[kind], *back[r, kind, :2], state[z, kind, 0], state[z, kind, 0],
-                        *state[z, kind, 1:4]) for kind, r in layers]
+    own = [LayerSeconds(*ahead[kind], *back[r, kind, :2], *state[z, kind, :5])
+           for kind, r in layers]
     update, tied, resident = (sum(state[z, kind, field] for kind, _ in layers)
-                              for field in (4, 5, 6))
+                              for field in (6, 7, 8))
     held = sum(back[r, kind, 2] for kind, r in layers)
     resident += max(back[r, kind, 3] for kind, r in layers)
-    resident += max(state[z, kind, 7] for kind, _ in layers)
+    resident += max(state[z, kind, 5] for kind, _ in layers)
     s = chunk_costs(own, update, tied, software)
     end, f = s.backward - s.late, s.forward
     turned = f + end + s.turn
@@ -74,7 +76,7 @@ def stage(x: dict[str, Any], c: int, z: int, layers: list[tuple[int, int]]) -> n
 def test_a_kept_candidate_is_no_worse(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = random_block(rng)
-    kept = undominated(**x)
+    kept = undominated(Blocks(**x))
     assert (kept[:20] == kept[20:]).all()
     stages = [
         (int(rng.integers(CLASSES)), int(rng.integers(ZEROS)),
@@ -94,7 +96,7 @@ def test_many_are_dropped_and_the_first_of_equals_stays() -> None:
     x["shards"][:] = 1.0
     x["relayed"][:] = 0.0
     x["hybrid"][:] = True
-    kept = undominated(**x)
+    kept = undominated(Blocks(**x))
     assert kept.tolist() == [c in (0, 20) for c in range(40)]
 
 

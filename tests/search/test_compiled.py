@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,15 @@ from nest.forms import chunk, one_f_one_b
 from nest.forms import gpipe as gpipe_form
 from nest.forms.stage import Stage
 from nest.search import compiled
-from nest.search.tables import Tables
 from nest.search.tensors import Builder
 
 pytestmark = pytest.mark.kernels(uncompiled=True)
 
 
+WORK_OF = options.work_of
+
+
 def test_kernels_and_tensors_agree_on_fields() -> None:
-    assert options.Candidates._fields == Tables._fields
     for number, name in enumerate(LayerSeconds._fields):
         assert getattr(layers, name.upper()) == number
     *fields, last = ChunkCosts._fields
@@ -109,7 +111,7 @@ def random_layers(rng: np.random.Generator, kinds: int, zero: int) -> np.ndarray
 def plain(
     figures: np.ndarray, kinds: list[int], again: list[int], software: nest.Stack
 ) -> ChunkCosts:
-    run = [LayerSeconds(*figures[r, kind, : layers.UPDATE].tolist())
+    run = [LayerSeconds(*figures[r, kind, : layers.BUFFERS].tolist())
            for kind, r in zip(kinds, again, strict=True)]
     update, tied = (sum(figures[0, kind, field] for kind in kinds)
                     for field in (layers.UPDATE, layers.TIED))
@@ -123,12 +125,12 @@ def stack_of(overlaps: np.ndarray) -> nest.Stack:
 
 def test_chunk_costs() -> None:
     rng = np.random.default_rng(2)
-    out = np.empty(layers.CHUNK)
+    out, chunk_costs_of = np.empty(layers.CHUNK), compiled_call(layers.chunk_costs)
     for _ in range(1000):
         figures = random_layers(rng, 3, int(rng.integers(4)))
         count, overlaps = int(rng.integers(1, 7)), rng.random(3) * (rng.random(3) < 0.8)
         kinds, again = rng.integers(0, 3, 8), rng.integers(0, 2, 8)
-        layers.chunk_costs(figures, overlaps, kinds, again, 1, 1 + count, out)
+        chunk_costs_of(figures, overlaps, kinds, again, 1, 1 + count, out)
         wanted = plain(figures, kinds[1 : 1 + count].tolist(), again[1 : 1 + count].tolist(),
                        stack_of(overlaps))
         assert out == pytest.approx(np.array(wanted[:-1]), rel=1e-9, abs=1e-12)
@@ -169,9 +171,10 @@ def test_layer_sums(seed: int) -> None:
     builder = Builder(x.chain, x.cluster, x.job, x.space)
     rng = np.random.default_rng(seed)
     figures = np.zeros((len(builder.policies), len(x.chain.kinds), layers.FIELDS))
+    layer_sums = compiled_call(layers.layer_sums)
     for number in rng.permutation(len(builder.outers))[:2].tolist():
         outer, span = builder.outers[number], builder._span(number)
-        tables = options.Candidates(*builder.tables(number, False))
+        tables = builder.tables(number, False)
         for c in rng.permutation(span.stop - span.start)[:2].tolist():
             start = int(builder.rows.start[span][c])
             for z, (zero, shard) in enumerate(builder.zeros):
@@ -186,13 +189,13 @@ def test_layer_sums(seed: int) -> None:
                         d["cp_comm"] == "a2a", d["ep"], d["etp"], policy)))
                     state = states(builder.candidates.fabric, site, *(np.array([v]) for v in (
                         d["tp"], d["ep"] * d["etp"], zero, shard)))
-                    layers.layer_sums(tables, c, z, r, figures)
+                    layer_sums(tables, c, z, r, figures)
                     for kind, found in zip(x.chain.kinds, figures[r], strict=True):
                         costs = layer_costs(kind, body, state, builder.settings[0])
                         resident = costs.parameters + costs.gradients + costs.optimizer
                         wanted = [*layer_seconds(costs), *(float(value[0]) for value in (
-                            costs.update, costs.tied, resident, costs.activations, costs.work,
-                            costs.buffers))]
+                            costs.buffers, costs.update, costs.tied, resident,
+                            costs.activations, costs.work))]
                         assert found == pytest.approx(np.array(wanted), rel=1e-12, abs=1e-18)
 
 
@@ -203,43 +206,37 @@ def test_options_of_a_signature(seed: int) -> None:
     builder = Builder(x.chain, x.cluster, x.job, x.space)
     rng = np.random.default_rng(seed)
     s, kinds = builder.signatures, len(x.chain.kinds)
-    out = np.empty(layers.CHUNK)
+    walk, close, recomputed, left_seconds = map(
+        compiled_call, (fold.walk, fold.close, fold.recomputed, recompute.left_seconds))
     for gpipe in (False, True):
         for zero in range(4):
-            tables = options.Candidates(*builder.tables(0, gpipe))._replace(
+            tables = builder.tables(0, gpipe)._replace(
                 overlaps=rng.random(3) * (rng.random(3) < 0.8), least=np.zeros(kinds))
             figures = random_layers(rng, kinds, zero)
             for kind, one in enumerate(x.chain.kinds):
                 if not one.checkpointed:
                     figures[1, kind] = figures[0, kind]
             w = options.work_of(tables)._replace(layers=figures)
-            totals, new = w.none, w.new
-            totals[:] = 0.0
-            reached = fold.walk(tables, w, 0, zero >= 2, np.inf, np.inf)
+            w.base[:] = 0.0
+            reached = walk(tables, w, 0, zero >= 2, np.inf, np.inf)
             assert reached == len(s.part)
-            room = np.empty(len(s.part) + 1, np.int64), np.empty(len(s.part) + 1, np.int64)
             for g in rng.permutation(reached)[:30].tolist():
                 sequence, at = [], g
                 while at >= 0:
                     sequence, at = [int(s.last[at]), *sequence], int(s.part[at])
-                fold.close(
-                    gpipe, tables.overlaps[0], sequence[-2] if sequence[1:] else -1, sequence[-1],
-                    s.root[g], s.second[g], figures, totals, g, out, new)
-                check_option(new, plain(figures, sequence, [0] * len(sequence),
+                close(tables, w, g)
+                check_option(w.new, plain(figures, sequence, [0] * len(sequence),
                                         stack_of(tables.overlaps)), gpipe)
                 first = int(rng.integers(s.marked[g] + 1))
-                fold.recomputed(gpipe, tables.overlaps, s.part, s.last, s.marked, g, 1, first,
-                                    figures, *room, out, new)
+                recomputed(tables, w, g, 1, first)
                 seen, again = 0, []
                 for kind in sequence:
                     seen += x.chain.kinds[kind].checkpointed
                     again.append(int(seen <= first))
                 found = plain(figures, sequence, again, stack_of(tables.overlaps))
-                check_option(new, found, gpipe)
+                check_option(w.new, found, gpipe)
                 if zero < 2:
-                    left = recompute.left_seconds(
-                        figures, tables.overlaps[1], w.before, w.depth, s.last, s.marked, g, 1,
-                        first)
+                    left = left_seconds(tables, figures, g, 1, first)
                     assert left == pytest.approx(found.left, rel=1e-9, abs=1e-12)
 
 
@@ -248,29 +245,30 @@ def test_faster_options_come_first(seed: int) -> None:
     """Of plans that take the same, the first one found is taken."""
     x = instance(seed)
     tables = Builder(x.chain, x.cluster, x.job, x.space).tables(0, False)
-    first, _, found = options.select(options.Candidates(*tables), 1e9)
+    first, _, found = options.select(tables, 1e9)
     time = found[:, fold.AHEAD] + found[:, fold.BACK]
     begins = np.isin(np.arange(1, len(time)), first)
     assert ((np.diff(time) >= 0.0) | begins).all()
 
 
-def test_room_for_options_makes_no_difference() -> None:
+def test_room_for_options_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     grown = 0
+    wider = options.wider
+
+    def counted(w: options.Work) -> options.Work:
+        nonlocal grown
+        grown += 1
+        return wider(w)
+
+    monkeypatch.setattr(options, "wider", counted)
     for x in map(instance, range(6)):
         builder = Builder(x.chain, x.cluster, x.job, x.space)
-        tables = options.Candidates(*builder.tables(0, False))
+        tables = builder.tables(0, False)
         found = []
-        for size in (1, 1000):
-            w = options.work_of(tables)
-            kept = np.empty((len(w.base), size, fold.OPTION))
-            who = np.empty((len(w.base), size), np.int64)
-            for c, z in np.ndindex(len(tables.price), len(tables.shard)):
-                while not options._offer(tables, w, c, z, np.inf, np.inf, kept, who):
-                    kept, who = options._wider(kept, who, w.tally)
-            found.append([(kept[g, :n].tolist(), who[g, :n].tolist())
-                          for g, n in enumerate(w.tally)])
-            grown += size == 1 and kept.shape[1] > 1
-        assert found[0] == found[1]
+        for room in ((1, 1), (2, 1000), (5000, 1), (5000, 1000)):
+            monkeypatch.setattr(options, "work_of", partial(WORK_OF, options=room[0], each=room[1]))
+            found.append([array.tolist() for array in options.select(tables, 1e9)])
+        assert all(one == found[0] for one in found)
     assert grown > 1
 
 
@@ -371,21 +369,23 @@ compiled.BESIDE, compiled.thread_count = ("routes",), lambda: 2
 
 
 def test_only_an_option_worse_in_nothing_takes_another_s_place() -> None:
+    keep = compiled_call(options._keep)
     kept, who = np.empty((1, 8, fold.OPTION)), np.empty((1, 8), np.int64)
-    decide = fold.DECIDE
+    decide, tally = fold.DECIDE, np.zeros(1, np.int64)
     base = np.arange(1.0, fold.OPTION + 1)
     better = np.full(decide, -0.5)
-    count = options._keep(kept, who, 0, 0, base, 0)
-    assert options._keep(kept, who, 0, count, base, 1) == 1, "of equal ones the first stays"
+    assert keep(kept, who, tally, 0, base, 0) and keep(kept, who, tally, 0, base, 1)
+    assert tally[0] == 1, "of equal ones the first stays"
     for field in range(decide):
         # Better in one field and worse in another, whatever their sum: both stay.
         for other in set(range(decide)) - {field}:
-            new = base.copy()
+            new, count = base.copy(), tally.copy()
             new[field] += better[field]
             new[other] -= better[other]
-            assert options._keep(kept.copy(), who.copy(), 0, 1, new, 1) == 2
+            assert keep(kept.copy(), who.copy(), count, 0, new, 1) and count[0] == 2
+            assert not keep(kept[:, :1].copy(), who.copy(), tally.copy(), 0, new, 1), "no room"
         new = base.copy()
         new[field] += better[field]
-        changed, names = kept.copy(), who.copy()
-        assert options._keep(changed, names, 0, 1, new, 7) == 1
+        changed, names, count = kept.copy(), who.copy(), tally.copy()
+        assert keep(changed, names, count, 0, new, 7) and count[0] == 1
         assert names[0, 0] == 7

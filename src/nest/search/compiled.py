@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nest.search.tables import Blocks, Tables
 from nest.search.threads import thread_count
 
 DONE = "done"
@@ -37,8 +38,8 @@ MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.opt
 
 LINKS = ("routes",)
 """What only clusters with links need."""
-HERE = ("select", "undominated")
-BESIDE = ("solve", "interleave")
+HERE = ("select", "undominated", "interleave")
+BESIDE = ("solve",)
 """Entry points that this process compiles, and those that another does meanwhile."""
 
 _lock = threading.Lock()
@@ -60,7 +61,6 @@ class Kernels(NamedTuple):
     interleave: Callable[..., Any]
     option: int
     """Figures of an option."""
-    Candidates: type[Any]
     Problem: type[Any]
     Rings: type[Any]
 
@@ -179,8 +179,7 @@ def _import(folder: Path | None) -> Kernels:
         config.CACHE_DIR = before
     return Kernels(
         (routes.ways, routes.unrouted, routes.rates), dominance.undominated, options.select,
-        pipeline.solve, interleaved.interleave, options.OPTION, options.Candidates,
-        pipeline.Problem, interleaved.Rings)
+        pipeline.solve, interleaved.interleave, options.OPTION, pipeline.Problem, interleaved.Rings)
 
 
 def _say(text: str) -> None:
@@ -194,14 +193,15 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
     """Run kernels once on the smallest problem, so that all compiling happens here."""
     zero, one = np.zeros(1, np.int64), np.ones(1)
     flag, no = np.ones(1, np.bool_), np.zeros(1, np.bool_)
-    tables = kernels.Candidates(
-        ahead=np.ones((1, 1, 2)), back=np.ones((1, 1, 1, 4)), state=np.ones((1, 1, 1, 8)),
+    tables = Tables(
+        ahead=np.ones((1, 1, 2)), back=np.ones((1, 1, 1, 4)), state=np.ones((1, 1, 1, 9)),
         body=zero, held=zero, price=zero, weight=one, shards=one, relayed=one, hybrid=no,
         shard=zero, forbidden=no, keep_none=True, full=-1, first_layers=no, most_layers=1,
         last=zero, part=zero - 1, counts=zero[None], marked=zero, ancestor=zero[None], kinds=zero,
         relay=0 * one, cap=zero + 1, whole=0,
-        limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3), again=1.0, root=zero,
-        second=zero, gpipe=False,
+        limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3), root=zero,
+        second=zero - 1, third=zero - 1, children=zero, begin=np.array([0, 1, 1]),
+        before=zero - 1, depth=zero + 1, gpipe=False,
     )
     if "routes" in names:
         ways, unrouted, rates = kernels.routes
@@ -211,8 +211,9 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
               *(one, one, one, one), *(zero, zero, zero, zero), 1, zero, zero,
               np.zeros(2, np.int64), one)
     if "undominated" in names:
-        kernels.undominated(
-            *tables[:5], one, one, no, np.array([0, 1]), zero + 1, tables.overlaps)
+        kernels.undominated(Blocks(
+            **{name: getattr(tables, name) for name in Blocks._fields[:9]}, choices=zero + 1,
+            begin=np.array([0, 1])))
     if "select" in names:
         kernels.select(tables, 1e9)
     problem = kernels.Problem(

@@ -339,7 +339,7 @@ class _Run:
         self, task: tuple[int, str], limit: float, width: int, spread: bool
     ) -> tuple[list[Solution], float, Any]:
         builder, kernels, (number, schedule) = self.builder, self.kernels, task
-        tables = kernels.Candidates(*builder.tables(number, schedule == "gpipe"))
+        tables = builder.tables(number, schedule == "gpipe")
         if schedule == "interleaved":
             return self._interleave(number, tables, limit, spread)
         options = kernels.select(tables, limit)
