@@ -5,7 +5,6 @@ Slower and failed leaves and nodes never make anything faster, be what is left l
 
 from __future__ import annotations
 
-import os
 import re
 from functools import partial
 from random import Random
@@ -16,8 +15,8 @@ from linked import groups, places
 from test_levels_as_links import ADAPTERS, NAMES, SIZES
 
 import nest
-from nest.costs import collectives
 from nest.costs.choices import network
+from nest.costs.network import collectives
 from nest.costs.network.collectives import Group
 from nest.describe import Cluster, Configuration, Job
 from nest.topology import parse_generator, without
@@ -32,8 +31,6 @@ NO_LEVELS = (
 )
 """Networks of nodes that are no hierarchy, and what has failed of them."""
 HAIR, CLOSE, DRAWN = 1e-7, 1e-6, 40
-needs_kernels = pytest.mark.skipif(
-    os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"), reason="slow uncompiled")
 
 
 def cables(text: str, failed: str = "") -> list[str]:
@@ -114,7 +111,7 @@ def test_the_price_of_a_plan_does_not_jump() -> None:
         assert links.stages[0].collectives == levels.stages[0].collectives
 
 
-@needs_kernels
+@pytest.mark.kernels
 @pytest.mark.parametrize("text", [
     "spine-leaf:leaves=4,per_leaf=16,node=8,oversubscription=4", "fat-tree:k=4,node=4",
     "nvl-domains:domains=4,size=8"])
@@ -148,7 +145,7 @@ def test_slower_leaves_make_nothing_faster(text: str, leaves: int) -> None:
             assert compare(before, after, f"{text} {factor}", 1 / factor) > DRAWN // 2
 
 
-@needs_kernels
+@pytest.mark.kernels
 @pytest.mark.parametrize(("text", "parts"), [
     ("spine-leaf:leaves=4,per_leaf=16,node=8,oversubscription=8",
      ("node7", "node6..7", "node5..7", "node4..7", "node3..7")),
@@ -164,7 +161,7 @@ def test_failed_parts_make_no_plan_faster(text: str, parts: tuple[str, ...]) -> 
     assert found == sorted(found)
 
 
-@needs_kernels
+@pytest.mark.kernels
 @pytest.mark.parametrize(("text", "leaves"), [
     ("spine-leaf:leaves=4,per_leaf=16,node=8,oversubscription=2", 4),
     ("rail-optimized:nodes=4,node=8", 8)])
