@@ -17,6 +17,7 @@ SOURCE = ROOT / "src" / "nest"
 # Rows of the table, top to bottom. A part imports parts of the rows above its own, and itself.
 ROWS = (
     ("errors", "units"),
+    ("forms",),
     ("describe",),
     ("topology",),
     ("graph",),
@@ -108,10 +109,17 @@ def test_no_module_imports_itself_through_others() -> None:
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "_kernels"])
-def test_kernels_know_numpy_and_numba_only(module: str) -> None:
+def test_kernels_know_numpy_numba_and_the_forms_only(module: str) -> None:
     roots = {name if name.startswith("nest") else name.split(".")[0] for name in imports(module)}
-    inside = {name for name in roots if name.startswith("nest._kernels")}
-    assert roots - inside <= {"__future__", "typing", "numpy", "numba"}
+    inside = {name for name in roots if part(name) in ("_kernels", "forms")}
+    assert roots - inside <= {"__future__", "functools", "types", "typing", "numpy", "numba"}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "forms"])
+def test_forms_are_plain_python(module: str) -> None:
+    """The kernels compile them, and the folder of compiled code is named after them."""
+    outside = {name for name in imports(module) if part(name) != "forms"}
+    assert outside <= {"__future__", "collections.abc", "typing"}
 
 
 def test_only_one_file_knows_the_kernels() -> None:
@@ -122,9 +130,10 @@ def test_only_one_file_knows_the_kernels() -> None:
             assert "numba" not in {name.split(".")[0] for name in imports(module)}, module
 
 
-def test_evaluation_shares_the_costs_with_the_search_and_nothing_else() -> None:
+def test_evaluation_shares_costs_and_forms_with_the_search_and_nothing_else() -> None:
     used = {part(name) for name in reached("nest.pricing.evaluation")} - {""}
-    assert used == {"costs", "describe", "errors", "graph", "pricing", "topology", "units"}
+    assert used == {"costs", "describe", "errors", "forms", "graph", "pricing", "topology",
+                    "units"}
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "planners"])
@@ -171,4 +180,4 @@ def test_matplotlib_is_loaded_for_pictures_only() -> None:
 def test_evaluate_loads_no_compiler() -> None:
     loaded = loaded_by("import nest; nest.evaluate; nest.load_model('bert-large')")
     assert "numpy" in loaded
-    assert not loaded & {"numba", "nest.search", "nest._kernels"}
+    assert not loaded & {"numba", "nest.search.rounds", "nest._kernels"}

@@ -46,8 +46,8 @@ __all__ = [
     "simulate",
 ]
 
-# Where names that are not described data live; all are imported when first used, so that
-# `nest --help` answers at once.
+# Modules of the names that are not descriptions. They are imported when first used, which keeps
+# `nest --help` fast.
 _HOME = {
     "plan": "api",
     "evaluate": "pricing.evaluation",

@@ -191,7 +191,7 @@ def test_the_file_is_a_stack_that_plans_and_evaluations_take(tmp_path: Path, cap
     files, new = Files(tmp_path), str(tmp_path / "new.yaml")
     out, err = run(capsys, "calibrate", "runs", str(made(tmp_path)), "-o", new)
     assert max(map(len, out.splitlines())) <= 80
-    assert "Left out one at a time" in out and "run-4" in out
+    assert "left out one at a time" in out and "run-4" in out
     data = yaml.safe_load(Path(new).read_text(encoding="utf-8"))
     assert data["base"] == "megatron-core" and "5 training runs of runs.csv" in data["source"]
     assert load_stack(new).rates("h100-sxm").gemm_derate == pytest.approx(0.6, abs=0.03)
@@ -217,7 +217,7 @@ def test_a_device_is_written_apart(tmp_path: Path, capsys) -> None:
     _, err = run(capsys, "calibrate", "runs", str(made(tmp_path)), "--fit",
                  "gemm_derate,memory_efficiency",
                  "--output-device", new)
-    assert "is not written: the runs tell nothing of the device" in err
+    assert "is not written: the runs do not determine its figures" in err
     runs = str(made(tmp_path, tuple({"seq_len": 512 * 4**i} for i in range(4)),
                     gemm_derate=START.gemm_derate))
     run(capsys, "calibrate", "runs", runs, "--fit", "attention_fraction", "--output-device", new)
@@ -232,7 +232,7 @@ def test_a_fit_that_is_no_better_says_so(tmp_path: Path, capsys) -> None:
     for i, row in enumerate(rows):
         row["step_time_s"] = float(row["step_time_s"]) * (1.5 if i % 2 else 1 / 1.5)
     out, _ = run(capsys, "calibrate", "runs", str(written(path, rows)))
-    assert "keep that, or measure more" in " ".join(out.split())
+    assert "keep those, or measure more" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(("rows", "words", "message"), [

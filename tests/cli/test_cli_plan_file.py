@@ -70,7 +70,7 @@ def test_a_searched_plan_survives_but_for_the_search(files, capsys):
     assert json.loads(out) == {
         **found, "search": None, "optimal": False, "lower_bound_s": None, "gap": None}
     text, _ = run(capsys, "evaluate", target)
-    assert "not searched" in text
+    assert "none: only this configuration was priced" in text
 
 
 def test_virtual_stages_and_other_orders_survive(files, capsys):

@@ -183,7 +183,7 @@ def test_a_device_is_given_or_replaced(files, job, capsys):
              for node in nest_file()["nodes"]]
     mixed = str(put(files.folder, {**nest_file(), "nodes": nodes}, "mixed.yaml"))
     _, err = run(capsys, "evaluate", files.model, mixed, *job, code=2)
-    assert "are of several types in a replica, or of others in another" in err
+    assert "are of several types in a replica, or of other types in another one" in err
     assert evaluated(capsys, files.model, mixed, *job, "--device", "h100-sxm")["feasible"]
 
 
@@ -372,10 +372,10 @@ def test_the_order_survives_the_plan_file(files, job, shuffled, capsys):
 def test_the_report_says_an_order_only_where_there_is_one(files, job, shuffled, capsys):
     out, _ = run(capsys, "evaluate", files.model, written(files.folder, "nest.yaml"), *job)
     text = " ".join(out.split())
-    assert "Devices in the order of the network's groups: 0, 2, 1, 3 (--ranks FILE" in text
+    assert "Devices in network order: 0, 2, 1, 3 (--ranks FILE" in text
     out, _ = run(capsys, "evaluate", files.model, "spine-leaf:leaves=3,per_leaf=4", *job,
                  "--without", "gpu4..7,leaf1")
-    assert "groups: 0..3, 8..11 (" in " ".join(out.split())
+    assert "network order: 0..3, 8..11 (" in " ".join(out.split())
     out, _ = run(capsys, "evaluate", files.model, shuffled, *job)
     last = nest.load_network(shuffled).order[-1]
     assert f", ... {last} (" in " ".join(out.split())
@@ -388,8 +388,7 @@ def test_the_report_says_an_order_only_where_there_is_one(files, job, shuffled, 
 
 
 @pytest.mark.parametrize(("given", "words", "message"), [
-    (LEAVES, ["--devices", "8"], "devices: got 8 for a graph, which has the devices that it has "
-                                 "(8); allowed: none"),
+    (LEAVES, ["--devices", "8"], "devices: got 8 for a graph of 8 devices; allowed: none"),
     ("spine-lef:leaves=2,per_leaf=4", [], "did you mean spine-leaf?"),
     ("spine-leaf:leaves=2", [], "per_leaf: missing"),
     ("dgx-h10", [], "close: dgx-h100"),

@@ -59,7 +59,7 @@ def test_text(file: str, capsys, monkeypatch, encoding: str) -> None:
     assert max(map(len, out.splitlines())) <= 80
     out.encode(encoding)
     for words in ("Simulated", "Closed form", "against the simulation", "busy", "idle",
-                  "Where the time of stage", "gradient reduction", "2, all alike"):
+                  "Time of stage", "gradient reduction", "2, all equal"):
         assert words in out
 
 
@@ -133,7 +133,7 @@ def test_a_large_trace_leaves_micro_batches_out(file: str, tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (["no-such-plan"], "which is no file; allowed: PLAN.json"),
+    (["no-such-plan"], "which is not a file; allowed: PLAN.json"),
     (["missing.json"], "missing.json"),
     (["{file}", "--trace", ""], "allowed: a file to write"),
     (["{file}", "--trace", "{folder}"], "is a folder"),

@@ -71,8 +71,8 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "x.yaml").mkdir()
     assert "is a folder" in message(load_model, tmp_path / "x.yaml")
     os.mkfifo(tmp_path / "pipe.yaml")
-    assert "is no regular file" in message(read_description, tmp_path / "pipe.yaml")
-    assert "is no file name" in message(read_description, "a\0b.yaml")
+    assert "is not a regular file" in message(read_description, tmp_path / "pipe.yaml")
+    assert "is not a file name" in message(read_description, "a\0b.yaml")
     assert "cannot be read" in message(read_description, "a" * 5000 + ".yaml")
     for odd in (None, 5, b"x.yaml", ["a"]):
         assert "a name, a path or a mapping" in message(load_model, odd)

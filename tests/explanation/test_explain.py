@@ -132,7 +132,7 @@ def test_what_was_only_evaluated_is_priced_again(plan):
     assert fewer.note == "the plan needs more devices"
     assert again.simpler[0].name == "best plan"
     assert again.simpler[0].step_time_s <= given.step_time_s
-    assert "it was priced again" in " ".join(explanation_text(given, again).split())
+    assert "priced again with this change" in " ".join(explanation_text(given, again).split())
 
 
 # ---------------------------------------------------------------- simpler plans
@@ -180,9 +180,9 @@ def test_the_miss_is_near(found):
 def test_a_plan_of_the_kind_is_the_plan_itself():
     one = planned(pp=1, tp=1)
     named = {s.name: s for s in explain(one).simpler}
-    assert named["no pipeline"].note == "the plan itself"
+    assert named["no pipeline"].note == "this plan"
     assert named["no pipeline"].slower == 0.0
-    assert "- no pipeline: the plan itself" in explanation_text(one, explain(one))
+    assert "- no pipeline: this plan" in explanation_text(one, explain(one))
 
 
 def test_even_cuts_of_equal_blocks():
@@ -264,8 +264,8 @@ def test_the_command_explains_a_plan_file(files, capsys):
     schema = json.loads(run(capsys, "schema", "explanation")[0])
     jsonschema.validate(json.loads(out), schema)
     text, _ = run(capsys, "explain", path)
-    assert "What each resource is worth" in text
-    assert "Why not something simpler" in text
+    assert "Effect of each resource" in text
+    assert "Simpler plans" in text
 
 
 def test_an_edited_plan_is_priced_as_it_stands(files, capsys):
@@ -304,7 +304,7 @@ def test_bad_plan_files(files, capsys, change, parts):
 def test_bad_words(files, capsys):
     for words, parts in (
         ([], ["PLAN.json"]),
-        (["llama2-7b"], ["'llama2-7b'", "which is no file", "PLAN.json"]),
+        (["llama2-7b"], ["'llama2-7b'", "which is not a file", "PLAN.json"]),
         (["absent.json"], ["absent.json", "no such file"]),
         ([files.model], ["model.yaml", "schema: missing"]),
         ([files.model, "--threads", "0"], ["threads", "got 0"]),

@@ -9,9 +9,10 @@ import pytest
 from plain import stack
 
 import nest
-from nest._kernels import one_f_one_b, pipeline
+from nest._kernels import pipeline
 from nest._kernels.dominance import undominated
 from nest.costs.stage import LayerSeconds, chunk_costs
+from nest.forms import gpipe, one_f_one_b
 from nest.pricing.evaluation import chain_of
 from nest.search.tensors import Builder
 
@@ -110,14 +111,22 @@ def test_a_slow_host_hides_no_better_pair() -> None:
     assert not all(pairs.all() for pairs in useful[0].values())
 
 
-@pytest.mark.parametrize("figure", "TQWVYZNPMAB")
+def test_figures_that_all_schedules_have() -> None:
+    assert (gpipe.END, gpipe.SHARE) == (one_f_one_b.END, one_f_one_b.SHARE)
+    for form in (one_f_one_b, gpipe):
+        assert len(form.NOTHING) == form.FIGURES <= one_f_one_b.FIGURES
+
+
+@pytest.mark.parametrize("figure", [
+    "REST", "AFTER", "DONE", "IDLE", "BACK", "END", "BEHIND", "SHARE", "BEFORE_LAST", "PAIR",
+    "LAST_TRIP", "BEFORE_HALF"])
 def test_a_label_stays_that_is_better_in_one_figure(figure: str) -> None:
     """What add_stage reads of the stages behind decides, each figure by itself."""
     insert = getattr(pipeline._insert, "py_func", pipeline._insert)
     size = one_f_one_b.UNTIED
-    values = np.zeros((4, one_f_one_b.LABEL + 1))
+    values = np.zeros((4, one_f_one_b.FIGURES + 1))
     links = np.zeros((4, 3), np.int64)
-    label = np.ones(one_f_one_b.LABEL + 1)
+    label = np.ones(one_f_one_b.FIGURES + 1)
     assert insert(values, links, 0, size, label, 0, 0, 0, 0) == (1, 0)
     other = label + 1.0
     other[getattr(one_f_one_b, figure)] = 0.5

@@ -6,6 +6,8 @@ added up. Nodes are numbered as in :class:`nest.describe.links.Links`: devices f
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -40,6 +42,11 @@ class Figures(NamedTuple):
     ring_latency: float
     spread_per_byte: float
     spread_latency: float
+    rails_per_byte: float
+    rails_latency: float
+    tree_per_byte: float
+    tree_latency: float
+    """Of all steps up, or down."""
 
 
 class Seen(NamedTuple):
@@ -63,6 +70,11 @@ def arrays(column: Sequence[Seen]) -> Group:
 def rounded(seconds: float) -> float:
     """12 significant digits."""
     return float(f"{seconds:.11e}")
+
+
+def worst_of(paces: Sequence[Pace]) -> Pace:
+    """The most bytes' seconds and the most latency."""
+    return max(per_byte for per_byte, _ in paces), max(latency for _, latency in paces)
 
 
 def worst(figures: Sequence[Figures]) -> Figures:
@@ -95,6 +107,45 @@ def joined(groups: Groups, rails: int, parts: int, partner: int | None) -> Messa
             part, lane = divmod(low, rails)
             to = (part + 1) % parts if partner is None else part ^ partner
             found.append((g[t], g[high * rails * parts + to * rails + lane], 1.0))
+    return found
+
+
+class Tier(NamedTuple):
+    """A level that a group crosses."""
+
+    rails: int
+    """Members in each subgroup."""
+    parts: int
+
+
+def circle(tier: Tier, groups: Groups) -> Messages:
+    """A byte from each subgroup to the next, over all rails."""
+    return [(source, target, size / tier.rails)
+            for source, target, size in joined(groups, *tier, None)]
+
+
+def parents(parts: int) -> list[dict[int, int]]:
+    """Parent of each part but the root in either of two trees."""
+    tree = {}
+    for s in range(1, parts):
+        bit = next(2**j for j in range(parts) if s >> j & 1)
+        above = s - bit + (0 if s & 2 * bit else 2 * bit)
+        tree[s] = above if above < parts else s - bit
+    if parts % 2:
+        return [tree, {(s + 1) % parts: (up + 1) % parts for s, up in tree.items()}]
+    return [tree, {parts - 1 - s: parts - 1 - up for s, up in tree.items()}]
+
+
+def two_trees(tier: Tier, groups: Groups) -> Messages:
+    """Half a byte up each of two trees, over all rails."""
+    found: Messages = []
+    for g in groups:
+        for first in range(0, len(g), tier.rails * tier.parts):
+            for tree in parents(tier.parts):
+                for s, up in tree.items():
+                    for lane in range(tier.rails):
+                        child, parent = (g[first + x * tier.rails + lane] for x in (s, up))
+                        found.append((child, parent, 1 / (2 * tier.rails)))
     return found
 
 
@@ -186,13 +237,15 @@ class Fabric:
                 if source in talking and target in talking]
         return self.pace(pattern(own), sent)
 
-    def figures(self, own: Groups, every: Tile, spread: Spread) -> Figures:
+    def figures(self, own: Groups, every: Tile, seen: Spread) -> Figures:
         """Of the groups ``own`` while the whole tile does the same."""
-        inside, even = spread
+        inside, even = seen
         nothing = (0.0,) * len(inside)
         if len(own[0]) == 1:
-            return Figures(nothing, nothing, 0.0, 0.0, 0.0, 0.0)
+            return Figures(nothing, nothing, *(0.0,) * 8)
         around = self.together(ring, own, every)
+        crossed = self.crossed(own)
+        rings, trees = self.on_rails(crossed, own, every)
         tiers: list[Pace] = []
         for rails, members in zip((1, *inside[:-1]), inside, strict=True):
             if members == rails:
@@ -200,9 +253,38 @@ class Fabric:
             elif even:
                 tiers.append(self.tier(own, every, rails, members // rails))
             else:
-                tiers.append(around)
+                tiers.append((min(around[0], rings[0]), 0.0))
         per_byte, latency = zip(*tiers, strict=True)
-        return Figures(per_byte, latency, *around, *self.together(all_to_all, own, every))
+        spread = self.together(all_to_all, own, every)
+        return Figures(per_byte, latency, *around, *spread, *rings, *trees)
+
+    def crossed(self, own: Groups) -> list[Tier]:
+        """Levels at which members of a group are in several subgroups.
+
+        Where subgroups differ in their members, equal parts of them count, as large as can be.
+        """
+        found: list[Tier] = []
+        rails = 1
+        for g in self.sizes:
+            members = Counter((n, d // g) for n, group in enumerate(own) for d in group).values()
+            inside = math.gcd(*members)
+            if inside > rails:
+                found.append(Tier(rails, inside // rails))
+            rails = inside
+        return found
+
+    def on_rails(self, crossed: list[Tier], own: Groups, every: Tile) -> tuple[Pace, Pace]:
+        """Rings on rails; and the double tree, with the latency of all steps up."""
+        def shares(groups: Groups) -> Messages:
+            return [(source, target, size if tier is crossed[-1] else size * (1 - 1 / tier.parts))
+                    for tier in crossed for source, target, size in circle(tier, groups)]
+
+        circles = [self.together(partial(circle, tier), own, every) for tier in crossed]
+        rails = worst_of([*circles, self.together(shares, own, every)])
+        trees = [self.together(partial(two_trees, tier), own, every) for tier in crossed]
+        steps = sum(math.ceil(math.log2(tier.parts)) * latency
+                    for tier, (_, latency) in zip(crossed, trees, strict=True))
+        return rails, (max(rails[0], worst_of(trees)[0]), steps)
 
     def tier(self, own: Groups, every: Tile, rails: int, parts: int) -> Pace:
         """Halving and doubling among a power of two of subgroups, a ring among others."""

@@ -36,12 +36,12 @@ class Schedule(Protocol):
 
 
 class OneFOneB:
-    """See ``docs/proofs.md``; carried are a :class:`Front`, and W, V, R, RV, L, Y and Z of it.
+    """See ``docs/proofs.md``; carried are a :class:`Front`, and how it starts and ends.
 
-    ``done`` and ``idle`` (W, V): until all have finished that hold no copy of a tied table.
-    ``reduced`` and ``alone`` (R, RV): until the gradients of all copies are there; ``exchange``
-    (L): what copies do then. ``begun`` (Y): the latest end of the new stage's last backward,
-    because a stage waited for parameters; ``step`` (Z).
+    ``done`` and ``idle``: until all have finished that hold no copy of a tied table. ``ready`` and
+    ``idle_ready``: until the gradients of all copies are there; ``exchange``: what copies do then.
+    ``back``: the latest end of the new stage's last backward, because a stage waited for
+    parameters; ``end``: of the step.
     """
 
     name = "1f1b"
@@ -53,8 +53,8 @@ class OneFOneB:
         return (np.zeros(count),) * 7 + (np.full(count, -np.inf),) * 7
 
     def put(self, behind: Behind, n: int, m: Ints, run: Run, hop: Floats, gap: Floats) -> Behind:
-        done, idle, reduced, alone, exchange, begun, step = behind[7:]
-        f, end, copy = run.forward, run.backward, run.tied > 0.0
+        done, idle, ready, idle_ready, exchange, back, end = behind[7:]
+        f, last, copy = run.forward, run.backward, run.tied > 0.0
         left, wait = run.scattered + run.left, run.gathered + run.wait
         front, last_f, late = add_front(Front(*behind[:7]), run, hop, n, m)
         rest, after = front.rest, front.after
@@ -65,24 +65,25 @@ class OneFOneB:
         sent = hop / 2 + np.maximum(last_f, f + (m - 1) * gap)
         done = np.maximum(later + done, sent + idle)
         idle = later + idle
-        reduced = np.maximum(later + reduced, sent + alone)
-        alone = later + alone
+        ready = np.maximum(later + ready, sent + idle_ready)
+        idle_ready = later + idle_ready
         own = left + run.update
         done = np.where(copy, done, np.maximum(done, rest + own))
         idle = np.where(copy, idle, np.maximum(idle, after - late + own))
-        reduced = np.where(copy, np.maximum(reduced, rest + left), reduced)
-        alone = np.where(copy, np.maximum(alone, after - late + left), alone)
+        ready = np.where(copy, np.maximum(ready, rest + left), ready)
+        idle_ready = np.where(copy, np.maximum(idle_ready, after - late + left), idle_ready)
         exchange = np.where(copy, np.maximum(exchange, run.tied + run.update), exchange)
-        begun = np.maximum(wait + rest, end + hop / 2 + begun)
-        ended = begun + np.where(copy, left + exchange, own)
-        everything = np.maximum(done, reduced + exchange)
-        step = np.maximum.reduce([wait + everything, ended, step])
+        back = np.maximum(wait + rest, last + hop / 2 + back)
+        ended = back + np.where(copy, left + exchange, own)
+        everything = np.maximum(done, ready + exchange)
+        end = np.maximum.reduce([wait + everything, ended, end])
         # From the first backward on, the last ones are no further apart than all are on average.
         apart = (rest - after) / np.maximum(m - 1, 1)
-        second = np.maximum(front.second, np.where(m > 1, rest - apart, -np.inf))
-        halfway = np.maximum(front.halfway, np.where(m > 1, rest - m // 2 * apart, -np.inf))
-        front = front._replace(rest=rest, second=second, halfway=halfway)
-        return *front, done, idle, reduced, alone, exchange, begun, step
+        before_last, before_half = (
+            np.maximum(early, np.where(m > 1, rest - j * apart, -np.inf))
+            for early, j in ((front.before_last, 1), (front.before_half, m // 2)))
+        front = front._replace(rest=rest, before_last=before_last, before_half=before_half)
+        return *front, done, idle, ready, idle_ready, exchange, back, end
 
     def seconds(self, behind: Behind) -> Floats:
         return behind[-1]
@@ -105,7 +106,7 @@ class GPipe:
         return (np.zeros(count),) * 4 + (np.full(count, -np.inf),) * 5
 
     def put(self, behind: Behind, n: int, m: Ints, run: Run, hop: Floats, gap: Floats) -> Behind:
-        down, up, slow_f, slow_b, turned, back, finish, reduced, exchange = behind
+        down, up, slow_f, slow_b, turned, returned, done, ready, exchange = behind
         f, end, copy = run.forward, run.backward, run.tied > 0.0
         b = end + run.late_b
         row = run.b_after_b + np.maximum(0.0, run.trailing - run.under_backward)
@@ -116,17 +117,17 @@ class GPipe:
         turned = np.maximum(turned, wait + down + (m - 1) * slow_f)
         before = hop / 2 if n else run.b_after_f
         up = up + before + b
-        back = (back if n else 0.0) + before + end
+        returned = (returned if n else 0.0) + before + end
         many = up + (m - 2) * slow_b + np.maximum(row, gap - b) + end
-        back = np.where(m > 1, np.maximum(back, many) if n else many, back)
-        finish = np.where(copy, finish, np.maximum(finish, back + left + run.update))
-        reduced = np.where(copy, np.maximum(reduced, back + left), reduced)
+        returned = np.where(m > 1, np.maximum(returned, many) if n else many, returned)
+        done = np.where(copy, done, np.maximum(done, returned + left + run.update))
+        ready = np.where(copy, np.maximum(ready, returned + left), ready)
         exchange = np.where(copy, np.maximum(exchange, run.tied + run.update), exchange)
-        return down, up, slow_f, slow_b, turned, back, finish, reduced, exchange
+        return down, up, slow_f, slow_b, turned, returned, done, ready, exchange
 
     def seconds(self, behind: Behind) -> Floats:
-        _, _, _, _, turned, _, finish, reduced, exchange = behind
-        return turned + np.maximum(finish, reduced + exchange)
+        _, _, _, _, turned, _, done, ready, exchange = behind
+        return turned + np.maximum(done, ready + exchange)
 
 
 class Front(NamedTuple):
@@ -134,15 +135,15 @@ class Front(NamedTuple):
 
     rest: Floats
     after: Floats
-    next_t: Floats
+    behind: Floats
     """One micro-batch on the next stage alone."""
-    two: Floats
+    pair: Floats
     """The same on the next two, one after the other."""
-    final: Floats
+    last_trip: Floats
     """The last micro-batch, from the start of its forward."""
-    second: Floats
+    before_last: Floats
     """The last backward but one."""
-    halfway: Floats
+    before_half: Floats
     """The backward behind which half of all follow."""
 
 
@@ -168,9 +169,9 @@ def add_front(
         return front, starts[0] - turn, late
     row, trip = f + run.f_after_f, old.after + hop
     # Round trips to the next stage and to the one behind it, and forwards in front of either.
-    reached = [(np.minimum(m, n) - 1, hop + old.next_t)]
+    reached = [(np.minimum(m, n) - 1, hop + old.behind)]
     if n > 1:
-        reached.append((np.minimum(m - 1, n - 2), hop + old.two))
+        reached.append((np.minimum(m - 1, n - 2), hop + old.pair))
     away = np.maximum.reduce([trip, *(count * row + seconds for count, seconds in reached)])
     own = np.minimum(m - 1, n)
     first = f + np.maximum(own * row + turn, away)
@@ -186,8 +187,8 @@ def add_front(
                 for size in sizes:
                     if size == 3 and n == 1:
                         continue
-                    each = {3: t + hop + old.two + chase, 2: t + hop + old.next_t + chase,
-                            1: in_turn if sizes == (1,) else np.maximum(in_turn, old.next_t)}
+                    each = {3: t + hop + old.pair + chase, 2: t + hop + old.behind + chase,
+                            1: in_turn if sizes == (1,) else np.maximum(in_turn, old.behind)}
                     seconds, left = seconds + left // size * each[size], left % size
                 found.append(seconds)
         return np.maximum.reduce(found)
@@ -197,32 +198,34 @@ def add_front(
     last_f = np.where(few, m * f + (m - 1) * run.f_after_f, alternating)
     home = np.where(few, first + (m - 1) * queued, last_f + turn + n * queued)
     # Where there is time for it, the micro-batches in the middle turn round on the next stage.
-    there = f + away - hop + (m - n - 1) * old.next_t
+    there = f + away - hop + (m - n - 1) * old.behind
     leaves = np.where(m > n, np.maximum(last_f, there), last_f)
 
     def drained(j: Ints) -> Floats:
         """Start of the backward with ``j`` behind it, by way of the stages behind."""
-        ways = [np.where(j == 0, np.maximum(leaves + hop + old.final, last_f + trip), -np.inf)]
+        ways = [np.where(j == 0, np.maximum(leaves + hop + old.last_trip, last_f + trip), -np.inf)]
         for count, seconds in reached:
             there = (count > 0) & (count >= j)
             ways.append(np.where(there, leaves + (count - j) * queued + seconds, -np.inf))
-        for before, seconds in ((0 * m, old.rest), (0 * m + 1, old.second), (half, old.halfway)):
+        for before, seconds in ((0 * m, old.rest), (0 * m + 1, old.before_last),
+                                (half, old.before_half)):
             row = np.where((before == j) | (before > j) & (before <= n), before - j, 0)
             there = (before == j) | (row > 0)
             ways.append(np.where(there, f + hop + seconds + row * queued, -np.inf))
         return np.maximum.reduce(ways)
 
     time = np.maximum(home, drained(0 * m)) + end
-    second = np.maximum(home - queued, drained(0 * m + 1)) + b
+    before_last = np.maximum(home - queued, drained(0 * m + 1)) + b
     within = np.where(few | (half <= n), home - half * queued,
                       first + passed(np.maximum(m - 1 - half, 0)))
-    halfway = np.maximum(within, drained(half)) + b
-    second, halfway = (np.where(m > 1, x, -np.inf) for x in (second, halfway))
-    final = f + end + np.maximum.reduce(
-        [own * queued + turn, hop + old.final,
+    before_half = np.maximum(within, drained(half)) + b
+    before_last, before_half = (np.where(m > 1, x, -np.inf) for x in (before_last, before_half))
+    last_trip = f + end + np.maximum.reduce(
+        [own * queued + turn, hop + old.last_trip,
          *(np.where(count > 0, count * queued + seconds, -np.inf)
            for count, seconds in reached)])
-    front = Front(time, t + trip, t + turn, t + hop + old.next_t, final, second, halfway)
+    front = Front(time, t + trip, t + turn, t + hop + old.behind, last_trip, before_last,
+                  before_half)
     return front, last_f, late
 
 

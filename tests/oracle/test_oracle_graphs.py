@@ -33,25 +33,39 @@ def test_collectives_over_links() -> None:
     # Levels of 2 and 2; start 0.1 + 0.5 sqrt(V / B) s at level 0, 0.2 s at level 1.
     network = Network(np.array([1e9, 1e9]), np.zeros(2), np.array([True, True]),
                       np.array([0.1, 0.2]), np.array([0.5, 0.0]))
-    seen = Seen(((2, 4), True), Figures((0.25, 0.5), (1.0, 2.0), 0.5, 3.0, 0.25, 4.0))
+    seen = Seen(((2, 4), True), Figures(
+        (0.25, 0.5), (1.0, 2.0), 0.5, 3.0, 0.25, 4.0, 0.75, 4.0, 1.0, 9.0))
     group, size = arrays([seen]), np.array([16.0])
     start = 0.1 + 0.5 * 2.0, 0.2
     # Hierarchy: half of 16 bytes at level 0 and 1 s, half of them at 0.5 s a byte and 2 s.
     tiers = 8 * 0.25 + 1.0 + 8 * 0.5 + 2.0 + sum(start)
     assert reduce_scatter(size, network, group) == pytest.approx(tiers)
     assert all_reduce(size, network, group) == pytest.approx(2 * 9.0 + sum(start))
-    # Ring: 3/4 of 16 bytes at 0.5 s and 3 x 3 s: 15 s; longer, so far.
+    # Ring: 3/4 of 16 bytes at 0.5 s and 3 x 3 s: 15 s; longer, so far. Rings on rails: 12 x 0.75 +
+    # 3 x 4 = 21 s, but 5 s with 1/4 s and 2/3 s.
     assert ring_pass(size, network, group) == pytest.approx([15.0])
+    railed = arrays([seen._replace(figures=seen.figures._replace(
+        rails_per_byte=0.25, rails_latency=2 / 3))])
+    assert ring_pass(size, network, railed) == pytest.approx([5.0])
+    assert reduce_scatter(size, network, railed) == pytest.approx([5.0 + start[0]])
     cheap = arrays([seen._replace(figures=seen.figures._replace(ring_latency=0.5))])
     assert reduce_scatter(size, network, cheap) == pytest.approx([6.0 + 1.5 + start[0]])
     assert algorithm(size, network, cheap, False) == [1]
     # All-to-all: 16 bytes at 0.25 s and 4 s.
     assert all_to_all(size, network, group) == pytest.approx([8.0 + start[0]])
     # No reduction in the network, though the levels say there is one: four members send 24 bytes
-    # of 16, in twice two steps. No tree either.
+    # of 16, in twice two steps. The tree: 32 bytes at 1 s and twice 9 s, or at 0.5 s and twice 3 s.
     four = Network(np.array([1e9]), np.zeros(1), np.array([True]))
-    flat = arrays([Seen(one(4), Figures((1.0,), (2.0,), 1.0, 9.0, 1.0, 9.0))])
+    figures = Figures((1.0,), (2.0,), 1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 9.0)
+    flat = arrays([Seen(one(4), figures)])
     assert all_reduce(size, four, flat) == pytest.approx([24.0 + 2 * 2 * 2.0])
+    figures = figures._replace(tree_per_byte=0.5, tree_latency=3.0)
+    flat = arrays([Seen(one(4), figures)])
+    assert all_reduce(size, four, flat) == pytest.approx([16.0 + 2 * 3.0])
+    assert algorithm(size, four, flat, True) == [3]
+    assert reduce_scatter(size, four, flat) == pytest.approx([12.0 + 2 * 2.0])
+    assert all_reduce(size, four, arrays([Seen(((4,), False), figures)])) == pytest.approx(
+        [2 * (12.0 + 3 * 9.0)])
     uneven = arrays([seen._replace(spread=((2, 4), False))])
     assert all_reduce(size, network, uneven) == pytest.approx([2 * 15.0 + start[0]])
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from fabrics import ODD, RING, THIN, Row, both, graph, one
-from oracle_links import Fabric, Figures, Seen, rounded, worst
+from oracle_links import Fabric, Figures, Seen, parents, rounded, worst
 from oracle_rules import Outer, spreads
 
 # ---------------------------------------------------------------- routes
@@ -97,23 +97,27 @@ def test_a_star_of_three() -> None:
     # Three at a level are a ring as well. Two thirds of a byte leave and reach each device.
     assert (found.per_byte, found.latency) == ((0.5,), (1.5,))
     assert found.spread_per_byte == pytest.approx(1 / 3, rel=1e-11)
-    assert graph((3,), rows, 1).inner(0, 3, 1, 1, one(1)) == Figures(
-        (0.0,), (0.0,), 0.0, 0.0, 0.0, 0.0)
+    # Trees 1-2-0 and, shifted, 2-0-1: 2 sends half a byte of either to 0, which gets one byte, in
+    # two steps.
+    assert found[6:] == (0.5, 1.5, 0.5, 3.0)
+    assert graph((3,), rows, 1).inner(0, 3, 1, 1, one(1)) == Figures((0.0,), (0.0,), *(0.0,) * 8)
 
 
 def test_a_thin_link_between_two_switches() -> None:
     x = graph((2, 2), THIN, switches=2)
-    # Pairs inside stay at their switches, whatever the other pair does.
+    # Pairs inside stay at their switches, whatever the other pair does. The two trees of two send
+    # half a byte, but count no less than rings.
     inside = x.inner(0, 2, 1, 2, ((2, 2), True))
-    assert inside == Figures((0.25, 0.0), (2.0, 0.0), 0.25, 2.0, 0.125, 2.0)
+    assert inside == Figures((0.25, 0.0), (2.0, 0.0), 0.25, 2.0, 0.125, 2.0, 0.25, 2.0, 0.25, 2.0)
     # All four in a ring: 1 to 2 and 3 to 0 cross, one byte each way: 1 s, 1 + 3 + 1 s.
     # Level 1 exchanges 0-2 and 1-3: 2 bytes each way, of which 2 rails need half. All-to-all: four
-    # messages of 1/4 byte cross each way.
+    # messages of 1/4 byte cross each way. Rings on rails: a byte to the neighbour, 1/4 s; half a
+    # byte across on each of two rails, 1 s. Trees: a step of 2 s and one of 5 s.
     around = x.inner(0, 4, 1, 4, ((2, 4), True))
-    assert around == Figures((0.25, 1.0), (2.0, 5.0), 1.0, 5.0, 1.0, 5.0)
+    assert around == Figures((0.25, 1.0), (2.0, 5.0), 1.0, 5.0, 1.0, 5.0, 1.0, 5.0, 1.0, 7.0)
     # {0, 2} and {1, 3} at once: 2 bytes each way, in a ring and at level 1; all-to-all half of it.
     beside = x.inner(0, 4, 2, 2, ((1, 2), True))
-    assert beside == Figures((0.0, 2.0), (0.0, 5.0), 2.0, 5.0, 1.0, 5.0)
+    assert beside == Figures((0.0, 2.0), (0.0, 5.0), 2.0, 5.0, 1.0, 5.0, 2.0, 5.0, 2.0, 5.0)
 
 
 def test_own_messages_set_the_pace_over_the_load_of_all() -> None:
@@ -134,6 +138,100 @@ def test_direction_counts() -> None:
     assert x.inner(1, 2, 1, 2, one(2)).ring_per_byte == 0.5
     assert x.pair(0, 1) == (1.0, 1.0)
     assert x.pair(1, 0) == (0.25, 2.0)
+
+
+# ---------------------------------------------------------------- rails and trees
+
+
+def adapters(nodes: int, each: int, inner: float, outer: float) -> list[Row]:
+    """Devices at a switch for each node, ``inner`` bytes/s and 1 s, and at one switch for all.
+
+    The way there is an adapter, so that no way inside a node leads over it: ``outer`` bytes/s, 2 s.
+    """
+    devices, rows = nodes * each, list[Row]()
+    for n in range(devices):
+        rows += both(n, devices + n // each, inner, 0.5)
+        rows += both(n, devices + nodes + 1 + n, outer, 0.0)
+        rows += both(devices + nodes + 1 + n, devices + nodes, outer, 1.0)
+    return rows
+
+
+def test_a_ring_for_each_adapter() -> None:
+    # Two nodes of four, 3 bytes/s inside, 1 byte/s for each adapter. One ring leaves a node by one
+    # adapter: 1 s. Four rings: inside a byte from each to the next, 1/3 s; a quarter of a byte over
+    # each adapter, 1/4 s. Level 1 exchanges at 1 s a byte on four rails. Trees: 2 steps of 1 s, one
+    # of 2 s.
+    spread = ((4, 8), True)
+    found = graph((4, 2), adapters(2, 4, 3.0, 1.0), 11).inner(0, 8, 1, 8, spread)
+    assert (found.ring_per_byte, found.ring_latency) == (1.0, 2.0)
+    assert found.per_byte == pytest.approx([1 / 3, 0.25])
+    assert found[6:] == (rounded(1 / 3), 2.0, rounded(1 / 3), 4.0)
+    # With 16 bytes/s inside and 2 bytes/s outside, adapters are the slowest.
+    rows = adapters(2, 4, 16.0, 2.0)
+    found = graph((4, 2), rows, 11).inner(0, 8, 1, 8, spread)
+    assert found[6:] == (0.125, 2.0, 0.125, 4.0)
+    # That of device 0 with 1 byte/s slows its own rail, and all: they have equal parts.
+    slow = [(a, b, 1.0 if 11 in (a, b) else rate, delay) for a, b, rate, delay in rows]
+    found = graph((4, 2), slow, 11).inner(0, 8, 1, 8, spread)
+    assert (found.ring_per_byte, found.rails_per_byte) == (1.0, 0.25)
+
+
+def test_rings_on_rails_share_links_of_several_levels() -> None:
+    # A ring of eight in fours. One ring: a byte over each link. On rails: from 3 back to 0 over
+    # three links, the other way round than all else. From each to its twin four links away half a
+    # quarter of a byte either way round: eight quarters, four links each, over 16: 1/2 byte a link.
+    # Together 3/4 of the circle, and that: 5/4 bytes.
+    x = graph((4, 2), [row for n in range(8) for row in both(n, (n + 1) % 8, 1.0)])
+    found = x.inner(0, 8, 1, 8, ((4, 8), True))
+    assert (found.ring_per_byte, found.ring_latency) == (1.0, 1.0)
+    assert (found.rails_per_byte, found.rails_latency) == (1.25, 4.0)
+
+
+def test_parts_of_uneven_groups_have_rails() -> None:
+    # Three replicas of two devices, 4 apart, 8 bytes/s in nodes of 8, 1 byte/s an adapter: members
+    # 0, 1, 4, 5 and 8, 9 are three parts of two. From 4 and 5 to 8 and 9, and from there to 0 and
+    # 1, half a byte an adapter. One ring: a byte from 5 to 8. By themselves 0 to 1 a byte.
+    x = graph((8, 2), adapters(2, 8, 8.0, 1.0), 19)
+    found = x.replicas(Outer(3, 1, 4), 0, 2, 1, ((2, 6), False))
+    assert (found.ring_per_byte, found.rails_per_byte) == (1.0, 0.5)
+    # The level that joins both nodes counts with the better of the two rings.
+    assert (found.per_byte, found.latency) == ((0.5, 0.5), (0.0, 0.0))
+
+
+def test_two_trees() -> None:
+    # As on a ruler: odd parts below those that 2 divides once, and so on; 0 is the root.
+    assert parents(2) == [{1: 0}, {0: 1}]
+    assert parents(4) == [{1: 2, 2: 0, 3: 2}, {2: 1, 1: 3, 0: 1}]
+    # 5 would be below 6, and 4 below 8.
+    assert parents(5)[0] == {1: 2, 2: 4, 3: 2, 4: 0}
+    assert parents(5)[1] == {2: 3, 3: 0, 4: 3, 0: 1}
+    assert parents(6)[0] == {1: 2, 2: 4, 3: 2, 4: 0, 5: 4}
+
+
+@pytest.mark.parametrize("parts", range(2, 40))
+def test_who_adds_in_one_tree_only_sends_in_the_other(parts: int) -> None:
+    # So nobody gets more than two halves of a byte, whatever goes up; and steps are few.
+    trees = parents(parts)
+    above = [up for tree in trees for up in tree.values()]
+    assert max(above.count(part) for part in range(parts)) <= 2
+    for tree in trees:
+        root = (set(range(parts)) - set(tree)).pop()
+        depth = []
+        for part in range(parts):
+            steps = 0
+            while part != root:
+                part, steps = tree[part], steps + 1
+            depth.append(steps)
+        assert max(depth) == (parts - 1).bit_length()
+
+
+def test_trees_on_a_line() -> None:
+    # Four devices in a row: 1-2-0 with 3-2, mirrored 2-1-3 with 0-1. Over the link from 1 to 2
+    # passes half a byte of 1, and of 1 to 3; from 2 to 1 of 2 to 0, and of 2: 1 s, as the ring
+    # takes. The farthest step is one of two links.
+    x = graph((4,), [row for n in range(3) for row in both(n, n + 1, 1.0, 1.0)])
+    found = x.inner(0, 4, 1, 4, one(4))
+    assert (found.tree_per_byte, found.tree_latency) == (1.0, 4.0)
 
 
 # ---------------------------------------------------------------- tiles
@@ -197,7 +295,7 @@ def test_devices_left_over_load_links() -> None:
     x = graph((5,), ODD, switches=2)
     # {1, 2} and {3, 4} cross twice each way; 0, left over, has nobody to talk to.
     found = x.inner(1, 2, 1, 2, one(2))
-    assert found == Figures((2.0,), (1.0,), 2.0, 1.0, 1.0, 1.0)
+    assert found == Figures((2.0,), (1.0,), 2.0, 1.0, 1.0, 1.0, 2.0, 1.0, 2.0, 1.0)
     # {0, 1} and {2, 3}; 4 has nobody.
     assert x.inner(0, 2, 1, 2, one(2)) == found
     # {1, 2, 3}: 1 to 2 and 2 to 3 cross; all to all, 2 to 1 and to 3, a third of a byte each. 0 and
@@ -246,13 +344,14 @@ def test_devices_left_over_load_direct_links() -> None:
 
 def test_devices_left_over_leave_a_hierarchy_alone() -> None:
     # Each figure is what levels say. A star, 1 byte/s: all of a ring is 1 s a byte, all to all
-    # 2/3, 3/4. {0, 1, 2}, of {2, 3, 4} 3 to 4; and the other way round.
+    # 2/3, 3/4. Trees take two steps. {0, 1, 2}, of {2, 3, 4} 3 to 4; and the other way round.
     star = [graph((n,), [r for d in range(n) for r in both(d, n, 1.0, 0.5)], 1) for n in (5, 6)]
     for start in (0, 2):
         assert star[0].inner(start, 3, 1, 3, one(3)) == Figures(
-            (1.0,), (1.0,), 1.0, 1.0, rounded(2 / 3), 1.0)
+            (1.0,), (1.0,), 1.0, 1.0, rounded(2 / 3), 1.0, 1.0, 1.0, 1.0, 2.0)
         # {0, 1, 2, 3}; in [2, 6) 4 and 5 exchange in the first round alone.
-        assert star[1].inner(start, 4, 1, 4, one(4)) == Figures((1.0,), (1.0,), 1.0, 1.0, 0.75, 1.0)
+        assert star[1].inner(start, 4, 1, 4, one(4)) == Figures(
+            (1.0,), (1.0,), 1.0, 1.0, 0.75, 1.0, 1.0, 1.0, 1.0, 2.0)
     # Pairs below a core, 4 bytes/s, 1/2 of a byte/s for each device of a pair: rings and level 1 of
     # two devices of a pair 1 s, all to all half a byte through level 1. [0, 4): 1 to 2, or 0 to 2
     # and 1 to 3 of which two rails need half, or 0 and 1 to 2 and 3, a quarter of a byte each. 4
@@ -260,10 +359,10 @@ def test_devices_left_over_leave_a_hierarchy_alone() -> None:
     x = graph((2, 3), CORE, switches=4)
     for start in (0, 2):
         assert x.inner(start, 4, 1, 4, ((2, 4), True)) == Figures(
-            (0.25, 1.0), (0.0, 2.0), 1.0, 2.0, 1.0, 2.0)
+            (0.25, 1.0), (0.0, 2.0), 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0)
     # Over replicas of 3: {0, 1, 3, 4}; of {1, 2, 4, 5} only 2 and 5 to each other.
     assert star[1].replicas(Outer(2, 1, 3), 0, 2, 1, one(4)) == Figures(
-        (1.0,), (1.0,), 1.0, 1.0, 0.75, 1.0)
+        (1.0,), (1.0,), 1.0, 1.0, 0.75, 1.0, 1.0, 1.0, 1.0, 2.0)
 
 
 # ---------------------------------------------------------------- replicas
@@ -362,9 +461,12 @@ def test_uneven_groups_take_the_ring_at_every_level() -> None:
     assert found.dp == ((1, 3), False)
     seen = dict(zip(found._fields, graph((4, 2), rows, 1).seen(
         Outer(3, 1, 2), 0, 2, 2, 1, (1, 1), found), strict=True))
-    assert seen["dp"].figures == Figures((0.0, 1.0), (0.0, 2.0), 1.0, 2.0, rounded(2 / 3), 2.0)
+    # No exchange, so no steps of one; two members and one are three parts.
+    assert seen["dp"].figures == Figures(
+        (0.0, 1.0), (0.0, 0.0), 1.0, 2.0, rounded(2 / 3), 2.0, 1.0, 2.0, 1.0, 4.0)
     # A ring and an exchange cost the same where two devices talk at a switch.
-    assert seen["tp"].figures == Figures((1.0, 0.0), (2.0, 0.0), 1.0, 2.0, 0.5, 2.0)
+    assert seen["tp"].figures == Figures(
+        (1.0, 0.0), (2.0, 0.0), 1.0, 2.0, 0.5, 2.0, 1.0, 2.0, 1.0, 2.0)
     assert seen["cp"].figures == seen["ep"].figures == seen["inner"].figures
 
 
@@ -374,11 +476,13 @@ def test_the_worst_replica_counts() -> None:
     x = graph((2, 2), rows + both(4, 5), switches=2)
     found = spreads((2, 4), 2, 2, 0, 2, 2, 1, 1, 2)
     tensor = next(x.seen(Outer(2, 1, 2), 0, 2, 2, 1, (1, 2), found))
-    assert tensor == Seen(((2, 2), True), Figures((1.0, 0.0), (4.0, 0.0), 1.0, 4.0, 0.5, 4.0))
+    assert tensor == Seen(((2, 2), True), Figures(
+        (1.0, 0.0), (4.0, 0.0), 1.0, 4.0, 0.5, 4.0, 1.0, 4.0, 1.0, 4.0))
     # Each figure by itself.
-    a, b = Figures((1.0, 5.0), (3.0, 0.0), 1.0, 8.0, 2.0, 0.0), Figures(
-        (2.0, 4.0), (1.0, 1.0), 3.0, 7.0, 1.0, 9.0)
-    assert worst([a, b]) == Figures((2.0, 5.0), (3.0, 1.0), 3.0, 8.0, 2.0, 9.0)
+    a, b = Figures((1.0, 5.0), (3.0, 0.0), 1.0, 8.0, 2.0, 0.0, 7.0, 1.0, 2.0, 3.0), Figures(
+        (2.0, 4.0), (1.0, 1.0), 3.0, 7.0, 1.0, 9.0, 6.0, 2.0, 4.0, 2.0)
+    assert worst([a, b]) == Figures(
+        (2.0, 5.0), (3.0, 1.0), 3.0, 8.0, 2.0, 9.0, 7.0, 2.0, 4.0, 3.0)
 
 
 # ---------------------------------------------------------------- pairs

@@ -102,7 +102,7 @@ def test_columns_that_are_zero_everywhere_are_left_out():
 
 def test_what_the_search_did():
     plan = priced("llama2-7b", "dgx-a100", 8, tp=8)
-    assert searched(plan) == "not searched: exactly this configuration was priced"
+    assert searched(plan) == "none: only this configuration was priced"
     report = SearchReport(
         seconds=0.48, compile_seconds=0.0, threads=2, solved=12, pruned=76, cells=1194, labels=9,
         transitions=9, peak_bytes=2**28, space=SearchSpace(tp=8, zero="0,1").describe())
@@ -112,7 +112,7 @@ def test_what_the_search_did():
     assert searched(done) == "every legal plan with tp 8, zero 0..1" + did
     free = report.model_copy(update={"space": SearchSpace().describe()})
     assert searched(plan.model_copy(update={"search": free})) == "every legal plan" + did
-    assert "Optimal      yes: no plan of the space searched is faster\n" in plan_text(done)
+    assert "Optimal      yes: no plan in the searched space is faster\n" in plan_text(done)
 
 
 def test_how_near_a_stopped_search_came():
@@ -133,11 +133,11 @@ def test_the_next_best_plans_are_a_table():
     one = Alternative(step_time_s=1.25 * plan.step_time_s, slower=0.25,
                       configuration=other.configuration)
     text = plan_text(plan.model_copy(update={"alternatives": (one,)}))
-    table = text.split("The best plans")[1].splitlines()
+    table = text.split("Best plans")[1].splitlines()
     assert table[1].split() == ["step", "slower", "outer_dp", "micro_batch", "pp", "vpp",
                                 "schedule", "blocks"]
     assert table[4].split()[3:] == ["+25.00", "%", "1", "1", "1", "1", "1F1B", "8"]
-    assert "The best plans" not in plan_text(plan)
+    assert "Best plans" not in plan_text(plan)
 
 
 def test_virtual_stages_show_their_chunks():
@@ -169,15 +169,15 @@ def test_many_problems_are_counted():
 def test_how_sure_the_price_is():
     plan = priced("llama3-8b", "dgx-h100", 16)
     text = " ".join(plan_text(plan, simulated=plan.step_time_s / 0.98).split())
-    assert "event by event: the price above is -2.0 % off that" in text
-    assert "in 9 of 10 cases, from 130 measured configurations of megatron-core" in text
+    assert "event by event; the price differs by -2.0 %" in text
+    assert "in 9 of 10 cases, by the errors of 130 measured configurations of megatron-core" in text
     assert "never measured" not in text and "Simulated" not in plan_text(plan)
     beyond = priced("llama3-8b", "dgx-b200", 16)
-    assert "never measured, so less sure: device b200-sxm (measured: h100-sxm" in " ".join(
+    assert "less certain, because never measured: device b200-sxm (measured: h100-sxm" in " ".join(
         plan_text(beyond).split())
     assert plan.error is not None
     ways = [Alternative(step_time_s=plan.step_time_s * (1 + slower), slower=slower,
                         configuration=plan.configuration)
             for slower in (0.5 * plan.error, 0.9 * plan.error, 1.1 * plan.error)]
     near = plan_text(plan.model_copy(update={"alternatives": tuple(ways)}))
-    assert f"2 of them within the error of such prices, {100 * plan.error:.1f} %" in near
+    assert f"2 of them slower by less than the error of prices, {100 * plan.error:.1f} %" in near

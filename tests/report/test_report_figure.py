@@ -69,7 +69,7 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
     folder.mkdir()
     pipe = tmp_path / "pipe.png"
     os.mkfifo(pipe)
-    for wrong, told in ((folder, "is no regular file"), (pipe, "is no regular file"),
+    for wrong, told in ((folder, "is not a regular file"), (pipe, "is not a regular file"),
                         (tmp_path / "no" / "x.png", "cannot be written")):
         with pytest.raises(InputError, match=told):
             save_figure(str(wrong), drawn())

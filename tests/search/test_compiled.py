@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from instances import instance
-from plain import chunk, stack
+from plain import stack
 
 import nest
-from nest._kernels import fold, interleaved, layers, one_f_one_b, options, recompute
+from nest._kernels import fold, interleaved, layers, options, pipeline, recompute
 from nest.costs.choices import Site, bodies, states
 from nest.costs.layer import layer_costs
 from nest.costs.schedules import SCHEDULES
-from nest.costs.schedules.one_f_one_b import Behind, add_stage
 from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, layer_seconds
+from nest.forms import chunk, one_f_one_b
+from nest.forms import gpipe as gpipe_form
+from nest.forms.stage import Stage
 from nest.search import compiled
 from nest.search.tables import Tables
 from nest.search.tensors import Builder
@@ -32,7 +40,8 @@ def test_kernels_and_tensors_agree_on_fields() -> None:
     *fields, last = ChunkCosts._fields
     assert (len(fields), last) == (layers.CHUNK, "zero")
     for number, name in enumerate(fields):
-        assert getattr(layers, f"C_{name.upper()}") == number
+        for constants in (layers, chunk):
+            assert getattr(constants, f"C_{name.upper()}") == number
 
 
 @pytest.mark.kernels
@@ -59,29 +68,30 @@ def test_every_kernel_is_compiled_once() -> None:
 # ---------------------------------------------------------------- twins of the costs
 
 
-def test_add_stage() -> None:
-    figures = [getattr(one_f_one_b, name) for name in "TQNMAPB"]
+def compiled_call(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A part of a kernel, which Python cannot call, as a function of its own."""
+    def call(*arguments):  # type: ignore[no-untyped-def]
+        return kernel(*arguments)
+    return numba.njit(call)
+
+
+def test_forms_are_the_same_compiled() -> None:
+    """As in Python, to rounding: what is added up in an order of its own is nothing."""
     rng = np.random.default_rng(1)
-    for _ in range(2000):
-        f, b, both, late, turn, chase, queue, back, gap, *behind = rng.random(16)
-        n, m = int(rng.integers(0, 9)), int(rng.integers(1, 30))
-        half, gap = m // 2, gap * (n > 0) * rng.integers(2)
-        # No figure is always the longest.
-        behind = [x * rng.choice((0.1, 1.0, 3.0)) for x in behind]
-        for k in (0, 5, 6):
-            behind[k] *= rng.random() * m if k == 0 or m > 1 else -np.inf
-        # Figures of a chunk that add up to those of an option.
-        c = chunk(f, b + late, late=late, late_back=late, turn=turn, chase=chase,
-                  queue_forward=queue, queue_backward=back)
-        wanted, sent = add_stage(Behind(*behind), c, Hop(both, gap), n, m)
-        old, new = np.full((2, one_f_one_b.LABEL), one_f_one_b.FAR)
-        old[figures] = np.maximum(behind, one_f_one_b.FAR)
-        found = one_f_one_b.add_stage(
-            old, f, b + (late if m > 1 else 0.0), b, turn, chase, queue, back, both, gap, n, m,
-            half, one_f_one_b.shares(m - n - 2, n), one_f_one_b.shares(m - 1 - half, n), new)
-        assert found == pytest.approx(sent, rel=1e-12)
-        new[new < -1e200] = -np.inf
-        assert new[figures] == pytest.approx(np.array(wanted), rel=1e-12)
+    for form, kernel in ((one_f_one_b, pipeline.add_stage), (gpipe_form, pipeline.add_gpipe_stage)):
+        put = compiled_call(kernel)
+        for _ in range(2000):
+            n, m = int(rng.integers(0, 9)), int(rng.integers(1, 30))
+            # No figure is always the longest.
+            old = np.array(form.NOTHING)
+            if n:
+                old = rng.random(form.FIGURES) * rng.choice((0.1, 1.0, 3.0), form.FIGURES)
+            both, gap, *figures = rng.random(12) * (n > 0)
+            counts = (n, m, m // 2) if form is one_f_one_b else (n, m)
+            wanted, found = [0.0] * form.FIGURES, np.zeros(form.FIGURES)
+            form.add_stage(old.tolist(), Stage(*figures), both, gap, *counts, wanted)
+            put(old, Stage(*figures), both, gap, *counts, found)
+            assert found == pytest.approx(np.array(wanted), rel=1e-12)
 
 
 def random_layers(rng: np.random.Generator, kinds: int, zero: int) -> np.ndarray:
@@ -127,7 +137,9 @@ def test_chunk_costs() -> None:
 def test_interleaved_seconds() -> None:
     rng = np.random.default_rng(2)
     twin = SCHEDULES["interleaved"]
-    for _ in range(300):
+    step_seconds = compiled_call(interleaved.step_seconds)
+    held, room_of = compiled_call(interleaved.held), compiled_call(interleaved.room_of)
+    for _ in range(100):
         p, v = int(rng.integers(2, 9)), int(rng.integers(2, 6))
         m = p * int(rng.integers(1, 5))
         costs = rng.random((p, v, layers.CHUNK)) * 10.0 ** rng.integers(-3, 2, layers.CHUNK)
@@ -135,18 +147,18 @@ def test_interleaved_seconds() -> None:
         costs[:, :, layers.C_GATHER] *= rng.random() < 0.5
         costs[:, :, layers.C_GATHERS] = (rng.random((p, v)) < 0.5) * (rng.random((p, 1)) < 0.8)
         costs[:, :, layers.C_ALONE] = rng.random((p, v)) < 0.4
-        both, gap = rng.random((2, p, v)) * 10.0 ** rng.integers(-3, 2, (2, 1, 1))
+        links = rng.random((p, v, 2)) * 10.0 ** rng.integers(-3, 2, 2)
         stages = [[ChunkCosts(*chunk, 0.0) for chunk in stage] for stage in costs.tolist()]
-        hops = [[Hop(*pair) for pair in zip(*pairs, strict=True)]
-                for pairs in zip(both.tolist(), gap.tolist(), strict=True)]
+        hops = [[Hop(*pair) for pair in pairs] for pairs in links.tolist()]
         # The arrays have room for the deepest pipeline.
-        room = np.full((p + 1, v + 1, layers.CHUNK), np.nan)
-        room[:p, :v] = costs
-        assert interleaved.step_seconds(p, m, v, room, both, gap) == (
+        wide = np.full((p + 1, v + 1, layers.CHUNK), np.nan)
+        wide[:p, :v] = costs
+        room = room_of(p + 1, v + 1, p * m * v + 1)
+        assert step_seconds(wide, links, p, m, v, room) == (
             pytest.approx(twin.step_time(stages, hops, m).total, rel=1e-12))
         sizes = rng.random(v)
         for s in range(p):
-            assert interleaved.held_bytes(sizes, s, p, m, v) == pytest.approx(
+            assert held(sizes, s, p, m, v) == pytest.approx(
                 twin.held(sizes.tolist(), s, p, m))
 
 
@@ -300,6 +312,62 @@ def test_without_a_folder_to_write_there_is_no_cache(monkeypatch: pytest.MonkeyP
     for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.setenv(name, "/proc/nest")
     assert compiled.cache_folder() is None
+
+
+LOAD = """
+import sys
+from nest.search import compiled
+{before}
+kernels = compiled._prepared(["routes"])
+compiled._warm(kernels, ["routes"])
+print(len(kernels.routes[0].stats.cache_hits))
+"""
+FULL = """
+import errno, os
+def full(*args):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+os.replace = full
+"""
+
+
+def load_routes(folder: Path, before: str = "") -> tuple[int, str]:
+    """Cache hits of a new process that loads a kernel from a folder, and what it says."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD.format(before=before)], text=True, capture_output=True,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder), "NEST_THREADS": "1"}, check=True)
+    return int(done.stdout), done.stderr
+
+
+@pytest.mark.kernels
+def test_damaged_compiled_code_is_compiled_again(tmp_path: Path) -> None:
+    assert load_routes(tmp_path)[0] == 0
+    assert load_routes(tmp_path) == (1, "")
+    for suffix, half in (("nbi", 0), ("nbc", 2)):
+        for file in tmp_path.rglob(f"*.{suffix}"):
+            data = file.read_bytes()
+            file.write_bytes(data[:half and len(data) // half])
+        assert load_routes(tmp_path)[0] == 0
+        assert load_routes(tmp_path) == (1, "")
+
+
+@pytest.mark.kernels
+def test_a_full_disk_costs_compiling_and_one_warning(tmp_path: Path) -> None:
+    hits, said = load_routes(tmp_path, FULL)
+    *_, warning = said.strip().splitlines()
+    assert hits == 0
+    assert warning.startswith(f"Compiled code cannot be kept in {tmp_path}")
+    assert "No space left on device" in warning
+
+
+@pytest.mark.kernels
+def test_a_process_beside_compiles_into_the_same_cache(tmp_path: Path) -> None:
+    before = """
+compiled.BESIDE, compiled.thread_count = ("routes",), lambda: 2
+"""
+    assert load_routes(tmp_path, before)[0] == 1
+    # One that fails is not missed.
+    failing = before + "import subprocess\nsys.executable = '/bin/false'"
+    assert load_routes(tmp_path / "other", failing)[0] == 0
 
 
 def test_only_an_option_worse_in_nothing_takes_another_s_place() -> None:

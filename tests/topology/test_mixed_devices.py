@@ -171,7 +171,7 @@ def test_bad_types_are_told(changes: dict[str, object], message: str) -> None:
 def test_other_planners_take_all_devices_to_be_alike() -> None:
     found = compare(model(), load_network(network(1, 1)), JOB, names=("nest", "manual", "alpa"))
     assert [entry.plan is not None for entry in found] == [True, False, False]
-    reason = "takes all devices to be alike; here they are a100-sxm-80gb, h100-sxm"
+    reason = "assumes devices of one type; here they are a100-sxm-80gb, h100-sxm"
     assert {entry.reason for entry in found[1:]} == {reason}
 
 

@@ -156,7 +156,7 @@ def report() -> Report:
 def test_text_fits_a_terminal(report: Report) -> None:
     text = validation_text(report, "runs.csv")
     assert max(len(line) for line in text.splitlines()) <= 80
-    for word in ("vtrain_multi", "without anomalous", "Off by most", "not stated: recompute"):
+    for word in ("vtrain_multi", "without anomalous", "Largest errors", "not stated: recompute"):
         assert word in text
     assert validation_text(report, "runs.csv", unicode=False).isascii()
 

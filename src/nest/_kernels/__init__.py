@@ -1,12 +1,20 @@
-"""Compiled kernels: NumPy and numba only, arrays in, arrays out.
+"""Compiled kernels: NumPy, numba and plain functions, arrays in, arrays out.
 
 ``CACHE`` is read when the kernels are decorated; :mod:`nest.search.compiled` clears it where no
 folder can be written.
 """
 
+from functools import cache
+from types import FunctionType
+
 from numba import njit
 
 CACHE = True
+
+
+def entry(function):
+    """Compile what Python calls, and keep it in a file; other threads run meanwhile."""
+    return njit(function, cache=CACHE, nogil=True)
 
 
 def kernel(function):
@@ -21,3 +29,21 @@ def leaf(function):
     (numba issue 2345): two thirds of the time of a function as short as these.
     """
     return njit(function, cache=CACHE, nogil=True, _nrt=False)
+
+
+def inlined(function):
+    """A leaf whose code stands where it is called, in the inmost loops; Python cannot call it.
+
+    A call passes seven numbers for each array, through memory: a quarter of a transition's time.
+    """
+    return njit(function, nogil=True, _nrt=False, forceinline=True, no_cpython_wrapper=True,
+                no_cfunc_wrapper=True)
+
+
+@cache
+def form(function):
+    """A plain function of :mod:`nest.forms`, compiled with those that it calls."""
+    names = function.__globals__
+    called = {name: form(names[name]) for name in function.__code__.co_names
+              if isinstance(names.get(name), FunctionType)}
+    return inlined(FunctionType(function.__code__, {**names, **called}, function.__name__))

@@ -1,6 +1,6 @@
-"""Published evaluations asked again.
+"""Published evaluations, repeated.
 
 `paper` has the questions and `published` the published answers; `asking` asks every planner and
-`answers` keeps what they say on disk; `results` reads them, `tables`, `charts` and `text` show
+`answers` stores their plans on disk; `results` reads them, `tables`, `charts` and `text` show
 them.
 """

@@ -1,4 +1,4 @@
-"""Figures of devices, networks and software fitted to what a person measured.
+"""Figures of devices, networks and software, fitted to measurements.
 
 `fit` is the bounded least squares that all share; `gemms`, `collectives` and `runs` say what is
 measured, which figures that concerns, and which function of `costs` (or the whole evaluation)

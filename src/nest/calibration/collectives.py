@@ -1,4 +1,4 @@
-"""Efficiency and latency of each level of a network, fitted to collectives that were measured.
+"""Efficiency and latency of each level of a network, fitted to measured collectives.
 
 The model is :mod:`nest.costs.network.collectives` on the cluster itself: its levels with other
 figures go through :func:`nest.costs.choices.network`, as those of a plan do.
@@ -40,7 +40,7 @@ FITTED = {
     "base_time": (0.0, 1e-2, 5e-5, "s"),
     "ramp": (0.0, 1.0, 0.02, ""),
 }
-"""What is fitted of a level, as far as levels have it."""
+"""Figures of a level that can be fitted."""
 SCHEMA = "nest.collectives/1"
 
 
@@ -64,13 +64,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class NetworkFit:
-    """What collectives say about a cluster.
+    """The fit of a cluster to collectives.
 
     Attributes
     ----------
     measured : those that were fitted, in the order of the misfits.
     small, small_before, small_after : those below the limit, and their misfits.
-    crossed : names of the levels that they go through; nothing is known of the others.
+    crossed : names of the levels that they cross; the others are unknown.
     """
 
     before: Cluster
@@ -85,14 +85,14 @@ class NetworkFit:
 
 @dataclass(frozen=True)
 class Decade:
-    """How far prices of messages within a power of ten are off.
+    """Error of prices of messages within a power of ten.
 
     Attributes
     ----------
     from_bytes, to_bytes : the powers of ten.
     fitted : whether these messages count in the fit; the smaller ones are compared only.
     count : collectives.
-    before, after : median of the size of the error, a share: 0.05 is 5 %.
+    before, after : median of the absolute error, a share: 0.05 is 5 %.
     """
 
     from_bytes: int
@@ -120,7 +120,7 @@ class _Groups:
         self.level = whole.argmax(axis=1) if len(measured) else np.zeros(0, dtype=np.intp)
 
     def crossed(self) -> list[int]:
-        """Levels that some collective goes through."""
+        """Levels that some collective crosses."""
         inner = np.concatenate([np.ones((len(self.measured), 1)), self.group.inside[:, :-1]], 1)
         return [int(v) for v in np.flatnonzero((self.group.inside > inner).any(axis=0))]
 
@@ -168,11 +168,11 @@ def fit_collectives(
 
     Parameters
     ----------
-    cluster : where the fit starts; its number of devices has to hold what was measured.
+    cluster : where the fit starts; it must have as many devices as the measurements.
     measured : in any order.
     smallest : bytes from which on they count; smaller ones are compared only.
     node_size : devices of a node; default: a group of the innermost level.
-    figures : which ones of :data:`FITTED`; the others stay as they are.
+    figures : some of :data:`FITTED`; the others are unchanged.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def fit_collectives(
 def misfits(
     cluster: Cluster, measured: Sequence[Measured], node_size: int | None = None
 ) -> Array:
-    """log(predicted / measured) on a cluster as it is, float64 of shape (N,).
+    """log(predicted / measured) on an unchanged cluster, float64 of shape (N,).
 
     Raises
     ------

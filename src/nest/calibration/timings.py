@@ -27,11 +27,11 @@ _SPELLED: dict[str, Collective] = {
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person says about files that do not say it themselves, or hold more than is wanted.
+    """What the user states about files that do not contain it, and which rows to use.
 
     Attributes
     ----------
-    collective, ranks, nodes : where the output of nccl-tests does not say.
+    collective, ranks, nodes : if the output of nccl-tests does not name them.
     gpu, system : rows of a table to take; `*` stands for anything.
     """
 
@@ -54,7 +54,8 @@ def read_collectives(
 
     Raises
     ------
-    InputError : a file cannot be read, or says too little; nothing that NEST prices is in them.
+    InputError : a file cannot be read or lacks information, or no file holds a collective that NEST
+    prices.
     """
     found: list[Measured] = []
     left_out: Counter[str] = Counter()
@@ -82,7 +83,7 @@ def read_collectives(
 def _named(
     timings: list[nccl.Timing], file_name: str, asked: Asked, left_out: Counter[str]
 ) -> list[Measured]:
-    """Timings with what a person or the name of the file says where the output does not."""
+    """Timings, completed by what the user or the name of the file states."""
     in_name = next((name for name in COLLECTIVES if name in file_name.lower()), "")
     found = []
     for each in timings:

@@ -1,4 +1,4 @@
-"""`nest list`: what the catalog holds."""
+"""`nest list`: the contents of the catalog."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A plan read back from its file, as written or as edited, and priced from the file alone.
 
-What counts: `stages` (layers, devices, degrees, ZeRO, recompute), `parallelism` (outer_dp,
-micro_batch, stride, vpp, schedule, order), `replicas` and `inputs`. Prices are derived, and so
-ignored.
+Read are: `stages` (layers, devices, degrees, ZeRO, recompute), `parallelism` (outer_dp,
+micro_batch, stride, vpp, schedule, order), `replicas` and `inputs`. Prices are derived and
+therefore ignored.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Positive = Annotated[Number, Field(gt=0.0)]
 _GIVEN = ("parallelism", "stages", "replicas", "inputs")
 _PRICED = set(Stage.model_fields) - set(StageConfiguration.model_fields)
 SAME = 1e-9
-"""Relative difference of step times below which a plan is the one of the file."""
+"""Relative difference of step times below which a plan counts as unchanged."""
 
 
 class GivenParallelism(Description):
-    """What a plan file says of all stages; the last four follow from the rest."""
+    """Fields of a plan file about all stages; the last four follow from the rest."""
 
     outer_dp: Degree = Field(1, description="replicas of the super-pipeline")
     micro_batch: Degree = Field(description="samples that a super-pipeline takes at once")
@@ -60,7 +60,7 @@ class GivenPlan(Description):
 
 
 class Searched(Description):
-    """What a plan file says of its search."""
+    """Fields of a plan file about its search."""
 
     step_time_s: Positive = Field(description="seconds of a training step")
     optimal: Flag = Field(False, description="no plan of search.space is faster")
@@ -93,7 +93,7 @@ def reprice(path: str) -> tuple[Plan, tuple[str, ...]]:
 
 
 def reread(path: str) -> tuple[Plan, tuple[str, ...]]:
-    """Price the plan of a file again, and keep what its search proved where it still holds.
+    """Price the plan of a file again, and keep the results of its search if they still hold.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def reread(path: str) -> tuple[Plan, tuple[str, ...]]:
 
     Raises
     ------
-    InputError : as `reprice`; also where what the file says of the search is not usable.
+    InputError : as `reprice`; also if the search fields of the file are not usable.
     """
     plan, data, notes = _repriced(path)
     where = shorten(path, 300)[1:-1]
@@ -149,7 +149,7 @@ def _read(data: dict[str, Any], where: str) -> GivenPlan:
 
 
 def _stage(data: dict[str, Any]) -> dict[str, Any]:
-    """A stage without its prices, and without what follows from fields that may be edited."""
+    """A stage without its prices and without fields that follow from others."""
     kept = {name: value for name, value in data.items() if name not in _PRICED}
     chunks = kept.get("chunks")
     if isinstance(chunks, list) and len(chunks) == 1:  # the layers
@@ -160,7 +160,7 @@ def _stage(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _configuration(given: GivenPlan) -> Configuration:
-    """What is to be priced; replicas and stride have to agree."""
+    """The configuration to price; replicas and stride must agree."""
     p = given.parallelism
     job_batch = given.inputs.job.global_batch
     if p.global_batch is not None and p.global_batch != job_batch:
@@ -191,7 +191,7 @@ def _check_replicas(starts: tuple[int, ...], outer_dp: int, stride: int | None) 
 
 
 def _stale(p: GivenParallelism, plan: Plan) -> list[str]:
-    """Derived figures of the file that the priced plan does not have."""
+    """Derived figures of the file that differ from the priced plan."""
     return [
         f"parallelism.{name}: {given} in the file, {now} by its stages, which counts"
         for name in ("pp", "micro_batches", "devices_used")

@@ -1,4 +1,4 @@
-"""`nest schema`: JSON Schema of everything that a file may hold."""
+"""`nest schema`: JSON Schema of each file format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def schema(
     name: Annotated[
         str, typer.Argument(metavar="DOCUMENT", help=f"One of {', '.join(DOCUMENTS)}.")],
 ) -> None:
-    """Print the JSON Schema of a file or document, for other tools."""
+    """Print the JSON Schema of a file format."""
     if name not in DOCUMENTS:
         raise InputError(f"schema: got {name[:60]!r}; allowed: {', '.join(DOCUMENTS)}")
     emit(json.dumps(document(name), indent=2))
@@ -27,8 +27,7 @@ def schema(
 def document(name: str) -> dict[str, object]:
     """JSON Schema of one of ``DOCUMENTS``.
 
-    A plan and an explanation are described as NEST writes them, everything else as a person may
-    write it.
+    The schemas of a plan and an explanation describe NEST's output, all others its input.
     """
     from nest.describe import (
         Cluster,

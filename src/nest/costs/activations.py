@@ -14,11 +14,11 @@ from nest.graph import Layer
 
 
 def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[dict[int, Array], Array, Array]:
-    """Bytes kept for the backward pass, by the modules that drop them; the layer's input; and
-    what the loss needs besides while it runs.
+    """Bytes kept for the backward pass, by the modules that drop them; bytes of the layer's input;
+    and extra bytes of the loss while it runs.
 
-    Of the attention core, softmax statistics are kept with flash kernels, else the scores, 5 bytes
-    a head, query and key (arXiv:2205.05198, section 4.1).
+    The attention core keeps softmax statistics with flash kernels, else the scores, 5 bytes
+    per head, query and key (arXiv:2205.05198, section 4.1).
     """
     tokens, rest = tokens_of(layer, c, s)
     element, stack = s.machine.element, s.machine.stack
@@ -47,7 +47,7 @@ def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[dict[int, Array], Ar
 
 
 def measured_bytes(layer: Layer, c: Body) -> tuple[dict[int, Array], Array, Array]:
-    """Measured bytes as :func:`saved_bytes`; the last are those that live within the layer."""
+    """Measured bytes as :func:`saved_bytes`; the last are temporary bytes within the layer."""
     assert layer.output_bytes is not None
     held = [(layer.measured[int(t)].activation_bytes, layer.measured[int(t)].work_bytes)
             for t in c.tp]

@@ -1,10 +1,10 @@
 """Seconds and bytes of one layer under many configurations at once.
 
-A configuration has a *body*, what a micro-batch sees of it, and a *state*, what parameters,
-gradients and optimizer see. Many configurations share one or the other, so that the search prices
-each once. Shapes: C configurations, R recompute policies, Z ways of ZeRO. This module adds up the
-terms of :mod:`nest.costs.operators`, :mod:`nest.costs.traffic`, :mod:`nest.costs.activations` and
-:mod:`nest.costs.memory`.
+A configuration has a *body*, which determines the costs of a micro-batch, and a *state*, which
+determines those of parameters, gradients and optimizer. Many configurations share one or the other,
+so that the search prices each once. Shapes: C configurations, R recompute policies, Z ways of ZeRO.
+This module adds up the terms of :mod:`nest.costs.operators`, :mod:`nest.costs.traffic`,
+:mod:`nest.costs.activations` and :mod:`nest.costs.memory`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BodyCosts:
     backward: Array
     recompute: Array
     free_forward: Array
-    """Computing under which no context-parallel traffic hides: other traffic may."""
+    """Compute that hides no context-parallel traffic and may hide other traffic."""
     free_backward: Array
     """The same backward, recompute included."""
     tp_forward: Array
@@ -53,7 +53,7 @@ class BodyCosts:
     activations: Array
     """Bytes per micro-batch in flight."""
     work: Array
-    """Largest: bytes of activations that live while the layer is recomputed, or its loss runs."""
+    """Largest, not summed: bytes of activations while the layer is recomputed or its loss runs."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +78,15 @@ class StateCosts:
     gradients: Array
     optimizer: Array
     buffers: Array
-    """Largest: gathered parameters and unsharded gradients."""
+    """Largest, not summed: gathered parameters and unsharded gradients."""
 
 
 @dataclass(frozen=True)
 class LayerCosts(StateCosts, BodyCosts):
     """What one layer adds to its stage; float64 arrays of shape (C,).
 
-    ``work`` and ``buffers`` count once a stage, for its largest layer; the rest adds up. What of
-    its traffic computing hides is for the stage to say (:mod:`nest.costs.stage`).
+    ``work`` and ``buffers`` count once per stage, for its largest layer; the rest adds up.
+    :mod:`nest.costs.stage` determines how much of the traffic is hidden.
     """
 
 
@@ -121,7 +121,7 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
         tp, ep = tensor_traffic(layer, c, s), expert_traffic(layer, c, s)
         cp, under_cp = context_traffic(layer, c, s)
         saved, inputs, live = saved_bytes(layer, c, s)
-    # Operators by the modules that run them again: a policy takes those it shares a module with.
+    # A policy repeats the operators of its modules.
     repeated = sum(wide(time) * (full | (policy & bits > 0)) for bits, time in again.items())
     kept = sum(wide(held) * (policy & bits == 0) for bits, held in saved.items())
     everything = wide(sum(saved.values(), np.zeros(len(c.samples))))
@@ -132,8 +132,8 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
     core_again = full | (policy & CORE_ATTN > 0)
     cp_backward = wide(cp[1]) + wide(cp[0]) * core_again
     ep_backward = wide(ep[1]) + wide(ep[0]) * (full | (policy & MOE > 0))
-    # A layer's kernels leave gaps, whatever their size. Where the host issues them more slowly than
-    # the device runs them, that waits.
+    # Kernels of a layer leave gaps of a fixed size. The device waits if the host launches kernels
+    # more slowly than it runs them.
     stack = s.machine.stack
     gap, host = (0.0, 0.0) if layer.measured else (stack.layer_gap, stack.layer_overhead)
     forward, backward = ahead + gap, wide(back) + gap * (1.0 + full)
@@ -158,12 +158,12 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
 
 
 def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
-    """Gradient reduction, parameter gathers, the optimizer and what is held; (C,), or (C, Z).
+    """Gradient reduction, parameter gathers, optimizer, and resident bytes; (C,), or (C, Z).
 
     Volumes: ZeRO, arXiv:1910.02054, section 7: stage 0 all-reduces gradients; 1 scatters them and
     gathers parameters; 2 scatters every micro-batch; 3 gathers before forward and backward too.
     HSDP (PyTorch FSDP, arXiv:2304.11277, section 3.2.2) does so inside a block and all-reduces the
-    shards over the replicas once a step. ZeRO-3 holds the gathered parameters of two layers (the
+    shards over the replicas once per step. ZeRO-3 holds the gathered parameters of two layers (the
     next one is prefetched) and, as ZeRO-2 does, the whole gradients of one.
     """
     def wide(array: Array) -> Array:

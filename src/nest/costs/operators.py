@@ -27,7 +27,7 @@ def positions_of(layer: Layer, s: Setting) -> int:
 
 
 def tokens_of(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
-    """Tokens of a tensor-parallel group, and those left to one rank between its collectives."""
+    """Tokens of a tensor-parallel group, and of one rank between its collectives."""
     tokens = c.samples * float(positions_of(layer, s)) / c.cp
     rest: Array = np.where(c.sp, tokens / c.tp, tokens)
     return tokens, rest
@@ -61,13 +61,13 @@ def rows_of(
     if op.split == "dispatch" or op.split in EXPERT:
         return copies_of(layer, c, tokens)
     rows = rest if op.split == "sequence" else tokens
-    if op.positions and op.type != "attention":  # it runs over another sequence, such as keys
+    if op.positions and op.type != "attention":  # it works on another sequence, such as keys
         return rows * op.positions / positions_of(layer, s)
     return rows
 
 
 def parts_of(op: Operator, modules: tuple[str, ...], s: Setting) -> list[tuple[int, float]]:
-    """Modules as a policy of selective recompute, and the share of the operator that it is for."""
+    """Policies of selective recompute that concern an operator, with the share of it."""
     bits = sum(MODULE_BIT[name] for name in modules)
     if not s.machine.stack.selective_products:
         return [(bits & ~PRODUCTS, 1.0)]

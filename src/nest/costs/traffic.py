@@ -24,10 +24,9 @@ from nest.graph import Layer
 def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
     """Tensor-parallel collectives forward and backward, less what the stack overlaps.
 
-    With sequence parallelism all-gathers and reduce-scatters, else all-reduces, of
-    tokens x hidden elements (arXiv:2205.05198, section 4.2). In fp8 training a layer's
-    all-gathers move what its products take, one byte an element (Transformer Engine quantises
-    before it gathers).
+    All-gathers and reduce-scatters with sequence parallelism, else all-reduces, of tokens x hidden
+    elements (arXiv:2205.05198, section 4.2). In fp8 training a layer's all-gathers move what its
+    products take, one byte an element (Transformer Engine quantises before it gathers).
     """
     ahead, back = np.zeros(len(c.tp)), np.zeros(len(c.tp))
     exposed = 1.0 - s.machine.stack.overlap_tp
@@ -50,12 +49,12 @@ def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
 def context_traffic(
     layer: Layer, c: Body, s: Setting
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Exchange of keys and values over cp, forward and backward; and what computing hides it.
+    """Exchange of keys and values over cp, forward and backward; and the compute that hides it.
 
     Ring (Ring Attention, arXiv:2310.01889; Megatron-Core p2p): each rank's keys and values pass
-    all others, backward their gradients too, hidden under the attention core as far as the stack
-    overlaps. All-to-all (DeepSpeed-Ulysses, arXiv:2309.14509, section 3): queries, keys, values
-    and the output change from a share of the tokens to a share of the heads and back.
+    all others, backward their gradients too, hidden by the attention core to the extent that the
+    stack overlaps. All-to-all (DeepSpeed-Ulysses, arXiv:2309.14509, section 3): queries, keys,
+    values and the output change from a share of the tokens to a share of the heads and back.
     """
     ahead, back, under_ahead, under_back = np.zeros((4, len(c.tp)))
     if not (c.cp > 1).any():
@@ -82,7 +81,7 @@ def context_traffic(
 def expert_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
     """Dispatch and combine of token copies over ep, gather and scatter over etp; each way.
 
-    2 T k h bytes a device and direction (arXiv:2401.06066 routing; Megatron-Core all-to-all
+    2 T k h bytes per device and direction (arXiv:2401.06066 routing; Megatron-Core all-to-all
     dispatcher), T the tokens that a rank holds.
     """
     if layer.experts is None:
@@ -95,7 +94,7 @@ def expert_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
 
 
 def tied_seconds(layer: Layer, c: State, s: Setting) -> Array:
-    """Sum of two copies of a tied embedding, each way from one end of the pipeline to the other."""
+    """Gradient sum of two copies of a tied embedding, between the ends of the pipeline."""
     if not layer.tied_parameters:
         return np.zeros(len(c.tp))
     size = layer.tied_parameters / c.tp * recipe(s.job).traveling_gradient

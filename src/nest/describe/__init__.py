@@ -1,8 +1,8 @@
-"""What a person describes, and how it is read from files.
+"""Descriptions that a user writes, and how they are read from files.
 
 Frozen classes, validated once: `model`, `cluster` (with `device` and `links`), `job` (with the
 stack), `space` (bounds of a search), `configuration` (one way to run), `profile` (measured layers).
-Start with `base`, the class that all share, then `model`, `cluster`, `job`. `loading` turns a name,
+Start with `base`, the base class of all, then `model`, `cluster`, `job`. `loading` turns a name,
 a file or a mapping into one of them, with `files` (YAML, JSON, limits), `catalog`, `huggingface`
 and `profile_csv`.
 """

@@ -1,4 +1,4 @@
-"""What all descriptions share: frozen, every field known, every problem reported at once."""
+"""The base of all descriptions: frozen, unknown fields refused, all problems reported at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from nest.errors import InputError
 from nest.units import shorten
 
-_MOST_PROBLEMS = 50  # lines of one message; the rest is counted
+_MOST_PROBLEMS = 50  # lines of one message; further ones are counted
 
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -32,7 +32,7 @@ class Problems(ValueError):
 
 
 class FrozenDict(dict[K, V]):
-    """A dict that cannot be changed, so that a frozen description is frozen all through."""
+    """A dict that cannot be changed, so that a frozen description is frozen completely."""
 
     def _refuse(self, *_: object, **__: object) -> typing.NoReturn:
         raise TypeError("descriptions are frozen: use .replace()")
@@ -48,7 +48,7 @@ class FrozenDict(dict[K, V]):
 
 
 def whole_number(value: object) -> int:
-    """Take 8, 8.0 or an integer of NumPy; a flag or a text is no whole number."""
+    """Take 8, 8.0 or an integer of NumPy; a flag or a text is not a whole number."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, (bool, str)):
@@ -77,7 +77,7 @@ def _text(value: object) -> str:
 
 
 def at_most(limit: int) -> BeforeValidator:
-    """Refuse a list or mapping of more entries before each of them is looked at."""
+    """Refuse a longer list or mapping before its entries are checked."""
 
     def check(value: object) -> object:
         if isinstance(value, (list, tuple, dict)) and len(value) > limit:
@@ -99,7 +99,7 @@ Degree = Annotated[Whole, Field(ge=1, le=10**7)]
 
 
 class Description(BaseModel):
-    """Base of everything a person writes.
+    """Base of all descriptions.
 
     Raises
     ------
@@ -126,7 +126,7 @@ class Description(BaseModel):
         Parameters
         ----------
         data : a mapping as read from a file, or an object of this class.
-        where : what the message starts with, such as the file name.
+        where : start of the message, such as the file name.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class Description(BaseModel):
             raise input_error(error, cls, where or noun_of(cls)) from None
 
     def replace(self, **changes: Any) -> Self:
-        """Give a copy with some fields changed, validated as a whole; defaults follow anew."""
+        """A copy with some fields changed, validated as a whole; defaults are derived again."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return self.parse({**given, **changes})
 

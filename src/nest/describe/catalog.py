@@ -61,7 +61,7 @@ def load(section: Section, name: str) -> dict[str, Any]:
 
 
 def suggestions(section: Section, name: str) -> str:
-    """What to give instead of an unknown name: close names first, or all when they are few."""
+    """Suggestions for an unknown name: close names, or all names if there are few."""
     known = names(section)
     close = difflib.get_close_matches(name.strip().casefold()[:100], known, 3, 0.5)
     if close:

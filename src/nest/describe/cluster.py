@@ -1,4 +1,4 @@
-"""What a cluster is: one device type, levels from the innermost outwards, and perhaps links."""
+"""A cluster: device types, levels from the innermost outwards, and possibly links."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class Level(Description):
 class Cluster(Description):
     """Equal devices on a network; devices are numbered along the innermost level.
 
-    Where there are ``links`` the network is no hierarchy: its levels say which devices form groups
-    (blocks are aligned with them), and what a transfer takes is for the links to say.
+    With ``links`` the network is not a hierarchy: its levels define groups, with which blocks are
+    aligned, and transfers are priced by the links.
     """
 
     name: Name = Field(description="what the cluster is called")
@@ -124,7 +124,7 @@ class Cluster(Description):
     @model_validator(mode="before")
     @classmethod
     def _size_outermost(cls, data: Any) -> Any:
-        """Replace the size n of the outermost level of a file by what default_devices needs."""
+        """Replace size n of a file's outermost level by the size for default_devices."""
         inner = inner_sizes(data)
         if inner is None:
             return data
@@ -214,7 +214,7 @@ class Cluster(Description):
     def resolved_bandwidth(self) -> tuple[float, ...]:
         """Bytes/s that one device can deliver to a peer reached through each level.
 
-        The narrowest link on the way counts: the minimum over this and all inner levels of
+        Transfers are priced at their narrowest link: the minimum over this and all inner levels of
         nominal bandwidth times efficiency.
         """
         pairs = zip(self.nominal_bandwidth, self.levels, strict=True)
@@ -222,11 +222,11 @@ class Cluster(Description):
         return tuple(itertools.accumulate(reached, min))
 
     def with_devices(self, devices: int) -> Cluster:
-        """Give the same cluster with another number of devices.
+        """The same cluster with another number of devices.
 
-        The outermost level takes the new size. Fewer devices than one of its groups has leave out
-        levels: the outermost that remains shrinks to what is needed. Its devices are numbered as
-        they come, and have no names.
+        The outermost level takes the new size. If the devices are fewer than one of its groups,
+        outer levels are removed and the outermost remaining level shrinks to the number needed. The
+        devices are numbered in order and have no names.
 
         Raises
         ------

@@ -76,7 +76,7 @@ class StageConfiguration(Description):
 
 
 class Configuration(Description):
-    """A whole plan without its prices; what `evaluate` takes."""
+    """A plan without its prices; the input of `evaluate`."""
 
     outer_dp: Degree = Field(1, description="replicas of the super-pipeline")
     micro_batch: Degree = Field(description="samples that a super-pipeline takes at once")

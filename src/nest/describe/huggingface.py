@@ -17,7 +17,7 @@ from nest.units import shorten
 
 
 class Config:
-    """A config.json being read: looks fields up, and remembers every problem."""
+    """Reads fields of a config.json, and collects every problem."""
 
     def __init__(self, data: Mapping[str, Any], where: str) -> None:
         self.data = data
@@ -56,7 +56,7 @@ class Config:
 
 
 def _gqa(config: Config, kv_default: bool = False) -> dict[str, Any]:
-    """Fields that Llama and all that follow it share."""
+    """Fields that Llama and its successors share."""
     heads = config.whole("num_attention_heads")
     kv_default = kv_default or "num_key_value_heads" in config.data  # null stands for heads
     fields: dict[str, Any] = {
@@ -280,7 +280,7 @@ def from_huggingface(data: Mapping[str, Any], where: str, path: Path | None = No
     Parameters
     ----------
     data : the file's mapping.
-    where : what messages start with.
+    where : start of messages.
     path : the file, whose folder names the model when the file does not.
 
     Raises
@@ -327,7 +327,7 @@ def _name(data: Mapping[str, Any], model_type: str, path: Path | None) -> str:
 
 
 def _renamed(line: str, where: str) -> str:
-    """Say a problem in the names of config.json."""
+    """State a problem with the names of config.json."""
     for ours, theirs in _NAMES.items():
         start = f"{where}: {ours}: "
         if line.startswith(start):

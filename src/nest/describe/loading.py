@@ -1,4 +1,4 @@
-"""From what a person names - a catalog entry, a file, plain data - to a validated description."""
+"""From a catalog name, a file or plain data to a validated description."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def load_model(source: Source | Model) -> Model:
 
     Parameters
     ----------
-    source : catalog name (any case), path, mapping, or a Model, which is returned as it is.
+    source : catalog name (any case), path, mapping, or a Model, which is returned unchanged.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def _check_source(source: object, noun: str) -> None:
 
 
 def _data(source: Source, section: Section, noun: str) -> tuple[dict[str, Any], str, Path | None]:
-    """Plain data, what messages start with, and the path where it came from a file."""
+    """Plain data, the start of messages, and the path if it came from a file."""
     if isinstance(source, Mapping):
         return dict(source), noun, None
     _check_source(source, noun)
@@ -194,7 +194,7 @@ def _data(source: Source, section: Section, noun: str) -> tuple[dict[str, Any], 
 
 
 def names_a_file(text: str) -> bool:
-    """Whether a text is meant as a path: by its suffix or a separator, or because it exists."""
+    """Whether a text is a path: by its suffix, a separator, or an existing file."""
     if Path(text).suffix.lower() in SUFFIXES or os.sep in text:
         return True
     try:

@@ -1,4 +1,4 @@
-"""What a model is: sizes of a transformer, from which every operator and parameter follows."""
+"""A model: the sizes of a transformer, which determine all operators and parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MLA(Description):
 
 
 class MoE(Description):
-    """A mixture of experts in the place of the dense MLP."""
+    """A mixture of experts that replaces the dense MLP."""
 
     experts: Annotated[Whole, Field(ge=1, le=10**5)] = Field(description="routed experts a layer")
     top_k: Size = Field(description="routed experts that a token uses")
@@ -82,11 +82,11 @@ class Vision(Description):
 
     @property
     def merged_tokens(self) -> int:
-        """Places that a sample's images take in the sequence of the language model."""
+        """Positions of a sample's images in the sequence of the language model."""
         return self.tokens // self.merge
 
     def transformer(self) -> Model:
-        """Give the tower's layers as a model without vocabulary."""
+        """The tower's layers as a model without vocabulary."""
         return Model(
             name="vision", kind="encoder", layers=self.layers, hidden=self.hidden,
             heads=self.heads, ffn=self.ffn, gated=self.gated, vocab=1, tied_embeddings=True,
@@ -237,7 +237,7 @@ class Model(Description):
         return problems
 
     def is_moe_layer(self, layer: int) -> bool:
-        """Say whether a layer (0-based) has experts."""
+        """Whether a layer (0-based) has experts."""
         moe = self.moe
         if moe is None or layer < moe.first_dense:
             return False
@@ -254,7 +254,7 @@ class Model(Description):
         return not (self.positions or self.relative_positions)
 
     def parameters(self) -> int:
-        """All parameters, multi-token prediction layers left out: published counts do so."""
+        """All parameters without multi-token prediction layers, as published counts have them."""
         return _count(self)
 
     def mtp_parameters(self) -> int:
@@ -262,12 +262,12 @@ class Model(Description):
         return _prediction(self)
 
     def active_parameters(self) -> int:
-        """Parameters that one token uses: of the routed experts only the top_k."""
+        """Parameters that one token uses: only the top_k of the routed experts."""
         return _count(self, active=True)
 
 
 def _head_dim(data: dict[str, Any]) -> int:
-    """Width of a head where none is given; `_consistent` refuses what does not divide."""
+    """Default width of a head; `_consistent` refuses sizes that do not divide."""
     if data["mla"] is not None:
         return int(data["mla"].nope_dim + data["mla"].rope_dim)
     return max(1, int(data["hidden"] // data["heads"]))
@@ -382,7 +382,7 @@ def _prediction(model: Model) -> int:
 
 
 def _head(model: Model) -> int:
-    """Parameters of all that follows the layers; a tied vocabulary matrix is not counted again."""
+    """Parameters after the layers; a tied vocabulary matrix is not counted again."""
     h = model.hidden
     total = _norm(model) if model.final_norm else 0
     if model.head_transform:
@@ -395,7 +395,7 @@ def _head(model: Model) -> int:
 
 
 def _count(model: Model, active: bool = False) -> int:
-    """All parameters but those of `_prediction`; with `active` only those that one token uses."""
+    """All parameters except those of `_prediction`; `active`: only those of one token."""
     sparse = model.moe_layers
     dense = model.layers - sparse
     same = _attention(model) + model.layer_norms * _norm(model)

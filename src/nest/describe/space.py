@@ -26,7 +26,7 @@ _PART = re.compile(r"\s*(\d{1,9})\s*(?:\.\.\s*(\d{1,9})\s*)?", re.ASCII)
 Recompute = Literal["none", "selective", "full"]
 Module = Literal["core_attn", "norm", "mlp_act", "moe"]
 MODULES: tuple[Module, ...] = ("core_attn", "norm", "mlp_act", "moe")
-"""Parts of a layer that selective recompute may run again; named as Megatron-Core does."""
+"""Parts of a layer that selective recompute may run again, with Megatron-Core's names."""
 Schedule = Literal["1f1b", "interleaved", "gpipe"]
 CpComm = Literal["p2p", "a2a"]
 Shard = Literal["dp", "dp_in"]
@@ -34,7 +34,7 @@ Shard = Literal["dp", "dp_in"]
 
 @dataclass(frozen=True)
 class IntSet:
-    """A set of whole numbers kept as ranges, so that 1..1000000 takes no room.
+    """A set of whole numbers stored as ranges, so that 1..1000000 takes little memory.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ Ints = Annotated[
 
 
 class SearchSpace(Description):
-    """What a plan may choose from; a dimension that is not given is free."""
+    """The choices of a plan; a dimension that is not given is free."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 

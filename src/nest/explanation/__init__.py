@@ -1,5 +1,6 @@
-"""Why a plan is as it is, and why there is none.
+"""What limits a plan, and why nothing fits.
 
-`infeasible` finds the plan that lacks least memory and what would help; `explanation` asks what a
-little more of each resource would change and how much slower simpler plans are (`nest.explain`).
+`infeasible` finds the plan that lacks least memory, and changes that would make it fit;
+`explanation` finds the effect of 1 % more of each resource, and how much slower simpler plans are
+(`nest.explain`).
 """

@@ -1,9 +1,8 @@
-"""Why a plan is what it is: what each resource is worth, and why simpler plans take longer.
+"""The effect of each resource on a plan, and how much longer simpler plans take.
 
-The price of a resource is the change of the best step time when there is one per cent more of it:
-the plan's own space is searched again. The searches share the time that is left, and the result of
-one is never worse than the plan itself, priced under the change. A plan that no search proved is
-only priced again.
+The price of a resource is the change of the best step time with one per cent more of it: the plan's
+own space is searched again. The searches share the remaining time, and no result is worse than the
+plan itself, priced under the change. A plan that no search proved optimal is only priced again.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ from nest.search import compiled
 from nest.search.rounds import Found, search
 
 MORE = 1.01
-"""Of a resource, over what there is."""
+"""Changed amount of a resource over the actual one."""
 SAME = 1e-9
 """Relative difference of step times below which the plan itself stays the best."""
 CLOSE = 1.05
-"""Memory of an alternative that does not fit, over the least at which there is one."""
+"""Accuracy of the least memory at which an alternative fits: it is at most this times too much."""
 OWN = 3
-"""Parts of the time for a search that has to find a plan of its own: the others begin with one."""
+"""Parts of the time for a search without a plan to start from."""
 TIME_LIMIT = 30.0
 """Seconds for all searches, unless said otherwise."""
 NEGLIGIBLE = 1e-4
-"""Share of a step below which no resource is said to help."""
+"""Share of a step below which the effect of a resource is not reported."""
 
 Resource = Literal["memory", "flops", "memory_bandwidth", "bandwidth", "devices"]
 
 
 class ShadowPrice(Description):
-    """What the best step takes when there is more, or less, of one resource."""
+    """The best step time with more, or less, of one resource."""
 
     resource: Resource
     name: str = Field(description="the resource in words")
@@ -101,19 +100,19 @@ class Explanation(Description):
 def explain(
     plan: Plan, *, threads: int | None = None, time_limit: float = TIME_LIMIT
 ) -> Explanation:
-    """Say what each resource is worth to a plan, and why simpler plans take longer.
+    """Find the effect of each resource on a plan, and how much longer simpler plans take.
 
     Parameters
     ----------
     plan : as :func:`nest.plan` or :func:`nest.evaluate` gives it.
-    threads : outer choices solved side by side.
-    time_limit : seconds for all searches together, without compiling; what they did not end is
-        marked as not ``proven``.
+    threads : number of threads.
+    time_limit : seconds for all searches together, without compiling; unfinished results are not
+        ``proven``.
 
     Raises
     ------
     InputError
-        ``search.space`` is no search space, or the time limit is not above 0.
+        ``search.space`` is not a search space, or the time limit is not above 0.
     """
     if not time_limit > 0.0:
         raise InputError(f"time_limit: got {time_limit}; allowed: seconds, above 0")
@@ -124,7 +123,7 @@ def explain(
     solver.begin(time_limit, OWN * len(simple) + solver.proved * sum(c.parts for c in changes))
     simpler = [solver.simpler(name, bounds) for name, bounds in simple]
     even = solver.even_cuts()
-    # Those that need most time first: what they leave goes to the others.
+    # The longest searches come first: the others get the time that they leave.
     order = sorted(range(len(changes)), key=lambda n: -changes[n].parts)
     priced = {n: solver.price(changes[n]) for n in order}
     prices = tuple(priced[n] for n in range(len(changes)))
@@ -149,7 +148,7 @@ class _Change(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """Parts of the time that a search of it gets."""
+        """Parts of the time for its search."""
         return OWN if self.factor < 1.0 else 1
 
 
@@ -172,7 +171,7 @@ def _changed(cluster: Cluster) -> Iterator[_Change]:
         yield _Change("bandwidth", "bandwidth of all links", None, MORE,
                       cluster.replace(links=wider_links))
     for number, level in enumerate(levels if links is None else ()):
-        # An oversubscribed level would follow those below: all keep what they had.
+        # An oversubscribed level would follow those below: fix all bandwidths first.
         bandwidth = list(cluster.nominal_bandwidth)
         bandwidth[number] *= MORE
         wider = tuple(other.replace(oversubscription=None, bandwidth=given)
@@ -183,7 +182,7 @@ def _changed(cluster: Cluster) -> Iterator[_Change]:
     for count in (cluster.size + group, cluster.size - group):
         try:
             resized = cluster.with_devices(count)
-        except InputError:  # more than NEST takes, or none left
+        except InputError:  # above NEST's limit, or none left
             continue
         yield _Change("devices", f"{count:,} devices", None, count / cluster.size, resized)
 
@@ -206,13 +205,13 @@ class _Solver:
             self.space = SearchSpace.parse(plan.search.space, "search.space")
 
     def begin(self, seconds: float, parts: int) -> None:
-        """Start the clock."""
+        """Start the time limit."""
         self.deadline, self.parts = time.perf_counter() + seconds, parts
 
     def search(
         self, cluster: Cluster, space: SearchSpace, parts: int, below: float = math.inf
     ) -> Found:
-        """One search for what is faster than ``below``, in its parts of what time is left."""
+        """One search for plans faster than ``below``, in its parts of the remaining time."""
         left = max(self.deadline - time.perf_counter(), 0.0) * parts / max(self.parts, 1)
         self.parts -= parts
         return search(self.chain, cluster, self.job, space, threads=self.threads,
@@ -255,7 +254,7 @@ class _Solver:
     # ------------------------------------------------------------ simpler plans
 
     def restrictions(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Obvious ways to train, by their names, as bounds of the space."""
+        """Simpler ways to train, by name, as bounds of the space."""
         if not self.proved:
             yield "best plan", {}
         widest = min(self.cluster.levels[0].size, self.cluster.size)
@@ -278,7 +277,7 @@ class _Solver:
                  if key in bounds and bounds[key] is not None}
         if self.proved and self._within(bounds):
             self.parts -= OWN
-            return self._compared(name, shown, self.plan, True, "the plan itself")
+            return self._compared(name, shown, self.plan, True, "this plan")
         problems = space_problems(self.chain, self.cluster, self.job, space)
         if problems:
             self.parts -= OWN
@@ -316,7 +315,7 @@ class _Solver:
         return self._compared("even cuts", {}, priced, True, "")
 
     def _within(self, bounds: dict[str, Any]) -> bool:
-        """Whether the plan keeps to bounds."""
+        """Whether the plan lies within bounds."""
         p = self.plan.parallelism
         for name, allowed in bounds.items():
             holders = [p] if hasattr(p, name) else self.plan.stages
@@ -336,7 +335,7 @@ class _Solver:
         )
 
     def _nearest(self, space: SearchSpace) -> Plan | None:
-        """A plan that needs little more memory than there is; None where none is legal."""
+        """A plan that lacks little memory; None where none is legal."""
         probe = Probe(self.chain, self.cluster, self.job, space, self.threads)
         found = probe.least_memory(CLOSE, self.deadline)[1]
         return None if found is None else evaluate(self.subject, self.cluster, self.job, found)
@@ -360,8 +359,8 @@ def _bottleneck(plan: Plan, prices: tuple[ShadowPrice, ...]) -> str:
     gains = [p for p in prices if p.resource != "devices" and p.share is not None]
     best = min(gains, key=lambda p: p.share or 0.0, default=None)
     if best is None or best.share is None or best.share > -NEGLIGIBLE:
-        return f"{plan.bottleneck}; 1% more of any single resource changes next to nothing"
-    return (f"{plan.bottleneck}; of 1% more of one resource, {best.name} would help most "
+        return f"{plan.bottleneck}; 1% more of any single resource has almost no effect"
+    return (f"{plan.bottleneck}; of 1% more of one resource, {best.name} helps most "
             f"({100 * best.share:+.2f}%)")
 
 
@@ -370,13 +369,13 @@ _DEGREES = ("dp_in", "tp", "sp", "cp", "cp_comm", "ep", "etp", "zero", "shard")
 
 
 def _differences(before: Configuration, after: Configuration) -> str:
-    """What one configuration has other than another, in a few words."""
+    """Differences of two configurations, in a few words."""
     found = [f"{name} {getattr(before, name)} -> {getattr(after, name)}" for name in _OUTER
              if getattr(before, name) != getattr(after, name)]
     deep = before.pp == after.pp
 
     def differ(*names: str) -> bool:
-        # Stages of pipelines of different depth have no partner: then what there is of it counts.
+        # Stages of pipelines of different depth do not correspond: compare the sets of values.
         mine, other = (
             [tuple(getattr(stage, name) for name in names) for stage in way.stages]
             for way in (before, after))

@@ -1,6 +1,6 @@
-"""Why nothing fits: the nearest miss, and what would make it fit.
+"""Why nothing fits: the nearest miss, and changes that would make it fit.
 
-The nearest miss is the plan that fits on the smallest devices, of those that are not hopelessly
+The nearest miss is the plan that fits on the smallest devices, of those that are not too
 slow (``nest.search.rounds.SLOWEST``): memory is raised until a plan exists, then bisected to 1 %.
 What would help is found the same way, by searching.
 """
@@ -30,17 +30,17 @@ CLOSE = 1.01
 def explain(
     model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
 ) -> InfeasibleError:
-    """The error that says what the best configuration of the space lacks.
+    """The error that says how much memory the best configuration lacks.
 
     ``nearest`` holds ``stage``, ``layers``, ``category``, ``bytes_short``, ``needs_bytes``,
-    ``limit_bytes``, ``memory_bytes`` (device memory that would do), ``configuration`` and
+    ``limit_bytes``, ``memory_bytes`` (sufficient device memory), ``configuration`` and
     ``remedies``; only ``remedies`` where no configuration is legal at any memory.
     """
     probe = Probe(chain_of(model), cluster, job, space)
     memory, found = probe.least_memory()
     remedies = probe.remedies(memory)
     if found is None:
-        text = "no plan exists: the bounds of the space exclude each other"
+        text = "no plan exists: the bounds of the space contradict each other"
         return InfeasibleError(_with(text, remedies), {"remedies": remedies})
     priced = evaluate(model, cluster, job, found)
     number, over = worst_stage(priced)
@@ -74,7 +74,7 @@ def _with(text: str, remedies: list[str]) -> str:
 
 
 class Probe:
-    """Asks whether any plan exists, under changed conditions."""
+    """Searches for any plan under changed conditions."""
 
     def __init__(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
@@ -98,9 +98,9 @@ class Probe:
     def least_memory(
         self, close: float = CLOSE, deadline: float = math.inf
     ) -> tuple[float, Configuration | None]:
-        """Device memory at which a plan exists, and that plan; None where none does at any.
+        """Device memory at which a plan exists, and that plan; None if none exists at any.
 
-        It is at most ``close`` times too much, or what was found when ``deadline`` had passed.
+        It is at most ``close`` times too much, or the least found before ``deadline``.
         """
         low = self.cluster.device.memory
         for _ in range(DOUBLINGS):

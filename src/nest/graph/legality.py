@@ -24,7 +24,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def tensor_degrees(chain: Chain, most: int) -> tuple[int, ...]:
-    """Tensor-parallel degrees up to ``most`` that divide all widths, or that were measured."""
+    """Tensor-parallel degrees up to ``most`` that divide all widths, or were measured."""
     widths = [width for _, width in chain.tensor_widths]
     found = divisors(math.gcd(*widths)) if chain.profile is None else chain.profile.degrees
     return tuple(tp for tp in found if tp <= most)
@@ -57,8 +57,8 @@ def tp_problem(chain: Chain, job: Job, tp: int, sp: bool, cp: int = 1) -> str | 
 def cp_problem(chain: Chain, job: Job, cp: int, cp_comm: str, tp: int) -> str | None:
     """Why a context-parallel degree is impossible; None when it is legal.
 
-    Causal attention is shared out in 2 cp pieces, one early and one late for each rank; the
-    all-to-all shares out heads instead (Megatron-Core and Transformer Engine, context parallelism).
+    Causal attention is divided into 2 cp pieces, one early and one late for each rank; the
+    all-to-all divides heads instead (Megatron-Core and Transformer Engine, context parallelism).
     """
     if cp == 1:
         return None if cp_comm == "p2p" else f"cp_comm {cp_comm} needs cp above 1"
@@ -74,7 +74,7 @@ def cp_problem(chain: Chain, job: Job, cp: int, cp_comm: str, tp: int) -> str | 
 
 
 def expert_problem(chain: Chain, ep: int, etp: int) -> str | None:
-    """Why a model cannot have such expert-parallel degrees; None when it can."""
+    """Why expert-parallel degrees are impossible; None when they are legal."""
     moe = chain.experts
     if moe is None:
         return f"ep {ep} needs a model with experts" if ep != 1 else None
@@ -88,7 +88,7 @@ def expert_problem(chain: Chain, ep: int, etp: int) -> str | None:
 def stage_problem(
     chain: Chain, job: Job, stage: StageConfiguration, plan: Configuration
 ) -> str | None:
-    """Why a stage cannot be built as configured; None when it can."""
+    """Why a stage is illegal as configured; None when it is legal."""
     block = stage.devices[1] - stage.devices[0]
     if stage.dp_in * stage.tp * stage.cp != block:
         return (f"dp_in {stage.dp_in} x tp {stage.tp} x cp {stage.cp} does not fill the block of "
@@ -121,7 +121,7 @@ def stage_problem(
 
 
 def schedule_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[str]:
-    """What the pipeline schedule of a plan asks for and does not get."""
+    """Requirements of the pipeline schedule that a plan violates."""
     name, vpp, pp = plan.schedule, plan.vpp, plan.pp
     if name != "interleaved":
         if vpp != 1:
@@ -157,7 +157,7 @@ def schedule_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[s
 
 
 def interleaved_chunks(chain: Chain, pp: int, vpp: int) -> list[tuple[tuple[int, int], ...]]:
-    """Layers [i, j) of every chunk of every stage: repeated layers in equal parts, in turn."""
+    """Layers [i, j) of every chunk of every stage: repeated layers in equal parts, round-robin."""
     first, last = chain.body
     size = (last - first) // (pp * vpp)
     cuts = [0, *(first + n * size for n in range(1, pp * vpp)), len(chain)]
@@ -178,7 +178,7 @@ def sequence_problem(chain: Chain, job: Job) -> str | None:
 
 
 def outer_problem(cluster: Cluster, job: Job, plan: Configuration) -> str | None:
-    """Why replicas, batch or blocks do not fit together; None when they do."""
+    """Why replicas, batch and blocks are inconsistent; None when they are consistent."""
     samples = plan.outer_dp * plan.micro_batch
     if job.global_batch % samples:
         return (f"outer_dp {plan.outer_dp} x micro_batch {plan.micro_batch} = {samples} does not "
@@ -195,7 +195,7 @@ def outer_problem(cluster: Cluster, job: Job, plan: Configuration) -> str | None
 
 
 def space_problems(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace) -> list[str]:
-    """Dimensions of a space of which no value is legal, each with the reason for its smallest."""
+    """Dimensions of a space without a legal value, each with the reason for its smallest one."""
     size, batch, moe = cluster.size, job.global_batch, chain.experts
 
     def tp(value: int) -> str | None:

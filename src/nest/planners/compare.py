@@ -84,7 +84,7 @@ def _entry(
     try:
         if cluster.types and name != "nest":
             names = ", ".join(device.name for device in cluster.device_types)
-            raise NoPlanError(f"takes all devices to be alike; here they are {names}")
+            raise NoPlanError(f"assumes devices of one type; here they are {names}")
         plan = one.plan(model, cluster, job, space)
     except NoPlanError as error:
         reason = str(error)

@@ -44,7 +44,7 @@ def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None
         site = np.array([start]), stop - start, plan.outer_dp, plan.stride
         if not found and not fabric.alike(*site).all():
             found.append(where + f"devices [{start}, {stop}) are of several types in a replica, or "
-                         "of others in another; allowed: devices of one type")
+                         "of other types in another one; allowed: devices of one type")
     if found:
         raise InputError("\n".join(found), tuple(found))
 

@@ -92,8 +92,8 @@ def _clusters(page: Page, rows: list[Row]) -> None:
                          format_bandwidth(level["resolved_bandwidth"]),
                          format_seconds(level["latency"], 3)))
     page.table("", heads, body, (0, 1, 3))
-    page.paragraph("bandwidth: what one device delivers to a peer reached through the level; n: as "
-                   "many as --devices asks for")
+    page.paragraph("bandwidth: of one device to a peer reached through the level; n: set by "
+                   "--devices")
 
 
 def _devices(page: Page, rows: list[Row]) -> None:

@@ -1,4 +1,4 @@
-"""Planners side by side, as a person reads it."""
+"""The text of a comparison of planners."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def comparison_text(
     reasons = [entry for entry in entries if entry.reason is not None]
     if reasons:
         page.blank()
-        page.paragraph("Why not", "bold")
+        page.paragraph("Without a plan that fits", "bold")
         for entry in reasons:
             page.fact(entry.planner, entry.reason or "")
     elsewhere = [e for e in entries if e.plan is not None and best is not None

@@ -105,7 +105,7 @@ def save_figure(file: str, figure: Figure) -> None:
     temporary = Path(target).with_name(f".nest-{os.getpid()}.{suffix}")
     try:
         if os.path.exists(target) and not os.path.isfile(target):
-            raise InputError(f"{file}: is no regular file; allowed: a file to write")
+            raise InputError(f"{file}: is not a regular file; allowed: a file to write")
         temporary.write_bytes(stream.getvalue())
         os.replace(temporary, target)
     except OSError as error:

@@ -73,10 +73,10 @@ def plan_text(
         _alternatives(page, plan)
         page.blank()
     if simulated is not None:
-        page.fact("Simulated", f"{format_seconds(simulated)} a step, event by event: the price "
-                  f"above is {percent(plan.step_time_s / simulated - 1.0, 1)} off that")
+        page.fact("Simulated", f"{format_seconds(simulated)} per step, event by event; the price "
+                  f"differs by {percent(plan.step_time_s / simulated - 1.0, 1)}")
     if plan.confidence is not None:
-        page.fact("Measured", sure(plan, plan.confidence))
+        page.fact("Expected", sure(plan, plan.confidence))
     if plan.search is not None:
         page.fact("Optimal", proved(plan))
     page.fact("Search", searched(plan))
@@ -103,7 +103,7 @@ def searched(plan: Plan) -> str:
     """What the search covered and what it took."""
     s = plan.search
     if s is None:
-        return "not searched: exactly this configuration was priced"
+        return "none: only this configuration was priced"
     usual = SearchSpace().describe()
     bound = [f"{name} {text}" for name, text in s.space.items() if text != usual.get(name)]
     scope = "every legal plan" + (f" with {', '.join(bound)}" if bound else "")
@@ -114,19 +114,19 @@ def searched(plan: Plan) -> str:
 
 
 def sure(plan: Plan, known: Confidence) -> str:
-    """What measured runs say of the price."""
-    text = (f"{format_seconds(known.low_s, 3)} to {format_seconds(known.high_s, 3)} a step in 9 of "
-            f"10 cases, from {known.configurations} measured configurations of "
+    """The range of step times that errors of measured runs suggest."""
+    text = (f"{format_seconds(known.low_s, 3)} to {format_seconds(known.high_s, 3)} per step in 9 "
+            f"of 10 cases, by the errors of {known.configurations} measured configurations of "
             f"{plan.inputs.job.stack.name}")
     if known.beyond:
-        text += f"; never measured, so less sure: {', '.join(known.beyond)}"
+        text += f"; less certain, because never measured: {', '.join(known.beyond)}"
     return text
 
 
 def proved(plan: Plan) -> str:
-    """How near the plan is to the best that there can be."""
+    """How far the plan may be from the optimum."""
     if plan.optimal:
-        return "yes: no plan of the space searched is faster"
+        return "yes: no plan in the searched space is faster"
     after = format_seconds(plan.search.seconds, 3) if plan.search is not None else "a search"
     if plan.gap is None or plan.lower_bound_s is None:
         return f"not known: stopped after {after}"
@@ -152,7 +152,7 @@ def scale(seconds: float) -> tuple[float, int, str]:
 
 
 def _three(value: float) -> str:
-    """A rate with three digits, ready for its unit: `1.10 M `, `32.4 k `, `7.90 `."""
+    """A rate with three digits and the prefix of its unit: `1.10 M `, `32.4 k `, `7.90 `."""
     for factor, prefix in ((1e9, "G "), (1e6, "M "), (1e3, "k "), (1.0, "")):
         if value >= 0.9995 * factor or factor == 1.0:
             scaled = value / factor
@@ -185,7 +185,7 @@ def _choices(page: Page, plan: Plan) -> None:
               f"{', '.join(device.name for device in plan.inputs.cluster.device_types)}")
     page.fact("Replicas", _replicas(plan.replicas))
     if plan.inputs.cluster.order is not None:
-        page.fact("Devices", "in the order of the network's groups: "
+        page.fact("Devices", "in network order: "
                   f"{_runs(plan.inputs.cluster.order)} (--ranks FILE names them)")
     page.fact("Bound by", plan.bottleneck.replace("%", " %"))
     used: dict[str, dict[str, None]] = {}
@@ -253,12 +253,12 @@ def _alternatives(page: Page, plan: Plan) -> None:
         for rank, (seconds, slower, way) in enumerate((best, *others), 1)
     ]
     heads = ("", "step", "slower", "outer_dp", "micro_batch", "pp", "vpp", "schedule", "blocks")
-    page.table("The best plans (1: the one above)", heads, rows, (7,))
+    page.table("Best plans (1: the plan above)", heads, rows, (7,))
     error = plan.error or 0.0
     near = sum(a.slower < error for a in plan.alternatives)
     if near:
-        page.paragraph(f"{near} of them within the error of such prices, {100 * error:.1f} %: "
-                       "measure before you choose among these.", "dim")
+        page.paragraph(f"{near} of them slower by less than the error of prices, "
+                       f"{100 * error:.1f} %: measure these before choosing.", "dim")
 
 
 def _breakdown(page: Page, plan: Plan) -> None:

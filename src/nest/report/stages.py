@@ -212,9 +212,9 @@ def time_table(plan: Plan) -> Table:
         row += [f"{1e3 * getattr(one, name):.{end}f}" for name, _ in once]
         rows.append((*row, f"{1e3 * one.finish_s:.{end}f}"))
     heads = ("stage", *(head for _, head in causes + once), "end")
-    words = {"start": "start: parameters", "sync": "sync: gradients"}
+    words = {"start": "start: parameter gathers", "sync": "sync: gradient reduction"}
     what = ", ".join((*(words[head] for _, head in once), "end: all after the last backward"))
-    return Table(f"Time, ms per micro-batch (once a step, {what})", heads, tuple(rows), (0,))
+    return Table(f"Time, ms per micro-batch (per step: {what})", heads, tuple(rows), (0,))
 
 
 def memory_table(plan: Plan) -> Table:

@@ -3,6 +3,6 @@
 `candidates` lists outer choices and all that a stage may be, `places` where blocks may start,
 `signatures` which stages cost the same; `tensors` prices all of that and fills `tables`, the arrays
 that kernels take; `compiled` loads the kernels of `_kernels` with their cache; `rounds` visits the
-outer choices, best bound first, and returns the best configuration. Read `rounds` first, then
-`tensors`, then `_kernels/options.py` and `_kernels/pipeline.py`.
+outer choices on `threads`, best bound first, and returns the best configuration. Read `rounds`
+first, then `tensors`, then `_kernels/options.py` and `_kernels/pipeline.py`.
 """

@@ -10,7 +10,6 @@ number of threads.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from nest.graph import Chain
 from nest.graph.legality import interleaved_chunks
 from nest.search import compiled
 from nest.search.tensors import Builder
+from nest.search.threads import thread_count
 
 FIRST_ROUND, ROUND = 2, 8
 """Outer choices solved under one limit, at first and at the most: it doubles."""
@@ -129,15 +129,6 @@ class Found(NamedTuple):
             **{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
-def thread_count() -> int:
-    """Threads to use: ``NEST_THREADS``, else ``NUMBA_NUM_THREADS``, else all processors."""
-    for name in ("NEST_THREADS", "NUMBA_NUM_THREADS"):
-        text = os.environ.get(name, "")
-        if text.isdigit() and int(text) > 0:
-            return int(text)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def search(
     chain: Chain,
     cluster: Cluster,
@@ -165,7 +156,7 @@ def search(
     Found
         ``configuration`` is None when nothing in the space fits, or was found in time.
     """
-    kernels, compile_seconds = compiled.load()
+    kernels, compile_seconds = compiled.load(links=cluster.links is not None)
     started = time.perf_counter()
     deadline = started + time_limit
     threads = threads or thread_count()

@@ -76,7 +76,7 @@ def hierarchy_of(topology: Topology) -> Hierarchy:
         ]
         reason = why.reason.format(*names) if names else why.reason
         raise LimitError(
-            f"{topology.name}: the network is no hierarchy ({reason}); planned today: "
+            f"{topology.name}: the network is no hierarchy ({reason}); supported: "
             "devices of one type in nested groups of equal size, with equal links in each tier, "
             "as in fat trees, spine-leaf fabrics and NVLink domains"
         ) from None
@@ -114,7 +114,7 @@ def _levels(topology: Topology, used_E: Flags) -> Hierarchy:
     if alone.any():
         link = links[alone][0]
         raise Uneven(
-            "a link that is there or used in one direction only, from {} to {}",
+            "a link that exists or is used in one direction only, from {} to {}",
             int(topology.source_E[link]),
             int(topology.target_E[link]),
         )
@@ -175,7 +175,7 @@ def _nest(joining: list[Tier], stack: list[Tier]) -> None:
             continue
         if inner is not None:
             if tier.layer <= inner.layer:
-                reason = "ways over {} are not longer than over {}, so devices use both"
+                reason = "paths over {} are not longer than over {}, so devices use both"
                 raise Uneven(reason, tier.node, inner.node)
             small, large = sorted((tier, inner), key=lambda one: one.size)
             if not _inside(small.group_N, large.group_N):
@@ -187,7 +187,7 @@ def _nest(joining: list[Tier], stack: list[Tier]) -> None:
             continue
         if last is not None and tier.bandwidth > last.bandwidth * (1 + TOLERANCE):
             reason = f"{tier.bandwidth / last.bandwidth:.3g} times as fast"
-            raise Uneven(f"ways over {{}} are {reason} as those over {{}}, which is nearer",
+            raise Uneven(f"paths over {{}} are {reason} as those over {{}}, which is nearer",
                          tier.node, last.node)
         joining.append(tier)
 
@@ -210,7 +210,7 @@ def _hierarchy(topology: Topology, joining: list[Tier]) -> Hierarchy:
     for tier in joining:
         if not (1 <= tier.bandwidth <= 1e18 and tier.latency <= 1e6):
             reason = f"{tier.bandwidth:.3g} bytes/s and {tier.latency:.3g} s over {{}}"
-            raise Uneven(f"{reason}, beyond what a level may say", tier.node)
+            raise Uneven(f"{reason}, outside the range of a level", tier.node)
     levels, inner = [], 1
     names = _names(topology, joining)
     for name, tier in zip(names, joining, strict=True):

@@ -74,8 +74,8 @@ def load_network(
     elif devices is not None:
         count = len(graph.device_N)
         raise InputError(
-            f"devices: got {shorten(devices)} for a graph, which has the devices that it has "
-            f"({count}); allowed: none (--without takes some out)"
+            f"devices: got {shorten(devices)} for a graph of {count} devices; allowed: "
+            "none (--without removes devices)"
         )
     return _cluster(graph, numbers, _joined(without), _joined(degrade))
 

@@ -269,7 +269,7 @@ def _join(part: Cables, below: Ints, unit_V: Ints) -> _Joined:
     _check_even(switches, node_G, "switches above the group")
     if members[0] != reached[0]:
         shares = f"{reached[0]} of the {members[0]} devices or groups"
-        raise Uneven(f"{{}} joins {shares} that meet in its tier", int(above[0]))
+        raise Uneven(f"{{}} joins only {shares} that its tier joins", int(above[0]))
     return _Joined(
         above=above,
         group_U=label[:units].astype(np.int64),

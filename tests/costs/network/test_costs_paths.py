@@ -94,12 +94,14 @@ def test_opposite_devices_of_a_ring_all_at_once() -> None:
     assert seconds(all_reduce, LARGE, cluster, opposite) == pytest.approx(expected, rel=1e-9)
 
 
-def test_there_is_no_tree_and_no_reduction_in_the_network() -> None:
-    # 5 devices, 100 bytes: a tree would take 2 x 3 steps, the ring and the exchange take 2 x 4.
+def test_a_tree_takes_few_steps_and_nothing_is_reduced_in_the_network() -> None:
+    # 5 devices, 100 bytes: the ring and the exchange take 2 x 4 steps, a tree 2 x 3. Over no link
+    # goes more than a half of either tree, but less than a ring takes does not count: 2 S/B.
     cluster = arranged(f"fully-connected:devices=5,bandwidth={B},latency={L}")
     whole = inside(cluster, 5, 1, 5)
     assert seconds(all_reduce, SMALL, cluster, whole) == pytest.approx(
-        8 / 5 * SMALL / B + 8 * L, rel=1e-9)
+        2 * SMALL / B + 6 * L, rel=1e-9)
+    assert kind(SMALL, cluster, whole) == "tree"
     level = cluster.levels[0].replace(in_network_reduction=True)
     adds = cluster.replace(levels=(level,))
     assert seconds(all_reduce, LARGE, adds, whole) == pytest.approx(
@@ -207,13 +209,14 @@ def test_an_oversubscribed_spine(times: int) -> None:
     assert seconds(all_to_all, LARGE, cluster, whole) == pytest.approx(
         max(31 / 32, times * 24 / 32) * LARGE / B + L, rel=1e-9)
     # All-reduce of 32. Ring: one of eight sends to another leaf, which has at least 2 B for it, so
-    # nothing is slower. Exchange: 7/8 in the leaf, and 3/4 of the eighth that is left across.
+    # nothing is slower; nor with eight rings, of an eighth each. Exchange: 7/8 in the leaf, and 3/4
+    # of the eighth that is left across. Tree: S/B up and down, as rings do, in 3 + 2 steps each.
     assert seconds(all_reduce, LARGE, cluster, whole) == pytest.approx(
         min(2 * 31 / 32 * LARGE / B + 62 * L, 2 * (7 / 8 + times * 3 / 32) * LARGE / B + 10 * L),
         rel=1e-9)
     assert seconds(all_reduce, SMALL, cluster, whole) == pytest.approx(
-        2 * (7 / 8 + times * 3 / 32) * SMALL / B + 10 * L, rel=1e-9)
-    assert kind(SMALL, cluster, whole) == "hierarchical"
+        2 * min(7 / 8 + times * 3 / 32, 1.0) * SMALL / B + 10 * L, rel=1e-9)
+    assert kind(SMALL, cluster, whole) == ("hierarchical" if times == 1 else "tree")
     assert kind(LARGE, cluster, whole) == ("hierarchical" if times == 1 else "ring")
 
 
@@ -318,6 +321,38 @@ def test_rails() -> None:
         rail = over(cluster, 8, 8, 4, 8)
         assert seconds(all_reduce, LARGE, cluster, rail) == pytest.approx(
             1.5 * LARGE / B + 4 * L, rel=1e-9)
+        # All 32 have a ring on each of eight rails, S/(8 B), which is more than NVLink takes; every
+        # second of them four. A step over NVLink takes 2 us, or 2 l.
+        for distance, rings in ((1, 8), (2, 4)):
+            group, n = inside(cluster, 32, distance, 32 // distance), 32 // distance
+            assert seconds(ring_pass, LARGE, cluster, group) == pytest.approx(
+                (n - 1) / n * LARGE / (rings * B) + (n - 1) * 2 * L, rel=1e-9)
+
+
+@pytest.mark.parametrize(("inner", "rate"), [(100e9, 8 * B), (40e9, 40e9)])
+def test_nodes_with_an_adapter_for_each_device(inner: float, rate: float) -> None:
+    # Eight rings, each with an adapter of its own, or the circle inside the node; three nodes.
+    cluster = arranged(f"spine-leaf:leaves=1,per_leaf=24,node=8,bandwidth={B},latency={L / 2},"
+                       f"node_bandwidth={inner},node_latency={L / 2}")
+    whole = inside(cluster, 24, 1, 24)
+    assert seconds(all_gather, LARGE, cluster, whole) == pytest.approx(
+        23 / 24 * LARGE / rate + 23 * L, rel=1e-9)
+    assert seconds(ring_pass, LARGE, cluster, whole) == pytest.approx(
+        23 / 24 * LARGE / rate + 23 * L, rel=1e-9)
+    # Tree: three steps up inside and two across, and down again.
+    assert seconds(all_reduce, SMALL, cluster, whole) == pytest.approx(
+        2 * SMALL / rate + 10 * L, rel=1e-9)
+
+
+def test_rings_on_rails_do_without_detours_on_a_torus() -> None:
+    # 4 x 4, groups of a row. One ring: from the end of a row to the next in two steps, half over
+    # either way, 0 to 3 or down; so a byte over each link along the rows. On rails as much, and a
+    # quarter down each column, in steps of one link: all rings take 15 steps.
+    cluster = torus("4x4")
+    whole = inside(cluster, 16, 1, 16)
+    for size in SIZES:
+        assert seconds(ring_pass, size, cluster, whole) == pytest.approx(
+            15 / 16 * size / B + 15 * L, rel=1e-9)
 
 
 # ---------------------------------------------------------------- pairs

@@ -14,8 +14,9 @@ from nest.costs.schedules import SCHEDULES, StepTime
 from nest.costs.schedules import gpipe as gpipe_form
 from nest.costs.schedules import interleaved as interleaved_form
 from nest.costs.schedules import one_f_one_b as one_f_one_b_form
-from nest.costs.schedules.one_f_one_b import Behind, add_stage
+from nest.costs.schedules.one_f_one_b import stage_of
 from nest.costs.stage import Hop
+from nest.forms.one_f_one_b import FIGURES, NOTHING, PAIR, SHARE, add_passes, add_stage
 
 
 def short(tasks: list[Task]) -> str:
@@ -342,32 +343,38 @@ def test_backwards_come_back_at_the_pace_of_a_link() -> None:
 
 
 def test_add_stage_never_decreases() -> None:
-    names = ("forward", "backward", "turn", "chase", "queue_forward", "queue_backward")
+    names = ("forward", "backward", "turn", "chase", "queue_forward", "queue_backward", "wait",
+             "left")
+    carried = [x for x in range(FIGURES) if x != SHARE]
     rng = np.random.default_rng(5)
     for _ in range(20_000):
         n, m = int(rng.integers(0, 12)), int(rng.integers(1, 40))
-        state = rng.uniform(0, 30, 7) if n else np.zeros(7)
-        state[3] *= n > 1  # behind the last stage there is none to go to and back
-        own = dict(zip(names, rng.uniform(0.01, 3, 6), strict=True))
-        hop = rng.uniform(0, 2) * (n > 0)
-        gap = rng.uniform(0, 2) * (n > 0) * rng.integers(2)
+        state = np.array(NOTHING)
+        if n:
+            state[carried] = rng.uniform(0, 30, len(carried))
+        state[PAIR] *= n > 1  # behind the last stage there is none to go to and back
+        own = dict(zip(names, rng.uniform(0.01, 3, len(names)).tolist(), strict=True))
         own["late"] = own["late_back"] = rng.uniform(0, own["backward"])
+        copy = {"tied": float(rng.random())} if rng.random() < 0.3 else {}
+        hop, gap = (rng.uniform(0, 2, 2) * (n > 0) * (1, rng.integers(2))).tolist()
 
         def put(
             state: np.ndarray = state, own: dict[str, float] = own, hop: float = hop,
-            gap: float = gap, n: int = n, m: int = m,
+            gap: float = gap, n: int = n, m: int = m, copy: dict[str, float] = copy,
         ) -> np.ndarray:
-            found, sent = add_stage(
-                Behind(*state), chunk(**own), Hop(hop, gap), n, m)
+            found = [0.0] * FIGURES
+            stage = stage_of(chunk(**own, **copy))
+            sent = add_passes(state.tolist(), stage, hop, gap, n, m, m // 2, found)
+            add_stage(state.tolist(), stage, hop, gap, n, m, m // 2, found)
             return np.array([*found, sent])
 
         before = put()
-        which, more = int(rng.integers(4, 12)), 10 ** rng.uniform(-6, 0)
+        which, more = int(rng.integers(11)), 10 ** rng.uniform(-6, 0)
         if n and rng.integers(2):
-            state[rng.choice([k for k in range(7) if k != 3 or n > 1])] += more
-        elif which < 10:
-            own[names[which - 4]] += more
-        elif which == 10:  # the last backward alone
+            state[rng.choice([x for x in carried if x != PAIR or n > 1])] += more
+        elif which < 8:
+            own[names[which]] += more
+        elif which == 8:  # the last backward alone
             own["late"] = own["late_back"] = max(0.0, own["late"] - more)
         elif n:
             assert (put(hop=hop + more) >= before * (1 - 1e-12)).all()

@@ -297,6 +297,7 @@ def test_every_family_has_its_picture() -> None:
 
 def test_the_page_names_the_limits() -> None:
     section = PAGE[PAGE.index("## Pictures"):PAGE.index("## What is not covered")]
+    section = " ".join(section.split())
     assert f"more than {MOST_NODES} devices and switches" in section
     assert f"{MOST_CABLES:,} links" in section
     assert f"more than {len(OKABE_ITO)} stages" in section

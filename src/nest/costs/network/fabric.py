@@ -1,6 +1,6 @@
-"""Groups and pairs of devices of a cluster as its network sees them: by levels, or by links.
+"""Groups and pairs of devices of a cluster, described by its levels or by its links.
 
-Shapes: C configurations, V levels. Columns of int64, shape (C,), say where a configuration lies:
+Shapes: C configurations, V levels. Columns of int64, shape (C,), give the place of a configuration:
 ``start`` and ``block`` in the first super-pipeline, ``outer_dp`` of them ``stride`` apart.
 """
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 GroupShapes = tuple[tuple[tuple[int, int, bool], ...], tuple[int, ...]]
-"""Groups that a block may have: distance, size and whether they spread (:meth:`Fabric.inside`);
-and every which device counts (:meth:`Fabric.over_replicas`)."""
+"""Groups of a block: distance, size and whether all-to-all is used (:meth:`Fabric.inside`); and the
+steps in the block of groups over replicas (:meth:`Fabric.over_replicas`)."""
 
 
 @lru_cache(maxsize=16)
 def fabric_of(cluster: Cluster, twins: Twins | None = None) -> Fabric:
-    """The network of a cluster; what was found out about its links is kept.
+    """The network of a cluster; prices of its links are cached.
 
-    ``twins``: what is compiled of it, see :class:`nest.costs.network.paths.LinkPrices`.
+    ``twins``: compiled functions, see :class:`nest.costs.network.paths.LinkPrices`.
     """
     return Fabric(cluster, twins)
 
@@ -51,7 +51,7 @@ class Fabric:
         self._per_byte = 1.0 / np.array(cluster.resolved_bandwidth)
         self._latency = np.array([level.latency for level in cluster.levels])
         self._links: LinkPrices | None = None
-        if cluster.links is not None:  # all of graphs is loaded where there is one
+        if cluster.links is not None:  # modules of graphs are loaded only for a graph
             from nest.costs.network.paths import LinkPrices
 
             self._links = LinkPrices(cluster, twins)
@@ -61,7 +61,7 @@ class Fabric:
 
     @property
     def by_links(self) -> bool:
-        """Whether prices depend on where a block is, besides its size and its replicas' places."""
+        """Whether prices depend on the start of a block, besides its size and its replicas."""
         return self._links is not None
 
     def alike(self, starts: Ints, block: int, outer_dp: int, stride: int) -> NDArray[np.bool_]:
@@ -86,7 +86,7 @@ class Fabric:
     ) -> Group:
         """Groups of ``size`` devices, ``distance`` apart, that fill a block; the worst replica's.
 
-        ``spread``: bool, shape (C,), whether all-to-all will be asked for; None: nowhere.
+        ``spread``: bool, shape (C,), whether all-to-all will be priced; None: nowhere.
         """
         rows = list(zip(block.tolist(), distance.tolist(), size.tolist(), strict=True))
         spreads = [inner_group(self.group_sizes, *row) for row in rows]
@@ -114,7 +114,7 @@ class Fabric:
         self, start: Ints, block: int, outer_dp: int, stride: int, distance: int, size: int,
         spread: bool,
     ) -> Floats:
-        """Figures of groups inside blocks, the largest over the replicas; (K, 2 V + 4)."""
+        """Figures of groups inside blocks, the largest over the replicas; (K, 2 V + 8)."""
         figures = self._inside(block, distance, size, spread)
         found: Floats = figures[start + stride * np.arange(outer_dp)[:, None]].max(axis=0)
         return found
@@ -146,7 +146,7 @@ class Fabric:
         return figures
 
     def place(self, start: int, outer_dp: int, stride: int) -> tuple[int, ...]:
-        """What prices depend on besides sizes and replicas; starts of the same cost the same."""
+        """Part of the key of prices besides sizes and replicas; equal: same prices."""
         if self.by_links:
             return (start,)
         return place_class(start, outer_dp, stride, self.group_sizes)
@@ -155,10 +155,10 @@ class Fabric:
         self, starts: Ints, block: int, outer_dp: int, stride: int,
         shapes: Callable[[int], GroupShapes],
     ) -> Ints:
-        """Number of each start of a block, the same for those at which all prices are equal.
+        """Class of each start of a block; all prices are equal within a class.
 
-        Classes are numbered as they come; ``starts`` ascend; ``shapes``: of the groups in a block
-        of a size.
+        Classes are numbered in order of appearance; ``starts`` ascend; ``shapes``: of the groups in
+        a block of a size.
         """
         keys: list[Hashable]
         if self.by_links:
@@ -173,7 +173,7 @@ class Fabric:
     def _priced(
         self, starts: Ints, block: int, outer_dp: int, stride: int, shapes: GroupShapes
     ) -> list[Hashable]:
-        """All that prices of a block depend on, of each start."""
+        """Key of all prices of a block, for each start."""
         inside, over = shapes
         columns = [
             self._worst(starts, block, outer_dp, stride, *shape) for shape in inside]
@@ -189,10 +189,9 @@ class Fabric:
     # ------------------------------------------------------------ pairs
 
     def pair(self, x: int, y: int, outer_dp: int, stride: int) -> tuple[float, float]:
-        """Seconds a byte and seconds between two devices of a super-pipeline, the worst replica's.
-
-        By levels, over the highest that the two share. By links, see ``LinkPrices.pair``; the
-        slower way of there and back counts.
+        """Seconds per byte and latency between two devices of a super-pipeline, in the worst
+replica. By levels: over the highest level that both share. By links: see ``LinkPrices.pair``; the
+slower direction counts.
         """
         if self._links is None:
             level = worst_level(min(x, y), max(x, y), outer_dp, stride, self.group_sizes)
@@ -203,7 +202,7 @@ class Fabric:
 
 
 def _group(spreads: list[tuple[tuple[int, ...], bool]], figures: Floats | None = None) -> Group:
-    """Groups by their spread over the levels, and what their paths take; (C, 2 V + 4)."""
+    """Groups from their spread over the levels and figures of their paths; (C, 2 V + 8)."""
     inside, even = zip(*spreads, strict=True)
     members = np.array(inside, dtype=np.int64)
     if figures is None:

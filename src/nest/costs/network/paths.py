@@ -6,14 +6,15 @@ byte, as long as the most loaded link that its own messages pass; routes are tho
 :class:`nest.topology.Routes`. On a hierarchy this gives the figures of its levels. See
 docs/topologies.md, "Prices on links".
 
-Shapes: N devices, E links, V levels, B blocks of a tile, K blocks asked for. A row of *figures* is
-what :class:`nest.costs.network.collectives.Paths` holds of a group, one behind the other: 2 V + 4
-columns.
+Shapes: N devices, E links, V levels, B blocks of a tile, K blocks asked for, Q patterns. A
+row of *figures* is what :class:`nest.costs.network.collectives.Paths` holds of a group, one behind
+the other: 2 V + 8 columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
@@ -38,10 +39,46 @@ DIGITS = 12
 
 
 class Rates(NamedTuple):
-    """What messages take."""
+    """What patterns of messages take, each by itself; in the end, some at once."""
 
     per_byte: Floats
+    """(K, Q + 1)"""
     latency: Floats
+    """(K, Q)"""
+
+
+class Patterns(NamedTuple):
+    """Messages among the members of a group, numbered from 0; a byte each."""
+
+    source: Ints
+    target: Ints
+    begin: Ints
+    """int64, shape (Q + 1,): where the messages of each pattern begin, and the end."""
+    share: Floats
+    """float64, shape (Q,): how much of each runs beside others; 0: it does not."""
+
+
+class Tier(NamedTuple):
+    """A level at which a group has members in several subgroups, and the patterns there."""
+
+    level: int
+    rails: int
+    """Members in each subgroup."""
+    parts: int
+    rounds: tuple[int, ...]
+    """Of recursive halving and doubling; one, a ring of the parts, if these are no power of two."""
+    circle: int
+    trees: int
+
+
+class Layout(NamedTuple):
+    """How the members of groups are spread over the levels."""
+
+    inside: tuple[int, ...]
+    """Fewest in a subgroup of each level."""
+    even: bool
+    common: tuple[int, ...]
+    """Greatest common divisor of those in a subgroup."""
 
 
 class Tile(NamedTuple):
@@ -82,16 +119,17 @@ class LinkPrices:
 
         Returns
         -------
-        float64, shape (K, 2 V + 4)
+        float64, shape (K, 2 V + 8)
         """
-        inside, even = inner_group(self.group_sizes, block, distance, size)
+        seen = inner_group(self.group_sizes, block, distance, size)
         b, q, t = np.ix_(np.arange(block // (distance * size)), np.arange(distance),
                          np.arange(size))
         members = (b * distance * size + q + distance * t).reshape(-1, size)
-        result = np.zeros((len(starts), 2 * len(inside) + 4))
+        layout = self._layout(seen, members)
+        result = np.zeros((len(starts), 2 * len(self.group_sizes) + 8))
         for rows, tile in self._tiles(starts, block, self.size):
             result[rows] = self._figures(
-                tile, starts[rows], members, inside, even, spread, self.size)
+                tile, starts[rows], members, layout, spread, self.size)
         return result
 
     def over_replicas(
@@ -106,19 +144,29 @@ class LinkPrices:
 
         Returns
         -------
-        float64, shape (K, 2 V + 4)
+        float64, shape (K, 2 V + 8)
         """
         q, r, t = np.ix_(np.arange(inner), np.arange(outer_dp), np.arange(block // inner))
         members = (q + stride * r + inner * t).reshape(inner, -1)
-        spreads = [replica_group(self.group_sizes, k, block, inner, outer_dp, stride)
-                   for k in starts.tolist()]
-        result = np.zeros((len(starts), 2 * len(self.group_sizes) + 4))
+        layouts = []
+        for k in starts.tolist():
+            seen = replica_group(self.group_sizes, k, block, inner, outer_dp, stride)
+            layouts.append(self._layout(seen, members + k))
+        result = np.zeros((len(starts), 2 * len(self.group_sizes) + 8))
         for tiled, tile in self._tiles(starts, block, stride):
-            for inside, even in sorted({spreads[n] for n in tiled.tolist()}):
-                rows = np.array([n for n in tiled.tolist() if spreads[n] == (inside, even)])
-                result[rows] = self._figures(
-                    tile, starts[rows], members, inside, even, False, stride)
+            for layout in sorted({layouts[n] for n in tiled.tolist()}):
+                rows = np.array([n for n in tiled.tolist() if layouts[n] == layout])
+                result[rows] = self._figures(tile, starts[rows], members, layout, False, stride)
         return result
+
+    def _layout(self, seen: tuple[tuple[int, ...], bool], members: Ints) -> Layout:
+        """Of groups ``members`` (G, n), with what :mod:`nest.costs.network.groups` says of them."""
+        inside, even = seen
+        if even:
+            return Layout(inside, even, inside)
+        row = np.arange(len(members))[:, None] * self.size
+        counts = (np.unique(row + members // g, return_counts=True)[1] for g in self.group_sizes)
+        return Layout(inside, even, tuple(int(np.gcd.reduce(count)) for count in counts))
 
     def _tiles(self, starts: Ints, block: int, end: int) -> Iterator[tuple[Ints, Tile]]:
         """Blocks with the same tile, by their place in ``starts``; it lies in devices [0, end)."""
@@ -141,51 +189,46 @@ class LinkPrices:
                 np.concatenate([0 * at + end, 0 * ends + block, 0 * begins + offset]))
 
     def _figures(
-        self, tile: Tile, own: Ints, members: Ints, inside: tuple[int, ...], even: bool,
-        spread: bool, stride: int,
+        self, tile: Tile, own: Ints, members: Ints, layout: Layout, spread: bool, stride: int
     ) -> Floats:
         """Figures of the blocks that start at ``own``; ``members`` of groups, from there on.
 
         The blocks of groups over replicas are ``stride`` apart.
         """
-        size = members.shape[1]
-        levels = len(inside)
-        result = np.zeros((len(own), 2 * levels + 4))
+        inside = layout.inside
+        levels, size = len(inside), inside[-1]
+        result = np.zeros((len(own), 2 * levels + 8))
         if size == 1:
             return result
-
-        def rates(to: Ints, weight: float = 1.0) -> Rates:
-            """Each member sends to the members of numbers ``to``, shape (size,) or (size, X)."""
-            target = members[:, to].ravel()
-            source = np.repeat(members, len(target) // members.size)
-            return self._messages.rates(tile, own, stride, source, target, weight)
-
-        t = np.arange(size)
-        ring = rates((t + 1) % size)
-        result[:, 2 * levels], result[:, 2 * levels + 1] = ring
+        patterns, tiers = _patterns(layout.common, layout.even)
         if spread:
-            others = (t[:, None] + np.arange(1, size)) % size
-            result[:, 2 * levels + 2], result[:, 2 * levels + 3] = rates(others, 1.0 / size)
-        rails = 1
-        for v, count in enumerate(inside):
-            children = count // rails
-            if children > 1 and not even:
-                result[:, v], result[:, levels + v] = ring
-            elif children > 1:
-                first, s, lane = t // count * count, t % count // rails, t % rails
-                if children & (children - 1):
-                    exchange = rates(first + (s + 1) % children * rails + lane)
-                    result[:, v], result[:, levels + v] = exchange
-                else:
-                    rounds = children.bit_length() - 1
-                    for j in range(rounds):
-                        exchange = rates(first + (s ^ 1 << j) * rails + lane)
-                        result[:, v] += 0.5 ** (j + 1) * exchange.per_byte
-                        result[:, levels + v] += exchange.latency
-                    result[:, v] /= (children - 1) / children
-                    result[:, levels + v] /= rounds
-                result[:, v] /= rails
-            rails = count
+            patterns = _spread(patterns, size)
+        every = members.T
+        per_byte, latency = self._messages.rates(tile, own, stride, patterns._replace(
+            source=every[patterns.source].ravel(), target=every[patterns.target].ravel(),
+            begin=len(members) * patterns.begin))
+        ring, last = slice(2 * levels, 2 * levels + 2), latency.shape[1] - 1
+        result[:, ring] = np.stack([per_byte[:, 0], latency[:, 0]], axis=1)
+        if spread:
+            result[:, 2 * levels + 2] = per_byte[:, last] / size
+            result[:, 2 * levels + 3] = latency[:, last]
+        rails, trees = result[:, 2 * levels + 4 : 2 * levels + 6], result[:, 2 * levels + 6 :]
+        for tier in tiers:
+            for j, q in enumerate(tier.rounds):
+                result[:, tier.level] += 0.5 ** (j + 1) * per_byte[:, q]
+                result[:, levels + tier.level] += latency[:, q]
+            result[:, tier.level] /= (1 - 0.5 ** len(tier.rounds)) * tier.rails
+            result[:, levels + tier.level] /= len(tier.rounds)
+            rails[:, 0] = np.maximum(rails[:, 0], per_byte[:, tier.circle] / tier.rails)
+            rails[:, 1] = np.maximum(rails[:, 1], latency[:, tier.circle])
+            trees[:, 0] = np.maximum(trees[:, 0], per_byte[:, tier.trees] / (2 * tier.rails))
+            trees[:, 1] += (tier.parts - 1).bit_length() * latency[:, tier.trees]
+        rails[:, 0] = np.maximum(rails[:, 0], per_byte[:, last + 1])
+        trees[:, 0] = np.maximum(trees[:, 0], rails[:, 0])
+        if not layout.even:  # has neither exchange nor tree
+            here = np.diff(inside, prepend=1) > 0
+            result[:, :levels] = here * np.minimum(result[:, ring], rails)[:, :1]
+            result[:, levels : 2 * levels] = 0.0
         return result
 
     # ------------------------------------------------------------ pairs
@@ -205,11 +248,80 @@ class LinkPrices:
             first = np.arange(max(0, -shift), self.size - max(0, shift), g)
             lane = np.arange(g)
             known = self._messages.rates(
-                Tile(first, 0 * first, 0 * first + self.size), first, self.size, lane, lane + shift)
+                Tile(first, 0 * first, 0 * first + self.size), first, self.size,
+                Patterns(lane, lane + shift, np.array([0, g]), np.ones(1)))
             self._shifts[shift, g] = known
         at = (x // g * g - max(0, -shift)) // g
         per_byte, latency = self._shifts[shift, g]
-        return float(per_byte[at]), float(latency[at])
+        return float(per_byte[at, 0]), float(latency[at, 0])
+
+
+@lru_cache(maxsize=256)
+def _patterns(common: tuple[int, ...], even: bool) -> tuple[Patterns, tuple[Tier, ...]]:
+    """Patterns of a group but all-to-all, one ring first; rings on rails run beside each other.
+
+    ``common``: members in a subgroup of each level. Where groups are not ``even``, of the parts
+    that subgroups consist of; all patterns of a level are its circle then.
+    """
+    size, known = common[-1], dict[bytes, int]()
+    tiers: list[Tier] = []
+
+    def number(rails: int, parts: int, one: Ints, other: Ints) -> int:
+        """Of the pattern in which a part sends to another, each member to that of its number."""
+        t = np.arange(size)
+        first = t[t % (rails * parts) < rails, None]
+        ends = np.stack([(first + rails * part).ravel() for part in (one, other)])
+        return known.setdefault(ends.tobytes(), len(known))
+
+    t = np.arange(size)
+    number(1, size, t, (t + 1) % size)
+    for level, held in enumerate(common):
+        rails = common[level - 1] if level else 1
+        parts = held // rails
+        if parts == 1:
+            continue
+        s = np.arange(parts)
+        circle = number(rails, parts, s, (s + 1) % parts)
+        rounds, trees = [circle], circle
+        if even:
+            trees = number(rails, parts, *_edges(parts))
+            if not parts & (parts - 1):
+                bits = range(parts.bit_length() - 1)
+                rounds = [number(rails, parts, s, s ^ 1 << j) for j in bits]
+        tiers.append(Tier(level, rails, parts, tuple(rounds), circle, trees))
+    share = np.zeros(len(known))
+    for tier in tiers:
+        share[tier.circle] = (1.0 if tier is tiers[-1] else 1.0 - 1.0 / tier.parts) / tier.rails
+    ends = [np.frombuffer(key, dtype=np.int64).reshape(2, -1) for key in known]
+    begin = np.cumsum([0, *(pair.shape[1] for pair in ends)])
+    source, target = np.concatenate(ends, axis=1)
+    return Patterns(source, target, begin, share), tuple(tiers)
+
+
+def _edges(parts: int) -> tuple[Ints, Ints]:
+    """Edges of two binary trees: parts that send, and their parents.
+
+    ``src/graph/trees.cc`` of NVIDIA/nccl, ncclGetBtree and ncclGetDtree.
+    """
+    s = np.arange(1, parts)
+    bit = s & -s
+    up = (s - bit) | 2 * bit
+    up = np.where(up < parts, up, s - bit)
+    ends = np.stack([s, up])
+    twin = (ends + 1) % parts if parts % 2 else parts - 1 - ends
+    one, other = np.concatenate([ends, twin], axis=1)
+    order = np.argsort(one, kind="stable")  # two parts send as in a ring
+    return one[order], other[order]
+
+
+def _spread(patterns: Patterns, size: int) -> Patterns:
+    """With one more: each member to each."""
+    source, step = np.divmod(np.arange(size * (size - 1)), size - 1)
+    return Patterns(
+        np.append(patterns.source, source),
+        np.append(patterns.target, (source + 1 + step) % size),
+        np.append(patterns.begin, len(patterns.source) + len(source)),
+        np.append(patterns.share, 0.0))
 
 
 class _Messages:
@@ -233,10 +345,8 @@ class _Messages:
         self._link, self._part = _Growing(np.int32), _Growing(np.float64)
         self._first.add(np.zeros(1, dtype=np.int64))
 
-    def rates(
-        self, tile: Tile, own: Ints, stride: int, source: Ints, target: Ints, weight: float = 1.0
-    ) -> Rates:
-        """What all messages of some blocks take while those of a tile run.
+    def rates(self, tile: Tile, own: Ints, stride: int, patterns: Patterns) -> Rates:
+        """What the messages of some blocks take while those of a tile run, pattern by pattern.
 
         Parameters
         ----------
@@ -244,19 +354,13 @@ class _Messages:
         own : int64, shape (K,)
             First devices of blocks that are whole in the tile.
         stride : devices after which a replica of a block begins, whose devices count as its own.
-        source, target : int64, shape (M,)
-            Ends of each block's messages, from its first device; not the same device.
-        weight : bytes of each message.
-
-        Returns
-        -------
-        Rates
-            float64, shape (K,): seconds per byte and seconds.
+        patterns : each block's messages, between devices numbered from its first one on.
         """
         routes, anchors = self._routes, self._routes.anchors
         with self._lock:
             key = self._unrouted(
-                self._number, anchors, routes.anchor_N, *tile, stride, source, target)
+                self._number, anchors, routes.anchor_N, *tile, stride, patterns.source,
+                patterns.target)
             if len(key):
                 found = routes.ways(key // anchors, key % anchors)
                 self._number[key] = len(self._latency.values) + np.arange(1, len(key) + 1)
@@ -267,7 +371,8 @@ class _Messages:
             per_byte, latency = self._rates(
                 self._number, anchors, routes.anchor_N, routes.up_N, routes.down_N,
                 self._first.values, self._link.values, self._part.values, self._latency.values,
-                self._bandwidth_E, self._latency_E, *tile, own, stride, source, target, weight)
+                self._bandwidth_E, self._latency_E, *tile, own, stride, patterns.source,
+                patterns.target, patterns.begin, patterns.share)
         return Rates(_rounded(per_byte), latency)
 
 
@@ -293,9 +398,9 @@ def _rates(
     number: NDArray[np.int32], anchors: int, anchor_N: Ints, up_N: Ints, down_N: Ints,
     first: Ints, link: NDArray[np.int32], part: Floats, latency: Floats,
     bandwidth_E: Floats, latency_E: Floats, start: Ints, low: Ints, high: Ints, own: Ints,
-    stride: int, source: Ints, target: Ints, weight: float,
+    stride: int, source: Ints, target: Ints, begin: Ints, share: Floats,
 ) -> tuple[Floats, Floats]:
-    """Seconds per byte and seconds of the messages of blocks that start at ``own``."""
+    """Seconds per byte and seconds of patterns of blocks that start at ``own``."""
 
     def passed(begin: Ints, end: Ints) -> tuple[Ints, Floats, Ints, Floats]:
         """Links that messages pass, with a part of each; the message; seconds of each message."""
@@ -310,13 +415,21 @@ def _rates(
                 np.concatenate([part[entry], np.ones(len(above) + len(below))]),
                 np.concatenate([between[at], above, below]), seconds)
 
-    link_, share, _, _ = passed(*_sent(Tile(start, low, high), stride, source, target))
-    rate_E = weight * np.bincount(link_, share, len(bandwidth_E)) / bandwidth_E
-    link_, _, message, seconds = passed(
-        (own[:, None] + source).ravel(), (own[:, None] + target).ravel())
-    per_byte = np.zeros(len(own))
-    np.maximum.at(per_byte, message // len(source), rate_E[link_])
-    return per_byte, seconds.reshape(len(own), -1).max(axis=1)
+    tile = Tile(start, low, high)
+    pieces = [slice(*piece) for piece in zip(begin[:-1].tolist(), begin[1:].tolist(), strict=True)]
+    load = np.zeros((len(pieces) + 1, len(bandwidth_E)))
+    for q, piece in enumerate(pieces):
+        link_, amount, _, _ = passed(*_sent(tile, stride, source[piece], target[piece]))
+        load[q] = np.bincount(link_, amount, len(bandwidth_E)) / bandwidth_E
+        load[-1] += share[q] * load[q]
+    per_byte, slowest = np.zeros((len(load), len(own))), np.zeros((len(pieces), len(own)))
+    for q, piece in enumerate(pieces):
+        one, other = ((own[:, None] + end[piece]).ravel() for end in (source, target))
+        link_, _, message, seconds = passed(one, other)
+        for x in (q, -1) if share[q] else (q,):
+            np.maximum.at(per_byte[x], message // (len(one) // len(own)), load[x, link_])
+        slowest[q] = seconds.reshape(len(own), -1).max(axis=1)
+    return per_byte.T, slowest.T
 
 
 def _slices(first: Ints, number_K: Ints) -> tuple[Ints, Ints]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def aligned(start: int, size: int, group_sizes: Sequence[int]) -> bool:
-    """Whether devices ``start..start+size`` lie in one group or are whole groups, everywhere."""
+    """Whether devices ``start..start+size`` lie in one group or are whole groups, in all levels."""
     for g in group_sizes:
         inside = start // g == (start + size - 1) // g
         whole = start % g == 0 and size % g == 0
@@ -31,7 +31,7 @@ def aligned_starts(
 
 
 def replicas_alike(stride: int, group_sizes: Sequence[int]) -> bool:
-    """Whether blocks at a distance of ``stride`` lie in the groups of every level alike."""
+    """Whether blocks ``stride`` apart lie in the groups of every level in the same way."""
     return all(stride % g == 0 or g % stride == 0 for g in group_sizes)
 
 
@@ -61,9 +61,8 @@ def strides(devices: int, outer_dp: int, group_sizes: Sequence[int]) -> tuple[in
 def place_class(
     start: int, outer_dp: int, stride: int, group_sizes: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """What the spread of a block's replicas depends on besides sizes; equal = same prices.
-
-    Empty where replicas lie in the groups alike: then all starts do.
+    """Key of the spread of a block's replicas besides sizes; equal = same prices. Empty where all
+replicas lie in the groups in the same way: then all starts are equal.
     """
     if outer_dp == 1 or replicas_alike(stride, group_sizes):
         return ()

@@ -1,4 +1,4 @@
-"""Compiled functions that take the place of NumPy ones where somebody has loaded them."""
+"""Compiled functions that replace NumPy ones if they are loaded."""
 
 from __future__ import annotations
 

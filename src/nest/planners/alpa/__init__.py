@@ -2,7 +2,7 @@
 
 `alpa` is the planner; `layers` clusters operators into layers, `intra` shards the operators of a
 stage on one mesh with the program of `program`, `profile` prices a stage alone, `stages` lists
-meshes and what stages take on them, `inter` chooses the stages.
+meshes and the times of stages on them, `inter` chooses the stages.
 """
 
 from nest.planners.alpa.alpa import Alpa

@@ -26,8 +26,8 @@ from nest.pricing.plans import Plan
 
 FIXED: dict[str, Any] = {"outer_dp": 1, "cp": 1, "vpp": 1, "schedule": "1f1b"}
 TOLERANCE = 1e-3
-"""Of its own estimate: limits on the slowest stage that could give less than that are left out,
-as those closer than epsilon are in section 5.2 (chosen; there 1e-6 s, and B times that in all)."""
+"""Share of its own estimate: limits on the slowest stage that could gain less are left out, as
+those closer than epsilon are in section 5.2 (chosen; there 1e-6 s, and B times that in total)."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Alpa:
     What differs, and why:
 
     - Stages lie in device order on aligned meshes (:func:`nest.costs.network.placement.aligned`):
-      others are illegal. Alpa hands out its meshes by size, largest first.
-    - t is what the nearest configuration takes alone on the two-level network, 1/B of the B
-      micro-batches of a step with gathers, gradients and optimizer, whatever the stack hides of
-      them (:mod:`nest.planners.alpa.profile`), where Alpa profiles the compiled stage: that leaves
-      out gradients (``skip_grad_sync``), which the cost model of its program counts 1/B.
-    - What the integer program says of single operators becomes degrees of the stage: axis 1 is tp,
-      with the pairs of products split as Megatron-LM splits them; parameters sharded over axis 0
-      are ZeRO-3. Replicated ones are ZeRO-1: after the program Alpa replaces all-reduces by
+      others are illegal. Alpa assigns its meshes by size, largest first.
+    - t is the time of the nearest configuration alone on the two-level network, 1/B of the B
+      micro-batches of a step with the exposed part of gathers, gradients and optimizer
+      (:mod:`nest.planners.alpa.profile`). Alpa profiles the compiled stage, which leaves out
+      gradients (``skip_grad_sync``), which the cost model of its program counts 1/B.
+    - The choices of the integer program for single operators become degrees of the stage: axis 1 is
+      tp, with the pairs of products split as Megatron-LM splits them; parameters sharded over axis
+      0 are ZeRO-3. Replicated ones are ZeRO-1: after the program Alpa replaces all-reduces by
       reduce-scatters and all-gathers (section 4.2), which makes it sp as well.
     - One integer program for the whole model and a mesh, not one for each stage.
     """

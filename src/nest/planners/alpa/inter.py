@@ -31,7 +31,7 @@ class Table(NamedTuple):
     seconds: Array
     """Latency of a micro-batch, forward and backward; (P, C)."""
     deepest: Array
-    """Stages from it to the end, itself counted, with which the memory suffices; (P, C)."""
+    """Most stages from this one to the end, itself included, for which memory suffices; (P, C)."""
 
 
 class Stage(NamedTuple):
@@ -43,7 +43,7 @@ class Stage(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """What the pass takes a step to cost, and its stages."""
+    """The pass's own estimate of a step, and its stages."""
 
     seconds: float
     stages: tuple[Stage, ...]
@@ -61,9 +61,9 @@ class Inter:
     """Minimises sum(t) + (B - 1) max(t) over stages and meshes that cover all devices.
 
     For a limit t_max on the latency of a stage, F(s, k, d; t_max) is the least sum of latencies of
-    s stages that hold all behind cut k on exactly d devices; a way to run a stage counts
-    where the memory holds s micro-batches. Limits are looked at only where F of a larger
-    one, which is no larger, does not rule them out; the program tries all, ascending.
+    s stages that hold all layers after cut k on exactly d devices; a way to run a stage counts if
+    the memory holds s micro-batches. A limit is skipped if F of a larger limit, which is a lower
+    bound, rules it out; the program tries all, ascending.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ class Inter:
     starts : by devices of a mesh, where one may start: N - d of a state is the first device of a
         stage, so only aligned meshes are taken.
     micro_batches : B.
-    depths : numbers of stages that are allowed; None: all.
-    tolerance : the result may take this share more than the best. 0: it is the best.
+    depths : allowed numbers of stages; None: all.
+    tolerance : the result may exceed the optimum by this share. 0: it is optimal.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Inter:
         left: list[tuple[float, int, int, float]] = []
 
         def look(position: int) -> float:
-            """F for a limit; what is better than the best so far is kept."""
+            """F for a limit; a better result than the best so far is kept."""
             nonlocal limit, found
             filled = self._fill(float(values[position]))
             if filled is None:
@@ -108,7 +108,7 @@ class Inter:
             return filled.total
 
         def push(first: int, last: int, total: float) -> None:
-            """Remember the limits between two positions, whose F is at least ``total``."""
+            """Store the limits between two positions, whose F is at least ``total``."""
             bound = total + (self.batches - 1) * float(values[min(first, last)])
             if first <= last and bound < limit * (1.0 - self.tolerance):
                 heapq.heappush(left, (bound, first, last, total))
@@ -121,7 +121,7 @@ class Inter:
             bound, first, last, total = heapq.heappop(left)
             if bound >= limit * (1.0 - self.tolerance):
                 break
-            # Limits so long that no F could make up for it are left out at once.
+            # Limits too long for any F to compensate are left out at once.
             if self.batches > 1:
                 most = (limit - total) / (self.batches - 1)
                 last = min(last, int(np.searchsorted(values, most, side="left")))
@@ -132,7 +132,7 @@ class Inter:
         return found
 
     def _shortest_limit(self, values: Array) -> int:
-        """Position of the shortest limit with which devices suffice, memory by depth left out."""
+        """Position of the shortest limit with enough devices, without memory by depth."""
         low, high = 0, len(values)
         while low < high:
             middle = (low + high) // 2
@@ -143,7 +143,7 @@ class Inter:
         return low
 
     def _needed(self, limit: float) -> tuple[Array, Array]:
-        """Fewest devices for all behind each cut, and for all in front of it; (K,)."""
+        """Fewest devices for all layers after each cut, and before it; (K,)."""
         need = np.full(len(self.table.first), np.inf)
         for size, _ in reversed(self.meshes):
             need[self.fastest[size] <= limit] = size
@@ -190,7 +190,7 @@ class Inter:
         return _Filled(best, depth, tables) if depth else None
 
     def _extend(self, after: Array, now: Array, size: int, rows: Ints, seconds: Array) -> None:
-        """Put stages on meshes of one size in front of what ``after`` holds."""
+        """Place stages on meshes of one size before those of ``after``."""
         cost = seconds.min(axis=1)
         live = np.isfinite(cost)
         rows, cost = rows[live], cost[live]
@@ -209,7 +209,7 @@ class Inter:
         now[place] = np.minimum(now[place], least)
 
     def _trace(self, filled: _Filled, limit: float) -> Pipeline:
-        """The stages behind the least total."""
+        """The stages with the least total."""
         cut, start, stages, longest = 0, 0, [], 0.0
         choices = self._choices(limit)
         for s in range(filled.depth, 0, -1):

@@ -1,10 +1,10 @@
 """Alpa's intra-operator pass: sharding of every operator on a device mesh, by an integer program.
 
 L. Zheng et al., "Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep
-Learning", OSDI 2022, arXiv:2201.12023, section 4. The mesh has two axes: n0 devices that share
-out the batch, and n1 neighbouring ones that share out each operator. That the batch is on axis 0
-is what the inter-operator pass asks for (``force_batch_dim_to_mesh_dim`` of its authors' program,
-alpa-projects/alpa, alpa/pipeline_parallel/stage_construction.py).
+Learning", OSDI 2022, arXiv:2201.12023, section 4. The mesh has two axes: n0 devices that divide the
+batch, and n1 neighbouring ones that divide each operator. The inter-operator pass requires the
+batch on axis 0 (``force_batch_dim_to_mesh_dim`` of its authors' program, alpa-projects/alpa,
+alpa/pipeline_parallel/stage_construction.py).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Pair = tuple[int, int]
 
 
 class Mesh(NamedTuple):
-    """A logical mesh and what it works on."""
+    """A logical mesh and its share of the batch."""
 
     batch: int
-    """n0: devices along the axis that shares out the batch."""
+    """n0: devices along the axis that divides the batch."""
     operators: int
-    """n1: devices along the axis that shares out operators."""
+    """n1: devices along the axis that divides operators."""
     samples: int
     """Samples of a micro-batch on each device."""
 
 
 class Sharding(NamedTuple):
-    """What the program chose, as far as a configuration can say it."""
+    """The choices of the program that a configuration can express."""
 
     pair: Pair
     """ep and etp."""
@@ -49,21 +49,21 @@ class Sharding(NamedTuple):
 
 
 class Product(NamedTuple):
-    """An operator that is worth sharding; the rest follows its neighbours (section 4.2)."""
+    """A large operator; the others follow their neighbours (section 4.2)."""
 
     taken: float
     """Elements per sample that it reads; 0: token numbers."""
     given: float
-    """Elements per sample that it makes."""
+    """Elements per sample of its output."""
     heads: bool
-    """The attention core: sharded by heads, or all would be computed n1 times."""
+    """The attention core: sharded by heads, else it would be computed n1 times."""
 
 
 def products(layer: Layer, seq_len: int) -> list[list[Product]]:
     """Paths of a layer from the residual to the residual, as operators that follow each other.
 
     Products of one input are one operator: their input gradients are summed before they travel.
-    Experts are left out: they are dealt out in :func:`shard`.
+    Experts are left out: :func:`shard` distributes them.
     """
     paths: list[list[Product]] = [[]]
     for op in layer.operators:
@@ -89,7 +89,7 @@ def products(layer: Layer, seq_len: int) -> list[list[Product]]:
 
 # Layouts of a tensor over axis 1.
 REPLICATED, SHARDED = 0, 1
-# Layouts that the strategies of a product take and give: split by columns, after a gather, by
+# Layouts of input and output of the strategies of a product: split by columns, after a gather, by
 # rows with the sum everywhere, by rows with the sum scattered (table 3 of the paper).
 TAKES = (REPLICATED, SHARDED, SHARDED, SHARDED)
 GIVES = (SHARDED, SHARDED, REPLICATED, SHARDED)
@@ -102,13 +102,13 @@ def shard(
 
     Layers of a kind take the same strategies, and all share the layout of the residual: a model
     has one program, where Alpa has one for each stage. Computing costs nothing (section 4.2: heavy
-    operators are never replicated), memory is not looked at, and gradients count in full whatever
-    the micro-batches (the authors' program has ``grad_acc_num_micro_batches`` disabled).
+    operators are never replicated), memory is not considered, and gradients count in full for any
+    number of micro-batches (the authors' program has ``grad_acc_num_micro_batches`` disabled).
 
     Parameters
     ----------
     view : two-level network.
-    pairs : ways to deal out (ep) or divide (etp) experts over the mesh.
+    pairs : ways to distribute (ep) or divide (etp) experts over the mesh.
     replicate : parameters may be held by all devices of axis 0; otherwise they are sharded
         (``allow_replicated_parameters`` of the program).
     """
@@ -155,7 +155,7 @@ class Traffic:
             self.reduce(product.given), 2.0 * out])
 
     def reshard(self, takes: Sequence[int], gives: Sequence[int], elements: float) -> Array:
-        """Seconds between a tensor's layouts: gathered one way, cut for nothing the other."""
+        """Seconds between a tensor's layouts: a gather in one direction, nothing in the other."""
         once = self.gather(elements)
         return np.array([[once if a != b else 0.0 for b in takes] for a in gives])
 

@@ -15,19 +15,19 @@ from nest.planners.flat import Array
 MOST_LAYERS = 128
 """Clusters at most (chosen: time and memory grow with their third power)."""
 IMBALANCE = 0.5
-"""A cluster may take so much more than the average (``DEFAULT_EPS`` of the program)."""
+"""A cluster may exceed the average by this share (``DEFAULT_EPS`` of the program)."""
 
 
 def clusters(work: Array, received: Array) -> tuple[int, ...]:
     """Cuts between clusters, from 0 to the number of layers.
 
-    As many clusters as there are layers with half of the average work or more, so that embeddings
-    join a neighbour; fewer where so many cannot be balanced.
+    As many clusters as layers with at least half of the average work, so that embeddings join a
+    neighbour; fewer if these cannot be balanced.
 
     Parameters
     ----------
     work : compute of each layer, in any unit.
-    received : bytes that cross the cut in front of each layer.
+    received : bytes that cross the cut before each layer.
     """
     heavy = int((2.0 * work >= work.mean()).sum())
     for count in range(min(max(heavy, 1), MOST_LAYERS), 1, -1):

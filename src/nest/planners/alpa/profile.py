@@ -1,12 +1,12 @@
-"""What profiling every stage of Alpa would measure: a stage alone, compiled as a whole.
+"""The time that profiling measures for each stage of Alpa: a stage alone, compiled as a whole.
 
 arXiv:2201.12023, section 5.2: the latency of a stage comes from compiling it and running it on its
 mesh, forward and backward (``generate_training_stages_2d`` and ``profile_all`` of its authors'
-program, alpa-projects/alpa, alpa/pipeline_parallel/stage_profiling.py). So it holds whatever the
-software hides of the traffic of the stage: the formulas here are those of
-:func:`nest.costs.stage.chunk_costs`, for all stages at once.
+program, alpa-projects/alpa, alpa/pipeline_parallel/stage_profiling.py). It includes the overlap of
+the software: the formulas here are those of :func:`nest.costs.stage.chunk_costs`, for all stages at
+once.
 
-Shapes: K kinds of layers, C options, S stages that grow together, each from a layer of its own on.
+Shapes: K kinds of layers, C options, S stages that grow together, each from its own first layer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def alone(
     A stage runs the B micro-batches of a step, each forward and then backward, from the gather of
     its parameters to the end of its optimizer; 1/B of that is the latency of a micro-batch. Alpa
     has the gradients reduced once for all micro-batches (``get_grad_sync_channel_ids``, and
-    ``num_micro_batches`` of its cost model), here as far as the backward does not hide them.
+    ``num_micro_batches`` of its cost model), here the part that the backward does not hide.
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ def alone(
     Yields
     ------
     Array
-        For n = 1, 2, ..., of the stages of n layers, those that there are: the first so many of
-        ``starts``; shape (at most S, C).
+        For n = 1, 2, ..., all stages of n layers: those of a first part of ``starts``; shape (at
+        most S, C).
     """
     walk = _Walk(each, order, starts, stack)
     for n in range(len(order) - int(starts[0])):
@@ -80,9 +80,8 @@ def alone(
 
 
 class _Walk:
-    """Stages that grow by a layer at a time, without what depends on which layer is the last one.
-
-    :meth:`latency` adds that: the traffic beside the last layer, and across the border of passes.
+    """Stages that grow by one layer at a time, without the terms of the last layer. :meth:`latency`
+adds them: the traffic during the last layer, and between passes.
     """
 
     def __init__(self, each: Figures, order: Ints, starts: Ints, stack: Stack) -> None:
@@ -96,12 +95,12 @@ class _Walk:
         self._free, self._once = first("free_forward"), first("once")
 
     def _seen(self, n: int) -> Callable[[str], Array]:
-        """Figures of the layers that are ``n`` behind the first ones."""
+        """Figures of the layers ``n`` after the first ones."""
         kinds = self._order[self._starts + n]
         return lambda name: np.asarray(getattr(self._each, name)[kinds])
 
     def grow(self, n: int, count: int) -> None:
-        """Add layer ``n``, where there is one: to the first ``count`` stages."""
+        """Add layer ``n`` to the first ``count`` stages, which have one."""
         self._last, self._starts = n, self._starts[:count]
         for name in ("gathers", "forward", "backward", "balance", "left", "begun", "wait", "free",
                      "once"):
@@ -117,7 +116,7 @@ class _Walk:
         self._forward = self._forward + new("forward")
         if n > 1:
             self._forward = self._forward + _more(new("gathered"), x)
-        # What ZeRO traffic hides under hides no reduction.
+        # Compute that hides ZeRO traffic hides no reduction.
         beside = waited if n > 1 else beside + last("gathered")
         spare = last("free_backward")
         spare = _more(spare, beside / o) if o else np.where(beside > 0.0, 0.0, spare)
@@ -129,7 +128,7 @@ class _Walk:
         self._once = self._once + new("once")
 
     def latency(self, batches: int) -> Array:
-        """1/B of a step of the stages as they are."""
+        """1/B of a step of the current stages."""
         first, o = self._seen(0), self._stack.overlap_zero3
         late, turn, chase = (np.where(self._gathers, figure, 0.0) for figure in self._borders())
         wait = self._wait + first("gathered")
@@ -165,5 +164,5 @@ class _Walk:
 
 
 def _more(traffic: Array, hidden: Array) -> Array:
-    """What of traffic is not hidden."""
+    """The exposed part of traffic."""
     return np.maximum(0.0, traffic - hidden)

@@ -13,7 +13,7 @@ from nest.errors import KernelError
 from nest.planners.flat import Array
 
 LARGEST = 1e4
-"""The largest cost as HiGHS sees it (chosen: its gap of 1e-6 is then 1e-10 of it)."""
+"""The largest cost after scaling for HiGHS (chosen: its gap of 1e-6 is then 1e-10 of it)."""
 
 
 class Edge(NamedTuple):

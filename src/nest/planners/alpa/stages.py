@@ -1,4 +1,4 @@
-"""Meshes that Alpa may give to stages, and what every stage takes on each of them.
+"""Meshes of Alpa's stages, and the latency and memory of every stage on each.
 
 arXiv:2201.12023, section 5.2; ``get_submesh_choices`` and
 ``get_one_submesh_autosharding_config_choices`` of its authors' program (alpa-projects/alpa,
@@ -50,7 +50,7 @@ class Option(NamedTuple):
     way: Way
     zero: int
     alone: bool
-    """Only where one stage holds the whole model: the stack has not this ZeRO in pipelines."""
+    """Only if one stage holds the whole model: the stack has no such ZeRO stage in pipelines."""
 
 
 class Held(NamedTuple):
@@ -88,8 +88,8 @@ class Meshes:
     def cuts(self) -> Cuts:
         """Cuts between clusters; layers of a graph stand in the order of the model.
 
-        Clusters are balanced by forward seconds on the fewest devices, where Alpa counts FLOP,
-        which measured layers do not tell.
+        Clusters are balanced by forward seconds on the fewest devices; Alpa counts FLOP, which
+        measured layers lack.
         """
         chain, job = self.chain, self.job
         fewest = 1 if chain.profile is None else chain.profile.degrees[0]
@@ -99,7 +99,7 @@ class Meshes:
         return Cuts(chain, job, [(1 << n) - 1 for n in clusters(work, received)])
 
     def options(self, micro_batch: int) -> list[Option]:
-        """Ways to run a stage, by mesh, that a micro-batch can be shared out over."""
+        """Ways to run a stage, by mesh, over which a micro-batch can be divided."""
         if not self.space.allows("micro_batch", micro_batch):
             return []
         found: list[Option] = []
@@ -119,7 +119,7 @@ class Meshes:
         return list(dict.fromkeys(found))
 
     def _pairs(self, ranks: int, tp: int) -> list[Pair]:
-        """Ways to deal out experts over one axis of a mesh, over both, or to divide each."""
+        """Ways to distribute experts over one axis of a mesh, over both, or to divide each."""
         if self.chain.experts is None:
             return [(1, tp)] if self.space.allows("ep", 1) and self.space.allows("etp", tp) else []
         listed = dict.fromkeys(((1, tp), (tp, 1), (ranks, tp), (ranks * tp, 1), (1, 1)))
@@ -128,7 +128,7 @@ class Meshes:
                 and not expert_problem(self.chain, ep, etp)]
 
     def _zeros(self, parameters: bool) -> list[tuple[int, bool]]:
-        """ZeRO stages that the sharding of parameters stands for, and where they may be used."""
+        """ZeRO stages that correspond to the sharding of parameters, and where they may be used."""
         allowed = [zero for zero in ((3,) if parameters else (1, 2, 0))
                    if self.space.allows("zero", zero)
                    and (zero == 0 or self.space.allows("shard", "dp"))]
@@ -203,8 +203,8 @@ class Meshes:
 def submeshes(view: Cluster) -> list[int]:
     """Devices of the meshes that stages may have: powers of two in a node, and whole nodes.
 
-    A node that is no power of two has the powers that divide it (there Alpa stops). ``view`` has
-    one or two levels.
+    A node whose size is not a power of two has the powers that divide it (where Alpa stops).
+    ``view`` has one or two levels.
     """
     node = view.group_sizes[0]
     powers = [1 << n for n in range(node.bit_length()) if node % (1 << n) == 0 and 1 << n < node]

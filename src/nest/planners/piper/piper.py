@@ -232,7 +232,7 @@ class Devices:
                 total <= caps[:, c])
             if fits.any():
                 return c, int(after[np.flatnonzero(fits)[0]])
-        raise KernelError(f"{Piper.name}: an entry of the table arises from nothing")
+        raise KernelError(f"{Piper.name}: a table entry has no predecessor")
 
 
 def _configuration(
