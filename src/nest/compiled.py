@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nest.tables import Blocks, Tables
+
 MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.options",
            "nest._kernels.pipeline", "nest._kernels.interleaved")
 
@@ -38,7 +40,6 @@ class Kernels(NamedTuple):
     select: Callable[..., Any]
     solve: Callable[..., Any]
     interleave: Callable[..., Any]
-    Candidates: type[Any]
     Problem: type[Any]
     Rings: type[Any]
 
@@ -98,8 +99,7 @@ def _import() -> Kernels:
         config.CACHE_DIR = before
     return Kernels(
         (routes.ways, routes.unrouted, routes.rates), dominance.undominated, options.select,
-        pipeline.solve, interleaved.interleave, options.Candidates, pipeline.Problem,
-        interleaved.Rings)
+        pipeline.solve, interleaved.interleave, pipeline.Problem, interleaved.Rings)
 
 
 def _say(text: str) -> None:
@@ -113,21 +113,24 @@ def _warm(kernels: Kernels) -> None:
     """Run each kernel once on the smallest problem, so that all compiling happens here."""
     zero, one = np.zeros(1, np.int64), np.ones(1)
     flag, no = np.ones(1, np.bool_), np.zeros(1, np.bool_)
-    tables = kernels.Candidates(
-        ahead=np.ones((1, 1, 2)), back=np.ones((1, 1, 1, 4)), state=np.ones((1, 1, 1, 8)),
+    tables = Tables(
+        ahead=np.ones((1, 1, 2)), back=np.ones((1, 1, 1, 4)), state=np.ones((1, 1, 1, 9)),
         body=zero, held=zero, price=zero, weight=one, shards=one, relayed=one, hybrid=no,
         shard=zero, forbidden=no, keep_none=True, full=-1, first_layers=no, most_layers=1,
         last=zero, part=zero - 1, counts=zero[None], marked=zero, ancestor=zero[None], kinds=zero,
         relay=0 * one, cap=zero + 1, whole=0,
-        limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3), again=1.0, root=zero,
-        second=zero, gpipe=False,
+        limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3), root=zero,
+        second=zero - 1, third=zero - 1, children=zero, begin=np.array([0, 1, 1]),
+        before=zero - 1, depth=zero + 1, gpipe=False,
     )
     ways, unrouted, rates = kernels.routes
     ways(np.zeros(2, np.int64), zero, zero, np.zeros((1, 1), np.int32), one, zero, zero)
     unrouted(np.ones(1, np.int32), 1, *(zero, zero, zero, zero), 1, zero, zero)
     rates(np.ones(1, np.int32), 1, *(zero, zero, zero), np.arange(2), np.zeros(1, np.int32),
           *(one, one, one, one), *(zero, zero, zero, zero), 1, zero, zero, 1.0)
-    kernels.undominated(*tables[:5], one, one, no, np.array([0, 1]), zero + 1, tables.overlaps)
+    kernels.undominated(Blocks(
+        **{name: getattr(tables, name) for name in Blocks._fields[:9]}, choices=zero + 1,
+        begin=np.array([0, 1])))
     first, _, options = kernels.select(tables, 1e9)
     problem = kernels.Problem(
         1, zero + 1, one, np.array([[0, -1]]), np.array([[-1, 0], [-1, -1]]), True, False,

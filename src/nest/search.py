@@ -236,6 +236,8 @@ class _Run:
                        if bound < np.inf for schedule in schedules}
         self.tasks = sorted(self.bounds, key=lambda task: (self.bounds[task], task))
         self.least = min(self.bounds.values(), default=np.inf)
+        self.spare: list[Any] = []
+        """Arrays for ``select`` to use again."""
         self.open = dict(self.bounds)
         """The least that a plan of each task takes, those found left out."""
 
@@ -347,10 +349,10 @@ class _Run:
         self, task: tuple[int, str], limit: float, width: int, spread: bool
     ) -> tuple[list[Solution], float, Any]:
         builder, kernels, (number, schedule) = self.builder, self.kernels, task
-        tables = kernels.Candidates(*builder.tables(number, schedule == "gpipe"))
+        tables = builder.tables(number, schedule == "gpipe")
         if schedule == "interleaved":
             return self._interleave(number, tables, limit, spread)
-        options = kernels.select(tables, limit)
+        options = kernels.select(tables, limit, self.spare)
         if not len(options[1]):
             return [], np.inf, np.zeros(3, dtype=np.int64)
         unit, arrays = builder.problem(number, options, schedule == "gpipe")

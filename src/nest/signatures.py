@@ -31,6 +31,16 @@ class Signatures:
     """(G,): kind of the first layer."""
     second: Ints
     """(G,): kind of the second; -1: none."""
+    third: Ints
+    """(G,): kind of the third; -1: none."""
+    children: Ints
+    """(G,): signatures by the one that they extend: those without first, then those of number 0."""
+    begin: Ints
+    """(G+2,): where those begin that extend none, number 0, 1, ..."""
+    before: Ints
+    """(G,): the signature without the last layers of one kind; -1: none."""
+    depth: Ints
+    """(G,): layers."""
     counts: Ints
     """(G, T): layers of each kind."""
     marked: Ints
@@ -121,17 +131,24 @@ def signatures(chain: Chain, job: Job) -> Signatures:
             counts[g], marked[g] = counts[before], marked[before]
         counts[g, kind] += 1
         marked[g] += chain.kinds[kind].checkpointed
-    root, second = np.array(last), np.full(len(part), -1)
+    parts, lasts = np.array(part), np.array(last)
+    begins, before_run, depth = np.full((3, len(part)), -1), np.full(len(part), -1), counts.sum(1)
     for g, before in enumerate(part):
         if before >= 0:
-            root[g] = root[before]
-            second[g] = last[g] if part[before] < 0 else second[before]
+            begins[:, g] = begins[:, before]
+            before_run[g] = before_run[before] if last[before] == last[g] else before
+        if depth[g] <= 3:
+            begins[depth[g] - 1, g] = last[g]
+    children = np.argsort(parts, kind="stable")
     ancestor = np.full((len(part), int(marked.max()) + 1), -1, dtype=np.int64)
     for g, before in enumerate(part):
         if before >= 0:
             ancestor[g] = ancestor[before]
         ancestor[g, marked[g]] = g
     return Signatures(
-        cuts, index, np.array(part), np.array(last), root, second, counts, marked, ancestor,
-        np.array(relay), np.array(deepest), len(part) - 1, kinds,
+        downsets=cuts, index=index, part=parts, last=lasts, root=begins[0], second=begins[1],
+        third=begins[2], children=children,
+        begin=np.searchsorted(parts[children], np.arange(-1, len(part) + 1)), before=before_run,
+        depth=depth, counts=counts, marked=marked, ancestor=ancestor, relay=np.array(relay),
+        deepest=np.array(deepest), whole=len(part) - 1, whole_kinds=kinds,
     )

@@ -17,9 +17,9 @@ Bools = NDArray[np.bool_]
 
 
 class Tables(NamedTuple):
-    """What the kernels get of one outer choice; the fields of ``_kernels.options.Candidates``.
+    """What ``select`` and ``interleave`` get of one outer choice.
 
-    All arrays are C-contiguous; int64, float64 and bool.
+    All arrays are C-contiguous; int64, float64 and bool. The kernels see the names of the fields.
     """
 
     ahead: Floats
@@ -27,7 +27,8 @@ class Tables(NamedTuple):
     back: Floats
     """(U, R, T, 4) seconds backward (computing free to hide, all), activations, work."""
     state: Floats
-    """(V, Z, T, 8) gathered, scattered, sync, gather, update, tied, resident, buffers."""
+    """(V, Z, T, 9) gathered, gathered again before the backward, scattered, sync, gather, buffers,
+    update, tied, resident."""
     body: Ints
     """(C,) body of each candidate."""
     held: Ints
@@ -78,9 +79,38 @@ class Tables(NamedTuple):
     """(T,) least seconds of a step that a layer of each kind takes: weight x its time."""
     overlaps: Floats
     """(3,) of the stack: ZeRO under compute, reduction under backward, gather under forward."""
-    again: float
-    """1 where the stack gathers ZeRO-3 parameters again before the backward, else 0."""
     root: Ints
     second: Ints
-    """(G,) kinds of the first two layers of each signature; -1: none."""
+    third: Ints
+    """(G,) kinds of the first three layers of each signature; -1: none."""
+    children: Ints
+    """(G,) signatures by the one that they extend; ``begin`` (G+2,) says where those begin that
+    extend none, number 0, 1, ..."""
+    begin: Ints
+    before: Ints
+    """(G,) signature without the last layers of one kind, -1 for none."""
+    depth: Ints
+    """(G,) layers."""
     gpipe: bool
+
+
+class Blocks(NamedTuple):
+    """What ``undominated`` gets of all outer choices; fields of the same names are as above.
+
+    Candidates of a block (a size under an outer choice) stand together, within it those of each
+    class of places, each class with the same degrees in the same order.
+    """
+
+    ahead: Floats
+    back: Floats
+    state: Floats
+    body: Ints
+    held: Ints
+    shards: Floats
+    relayed: Floats
+    hybrid: Bools
+    overlaps: Floats
+    begin: Ints
+    """(N+1,) first candidate of each block."""
+    choices: Ints
+    """(N,) degrees of each block."""

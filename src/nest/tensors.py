@@ -29,14 +29,14 @@ from nest.describe.job import Job
 from nest.describe.space import MODULES, SearchSpace
 from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
 from nest.signatures import signatures
-from nest.tables import Tables
+from nest.tables import Blocks, Tables
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-BODY, STATE = 4, 8
+BODY, STATE = 4, 9
 MOST = 1 << 40
 
 
@@ -199,8 +199,9 @@ class Builder:
     def _price_state(self, rows: Ints, kind: int, z: StateCosts, less: float) -> None:
         """``less`` bytes that a device lacks count as a buffer: the largest counts once a stage."""
         held = z.parameters + z.gradients + z.optimizer
-        figures = (z.gathered, z.scattered, z.sync, z.gather, z.update, z.tied, held,
-                   z.buffers + less)
+        again = z.gathered * self.job.stack.reshard_after_forward
+        figures = (z.gathered, again, z.scattered, z.sync, z.gather, z.buffers + less, z.update,
+                   z.tied, held)
         self._state[rows, :, kind] = np.stack(np.broadcast_arrays(*figures), axis=-1)
 
     def _drop_dominated(self) -> None:
@@ -219,9 +220,10 @@ class Builder:
         # Rows of a block come by start, and at each start with the same degrees.
         starts = np.cumsum([0, *(changes | (np.diff(rows.start) != 0))])
         choices = np.bincount(starts)[starts[begin[:-1]]]
-        kept = compiled.load()[0].undominated(
-            self._ahead, self._back, self._state, self._body, self._held, self._shards,
-            self._relayed, self._hybrid, begin, choices, self._overlaps)
+        kept = compiled.load()[0].undominated(Blocks(
+            ahead=self._ahead, back=self._back, state=self._state, body=self._body,
+            held=self._held, shards=self._shards, relayed=self._relayed, hybrid=self._hybrid,
+            overlaps=self._overlaps, begin=begin, choices=choices))
         self.rows = Rows(*(column[kept] for column in rows))
         self._body, self._held = self._body[kept], self._held[kept]
         self._shards, self._relayed, self._hybrid = (
@@ -242,7 +244,7 @@ class Builder:
             return result
         fast = self._ahead[:, :, 1] + self._back[:, :, :, 1].min(axis=1)
         held = self._back[:, :, :, 2:].sum(axis=3).min(axis=1)
-        resident = self._state[:, :, :, 6:].sum(axis=3).min(axis=1)
+        resident = self._state[:, :, :, [5, 8]].sum(axis=3).min(axis=1)
         counts = np.bincount(self.signatures.whole_kinds, minlength=len(self.chain.kinds))
         used = counts > 0
         for n in range(len(self.outers)):
@@ -319,8 +321,8 @@ class Builder:
             # Sums in another order than ``evaluate``'s must not end on the other side.
             limit_bytes=self.limit * (1.0 - 1e-12),
             micro_batches=outer.micro_batches, least=self.least[number],
-            overlaps=self._overlaps, again=float(stack.reshard_after_forward), root=g.root,
-            second=g.second, gpipe=gpipe,
+            overlaps=self._overlaps, root=g.root, second=g.second, third=g.third,
+            children=g.children, begin=g.begin, before=g.before, depth=g.depth, gpipe=gpipe,
         )
 
     def _prices(self, number: int) -> tuple[Ints, dict[tuple[int, int], int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nest._kernels import kernel, leaf
+from nest._kernels import leaf, leaf_entry
 
 
 @leaf
@@ -46,8 +46,41 @@ def _no_larger(state, a, b):
     return True
 
 
-@kernel
-def undominated(ahead, back, state, body, held, shards, relayed, hybrid, begin, choices, overlaps):
+@leaf_entry
+def _mark(t, order, staying, kept):
+    """Fill ``kept`` (C,) where it is True; ``order`` lists the first class of each block."""
+    ahead, back, state, body, held = t.ahead, t.back, t.state, t.body, t.held
+    under_forward = max(t.overlaps[0], t.overlaps[2])
+    under_backward = max(t.overlaps[0], t.overlaps[1])
+    at = 0
+    for n in range(len(t.choices)):
+        size, step = t.begin[n + 1] - t.begin[n], t.choices[n]
+        count = 0
+        for x in range(at, at + step):
+            b, beaten = order[x], False
+            for y in range(count):
+                a = staying[y]
+                # The states of most pairs differ either way, those of bodies do not.
+                if (t.shards[a] < t.shards[b] or t.relayed[a] > t.relayed[b]
+                        or t.hybrid[a] < t.hybrid[b]
+                        or not _no_larger(state, held[a], held[b])
+                        or not _no_slower(ahead, back, body[a], body[b], under_forward,
+                                          under_backward)):
+                    continue
+                beaten = True
+                for away in range(step, size, step):
+                    beaten &= _no_larger(state, held[a + away], held[b + away])
+                if beaten:
+                    break
+            if not beaten:
+                staying[count] = b
+                count += 1
+                for away in range(0, size, step):
+                    kept[b + away] = True
+        at += step
+
+
+def undominated(t):
     """Candidates worth listing; of equal ones the first.
 
     Whatever layers, recompute and ZeRO a stage takes, one that stays is no worse in forward,
@@ -57,44 +90,20 @@ def undominated(ahead, back, state, body, held, shards, relayed, hybrid, begin, 
 
     Parameters
     ----------
-    ahead, back, state, body, held, shards, relayed, hybrid, overlaps : see ``nest.tables.Tables``.
-    begin : int64 (N+1,), first candidate of each block; those of a class of places stand
-        together, each class with the same degrees in the same order.
-    choices : int64 (N,), degrees of each block.
+    t : ``nest.tables.Blocks``.
 
     Returns
     -------
     bool (C,); the same degrees stay or go at all classes of places.
     """
-    kept = np.zeros(len(body), np.bool_)
-    under_forward, under_backward = max(overlaps[0], overlaps[2]), max(overlaps[0], overlaps[1])
+    total = np.zeros(len(t.ahead))
+    for kind in range(t.ahead.shape[1]):
+        total += t.ahead[:, kind, 1] + t.back[:, 0, kind, 1]
+    block = np.repeat(np.arange(len(t.choices)), t.choices)
+    nth = np.arange(len(block)) - np.repeat(np.cumsum(t.choices) - t.choices, t.choices)
+    first = t.begin[block] + nth
     # None is beaten by a slower one: the order in which to look at them.
-    total = np.zeros(len(ahead))
-    for u in range(len(ahead)):
-        for kind in range(ahead.shape[1]):
-            total[u] += ahead[u, kind, 1] + back[u, 0, kind, 1]
-    staying = np.empty(choices.max(), np.int64)
-    for n in range(len(choices)):
-        lo, hi, step = begin[n], begin[n + 1], choices[n]
-        count = 0
-        for x in np.argsort(total[body[lo : lo + step]], kind="mergesort"):
-            b, beaten = lo + x, False
-            for y in range(count):
-                a = staying[y]
-                # The states of most pairs differ either way, those of bodies do not.
-                if (shards[a] < shards[b] or relayed[a] > relayed[b] or hybrid[a] < hybrid[b]
-                        or not _no_larger(state, held[a], held[b])
-                        or not _no_slower(ahead, back, body[a], body[b], under_forward,
-                                          under_backward)):
-                    continue
-                beaten = True
-                for away in range(step, hi - lo, step):
-                    beaten &= _no_larger(state, held[a + away], held[b + away])
-                if beaten:
-                    break
-            if not beaten:
-                staying[count] = b
-                count += 1
-                for away in range(0, hi - lo, step):
-                    kept[b + away] = True
+    order = first[np.lexsort((total[t.body[first]], block))]
+    kept = np.zeros(len(t.body), np.bool_)
+    _mark(t, order, np.empty(int(t.choices.max()), np.int64), kept)
     return kept

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest._kernels import kernel, leaf
+from nest._kernels import entry, kernel, leaf
 from nest._kernels.layers import (
     ACTIVATIONS,
     BACKWARD,
@@ -375,7 +375,7 @@ def _ways(q, S, V, T, m):
     return ways, every, firsts, longest, most
 
 
-@kernel
+@entry
 def interleave(t, q, limit, spread):
     """Best interleaved pipeline for each number of stages and of chunks, below ``limit`` seconds.
 

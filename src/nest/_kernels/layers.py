@@ -8,9 +8,11 @@ from __future__ import annotations
 from nest._kernels import leaf
 
 # Figures of a layer: the fields of ``nest.costs.stage.LayerSeconds`` in its order (a test
-# compares), what a stage adds up besides, and two of which it takes the largest.
+# compares), and the bytes and seconds that a stage adds up besides or takes the largest of. Those
+# of ``nest.tables.Tables.ahead``, of the first half of ``back``, of ``state`` and of the second
+# half of ``back`` come in their order.
 (FREE_FORWARD, FORWARD, FREE_BACKWARD, BACKWARD, GATHERED, REGATHERED, SCATTERED, SYNC, GATHER,
- UPDATE, TIED, RESIDENT, ACTIVATIONS, WORK, BUFFERS) = range(15)
+ BUFFERS, UPDATE, TIED, RESIDENT, ACTIVATIONS, WORK) = range(15)
 FIELDS = 15
 
 
@@ -19,21 +21,12 @@ def layer_sums(t, c, z, r, layers):
     """Fill ``layers[r]`` of (R, T, FIELDS) with the figures of each kind under policy r."""
     u, v = t.body[c], t.held[c]
     for kind in range(t.ahead.shape[1]):
-        layers[r, kind, FREE_FORWARD] = t.ahead[u, kind, 0]
-        layers[r, kind, FORWARD] = t.ahead[u, kind, 1]
-        layers[r, kind, FREE_BACKWARD] = t.back[u, r, kind, 0]
-        layers[r, kind, BACKWARD] = t.back[u, r, kind, 1]
-        layers[r, kind, GATHERED] = t.state[v, z, kind, 0]
-        layers[r, kind, REGATHERED] = t.again * t.state[v, z, kind, 0]
-        layers[r, kind, SCATTERED] = t.state[v, z, kind, 1]
-        layers[r, kind, SYNC] = t.state[v, z, kind, 2]
-        layers[r, kind, GATHER] = t.state[v, z, kind, 3]
-        layers[r, kind, UPDATE] = t.state[v, z, kind, 4]
-        layers[r, kind, TIED] = t.state[v, z, kind, 5]
-        layers[r, kind, RESIDENT] = t.state[v, z, kind, 6]
-        layers[r, kind, ACTIVATIONS] = t.back[u, r, kind, 2]
-        layers[r, kind, WORK] = t.back[u, r, kind, 3]
-        layers[r, kind, BUFFERS] = t.state[v, z, kind, 7]
+        for x in range(2):
+            layers[r, kind, x] = t.ahead[u, kind, x]
+            layers[r, kind, FREE_BACKWARD + x] = t.back[u, r, kind, x]
+            layers[r, kind, ACTIVATIONS + x] = t.back[u, r, kind, 2 + x]
+        for x in range(t.state.shape[3]):
+            layers[r, kind, GATHERED + x] = t.state[v, z, kind, x]
 
 
 @leaf

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest._kernels import kernel, leaf
+from nest._kernels import inlined, leaf, leaf_entry
 from nest._kernels.fold import (
     AHEAD,
     BACK,
@@ -21,31 +21,26 @@ from nest._kernels.fold import (
     LEFT,
     OPTION,
     REMAINS,
+    S_ACTIVATIONS,
+    S_BACKWARD,
+    S_BUFFERS,
+    S_FORWARD,
+    S_RESIDENT,
+    S_TIED,
+    S_UPDATE,
+    S_WORK,
     SHARDS,
+    TOTALS,
     WAIT,
     WAITS,
     close,
     recomputed,
-    set_ends,
+    set_alone,
     walk,
 )
-from nest._kernels.layers import (
-    ACTIVATIONS,
-    BACKWARD,
-    BUFFERS,
-    CHUNK,
-    FIELDS,
-    FORWARD,
-    GATHERED,
-    RESIDENT,
-    SCATTERED,
-    SYNC,
-    TIED,
-    UPDATE,
-    WORK,
-    layer_sums,
-)
+from nest._kernels.layers import CHUNK, FIELDS, GATHERED, SCATTERED, SYNC, layer_sums
 from nest._kernels.recompute import (
+    CHANGES,
     D_BACK,
     D_HELD,
     D_WORK,
@@ -53,47 +48,85 @@ from nest._kernels.recompute import (
     first_that_may_hold,
     left_seconds,
     policy_changes,
-    runs_of,
 )
-from nest._kernels.room import longer
+
+OPTIONS, EACH = 4096, 16
+"""Room at first: options in all, and under one price of a signature."""
 
 
-class Candidates(NamedTuple):
-    """Arrays of one outer choice; the fields of :class:`nest.tables.Tables`."""
+class Work(NamedTuple):
+    """Arrays that :func:`select` makes and its helpers fill."""
 
-    ahead: np.ndarray
-    back: np.ndarray
-    state: np.ndarray
-    body: np.ndarray
+    first: np.ndarray
+    """int64 (P, G+1), see :func:`select`."""
+    number: np.ndarray
+    """int64 (O,)"""
+    options: np.ndarray
+    """float64 (O, OPTION)"""
+    kept: np.ndarray
+    """float64 (rows, OPTION) options of the price at hand."""
+    who: np.ndarray
+    """int64 (rows,) their numbers."""
+    begin: np.ndarray
+    """int64 (G,) row where those of a signature begin."""
+    space: np.ndarray
+    """int64 (G,) rows that it has"""
+    tally: np.ndarray
+    """int64 (G,) rows that it fills."""
+    taken: np.ndarray
+    """int64 (1,) rows that signatures have, or had before they got more."""
+    base: np.ndarray
+    """float64 (G,) least seconds of a step."""
+    totals: np.ndarray
+    """float64 (G+1, TOTALS) sums of layers without recompute; the last row is that of no layer."""
+    stack: np.ndarray
+    """int64 (G,)"""
+    order: np.ndarray
+    """int64 (G,) signatures as they are reached."""
+    short: np.ndarray
+    """int64 (G,) those that hold fewer micro-batches than they might."""
     held: np.ndarray
-    price: np.ndarray
-    weight: np.ndarray
-    shards: np.ndarray
-    relayed: np.ndarray
-    hybrid: np.ndarray
-    shard: np.ndarray
-    forbidden: np.ndarray
-    keep_none: bool
-    full: int
-    first_layers: np.ndarray
-    most_layers: int
-    last: np.ndarray
-    part: np.ndarray
-    counts: np.ndarray
-    marked: np.ndarray
-    ancestor: np.ndarray
+    """int64 (G,) micro-batches without recompute."""
+    layers: np.ndarray
+    """float64 (R, T, FIELDS)"""
+    changes: np.ndarray
+    """float64 (R, T, CHANGES) see ``policy_changes``."""
     kinds: np.ndarray
-    relay: np.ndarray
-    cap: np.ndarray
-    whole: int
-    limit_bytes: float
-    micro_batches: int
-    least: np.ndarray
-    overlaps: np.ndarray
-    again: float
-    root: np.ndarray
-    second: np.ndarray
-    gpipe: bool
+    """int64 (layers,)"""
+    again: np.ndarray
+    """int64 (layers,)"""
+    best_back: np.ndarray
+    """float64 (T,) least of all policies."""
+    best_held: np.ndarray
+    """float64 (T,)"""
+    chunk: np.ndarray
+    """float64 (CHUNK,)"""
+    new: np.ndarray
+    """float64 (OPTION,) an option."""
+
+
+def work_of(t, options=OPTIONS, each=EACH):
+    """Room for so many options in all and of a signature."""
+    G, T, R, longest = len(t.part), t.ahead.shape[1], t.back.shape[1], int(t.depth.max())
+    return Work(
+        first=np.zeros((0, 0), np.int64),
+        number=np.empty(options, np.int64), options=np.empty((options, OPTION)),
+        kept=np.empty((G * each, OPTION)), who=np.empty(G * each, np.int64),
+        begin=np.arange(0, G * each, each), space=np.full(G, each), tally=np.zeros(G, np.int64),
+        taken=np.array([G * each]), base=np.empty(G), totals=np.zeros((G + 1, TOTALS)),
+        stack=np.empty(G, np.int64), order=np.empty(G, np.int64), short=np.empty(G, np.int64),
+        held=np.zeros(G, np.int64), layers=np.empty((R, T, FIELDS)),
+        changes=np.zeros((R, T, CHANGES)),
+        kinds=np.empty(longest, np.int64), again=np.empty(longest, np.int64),
+        best_back=np.zeros(T), best_held=np.zeros(T), chunk=np.empty(CHUNK), new=np.empty(OPTION))
+
+
+def wider(w):
+    """The same with twice the room."""
+    def twice(array):
+        return np.concatenate((array, np.empty_like(array)))
+    return w._replace(number=twice(w.number), options=twice(w.options), kept=twice(w.kept),
+                      who=twice(w.who))
 
 
 # The helpers below index whole arrays: a slice in an inner loop costs more than its work.
@@ -122,11 +155,11 @@ def _alone(m, new):
 
 
 @leaf
-def _dominated(kept, g, count, new):
-    """Whether an option of g is as good as a new one in everything that decides."""
-    for o in range(count):
+def _dominated(kept, begin, count, new):
+    """Whether one of ``count`` options is as good as a new one in everything that decides."""
+    for o in range(begin, begin + count):
         f = 0
-        while f < DECIDE and kept[g, o, f] <= new[f]:
+        while f < DECIDE and kept[o, f] <= new[f]:
             f += 1
         if f == DECIDE:
             return True
@@ -134,44 +167,56 @@ def _dominated(kept, g, count, new):
 
 
 @leaf
-def _keep(kept, who, g, count, new, option):
-    """Add an option of g unless dominated, drop those it dominates; the new count."""
-    if _dominated(kept, g, count, new):
-        return count
-    left = 0
-    for o in range(count):
+def _more(kept, who, begin, space, taken, g):
+    """Move the options of g to where there is twice the space; False: there is no room."""
+    start, to, size = begin[g], taken[0], space[g]
+    if to + 2 * size > len(kept):
+        return False
+    for o in range(size):
+        who[to + o] = who[start + o]
+        for f in range(OPTION):
+            kept[to + o, f] = kept[start + o, f]
+    begin[g], space[g], taken[0] = to, 2 * size, to + 2 * size
+    return True
+
+
+@leaf
+def _keep(kept, who, begin, space, taken, tally, g, new, option):
+    """Add a new option to those of g unless dominated, drop those it dominates; False: no room."""
+    start, stop = begin[g], begin[g] + tally[g]
+    if _dominated(kept, start, tally[g], new):
+        return True
+    left = start
+    for o in range(start, stop):
         f = 0
-        while f < DECIDE and new[f] <= kept[g, o, f]:
+        while f < DECIDE and new[f] <= kept[o, f]:
             f += 1
         if f < DECIDE:
             if left != o:
                 for f in range(OPTION):
-                    kept[g, left, f] = kept[g, o, f]
-                who[g, left] = who[g, o]
+                    kept[left, f] = kept[o, f]
+                who[left] = who[o]
             left += 1
+    tally[g] = left - start
+    if tally[g] == space[g]:
+        if not _more(kept, who, begin, space, taken, g):
+            return False
+        left = begin[g] + tally[g]
     for f in range(OPTION):
-        kept[g, left, f] = new[f]
-    who[g, left] = option
-    return left + 1
-
-
-@kernel
-def _wider(kept, who, count):
-    """The same arrays with room for twice as many options a signature; ``count`` of each are."""
-    more = np.empty((kept.shape[0], 2 * kept.shape[1], OPTION))
-    more_who = np.empty((kept.shape[0], 2 * kept.shape[1]), np.int64)
-    for g in range(len(count)):
-        more[g, : count[g]] = kept[g, : count[g]]
-        more_who[g, : count[g]] = who[g, : count[g]]
-    return more, more_who
+        kept[left, f] = new[f]
+    who[left] = option
+    tally[g] += 1
+    return True
 
 
 @leaf
-def _sort(kept, who, g, count, options, number, start):
+def _sort(w, g, start):
     """Write the options of g from ``start`` on, by ascending t; of equal ones the first first."""
-    for o in range(count):
-        time = kept[g, o, AHEAD] + kept[g, o, BACK]
-        y = start + o
+    kept, options, number, count = w.kept, w.options, w.number, w.tally[g]
+    begin = w.begin[g]
+    for o in range(begin, begin + count):
+        time = kept[o, AHEAD] + kept[o, BACK]
+        y = start + o - begin
         while y > start and options[y - 1, AHEAD] > time:
             options[y, AHEAD], number[y] = options[y - 1, AHEAD], number[y - 1]
             y -= 1
@@ -179,222 +224,207 @@ def _sort(kept, who, g, count, options, number, start):
     for y in range(start, start + count):
         o = number[y]
         for f in range(OPTION):
-            options[y, f] = kept[g, o, f]
-        number[y] = who[g, o]
-
-
-class Work(NamedTuple):
-    """Arrays that :func:`select` makes once and its helpers fill."""
-
-    children: np.ndarray  # int64 (G,) signatures by the one that they extend
-    begin: np.ndarray  # int64 (G+2,) where those begin that extend none, 0, 1, ...
-    stack: np.ndarray  # int64 (G,)
-    base: np.ndarray  # float64 (G,) least seconds of a step
-    before: np.ndarray  # int64 (G,) see ``runs_of``
-    depth: np.ndarray  # int64 (G,)
-    new: np.ndarray  # float64 (OPTION,) an option
-    chunk: np.ndarray  # float64 (CHUNK,)
-    layers: np.ndarray  # float64 (R, T, FIELDS)
-    none: np.ndarray  # float64 (G, FIELDS) sums of layers without recompute
-    order: np.ndarray  # int64 (G,) signatures as they are reached
-    short: np.ndarray  # int64 (G,) those that hold fewer micro-batches than they might
-    held: np.ndarray  # int64 (G,) micro-batches without recompute
-    changes: np.ndarray  # float64 (R, T, 3) see ``policy_changes``
-    change: np.ndarray  # float64 (3,)
-    kinds: np.ndarray  # int64 (layers,)
-    again: np.ndarray  # int64 (layers,)
-    best_back: np.ndarray  # float64 (T,) least of all policies
-    best_held: np.ndarray  # float64 (T,)
-    tally: np.ndarray  # int64 (G,) options kept
-
-
-@kernel
-def work_of(t):
-    """Work with signatures in order and room for the rest."""
-    G, T, R = len(t.part), t.ahead.shape[1], t.back.shape[1]
-    children = np.argsort(t.part, kind="mergesort")
-    begin = np.searchsorted(t.part[children], np.arange(-1, G + 1))
-    base = np.zeros(G)
-    for g in range(G):
-        base[g] = t.least[t.last[g]] + (base[t.part[g]] if t.part[g] >= 0 else 0.0)
-    before, depth = runs_of(t.part, t.last)
-    longest = depth.max()
-    return Work(
-        children, begin, np.empty(G, np.int64), base, before, depth, np.empty(OPTION),
-        np.empty(CHUNK), np.empty((R, T, FIELDS)), np.empty((G, FIELDS)), np.empty(G, np.int64),
-        np.empty(G, np.int64), np.zeros(G, np.int64), np.zeros((R, T, 3)), np.empty(3),
-        np.empty(longest, np.int64), np.empty(longest, np.int64), np.zeros(T), np.zeros(T),
-        np.zeros(G, np.int64))
+            options[y, f] = kept[o, f]
+        number[y] = w.who[o]
 
 
 @leaf
-def _gathers(layers):
-    """Whether layers have ZeRO traffic of every micro-batch."""
-    for kind in range(layers.shape[1]):
-        if layers[0, kind, GATHERED] > 0.0 or layers[0, kind, SCATTERED] > 0.0:
-            return True
-    return False
-
-
-@leaf
-def _offer(t, w, c, z, limit, slack, kept, who):
-    """Keep options of candidate c and way of ZeRO z; False: ``kept`` has no room, once more then.
-
-    What was kept before is offered again in vain: it is no better than itself.
-    """
+def _offer(t, w, c, z, limit, slack):
+    """Keep options of candidate c and way of ZeRO z; False: ``w.kept`` has no room."""
     layer_sums(t, c, z, 0, w.layers)
     w.new[SHARDS] = -t.shards[c]
-    busy, code = _gathers(w.layers), (c * len(t.shard) + z) * t.back.shape[1]
+    traffic = 0.0
+    for kind in range(t.ahead.shape[1]):
+        traffic = max(traffic, w.layers[0, kind, GATHERED], w.layers[0, kind, SCATTERED])
+    busy = traffic > 0.0
+    code = (c * len(t.shard) + z) * t.back.shape[1]
     reached = walk(t, w, c, busy, limit, slack)
-    shorts = _offer_whole(t, w, c, z, busy, code, reached, limit, kept, who)
+    shorts = _offer_whole(t, w, c, z, busy, code, reached, limit)
     if shorts > 0 and t.back.shape[1] > 1:
-        return _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack, kept, who)
+        return _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack)
     return shorts >= 0
 
 
 @leaf
-def _offer_whole(t, w, c, z, busy, code, reached, limit, kept, who):
+def _offer_whole(t, w, c, z, busy, code, reached, limit):
     """The same without recompute; how many signatures hold too little so, -1: no room."""
-    m, none, new, count = t.micro_batches, w.none, w.new, w.tally
+    totals, new = w.totals, w.new
     shorts = 0
     for x in range(reached):
         g = w.order[x]
-        if t.cap[g] == 0 or (t.forbidden[z] and g != t.whole):
+        cap = t.cap[g]
+        if cap == 0 or (t.forbidden[z] and g != t.whole):
             continue
-        w.held[g] = 0
+        held = 0
         if t.keep_none:
             held = in_flight(
-                t.limit_bytes, none[g, RESIDENT] + none[g, WORK] + none[g, BUFFERS],
-                none[g, ACTIVATIONS] + t.relay[g] * t.relayed[c], t.cap[g])
-            w.held[g] = held
-            if held and busy:
-                part = t.last[t.part[g]] if t.part[g] >= 0 else -1
-                close(t.gpipe, t.overlaps[0], part, t.last[g], t.root[g], t.second[g],
-                      w.layers, none, g, w.chunk, new)
-            elif held:
-                new[AHEAD], new[BACK] = none[g, FORWARD], none[g, BACKWARD]
-                set_ends(t.gpipe, new, none[g, LEFT], none[g, WAIT], none[g, TIED],
-                         none[g, UPDATE])
+                t.limit_bytes, totals[g, S_RESIDENT] + totals[g, S_WORK] + totals[g, S_BUFFERS],
+                totals[g, S_ACTIVATIONS] + t.relay[g] * t.relayed[c], cap)
+        w.held[g] = held
+        if held:
+            if busy:
+                close(t, w, g)
+            else:
+                new[AHEAD], new[BACK] = totals[g, S_FORWARD], totals[g, S_BACKWARD]
+                set_alone(new, totals[g, LEFT], totals[g, WAIT], totals[g, S_TIED],
+                          totals[g, S_UPDATE])
             new[HELD] = -held
-            if held and _alone(m, new) < limit:
-                if count[g] == kept.shape[1]:
-                    return -1
-                count[g] = _keep(kept, who, g, count[g], new, code * len(t.first_layers))
-        if w.held[g] < t.cap[g]:
+            if _alone(t.micro_batches, new) < limit and not _keep(
+                    w.kept, w.who, w.begin, w.space, w.taken, w.tally, g, new,
+                    code * len(t.first_layers)):
+                return -1
+        if held < cap:
             w.short[shorts] = g
             shorts += 1
     return shorts
 
 
 @leaf
-def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack, kept, who):
-    """The same with recompute, for the signatures that hold too little without."""
-    m, R, radix, weight = t.micro_batches, t.back.shape[1], len(t.first_layers), t.weight[c]
-    layers, none, change, changes = w.layers, w.none, w.change, w.changes
-    policy_changes(t, c, z, busy, layers, changes)
-    # The best of all policies in each figure, by kind; least of all in one layer.
+def _best_changes(t, w):
+    """Fill in the least that a policy but full changes of each kind; the least of one layer."""
     least = np.inf
-    for x in range(len(t.kinds)):
-        kind = t.kinds[x]
+    for kind in t.kinds:
         w.best_back[kind], w.best_held[kind] = np.inf, 0.0
-        for r in range(1, R):
-            least = min(least, changes[r, kind, D_BACK])
+        for r in range(1, t.back.shape[1]):
+            back = w.changes[r, kind, D_BACK]
+            least = min(least, back)
             if r != t.full:
-                w.best_back[kind] = min(w.best_back[kind], changes[r, kind, D_BACK])
-                w.best_held[kind] = min(w.best_held[kind], changes[r, kind, D_HELD])
+                w.best_back[kind] = min(w.best_back[kind], back)
+                w.best_held[kind] = min(w.best_held[kind], w.changes[r, kind, D_HELD])
+    return least
+
+
+@leaf
+def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
+    """The same with recompute, for the signatures that hold too little without."""
+    m, R, weight, totals = t.micro_batches, t.back.shape[1], t.weight[c], w.totals
+    radix = len(t.first_layers)
+    policy_changes(t, w, c, z, busy)
+    least = _best_changes(t, w)
     for x in range(shorts):
         g = w.short[x]
-        ahead = none[g, FORWARD]
+        cap, best, base = t.cap[g], w.held[g], w.base[g]
+        unchanged = totals[g, S_FORWARD] + totals[g, S_BACKWARD]
         # No policy costs less than the cheapest does in one layer.
-        most_time = min(limit / m, (slack + w.base[g]) / weight)
-        if t.keep_none and ahead + none[g, BACKWARD] + least >= most_time:
+        most_time = min(limit / m, (slack + base) / weight)
+        if t.keep_none and unchanged + least >= most_time:
             continue
-        resident = none[g, RESIDENT] + none[g, BUFFERS]
-        kept_bytes = none[g, ACTIVATIONS] + t.relay[g] * t.relayed[c]
-        time, kept_least = ahead + none[g, BACKWARD], kept_bytes
-        for y in range(len(t.kinds)):
-            kind = t.kinds[y]
-            if t.counts[g, kind]:
-                time += t.counts[g, kind] * w.best_back[kind]
-                kept_least += t.counts[g, kind] * w.best_held[kind]
-        more = resident + none[g, WORK] + (w.held[g] + 1) * kept_least
-        first_kind = t.root[g]
-        least_left = layers[0, first_kind, SCATTERED] + layers[0, first_kind, SYNC]
-        least_wait = none[g, WAIT] + layers[0, first_kind, GATHERED]
+        resident, work = totals[g, S_RESIDENT] + totals[g, S_BUFFERS], totals[g, S_WORK]
+        activations = totals[g, S_ACTIVATIONS] + t.relay[g] * t.relayed[c]
+        time, least_kept = unchanged, activations
+        for kind in t.kinds:
+            layers = t.counts[g, kind]
+            if layers:
+                time += layers * w.best_back[kind]
+                least_kept += layers * w.best_held[kind]
+        more = resident + work + (best + 1) * least_kept
         some = time < most_time and more <= t.limit_bytes * (1.0 + 1e-12)
+        most = t.marked[g]
         for r in range(1, R - (t.full > 0) if some else 0):
-            changed(t.counts, t.kinds, g, changes, r, change)
-            time = ahead + none[g, BACKWARD] + change[D_BACK]
-            if m * time >= limit or weight * time - w.base[g] > slack:
+            back, held_bytes, work_bytes = changed(t.counts, t.kinds, w.changes, g, r)
+            time = unchanged + back
+            if m * time >= limit or weight * time - base > slack:
                 continue
-            held = in_flight(
-                t.limit_bytes, resident + max(none[g, WORK], change[D_WORK]),
-                kept_bytes + change[D_HELD], t.cap[g])
-            if held > w.held[g] and not _offer_policy(
-                    t, w, g, r, t.marked[g], held, busy, least_left, least_wait,
-                    (code + r) * radix, limit, kept, who):
+            held = in_flight(t.limit_bytes, resident + max(work, work_bytes),
+                             activations + held_bytes, cap)
+            if held > best and not _offer_policy(
+                    t, w, g, r, most, back, held, busy, (code + r) * radix, limit):
                 return False
         if t.full < 0:
             continue
         # The first layers in full: for each number in flight the fewest of them.
-        most, best = t.marked[g], w.held[g]
-        layer = 0 if most == 0 else 1
-        while best < t.cap[g]:
+        layer = min(most, 1)
+        while best < cap:
             if most:
-                room = (t.limit_bytes - resident - none[g, WORK]) / (best + 1)
+                room = (t.limit_bytes - resident - work) / (best + 1)
                 layer = first_that_may_hold(
-                    t.ancestor, t.counts, t.kinds, g, changes, t.full,
-                    room - kept_bytes + 1e-9 * t.limit_bytes, layer, most)
+                    t.ancestor, t.counts, t.kinds, w.changes, t.full, g,
+                    room - activations + 1e-9 * t.limit_bytes, layer, most)
             if layer > most:
                 break
-            allowed = t.first_layers[layer] if layer < most else most <= t.most_layers
-            changed(t.counts, t.kinds, t.ancestor[g, layer], changes, t.full, change)
-            time = ahead + none[g, BACKWARD] + change[D_BACK]
-            if m * time >= limit or weight * time - w.base[g] > slack:
+            back, held_bytes, work_bytes = changed(
+                t.counts, t.kinds, w.changes, t.ancestor[g, layer], t.full)
+            time = unchanged + back
+            if m * time >= limit or weight * time - base > slack:
                 break
-            held = in_flight(
-                t.limit_bytes, resident + max(none[g, WORK], change[D_WORK]),
-                kept_bytes + change[D_HELD], t.cap[g])
+            held = in_flight(t.limit_bytes, resident + max(work, work_bytes),
+                             activations + held_bytes, cap)
+            allowed = t.first_layers[layer] if layer < most else most <= t.most_layers
             if allowed and held > best:
                 best = held
                 option = (code + t.full) * radix + (0 if layer == most else layer)
-                if not _offer_policy(t, w, g, t.full, layer, held, busy, least_left, least_wait,
-                                     option, limit, kept, who):
+                if not _offer_policy(t, w, g, t.full, layer, back, held, busy, option, limit):
                     return False
             layer += 1
     return True
 
 
-@leaf
-def _offer_policy(t, w, g, r, most, held, busy, least_left, least_wait, option, limit, kept, who):
-    """The same of one signature and policy r for its first ``most`` layers.
-
-    ``least_left`` and ``least_wait``: no option leaves or waits for less.
-    """
-    new, none, count = w.new, w.none, w.tally[g]
-    new[AHEAD], new[BACK] = none[g, FORWARD], none[g, BACKWARD] + w.change[D_BACK]
+@inlined
+def _offer_policy(t, w, g, r, most, back, held, busy, option, limit):
+    """The same of one signature and policy r for its first ``most`` layers."""
+    totals, layers, new = w.totals, w.layers, w.new
+    new[AHEAD], new[BACK] = totals[g, S_FORWARD], totals[g, S_BACKWARD] + back
     new[HELD] = -held
-    tied, update = none[g, TIED], none[g, UPDATE]
+    first, wait = t.root[g], totals[g, WAIT]
+    left = layers[0, first, SCATTERED] + layers[0, first, SYNC]
     if busy:
-        # It is no better than this, which is often enough to drop it.
-        set_ends(t.gpipe, new, least_left, least_wait, tied, update)
-        if _dominated(kept, g, count, new):
-            return True
-        recomputed(t.gpipe, t.overlaps, t.part, t.last, t.marked, g, r, most, w.layers, w.kinds,
-                   w.again, w.chunk, new)
+        wait += layers[0, first, GATHERED]
     else:
-        left = left_seconds(w.layers, t.overlaps[1], w.before, w.depth, t.last, t.marked, g, r,
-                            most)
-        set_ends(t.gpipe, new, left, none[g, WAIT], tied, update)
-    if _alone(t.micro_batches, new) < limit:
-        if count == kept.shape[1]:
-            return False
-        w.tally[g] = _keep(kept, who, g, count, new, option)
-    return True
+        left = left_seconds(t, layers, g, r, most)
+    # With ZeRO traffic it is no better than this, which is often enough to drop it.
+    set_alone(new, left, wait, totals[g, S_TIED], totals[g, S_UPDATE])
+    if busy:
+        if _dominated(w.kept, w.begin[g], w.tally[g], new):
+            return True
+        recomputed(t, w, g, r, most)
+    return _alone(t.micro_batches, new) >= limit or _keep(
+        w.kept, w.who, w.begin, w.space, w.taken, w.tally, g, new, option)
 
 
-@kernel
-def select(t, limit):
+@leaf_entry
+def fill(t, w, begin, limit):
+    """Fill ``first``, ``number`` and ``options``, from candidate and way of ZeRO ``begin`` on.
+
+    Ways are counted candidate by candidate. Returns the one whose options found no room, to begin
+    with once there is more, and the number of all where all did.
+    """
+    C, G, Z, m = len(t.price), len(t.part), len(t.shard), t.micro_batches
+    for g in range(G):
+        w.base[g] = t.least[t.last[g]]
+        if t.part[g] >= 0:
+            w.base[g] += w.base[t.part[g]]
+    slack = limit * (1.0 + 1e-12) - w.base[t.whole]
+    now = begin
+    while now < C * Z:
+        c, z = now // Z, now % Z
+        body, price = t.body[c], t.price[c]
+        # Without ZeRO traffic and recompute: what a single layer cannot stay below, none can.
+        alive = False
+        for kind in range(t.ahead.shape[1]):
+            time = t.ahead[body, kind, 1] + t.back[body, 0, kind, 1]
+            alive |= m * time < limit and t.weight[c] * time - t.least[kind] <= slack
+        # Options that found a place are offered once more in vain: none is better than itself.
+        if alive and (t.hybrid[c] or not t.shard[z]) and not _offer(t, w, c, z, limit, slack):
+            return now
+        if z == Z - 1 and (c == C - 1 or t.price[c + 1] > price):
+            total = w.first[price, 0]
+            for g in range(G):
+                total += w.tally[g]
+            if total > len(w.options):
+                return now
+            total = w.first[price, 0]
+            for g in range(G):
+                _sort(w, g, total)
+                total += w.tally[g]
+                w.first[price, g + 1] = total
+                w.tally[g] = 0
+            if c < C - 1:
+                w.first[price + 1, 0] = total
+        now += 1
+    return now
+
+
+def select(t, limit, spare=None):
     """Non-dominated configurations of every (price, signature), by ascending t = f + b.
 
     One is dominated when another is no worse in the first fields of an option: forward, backward,
@@ -408,44 +438,31 @@ def select(t, limit):
     is to hold, else also each policy that holds more, and of "the first r layers" the least r for
     every number in flight.
 
+    Parameters
+    ----------
+    t : ``nest.tables.Tables``.
+    limit : seconds of a step.
+    spare : list that threads may share: arrays of calls before, of the same signatures, kinds and
+        policies, to be used again.
+
     Returns
     -------
     first : int64 (P, G+1), options of price p and signature g are first[p, g]..first[p, g+1].
     number : int64 (O,), see ``nest.tensors.Builder.degrees``.
     options : float64 (O, OPTION), see ``_kernels.fold``.
     """
-    C, G, T, m = len(t.price), len(t.part), t.ahead.shape[1], t.micro_batches
-    prices = t.price[-1] + 1
-    first = np.zeros((prices, G + 1), np.int64)
-    w = work_of(t)
-    count, slack = w.tally, limit * (1.0 + 1e-12) - w.base[t.whole]
-    options = np.empty((1024, OPTION))
-    number = np.empty(1024, np.int64)
-    kept, who = np.empty((G, 16, OPTION)), np.empty((G, 16), np.int64)
-    total = lo = 0
-    for p in range(prices):
-        hi = lo
-        while hi < C and t.price[hi] == p:
-            hi += 1
-        count[:] = 0
-        for c in range(lo, hi):
-            # Without ZeRO traffic and recompute: what a single layer cannot stay below, none can.
-            alive = False
-            for kind in range(T):
-                time = t.ahead[t.body[c], kind, 1] + t.back[t.body[c], 0, kind, 1]
-                alive |= m * time < limit and t.weight[c] * time - t.least[kind] <= slack
-            for z in range(len(t.shard) if alive else 0):
-                if t.shard[z] and not t.hybrid[c]:
-                    continue
-                while not _offer(t, w, c, z, limit, slack, kept, who):
-                    kept, who = _wider(kept, who, count)
-        while total + count.sum() > len(options):
-            rows = 2 * len(options)
-            options, number = longer(options, rows), longer(number, rows)
-        for g in range(G):
-            first[p, g] = total
-            _sort(kept, who, g, count[g], options, number, total)
-            total += count[g]
-        first[p, G] = total
-        lo = hi
-    return first, number[:total].copy(), options[:total].copy()
+    spare = [] if spare is None else spare
+    first = np.zeros((int(t.price[-1]) + 1, len(t.part) + 1), np.int64)
+    try:
+        w = spare.pop()
+    except IndexError:
+        w = work_of(t)
+    w = w._replace(first=first)
+    now = 0
+    while now < len(t.price) * len(t.shard):
+        now = fill(t, w, now, limit)
+        if now < len(t.price) * len(t.shard):
+            w = wider(w)
+    spare.append(w)
+    total = first[-1, -1]
+    return first, w.number[:total].copy(), w.options[:total].copy()

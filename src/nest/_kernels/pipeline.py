@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest._kernels import fold, kernel, leaf
+from nest._kernels import entry, fold, kernel, leaf
 from nest._kernels.bounds import (
     ADDED,
     ARRIVES,
@@ -301,7 +301,7 @@ def _low(gpipe, m, new, added, fronts, hidden, arrives, trips):
                2.0 * new[Q] + trips, new[Y] + hidden, new[Z])
 
 
-@kernel
+@entry
 def solve(p, limit, width, spread):
     """Best plan of one outer choice for each number of stages, below ``limit`` seconds a step.
 

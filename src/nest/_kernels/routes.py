@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from nest._kernels import kernel, leaf
+from nest._kernels import entry, leaf
 from nest._kernels.room import longer
 
 
-@kernel
+@entry
 def ways(first, head, link, hops, latency, node, place):
     """Links on the ways of each pair, the part of its messages on each, and its latency.
 
@@ -73,7 +73,7 @@ def _sends(low, high, stride, one, other):
     return low <= one % stride < high and low <= other % stride < high
 
 
-@kernel
+@entry
 def unrouted(number, anchors, anchor, start, low, high, stride, source, target):
     """Pairs of anchors without a ``number``, by one * anchors + other, between which blocks send.
 
@@ -97,7 +97,7 @@ def unrouted(number, anchors, anchor, start, low, high, stride, source, target):
     return found[:count]
 
 
-@kernel
+@entry
 def rates(
     number, anchors, anchor, up, down, first, link, part, latency, bandwidth, delay,
     start, low, high, own, stride, source, target, weight,
