@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from cases import SEQUENCE, SEQUENCES_PER_DEVICE
 
 import nest
-from nest import compiled
 from nest.describe import Configuration, SearchSpace, StageConfiguration, load_stack
 from nest.describe.job import DEFAULT_STACK
 from nest.describe.space import LARGEST
-from nest.evaluation import chain_of
 from nest.graph import Chain
-from nest.search import Found, search
+from nest.pricing.evaluation import chain_of
+from nest.search import compiled
+from nest.search.rounds import Found, search
 
 CLUSTERS = (("h100-spine-leaf", 1024), ("dgx-h100", 512), ("gb200-nvl72", 576))
 DIMENSIONS: dict[str, dict[str, Any]] = {
@@ -80,7 +80,7 @@ BY_NATURE = {
     "long": Question("llama3.1-8b", "dgx-h100", 256, 32, 131072),
     "long, tight": Question("llama3.1-8b", "dgx-h100", 8, 8, 131072),
     "long, MoE": Question("mixtral-8x7b", "dgx-h100", 16, 16, 32768),
-    "ring in sight": Question("llama2-7b", "dgx-h100", 64, 32, 32768, "vtrain"),
+    "exposed ring": Question("llama2-7b", "dgx-h100", 64, 32, 32768, "vtrain"),
     "unfused attention": Question("gpt3-175b", "dgx-a100", 64, 64, 2048, "megatron-2021"),
     "small batch": Question("llama3-8b", "dgx-h100", 512, 512, 2048, "fsdp"),
     "one sequence": Question("mixtral-8x7b", "dgx-h100", 16, 1, 4096),
@@ -181,7 +181,7 @@ def main() -> None:
             for model, seq_len in SEQUENCE.items()
         } for cluster, devices in CLUSTERS
     }
-    tables["Questions that ask for one dimension"] = BY_NATURE
+    tables["Cases that need one dimension"] = BY_NATURE
     for title, questions in tables.items():
         print_table(title, {head: q for head, q in questions.items() if part in str(q)})
 

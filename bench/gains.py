@@ -22,17 +22,17 @@ from cases import SEQUENCE, SEQUENCES_PER_DEVICE
 from dimensions import shape
 
 import nest
-from nest import compiled
 from nest.describe import Cluster, Configuration, Job, Model, SearchSpace
 from nest.describe.space import LARGEST, MODULES
 from nest.errors import NoPlanError
-from nest.evaluation import chain_of, evaluate
-from nest.legality import divisors, tensor_degrees
+from nest.graph.legality import divisors, tensor_degrees
 from nest.planners import planner
 from nest.planners.compare import shortage
 from nest.planners.prices import Prices
-from nest.plans import Plan
-from nest.search import Found, search
+from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.plans import Plan
+from nest.search import compiled
+from nest.search.rounds import Found, search
 
 MODELS = ("bert-large", "llama2-7b", "llama3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3")
 SECONDS = 30.0

@@ -24,12 +24,13 @@ from cases import Case
 from numba import njit
 from numba.core import config
 
-import nest.search as searching
-from nest import compiled
+import nest.search.rounds as searching
 from nest.describe import SearchSpace
-from nest.evaluation import chain_of
-from nest.search import Found
-from nest.tensors import Builder
+from nest.forms import one_f_one_b
+from nest.pricing.evaluation import chain_of
+from nest.search import compiled
+from nest.search.rounds import Found
+from nest.search.tensors import Builder
 
 CASES = [Case(model, "h100-spine-leaf", 1024)
          for model in ("llama3-70b", "deepseek-v3", "llama3.1-405b")]
@@ -286,8 +287,8 @@ def _plain(name: str) -> ModuleType:
 
 def count(problem: tuple[Any, ...]) -> int:
     """Solve a problem with TALLY counting; its transitions."""
-    module, stage, bounds = _plain("pipeline"), _plain("one_f_one_b"), _plain("bounds").reach
-    module.add_stage, module.shares = stage.add_stage, stage.shares  # type: ignore[attr-defined]
+    module, bounds = _plain("pipeline"), _plain("bounds").reach
+    module.add_stage = one_f_one_b.add_stage  # type: ignore[attr-defined]
 
     def reach(*arguments: Any) -> Any:
         TALLY.now = TALLY.bounds

@@ -17,10 +17,10 @@ import sys
 import time
 
 import nest
-from nest import compiled
-from nest.evaluation import chain_of
-from nest.search import search
-from nest.tensors import Builder
+from nest.pricing.evaluation import chain_of
+from nest.search import compiled
+from nest.search.rounds import search
+from nest.search.tensors import Builder
 
 NETWORKS = (
     "torus:dims=4x4x4", "torus:dims=8x8x16", "torus:dims=16x16x16",

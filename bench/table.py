@@ -20,10 +20,10 @@ import sys
 
 from cases import CASES, DEVICES, Case
 
-from nest import compiled
 from nest.describe import SearchSpace
-from nest.evaluation import chain_of
-from nest.search import Found, search
+from nest.pricing.evaluation import chain_of
+from nest.search import compiled
+from nest.search.rounds import Found, search
 
 RUNS, LONG = 3, 5.0
 

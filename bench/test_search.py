@@ -13,10 +13,10 @@ from cases import CASES, Case
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import nest
-from nest import compiled
 from nest.describe import SearchSpace
-from nest.evaluation import chain_of
-from nest.search import Found, search
+from nest.pricing.evaluation import chain_of
+from nest.search import compiled
+from nest.search.rounds import Found, search
 
 
 @pytest.fixture(scope="session", autouse=True)

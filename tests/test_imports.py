@@ -17,25 +17,17 @@ SOURCE = ROOT / "src" / "nest"
 # Rows of the table, top to bottom. A part imports parts of the rows above its own, and itself.
 ROWS = (
     ("errors", "units"),
+    ("forms",),
     ("describe",),
     ("topology",),
-    ("network",),
     ("graph",),
-    ("legality", "plans"),
     ("costs",),
-    ("confidence",),
-    ("evaluation",),
+    ("pricing",),
     ("simulation",),
-    ("even",),
     ("validation",),
     ("calibration",),
     ("_kernels",),
-    ("compiled",),
-    ("places", "signatures", "tables"),
-    ("candidates",),
-    ("tensors",),
     ("search",),
-    ("infeasible",),
     ("explanation",),
     ("api",),
     ("planners",),
@@ -110,31 +102,43 @@ def test_imports_run_upwards_only(module: str) -> None:
     assert not wrong
 
 
+def test_no_module_imports_itself_through_others() -> None:
+    """No circles, inside folders either; a package's face is left out, it hands names on."""
+    circles = [module for module in MODULES if module != "nest" and module in reached(module)]
+    assert not circles
+
+
 @pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "_kernels"])
-def test_kernels_know_numpy_and_numba_only(module: str) -> None:
+def test_kernels_know_numpy_numba_and_the_forms_only(module: str) -> None:
     roots = {name if name.startswith("nest") else name.split(".")[0] for name in imports(module)}
-    inside = {name for name in roots if name.startswith("nest._kernels")}
-    assert roots - inside <= {"__future__", "typing", "numpy", "numba"}
+    inside = {name for name in roots if part(name) in ("_kernels", "forms")}
+    assert roots - inside <= {"__future__", "functools", "types", "typing", "numpy", "numba"}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "forms"])
+def test_forms_are_plain_python(module: str) -> None:
+    """The kernels compile them, and the folder of compiled code is named after them."""
+    outside = {name for name in imports(module) if part(name) != "forms"}
+    assert outside <= {"__future__", "collections.abc", "typing"}
 
 
 def test_only_one_file_knows_the_kernels() -> None:
     """They are loaded by name, with a cache of compiled code of their own."""
     for module in MODULES:
-        if part(module) not in ("_kernels", "compiled"):
+        if part(module) != "_kernels" and module != "nest.search.compiled":
             assert not {name for name in own(module) if part(name) == "_kernels"}, module
             assert "numba" not in {name.split(".")[0] for name in imports(module)}, module
 
 
-def test_evaluation_shares_the_costs_with_the_search_and_nothing_else() -> None:
-    used = {part(name) for name in reached("nest.evaluation")} - {""}
-    assert used == {"confidence", "costs", "describe", "errors", "graph", "legality", "plans",
-                    "topology", "units"}
+def test_evaluation_shares_costs_and_forms_with_the_search_and_nothing_else() -> None:
+    used = {part(name) for name in reached("nest.pricing.evaluation")} - {""}
+    assert used == {"costs", "describe", "errors", "forms", "graph", "pricing", "topology",
+                    "units"}
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "planners"])
 def test_planners_choose_without_the_search(module: str) -> None:
-    search = {"_kernels", "compiled", "places", "signatures", "candidates", "tensors", "search"}
-    assert not {part(name) for name in own(module)} & search
+    assert not {part(name) for name in own(module)} & {"_kernels", "search"}
 
 
 def test_the_table_is_the_one_that_contributing_prints() -> None:
@@ -176,4 +180,4 @@ def test_matplotlib_is_loaded_for_pictures_only() -> None:
 def test_evaluate_loads_no_compiler() -> None:
     loaded = loaded_by("import nest; nest.evaluate; nest.load_model('bert-large')")
     assert "numpy" in loaded
-    assert not loaded & {"numba", "nest.tensors", "nest.search", "nest.compiled", "nest._kernels"}
+    assert not loaded & {"numba", "nest.search.rounds", "nest._kernels"}

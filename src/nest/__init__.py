@@ -46,15 +46,15 @@ __all__ = [
     "simulate",
 ]
 
-# Where names that are not described data live; all are imported when first used, so that
-# `nest --help` answers at once.
+# Modules of the names that are not descriptions. They are imported when first used, which keeps
+# `nest --help` fast.
 _HOME = {
     "plan": "api",
-    "evaluate": "evaluation",
-    "explain": "explanation",
+    "evaluate": "pricing.evaluation",
+    "explain": "explanation.explanation",
     "simulate": "simulation",
-    "load_network": "network",
-    "Plan": "plans",
+    "load_network": "topology.network",
+    "Plan": "pricing.plans",
     "Simulation": "simulation",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
 }
@@ -87,11 +87,11 @@ if TYPE_CHECKING:
         NestError,
         NoPlanError,
     )
-    from nest.evaluation import evaluate
-    from nest.explanation import explain
-    from nest.network import load_network
-    from nest.plans import Plan
+    from nest.explanation.explanation import explain
+    from nest.pricing.evaluation import evaluate
+    from nest.pricing.plans import Plan
     from nest.simulation import Simulation, simulate
+    from nest.topology.network import load_network
 
 
 def __getattr__(name: str) -> Any:

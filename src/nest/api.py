@@ -1,4 +1,4 @@
-"""The public functions: what the command line does, from Python."""
+"""The public function :func:`plan`: search, confirm, report."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import InputError, KernelError, LimitError
-from nest.evaluation import chain_of, evaluate
 from nest.graph import Chain
-from nest.legality import divisors, sequence_problem, space_problems
-from nest.network import other_orders
-from nest.plans import Alternative, Plan, SearchReport
+from nest.graph.legality import divisors, sequence_problem, space_problems
+from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.plans import Alternative, Plan, SearchReport
+from nest.topology.network import other_orders
 from nest.units import format_seconds
 
 if TYPE_CHECKING:
-    from nest.search import Found
+    from nest.search.rounds import Found
 
 TOLERANCE = 1e-9
 """Relative difference between the search and ``evaluate`` above which the search is wrong."""
@@ -44,24 +44,25 @@ def plan(
     ----------
     model, cluster, job : what is trained, where, how.
     space : what may be chosen; default: everything legal.
-    threads : outer choices solved side by side; the plan does not depend on it.
-    top : how many plans to look for; those after the best are its ``alternatives``. They differ
-        in outer_dp, micro_batch, pp, vpp or schedule, and each is the best of its kind.
+    threads : number of threads; the plan does not depend on it.
+    top : how many plans to look for; those after the best are its ``alternatives``. They differ in
+        outer_dp, micro_batch, pp, vpp or schedule; each is the best with its values.
     time_limit : seconds after which the best plan so far is returned, with its gap.
     reorder : where the cluster has links, try other orders of its devices too, and take the order
-        with the fastest plan: it is in the ``inputs`` of the plan. Several types of device are
-        dealt out to the super-pipelines so, all orders of the types for each number of those.
+        with the fastest plan: it is in the ``inputs`` of the plan. Devices of several types are
+        distributed over the super-pipelines in this way: all orders of the types are tried for each
+        number of super-pipelines.
 
     Returns
     -------
     Plan
-        Confirmed by :func:`nest.evaluate`; optimal over ``space`` unless the time was up before
-        that was proved.
+        Confirmed by :func:`nest.evaluate`; optimal over ``space`` unless the time limit ended the
+        proof.
 
     Raises
     ------
     InputError
-        Model, cluster and job do not go together, or an argument is not allowed.
+        Model, cluster and job are incompatible, or an argument is not allowed.
     InfeasibleError
         Nothing in the space fits; carries the nearest miss.
     LimitError
@@ -83,12 +84,12 @@ def plan(
     cluster, found = _searched(chain, cluster, job, space, limit, reorder, threads, top)
     if found.configuration is None and found.lower_bound < math.inf:
         raise LimitError(
-            f"no plan was found in {limit:g} s; none takes less than "
-            f"{format_seconds(found.lower_bound)} a step: allow more time or bound the space"
+            f"no plan was found in {limit:g} s; the lower bound is "
+            f"{format_seconds(found.lower_bound)} per step: allow more time or bound the space"
         )
     if found.configuration is None:
-        from nest.compiled import announce
-        from nest.infeasible import explain
+        from nest.explanation.infeasible import explain
+        from nest.search.compiled import announce
 
         if announce is not None:
             announce("Nothing fits; looking for the nearest miss ...")
@@ -117,8 +118,8 @@ def _searched(
     chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, limit: float, reorder: bool,
     threads: int | None, top: int,
 ) -> tuple[Cluster, Found]:
-    """What the search finds in at most ``limit`` seconds, and the cluster in its order."""
-    from nest.search import search
+    """Search for at most ``limit`` seconds; the cluster comes back in its best order."""
+    from nest.search.rounds import search
 
     found = search(chain, cluster, job, space, threads=threads, top=top, time_limit=limit)
     replicas = [n for n in divisors(job.global_batch)
@@ -140,7 +141,7 @@ def _searched(
 def _confirmed(
     model: Model | Profile, cluster: Cluster, job: Job, configuration: Configuration, value: float
 ) -> Plan:
-    """The plan that ``evaluate`` makes of what the search found to take ``value`` seconds."""
+    """Price a found configuration with ``evaluate``; the search found ``value`` seconds."""
     priced = evaluate(model, cluster, job, configuration)
     if not priced.feasible or abs(priced.step_time_s - value) > TOLERANCE * value:
         raise KernelError(
@@ -151,7 +152,7 @@ def _confirmed(
 
 
 def _peak_bytes() -> int:
-    """Largest resident memory of the process so far; 0 where the system does not say."""
+    """Largest resident memory of the process so far; 0 where the system does not report it."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""What NEST raises: one family, so that a caller can catch all of it or one cause."""
+"""Exceptions of NEST: one family, so that a caller can catch all of them or one cause."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class NestError(Exception):
-    """Whatever NEST raises on purpose."""
+    """Base of all exceptions of NEST."""
 
 
 class InputError(NestError, ValueError):
-    """What a person gave is not usable; the text says where, what was given and what is allowed.
+    """An input is not usable; the text says where, the given value and the allowed ones.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class InfeasibleError(NoPlanError):
 
     Parameters
     ----------
-    message : says why, for a person.
+    message : the reason, for a person.
     nearest : the nearest miss, for a program (stage, category, bytes short, what would help).
     """
 
@@ -49,8 +49,8 @@ class InfeasibleError(NoPlanError):
 
 
 class LimitError(NoPlanError):
-    """A declared limit was reached: time, memory, search size, or the kinds of network planned."""
+    """A declared limit was reached: time, memory, search size, or the types of network planned."""
 
 
 class KernelError(NestError):
-    """A kernel returned a status that no table knows: a defect of NEST, not of the input."""
+    """A kernel returned an unknown status: a defect of NEST, not of the input."""

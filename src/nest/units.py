@@ -1,4 +1,4 @@
-"""Quantities as people write them ("400 Gb/s", "80 GiB", "5 us") and the numbers they mean.
+"""Quantities as text ("400 Gb/s", "80 GiB", "5 us") and as numbers.
 
 Inside NEST every quantity is a float64 in SI units: bytes, seconds, bytes per second, FLOP per
 second. A plain number in a file is taken in these units.
@@ -20,7 +20,7 @@ _NUMBER = re.compile(
 _REPR = reprlib.Repr()
 _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = _REPR.maxfrozenset = 12
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 5, 60, 60
-_LONGEST = 100  # characters; longer text is no quantity
+_LONGEST = 100  # characters; longer text is not a quantity
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60}

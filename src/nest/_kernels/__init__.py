@@ -1,8 +1,11 @@
-"""Compiled kernels: NumPy and numba only, arrays in, arrays out.
+"""Compiled kernels: NumPy, numba and plain functions, arrays in, arrays out.
 
-``CACHE`` is read when the kernels are decorated; :mod:`nest.compiled` clears it where no folder
-can be written.
+``CACHE`` is read when the kernels are decorated; :mod:`nest.search.compiled` clears it where no
+folder can be written.
 """
+
+from functools import cache
+from types import FunctionType
 
 from numba import njit
 
@@ -38,9 +41,17 @@ def leaf(function):
 
 
 def inlined(function):
-    """The same, put into its callers before they are compiled.
+    """A leaf whose code stands where it is called, in the inmost loops; Python cannot call it.
 
-    For what takes whole records where it is called often: a call hands over each number of each
-    array of a record.
+    A call passes seven numbers for each array, through memory: a quarter of a transition's time.
     """
-    return njit(function, _nrt=False, inline="always", **PART)
+    return njit(function, _nrt=False, forceinline=True, **PART)
+
+
+@cache
+def form(function):
+    """A plain function of :mod:`nest.forms`, compiled with those that it calls."""
+    names = function.__globals__
+    called = {name: form(names[name]) for name in function.__code__.co_names
+              if isinstance(names.get(name), FunctionType)}
+    return inlined(FunctionType(function.__code__, {**names, **called}, function.__name__))

@@ -1,7 +1,7 @@
 """What the stages in front of a cell add to a step at the least.
 
 Shapes as in :mod:`nest._kernels.pipeline`, whose ``Problem`` they bound; the proofs are in
-docs/algorithm.md.
+docs/proofs.md#bounds.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ BOUNDS = 8
 def reach(p, need, behind, limit, place):
     """What the stages in front of (i, k) do to the step at the least; float64 (cells, 8).
 
-    For a label with ``behind`` stages, the step is no shorter than T + ADDED, FORCED, W + FRONTS,
-    V + ARRIVES and, where the micro-batches outnumber all stages, 2 Q + TRIPS. Under GPipe T is
-    counted as the seconds there and back. What W has over T,
-    and V over Q, makes no difference up to HIDDEN; what R has over T, and U over Q, up to READY
+    For a label with ``behind`` stages, the step is no shorter than REST + ADDED, FORCED, DONE +
+    FRONTS, IDLE + ARRIVES and, where the micro-batches outnumber all stages, 2 AFTER + TRIPS. Under
+    GPipe REST is counted as the seconds there and back. What DONE has over REST, and IDLE over
+    AFTER, makes no difference up to HIDDEN; what READY has over REST, and IDLE_READY over AFTER, up
+    to READY
     (-inf where the first stage may hold no copy of an embedding). STAGES is how many stages are in
     front at the most. inf where nothing below ``limit`` leads. Every stage in front is priced with
     ``need`` micro-batches in flight, no more than it will hold.
@@ -137,5 +138,5 @@ def reach(p, need, behind, limit, place):
                     cells[to, TRIPS] = min(cells[to, TRIPS], trips)
                     cells[to, STAGES] = max(cells[to, STAGES], cells[here, STAGES] + 1)
     found = cells[:count].copy()
-    found[0, READY] = -np.inf  # nothing is in front of a whole plan, which may begin without a copy
+    found[0, READY] = -np.inf  # in front of a whole plan is nothing: it may begin without a copy
     return found

@@ -90,7 +90,7 @@ def undominated(t):
 
     Parameters
     ----------
-    t : ``nest.tables.Blocks``.
+    t : ``nest.search.tables.Blocks``.
 
     Returns
     -------

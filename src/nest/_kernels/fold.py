@@ -1,14 +1,13 @@
 """A stage from its layers, and an option from a stage.
 
-Shapes: T layer kinds, R recompute policies, G signatures. ``t`` is a ``nest.tables.Tables``, ``w``
-a ``nest._kernels.options.Work``.
+Shapes: T layer kinds, R recompute policies, G signatures. ``t`` is a ``nest.search.tables.Tables``,
+``w`` a ``nest._kernels.options.Work``.
 """
 
 from __future__ import annotations
 
 from nest._kernels import leaf
 from nest._kernels.layers import (
-    ACTIVATIONS,
     BACKWARD,
     BUFFERS,
     C_BACKWARD,

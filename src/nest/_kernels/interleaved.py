@@ -9,45 +9,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest._kernels import entry, kernel, leaf
+from nest._kernels import entry, form, kernel, leaf
 from nest._kernels.layers import (
     ACTIVATIONS,
     BACKWARD,
     BUFFERS,
-    C_ALONE,
     C_BACKWARD,
     C_FORWARD,
-    C_GATHER,
-    C_GATHERED,
-    C_GATHERS,
-    C_HIDES_GATHER,
-    C_HIDES_SYNC,
     C_LATE,
-    C_LATE_BACK,
     C_LEFT,
-    C_QUEUE_BACKWARD,
-    C_REGATHERED,
-    C_SCATTERED,
-    C_SYNC,
-    C_TIED,
-    C_TRAILING,
-    C_TRAILS_BACKWARD,
-    C_TRAILS_FORWARD,
-    C_UNDER_FIRST,
-    C_UNDER_LAST,
     C_UPDATE,
-    C_WAIT,
     CHUNK,
     FIELDS,
     FORWARD,
     RESIDENT,
     WORK,
     chunk_costs,
-    delayed,
     layer_sums,
-    longer,
 )
 from nest._kernels.pipeline import SLACK
+from nest.forms import interleaved
+from nest.forms.interleaved import Room
+
+held, step_seconds = form(interleaved.held), form(interleaved.step_seconds)
 
 
 class Rings(NamedTuple):
@@ -81,172 +65,13 @@ def _chunk(q, p, v, s, c):
     return start, stop
 
 
-@leaf
-def warm_up(s, p, m, v):
-    """Forwards before the first backward; :func:`nest.costs.schedules.interleaved.warm_up`."""
-    return min(m * v, 2 * (p - s - 1) + (v - 1) * p)
-
-
-@leaf
-def held_bytes(activations, s, p, m, v):
-    """Most activations held at once; :func:`nest.costs.schedules.interleaved.held`."""
-    m = min(m, 4 * p)
-    warm = warm_up(s, p, m, v)
-    now = most = 0.0
-    for k in range(m * v):
-        now += activations[k // p % v]
-        most = max(most, now)
-        if k >= warm:
-            now -= activations[v - 1 - (k - warm) // p % v]
-    return most
-
-
-@leaf
-def _free(costs, s, c, way, clock, scattered, front):
-    """When a ZeRO-3 pass may begin; ``_Stage.free`` of ``nest.costs.schedules.interleaved``.
-
-    ``front`` int64 (p, 2): chunk, -1 for none, and way of the last pass of each stage.
-    """
-    if front[s, 0] < 0:
-        return clock[s]
-    own, before, way_before = costs[s, c], costs[s, front[s, 0]], front[s, 1]
-    start = clock[s] + longer(before, way_before, own, way)
-    if not before[C_ALONE]:
-        scattered[s] = clock[s] + before[C_SCATTERED] if way_before else -np.inf
-        return start
-    scattered[s] += (own[C_REGATHERED] if way else own[C_GATHERED]) + (
-        before[C_BACKWARD] - before[C_UNDER_FIRST] if way_before
-        else before[C_FORWARD] - before[C_UNDER_LAST])
-    start = max(start, scattered[s])
-    if way_before:
-        scattered[s] = start + before[C_SCATTERED]
-    return start
-
-
-@leaf
-def _behind(costs, s, p, m, v, warm, ahead, back):
-    """What the next pass of a stage gathers first, where ``ahead`` and ``back`` are run."""
-    total = m * v
-    if ahead < total and (ahead < warm or ahead - warm == back):
-        return costs[s, ahead // p % v, C_GATHERED]
-    return costs[s, v - 1 - back // p % v, C_REGATHERED] if back < total else 0.0
-
-
 @kernel
-def step_seconds(p, m, v, costs, both, gap):
-    """Seconds of a step; :func:`nest.costs.schedules.interleaved.step_time`.
-
-    ``costs`` float64 (p, v, CHUNK), hand-overs ``both`` and ``gap`` float64 (p, v), all of which
-    may be larger.
-    """
-    total = m * v
-    forward, backward = np.empty((p, total)), np.empty((p, total))
-    ahead, back = np.zeros(p, np.int64), np.zeros(p, np.int64)
-    clock, scattered = np.zeros(p), np.full(p, -np.inf)
-    front, gathers = np.full((p, 2), -1), np.zeros(p, np.bool_)
-    sent, returned = np.full(p, -np.inf), np.full(p, -np.inf)
-    ends, starts = np.zeros((p, v)), np.zeros((p, v))
-    for s in range(p):
-        before = 0.0
-        for c in range(v):
-            gathers[s] |= costs[s, c, C_GATHERS] > 0.0
-            if costs[s, c, C_GATHER] > 0.0 or c == 0:
-                starts[s, c] = before + costs[s, c, C_WAIT]
-            before += costs[s, c, C_GATHER] + p * (
-                costs[s, c, C_FORWARD] - costs[s, c, C_HIDES_GATHER])
-    left = 2 * p * total
-    while left:
-        for s in range(p):
-            warm = warm_up(s, p, m, v)
-            while back[s] < total:
-                if ahead[s] < total and (ahead[s] < warm or ahead[s] - warm == back[s]):
-                    k = ahead[s]
-                    c = k // p % v
-                    arrives = 0.0
-                    if s > 0:
-                        if ahead[s - 1] <= k:
-                            break
-                        arrives = forward[s, k]
-                    elif c > 0:
-                        if ahead[p - 1] <= k - p:
-                            break
-                        arrives = forward[s, k]
-                    start = clock[s]
-                    if gathers[s]:
-                        start = _free(costs, s, c, 0, clock, scattered, front)
-                        front[s, 0], front[s, 1] = c, 0
-                    start = max(start, arrives)
-                    if k == c * p:
-                        start = max(start, starts[s, c])
-                    clock[s] = start + costs[s, c, C_FORWARD]
-                    if not gathers[s]:
-                        scattered[s] += costs[s, c, C_FORWARD] - costs[s, c, C_TRAILS_FORWARD]
-                    ahead[s] += 1
-                    if s < p - 1 or c < v - 1:
-                        sent[s] = max(clock[s] + both[s, c] / 2, sent[s] + gap[s, c])
-                        if s < p - 1:
-                            forward[s + 1, k] = sent[s]
-                        else:
-                            forward[0, k + p] = sent[s]
-                    else:
-                        backward[s, k - (v - 1) * p] = clock[s]
-                else:
-                    k = back[s]
-                    c = v - 1 - k // p % v
-                    if s < p - 1:
-                        if back[s + 1] <= k:
-                            break
-                    elif c == v - 1:
-                        if ahead[s] <= k + (v - 1) * p:
-                            break
-                    elif back[0] <= k - p:
-                        break
-                    if gathers[s]:
-                        start = _free(costs, s, c, 1, clock, scattered, front)
-                        front[s, 0], front[s, 1] = c, 1
-                    else:
-                        start = max(clock[s], scattered[s] - costs[s, c, C_TRAILS_BACKWARD])
-                    back[s] += 1
-                    clock[s] = max(start, backward[s, k]) + costs[s, c, C_BACKWARD]
-                    if gathers[s]:
-                        behind = _behind(costs, s, p, m, v, warm, ahead[s], back[s])
-                        clock[s] += delayed(costs[s, c], behind) - costs[s, c, C_LATE]
-                    else:
-                        scattered[s] = clock[s] + costs[s, c, C_TRAILING]
-                    ends[s, c] = clock[s]
-                    if s > 0:
-                        returned[s - 1] = max(
-                            clock[s] + both[s - 1, c] / 2, returned[s - 1] + gap[s - 1, c])
-                        backward[s - 1, k] = returned[s - 1]
-                    elif c > 0:
-                        returned[p - 1] = max(
-                            clock[s] + both[p - 1, c - 1] / 2, returned[p - 1] + gap[p - 1, c - 1])
-                        backward[p - 1, k + p] = returned[p - 1]
-                left -= 1
-    return _finish(p, v, costs, ends)
-
-
-@leaf
-def _finish(p, v, costs, ends):
-    """End of the step from those of the last backward of each chunk."""
-    done = together = exchange = 0.0
-    copies = False
-    for s in range(p):
-        ready, below, tied, update = ends[s, 0], 0.0, 0.0, 0.0
-        for c in range(v):
-            ready = max(ready, ends[s, c] + below + costs[s, c, C_LEFT]
-                        - (costs[s, c, C_SCATTERED] if c else 0.0))
-            below += costs[s, c, C_SYNC] + p * (
-                costs[s, c, C_BACKWARD] + costs[s, c, C_QUEUE_BACKWARD] + costs[s, c, C_LATE_BACK]
-                - costs[s, c, C_LATE] - costs[s, c, C_HIDES_SYNC])
-            tied += costs[s, c, C_TIED]
-            update += costs[s, c, C_UPDATE]
-        if tied > 0.0:
-            copies = True
-            together, exchange = max(together, ready), max(exchange, tied + update)
-        else:
-            done = max(done, ready + update)
-    return max(done, together + exchange) if copies else done
+def room_of(p, v, passes):
+    """Room for ``step_seconds`` of p stages, v chunks and so many passes of a way."""
+    return Room(
+        arrives=np.empty((2, passes)), links=np.empty((2, p)), run=np.empty((2, p), np.int64),
+        front=np.empty((2, p), np.int64), gathers=np.empty(p, np.int64), clock=np.empty(p),
+        scattered=np.empty(p), starts=np.empty((p, v)), ends=np.empty((p, v)))
 
 
 @leaf
@@ -280,8 +105,8 @@ def _fits(t, q, x, p, v, layers, again, activations):
                 resident += layers[place, r, kind, RESIDENT]
                 work = max(work, layers[place, r, kind, WORK])
                 buffers = max(buffers, layers[place, r, kind, BUFFERS])
-        held = held_bytes(activations, s, p, t.micro_batches, v)
-        if resident + work + buffers + held > t.limit_bytes:
+        most = held(activations, s, p, t.micro_batches, v)
+        if resident + work + buffers + most > t.limit_bytes:
             return False
     return True
 
@@ -297,15 +122,15 @@ def _price(t, q, x, p, v, layers, again, costs):
 
 
 @leaf
-def _hand_over(q, x, p, v, shards, both, gap):
-    """Fill the hand-overs behind all chunks."""
+def _hand_over(q, x, p, v, shards, hops):
+    """Fill the hand-overs (p, v, 2) behind all chunks: there and back, and of a message."""
     for s in range(p):
         per_byte, latency = q.wrap_per_byte[x, p], q.wrap_latency[x, p]
         if s < p - 1:
             per_byte, latency = q.hop_per_byte[x, s + 1], q.hop_latency[x, s + 1]
         for c in range(v):
-            gap[s, c] = q.handed[_chunk(q, p, v, s, c)[1]] / shards * per_byte
-            both[s, c] = q.both * (gap[s, c] + latency)
+            gap = q.handed[_chunk(q, p, v, s, c)[1]] / shards * per_byte
+            hops[s, c, 0], hops[s, c, 1] = q.both * (gap + latency), gap
 
 
 @leaf
@@ -327,7 +152,7 @@ def _quick(p, m, all_layers, first_chunk, place, x, layers):
 
 
 @leaf
-def _least(p, m, v, costs, both):
+def _least(p, m, v, costs, hops):
     """No less than this is a step: the way to a stage, its own work, and the way back."""
     least = there = back = 0.0
     for s in range(p):
@@ -336,8 +161,8 @@ def _least(p, m, v, costs, both):
             own += costs[s, c, C_FORWARD] + costs[s, c, C_BACKWARD] - costs[s, c, C_LATE]
             update += costs[s, c, C_UPDATE]
         least = max(least, there + m * own + max(back, costs[s, 0, C_LEFT] + update))
-        there += costs[s, 0, C_FORWARD] + both[s, 0] / 2
-        back += costs[s, 0, C_BACKWARD] - costs[s, 0, C_LATE] + both[s, 0] / 2
+        there += costs[s, 0, C_FORWARD] + hops[s, 0, 0] / 2
+        back += costs[s, 0, C_BACKWARD] - costs[s, 0, C_LATE] + hops[s, 0, 0] / 2
     return least
 
 
@@ -351,16 +176,17 @@ def _ways(q, S, V, T, m):
     every, firsts : int64 (ways, S, T), layers of each kind of each stage, and of its first chunk.
     longest : int64 (S+1, V+1), most layers of a chunk that may be recomputed.
     most : chunks of a stage at the most; 0: there is no way.
+    chunks : chunks of a pipeline at the most.
     """
     body = q.last - q.first
     ways, longest = np.full((S + 1, V + 1), -1), np.zeros((S + 1, V + 1), np.int64)
-    most = count = 0
+    most = chunks = count = 0
     for p in range(2, S + 1):
         for v in range(2, V + 1):
             if q.depths[p] and q.chunks[v] and m % p == 0 and body % (p * v) == 0:
                 ways[p, v] = count
                 count += 1
-                most = max(most, v)
+                most, chunks = max(most, v), max(chunks, p * v)
     every, firsts = np.zeros((2, count, S, T), np.int64)
     for p in range(2, S + 1):
         for v in range(2, V + 1):
@@ -372,7 +198,7 @@ def _ways(q, S, V, T, m):
                     every[ways[p, v], n % p, q.order[x]] += 1
                     if n < p:
                         firsts[ways[p, v], n, q.order[x]] += 1
-    return ways, every, firsts, longest, most
+    return ways, every, firsts, longest, most, chunks
 
 
 @entry
@@ -386,7 +212,7 @@ def interleave(t, q, limit, spread):
     Returns
     -------
     best : float64 (S+1, V+1), step seconds; inf where nothing was found.
-    option : int64 (S+1, V+1), see ``nest.tensors.Builder.degrees``.
+    option : int64 (S+1, V+1), see ``nest.search.tensors.Builder.degrees``.
     tried : number of pipelines priced.
     """
     C, Z, R, T = len(t.price), len(t.shard), t.back.shape[1], t.ahead.shape[1]
@@ -398,9 +224,10 @@ def interleave(t, q, limit, spread):
     places = q.alike.shape[1]
     layers = np.empty((places, R, T, FIELDS))
     again, activations = np.zeros(len(q.order), np.int64), np.empty(V + 1)
-    ways, every, firsts, longest, most = _ways(q, S, V, T, m)
+    ways, every, firsts, longest, most, chunks = _ways(q, S, V, T, m)
     costs = np.empty((S + 1, most, CHUNK))
-    both, gap = np.empty((S + 1, most)), np.empty((S + 1, most))
+    hops = np.empty((S + 1, most, 2))
+    room = room_of(S, most, chunks * m)
     for c in range(C if most else 0):
         x = q.size[c]
         if q.place[x, 0] < 0 or q.alike[c, q.place[x, 0]] != c:
@@ -434,11 +261,11 @@ def interleave(t, q, limit, spread):
                         for y in range(places):
                             for r in range(1, R if q.alike[c, y] >= 0 else 0):
                                 layer_sums(t, q.alike[c, y], z, r, layers[y])
-                    _hand_over(q, x, p, v, t.shards[c], both, gap)
+                    _hand_over(q, x, p, v, t.shards[c], hops)
                     # Recompute takes longer: what is too slow without is so with it.
                     again[:] = 0
                     _price(t, q, x, p, v, layers, again, costs)
-                    if _least(p, m, v, costs, both) >= top * SLACK:
+                    if _least(p, m, v, costs, hops) >= top * SLACK:
                         continue
                     for r in range(R):
                         if r == 0 and not t.keep_none:
@@ -458,10 +285,10 @@ def interleave(t, q, limit, spread):
                                 continue
                             if r > 0:  # else it is priced
                                 _price(t, q, x, p, v, layers, again, costs)
-                                if _least(p, m, v, costs, both) >= top * SLACK:
+                                if _least(p, m, v, costs, hops) >= top * SLACK:
                                     break
                             tried += 1
-                            time = step_seconds(p, m, v, costs, both, gap)
+                            time = step_seconds(costs, hops, p, m, v, room)
                             if time < top * SLACK:
                                 top = best[p, v] = time
                                 taken = 0 if first_layers == chunk_layers else first_layers

@@ -9,8 +9,8 @@ from nest._kernels import leaf
 
 # Figures of a layer: the fields of ``nest.costs.stage.LayerSeconds`` in its order (a test
 # compares), and the bytes and seconds that a stage adds up besides or takes the largest of. Those
-# of ``nest.tables.Tables.ahead``, of the first half of ``back``, of ``state`` and of the second
-# half of ``back`` come in their order.
+# of ``ahead``, of the first half of ``back``, of ``state`` and of the second half of ``back``
+# (``nest.search.tables.Tables``) come in their order.
 (FREE_FORWARD, FORWARD, FREE_BACKWARD, BACKWARD, GATHERED, REGATHERED, SCATTERED, SYNC, GATHER,
  BUFFERS, UPDATE, TIED, RESIDENT, ACTIVATIONS, WORK) = range(15)
 FIELDS = 15

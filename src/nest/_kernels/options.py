@@ -43,7 +43,6 @@ from nest._kernels.recompute import (
     CHANGES,
     D_BACK,
     D_HELD,
-    D_WORK,
     changed,
     first_that_may_hold,
     left_seconds,
@@ -70,7 +69,7 @@ class Work(NamedTuple):
     begin: np.ndarray
     """int64 (G,) row where those of a signature begin."""
     space: np.ndarray
-    """int64 (G,) rows that it has"""
+    """int64 (G,) rows that it has."""
     tally: np.ndarray
     """int64 (G,) rows that it fills."""
     taken: np.ndarray
@@ -440,7 +439,7 @@ def select(t, limit, spare=None):
 
     Parameters
     ----------
-    t : ``nest.tables.Tables``.
+    t : ``nest.search.tables.Tables``.
     limit : seconds of a step.
     spare : list that threads may share: arrays of calls before, of the same signatures, kinds and
         policies, to be used again.

@@ -4,22 +4,9 @@ Shapes: L layers, K positions (device numbers in units of the smallest usable bl
 B block sizes, P prices (a block size at a class of places), G signatures (layer ranges that cost
 the same), O options.
 
-Recursion, last stage first, over labels of the cell (s stages, layers i..L-1, devices k..);
-:func:`nest.costs.schedules.one_f_one_b.step_time` is the same in plain words:
-
-    T  time from the first forward of the stage at k to its last backward
-    Q  sum of its and the later stages' t, plus the hand-overs between them
-    W  time from that first forward until those that hold no copy of an embedding have finished
-    V  the same for one micro-batch that finds them idle
-    Y  time from the start of the step to its last backward, as its parameters allow
-    Z  time from there until this and all later stages have finished
-    N  t of the stage at k, and what its backward takes longer right behind the forward
-    M  the same of a round trip from it to the next stage
-    A  time from the start of its last forward to its last backward
-    P  time from that first forward to the last backward but one
-    B  the same to the backward behind which half of them follow
-    R, U, X  of those that hold a copy: as W and V, until gradients are reduced; what is left then
-    shards  distinct shards that the stage at k holds (lanes of the hand-over into it)
+Recursion, last stage first, over labels of the cell (s stages, layers i..L-1, devices k..). A label
+is the figures of :mod:`nest.forms.one_f_one_b`, or under GPipe of :mod:`nest.forms.gpipe`, and
+behind them the least that a plan with it takes.
 
 A label is dropped when another of its cell is no worse in all of them, or when it cannot end below
 the best plan known: :func:`reach` gives, per cell, the least that the stages in front still add.
@@ -34,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest._kernels import entry, fold, kernel, leaf
+from nest._kernels import bounds, entry, fold, form, inlined, kernel, leaf
 from nest._kernels.bounds import (
     ADDED,
     ARRIVES,
@@ -42,42 +29,38 @@ from nest._kernels.bounds import (
     FORCED,
     FRONTS,
     HIDDEN,
-    READY,
     STAGES,
     TRIPS,
     reach,
 )
-from nest._kernels.one_f_one_b import (
-    FAR,
-    LABEL,
-    LOW,
-    SHARDS,
-    UNTIED,
-    A,
-    B,
-    M,
-    N,
-    P,
-    Q,
-    R,
-    T,
-    U,
-    V,
-    W,
-    X,
-    Y,
-    Z,
-    add_stage,
-    shares,
-)
 from nest._kernels.room import longer
+from nest.forms import gpipe, one_f_one_b
+from nest.forms.one_f_one_b import (
+    AFTER,
+    BACK,
+    DONE,
+    END,
+    EXCHANGE,
+    FIGURES,
+    IDLE,
+    IDLE_READY,
+    READY,
+    REST,
+    SHARE,
+)
+from nest.forms.stage import Stage
+
+add_stage, add_gpipe_stage = form(one_f_one_b.add_stage), form(gpipe.add_stage)
+
+LOW = FIGURES
+"""Of a label, behind its figures: the least that a plan with it takes."""
 
 SLACK = 1.0 - 1e-12
 """A plan must beat the best by more than rounding to replace it."""
 
 
 class Problem(NamedTuple):
-    """Arrays of one outer choice; :mod:`nest.tensors` builds and checks them."""
+    """Arrays of one outer choice; :mod:`nest.search.tensors` builds and checks them."""
 
     micro_batches: int
     sizes: np.ndarray  # int64 (B,) block sizes in positions
@@ -95,15 +78,9 @@ class Problem(NamedTuple):
     depths: np.ndarray  # bool (L+1,) numbers of stages allowed
 
 
-# Figures of a label under GPipe, in the same places: one micro-batch down and up, the slowest
-# forward and backward, the turn from the start of the step; and from the turn on the last backward
-# of the stage at k, the end of all that hold no copy and, as R and X, of those that do.
-DOWN, UP, FORWARDS, BACKWARDS, TURNED, FINISH, RETURNED = T, Q, W, V, Y, P, N
-
-
 @leaf
 def _copy(values, links, c, to):
-    for x in range(LABEL + 1):
+    for x in range(FIGURES + 1):
         values[to, x] = values[c, x]
     for x in range(3):
         links[to, x] = links[c, x]
@@ -131,7 +108,7 @@ def _insert(values, links, count, size, new, option, cut, parent, likely):
             if kept != c:
                 _copy(values, links, c, kept)
             kept += 1
-    for x in range(LABEL + 1):
+    for x in range(FIGURES + 1):
         values[kept, x] = new[x]
     links[kept, 0] = option
     links[kept, 1] = cut
@@ -203,102 +180,65 @@ def _ways(p, columns, begin):
     return first, ways
 
 
-@leaf
-def _extend_gpipe(old, option, hop, gap, s, m, fronts, new):
-    """Fill ``new`` with the label of a stage in front of ``old``; with it there are ``s``."""
-    f, b, turn = option[fold.AHEAD], option[fold.BACK], option[fold.TURN]
-    queue_back, end = option[fold.QUEUE_BACK], option[fold.ENDS]
-    left, later = option[fold.REMAINS], option[fold.LATER]
-    new[SHARDS] = option[fold.SHARDS]
-    new[DOWN], new[FORWARDS] = f + hop / 2, max(f + option[fold.QUEUE], gap)
-    new[BACKWARDS], new[UP] = max(b + queue_back, gap), b + turn
-    new[RETURNED], new[TURNED] = turn + end, FAR
-    new[FINISH], new[R], new[X], new[U] = FAR, FAR, 0.0, 0.0
-    new[M], new[A], new[B] = 0.0, 0.0, 0.0
-    if s > 1:
-        new[DOWN] += old[DOWN]
-        new[UP] = b + hop / 2 + old[UP]
-        new[RETURNED] = old[RETURNED] + hop / 2 + end
-        for x in (FORWARDS, BACKWARDS, TURNED, FINISH, R, X):
-            new[x] = max(new[x], old[x])
-    if m > 1:
-        there = new[UP] + (m - 2) * new[BACKWARDS] + max(queue_back, gap - b) + end
-        new[RETURNED] = max(new[RETURNED], there) if s > 1 else there
-    if later > 0.0:
-        new[R], new[X] = max(new[R], new[RETURNED] + left), max(new[X], later)
-    else:
-        new[FINISH] = max(new[FINISH], new[RETURNED] + left)
-    down = new[DOWN] + (m - 1) * new[FORWARDS]
-    new[TURNED] = max(new[TURNED], option[fold.WAITS] + down, down + fronts)
-    new[Z] = new[TURNED] + max(new[FINISH], new[R] + new[X])
+@inlined
+def _stage(option):
+    """What the forms take of an option."""
+    return Stage(
+        option[fold.AHEAD], option[fold.BACK], option[fold.ENDS], option[fold.TURN],
+        option[fold.CHASE_AHEAD], option[fold.QUEUE], option[fold.QUEUE_BACK], option[fold.WAITS],
+        option[fold.REMAINS], option[fold.LATER])
 
 
-@leaf
-def _extend(old, option, hop, gap, s, m, half, steady, others, hidden, held, fronts, new):
-    """Fill ``new`` with the label of a stage in front of ``old``; with it there are ``s``.
+@inlined
+def _extend_gpipe(old, option, both, gap, n, m, fronts, new):
+    """Fill ``new`` with the label of a stage in front of the ``n`` of ``old``."""
+    add_gpipe_stage(old, _stage(option), both, gap, n, m, new)
+    down = new[gpipe.DOWN] + (m - 1) * new[gpipe.SLOWEST_FORWARD]
+    new[gpipe.TURNED] = max(new[gpipe.TURNED], down + fronts)
+    new[gpipe.END] = new[gpipe.TURNED] + max(
+        new[gpipe.DONE], new[gpipe.READY] + new[gpipe.EXCHANGE])
 
-    ``hidden``, ``held`` and ``fronts`` are bounds of its cell; see ``add_stage`` for the others.
+
+@inlined
+def _extend(old, option, both, gap, n, m, half, hidden, held, fronts, new):
+    """The same under 1F1B; ``hidden``, ``held`` and ``fronts`` are bounds of its cell.
+
+    What makes no difference to any front (see docs/proofs.md) is levelled: labels merge.
     """
-    f, b, end = option[fold.AHEAD], option[fold.BACK], option[fold.ENDS]
-    wait, left, later = option[fold.WAITS], option[fold.REMAINS], option[fold.LATER]
-    if m == 1:
-        b = end
-    # Of the last stage there is no label behind, and none is read.
-    sent = add_stage(old, f, b, end, option[fold.TURN], option[fold.CHASE_AHEAD],
-                     option[fold.QUEUE], option[fold.QUEUE_BACK], hop, gap, s - 1, m, half, steady,
-                     others, new)
-    new[SHARDS] = option[fold.SHARDS]
-    rest, after = new[T], new[Q]
-    idle_rest = after - (b - end)
-    done = idle = ready = idle_ready = back = close = FAR
-    new[X] = 0.0
-    if s > 1:
-        down = f + hop / 2
-        idle, done = down + old[V], max(down + old[W], sent + hop / 2 + old[V])
-        idle_ready = down + old[U]
-        ready = max(down + old[R], sent + hop / 2 + old[U])
-        back, new[X], close = end + hop / 2 + old[Y], old[X], old[Z]
-    if later > 0.0:
-        ready, idle_ready = max(ready, rest + left), max(idle_ready, idle_rest + left)
-        new[X] = max(new[X], later)
-        left += new[X]
-    else:
-        done, idle = max(done, rest + left), max(idle, idle_rest + left)
-    back = max(back, wait + rest)
-    # What makes no difference to any front (see docs/algorithm.md) is levelled: labels merge.
-    new[W], new[V] = max(done, rest + hidden), max(idle, after + hidden)
-    new[R], new[U] = max(ready, rest + held), max(idle_ready, after + held)
-    finish = max(done, ready + new[X])
-    new[Y] = max(back, rest + fronts)
-    new[Z] = max(close, wait + finish, back + left, finish + fronts)
+    add_stage(old, _stage(option), both, gap, n, m, half, new)
+    rest, after = new[REST], new[AFTER]
+    new[END] = max(new[END], max(new[DONE], new[READY] + new[EXCHANGE]) + fronts)
+    new[BACK] = max(new[BACK], rest + fronts)
+    new[DONE], new[IDLE] = max(new[DONE], rest + hidden), max(new[IDLE], after + hidden)
+    new[READY], new[IDLE_READY] = max(new[READY], rest + held), max(new[IDLE_READY], after + held)
 
 
 @kernel
 def _way_back(links, label, layers):
-    """Stages of a complete plan, first stage first; none for label -1."""
+    """Stages of a complete plan, first stage first; none for label 0."""
     stages = np.empty((layers, 4), np.int64)
     depth = 0
-    while label >= 0:
+    while label:
         option, cut, parent, start, position = links[label]
         stages[depth, 0] = start
         stages[depth, 1] = cut
         stages[depth, 2] = position
         stages[depth, 3] = option
         depth += 1
-        label = parent if cut < layers else -1
+        label = parent
     return stages[:depth].copy()
 
 
 @leaf
-def _low(gpipe, m, new, added, fronts, hidden, arrives, trips):
+def _low(as_gpipe, m, new, added, fronts, hidden, arrives, trips):
     """No plan with the label takes less; bounds are those of ``reach``."""
-    if gpipe:
-        down = new[DOWN] + (m - 1) * new[FORWARDS]
-        return max(down + new[RETURNED] + added,
-                   down + max(new[FINISH], new[R] + new[X]) + fronts,
-                   new[TURNED] + new[RETURNED] + hidden, new[Z])
-    return max(new[T] + added, new[W] + fronts, new[R] + new[X] + fronts, new[V] + arrives,
-               2.0 * new[Q] + trips, new[Y] + hidden, new[Z])
+    if as_gpipe:
+        down = new[gpipe.DOWN] + (m - 1) * new[gpipe.SLOWEST_FORWARD]
+        finish = max(new[gpipe.DONE], new[gpipe.READY] + new[gpipe.EXCHANGE])
+        return max(down + new[gpipe.RETURNED] + added, down + finish + fronts,
+                   new[gpipe.TURNED] + new[gpipe.RETURNED] + hidden, new[END])
+    return max(new[REST] + added, new[DONE] + fronts, new[READY] + new[EXCHANGE] + fronts,
+               new[IDLE] + arrives, 2.0 * new[AFTER] + trips, new[BACK] + hidden, new[END])
 
 
 @entry
@@ -322,14 +262,17 @@ def solve(p, limit, width, spread):
     for s in range(1, L + 1):
         if p.depths[s]:
             deepest = s
-    best, best_label = np.full(deepest + 1, np.inf), np.full(deepest + 1, -1)
+    best, best_label = np.full(deepest + 1, np.inf), np.zeros(deepest + 1, np.int64)
     below, dropped = limit, np.inf
     counts = np.zeros(4, np.int64)
     half = m // 2 if m // 2 < deepest else 0
-    # Labels of all depths, for the way back; cells of the depth before, as ranges of them.
-    values = np.empty((1024, LABEL))
+    # Labels of all depths, for the way back, the first of what is behind the last stage; cells of
+    # the depth before, as ranges of them.
+    values = np.empty((1024, FIGURES))
     links = np.empty((1024, 5), np.int64)  # option, cut, parent, layer, position
-    total = 0
+    for x in range(gpipe.FIGURES if p.gpipe else FIGURES):
+        values[0, x] = gpipe.NOTHING[x] if p.gpipe else one_f_one_b.NOTHING[x]
+    total = 1
     place = np.full((L + 1, K + 1), -1, np.int32)
     begin = end = np.zeros((2, 0), np.int64)
     begin_at, device = np.zeros(L + 2, np.int64), np.zeros(0, np.int64)
@@ -337,15 +280,16 @@ def solve(p, limit, width, spread):
     filled, fillings = np.zeros((64, 2), np.int64), 0
     taken_begin, taken = np.arange(K + 2), np.full(K + 1, L)
     columns, column = np.zeros(0, np.int64), np.zeros(K + 1, np.int64)
-    size = LABEL if (p.option[:, fold.LATER] > 0.0).any() else UNTIED
-    cell = np.empty((64, LABEL + 1))
+    size = gpipe.UNTIED if p.gpipe else one_f_one_b.UNTIED
+    if (p.option[:, fold.LATER] > 0.0).any():
+        size = gpipe.FIGURES if p.gpipe else FIGURES
+    cell = np.empty((64, FIGURES + 1))
     cell_links = np.empty((64, 3), np.int64)
-    new = np.empty(LABEL + 1)  # a label and its bound
+    new = np.zeros(FIGURES + 1)  # a label and its bound
     need = behind = reached = 0
     front = np.empty((0, BOUNDS))
     for s in range(1, deepest + 1):
         flight = m if p.gpipe else min(s, m)
-        steady, others = shares(m - s - 1, s - 1), shares(m - 1 - half, s - 1)
         # Bounds again whenever the stages behind have doubled.
         if behind == 0 or s >= 2 * behind:
             need, behind = m if p.gpipe else min(s + 1, m), s
@@ -367,7 +311,7 @@ def solve(p, limit, width, spread):
                 k = device[y]
                 here = place[i, k]
                 added, fronts, hidden = front[here, ADDED], front[here, FRONTS], front[here, HIDDEN]
-                held = front[here, READY]
+                held = front[here, bounds.READY]
                 if added == np.inf or front[here, FORCED] >= below * SLACK:
                     continue
                 arrives, trips = front[here, ARRIVES], -np.inf
@@ -404,15 +348,16 @@ def solve(p, limit, width, spread):
                                 if -option[fold.HELD] < flight:
                                     continue
                                 counts[2] += 1
-                                hop = gap = 0.0
+                                new[SHARE] = -1.0 / option[fold.SHARDS]
+                                both = gap = 0.0
                                 if s > 1:
-                                    gap = -fill / max(old[SHARDS], option[fold.SHARDS])
-                                    hop = p.both * (gap + p.hop_latency[stop])
+                                    gap = fill * max(old[SHARE], new[SHARE])
+                                    both = p.both * (gap + p.hop_latency[stop])
                                 if p.gpipe:
-                                    _extend_gpipe(old, option, hop, gap, s, m, fronts, new)
+                                    _extend_gpipe(old, option, both, gap, s - 1, m, fronts, new)
                                 else:
-                                    _extend(old, option, hop, gap, s, m, half, steady, others,
-                                            hidden, held, fronts, new)
+                                    _extend(old, option, both, gap, s - 1, m, half, hidden, held,
+                                            fronts, new)
                                 low = _low(p.gpipe, m, new, added, fronts, hidden, arrives, trips)
                                 if low >= below * SLACK:
                                     continue
@@ -430,15 +375,15 @@ def solve(p, limit, width, spread):
                     continue
                 if i == 0 and p.depths[s]:
                     for c in range(count):
-                        if cell[c, Z] < min(below, best[s]) * SLACK:
-                            best[s], best_label[s] = cell[c, Z], total + c
+                        if cell[c, END] < min(below, best[s]) * SLACK:
+                            best[s], best_label[s] = cell[c, END], total + c
                             if not spread:
-                                below = cell[c, Z]
+                                below = cell[c, END]
                 while total + count > len(values):
                     values = longer(values, 2 * len(values))
                     links = longer(links, 2 * len(links))
                 for c in range(count):
-                    values[total + c] = cell[c, :LABEL]
+                    values[total + c] = cell[c, :FIGURES]
                     links[total + c, :3] = cell_links[c]
                     links[total + c, 3] = i
                     links[total + c, 4] = k
@@ -451,7 +396,7 @@ def solve(p, limit, width, spread):
                 counts[0] += 1
         if total == start:
             break
-    counts[1] = total
+    counts[1] = total - 1
     stages = np.empty((0, 4), np.int64)
     for s in range(1, deepest + 1):
         if best[s] > below:

@@ -1,10 +1,10 @@
 """Shortest ways between nodes, split evenly at each node, and what messages on them take.
 
 ``ways`` is the twin of ``Routes._ways``; ``unrouted`` and ``rates`` those of the class ``Messages``
-of :mod:`nest.costs.paths`, with the same sums in the same order.
+of :mod:`nest.costs.network.paths`, with the same sums in the same order.
 
 Shapes: V nodes, E links, A targets that hops are known to, P pairs of a node and a target; N
-devices, B blocks of a tile, K blocks asked for, M messages of a block.
+devices, B blocks of a tile, K blocks asked for, M messages of a block, Q patterns.
 """
 
 from __future__ import annotations
@@ -100,46 +100,67 @@ def unrouted(number, anchors, anchor, start, low, high, stride, source, target):
 @entry
 def rates(
     number, anchors, anchor, up, down, first, link, part, latency, bandwidth, delay,
-    start, low, high, own, stride, source, target, weight,
+    start, low, high, own, stride, source, target, begin, share,
 ):
-    """Seconds per byte and seconds (K,) of all messages of blocks that start at ``own``.
+    """Seconds per byte (K, Q + 1) and seconds (K, Q) of patterns of blocks that start at ``own``.
 
-    Those of all blocks run meanwhile, see :func:`unrouted`. A message goes ``up`` (N,) to an anchor
-    and ``down`` (N,) from another, -1: it is there. The way n - 1 between them has ``link[first[n -
-    1] : first[n]]``, each with a ``part``, and takes ``latency[n - 1]`` seconds; ``bandwidth`` and
-    ``delay`` (E,) of links.
+    Each pattern runs by itself, in all blocks at once, see :func:`unrouted`; in the end, those that
+    have a ``share`` (Q,) at once, so much of each. Pattern q has the messages ``begin[q]`` to
+    ``begin[q + 1]`` - 1, a byte each. A message goes ``up`` (N,) to an anchor and ``down`` (N,)
+    from another, -1: it is there. The way n - 1 between them has ``link[first[n - 1] : first[n]]``,
+    each with a ``part``, and takes ``latency[n - 1]`` seconds; ``bandwidth`` and ``delay`` (E,) of
+    links. ``own`` (K,) are some of ``start``, in its order.
     """
-    load = np.zeros(len(bandwidth))
-    for b in range(len(start)):
-        for m in range(len(source)):
-            if not _sends(low[b], high[b], stride, source[m], target[m]):
-                continue
-            one, other = start[b] + source[m], start[b] + target[m]
-            if up[one] >= 0:
-                load[up[one]] += 1.0
-            if down[other] >= 0:
-                load[down[other]] += 1.0
-            if anchor[one] != anchor[other]:
-                row = number[anchor[one] * anchors + anchor[other]] - 1
-                for k in range(first[row], first[row + 1]):
-                    load[link[k]] += part[k]
-    for k in range(len(load)):
-        load[k] = weight * load[k] / bandwidth[k]
-    per_byte, slowest = np.zeros(len(own)), np.zeros(len(own))
+    patterns = len(share)
+    load, most = np.zeros((patterns + 1, len(bandwidth))), np.zeros(patterns + 1)
+    way = np.zeros((len(start), len(source)), np.int32)  # looking a number up takes longest
+    for q in range(patterns):
+        for b in range(len(start)):
+            for m in range(begin[q], begin[q + 1]):
+                if not _sends(low[b], high[b], stride, source[m], target[m]):
+                    continue
+                one, other = start[b] + source[m], start[b] + target[m]
+                if up[one] >= 0:
+                    load[q, up[one]] += 1.0
+                if down[other] >= 0:
+                    load[q, down[other]] += 1.0
+                if anchor[one] != anchor[other]:
+                    row = number[anchor[one] * anchors + anchor[other]]
+                    way[b, m] = row
+                    for k in range(first[row - 1], first[row]):
+                        load[q, link[k]] += part[k]
+        for k in range(len(bandwidth)):
+            load[q, k] /= bandwidth[k]
+            most[q] = max(most[q], load[q, k])
+            load[patterns, k] += share[q] * load[q, k]
+    for k in range(len(bandwidth)):
+        most[patterns] = max(most[patterns], load[patterns, k])
+    per_byte, slowest = np.zeros((len(own), patterns + 1)), np.zeros((len(own), patterns))
+    b = 0
     for n in range(len(own)):
-        for m in range(len(source)):
-            one, other = own[n] + source[m], own[n] + target[m]
-            seconds = 0.0
-            if up[one] >= 0:
-                seconds += delay[up[one]]
-                per_byte[n] = max(per_byte[n], load[up[one]])
-            if down[other] >= 0:
-                seconds += delay[down[other]]
-                per_byte[n] = max(per_byte[n], load[down[other]])
-            if anchor[one] != anchor[other]:
-                row = number[anchor[one] * anchors + anchor[other]] - 1
-                seconds += latency[row]
-                for k in range(first[row], first[row + 1]):
-                    per_byte[n] = max(per_byte[n], load[link[k]])
-            slowest[n] = max(slowest[n], seconds)
+        while start[b] != own[n]:
+            b += 1
+        for q in range(patterns):
+            both = patterns if share[q] > 0.0 else q
+            alone, beside = 0.0, per_byte[n, both]
+            for m in range(begin[q], begin[q + 1]):
+                one, other, row = own[n] + source[m], own[n] + target[m], way[b, m]
+                seconds = 0.0
+                if up[one] >= 0:
+                    seconds += delay[up[one]]
+                    alone = max(alone, load[q, up[one]])
+                    beside = max(beside, load[both, up[one]])
+                if down[other] >= 0:
+                    seconds += delay[down[other]]
+                    alone = max(alone, load[q, down[other]])
+                    beside = max(beside, load[both, down[other]])
+                if row:
+                    seconds += latency[row - 1]
+                slowest[n, q] = max(slowest[n, q], seconds)
+                if row and (alone < most[q] or beside < most[both]):  # else no link is fuller
+                    for k in range(first[row - 1], first[row]):
+                        alone = max(alone, load[q, link[k]])
+                        beside = max(beside, load[both, link[k]])
+            per_byte[n, both] = beside
+            per_byte[n, q] = alone
     return per_byte, slowest

@@ -1,1 +1,6 @@
-"""Published evaluations, asked again: the questions, their answers kept on disk, the tables."""
+"""Published evaluations, repeated.
+
+`paper` has the questions and `published` the published answers; `asking` asks every planner and
+`answers` stores their plans on disk; `results` reads them, `tables`, `charts` and `text` show
+them.
+"""

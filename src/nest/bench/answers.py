@@ -1,4 +1,4 @@
-"""What planners answered, a line each in a file that grows: a run can be broken off and resumed.
+"""The answers of planners, one line each in a growing file: a run can be interrupted and resumed.
 
 A line is JSON, schema `nest.answer/1`. It holds a digest of all that was asked, so that an answer
 is used again only for the same question to the same planner of the same version of NEST.
@@ -36,7 +36,7 @@ class Answer(Description):
     question: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = Field(
         description="SHA-256 of model, cluster, job, space, planner, its options, and the version"
     )
-    model: Name = Field(description="for people; what counts is the digest")
+    model: Name = Field(description="for people; the digest decides")
     cluster: Name = Field(description="its name")
     devices: Whole = Field(description="of the cluster")
     mbs: Whole = Field(description="samples that a device takes at once")
@@ -106,7 +106,7 @@ class Answers:
         for number, line in enumerate(lines, 1):
             answer = _parsed(line, f"{self.path}: line {number}")
             self._found[answer.question] = answer
-        if last:  # was being written when the run was broken off
+        if last:  # was being written when the run was interrupted
             if not (last.startswith(START) or START.startswith(last)):
                 raise _no_answer(f"{self.path}: line {len(lines) + 1}")
             write_text_atomic(self.path, text[: len(text) - len(last)])
@@ -116,7 +116,7 @@ class Answers:
         return self._found.get(question)
 
     def add(self, answer: Answer) -> None:
-        """Keep an answer, on disk too.
+        """Store an answer, also on disk.
 
         Raises
         ------

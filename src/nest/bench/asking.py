@@ -23,7 +23,7 @@ def ask(
     questions: Sequence[Question], planners: Sequence[str], answers: Answers,
     tell: Callable[[Question, str], None] = lambda question, planner: None,
 ) -> list[Asked]:
-    """Give every answer, asking only for those that are not there yet.
+    """Give every answer; ask only for those that are missing.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def ask(
 
     Raises
     ------
-    InputError : model or cluster of a question cannot be read, or they do not go together.
+    InputError : model or cluster of a question cannot be read, or they are incompatible.
     """
     found = []
     for question in questions:

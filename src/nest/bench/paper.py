@@ -12,11 +12,10 @@ Figures are those of its artifact (github.com/scai-tech/Nest):
 - micro-batches 1, 2, 4, 8 at 256 devices (figure 6): scripts/tpuv4_fatTree/run_eval_mbs.sh. It
   shows BERT-large, Llama-2-7B and Llama-3-70B; here all five are asked.
 
-What differs, and why: precision and optimizer are bf16 with Adam, which such models are trained
-with (the artifact: fp16 with SGD, ``optimizer_type`` in solver.py). Each planner has the whole of
-NEST's space but for the micro-batch (the artifact: its own planner recomputes everything or
-nothing, and has no virtual stages). Besides the published planners all others that NEST has are
-asked.
+What differs, and why: precision and optimizer are bf16 with Adam, as such models are trained (the
+artifact: fp16 with SGD, ``optimizer_type`` in solver.py). Each planner has the whole space of NEST
+except for the micro-batch (the artifact: its own planner recomputes everything or nothing, and has
+no virtual stages). All planners of NEST are asked, also those that were not published.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ PARTS = {
 }
 """What each part asks, by its name."""
 OPTIONS: Mapping[str, Mapping[str, Any]] = {"mcmc": {"proposals": 3000}}
-"""Of planners that are slow by nature, what bounds them; the others run to their end.
+"""Bounds of the slow planners; the others run to their end.
 
 `nest compare` lets mcmc look at 4,000; fewer keep the whole below ten minutes (chosen).
 """
@@ -110,11 +109,11 @@ def questions(parts: Iterable[str] = PARTS, models: Iterable[str] = MODELS) -> l
 
 
 def marked(planner: str) -> str:
-    """Its name, with a star where a bound ends it."""
+    """Name of a planner, with a star if it is bounded."""
     return f"{planner}*" if planner in BOUNDS else planner
 
 
 def bounds_text(planners: Iterable[str]) -> str:
-    """What the stars mean; empty: there are none."""
+    """Explanation of the stars; empty if there are none."""
     bounded = [f"{name} ends after {BOUNDS[name]}" for name in planners if name in BOUNDS]
     return f"*: {', '.join(bounded)}; all others ran to their end." if bounded else ""

@@ -1,4 +1,4 @@
-"""What the published evaluation found, as its artifact prints it.
+"""Results of the published evaluation, as its artifact prints them.
 
 ``published.csv`` holds throughputs relative to ``manual`` on the fewest devices, or at the smallest
 micro-batch, at which it fits (h100: at the same devices): github.com/scai-tech/Nest,
@@ -13,14 +13,14 @@ from importlib import resources
 from typing import NamedTuple
 
 PLANNERS = ("manual", "mcmc", "alpa", "phaze")
-"""Whom NEST was compared with; Alpa as an offline variant of its authors', "Alpa-E"."""
+"""Planners that NEST was compared with; Alpa in an offline variant, "Alpa-E"."""
 CLAIM = 2.43
 """Times the throughput of prior planners, at most (arXiv:2603.06798, abstract)."""
 RECOUNTED = {
     "bert-large": (1.02, 1.22), "llama2-7b": (1.00, 1.00), "llama3-70b": (1.0, 1.5),
     "gpt3-175b": (1.00, 1.05), "mixtral-8x7b": (1.00, 1.01),
 }
-"""Least and most gain over ``manual`` in the artifact's own evaluator, once its stages are even.
+"""Least and largest gain over ``manual`` in the artifact's evaluator, with even stages.
 
 ``fixedConfigTimePerBatch`` of nest/Solver/device_placement/device_placement.cpp gives the stages of
 an expert n layers each, counted from layer 0, which is the embedding: the first stage has n - 1

@@ -1,4 +1,4 @@
-"""Answers compared: throughput relative to the expert's, and NEST's gain over each planner."""
+"""Comparison of answers: throughput relative to the expert's, and NEST's gain over each planner."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nest.bench.paper import Question
 from nest.bench.published import Published
 
 OWN, BASE = "nest", "manual"
-"""The planner whose gains are told, and the one that throughputs are relative to."""
+"""The planner whose gains are reported, and the one that throughputs are relative to."""
 
 
 class Result(NamedTuple):
-    """An answer beside the others to its question."""
+    """An answer, compared with the others to its question."""
 
     asked: Asked
     base: Question | None
@@ -27,7 +27,7 @@ class Result(NamedTuple):
 
     @property
     def a_device(self) -> float | None:
-        """Relative throughput of a device: :attr:`relative` without what more devices bring."""
+        """Relative throughput per device: :attr:`relative` without the gain of more devices."""
         if self.relative is None or self.base is None:
             return None
         return self.relative * self.base.devices / self.asked.question.devices
@@ -117,5 +117,5 @@ def select(
 
 
 def distinct(values: Iterable[str]) -> list[str]:
-    """Each once, in the order of their first."""
+    """Distinct values, in order of first occurrence."""
     return list(dict.fromkeys(values))

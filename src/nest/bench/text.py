@@ -1,4 +1,4 @@
-"""The results as a person reads them in a terminal."""
+"""The text of the results."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def _published(page: Page, found: Sequence[Result]) -> None:
         low, high = RECOUNTED.get(model, (None, None))
         lines.append((model, _range(said.least, said.most), _range(low, high),
                       _range(here.least, here.most)))
-    page.table(f"Gain over {BASE}, TPUv4 fat tree (recounted: with the expert's layers counted "
-               f"right; claimed over any planner: up to {CLAIM})",
+    page.table(f"Gain over {BASE}, TPUv4 fat tree (recounted: with the correct layer count of the "
+               f"expert's plan; claimed over any planner: up to {CLAIM})",
                ("model", "published", "recounted", "here"), lines, (0,))
     page.blank()
 

@@ -1,7 +1,7 @@
-"""Efficiency and latency of each level of a network, fitted to collectives that were measured.
+"""Efficiency and latency of each level of a network, fitted to measured collectives.
 
-The model is :mod:`nest.costs.collectives` on the cluster itself: its levels with other figures go
-through :func:`nest.costs.choices.network`, as those of a plan do.
+The model is :mod:`nest.costs.network.collectives` on the cluster itself: its levels with other
+figures go through :func:`nest.costs.choices.network`, as those of a plan do.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.calibration.fit import Array, Fit, Parameter, fit, median_and_tail, percent_off
-from nest.costs import collectives as costs
 from nest.costs.choices import network
-from nest.costs.groups import count
+from nest.costs.network import collectives as costs
+from nest.costs.network.groups import count
 from nest.describe import Cluster, Level
 from nest.errors import InputError
 from nest.units import format_bytes
 
-Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv"]
-KINDS: tuple[Kind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv"]
+COLLECTIVES: tuple[Collective, ...] = (
+    "all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
 SMALLEST = 2.0**20
 """Bytes from which on messages count in a fit: what training sends is larger (chosen)."""
 FEWEST = 3
@@ -39,7 +40,7 @@ FITTED = {
     "base_time": (0.0, 1e-2, 5e-5, "s"),
     "ramp": (0.0, 1.0, 0.02, ""),
 }
-"""What is fitted of a level, as far as levels have it."""
+"""Figures of a level that can be fitted."""
 SCHEMA = "nest.collectives/1"
 
 
@@ -53,7 +54,7 @@ class Measured:
     size : bytes of the whole buffer; of sendrecv, bytes that each device sends.
     """
 
-    kind: Kind
+    collective: Collective
     ranks: int
     nodes: int
     size: float
@@ -63,13 +64,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class NetworkFit:
-    """What collectives say about a cluster.
+    """The fit of a cluster to collectives.
 
     Attributes
     ----------
     measured : those that were fitted, in the order of the misfits.
     small, small_before, small_after : those below the limit, and their misfits.
-    crossed : names of the levels that they go through; nothing is known of the others.
+    crossed : names of the levels that they cross; the others are unknown.
     """
 
     before: Cluster
@@ -84,14 +85,14 @@ class NetworkFit:
 
 @dataclass(frozen=True)
 class Decade:
-    """How far prices of messages within a power of ten are off.
+    """Error of prices of messages within a power of ten.
 
     Attributes
     ----------
     from_bytes, to_bytes : the powers of ten.
     fitted : whether these messages count in the fit; the smaller ones are compared only.
     count : collectives.
-    before, after : median of the size of the error, a share: 0.05 is 5 %.
+    before, after : median of the absolute error, a share: 0.05 is 5 %.
     """
 
     from_bytes: int
@@ -113,13 +114,13 @@ class _Groups:
         self.group = costs.Group(inside, np.array([even for _, even in spread], dtype=np.bool_))
         self.size = np.array([each.size for each in measured])
         self.seconds = np.array([each.seconds for each in measured])
-        self.rows = {kind: np.array([i for i, each in enumerate(measured) if each.kind == kind],
-                                    dtype=np.intp) for kind in KINDS}
+        called = np.array([each.collective for each in measured], dtype=np.str_)
+        self.rows = {name: np.flatnonzero(called == name) for name in COLLECTIVES}
         whole = inside == self.group.size[:, None]
         self.level = whole.argmax(axis=1) if len(measured) else np.zeros(0, dtype=np.intp)
 
     def crossed(self) -> list[int]:
-        """Levels that some collective goes through."""
+        """Levels that some collective crosses."""
         inner = np.concatenate([np.ones((len(self.measured), 1)), self.group.inside[:, :-1]], 1)
         return [int(v) for v in np.flatnonzero((self.group.inside > inner).any(axis=0))]
 
@@ -128,14 +129,14 @@ class _Groups:
         net, found = network(cluster), np.zeros(len(self.measured))
         functions = {"all_reduce": costs.all_reduce, "all_gather": costs.all_gather,
                      "reduce_scatter": costs.reduce_scatter, "alltoall": costs.all_to_all}
-        for kind, rows in self.rows.items():
+        for name, rows in self.rows.items():
             if not len(rows):
                 continue
-            if kind == "sendrecv":
+            if name == "sendrecv":
                 found[rows] = [costs.point_to_point(self.size[i], net, int(self.level[i]))
                                for i in rows]
             else:
-                found[rows] = functions[kind](self.size[rows], net, self.group.take(rows))
+                found[rows] = functions[name](self.size[rows], net, self.group.take(rows))
         misfits: Array = np.log(np.maximum(found, 1e-12) / self.seconds)
         return misfits
 
@@ -167,11 +168,11 @@ def fit_collectives(
 
     Parameters
     ----------
-    cluster : where the fit starts; its number of devices has to hold what was measured.
-    measured : in any order, of any kind.
+    cluster : where the fit starts; it must have as many devices as the measurements.
+    measured : in any order.
     smallest : bytes from which on they count; smaller ones are compared only.
     node_size : devices of a node; default: a group of the innermost level.
-    figures : which ones of :data:`FITTED`; the others stay as they are.
+    figures : some of :data:`FITTED`; the others are unchanged.
 
     Raises
     ------
@@ -201,7 +202,7 @@ def fit_collectives(
 def misfits(
     cluster: Cluster, measured: Sequence[Measured], node_size: int | None = None
 ) -> Array:
-    """log(predicted / measured) on a cluster as it is, float64 of shape (N,).
+    """log(predicted / measured) on an unchanged cluster, float64 of shape (N,).
 
     Raises
     ------

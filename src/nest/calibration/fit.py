@@ -4,8 +4,8 @@ Shapes: P parameters, N measurements.
 
 The misfit of a measurement is log(predicted / measured), over the spread of the misfits (found
 along the way, never below a floor), under the robust loss soft_l1. A prior pulls each parameter
-to its catalog value with the strength of one measurement that says "value +- spread". What the
-measurements cannot tell stays there.
+to its catalog value with the strength of one measurement that says "value +- spread". A parameter
+that the measurements do not determine stays there.
 
 References: soft_l1 and the reflective trust region, scipy.optimize.least_squares; B. Triggs et
 al., "Bundle adjustment - a modern synthesis", 2000, section 4.3 (robust Gauss-Newton); the
@@ -27,17 +27,17 @@ Array = NDArray[np.float64]
 ROUNDS = 5
 """Fits in a row; each takes the spread of the misfits from the one before."""
 TELLS = 0.5
-"""Share of the prior's spread below which an error has to fall for the data to have told."""
+"""A figure is determined if its error is below this share of the prior's spread."""
 LOOSE = 0.1
 """Strength of the priors while the spread of the misfits is found."""
 NEAR = 1e-3
 """Spreads from a bound at which a parameter counts as lying on it."""
 INSIDE = 0.1
-"""Spreads from the bounds where a fit starts at least: on a bound it would not move."""
+"""Least distance from the bounds at the start, in spreads: on a bound a fit would not move."""
 SETTLED = 0.02
 """Change of the spread of the misfits, as a share, at which the rounds end."""
 STEPS = 6
-"""Straight lines that a slow fit draws at most."""
+"""Most steps of a slow fit."""
 SMALL_STEP = 0.02
 """Spreads of the priors; a slow fit ends where no parameter moves by more."""
 STEP = 1e-3
@@ -69,12 +69,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the measurements say about one figure.
+    """The estimate of one figure.
 
     Attributes
     ----------
     error : standard error, in the unit of the value.
-    determined : the measurements told it; else it went back to the catalog's value.
+    determined : by the measurements; else it has the catalog's value.
     bound : `lower` or `upper` where the value lies on a bound, or nothing.
     """
 
@@ -108,13 +108,13 @@ class Fit:
 
 
 def percent_off(misfits: Array) -> Array:
-    """Size of the error, predicted / measured - 1, in per cent."""
+    """Absolute error, predicted / measured - 1, in per cent."""
     off: Array = 100.0 * np.abs(np.expm1(misfits))
     return off
 
 
 def median_and_tail(misfits: Array) -> tuple[float, float]:
-    """Median and 90th percentile of the size of the error, in per cent."""
+    """Median and 90th percentile of the absolute error, in per cent."""
     off = percent_off(misfits)
     return float(np.median(off)), float(np.quantile(off, 0.9))
 
@@ -127,16 +127,16 @@ def fit(
 ) -> Fit:
     """Fit parameters to measurements.
 
-    A parameter of which the measurements tell too little goes back to its catalog value, the
-    worst first, and the others are fitted once more without it. Standard errors are those with
-    all of them open, so that they count what is not known of the ones that went back.
+    A parameter that the measurements do not determine goes back to its catalog value, the worst
+    first, and the others are fitted again without it. Standard errors are those with all parameters
+    free, so that they include the uncertainty of the ones that went back.
 
     Parameters
     ----------
     parameters : P of them.
     misfits : from values, shape (P,), to log(predicted / measured), shape (N,), finite.
-    floor : least spread of the misfits to believe in: noise of the measurements.
-    weights : shape (N,): how much a measurement counts beside the others; default 1 each.
+    floor : least spread of the misfits: noise of the measurements.
+    weights : shape (N,): relative weight of each measurement; default 1.
 
     Returns
     -------
@@ -166,7 +166,7 @@ def fit_slow(
     floor: float,
     weights: Array | None = None,
 ) -> Fit:
-    """The same as :func:`fit` where predictions take long: P + 1 of them a step, few steps.
+    """The same as :func:`fit` for slow predictions: P + 1 of them per step, few steps.
 
     Each step fits a straight line through the misfits at the values of the step before, within
     the bounds; a step that makes the misfits larger is halved.
@@ -194,7 +194,7 @@ def _line(at: Array, misfits: Array, slopes: Array) -> Callable[[Array], Array]:
 
 
 def without(found: Fit, rows: Sequence[int], weights: Array | None = None) -> Array:
-    """Values that a fit would have without some measurements: one Gauss-Newton step from it.
+    """Values of a fit without some measurements: one Gauss-Newton step from the fit.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def without(found: Fit, rows: Sequence[int], weights: Array | None = None) -> Ar
     Returns
     -------
     float64, shape (P,)
-        Within the bounds; parameters that the whole fit did not determine stay.
+        Within the bounds; parameters that the whole fit did not determine are unchanged.
 
     Notes
     -----
@@ -244,8 +244,8 @@ class _Problem:
     def solve(self, free: NDArray[np.bool_]) -> tuple[Array, float]:
         """Values with the free parameters fitted, and the spread of the misfits.
 
-        The spread is found under priors so loose that they leave nothing unexplained: what a
-        prior leaves unexplained would widen the spread, and that the pull of the prior.
+        The spread is found under very loose priors: misfits that a prior causes would widen the
+        spread, and a wider spread would strengthen the prior.
         """
         if not free.any():
             return self.start.copy(), max(self.floor, _spread(self.before, 0))
@@ -253,7 +253,7 @@ class _Problem:
         high = ((self.high - self.start) / self.scale)[free]
         margin = np.minimum(INSIDE, (high - low) / 4)
         position = np.clip(np.zeros(len(low)), low + margin, high - margin)
-        spread = self.floor  # that of `before` may be large, and would leave all to the priors
+        spread = self.floor  # that of `before` may be large, and the priors would then decide
         for _ in range(ROUNDS):
             position = self._least(position, low, high, free, spread, LOOSE)
             value, last = self._value(position, free), spread
@@ -297,7 +297,7 @@ class _Problem:
         return found
 
     def cost(self, value: Array, misfits: Array) -> float:
-        """What the fit makes least, with the floor as the spread of the misfits."""
+        """The objective of the fit, with the floor as the spread of the misfits."""
         deviations = self.root * misfits / self.floor
         priors = (value - self.start) / self.scale
         return float(2.0 * (np.sqrt(1.0 + deviations**2) - 1.0).sum() + (priors**2).sum())

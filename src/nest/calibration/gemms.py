@@ -1,14 +1,14 @@
-"""Efficiency of matrix products, fitted per number format to products that were measured alone.
+"""Efficiency of matrix products, fitted per number format to products measured alone.
 
-The model is :func:`nest.costs.compute.gemm_seconds` under a stack that slows nothing down.
+The model is :func:`nest.costs.compute.gemm_seconds` under a stack without derates.
 
-Rows and columns of a product share one half (`m_half` = `n_half`) unless asked for apart: going
-backward the sides are exchanged, and with `cast_bytes` a half of its own for the columns adds
-the same m x k to the time as the cast does, so that no measurement tells the two from another.
+Rows and columns of a product share one half (`m_half` = `n_half`) unless separate halves are
+requested: backward passes exchange the sides, and with `cast_bytes` a separate half for the columns
+adds the same m x k to the time as the cast, so that measurements cannot separate the two.
 
 The launch overhead and the memory efficiency belong to the device, not to a format. They are
-those of the format most used in training. The others are fitted with a launch overhead of their
-own, lest it goes into their other figures, and written without it.
+those of the format most used in training. The other formats are fitted with a separate launch
+overhead, so that it does not distort their other figures, and written without it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from nest.units import format_seconds, shorten
 
 NEEDED = ("dtype", "m", "n", "k")
 FORMATS: tuple[Dtype, ...] = ("bf16", "fp16", "tf32", "fp32", "fp8")
-"""Formats, the one that stands for the device first."""
+"""Formats; the first one determines the figures of the device."""
 FEWEST = 5
 """Products of a format below which nothing is fitted: as many as it has figures."""
 NOISE = 0.01
 """Least spread of the misfits: clocks of one device differ by about so much (chosen)."""
 SHORT = 2.0
-"""Launch overheads that a product at the peak may take and still show the overhead (chosen)."""
+"""A product shows the launch overhead if its peak time is below this many of them (chosen)."""
 SHORTEST = 3
 """Such products that are needed to fit it (chosen)."""
 
@@ -66,14 +66,14 @@ class Products:
 
 @dataclass(frozen=True)
 class GemmFit:
-    """What the products of one format say.
+    """The fit of one format.
 
     Attributes
     ----------
     efficiency : the figures to write for the format.
     after : float64, shape (N,): misfits of the device that is written, which has one launch
         overhead for all formats; ``fit.after`` has the format's own.
-    note : what the figures leave out, or nothing.
+    note : what the figures do not cover, or nothing.
     """
 
     dtype: Dtype
@@ -86,7 +86,7 @@ class GemmFit:
 
 @dataclass(frozen=True)
 class DeviceFit:
-    """A device with what its products say.
+    """A device fitted to its products.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ def fit_products(
     ----------
     device : where the fit starts and what its priors are centred on.
     products : by format; the first of :data:`FORMATS` also tells launch overhead and memory.
-    apart : halves of rows and columns each for themselves.
+    apart : fit halves of rows and columns separately.
 
     Raises
     ------
@@ -215,7 +215,7 @@ def _parameters(device: Device, dtype: Dtype, apart: bool) -> list[Parameter]:
 
 
 def _short(device: Device, dtype: Dtype, products: Products) -> bool:
-    """Whether enough products are so short that the time of a launch shows in them."""
+    """Whether enough products are short enough to show the launch overhead."""
     at_peak = 2 * products.m * products.n * products.k / peak_flops(device, dtype)
     return int((at_peak < SHORT * device.launch_overhead).sum()) >= SHORTEST
 
@@ -235,7 +235,7 @@ def _changed(device: Device, dtype: Dtype, values: dict[str, float]) -> Device:
 
 
 def key_of(device: Device, dtype: Dtype) -> str:
-    """Under what name a device keeps the figures of a format: its 16-bit one is `default`."""
+    """Name under which a device keeps the figures of a format: its 16-bit one is `default`."""
     return "default" if dtype in ("bf16", "fp16") and dtype not in device.gemm else dtype
 
 

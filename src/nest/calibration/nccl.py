@@ -1,6 +1,6 @@
 """Output of nccl-tests: the text that its programs print, and what `-J FILE` writes.
 
-Text: lines that start with # say what runs where (`# Collective test starting: all_reduce_perf`,
+Text: lines that start with # name what runs where (`# Collective test starting: all_reduce_perf`,
 `#  Rank  0 Group  0 Pid 1887 on worker-1 device  0 [0000:8d:00] NVIDIA H100 80GB HBM3`) and name
 the columns; a line for each size follows, with time, algbw, busbw and #wrong out of place and in
 place. Columns in front of the first time differ between versions, and some are blank; those from
@@ -39,7 +39,7 @@ class Timing:
 
     Attributes
     ----------
-    program : `all_reduce` of `all_reduce_perf`; empty where the output does not say.
+    program : `all_reduce` of `all_reduce_perf`; empty if the output does not name it.
     ranks, nodes : devices and hosts that took part; 0: not said.
     size : bytes.
     seconds : out of place; in place where only that was measured.
@@ -56,7 +56,7 @@ class Timing:
 
 @dataclass
 class _Test:
-    """What the # lines have said so far about the test that runs."""
+    """Content of the # lines so far, for the current test."""
 
     program: str = ""
     hosts: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class _Test:
     started: bool = False
 
     def where(self) -> tuple[int, int]:
-        """Ranks and hosts of the first group: a test that is split runs alike in each."""
+        """Ranks and hosts of the first group: a split test runs equally in each."""
         groups = {group for group, _ in self.hosts}
         own = [host for (group, _), host in self.hosts.items() if group == min(groups, default=0)]
         return len(own), len(set(own))
@@ -105,7 +105,7 @@ def from_text(text: str, where: str) -> list[Timing]:
 
 
 def _heard(test: _Test, line: str, words: list[str]) -> _Test:
-    """What a line that is no figures says; a new test forgets the one before."""
+    """Read a line without figures; a new test resets the state."""
     if test.started and (_START.match(line) or (_PROGRAM.search(line) and "concluded" not in line)):
         test = _Test(program=test.program if _START.match(line) else "")
     named = _PROGRAM.search(line)

@@ -1,10 +1,10 @@
 """Figures of a software stack (and of a device) fitted to measured training runs.
 
 The model is :func:`nest.evaluate` of exactly each run's configuration, by
-:func:`nest.validation.price`. A training step tells few figures apart: how much slower matrix
-products and element-wise kernels run than alone, and how much traffic hides. Each has a prior at
-the value of the catalog, wide beside what five runs tell about the first and narrow beside what
-they do not tell at all, so that it stays there then.
+:func:`nest.validation.price`. A training step determines few figures: how much slower matrix
+products and element-wise kernels run than alone, and how much traffic is hidden. Each has a prior
+at the value of the catalog. The prior is wide compared with what five runs determine, and narrow
+compared with what they do not determine, so that such a figure keeps its value.
 
 Runs of one configuration and software version count as one.
 """
@@ -30,7 +30,7 @@ from nest.validation.translate import facts
 FEWEST = 2
 """Configurations below which nothing is fitted."""
 MANY = 10
-"""Runs from which on attention is told apart from products, unless figures are named (chosen)."""
+"""Fewest runs to fit attention separately from products, unless figures are named (chosen)."""
 NOISE = 0.03
 """Least spread of the misfits: repeats of one configuration differ by 2 to 8 %."""
 
@@ -80,13 +80,12 @@ class Chosen:
 
 @dataclass(frozen=True)
 class RunsFit:
-    """What training runs say about a stack and, where asked for, a device.
+    """The fit of a stack and, where requested, a device to training runs.
 
     Attributes
     ----------
     weights : float64, shape (N,): 1 over the number of runs of the same configuration.
-    left_out : float64, shape (N,): misfit of each run where it is fitted without its
-        configuration.
+    left_out : float64, shape (N,): misfit of each run under a fit without its configuration.
     """
 
     chosen: Chosen
@@ -160,7 +159,7 @@ def settled(stack: Stack, devices: set[str]) -> Stack:
     rates = [stack.rates(name) for name in sorted(devices)]
     if any(each != rates[0] for each in rates):
         raise InputError(f"stack: {stack.name} has rates of its own on {', '.join(marks)}; needed: "
-                         "runs on one kind of device (--gpu)")
+                         "runs on one type of device (--gpu)")
     given = {name: getattr(stack, name) for name in stack.model_fields_set
              if name != "attention_derate"}
     own = {name: getattr(rates[0], name) for name in rates[0].model_fields_set}
@@ -171,7 +170,7 @@ def settled(stack: Stack, devices: set[str]) -> Stack:
 def usual(chosen: Chosen) -> tuple[str, ...]:
     """Figures to fit where none are named: derates, and what hides the runs' own traffic.
 
-    With few runs attention is not told apart from products: it then follows them.
+    With few runs attention is not fitted separately: it follows the products.
     """
     found = ["gemm_derate", "memory_derate"]
     if len(chosen.runs) >= MANY and chosen.stack.flash_attention:

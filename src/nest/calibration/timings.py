@@ -1,4 +1,4 @@
-"""Measured collectives from files of three kinds: nccl-tests text, its JSON, and CSV."""
+"""Measured collectives from files of three formats: nccl-tests text, its JSON, and CSV."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nest.calibration import nccl
-from nest.calibration.collectives import KINDS, Kind, Measured
+from nest.calibration.collectives import COLLECTIVES, Collective, Measured
 from nest.calibration.table import Row, only, rows
 from nest.describe.files import read_text
 from nest.errors import InputError
@@ -17,21 +17,21 @@ from nest.units import shorten
 
 NEEDED = ("collective", "n_ranks", "message_bytes")
 _TIMES = {"latency_us": 1e-6, "latency_ms": 1e-3, "latency_s": 1.0, "time_us": 1e-6}
-_SPELLED: dict[str, Kind] = {
+_SPELLED: dict[str, Collective] = {
     "allreduce": "all_reduce", "all-reduce": "all_reduce", "allgather": "all_gather",
     "all-gather": "all_gather", "reducescatter": "reduce_scatter",
     "reduce-scatter": "reduce_scatter", "all_to_all": "alltoall", "all2all": "alltoall",
     "all-to-all": "alltoall", "send_recv": "sendrecv", "send-recv": "sendrecv",
-    "p2p": "sendrecv", **{kind: kind for kind in KINDS}}
+    "p2p": "sendrecv", **{name: name for name in COLLECTIVES}}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person says about files that do not say it themselves, or hold more than is wanted.
+    """What the user states about files that do not contain it, and which rows to use.
 
     Attributes
     ----------
-    collective, ranks, nodes : where the output of nccl-tests does not say.
+    collective, ranks, nodes : if the output of nccl-tests does not name them.
     gpu, system : rows of a table to take; `*` stands for anything.
     """
 
@@ -54,7 +54,8 @@ def read_collectives(
 
     Raises
     ------
-    InputError : a file cannot be read, or says too little; nothing that NEST prices is in them.
+    InputError : a file cannot be read or lacks information, or no file holds a collective that NEST
+    prices.
     """
     found: list[Measured] = []
     left_out: Counter[str] = Counter()
@@ -74,7 +75,7 @@ def read_collectives(
         found += _named(timings, Path(path).name, asked, left_out)
     if not found:
         reasons = "; ".join(f"{number} {why}" for why, number in left_out.items()) or "no rows"
-        raise InputError(f"collectives: got none of {', '.join(KINDS)} to use ({reasons})")
+        raise InputError(f"collectives: got none of {', '.join(COLLECTIVES)} to use ({reasons})")
     notes = tuple(f"left out: {number} {why}" for why, number in left_out.items())
     return tuple(found), notes
 
@@ -82,16 +83,16 @@ def read_collectives(
 def _named(
     timings: list[nccl.Timing], file_name: str, asked: Asked, left_out: Counter[str]
 ) -> list[Measured]:
-    """Timings with what a person or the name of the file says where the output does not."""
-    in_name = next((kind for kind in KINDS if kind in file_name.lower()), "")
+    """Timings, completed by what the user or the name of the file states."""
+    in_name = next((name for name in COLLECTIVES if name in file_name.lower()), "")
     found = []
     for each in timings:
         program = each.program or asked.collective or in_name
         if not program:
             raise InputError(f"{each.place}: the output does not say which collective it is; "
-                             f"needed: --collective, one of {', '.join(KINDS)}")
-        kind = _SPELLED.get(program.casefold())
-        if kind is None:
+                             f"needed: --collective, one of {', '.join(COLLECTIVES)}")
+        name = _SPELLED.get(program.casefold())
+        if name is None:
             left_out[f"of {shorten(program)}, which NEST does not price"] += 1
             continue
         ranks, nodes = each.ranks or asked.ranks or 0, each.nodes or asked.nodes or 0
@@ -99,7 +100,7 @@ def _named(
             raise InputError(f"{each.place}: the output has no `# Rank` lines; needed: --ranks N "
                              "(and --nodes N)")
         if ranks > 1:
-            found.append(Measured(kind, ranks, nodes, each.size, each.seconds, each.place))
+            found.append(Measured(name, ranks, nodes, each.size, each.seconds, each.place))
     return found
 
 
@@ -115,23 +116,23 @@ def _from_table(
             table = only(table, column, wanted, column)
     found = []
     for row in table:
-        kind = _SPELLED.get(row.text("collective").casefold())
-        if kind is None:
+        name = _SPELLED.get(row.text("collective").casefold())
+        if name is None:
             left_out[f"of {shorten(row.text('collective'))}, which NEST does not price"] += 1
         elif not row.text("n_ranks") or not row.text("message_bytes"):
             left_out["without n_ranks or message_bytes"] += 1
         else:
             ranks, size = row.whole("n_ranks"), row.number("message_bytes")
-            taken = _seconds(row, kind, ranks, size)
+            taken = _seconds(row, name, ranks, size)
             if taken is None or ranks < 2:
                 left_out["without a time or of a single device"] += 1
                 continue
             nodes = row.whole("n_nodes") if row.text("n_nodes") else 0
-            found.append(Measured(kind, ranks, nodes, size, taken, row.place))
+            found.append(Measured(name, ranks, nodes, size, taken, row.place))
     return found
 
 
-def _seconds(row: Row, kind: Kind, ranks: int, size: float) -> float | None:
+def _seconds(row: Row, name: Collective, ranks: int, size: float) -> float | None:
     """Time of a row, from bus bandwidth where no time is given.
 
     Factors of the bus bandwidth: NVIDIA/nccl-tests, doc/PERFORMANCE.md.
@@ -141,5 +142,5 @@ def _seconds(row: Row, kind: Kind, ranks: int, size: float) -> float | None:
             return row.number(column) * unit
     if not row.text("busbw_gb_s"):
         return None
-    factor = {"all_reduce": 2.0, "sendrecv": ranks / (ranks - 1)}.get(kind, 1.0)
+    factor = {"all_reduce": 2.0, "sendrecv": ranks / (ranks - 1)}.get(name, 1.0)
     return factor * (ranks - 1) / ranks * size / (row.number("busbw_gb_s") * 1e9)

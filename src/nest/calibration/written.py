@@ -1,7 +1,7 @@
 """Files that a calibration writes: what it changed, on top of what was there, with its source.
 
-A device and a stack of the catalog are written as `base` and changes; a cluster as a whole, for
-clusters have no base. What came from a file is written whole.
+A device and a stack of the catalog are written as `base` and changes; clusters, which have no base,
+and descriptions from files are written in full.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEVICE_FIGURES = ("launch_overhead", "memory_efficiency")
 def told(
     paths: Sequence[str | os.PathLike[str]], count: int, things: str, spread: float
 ) -> str:
-    """Where figures come from: files, number of measurements, spread of what is left."""
+    """Source of figures: files, number of measurements, spread of the misfits."""
     files = ", ".join(Path(path).name for path in paths[:5])
     more = f" and {len(paths) - 5} more files" if len(paths) > 5 else ""
     return (f"fitted by nest calibrate to {count} {things} of {files}{more}; "
@@ -35,7 +35,7 @@ def told(
 
 
 def kept(estimates: Sequence[Estimate]) -> str:
-    """What the measurements did not tell, for the source."""
+    """What the measurements did not determine, for the source."""
     names = [each.parameter.name for each in estimates if not each.determined]
     return f"; not determined, as before: {', '.join(names)}" if names else ""
 
@@ -122,7 +122,7 @@ def stack_data(
 def run_device_data(
     found: RunsFit, given: str | None, path: str | os.PathLike[str]
 ) -> dict[str, Any]:
-    """A device as it is written after training runs told figures of it; as :func:`stack_data`."""
+    """A device as it is written after a fit to training runs; as :func:`stack_data`."""
     device, before = found.device, found.chosen.device
     assert device is not None and before is not None  # figures of it were fitted
     known = catalog.find("devices", given if given is not None else before.name)
@@ -150,7 +150,7 @@ def _calibrated(described: Device | Stack) -> str:
 
 
 def _shortened(text: str, before: str) -> str:
-    """The source, with what it said before, within what a file may hold."""
+    """The source, with its text before, cut to the limit of a file."""
     return (f"{text}; before: {before}" if before else text)[:3900]
 
 

@@ -1,4 +1,4 @@
-"""`nest bench`: published evaluations, asked again."""
+"""`nest bench`: published evaluations, repeated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nest.bench.results import Result
 
 app = typer.Typer(
-    help="Ask the questions of a published evaluation again.",
+    help="Repeat a published evaluation.",
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -34,8 +34,8 @@ def paper(
     folder: Annotated[
         str,
         typer.Option("--output", "-o", metavar="FOLDER",
-                     help="Where answers, tables and figures go; a run that was broken off goes "
-                     "on from there."),
+                     help="Folder for answers, tables and figures; an interrupted run "
+                     "continues there."),
     ] = "nest-paper",
     planners: Annotated[
         str | None,
@@ -55,11 +55,11 @@ def paper(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Ask NEST and other planners what the published NEST evaluation asked.
+    """Repeat the evaluation of the published NEST paper.
 
-    Five models on the TPUv4 fat tree at 64 to 1,024 devices, at micro-batches 1 to 8 on 256, and
-    on the H100 spine-leaf. All plans are priced alike. Answers are kept: what has been asked is not
-    asked again.
+    Five models on the TPUv4 fat tree with 64 to 1,024 devices, with micro-batches of 1 to 8 samples
+    on 256 devices, and on the H100 spine-leaf. All plans are priced in the same way. Answers are
+    stored, so that a later run only computes those that are missing.
     """
     from nest.bench.answers import Answers
     from nest.bench.asking import ask
@@ -68,7 +68,9 @@ def paper(
     from nest.cli.compare import chosen
     from nest.cli.present import progress
     from nest.planners import PLANNERS
+    from nest.report.figure import need_matplotlib
 
+    need_matplotlib("bench paper")
     names = chosen("planners", planners, PLANNERS)
     wanted = questions(chosen("part", part, PARTS), chosen("models", models, MODELS))
     answers = Answers(folder)
@@ -87,7 +89,7 @@ def paper(
 
 @contextmanager
 def _bar(total: int, quiet: bool) -> Iterator[Callable[[Question, str], None]]:
-    """A bar on stderr that a call moves on by one, with what is asked now."""
+    """A progress bar on stderr; a call advances it and shows the current question."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

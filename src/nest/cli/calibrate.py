@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nest.describe import Stack
 
 app = typer.Typer(
-    help="Fit figures of a device, a network or a software stack to measurements.",
+    help="Fit a device, a network or a software stack to measurements.",
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -51,13 +51,13 @@ def gemm(
     ],
     device: Annotated[
         str, typer.Option("--device", metavar="NAME",
-                          help="Device that was measured: `nest list devices`, or a file.")
+                          help="Measured device: a name (`nest list devices`) or a file.")
     ],
     gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Rows to take, where there is a column gpu.")
+        str | None, typer.Option(metavar="NAME", help="Use only rows of this gpu.")
     ] = None,
     apart: Annotated[
-        bool, typer.Option("--separate-halves", help="Fit m_half and n_half apart (16 bit).")
+        bool, typer.Option("--separate-halves", help="Fit m_half and n_half separately (16 bit).")
     ] = False,
     target: Target = None,
 ) -> None:
@@ -86,12 +86,12 @@ def collectives(
     ],
     cluster: Annotated[
         str, typer.Option("--cluster", metavar="NAME",
-                          help="Cluster that was measured: `nest list clusters`, or a file.")
+                          help="Measured cluster: a name (`nest list clusters`) or a file.")
     ],
     smallest: Annotated[
         float | None,
         typer.Option("--from", metavar="SIZE", parser=_size,
-                     help="Smallest messages to fit; default 1 MiB."),
+                     help="Smallest message to fit; default 1 MiB."),
     ] = None,
     node_size: Annotated[
         int | None,
@@ -99,15 +99,21 @@ def collectives(
     ] = None,
     collective: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What was measured, where the output does not say."),
+        typer.Option(metavar="NAME", help="Collective, if the output does not name it."),
     ] = None,
-    ranks: Annotated[int | None, options.number("Devices, where the output does not say.")] = None,
-    nodes: Annotated[int | None, options.number("Nodes, where the output does not say.")] = None,
+    ranks: Annotated[
+        int | None, options.number("Number of devices, if the output does not name it.")
+    ] = None,
+    nodes: Annotated[
+        int | None, options.number("Number of nodes, if the output does not name it.")
+    ] = None,
     gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Rows of a CSV to take; * is anything.")
+        str | None,
+        typer.Option(metavar="NAME", help="Use only CSV rows of this gpu; * is any text."),
     ] = None,
     system: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Rows of a CSV to take; * is anything.")
+        str | None,
+        typer.Option(metavar="NAME", help="Use only CSV rows of this system; * is any text."),
     ] = None,
     target: Target = None,
     as_json: options.Json = False,
@@ -140,28 +146,30 @@ def runs(
     ],
     stack: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Runs of this stack only; or a file: all runs under it.")
+        typer.Option(metavar="NAME", help="Use only runs of this stack; a file: all runs.")
     ] = None,
     figures: Annotated[
         str | None,
         typer.Option("--fit", metavar="NAMES",
-                     help="What to fit, as gemm_derate,overlap_tp; default: by the runs.")
+                     help="Figures to fit, such as gemm_derate,overlap_tp; default: those that "
+                     "the runs show.")
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Price all runs on this device; a name or a file.")
+        typer.Option(metavar="NAME", help="Price all runs on this device, a name or a file.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Runs of a source_group; * is anything.")
+        str | None,
+        typer.Option(metavar="NAME", help="Use only runs of this source_group; * is any text."),
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Runs on a gpu; * is anything.")
+        str | None, typer.Option(metavar="NAME", help="Use only runs on this gpu; * is any text.")
     ] = None,
     target: Target = None,
     device_target: Annotated[
         str | None,
         typer.Option("--output-device", metavar="FILE.yaml",
-                     help="Also write the device, where --fit names figures of it."),
+                     help="Also write the device, if --fit names figures of it."),
     ] = None,
 ) -> None:
     """Fit a software stack to measured training runs."""
@@ -185,7 +193,7 @@ def runs(
     load_stack(data)
     told = {each.parameter.name for each in found.fit.estimates if each.determined}
     if device_target is not None and not told & set(DEVICE_FIGURES):
-        output.say(f"nest: {device_target} is not written: the runs tell nothing of the device")
+        output.say(f"nest: {device_target} is not written: the runs do not determine its figures")
     elif device_target is not None:
         _write(device_target, run_device_data(found, device, file),
                f"nest plan MODEL CLUSTER --device {device_target} ...")
@@ -194,7 +202,7 @@ def runs(
 
 
 def _stack_of(text: str | None) -> tuple[Stack | None, str | None]:
-    """A stack to price all runs under, from a file; or the name of one whose runs to take."""
+    """A stack from a file for all runs; or the name of a stack whose runs to use."""
     from nest.describe import catalog, load_stack
 
     if text is None:
@@ -204,7 +212,7 @@ def _stack_of(text: str | None) -> tuple[Stack | None, str | None]:
 
 
 def _check(target: str | None) -> None:
-    """Refuse a file that could not be read again as a description."""
+    """Refuse a file name that descriptions cannot be read from."""
     from nest.cli.present import check_target
 
     check_target(target)
@@ -213,7 +221,7 @@ def _check(target: str | None) -> None:
 
 
 def _hand_over(text: str, data: Mapping[str, Any], target: str | None, use: str) -> None:
-    """Write the file first, then print: what is printed has been saved."""
+    """Write the file before printing, so that printed results are saved."""
     if target is not None:
         _write(target, data, use)
     output.emit(text)

@@ -1,4 +1,4 @@
-"""`nest compare`: NEST and other planners on the same question, priced alike."""
+"""`nest compare`: NEST and other planners on the same question, priced in the same way."""
 
 from __future__ import annotations
 
@@ -57,14 +57,15 @@ def compare(
     micro_batch: options.MicroBatch = None,
     mbs: options.Mbs = None,
     schedule: options.Schedules = None,
-    seed: Annotated[int | None, options.number("Of mcmc's random numbers; default 0.")] = None,
+    seed: Annotated[int | None, options.number("Seed of mcmc; default 0.")] = None,
     proposals: Annotated[
-        int | None, options.number("Strategies that mcmc looks at; default 4000.")
+        int | None, options.number("Strategies that mcmc tries; default 4000.")
     ] = None,
     links: Annotated[
         str | None,
-        typer.Option(metavar="LEVEL:N", help="For mcmc: this level of the network is N direct "
-                     "links a group, set by an optical switch together with the strategy."),
+        typer.Option(metavar="LEVEL:N",
+                     help="For mcmc: at this level an optical switch sets N direct links "
+                     "of each group; they are chosen together with the strategy."),
     ] = None,
     threads: options.Threads = None,
     chart: Annotated[
@@ -74,9 +75,10 @@ def compare(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Ask several planners the same question, and price what each chooses in the same way.
+    """Compare the plans of NEST and other planners.
 
-    The SETs bound all of them alike. A plan that does not fit is shown with the reason.
+    The SETs bound all planners, and all plans are priced in the same way. A plan that does not fit
+    is shown with the reason.
     """
     from nest.cli.inputs import check_threads, job_from, space_from, subject_and_cluster
     from nest.cli.present import check_target, progress
@@ -124,7 +126,7 @@ def compare(
 
 
 def chosen(option: str, text: str | None, known: Iterable[str]) -> list[str]:
-    """Names joined by commas, each once; None or `all`: all that are known.
+    """Names joined by commas, each once; None or `all`: all known names.
 
     Raises
     ------

@@ -11,7 +11,7 @@ from nest.cli.output import say
 from nest.errors import InputError
 
 if TYPE_CHECKING:
-    from nest.plans import Plan
+    from nest.pricing.plans import Plan
 
 DOES_NOT_FIT = 3
 
@@ -20,8 +20,8 @@ def evaluate(
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="MODEL CLUSTER | PLAN.json",
-                       help="Catalog names or files, CLUSTER also a graph (docs/topologies.md); "
-                       "or a plan, as written or edited."),
+                       help="Catalog names or files; CLUSTER may also be a graph "
+                       "(docs/topologies.md). Or a plan file, as written or edited."),
     ] = None,
     devices: options.Devices = None,
     device: options.DeviceName = None,
@@ -37,54 +37,61 @@ def evaluate(
     configuration: Annotated[
         str | None,
         typer.Option("--configuration", metavar="FILE",
-                     help="Every stage from a file, instead of even cuts and degrees."),
+                     help="File with every stage; replaces degrees and even stages."),
     ] = None,
-    tp: Annotated[int | None, options.number("Tensor parallel; default 1.")] = None,
-    pp: Annotated[int | None, options.number("Stages; default 1.")] = None,
+    tp: Annotated[int | None, options.number("Tensor-parallel degree; default 1.")] = None,
+    pp: Annotated[int | None, options.number("Pipeline stages; default 1.")] = None,
     vpp: Annotated[
-        int | None, options.number("Virtual stages per device; default 1, above: interleaved.")
+        int | None, options.number("Virtual stages per device; default 1; more needs interleaved.")
     ] = None,
     schedule: Annotated[
         str | None, typer.Option(metavar="NAME", help="1f1b (default), interleaved or gpipe.")
     ] = None,
-    cp: Annotated[int | None, options.number("Context parallel; default 1.")] = None,
+    cp: Annotated[int | None, options.number("Context-parallel degree; default 1.")] = None,
     cp_comm: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="How cp exchanges: p2p (default, a ring) or a2a."),
+        typer.Option(metavar="NAME",
+                     help="Exchange of keys and values in cp: p2p (ring, default) or a2a."),
     ] = None,
     zero: Annotated[int | None, options.number("ZeRO stage, 0 (default) to 3.")] = None,
     shard: Annotated[
         str | None,
         typer.Option(metavar="NAME",
-                     help="ZeRO shards over: dp (default, all) or dp_in (the block's, HSDP)."),
+                     help="ZeRO shards over all replicas (dp, default) or within the block (dp_in, "
+                     "HSDP)."),
     ] = None,
     micro_batch: Annotated[
-        int | None, options.number("Samples a super-pipeline takes at once.")
+        int | None, options.number("Samples per micro-batch of a super-pipeline.")
     ] = None,
-    mbs: Annotated[int | None, options.number("Or samples a device takes; default 1.")] = None,
+    mbs: Annotated[
+        int | None, options.number("Samples per micro-batch of a device; default 1.")
+    ] = None,
     dp_in: Annotated[
-        int | None, options.number("Data parallel in a block; default: least for ep x etp.")
+        int | None, options.number("Data-parallel degree in a block; default: least for ep x etp.")
     ] = None,
     outer_dp: Annotated[
-        int | None, options.number("Replicas; default: devices / (pp x tp x cp x dp_in).")
+        int | None, options.number("Number of replicas; default: devices / (pp x tp x cp x dp_in).")
     ] = None,
-    ep: Annotated[int | None, options.number("Expert parallel; default 1.")] = None,
-    etp: Annotated[int | None, options.number("Expert-tensor parallel; default: tp.")] = None,
+    ep: Annotated[int | None, options.number("Expert-parallel degree; default 1.")] = None,
+    etp: Annotated[
+        int | None, options.number("Expert-tensor-parallel degree; default: tp.")
+    ] = None,
     sp: Annotated[
         bool | None,
-        typer.Option("--sp/--no-sp", help="Sequence parallelism; default: where tp > 1."),
+        typer.Option("--sp/--no-sp", help="Sequence parallelism; default: on if tp > 1."),
     ] = None,
     recompute: Annotated[
-        str | None, typer.Option(metavar="NAME", help="none (default), selective or full.")
+        str | None,
+        typer.Option(metavar="NAME", help="Recompute: none (default), selective or full."),
     ] = None,
     recompute_modules: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="For selective: core_attn (default), norm, mlp_act, "
-                     "moe, joined by +."),
+        typer.Option(metavar="NAMES", help="Modules of selective recompute: core_attn (default), "
+                     "norm, mlp_act, moe, joined by +."),
     ] = None,
     recompute_layers: Annotated[
         int | None,
-        options.number("For full: of the first N layers of a stage only; default: of all."),
+        options.number("Full recompute for only the first N layers of a stage; default: all."),
     ] = None,
     as_json: options.Json = False,
     output: options.Output = None,
@@ -92,10 +99,11 @@ def evaluate(
     map_file: options.Map = None,
     quiet: options.Quiet = False,
 ) -> int:
-    """Price exactly one configuration: even cuts with the degrees given, or a PLAN.json.
+    """Price one configuration, or a plan file.
 
-    A plan file is priced from itself alone, also after its stages were edited.
-    Exit code 3 says that it does not fit; the report then names every shortage.
+    A configuration is given by degrees, with layers divided evenly among the stages, or by
+    --configuration. A plan file is priced with the inputs that it contains, also after its stages
+    were edited. Exit code 3 means that the plan does not fit; the report names every shortage.
     """
     from nest.cli.inputs import modules_from
     from nest.cli.present import check_map, check_target, present
@@ -132,7 +140,7 @@ def _from_plan_file(path: str, given: dict[str, Any]) -> Plan:
 
     extra = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
     if not looks_like_file(path):
-        raise InputError(f"arguments: got {path[:60]!r} alone, which is no file; allowed: "
+        raise InputError(f"arguments: got {path[:60]!r} alone, which is not a file; allowed: "
                          "MODEL CLUSTER, or PLAN.json as `nest plan -o` writes it")
     if extra:
         raise InputError(f"arguments: got {path} alone and {', '.join(extra)}; allowed: a plan "
@@ -146,11 +154,11 @@ def _from_plan_file(path: str, given: dict[str, Any]) -> Plan:
 def _from_options(
     names: list[str], file: str | None, given: dict[str, Any], degrees: dict[str, Any]
 ) -> Plan:
-    from nest import evaluation
     from nest.cli.inputs import COMMAND_LINE, job_from, subject_and_cluster
     from nest.cli.problems import told
     from nest.describe import load_configuration
-    from nest.even import even_configuration
+    from nest.pricing import evaluation
+    from nest.pricing.even import even_configuration
 
     subject, cluster = subject_and_cluster(names, given["profile"], **{
         name: given[name] for name in ("devices", "device", "without", "degrade")})
@@ -166,7 +174,7 @@ def _from_options(
     with told(COMMAND_LINE):
         configuration = even_configuration(subject, cluster, job, **chosen)
         if cluster.types:  # each replica takes its share of each type
-            from nest.network import other_orders
+            from nest.topology.network import other_orders
 
             orders = other_orders(cluster, [configuration.outer_dp])
             cluster = next((order for order, count in orders if count), cluster)

@@ -1,4 +1,4 @@
-"""`nest explain`: what each resource is worth to a plan, and why simpler plans take longer."""
+"""`nest explain`: the effect of each resource on a plan, and simpler plans."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def explain(
         str, typer.Argument(metavar="PLAN.json", help="A plan, as `nest plan -o` writes it.")
     ],
     time_limit: Annotated[
-        float | None, options.seconds("For all searches together; default 30.")
+        float | None, options.seconds("Limit for all searches together; default 30.")
     ] = None,
     threads: options.Threads = None,
     as_json: options.Json = False,
 ) -> None:
-    """Say what 1 % more of each resource would change, and why simpler plans are slower.
+    """Show which resources limit a plan, and what simpler plans lose.
 
-    A plan that `nest plan` proved optimal is compared with the best plans under each change; one
-    that was only evaluated, or edited, is priced again as it stands.
+    Memory, FLOP/s and the bandwidth of each level grow by 1 %, one at a time. If `nest plan` proved
+    the plan optimal, the search is repeated under each change; any other plan is priced unchanged.
     """
     from nest.cli.inputs import check_threads
     from nest.cli.plan_file import looks_like_file, reread
@@ -33,12 +33,12 @@ def explain(
 
     check_threads(threads)
     if not looks_like_file(file):
-        raise InputError(f"explain: got {file[:60]!r}, which is no file; allowed: PLAN.json as "
+        raise InputError(f"explain: got {file[:60]!r}, which is not a file; allowed: PLAN.json as "
                          "`nest plan -o` writes it")
     plan, notes = reread(file)
     for note in notes:
         say(f"nest: note: {note}")
-    from nest import explanation
+    from nest.explanation import explanation
 
     with progress(quiet=False), told(file):
         found = explanation.explain(plan, threads=threads,

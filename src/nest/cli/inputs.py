@@ -25,7 +25,7 @@ def subject_and_cluster(
     ----------
     names : MODEL CLUSTER, or CLUSTER.
     profile : file in the place of MODEL.
-    changes : of the cluster, as of `nest.load_network`.
+    changes : keyword arguments of `nest.load_network`.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def subject_and_cluster(
     LimitError : the cluster is a graph that is no hierarchy.
     """
     from nest.describe import load_model, load_profile
-    from nest.network import load_network
+    from nest.topology.network import load_network
 
     wanted = ("CLUSTER",) if profile is not None else ("MODEL", "CLUSTER")
     if len(names) != len(wanted):
@@ -62,7 +62,7 @@ def job_from(file: str | None, stack: str | None, **given: Any) -> Job:
     if file is not None:
         data, where = read_description(file), file
         if not options or not set(data) & set(Job.model_fields):
-            return load_job(file)  # which also says so when the file is of another kind
+            return load_job(file)  # which also reports a file of another type
         where = f"{file} with the options given"
     merged = {**data, **options}
     missing = [name for name in ("global_batch", "seq_len") if name not in merged]
@@ -91,7 +91,7 @@ def space_from(file: str | None, **given: str | None) -> SearchSpace:
 
 
 def modules_from(text: str | None) -> tuple[Module, ...] | None:
-    """Modules of selective recompute from text such as `core_attn+norm`, in their one order.
+    """Modules of selective recompute from text such as `core_attn+norm`, in their fixed order.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def modules_from(text: str | None) -> tuple[Module, ...] | None:
 
 
 def check_threads(threads: int | None) -> None:
-    """Refuse a number of threads that cannot be meant.
+    """Refuse an impossible number of threads.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`nest list`: what the catalog holds."""
+"""`nest list`: the contents of the catalog."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import typer
 from nest.cli import options, output
 from nest.errors import InputError
 
-KINDS = ("models", "clusters", "devices", "stacks")
+SECTIONS = ("models", "clusters", "devices", "stacks")
 
 
 def show(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
+    section: Annotated[
+        str, typer.Argument(metavar="SECTION", help=f"One of {', '.join(SECTIONS)}.")],
     as_json: options.Json = False,
 ) -> None:
     """List the models, clusters, devices or stacks of the catalog."""
-    if kind not in KINDS:
-        raise InputError(f"list: got {kind[:60]!r}; allowed: {', '.join(KINDS)}")
+    if section not in SECTIONS:
+        raise InputError(f"list: got {section[:60]!r}; allowed: {', '.join(SECTIONS)}")
     from nest.report.catalog_text import catalog_rows, catalog_text
 
     if as_json:
-        output.emit(json.dumps(catalog_rows(kind), indent=2))  # type: ignore[arg-type]
+        output.emit(json.dumps(catalog_rows(section), indent=2))  # type: ignore[arg-type]
     else:
-        output.emit(catalog_text(kind, **output.page()))  # type: ignore[arg-type]
+        output.emit(catalog_text(section, **output.page()))  # type: ignore[arg-type]

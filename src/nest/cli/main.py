@@ -1,7 +1,7 @@
-"""The command `nest`: its commands, and what each outcome is to a shell.
+"""The command `nest`: its subcommands and exit codes.
 
-Exit codes: 0 ok, 2 input, 3 infeasible, 4 limit, 70 a defect of NEST, 130 interrupted. Nothing
-heavy is imported before a command runs, so that `nest --help` answers at once.
+Exit codes: 0 ok, 2 input, 3 infeasible, 4 limit, 70 a defect of NEST, 130 interrupted. Large
+modules are imported only when a command runs, which keeps `nest --help` fast.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit code; every error has become one message on stderr.
+        Exit code; every error is one message on stderr.
     """
     tolerate()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -93,15 +93,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(error: Exception) -> int:
-    """Say what went wrong, and give the exit code for it."""
+    """Print an error, and return its exit code."""
     if os.environ.get("NEST_DEBUG") == "1":
         import traceback
 
         say("".join(traceback.format_exception(error)).rstrip())
     if hasattr(error, "format_message"):  # of the option parser, whose class moved with versions
         return _refuse(error.format_message(), INPUT)
-    for kind, code in ((InputError, INPUT), (InfeasibleError, INFEASIBLE), (LimitError, LIMIT)):
-        if isinstance(error, kind):
+    for cls, code in ((InputError, INPUT), (InfeasibleError, INFEASIBLE), (LimitError, LIMIT)):
+        if isinstance(error, cls):
             return _refuse(str(error), code)
     ask = "this is a defect of NEST, please report it with the command and its files"
     if isinstance(error, KernelError):

@@ -17,7 +17,7 @@ def _whole(text: str | int) -> int:
 
 
 def number(text: str, metavar: str = "N") -> typer.models.OptionInfo:
-    """An option that takes a whole number; its range is for the descriptions to check."""
+    """An option that takes a whole number; the descriptions check its range."""
     found: typer.models.OptionInfo = typer.Option(metavar=metavar, help=text, parser=_whole)
     return found
 
@@ -39,21 +39,24 @@ def seconds(text: str) -> typer.models.OptionInfo:
     return found
 
 
-Devices = Annotated[int | None, number("Number of devices; sizes the outermost level.")]
+Devices = Annotated[int | None, number("Number of devices; sets the size of the outermost level.")]
 DeviceName = Annotated[
     str | None,
     typer.Option("--device", metavar="NAME",
-                 help="Device instead of the cluster's: `nest list devices`, or a file."),
+                 help="Use this device in place of the cluster's: a name (`nest list "
+                 "devices`) or a file."),
 ]
 Without = Annotated[
     list[str] | None,
     typer.Option("--without", metavar="PARTS",
-                 help="Failed parts of the network, as node3,gpu8..15,link:a-b; may be repeated."),
+                 help="Failed parts of the network, such as node3,gpu8..15,link:a-b; may be "
+                 "repeated."),
 ]
 Degrade = Annotated[
     list[str] | None,
     typer.Option("--degrade", metavar="PARTS",
-                 help="Slow parts, as link:a-b=0.5,node3=0.8; may be repeated."),
+                 help="Slow parts and the share of their speed that is left, such as "
+                 "link:a-b=0.5,node3=0.8; may be repeated."),
 ]
 GlobalBatch = Annotated[int | None, number("Sequences in one training step.", "B")]
 SeqLen = Annotated[int | None, number("Tokens in one sequence.", "S")]
@@ -66,26 +69,27 @@ Optimizer = Annotated[
 StackName = Annotated[
     str | None,
     typer.Option("--stack", metavar="NAME",
-                 help="Training software: `nest list stacks`, or a file; default megatron-core."),
+                 help="Training software: a name (`nest list stacks`) or a file; default "
+                 "megatron-core."),
 ]
 JobFile = Annotated[
     str | None,
-    typer.Option("--job", metavar="FILE", help="Job as a file; options given win over it."),
+    typer.Option("--job", metavar="FILE", help="File with the job; options override it."),
 ]
 ProfileFile = Annotated[
     str | None,
-    typer.Option("--profile", metavar="FILE", help="Measured layers instead of MODEL."),
+    typer.Option("--profile", metavar="FILE", help="File with measured layers; replaces MODEL."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Output = Annotated[
     str | None,
     typer.Option("--output", "-o", metavar="FILE",
-                 help="Also write the plan as JSON, whole or not at all; only on success."),
+                 help="Also write the plan as JSON; an error leaves the file unchanged."),
 ]
 Ranks = Annotated[
     str | None,
     typer.Option("--ranks", metavar="FILE.csv",
-                 help="Also write which device does what: rank, name, replica, stage, tp, cp, "
+                 help="Also write the place of each rank: device name, replica, stage, tp, cp, "
                  "dp_in."),
 ]
 Map = Annotated[
@@ -97,7 +101,7 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print neither the report nor progress.")
 ]
 Threads = Annotated[
-    int | None, number("Outer choices solved at once; does not change the plan.")
+    int | None, number("Number of threads; does not change the plan.")
 ]
 
 
@@ -110,25 +114,34 @@ def _set(text: str) -> typer.models.OptionInfo:
 SpaceFile = Annotated[
     str | None,
     typer.Option("--space", metavar="FILE",
-                 help="Search space as a file; options given win over it."),
+                 help="File with the search space; options override it."),
 ]
-Tp = Annotated[str | None, _set("Tensor-parallel degrees, as 8, 1,2,4 or 1..16.")]
+Tp = Annotated[str | None, _set("Tensor-parallel degrees, such as 8, 1,2,4 or 1..16.")]
 Pp = Annotated[str | None, _set("Numbers of pipeline stages.")]
 Cp = Annotated[str | None, _set("Context-parallel degrees.")]
-CpComm = Annotated[str | None, _set("How cp exchanges keys and values: of p2p (ring), a2a.")]
-Zero = Annotated[str | None, _set("ZeRO stages, of 0 to 3.")]
-Shard = Annotated[str | None, _set("ZeRO shards over: dp (all), dp_in (the block's, HSDP).")]
-Recompute = Annotated[str | None, _set("Of none, selective, full.")]
-RecomputeModules = Annotated[
-    str | None, _set("For selective, as core_attn,core_attn+norm; also mlp_act, moe.")
+CpComm = Annotated[
+    str | None, _set("Exchange of keys and values in cp: p2p (ring), a2a (all-to-all).")
 ]
-RecomputeLayers = Annotated[str | None, _set("For full: of how many first layers of a stage.")]
+Zero = Annotated[str | None, _set("ZeRO stages, 0 to 3.")]
+Shard = Annotated[
+    str | None, _set("ZeRO shards over all replicas (dp) or within the block (dp_in, HSDP).")
+]
+Recompute = Annotated[str | None, _set("Recompute: none, selective, full.")]
+RecomputeModules = Annotated[
+    str | None, _set("Module combinations for selective recompute, such as core_attn,"
+                     "core_attn+norm; also mlp_act, moe.")
+]
+RecomputeLayers = Annotated[
+    str | None, _set("Full recompute for only the first so many layers of a stage.")
+]
 Sp = Annotated[str | None, _set("Sequence parallelism: true, false or both.")]
 OuterDp = Annotated[str | None, _set("Numbers of replicas.")]
 DpIn = Annotated[str | None, _set("Data-parallel degrees in a block.")]
 Ep = Annotated[str | None, _set("Expert-parallel degrees.")]
 Etp = Annotated[str | None, _set("Expert-tensor-parallel degrees.")]
-Vpp = Annotated[str | None, _set("Virtual stages per device; above 1: interleaved.")]
-MicroBatch = Annotated[str | None, _set("Samples that a super-pipeline takes at once.")]
-Mbs = Annotated[str | None, _set("Samples that a device takes at once.")]
-Schedules = Annotated[str | None, _set("Of 1f1b, interleaved (both unless given), gpipe.")]
+Vpp = Annotated[str | None, _set("Virtual stages per device; more than 1 needs interleaved.")]
+MicroBatch = Annotated[str | None, _set("Samples per micro-batch of a super-pipeline.")]
+Mbs = Annotated[str | None, _set("Samples per micro-batch of a device.")]
+Schedules = Annotated[
+    str | None, _set("Schedules: 1f1b, interleaved, gpipe; default: the first two.")
+]

@@ -1,4 +1,4 @@
-"""Where text goes: data to stdout, all else to stderr; a reader that leaves early is no error."""
+"""Data goes to stdout, everything else to stderr; a closed pipe is not an error."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def emit(text: str) -> None:
 
     Raises
     ------
-    InputError : stdout cannot be written (a full disk); a closed pipe is passed over.
+    InputError : stdout cannot be written (a full disk); a closed pipe is ignored.
     """
-    if sys.stdout is None:  # closed by who started the process
+    if sys.stdout is None:  # closed by the parent process
         return
     try:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
@@ -42,12 +42,12 @@ def say(text: str) -> None:
 
 
 def width() -> int:
-    """Columns for a report: those of the terminal or COLUMNS, within what reads well."""
+    """Columns of a report: those of the terminal or COLUMNS, within the readable range."""
     return min(WIDEST, max(NARROWEST, shutil.get_terminal_size((NARROWEST, 24)).columns))
 
 
 def colour() -> bool:
-    """Whether stdout is a terminal that wants colour."""
+    """Whether stdout is a terminal with colour."""
     return (sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
             and os.environ.get("TERM") != "dumb")
 
@@ -58,18 +58,18 @@ def unicode() -> bool:
 
 
 def page() -> dict[str, Any]:
-    """What every report is told of where it is shown: ``width``, ``colour`` and ``unicode``."""
+    """Arguments of every report: ``width``, ``colour`` and ``unicode``."""
     return {"width": width(), "colour": colour(), "unicode": unicode()}
 
 
 def tolerate() -> None:
-    """Show characters that the encoding of stdout and stderr lacks as escapes, not as a crash."""
+    """Escape characters that the encoding of stdout or stderr lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_stdout() -> None:
-    """Send what is left in the buffer nowhere, so that the end of the process stays quiet."""
+    """Discard the rest of the buffer, so that the process ends without an error."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

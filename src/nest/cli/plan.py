@@ -58,12 +58,12 @@ def plan(
                        "schedule; 1 (default) to 100."),
     ] = None,
     time_limit: Annotated[
-        float | None, options.seconds("Stop then, with the best plan so far and its gap.")
+        float | None, options.seconds("Stop after this time with the best plan so far and its gap.")
     ] = None,
     keep_order: Annotated[
         bool,
-        typer.Option("--keep-order", help="Number the devices of a graph as they come: do not try "
-                     "other orders for a faster plan."),
+        typer.Option("--keep-order", help="Keep the device order of a graph; do not try other "
+                     "orders for a faster plan."),
     ] = False,
     threads: options.Threads = None,
     as_json: options.Json = False,
@@ -72,7 +72,10 @@ def plan(
     map_file: options.Map = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Find the fastest plan that fits, over everything legal or over the SETs given."""
+    """Find the fastest plan that fits.
+
+    Every legal plan is searched; a SET bounds one dimension of the search.
+    """
     from nest.cli.inputs import check_threads, job_from, space_from, subject_and_cluster
     from nest.cli.present import check_map, check_target, present, progress
 
@@ -109,9 +112,9 @@ def plan(
 
 
 def _no_plan(error: NoPlanError) -> str:
-    """The document for programs when there is no plan."""
-    kind = "infeasible" if isinstance(error, InfeasibleError) else "limit"
-    document = {"schema": "nest.error/1", "error": kind, "message": str(error)}
+    """The JSON document for an error."""
+    name = "infeasible" if isinstance(error, InfeasibleError) else "limit"
+    document = {"schema": "nest.error/1", "error": name, "message": str(error)}
     nearest = getattr(error, "nearest", None)
     if nearest is not None:
         document["nearest"] = nearest

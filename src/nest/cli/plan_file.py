@@ -1,8 +1,8 @@
 """A plan read back from its file, as written or as edited, and priced from the file alone.
 
-What counts: `stages` (layers, devices, degrees, ZeRO, recompute), `parallelism` (outer_dp,
-micro_batch, stride, vpp, schedule, order), `replicas` and `inputs`. Prices are derived, and so
-ignored.
+Read are: `stages` (layers, devices, degrees, ZeRO, recompute), `parallelism` (outer_dp,
+micro_batch, stride, vpp, schedule, order), `replicas` and `inputs`. Prices are derived and
+therefore ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nest.describe.configuration import Configuration, Index, StageConfiguration
 from nest.describe.files import SUFFIXES, read_description
 from nest.describe.space import Schedule
 from nest.errors import InputError
-from nest.plans import Inputs, Plan, SearchReport, Stage
+from nest.pricing.plans import Inputs, Plan, SearchReport, Stage
 from nest.units import shorten
 
 SCHEMA = "nest.plan/1"
@@ -26,11 +26,11 @@ Positive = Annotated[Number, Field(gt=0.0)]
 _GIVEN = ("parallelism", "stages", "replicas", "inputs")
 _PRICED = set(Stage.model_fields) - set(StageConfiguration.model_fields)
 SAME = 1e-9
-"""Relative difference of step times below which a plan is the one of the file."""
+"""Relative difference of step times below which a plan counts as unchanged."""
 
 
 class GivenParallelism(Description):
-    """What a plan file says of all stages; the last four follow from the rest."""
+    """Fields of a plan file about all stages; the last four follow from the rest."""
 
     outer_dp: Degree = Field(1, description="replicas of the super-pipeline")
     micro_batch: Degree = Field(description="samples that a super-pipeline takes at once")
@@ -49,7 +49,7 @@ class GivenParallelism(Description):
 class GivenPlan(Description):
     """A plan file without its prices."""
 
-    parallelism: GivenParallelism = Field(description="what is the same for all stages")
+    parallelism: GivenParallelism = Field(description="properties that all stages share")
     stages: Annotated[
         tuple[StageConfiguration, ...], Field(min_length=1, max_length=10**4), at_most(10**4)
     ] = Field(description="stages, the first of the pipeline first")
@@ -60,13 +60,13 @@ class GivenPlan(Description):
 
 
 class Searched(Description):
-    """What a plan file says of its search."""
+    """Fields of a plan file about its search."""
 
     step_time_s: Positive = Field(description="seconds of a training step")
     optimal: Flag = Field(False, description="no plan of search.space is faster")
     lower_bound_s: Positive | None = None
     gap: Number | None = None
-    search: SearchReport = Field(description="what the search did")
+    search: SearchReport = Field(description="statistics of the search")
 
 
 def looks_like_file(text: str) -> bool:
@@ -93,7 +93,7 @@ def reprice(path: str) -> tuple[Plan, tuple[str, ...]]:
 
 
 def reread(path: str) -> tuple[Plan, tuple[str, ...]]:
-    """Price the plan of a file again, and keep what its search proved where it still holds.
+    """Price the plan of a file again, and keep the results of its search if they still hold.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def reread(path: str) -> tuple[Plan, tuple[str, ...]]:
 
     Raises
     ------
-    InputError : as `reprice`; also where what the file says of the search is not usable.
+    InputError : as `reprice`; also if the search fields of the file are not usable.
     """
     plan, data, notes = _repriced(path)
     where = shorten(path, 300)[1:-1]
@@ -119,7 +119,7 @@ def reread(path: str) -> tuple[Plan, tuple[str, ...]]:
 
 def _repriced(path: str) -> tuple[Plan, dict[str, Any], tuple[str, ...]]:
     """The plan of a file, the file's data, and notes."""
-    from nest.evaluation import evaluate
+    from nest.pricing.evaluation import evaluate
 
     data = read_description(path)
     where = shorten(path, 300)[1:-1]
@@ -149,7 +149,7 @@ def _read(data: dict[str, Any], where: str) -> GivenPlan:
 
 
 def _stage(data: dict[str, Any]) -> dict[str, Any]:
-    """A stage without its prices, and without what follows from fields that may be edited."""
+    """A stage without its prices and without fields that follow from others."""
     kept = {name: value for name, value in data.items() if name not in _PRICED}
     chunks = kept.get("chunks")
     if isinstance(chunks, list) and len(chunks) == 1:  # the layers
@@ -160,7 +160,7 @@ def _stage(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _configuration(given: GivenPlan) -> Configuration:
-    """What is to be priced; replicas and stride have to agree."""
+    """The configuration to price; replicas and stride must agree."""
     p = given.parallelism
     job_batch = given.inputs.job.global_batch
     if p.global_batch is not None and p.global_batch != job_batch:
@@ -191,7 +191,7 @@ def _check_replicas(starts: tuple[int, ...], outer_dp: int, stride: int | None) 
 
 
 def _stale(p: GivenParallelism, plan: Plan) -> list[str]:
-    """Derived figures of the file that the priced plan does not have."""
+    """Derived figures of the file that differ from the priced plan."""
     return [
         f"parallelism.{name}: {given} in the file, {now} by its stages, which counts"
         for name in ("pp", "micro_batches", "devices_used")

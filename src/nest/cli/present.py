@@ -1,4 +1,4 @@
-"""What commands have in common: progress, and handing over a priced plan."""
+"""Progress messages, and the output of a priced plan."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nest.errors import InputError
 
 if TYPE_CHECKING:
     from nest.describe import Cluster
-    from nest.plans import Plan
+    from nest.pricing.plans import Plan
 
 MOST_TASKS = 20_000
-"""Passes of micro-batches through chunks that are simulated unasked."""
+"""Most passes of micro-batches through chunks that `plan` and `evaluate` simulate."""
 
 
 def check_target(file: str | None) -> None:
-    """Refuse a file that cannot be written before time is spent on what goes into it.
+    """Refuse a file that cannot be written, before any work is done for it.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def check_map(file: str | None, cluster: Cluster | None = None) -> None:
 
     Parameters
     ----------
-    file : None: no picture is wanted.
+    file : None: no picture.
     cluster : once it is known.
 
     Raises
@@ -55,15 +55,15 @@ def check_map(file: str | None, cluster: Cluster | None = None) -> None:
     check_picture("map", file)
     check_target(file)
     if cluster is not None:
-        from nest.report.network_sketch import sketch
+        from nest.report.network.sketch import sketch
 
         sketch(cluster)
 
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[None]:
-    """Say on stderr what takes seconds, or nothing where it should be quiet."""
-    from nest import compiled
+    """Report steps that take seconds on stderr, unless ``quiet``."""
+    from nest.search import compiled
 
     before = compiled.announce
     compiled.announce = (
@@ -78,7 +78,7 @@ def present(
     plan: Plan, as_json: bool, file: str | None, quiet: bool, ranks: str | None = None,
     map_file: str | None = None,
 ) -> None:
-    """Write the files first, then print: what is printed has been saved.
+    """Write the files before printing, so that printed results are saved.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def present(
     figure = None
     if map_file is not None and plan.feasible:
         from nest.report.figure import save_figure
-        from nest.report.network_chart import network_chart
+        from nest.report.network.chart import network_chart
 
         figure = network_chart(plan)
     if file is not None and plan.feasible:
@@ -109,7 +109,7 @@ def present(
 
 
 def _simulated(plan: Plan) -> float | None:
-    """Seconds of the step event by event; None where that would take longer than a blink."""
+    """Simulated seconds of the step; None if the simulation would take too long."""
     p = plan.parallelism
     if p.micro_batches * p.pp * p.vpp > MOST_TASKS:
         return None

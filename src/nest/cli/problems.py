@@ -1,4 +1,4 @@
-"""Problems of many stages told once, and with the place they come from."""
+"""Fold equal problems of many stages, and name their source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def told(where: str) -> Iterator[None]:
 
 
 def folded(problems: Iterable[str]) -> list[str]:
-    """One line for what several stages have alike."""
+    """One line for equal problems of several stages."""
     stages: dict[str, list[int]] = {}
     for problem in problems:
         match = _STAGE.fullmatch(problem)

@@ -1,4 +1,4 @@
-"""`nest schema`: JSON Schema of everything that a file may hold."""
+"""`nest schema`: JSON Schema of each file format."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import typer
 from nest.cli.output import emit
 from nest.errors import InputError
 
-KINDS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
-         "explanation")
+DOCUMENTS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
+             "explanation")
 
 
 def schema(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
+    name: Annotated[
+        str, typer.Argument(metavar="DOCUMENT", help=f"One of {', '.join(DOCUMENTS)}.")],
 ) -> None:
-    """Print the JSON Schema of one kind of description, for other tools."""
-    if kind not in KINDS:
-        raise InputError(f"schema: got {kind[:60]!r}; allowed: {', '.join(KINDS)}")
-    emit(json.dumps(document(kind), indent=2))
+    """Print the JSON Schema of a file format."""
+    if name not in DOCUMENTS:
+        raise InputError(f"schema: got {name[:60]!r}; allowed: {', '.join(DOCUMENTS)}")
+    emit(json.dumps(document(name), indent=2))
 
 
-def document(kind: str) -> dict[str, object]:
-    """JSON Schema of one of ``KINDS``.
+def document(name: str) -> dict[str, object]:
+    """JSON Schema of one of ``DOCUMENTS``.
 
-    A plan and an explanation are described as NEST writes them, everything else as a person may
-    write it.
+    The schemas of a plan and an explanation describe NEST's output, all others its input.
     """
     from nest.describe import (
         Cluster,
@@ -38,15 +38,15 @@ def document(kind: str) -> dict[str, object]:
         Profile,
         SearchSpace,
     )
-    from nest.explanation import Explanation
-    from nest.plans import Plan
+    from nest.explanation.explanation import Explanation
+    from nest.pricing.plans import Plan
 
     written: dict[str, type[Description]] = {"plan": Plan, "explanation": Explanation}
-    if kind in written:
-        found = written[kind].model_json_schema(mode="serialization")
+    if name in written:
+        found = written[name].model_json_schema(mode="serialization")
     else:
         classes: dict[str, type[Description]] = {
             "model": Model, "cluster": Cluster, "job": Job, "space": SearchSpace,
             "configuration": Configuration, "profile": Profile}
-        found = classes[kind].model_json_schema()
+        found = classes[name].model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

@@ -1,4 +1,4 @@
-"""`nest simulate`: one training step of a plan as events, against the closed form."""
+"""`nest simulate`: one training step of a plan as events, compared with the closed form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nest.cli.output import say
 from nest.errors import InputError
 
 if TYPE_CHECKING:
-    from nest.plans import Plan
+    from nest.pricing.plans import Plan
     from nest.simulation.step import Traced
 
 
@@ -21,20 +21,21 @@ def simulate(
     ],
     trace: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Also write what every stage does and holds when, for "
-                     "ui.perfetto.dev or chrome://tracing."),
+        typer.Option(metavar="FILE",
+                     help="Also write a trace of every stage, for ui.perfetto.dev or "
+                     "chrome://tracing."),
     ] = None,
     bucket: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Gradients that are reduced together, such as `160 "
-                     "MiB`; default: those of a layer."),
+        typer.Option(metavar="SIZE", help="Size of a bucket of gradients that are reduced "
+                     "together, such as `160 MiB`; default: one layer."),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Simulate one training step of a plan, event by event, and compare it with its price.
+    """Simulate one training step of a plan event by event.
 
-    The simulation shares the price of single layers and transfers with the rest of NEST. What
-    overlaps, who waits for whom and what is held when follow from its events alone.
+    The simulation uses NEST's prices of single layers and transfers. Overlap, waiting and memory
+    over time follow from its events alone. The result is compared with the plan's price.
     """
     from nest.cli.plan_file import looks_like_file, reread
     from nest.cli.present import check_target
@@ -42,7 +43,7 @@ def simulate(
 
     check_target(trace)
     if not looks_like_file(file):
-        raise InputError(f"simulate: got {file[:60]!r}, which is no file; allowed: PLAN.json as "
+        raise InputError(f"simulate: got {file[:60]!r}, which is not a file; allowed: PLAN.json as "
                          "`nest plan -o` writes it")
     bucket_bytes = _bucket(bucket)
     plan, notes = reread(file)

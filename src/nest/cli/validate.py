@@ -14,11 +14,12 @@ def validate(
     file: Annotated[
         str | None,
         typer.Argument(metavar="[RUNS.csv]",
-                       help="Measured runs; default: those that come with NEST."),
+                       help="Measured runs; default: the table that comes with NEST."),
     ] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option("--group", metavar="NAME", help="Only this group of runs; may be repeated."),
+        typer.Option("--group", metavar="NAME",
+                     help="Use only this group of runs; may be repeated."),
     ] = None,
     result: Annotated[
         str | None,
@@ -32,7 +33,7 @@ def validate(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Price measured training runs, and say how true step times and memory are."""
+    """Compare prices of step time and memory with measured runs."""
     from nest.cli.present import check_target
     from nest.report.figure import check_picture, save_figure
 

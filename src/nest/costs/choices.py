@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.collectives import Group, Network
 from nest.costs.compute import Array, Machine
-from nest.costs.fabric import Fabric
+from nest.costs.network.collectives import Group, Network
+from nest.costs.network.fabric import Fabric
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 
@@ -21,7 +21,7 @@ Bools = NDArray[np.bool_]
 CORE_ATTN, NORM, MLP_ACT, MOE, FULL = 1, 2, 4, 8, 16
 """Recompute is a sum of these: modules of selective recompute, or all of a layer; 0: none."""
 PRODUCTS = 32
-"""Every second product too: comes with NORM and MLP_ACT under stacks with selective_products."""
+"""Every second product too; implied by NORM and MLP_ACT under stacks with selective_products."""
 MODULE_BIT = {"core_attn": CORE_ATTN, "norm": NORM, "mlp_act": MLP_ACT, "moe": MOE,
               "products": PRODUCTS}
 
@@ -38,7 +38,7 @@ class Body(NamedTuple):
     sp: NDArray[np.bool_]
     cp: NDArray[np.int64]
     a2a: NDArray[np.bool_]
-    """Context parallelism exchanges by all-to-all, not in a ring."""
+    """Context parallelism uses all-to-all instead of a ring."""
     ep: NDArray[np.int64]
     etp: NDArray[np.int64]
     recompute: NDArray[np.int64]
@@ -48,7 +48,7 @@ class Body(NamedTuple):
     etp_group: Group
 
     def take(self, rows: NDArray[np.int64]) -> Body:
-        """Some of the configurations."""
+        """Select configurations."""
         columns: list[Any] = [column[rows] for column in self[:7]]
         columns += [self.recompute, *(group.take(rows) for group in self[8:])]
         return Body(*columns)
@@ -57,8 +57,8 @@ class Body(NamedTuple):
 class State(NamedTuple):
     """C configurations as parameters, gradients and optimizer see them; arrays of shape (C,).
 
-    ``zero`` and ``shard`` may be of shape (1, Z) instead. Groups hold the worst group of the
-    block and its replicas.
+    ``zero`` and ``shard`` may be of shape (1, Z) instead. Groups are the worst ones of the block
+    and its replicas.
     """
 
     tp: NDArray[np.int64]
@@ -68,7 +68,7 @@ class State(NamedTuple):
     shard: NDArray[np.int64]
     """0: ZeRO shards over all holders of a parameter; 1: over those of the block (HSDP)."""
     tied_per_byte: Array
-    """From one end of a super-pipeline to the other: so the copies of tied embeddings are summed.
+    """From one end of a super-pipeline to the other, where copies of tied embeddings are summed.
     """
     tied_latency: Array
     dp_group: Group
@@ -89,7 +89,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """What is the same for every stage of a plan on one type of device."""
+    """Inputs that all stages of a plan on one device type share."""
 
     machine: Machine
     network: Network
@@ -107,14 +107,14 @@ def network(cluster: Cluster) -> Network:
     )
 
 
-def setting(cluster: Cluster, job: Job, kind: int = 0) -> Setting:
-    """What all stages of a plan share that run on devices of one type."""
-    device = cluster.device_types[kind]
+def setting(cluster: Cluster, job: Job, type_number: int = 0) -> Setting:
+    """Inputs that all stages of a plan on one device type share."""
+    device = cluster.device_types[type_number]
     return Setting(Machine(device, job.stack, job.precision), network(cluster), job)
 
 
 def policy(recompute: str, modules: Sequence[str]) -> int:
-    """Recompute as a number of :mod:`nest.costs.layer`."""
+    """Recompute policy as a number, see :data:`FULL`."""
     return FULL if recompute == "full" else sum(MODULE_BIT[name] for name in modules)
 
 
@@ -127,7 +127,7 @@ class Site(NamedTuple):
     outer_dp: Ints
     """Super-pipelines."""
     stride: Ints
-    """Devices from one to the next."""
+    """Devices from one super-pipeline to the next."""
 
     @classmethod
     def alone(cls, block: Ints) -> Site:

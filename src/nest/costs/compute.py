@@ -14,7 +14,7 @@ from nest.describe.job import Stack
 Array = NDArray[np.float64]
 
 
-# Precisions whose tensor-core rate stands for another's when a device lists only one of them.
+# Precisions that use each other's tensor-core rate when a device lists only one of them.
 _ALIKE: dict[Dtype, Dtype] = {"bf16": "fp16", "fp16": "bf16", "fp32": "tf32"}
 
 
@@ -54,25 +54,25 @@ class Machine:
         self.gemm_derate, self.attention_derate = rates.gemm_derate, rates.attention_derate
         self.bandwidth = device.memory_bandwidth * device.memory_efficiency * rates.memory_derate
         self.half = Machine(device, stack, "bf16") if self.fp8 else self
-        """The same for products that fp8 training leaves in 16 bit."""
+        """The same for products that stay in 16 bit in fp8 training."""
         self.overhead = device.launch_overhead
 
 
 def gemm_seconds(
     machine: Machine, m: Array, n: Array, k: Array, count: Array | float = 1, alone: bool = True
 ) -> Array:
-    """Seconds of ``count`` matrix products (m x k) @ (k x n), launched as one.
+    """Seconds of ``count`` matrix products (m x k) @ (k x n), in one launch.
 
     max(2mnk / achievable FLOP/s, bytes / achievable bytes/s) + launch overhead, and the traffic
     that casts the first operand. The achievable share of the peak is that of
     :class:`nest.describe.device.GemmEfficiency`, fitted on measured products (see the device
-    catalog), times the stack's derate. A product ``alone`` casts its first operand itself, as those
-    that were measured: ``cast_bytes`` per element at the nominal memory bandwidth. In training
-    :func:`cast_seconds` counts that apart.
+    catalog), times the stack's derate. A product ``alone`` casts its first operand itself, as
+    measured products do: ``cast_bytes`` per element at the nominal memory bandwidth. In training
+    :func:`cast_seconds` counts this separately.
     """
     e = machine.gemm
-    # 2mnk over the share of the peak, with m/(m + m_half) and so on cancelled: empty products then
-    # divide by nothing that is zero.
+    # 2mnk over the share of the peak, with m/(m + m_half) and so on cancelled, so that empty
+    # products do not divide by zero.
     flop = 2.0 * (m + e.m_half) * (n + e.n_half) * (k + e.k_half)
     flop = flop * (1.0 + e.decline * np.log2(1.0 + 2.0 * m * n * k / 1e12))
     arithmetic = flop / (machine.peak * e.peak_fraction * machine.gemm_derate)
@@ -86,11 +86,11 @@ def gemm_seconds(
 def cast_seconds(machine: Machine, elements: Array) -> Array:
     """Seconds that fp8 training takes to turn ``elements`` of 16 bit into 8; 0 in other formats.
 
-    Transformer Engine casts the input of a product once, and once its gradient, and keeps a
+    Transformer Engine casts the input of a product and its gradient once each, and keeps a
     transposed copy of both for the weight gradient (``nvte_cast_transpose``): each element is read
-    (2 bytes) and written twice (1 byte each). Weights are cast once a step (``fp8_model_init``),
-    which is left out. Moved at the nominal memory bandwidth, for some casts are part of the kernel
-    in front of them (assumed); launches count with those of the products.
+    (2 bytes) and written twice (1 byte each). Weights are cast once per step (``fp8_model_init``),
+    which is neglected. The bytes move at the nominal memory bandwidth, because some casts are fused
+    into the preceding kernel (assumed); launches are included in those of the products.
     """
     if not machine.fp8:
         return np.zeros_like(elements)

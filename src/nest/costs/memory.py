@@ -14,11 +14,11 @@ from nest.describe.job import Job
 
 @dataclass(frozen=True)
 class Recipe:
-    """Bytes per parameter of each kind of state."""
+    """Bytes per parameter of each state."""
 
     parameter: float
     gradient: float
-    """What a device keeps; what travels is ``traveling_gradient``."""
+    """Held by a device; ``traveling_gradient`` is reduced."""
     optimizer: float
     sharded_optimizer: float
     """The same where ZeRO shards it."""
@@ -60,6 +60,6 @@ def recipe(job: Job) -> Recipe:
 
 
 def limit_bytes(device: Device, job: Job) -> float:
-    """Bytes of a device that a plan may fill: less what is reserved and lost to fragments."""
+    """Bytes of a device that a plan may use, without reserved and fragmented memory."""
     usable = device.memory * (1.0 - job.stack.fragmentation) - device.memory_reserved
     return float(usable - job.stack.workspace)

@@ -1,8 +1,8 @@
-"""A stage, or one of its chunks where they interleave, from the costs of its layers.
+"""Costs of a stage, or of one chunk of an interleaved stage, from those of its layers.
 
-What of the data-parallel traffic computing hides follows from the order of the layers: a gather or
-scatter runs beside the computing of a neighbour, the gradients of a layer are reduced beside those
-that go backward after it, and parameters are gathered beside those that go forward before.
+The order of the layers determines how much data-parallel traffic is hidden: a gather or scatter
+overlaps the compute of a neighbouring layer, the gradients of a layer are reduced during the
+backwards after its own, and parameters are gathered during the forwards before its own.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from nest.describe.job import Stack
 
 
 class LayerSeconds(NamedTuple):
-    """What the order of layers makes a difference to: seconds of one layer, per micro-batch."""
+    """Seconds of one layer that depend on the order of layers; per micro-batch unless noted."""
 
     free_forward: float
-    """Computing forward that may hide traffic."""
+    """Forward compute that may hide traffic."""
     forward: float
-    """All of the forward but ZeRO traffic."""
+    """Forward, without ZeRO traffic."""
     free_backward: float
     backward: float
     gathered: float
@@ -30,99 +30,99 @@ class LayerSeconds(NamedTuple):
     sync: float
     """Per step: gradient reduction."""
     gather: float
-    """Per step: parameters after the optimizer."""
+    """Per step: parameter gather after the optimizer."""
 
 
 class ChunkCosts(NamedTuple):
-    """What the step time sees of consecutive layers on a device; seconds.
+    """Figures of consecutive layers on a device that determine the step time; seconds.
 
     Notes
     -----
     ZeRO-2 and ZeRO-3 traffic of a layer runs while its neighbour computes (PyTorch FSDP, arXiv:
-    2304.11277, section 3.3), reductions while lower layers go backward (arXiv:2006.15704, section
-    3.2.3), each at the share of the computing that the stack names.
+    2304.11277, section 3.3), reductions during the backward of lower layers (arXiv:2006.15704,
+    section 3.2.3), each at the share of the compute that the stack names.
     """
 
     forward: float
-    """A micro-batch going forward after the device has waited for it, exposed traffic included."""
+    """A forward after the device has waited for its input, exposed traffic included."""
     backward: float
-    """The same going backward, with another pass behind it."""
+    """A backward that another pass follows, likewise."""
     late: float
-    """Part of ``backward``: its end waits for what the forward behind it gathers (ZeRO-3)."""
+    """Part of ``backward``: wait for the gather of the forward that follows (ZeRO-3)."""
     late_back: float
-    """The same where a backward is behind it; behind the last backward of a step nothing is."""
+    """The same if a backward follows; nothing follows the last backward of a step."""
     turn: float
-    """What a backward takes longer right behind a forward of these layers (ZeRO-3)."""
+    """Extra time of a backward right after a forward of these layers (ZeRO-3)."""
     chase: float
-    """What a forward takes longer right behind a backward."""
+    """Extra time of a forward right after a backward."""
     queue_forward: float
-    """What a forward takes longer right behind a forward."""
+    """Extra time of a forward right after a forward."""
     queue_backward: float
-    """What a backward takes longer right behind a backward."""
+    """Extra time of a backward right after a backward."""
     trailing: float
-    """ZeRO-2: gradients of the first layer, scattered until the next backward needs the room."""
+    """ZeRO-2: scatter of the first layer's gradients, done before the next backward."""
     trails_forward: float
-    """How much of that a forward in between hides."""
+    """Part of that which a forward in between hides."""
     trails_backward: float
-    """And how much the first layer of the next backward."""
+    """Part of that which the first layer of the next backward hides."""
     left: float
-    """Gradient traffic after the last backward, with nothing but these layers to hide under."""
+    """Gradient traffic after the last backward that these layers alone do not hide."""
     wait: float
     """Parameters that the first forward waits for at the start of a step."""
     update: float
-    """Optimizer."""
+    """Seconds of the optimizer."""
     tied: float
     """Exchange of gradients with other copies of a tied embedding; 0: holds no copy."""
     sync: float
-    """Gradient reduction of a step, before anything hides it."""
+    """Gradient reduction of a step, before overlap."""
     gather: float
-    """Parameter all-gather of a step, before anything hides it."""
+    """Parameter all-gather of a step, before overlap."""
     scattered: float
     """Part of ``left``: gradients of the first layer (ZeRO-2 and 3)."""
     hides_sync: float
-    """Gradient reduction that a micro-batch going backward hides, another one in front of it."""
+    """Gradient reduction that a backward hides if another pass precedes it."""
     hides_gather: float
-    """Parameter all-gather that a micro-batch going forward hides."""
+    """Parameter all-gather that a forward hides."""
     gathers: bool
     """Layers gather parameters for every pass (ZeRO-3)."""
     alone: bool
-    """There is but one layer."""
+    """There is only one layer."""
     gathered: float
-    """What the first layer gathers forward, beside the last layer of the pass in front."""
+    """Forward gather of the first layer, during the last layer of the pass before."""
     regathered: float
-    """What the last layer gathers backward, likewise."""
+    """Backward gather of the last layer, likewise."""
     below: float
-    """What the last layer but one gathers backward, beside the last one."""
+    """Backward gather of the second to last layer, during the last one."""
     above: float
-    """Gradients of the second layer, scattered beside the backward of the first."""
+    """Scatter of the second layer's gradients, during the backward of the first."""
     under_first: float
-    """How much traffic the backward of the first layer hides."""
+    """Traffic that the backward of the first layer hides."""
     under_last: float
-    """How much the forward of the last one hides."""
+    """Traffic that the forward of the last layer hides."""
     begun: float
-    """What the second layer's parameters take longer than the first forward hides."""
+    """Gather of the second layer's parameters that the first forward does not hide."""
     third: float
-    """What those of the third take longer than the second forward hides, part of ``forward``."""
+    """Gather of the third layer's parameters that the second forward does not hide."""
     room: float
-    """What the first two layers hide forward, less what is gathered there; may be below 0."""
+    """Overlap of the first two forwards, minus the gathers during them; may be negative."""
     zero: float
-    """Part of ``forward``, ``backward`` and what they take longer: exposed ZeRO traffic."""
+    """Exposed ZeRO traffic, part of ``forward``, ``backward`` and their extra times."""
 
     @property
     def pace(self) -> float:
-        """What a micro-batch takes longer where a forward and a backward run in turn."""
+        """Extra time of a micro-batch if forwards and backwards alternate."""
         trailing = max(0.0, self.trailing - self.trails_forward - self.trails_backward)
         return self.turn + self.chase + trailing
 
     @property
     def queue(self) -> float:
-        """What a backward behind a backward takes longer; it ends with what that gathers."""
+        """Extra time of a backward after a backward, including its wait for the next gather."""
         trailing = max(0.0, self.trailing - self.trails_backward)
         return self.queue_backward + self.late_back - self.late + trailing
 
 
 def layer_seconds(c: LayerCosts) -> LayerSeconds:
-    """The same figures of a layer that is priced under one configuration."""
+    """Convert a layer that is priced under one configuration."""
     return LayerSeconds(*(float(column[0]) for column in (
         c.free_forward, c.forward + c.tp_forward + c.cp_forward + c.ep_forward,
         c.free_backward,
@@ -134,15 +134,15 @@ def layer_seconds(c: LayerCosts) -> LayerSeconds:
 def chunk_costs(
     layers: Sequence[LayerSeconds], update: float, tied: float, stack: Stack
 ) -> ChunkCosts:
-    """Put layers together, first to last; at least one.
+    """Combine layers, first to last; at least one.
 
-    Beside the forward of a layer the next one's parameters are gathered; beside its backward the
-    gradients of the layer above are scattered and the parameters of the one below gathered. Where
-    the device has waited, the parameters of two layers are there; what passes take longer where
-    they follow each other is apart. With ZeRO-2 the gradients of the first layer have all of the
-    next forward.
+    During the forward of a layer the next layer's parameters are gathered. During its backward the
+    gradients of the layer above are scattered and the parameters of the layer below are gathered.
+    After a wait of the device the parameters of two layers are present; the extra time of
+    back-to-back passes is separate. With ZeRO-2 the gradients of the first layer may be scattered
+    during the whole next forward.
 
-    What is hidden is counted once: computing that hides ZeRO traffic hides no reduction.
+    Overlap is counted once: compute that hides ZeRO traffic hides no reduction.
     """
     o, reduce, refresh = stack.overlap_zero3, stack.overlap_grad_reduce, stack.overlap_param_gather
     gathers = any(layer.gathered for layer in layers)
@@ -157,12 +157,12 @@ def chunk_costs(
         below = layers[n - 1].regathered if n else 0.0
         if above:
             zero_backward += max(0.0, scattered + below - o * layer.free_backward)
-        # All that is reduced from this layer's gradients on, and what hides it: those below.
+        # Reductions from this layer on, and the compute that hides them: the layers below.
         sync += layer.sync
         left = max(left, sync - reduce * spare)
         spare += _spare(layer, scattered + (below if n else layer.gathered), o)
         beside = scattered + (below if n else max(layer.gathered, last.regathered))
-        # Beside the last layer the backward in front scatters its last gradients.
+        # During the last layer the preceding backward scatters its last gradients.
         spare_in_a_row += _spare(layer, beside + (0.0 if above else first.scattered), o)
         gather += layer.gather
         wait = max(wait, gather - refresh * free)
@@ -202,9 +202,9 @@ def _beginning(layers: Sequence[LayerSeconds], o: float) -> tuple[float, float, 
 
 
 def _in_a_row(c: ChunkCosts) -> ChunkCosts:
-    """The same with what passes through these layers take longer where they follow each other.
+    """Add the extra time of back-to-back passes through these layers.
 
-    All traffic of a single layer runs beside two passes, or beside one where backwards follow.
+    All traffic of a single layer overlaps two passes, or one if backwards follow each other.
     """
     late, turn, chase, queue = (
         delayed(c, c.gathered), longer(c, 0, c, 1), longer(c, 1, c, 0), longer(c, 1, c, 1))
@@ -218,10 +218,10 @@ def _in_a_row(c: ChunkCosts) -> ChunkCosts:
 
 
 def delayed(c: ChunkCosts, gathered: float) -> float:
-    """What the end of a backward waits for the first ``gathered`` seconds of the next pass.
+    """Wait of a backward's end for the first ``gathered`` seconds of the next pass.
 
-    A backward of two layers or more ends when the second layer's gradients are scattered, and in
-    front of them the network gathers what the next pass begins with.
+    A backward of two or more layers ends when the second layer's gradients are scattered, and
+    before that the network gathers the first parameters of the next pass.
     """
     if c.alone:
         return 0.0
@@ -229,19 +229,19 @@ def delayed(c: ChunkCosts, gathered: float) -> float:
 
 
 def longer(before: ChunkCosts, way_before: int, c: ChunkCosts, way: int) -> float:
-    """What a pass through ``c`` takes longer right behind one through ``before`` (ZeRO-3); seconds.
+    """Extra seconds of a pass through ``c`` right after one through ``before`` (ZeRO-3).
 
-    Ways are 0 forward, 1 backward. Had the device waited, parameters of two layers would be there.
-    Beside the last layer of the pass in front the first one's are gathered, beside that one the
-    second's. The last gradients of a backward are scattered behind that; a single layer leaves
-    them to the passes that follow. Computing hides traffic beside the pass that it is part of, so
-    that none that grows shortens a row of passes.
+    Ways are 0 forward, 1 backward. After a wait the parameters of two layers would be present. Here
+    the first layer's parameters are gathered during the last layer of the pass before, and the
+    second layer's during the first. The last gradients of a backward are scattered after that; a
+    single layer leaves them to the passes that follow. Compute hides traffic only in the pass that
+    it belongs to, so that longer compute never shortens back-to-back passes.
     """
     first = c.regathered if way else c.gathered
     if not way_before:
         own = max(0.0, c.below - c.trails_backward) if way else c.begun
         return max(0.0, first - before.under_last) + own
-    # The end of a backward of two layers or more has waited for the first ones: ``delayed``.
+    # A backward of two or more layers has waited for the first parameters: ``delayed``.
     shown = max(0.0, first - before.under_first) if before.alone else 0.0
     if c.alone:
         return shown
@@ -251,7 +251,7 @@ def longer(before: ChunkCosts, way_before: int, c: ChunkCosts, way: int) -> floa
 
 
 def _spare(layer: LayerSeconds, beside: float, overlap: float) -> float:
-    """Computing backward that hides no ZeRO traffic, of which ``beside`` seconds run meanwhile."""
+    """Backward compute left after hiding ``beside`` seconds of ZeRO traffic."""
     if overlap:
         return max(0.0, layer.free_backward - beside / overlap)
     return 0.0 if beside else layer.free_backward
@@ -261,19 +261,19 @@ class Hop(NamedTuple):
     """Handing a micro-batch to the next stage, and its gradient back; seconds."""
 
     both: float
-    """There and back, less what compute hides."""
+    """Both directions, minus what compute hides."""
     gap: float
-    """How long a message fills its lanes, one way: no two arrive closer to each other."""
+    """Seconds that a message occupies its lanes, one way: the least distance of two arrivals."""
 
 
 def hop(
     total_bytes: float, lanes: float, per_byte: float, latency: float, stack: Stack
 ) -> Hop:
-    """Hand-over of ``total_bytes`` a direction of the whole super-pipeline.
+    """Hand-over of ``total_bytes`` per direction of the whole super-pipeline.
 
-    It travels over as many lanes as the side with fewer shards has: with sequence parallelism, or
-    where the stack scatters and gathers (arXiv:2104.04473, section 4.1), tp of them. The stack
-    says which share compute hides.
+    The side with fewer shards sets the number of lanes: tp of them with sequence parallelism, or if
+    the stack scatters and gathers (arXiv:2104.04473, section 4.1). The stack states the share that
+    compute hides.
     """
     gap = total_bytes / lanes * per_byte
     return Hop(2.0 * (1.0 - stack.overlap_p2p) * (gap + latency), gap)

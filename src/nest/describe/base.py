@@ -1,4 +1,4 @@
-"""What all descriptions share: frozen, every field known, every problem reported at once."""
+"""The base of all descriptions: frozen, unknown fields refused, all problems reported at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from nest.errors import InputError
 from nest.units import shorten
 
-_MOST_PROBLEMS = 50  # lines of one message; the rest is counted
+_MOST_PROBLEMS = 50  # lines of one message; further ones are counted
 
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -32,7 +32,7 @@ class Problems(ValueError):
 
 
 class FrozenDict(dict[K, V]):
-    """A dict that cannot be changed, so that a frozen description is frozen all through."""
+    """A dict that cannot be changed, so that a frozen description is frozen completely."""
 
     def _refuse(self, *_: object, **__: object) -> typing.NoReturn:
         raise TypeError("descriptions are frozen: use .replace()")
@@ -48,7 +48,7 @@ class FrozenDict(dict[K, V]):
 
 
 def whole_number(value: object) -> int:
-    """Take 8, 8.0 or an integer of NumPy; a flag or a text is no whole number."""
+    """Take 8, 8.0 or an integer of NumPy; a flag or a text is not a whole number."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, (bool, str)):
@@ -77,7 +77,7 @@ def _text(value: object) -> str:
 
 
 def at_most(limit: int) -> BeforeValidator:
-    """Refuse a list or mapping of more entries before each of them is looked at."""
+    """Refuse a longer list or mapping before its entries are checked."""
 
     def check(value: object) -> object:
         if isinstance(value, (list, tuple, dict)) and len(value) > limit:
@@ -99,7 +99,7 @@ Degree = Annotated[Whole, Field(ge=1, le=10**7)]
 
 
 class Description(BaseModel):
-    """Base of everything a person writes.
+    """Base of all descriptions.
 
     Raises
     ------
@@ -114,7 +114,7 @@ class Description(BaseModel):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise input_error(error, type(self), kind_of(type(self))) from None
+            raise input_error(error, type(self), noun_of(type(self))) from None
 
     # nested descriptions are then still built by Pydantic itself, which keeps the path of a problem
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -126,7 +126,7 @@ class Description(BaseModel):
         Parameters
         ----------
         data : a mapping as read from a file, or an object of this class.
-        where : what the message starts with, such as the file name.
+        where : start of the message, such as the file name.
 
         Raises
         ------
@@ -135,20 +135,20 @@ class Description(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise input_error(error, cls, where or kind_of(cls)) from None
+            raise input_error(error, cls, where or noun_of(cls)) from None
 
     def replace(self, **changes: Any) -> Self:
-        """Give a copy with some fields changed, validated as a whole; defaults follow anew."""
+        """A copy with some fields changed, validated as a whole; defaults are derived again."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return self.parse({**given, **changes})
 
     def as_dict(self) -> dict[str, Any]:
         """Give plain data (JSON types only) from which `parse` makes an equal description."""
-        return self.model_dump(mode="json")
+        return self.model_dump(mode="json", by_alias=True)
 
 
-def kind_of(cls: type[BaseModel]) -> str:
-    """The word for a description in messages: `SearchSpace` is `search space`."""
+def noun_of(cls: type[BaseModel]) -> str:
+    """The noun for a description in messages: `SearchSpace` is `search space`."""
     name = cls.__name__
     if name.isupper():
         return name.lower()
@@ -171,10 +171,10 @@ def input_error(error: ValidationError, cls: type[BaseModel], where: str) -> Inp
 
 
 def _problems(item: Any, cls: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    kind, value, context = item["type"], item.get("input"), item.get("ctx") or {}
-    if kind == "default_factory_not_called":
+    problem, value, context = item["type"], item.get("input"), item.get("ctx") or {}
+    if problem == "default_factory_not_called":
         return  # the field that the default follows from has a line of its own
-    if kind == "too_short" and value:
+    if problem == "too_short" and value:
         return  # entries were given; the bad ones have lines of their own
     location = tuple(part for part in item["loc"] if part != "[key]")
     path = ".".join(shorten(p)[1:-1] if isinstance(p, str) else str(p) for p in location)
@@ -182,14 +182,14 @@ def _problems(item: Any, cls: type[BaseModel]) -> Iterator[tuple[str, str]]:
     if isinstance(inner, Problems):
         for field, text in inner.pairs:
             yield ".".join(filter(None, (path, field))), text
-    elif kind == "value_error":
+    elif problem == "value_error":
         yield path, str(inner)
-    elif kind == "missing":
+    elif problem == "missing":
         yield path, f"missing; needed: {_meaning(cls, location)}"
-    elif kind == "extra_forbidden":
+    elif problem == "extra_forbidden":
         yield path, f"unknown field (got {shorten(value)}); {_neighbours(cls, location)}"
     else:
-        yield path, f"got {shorten(value)}; allowed: {_allowed(kind, context, item['msg'])}"
+        yield path, f"got {shorten(value)}; allowed: {_allowed(problem, context, item['msg'])}"
 
 
 _ALLOWED = {
@@ -213,19 +213,19 @@ _ALLOWED = {
 }
 
 
-def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
-    if kind in _ALLOWED:
-        return _ALLOWED[kind]
+def _allowed(problem: str, context: Mapping[str, Any], message: str) -> str:
+    if problem in _ALLOWED:
+        return _ALLOWED[problem]
     signs = {"greater_than": ("more than", "gt"), "greater_than_equal": ("at least", "ge")}
     signs |= {"less_than": ("less than", "lt"), "less_than_equal": ("at most", "le")}
-    if kind in signs:
-        words, key = signs[kind]
+    if problem in signs:
+        words, key = signs[problem]
         return f"{words} {context[key]}"
-    if kind == "literal_error":
+    if problem == "literal_error":
         return str(context["expected"])
-    if kind in ("too_short", "too_long"):
+    if problem in ("too_short", "too_long"):
         count = context.get("min_length", context.get("max_length"))
-        return f"{'at least' if kind == 'too_short' else 'at most'} {count} entries"
+        return f"{'at least' if problem == 'too_short' else 'at most'} {count} entries"
     return message
 
 
@@ -273,7 +273,7 @@ def _neighbours(cls: type[BaseModel], location: tuple[int | str, ...]) -> str:
     owner = _owner(cls, location)
     if owner is None:
         return "not allowed here"
-    known = list(owner.model_fields)
+    known = [field.serialization_alias or name for name, field in owner.model_fields.items()]
     close = difflib.get_close_matches(str(location[-1])[:100], known, 1)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"{hint}allowed: {', '.join(known)}"

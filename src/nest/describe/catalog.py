@@ -12,24 +12,24 @@ from nest.describe.files import parse_text
 from nest.errors import InputError
 from nest.units import shorten
 
-Kind = Literal["models", "clusters", "devices", "stacks"]
-KINDS: tuple[Kind, ...] = ("models", "clusters", "devices", "stacks")
-_FOLDERS = ("models", "clusters")  # one file an entry; the other kinds are one file of entries
+Section = Literal["models", "clusters", "devices", "stacks"]
+SECTIONS: tuple[Section, ...] = ("models", "clusters", "devices", "stacks")
+_FOLDERS = ("models", "clusters")  # one file an entry; the other sections are one file of entries
 
 
 @cache
-def names(kind: Kind) -> tuple[str, ...]:
-    """Names of one kind in the catalog, sorted."""
+def names(section: Section) -> tuple[str, ...]:
+    """Names of one section of the catalog, sorted."""
     root = resources.files("nest") / "catalog"
-    if kind in _FOLDERS:
-        files = (entry.name for entry in (root / kind).iterdir())
+    if section in _FOLDERS:
+        files = (entry.name for entry in (root / section).iterdir())
         return tuple(sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml")))
-    return tuple(sorted(_entries(kind)))
+    return tuple(sorted(_entries(section)))
 
 
 @cache
-def _entries(kind: Kind) -> dict[str, Any]:
-    return dict(_read(f"{kind}.yaml"))
+def _entries(section: Section) -> dict[str, Any]:
+    return dict(_read(f"{section}.yaml"))
 
 
 @cache
@@ -40,30 +40,30 @@ def _read(path: str) -> Any:
     return parse_text(entry.read_text(encoding="utf-8"), ".yaml", f"catalog/{path}")
 
 
-def find(kind: Kind, name: str) -> str | None:
+def find(section: Section, name: str) -> str | None:
     """The catalog's spelling of a name, whatever its case; None when there is no such entry."""
     wanted = name.strip().casefold()
-    return next((known for known in names(kind) if known.casefold() == wanted), None)
+    return next((known for known in names(section) if known.casefold() == wanted), None)
 
 
-def load(kind: Kind, name: str) -> dict[str, Any]:
+def load(section: Section, name: str) -> dict[str, Any]:
     """Plain data of one entry, `name` included.
 
     Raises
     ------
     InputError : no such entry; the message lists close names.
     """
-    known = find(kind, name)
+    known = find(section, name)
     if known is None:
-        raise InputError(f"got {shorten(name)}; allowed: {suggestions(kind, name)}")
-    data = _read(f"{kind}/{known}.yaml") if kind in _FOLDERS else _entries(kind)[known]
+        raise InputError(f"got {shorten(name)}; allowed: {suggestions(section, name)}")
+    data = _read(f"{section}/{known}.yaml") if section in _FOLDERS else _entries(section)[known]
     return {"name": known, **copy.deepcopy(data)}
 
 
-def suggestions(kind: Kind, name: str) -> str:
-    """What to give instead of an unknown name: close names first, or all when they are few."""
-    known = names(kind)
+def suggestions(section: Section, name: str) -> str:
+    """Suggestions for an unknown name: close names, or all names if there are few."""
+    known = names(section)
     close = difflib.get_close_matches(name.strip().casefold()[:100], known, 3, 0.5)
     if close:
-        return f"a name in the catalog; close: {', '.join(close)}; all: `nest list {kind}`"
+        return f"a name in the catalog; close: {', '.join(close)}; all: `nest list {section}`"
     return f"a name in the catalog: {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""What a cluster is: one device type, levels from the innermost outwards, and perhaps links."""
+"""A cluster: device types, levels from the innermost outwards, and possibly links."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from nest.describe.base import (
     Description,
@@ -32,7 +32,7 @@ DeviceNumber = Annotated[Whole, Field(ge=0, lt=MOST_DEVICES)]
 class Level(Description):
     """One tier of the network; level 0 joins devices, every further level joins groups."""
 
-    name: Name = Field(description="what the level is called")
+    name: Name = Field(description="name of the level")
     size: Annotated[
         int,
         BeforeValidator(whole_number, json_schema_input_type=int | Literal["n"]),
@@ -76,11 +76,11 @@ class Level(Description):
 class Cluster(Description):
     """Equal devices on a network; devices are numbered along the innermost level.
 
-    Where there are ``links`` the network is no hierarchy: its levels say which devices form groups
-    (blocks are aligned with them), and what a transfer takes is for the links to say.
+    With ``links`` the network is not a hierarchy: its levels define groups, with which blocks are
+    aligned, and transfers are priced by the links.
     """
 
-    name: Name = Field(description="what the cluster is called")
+    name: Name = Field(description="name of the cluster")
     device: Annotated[
         Device,
         BeforeValidator(resolve_device, json_schema_input_type=Device | str | dict[str, Any]),
@@ -102,7 +102,7 @@ class Cluster(Description):
         "same numbers",
     )
     names: Annotated[tuple[Name, ...], at_most(MOST_DEVICES)] | None = Field(
-        None, description="what each device is called"
+        None, description="name of each device"
     )
     links: Links | None = Field(
         None, description="links of a network that is no hierarchy; null: the levels say it all"
@@ -110,10 +110,12 @@ class Cluster(Description):
     types: Annotated[
         tuple[Annotated[Device, BeforeValidator(resolve_device)], ...], at_most(MOST_TYPES)
     ] = Field((), description="types of device besides `device`")
-    kinds: Annotated[
+    type_numbers: Annotated[
         tuple[Annotated[Whole, Field(ge=0, le=MOST_TYPES)], ...], at_most(MOST_DEVICES)
     ] | None = Field(
         None,
+        validation_alias=AliasChoices("kinds", "type_numbers"),  # files say `kinds`
+        serialization_alias="kinds",
         description="type of each device: 0 is `device`, 1 the first of `types`, and so on; null: "
         "all are alike",
     )
@@ -122,7 +124,7 @@ class Cluster(Description):
     @model_validator(mode="before")
     @classmethod
     def _size_outermost(cls, data: Any) -> Any:
-        """Replace the size n of the outermost level of a file by what default_devices needs."""
+        """Replace size n of a file's outermost level by the size for default_devices."""
         inner = inner_sizes(data)
         if inner is None:
             return data
@@ -155,20 +157,20 @@ class Cluster(Description):
         if self.devices is not None and self.devices != self.size:
             text = f"got {self.devices}; allowed: {self.size} = {sizes} (sizes of the levels)"
             problems.append(("devices", text))
-        for field in ("order", "names", "kinds"):
+        for field in ("order", "names", "type_numbers"):
             values = getattr(self, field)
             if values is not None and len(values) != self.size:
                 text = f"got {len(values)} entries; allowed: {self.size}, as many as devices"
-                problems.append((field, text))
-            elif field != "kinds" and values is not None and len(set(values)) < len(values):
+                problems.append((field.replace("type_numbers", "kinds"), text))
+            elif field != "type_numbers" and values is not None and len(set(values)) < len(values):
                 problems.append((field, "got an entry twice; allowed: each once"))
-        kinds = self.kinds
-        if (kinds is None) != (not self.types):
+        numbers = self.type_numbers
+        if (numbers is None) != (not self.types):
             problems.append(("kinds", "got one of types and kinds; allowed: both or neither"))
-        elif kinds is not None and self.links is None:
+        elif numbers is not None and self.links is None:
             problems.append(("kinds", "got types of a cluster without links; allowed: with links"))
-        elif kinds is not None and set(kinds) != set(range(len(self.types) + 1)):
-            text = f"got {sorted(set(kinds))}; allowed: all of 0 to {len(self.types)}"
+        elif numbers is not None and set(numbers) != set(range(len(self.types) + 1)):
+            text = f"got {sorted(set(numbers))}; allowed: all of 0 to {len(self.types)}"
             problems.append(("kinds", text))
         if self.links is not None and not problems:
             apart = self.links.problem(self.size)
@@ -184,12 +186,12 @@ class Cluster(Description):
 
     @property
     def device_types(self) -> tuple[Device, ...]:
-        """All types of device, by the numbers of ``kinds``."""
+        """All types of device, by the numbers of ``type_numbers``."""
         return (self.device, *self.types)
 
-    def kind_at(self, device: int) -> int:
+    def type_at(self, device: int) -> int:
         """Type of a device, by its number in ``device_types``."""
-        return 0 if self.kinds is None else self.kinds[device]
+        return 0 if self.type_numbers is None else self.type_numbers[device]
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
@@ -212,7 +214,7 @@ class Cluster(Description):
     def resolved_bandwidth(self) -> tuple[float, ...]:
         """Bytes/s that one device can deliver to a peer reached through each level.
 
-        The narrowest link on the way counts: the minimum over this and all inner levels of
+        Transfers are priced at their narrowest link: the minimum over this and all inner levels of
         nominal bandwidth times efficiency.
         """
         pairs = zip(self.nominal_bandwidth, self.levels, strict=True)
@@ -220,11 +222,11 @@ class Cluster(Description):
         return tuple(itertools.accumulate(reached, min))
 
     def with_devices(self, devices: int) -> Cluster:
-        """Give the same cluster with another number of devices.
+        """The same cluster with another number of devices.
 
-        The outermost level takes the new size. Fewer devices than one of its groups has leave out
-        levels: the outermost that remains shrinks to what is needed. Its devices are numbered as
-        they come, and have no names.
+        The outermost level takes the new size. If the devices are fewer than one of its groups,
+        outer levels are removed and the outermost remaining level shrinks to the number needed. The
+        devices are numbered in order and have no names.
 
         Raises
         ------

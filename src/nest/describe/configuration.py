@@ -33,13 +33,13 @@ class StageConfiguration(Description):
     )
     zero: Annotated[Whole, Field(ge=0, le=3)] = Field(0, description="ZeRO stage, 0 to 3")
     shard: Shard = Field("dp", description="ZeRO shards over all of dp, or dp_in only (HSDP)")
-    recompute: Recompute = Field("none", description="what the backward computes again")
+    recompute: Recompute = Field("none", description="recompute policy")
     recompute_modules: tuple[Module, ...] = Field(
         default_factory=lambda data: ("core_attn",) if data["recompute"] == "selective" else (),
-        description="what selective recompute runs again; default: core_attn",
+        description="modules of selective recompute; default: core_attn",
     )
     recompute_layers: Degree | None = Field(
-        None, description="full recompute of the first so many layers only; null: all of them"
+        None, description="full recompute of only this many first layers; null: all"
     )
     chunks: Annotated[tuple[Range, ...], Field(min_length=1, max_length=10**4), at_most(10**4)] = (
         Field(
@@ -76,7 +76,7 @@ class StageConfiguration(Description):
 
 
 class Configuration(Description):
-    """A whole plan without its prices; what `evaluate` takes."""
+    """A plan without its prices; the input of `evaluate`."""
 
     outer_dp: Degree = Field(1, description="replicas of the super-pipeline")
     micro_batch: Degree = Field(description="samples that a super-pipeline takes at once")

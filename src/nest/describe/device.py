@@ -1,4 +1,4 @@
-"""What one accelerator can do."""
+"""The description of an accelerator."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ Half = Annotated[Number, Field(ge=0, le=1e6)]
 
 
 class GemmEfficiency(Description):
-    """Share of the peak that an m x n x k matrix product reaches, and what it costs besides.
+    """Share of the peak that an m x n x k matrix product reaches, and its overheads.
 
     peak_fraction * m/(m + m_half) * n/(n + n_half) * k/(k + k_half)
     / (1 + decline * log2(1 + 2mnk / 10**12))
 
-    The halves describe products too small to fill the device. ``decline`` describes those so large
-    that power and caches hold them back: the time grows by this share at 10**12 FLOP, and by
-    about as much again for every further doubling. The seconds of a product rise with m, n and k
-    whatever the figures are.
+    The halves describe products too small to fill the device. ``decline`` describes products so
+    large that power and caches limit them: the time grows by this share at 10**12 FLOP, and by
+    about the same share for every further doubling. The seconds of a product rise with m, n and k
+    for all figures.
     """
 
     peak_fraction: Fraction = Field(description="share of the peak that large products reach")
@@ -64,9 +64,9 @@ def _default_gemm() -> dict[GemmKey, GemmEfficiency]:
 
 
 class Device(Description):
-    """One accelerator: memory, peaks and how much of them is reached."""
+    """An accelerator: memory, peaks and efficiencies."""
 
-    name: Name = Field(description="what the device is called")
+    name: Name = Field(description="name of the device")
     memory: Bytes = Field(description="bytes of device memory")
     memory_bandwidth: Bandwidth = Field(description="bytes/s of device memory, nominal")
     peak_flops: Annotated[dict[Dtype, Flops], Field(min_length=1), Freeze, at_most(100)] = Field(

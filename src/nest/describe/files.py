@@ -1,4 +1,4 @@
-"""Reading and writing of description files: plain data comes out, or one clear message."""
+"""Reading and writing of description files, with one clear message for each problem."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){{{DEEPEST}}}"
 
 
 class _Refused(ValueError):
-    """What the file holds is well formed but not accepted; the text says what and where."""
+    """The file is well formed but not accepted; the text says what and where."""
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc]
@@ -59,11 +59,11 @@ class _StrictLoader(_Loader):  # type: ignore[misc]
 def _check_events(text: str) -> None:
     """Refuse aliases, tags, endless values and deep nesting before anything is built.
 
-    Aliases can expand without bound, tags can fail in any way, and times such as 1:2:3 take a time
-    that grows with the square of their length.
+    Aliases can expand without bound, tags can fail in any way, and values such as 1:2:3 take time
+    quadratic in their length.
 
-    The compiled YAML reader builds nested values by recursion in C, which a long row of brackets
-    takes past the end of its stack; its events come without recursion.
+    The compiled YAML reader builds nested values by recursion in C, which many brackets in a row
+    overflow; its events come without recursion.
     """
     depth = 0
     event: Any
@@ -167,7 +167,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
         if stat.S_ISDIR(info.st_mode):
             raise InputError(f"{shown}: is a folder; allowed: a file")
         if not stat.S_ISREG(info.st_mode):
-            raise InputError(f"{shown}: is no regular file; allowed: a regular file")
+            raise InputError(f"{shown}: is not a regular file; allowed: a regular file")
         if info.st_size > LARGEST:
             raise InputError(f"{shown}: got {info.st_size} bytes; allowed: at most {LARGEST} bytes")
         data = Path(path).read_bytes()
@@ -176,7 +176,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
     except OSError as error:
         raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from None
     except ValueError as error:
-        raise InputError(f"{shown}: is no file name ({error})") from None
+        raise InputError(f"{shown}: is not a file name ({error})") from None
     if b"\0" in data:
         raise InputError(f"{shown}: is a binary file; allowed: UTF-8 text")
     try:
@@ -202,8 +202,8 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(f"{shown}: is empty; allowed: a mapping of fields")
     data = parse_text(text, suffix, shown)
     if not isinstance(data, dict):
-        kind = "nothing" if data is None else f"{shorten(data)} ({type(data).__name__})"
-        raise InputError(f"{shown}: got {kind}; allowed: a mapping of fields")
+        found = "nothing" if data is None else f"{shorten(data)} ({type(data).__name__})"
+        raise InputError(f"{shown}: got {found}; allowed: a mapping of fields")
     for key in data:
         if not isinstance(key, str):
             raise InputError(f"{shown}: got {shorten(key)} as a field name; allowed: text")
@@ -211,7 +211,7 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse_text(text: str, suffix: str, where: str) -> Any:
-    """Plain data of a text in the format that a suffix names.
+    """Plain data of a text in the format of a suffix.
 
     Raises
     ------
@@ -245,7 +245,7 @@ def _check_depth(data: Any) -> None:
 
 
 def csv_rows(text: str, where: str) -> list[tuple[int, list[str]]]:
-    """Rows of a CSV text with their lines; empty ones and remarks that start with # are left out.
+    """Rows of a CSV text with their lines; empty rows and comments (#) are left out.
 
     Raises
     ------
@@ -300,7 +300,7 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
 
 
 def _mode(target: str) -> int:
-    """Permissions of the file that is replaced, or those a new file gets."""
+    """Permissions of the replaced file, or those of a new file."""
     if os.path.exists(target):
         return stat.S_IMODE(os.stat(target).st_mode)
     mask = os.umask(0)

@@ -17,7 +17,7 @@ from nest.units import shorten
 
 
 class Config:
-    """A config.json being read: looks fields up, and remembers every problem."""
+    """Reads fields of a config.json, and collects every problem."""
 
     def __init__(self, data: Mapping[str, Any], where: str) -> None:
         self.data = data
@@ -56,7 +56,7 @@ class Config:
 
 
 def _gqa(config: Config, kv_default: bool = False) -> dict[str, Any]:
-    """Fields that Llama and all that follow it share."""
+    """Fields that Llama and its successors share."""
     heads = config.whole("num_attention_heads")
     kv_default = kv_default or "num_key_value_heads" in config.data  # null stands for heads
     fields: dict[str, Any] = {
@@ -280,7 +280,7 @@ def from_huggingface(data: Mapping[str, Any], where: str, path: Path | None = No
     Parameters
     ----------
     data : the file's mapping.
-    where : what messages start with.
+    where : start of messages.
     path : the file, whose folder names the model when the file does not.
 
     Raises
@@ -288,17 +288,17 @@ def from_huggingface(data: Mapping[str, Any], where: str, path: Path | None = No
     InputError : an unknown model_type (the message lists the known ones), missing fields, or a
         variant that cannot be described.
     """
-    kind = _model_type(data)
-    if kind not in _READERS:
+    model_type = _model_type(data)
+    if model_type not in _READERS:
         given = shorten(data.get("model_type", data.get("architectures")))
         message = f"{where}: model_type: got {given}; allowed: {', '.join(_READERS)}"
         raise InputError(message, (message,))
     config = Config(data, where)
-    fields = _READERS[kind](config)
+    fields = _READERS[model_type](config)
     if config.problems:
         lines = tuple(dict.fromkeys(config.problems))
         raise InputError("\n".join(lines), lines)
-    fields["name"] = _name(data, kind, path)
+    fields["name"] = _name(data, model_type, path)
     fields["source"] = "config.json of the model (Hugging Face transformers)"
     try:
         return Model.parse(fields, where)
@@ -308,9 +308,9 @@ def from_huggingface(data: Mapping[str, Any], where: str, path: Path | None = No
 
 
 def _model_type(data: Mapping[str, Any]) -> str | None:
-    kind = data.get("model_type")
-    if kind is not None:
-        return kind if isinstance(kind, str) else None
+    model_type = data.get("model_type")
+    if model_type is not None:
+        return model_type if isinstance(model_type, str) else None
     architectures = data.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else None
     match = re.match(r"(\w+?)(?:For|LMHead|Model)", first) if isinstance(first, str) else None
@@ -318,16 +318,16 @@ def _model_type(data: Mapping[str, Any]) -> str | None:
     return next((known for known in _READERS if known.replace("_", "") == wanted), None)
 
 
-def _name(data: Mapping[str, Any], kind: str, path: Path | None) -> str:
+def _name(data: Mapping[str, Any], model_type: str, path: Path | None) -> str:
     given = data.get("_name_or_path")
     if not (isinstance(given, str) and given.strip()) and path is not None:
         given = path.stem if path.stem != "config" else path.absolute().parent.name
     text = given.strip().rstrip("/").rsplit("/", 1)[-1] if isinstance(given, str) else ""
-    return text if text and len(text) <= 200 and text.isprintable() else kind
+    return text if text and len(text) <= 200 and text.isprintable() else model_type
 
 
 def _renamed(line: str, where: str) -> str:
-    """Say a problem in the names of config.json."""
+    """State a problem with the names of config.json."""
     for ours, theirs in _NAMES.items():
         start = f"{where}: {ours}: "
         if line.startswith(start):

@@ -1,4 +1,4 @@
-"""What is to be trained, and what the training software does."""
+"""The training job, and the properties of the training software."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LogitBytes = Annotated[Number, Field(ge=0, le=100)]
 
 
 class Rates(Description):
-    """How near training comes to the rates of single kernels."""
+    """Rates in training relative to those of single kernels."""
 
     gemm_derate: Fraction = Field(
         description="rate of matrix products in training over their rate alone"
@@ -45,7 +45,7 @@ class Rates(Description):
 
 
 class Calibration(Description):
-    """How far prices with a stack were from measured runs, and what those runs were."""
+    """Errors of prices with a stack against measured runs, and the range of those runs."""
 
     configurations: Annotated[Whole, Field(ge=1, le=10**7)] = Field(
         description="configurations measured"
@@ -67,9 +67,9 @@ class Calibration(Description):
 
 
 class Stack(Rates):
-    """Training software: what it overlaps, how close to the device it gets, what it forbids."""
+    """Training software: its overlap, its efficiency, and its restrictions."""
 
-    name: Name = Field(description="what the software is called")
+    name: Name = Field(description="name of the software")
     overlap_grad_reduce: Share = Field(
         description="share of the last micro-batch's backward that gradient reduction hides under"
     )
@@ -127,7 +127,7 @@ class Stack(Rates):
         "these lack",
     )
     fp8_inputs: Flag = Field(
-        False, description="fp8 training keeps what products read in fp8, not in 16 bit"
+        False, description="fp8 training keeps the inputs of products in fp8, not in 16 bit"
     )
     selective_products: Flag = Field(
         False, description="recompute of norms and activation functions together runs every second "
@@ -179,7 +179,7 @@ def resolve_stack(value: Any) -> Any:
 
 
 class Job(Description):
-    """One training step: how much data, in which numbers, with which optimizer and software."""
+    """One training step: amount of data, number format, optimizer and software."""
 
     global_batch: Annotated[Whole, Field(ge=1, le=10**7)] = Field(
         description="sequences in one training step"

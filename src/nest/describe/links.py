@@ -1,4 +1,4 @@
-"""The links of a network that is no hierarchy, in numbers of its devices and switches."""
+"""The links of a network that is not a hierarchy, by numbers of its devices and switches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nest.units import Bandwidth, Seconds
 
 MOST_NODES = 500_000
 MOST_LINKS = 1_000_000
-"""Links of one network, each direction counted."""
+"""Most links of a network; each direction counts."""
 
 Node = Annotated[Whole, Field(ge=0, lt=MOST_NODES)]
 
@@ -50,7 +50,7 @@ class Links(Description):
         return self
 
     def problem(self, devices: int) -> str | None:
-        """Why so many devices cannot all reach each other over these links; None: they can."""
+        """Why the links do not connect all devices; None: they do."""
         nodes = devices + self.switches
         if max(*self.source, *self.target) >= nodes:
             return f"got a node beyond the {devices} devices and {self.switches} switches"

@@ -1,4 +1,4 @@
-"""From what a person names - a catalog entry, a file, plain data - to a validated description."""
+"""From a catalog name, a file or plain data to a validated description."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nest.describe import catalog
-from nest.describe.base import Description, kind_of
-from nest.describe.catalog import Kind
+from nest.describe.base import Description, noun_of
+from nest.describe.catalog import Section
 from nest.describe.cluster import Cluster, inner_sizes, size_template
 from nest.describe.configuration import Configuration
 from nest.describe.device import Device, resolve_device
@@ -25,7 +25,7 @@ from nest.units import shorten
 D = TypeVar("D", bound=Description)
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
-# fields that no other kind of file has, to say what a file of the wrong kind is
+# fields that no other type of file has, to name the type of a file given by mistake
 _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("plan", ("schema", "parallelism")),
     ("cluster", ("levels", "device")),
@@ -49,7 +49,7 @@ def load_model(source: Source | Model) -> Model:
 
     Parameters
     ----------
-    source : catalog name (any case), path, mapping, or a Model, which is returned as it is.
+    source : catalog name (any case), path, mapping, or a Model, which is returned unchanged.
 
     Raises
     ------
@@ -164,37 +164,37 @@ def load_profile(source: Source | Profile) -> Profile:
 
 
 def _from_file(cls: type[D], source: Source) -> D:
-    kind = kind_of(cls)
+    noun = noun_of(cls)
     if isinstance(source, Mapping):
-        return _validated(cls, dict(source), kind)
-    _check_source(source, kind)
+        return _validated(cls, dict(source), noun)
+    _check_source(source, noun)
     return _validated(cls, read_description(source), shorten(os.fspath(source), 300)[1:-1])
 
 
-def _check_source(source: object, kind: str) -> None:
+def _check_source(source: object, noun: str) -> None:
     if not isinstance(source, (str, os.PathLike)) or not isinstance(os.fspath(source), str):
         allowed = "a name, a path or a mapping"
-        raise InputError(f"{kind}: got {shorten(source)}; allowed: {allowed}")
+        raise InputError(f"{noun}: got {shorten(source)}; allowed: {allowed}")
 
 
-def _data(source: Source, kinds: Kind, kind: str) -> tuple[dict[str, Any], str, Path | None]:
-    """Plain data, what messages start with, and the path where it came from a file."""
+def _data(source: Source, section: Section, noun: str) -> tuple[dict[str, Any], str, Path | None]:
+    """Plain data, the start of messages, and the path if it came from a file."""
     if isinstance(source, Mapping):
-        return dict(source), kind, None
-    _check_source(source, kind)
+        return dict(source), noun, None
+    _check_source(source, noun)
     text = os.fspath(source)
     if isinstance(source, str):
-        known = catalog.find(kinds, source)
+        known = catalog.find(section, source)
         if known is not None:
-            return catalog.load(kinds, known), f"catalog {kind} {known}", None
+            return catalog.load(section, known), f"catalog {noun} {known}", None
         if not names_a_file(text):
-            hint = f"{catalog.suggestions(kinds, text)}; or a file ({', '.join(SUFFIXES)})"
-            raise InputError(f"{kind}: got {shorten(text)}; allowed: {hint}")
+            hint = f"{catalog.suggestions(section, text)}; or a file ({', '.join(SUFFIXES)})"
+            raise InputError(f"{noun}: got {shorten(text)}; allowed: {hint}")
     return read_description(source), shorten(text, 300)[1:-1], Path(text)
 
 
 def names_a_file(text: str) -> bool:
-    """Whether a text is meant as a path: by its suffix or a separator, or because it exists."""
+    """Whether a text is a path: by its suffix, a separator, or an existing file."""
     if Path(text).suffix.lower() in SUFFIXES or os.sep in text:
         return True
     try:
@@ -204,7 +204,7 @@ def names_a_file(text: str) -> bool:
 
 
 def _validated(cls: type[D], data: dict[str, Any], where: str) -> D:
-    wanted = kind_of(cls)
+    wanted = noun_of(cls)
     try:
         return cls.parse(data, where)
     except InputError as error:
@@ -217,7 +217,7 @@ def _validated(cls: type[D], data: dict[str, Any], where: str) -> D:
 
 
 def _looks_right(cls: type[Description], data: Mapping[str, Any]) -> bool:
-    """Whether most of the fields given are fields of the wanted kind."""
+    """Whether most of the fields given are fields of the wanted type."""
     known = sum(key in cls.model_fields for key in data)
     return 2 * known > len(data)
 

@@ -1,4 +1,4 @@
-"""What a model is: sizes of a transformer, from which every operator and parameter follows."""
+"""A model: the sizes of a transformer, which determine all operators and parameters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from nest.describe import parameters
 from nest.describe.base import Description, Flag, Name, Number, Problems, Whole
 
 Size = Annotated[Whole, Field(ge=1, le=10**7)]
@@ -25,7 +24,7 @@ class MLA(Description):
 
 
 class MoE(Description):
-    """A mixture of experts in the place of the dense MLP."""
+    """A mixture of experts that replaces the dense MLP."""
 
     experts: Annotated[Whole, Field(ge=1, le=10**5)] = Field(description="routed experts a layer")
     top_k: Size = Field(description="routed experts that a token uses")
@@ -54,7 +53,7 @@ class Vision(Description):
     tokens: Size = Field(description="patches of all images of a sample, without class token")
     patch_width: Size = Field(description="values of a patch (3 x 14 x 14: 588)")
     gated: Flag = Field(False, description="gated MLP: three matrices instead of two")
-    norm: Literal["rmsnorm", "layernorm"] = Field("layernorm", description="kind of all norms")
+    norm: Literal["rmsnorm", "layernorm"] = Field("layernorm", description="type of all norms")
     bias: Flag = Field(True, description="biases of all linear layers of attention and MLP")
     patch_bias: Flag = Field(True, description="a bias of the patch embedding (CLIP: false)")
     class_token: Flag = Field(
@@ -83,11 +82,11 @@ class Vision(Description):
 
     @property
     def merged_tokens(self) -> int:
-        """Places that a sample's images take in the sequence of the language model."""
+        """Positions of a sample's images in the sequence of the language model."""
         return self.tokens // self.merge
 
     def transformer(self) -> Model:
-        """Give the tower's layers as a model without vocabulary."""
+        """The tower's layers as a model without vocabulary."""
         return Model(
             name="vision", kind="encoder", layers=self.layers, hidden=self.hidden,
             heads=self.heads, ffn=self.ffn, gated=self.gated, vocab=1, tied_embeddings=True,
@@ -98,7 +97,7 @@ class Vision(Description):
 class Model(Description):
     """A transformer as its publisher describes it; a layer is one attention and one MLP."""
 
-    name: Name = Field(description="what the model is called")
+    name: Name = Field(description="name of the model")
     kind: Literal["decoder", "encoder", "encoder-decoder"] = Field(
         "decoder",
         description="decoder: causal attention; encoder: full attention (BERT); encoder-decoder: "
@@ -135,7 +134,7 @@ class Model(Description):
         0, description="buckets of a learned bias of the scores by distance (T5: 32); 0 = none"
     )
     token_types: Count = Field(0, description="token-type embeddings (BERT: 2); 0 = none")
-    norm: Literal["rmsnorm", "layernorm"] = Field(description="kind of all norms")
+    norm: Literal["rmsnorm", "layernorm"] = Field(description="type of all norms")
     layer_norms: Annotated[Whole, Field(ge=1, le=8)] = Field(
         2, description="norms of width hidden in a layer (Gemma 2: 4), that of attention to the "
         "encoder not counted",
@@ -159,7 +158,7 @@ class Model(Description):
         0, description="multi-token prediction layers, trained behind the last layer; 0 leaves "
         "them out",
     )
-    vision: Vision | None = Field(None, description="a tower for images beside the text embedding")
+    vision: Vision | None = Field(None, description="a tower for images")
     max_seq_len: Annotated[Whole, Field(ge=1, le=10**9)] | None = Field(
         None, description="longest sequence the model was published for; a note"
     )
@@ -238,7 +237,7 @@ class Model(Description):
         return problems
 
     def is_moe_layer(self, layer: int) -> bool:
-        """Say whether a layer (0-based) has experts."""
+        """Whether a layer (0-based) has experts."""
         moe = self.moe
         if moe is None or layer < moe.first_dense:
             return False
@@ -255,20 +254,153 @@ class Model(Description):
         return not (self.positions or self.relative_positions)
 
     def parameters(self) -> int:
-        """All parameters, multi-token prediction layers left out: published counts do so."""
-        return parameters.count(self)
+        """All parameters without multi-token prediction layers, as published counts have them."""
+        return _count(self)
 
     def mtp_parameters(self) -> int:
         """Parameters of the multi-token prediction layers, without the embedding they share."""
-        return parameters.prediction(self)
+        return _prediction(self)
 
     def active_parameters(self) -> int:
-        """Parameters that one token uses: of the routed experts only the top_k."""
-        return parameters.count(self, active=True)
+        """Parameters that one token uses: only the top_k of the routed experts."""
+        return _count(self, active=True)
 
 
 def _head_dim(data: dict[str, Any]) -> int:
-    """Width of a head where none is given; `_consistent` refuses what does not divide."""
+    """Default width of a head; `_consistent` refuses sizes that do not divide."""
     if data["mla"] is not None:
         return int(data["mla"].nope_dim + data["mla"].rope_dim)
     return max(1, int(data["hidden"] // data["heads"]))
+
+
+# ---------------------------------------------------------------- parameters
+
+# Part by part, linear layers as in the reference implementations (Hugging Face transformers,
+# modeling files of BERT, GPT-2, OPT, Llama, Mixtral, Qwen and DeepSeek-V3): a matrix `in x out`, a
+# bias of `out` where the model has biases, norms of one (RMSNorm) or two (LayerNorm) vectors.
+
+
+def _norm(model: Model, width: int | None = None) -> int:
+    """Parameters of one norm of the given width (default: hidden)."""
+    vectors = 2 if model.norm == "layernorm" else 1
+    return vectors * (model.hidden if width is None else width)
+
+
+def _attention(model: Model) -> int:
+    """Parameters of one attention without the norm before it.
+
+    Latent attention: arXiv:2412.19437, equations 1 to 11; a norm follows each compression.
+    """
+    h, a = model.hidden, model.heads
+    if model.mla is not None:
+        mla = model.mla
+        query = a * (mla.nope_dim + mla.rope_dim)
+        if mla.q_rank:
+            total = h * mla.q_rank + _norm(model, mla.q_rank) + mla.q_rank * query
+        else:
+            total = h * query
+        total += h * (mla.kv_rank + mla.rope_dim) + _norm(model, mla.kv_rank)
+        total += mla.kv_rank * a * (mla.nope_dim + mla.value_dim)
+        return total + a * mla.value_dim * h
+    query, key = a * model.head_dim, model.kv_heads * model.head_dim
+    total = h * query + 2 * h * key + query * h
+    if model.bias or model.qkv_bias:
+        total += query + 2 * key
+    if model.bias:
+        total += h
+    if model.qk_norm:
+        total += 2 * _norm(model, model.head_dim)
+    return total
+
+
+def _mlp(model: Model, width: int) -> int:
+    """Parameters of one MLP (or expert) of the given width."""
+    if width == 0:
+        return 0
+    inner = 2 if model.gated else 1
+    biases = inner * width + model.hidden if model.bias else 0
+    return (inner + 1) * model.hidden * width + biases
+
+
+def _experts(model: Model, active: bool = False) -> int:
+    """Parameters of one mixture of experts: router, routed and shared experts, gate."""
+    moe = model.moe
+    if moe is None:
+        return 0
+    routed = moe.top_k if active else moe.experts
+    total = model.hidden * moe.experts + routed * _mlp(model, moe.ffn) + _mlp(model, moe.shared_ffn)
+    return total + (model.hidden if moe.shared_gate else 0)
+
+
+def _layer(model: Model, index: int, active: bool = False) -> int:
+    """Parameters of transformer layer `index` (0-based), norms included."""
+    wide = _experts(model, active) if model.is_moe_layer(index) else _mlp(model, model.ffn)
+    return _attention(model) + wide + model.layer_norms * _norm(model)
+
+
+def _places(model: Model) -> int:
+    """Parameters of position and token-type embeddings, the norm after them, distance biases."""
+    total = (model.positions + model.token_types) * model.hidden
+    total += model.relative_positions * model.heads
+    return total + (_norm(model) if model.embedding_norm else 0)
+
+
+def _embedding(model: Model) -> int:
+    """Parameters of token, position and token-type embeddings and the norm after them."""
+    return model.vocab * model.hidden + _places(model)
+
+
+def _encoder(model: Model) -> int:
+    """Parameters of the encoder of an encoder-decoder; its token embedding is the decoder's."""
+    each = _attention(model) + _mlp(model, model.ffn) + model.layer_norms * _norm(model)
+    last = _norm(model) if model.final_norm else 0
+    return (model.encoder_layers or 0) * each + last + _places(model)
+
+
+def _vision(model: Model) -> int:
+    """Parameters of the tower for images and of the projector to the language model."""
+    tower = model.vision
+    if tower is None:
+        return 0
+    inner = tower.transformer()
+    total = (tower.patch_width + tower.patch_bias) * tower.hidden
+    total += (inner.positions + tower.class_token) * tower.hidden
+    total += tower.layers * _layer(inner, 0)
+    total += (tower.embedding_norm + tower.final_norm) * _norm(inner)
+    wide = tower.merge * tower.hidden
+    return total + (wide + 1 + (tower.projector_layers - 1) * (model.hidden + 1)) * model.hidden
+
+
+def _prediction(model: Model) -> int:
+    """Parameters of the multi-token prediction layers (arXiv:2412.19437, section 2.2).
+
+    Each has norms of the hidden state and of the embedding, a projection of both, a transformer
+    layer like the last one, and a norm; embedding and vocabulary matrix are the model's.
+    """
+    each = 3 * _norm(model) + 2 * model.hidden**2 + _layer(model, model.layers - 1)
+    return model.mtp_layers * each
+
+
+def _head(model: Model) -> int:
+    """Parameters after the layers; a tied vocabulary matrix is not counted again."""
+    h = model.hidden
+    total = _norm(model) if model.final_norm else 0
+    if model.head_transform:
+        total += h * h + h + _norm(model)
+    if model.pooler:
+        total += h * h + h
+    if not model.tied_embeddings:
+        total += model.vocab * h
+    return total + (model.vocab if model.head_bias else 0)
+
+
+def _count(model: Model, active: bool = False) -> int:
+    """All parameters except those of `_prediction`; `active`: only those of one token."""
+    sparse = model.moe_layers
+    dense = model.layers - sparse
+    same = _attention(model) + model.layer_norms * _norm(model)
+    total = _embedding(model) + _head(model) + _vision(model) + model.layers * same
+    if model.kind == "encoder-decoder":
+        # attention to the encoder's output, and the norm before it
+        total += _encoder(model) + model.layers * (_attention(model) + _norm(model))
+    return total + sparse * _experts(model, active) + dense * _mlp(model, model.ffn)

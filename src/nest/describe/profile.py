@@ -1,4 +1,4 @@
-"""Measured layers in the place of a model: times and sizes per layer and tensor-parallel degree."""
+"""Measured layers that replace a model: times and sizes per layer and tensor-parallel degree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST = 10**4  # layers of a chain, repetitions counted
 
 
 def _key(value: object) -> object:
-    """Take "8" as 8: JSON and TOML have no other keys than text."""
+    """Take "8" as 8: keys of JSON and TOML are text."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
     return value
@@ -25,7 +25,7 @@ DegreeKey = Annotated[Degree, BeforeValidator(_key)]
 class Measurement(Description):
     """One layer at one tensor-parallel degree, on one device.
 
-    Times and activations are per sample of the micro-batch that the device takes; parameter bytes
+    Times and activations are per sample of the device's micro-batch; parameter bytes
     do not depend on it.
     """
 
@@ -43,9 +43,9 @@ class Measurement(Description):
 
 
 class MeasuredLayer(Description):
-    """A layer, possibly repeated: the first takes the inputs, each other one the one before."""
+    """A layer, possibly repeated: the first takes the inputs, each other one the previous."""
 
-    name: Name = Field(description="what the layer is called; no two have one name")
+    name: Name = Field(description="name of the layer, unique")
     output_bytes: BytesOrZero = Field(
         description="bytes that the layer hands on, per sample, all of tp together"
     )
@@ -101,7 +101,7 @@ class Profile(Description):
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """Tensor-parallel degrees that every layer was measured at, ascending."""
+        """Tensor-parallel degrees at which every layer was measured, ascending."""
         common = set(self.layers[0].tp).intersection(*(layer.tp for layer in self.layers))
         return tuple(sorted(common))
 
@@ -120,7 +120,7 @@ class Profile(Description):
 
 
 def _input_problems(index: int, layer: MeasuredLayer, before: set[str]) -> list[tuple[str, str]]:
-    """Inputs that are no layer before this one, or named twice."""
+    """Inputs that are not an earlier layer, or are named twice."""
     problems = []
     seen: set[str] = set()
     for place, name in enumerate(layer.inputs or ()):

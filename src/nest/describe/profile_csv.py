@@ -20,7 +20,7 @@ def profile_from_csv(text: str, name: str, where: str) -> dict[str, Any]:
     Parameters
     ----------
     text : columns layer, tp, forward_s, backward_s, parameter_bytes, activation_bytes,
-        output_bytes and, where wanted, repeat, work_bytes and inputs (names separated by ";", ";"
+        output_bytes and, optionally, repeat, work_bytes and inputs (names separated by ";", ";"
         alone for none); in any order.
     name : name of the profile.
     where : what messages start with.

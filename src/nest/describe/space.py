@@ -26,7 +26,7 @@ _PART = re.compile(r"\s*(\d{1,9})\s*(?:\.\.\s*(\d{1,9})\s*)?", re.ASCII)
 Recompute = Literal["none", "selective", "full"]
 Module = Literal["core_attn", "norm", "mlp_act", "moe"]
 MODULES: tuple[Module, ...] = ("core_attn", "norm", "mlp_act", "moe")
-"""Parts of a layer that selective recompute may run again; named as Megatron-Core does."""
+"""Parts of a layer that selective recompute may run again, with Megatron-Core's names."""
 Schedule = Literal["1f1b", "interleaved", "gpipe"]
 CpComm = Literal["p2p", "a2a"]
 Shard = Literal["dp", "dp_in"]
@@ -34,7 +34,7 @@ Shard = Literal["dp", "dp_in"]
 
 @dataclass(frozen=True)
 class IntSet:
-    """A set of whole numbers kept as ranges, so that 1..1000000 takes no room.
+    """A set of whole numbers stored as ranges, so that 1..1000000 takes little memory.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ Ints = Annotated[
 
 
 class SearchSpace(Description):
-    """What a plan may choose from; a dimension that is not given is free."""
+    """The choices of a plan; a dimension that is not given is free."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -212,14 +212,14 @@ class SearchSpace(Description):
         tuple[Recompute, ...] | None,
         BeforeValidator(_listed, json_schema_input_type=Recompute | list[Recompute] | None),
         AfterValidator(_distinct),
-    ] = Field(None, description="what the backward computes again: none, selective, full")
+    ] = Field(None, description="recompute policy: none, selective, full")
     recompute_modules: Annotated[
         tuple[str, ...] | None,
         BeforeValidator(_listed, json_schema_input_type=str | list[str] | None),
         AfterValidator(_combinations),
-    ] = Field(None, description=f"what selective recompute runs again: {_COMBINATION}")
+    ] = Field(None, description=f"modules of selective recompute: {_COMBINATION}")
     recompute_layers: Ints = Field(
-        None, description="full recompute of the first so many layers of a stage; not given: "
+        None, description="full recompute of only this many first layers of a stage; not given: "
         "any number, all of them included"
     )
     schedule: Annotated[

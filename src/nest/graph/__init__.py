@@ -1,4 +1,10 @@
-"""Operator graph of a model, folded into the layers that the search may cut between."""
+"""From a model to the layers that a plan may cut between.
+
+`operators` has what one operator computes, keeps and sends; `blocks` and `ends` build those of a
+transformer layer, an embedding and a head; `build` puts a model together; `chain` is the result:
+layers in order, with the tensors that cross each cut. `legality` says which degrees of parallelism
+are legal for it, and why not. Read them in this order.
+"""
 
 from nest.graph.build import build_chain, profile_chain
 from nest.graph.chain import (

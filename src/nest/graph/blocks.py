@@ -1,7 +1,7 @@
 """Operators of a transformer layer: attention, MLP, experts, norms.
 
-What a norm saves is its input; its output is saved by a separate ``..._input`` operator, because
-selective recompute of norms drops that and keeps the input. Modules are those of Megatron-Core
+A norm saves its input; a separate ``..._input`` operator saves its output, because selective
+recompute of norms drops the output and keeps the input. Modules are those of Megatron-Core
 (``--recompute-modules``): ``core_attn`` runs the attention core again, ``norm`` the norms in front
 of attention and MLP, ``mlp_act`` activation functions, ``moe`` router, experts and shared experts.
 torchtitan's selective recompute runs norms, activation functions and ``products`` again: every
@@ -30,7 +30,7 @@ def gemm(
     name: str, split: Split, width: int, depth: int, bias: bool, saved: float,
     again: tuple[str, ...] = (), dropped: tuple[str, ...] = (), fp8_bytes: float | None = None,
 ) -> Operator:
-    """A linear layer; ``saved`` are the elements of its input that no other operator saves."""
+    """A linear layer; ``saved``: elements of its input that no other operator saves."""
     return Operator(name, "gemm", split, width=width, depth=depth,
                     parameters=width * depth + (width if bias else 0), saved_elements=saved,
                     again=again, dropped=dropped, fp8_bytes=fp8_bytes)
@@ -45,21 +45,21 @@ def kept_input(model: Model, name: str) -> Operator:
 def _output(model: Model, name: str, width: int) -> Operator:
     """The projection of an attention core's output.
 
-    The core keeps its output in 16 bit for its own backward; in fp8 the projection's copy comes
-    on top of it.
+    The core keeps its output in 16 bit for its own backward; in fp8 the projection keeps another
+    copy.
     """
     return gemm(name, "row", model.hidden, width, model.bias, width, ("products",),
                 fp8_bytes=3 * width)
 
 
 def residual(model: Model, name: str) -> Operator:
-    """Residual addition; its gradient is added once going backward."""
+    """Residual addition; its gradient is added once in the backward."""
     return Operator(name, "memory", "sequence", forward_elements=3 * model.hidden,
                     backward_elements=model.hidden)
 
 
 def attention(model: Model, causal: bool) -> list[Operator]:
-    """Self-attention behind its norm."""
+    """Self-attention after its norm."""
     if model.mla is not None:
         return _latent_attention(model, causal)
     h, q, kv = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
@@ -81,7 +81,7 @@ def attention(model: Model, causal: bool) -> list[Operator]:
 
 
 def cross_attention(model: Model, positions: int | None) -> list[Operator]:
-    """Attention to the encoder's output of ``positions`` tokens, behind its norm.
+    """Attention to the encoder's output of ``positions`` tokens, after its norm.
 
     That output is one tensor for all layers of a stage: no layer saves it.
     """
@@ -153,7 +153,7 @@ def _latent_attention(model: Model, causal: bool) -> list[Operator]:
 def mlp(
     model: Model, width: int, name: str = "mlp", modules: tuple[str, ...] = ()
 ) -> list[Operator]:
-    """An MLP, its input left out; ``modules`` run all of it again."""
+    """An MLP without its saved input; ``modules`` run all of it again."""
     h, up = model.hidden, (2 if model.gated else 1) * width
     activation = ("mlp_act", *modules)
     return [
@@ -204,15 +204,15 @@ def block(
 
     Parameters
     ----------
-    moe : has experts in the place of the MLP.
+    moe : has experts instead of the MLP.
     tokens : tokens of a sample; ``None``: the job's sequence length.
     cross : attends to the output of the model's encoder.
     repeated : even cuts divide it.
     """
-    # The first two norms stand in front of attention and MLP, further ones behind them.
+    # The first two norms precede attention and MLP, further ones follow them.
     ops = [norm(model, f"norm_{i}", model.hidden) for i in range(model.layer_norms)]
     ops = [replace(op, again=("norm",)) if i < 2 else op for i, op in enumerate(ops)]
-    # The second one reads what the output projection wrote.
+    # The second one reads the result of the output projection.
     ops = [replace(op, dropped=("products",)) if i == 1 else op for i, op in enumerate(ops)]
     ops += [*attention(model, causal), residual(model, "attention_residual")]
     dense, routed, across = 2, None, None

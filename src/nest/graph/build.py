@@ -11,7 +11,7 @@ from nest.graph.operators import Layer, Measured
 
 
 class _Draft:
-    """A graph as it grows; each layer names those whose output it takes."""
+    """A graph under construction; each layer names its inputs."""
 
     def __init__(self) -> None:
         self.kinds: list[Layer] = []
@@ -27,7 +27,7 @@ class _Draft:
         Parameters
         ----------
         inputs : numbers of the layers whose output it takes.
-        copies : hidden states that it hands on.
+        copies : hidden states that it passes on.
         """
         kind = self._numbers.setdefault(id(layer), len(self.kinds))
         if kind == len(self.kinds):
@@ -40,7 +40,7 @@ class _Draft:
         return number
 
     def unkept(self, *numbers: int) -> None:
-        """Note that who takes the output of these layers does not save it."""
+        """Record that consumers of these layers' output do not save it."""
         self._unkept.update(numbers)
 
     @property
@@ -54,9 +54,9 @@ class _Draft:
 def build_chain(model: Model) -> Chain:
     """Layers of a transformer: embedding, its layers, vocabulary head with the loss.
 
-    With multi-token prediction its layers stand before the head, and hand on their hidden state
-    with those before it. An encoder stands before its decoder, whose layers all take its output.
-    A tower for images stands before the text embedding; a merge joins both. All of it is trained.
+    Layers of multi-token prediction precede the head, and pass on their hidden state with the
+    earlier ones. An encoder precedes its decoder, whose layers all take its output. A tower for
+    images precedes the text embedding; a merge joins both. All layers are trained.
 
     Parameters per operator follow the model description; see :meth:`Model.parameters`.
     """
@@ -133,7 +133,7 @@ def _tower(draft: _Draft, model: Model) -> int:
 
 
 def _shared(draft: _Draft) -> dict[int, int]:
-    """Kinds that stand in where one stage holds all copies of a table: the first one's is it."""
+    """Kinds to use if one stage holds all copies of a table: the first layer holds it."""
     tied = [kind for kind, layer in enumerate(draft.kinds) if layer.tied_parameters]
     shared = {}
     for number, kind in enumerate(tied):

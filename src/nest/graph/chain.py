@@ -1,8 +1,8 @@
 """The layers of a model as the search sees them: in order, with the tensors between them.
 
-Most models are plain chains, each layer feeding the next. Others branch; a cut then is a *downset*,
-a set of layers that holds with each layer all those it needs. Downsets and stages are bitmasks:
-bit n stands for layer n.
+Most models are plain chains, each layer feeding the next. Others branch; a cut is then a *downset*,
+a set of layers that contains all inputs of its layers. Downsets and stages are bitmasks: bit n
+stands for layer n.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MOST_CUTS = 1024
 
 @dataclass(frozen=True)
 class Tensor:
-    """What a layer hands to others; its size follows from the layer, see :func:`tensor_bytes`."""
+    """The output of a layer; its size follows from the layer, see :func:`tensor_bytes`."""
 
     producer: int
     consumers: tuple[int, ...]
     kept: bool = True
-    """Who consumes it keeps it for the backward, among the elements that its layer saves."""
+    """Its consumers keep it for the backward, among the elements that their layers save."""
     copies: int = 1
     """Hidden states that travel together (multi-token prediction)."""
 
@@ -48,7 +48,7 @@ class Chain:
     order: tuple[int, ...]
     """Kind of the layer at each position."""
     tensors: tuple[Tensor, ...]
-    """By producer; a layer whose output nobody takes has none."""
+    """By producer; a layer without consumers has none."""
     shared: dict[int, int] = field(default_factory=dict, hash=False)
     """Kind to use instead when one stage holds everything (tied embeddings held once)."""
     model: Model | None = None
@@ -75,7 +75,7 @@ class Chain:
         """Layers [i, j) that even cuts divide.
 
         In a model these reach from its first to its last transformer layer, in a profile from the
-        first to the last layer that comes more than once; where none does, they are all layers.
+        first to the last layer that repeats; without repetition they are all layers.
         """
         if self.profile is None:
             marks = [n for n, kind in enumerate(self.order) if self.kinds[kind].repeated]
@@ -100,11 +100,11 @@ class Chain:
         """Numbers of key-value heads, each once; none for a profile."""
         return tuple(dict.fromkeys(
             op.kv_groups for kind in self.kinds for op in kind.operators
-            if op.kind == "attention"))
+            if op.type == "attention"))
 
     @cached_property
     def tensor_widths(self) -> tuple[tuple[str, int], ...]:
-        """Widths that the tensor-parallel degree has to divide, by name; none for a profile."""
+        """Widths that the tensor-parallel degree must divide, by name; none for a profile."""
         model = self.model
         if model is None:
             return ()
@@ -166,7 +166,7 @@ class Chain:
         return {}
 
     def crossing(self, before: int) -> tuple[Tensor, ...]:
-        """Tensors that cross the cut behind the layers ``before``, a bitmask."""
+        """Tensors that cross the cut after the layers ``before``, a bitmask."""
         if self.is_chain:
             last = before.bit_length() - 1
             return self.tensors[last:last + 1] if last >= 0 else ()
@@ -187,20 +187,20 @@ def tensor_bytes(chain: Chain, job: Job, tensor: Tensor) -> float:
 
 
 def boundary_bytes(chain: Chain, job: Job, before: int) -> float:
-    """Bytes per sample that cross the cut behind the layers ``before``, each tensor once.
+    """Bytes per sample that cross the cut after the layers ``before``, each tensor once.
 
     Parameters
     ----------
-    before : bitmask of the layers in front of the cut, a downset.
+    before : bitmask of the layers before the cut, a downset.
     """
     return sum((tensor_bytes(chain, job, t) for t in chain.crossing(before)), 0.0)
 
 
 def relay_bytes(chain: Chain, job: Job, before: int, after: int) -> float:
-    """Bytes per sample that arrive at a stage and that no layer of it keeps by itself.
+    """Bytes per sample that arrive at a stage and that none of its layers saves.
 
-    The stage holds them for every micro-batch in flight: what it passes on to later stages, and
-    what its layers read without saving it. In a plain chain there is nothing of the kind.
+    The stage holds them for every micro-batch in flight: tensors that it passes on to later stages,
+    and tensors that its layers read without saving. A plain chain has none.
 
     Parameters
     ----------
@@ -217,8 +217,8 @@ def model_flop(chain: Chain, seq_len: int) -> float:
     """FLOP of the model for one sample, forward and backward, without recompute.
 
     Three times the forward matrix products; attention counts the positions it needs, half of them
-    where it is causal. Experts count those a token uses. Layers of multi-token prediction are part
-    of the training and count. 0 for a profile, which says nothing of it.
+    if it is causal. Of the experts, those that a token uses count. Layers of multi-token prediction
+    count, as part of the training. 0 for a profile, which has no FLOP.
     """
     return 3.0 * sum(sum(_operator_flop(chain.kinds[kind], seq_len)) for kind in chain.order)
 
@@ -227,8 +227,8 @@ def _operator_flop(layer: Layer, seq_len: int) -> Iterator[float]:
     tokens = layer.tokens or seq_len
     for op in layer.operators:
         positions = op.positions or tokens
-        if op.kind == "gemm":
+        if op.type == "gemm":
             copies = layer.experts.top_k if layer.experts and op.split in EXPERT else 1
             yield 2.0 * positions * op.width * op.depth * copies
-        elif op.kind == "attention":
+        elif op.type == "attention":
             yield 2.0 * tokens * positions * op.attention_width * (0.5 if op.causal else 1.0)

@@ -1,4 +1,4 @@
-"""Layers in front of and behind the transformer layers: embeddings, towers' ends, head."""
+"""Layers before and after the transformer layers: embeddings, towers' ends, head."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _lookup(model: Model) -> list[Operator]:
 
 
 def embedding(model: Model, name: str = "embedding", tokens: int | None = None) -> Layer:
-    """Tokens, positions and what follows; ``tokens`` as in :func:`nest.graph.blocks.block`."""
+    """Token, position and further embeddings; ``tokens`` as in :func:`nest.graph.blocks.block`."""
     h = model.hidden
     ops = _lookup(model)
     rows = model.positions + model.token_types
@@ -47,8 +47,9 @@ def prediction(model: Model) -> Layer:
     """One multi-token prediction layer (arXiv:2412.19437, section 2.2).
 
     Norms of the hidden state and of the embedding of the shifted tokens, a projection of both
-    (2 hidden -> hidden), a transformer layer like the last one, a norm. Its copy of the embedding
-    table has its gradient summed with the first one. Sequence parallelism divides the projection.
+    (2 hidden -> hidden), a transformer layer like the last one, a norm. The gradient of its copy of
+    the embedding table is summed with that of the first one. Sequence parallelism divides the
+    projection.
     """
     h = model.hidden
     inner = block(model, "mtp_layer", True, moe=model.is_moe_layer(model.layers - 1),
@@ -77,7 +78,7 @@ def head(model: Model) -> Layer:
     if model.final_norm:
         ops.append(norm(model, "head_norm", h))
     bias = vocab if model.head_bias else 0
-    # The product is no layer of Transformer Engine's: it stays in 16 bit in fp8 training.
+    # The product is not a layer of Transformer Engine: it stays in 16 bit in fp8 training.
     first = [
         Operator("logits", "gemm", "column", width=vocab, depth=h, padded=True, bf16=True,
                  parameters=vocab * h + bias),
@@ -106,7 +107,7 @@ def held_once(layer: Layer, drop_copy: bool) -> Layer:
 
 
 def encoder_end(model: Model) -> Layer:
-    """The encoder's output, which every decoder layer reads and none saves: kept here, once."""
+    """The encoder's output, which all decoder layers read and none saves: saved here, once."""
     h = model.hidden
     ops = [norm(model, "encoder_norm", h)] if model.final_norm else []
     ops.append(Operator("encoder_output", "memory", "sequence", saved_elements=h))
@@ -145,7 +146,7 @@ def projector(model: Model, tower: Vision, inner: Model) -> Layer:
 
 
 def merge(model: Model) -> Layer:
-    """The text embedding with the images' tokens in their places: a copy, which saves nothing."""
+    """The text embedding with the images' tokens inserted: a copy, which saves nothing."""
     h = model.hidden
     copy = Operator("merge", "memory", "sequence", forward_elements=2 * h, backward_elements=2 * h)
     return Layer("merge", (copy,), hidden=h)

@@ -1,7 +1,7 @@
-"""What a model's graph is made of: operators, and the layers that they are folded into.
+"""The parts of a model's graph: operators, and the layers that contain them.
 
-An operator carries widths *per token*; how many tokens and which share of a width a device sees
-is decided by its parallelism, in :mod:`nest.costs.layer`.
+An operator has widths *per token*; the number of tokens and the share of a width on a device follow
+from the parallelism, in :mod:`nest.costs.operators`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MODULES = ("core_attn", "norm", "mlp_act", "moe")
 class Operator:
     """One operator of a layer.
 
-    ``split`` says what tensor parallelism divides: ``column`` the output width of a matrix
+    ``split`` is what tensor parallelism divides: ``column`` the output width of a matrix
     product, ``row`` its reduction width, ``heads`` the attention heads, ``sequence`` the tokens
     (with sequence parallelism only). ``dispatch`` counts the token copies sent to experts;
     ``expert_column`` and ``expert_row`` divide an expert's widths by the expert-tensor degree.
     """
 
     name: str
-    kind: Literal["gemm", "attention", "memory"]
+    type: Literal["gemm", "attention", "memory"]
     split: Split
     width: int = 0
     """gemm: output elements per token."""
@@ -42,17 +42,17 @@ class Operator:
     attention_width: float = 0.0
     """attention: query-key plus value elements per token and position, over all heads."""
     forward_elements: float = 0.0
-    """memory: elements read and written per token going forward."""
+    """memory: elements read and written per token in the forward."""
     backward_elements: float = 0.0
     parameters: int = 0
     saved_elements: float = 0.0
     """Elements per token that the backward pass needs."""
     fp8_bytes: float | None = None
-    """Bytes per token in their place where fp8 training keeps what products read in fp8; ``None``:
-    the same elements."""
+    """Bytes per token instead, if fp8 training keeps the inputs of products in fp8; ``None``: the
+    same elements."""
     loss: bool = False
-    """memory: the loss over ``width`` logits per token; the stack says what is kept of them, and
-    ``saved_elements`` are those of Megatron-Core at the most."""
+    """memory: the loss over ``width`` logits per token; the stack determines the part that is kept,
+    and ``saved_elements`` are at most those of Megatron-Core."""
     heads: int = 0
     """attention: query heads, whose softmax statistics or scores are kept."""
     kv_width: int = 0
@@ -60,24 +60,24 @@ class Operator:
     kv_groups: int = 0
     """attention: heads of keys and values."""
     causal: bool = True
-    """attention: a position sees only those before it."""
+    """attention: a position sees only earlier ones."""
     positions: int | None = None
     """attention: keys per sample; others: tokens per sample; ``None``: those of the layer."""
     again: tuple[str, ...] = ()
-    """Modules of selective recompute under which the forward runs again; ``products``: where the
-    stack runs every second product again."""
+    """Modules of selective recompute that run the forward again; ``products``: if the stack runs
+    every second product again."""
     dropped: tuple[str, ...] = ()
     """Modules under which ``saved_elements`` are not kept."""
     halves: bool = False
-    """Two products side by side, or what they write: where every second product runs again
-    (module ``products``), it is the second of them."""
+    """Two products side by side, or their outputs: if every second product runs again (module
+    ``products``), it is the second of them."""
 
 
 @dataclass(frozen=True)
 class Traffic:
     """Tensor-parallel collectives of a layer, each of tokens x hidden elements.
 
-    With sequence parallelism gathers and scatters, without it all-reduces
+    Gathers and scatters with sequence parallelism, all-reduces without
     (arXiv:2205.05198, section 4.2.2).
     """
 
@@ -90,7 +90,7 @@ class Traffic:
     tokens: int | None = None
     """Tokens per sample; ``None``: those of the layer."""
     experts: float = 0.0
-    """Share of the forward ones that belongs to (shared) experts and is run again with them."""
+    """Share of the forward ones that belongs to (shared) experts and is repeated with them."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Layer:
     """Collectives over the encoder's output, of a decoder layer that attends to it."""
     experts: Experts | None = None
     hidden: int = 0
-    """Elements per token that the layer takes and hands on; 0: a measured layer."""
+    """Elements per token of the layer's input and output; 0: a measured layer."""
     tokens: int | None = None
     """Tokens of a sample; ``None``: the job's sequence length."""
     repeated: bool = False
@@ -136,7 +136,7 @@ class Layer:
     tied_parameters: int = 0
     """Parameters whose gradient is summed with the copies on other stages."""
     output_bytes: float | None = None
-    """Measured bytes per sample handed on; ``None``: tokens x hidden elements."""
+    """Measured bytes per sample of the output; ``None``: tokens x hidden elements."""
     measured: dict[int, Measured] = field(default_factory=dict, hash=False)
 
     @property

@@ -1,7 +1,7 @@
-"""Ways to choose a configuration, side by side: NEST and what came before it.
+"""Methods to choose a configuration: NEST and earlier ones.
 
-Each is an implementation of a published method over the configurations of NEST; all are priced by
-:func:`nest.evaluate`, never by an estimate of their own.
+Each is an implementation of a published method over the configurations of NEST; all plans are
+priced by :func:`nest.evaluate`, never by the planner's own estimate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PLANNERS = {
     "piper": "Piper",
     "exhaustive": "Exhaustive",
 }
-"""Class of each planner; it lies in the module of the planner's name, loaded when asked for."""
+"""Class of each planner, in the module of the planner's name; loaded on request."""
 
 __all__ = ["PLANNERS", "Planner", "planner"]
 

@@ -15,7 +15,7 @@ def outside(space: SearchSpace, chain: Chain, plan: Configuration) -> str | None
 
     Parameters
     ----------
-    space : what may be chosen; a dimension counts where it means something, such as ``sp`` where
+    space : what may be chosen; a dimension counts only where it has an effect, such as ``sp`` where
         tp is above 1 (as in the search).
     chain : the layers that the configuration places.
     plan : every stage.

@@ -1,4 +1,4 @@
-"""Several planners on one model, cluster, job and space, side by side."""
+"""Several planners on the same model, cluster, job and space."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
-from nest.evaluation import chain_of
-from nest.legality import sequence_problem, space_problems
+from nest.graph.legality import sequence_problem, space_problems
 from nest.planners import PLANNERS, planner
-from nest.plans import Plan
+from nest.pricing.evaluation import chain_of
+from nest.pricing.plans import Plan
 
 
 class Entry(NamedTuple):
-    """What one planner chose, and what it took."""
+    """The plan of one planner, and the time to find it."""
 
     planner: str
     plan: Plan | None
-    """Of :func:`nest.evaluate`; None where the planner found none."""
+    """The plan of :func:`nest.evaluate`; None where the planner found none."""
     reason: str | None
     """Why there is no plan, or what does not fit; None for a plan that fits."""
     search_seconds: float
@@ -52,7 +52,7 @@ def compare(
     names: Iterable[str] = tuple(PLANNERS),
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[Entry, ...]:
-    """Ask planners one after another; a planner that finds nothing is an entry too.
+    """Run planners one after another; a planner that finds nothing has an entry, too.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def compare(
     Raises
     ------
     InputError
-        Model, cluster, job and space do not go together, or there is no planner of a name.
+        Model, cluster, job and space are incompatible, or a planner is unknown.
     """
     space = space or SearchSpace()
     chain = chain_of(model)
@@ -83,8 +83,8 @@ def _entry(
     plan, reason = None, None
     try:
         if cluster.types and name != "nest":
-            kinds = ", ".join(kind.name for kind in cluster.device_types)
-            raise NoPlanError(f"takes all devices to be alike; here they are {kinds}")
+            names = ", ".join(device.name for device in cluster.device_types)
+            raise NoPlanError(f"assumes devices of one type; here they are {names}")
         plan = one.plan(model, cluster, job, space)
     except NoPlanError as error:
         reason = str(error)
@@ -97,7 +97,7 @@ def _entry(
 
 
 def shortage(plan: Plan) -> str:
-    """Which stage of a plan lacks most memory, how much and what for, and how many others do."""
+    """The stage that lacks most memory, its missing bytes and cause, and the number of others."""
     short = [s.memory_bytes.total - s.memory_limit_bytes for s in plan.stages
              if s.memory_bytes.total > s.memory_limit_bytes]  # a problem each, in this order
     others = len(short) - 1

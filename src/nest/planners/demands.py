@@ -1,4 +1,4 @@
-"""What the groups of a level send each other in a step: the traffic that direct links carry.
+"""Traffic between the groups of a level in a step, which direct links carry.
 
 A *place* is a group of the level below (a device at level 0), the unit that links join. Groups of
 devices become *rings* of places, whose bytes may pass in any order of the members (arXiv:
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from nest.costs.configured import mask, shards_of
 from nest.costs.memory import recipe
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.graph import EXPERT, Chain, Layer, boundary_bytes
+from nest.pricing.stages import mask, shards_of
 
 Members = tuple[int, ...]
 
@@ -27,7 +27,7 @@ class Demands(NamedTuple):
     """Bytes of a step."""
 
     rings: dict[Members, float]
-    """Bytes that each member sends to the next, whatever their order."""
+    """Bytes that each member sends to the next, for any order of the members."""
     pairs: dict[tuple[int, int], float]
     """Bytes from one place to another."""
 
@@ -55,7 +55,7 @@ class Traffic:
         self.chain, self.job = chain, job
         self.below = cluster.group_sizes[level - 1] if level else 1
         self.inside = cluster.group_sizes[level]
-        """Devices of a group of the level: links do not lead out of it."""
+        """Devices of a group of the level: links stay inside it."""
         self._recipe = recipe(job)
 
     def of(self, plan: Configuration) -> Demands:
@@ -98,7 +98,7 @@ class Traffic:
             yield from self._ring(plan, start, block, 1, stage.tp, 8.0 * m * size / stage.cp)
         if stage.cp > 1:
             size = sum(n * op.kv_width / min(stage.tp, op.kv_groups) for layer, n in tokens
-                       for op in layer.operators if op.kind == "attention") * element
+                       for op in layer.operators if op.type == "attention") * element
             yield from self._ring(plan, start, block, stage.tp, stage.cp, 3.0 * m * size)
 
     def _state(
@@ -189,10 +189,10 @@ def _passed(members: int) -> float:
 def holders(
     start: int, block: int, inner: int, outer_dp: int, stride: int, below: int, inside: int
 ) -> tuple[tuple[Members, int], ...]:
-    """Rings of those that hold the same parameters, and how many groups take each.
+    """Rings of holders of the same parameters, and the number of groups of each.
 
-    A group takes every ``inner``-th device of a block and the same devices of every replica; what
-    lies in other groups of the level is a ring of its own.
+    A group takes every ``inner``-th device of a block and the same devices of every replica;
+    members in other groups of the level form another ring.
     """
     devices = [[r * stride + start + i + inner * j for r in range(outer_dp)
                 for j in range(block // inner)] for i in range(inner)]

@@ -1,7 +1,7 @@
-"""What planners before NEST see: a flat network, ways to split a layer, and what stages take.
+"""The view of planners before NEST: a flat network, ways to split a layer, and costs of stages.
 
-Shapes: K kinds of layers, C columns (ways to split, with whatever a planner adds), J cuts that a
-stage may end at.
+Shapes: K kinds of layers, C columns (ways to split, with further choices of a planner), J cuts that
+a stage may end at.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL, Site, bodies, setting, states
-from nest.costs.fabric import fabric_of
-from nest.costs.groups import aligned
 from nest.costs.layer import StateCosts, body_costs, state_costs
+from nest.costs.network.fabric import fabric_of
+from nest.costs.network.placement import aligned
 from nest.describe.cluster import Cluster, Level
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
-from nest.evaluation import chain_of
 from nest.graph import Chain, boundary_bytes
-from nest.legality import expert_problem, sequence_problem, tensor_degrees, tp_problem
+from nest.graph.legality import expert_problem, sequence_problem, tensor_degrees, tp_problem
+from nest.pricing.evaluation import chain_of
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,16 +35,17 @@ Ints = NDArray[np.int64]
 
 
 def flat_network(cluster: Cluster) -> Cluster:
-    """All pairs of devices alike: one level with the figures of the outermost one.
+    """All pairs of devices equal: one level with the figures of the outermost one.
 
     The methods take one bandwidth, "from each device to the outside" (Piper, README of
-    msr-fiddle/piper): what any two devices can count on is that of the outermost level.
+    msr-fiddle/piper): the outermost level is the one available to any two devices.
     """
     return _leveled(cluster, (_level("network", cluster.size, cluster, _outermost(cluster)),))
 
 
 def two_level_network(cluster: Cluster) -> Cluster:
-    """Devices of a node alike, and all nodes alike: the view of Alpa (arXiv:2201.12023, section 2).
+    """All devices of a node equal, and all nodes equal: the view of Alpa (arXiv:2201.12023, section
+    2).
 
     The node is the innermost level that joins devices; between nodes the outermost level counts,
     as in :func:`flat_network`.
@@ -87,7 +88,7 @@ class Way(NamedTuple):
 def chain_for(
     name: str, model: Model | Profile, job: Job, space: SearchSpace, fixed: dict[str, object]
 ) -> Chain:
-    """The layers, where the job fits them and the space holds what a method has one value for.
+    """The layers, if the job fits them and the space allows the fixed choices of a method.
 
     Raises
     ------
@@ -107,7 +108,7 @@ def chain_for(
 
 
 def sequence_split(chain: Chain, job: Job, space: SearchSpace, tp: int) -> bool | None:
-    """Sequence parallelism where it is legal, since it costs nothing; None: tp is not possible."""
+    """Sequence parallelism if it is legal, since it costs nothing; None: tp is not possible."""
     for sp in (True, False) if tp > 1 else (False,):
         if (space.allows("tp", tp) and (tp == 1 or space.allows("sp", sp))
                 and not tp_problem(chain, job, tp, sp)):
@@ -118,8 +119,8 @@ def sequence_split(chain: Chain, job: Job, space: SearchSpace, tp: int) -> bool 
 def ways(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace) -> list[Way]:
     """Ways to split a layer over tp devices, by tp.
 
-    The methods take them as input, measured beforehand. Experts are split in their widths (etp)
-    or dealt out (ep) over the same tp devices; more devices than these no method knows.
+    The methods take them as measured input. Experts are split in their widths (etp) or distributed
+    (ep) over the same tp devices; no method uses more devices for them.
     """
     found = []
     for tp in tensor_degrees(chain, cluster.size):
@@ -138,7 +139,7 @@ def policies(space: SearchSpace) -> tuple[str, ...]:
 
 
 def full_allowed(space: SearchSpace, layers: Ints) -> NDArray[np.bool_]:
-    """Whether stages of so many layers with recompute may run all of them again."""
+    """Whether stages with this many recomputed layers may run all of them again."""
     given = space.recompute_layers
     return np.full(np.shape(layers), True) if given is None else layers <= given.largest
 
@@ -150,7 +151,7 @@ def legal_starts(size: int, cluster: Cluster) -> Ints:
 
 
 def most_that_fit(room: Array, each: Array) -> Array:
-    """How many times ``each`` bytes there is room for; no more than 10**6."""
+    """How many times ``each`` bytes fit into ``room``; at most 10**6."""
     many = np.where(each > 0, room / np.where(each > 0, each, 1.0), np.inf)
     return np.where(room < 0, 0.0, np.floor(np.minimum(many, 1e6)))
 
@@ -159,18 +160,18 @@ def most_that_fit(room: Array, each: Array) -> Array:
 
 
 class BodyPrices(NamedTuple):
-    """Layers as a micro-batch sees them; seconds and bytes of each kind, shape (K, C)."""
+    """Costs of a micro-batch by layer kind; seconds and bytes, shape (K, C)."""
 
     forward: Array
     backward: Array
     again: Array
-    """What full recompute adds to the backward."""
+    """Extra backward time with full recompute."""
     kept: Array
     """Bytes per micro-batch in flight."""
     spared: Array
-    """What full recompute leaves of ``kept`` out."""
+    """Part of ``kept`` that full recompute drops."""
     work: Array
-    """Largest: bytes that live within a layer."""
+    """Largest, not summed: temporary bytes within a layer."""
     full_work: Array
     """The same with full recompute."""
 
@@ -178,7 +179,7 @@ class BodyPrices(NamedTuple):
 def body_prices(
     chain: Chain, cluster: Cluster, job: Job, found: Sequence[Way], samples: Sequence[int]
 ) -> BodyPrices:
-    """Each kind of layer on tp neighbouring devices, as a profile of them would have it.
+    """Each layer kind on tp neighbouring devices, as in a profile.
 
     Parameters
     ----------
@@ -202,9 +203,9 @@ def body_prices(
 def replicated(
     chain: Chain, cluster: Cluster, job: Job, found: Sequence[Way], copies: Sequence[int]
 ) -> list[StateCosts]:
-    """Parameters of each kind of layer held by ``copies`` data-parallel ranks, without ZeRO.
+    """Parameters of each layer kind held by ``copies`` data-parallel ranks, without ZeRO.
 
-    One for each kind; arrays of shape (C,). ``cluster`` is the network between the ranks.
+    One entry per layer kind; arrays of shape (C,). ``cluster`` is the network between the ranks.
     """
     tp, _, ep, etp = (np.array(column) for column in zip(*found, strict=True))
     zero = np.zeros_like(tp)
@@ -220,7 +221,7 @@ class Cuts:
 
     Parameters
     ----------
-    masks : the layers in front of each cut as bits, from none to all; downsets of the chain.
+    masks : the layers before each cut as bits, from none to all; downsets of the chain.
     """
 
     def __init__(self, chain: Chain, job: Job, masks: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""What an expert chooses by the published rules for Megatron-LM, and a few steps from there.
+"""An expert's choice by the published rules for Megatron-LM, improved by a few steps.
 
 The rules lead to a first choice, the smallest model-parallel size that fits:
 
@@ -13,7 +13,7 @@ The rules lead to a first choice, the smallest model-parallel size that fits:
    the number of experts allow, then stages, then tp, then ep beyond the domain.
 3. The optimizer sharded (ZeRO-1, the "distributed optimizer") where the stack allows it with
    pipelines (the same README: it lets model parallelism shrink; NeMo's recipes set it always).
-4. Recompute only where nothing fits without (arXiv:2205.05198, section 5: selective, and full only
+4. Recompute only if nothing fits without it (arXiv:2205.05198, section 5: selective, and full only
    where that is not enough).
 5. Context parallelism for sequences of 8,192 tokens and more (the same README, rule 5), here where
    the rules before leave devices idle or find nothing that fits.
@@ -21,15 +21,15 @@ The rules lead to a first choice, the smallest model-parallel size that fits:
    micro-batch, are tried, and the fastest kept (takeaway 3, section 3.4).
 
 From there the next larger pp and, for dense models (experts have rule 2), the next larger tp of the
-node are tried, and the faster is taken as long as it is faster than what there was. For "until it
-fits" is where an expert starts, not where one ends: Megatron-Bridge names ranges as starting points
-(skills, "Parallelism Strategy Selection": tp 4 to 8 and pp 2 to 4 for 10 to 70 billion parameters,
-tp 8 and pp 4 to 8 up to 175), and NeMo's Auto Configurator trains a few steps with some tp, pp and
-micro-batches each and keeps the fastest. Recompute, cp, ep and ZeRO stay as the rules have them,
+node are tried, and the faster one is taken as long as it is an improvement: "until it fits" is only
+the start of an expert's search. Megatron-Bridge names ranges as starting points (skills,
+"Parallelism Strategy Selection": tp 4 to 8 and pp 2 to 4 for 10 to 70 billion parameters, tp 8 and
+pp 4 to 8 up to 175), and NeMo's Auto Configurator trains a few steps with some tp, pp and
+micro-batches each and keeps the fastest. Recompute, cp, ep and ZeRO stay as chosen by the rules,
 and only single steps upwards are tried: a rule, not a grid.
 
 Ranks are ordered tp-cp-dp-pp (Megatron-Core's default) or tp-cp-pp-dp (its option
-``--use-tp-pp-dp-mapping``), whichever is faster. Layers are cut evenly (:mod:`nest.even`).
+``--use-tp-pp-dp-mapping``), whichever is faster. Layers are cut evenly (:mod:`nest.pricing.even`).
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
-from nest.evaluation import chain_of, evaluate
-from nest.even import even_configuration
 from nest.graph import Chain
-from nest.legality import divisors, tensor_degrees
+from nest.graph.legality import divisors, tensor_degrees
 from nest.planners.bounds import outside
 from nest.planners.prices import Prices
-from nest.plans import Plan
+from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.even import even_configuration
+from nest.pricing.plans import Plan
 
 LONG = 8192
 """Tokens of a sequence from which on context parallelism is considered (rule 5)."""
 
 
 class Degrees(NamedTuple):
-    """What the rules decide before micro-batch, virtual stages and order of ranks are tried."""
+    """Choices of the rules before micro-batch, virtual stages and order of ranks are tried."""
 
     tp: int
     cp: int
@@ -71,13 +71,13 @@ class Degrees(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """At work."""
+        """Devices in use."""
         return self.tp * self.cp * self.pp * self.dp
 
 
 @dataclass(frozen=True)
 class Manual:
-    """What the rules above lead to; where nothing fits, the configuration that lacks least."""
+    """The configuration of the rules above; if nothing fits, the one that lacks least memory."""
 
     name: ClassVar[str] = "manual"
 
@@ -130,10 +130,10 @@ class _Rules:
         self.zero = self._zero()
 
     def choose(self) -> Configuration | None:
-        """The first degrees that fit with all devices at work, or with the most, or larger ones.
+        """The first degrees that fit with all devices in use, or with the most, or larger ones.
 
-        Of these degrees, the fastest micro-batch, virtual stages and order of ranks. Where nothing
-        fits, what lacks least.
+        For these degrees the fastest micro-batch, virtual stages and order of ranks are taken. If
+        nothing fits, the configuration that lacks least memory.
         """
         partial: Degrees | None = None
         missed: list[tuple[float, Configuration]] = []
@@ -154,7 +154,7 @@ class _Rules:
         return min(missed, key=lambda pair: pair[0])[1] if missed else None
 
     def _improved(self, first: Degrees) -> Configuration | None:
-        """The fastest of degrees that fit and of larger ones, a step at a time while it pays."""
+        """The fastest of degrees that fit and larger ones, one step at a time while it improves."""
         best, seconds = first, math.inf
         tried = {first: self._fastest(first)}
         while tried[best][0] < seconds:
@@ -268,7 +268,7 @@ class _Rules:
         return "1f1b" if "1f1b" in self.space.schedule else "gpipe"
 
     def _zero(self) -> int:
-        """The sharded optimizer where stack and space allow it; else the least that they do."""
+        """The sharded optimizer if stack and space allow it; else the lowest allowed ZeRO stage."""
         wanted = (1, 0, 2, 3) if 1 in self.job.stack.zero_with_pipeline else (0, 1, 2, 3)
         return next(zero for zero in wanted if self.space.allows("zero", zero))
 

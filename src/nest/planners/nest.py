@@ -11,7 +11,7 @@ from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
-from nest.plans import Plan
+from nest.pricing.plans import Plan
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Nest:
 
     Parameters
     ----------
-    threads : outer choices solved side by side; the plan does not depend on it.
-    time_limit : seconds after which the best plan so far is taken; None: until it is proved.
+    threads : number of threads; the plan does not depend on it.
+    time_limit : seconds after which the best plan so far is taken; None: no limit.
     """
 
     name: ClassVar[str] = "nest"

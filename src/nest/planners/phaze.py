@@ -15,8 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.groups import aligned, replicas_alike, strides
 from nest.costs.memory import limit_bytes
+from nest.costs.network.placement import aligned, replicas_alike, strides
 from nest.costs.stage import hop as hand_over
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
@@ -25,9 +25,8 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import NoPlanError
-from nest.evaluation import evaluate
 from nest.graph import Chain
-from nest.legality import divisors
+from nest.graph.legality import divisors
 from nest.planners.flat import (
     Array,
     BodyPrices,
@@ -42,7 +41,8 @@ from nest.planners.flat import (
     replicated,
     ways,
 )
-from nest.plans import Plan
+from nest.pricing.evaluation import evaluate
+from nest.pricing.plans import Plan
 
 FIXED: dict[str, Any] = {"dp_in": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "1f1b"}
 
@@ -51,11 +51,11 @@ FIXED: dict[str, Any] = {"dp_in": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "
 class Phaze:
     """One tensor width t, stages of t devices each, d replicas of the pipeline.
 
-    dp[s][cut], the shortest longest load of s stages that hold the layers behind a cut, is filled
-    from the last stage on; a stage is left out where its memory does not hold s micro-batches.
-    A step takes (micro-batches of a replica + s - 1) x the longest load, and the gradient
-    reduction of the first stage (``runDP`` of the program). Every t, d and s is tried, and around
-    it every micro-batch size, and recompute off and on.
+    dp[s][cut], the least longest load of s stages that hold the layers after a cut, is filled from
+    the last stage on; a stage is left out if its memory does not hold s micro-batches. A step takes
+    (micro-batches of a replica + s - 1) x the longest load, and the gradient reduction of the first
+    stage (``runDP`` of the program). Every t, d and s is tried, and around it every micro-batch
+    size, and recompute off and on.
 
     What differs from the program, and why:
 
@@ -63,8 +63,8 @@ class Phaze:
     - Every stage takes t devices: embeddings and heads are tensor-parallel too.
     - Seconds and bytes are those of :mod:`nest.costs`: the gradient reduction is the all-reduce of
       the flat network, there 4 (d - 1)/d x parameter bytes / bandwidth.
-    - Recompute keeps the input of every layer; there it keeps the input of the stage alone, which
-      no configuration can say. The last stage recomputes only where it does not fit otherwise;
+    - Recompute keeps the input of every layer; there it keeps only the input of the stage, which no
+      configuration can express. The last stage recomputes only where it does not fit otherwise;
       there it never does.
     """
 
@@ -84,7 +84,7 @@ class Phaze:
 
 
 class Choice(NamedTuple):
-    """A pipeline and what the method takes it to cost."""
+    """A pipeline and the method's own estimate."""
 
     seconds: float
     """Of a step."""
@@ -119,14 +119,14 @@ class Loads(NamedTuple):
     last: Array
     """Seconds of a micro-batch on it as the last stage; infinite where it does not fit."""
     other: Array
-    """Seconds of a micro-batch on it in front of others."""
+    """Seconds of a micro-batch on it before other stages."""
     deepest: Array
-    """Stages from it to the end, itself counted, with which its devices still have the memory."""
+    """Most stages from this one to the end, itself included, for which memory suffices."""
     keeps: NDArray[np.bool_]
     """As the last stage it needs no recompute."""
 
     def of(self, s: int) -> Array:
-        """Loads of the stages that s - 1 others follow."""
+        """Loads of stages followed by s - 1 others."""
         return self.last if s == 1 else np.where(self.deepest >= s, self.other, np.inf)
 
 
@@ -145,7 +145,7 @@ class Pipelines:
         self.flat = flat_network(cluster)
 
     def best(self) -> Choice | None:
-        """The fastest by the method's own count; None: nothing fits."""
+        """The fastest by the method's own estimate; None: nothing fits."""
         found = None
         for mbs in divisors(self.job.global_batch):
             if not (self.ways and self.space.allows("mbs", mbs)
@@ -163,8 +163,8 @@ class Pipelines:
     def loads(self, number: int, mbs: int, prices: BodyPrices, recompute: str) -> Loads:
         """Load and memory of every stage (``getLoadOfStageForA`` of the program).
 
-        Activations come in before the forward and gradients before the backward; where the
-        forward runs again, gradients travel meanwhile. ``prices`` has the column of the way alone.
+        Activations come in before the forward and gradients before the backward; a recomputed
+        forward overlaps the transfer of gradients. ``prices`` has the column of the way alone.
         """
         cuts, hop = self.cuts, self._transfers(self.ways[number], mbs)
         size, full = cuts.last + 1, recompute == "full"
@@ -218,7 +218,7 @@ class Pipelines:
     def _fastest(
         self, number: int, mbs: int, prices: BodyPrices, recompute: str, limit: float
     ) -> Choice | None:
-        """The fastest replicas, depth and cuts, if they take less than ``limit`` a step."""
+        """The fastest replicas, depth and cuts, if a step takes less than ``limit``."""
         cuts, way, found = self.cuts, self.ways[number], None
         table = self.loads(number, mbs, prices, recompute)
         dp = depths(table, min(cuts.last, self.cluster.size // way.tp))
@@ -244,7 +244,7 @@ class Pipelines:
 
 
 def depths(table: Loads, most: int) -> list[Array]:
-    """dp[s][i]: shortest longest load of s stages that hold all layers behind cut i.
+    """dp[s][i]: least longest load of s stages that hold all layers after cut i.
 
     ``most`` is the largest s; the arrays, of shape (J,), are infinite where s stages do not fit.
     """
@@ -264,15 +264,13 @@ def trace(table: Loads, dp: list[Array], s: int, first: int) -> tuple[int, ...]:
 
 
 def deepest_pipeline(cluster: Cluster, replicas: int, width: int) -> tuple[int, int]:
-    """Stride of replicas, and stages of ``width`` aligned devices that one of them has room for.
-
-    The method has no blocks: this is as far as :func:`nest.costs.groups.aligned` lets it go.
+    """Stride of replicas, and the number of stages of ``width`` aligned devices in a replica.
     """
     best = (0, 0)
     for stride in strides(cluster.size, replicas, cluster.group_sizes):
         stages = 0
         if replicas_alike(stride, cluster.group_sizes):
-            starts = [0]  # all replicas lie alike
+            starts = [0]  # all replicas lie in the same way
         else:
             starts = [r * stride for r in range(replicas)]
         while (stages + 1) * width <= stride and all(

@@ -1,4 +1,4 @@
-"""What every planner is: model, cluster, job and space in, a priced plan out."""
+"""The interface of planners: from model, cluster, job and space to a priced plan."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
-from nest.plans import Plan
+from nest.pricing.plans import Plan
 
 
 class Planner(Protocol):
-    """A way to choose a configuration; what it costs is for :func:`nest.evaluate` to say."""
+    """A method to choose a configuration; :func:`nest.evaluate` prices it."""
 
     @property
     def name(self) -> str:
@@ -32,14 +32,14 @@ class Planner(Protocol):
         Returns
         -------
         Plan
-            Of :func:`nest.evaluate`. Not ``feasible`` where the method chooses what does not fit,
-            because it leaves memory out or underestimates it.
+            Of :func:`nest.evaluate`. Not ``feasible`` if the method neglects or underestimates
+            memory.
 
         Raises
         ------
         NoPlanError
             The method finds nothing by its own rules; one sentence says why.
         InputError
-            Model, cluster and job do not go together.
+            Model, cluster and job are incompatible.
         """
         ...

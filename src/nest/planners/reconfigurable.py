@@ -2,17 +2,16 @@
 
 W. Wang et al., "TopoOpt: Co-optimizing Network Topology and Parallelization Strategy for
 Distributed Training Jobs", arXiv:2202.00433 (NSDI'23), section 4 and algorithm 1. The places of a
-level (:mod:`nest.planners.demands`) have ``degree`` links each, which share the bandwidth that the
-cluster gives the level.
+level (:mod:`nest.planners.demands`) have ``degree`` links each, which share the level's bandwidth.
 
-- Links are shared out between rings and pairs by their bytes: d_A = ceil(d x rings / all), and the
+- Links are divided between rings and pairs by their bytes: d_A = ceil(d x rings / all), and the
   rest. A ring of k members gets permutations i -> i + p, p prime to k (TotientPerms), whose p are
-  near a geometric sequence (SelectPermutations); groups that meet in a place share its d_A links by
-  their bytes. The rest are rounds of maximum-weight matchings on the bytes of pairs, halved where a
-  round has served them.
-- Where that leaves places of one group unconnected, the first link of each joins all of them in a
-  ring, as one all-reduce over all would in the paper.
-- Rings use their own links, all permutations alike; rings of other groups and pairs take shortest
+  close to a geometric sequence (SelectPermutations); groups that meet in a place share its d_A
+  links by their bytes. The remaining links are rounds of maximum-weight matchings on the bytes of
+  pairs, which each round halves where it serves them.
+- If places of one group remain unconnected, the first link of each joins all of them in a ring, as
+  one all-reduce over all does in the paper.
+- Rings use their own links, all permutations equally; rings of other groups and pairs take shortest
   paths, forwarded by the places between.
 - *Effective figures*: the level's bandwidth times
 
@@ -22,7 +21,7 @@ cluster gives the level.
   the most hops of a message. A strategy is priced on the cluster with these figures, of its own
   demands under the topology; the figures are no better than those of the switch.
 
-Not as in the paper: its simulator follows flows, here one share stands for the whole level.
+Unlike the paper, whose simulator follows flows, one share describes the whole level.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ prices of layers are then looked up; what is returned is priced exactly)."""
 
 @dataclass(frozen=True)
 class DirectLinks:
-    """A level whose places are joined by links of their own.
+    """A level whose places are joined by direct links.
 
     Parameters
     ----------
@@ -63,12 +62,12 @@ class DirectLinks:
     degree: int
 
     def check(self, cluster: Cluster) -> None:
-        """Refuse what the cluster does not have.
+        """Check the level and the degree.
 
         Raises
         ------
         InputError : no such level, a level that joins nothing, or no link; or the cluster is a
-            graph, whose links are what they are.
+            graph, whose links are fixed.
         """
         if cluster.links is not None:
             raise InputError(f"links: got a level of {cluster.name}, a graph that is no hierarchy; "
@@ -85,7 +84,7 @@ class DirectLinks:
 
 @dataclass
 class Topology:
-    """Links of the places: how many lead from one to another, and the rings laid on them."""
+    """Links between places: their numbers, and the rings on them."""
 
     links: Counter[Link] = field(default_factory=Counter)
     rings: dict[Members, list[int]] = field(default_factory=dict)
@@ -93,7 +92,7 @@ class Topology:
 
     def __post_init__(self) -> None:
         self._next: dict[int, dict[int, int]] = {}
-        """For each target, the next place on the way from every other one."""
+        """For each target, the next place on the path from every other one."""
 
     def paths(self, a: int, b: int) -> list[Link]:
         """Links of a shortest path.
@@ -153,12 +152,12 @@ def permutation(members: Sequence[int], stride: int) -> list[Link]:
 
 
 def totient_strides(members: int, wanted: int) -> list[int]:
-    """Strides of permutations that are one ring each, near a geometric sequence.
+    """Strides of permutations that are one ring each, close to a geometric sequence.
 
     Parameters
     ----------
     members : of the ring, at least 2.
-    wanted : permutations; more than there are of their own repeat (arXiv:2202.00433, algorithms 2
+    wanted : permutations; beyond the distinct ones they repeat (arXiv:2202.00433, algorithms 2
         and 3: strides prime to ``members``, the ratio of the sequence its root of that order).
     """
     free = [p for p in range(1, members) if math.gcd(p, members) == 1]
@@ -193,7 +192,7 @@ def build(demands: Demands, groups: Sequence[Sequence[int]], degree: int) -> Top
 
 
 def _assigned(demands: Demands, degree: int, topology: Topology) -> Topology:
-    """Rings first, then rounds of matchings with the links that are left."""
+    """Rings first, then rounds of matchings with the remaining links."""
     free: dict[int, int] = dict.fromkeys(demands.sent(), degree)
     for _, b in demands.pairs:
         free.setdefault(b, degree)
@@ -232,7 +231,7 @@ def _assigned(demands: Demands, degree: int, topology: Topology) -> Topology:
 
 
 class Fabric:
-    """Prices strategies on the topology that was built last; at first on a full switch."""
+    """Prices strategies on the last topology; at first on a full switch."""
 
     def __init__(self, chain: Chain, cluster: Cluster, job: Job, links: DirectLinks) -> None:
         links.check(cluster)
@@ -251,7 +250,7 @@ class Fabric:
         return before is None or before.links != self.topology.links
 
     def figures(self, plan: Configuration) -> tuple[float, int]:
-        """Share of the level's bandwidth that a strategy has, and the most hops of a message."""
+        """Share of the level's bandwidth for a strategy, and the most hops of a message."""
         if self.topology is None:
             return 1.0, 1
         demands = self._traffic.of(plan)
@@ -260,7 +259,7 @@ class Fabric:
         return (min(1.0, most / (self.links.degree * load)) if load else 1.0), max(1, hops)
 
     def price(self, plan: Configuration) -> Price:
-        """Seconds and bytes too many, with the share rounded down to a step."""
+        """Seconds and missing bytes, with the share rounded down to a step."""
         share, hops = self.figures(plan)
         step = math.floor(STEPS * math.log2(share))
         if (step, hops) not in self._known:

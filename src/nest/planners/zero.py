@@ -1,16 +1,16 @@
-"""Data parallelism only, with what a device holds sharded over all of them.
+"""Data parallelism only, with the state of the model sharded over the devices.
 
 ZeRO (S. Rajbhandari et al., arXiv:1910.02054, section 5): stage 1 shards the optimizer, 2 also
 gradients, 3 also parameters. FSDP (Y. Zhao et al., arXiv:2304.11277): full sharding is stage 3,
 section 3.2.1; hybrid sharding shards inside a group of devices and replicates over groups, section
-3.2.2, here inside a group of each level of the network. A step accumulates the gradients of as many
-micro-batches as the global batch takes.
+3.2.2, here inside a group of each level of the network. A step accumulates the gradients of all
+micro-batches of the global batch.
 
-For each stage and each way to shard, the largest micro-batch that fits, without recompute where one
-does, else with the attention core and then everything recomputed ("activation checkpointing",
-arXiv:1910.02054, section 6.1); the fastest of these. A larger micro-batch fills the devices better
-and gathers less often, but takes its gradients' reduction under fewer backwards to hide: where a
-smaller one is faster it is taken, as DeepSpeed's autotuner would find it.
+For each stage and each way to shard, the largest micro-batch that fits is tried, without recompute
+if possible, else with the attention core and then everything recomputed ("activation
+checkpointing", arXiv:1910.02054, section 6.1); the fastest of these is chosen. A larger micro-batch
+fills the devices better and gathers less often, but leaves fewer backwards to hide the gradient
+reduction: a smaller one is taken if it is faster, as DeepSpeed's autotuner does.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import Recompute, SearchSpace
 from nest.errors import NoPlanError
-from nest.evaluation import chain_of, evaluate
-from nest.even import even_configuration
 from nest.graph import Chain
-from nest.legality import divisors
+from nest.graph.legality import divisors
 from nest.planners.bounds import outside
 from nest.planners.prices import Prices
-from nest.plans import Plan
+from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.even import even_configuration
+from nest.pricing.plans import Plan
 
 
 class Sharding(NamedTuple):
@@ -47,7 +47,7 @@ class Sharding(NamedTuple):
 
 @dataclass(frozen=True)
 class Zero:
-    """The fastest stage of ZeRO or FSDP that fits; where none does, the one that lacks least."""
+    """The fastest stage of ZeRO or FSDP that fits; else the one that lacks least memory."""
 
     name: ClassVar[str] = "zero"
 
@@ -82,7 +82,7 @@ class Zero:
 
 
 def shardings(cluster: Cluster, job: Job, space: SearchSpace) -> Iterator[Sharding]:
-    """Ways to shard over as many devices as the global batch divides among."""
+    """Ways to shard over device counts that divide the global batch."""
     most = max(d for d in divisors(job.global_batch) if d <= cluster.size)
     groups = [most, *(g for g in cluster.group_sizes if g < most and most % g == 0)]
     for dp_in, zero in product(groups, (1, 2, 3)):

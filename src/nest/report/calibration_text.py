@@ -1,4 +1,4 @@
-"""A calibration as a person reads it: each figure with what is known of it, then the errors."""
+"""The text of a calibration: each figure with its uncertainty, then the errors."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def network_text(
     figures(page, found.fit.estimates)
     if any(each.bound == "upper" and each.parameter.name.endswith(": efficiency")
            for each in found.fit.estimates):
-        page.paragraph("Note: a level is faster than its bandwidth says; is that right, and are "
-                       "its switches to add up all-reduces (in_network_reduction)?")
+        page.paragraph("Note: a level is faster than its bandwidth allows. Check the bandwidth, "
+                       "and whether its switches reduce (in_network_reduction).")
     untold = [level.name for level in found.before.levels if level.name not in found.crossed]
     if untold:
-        page.paragraph(f"Not measured, as before: {', '.join(untold)}.")
+        page.paragraph(f"Not measured, unchanged: {', '.join(untold)}.")
     errors(page, found.fit.before, found.fit.after)
     page.blank()
     _decades(page, found)
     page.blank()
-    _kinds(page, found)
+    _collectives(page, found)
     return page.text()
 
 
@@ -85,23 +85,23 @@ def runs_text(
     figures(page, found.fit.estimates)
     errors(page, found.fit.before, found.fit.after)
     median, tail = median_and_tail(found.left_out)
-    text = f"Left out one at a time, a run is off by {median:.1f} % (median)"
-    page.paragraph(text + (f", {tail:.1f} % (90th percentile)." if count >= FEW else "."))
+    text = f"Error of runs left out one at a time: median {median:.1f} %"
+    page.paragraph(text + (f"; 90th percentile {tail:.1f} %." if count >= FEW else "."))
     if median >= median_and_tail(found.fit.before)[0]:
-        page.paragraph("These runs do not show that the fit is better than what was there before: "
-                       "keep that, or measure more.", "bold")
+        page.paragraph("These runs do not show that the fit is better than the figures before: "
+                       "keep those, or measure more.", "bold")
     page.blank()
     _runs(page, found)
     return page.text()
 
 
 def _runs(page: Page, found: RunsFit) -> None:
-    """Runs with their errors; where there are many, those that are off by most."""
+    """Runs with their errors; the largest errors where there are many."""
     order = list(range(len(found.chosen.runs)))
     title = "Predicted over measured step"
     if len(order) > MOST_RUNS:
         order = sorted(order, key=lambda i: -abs(found.fit.after[i]))[:MOST_RUNS]
-        title += f": the {MOST_RUNS} runs that are off by most"
+        title += f": the {MOST_RUNS} largest errors"
     rows = []
     for i in order:
         run = found.chosen.runs[i]
@@ -126,7 +126,7 @@ def figures(page: Page, estimates: Sequence[Estimate]) -> None:
 
 
 def errors(page: Page, before: Array, after: Array) -> None:
-    """Add a line on how far predictions are off, before and after."""
+    """Add a line with the errors of predictions, before and after."""
     (median, tail), (median_after, tail_after) = median_and_tail(before), median_and_tail(after)
     text = f"Error: median {median:.1f} % before, {median_after:.1f} % after"
     if len(after) >= FEW:
@@ -156,15 +156,15 @@ def _power(size: int) -> str:
     return f"{size / 1000**step:g} {('B', 'kB', 'MB', 'GB', 'TB')[step]}"
 
 
-def _kinds(page: Page, found: NetworkFit) -> None:
-    """Errors of what was fitted, by kind and ranks, with their sign."""
+def _collectives(page: Page, found: NetworkFit) -> None:
+    """Errors by collective and ranks, with their sign."""
     groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for each, before, after in zip(found.measured, found.fit.before, found.fit.after, strict=True):
-        groups.setdefault((each.kind, each.ranks), []).append((float(before), float(after)))
+        groups.setdefault((each.collective, each.ranks), []).append((float(before), float(after)))
     rows = []
-    for (kind, ranks), pairs in sorted(groups.items()):
+    for (collective, ranks), pairs in sorted(groups.items()):
         off, sides = percent_off(np.array(pairs)), np.expm1(np.array(pairs))
-        rows.append((kind, str(ranks), str(len(pairs)), f"{np.median(off[:, 0]):.1f} %",
+        rows.append((collective, str(ranks), str(len(pairs)), f"{np.median(off[:, 0]):.1f} %",
                      f"{np.median(off[:, 1]):.1f} %", f"{100 * np.median(sides[:, 1]):+.1f} %"))
-    page.table("Median error by collective, 'bias' with its sign: above 0 is priced too slow",
+    page.table("Median error by collective (bias: signed; above 0 is priced too slow)",
                ("collective", "ranks", "count", "before", "after", "bias"), rows, (0,))

@@ -1,11 +1,11 @@
-"""What the catalog holds, as rows for programs and as tables for people."""
+"""The catalog, as rows for programs and as tables for people."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from nest.describe import catalog, load_cluster, load_device, load_model, load_stack
-from nest.describe.catalog import Kind
+from nest.describe.catalog import Section
 from nest.report.page import Page
 from nest.units import (
     format_bandwidth,
@@ -18,17 +18,19 @@ from nest.units import (
 Row = dict[str, Any]
 
 
-def catalog_rows(kind: Kind) -> list[Row]:
+def catalog_rows(section: Section) -> list[Row]:
     """One entry each, in SI units (bytes, seconds, bytes/s, FLOP/s)."""
     makers = {"models": _model, "clusters": _cluster, "devices": _device, "stacks": _stack}
-    return [makers[kind](name) for name in catalog.names(kind)]
+    return [makers[section](name) for name in catalog.names(section)]
 
 
-def catalog_text(kind: Kind, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+def catalog_text(
+    section: Section, width: int = 80, colour: bool = False, unicode: bool = True
+) -> str:
     """The same as a table."""
     page = Page(width, colour, unicode)
-    rows = catalog_rows(kind)
-    {"models": _models, "clusters": _clusters, "devices": _devices, "stacks": _stacks}[kind](
+    rows = catalog_rows(section)
+    {"models": _models, "clusters": _clusters, "devices": _devices, "stacks": _stacks}[section](
         page, rows)
     return page.text()
 
@@ -90,8 +92,8 @@ def _clusters(page: Page, rows: list[Row]) -> None:
                          format_bandwidth(level["resolved_bandwidth"]),
                          format_seconds(level["latency"], 3)))
     page.table("", heads, body, (0, 1, 3))
-    page.paragraph("bandwidth: what one device delivers to a peer reached through the level; n: as "
-                   "many as --devices asks for")
+    page.paragraph("bandwidth: of one device to a peer reached through the level; n: set by "
+                   "--devices")
 
 
 def _devices(page: Page, rows: list[Row]) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, ABOVE, BAR = 8.0, 1.2, 0.4
-"""Inches: of the picture; of what is above and below the bars; of a bar and the gap."""
+"""Inches: of the picture; of the margins above and below the bars; of a bar and the gap."""
 
 
 def comparison_figure(entries: Sequence[Entry], title: str) -> Figure:
@@ -61,7 +61,7 @@ def comparison_figure(entries: Sequence[Entry], title: str) -> Figure:
 
 
 def _told(entry: Entry) -> str:
-    """What stands beside a bar."""
+    """The label of a bar."""
     if entry.plan is None:
         return "no plan"
     return short_number(rate(entry.plan)) + ("" if entry.feasible else ", does not fit")

@@ -1,11 +1,11 @@
-"""Planners side by side, as a person reads it."""
+"""The text of a comparison of planners."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from nest.planners.compare import Entry, peak_memory
-from nest.plans import Plan, Stage
+from nest.pricing.plans import Plan, Stage
 from nest.report.page import Page
 from nest.report.plan_text import percent
 from nest.report.stages import GIB
@@ -48,7 +48,7 @@ def comparison_text(
     reasons = [entry for entry in entries if entry.reason is not None]
     if reasons:
         page.blank()
-        page.paragraph("Why not", "bold")
+        page.paragraph("Without a plan that fits", "bold")
         for entry in reasons:
             page.fact(entry.planner, entry.reason or "")
     elsewhere = [e for e in entries if e.plan is not None and best is not None
@@ -61,7 +61,7 @@ def comparison_text(
 
 
 def rate_name(entries: Iterable[Entry]) -> str:
-    """What is counted a second; a profile knows no tokens."""
+    """The unit of the rate; a profile has no tokens."""
     tokens = all(entry.plan.inputs.model is not None for entry in entries if entry.plan)
     return "tokens/s" if tokens else "samples/s"
 
@@ -121,9 +121,9 @@ def in_a_line(plan: Plan) -> str:
 
 
 def recomputed(stages: Sequence[Stage]) -> str:
-    """What is recomputed, if it is the same everywhere."""
-    kinds = {(s.recompute, s.recompute_layers) for s in stages}
-    name = stages[0].recompute if len(kinds) == 1 and not stages[0].recompute_layers else "some"
+    """The recompute policy, if all stages have the same."""
+    ways = {(s.recompute, s.recompute_layers) for s in stages}
+    name = stages[0].recompute if len(ways) == 1 and not stages[0].recompute_layers else "some"
     return f"{name} recompute"
 
 

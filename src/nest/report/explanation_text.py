@@ -1,17 +1,17 @@
-"""An explanation as a person reads it: what each resource is worth, then the simpler plans."""
+"""The text of an explanation: the effect of each resource, then simpler plans."""
 
 from __future__ import annotations
 
 from nest.describe.configuration import Configuration
-from nest.explanation import Explanation, ShadowPrice, SimplerPlan
-from nest.plans import Plan
+from nest.explanation.explanation import Explanation, ShadowPrice, SimplerPlan
+from nest.pricing.plans import Plan
 from nest.report.page import Page
 from nest.report.plan_text import SCHEDULES, WORDS, blocks, headline, percent
 from nest.units import format_seconds
 
 MOST_CAUSES = 4
 SMALL = 0.001
-"""Share of the plan's step below which a difference is not told."""
+"""Share of the plan's step below which a difference is not shown."""
 
 
 def explanation_text(
@@ -47,7 +47,7 @@ def explanation_text(
 
 
 def _way(way: Configuration) -> str:
-    """A configuration in a line; degrees where all stages have the same."""
+    """A configuration in a line; degrees that all stages share."""
     parts = [f"pp {way.pp} x blocks of {blocks(way)} x outer_dp {way.outer_dp}"]
     for name, usual in (("tp", 1), ("cp", 1), ("ep", 1), ("dp_in", 1), ("zero", 0),
                         ("recompute", "none")):
@@ -73,17 +73,17 @@ def _prices(page: Page, found: Explanation) -> None:
                      percent(price.share, 2), _stays(price, found)))
         if price.changes:
             notes.append((name, price.changes))
-    page.table("What each resource is worth", ("with", "step", "change", "share", "the plan"),
+    page.table("Effect of each resource", ("with", "step", "change", "share", "the plan"),
                rows, (0, 4))
     for name, text in notes:
         page.fact("", f"{name}: {text}", 1)
     page.paragraph(
-        "The step time of the best plan then: the same space was searched again for each."
+        "Each row shows the best plan of the same space, searched again with this change."
         if found.method == "solved" else
-        "The step time of this configuration then; it was priced again, not searched again, "
-        "because no search has proved it optimal.", "dim")
+        "Each row shows this configuration, priced again with this change. The space was not "
+        "searched again, because no search proved the plan optimal.", "dim")
     if any("<= " in row[1] for row in rows):
-        page.paragraph("<=: the search was stopped; there may be a faster plan.", "dim")
+        page.paragraph("<=: the search was stopped early; a faster plan may exist.", "dim")
 
 
 def _stays(price: ShadowPrice, found: Explanation) -> str:
@@ -101,21 +101,21 @@ def _simpler(page: Page, plan: Plan, found: Explanation) -> None:
         mark = "" if other.proven else "<= "
         rows.append((other.name, mark + format_seconds(other.step_time_s),
                      percent(other.slower, 1)))
-    page.table("Why not something simpler", ("plan", "step", "slower"), rows, (0,))
+    page.table("Simpler plans", ("plan", "step", "slower"), rows, (0,))
     for other in found.simpler:
         page.fact("-", f"{other.name}: {_why(other, plan, found)}", 1)
 
 
 def _why(other: SimplerPlan, plan: Plan, found: Explanation) -> str:
-    """Where the difference goes, or why there is no such plan."""
+    """Causes of the difference, or why there is no such plan."""
     if other.step_time_s is None or other.configuration is None or other.note:
         return other.note
     faster = other.step_time_s < plan.step_time_s
     parts = sorted(other.differences_s.items(), key=lambda x: -abs(x[1]))
     told = [f"{WORDS[cause]} {_signed(seconds)}" for cause, seconds in parts[:MOST_CAUSES]
             if abs(seconds) >= SMALL * plan.step_time_s]
-    outside = "outside the space searched: " if found.method == "solved" and faster else ""
-    return f"{outside}{_way(other.configuration)}; {', '.join(told) or 'as fast'}"
+    outside = "outside the searched space: " if found.method == "solved" and faster else ""
+    return f"{outside}{_way(other.configuration)}; {', '.join(told) or 'equally fast'}"
 
 
 def _signed(seconds: float) -> str:

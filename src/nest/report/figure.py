@@ -1,8 +1,9 @@
-"""Pictures: how they look and how they are saved. Matplotlib is imported when one is drawn."""
+"""The look and the files of pictures. Matplotlib is imported when one is drawn."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 from collections.abc import Iterator
@@ -40,25 +41,43 @@ _LOOK = {
 
 
 def check_picture(option: str, file: str | None) -> None:
-    """Refuse the name of a picture that cannot be drawn, before time is spent on what it shows.
+    """Refuse the name of a picture that cannot be drawn, before any work is done for it.
 
     Parameters
     ----------
-    option : what the person calls it, for the message.
+    option : its name, for the message.
     file : None: no picture is wanted.
 
     Raises
     ------
-    InputError : the name ends in neither of :data:`SUFFIXES`.
+    InputError : the name ends in neither of :data:`SUFFIXES`, or Matplotlib is missing.
     """
     if file and not file.endswith(SUFFIXES):
         raise InputError(f"{option}: got {shorten(file, 200)}; allowed: a name that ends in "
                          f"{' or '.join(SUFFIXES)}")
+    if file:
+        need_matplotlib(option)
+
+
+def need_matplotlib(what: str) -> None:
+    """Refuse to draw where Matplotlib, the extra ``plot`` of the package, is not installed.
+
+    Parameters
+    ----------
+    what : the command or option that draws, for the message.
+
+    Raises
+    ------
+    InputError : it is not; the text says what to install.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError(f"{what}: pictures need Matplotlib, which is not installed; "
+                         "pip install 'nest-planner[plot]' adds it")
 
 
 @contextlib.contextmanager
 def look() -> Iterator[None]:
-    """Draw within it: fonts, lines and colours of NEST, whatever a person's settings are."""
+    """Draw within it: fonts, lines and colours of NEST, independent of the user's settings."""
     from matplotlib import style
 
     with style.context(["default", _LOOK]):
@@ -70,23 +89,23 @@ def save_figure(file: str, figure: Figure) -> None:
 
     Parameters
     ----------
-    file : its suffix says which format, see :func:`check_picture`.
+    file : its suffix determines the format, see :func:`check_picture`.
     figure : drawn within :func:`look`.
 
     Raises
     ------
     InputError : the file cannot be written.
     """
-    kind = Path(file).suffix[1:]
+    suffix = Path(file).suffix[1:]
     stream = io.BytesIO()
-    undated = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    undated = {"Date": None, "Creator": None} if suffix == "svg" else {"Software": None}
     with look():
-        figure.savefig(stream, format=kind, dpi=DOTS, metadata=undated)
+        figure.savefig(stream, format=suffix, dpi=DOTS, metadata=undated)
     target = os.path.realpath(file)
-    temporary = Path(target).with_name(f".nest-{os.getpid()}.{kind}")
+    temporary = Path(target).with_name(f".nest-{os.getpid()}.{suffix}")
     try:
         if os.path.exists(target) and not os.path.isfile(target):
-            raise InputError(f"{file}: is no regular file; allowed: a file to write")
+            raise InputError(f"{file}: is not a regular file; allowed: a file to write")
         temporary.write_bytes(stream.getvalue())
         os.replace(temporary, target)
     except OSError as error:

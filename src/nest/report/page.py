@@ -36,7 +36,7 @@ class Page:
         self._console.print(Text(text, style=style), width=self.width)
 
     def fact(self, name: str, text: str, indent: int = 12) -> None:
-        """Add a name and what it is, wrapped beside the name."""
+        """Add a name and its text, wrapped beside the name."""
         grid = Table.grid(padding=(0, 1, 0, 0))
         grid.add_column(width=indent, no_wrap=True, style="bold")
         grid.add_column(width=self.width - indent - 2, overflow="fold")
@@ -50,7 +50,7 @@ class Page:
     def table(
         self, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int]
     ) -> None:
-        """Add a table; columns are aligned right but for those numbered in ``left``.
+        """Add a table; columns are right-aligned except those numbered in ``left``.
 
         Columns stand two spaces apart, one where the table would be too wide.
         """
@@ -74,7 +74,7 @@ class Page:
         return table
 
     def text(self) -> str:
-        """All that was added, without spaces at the ends of lines."""
+        """The whole text, without spaces at the ends of lines."""
         lines = [line.rstrip() for line in self._stream.getvalue().splitlines()]
         found = "\n".join(lines).strip("\n") + "\n"
         return found if self.unicode else found.replace("─", "-").replace("█", "#")

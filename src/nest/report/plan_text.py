@@ -1,4 +1,4 @@
-"""A plan as a person reads it: what to act on first, then why."""
+"""The text of a plan: decisions first, then reasons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import groupby
 from nest.describe.configuration import Configuration
 from nest.describe.space import SearchSpace
 from nest.graph import build_chain
-from nest.plans import Confidence, Plan
+from nest.pricing.plans import Confidence, Plan
 from nest.report.page import Page
 from nest.report.stages import Table, memory_table, stage_tables, time_table
 from nest.units import format_bytes, format_seconds
@@ -15,7 +15,7 @@ from nest.units import format_bytes, format_seconds
 BAR = 24
 MOST_PROBLEMS = 8
 ROUNDING = 1e-9
-"""Share of a step below which a part of it is what rounding left."""
+"""Share of a step below which a part is a rounding error."""
 WORDS = {
     "forward": "forward", "backward": "backward", "recompute": "recompute", "tp": "tensor parallel",
     "cp": "context parallel", "ep": "expert parallel", "zero": "ZeRO",
@@ -73,10 +73,10 @@ def plan_text(
         _alternatives(page, plan)
         page.blank()
     if simulated is not None:
-        page.fact("Simulated", f"{format_seconds(simulated)} a step, event by event: the price "
-                  f"above is {percent(plan.step_time_s / simulated - 1.0, 1)} off that")
+        page.fact("Simulated", f"{format_seconds(simulated)} per step, event by event; the price "
+                  f"differs by {percent(plan.step_time_s / simulated - 1.0, 1)}")
     if plan.confidence is not None:
-        page.fact("Measured", sure(plan, plan.confidence))
+        page.fact("Expected", sure(plan, plan.confidence))
     if plan.search is not None:
         page.fact("Optimal", proved(plan))
     page.fact("Search", searched(plan))
@@ -92,7 +92,7 @@ def headline(plan: Plan) -> str:
     if inputs.model is not None:
         speed.append(f"{_three(plan.tokens_per_s)}tokens/s")
         speed.append(f"{100 * plan.mfu:.1f} % MFU")
-    else:  # a profile says nothing of tokens and FLOP
+    else:  # a profile has no tokens and FLOP
         speed.append(f"{_three(plan.samples_per_s)}samples/s")
     count = inputs.cluster.size
     devices = f"{count} device" + ("" if count == 1 else "s")
@@ -100,10 +100,10 @@ def headline(plan: Plan) -> str:
 
 
 def searched(plan: Plan) -> str:
-    """What the search covered and what it took."""
+    """Scope and effort of the search."""
     s = plan.search
     if s is None:
-        return "not searched: exactly this configuration was priced"
+        return "none: only this configuration was priced"
     usual = SearchSpace().describe()
     bound = [f"{name} {text}" for name, text in s.space.items() if text != usual.get(name)]
     scope = "every legal plan" + (f" with {', '.join(bound)}" if bound else "")
@@ -114,19 +114,19 @@ def searched(plan: Plan) -> str:
 
 
 def sure(plan: Plan, known: Confidence) -> str:
-    """What measured runs say of the price."""
-    text = (f"{format_seconds(known.low_s, 3)} to {format_seconds(known.high_s, 3)} a step in 9 of "
-            f"10 cases, from {known.configurations} measured configurations of "
+    """The range of step times that errors of measured runs suggest."""
+    text = (f"{format_seconds(known.low_s, 3)} to {format_seconds(known.high_s, 3)} per step in 9 "
+            f"of 10 cases, by the errors of {known.configurations} measured configurations of "
             f"{plan.inputs.job.stack.name}")
     if known.beyond:
-        text += f"; never measured, so less sure: {', '.join(known.beyond)}"
+        text += f"; less certain, because never measured: {', '.join(known.beyond)}"
     return text
 
 
 def proved(plan: Plan) -> str:
-    """How near the plan is to the best that there can be."""
+    """How far the plan may be from the optimum."""
     if plan.optimal:
-        return "yes: no plan of the space searched is faster"
+        return "yes: no plan in the searched space is faster"
     after = format_seconds(plan.search.seconds, 3) if plan.search is not None else "a search"
     if plan.gap is None or plan.lower_bound_s is None:
         return f"not known: stopped after {after}"
@@ -141,18 +141,18 @@ def blocks(way: Configuration) -> str:
 
 
 def percent(share: float, decimals: int) -> str:
-    """A difference as `+1.25 %`; what rounds to nothing has no minus."""
+    """A difference as `+1.25 %`; zero has no minus."""
     return f"{round(100 * share, decimals) + 0.0:+.{decimals}f} %"
 
 
 def scale(seconds: float) -> tuple[float, int, str]:
-    """Factor, decimals and unit that a table of times about so long is shown in."""
+    """Factor, decimals and unit for a table of times of about this length."""
     unit = format_seconds(seconds).split()[-1]
     return *{"s": (1.0, 3), "ms": (1e3, 2), "us": (1e6, 1)}.get(unit, (1e9, 0)), unit
 
 
 def _three(value: float) -> str:
-    """A rate with three digits, ready for its unit: `1.10 M `, `32.4 k `, `7.90 `."""
+    """A rate with three digits and the prefix of its unit: `1.10 M `, `32.4 k `, `7.90 `."""
     for factor, prefix in ((1e9, "G "), (1e6, "M "), (1e3, "k "), (1.0, "")):
         if value >= 0.9995 * factor or factor == 1.0:
             scaled = value / factor
@@ -182,17 +182,17 @@ def _choices(page: Page, plan: Plan) -> None:
     page.fact("Batch", f"{p.global_batch:,} sequences of {job.seq_len:,} tokens = outer_dp "
               f"{p.outer_dp} x micro-batch {p.micro_batch} x {p.micro_batches:,} micro-batches")
     page.fact("Training", f"{job.precision}, {job.optimizer}, stack {job.stack.name}, device "
-              f"{', '.join(kind.name for kind in plan.inputs.cluster.device_types)}")
+              f"{', '.join(device.name for device in plan.inputs.cluster.device_types)}")
     page.fact("Replicas", _replicas(plan.replicas))
     if plan.inputs.cluster.order is not None:
-        page.fact("Devices", "in the order of the network's groups: "
+        page.fact("Devices", "in network order: "
                   f"{_runs(plan.inputs.cluster.order)} (--ranks FILE names them)")
     page.fact("Bound by", plan.bottleneck.replace("%", " %"))
     used: dict[str, dict[str, None]] = {}
-    for kind, name in (item for s in plan.stages for item in s.collectives.items()):
-        used.setdefault(kind, {})[name] = None
+    for group, name in (item for s in plan.stages for item in s.collectives.items()):
+        used.setdefault(group, {})[name] = None
     if used:
-        page.fact("Collectives", "; ".join(f"{kind} {' or '.join(used[kind])}" for kind in used))
+        page.fact("Collectives", "; ".join(f"{group} {' or '.join(used[group])}" for group in used))
 
 
 def _replicas(starts: tuple[int, ...]) -> str:
@@ -220,7 +220,7 @@ def _runs(numbers: tuple[int, ...]) -> str:
 
 
 def _layers(plan: Plan) -> str:
-    """What the numbers of layers stand for."""
+    """The names of the numbered layers."""
     p, model, profile = plan.parallelism, plan.inputs.model, plan.inputs.profile
     notes = ["of the first and the last chunk"] if p.vpp > 2 else []
     notes += ["of each stage in ascending order"] if p.order is not None else []
@@ -253,12 +253,12 @@ def _alternatives(page: Page, plan: Plan) -> None:
         for rank, (seconds, slower, way) in enumerate((best, *others), 1)
     ]
     heads = ("", "step", "slower", "outer_dp", "micro_batch", "pp", "vpp", "schedule", "blocks")
-    page.table("The best plans (1: the one above)", heads, rows, (7,))
+    page.table("Best plans (1: the plan above)", heads, rows, (7,))
     error = plan.error or 0.0
     near = sum(a.slower < error for a in plan.alternatives)
     if near:
-        page.paragraph(f"{near} of them within the error of such prices, {100 * error:.1f} %: "
-                       "measure before you choose among these.", "dim")
+        page.paragraph(f"{near} of them slower by less than the error of prices, "
+                       f"{100 * error:.1f} %: measure these before choosing.", "dim")
 
 
 def _breakdown(page: Page, plan: Plan) -> None:

@@ -1,11 +1,11 @@
-"""Which device does what, as a table for launchers: a line for each device that a plan uses."""
+"""The place of each device, as a table for launchers: a line for each device that a plan uses."""
 
 from __future__ import annotations
 
 import csv
 import io
 
-from nest.plans import Plan
+from nest.pricing.plans import Plan
 
 HEADS = ("rank", "device", "name", "replica", "stage", "tp", "cp", "dp_in")
 
@@ -14,9 +14,9 @@ def ranks_text(plan: Plan) -> str:
     """Give the ranks of a plan as CSV.
 
     Ranks count the devices that are used, in the order of the cluster: in a block, tp goes fastest,
-    then cp, then dp_in (`nest.costs.groups`). ``device`` is the number in the graph that the
-    cluster was given as, ``name`` what it is called there; of a cluster with levels, the number in
-    the cluster and nothing.
+    then cp, then dp_in (`nest.costs.network.groups`). ``device`` is the number in the graph that
+    the cluster was given as, ``name`` what it is called there; of a cluster with levels, the number
+    in the cluster and nothing.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""A simulation as a person reads it: how far the closed form is off, then stage by stage."""
+"""The text of a simulation: the error of the closed form, then each stage."""
 
 from __future__ import annotations
 
-from nest.plans import Plan
+from nest.pricing.plans import Plan
 from nest.report.page import Page
 from nest.report.plan_text import SCHEDULES, blocks, headline, percent, scale
 from nest.report.stages import GIB
@@ -17,7 +17,7 @@ PARTS = (
     ("forward", "forward"), ("backward", "backward"), ("traffic", "tp, cp, ep traffic"),
     ("zero", "ZeRO traffic"), ("refresh", "parameter gathers"), ("bubble", "pipeline bubble"),
     ("reduce", "gradient reduction"), ("tied", "tied embeddings"), ("update", "optimizer"),
-    ("waiting", "waiting for the end"),
+    ("waiting", "waiting for the last stage"),
 )
 
 
@@ -64,11 +64,11 @@ def simulation_text(
 def _replicas(found: Simulation) -> str:
     least, most = min(found.replicas_s), max(found.replicas_s)
     if len(found.replicas_s) == 1:
-        return "one"
+        return "1"
     if most - least <= 1e-9 * most:
-        return f"{len(found.replicas_s):,}, all alike"
-    return (f"{len(found.replicas_s):,}, the fastest {format_seconds(least)}; the slowest, number "
-            f"{found.replica}, is shown")
+        return f"{len(found.replicas_s):,}, all equal"
+    return (f"{len(found.replicas_s):,}, the fastest {format_seconds(least)}; replica "
+            f"{found.replica}, the slowest, is shown")
 
 
 def _stages(page: Page, found: Simulation) -> None:
@@ -86,13 +86,13 @@ def _stages(page: Page, found: Simulation) -> None:
         rows.append((str(number), *(f"{factor * x:.3f}" for x in groups),
                      f"{100 * share:.1f} %", f"{stage.peak_memory_bytes / GIB:.1f}",
                      f"{stage.closed_form_memory_bytes / GIB:.1f}"))
-    page.table(f"Stages ({unit} of a step; GiB per device, simulated and as priced)",
+    page.table(f"Stages ({unit} per step; GiB per device, simulated and priced)",
                ("stage", "busy", "exposed", "at the ends", "idle", "utilised", "GiB", "priced"),
                rows, (0,))
     page.paragraph(
-        "busy: computing and optimizer; exposed: traffic of micro-batches that computing waits "
-        "for; at the ends: the same of parameters and gradients once a step; idle: bubble, and "
-        "waiting for the end; utilised: busy, of the step", "dim")
+        "busy: compute and optimizer; exposed: traffic of micro-batches that compute waits for; at "
+        "the ends: the same for parameters and gradients, once per step; idle: bubble and waiting "
+        "for the last stage; utilised: busy / step", "dim")
 
 
 def _shown(stages: tuple[SimulatedStage, ...]) -> list[tuple[int, SimulatedStage | None]]:
@@ -104,7 +104,7 @@ def _shown(stages: tuple[SimulatedStage, ...]) -> list[tuple[int, SimulatedStage
 
 
 def _last(page: Page, found: Simulation) -> None:
-    """Where the time of the stage goes that is through last."""
+    """Time of the stage that finishes last, by cause."""
     number = max(range(len(found.stages)), key=lambda n: found.stages[n].end_s)
     times = found.stages[number].time_s
     factor, _, unit = scale(found.step_time_s)
@@ -116,5 +116,5 @@ def _last(page: Page, found: Simulation) -> None:
             rows.append((words, f"{factor * seconds:,.3f} {unit}", f"{100 * share:.1f} %",
                          "█" * round(BAR * share)))
     rows.append(("step", f"{factor * found.step_time_s:,.3f} {unit}", "100.0 %", ""))
-    page.table(f"Where the time of stage {number} goes, the last to be through",
+    page.table(f"Time of stage {number}, the last to finish",
                ("cause", "time", "share", ""), rows, (0, 3))

@@ -1,9 +1,9 @@
-"""Tables of a plan's stages: what each is, where its time goes, what its devices hold.
+"""Tables of a plan's stages: degrees, time and memory.
 
 Neighbours with the same degrees and sizes whose times differ by less than ``ALIKE`` are one row,
 which shows the times of the slowest. Under 1F1B a later stage holds fewer micro-batches, so such a
-row shows the most in the first table, and the first and the last figure of what its stages hold in
-the last one. A table of stages that would be too wide becomes two: places, and degrees.
+row shows the maximum in the first table, and the first and the last figure of its stages in the
+last one. A table of stages that would be too wide becomes two: places, and degrees.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from nest.describe.space import IntSet
-from nest.plans import Plan, Stage
+from nest.pricing.plans import Plan, Stage
 
 GIB = 2.0**30
 DIGITS = 4
 LONGEST = 20
 """Characters of a list of layers; a longer one is counted."""
 ALIKE = 0.005
-"""Of the time of a micro-batch (and of the end of a step): less does not show in the report."""
+"""Share of the time of a micro-batch (and of the end of a step) that the report neglects."""
 CAUSES = (("forward", "forward"), ("backward", "backward"), ("recompute", "recomp."), ("tp", "tp"),
           ("cp", "cp"), ("ep", "ep"), ("zero", "ZeRO"), ("handover", "hand-over"))
 CATEGORIES = (("parameters", "params"), ("gradients", "gradients"), ("optimizer", "optimizer"),
@@ -27,14 +27,14 @@ CATEGORIES = (("parameters", "params"), ("gradients", "gradients"), ("optimizer"
 
 
 class Run(NamedTuple):
-    """Consecutive stages that are alike."""
+    """Consecutive equal stages."""
 
     first: int
     stages: tuple[Stage, ...]
 
 
 class Table(NamedTuple):
-    """What a page shows of the stages."""
+    """A table of stages."""
 
     title: str
     heads: tuple[str, ...]
@@ -55,7 +55,7 @@ def runs(plan: Plan) -> list[Run]:
 
 
 def _alike(a: Stage, b: Stage) -> bool:
-    if _kind(a) != _kind(b):
+    if _layout(a) != _layout(b):
         return False
     near = ALIKE * a.time_s.total
     times = zip(a.time_s.model_dump().values(), b.time_s.model_dump().values(), strict=True)
@@ -65,7 +65,7 @@ def _alike(a: Stage, b: Stage) -> bool:
             and all(abs(x - y) <= ALIKE * a.finish_s for x, y in ends))
 
 
-def _kind(s: Stage) -> tuple[object, ...]:
+def _layout(s: Stage) -> tuple[object, ...]:
     sizes = tuple(stop - start for start, stop in s.chunks)
     return (sizes, s.devices[1] - s.devices[0], s.dp_in, s.tp, s.sp, s.cp, s.cp_comm, s.ep, s.etp,
             s.zero, s.shard, s.recompute, s.recompute_modules, s.recompute_layers)
@@ -120,7 +120,7 @@ def _places(plan: Plan, folded: list[Run]) -> Columns:
 def _type(plan: Plan, stage: Stage) -> str:
     """Type of the devices of a stage."""
     cluster = plan.inputs.cluster
-    return cluster.device_types[cluster.kind_at(stage.devices[0])].name
+    return cluster.device_types[cluster.type_at(stage.devices[0])].name
 
 
 def _degrees(plan: Plan) -> Columns:
@@ -196,7 +196,7 @@ def _chunks(run: Run) -> str:
 
 
 def time_table(plan: Plan) -> Table:
-    """Milliseconds of a micro-batch by cause, and what follows once a step."""
+    """Milliseconds of a micro-batch by cause, and of the end of a step."""
     causes = [(name, head) for name, head in CAUSES
               if any(getattr(s.time_s, name) for s in plan.stages)]
     causes.append(("total", "total"))
@@ -212,9 +212,9 @@ def time_table(plan: Plan) -> Table:
         row += [f"{1e3 * getattr(one, name):.{end}f}" for name, _ in once]
         rows.append((*row, f"{1e3 * one.finish_s:.{end}f}"))
     heads = ("stage", *(head for _, head in causes + once), "end")
-    words = {"start": "start: parameters", "sync": "sync: gradients"}
+    words = {"start": "start: parameter gathers", "sync": "sync: gradient reduction"}
     what = ", ".join((*(words[head] for _, head in once), "end: all after the last backward"))
-    return Table(f"Time, ms per micro-batch (once a step, {what})", heads, tuple(rows), (0,))
+    return Table(f"Time, ms per micro-batch (per step: {what})", heads, tuple(rows), (0,))
 
 
 def memory_table(plan: Plan) -> Table:
@@ -248,7 +248,7 @@ def _size(pair: tuple[int, int]) -> str:
 
 
 def _ends(values: list[float], decimals: int, unit: float = GIB) -> str:
-    """The first and the last figure where they are shown differently, else one."""
+    """The first and the last figure if they differ as shown, else one."""
     first, last = (f"{value / unit:.{decimals}f}" for value in (values[0], values[-1]))
     return first if first == last else f"{first}..{last}"
 

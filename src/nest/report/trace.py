@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from nest.plans import Plan
+from nest.pricing.plans import Plan
 from nest.simulation.record import AHEAD, BACK, COMPUTE, DATA
 from nest.simulation.step import Traced
 
@@ -63,8 +63,8 @@ def _names(plan: Plan, replica: int) -> list[dict[str, Any]]:
     return found
 
 
-def _named(kind: str, stage: int, stream: int = 0, **given: object) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": stage, "tid": stream, "args": given}
+def _named(what: str, stage: int, stream: int = 0, **given: object) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": stage, "tid": stream, "args": given}
 
 
 def _slices(traced: Traced) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""How true prices are, as a person reads it: a row a group, then what is off by most."""
+"""The text of a validation: errors of each group of runs, then the largest errors."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def _headline(overall: Score, where: str) -> str:
     if overall.median_abs_error is None or overall.bias is None:
         return told
     memory = "" if overall.memory_median_abs_error is None else (
-        f"; peak memory {_percent(overall.memory_median_abs_error)} %")
-    return (f"{told}, {overall.configurations} configurations; step time off by "
-            f"{_percent(overall.median_abs_error)} % in the median{memory}")
+        f", of peak memory {_percent(overall.memory_median_abs_error)} %")
+    return (f"{told}, {overall.configurations} configurations; median error of step time "
+            f"{_percent(overall.median_abs_error)} %{memory}")
 
 
 def _groups(page: Page, report: Report) -> None:
@@ -65,12 +65,12 @@ def _groups(page: Page, report: Report) -> None:
         rows.append(_row("all", report.overall))
     page.table("Step time and peak memory against measurements (%)", HEADS, rows, (0,))
     page.paragraph(
-        "conf.: configurations priced, each once a software version; median, mean: size of the "
-        "error; bias: mean of the signed errors, below 0 where prices are too short; rank: "
+        "conf.: configurations priced, each once per software version; median, mean: of the "
+        "absolute error; bias: mean of the signed errors, below 0 where prices are too low; rank: "
         "Spearman's correlation within a model; pairs: of configurations of a model that differ "
-        "by more than 5 %, share in the right order; memory: median size of the error.", "dim")
+        "by more than 5 %, share ordered correctly; memory: median absolute error.", "dim")
     if report.overall.misfits:
-        page.paragraph("Configurations that ran and are taken for ones that do not fit: "
+        page.paragraph("Configurations that ran but are predicted not to fit: "
                        f"{report.overall.misfits}.", "dim")
 
 
@@ -97,8 +97,8 @@ def _worst(page: Page, report: Report) -> None:
     rows = [(_shortened(one.members[0].run.run_id), format_seconds(one.measured_s, 3),
              format_seconds(one.predicted_s, 3), f"{100 * one.error:+.0f} %", _largest(one))
             for one in worst]
-    title = "Off by most" + (f", {each} of a group" if each else "")
-    page.table(title, ("run", "measured", "priced", "error", "most of the price"), rows,
+    title = "Largest errors" + (f", {each} per group" if each else "")
+    page.table(title, ("run", "measured", "priced", "error", "largest cause"), rows,
                (0, 4))
 
 

@@ -1,6 +1,9 @@
-"""A training step as events, to check the closed forms by something that shares none of them.
+"""A training step as events, an independent check of the closed forms.
 
-:func:`simulate` takes a plan; :func:`nest.simulation.events.run` takes plain numbers.
+:func:`simulate` takes a plan; :func:`nest.simulation.events.run` takes plain numbers. `work` lists
+the passes and `parts` their figures; `times` takes seconds from `pricing`; `device` and `stream`
+run them, `events` all devices together; `memory` follows bytes, `record` the events. `step` puts
+it together, and `result` is what it returns. Read `step`, `events`, `device`.
 """
 
 from __future__ import annotations

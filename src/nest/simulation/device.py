@@ -1,11 +1,11 @@
-"""One stage while it is simulated: its computing stream, and what that waits for.
+"""One simulated stage: its compute stream, and its waits.
 
 ZeRO-3 gathers the parameters of a layer before it computes, one layer ahead: the gather of a layer
-may begin when the layer two before it in the order of execution is through, so that parameters of
-two layers are held (which is what :func:`nest.costs.layer.state_costs` counts). ZeRO-2 and ZeRO-3
-scatter the gradients of a layer after its backward; before that, those of the layer before must be
-through, because there is room for whole gradients of one layer (PyTorch FSDP waits in the same
-place). Gradients of a step are reduced in buckets of consecutive layers, as in PyTorch DDP (arXiv:
+may begin when the layer two before it in the order of execution is done, so that parameters of two
+layers are held (as :func:`nest.costs.layer.state_costs` counts). ZeRO-2 and ZeRO-3 scatter the
+gradients of a layer after its backward; before that, those of the layer before must be done,
+because there is room for the whole gradients of one layer (PyTorch FSDP waits in the same place).
+Gradients of a step are reduced in buckets of consecutive layers, as in PyTorch DDP (arXiv:
 2006.15704, section 3.2.3) and Megatron-Core.
 """
 
@@ -23,7 +23,7 @@ from nest.simulation.work import Task
 
 @dataclass
 class Spent:
-    """Seconds of a stage by what it did; they add up to the time until it was through."""
+    """Seconds of a stage by activity; they add up to the time of its end."""
 
     forward: float = 0.0
     backward: float = 0.0
@@ -50,7 +50,7 @@ class Device:
     order : tasks of a step.
     work : seconds of its layers.
     bucket_bytes : gradients that fill a bucket; 0: each layer is one.
-    record : where slices go, if anywhere.
+    record : of slices, if any.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Device:
     # ------------------------------------------------------------ tasks
 
     def run(self, arrives: float) -> float:
-        """Run the next task, whose input is there at ``arrives``; say when it ends."""
+        """Run the next task, whose input arrives at ``arrives``; return its end."""
         task = self.order[self.next]
         if arrives > self.clock:
             self.stream.wait(arrives)
@@ -104,7 +104,7 @@ class Device:
         return self.clock
 
     def reduced(self) -> float:
-        """Wait for what is left of the data-parallel traffic; say when that is through."""
+        """Wait for the remaining data-parallel traffic; return its end."""
         end = self.stream.drain()
         self._slice("gradients", end)
         self.spent.reduce += end - self.clock
@@ -211,7 +211,7 @@ class Device:
         return self.stream.add(seconds, rate, name, micro_batch) if seconds else None
 
     def _refresh(self) -> dict[tuple[int, int], Transfer]:
-        """Queue the gathers of updated parameters, in the order in which they are needed."""
+        """Queue the gathers of updated parameters, in the order of use."""
         found = {}
         for task in sorted(self._first, key=self.order.index):
             for number, layer in enumerate(self.work.chunks[task.chunk]):
@@ -221,7 +221,7 @@ class Device:
         return found
 
     def _passes_to_come(self) -> Iterator[tuple[float, int]]:
-        """ZeRO-3 gathers of all passes through a layer, as they are executed."""
+        """ZeRO-3 gathers of all passes through a layer, in order of execution."""
         for task in self.order:
             layers = self.work.chunks[task.chunk]
             if task.forward:

@@ -1,8 +1,8 @@
 """The engine: stages that run their tasks in order and hand micro-batches to each other.
 
-A task begins when the stage is through with the one before and its input has arrived. Nothing but
-that decides what happens next, so events are taken stage by stage, each as far as it gets, and
-times follow from one another; an event queue would give the same times.
+A task begins when the stage has ended the previous one and its input has arrived. No other
+condition exists, so stages are advanced one after another, each as far as possible; an event queue
+would give the same times.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Ran:
 
     @property
     def step_time(self) -> float:
-        """Seconds until the last stage was through."""
+        """Seconds until the last stage ended."""
         return max(self.ends)
 
 
@@ -59,9 +59,9 @@ def run(
     orders : tasks of each stage, as :func:`nest.simulation.work.orders` gives them.
     stages : what each stage takes.
     links : by stage and chunk: to the next stage, from the last one to the next chunk of the first.
-    rates : what hides under computing; default: nothing.
+    rates : overlap with compute; default: none.
     bucket_bytes : gradients that fill a bucket; 0: each layer is one.
-    record : where slices go, if anywhere.
+    record : of slices, if any.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def _finish(devices: Sequence[Device]) -> None:
     """Gradients of each stage, the exchange between copies of tied embeddings, the optimizer."""
     ready = {device.number: device.reduced() for device in devices}
     copies = [device for device in devices if device.work.tied]
-    # A copy's gradients can be added once all stages that hold one have reduced theirs.
+    # Gradients of copies are added when all stages with a copy have reduced theirs.
     together = max((ready[device.number] for device in copies), default=0.0)
     for device in copies:
         device.exchange(together)
@@ -116,7 +116,7 @@ def _transfers(devices: Sequence[Device], record: Record) -> None:
 
 
 class _Post:
-    """Messages between stages: when each arrives, one behind the other on its link."""
+    """Messages between stages: arrival times, one after another on each link."""
 
     def __init__(
         self, devices: Sequence[Device], links: Sequence[Sequence[Link]], record: Record | None
@@ -129,20 +129,20 @@ class _Post:
         """Arrival of the message before, by link and direction."""
 
     def arrival(self, stage: int, task: Task) -> float | None:
-        """When the input of a task is there; None: not known yet."""
+        """Arrival of the input of a task; None: not known yet."""
         if task.forward and stage == 0 and task.chunk == 0:
             return 0.0
         return self._arrived.pop((stage, task), None)
 
     def send(self, stage: int, task: Task, end: float) -> int:
-        """Hand on what a task has made at ``end``; the stage that receives it."""
+        """Send the output of a task at ``end``; return the stage that receives it."""
         forward, chunk, number = task
         if forward:
             if stage < self.last:
                 receiver, target, link, at = stage + 1, chunk, stage, chunk
             elif chunk < self.chunks - 1:
                 receiver, target, link, at = 0, chunk + 1, stage, chunk
-            else:  # the loss: its gradient is there at once
+            else:  # the loss: its gradient is available at once
                 self._arrived[stage, Task(False, chunk, number)] = end
                 return stage
         elif stage > 0:

@@ -19,8 +19,8 @@ class Level(NamedTuple):
 def levels(order: Sequence[Task], chunks: Sequence[ChunkMemory]) -> list[Level]:
     """What a stage holds during and after each of its tasks.
 
-    A micro-batch's activations are there from the start of its forward to the end of its backward;
-    work within a layer is there during a backward only.
+    A micro-batch's activations are held from the start of its forward to the end of its backward;
+    work within a layer only during a backward.
     """
     held = [0] * len(chunks)
     found = []

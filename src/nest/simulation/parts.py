@@ -1,4 +1,4 @@
-"""What the simulation knows of a stage and of its links: plain seconds and bytes."""
+"""The figures of a stage and its links in the simulation: plain seconds and bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class LayerWork(NamedTuple):
-    """Seconds of one layer on one device; what is left out takes no time."""
+    """Seconds of one layer on one device; the default is no time."""
 
     forward: float
     """Computing a micro-batch forward."""
@@ -27,7 +27,7 @@ class LayerWork(NamedTuple):
     refreshed: float = 0.0
     """Gathering its updated parameters before its first forward of the step (ZeRO-1 and 2)."""
     gradient_bytes: float = 0.0
-    """Gradients that it fills a bucket with."""
+    """Gradients for the bucket."""
 
 
 class ChunkMemory(NamedTuple):
@@ -40,7 +40,7 @@ class ChunkMemory(NamedTuple):
 
 
 class StageWork(NamedTuple):
-    """A stage: its chunks, each a sequence of layers, and what it does at the end of a step."""
+    """A stage: its chunks, each a sequence of layers, and its end of a step."""
 
     chunks: tuple[tuple[LayerWork, ...], ...]
     tied: float = 0.0
@@ -50,16 +50,16 @@ class StageWork(NamedTuple):
 
 
 class Link(NamedTuple):
-    """How one chunk's output travels to the next chunk, and its gradient back."""
+    """The link for one chunk's output to the next chunk, and its gradient back."""
 
     delay: float
     """Seconds from the end of computing to the arrival, one way."""
     gap: float = 0.0
-    """Seconds that a message fills the link: the next one arrives so much later at the least."""
+    """Seconds that a message occupies the link: the least distance of two arrivals."""
 
 
 class Rates(NamedTuple):
-    """Shares of computing time under which traffic of each kind makes progress."""
+    """Shares of computing time under which each traffic makes progress."""
 
     zero: float = 0.0
     """ZeRO-2 and ZeRO-3 traffic of every micro-batch."""

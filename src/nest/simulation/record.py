@@ -1,4 +1,4 @@
-"""What a simulation did and when, for a trace: slices of time on the streams of the stages."""
+"""The events of a simulation for a trace: slices of time on the streams of the stages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ COMPUTE, DATA, AHEAD, BACK = range(4)
 
 
 class Slice(NamedTuple):
-    """Something that a stream did from one second to another."""
+    """An activity of a stream, with start and end."""
 
     stage: int
     stream: int
@@ -17,7 +17,7 @@ class Slice(NamedTuple):
     start: float
     end: float
     task: int = -1
-    """Place in the stage's order, of what it computes."""
+    """Position of a task in the stage's order."""
 
 
 class Record:

@@ -1,4 +1,4 @@
-"""What a simulation found.
+"""The result of a simulation.
 
 Units: seconds, bytes.
 """
@@ -13,7 +13,7 @@ from nest.describe.base import Description
 
 
 class SimulatedTime(Description):
-    """Seconds of a step on one stage, by what it did; they add up to the step."""
+    """Seconds of a step on one stage, by activity; they add up to the step."""
 
     forward: float = Field(description="computing forward")
     backward: float = Field(description="computing backward, with recompute")
@@ -34,7 +34,7 @@ class SimulatedStage(Description):
     last_backward_s: float = Field(description="when its last backward ended")
     end_s: float = Field(description="when it had updated its parameters")
     peak_memory_bytes: float = Field(description="most that a device of the stage held")
-    closed_form_memory_bytes: float = Field(description="what evaluate says of the same")
+    closed_form_memory_bytes: float = Field(description="the same by evaluate")
 
 
 class Simulation(Description):

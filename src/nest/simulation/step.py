@@ -1,7 +1,7 @@
 """One training step of a plan, simulated: the check on the closed forms that price it.
 
-Of the rest of NEST it takes the price of single layers, and the plan to compare with; how long a
-step takes, what overlaps and what is held when follows from events alone.
+It uses NEST's prices of single layers, and the plan to compare with. The step time, overlap and
+memory over time follow from events alone.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from nest.errors import InputError
-from nest.evaluation import chain_of, evaluate
-from nest.plans import Plan
+from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.plans import Plan
 from nest.simulation.events import Ran, run
 from nest.simulation.memory import levels, peak
 from nest.simulation.parts import Link
 from nest.simulation.record import Record
 from nest.simulation.result import SimulatedStage, SimulatedTime, Simulation
-from nest.simulation.times import Priced, Pricing
+from nest.simulation.times import Priced, Times
 from nest.simulation.work import Task, orders
 
 MOST_SLICES = 200_000
@@ -30,13 +30,13 @@ def simulate(plan: Plan, *, bucket_bytes: float = 0.0) -> Simulation:
     Parameters
     ----------
     plan : as :func:`nest.plan` or :func:`nest.evaluate` gives it; its stages, ``parallelism`` and
-        ``inputs`` count, prices are made anew.
+        ``inputs`` are used, prices are computed again.
     bucket_bytes : gradients that are reduced together; default: those of each layer.
 
     Returns
     -------
     Simulation
-        Step time, memory, and what each stage of the slowest replica did.
+        Step time, memory, and the activities of each stage of the slowest replica.
 
     Raises
     ------
@@ -52,8 +52,8 @@ class Traced:
     Parameters
     ----------
     plan, bucket_bytes : as for :func:`simulate`.
-    most : slices at the most, but for those of two micro-batches; default: ``MOST_SLICES``. What
-        is left out are micro-batches in the middle of the step.
+    most : limit of slices, except those of two micro-batches; default: ``MOST_SLICES``.
+        Micro-batches in the middle of the step are left out.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class _Step:
             raise InputError("inputs: got neither of model and profile; allowed: one of them")
         way = plan.configuration
         self.closed = evaluate(subject, inputs.cluster, inputs.job, way)
-        pricing = Pricing(chain_of(subject), inputs.cluster, inputs.job, way)
+        times = Times(chain_of(subject), inputs.cluster, inputs.job, way)
         self.bucket_bytes = bucket_bytes
-        self.rates = pricing.rates
+        self.rates = times.rates
         m = self.closed.parallelism.micro_batches
         self.orders: Sequence[Sequence[Task]] = orders(way.schedule, way.pp, m, way.vpp)
-        self.priced: list[Priced] = [pricing.stage(number) for number in range(way.pp)]
-        self.links = [pricing.links(replica) for replica in range(way.outer_dp)]
+        self.priced: list[Priced] = [times.stage(number) for number in range(way.pp)]
+        self.links = [times.links(replica) for replica in range(way.outer_dp)]
 
     def ran(self, links: Sequence[Sequence[Link]], record: Record | None = None) -> Ran:
         """A step over the links of one replica."""

@@ -1,9 +1,9 @@
-"""The data-parallel stream of a stage: transfers one after another, beside the computing.
+"""The data-parallel stream of a stage: transfers one after another, in parallel with compute.
 
-A transfer makes progress at the full rate while the stage waits, at its own share of it while the
-stage computes, and not at all during exposed tensor, context and expert parallel traffic, which
-has the network then. The reduction of a step's gradients gives way to transfers that computing
-waits for, as with streams of their own for each (PyTorch FSDP).
+A transfer runs at the full rate while the stage waits, at its own share of the rate while the stage
+computes, and not at all during exposed tensor, context and expert parallel traffic, which uses the
+network then. The reduction of a step's gradients yields to transfers that compute waits for, as
+with separate streams (PyTorch FSDP).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class Transfer:
         self.micro_batch = micro_batch
         """-1: of the step as a whole."""
         self.begun = -1.0
-        """When it first had the stream; below 0: not yet."""
+        """Its start; below 0: not yet."""
         self.end = -1.0
-        """When it was through; below 0: not yet."""
+        """Its end; below 0: not yet."""
 
 
 class Stream:
-    """Transfers in the order in which they were added; its clock is that of the computing."""
+    """Transfers in the order in which they were added, with the clock of the compute stream."""
 
     def __init__(self) -> None:
         self.clock = 0.0
         self.done: list[Transfer] | None = None
-        """Transfers that are through, where someone wants to see them."""
+        """Finished transfers, if they are recorded."""
         self.count = 0
         self._urgent: deque[Transfer] = deque()
         self._later: deque[Transfer] = deque()
@@ -44,7 +44,7 @@ class Stream:
         self, seconds: float, rate: float, label: str, micro_batch: int = -1, *,
         yields: bool = False,
     ) -> Transfer:
-        """Queue a transfer at the present time; it may give way to those that do not."""
+        """Queue a transfer at the present time; it may yield to those that do not."""
         transfer = Transfer(seconds, rate, label, micro_batch)
         (self._later if yields else self._urgent).append(transfer)
         self.count += 1
@@ -71,13 +71,13 @@ class Stream:
         self.clock = end
 
     def finish(self, transfer: Transfer) -> float:
-        """Wait until a transfer that gives way to none is through, and say when that is."""
+        """Wait for a transfer that does not yield, and return its end."""
         while transfer.end < 0.0:
             self.clock = self._progress(self._urgent, self.clock, float("inf"), 1.0)
         return self.clock
 
     def drain(self) -> float:
-        """Wait until all transfers are through, and say when that is."""
+        """Wait for all transfers, and return their end."""
         for queue in (self._urgent, self._later):
             while queue:
                 self.clock = self._progress(queue, self.clock, float("inf"), 1.0)
@@ -86,7 +86,7 @@ class Stream:
     def _progress(
         self, queue: deque[Transfer], clock: float, end: float, rate: float
     ) -> float:
-        """Let the first transfer have the stream until it is through or time is up; when it is."""
+        """Run the first transfer until it ends or the time is over; return that time."""
         head = queue[0]
         if head.begun < 0.0:
             head.begun = clock

@@ -1,7 +1,7 @@
-"""What every stage executes, in which order: the schedules from their publications.
+"""The tasks of every stage in order: the schedules from their publications.
 
-A stage runs its tasks one after another, in this order, each as soon as its input is there. p
-stages, m micro-batches, v chunks a stage; stage 0 is the first of the pipeline.
+A stage runs its tasks one after another, in this order, each as soon as its input has arrived. p
+stages, m micro-batches, v chunks per stage; stage 0 is the first of the pipeline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def orders(
     Parameters
     ----------
     schedule : "1f1b", "interleaved" or "gpipe".
-    vpp : chunks a stage; above 1 with "interleaved" only, and then ``stages`` divides
+    vpp : chunks per stage; above 1 with "interleaved" only, and then ``stages`` divides
         ``micro_batches``.
     """
     if schedule == "gpipe":
@@ -77,6 +77,6 @@ def _rounds(p: int, m: int, chunks: range) -> Iterator[tuple[int, int]]:
 
 
 def _in_turn(forward: list[Task], backward: list[Task], warm: int) -> tuple[Task, ...]:
-    """Some forwards, pairs of a forward and a backward, the backwards that are left."""
+    """Some forwards, pairs of a forward and a backward, then the remaining backwards."""
     pairs = chain.from_iterable(zip(forward[warm:], backward, strict=False))
     return (*forward[:warm], *pairs, *backward[len(forward) - warm:])

@@ -1,13 +1,29 @@
-"""Networks as graphs: reading, generating and changing them; routes; those that are hierarchies."""
+"""Networks as graphs, and the clusters that they describe.
 
-from nest.topology.arrangement import Arrangement, arrangements
-from nest.topology.changes import degrade, without
-from nest.topology.generators.text import names_generator, parse_generator
-from nest.topology.hierarchy import Hierarchy, graph_of, hierarchy_of, levels_of
-from nest.topology.mixture import mixtures, together
-from nest.topology.readers.format import read_topology
-from nest.topology.routing import Routes
-from nest.topology.topology import Topology
+`topology` is the graph itself, `draft` a graph under construction; `generators` make one from a
+line of text, `readers` from files of other tools, `changes` remove failed parts or slow them down.
+`routing` finds shortest routes. `hierarchy` (with `planes`) tells whether a graph is a hierarchy of
+levels; `arrangement` and `mixture` choose the order of its devices. `network` is the entry: the
+cluster of a name, a file or a graph (`nest.load_network`). Read `topology`, `network`, `hierarchy`
+first.
+
+The names below are imported when they are first used: a cluster with levels needs no graphs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nest.topology.arrangement import Arrangement, arrangements
+    from nest.topology.changes import degrade, without
+    from nest.topology.generators.text import names_generator, parse_generator
+    from nest.topology.hierarchy import Hierarchy, graph_of, hierarchy_of, levels_of
+    from nest.topology.mixture import mixtures, together
+    from nest.topology.readers.format import read_topology
+    from nest.topology.routing import Routes
+    from nest.topology.topology import Topology
 
 __all__ = [
     "Arrangement",
@@ -26,3 +42,30 @@ __all__ = [
     "together",
     "without",
 ]
+
+_HOME = {
+    "Arrangement": "arrangement",
+    "arrangements": "arrangement",
+    "degrade": "changes",
+    "without": "changes",
+    "names_generator": "generators.text",
+    "parse_generator": "generators.text",
+    "Hierarchy": "hierarchy",
+    "graph_of": "hierarchy",
+    "hierarchy_of": "hierarchy",
+    "levels_of": "hierarchy",
+    "mixtures": "mixture",
+    "together": "mixture",
+    "read_topology": "readers.format",
+    "Routes": "routing",
+    "Topology": "topology",
+}
+"""Module of each name."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'nest.topology' has no attribute {name!r}")
+    value = getattr(import_module(f"nest.topology.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

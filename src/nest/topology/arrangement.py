@@ -1,9 +1,9 @@
-"""Orders of the devices of any network in which near devices have near numbers, and their groups.
+"""Device orders of any network in which near devices have near numbers, and groups of devices.
 
-Where a network is no hierarchy, its devices still have to be numbered, and blocks of them to be
-aligned with something. Groups are found from the inside: devices that are nearest to each other,
-all of them alike, form one (the GPUs of a node, the devices of a router). Where there are no such
-groups any more, as in a torus, several orders may be good.
+Devices need numbers, and blocks need groups to align with, also if a network is not a hierarchy.
+Groups are found from the inside: devices that are all nearest to each other form one (the GPUs of a
+node, the devices of a router). Where no such groups remain, as in a torus, several orders may be
+good.
 
 Shapes: N devices, C cells (groups found so far).
 """
@@ -26,9 +26,9 @@ from nest.topology.topology import Ints, Topology
 MOST_IDLE = 0.25
 """Share of the devices that may be left out so that the innermost groups are equal (chosen)."""
 MOST_APART = 64
-"""Devices up to which, where equal groups leave some idle, all without groups is tried too."""
+"""Most devices for which an order of all without groups is tried too, if groups leave some idle."""
 LARGEST = 8
-"""Parts of a group where nothing in the network divides it (chosen: what divides a node of 8)."""
+"""Parts of a group that the network does not divide (chosen: divisors of a node of 8)."""
 MOST_LEVELS, MOST_DIMENSIONS = 8, 6
 MOST_CLUSTERED = 4096
 """Cells up to which an order by hierarchical clustering is tried: it takes cells^2 memory."""
@@ -40,7 +40,7 @@ class Arrangement:
 
     Attributes
     ----------
-    cluster : with ``links``, but for a single device; its levels say which devices form groups.
+    cluster : with ``links``, except for a single device; its levels define the groups.
     order_N : int64, shape (N,) or shorter
         Number in the topology of each device of the cluster; those not in it are left idle.
     """
@@ -52,11 +52,11 @@ class Arrangement:
 def arrangements(topology: Topology) -> Iterator[Arrangement]:
     """Orders of the devices of each type alone, each with its groups; the given order first.
 
-    Where groups leave devices idle, all devices without groups come before. Orders that are tried
-    where nothing groups the cells: as given; along a snake, if the cells are a grid or torus that
-    is numbered row by row (its numbers then follow a Hamiltonian path, the last dimension first);
-    else that of a hierarchical clustering by hops (average linkage, R. R. Sokal and C. D. Michener
-    1958, as in ``scipy.cluster.hierarchy``). Devices of other types stay idle.
+    If groups leave devices idle, all devices without groups come before. Orders that are tried if
+    nothing groups the cells: as given; along a snake, if the cells are a grid or torus that is
+    numbered row by row (its numbers then follow a Hamiltonian path, the last dimension first); else
+    that of a hierarchical clustering by hops (average linkage, R. R. Sokal and C. D. Michener 1958,
+    as in ``scipy.cluster.hierarchy``). Devices of other types stay idle.
 
     Parameters
     ----------
@@ -64,8 +64,8 @@ def arrangements(topology: Topology) -> Iterator[Arrangement]:
     """
     routes = Routes(topology)
     every = routes.hop_matrix()
-    for kind in range(len(topology.types)):
-        own = np.flatnonzero(topology.type_V[topology.device_N] == kind)
+    for number in range(len(topology.types)):
+        own = np.flatnonzero(topology.type_V[topology.device_N] == number)
         hops = every[np.ix_(own, own)]
         cells, sizes = _groups(hops)
         first = cells[:, 0]
@@ -100,8 +100,8 @@ def _groups(
 ) -> tuple[Ints, list[int]]:
     """Devices of each cell, int64 of shape (C, devices), and sizes of at most so many levels.
 
-    Each cell joins those nearest to it, as long as they agree on that; cells of unequal size are
-    cut, and what is left over stays idle, at the first level only.
+    Each cell joins its nearest ones if the relation is mutual; cells of unequal size are cut, and
+    the remainder stays idle, at the first level only.
     """
     cells: Ints = np.arange(len(hops))[:, None]
     sizes: list[int] = []
@@ -113,7 +113,7 @@ def _groups(
         near &= near.T  # a device whose neighbours failed is nearest to some that have nearer ones
         np.fill_diagonal(near, True)
         label = near.argmax(axis=1)
-        if not (near == near[label]).all():  # some do not agree, as in a ring
+        if not (near == near[label]).all():  # not mutual, as in a ring
             run = _run(near) if _grid(hops[np.ix_(first, first)]) is None else 1
             label = np.arange(len(cells)) // run
         parts = [np.flatnonzero(label == one) for one in np.unique(label)]
@@ -130,8 +130,8 @@ def _groups(
 def _run(near: NDArray[np.bool_]) -> int:
     """The longest equal runs of cells, as they are numbered, that are all nearest to each other.
 
-    Such are the routers of a group of a dragonfly, whose global links are as short. Pairs do not
-    count: those of a ring mean nothing.
+    An example are the routers of a group of a dragonfly, whose global links are equally short.
+    Pairs do not count: in a ring they have no meaning.
     """
     count = len(near)
     for size in range(count // 2, 2, -1):
@@ -144,7 +144,7 @@ def _run(near: NDArray[np.bool_]) -> int:
 
 
 def _common(counts: list[int]) -> int:
-    """The largest size that leaves few out when groups are cut into pieces of it."""
+    """The largest piece size that leaves few devices out when groups are cut."""
     for size in sorted(Counter(counts), reverse=True):
         left = sum(count % size if count >= size else count for count in counts)
         if left <= MOST_IDLE * sum(counts):
@@ -156,7 +156,7 @@ def _orders(hops: NDArray[np.int32]) -> Iterator[tuple[Ints, list[int]]]:
     """Orders of C cells that nothing groups, and the sizes of groups of each."""
     count = len(hops)
     dims, alike = _grid(hops), bool((np.sort(hops, axis=1) == np.sort(hops[0])).all())
-    # Where cells see different numbers of others, as after a failure, any may share a block.
+    # If cells have different numbers of neighbours, as after a failure, any may share a block.
     sizes = [f for size in reversed(dims or (count,)) for f in _factors(size)] if (
         alike or dims) else [count]
     yield np.arange(count), sizes
@@ -203,7 +203,7 @@ def _snake(dims: tuple[int, ...]) -> Ints:
 
 
 def _factors(number: int) -> list[int]:
-    """Factors of a number, the largest up to ``LARGEST`` first; what has none is one of them."""
+    """Factors of a number, the largest up to ``LARGEST`` first; a rest without them is one."""
     found = []
     while number > 1:
         factor = next((f for f in range(LARGEST, 1, -1) if number % f == 0), number)
@@ -242,11 +242,11 @@ def arranged(
         levels.append(_level(topology, routes, numbers, f"level{n}", size, inner))
         inner *= size
     order = numbers.tolist()
-    kinds, kind_N = np.unique(topology.type_V[topology.device_N[numbers]], return_inverse=True)
-    device, *types = (topology.types[kind] for kind in kinds)
+    numbers_T, type_N = np.unique(topology.type_V[topology.device_N[numbers]], return_inverse=True)
+    device, *types = (topology.types[number] for number in numbers_T)
     cluster = Cluster(
-        name=topology.name, device=device, types=types, kinds=kind_N.tolist() if types else None,
-        levels=tuple(levels), links=links,
+        name=topology.name, device=device, types=types, levels=tuple(levels), links=links,
+        type_numbers=type_N.tolist() if types else None,
         order=None if order == list(range(len(topology.device_N))) else order,
         names=[topology.nodes[node] for node in topology.device_N[numbers]],
     )
@@ -256,7 +256,7 @@ def arranged(
 def _level(
     topology: Topology, routes: Routes, numbers: Ints, name: str, size: int, inner: int
 ) -> Level:
-    """A level by what each device gets when all send to the next part of their own group."""
+    """A level with the rate of each device when all send to the next part of their own group."""
     together = np.arange(len(numbers)) // (inner * size)
     within = together[:-inner] == together[inner:]
     source, target = numbers[:-inner][within], numbers[inner:][within]

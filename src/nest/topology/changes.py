@@ -1,4 +1,4 @@
-"""Failed and slow parts of a network: the same network without them, or with less of them.
+"""Failed and slow parts of a network: the network without them, or with lower rates.
 
 Parts are named as on the command line, several with commas between them:
 
@@ -6,7 +6,7 @@ Parts are named as on the command line, several with commas between them:
     NAME3..7        the same for each of NAME3 to NAME7; also NAME3..NAME7
     link:A-B        the link between two nodes, both directions
 
-`degrade` wants "=FACTOR" behind each part.
+`degrade` expects "=FACTOR" after each part.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FACTOR = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def without(topology: Topology, text: str) -> Topology:
-    """Give the network without some nodes and links; switches that lead to no device go too.
+    """The network without some nodes and links; switches that lead to no device are removed, too.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def without(topology: Topology, text: str) -> Topology:
 
     Raises
     ------
-    InputError : no such part, or what is left is disconnected or has no device.
+    InputError : no such part, or the rest is disconnected or has no device.
     """
     where = "without"
     kept_V = np.ones(len(topology.nodes), dtype=np.bool_)
@@ -55,14 +55,14 @@ def without(topology: Topology, text: str) -> Topology:
 
 
 def degrade(topology: Topology, text: str) -> Topology:
-    """Give the network with some parts slower.
+    """The network with some slower parts.
 
     Parameters
     ----------
     topology : the network.
-    text : parts with factors, such as ``link:sw3-sw9=0.5,gpu8..15=0.8``. A link carries this share
-        of its bandwidth; a switch does on all its links; a device computes and reaches its memory
-        at this share of its rates.
+    text : parts with factors, such as ``link:sw3-sw9=0.5,gpu8..15=0.8``. A link gets this share of
+        its bandwidth; a switch affects all its links; a device gets this share of its FLOP/s and
+        memory bandwidth.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def _slower(
     return Topology(
         name=topology.name,
         nodes=topology.nodes,
-        types=tuple(_slower_device(topology.types[kind], factor) for kind, factor in types),
+        types=tuple(_slower_device(topology.types[number], factor) for number, factor in types),
         type_V=type_V,
         source_E=topology.source_E,
         target_E=topology.target_E,

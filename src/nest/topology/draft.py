@@ -1,4 +1,4 @@
-"""A topology while it is put together; every fault is told with the place it came from."""
+"""A topology under construction; every error names its source."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nest.units import shorten
 
 
 class Draft:
-    """Nodes and links one by one, then the topology.
+    """Collects nodes and links for a topology.
 
     Parameters
     ----------
     name : of the topology.
-    where : what messages start with, such as a file name.
+    where : start of messages, such as a file name.
     adds_parallel : whether a second link between the same nodes is a further cable, whose
         bandwidth is added (the latency stays that of the first), or refused.
     """
@@ -31,23 +31,23 @@ class Draft:
         self._names: list[str] = []
         self._types: dict[Device, int] = {}
         self._known: dict[int, int] = {}  # by identity: a device's hash reads all its fields
-        self._held: list[Device] = []  # alive, so that no identity is given away again
+        self._held: list[Device] = []  # kept alive, so that identities stay unique
         self._type_of: list[int] = []
         self._figures: list[tuple[float, float, bool]] = []
         self._links: dict[tuple[int, int], tuple[float, float]] = {}
 
     def refuse(self, field: str, problem: str) -> InputError:
-        """Give the error for a field."""
+        """The error for a field."""
         return InputError(": ".join(part for part in (self.where, field, problem) if part))
 
     def device(self, name: str, device: Device, field: str = "") -> int:
         """Add a device and give its number among the nodes."""
-        kind = self._known.get(id(device))
-        if kind is None:
-            kind = self._types.setdefault(device, len(self._types))
-            self._known[id(device)] = kind
+        number = self._known.get(id(device))
+        if number is None:
+            number = self._types.setdefault(device, len(self._types))
+            self._known[id(device)] = number
             self._held.append(device)
-        return self._node(name, kind, (0.0, 0.0, False), field)
+        return self._node(name, number, (0.0, 0.0, False), field)
 
     def switch(
         self,
@@ -60,7 +60,7 @@ class Draft:
         """Add a switch and give its number among the nodes."""
         return self._node(name, -1, (base_time, ramp, reduces), field)
 
-    def _node(self, name: str, kind: int, figures: tuple[float, float, bool], field: str) -> int:
+    def _node(self, name: str, number: int, figures: tuple[float, float, bool], field: str) -> int:
         if name in self._nodes:
             problem = f"got the node {shorten(name)} twice; allowed: a name of its own for each"
             raise self.refuse(field, problem)
@@ -68,12 +68,12 @@ class Draft:
             raise self.refuse("nodes", f"got more than {MOST_NODES}; allowed: {MOST_NODES}")
         self._nodes[name] = len(self._nodes)
         self._names.append(name)
-        self._type_of.append(kind)
+        self._type_of.append(number)
         self._figures.append(figures)
         return len(self._nodes) - 1
 
     def find(self, name: str) -> int | None:
-        """Give the number of a node by its name, None where there is none."""
+        """The number of a node by its name, None if it is unknown."""
         return self._nodes.get(name)
 
     def node(self, name: str, field: str) -> int:
@@ -112,7 +112,7 @@ class Draft:
 
         Raises
         ------
-        InputError : from a node to itself, a second one where those are refused, a bandwidth that
+        InputError : from a node to itself, a second one if those are refused, a bandwidth that
             is not above zero, a latency below zero, or too many.
         """
         if source == target:
@@ -134,7 +134,7 @@ class Draft:
         self._links[source, target] = (added + bandwidth, latency)
 
     def build(self) -> Topology:
-        """Give the topology.
+        """Build the topology.
 
         Raises
         ------

@@ -17,7 +17,7 @@ from nest.units import shorten
 
 MOST_LEVELS = 8  # of a cluster
 MOST_ROUTED = 20_000_000
-"""Devices times links up to which links that carry nothing are found by routing."""
+"""Most devices times links for which unused links are found by routing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +51,13 @@ def levels_of(topology: Topology) -> Hierarchy | None:
 def hierarchy_of(topology: Topology) -> Hierarchy:
     """Levels of a graph that is a hierarchy.
 
-    All devices are of one type. Groups of equal size are nested, and what leaves them does so over
-    links with equal capacity per device (`nest.topology.planes` says when exactly). The bandwidth
-    of a level is what one device can deliver to a peer that it meets there while all devices do
-    so: the narrowest link on the way, shared evenly, with equal ways counted together. Its latency
-    is the sum over the links of a way. Tiers that join nothing (a port) count in both, but are no
-    level. Links that no shortest path uses are left out of the comparison; in large networks only
-    those to switches that lead nowhere are.
+    All devices are of one type. Groups of equal size are nested, and traffic leaves them over links
+    with equal capacity per device (the conditions are in `nest.topology.planes`). The bandwidth of
+    a level is the rate of one device to a peer that it meets there while all devices send: that of
+    the narrowest link on the path, shared evenly, with equal paths added up. Its latency is the sum
+    over the links of a path. Tiers that join nothing (a port) count in both, but are not a level.
+    Links that no shortest path uses are ignored; in large networks only those to switches that lead
+    nowhere are.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def hierarchy_of(topology: Topology) -> Hierarchy:
 
     Raises
     ------
-    LimitError : the graph is no hierarchy; the message says why.
+    LimitError : the graph is not a hierarchy; the message says why.
     """
     try:
         return _recognised(topology)
@@ -76,7 +76,7 @@ def hierarchy_of(topology: Topology) -> Hierarchy:
         ]
         reason = why.reason.format(*names) if names else why.reason
         raise LimitError(
-            f"{topology.name}: the network is no hierarchy ({reason}); planned today: "
+            f"{topology.name}: the network is no hierarchy ({reason}); supported: "
             "devices of one type in nested groups of equal size, with equal links in each tier, "
             "as in fat trees, spine-leaf fabrics and NVLink domains"
         ) from None
@@ -84,8 +84,8 @@ def hierarchy_of(topology: Topology) -> Hierarchy:
 
 def _recognised(topology: Topology) -> Hierarchy:
     if len(topology.types) != 1:
-        kinds = ", ".join(shorten(device.name)[1:-1] for device in topology.types[:5])
-        raise Uneven(f"{len(topology.types)} types of device: {kinds}")
+        names = ", ".join(shorten(device.name)[1:-1] for device in topology.types[:5])
+        raise Uneven(f"{len(topology.types)} types of device: {names}")
     everything = np.ones(len(topology.source_E), dtype=np.bool_)
     try:
         return _levels(topology, everything)
@@ -114,7 +114,7 @@ def _levels(topology: Topology, used_E: Flags) -> Hierarchy:
     if alone.any():
         link = links[alone][0]
         raise Uneven(
-            "a link that is there or used in one direction only, from {} to {}",
+            "a link that exists or is used in one direction only, from {} to {}",
             int(topology.source_E[link]),
             int(topology.target_E[link]),
         )
@@ -131,7 +131,7 @@ def _levels(topology: Topology, used_E: Flags) -> Hierarchy:
 
 
 def _leading_somewhere(topology: Topology, pairs: Ints) -> Flags:
-    """Which cables do not lead to switches with one cable only, again and again."""
+    """Cables left after repeatedly removing those to switches with one cable."""
     ends = [topology.source_E[pairs[:, 0]].tolist(), topology.target_E[pairs[:, 0]].tolist()]
     at: list[list[int]] = [[] for _ in topology.nodes]
     for cable, (one, other) in enumerate(zip(*ends, strict=True)):
@@ -139,7 +139,7 @@ def _leading_somewhere(topology: Topology, pairs: Ints) -> Flags:
         at[other].append(cable)
     left = [len(cables) for cables in at]
     kept = np.ones(len(pairs), dtype=np.bool_)
-    # the only device of a network keeps the switch that it hangs from
+    # the only device of a network keeps its switch
     alone = len(topology.device_N) == 1
     waiting = [] if alone else [
         node for node, count in enumerate(left) if count == 1 and topology.type_V[node] < 0
@@ -161,9 +161,9 @@ def _leading_somewhere(topology: Topology, pairs: Ints) -> Flags:
 def _nest(joining: list[Tier], stack: list[Tier]) -> None:
     """Add the tiers of a plane that join more than all planes before.
 
-    Devices that an inner plane joins must meet there over fewer links than in this plane, or
+    Devices that an inner plane joins must meet there over fewer links than in this plane, else
     traffic would be split between both. Groups are either inside those of the inner planes, or
-    unions of them: else a way through a neighbour in an inner plane could be as short.
+    unions of them: else a path through a neighbour in an inner plane could be equally short.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def _nest(joining: list[Tier], stack: list[Tier]) -> None:
             continue
         if inner is not None:
             if tier.layer <= inner.layer:
-                reason = "ways over {} are not longer than over {}, so devices use both"
+                reason = "paths over {} are not longer than over {}, so devices use both"
                 raise Uneven(reason, tier.node, inner.node)
             small, large = sorted((tier, inner), key=lambda one: one.size)
             if not _inside(small.group_N, large.group_N):
@@ -187,7 +187,7 @@ def _nest(joining: list[Tier], stack: list[Tier]) -> None:
             continue
         if last is not None and tier.bandwidth > last.bandwidth * (1 + TOLERANCE):
             reason = f"{tier.bandwidth / last.bandwidth:.3g} times as fast"
-            raise Uneven(f"ways over {{}} are {reason} as those over {{}}, which is nearer",
+            raise Uneven(f"paths over {{}} are {reason} as those over {{}}, which is nearer",
                          tier.node, last.node)
         joining.append(tier)
 
@@ -210,7 +210,7 @@ def _hierarchy(topology: Topology, joining: list[Tier]) -> Hierarchy:
     for tier in joining:
         if not (1 <= tier.bandwidth <= 1e18 and tier.latency <= 1e6):
             reason = f"{tier.bandwidth:.3g} bytes/s and {tier.latency:.3g} s over {{}}"
-            raise Uneven(f"{reason}, beyond what a level may say", tier.node)
+            raise Uneven(f"{reason}, outside the range of a level", tier.node)
     levels, inner = [], 1
     names = _names(topology, joining)
     for name, tier in zip(names, joining, strict=True):
@@ -275,7 +275,7 @@ def _stem(name: str) -> str:
 
 
 def _names(topology: Topology, joining: list[Tier]) -> list[str]:
-    """What the switches of each level are called, less their numbers, or level0 and so on."""
+    """Names of the switches of each level without their numbers, or level0 and so on."""
     found = []
     for number, tier in enumerate(joining):
         real = tier.switches[tier.switches < len(topology.nodes)]
@@ -287,12 +287,11 @@ def _names(topology: Topology, joining: list[Tier]) -> list[str]:
 def graph_of(cluster: Cluster) -> Topology:
     """Graph of a cluster: a switch for each group of each level, linked to those below.
 
-    Devices are called as the cluster says, else after their group at the innermost level.
+    Devices have the names of the cluster, else names by their group at the innermost level.
     A link out of a group carries the resolved bandwidth of the level times the devices of the
-    group. Latencies grow outwards along a way; where those of a cluster fall, the levels from
-    there on get switches and ports of their own, apart from those below. Levels of one group of
-    the level below are left out: no two devices meet there, and the resolved bandwidth of the
-    next one holds theirs.
+    group. Latencies grow outwards along a path; where those of a cluster fall, the levels from
+    there on get separate switches and ports. Levels of one group of the level below are left out:
+    no two devices meet there, and the resolved bandwidth of the next level includes theirs.
 
     Parameters
     ----------
@@ -331,7 +330,7 @@ def graph_of(cluster: Cluster) -> Topology:
 
 
 def _add_ports(draft: Draft, devices: list[int], depth: int, bandwidth: float) -> list[int]:
-    """Give each device a row of ports, so that ways behind them are longer than all before."""
+    """Give each device a row of ports, so that paths after them are longer than all before."""
     below = devices
     for place in range(depth):
         ports = [draft.switch(f"port{depth}.{place}.{n}") for n in range(len(devices))]
@@ -342,7 +341,7 @@ def _add_ports(draft: Draft, devices: list[int], depth: int, bandwidth: float) -
 
 
 def _stems(names: list[str]) -> list[str]:
-    """Names of levels as beginnings of names of switches, which numbers keep apart."""
+    """Prefixes of switch names from names of levels, distinct before their numbers."""
     found = [_stem(name) for name in names]
     if "" in found or len(set(found)) < len(found) or any("/" in name for name in names):
         return [f"tier{letter}" for letter in "abcdefgh"[: len(names)]]

@@ -1,8 +1,7 @@
 """Orders of devices of several types: every super-pipeline takes the same share of each.
 
-A super-pipeline is one range of each type after the other, so that a stage has devices of one type
-and the same stage of every replica has the same. Which types are used, and which comes first, is
-for the plan to choose.
+A super-pipeline consists of one range per type, so that a stage has devices of one type, the same
+in every replica. The plan chooses the types and their order.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from nest.topology.routing import Hops, Routes
 from nest.topology.topology import Ints, Topology
 
 MOST_TYPES = 3
-"""Types, those of most devices, that share a super-pipeline (chosen): orders are k! for k types."""
+"""Most types in a super-pipeline, those of most devices (chosen): k types have k! orders."""
 
 
 def together(topology: Topology) -> Arrangement:
@@ -35,10 +34,10 @@ def mixtures(
 ) -> Iterator[tuple[Arrangement, int]]:
     """A network with its devices in orders for numbers of super-pipelines; each order of the types.
 
-    Devices nearest to each other that are of one type form a group; whole groups are dealt out
-    where there are enough of them, else devices. What does not go into equal shares stays idle,
-    and so do types that an order leaves out. Two types or more share a super-pipeline; those that
-    hold one alone are for :func:`nest.topology.arrangements`.
+    Nearest devices of one type form a group; whole groups are distributed if there are enough of
+    them, else devices. Devices beyond equal shares stay idle, as do types that an order leaves out.
+    Two or more types share a super-pipeline; :func:`nest.topology.arrangements` has the orders of
+    single types.
 
     Parameters
     ----------
@@ -51,17 +50,17 @@ def mixtures(
     """
     routes = Routes(topology)
     members, sizes = _types(topology, routes.hop_matrix())
-    largest = sorted(range(len(members)), key=lambda kind: -len(members[kind]))[:MOST_TYPES]
+    largest = sorted(range(len(members)), key=lambda number: -len(members[number]))[:MOST_TYPES]
     for outer_dp in replicas:
         shares = [len(own) // (size * outer_dp) * size or len(own) // outer_dp
                   for own, size in zip(members, sizes, strict=True)]
-        used = sorted(kind for kind in largest if shares[kind])
+        used = sorted(number for number in largest if shares[number])
         for count in range(len(used), 1, -1):
             for order in itertools.permutations(used, count):
-                inner = math.gcd(*(math.gcd(sizes[kind], shares[kind]) for kind in order))
-                numbers = [members[kind][r * shares[kind] : (r + 1) * shares[kind]]
-                           for r in range(outer_dp) for kind in order]
-                each = sum(shares[kind] for kind in order) // inner
+                inner = math.gcd(*(math.gcd(sizes[number], shares[number]) for number in order))
+                numbers = [members[number][r * shares[number] : (r + 1) * shares[number]]
+                           for r in range(outer_dp) for number in order]
+                each = sum(shares[number] for number in order) // inner
                 yield arranged(topology, routes, np.concatenate(numbers),
                                [inner, each, outer_dp]), outer_dp
 
@@ -69,8 +68,8 @@ def mixtures(
 def _types(topology: Topology, hops: Hops) -> tuple[list[Ints], list[int]]:
     """Devices of each type, near ones together, and how many are in a group of near ones."""
     members, sizes = [], []
-    for kind in range(len(topology.types)):
-        own = np.flatnonzero(topology.type_V[topology.device_N] == kind)
+    for number in range(len(topology.types)):
+        own = np.flatnonzero(topology.type_V[topology.device_N] == number)
         cells = nearest(hops[np.ix_(own, own)])
         left = np.setdiff1d(np.arange(len(own)), cells)
         members.append(own[np.concatenate([cells.ravel(), left])])

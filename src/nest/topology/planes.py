@@ -1,25 +1,25 @@
-"""Tiers of switches with equal capacity for every device, where a graph has nothing else.
+"""Tiers of switches with equal capacity for every device, if a graph consists of such tiers.
 
 Shapes: V nodes, C cables, N devices.
 
-A *plane* is a part of the network that shares nothing with the rest but devices: the NVLink
+A *plane* is a part of the network that shares only devices with the rest: the NVLink
 switches of all nodes are one, adapters and the fabric behind them another. The *layer* of a switch
 is its distance from the nearest device. A *tier* of a plane is all that lies between two layers.
 
 `tiers` accepts a plane only if, in each tier,
 
 1. every node below has equally many cables up;
-2. all cables are alike: one bandwidth up, one down, one latency up, one down;
-3. every switch above reaches all units of its group, and each over equally many cables, where a
-   unit is what the tiers below have joined and a group what this one joins;
+2. all cables are equal: one bandwidth up, one down, one latency up, one down;
+3. every switch above reaches all units of its group, and each over equally many cables, where the
+   tiers below have joined the devices of a unit and this one joins those of a group;
 4. all groups have equally many units and switches, and all units equally many nodes below.
 
-Then ways between two devices that meet in tier j go straight up to any switch above it and
+Then paths between two devices that meet in tier j go straight up to any switch above it and
 straight down, over 2 j cables. By induction over the tiers, even splitting over the next hops
-gives all cables of a tier in a unit the same share of what leaves the unit (1 and 3), and of what
-reaches it. If every device sends to another one that it meets in tier j, and receives from one, a
-cable of tier i <= j carries (devices of a unit) / (cables up of a unit) devices' traffic,
-whoever sends to whom. So what a device can deliver follows from the tier alone.
+gives all cables of a tier in a unit the same share of the traffic that leaves the unit (1 and 3),
+and that reaches it. If every device sends to another one that it meets in tier j, and receives from
+one, a cable of tier i <= j carries (devices of a unit) / (cables up of a unit) devices' traffic,
+for any pairs. So the rate of a device follows from the tier alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TOLERANCE = 1e-12
 
 
 class Uneven(Exception):
-    """A network is no hierarchy.
+    """A network is not a hierarchy.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Cables:
 
 @dataclass(frozen=True, eq=False)
 class Tier:
-    """What one tier of a plane joins.
+    """One tier of a plane, and the groups that it joins.
 
     Attributes
     ----------
@@ -269,7 +269,7 @@ def _join(part: Cables, below: Ints, unit_V: Ints) -> _Joined:
     _check_even(switches, node_G, "switches above the group")
     if members[0] != reached[0]:
         shares = f"{reached[0]} of the {members[0]} devices or groups"
-        raise Uneven(f"{{}} joins {shares} that meet in its tier", int(above[0]))
+        raise Uneven(f"{{}} joins only {shares} that its tier joins", int(above[0]))
     return _Joined(
         above=above,
         group_U=label[:units].astype(np.int64),

@@ -1,10 +1,10 @@
 """Shortest paths by hops, split evenly over all next hops, and the load that traffic puts on links.
 
-At each node, what is on its way to a device is shared evenly among all neighbours that are one hop
-nearer to it (equal-cost multi-path, C. Hopps, RFC 2992, with an even split). Hops are counted, not
-seconds, so that more bandwidth never reroutes. Devices forward, as those of a torus do.
+At each node, traffic to a device is divided evenly among all neighbours that are one hop nearer to
+it (equal-cost multi-path, C. Hopps, RFC 2992, with an even split). Hops are counted, not seconds,
+so that more bandwidth never reroutes. Devices forward, as those of a torus do.
 
-Devices with one neighbour, a switch, are routed as that is: it is their *anchor*. Shapes: V nodes,
+Devices with one neighbour, a switch, are routed as that switch, their *anchor*. Shapes: V nodes,
 E links, N devices, A anchors, T anchors of one round, K pairs of a node and an anchor.
 """
 
@@ -23,11 +23,11 @@ from nest.topology.topology import Flags, Floats, Ints, Topology
 Hops = NDArray[np.int32]
 
 ROUND = 4_000_000
-"""Nodes and links times anchors of one round; it bounds memory to some 200 MB."""
+"""Most nodes and links times anchors of one round, which limits memory to some 200 MB."""
 MOST_KEPT = 2**26
-"""Nodes times anchors up to which hops are kept from one call to the next (256 MB)."""
+"""Most nodes times anchors for which hops are cached between calls (256 MB)."""
 MOST_BITS = 2**33
-"""Links times anchors up to which the devices below all links are kept."""
+"""Most links times anchors for which the devices below all links are cached."""
 
 
 class _Ways:
@@ -58,13 +58,13 @@ class _Ways:
 
 
 class Ways(NamedTuple):
-    """Shortest ways between P pairs of nodes: a list of links for each, one behind the other."""
+    """Shortest paths between P pairs of nodes: concatenated lists of links."""
 
     first: Ints
     """(P+1,): where the entries of each pair begin."""
     link: Ints
     part: Floats
-    """Of what is sent, on the link."""
+    """Share of the traffic on the link."""
     latency: Floats
     """(P,): seconds over the slowest of the shortest paths."""
 
@@ -82,7 +82,7 @@ class Routes:
     anchor_N : int64, shape (N,)
         Number of each device's anchor, 0 to ``anchors`` - 1.
     up_N, down_N : int64, shape (N,)
-        Link from each device to its anchor, and back; -1: it is that itself.
+        Link from each device to its anchor, and back; -1: the device is the anchor.
     """
 
     def __init__(self, topology: Topology, router: Callable[..., Any] | None = None) -> None:
@@ -209,7 +209,7 @@ class Routes:
                                   self._latency_E, self._anchor_A[source_P], target_P))
 
     def _ways(self, source_P: Ints, target_P: Ints) -> tuple[Ints, Ints, Floats, Floats]:
-        """What :class:`Ways` holds."""
+        """The arrays of :class:`Ways`."""
         node_P = self._anchor_A[source_P]
         rows, links, parts = [none := np.zeros(0, dtype=np.int64)], [none], [np.zeros(0)]
         latency_P = np.zeros(len(node_P))
@@ -293,7 +293,7 @@ class Routes:
     def _rounds(self, place_M: Ints) -> Iterator[tuple[Hops, int, Ints]]:
         """Hops to the anchors of each round, their number, and the column of each message's target.
 
-        Hops have the shape (V * T,); a column is -1 where the target comes in another round.
+        Hops have the shape (V * T,); a column is -1 if the target belongs to another round.
         """
         wanted = np.unique(place_M)
         for start in range(0, len(wanted), self._round):
@@ -303,7 +303,7 @@ class Routes:
             yield self._hops_to(part).ravel(), len(part), column_A[place_M]
 
     def _hops_to(self, part: Ints) -> Hops:
-        """Hops from every node to some anchors, kept for the next time where there is room."""
+        """Hops from every node to some anchors, cached if there is room."""
         shape = (len(self._topology.nodes), self.anchors)
         if shape[0] * shape[1] > MOST_KEPT:
             return self._distances(self._ahead, self._anchor_A[part])
@@ -355,7 +355,7 @@ class Routes:
     def _visits(
         self, ways: _Ways, key_M: Ints, hops: Hops, width: int
     ) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
-        """All nodes on the way from some nodes to their anchors, the farthest ones first.
+        """All nodes on the paths from some nodes to their anchors, the farthest ones first.
 
         Gives the keys (node * width + column) at one distance, and of the links that lead nearer:
         the link, the row of its key, and the key of its end.

@@ -1,4 +1,4 @@
-"""What a network is as a graph: devices and switches, and links with a bandwidth per direction.
+"""A network as a graph: devices and switches, and links with a bandwidth per direction.
 
 Shapes: V nodes, E links (one for each direction), N devices.
 """
@@ -31,7 +31,7 @@ class Topology:
 
     Attributes
     ----------
-    name : what the network is called.
+    name : name of the network.
     nodes : names of the V nodes.
     types : the different types of device.
     type_V : int64, shape (V,)
@@ -43,10 +43,10 @@ class Topology:
     latency_E : float64, shape (E,)
         Seconds that a message takes over the link, half of both ends included.
     base_time_V, ramp_V : float64, shape (V,)
-        Of a switch: what a collective over it takes besides, as the fields of the same name of a
-        level of a cluster; 0 for devices.
+        Of a switch: extra time of a collective over it, as the fields of the same name of a level
+        of a cluster; 0 for devices.
     reduces_V : bool, shape (V,)
-        Whether a switch adds up all-reduces.
+        Whether a switch reduces in the network.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Topology:
 
     @classmethod
     def of_links(cls, cluster: Cluster) -> Topology:
-        """The network of a cluster that has links; devices are called as the cluster says."""
+        """The network of a cluster that has links; devices have the names of the cluster."""
         links, devices = cluster.links, cluster.size
         assert links is not None
         names = cluster.names or tuple(f"device{n}" for n in range(devices))
@@ -82,7 +82,7 @@ class Topology:
         return cls(
             cluster.name, (*names, *(f"switch{n}" for n in range(switches))),
             cluster.device_types,
-            np.array([*(cluster.kind_at(n) for n in range(devices)), *[-1] * switches]),
+            np.array([*(cluster.type_at(n) for n in range(devices)), *[-1] * switches]),
             np.array(links.source), np.array(links.target), np.array(links.bandwidth),
             np.array(links.latency), np.zeros(devices + switches), np.zeros(devices + switches),
             np.zeros(devices + switches, dtype=np.bool_),
@@ -134,16 +134,16 @@ class Topology:
         return np.where(self._key_E[found] == wanted, found, -1).astype(np.int64)
 
     def part(self, kept_V: Flags, kept_E: Flags) -> Topology:
-        """Give the network of some nodes and of those kept links that lie between them."""
+        """The network of some nodes and the kept links between them."""
         kept = kept_E & kept_V[self.source_E] & kept_V[self.target_E]
         number_V = np.cumsum(kept_V) - 1
-        kinds, place = np.unique(self.type_V[kept_V], return_inverse=True)
-        types = tuple(self.types[kind] for kind in kinds if kind >= 0)
+        numbers, place = np.unique(self.type_V[kept_V], return_inverse=True)
+        types = tuple(self.types[number] for number in numbers if number >= 0)
         return Topology(
             name=self.name,
             nodes=tuple(n for n, keep in zip(self.nodes, kept_V, strict=True) if keep),
             types=types,
-            type_V=place.astype(np.int64) - int(len(kinds) > len(types)),
+            type_V=place.astype(np.int64) - int(len(numbers) > len(types)),
             source_E=number_V[self.source_E[kept]],
             target_E=number_V[self.target_E[kept]],
             bandwidth_E=self.bandwidth_E[kept],
@@ -155,11 +155,11 @@ class Topology:
 
     def with_device(self, device: Device) -> Topology:
         """Give the same network with devices of one type."""
-        kinds = np.where(self.type_V < 0, -1, 0).astype(np.int64)
-        return replace(self, types=(device,), type_V=kinds)
+        numbers = np.where(self.type_V < 0, -1, 0).astype(np.int64)
+        return replace(self, types=(device,), type_V=numbers)
 
     def parts(self) -> Ints:
-        """Label of each node: two nodes share it where paths lead from either to the other."""
+        """Label of each node: two nodes share it if paths lead both ways between them."""
         size = len(self.nodes)
         ones = np.ones(len(self.source_E), dtype=np.int8)
         graph = csr_array((ones, (self.source_E, self.target_E)), shape=(size, size))
@@ -182,9 +182,9 @@ class Topology:
             return
         devices = apart[self.type_V[apart] >= 0]
         other = devices[0] if len(devices) else apart[0]
-        kind = "device" if len(devices) else "switch"
+        node = "device" if len(devices) else "switch"
         a, b = shorten(self.nodes[first]), shorten(self.nodes[other])
         raise InputError(
-            f"{where}: got a disconnected network: no path both ways between {a} and the {kind} "
+            f"{where}: got a disconnected network: no path both ways between {a} and the {node} "
             f"{b} ({len(apart)} nodes are cut off); allowed: paths between all nodes"
         )

@@ -2,6 +2,11 @@
 
 >>> from nest import validation
 >>> report = validation.score(validation.price(validation.read()))  # doctest: +SKIP
+
+`runs` reads the table of runs (`columns`, `words`, `inferred`, `reasons` define the contents of a
+row and why it is left out); `translate` turns a row into a question (`architecture`, `hardware`,
+`software`, `degrees`); `pricing` prices it, `score` compares (by `statistics`), `document` writes
+the result.
 """
 
 from nest.validation.pricing import Priced, price

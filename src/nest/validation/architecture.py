@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def model(run: Run) -> tuple[Model, list[str]]:
-    """The model of a run, and remarks on what is priced otherwise than it was.
+    """The model of a run, and remarks on priced differences from the run.
 
     Three families, by the shape of the MLP and the name. Gated: RMSNorm, no biases, rotary
     positions, its own output matrix (Llama, Qwen, GPT-OSS). Squared ReLU, or Nemotron: the same
@@ -22,11 +22,11 @@ def model(run: Run) -> tuple[Model, list[str]]:
 
     Parameters
     ----------
-    run : a run without a reason against it.
+    run : a run that can be priced.
 
     Raises
     ------
-    InputError : the sizes are no model, such as heads that do not divide the width.
+    InputError : the sizes are not a model, such as heads that do not divide the width.
     """
     gated = run.whole("gated_mlp") == 1
     nemotron = "sqrelu" in run.text("arch").lower() or run.model.lower().startswith("nemotron")

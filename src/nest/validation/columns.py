@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 NEEDED: dict[str, str] = {
-    "run_id": "name of the run, its own in the table",
+    "run_id": "name of the run, unique in the table",
     "model": "name of the model",
     "n_layers": "transformer layers",
     "d_model": "width of the residual",
-    "d_ff": "width of the MLP; of one matrix where it is gated",
+    "d_ff": "width of the MLP; of one matrix if it is gated",
     "gated_mlp": "1: three matrices (SwiGLU), 0: two",
     "n_heads": "attention heads",
     "seq_len": "tokens in a sequence",
-    "gpu": "kind of device",
+    "gpu": "type of device",
     "n_gpus": "devices",
     "gpus_per_node": "devices of a node",
     "precision": "number format of matrix products",
@@ -22,14 +22,14 @@ NEEDED: dict[str, str] = {
     "pp": "pipeline stages",
     "dp": "data-parallel degree",
     "recompute": "none, full, `full, 5 layers`, selective: norm+mlp_act",
-    "mbs": "sequences that a device takes at once",
+    "mbs": "sequences per device and micro-batch",
     "gbs_seqs": "sequences in a step",
     "step_time_s": "measured seconds of a step",
 }
 """Columns that a table has to have, with their meaning; a cell may be empty: not known."""
 
 OPTIONAL: dict[str, str] = {
-    "source_group": "runs that are scored together; default: the framework",
+    "source_group": "runs scored together; default: the framework",
     "source": "where the figures come from",
     "quality": "A: exact and consistent; B: something is missing or inferred",
     "arch": "dense or MoE, activation",
@@ -71,7 +71,7 @@ _LARGEST = 10**9
 
 
 def cell_problem(column: str, text: str) -> str | None:
-    """What is wrong with a cell that is not empty; None: nothing."""
+    """The problem of a cell that is not empty; None: none."""
     if column in WHOLE:
         allowed = _whole_range(column)
         value = whole(text)
@@ -90,7 +90,7 @@ def _whole_range(column: str) -> str:
 
 
 def whole(text: str) -> int | None:
-    """A whole number, also written as `8.0`; None: it is none."""
+    """A whole number, also written as `8.0`; None: it is not one."""
     number = real(text)
     return int(number) if number is not None and number.is_integer() else None
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.errors import InputError
-from nest.even import even_sizes
 from nest.graph import Chain
-from nest.legality import interleaved_chunks
+from nest.graph.legality import interleaved_chunks
+from nest.pricing.even import even_sizes
 from nest.validation.words import Recomputed
 
 if TYPE_CHECKING:
@@ -22,18 +22,18 @@ def configuration(run: Run, chain: Chain, again: Recomputed) -> Configuration:
     """Stages, blocks and batch of a run.
 
     Megatron numbers its ranks tp first, then cp, dp and pp (Megatron-Core parallel_state, order
-    tp-cp-ep-dp-pp), so that the tp x cp x dp ranks of a stage stand side by side: a stage is one
+    tp-cp-ep-dp-pp), so that the tp x cp x dp ranks of a stage are consecutive: a stage is one
     block with dp_in = dp, experts lie inside it, and outer_dp is 1. With hybrid sharding a block
     holds the ranks of one shard group, and its replicas are the other groups.
 
     Parameters
     ----------
     chain : layers of the run's model.
-    again : what the backward runs again.
+    again : recompute policy.
 
     Raises
     ------
-    InputError : the layers cannot be dealt out, or a degree is not allowed.
+    InputError : the layers cannot be divided, or a degree is not allowed.
     """
     tp, cp, dp, pp, vpp = (run.degree(name) for name in ("tp", "cp", "dp", "pp", "vpp"))
     inner, outer = _shards(run, dp, cp)
@@ -83,9 +83,9 @@ def _all_to_all(run: Run) -> bool:
 def _cuts(run: Run, chain: Chain, pp: int, vpp: int) -> list[tuple[Range, ...]]:
     """Layers of every chunk of every stage.
 
-    The embedding goes with the first stage and the head with the last. Sources that list the
-    layers of their stages, embedding and head among them, are followed; else cuts are even, and
-    what is left over goes to the stages nearest the middle (:mod:`nest.even`).
+    The embedding goes with the first stage and the head with the last. Lists of layers per stage in
+    the source, which include embedding and head, are used; else cuts are even, and the remaining
+    layers go to the stages nearest the middle (:mod:`nest.pricing.even`).
     """
     first, last = chain.body
     if pp > last - first:

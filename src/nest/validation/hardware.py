@@ -29,7 +29,7 @@ PROVISIONAL: dict[str, dict[str, Any]] = {
                   "compute/accelerator/README.md; all else as b200-sxm, assumed",
     },
 }
-"""Devices of measured runs that the catalog does not have; one that it has wins."""
+"""Devices of measured runs that the catalog lacks; the catalog takes precedence."""
 
 _DEVICES = (
     # pattern of the cell, of the memory in GB (empty: any), device
@@ -69,17 +69,17 @@ class Shape(NamedTuple):
     """Name in the catalog or in ``PROVISIONAL``."""
     levels: tuple[Level, ...]
     remark: str
-    """What the row does not say of the network; empty: nothing."""
+    """Missing facts about the network; empty: none."""
 
 
 @cache
 def device_name(gpu: str, memory_gb: str = "") -> str | None:
-    """The device that a cell means, by its name in the catalog or as sources write it.
+    """The device of a cell, by its name in the catalog or in sources.
 
     Parameters
     ----------
     gpu : such as `H100-SXM` or `h100-sxm`.
-    memory_gb : its memory as text, to tell variants apart; may be empty.
+    memory_gb : its memory as text, to distinguish variants; may be empty.
     """
     known = catalog.find("devices", gpu)
     if known is not None or gpu in PROVISIONAL:
@@ -103,7 +103,7 @@ def shape(
     """Levels of the network that a run's devices span.
 
     A node, or a rack of NVLink where the link says NVL72, is level 0; all nodes together level 1,
-    with the figures of the catalog's leaf where so many nodes fit below one, else of its spine.
+    with the figures of the catalog's leaf if all nodes fit below one, else of its spine.
 
     Parameters
     ----------

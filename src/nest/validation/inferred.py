@@ -1,4 +1,4 @@
-"""What a row of a table does not say and follows from elsewhere, each with its reason."""
+"""Cells that a row leaves empty and that follow from other sources, each with its reason."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Inference(NamedTuple):
 
 
 ANOMALOUS = frozenset(f"vtrain_multi_{number:04d}" for number in (13, 15, 20, 50, 80))
-"""Runs of the vTrain study (VIA-Research/vTrain, config/validation) that measure 1.3 to 2 times
-what their neighbours do, which differ in the micro-batch only."""
+"""Runs of the vTrain study (VIA-Research/vTrain, config/validation) that take 1.3 to 2 times as
+long as their neighbours, which differ only in the micro-batch."""
 
 _VOCAB = (
     # family by the model's name, catalog model whose vocabulary it shares
@@ -39,7 +39,7 @@ def anomalous(fields: Fields) -> bool:
 
 
 def inferred(fields: Fields) -> dict[str, Inference]:
-    """Cells that a row leaves empty and that follow from elsewhere, by column."""
+    """Cells that a row leaves empty and that follow from other sources, by column."""
     found: dict[str, Inference] = {}
     for rule in _RULES:
         for column, inference in rule(fields).items():
@@ -60,7 +60,7 @@ def _vocabulary(fields: Fields) -> dict[str, Inference]:
 
 
 def _head_width(fields: Fields) -> dict[str, Inference]:
-    """Width of a head where hidden / heads is not it."""
+    """Width of a head if it is not hidden / heads."""
     if re.match(r"gpt[- _]?oss", fields["model"].lower()):
         return {"head_dim": Inference(_GPT_OSS_HEAD_DIM, "width of a head of GPT-OSS")}
     for name in catalog.names("models"):

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from nest.describe.device import Device
 from nest.describe.job import Stack
 from nest.errors import InputError
-from nest.evaluation import evaluate
-from nest.plans import Plan
+from nest.pricing.evaluation import evaluate
+from nest.pricing.plans import Plan
 from nest.validation.runs import Run
 from nest.validation.translate import Question, facts, question
 
 
 @dataclass(frozen=True)
 class Priced:
-    """A run beside its price."""
+    """A run with its price."""
 
     run: Run
     predicted_s: float | None
     """Seconds of a step; None: not priced."""
     predicted_memory: float | None
-    """Bytes, counted as the run's measured memory is; None: not priced."""
+    """Bytes, counted as the run's measured memory; None: not priced."""
     fits: bool | None
-    """Whether NEST takes the configuration, which did run, for one that fits."""
+    """Whether NEST predicts that the configuration, which ran, fits."""
     shares: Mapping[str, float]
     """Parts of ``breakdown_s`` as shares of the predicted step."""
     stack: str
@@ -57,7 +57,7 @@ def price(
     Returns
     -------
     list of Priced
-        In the order of the runs; what cannot be priced carries its reason.
+        In the order of the runs; runs that cannot be priced have a reason.
     """
     known: dict[Question, Plan | str] = {}
     result = []
@@ -93,16 +93,16 @@ def _priced(run: Run, asked: Question, plan: Plan) -> Priced:
 def _memory(run: Run, asked: Question, plan: Plan) -> float:
     """Bytes of a device, counted as the source counts them.
 
-    Allocated: what the plan says. Reserved: with what the allocator loses to fragments, the share
-    of the stack of all that is reserved. In all (nvidia-smi): with the buffers of communication and
-    products and the driver's context too. The largest stage counts, or the first one where the
-    source looked at the embedding's.
+    Allocated: the plan's bytes. Reserved: also the fragments of the allocator, the stack's share of
+    all reserved bytes. Total (nvidia-smi): also the buffers of communication and products and the
+    driver's context. The largest stage counts, or the first one if the source measured the
+    embedding's.
     """
     stages = plan.stages[:1] if "embedding" in run.text("mem_note") else plan.stages
     size = max(stage.memory_bytes.total for stage in stages)
     device, stack = asked.cluster.device, asked.job.stack
-    if run.memory_kind != "allocated":
+    if run.memory_counted != "allocated":
         size /= 1.0 - stack.fragmentation
-    if run.memory_kind == "total":
+    if run.memory_counted == "total":
         size += stack.workspace + device.memory_reserved
     return size

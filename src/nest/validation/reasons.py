@@ -1,4 +1,4 @@
-"""Why a measured run is not priced: what NEST lacks, or what the source does not say."""
+"""Why a measured run is not priced: a feature that NEST lacks, or a fact that the source lacks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _NOT_PRICED = (
 
 
 def unpriced(cells: Mapping[str, str]) -> str | None:
-    """Why a run cannot be priced, one cause; None: nothing stands against it.
+    """Why a run cannot be priced, one cause; None: it can.
 
     Parameters
     ----------
-    cells : the row by column, with what follows from elsewhere filled in.
+    cells : the row by column, with inferred cells.
     """
     if not (cells["step_time_s"] or cells.get("step_time_s_derived")):
         return "no step time is stated"
@@ -49,7 +49,7 @@ def unpriced(cells: Mapping[str, str]) -> str | None:
 
 
 def _degrees(cells: Mapping[str, str]) -> str | None:
-    """Degrees that do not multiply out."""
+    """Degrees whose product is not the number of devices."""
     number = {name: int(float(cells.get(name) or 1))
               for name in ("tp", "pp", "dp", "cp", "n_gpus", "mbs", "gbs_seqs", "fsdp_shard")}
     product = number["tp"] * number["pp"] * number["dp"] * number["cp"]

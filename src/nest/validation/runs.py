@@ -1,8 +1,7 @@
 """Tables of measured training runs: from CSV text to frozen rows.
 
-A table has one run a row; `docs/accuracy.md` describes the columns. What a cell does not say is
-not known, and a run that lacks something its price depends on carries the reason why it is not
-priced. Nothing is dropped.
+A table has one run a row; `docs/accuracy.md` describes the columns. An empty cell is not known, and
+a run that lacks an input of its price has the reason why it is not priced. No run is dropped.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class Run:
     measured_s: float | None
     """Seconds of a step: as stated, else computed from a stated rate; None: neither is known."""
     measured_memory: float | None
-    """Bytes of the device that holds most; None: not known."""
-    memory_kind: str
+    """Bytes of the fullest device; None: not known."""
+    memory_counted: str
     """What the bytes count: allocated, reserved (by the allocator) or total (nvidia-smi)."""
     notes: str
     source: str
@@ -97,11 +96,11 @@ def read(path: str | os.PathLike[str] | None = None) -> tuple[Run, ...]:
 
 
 def parse(text: str, where: str) -> tuple[Run, ...]:
-    """Read CSV text with a header line; lines that start with # are remarks.
+    """Read CSV text with a header line; lines that start with # are comments.
 
     Parameters
     ----------
-    where : what messages start with, such as the file name.
+    where : start of messages, such as the file name.
 
     Raises
     ------
@@ -164,7 +163,7 @@ def _cell_problems(fields: Mapping[str, str], place: str) -> list[str]:
 
 def _run(fields: dict[str, str], line: int) -> Run:
     stated = fields["step_time_s"] or fields.get("step_time_s_derived", "")
-    memory, kind = _memory(fields)
+    memory, counted = _memory(fields)
     more = inferred(fields)
     known = {**fields, **{column: found.value for column, found in more.items()}}
     return Run(
@@ -175,7 +174,7 @@ def _run(fields: dict[str, str], line: int) -> Run:
         framework=fields["framework"],
         measured_s=columns.real(stated),
         measured_memory=memory,
-        memory_kind=kind,
+        memory_counted=counted,
         notes=fields.get("notes", ""),
         source=fields.get("source", ""),
         line=line,
@@ -187,13 +186,13 @@ def _run(fields: dict[str, str], line: int) -> Run:
 
 
 def _memory(fields: Mapping[str, str]) -> tuple[float | None, str]:
-    """Bytes and what they count.
+    """Bytes, and how they are counted.
 
-    nvidia-smi prints MiB, of which tables make GiB; sources that divide by 1e9 say so.
+    nvidia-smi prints MiB, which tables convert to GiB; sources that divide by 1e9 say so.
     """
     note = fields.get("mem_note", "").lower()
     unit = 1e9 if re.search(r"1e9|\bgb\b", note) else 2.0**30
-    kind = ("total" if "nvidia-smi" in note else
+    counted = ("total" if "nvidia-smi" in note else
             "reserved" if "reserved" in note else "allocated")
     size = columns.real(fields.get("peak_mem_gb", ""))
-    return (None if size is None else size * unit), kind
+    return (None if size is None else size * unit), counted

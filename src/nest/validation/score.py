@@ -1,6 +1,6 @@
-"""How true prices are: per group of runs, and overall.
+"""Errors of prices: per group of runs, and overall.
 
-A configuration counts once a software version: of several measurements of it the median is taken.
+A configuration counts once per software version, with the median of its measurements.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nest.validation.statistics import mean, median, ordered, spearman
 
 @dataclass(frozen=True)
 class Compared:
-    """A configuration under one software version: its price beside the median measurement."""
+    """A configuration under one software version: its price and its median measurement."""
 
     group: str
     model: str
@@ -42,7 +42,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Score:
-    """Errors of a group. Errors are shares: 0.05 is 5 %. None: nothing to tell it from."""
+    """Errors of a group. Errors are shares: 0.05 is 5 %. None: not determined."""
 
     rows: int
     priced: int
@@ -51,20 +51,20 @@ class Score:
     median_abs_error: float | None
     mean_abs_error: float | None
     bias: float | None
-    """Mean of the signed errors; below 0: prices are too short."""
+    """Mean of the signed errors; below 0: prices are too low."""
     spearman: float | None
     """Median over models of the rank correlation between configurations of one version."""
     ordered: float | None
-    """Share of pairs of one model and version, told apart by 5 %, in the right order."""
+    """Share of pairs of one model and version, more than 5 % apart, in the right order."""
     memory_median_abs_error: float | None
     memory_configurations: int
     misfits: int
-    """Configurations that ran and that NEST takes for ones that do not fit."""
+    """Configurations that ran and that NEST predicts not to fit."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a table of runs says about prices."""
+    """Errors of prices against a table of runs."""
 
     groups: dict[str, Score]
     """In the order of the table."""
@@ -80,12 +80,12 @@ class Report:
         return Counter(row.reason for row in self.rows if row.reason is not None)
 
     def worst(self, count: int, each: int | None = None) -> list[Compared]:
-        """Configurations that are off by most, the worst first.
+        """Configurations with the largest errors, the worst first.
 
         Parameters
         ----------
-        count : at most so many.
-        each : of every group at most so many; None: any number.
+        count : at most this many.
+        each : at most this many of every group; None: any number.
         """
         found: list[Compared] = []
         taken: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Which software stack a measured run was trained with."""
+"""The software stack of a measured run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nest.describe.job import Stack
 from nest.describe.loading import load_stack
 
 _GROUPS = {"vtrain_multi": "vtrain"}
-"""Stacks of groups whose framework does not tell them from others."""
+"""Stacks of groups that their framework does not identify."""
 _STACKS = (
     # pattern of the framework, stack; the first that matches counts
     (r"megatron-lm \(20(21|22)\)", "megatron-2021"),
@@ -31,7 +31,7 @@ _DEFAULT = "megatron-core"
 
 
 def stack_name(framework: str, group: str = "", precision: str = "", notes: str = "") -> str:
-    """The stack of a run: by its framework, and by what the same framework does differently.
+    """The stack of a run: by its framework, and by variants of that framework.
 
     Never by model or run. A stack's own name stands for itself, but for a group that has one.
     Composer's mixed precision PURE keeps and reduces 16-bit gradients; torchtitan compiles or not.

@@ -9,13 +9,13 @@ from itertools import combinations
 import numpy as np
 
 DIFFERENT = 0.05
-"""Runs whose measured seconds differ by no more are alike: repeats of one run differ by 2 to 8 %
+"""Runs whose measured seconds differ by no more are equal: repeats of one run differ by 2 to 8 %
 (chosen below the upper end of that)."""
-FEWEST = 3  # configurations that an order is made of
+FEWEST = 3  # fewest configurations for an order
 
 
 def median(values: Iterable[float]) -> float | None:
-    """Middle value, the mean of two where their number is even; None: there are none."""
+    """Median; None: there are no values."""
     found = list(values)
     return statistics.median(found) if found else None
 
@@ -27,7 +27,7 @@ def mean(values: Iterable[float]) -> float | None:
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """Ranks from 1; equal values share the mean of theirs."""
+    """Ranks from 1; equal values share their mean."""
     from scipy.stats import rankdata  # takes long to import, and not all who read runs need it
 
     return [float(rank) for rank in rankdata(values)]
@@ -36,8 +36,8 @@ def ranks(values: Sequence[float]) -> list[float]:
 def spearman(measured: Sequence[float], predicted: Sequence[float]) -> float | None:
     """Spearman's rank correlation, -1 to 1.
 
-    None for fewer than three values, for measurements that are all alike, or where all values of
-    one side are equal.
+    None for fewer than three values, for measurements that are all equal, or if all values of one
+    side are equal.
     """
     if len(measured) < FEWEST or max(measured) <= min(measured) * (1.0 + DIFFERENT):
         return None
@@ -47,9 +47,9 @@ def spearman(measured: Sequence[float], predicted: Sequence[float]) -> float | N
 
 
 def ordered(measured: Sequence[float], predicted: Sequence[float]) -> tuple[int, int]:
-    """Pairs that predictions put in the right order, and pairs that measurements tell apart.
+    """Pairs that predictions order correctly, and pairs that measurements distinguish.
 
-    Measurements tell two runs apart where they differ by more than ``DIFFERENT`` of the smaller.
+    Measurements distinguish two runs if they differ by more than ``DIFFERENT`` of the smaller.
     """
     right = told = 0
     for (m, p), (n, q) in combinations(zip(measured, predicted, strict=True), 2):

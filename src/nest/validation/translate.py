@@ -1,4 +1,4 @@
-"""From a measured run to everything that :func:`nest.evaluate` needs."""
+"""From a measured run to the arguments of :func:`nest.evaluate`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nest.validation.words import precision, recompute
 
 
 class Question(NamedTuple):
-    """What :func:`nest.evaluate` takes; ``nest.evaluate(*question)`` prices it."""
+    """Arguments of :func:`nest.evaluate`; ``nest.evaluate(*question)`` prices it."""
 
     model: Model
     cluster: Cluster
@@ -31,7 +31,7 @@ class Question(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a run is, whatever the figures of its stack and device are."""
+    """A run without the figures of its stack and device."""
 
     model: Model
     shape: Shape
@@ -40,7 +40,7 @@ class Facts(NamedTuple):
     """Name in the catalog, or provisional."""
     precision: Precision
     remarks: tuple[str, ...]
-    """What the source does not say, or NEST prices otherwise."""
+    """Facts that the source lacks, or that NEST prices differently."""
 
 
 def question(
@@ -48,17 +48,17 @@ def question(
     stacks: Mapping[str, Stack] | None = None,
     devices: Mapping[str, Device] | None = None,
 ) -> Question:
-    """Everything that pricing a run takes.
+    """All inputs of the price of a run.
 
     Parameters
     ----------
-    run : a run without a reason against it.
+    run : a run that can be priced.
     stacks : stacks to use instead of those of the catalog, by name.
     devices : devices to use instead, by name.
 
     Raises
     ------
-    InputError : the run cannot be priced; the message is why.
+    InputError : the run cannot be priced; the message is the reason.
     """
     found = facts(run)
     name = found.shape.device

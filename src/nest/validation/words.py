@@ -10,20 +10,20 @@ from nest.describe.space import MODULES, Module, Recompute
 
 
 class Recomputed(NamedTuple):
-    """What the backward computes again."""
+    """Recompute policy."""
 
     policy: Recompute
     modules: tuple[Module, ...] = ()
     layers: int | None = None
-    """Of full recompute: the first so many layers of a stage; None: all."""
+    """Of full recompute: only this many first layers of a stage; None: all."""
     remark: str = ""
-    """How the policy differs from what the source says; empty: it does not."""
+    """Difference of the policy from the source; empty: none."""
 
 
 def precision(text: str) -> Precision | None:
     """Number format of matrix products; None: not one that NEST prices.
 
-    Tables that leave open which of the 16-bit formats was used are read as bf16.
+    Tables that do not state which 16-bit format was used are read as bf16.
     """
     words = text.lower()
     if "fp4" in words:

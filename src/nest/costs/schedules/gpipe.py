@@ -1,12 +1,13 @@
-"""GPipe: all micro-batches forward, then all backward (arXiv:1811.06965, section 2.3)."""
+"""GPipe: all micro-batches forward, then all backward; see :mod:`nest.forms.gpipe`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from nest.costs.schedules.steps import StepTime
 from nest.costs.stage import ChunkCosts, Hop
+from nest.forms.gpipe import DOWN, END, NOTHING, RETURNED, SLOWEST_FORWARD, add_stage
+from nest.forms.stage import Stage
 
 
 def in_flight(stage: int, stages: int, micro_batches: int, vpp: int) -> int:
@@ -21,39 +22,25 @@ def held(
     return in_flight(stage, stages, micro_batches, 1) * activations[0]
 
 
+def stage_of(c: ChunkCosts) -> Stage:
+    """A stage of one chunk as its form takes it: all backwards but the last have one behind."""
+    last = c.backward - c.late
+    return Stage(
+        forward=c.forward, backward=last + c.late_back, last=last, turn=c.turn, chase=0.0,
+        queue_forward=c.queue_forward,
+        queue_backward=c.queue_backward + max(0.0, c.trailing - c.trails_backward), wait=c.wait,
+        left=c.left if c.tied else c.left + c.update, later=c.tied + c.update if c.tied else 0.0)
+
+
 def step_time(
     stages: Sequence[ChunkCosts], hops: Sequence[Hop], micro_batches: int
 ) -> StepTime:
-    """Seconds of a step, first stage first; ``hops[s]`` is between stages s and s+1.
-
-    Both phases are flow shops whose jobs are all alike, so that the first micro-batch passes all
-    stages and the others follow at the pace of the slowest stage or link. Where a stage behind
-    waits longer for its parameters than for the first micro-batch, it and those behind begin that
-    much later. All else is counted from the turn, when the last stage has run its last forward:
-    ``back`` is the last backward of a stage, ``done`` and ``ready`` are as in
-    :mod:`nest.costs.schedules.one_f_one_b`. Exact for all stages.
-    """
-    m = micro_batches
-    down = up = slow_forward = slow_backward = turned = exchange = 0.0
-    back = done = ready = -math.inf
-    for s in range(len(stages) - 1, -1, -1):
-        c, behind = stages[s], s < len(stages) - 1
-        both, gap = hops[s] if behind else Hop(0.0, 0.0)
-        end = c.backward - c.late  # of the last backward; all others have one behind them
-        b = end + c.late_back
-        queue = c.queue_backward + max(0.0, c.trailing - c.trails_backward)
-        down += c.forward + both / 2
-        slow_forward = max(slow_forward, c.forward + c.queue_forward, gap)
-        turned = max(turned, c.wait + down + (m - 1) * slow_forward)
-        slow_backward = max(slow_backward, b + queue, gap)
-        up += b + (both / 2 if behind else c.turn)
-        back = (back + both / 2 if behind else c.turn) + end
-        if m > 1:
-            back = max(back if behind else 0.0,
-                       up + (m - 2) * slow_backward + max(queue, gap - b) + end)
-        if c.tied:
-            ready, exchange = max(ready, back + c.left), max(exchange, c.tied + c.update)
-        else:
-            done = max(done, back + c.left + c.update)
-    rest = down + (m - 1) * slow_forward + back
-    return StepTime(rest, turned + max(done, ready + exchange) - rest)
+    """Seconds of a step, first stage first; ``hops[s]`` is between stages s and s+1."""
+    m, figures, hop = micro_batches, list(NOTHING), Hop(0.0, 0.0)
+    for n, c in enumerate(reversed(stages)):
+        if n:
+            hop = hops[len(stages) - 1 - n]
+        behind, figures = figures, list(NOTHING)
+        add_stage(behind, stage_of(c), hop.both, hop.gap, n, m, figures)
+    pipeline = figures[DOWN] + (m - 1) * figures[SLOWEST_FORWARD] + figures[RETURNED]
+    return StepTime(pipeline, figures[END] - pipeline)

@@ -1,4 +1,4 @@
-"""Networks by rule: what is left to say is sizes and figures."""
+"""Networks by rule, from sizes and figures."""
 
 from nest.topology.generators.data_centres import data_centres
 from nest.topology.generators.dragonfly import dragonfly

@@ -1,4 +1,4 @@
-"""Several networks alike, joined by slow links."""
+"""Several equal networks, joined by slow links."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class DataCentres(Description):
 def _copy(draft: Draft, fabric: Topology, prefix: str) -> list[int]:
     copies = []
     for node, name in enumerate(fabric.nodes):
-        kind = fabric.type_V[node]
-        if kind >= 0:
-            copies.append(draft.device(prefix + name, fabric.types[kind]))
+        number = fabric.type_V[node]
+        if number >= 0:
+            copies.append(draft.device(prefix + name, fabric.types[number]))
         else:
             base_time, ramp = float(fabric.base_time_V[node]), float(fabric.ramp_V[node])
             reduces = bool(fabric.reduces_V[node])
@@ -82,8 +82,8 @@ def _tops(fabric: Topology) -> list[int]:
 def data_centres(fabric: Topology, **given: object) -> Topology:
     """Copies of a network, each with a gateway; all gateways are linked to each other.
 
-    The gateway of a copy hangs from its switches that are farthest from devices (spines, cores),
-    or from all devices where there are no switches.
+    The gateway of a copy is linked to its switches that are farthest from devices (spines, cores),
+    or to all devices if there are no switches.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""What all generated networks share: the type of device, its port, and a faster network in a node.
+"""The base of generated networks: the device type, its port, and a faster network in a node.
 
 A device has one port into the fabric. With nodes of more than one device, the devices
-``nodeI/gpuJ`` hang from the switch ``nodeI`` as well, and the port is a node ``nodeI/nicJ`` of its
-own between device and fabric: ways inside a node are then always shorter than ways through the
-fabric.
+``nodeI/gpuJ`` are also linked to the switch ``nodeI``, and the port is a separate node
+``nodeI/nicJ`` between device and fabric: paths inside a node are then always shorter than paths
+through the fabric.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DeviceType = Annotated[Device, BeforeValidator(resolve_device)]
 
 
 class Generator(Description, ABC):
-    """Fields of a kind of network, and the network."""
+    """Fields of a type of network, and the network."""
 
     @abstractmethod
     def topology(self) -> Topology:
@@ -41,7 +41,7 @@ class Generator(Description, ABC):
 
         Raises
         ------
-        InputError : fields that do not fit together, or too many nodes or links.
+        InputError : inconsistent fields, or too many nodes or links.
         """
 
 
@@ -79,7 +79,7 @@ class Fabric(Generator):
 def ports(
     draft: Draft, fabric: Fabric, count: int, node: int, word: str = "node"
 ) -> list[int]:
-    """Add devices, with their nodes, and give what the fabric attaches to for each.
+    """Add devices with their nodes; return the fabric's attachment point of each.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ class NvlDomains(Spines):
 
 
 def nvl_domains(domains: int, **given: Any) -> Topology:
-    """NVLink domains, each with a leaf of its own, joined by spines; one adapter per device.
+    """NVLink domains, each with its own leaf, joined by spines; one adapter per device.
 
     MLPerf system description of GB200 NVL72: 72 GPUs in a domain, a 400 Gb/s adapter each.
 

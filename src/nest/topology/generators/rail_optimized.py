@@ -38,7 +38,7 @@ class RailOptimized(Spines):
 
 
 def rail_optimized(nodes: int, **given: Any) -> Topology:
-    """Network in which device j of every node of a unit hangs from leaf j of the unit.
+    """Network in which device j of every node of a unit is linked to leaf j of the unit.
 
     NVIDIA DGX SuperPOD reference architecture (DGX H100), compute fabric: scalable units of 32
     nodes, 8 leaves each, all linked to the spines.

@@ -36,7 +36,7 @@ FABRICS: dict[str, type[Generator]] = {
     "fully-connected": FullyConnected,
     "nvl-domains": NvlDomains,
 }
-"""The description of each network that is made of nothing else; its fields are the parameters."""
+"""The description of each basic network; its fields are the parameters."""
 NAMES = (*FABRICS, _CENTRES)
 
 
@@ -96,7 +96,7 @@ def _fields(name: str, text: str) -> dict[str, Any]:
 
 
 def _split(name: str, text: str) -> list[str]:
-    """Parts between the commas that stand in no brackets."""
+    """Parts between the commas outside brackets."""
     parts, depth, start = [], 0, 0
     for place, letter in enumerate(text):
         depth += (letter == "[") - (letter == "]")

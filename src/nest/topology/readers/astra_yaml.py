@@ -88,18 +88,18 @@ def from_astra_yaml(
     draft = Draft(name, where)
     npus = [draft.device(f"npu{n}", device) for n in range(math.prod(network.npus_count))]
     stride = 1
-    for number, (kind, count) in enumerate(
+    for number, (topology, count) in enumerate(
         zip(network.topology, network.npus_count, strict=True)
     ):
         bandwidth = network.bandwidth[number] * GIGABYTE
         latency = network.latency[number] * 1e-9
         for place, first in enumerate(_starts(len(npus), stride, count)):
             group = [npus[first + stride * step] for step in range(count)]
-            if kind == "Switch":
+            if topology == "Switch":
                 centre = draft.switch(f"dimension{number}.switch{place}")
                 pairs: Iterator[tuple[int, int]] = ((npu, centre) for npu in group)
             else:
-                pairs = _pairs(kind, group)
+                pairs = _pairs(topology, group)
             for one, other in pairs:
                 draft.cable(one, other, bandwidth, latency, f"topology.{number}")
         stride *= count
@@ -112,8 +112,8 @@ def _starts(total: int, stride: int, count: int) -> Iterator[int]:
         yield from range(outer, outer + stride)
 
 
-def _pairs(kind: str, group: list[int]) -> Iterator[tuple[int, int]]:
-    if kind == "FullyConnected":
+def _pairs(topology: str, group: list[int]) -> Iterator[tuple[int, int]]:
+    if topology == "FullyConnected":
         return itertools.combinations(group, 2)
     ring = itertools.pairwise([*group, group[0]] if len(group) > 2 else group)
     return iter(ring)

@@ -1,4 +1,4 @@
-"""What formats with named nodes share: an entry for each node and link, and types of device."""
+"""The base of formats with named nodes: an entry for each node and link, and device types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nest.units import Bandwidth, Seconds, shorten
 class NodeEntry(Description):
     """A node as files describe it."""
 
-    name: Name = Field(description="what the node is called")
+    name: Name = Field(description="name of the node")
     kind: Literal["device", "switch"] = Field(description="device or switch")
     device: Name | None = Field(
         None, description="type of a device: a name in the catalog, or of `device_types`"
@@ -80,7 +80,7 @@ def add_node(draft: Draft, entry: NodeEntry, types: DeviceTypes, field: str) -> 
 
     Raises
     ------
-    InputError : a name twice, a device without a type, or fields of the other kind.
+    InputError : a name twice, a device without a type, or a field that its kind does not have.
     """
     if entry.kind == "switch":
         if entry.device is not None:

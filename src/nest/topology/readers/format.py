@@ -1,4 +1,4 @@
-"""Which format a file has, and its topology."""
+"""The format of a file, and its topology."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_topology(
         a bandwidth that is zero or missing, a device without a type or memory.
     """
     where = shorten(os.fspath(path), 300)[1:-1]
-    kind = _device(device)
+    device_type = _device(device)
     text = read_text(path)
     if not text.strip():
         raise InputError(f"{where}: is empty; allowed: {FORMATS}")
@@ -56,16 +56,16 @@ def read_topology(
     start = text.lstrip()[:1]
     if suffix in SUFFIXES or start == "{":
         suffix = suffix if suffix in SUFFIXES else ".json"
-        return topology_from(parse_text(text, suffix, where), path, kind)
+        return topology_from(parse_text(text, suffix, where), path, device_type)
     if start == "<":
-        return _from_xml(parse_xml(text, where), text, name, where, kind)
+        return _from_xml(parse_xml(text, where), text, name, where, device_type)
     if HEADER.match(text):
-        return from_simai_text(text, name, where, kind)
+        return from_simai_text(text, name, where, device_type)
     raise InputError(f"{where}: got an unknown format; allowed: {FORMATS}")
 
 
 def _name(path: str | os.PathLike[str]) -> str:
-    """What a network is called where its file does not say."""
+    """The name of a network whose file has none."""
     name = Path(path).stem.strip()[:100]
     return name if name.isprintable() and name else "topology"
 

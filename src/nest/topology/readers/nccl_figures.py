@@ -1,4 +1,4 @@
-"""Bandwidths and latencies that NCCL's topology file leaves to its reader.
+"""Bandwidths and latencies that NCCL's topology file does not contain.
 
 Bandwidths: NVIDIA/nccl, src/graph/topo.h and topo.cc, commit 069a3d4f95, in GB/s there. Latencies
 of a step of a ring (simple protocol): src/graph/tuning.cc, hwLat; a path has two ends, so a link

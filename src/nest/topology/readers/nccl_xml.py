@@ -2,10 +2,10 @@
 
 Elements: ``system/cpu/pci/gpu/nvlink`` and ``system/cpu/pci/nic/net``, as NVIDIA/nccl reads them
 in src/graph/topo.cc (ncclTopoAddCpu, ncclTopoAddPci, ncclTopoAddNvLinks, ncclTopoAddNic,
-ncclTopoConnectCpus), commit 069a3d4f95. What it does not tell, bandwidths per link, is taken from
+ncclTopoConnectCpus), commit 069a3d4f95. It has no bandwidths per link; these are from
 src/graph/topo.h of that commit: figures that NCCL reaches, not nominal ones.
 
-A GPU hangs from a slot of its own, so that PCI is never as short a way as NVLink. Elements of
+A GPU has its own slot, so that paths over PCI are always longer than over NVLink. Elements of
 other names (``c2c``, ``pcilink``, ``gin``, ``rma``) are left out.
 """
 
@@ -46,7 +46,7 @@ class _Gpu:
 
 @dataclass
 class _System:
-    """What the first pass over the elements found."""
+    """Results of the first pass over the elements."""
 
     draft: Draft
     device: Device | None
@@ -161,10 +161,10 @@ def _add_gpu(system: _System, element: Element, slot: Element, node: int, bus: s
     draft = system.draft
     name = f"{system.prefix}gpu{_whole(draft, element, 'dev')}"
     try:
-        kind = system.device or system.types.get(device_name(slot))
+        device = system.device or system.types.get(device_name(slot))
     except ValueError as error:
         raise draft.refuse(f"{name}.device", str(error)) from None
-    gpu = draft.device(name, kind, f"pci {shorten(bus)}.gpu")
+    gpu = draft.device(name, device, f"pci {shorten(bus)}.gpu")
     draft.cable(gpu, node, LOCAL_BANDWIDTH, 0.0, name)
     system.gpus.setdefault((system.host, bus), _Gpu(element, gpu, system.cpu))
 
@@ -195,14 +195,14 @@ def _add_nvlink(system: _System, host: str, gpu: _Gpu, element: Element) -> None
     bandwidth = count * nvlink_bandwidth(_whole(draft, gpu.element, "sm"))
     target = (element.get("target") or "").lower()
     known = system.gpus.get((host, target))
-    kind = element.get("tclass", _GPU if known else "")
-    if not kind:
+    link = element.get("tclass", _GPU if known else "")
+    if not link:
         problem = "missing; needed: the class of the target, where it is no GPU of the file"
         raise draft.refuse("nvlink.tclass", problem)
-    if kind.startswith(_GPU):
+    if link.startswith(_GPU):
         if known is not None:  # else it is not visible, and NCCL leaves the link out too
             draft.link(gpu.node, known.node, bandwidth, NVLINK_LATENCY, "nvlink")
-    elif kind == _BRIDGE:
+    elif link == _BRIDGE:
         draft.cable(gpu.node, gpu.cpu, bandwidth, NVLINK_LATENCY * SWITCH_SHARE, "nvlink")
     else:  # NCCL takes all NVSwitches together for one
         switch = draft.find("nvswitch")

@@ -22,7 +22,7 @@ DeviceType = Annotated[
 class TopologyDescription(Description):
     """A network as a graph."""
 
-    name: Name = Field(description="what the network is called")
+    name: Name = Field(description="name of the network")
     device: DeviceType | None = Field(
         None,
         description="type of devices that name none: a catalog name, a mapping, or a mapping with "

@@ -8,8 +8,8 @@ Format: aliyun/SimAI, astra-sim-alibabacloud/inputs/topo/gen_Topo_Template.py, a
 SetupNetwork in astra-sim's network_frontend/ns3/common.h, which takes words apart by white space
 alone. A link carries its bandwidth in each direction. Error rates are read and left out.
 
-Where there are NVSwitches, the port of a GPU to another switch is a node of its own: ways over an
-NVSwitch are then shorter than those over a switch that the same GPUs hang from.
+With NVSwitches, the port of a GPU to another switch is a separate node: paths over an NVSwitch are
+then shorter than those over a switch of the same GPUs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TYPES = {
 
 
 class _Words:
-    """Words of a text one after the other, with their lines."""
+    """Words of a text in order, with their lines."""
 
     def __init__(self, text: str, where: str) -> None:
         self._left: Iterator[tuple[int, str]] = (
@@ -96,7 +96,7 @@ def from_simai_text(text: str, name: str, where: str, device: Device | None) -> 
     nv_switches = words.whole("number of NVSwitches", 0, nodes)
     switches = words.whole("number of switches", 0, nodes)
     links = words.whole("number of links", 0, MOST_LINKS // 2)
-    kind = _device(words, words.next("type of GPU"), device)
+    device_type = _device(words, words.next("type of GPU"), device)
     if len(text[: text.find("\n")].split()) == 7:
         words.whole("GPUs of a node", 1, MOST_NODES)
     draft = Draft(name, where)
@@ -105,7 +105,7 @@ def from_simai_text(text: str, name: str, where: str, device: Device | None) -> 
         if role:
             draft.switch(f"{role}{number}")
         else:
-            draft.device(f"gpu{number}", kind)
+            draft.device(f"gpu{number}", device_type)
     for _ in range(links):
         source = words.whole("source of a link", 0, nodes - 1)
         target = words.whole("target of a link", 0, nodes - 1)

@@ -1,4 +1,4 @@
-"""XML that cannot harm: no document type, no entities, bounded depth and size."""
+"""Harmless XML: no document type, no entities, bounded depth and size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_ELEMENTS = 1_000_000
 
 
 class _Refused(ValueError):
-    """What the text holds is well formed but not accepted."""
+    """The text is well formed but not accepted."""
 
 
 class _Guard:

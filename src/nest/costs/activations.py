@@ -1,0 +1,55 @@
+"""Bytes of activations that a layer keeps for its backward pass, per micro-batch.
+
+Arrays have the shape (C,): one value for each configuration.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nest.costs.choices import CORE_ATTN, Body, Setting
+from nest.costs.compute import Array
+from nest.costs.operators import parts_of, positions_of, rows_of, share_of, tokens_of
+from nest.graph import Layer
+
+
+def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[dict[int, Array], Array, Array]:
+    """Bytes kept for the backward pass, by the modules that drop them; bytes of the layer's input;
+    and extra bytes of the loss while it runs.
+
+    The attention core keeps softmax statistics with flash kernels, else the scores, 5 bytes
+    per head, query and key (arXiv:2205.05198, section 4.1).
+    """
+    tokens, rest = tokens_of(layer, c, s)
+    element, stack = s.machine.element, s.machine.stack
+    saved: dict[int, Array] = {}
+    live = np.zeros(len(c.tp))
+    for op in layer.operators:
+        ranks, padding = share_of(op, c.tp, c.etp)
+        rows = rows_of(op, layer, c, s, tokens, rest) / ranks
+        each = op.saved_elements * element
+        if s.machine.fp8 and stack.fp8_inputs and op.fp8_bytes is not None:
+            each = op.fp8_bytes
+        if op.loss:
+            # The stack's figures are those of 16-bit training.
+            logits = rows * padding * op.width * element / 2.0
+            each = stack.loss_kept * op.width * element / 2.0
+            live = np.maximum(live, (stack.loss_peak - stack.loss_kept) * logits)
+        held = {bits: share * rows * padding * each
+                for bits, share in parts_of(op, op.dropped, s)}
+        if op.type == "attention":
+            scores = 4.0 if stack.flash_attention else (
+                5.0 * (op.positions or positions_of(layer, s)))
+            held[CORE_ATTN] = held.get(CORE_ATTN, 0.0) + rows * scores * op.heads
+        for bits, size in held.items():
+            saved[bits] = saved.get(bits, 0.0) + size
+    return saved, rest * layer.hidden * element, live
+
+
+def measured_bytes(layer: Layer, c: Body) -> tuple[dict[int, Array], Array, Array]:
+    """Measured bytes as :func:`saved_bytes`; the last are temporary bytes within the layer."""
+    assert layer.output_bytes is not None
+    held = [(layer.measured[int(t)].activation_bytes, layer.measured[int(t)].work_bytes)
+            for t in c.tp]
+    saved, work = c.samples * np.array(held, dtype=np.float64).T
+    return {0: saved}, np.minimum(c.samples * layer.output_bytes, saved), work

@@ -1,0 +1,238 @@
+"""Seconds of collectives on a *group of devices*, not on a count.
+
+Shapes: C groups priced at once, V levels of the network (innermost first).
+
+A group is described by how many of its members share a subgroup of each level (:class:`Group`).
+Every device owns its share of each level's bandwidth (a level's bandwidth is per device), and a
+group uses the shares of its own members: groups that run side by side on disjoint devices do not
+slow each other down, and g members below a link drive g shares of it. On a network that is not a
+hierarchy the load of the links determines the seconds per byte (:class:`Paths`).
+
+References: ring and recursive halving-doubling, R. Thakur, R. Rabenseifner, W. Gropp,
+"Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1), 2005, section 4;
+double binary trees, P. Sanders et al., "Two-tree algorithms for full bandwidth broadcast,
+reduction and scan", Parallel Computing 35(12), 2009.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+ALGORITHMS = ("none", "ring", "hierarchical", "tree")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Per-device figures of each level, innermost first."""
+
+    bandwidth: Array
+    """float64, shape (V,): bytes/s that one device delivers to a peer through the level."""
+    latency: Array
+    """float64, shape (V,): seconds of one step to a peer through the level."""
+    in_network: NDArray[np.bool_]
+    """bool, shape (V,): switches of the level reduce all-reduces in the network."""
+    base_time: Array | float = 0.0
+    """float64, shape (V,): seconds of a collective through the level, for any size."""
+    ramp: Array | float = 0.0
+    """float64, shape (V,): square root of seconds, see :func:`_start`."""
+
+
+class Paths(NamedTuple):
+    """Links between the members of C groups; seconds per byte, and seconds.
+
+    Figures are those of :class:`nest.costs.network.paths.LinkPrices`, with the traffic of all
+    groups that run at the same time.
+    """
+
+    per_byte: Array
+    """(C, V): of the exchange between the subgroups that each level joins; 0: it joins none."""
+    latency: Array
+    """(C, V): of one step of it."""
+    ring_per_byte: Array
+    """(C,): when every member sends to the next: one ring."""
+    ring_latency: Array
+    spread_per_byte: Array
+    """(C,): when every member sends an equal part of a byte to each."""
+    spread_latency: Array
+    rails_per_byte: Array
+    """(C,): of rings on rails, a ring for each member of an outermost subgroup."""
+    rails_latency: Array
+    tree_per_byte: Array
+    """(C,): of the double tree, for each of its two passes; of groups that are even."""
+    tree_latency: Array
+    """(C,): of all steps of a pass."""
+
+    def take(self, rows: NDArray[np.intp]) -> Paths:
+        return Paths(*(figure[rows] for figure in self))
+
+
+class Group(NamedTuple):
+    """C groups of devices and their spread over the levels.
+
+    Attributes
+    ----------
+    inside : int64, shape (C, V)
+        Fewest members in a subgroup of level v that has any; ``inside[:, V-1]`` is the size.
+    even : bool, shape (C,)
+        All subgroups with members have equally many, at every level.
+    paths : Paths; None where prices follow from the levels
+    """
+
+    inside: NDArray[np.int64]
+    even: NDArray[np.bool_]
+    paths: Paths | None = None
+
+    @property
+    def size(self) -> NDArray[np.int64]:
+        return self.inside[:, -1]
+
+    def take(self, rows: NDArray[np.intp]) -> Group:
+        return Group(self.inside[rows], self.even[rows],
+                     None if self.paths is None else self.paths.take(rows))
+
+
+def _tiers(group: Group) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Members per lower subgroup (rails) and lower subgroups joined, each of shape (C, V)."""
+    inside = group.inside.astype(np.float64)
+    rails = np.concatenate([np.ones((len(inside), 1)), inside[:, :-1]], axis=1)
+    return rails, inside / rails
+
+
+def _tier_rates(network: Network, group: Group) -> tuple[Array, Array]:
+    """Seconds per byte and seconds of a step at each level, of shape (C, V) or (V,)."""
+    if group.paths is not None:
+        return group.paths.per_byte, group.paths.latency
+    rails, _ = _tiers(group)
+    return 1.0 / (network.bandwidth * rails), network.latency
+
+
+def _ring_rates(network: Network, group: Group) -> tuple[Array, Array]:
+    """Seconds per byte over the narrowest level crossed, and the largest latency crossed."""
+    _, children = _tiers(group)
+    per_byte, latency = _tier_rates(network, group)
+    crossed = children > 1
+    return (np.where(crossed, per_byte, 0.0).max(axis=1),
+            np.where(crossed, latency, 0.0).max(axis=1))
+
+
+def _start(size: Array, network: Network, group: Group) -> Array:
+    """Seconds besides steps and volume at each level, shape (C, V): base + ramp * sqrt(V/(r B)).
+
+    The root describes messages too small to fill channels and links; it is fitted, see
+    docs/calibration.md, and falls with more bandwidth.
+    """
+    _, children = _tiers(group)
+    root = np.sqrt(np.asarray(size, dtype=np.float64)[:, None] * _tier_rates(network, group)[0])
+    return np.where(children > 1, network.base_time + network.ramp * root, 0.0)
+
+
+def _steps(children: Array) -> Array:
+    """Steps among equal subgroups: halving-doubling for powers of two, else a ring."""
+    log = np.log2(np.maximum(children, 1.0))
+    return np.where(log == np.round(log), log, children - 1.0)
+
+
+def ring_pass(size: Array, network: Network, group: Group) -> Array:
+    """Seconds until each of n blocks, ``size`` bytes together, has passed all members; (C,).
+
+    n-1 steps of size/n bytes to the next member, over the narrowest link between neighbours. On
+    links the better of one ring and rings on rails.
+    """
+    n = group.size
+
+    def passed(per_byte: Array, latency: Array) -> Array:
+        return (n - 1) / n * size * per_byte + (n - 1) * latency
+
+    paths = group.paths
+    if paths is None:
+        return passed(*_ring_rates(network, group))
+    return np.minimum(passed(paths.ring_per_byte, paths.ring_latency),
+                      passed(paths.rails_per_byte, paths.rails_latency))
+
+
+def reduce_scatter(size: Array, network: Network, group: Group) -> Array:
+    """Seconds to reduce buffers of ``size`` bytes and leave 1/n on each member; shape (C,).
+
+    The better of a ring ((n-1)/n of the buffer through the narrowest link, n-1 steps) and a
+    hierarchy (level by level from the inside, each with what is left of the buffer).
+    An all-gather that ends with ``size`` bytes takes equally long.
+    """
+    return _best(size, network, group, reduce=False)[0]
+
+
+all_gather = reduce_scatter
+
+
+def all_reduce(size: Array, network: Network, group: Group) -> Array:
+    """Seconds to sum buffers of ``size`` bytes on all members; shape (C,).
+
+    The best of: ring and hierarchy (reduce-scatter and all-gather), where a level that reduces
+    in the network carries each byte once (not on links); and a pipelined double tree.
+    """
+    return _best(size, network, group, reduce=True)[0]
+
+
+def algorithm(size: Array, network: Network, group: Group, reduce: bool) -> NDArray[np.int64]:
+    """Index into :data:`ALGORITHMS` of the priced algorithm; shape (C,)."""
+    return _best(size, network, group, reduce)[1]
+
+
+def _best(
+    size: Array, network: Network, group: Group, reduce: bool
+) -> tuple[Array, NDArray[np.int64]]:
+    size = np.asarray(size, dtype=np.float64)
+    _, children = _tiers(group)
+    per_byte, latency = _tier_rates(network, group)
+    times = 2.0 if reduce else 1.0
+    start = _start(size, network, group)
+    ring = times * ring_pass(size, network, group) + start.max(axis=1)
+    volume = times * (children - 1) / np.maximum(children, 1)
+    steps = times * _steps(children)
+    if reduce and group.paths is None:
+        in_network = network.in_network & (children > 1)
+        volume = np.where(in_network, np.minimum(volume, 1.0), volume)
+        steps = np.where(in_network, 2.0, steps)
+    tiers = volume * size[:, None] * per_byte + steps * latency
+    hierarchical = np.where(group.even, (tiers + start).sum(axis=1), np.inf)
+    tree = np.full_like(ring, np.inf)
+    if reduce:
+        if group.paths is None:
+            rate = _ring_rates(network, group)[0]
+            hops = (np.ceil(np.log2(np.maximum(children, 1.0))) * latency).sum(axis=1)
+        else:
+            rate, hops = group.paths.tree_per_byte, group.paths.tree_latency
+        tree = np.where(group.even, 2.0 * size * rate + 2.0 * hops + start.max(axis=1), np.inf)
+    options = np.stack([ring, hierarchical, tree])
+    chosen = options.argmin(axis=0)
+    seconds = np.take_along_axis(options, chosen[None], axis=0)[0]
+    idle = (group.size <= 1) | (size <= 0)
+    return np.where(idle, 0.0, seconds), np.where(idle, 0, chosen + 1)
+
+
+def all_to_all(size: Array, network: Network, group: Group) -> Array:
+    """Seconds for every member to spread ``size`` bytes evenly over the group; shape (C,).
+
+    All messages travel at once; those for peers outside a subgroup share the device's
+    own bandwidth through that level, and the slowest level sets the time.
+    """
+    size = np.asarray(size, dtype=np.float64)
+    start: Array = _start(size, network, group).max(axis=1)
+    if group.paths is not None:
+        return size * group.paths.spread_per_byte + group.paths.spread_latency + start
+    rails, children = _tiers(group)
+    n = group.size[:, None]
+    away = np.where(children > 1, (n - rails) / n, 0.0)
+    _, latency = _ring_rates(network, group)
+    slowest: Array = (away * size[:, None] / network.bandwidth).max(axis=1)
+    return slowest + latency + start
+
+
+def point_to_point(size: float, network: Network, level: int) -> float:
+    """Seconds to send ``size`` bytes to a peer reached through ``level``."""
+    return float(size / network.bandwidth[level] + network.latency[level])

@@ -1,0 +1,213 @@
+"""Groups and pairs of devices of a cluster, described by its levels or by its links.
+
+Shapes: C configurations, V levels. Columns of int64, shape (C,), give the place of a configuration:
+``start`` and ``block`` in the first super-pipeline, ``outer_dp`` of them ``stride`` apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.costs.network.collectives import Group, Paths
+from nest.costs.network.groups import inner_group, replica_group
+from nest.costs.network.placement import aligned_starts, place_class, replicas_alike, worst_level
+from nest.costs.network.twins import Twins
+from nest.describe.cluster import Cluster
+
+if TYPE_CHECKING:
+    from nest.costs.network.paths import LinkPrices
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+GroupShapes = tuple[tuple[tuple[int, int, bool], ...], tuple[int, ...]]
+"""Groups of a block: distance, size and whether all-to-all is used (:meth:`Fabric.inside`); and the
+steps in the block of groups over replicas (:meth:`Fabric.over_replicas`)."""
+
+
+@lru_cache(maxsize=16)
+def fabric_of(cluster: Cluster, twins: Twins | None = None) -> Fabric:
+    """The network of a cluster; prices of its links are cached.
+
+    ``twins``: compiled functions, see :class:`nest.costs.network.paths.LinkPrices`.
+    """
+    return Fabric(cluster, twins)
+
+
+class Fabric:
+    """The network of a cluster.
+
+    Attributes
+    ----------
+    group_sizes : devices of a group of each level.
+    """
+
+    def __init__(self, cluster: Cluster, twins: Twins | None = None) -> None:
+        self.group_sizes = cluster.group_sizes
+        self._per_byte = 1.0 / np.array(cluster.resolved_bandwidth)
+        self._latency = np.array([level.latency for level in cluster.levels])
+        self._links: LinkPrices | None = None
+        if cluster.links is not None:  # modules of graphs are loaded only for a graph
+            from nest.costs.network.paths import LinkPrices
+
+            self._links = LinkPrices(cluster, twins)
+        self._known: dict[tuple[int, ...], Floats] = {}
+        numbers = cluster.type_numbers
+        self._types = None if numbers is None else np.array(numbers)
+
+    @property
+    def by_links(self) -> bool:
+        """Whether prices depend on the start of a block, besides its size and its replicas."""
+        return self._links is not None
+
+    def alike(self, starts: Ints, block: int, outer_dp: int, stride: int) -> NDArray[np.bool_]:
+        """Whether all devices of a block and of its replicas are of one type; (K,)."""
+        if self._types is None or not len(starts):
+            return np.ones(len(starts), dtype=np.bool_)
+        site = starts[:, None, None] + stride * np.arange(outer_dp)[:, None] + np.arange(block)
+        types = self._types[site].reshape(len(starts), -1)
+        same: NDArray[np.bool_] = (types == types[:, :1]).all(axis=1)
+        return same
+
+    def types(self, starts: Ints) -> Ints:
+        """Type of the device at each start."""
+        found: Ints = 0 * starts if self._types is None else self._types[starts]
+        return found
+
+    # ------------------------------------------------------------ groups
+
+    def inside(
+        self, start: Ints, block: Ints, outer_dp: Ints, stride: Ints, distance: Ints, size: Ints,
+        spread: NDArray[np.bool_] | None = None,
+    ) -> Group:
+        """Groups of ``size`` devices, ``distance`` apart, that fill a block; the worst replica's.
+
+        ``spread``: bool, shape (C,), whether all-to-all will be priced; None: nowhere.
+        """
+        rows = list(zip(block.tolist(), distance.tolist(), size.tolist(), strict=True))
+        spreads = [inner_group(self.group_sizes, *row) for row in rows]
+        if self._links is None:
+            return _group(spreads)
+        columns = (start, block, outer_dp, stride, distance, size,
+                   0 * size if spread is None else spread.astype(np.int64))
+        one, number = np.unique(np.stack(columns), axis=1, return_inverse=True)
+        figures = [self._worst(np.array([k]), b, r, far, d, n, bool(every))[0]
+                   for k, b, r, far, d, n, every in one.T.tolist()]
+        return _group(spreads, np.array(figures)[number])
+
+    def over_replicas(
+        self, start: Ints, block: Ints, outer_dp: Ints, stride: Ints, inner: Ints
+    ) -> Group:
+        """Groups of every ``inner``-th device of a block and of its replicas."""
+        columns = (start, block, inner, outer_dp, stride)
+        rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        spreads = [replica_group(self.group_sizes, *row) for row in rows]
+        if self._links is None:
+            return _group(spreads)
+        return _group(spreads, np.array([self._over(*row) for row in rows]))
+
+    def _worst(
+        self, start: Ints, block: int, outer_dp: int, stride: int, distance: int, size: int,
+        spread: bool,
+    ) -> Floats:
+        """Figures of groups inside blocks, the largest over the replicas; (K, 2 V + 8)."""
+        figures = self._inside(block, distance, size, spread)
+        found: Floats = figures[start + stride * np.arange(outer_dp)[:, None]].max(axis=0)
+        return found
+
+    def _inside(self, block: int, distance: int, size: int, spread: bool) -> Floats:
+        """Figures of groups in blocks that start at each device; 0 where none may."""
+        key = (block, distance, size, spread)
+        if key not in self._known:
+            assert self._links is not None
+            devices = self.group_sizes[-1]
+            starts = np.flatnonzero(
+                aligned_starts(np.arange(devices - block + 1), block, self.group_sizes))
+            found = self._links.inside(starts, block, distance, size, spread)
+            self._known[key] = np.zeros((devices, found.shape[1]))
+            self._known[key][starts] = found
+        return self._known[key]
+
+    def _over(self, start: int, block: int, inner: int, outer_dp: int, stride: int) -> Floats:
+        """Figures of groups over replicas of the block at a start."""
+        key = (block, inner, outer_dp, stride, -1)
+        if key not in self._known:
+            assert self._links is not None
+            site = stride * np.arange(outer_dp)[:, None] + np.arange(stride - block + 1)
+            starts = np.flatnonzero(aligned_starts(site, block, self.group_sizes).all(axis=0))
+            found = self._links.over_replicas(starts, block, inner, outer_dp, stride)
+            self._known[key] = np.zeros((stride, found.shape[1]))
+            self._known[key][starts] = found
+        figures: Floats = self._known[key][start]
+        return figures
+
+    def place(self, start: int, outer_dp: int, stride: int) -> tuple[int, ...]:
+        """Part of the key of prices besides sizes and replicas; equal: same prices."""
+        if self.by_links:
+            return (start,)
+        return place_class(start, outer_dp, stride, self.group_sizes)
+
+    def classes(
+        self, starts: Ints, block: int, outer_dp: int, stride: int,
+        shapes: Callable[[int], GroupShapes],
+    ) -> Ints:
+        """Class of each start of a block; all prices are equal within a class.
+
+        Classes are numbered in order of appearance; ``starts`` ascend; ``shapes``: of the groups in
+        a block of a size.
+        """
+        keys: list[Hashable]
+        if self.by_links:
+            keys = self._priced(starts, block, outer_dp, stride, shapes(block))
+        elif outer_dp == 1 or replicas_alike(stride, self.group_sizes):
+            return 0 * starts
+        else:
+            keys = [self.place(k, outer_dp, stride) for k in starts.tolist()]
+        names: dict[Hashable, int] = {}
+        return np.array([names.setdefault(key, len(names)) for key in keys], dtype=np.int64)
+
+    def _priced(
+        self, starts: Ints, block: int, outer_dp: int, stride: int, shapes: GroupShapes
+    ) -> list[Hashable]:
+        """Key of all prices of a block, for each start."""
+        inside, over = shapes
+        columns = [
+            self._worst(starts, block, outer_dp, stride, *shape) for shape in inside]
+        for inner in over:
+            rows = []
+            for k in starts.tolist():
+                members, even = replica_group(self.group_sizes, k, block, inner, outer_dp, stride)
+                rows.append([*members, even, *self._over(k, block, inner, outer_dp, stride)])
+            columns.append(np.array(rows))
+        columns.append(self.types(starts)[:, None].astype(np.float64))
+        return [row.tobytes() for row in np.concatenate(columns, axis=1)]
+
+    # ------------------------------------------------------------ pairs
+
+    def pair(self, x: int, y: int, outer_dp: int, stride: int) -> tuple[float, float]:
+        """Seconds per byte and latency between two devices of a super-pipeline; worst replica.
+
+        By levels: over the highest level that both share. By links: see ``LinkPrices.pair``; the
+        slower direction counts.
+        """
+        if self._links is None:
+            level = worst_level(min(x, y), max(x, y), outer_dp, stride, self.group_sizes)
+            return float(self._per_byte[level]), float(self._latency[level])
+        found = [self._links.pair(r * stride + a, r * stride + b)
+                 for r in range(outer_dp) for a, b in ((x, y), (y, x))]
+        return max(rate for rate, _ in found), max(latency for _, latency in found)
+
+
+def _group(spreads: list[tuple[tuple[int, ...], bool]], figures: Floats | None = None) -> Group:
+    """Groups from their spread over the levels and figures of their paths; (C, 2 V + 8)."""
+    inside, even = zip(*spreads, strict=True)
+    members = np.array(inside, dtype=np.int64)
+    if figures is None:
+        return Group(members, np.array(even, dtype=bool))
+    levels = members.shape[1]
+    return Group(members, np.array(even, dtype=bool), Paths(
+        figures[:, :levels], figures[:, levels : 2 * levels], *figures[:, 2 * levels :].T))

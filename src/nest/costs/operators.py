@@ -1,0 +1,139 @@
+"""Seconds of the operators of a layer, and the share of an operator that one device runs.
+
+Arrays have the shape (C,): one value for each configuration.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.costs.choices import MODULE_BIT, PRODUCTS, Body, Setting
+from nest.costs.compute import (
+    Array,
+    Machine,
+    attention_seconds,
+    cast_seconds,
+    gemm_seconds,
+    memory_seconds,
+    scores_seconds,
+)
+from nest.graph import EXPERT, Layer, Operator
+
+
+def positions_of(layer: Layer, s: Setting) -> int:
+    """Tokens of a sample that the layer sees."""
+    return layer.tokens or s.job.seq_len
+
+
+def tokens_of(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
+    """Tokens of a tensor-parallel group, and of one rank between its collectives."""
+    tokens = c.samples * float(positions_of(layer, s)) / c.cp
+    rest: Array = np.where(c.sp, tokens / c.tp, tokens)
+    return tokens, rest
+
+
+def share_of(op: Operator, tp: NDArray[np.int64], etp: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Ranks that divide the width of an operator, and padding of the width."""
+    if op.split in ("column", "row", "heads"):
+        ranks = np.minimum(tp, op.groups) if op.groups else tp
+    elif op.split in EXPERT:
+        ranks = etp
+    else:
+        ranks = np.ones_like(tp)
+    padding = np.ones(len(tp))
+    if op.padded:
+        step = 128 * tp
+        padding = np.ceil(op.width / step) * step / op.width
+    return ranks.astype(np.float64), padding
+
+
+def copies_of(layer: Layer, c: Body, tokens: Array) -> Array:
+    """Token copies that one device runs through its experts (balanced routing)."""
+    assert layer.experts is not None
+    return tokens * layer.experts.top_k * c.etp / c.tp
+
+
+def rows_of(
+    op: Operator, layer: Layer, c: Body, s: Setting, tokens: Array, rest: Array
+) -> Array:
+    """Tokens that the operator sees on one device."""
+    if op.split == "dispatch" or op.split in EXPERT:
+        return copies_of(layer, c, tokens)
+    rows = rest if op.split == "sequence" else tokens
+    if op.positions and op.type != "attention":  # it works on another sequence, such as keys
+        return rows * op.positions / positions_of(layer, s)
+    return rows
+
+
+def parts_of(op: Operator, modules: tuple[str, ...], s: Setting) -> list[tuple[int, float]]:
+    """Policies of selective recompute that concern an operator, with the share of it."""
+    bits = sum(MODULE_BIT[name] for name in modules)
+    if not s.machine.stack.selective_products:
+        return [(bits & ~PRODUCTS, 1.0)]
+    return [(bits, 0.5), (bits | PRODUCTS, 0.5)] if op.halves else [(bits, 1.0)]
+
+
+def compute_seconds(
+    layer: Layer, c: Body, s: Setting
+) -> tuple[Array, Array, dict[int, Array]]:
+    """Seconds forward and backward, and those forward by the modules that repeat them."""
+    again: dict[int, Array] = {}
+    backward = np.zeros(len(c.tp))
+    tokens, rest = tokens_of(layer, c, s)
+    for op in layer.operators:
+        rows = rows_of(op, layer, c, s, tokens, rest)
+        ranks, padding = share_of(op, c.tp, c.etp)
+        if op.type == "gemm":
+            machine = s.machine.half if op.bf16 else s.machine
+            ahead, back = _gemm(op, layer, c, machine, rows, ranks, padding)
+        elif op.type == "attention":
+            ahead, back = attention(op, layer, s, tokens, ranks)
+        else:
+            scale = rows / ranks * padding * s.machine.element
+            ahead = memory_seconds(s.machine, op.forward_elements * scale)
+            back = memory_seconds(s.machine, op.backward_elements * scale)
+        for bits, share in parts_of(op, op.again, s):
+            again[bits] = again.get(bits, 0.0) + share * ahead
+        backward = backward + back
+    return sum(again.values(), np.zeros(len(c.tp))), backward, again
+
+
+def _gemm(
+    op: Operator, layer: Layer, c: Body, machine: Machine, rows: Array, ranks: Array,
+    padding: Array,
+) -> tuple[Array, Array]:
+    """Forward, and data plus weight gradient (the same product with its sides exchanged)."""
+    count: Array | float = 1.0
+    width, depth = op.width * padding, np.full(len(c.tp), float(op.depth))
+    if op.split in EXPERT:
+        assert layer.experts is not None
+        count = layer.experts.count / c.ep
+        rows = rows / count
+    if op.split in ("row", "expert_row"):
+        depth = depth / ranks
+    else:
+        width = width / ranks
+    ahead = gemm_seconds(machine, rows, width, depth, count, alone=False)
+    data = gemm_seconds(machine, rows, depth, width, count, alone=False)
+    weight = gemm_seconds(machine, width, depth, rows, count, alone=False)
+    gradient = np.where(depth > 0, width, 0.0)  # a table of embeddings is looked up
+    return (ahead + cast_seconds(machine, count * rows * depth),
+            data + weight + cast_seconds(machine, count * rows * gradient))
+
+
+def attention(
+    op: Operator, layer: Layer, s: Setting, tokens: Array, ranks: Array
+) -> tuple[Array, Array]:
+    """The attention core; context-parallel ranks share its causal half evenly."""
+    machine, positions = s.machine, float(op.positions or positions_of(layer, s))
+    width = op.attention_width / ranks
+    times = [
+        attention_seconds(machine, tokens, width, positions, op.causal, backward)
+        for backward in (False, True)
+    ]
+    if not machine.stack.flash_attention:
+        scores = tokens * positions * op.heads / ranks
+        times = [t + scores_seconds(machine, scores, back)
+                 for t, back in zip(times, (False, True), strict=True)]
+    return times[0], times[1]

@@ -1,0 +1,101 @@
+"""Seconds of the collectives of a layer: tensor, context and expert parallelism, tied embeddings.
+
+Arrays have the shape (C,): one value for each configuration.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nest.costs.choices import Body, Setting, State
+from nest.costs.compute import Array
+from nest.costs.memory import recipe
+from nest.costs.network.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    reduce_scatter,
+    ring_pass,
+)
+from nest.costs.operators import attention, copies_of, positions_of, tokens_of
+from nest.graph import Layer
+
+
+def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
+    """Tensor-parallel collectives forward and backward, less what the stack overlaps.
+
+    All-gathers and reduce-scatters with sequence parallelism, else all-reduces, of tokens x hidden
+    elements (arXiv:2205.05198, section 4.2). In fp8 training a layer's all-gathers move what its
+    products take, one byte an element (Transformer Engine quantises before it gathers).
+    """
+    ahead, back = np.zeros(len(c.tp)), np.zeros(len(c.tp))
+    exposed = 1.0 - s.machine.stack.overlap_tp
+    for t in filter(None, (layer.traffic, layer.cross_traffic)):
+        tokens = c.samples * float(t.tokens or positions_of(layer, s)) / c.cp
+        size = tokens * layer.hidden * s.machine.element
+        reduce = exposed * all_reduce(size, s.network, c.tp_group)
+        scatter = exposed * reduce_scatter(size, s.network, c.tp_group)
+        gather = scatter
+        if layer.checkpointed and s.machine.fp8:
+            size = tokens * layer.hidden * s.machine.weight_element
+            gather = exposed * all_gather(size, s.network, c.tp_group)
+        ahead = ahead + np.where(c.sp, t.forward_gathers * gather + t.forward_scatters * scatter,
+                                 t.forward_reduces * reduce)
+        back = back + np.where(c.sp, t.backward_gathers * gather + t.backward_scatters * scatter,
+                               t.backward_reduces * reduce)
+    return ahead, back
+
+
+def context_traffic(
+    layer: Layer, c: Body, s: Setting
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Exchange of keys and values over cp, forward and backward; and the compute that hides it.
+
+    Ring (Ring Attention, arXiv:2310.01889; Megatron-Core p2p): each rank's keys and values pass
+    all others, backward their gradients too, hidden by the attention core to the extent that the
+    stack overlaps. All-to-all (DeepSpeed-Ulysses, arXiv:2309.14509, section 3): queries, keys,
+    values and the output change from a share of the tokens to a share of the heads and back.
+    """
+    ahead, back, under_ahead, under_back = np.zeros((4, len(c.tp)))
+    if not (c.cp > 1).any():
+        return (ahead, back), (under_ahead, under_back)
+    tokens, _ = tokens_of(layer, c, s)
+    element, hidden = s.machine.element, s.machine.stack.overlap_cp
+    for op in layer.operators:
+        if op.type != "attention":
+            continue
+        core = attention(op, layer, s, tokens, c.tp.astype(np.float64))
+        keys = c.samples * float(op.positions or positions_of(layer, s))
+        held = keys * op.kv_width / np.minimum(c.tp, op.kv_groups) * element
+        ring = ring_pass(held, s.network, c.cp_group)
+        turned = tokens * op.attention_width / c.tp * element + held / c.cp
+        swap = all_to_all(turned, s.network, c.cp_group)
+        ahead = ahead + np.where(c.a2a, swap, np.maximum(0.0, ring - hidden * core[0]))
+        back = back + np.where(c.a2a, swap, np.maximum(0.0, 2.0 * ring - hidden * core[1]))
+        if hidden:
+            under_ahead += np.where(c.a2a, 0.0, np.minimum(core[0], ring / hidden))
+            under_back += np.where(c.a2a, 0.0, np.minimum(core[1], 2.0 * ring / hidden))
+    return (ahead, back), (under_ahead, under_back)
+
+
+def expert_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
+    """Dispatch and combine of token copies over ep, gather and scatter over etp; each way.
+
+    2 T k h bytes per device and direction (arXiv:2401.06066 routing; Megatron-Core all-to-all
+    dispatcher), T the tokens that a rank holds.
+    """
+    if layer.experts is None:
+        return np.zeros(len(c.tp)), np.zeros(len(c.tp))
+    tokens, _ = tokens_of(layer, c, s)
+    size = copies_of(layer, c, tokens) * layer.hidden * s.machine.element
+    once = 2.0 * all_to_all(size / c.etp, s.network, c.ep_group)
+    once = once + 2.0 * all_gather(size, s.network, c.etp_group)
+    return once, once
+
+
+def tied_seconds(layer: Layer, c: State, s: Setting) -> Array:
+    """Gradient sum of two copies of a tied embedding, between the ends of the pipeline."""
+    if not layer.tied_parameters:
+        return np.zeros(len(c.tp))
+    size = layer.tied_parameters / c.tp * recipe(s.job).traveling_gradient
+    return size * c.tied_per_byte + 2.0 * c.tied_latency

@@ -1,0 +1,393 @@
+"""The effect of each resource on a plan, and how much longer simpler plans take.
+
+The price of a resource is the change of the best step time with one per cent more of it: the plan's
+own space is searched again. The searches share the remaining time, and no result is worse than the
+plan itself, priced under the change. A plan that no search proved optimal is only priced again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from nest.describe.base import Description
+from nest.describe.cluster import Cluster
+from nest.describe.configuration import Configuration
+from nest.describe.job import Job
+from nest.describe.space import IntSet, SearchSpace
+from nest.errors import InputError
+from nest.explanation.infeasible import Probe, worst_stage
+from nest.graph import Chain
+from nest.graph.legality import space_problems, tp_problem
+from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.even import even_sizes
+from nest.pricing.plans import Plan
+from nest.search import compiled
+from nest.search.rounds import Found, search
+
+MORE = 1.01
+"""Changed amount of a resource over the actual one."""
+SAME = 1e-9
+"""Relative difference of step times below which the plan itself stays the best."""
+CLOSE = 1.05
+"""Accuracy of the least memory at which an alternative fits: it is at most this times too much."""
+OWN = 3
+"""Parts of the time for a search without a plan to start from."""
+TIME_LIMIT = 30.0
+"""Seconds for all searches, unless said otherwise."""
+NEGLIGIBLE = 1e-4
+"""Share of a step below which the effect of a resource is not reported."""
+
+Resource = Literal["memory", "flops", "memory_bandwidth", "bandwidth", "devices"]
+
+
+class ShadowPrice(Description):
+    """The best step time with more, or less, of one resource."""
+
+    resource: Resource
+    name: str = Field(description="the resource in words")
+    level: str | None = Field(description="of the network, for bandwidth")
+    devices: int = Field(description="devices then")
+    factor: float = Field(description="changed amount of the resource over the actual one")
+    step_time_s: float | None = Field(description="null if there is no plan; see note")
+    change_s: float | None = Field(description="step_time_s less that of the plan")
+    share: float | None = Field(description="change_s over the step time of the plan")
+    changes: str = Field(description="differences from the plan; empty: none")
+    proven: bool = Field(description="no plan of the space takes less then")
+    note: str = ""
+
+
+class SimplerPlan(Description):
+    """The best plan under simple restrictions."""
+
+    name: str
+    bounds: dict[str, str] = Field(description="of the space, in addition to the plan's own")
+    step_time_s: float | None = Field(description="null if there is no plan; see note")
+    slower: float | None = Field(description="step_time_s / that of the plan, less 1")
+    differences_s: dict[str, float] = Field(
+        description="part of breakdown_s: seconds more than in the plan"
+    )
+    stage: int | None = Field(None, description="that lacks most memory where nothing fits")
+    bytes_short: float | None = Field(None, description="what it lacks, where little else would")
+    configuration: Configuration | None
+    proven: bool = Field(description="no plan within these bounds takes less")
+    note: str = ""
+
+
+class Explanation(Description):
+    """Shadow prices and simpler plans of one plan."""
+
+    schema_: Annotated[Literal["nest.explanation/1"], Field(alias="schema")] = "nest.explanation/1"
+    step_time_s: float
+    method: Literal["solved", "priced"] = Field(
+        description="solved: the plan's space was searched again for each resource; priced: the "
+        "plan's configuration was priced again, because no search had proved it optimal"
+    )
+    bottleneck: str = Field(description="what bounds the step, and which resource helps most")
+    prices: tuple[ShadowPrice, ...]
+    simpler: tuple[SimplerPlan, ...]
+    seconds: float = Field(description="duration of the explanation")
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The explanation as the text of one JSON document."""
+        return self.model_dump_json(by_alias=True, indent=indent)
+
+
+def explain(
+    plan: Plan, *, threads: int | None = None, time_limit: float = TIME_LIMIT
+) -> Explanation:
+    """Find the effect of each resource on a plan, and how much longer simpler plans take.
+
+    Parameters
+    ----------
+    plan : as :func:`nest.plan` or :func:`nest.evaluate` gives it.
+    threads : number of threads.
+    time_limit : seconds for all searches together, without compiling; unfinished results are not
+        ``proven``.
+
+    Raises
+    ------
+    InputError
+        ``search.space`` is not a search space, or the time limit is not above 0.
+    """
+    if not time_limit > 0.0:
+        raise InputError(f"time_limit: got {time_limit}; allowed: seconds, above 0")
+    solver = _Solver(plan, threads)
+    changes, simple = list(_changed(plan.inputs.cluster)), list(solver.restrictions())
+    compiled.load()
+    started = time.perf_counter()
+    solver.begin(time_limit, OWN * len(simple) + solver.proved * sum(c.parts for c in changes))
+    simpler = [solver.simpler(name, bounds) for name, bounds in simple]
+    even = solver.even_cuts()
+    # The longest searches come first: the others get the time that they leave.
+    order = sorted(range(len(changes)), key=lambda n: -changes[n].parts)
+    priced = {n: solver.price(changes[n]) for n in order}
+    prices = tuple(priced[n] for n in range(len(changes)))
+    return Explanation(
+        step_time_s=plan.step_time_s,
+        method="solved" if solver.proved else "priced",
+        bottleneck=_bottleneck(plan, prices),
+        prices=prices,
+        simpler=(*simpler, *([even] if even else [])),
+        seconds=time.perf_counter() - started,
+    )
+
+
+class _Change(NamedTuple):
+    """A cluster with more or less of one resource."""
+
+    resource: Resource
+    name: str
+    level: str | None
+    factor: float
+    cluster: Cluster
+
+    @property
+    def parts(self) -> int:
+        """Parts of the time for its search."""
+        return OWN if self.factor < 1.0 else 1
+
+
+def _changed(cluster: Cluster) -> Iterator[_Change]:
+    levels = cluster.levels
+
+    def sized(field: str, more: Callable[[Any], Any]) -> Cluster:
+        device, *types = (each.replace(**{field: more(getattr(each, field))})
+                          for each in cluster.device_types)
+        return cluster.replace(device=device, types=types)
+
+    yield _Change("flops", "device FLOP/s", None, MORE, sized(
+        "peak_flops", lambda peaks: {dtype: MORE * peak for dtype, peak in peaks.items()}))
+    yield _Change("memory", "device memory", None, MORE, sized("memory", lambda x: MORE * x))
+    yield _Change("memory_bandwidth", "memory bandwidth", None, MORE,
+                  sized("memory_bandwidth", lambda x: MORE * x))
+    links = cluster.links
+    if links is not None:
+        wider_links = links.replace(bandwidth=[MORE * rate for rate in links.bandwidth])
+        yield _Change("bandwidth", "bandwidth of all links", None, MORE,
+                      cluster.replace(links=wider_links))
+    for number, level in enumerate(levels if links is None else ()):
+        # An oversubscribed level would follow those below: fix all bandwidths first.
+        bandwidth = list(cluster.nominal_bandwidth)
+        bandwidth[number] *= MORE
+        wider = tuple(other.replace(oversubscription=None, bandwidth=given)
+                      for other, given in zip(levels, bandwidth, strict=True))
+        yield _Change("bandwidth", f"{level.name} bandwidth", level.name, MORE,
+                      cluster.replace(levels=wider))
+    group = cluster.group_sizes[-2] if len(levels) > 1 else 1
+    for count in (cluster.size + group, cluster.size - group):
+        try:
+            resized = cluster.with_devices(count)
+        except InputError:  # above NEST's limit, or none left
+            continue
+        yield _Change("devices", f"{count:,} devices", None, count / cluster.size, resized)
+
+
+class _Solver:
+    """Searches around one plan within a time limit."""
+
+    def __init__(self, plan: Plan, threads: int | None) -> None:
+        inputs = plan.inputs
+        subject = inputs.model or inputs.profile
+        if subject is None:
+            raise InputError("inputs: got neither of model and profile; allowed: one of them")
+        self.plan, self.subject, self.threads = plan, subject, threads
+        self.chain: Chain = chain_of(subject)
+        self.cluster: Cluster = inputs.cluster
+        self.job: Job = inputs.job
+        self.proved = plan.search is not None and plan.optimal
+        self.space = SearchSpace()
+        if plan.search is not None:
+            self.space = SearchSpace.parse(plan.search.space, "search.space")
+
+    def begin(self, seconds: float, parts: int) -> None:
+        """Start the time limit."""
+        self.deadline, self.parts = time.perf_counter() + seconds, parts
+
+    def search(
+        self, cluster: Cluster, space: SearchSpace, parts: int, below: float = math.inf
+    ) -> Found:
+        """One search for plans faster than ``below``, in its parts of the remaining time."""
+        left = max(self.deadline - time.perf_counter(), 0.0) * parts / max(self.parts, 1)
+        self.parts -= parts
+        return search(self.chain, cluster, self.job, space, threads=self.threads,
+                      time_limit=left, below=below)
+
+    # ------------------------------------------------------------ resources
+
+    def price(self, change: _Change) -> ShadowPrice:
+        """The best step time under a change."""
+        now = self.plan.step_time_s
+        best: tuple[float, Configuration] | None = None
+        proven, note = False, ""
+        try:
+            again = evaluate(self.subject, change.cluster, self.job, self.plan.configuration)
+            if again.feasible or not self.plan.feasible:
+                best = again.step_time_s, self.plan.configuration
+            else:
+                note = "the plan does not fit then"
+        except InputError:
+            note = "the plan needs more devices"
+        if self.proved:
+            known = best[0] if best else math.inf
+            found = self.search(change.cluster, self.space, change.parts, known)
+            proven = found.lower_bound >= min(found.step_time, known)
+            note = "nothing fits" if proven else "no plan found in time"
+            if found.configuration is not None and (
+                    best is None or found.step_time < best[0] * (1.0 - SAME)):
+                best = found.step_time, found.configuration
+        return ShadowPrice(
+            resource=change.resource, name=change.name, level=change.level, factor=change.factor,
+            devices=change.cluster.size,
+            step_time_s=best[0] if best else None,
+            change_s=best[0] - now if best else None,
+            share=best[0] / now - 1.0 if best else None,
+            changes=_differences(self.plan.configuration, best[1]) if best else "",
+            proven=proven,
+            note="" if best else note,
+        )
+
+    # ------------------------------------------------------------ simpler plans
+
+    def restrictions(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Simpler ways to train, by name, as bounds of the space."""
+        if not self.proved:
+            yield "best plan", {}
+        widest = min(self.cluster.levels[0].size, self.cluster.size)
+        for tp in range(widest, 1, -1):
+            if any(tp_problem(self.chain, self.job, tp, sp) is None for sp in (True, False)):
+                yield f"tp {tp} everywhere", {"tp": IntSet.of(tp)}
+                break
+        one = IntSet.of(1)
+        flat = {"pp": one, "vpp": None, "schedule": ("1f1b",)}
+        yield "no pipeline", flat
+        data = {**flat, "tp": one, "sp": None, "cp": one, "cp_comm": None, "ep": one, "etp": one}
+        yield "ZeRO-3 only", {**data, "zero": IntSet.of(3)}
+        yield "data parallel, full recompute", {
+            **data, "zero": IntSet.of("0,1"), "recompute": ("full",), "recompute_layers": None}
+
+    def simpler(self, name: str, bounds: dict[str, Any]) -> SimplerPlan:
+        """The best plan within bounds."""
+        space = self.space.replace(**bounds)
+        shown = {key: text for key, text in space.describe().items()
+                 if key in bounds and bounds[key] is not None}
+        if self.proved and self._within(bounds):
+            self.parts -= OWN
+            return self._compared(name, shown, self.plan, True, "this plan")
+        problems = space_problems(self.chain, self.cluster, self.job, space)
+        if problems:
+            self.parts -= OWN
+            return _none(name, shown, True, "not legal: " + problems[0])
+        found = self.search(self.cluster, space, OWN)
+        proven = bool(found.lower_bound >= found.step_time)
+        if found.configuration is not None:
+            priced = evaluate(self.subject, self.cluster, self.job, found.configuration)
+            return self._compared(name, shown, priced, proven, "")
+        if not proven:
+            return _none(name, shown, False, "no plan found in time")
+        near = self._nearest(space)
+        if near is None:
+            return _none(name, shown, True, "no such plan is legal")
+        return _short(name, shown, near, "does not fit")
+
+    def even_cuts(self) -> SimplerPlan | None:
+        """The plan with its layers cut evenly, where its blocks are equal and its cuts are not."""
+        way, chain = self.plan.configuration, self.chain
+        first, last = chain.body
+        blocks = {s.devices[1] - s.devices[0] for s in way.stages}
+        if not 1 < way.pp <= last - first or len(blocks) > 1 or way.vpp > 1 or way.order:
+            return None
+        sizes = even_sizes(last - first, way.pp)
+        cuts = [0, *(first + sum(sizes[: s + 1]) for s in range(way.pp - 1)), len(chain)]
+        spans = list(zip(cuts, cuts[1:], strict=False))
+        if spans == [s.layers for s in way.stages]:
+            return None
+        even = way.replace(stages=tuple(
+            stage.replace(layers=span, chunks=(span,))
+            for stage, span in zip(way.stages, spans, strict=True)))
+        priced = evaluate(self.subject, self.cluster, self.job, even)
+        if not priced.feasible:
+            return _short("even cuts", {}, priced, "does not fit")
+        return self._compared("even cuts", {}, priced, True, "")
+
+    def _within(self, bounds: dict[str, Any]) -> bool:
+        """Whether the plan lies within bounds."""
+        p = self.plan.parallelism
+        for name, allowed in bounds.items():
+            holders = [p] if hasattr(p, name) else self.plan.stages
+            if allowed is not None and any(getattr(x, name) not in allowed for x in holders):
+                return False
+        return True
+
+    def _compared(
+        self, name: str, bounds: dict[str, str], priced: Plan, proven: bool, note: str
+    ) -> SimplerPlan:
+        mine, other = self.plan.breakdown_s.model_dump(), priced.breakdown_s.model_dump()
+        return SimplerPlan(
+            name=name, bounds=bounds, step_time_s=priced.step_time_s,
+            slower=priced.step_time_s / self.plan.step_time_s - 1.0,
+            differences_s={cause: other[cause] - mine[cause] for cause in mine},
+            configuration=priced.configuration, proven=proven, note=note,
+        )
+
+    def _nearest(self, space: SearchSpace) -> Plan | None:
+        """A plan that lacks little memory; None where none is legal."""
+        probe = Probe(self.chain, self.cluster, self.job, space, self.threads)
+        found = probe.least_memory(CLOSE, self.deadline)[1]
+        return None if found is None else evaluate(self.subject, self.cluster, self.job, found)
+
+
+def _none(name: str, bounds: dict[str, str], proven: bool, note: str) -> SimplerPlan:
+    return SimplerPlan(name=name, bounds=bounds, step_time_s=None, slower=None, differences_s={},
+                       configuration=None, proven=proven, note=note)
+
+
+def _short(name: str, bounds: dict[str, str], priced: Plan, why: str) -> SimplerPlan:
+    """Plans that do not fit, by the one that lacks fewest bytes."""
+    stage, over = worst_stage(priced)
+    text = next(x for x in priced.problems if x.startswith(f"stage {stage} "))
+    return _none(name, bounds, True, f"{why}: {text}").replace(
+        stage=stage, bytes_short=over, configuration=priced.configuration)
+
+
+def _bottleneck(plan: Plan, prices: tuple[ShadowPrice, ...]) -> str:
+    """What bounds the step, and which resource helps most."""
+    gains = [p for p in prices if p.resource != "devices" and p.share is not None]
+    best = min(gains, key=lambda p: p.share or 0.0, default=None)
+    if best is None or best.share is None or best.share > -NEGLIGIBLE:
+        return f"{plan.bottleneck}; 1% more of any single resource has almost no effect"
+    return (f"{plan.bottleneck}; of 1% more of one resource, {best.name} helps most "
+            f"({100 * best.share:+.2f}%)")
+
+
+_OUTER = ("outer_dp", "micro_batch", "pp", "vpp", "schedule")
+_DEGREES = ("dp_in", "tp", "sp", "cp", "cp_comm", "ep", "etp", "zero", "shard")
+
+
+def _differences(before: Configuration, after: Configuration) -> str:
+    """Differences of two configurations, in a few words."""
+    found = [f"{name} {getattr(before, name)} -> {getattr(after, name)}" for name in _OUTER
+             if getattr(before, name) != getattr(after, name)]
+    deep = before.pp == after.pp
+
+    def differ(*names: str) -> bool:
+        # Stages of pipelines of different depth do not correspond: compare the sets of values.
+        mine, other = (
+            [tuple(getattr(stage, name) for name in names) for stage in way.stages]
+            for way in (before, after))
+        return mine != other if deep else set(mine) != set(other)
+
+    other = ["blocks"] if _blocks(before) != _blocks(after) else []
+    dense = all(stage.etp == stage.tp for way in (before, after) for stage in way.stages)
+    other += [name for name in _DEGREES if differ(name) and not (dense and name == "etp")]
+    other += ["recompute"] if differ("recompute", "recompute_modules", "recompute_layers") else []
+    other += ["cuts"] if deep and differ("layers") else []
+    return ", ".join(found + ([f"other {', '.join(other)}"] if other else []))
+
+
+def _blocks(way: Configuration) -> set[int]:
+    return {stage.devices[1] - stage.devices[0] for stage in way.stages}

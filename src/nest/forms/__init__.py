@@ -1,0 +1,8 @@
+"""Step times as plain functions of numbers, which evaluation runs and the kernels compile.
+
+Nothing is imported here but what Python has, so that ``evaluate`` needs no compiler. What the
+functions index are lists and tuples in Python, and rows of arrays where they are compiled.
+
+`stage` and `chunk` are what a form takes of a stage and of consecutive layers; `one_f_one_b`,
+`gpipe` and `interleaved` are the schedules. Read `one_f_one_b` first.
+"""

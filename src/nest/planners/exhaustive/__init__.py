@@ -1,0 +1,8 @@
+"""Every uniform configuration of a grid, as in calculators of training time.
+
+`exhaustive` is the planner, `grid` what is in the grid, `table` its points as arrays.
+"""
+
+from nest.planners.exhaustive.exhaustive import Exhaustive
+
+__all__ = ["Exhaustive"]

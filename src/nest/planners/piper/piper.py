@@ -1,0 +1,253 @@
+"""Piper: a dynamic program over downsets, each stage with degrees of its own.
+
+J. Tarnawski, D. Narayanan, A. Phanishayee, "Piper: Multidimensional Planner for DNN
+Parallelization", NeurIPS 2021, and its authors' program (msr-fiddle/piper, algo.cpp).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from nest.describe.cluster import Cluster
+from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.job import Job
+from nest.describe.model import Model
+from nest.describe.profile import Profile
+from nest.describe.space import SearchSpace
+from nest.errors import KernelError, NoPlanError
+from nest.graph import Chain
+from nest.graph.legality import divisors
+from nest.planners.flat import (
+    Array,
+    BodyPrices,
+    Cuts,
+    Ints,
+    Way,
+    body_prices,
+    chain_for,
+    legal_starts,
+    ways,
+)
+from nest.planners.piper.stages import Column, Stages
+from nest.pricing.evaluation import evaluate
+from nest.pricing.plans import Plan
+
+FIXED: dict[str, Any] = {"outer_dp": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "1f1b"}
+TOLERANCE = 1e-12
+"""Relative: smaller improvements of the time-per-sample are not searched."""
+
+
+@dataclass(frozen=True)
+class Piper:
+    """Stages with a data-parallel degree d, a tensor-parallel degree t and recompute of their own.
+
+    The longest time-per-sample of a stage is minimised over all downsets, d, t and recompute, with
+    at most k devices; the program's table dp[downset][k][s] has s, the sum of d of the stages
+    placed, because a stage holds ceil(s / d) micro-batches. Here the program is solved for a limit
+    on the time-per-sample, which is then lowered until nothing is feasible: for a limit, only the
+    least s of a downset and a first device matters, since it minimises the memory of every stage
+    before. The result is the same. Around it every micro-batch size is tried.
+
+    What differs from the program, and why:
+
+    - Blocks lie in device order and are aligned (:func:`nest.costs.network.placement.aligned`):
+      others are illegal. Devices may stay unused at the end.
+    - A stage splits each micro-batch over its ranks, where Piper assigns whole ones. So the
+      micro-batch of the configuration is D of Piper's, with D a common multiple of all d, a device
+      takes D/d of them at once, and a stage holds as many configured ones as stages are left. Hence
+      s counts D for every stage, not d, and temporary bytes within a layer are D/d times as many.
+      If all d are equal this is Piper's own count; otherwise its count would assume memory that no
+      configuration here has. Every D is tried.
+    - Gradient reduction is the all-reduce of the flat network, there 4 (d - 1)/d x parameter
+      bytes / bandwidth: equal volumes for 16-bit parameters with 32-bit gradients.
+    """
+
+    name: ClassVar[str] = "piper"
+
+    def plan(
+        self, model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
+    ) -> Plan:
+        """Choose by the dynamic program; see :class:`nest.planners.planner.Planner`."""
+        chain = chain_for(self.name, model, job, space, FIXED)
+        found = self.choose(chain, cluster, job, space)
+        if found is None:
+            raise NoPlanError(
+                f"{self.name}: no stages of the space fit the memory of the devices by the "
+                f"method's own count for {chain.name} on {cluster.name}")
+        pipeline, _, micro_batch = found
+        way = _configuration(chain, job, pipeline, micro_batch, cluster.size)
+        return evaluate(model, cluster, job, way)
+
+    def choose(
+        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
+    ) -> tuple[Pipeline, float, int] | None:
+        """The best stages by the method's own estimate, its seconds of a step, and micro_batch."""
+        cuts = Cuts(chain, job, chain.downsets())
+        found = ways(chain, cluster, job, space)
+        best, chosen = math.inf, None
+        for mbs in divisors(job.global_batch) if found else ():
+            prices = body_prices(chain, cluster, job, found, [mbs] * len(found))
+            batches = job.global_batch // mbs
+            for common in divisors(batches):
+                pairs = _columns(found, cluster, space, mbs, common)
+                if not pairs:
+                    continue
+                at = [n for n, _ in pairs]
+                stages = Stages(cuts, cluster, job, space, [(found[n], d) for n, d in pairs],
+                                BodyPrices(*(column[:, at] for column in prices)), mbs, common)
+                pipeline = Devices(stages, cluster, space, batches).best(best / batches)
+                if pipeline is not None:
+                    best = pipeline.time * batches
+                    chosen = pipeline, best, mbs * common
+        return chosen
+
+
+def _columns(
+    found: Sequence[Way], cluster: Cluster, space: SearchSpace, mbs: int, common: int
+) -> list[tuple[int, int]]:
+    """Ways by number, with the data-parallel degrees that ``common`` is a multiple of."""
+    if not space.allows("micro_batch", mbs * common):
+        return []
+    degrees = [d for d in divisors(common)
+               if space.allows("dp_in", d) and space.allows("mbs", mbs * common // d)]
+    return [(n, d) for n, way in enumerate(found) for d in degrees if way.tp * d <= cluster.size]
+
+
+class Chosen(NamedTuple):
+    """One stage of a pipeline."""
+
+    cuts: tuple[int, int]
+    start: int
+    column: Column
+    recompute: str
+    recompute_layers: int | None
+
+
+class Pipeline(NamedTuple):
+    """Stages and their longest time-per-sample."""
+
+    time: float
+    stages: tuple[Chosen, ...]
+
+
+class Devices:
+    """Places stages on devices.
+
+    Shapes: N devices, S numbers of stages where the space bounds them, else 1.
+
+    Parameters
+    ----------
+    batches : micro-batches of a step: s may not be more (``boundOnS`` of the program).
+    """
+
+    def __init__(
+        self, stages: Stages, cluster: Cluster, space: SearchSpace, batches: int
+    ) -> None:
+        self.stages, self.cuts, self.devices = stages, stages.cuts, cluster.size
+        self.most = batches
+        self.counted = space.pp is not None
+        deepest = min(self.cuts.last, cluster.size)
+        self.depths = [n for n in range(1, deepest + 1) if space.allows("pp", n)]
+        sizes = [way.tp * d for way, d in stages.columns]
+        starts = {size: legal_starts(size, cluster) for size in set(sizes)}
+        self.places: list[tuple[int, Ints]] = [(size, starts[size]) for size in sizes]
+
+    def best(self, limit: float) -> Pipeline | None:
+        """The pipeline with the least longest time-per-sample, if that is below ``limit``."""
+        found, low = None, 0.0
+        while self.depths:
+            # Mostly bisect the range; each fourth time test whether the best is optimal.
+            below = limit * (1.0 - TOLERANCE)
+            better = self._within(below)
+            if better is None:
+                return found
+            found, limit = better, better.time
+            for _ in range(3):
+                middle = (low + limit) / 2.0
+                better = self._within(middle)
+                if better is None:
+                    low = middle
+                else:
+                    found, limit = better, better.time
+        return found
+
+    def _within(self, limit: float) -> Pipeline | None:
+        """A pipeline all of whose stages take at most ``limit``, with the least s at each cut."""
+        last = self.cuts.last
+        depth = max(self.depths) if self.counted else 0
+        least = np.full((depth + 1, last + 1, self.devices + 1), np.inf)
+        least[0, last] = 0.0
+        caps: list[Array] = [np.zeros(0)] * last
+        for i in range(last - 1, -1, -1):
+            caps[i] = self.stages.deepest(i, limit) * self.stages.ranks
+            np.minimum(caps[i], float(self.most), out=caps[i])
+            self._fill(least, i, caps[i])
+        ends = [n for n in self.depths if np.isfinite(least[n, 0, 0])] if self.counted else (
+            [0] if np.isfinite(least[0, 0, 0]) else [])
+        return self._trace(least, caps, ends[0]) if ends else None
+
+    def _fill(self, least: Array, i: int, caps: Array) -> None:
+        """Least s of the layers after cut ``i``, by number of stages and first device."""
+        after = self.cuts.after(i)
+        for c, (size, starts) in enumerate(self.places):
+            open_ = np.flatnonzero(caps[:, c] >= self.stages.common)
+            if not (len(open_) and len(starts)):
+                continue
+            source = least[:, after[open_]][:, :, starts + size] + self.stages.common
+            source[source > caps[open_, c][None, :, None]] = np.inf
+            found = source.min(axis=1)
+            if self.counted:
+                found = np.concatenate([np.full((1, len(starts)), np.inf), found[:-1]])
+            least[:, i, starts] = np.minimum(least[:, i, starts], found)
+
+    def _trace(self, least: Array, caps: Sequence[Array], depth: int) -> Pipeline:
+        """The stages of an entry of the table."""
+        i, start, chosen, longest = 0, 0, [], 0.0
+        while i < self.cuts.last:
+            left = depth - 1 if self.counted else 0
+            total = least[depth, i, start]
+            c, j = self._step(least[left], caps[i], i, start, total)
+            ranks = int(self.stages.ranks[c])
+            time, policy, layers = self.stages.time(i, j, c, math.ceil(total / ranks))
+            chosen.append(Chosen((i, j), start, self.stages.columns[c], policy, layers))
+            longest = max(longest, time)
+            i, start, depth = j, start + self.places[c][0], left
+        return Pipeline(longest, tuple(chosen))
+
+    def _step(
+        self, behind: Array, caps: Array, i: int, start: int, total: float
+    ) -> tuple[int, int]:
+        """Column and end of the first stage of an entry of the table."""
+        after = self.cuts.after(i)
+        for c, (size, starts) in enumerate(self.places):
+            at = int(np.searchsorted(starts, start))
+            if at == len(starts) or starts[at] != start:
+                continue
+            fits = (behind[after, start + size] + self.stages.common == total) & (
+                total <= caps[:, c])
+            if fits.any():
+                return c, int(after[np.flatnonzero(fits)[0]])
+        raise KernelError(f"{Piper.name}: a table entry has no predecessor")
+
+
+def _configuration(
+    chain: Chain, job: Job, pipeline: Pipeline, micro_batch: int, stride: int
+) -> Configuration:
+    """The pipeline on consecutive blocks, the first at device 0, with all devices to itself."""
+    cuts = Cuts(chain, job, chain.downsets())
+    path = [0, *(stage.cuts[1] for stage in pipeline.stages)]
+    stages = []
+    for span, stage in zip(cuts.spans(path), pipeline.stages, strict=True):
+        way, d = stage.column
+        stages.append(StageConfiguration.parse({
+            "layers": span, "devices": (stage.start, stage.start + way.tp * d), "dp_in": d,
+            "tp": way.tp, "sp": way.sp, "ep": way.ep, "etp": way.etp,
+            "recompute": stage.recompute, "recompute_layers": stage.recompute_layers,
+        }, chain.name))
+    return Configuration(micro_batch=micro_batch, stages=tuple(stages), stride=stride,
+                         order=cuts.order(path))

@@ -1,0 +1,161 @@
+"""Price exactly one configuration, with the cost functions alone: no tensors, no kernels.
+
+This checks the search, and prices configurations that a person or another tool wrote or edited.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from nest.costs.compute import peak_flops
+from nest.costs.network.collectives import ALGORITHMS, algorithm
+from nest.costs.schedules import SCHEDULES
+from nest.costs.stage import Hop
+from nest.describe.cluster import Cluster
+from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.job import Job
+from nest.describe.model import Model
+from nest.describe.profile import Profile
+from nest.graph import Chain, build_chain, model_flop, profile_chain
+from nest.pricing.breakdown import bottleneck, breakdown, slowest
+from nest.pricing.confidence import confidence
+from nest.pricing.feasibility import check, shortages
+from nest.pricing.plans import Inputs, Parallelism, Plan, Stage, StageMemory, StageTime
+from nest.pricing.stages import Pricing, StagePrice, body_of, layers_of, state_of
+
+
+def chain_of(model: Model | Profile) -> Chain:
+    """Layers of a model or of a profile."""
+    return profile_chain(model) if isinstance(model, Profile) else build_chain(model)
+
+
+def evaluate(
+    model: Model | Profile, cluster: Cluster, job: Job, configuration: Configuration
+) -> Plan:
+    """Price a configuration.
+
+    Parameters
+    ----------
+    model, cluster, job : what is trained, where, how.
+    configuration : every stage, its layers, devices and degrees.
+
+    Returns
+    -------
+    Plan
+        ``feasible`` is False where a stage needs more memory than its devices have; ``problems``
+        then says which, what for, and by how much.
+
+    Raises
+    ------
+    InputError
+        The configuration cannot be built at all: a cut, a block or a degree is not legal.
+    """
+    chain = chain_of(model)
+    check(chain, cluster, job, configuration)
+    m = job.global_batch // (configuration.outer_dp * configuration.micro_batch)
+    pricing = Pricing(chain, cluster, job)
+    prices = [pricing.stage(configuration, stage) for stage in configuration.stages]
+    hops = [pricing.hops(configuration, number) for number in range(configuration.pp)]
+    time = pricing.step_time(configuration, prices, hops)
+    stages = tuple(_stage(pricing, configuration, number, *priced)
+                   for number, priced in enumerate(zip(prices, hops, strict=True)))
+    problems = tuple(shortages(stages))
+    longest = slowest(prices)
+    seconds = breakdown(stages[longest].time_s, time, m)
+    samples = job.global_batch / time.total
+    count = {0: cluster.size} if cluster.type_numbers is None else Counter(cluster.type_numbers)
+    peak = sum(peak_flops(device, job.precision) * count[number]
+               for number, device in enumerate(cluster.device_types))
+    used = configuration.stages[-1].devices[1]
+    return Plan(
+        step_time_s=time.total,
+        samples_per_s=samples,
+        tokens_per_s=samples * job.seq_len,
+        mfu=model_flop(chain, job.seq_len) * job.global_batch / (peak * time.total),
+        feasible=not problems,
+        problems=problems,
+        optimal=False,
+        lower_bound_s=None,
+        confidence=confidence(time.total, chain, cluster, job),
+        bottleneck=bottleneck(longest, seconds, time.total),
+        parallelism=Parallelism(
+            pp=configuration.pp, vpp=configuration.vpp, outer_dp=configuration.outer_dp,
+            micro_batch=configuration.micro_batch, micro_batches=m,
+            global_batch=job.global_batch, devices_used=used * configuration.outer_dp,
+            stride=configuration.stride, schedule=configuration.schedule,
+            order=configuration.order,
+        ),
+        stages=stages,
+        replicas=tuple(r * configuration.stride for r in range(configuration.outer_dp)),
+        breakdown_s=seconds,
+        inputs=Inputs(model=chain.model, profile=chain.profile, cluster=cluster, job=job),
+    )
+
+
+def _stage(
+    pricing: Pricing, plan: Configuration, number: int, price: StagePrice, hops: list[Hop]
+) -> Stage:
+    """A stage with its prices, as the plan reports it."""
+    stage, schedule = plan.stages[number], SCHEDULES[plan.schedule]
+    m = pricing.job.global_batch // (plan.outer_dp * plan.micro_batch)
+    shared: dict[str, Any] = {name: getattr(stage, name)
+                              for name in StageConfiguration.model_fields}
+    first = price.chunks[0]
+    return Stage(
+        **shared, in_flight=schedule.in_flight(number, plan.pp, m, plan.vpp),
+        time_s=_time(price, hops), param_wait_s=first.wait, grad_sync_s=first.left,
+        finish_s=first.left + price.causes["tied"] + price.causes["update"],
+        memory_bytes=_memory(price, schedule.held(price.kept, number, plan.pp, m)),
+        memory_limit_bytes=pricing.limit(stage),
+        collectives=_algorithms(pricing, plan, stage),
+    )
+
+
+def _memory(price: StagePrice, held: float) -> StageMemory:
+    """``held``: bytes of activations of all micro-batches in flight."""
+    c = price.causes
+    return StageMemory(
+        parameters=c["parameters"], gradients=c["gradients"], optimizer=c["optimizer"],
+        activations=held + c["work"], buffers=c["buffers"], total=price.resident + held)
+
+
+def _time(price: StagePrice, hops: list[Hop]) -> StageTime:
+    c = price.causes
+    split = {
+        "forward": c["forward"], "backward": c["backward"], "recompute": c["recompute"],
+        "tp": c["tp_forward"] + c["tp_backward"],
+        "cp": c["cp_forward"] + c["cp_backward"],
+        "ep": c["ep_forward"] + c["ep_backward"],
+        "zero": sum(chunk.zero for chunk in price.chunks),
+        "handover": max(hop.both for hop in hops),
+    }
+    return StageTime(**split, total=sum(split.values()))
+
+
+def _algorithms(
+    pricing: Pricing, plan: Configuration, stage: StageConfiguration
+) -> dict[str, str]:
+    """Algorithm of the collectives of each dimension, for the volume of the largest layer."""
+    chain, job, s = pricing.chain, pricing.job, pricing.setting(stage)
+    body = body_of(stage, plan, 0, pricing.fabric)
+    state = state_of(stage, plan, pricing.fabric)
+    layer = max((chain.kinds[kind] for span in stage.chunks
+                 for kind, _ in layers_of(chain, pricing.order(plan), stage, span)),
+                key=lambda layer: layer.parameters)
+    tokens = float(body.samples[0] / stage.cp * job.seq_len * layer.hidden * s.machine.element)
+    weight = 4.0 * layer.parameters / stage.tp
+    found = {}
+    for name, size, group, reduce in (
+        ("tp", tokens, body.tp_group, not stage.sp),
+        ("dp", weight, state.inner_group if stage.shard == "dp_in" else state.dp_group,
+         stage.zero == 0),
+    ):
+        chosen = int(algorithm(np.array([size]), s.network, group, reduce)[0])
+        if chosen:
+            found[name] = ALGORITHMS[chosen]
+    if stage.cp > 1:
+        found["cp"] = {"p2p": "ring", "a2a": "all-to-all"}[stage.cp_comm]
+    return found

@@ -1,0 +1,178 @@
+"""The configuration that plain degrees stand for: even cuts, equal blocks.
+
+Rule of the cuts: the L repeated layers over pp stages give L // pp to each; the remaining r = L %
+pp go to the r stages nearest the middle, one each; of two equally near stages to the later one.
+Layers before the repeated ones (the embedding) join the first stage, layers after them (the head)
+the last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from nest.describe.cluster import Cluster
+from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.job import Job
+from nest.describe.model import Model
+from nest.describe.profile import Profile
+from nest.describe.space import LARGEST, CpComm, Module, Recompute, Schedule, Shard
+from nest.errors import InputError
+from nest.graph.legality import interleaved_chunks
+
+if TYPE_CHECKING:
+    from nest.graph import Chain
+
+
+def even_sizes(layers: int, stages: int) -> tuple[int, ...]:
+    """Repeated layers of each stage, first to last; they add up to ``layers``.
+
+    Parameters
+    ----------
+    layers : repeated layers, at least ``stages``.
+    stages : pipeline stages, at least 1.
+    """
+    base, left = divmod(layers, stages)
+    middle = (stages - 1) / 2
+    nearest = sorted(range(stages), key=lambda s: (abs(s - middle), -s))
+    more = set(nearest[:left])
+    return tuple(base + (s in more) for s in range(stages))
+
+
+def even_configuration(
+    model: Model | Profile | Chain,
+    cluster: Cluster,
+    job: Job,
+    *,
+    pp: int = 1,
+    tp: int = 1,
+    dp_in: int | None = None,
+    outer_dp: int | None = None,
+    micro_batch: int | None = None,
+    mbs: int | None = None,
+    sp: bool | None = None,
+    cp: int = 1,
+    cp_comm: CpComm = "p2p",
+    ep: int = 1,
+    etp: int | None = None,
+    zero: int = 0,
+    shard: Shard = "dp",
+    recompute: Recompute = "none",
+    recompute_modules: tuple[Module, ...] | None = None,
+    recompute_layers: int | None = None,
+    vpp: int = 1,
+    schedule: Schedule | None = None,
+) -> Configuration:
+    """Build the configuration with even cuts and the same degrees on every stage.
+
+    Parameters
+    ----------
+    model, cluster, job : what is trained, where, how.
+    pp, tp, cp, ep : degrees.
+    dp_in : default: the smallest that gives a block room for ep x etp, which is 1 without experts.
+    outer_dp : replicas; default: devices / (pp x tp x cp x dp_in), which must be a whole number.
+    micro_batch : samples that a super-pipeline takes at once; default: mbs x dp_in.
+    mbs : samples that a device takes at once, instead of micro_batch; default: 1.
+    sp : sequence parallelism; default: where tp > 1.
+    cp_comm : how cp exchanges keys and values.
+    etp : default: tp.
+    zero : ZeRO stage, 0 to 3.
+    shard : ZeRO shards over all of dp, or dp_in only (HSDP).
+    recompute : recompute policy.
+    recompute_modules : of selective recompute; default: core_attn.
+    recompute_layers : full recompute of only this many first layers of a stage or chunk; default:
+    all.
+    vpp : virtual stages per device; above 1 the repeated layers must divide evenly.
+    schedule : default: 1f1b, interleaved where vpp is above 1.
+
+    Returns
+    -------
+    Configuration
+        Replicas start devices // outer_dp apart. :func:`nest.evaluate` checks whether the
+        configuration is legal and fits.
+
+    Raises
+    ------
+    InputError
+        A degree is not allowed, there are more stages than repeated layers, or the degrees do not
+        divide the devices.
+    """
+    chain = _chain(model)
+    degrees = {"pp": pp, "tp": tp, "cp": cp, "ep": ep, "vpp": vpp, "dp_in": dp_in,
+               "outer_dp": outer_dp, "etp": etp, "micro_batch": micro_batch, "mbs": mbs}
+    _check_degrees(degrees)
+    first, last = chain.body
+    if pp > last - first:
+        raise InputError(f"pp: got {pp}; allowed: 1 to {last - first}, the layers of {chain.name} "
+                         "that even cuts divide")
+    if dp_in is None:
+        experts = ep * (tp if etp is None else etp)
+        dp_in = experts // math.gcd(experts, tp * cp)
+    outer_dp = _replicas(cluster.size, pp, tp, cp, dp_in, outer_dp)
+    if micro_batch is None:
+        micro_batch = (1 if mbs is None else mbs) * dp_in
+    optional = {name: value for name, value in (
+        ("sp", sp), ("etp", etp), ("recompute_modules", recompute_modules),
+        ("recompute_layers", recompute_layers)) if value is not None}
+    block = tp * cp * dp_in
+    if vpp > 1:
+        if (last - first) % (pp * vpp):
+            raise InputError(f"vpp: got {vpp}; allowed: pp {pp} x vpp must divide the "
+                             f"{last - first} repeated layers of {chain.name}")
+        chunks = interleaved_chunks(chain, pp, vpp)
+    else:
+        sizes = even_sizes(last - first, pp)
+        cuts = [0, *(first + sum(sizes[: s + 1]) for s in range(pp - 1)), len(chain)]
+        chunks = [((cuts[s], cuts[s + 1]),) for s in range(pp)]
+    stages = tuple(
+        StageConfiguration.parse({
+            "layers": (parts[0][0], parts[-1][1]), "chunks": parts,
+            "devices": (s * block, (s + 1) * block), "dp_in": dp_in, "tp": tp, "cp": cp,
+            "cp_comm": cp_comm, "ep": ep, "zero": zero, "shard": shard, "recompute": recompute,
+            **optional,
+        }, "configuration")
+        for s, parts in enumerate(chunks)
+    )
+    return Configuration.parse({
+        "outer_dp": outer_dp, "micro_batch": micro_batch, "stages": stages,
+        "stride": cluster.size // outer_dp, "vpp": vpp,
+        **({"schedule": schedule} if schedule else {}),
+    }, "configuration")
+
+
+def _chain(model: Model | Profile | Chain) -> Chain:
+    from nest.graph import build_chain, profile_chain
+
+    if isinstance(model, Model):
+        return build_chain(model)
+    return profile_chain(model) if isinstance(model, Profile) else model
+
+
+def _check_degrees(degrees: dict[str, int | None]) -> None:
+    found = [f"{name}: got {value}; allowed: 1 to {LARGEST}"
+             for name, value in degrees.items() if value is not None and not 1 <= value <= LARGEST]
+    if degrees["micro_batch"] is not None and degrees["mbs"] is not None:
+        found.append(f"mbs: got {degrees['mbs']} and micro_batch {degrees['micro_batch']}; "
+                     "allowed: one of them")
+    if found:
+        raise InputError("\n".join(found), tuple(found))
+
+
+def _replicas(
+    devices: int, pp: int, tp: int, cp: int, dp_in: int, outer_dp: int | None
+) -> int:
+    """Number of super-pipelines, checked against the devices."""
+    one = pp * tp * cp * dp_in
+    context = f"cp {cp} x " if cp > 1 else ""
+    product = f"pp {pp} x tp {tp} x {context}dp_in {dp_in} = {one}"
+    if outer_dp is None:
+        if one > devices:
+            raise InputError(f"{product} devices are more than the cluster's {devices}")
+        if devices % one:
+            raise InputError(f"{product} does not divide the {devices} devices; give outer_dp to "
+                             f"leave some unused, at most {devices // one}")
+        return devices // one
+    if one * outer_dp > devices:
+        raise InputError(f"{product}, times outer_dp {outer_dp} = {one * outer_dp} devices, are "
+                         f"more than the cluster's {devices}")
+    return outer_dp

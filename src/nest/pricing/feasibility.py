@@ -1,0 +1,96 @@
+"""Why a configuration is illegal, and which stages need more memory than their devices have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nest.costs.network.fabric import fabric_of
+from nest.costs.network.placement import aligned
+from nest.describe.cluster import Cluster
+from nest.describe.configuration import Configuration
+from nest.describe.job import Job
+from nest.errors import InputError
+from nest.graph import Chain
+from nest.graph.legality import outer_problem, schedule_problems, sequence_problem, stage_problem
+from nest.pricing.plans import Stage
+from nest.units import format_bytes
+
+
+def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None:
+    """Raise an InputError that names every illegal stage, with the reason."""
+    found = []
+    fabric = fabric_of(cluster)
+    if sequence := sequence_problem(chain, job):
+        found.append(sequence)
+    if order := _order_problem(chain, plan):
+        raise InputError(order, (order,))
+    if plan.schedule != "interleaved":
+        found += _cut_problems(chain, plan)
+    if not found:
+        outer = outer_problem(cluster, job, plan)
+        found += [outer] if outer else list(schedule_problems(chain, job, plan))
+    for number, stage in enumerate(plan.stages):
+        where = f"stages.{number}: "
+        legal = stage_problem(chain, job, stage, plan)
+        found += [where + legal] if legal else []
+        start, stop = stage.devices
+        for r in range(plan.outer_dp):
+            if not aligned(r * plan.stride + start, stop - start, cluster.group_sizes):
+                found.append(where + f"devices [{start}, {stop}) of replica {r} straddle a group: "
+                             "a block lies in one group of every level, or is whole groups")
+                break
+        site = np.array([start]), stop - start, plan.outer_dp, plan.stride
+        if not found and not fabric.alike(*site).all():
+            found.append(where + f"devices [{start}, {stop}) are of several types in a replica, or "
+                         "of other types in another one; allowed: devices of one type")
+    if found:
+        raise InputError("\n".join(found), tuple(found))
+
+
+def _order_problem(chain: Chain, plan: Configuration) -> str | None:
+    """Why the order of a plan is illegal."""
+    if plan.order is None:
+        return None
+    if sorted(plan.order) != list(range(len(chain))):
+        return f"order: allowed: each of the layers 0 to {len(chain) - 1} of {chain.name} once"
+    place = {layer: n for n, layer in enumerate(plan.order)}
+    for tensor in chain.tensors:
+        for consumer in tensor.consumers:
+            if place[tensor.producer] > place[consumer]:
+                return (f"order: layer {consumer} comes before layer {tensor.producer}, which "
+                        "it needs")
+    return None
+
+
+def _cut_problems(chain: Chain, plan: Configuration) -> list[str]:
+    found, layer, device = [], 0, 0
+    for number, stage in enumerate(plan.stages):
+        if stage.layers[0] != layer:
+            found.append(f"stages.{number}.layers: got [{stage.layers[0]}, {stage.layers[1]}); "
+                         f"allowed: to start at {layer}, where the stage before ends")
+        if stage.devices[0] != device:
+            found.append(f"stages.{number}.devices: got [{stage.devices[0]}, "
+                         f"{stage.devices[1]}); allowed: to start at {device}")
+        layer, device = stage.layers[1], stage.devices[1]
+    if layer != len(chain):
+        found.append(f"stages.{plan.pp - 1}.layers: end at {layer}; allowed: {len(chain)}, "
+                     f"the number of layers of {chain.name} with embedding and head")
+    return found
+
+
+def shortages(stages: Sequence[Stage]) -> list[str]:
+    """A sentence for each stage that needs more memory than its devices have."""
+    found = []
+    for number, stage in enumerate(stages):
+        memory, limit = stage.memory_bytes, stage.memory_limit_bytes
+        if memory.total > limit:
+            parts = memory.model_dump(exclude={"total"})
+            most = max(parts, key=lambda name: parts[name])
+            found.append(
+                f"stage {number} needs {format_bytes(memory.total)} of {format_bytes(limit)}: "
+                f"{format_bytes(memory.total - limit)} short, most of it {most} "
+                f"({format_bytes(parts[most])})"
+            )
+    return found

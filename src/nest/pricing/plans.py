@@ -1,0 +1,214 @@
+"""The result: a configuration with its prices and inputs, which can be priced again.
+
+Units: seconds, bytes, samples (sequences). Ranges are half-open.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from nest.describe.base import Description
+from nest.describe.cluster import Cluster
+from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.job import Job
+from nest.describe.model import Model
+from nest.describe.profile import Profile
+
+Pair = tuple[int, int]
+
+
+class StageTime(Description):
+    """Seconds of one micro-batch on a stage, by cause; ``total`` is their sum."""
+
+    forward: float = Field(description="computing forward")
+    backward: float = Field(description="computing backward, without recompute")
+    recompute: float = Field(description="recomputing activations that were not kept")
+    tp: float = Field(description="tensor-parallel collectives, forward and backward")
+    cp: float = Field(description="context-parallel exchange")
+    ep: float = Field(description="expert dispatch and combine, expert-tensor collectives")
+    zero: float = Field(description="ZeRO-2 and ZeRO-3 collectives that compute does not hide")
+    handover: float = Field(description="round trip to the next stage")
+    total: float
+
+
+class StageMemory(Description):
+    """Bytes on each device of a stage, by category; ``total`` is their sum."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float = Field(description="all micro-batches in flight, and work within a layer")
+    buffers: float = Field(description="gathered parameters and unsharded gradients")
+    total: float
+
+
+class Stage(Description):
+    """One stage of the super-pipeline."""
+
+    layers: Pair = Field(description="layers [i, j) of the chain")
+    devices: Pair = Field(description="devices [k, k+a) of super-pipeline 0")
+    dp_in: int
+    tp: int
+    sp: bool
+    cp: int
+    cp_comm: str
+    ep: int
+    etp: int
+    zero: int
+    shard: str
+    recompute: str
+    recompute_modules: tuple[str, ...]
+    recompute_layers: int | None
+    chunks: tuple[Pair, ...] = Field(description="layers [i, j) of each virtual stage")
+    in_flight: int = Field(description="micro-batches whose activations are held at once; with "
+                           "vpp above 1, of one chunk")
+    time_s: StageTime
+    param_wait_s: float = Field(0.0, description="wait of the first micro-batch for "
+                                "parameters that are gathered after the optimizer, or by ZeRO-3, "
+                                "if it came at once")
+    grad_sync_s: float = Field(description="gradient reduction that the stage's backward "
+                               "does not hide")
+    finish_s: float = Field(description="all after the last backward, if no other stage were "
+                            "waited for: grad_sync_s, tied embeddings, optimizer")
+    memory_bytes: StageMemory
+    memory_limit_bytes: float
+    collectives: dict[str, str] = Field(description="algorithm priced for each dimension")
+
+
+class Parallelism(Description):
+    """Properties that all stages share."""
+
+    pp: int
+    vpp: int
+    outer_dp: int
+    micro_batch: int = Field(description="samples that a super-pipeline takes at once")
+    micro_batches: int
+    global_batch: int
+    devices_used: int
+    stride: int = Field(description="devices from one replica's first device to the next one's")
+    schedule: str
+    order: tuple[int, ...] | None = Field(
+        None, description="order of the layers that ranges refer to; null: as the model lists them"
+    )
+
+
+class Breakdown(Description):
+    """Where the step goes; the sum is step_time_s.
+
+    Compute and communication are those of the stage whose micro-batches take longest, times the
+    micro-batches; ``bubble`` is the extra time of the pipeline.
+    """
+
+    forward: float
+    backward: float
+    recompute: float
+    tp: float
+    cp: float
+    ep: float
+    zero: float
+    bubble: float = Field(description="waiting for other stages and for hand-overs")
+    finish: float = Field(description="gradients, optimizer and parameters after the pipeline")
+
+
+class SearchReport(Description):
+    """Statistics of the search."""
+
+    seconds: float
+    compile_seconds: float
+    threads: int
+    solved: int = Field(description="outer choices that a kernel worked on")
+    pruned: int = Field(description="outer choices that a bound ruled out")
+    cells: int = Field(description="cells of the dynamic program that held a label")
+    labels: int
+    transitions: int
+    peak_bytes: int = Field(description="largest memory of the process so far")
+    space: dict[str, str]
+
+
+class Alternative(Description):
+    """A plan of another configuration that is slower than the best."""
+
+    step_time_s: float
+    slower: float = Field(description="step_time_s / that of the plan, less 1")
+    configuration: Configuration
+
+
+class Confidence(Description):
+    """Accuracy of prices with the plan's stack against measured runs."""
+
+    low_s: float = Field(description="step_time_s times measured over priced seconds, their 5th "
+                         "percentile")
+    high_s: float = Field(description="the same, their 95th percentile")
+    configurations: int = Field(description="configurations measured")
+    beyond: tuple[str, ...] = Field(description="properties of the plan that none of them had; "
+                                    "the range holds where this is empty")
+
+
+class Inputs(Description):
+    """Model, cluster and job as resolved: sufficient to price the plan again."""
+
+    model: Model | None = None
+    profile: Profile | None = None
+    cluster: Cluster
+    job: Job
+
+
+class Plan(Description):
+    """A way to train, priced."""
+
+    schema_: Annotated[Literal["nest.plan/1"], Field(alias="schema")] = "nest.plan/1"
+    step_time_s: float
+    samples_per_s: float
+    tokens_per_s: float
+    mfu: float = Field(description="model FLOP of a step / (peak of all devices x step_time_s)")
+    feasible: bool = Field(description="every device has the memory that it needs")
+    problems: tuple[str, ...] = Field(description="shortages of memory, a sentence each")
+    optimal: bool = Field(description="no plan of search.space is faster")
+    lower_bound_s: float | None = Field(description="no plan of search.space takes less")
+    gap: float | None = Field(
+        None, description="step_time_s / lower_bound_s, less 1; 0 where the search ran to its "
+        "end, null where nothing was searched"
+    )
+    confidence: Confidence | None = Field(
+        None, description="how near such prices were to measured runs; null: not known"
+    )
+    bottleneck: str = Field(description="what bounds the step, a sentence")
+    parallelism: Parallelism
+    stages: tuple[Stage, ...]
+    replicas: tuple[int, ...] = Field(description="first device of every super-pipeline")
+    breakdown_s: Breakdown
+    alternatives: tuple[Alternative, ...] = Field(
+        (), description="the next best plans, best first, where several were asked for; they "
+        "differ in outer_dp, micro_batch, pp, vpp or schedule"
+    )
+    search: SearchReport | None = None
+    inputs: Inputs
+
+    @property
+    def error(self) -> float | None:
+        """Standard deviation of measured over priced seconds; None: not known.
+
+        Nine of ten values of a normal distribution lie within 3.29 of it.
+        """
+        known = self.confidence
+        return None if known is None else (known.high_s - known.low_s) / self.step_time_s / 3.29
+
+    @property
+    def configuration(self) -> Configuration:
+        """The plan without its prices."""
+        p = self.parallelism
+        names = StageConfiguration.model_fields
+        return Configuration(
+            outer_dp=p.outer_dp, micro_batch=p.micro_batch, stride=p.stride, vpp=p.vpp,
+            schedule=p.schedule, order=p.order,
+            stages=tuple(
+                StageConfiguration(**{name: getattr(s, name) for name in names})
+                for s in self.stages
+            ),
+        )
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The plan as the text of one JSON document."""
+        return self.model_dump_json(by_alias=True, indent=indent)

@@ -1,0 +1,226 @@
+"""The price of one stage of a configuration: the one place where it is put together.
+
+``evaluate``, the simulation and the planners all price stages here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from nest.costs.choices import Body, Setting, Site, State, bodies, policy, setting, states
+from nest.costs.layer import layer_costs
+from nest.costs.memory import limit_bytes
+from nest.costs.network.fabric import Fabric, fabric_of
+from nest.costs.schedules import SCHEDULES, StepTime
+from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, hop, layer_seconds
+from nest.describe.cluster import Cluster
+from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.job import Job, Stack
+from nest.graph import Chain, boundary_bytes, relay_bytes
+
+Span = tuple[int, int]
+LARGEST = ("work", "buffers")
+"""Fields of :class:`nest.costs.layer.LayerCosts` that count for the largest layer of a stage."""
+
+
+class PricedLayer(NamedTuple):
+    """A layer of a stage."""
+
+    seconds: LayerSeconds
+    costs: dict[str, float]
+    """Every field of :class:`nest.costs.layer.LayerCosts`."""
+
+
+Layers = dict[tuple[int, int], PricedLayer]
+"""Priced layers of a stage, by kind and recompute policy."""
+
+
+@dataclass(frozen=True)
+class StagePrice:
+    """A priced stage."""
+
+    layers: tuple[tuple[PricedLayer, ...], ...]
+    """Of each chunk, first to last."""
+    kept: tuple[float, ...]
+    """Bytes of activations of a micro-batch in flight, by chunk."""
+    stack: Stack
+
+    @cached_property
+    def chunks(self) -> tuple[ChunkCosts, ...]:
+        """Seconds of each chunk."""
+        return tuple(
+            chunk_costs([layer.seconds for layer in chunk],
+                        sum(layer.costs["update"] for layer in chunk),
+                        sum(layer.costs["tied"] for layer in chunk), self.stack)
+            for chunk in self.layers)
+
+    @cached_property
+    def causes(self) -> dict[str, float]:
+        """Every field of ``LayerCosts`` over all layers."""
+        return {name: self._over_layers(name) for name in self.layers[0][0].costs}
+
+    @cached_property
+    def resident(self) -> float:
+        """Bytes on a device besides the activations in flight, summed as the search does."""
+        parameters, gradients, optimizer, work, buffers = map(
+            self._over_layers, ("parameters", "gradients", "optimizer", *LARGEST))
+        return parameters + gradients + optimizer + work + buffers
+
+    def _over_layers(self, name: str) -> float:
+        every = [layer.costs[name] for chunk in self.layers for layer in chunk]
+        return max(every) if name in LARGEST else sum(every)
+
+
+class Pricing:
+    """Prices stages of configurations of one model, cluster and job.
+
+    Parameters
+    ----------
+    chain : the layers of the model or profile.
+    cluster, job : where and how it is trained.
+    """
+
+    def __init__(self, chain: Chain, cluster: Cluster, job: Job) -> None:
+        self.chain, self.cluster, self.job = chain, cluster, job
+        self.fabric = fabric_of(cluster)
+        types = cluster.device_types
+        self._settings = [setting(cluster, job, number) for number in range(len(types))]
+        self._limits = [limit_bytes(device, job) for device in types]
+        self._sizes: dict[tuple[int, tuple[int, ...] | None], float] = {}
+
+    def setting(self, stage: StageConfiguration) -> Setting:
+        """The setting of the devices of a stage."""
+        return self._settings[self.cluster.type_at(stage.devices[0])]
+
+    def limit(self, stage: StageConfiguration) -> float:
+        """Bytes that a device of a stage may hold."""
+        return self._limits[self.cluster.type_at(stage.devices[0])]
+
+    def stage(
+        self, plan: Configuration, stage: StageConfiguration, known: Layers | None = None
+    ) -> StagePrice:
+        """Price a stage; ``known`` is a cache of layers for equal stages, which is extended."""
+        known = {} if known is None else known
+        order = self.order(plan)
+        chunks, kept = [], []
+        for span in stage.chunks:
+            pairs = layers_of(self.chain, order, stage, span)
+            if missing := [pair for pair in dict.fromkeys(pairs) if pair not in known]:
+                known |= self._layers(plan, stage, missing)
+            layers = tuple(known[pair] for pair in pairs)
+            chunks.append(layers)
+            kept.append(sum(layer.costs["activations"] for layer in layers)
+                        + self._relayed_bytes(plan, order, stage, span))
+        return StagePrice(tuple(chunks), tuple(kept), self.job.stack)
+
+    def _layers(
+        self, plan: Configuration, stage: StageConfiguration, pairs: Iterable[tuple[int, int]]
+    ) -> Layers:
+        state, found = state_of(stage, plan, self.fabric), {}
+        for kind, again in pairs:
+            body = body_of(stage, plan, again, self.fabric)
+            costs = layer_costs(self.chain.kinds[kind], body, state, self.setting(stage))
+            found[kind, again] = PricedLayer(
+                layer_seconds(costs), {name: float(x[0]) for name, x in vars(costs).items()})
+        return found
+
+    def _relayed_bytes(
+        self, plan: Configuration, order: Sequence[int], stage: StageConfiguration, span: Span
+    ) -> float:
+        """Bytes per micro-batch and device that a chunk keeps for later layers."""
+        if self.chain.is_chain:
+            return 0.0
+        size = relay_bytes(self.chain, self.job, mask(order[:span[0]]), mask(order[:span[1]]))
+        lanes = stage.cp * (stage.tp if stage.sp else 1)
+        return size * (plan.micro_batch // stage.dp_in) / lanes
+
+    def order(self, plan: Configuration) -> Sequence[int]:
+        """Layers in the order that the ranges of a configuration refer to."""
+        return plan.order or range(len(self.chain))
+
+    def handed(self, plan: Configuration, stop: int) -> float:
+        """Bytes per sample that are handed over after the first ``stop`` layers."""
+        key = (stop, plan.order)
+        if key not in self._sizes:
+            self._sizes[key] = boundary_bytes(
+                self.chain, self.job, mask(self.order(plan)[:stop]))
+        return self._sizes[key]
+
+    def hops(self, plan: Configuration, number: int) -> list[Hop]:
+        """From each chunk of a stage to the next stage, over the slowest path of all replicas.
+
+        Where chunks interleave, the last stage hands over to the first; nothing is handed over
+        after the last layer.
+        """
+        stage, after = plan.stages[number], plan.stages[(number + 1) % plan.pp]
+        stack = self.job.stack
+        lanes = min(shards_of(stage, stack), shards_of(after, stack))
+        per_byte, latency = self.fabric.pair(
+            stage.devices[1] - 1, after.devices[0], plan.outer_dp, plan.stride)
+        end = plan.stages[-1].layers[1]
+        return [
+            Hop(0.0, 0.0) if stop == end else
+            hop(self.handed(plan, stop) * plan.micro_batch, lanes, per_byte, latency, stack)
+            for _, stop in stage.chunks
+        ]
+
+    def step_time(
+        self, plan: Configuration, stages: Sequence[StagePrice], hops: Sequence[Sequence[Hop]]
+    ) -> StepTime:
+        """Seconds of a step under the plan's schedule."""
+        m = self.job.global_batch // (plan.outer_dp * plan.micro_batch)
+        step_time: Callable[..., StepTime] = SCHEDULES[plan.schedule].step_time
+        if plan.vpp > 1:
+            return step_time([s.chunks for s in stages], hops, m)
+        return step_time([s.chunks[0] for s in stages], [behind[0] for behind in hops[:-1]], m)
+
+
+def layers_of(
+    chain: Chain, order: Sequence[int], stage: StageConfiguration, span: Span
+) -> list[tuple[int, int]]:
+    """Kind and recompute policy of each layer of a chunk, layers [i, j) of ``order``."""
+    code, left = policy(stage.recompute, stage.recompute_modules), stage.recompute_layers
+    found = []
+    for kind in chain.stage(sorted(order[span[0]:span[1]])):
+        again = code
+        if left is not None and chain.kinds[kind].checkpointed:
+            again = code if left > 0 else 0
+            left -= 1
+        found.append((kind, again))
+    return found
+
+
+def _site(stage: StageConfiguration, plan: Configuration) -> Site:
+    start, stop = stage.devices
+    return Site(*(np.array([figure]) for figure in
+                  (start, stop - start, plan.outer_dp, plan.stride)))
+
+
+def body_of(
+    stage: StageConfiguration, plan: Configuration, recompute: int, fabric: Fabric
+) -> Body:
+    """The body of a stage; ``recompute`` as :func:`nest.costs.choices.policy`."""
+    degrees = (plan.micro_batch // stage.dp_in, stage.tp, stage.sp, stage.cp,
+               stage.cp_comm == "a2a", stage.ep, stage.etp, recompute)
+    return bodies(fabric, _site(stage, plan), *(np.array([degree]) for degree in degrees))
+
+
+def state_of(stage: StageConfiguration, plan: Configuration, fabric: Fabric) -> State:
+    """The state of a stage."""
+    degrees = (stage.tp, stage.ep * stage.etp, stage.zero, int(stage.shard == "dp_in"))
+    return states(fabric, _site(stage, plan), *(np.array([degree]) for degree in degrees))
+
+
+def shards_of(stage: StageConfiguration, stack: Stack) -> int:
+    """Shards of a hand-over that travel in parallel."""
+    return stage.dp_in * stage.cp * (stage.tp if stage.sp or stack.scatter_gather else 1)
+
+
+def mask(layers: Iterable[int]) -> int:
+    """Layers as bits."""
+    return sum(1 << layer for layer in layers)

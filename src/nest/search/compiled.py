@@ -1,0 +1,231 @@
+"""Load the kernels with a cache of compiled code that is never stale.
+
+numba's own cache does not see that a kernel called from another file has changed, so the folder
+is named by a digest of numba's version and all sources of kernels and forms. It lies below
+``NUMBA_CACHE_DIR`` or the user's cache folder. Where nothing can be written, or what is there
+cannot be read, the kernels are compiled for the process alone, and a line on stderr names the
+folder.
+
+What a question does not need is not compiled for it. On two processors or more a second process
+compiles half of the rest meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nest.search.tables import Blocks, Tables
+from nest.search.threads import thread_count
+
+DONE = "done"
+"""File in the folder of compiled code once all of it was compiled."""
+MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.options",
+           "nest._kernels.pipeline", "nest._kernels.interleaved")
+
+LINKS = ("routes",)
+"""What only clusters with links need."""
+HERE = ("select", "undominated", "interleave")
+BESIDE = ("solve",)
+"""Entry points that this process compiles, and those that another does meanwhile."""
+
+_lock = threading.Lock()
+_loaded: Kernels | None = None
+_ready: set[str] = set()
+"""Entry points that are compiled."""
+announce: Callable[[str], None] | None = None
+"""Told, before anything that takes seconds, what is going on; the CLI prints it."""
+
+
+class Kernels(NamedTuple):
+    """Entry points and the types of their arguments."""
+
+    routes: tuple[Callable[..., Any], ...]
+    """``ways``, ``unrouted``, ``rates``."""
+    undominated: Callable[..., Any]
+    select: Callable[..., Any]
+    solve: Callable[..., Any]
+    interleave: Callable[..., Any]
+    option: int
+    """Figures of an option."""
+    Problem: type[Any]
+    Rings: type[Any]
+
+
+def load(links: bool = False) -> tuple[Kernels, float]:
+    """Kernels ready to run, and the seconds that compiling or loading them took (0 if loaded).
+
+    ``links``: those of networks that are no hierarchy too; else they are compiled when called.
+    """
+    global _loaded
+    with _lock:
+        missing = [name for name in (*HERE, *BESIDE, *(LINKS if links else ()))
+                   if name not in _ready]
+        if _loaded is not None and not missing:
+            return _loaded, 0.0
+        started = time.perf_counter()
+        _loaded = _prepared(missing) if _loaded is None else _loaded
+        _warm(_loaded, missing)
+        _ready.update(missing)
+        return _loaded, time.perf_counter() - started
+
+
+def compile_into_cache(names: Collection[str]) -> None:
+    """Compile entry points, so that other processes load them."""
+    folder = cache_folder()
+    if folder is not None:
+        _warm(_import(folder), names)
+
+
+def _prepared(names: Collection[str]) -> Kernels:
+    """Kernels of which ``names`` are compiled, with a cache if its folder is any good."""
+    config: Any = importlib.import_module("numba.core.config")
+    if config.DISABLE_JIT:
+        return _import(None)
+    folder = cache_folder()
+    if folder is None:
+        _say("No folder for compiled code can be written; compiling for this process only ...")
+        return _import(None)
+    for _ in range(2):
+        try:
+            return _cached(folder, names)
+        except Exception as error:  # of numba's files: whatever reading half of one may raise
+            reason = error
+            for name in [name for name in sys.modules if name.startswith("nest._kernels")]:
+                del sys.modules[name]  # to be decorated anew
+            if isinstance(error, OSError):
+                break
+            shutil.rmtree(folder, ignore_errors=True)
+    _say(f"Compiled code cannot be kept in {folder} ({type(reason).__name__}: {reason}); compiling "
+         "for this process only ...")
+    return _import(None)
+
+
+def _cached(folder: Path, names: Collection[str]) -> Kernels:
+    """The kernels, compiled into a folder or loaded from there."""
+    kernels, other = _import(folder), None
+    if not (folder / DONE).exists():
+        _say("Compiling the kernels, once (about 20 s) ...")
+        if thread_count() > 1:
+            other = _compiling_beside(BESIDE)
+    try:
+        _warm(kernels, [name for name in names if name not in BESIDE])
+        if other is not None:
+            other.wait()  # should it have failed, this process compiles what is missing
+        _warm(kernels, names)
+    finally:
+        if other is not None:
+            other.kill()
+    with suppress(OSError):
+        (folder / DONE).touch()
+    return kernels
+
+
+def _compiling_beside(names: Collection[str]) -> subprocess.Popen[bytes]:
+    """Another process that compiles entry points into the cache."""
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    code = f"from nest.search.compiled import compile_into_cache as run; run({tuple(names)!r})"
+    return subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def cache_folder() -> Path | None:
+    """Folder for compiled code, made if need be; None where nothing can be written."""
+    import numba
+
+    digest = hashlib.sha256(numba.__version__.encode())
+    here = Path(__file__).parent.parent
+    for source in sorted((*(here / "_kernels").glob("*.py"), *(here / "forms").glob("*.py"))):
+        digest.update(source.read_bytes())
+    roots = [os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), "~/.cache"]
+    for root in filter(None, roots):
+        folder = Path(root).expanduser() / "nest-planner" / digest.hexdigest()[:16]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError:
+            continue
+    return None
+
+
+def _import(folder: Path | None) -> Kernels:
+    """The kernels as they are decorated: to be kept in a folder, or not at all."""
+    config: Any = importlib.import_module("numba.core.config")
+    decorators: Any = importlib.import_module("nest._kernels")
+    decorators.CACHE = folder is not None
+    before = config.CACHE_DIR
+    try:
+        if folder is not None:
+            config.CACHE_DIR = str(folder)
+        routes, dominance, options, pipeline, interleaved = map(
+            importlib.import_module, MODULES)
+    finally:
+        config.CACHE_DIR = before
+    return Kernels(
+        (routes.ways, routes.unrouted, routes.rates), dominance.undominated, options.select,
+        pipeline.solve, interleaved.interleave, options.OPTION, pipeline.Problem, interleaved.Rings)
+
+
+def _say(text: str) -> None:
+    if announce is not None:
+        announce(text)
+    else:
+        print(text, file=sys.stderr)
+
+
+def _warm(kernels: Kernels, names: Collection[str]) -> None:
+    """Run kernels once on the smallest problem, so that all compiling happens here."""
+    zero, one = np.zeros(1, np.int64), np.ones(1)
+    flag, no = np.ones(1, np.bool_), np.zeros(1, np.bool_)
+    tables = Tables(
+        ahead=np.ones((1, 1, 2)), back=np.ones((1, 1, 1, 4)), state=np.ones((1, 1, 1, 9)),
+        body=zero, held=zero, price=zero, weight=one, shards=one, relayed=one, hybrid=no,
+        shard=zero, forbidden=no, keep_none=True, full=-1, first_layers=no, most_layers=1,
+        last=zero, part=zero - 1, counts=zero[None], marked=zero, ancestor=zero[None], kinds=zero,
+        relay=0 * one, cap=zero + 1, whole=0,
+        limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3), root=zero,
+        second=zero - 1, third=zero - 1, children=zero, begin=np.array([0, 1, 1]),
+        before=zero - 1, depth=zero + 1, gpipe=False,
+    )
+    if "routes" in names:
+        ways, unrouted, rates = kernels.routes
+        ways(np.zeros(2, np.int64), zero, zero, np.zeros((1, 1), np.int32), one, zero, zero)
+        unrouted(np.ones(1, np.int32), 1, *(zero, zero, zero, zero), 1, zero, zero)
+        rates(np.ones(1, np.int32), 1, *(zero, zero, zero), np.arange(2), np.zeros(1, np.int32),
+              *(one, one, one, one), *(zero, zero, zero, zero), 1, zero, zero,
+              np.zeros(2, np.int64), one)
+    if "undominated" in names:
+        kernels.undominated(Blocks(
+            **{name: getattr(tables, name) for name in Blocks._fields[:9]}, choices=zero + 1,
+            begin=np.array([0, 1])))
+    if "select" in names:
+        kernels.select(tables, 1e9)
+    problem = kernels.Problem(
+        1, zero + 1, one, np.array([[0, -1]]), np.array([[-1, 0], [-1, -1]]), True, False,
+        np.array([[0, 1]]), np.ones((1, kernels.option)), np.zeros(2), np.zeros(2), np.zeros(2),
+        1.0, np.array([False, True]),
+    )
+    if "solve" in names:
+        kernels.solve(problem, 1e9, 1, False)
+    rings = kernels.Rings(
+        zero, zero[None], zero[None], *np.ones((4, 1, 2)), 1.0, np.zeros(2), flag, flag,
+        zero, zero + 1, np.zeros(2, np.int64), 0, 1,
+    )
+    if "interleave" in names:
+        kernels.interleave(tables, rings, 1e9, False)

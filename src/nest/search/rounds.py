@@ -1,0 +1,376 @@
+"""The search: outer choices best-bound first, each solved exactly below the best plan known.
+
+A draft over a part of the space finds a strong plan first. Then two passes over the outer choices
+of the whole space: one keeps a few labels per cell and proves that most outer choices hold nothing
+better, the other solves exactly those where the first had to drop labels. Rounds have a fixed
+number of outer choices, so that what is pruned, and with it the plan, does not depend on the number
+of threads.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nest.describe.cluster import Cluster
+from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.job import Job
+from nest.describe.space import LARGEST, IntSet, SearchSpace
+from nest.graph import Chain
+from nest.graph.legality import interleaved_chunks
+from nest.search import compiled
+from nest.search.tensors import Builder
+from nest.search.threads import thread_count
+
+FIRST_ROUND, ROUND = 2, 8
+"""Outer choices solved under one limit, at first and at most: the number doubles."""
+WIDTH = 3
+"""Labels per cell in the first pass."""
+UNBOUNDED = 1 << 62
+FACTORS = (1.5, 2.0, 4.0, np.inf)
+"""Limits to try, over the least bound, until a plan is found below one."""
+SPREADS = (1.01, 1.03, 1.1, 1.3, 2.0, 4.0, np.inf)
+"""Limits to try, over the best plan, until as many plans as asked for are found below one."""
+SLOWEST = 8.0
+"""The same if any plan suffices: without a limit, listing very slow plans takes long."""
+DRAFT: dict[str, Any] = {
+    "sp": (True,), "cp_comm": ("p2p",), "etp": IntSet.of(1), "shard": ("dp",),
+    "recompute": ("none", "full"), "recompute_layers": IntSet.of(LARGEST),
+    "schedule": ("1f1b",),
+}
+"""Bounds of the draft on dimensions that the space leaves free."""
+
+
+class Timeout(Exception):
+    """The time is up."""
+
+
+class Solution(NamedTuple):
+    """A plan as the kernels found it."""
+
+    step_time: float
+    builder: Builder
+    number: int
+    """Outer choice."""
+    schedule: str
+    vpp: int
+    stages: list[tuple[int, int, int, int]]
+    """First cut, last cut, first device, option; of an interleaved pipeline the option alone."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Plans that have the same are variants of one configuration."""
+        outer = self.builder.outers[self.number]
+        return outer.outer_dp, outer.micro_batch, len(self.stages), self.vpp, self.schedule
+
+    def configuration(self) -> Configuration:
+        """The plan in devices and degrees."""
+        builder = self.builder
+        outer, cuts = builder.outers[self.number], builder.signatures.downsets
+        chunks: list[Any] = [None] * len(self.stages)
+        if self.vpp > 1:
+            chunks = interleaved_chunks(builder.chain, len(self.stages), self.vpp)
+        order: list[int] = []
+        stages = []
+        for (before, after, first, option), parts in zip(self.stages, chunks, strict=True):
+            degrees = builder.degrees(self.number, option)
+            block = degrees.pop("block")
+            members = _layers(cuts[after] & ~cuts[before])
+            layers = (parts[0][0], parts[-1][1]) if parts else (
+                len(order), len(order) + len(members))
+            order += members
+            stages.append(StageConfiguration(layers=layers, devices=(first, first + block),
+                                             chunks=parts or (layers,), **degrees))
+        straight = self.vpp > 1 or order == sorted(order)
+        return Configuration(
+            outer_dp=outer.outer_dp, stride=outer.stride, micro_batch=outer.micro_batch,
+            stages=tuple(stages), vpp=self.vpp, schedule=self.schedule,
+            order=None if straight else tuple(order),
+        )
+
+
+def _layers(mask: int) -> list[int]:
+    """Numbers of the bits that are set, ascending."""
+    return [n for n in range(mask.bit_length()) if mask >> n & 1]
+
+
+class Found(NamedTuple):
+    """The result and the effort of a search."""
+
+    step_time: float
+    """Seconds; inf when nothing was found."""
+    configuration: Configuration | None
+    lower_bound: float
+    """No plan of the space takes less; the step time itself where the search ran to its end."""
+    others: list[tuple[float, Configuration]]
+    """The next best plans that differ in configuration, where several were asked for."""
+    seconds: float
+    compile_seconds: float
+    threads: int
+    solved: int
+    """Outer choices that a kernel worked on."""
+    pruned: int
+    """Outer choices that a bound ruled out."""
+    cells: int
+    labels: int
+    transitions: int
+
+    def after(self, other: Found) -> Found:
+        """The same, with the bound and the work of a search of another order of devices."""
+        names = ("seconds", "compile_seconds", "solved", "pruned", "cells", "labels",
+                 "transitions")
+        return self._replace(
+            lower_bound=min(self.lower_bound, other.lower_bound),
+            **{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+def search(
+    chain: Chain,
+    cluster: Cluster,
+    job: Job,
+    space: SearchSpace,
+    threads: int | None = None,
+    any_plan: bool = False,
+    top: int = 1,
+    time_limit: float = np.inf,
+    below: float = np.inf,
+) -> Found:
+    """Best configuration of a space.
+
+    Parameters
+    ----------
+    chain : layers in order.
+    threads : number of threads; the result does not depend on it.
+    any_plan : stop at the first plan that fits and takes at most ``SLOWEST`` times the bound.
+    top : how many plans to find that differ in outer_dp, micro_batch, pp, vpp or schedule.
+    time_limit : seconds after which the best plan so far is returned.
+    below : search only for plans that take fewer seconds per step.
+
+    Returns
+    -------
+    Found
+        ``configuration`` is None when nothing in the space fits, or was found in time.
+    """
+    kernels, compile_seconds = compiled.load(links=cluster.links is not None)
+    started = time.perf_counter()
+    deadline = started + time_limit
+    threads = threads or thread_count()
+    counts = np.zeros(3, dtype=np.int64)
+    best: Solution | None = None
+    others: list[Solution] = []
+    with ThreadPoolExecutor(threads) as pool:
+        draft = _draft(space)
+        if draft is not None and not any_plan and below == np.inf:
+            run = _Run(Builder(chain, cluster, job, draft), kernels, pool.map, counts, deadline)
+            best = run.first()
+        builder = Builder(chain, cluster, job, space)
+        run = _Run(builder, kernels, pool.map, counts, deadline)
+        if any_plan:
+            best = run.any()
+        else:
+            run.begin_near(best)
+            best = run.best(best, below)
+            if best is not None and top > 1:
+                others = run.others(best, top)
+    lower = best.step_time if best is not None else np.inf
+    return Found(
+        lower,
+        best.configuration() if best is not None else None,
+        min(lower, run.lower_bound()),
+        [(other.step_time, other.configuration()) for other in others],
+        time.perf_counter() - started,
+        compile_seconds,
+        threads,
+        len(run.solved),
+        len({n for (n, _), bound in run.bounds.items() if bound >= lower} - run.solved),
+        *(int(x) for x in counts),
+    )
+
+
+def _draft(space: SearchSpace) -> SearchSpace | None:
+    """A part of the space that holds good plans; None where it is the space itself."""
+    free = {name: value for name, value in DRAFT.items() if getattr(space, name) is None}
+    if "1f1b" in space.schedule and len(space.schedule) > 1:
+        free["schedule"] = DRAFT["schedule"]
+    return space.replace(**free) if free else None
+
+
+def _fastest(found: dict[Any, Solution], known: Solution | None) -> Solution | None:
+    """The best of the found and the known plans; on a tie a found one."""
+    return min([*found.values(), *([known] if known is not None else [])],
+               key=lambda x: x.step_time, default=None)
+
+
+Spread = Callable[..., Iterable[Any]]
+
+
+class _Run:
+    """One search over the outer choices of a builder."""
+
+    def __init__(
+        self, builder: Builder, kernels: compiled.Kernels, spread: Spread, counts: Any,
+        deadline: float,
+    ) -> None:
+        self.builder, self.kernels, self.spread = builder, kernels, spread
+        self.counts, self.deadline = counts, deadline
+        self.solved: set[int] = set()
+        schedules: list[str] = [
+            name for name in builder.space.schedule
+            if (builder.chain.is_chain if name == "interleaved"
+                else builder.space.allows("vpp", 1))]
+        self.bounds = {(n, schedule): float(bound) for n, bound in enumerate(builder.bounds)
+                       if bound < np.inf for schedule in schedules}
+        self.tasks = sorted(self.bounds, key=lambda task: (self.bounds[task], task))
+        self.least = min(self.bounds.values(), default=np.inf)
+        self.spare: list[Any] = []
+        """Arrays for ``select`` to use again."""
+        self.open = dict(self.bounds)
+        """Lower bound of each task's plans, without the found ones."""
+
+    def begin_near(self, known: Solution | None) -> None:
+        """Visit the outer choices closest to a good plan's first: they lower the limit."""
+        if known is not None:
+            best = known.builder.outers[known.number]
+
+            def distance(task: tuple[int, str]) -> float:
+                outer = self.builder.outers[task[0]]
+                return max(abs(math.log(outer.outer_dp / best.outer_dp)),
+                           abs(math.log(outer.micro_batch / best.micro_batch)))
+
+            self.tasks.sort(key=distance)
+
+    def lower_bound(self) -> float:
+        """Lower bound of all plans except the found ones."""
+        return min(self.open.values(), default=np.inf)
+
+    def first(self) -> Solution | None:
+        """A good plan, not always the best."""
+        found: dict[Any, Solution] = {}
+        for factor in FACTORS:
+            try:
+                found, _ = self._pass(self.tasks, factor * self.least, 1)
+            except Timeout as timeout:
+                found = timeout.args[0]
+            if found or time.perf_counter() > self.deadline:
+                break
+        return _fastest(found, None)
+
+    def any(self) -> Solution | None:
+        """Any plan: whether the rest fits depends on the cell alone, so one label is enough."""
+        found, _ = self._pass(self.tasks, SLOWEST * self.least, 1, stop=True)
+        return next(iter(found.values()), None)
+
+    def best(self, known: Solution | None, below: float) -> Solution | None:
+        """Best plan of all outer choices ``below`` a limit, or None; ``known`` is one of them."""
+        limits = [factor * self.least for factor in FACTORS]
+        if known is not None or below < np.inf:
+            limits = [known.step_time if known is not None else below]
+        for limit in limits:
+            found: dict[Any, Solution] = {}
+            try:
+                found, unsure = self._pass(self.tasks, limit, WIDTH)
+                known = _fastest(found, known)
+                limit = known.step_time if known is not None else limit
+                found, _ = self._pass(unsure, limit, UNBOUNDED)
+            except Timeout as timeout:
+                found = timeout.args[0]
+            known = _fastest(found, known)
+            if known is not None or time.perf_counter() > self.deadline:
+                break
+        return known
+
+    def others(self, best: Solution, top: int) -> list[Solution]:
+        """The ``top`` - 1 next best plans that differ from each other and from the best."""
+        found: dict[Any, Solution] = {}
+        for factor in SPREADS:
+            try:
+                found, _ = self._pass(self.tasks, factor * best.step_time, UNBOUNDED, top=top)
+            except Timeout as timeout:
+                found = timeout.args[0] or found
+                break
+            if len(found) >= top:
+                break
+        found.pop(best.key, None)
+        ranked = sorted(found.values(), key=lambda x: (x.step_time, x.key))
+        return ranked[: top - 1]
+
+    def _pass(
+        self, tasks: list[tuple[int, str]], limit: float, width: int, stop: bool = False,
+        top: int = 1,
+    ) -> tuple[dict[Any, Solution], list[tuple[int, str]]]:
+        """Solve outer choices in rounds; the best of each key below ``limit``, and the unproven
+        ones.
+
+        With ``top`` 1 the limit falls to the best found, else to the ``top``-th best.
+        """
+        found: dict[Any, Solution] = {}
+        unsure = []
+        size = FIRST_ROUND
+        start = 0
+        while start < len(tasks):
+            if time.perf_counter() > self.deadline:
+                raise Timeout(found)
+            wave = [task for task in tasks[start : start + size] if self.bounds[task] < limit]
+            now = limit
+            results = list(self.spread(
+                lambda task, now=now: self._solve(task, now, width, top > 1), wave))
+            for task, (solutions, dropped, counts) in zip(wave, results, strict=True):
+                self.counts += counts
+                self.solved.add(task[0])
+                if dropped < np.inf:
+                    unsure.append(task)
+                self.open[task] = max(self.open[task], min(now, dropped))
+                for solution in solutions:
+                    known = found.get(solution.key)
+                    if known is None or solution.step_time < known.step_time:
+                        found[solution.key] = solution
+            ranked = sorted(x.step_time for x in found.values())
+            if len(ranked) >= top:
+                limit = min(limit, ranked[top - 1] * (1.0 if top == 1 else 1.0 + 1e-9))
+            if stop and found:
+                break
+            start, size = start + size, min(2 * size, ROUND)
+        return found, unsure
+
+    def _solve(
+        self, task: tuple[int, str], limit: float, width: int, spread: bool
+    ) -> tuple[list[Solution], float, Any]:
+        builder, kernels, (number, schedule) = self.builder, self.kernels, task
+        tables = builder.tables(number, schedule == "gpipe")
+        if schedule == "interleaved":
+            return self._interleave(number, tables, limit, spread)
+        options = kernels.select(tables, limit, self.spare)
+        if not len(options[1]):
+            return [], np.inf, np.zeros(3, dtype=np.int64)
+        unit, arrays = builder.problem(number, options, schedule == "gpipe")
+        best, stages, dropped, counts = kernels.solve(
+            kernels.Problem(*arrays), limit, width, spread)
+        solutions, row = [], 0
+        for depth, value in enumerate(best.tolist()):
+            if value < np.inf:
+                solutions.append(Solution(value, builder, number, schedule, 1, [
+                    (start, stop, position * unit, int(options[1][option]))
+                    for start, stop, position, option in stages[row : row + depth].tolist()
+                ]))
+                row += depth
+        return solutions, dropped, counts[:3]
+
+    def _interleave(
+        self, number: int, tables: Any, limit: float, spread: bool
+    ) -> tuple[list[Solution], float, Any]:
+        builder = self.builder
+        rings = self.kernels.Rings(*builder.rings(number))
+        best, option, tried = self.kernels.interleave(tables, rings, limit, spread)
+        solutions = []
+        for pp, vpp in np.argwhere(best < np.inf).tolist():
+            chosen = int(option[pp, vpp])
+            block = builder.degrees(number, chosen)["block"]
+            solutions.append(Solution(
+                float(best[pp, vpp]), builder, number, "interleaved", vpp,
+                [(0, 0, s * block, chosen) for s in range(pp)]))
+        return solutions, np.inf, np.array([0, 0, tried])

@@ -1,0 +1,154 @@
+"""Stages by the layers that they hold: those of one signature cost the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.describe.job import Job
+from nest.graph import Chain, relay_bytes
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Signatures:
+    """Stages of a chain by the kinds of their layers, in order; L cuts, G signatures.
+
+    A stage lies between two cuts; a cut is the set of layers in front of it (a downset), as bits.
+    """
+
+    downsets: tuple[int, ...]
+    index: Ints
+    """(L+1, L+1): signature of the stage from cut i to cut j, -1 where there is none."""
+    part: Ints
+    """(G,): the signature without the last layer, of a lower number; -1 for one layer."""
+    last: Ints
+    """(G,): kind of the last layer."""
+    root: Ints
+    """(G,): kind of the first layer."""
+    second: Ints
+    """(G,): kind of the second; -1: none."""
+    third: Ints
+    """(G,): kind of the third; -1: none."""
+    children: Ints
+    """(G,): signatures by the one that they extend: those without first, then those of number 0."""
+    begin: Ints
+    """(G+2,): where those begin that extend none, number 0, 1, ..."""
+    before: Ints
+    """(G,): the signature without the last layers of one kind; -1: none."""
+    depth: Ints
+    """(G,): layers."""
+    counts: Ints
+    """(G, T): layers of each kind."""
+    marked: Ints
+    """(G,): layers that recompute applies to."""
+    ancestor: Ints
+    """(G, most marked + 1): a first part of it with this many of those layers; -1: none."""
+    relay: NDArray[np.float64]
+    """(G,): bytes per sample that a stage keeps for later ones, each micro-batch in flight."""
+    deepest: Ints
+    """(G,): most stages from one of the signature to the end; 0: only a part of others."""
+    whole: int
+    """Signature of all layers."""
+    whole_kinds: tuple[int, ...]
+
+    @property
+    def cuts(self) -> int:
+        """L: the most stages, and the number of the last cut."""
+        return len(self.downsets) - 1
+
+    @property
+    def longest(self) -> int:
+        """Most layers of a stage that recompute applies to."""
+        return int(self.marked.max())
+
+
+def signatures(chain: Chain, job: Job) -> Signatures:
+    """Group the stages of a chain.
+
+    Raises
+    ------
+    LimitError : too many cuts.
+    """
+    cuts = chain.downsets()
+    number = {mask: n for n, mask in enumerate(cuts)}
+    length = len(cuts) - 1
+    index = np.full((length + 1, length + 1), -1, dtype=np.int64)
+    known: dict[tuple[int, float], int] = {}
+    sequence: list[int] = []  # number of the sequence of kinds of a signature
+    sequences: dict[tuple[int, int], int] = {}
+    part: list[int] = []
+    last: list[int] = []
+    relay: list[float] = []
+    deepest: list[int] = []
+
+    def extend(before: int, kind: int, passed: float) -> int:
+        key = (sequence[before] if before >= 0 else -1, kind)
+        seq = sequences.setdefault(key, len(sequences))
+        found = known.setdefault((seq, passed), len(part))
+        if found == len(part):
+            sequence.append(seq)
+            part.append(before)
+            last.append(kind)
+            relay.append(passed)
+            deepest.append(0)
+        return found
+
+    for i, front in enumerate(cuts[:-1]):
+        for j in range(i + 1, length + 1):
+            if front & ~cuts[j]:
+                continue
+            layers = cuts[j] & ~front
+            top = layers.bit_length() - 1
+            shorter = cuts[j] & ~(1 << top)
+            before = int(index[i, number[shorter]]) if shorter != front else -1
+            passed = 0.0 if chain.is_chain else relay_bytes(chain, job, front, cuts[j])
+            index[i, j] = extend(before, chain.order[top], passed)
+    # The whole chain holds tied embeddings once, and allows any ZeRO stage: its own signature.
+    kinds = chain.stage(range(len(chain)))
+    shorter = cuts[-1] & ~(1 << (len(chain) - 1))
+    whole = int(index[0, number[shorter]]) if shorter else -1
+    if kinds != chain.order:
+        whole = -1
+        for kind in kinds[:-1]:
+            whole = extend(whole, kind, 0.0)
+    part.append(whole)
+    last.append(kinds[-1])
+    relay.append(0.0)
+    deepest.append(0)
+    index[0, length] = len(part) - 1
+    for j in range(length, 0, -1):
+        found = index[:j, j]
+        for g in found[found >= 0].tolist():
+            deepest[g] = max(deepest[g], 1 + length - j)
+    counts = np.zeros((len(part), len(chain.kinds)), dtype=np.int64)
+    marked = np.zeros(len(part), dtype=np.int64)
+    for g, (before, kind) in enumerate(zip(part, last, strict=True)):
+        if before >= 0:
+            counts[g], marked[g] = counts[before], marked[before]
+        counts[g, kind] += 1
+        marked[g] += chain.kinds[kind].checkpointed
+    parts, lasts = np.array(part), np.array(last)
+    begins, before_run, depth = np.full((3, len(part)), -1), np.full(len(part), -1), counts.sum(1)
+    for g, before in enumerate(part):
+        if before >= 0:
+            begins[:, g] = begins[:, before]
+            before_run[g] = before_run[before] if last[before] == last[g] else before
+        if depth[g] <= 3:
+            begins[depth[g] - 1, g] = last[g]
+    children = np.argsort(parts, kind="stable")
+    ancestor = np.full((len(part), int(marked.max()) + 1), -1, dtype=np.int64)
+    for g, before in enumerate(part):
+        if before >= 0:
+            ancestor[g] = ancestor[before]
+        ancestor[g, marked[g]] = g
+    return Signatures(
+        downsets=cuts, index=index, part=parts, last=lasts, root=begins[0], second=begins[1],
+        third=begins[2], children=children,
+        begin=np.searchsorted(parts[children], np.arange(-1, len(part) + 1)), before=before_run,
+        depth=depth, counts=counts, marked=marked, ancestor=ancestor, relay=np.array(relay),
+        deepest=np.array(deepest), whole=len(part) - 1, whole_kinds=kinds,
+    )

@@ -1,0 +1,459 @@
+"""Dense arrays for the kernels: the only gate of shapes and types into compiled code.
+
+Shapes: L cuts, K positions of one super-pipeline (device numbers in steps that all usable block
+sizes share), B block sizes, P prices (block size x class of places), C candidates (degrees on a
+block), U bodies and V states (see :mod:`nest.costs.layer`; many candidates share one), R recompute
+policies, Z ways of ZeRO, G signatures, T layer kinds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.costs.choices import FULL, Site, bodies, policy, setting, states
+from nest.costs.layer import BodyCosts, StateCosts, body_costs, state_costs
+from nest.costs.memory import limit_bytes
+from nest.costs.network.fabric import fabric_of
+from nest.costs.network.twins import Twins
+from nest.costs.stage import hop
+from nest.describe.cluster import Cluster
+from nest.describe.job import Job
+from nest.describe.space import MODULES, SearchSpace
+from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
+from nest.search import compiled
+from nest.search.candidates import Candidates, Outer, Rows, outers
+from nest.search.signatures import signatures
+from nest.search.tables import Blocks, Tables
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+BODY, STATE = 4, 9
+MOST = 1 << 40
+
+
+class Builder:
+    """Costs of everything that the space allows, for all outer choices at once.
+
+    Parameters
+    ----------
+    chain, cluster, job, space : what is planned.
+
+    Attributes
+    ----------
+    outers : outer choices under which some block is legal.
+    bounds : float64 (len(outers),), least step seconds of each; inf: nothing fits. A step of
+        stages with t seconds a micro-batch on a of K devices takes m max(t) at the least, so
+        the sum of t m a / K: each layer at its best, where it alone fits.
+    """
+
+    def __init__(
+        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
+    ) -> None:
+        self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
+        limits = [limit_bytes(device, job) for device in cluster.device_types]
+        self.limit = max(limits)
+        self._less = [self.limit - limit for limit in limits]
+        """Bytes that devices of each type hold less than those that hold most."""
+        self.signatures = signatures(chain, job)
+        self.settings = [setting(cluster, job, number)
+                         for number in range(len(cluster.device_types))]
+        fabric = fabric_of(cluster, Twins(*compiled.load()[0].routes))
+        self.candidates = Candidates(chain, cluster, job, space, fabric)
+        self.policies = _policies(chain, space)
+        self.zeros = [
+            (zero, shard) for zero in range(4) if space.allows("zero", zero)
+            for shard, name in enumerate(("dp", "dp_in"))
+            if (zero or not shard) and (space.allows("shard", name) or not zero)
+        ]
+        self.depths = np.array(
+            [d > 0 and space.allows("pp", d) for d in range(self.signatures.cuts + 1)]
+        )
+        self.outers: list[Outer] = []
+        rows: list[Rows] = []
+        useful: dict[int, dict[int, Bools]] = {}
+        for outer in outers(cluster, job, space):
+            if outer.micro_batch not in useful:
+                useful[outer.micro_batch] = self._useful(outer.micro_batch)
+            found = self.candidates.rows(outer, useful[outer.micro_batch])
+            if len(found.block):
+                self.outers.append(outer)
+                rows.append(found)
+        sizes = [0, *(len(r.block) for r in rows)]
+        self._first = np.cumsum(sizes)
+        none: Ints = np.zeros(0, dtype=np.int64)
+        self.rows = Rows(*(np.concatenate([none, *column]) for column in zip(*rows, strict=True))
+                         ) if rows else Rows(*[none] * 5)
+        self._price_all()
+        self._drop_dominated()
+        self.bounds = self._bounds()
+
+    def _useful(self, micro_batch: int) -> dict[int, Bools]:
+        """Expert pairs worth trying, by block: no other of the same ep x etp is better in all.
+
+        The experts of a stage see micro_batch / block samples a device, however tp, cp and dp_in
+        share them out; parameters and their traffic depend on ep x etp alone.
+        """
+        pairs = self.candidates.pairs
+        blocks = self.candidates.blocks(micro_batch)
+        legal = blocks[:, None] % pairs.width == 0
+        layers = [replace(kind, traffic=Traffic(), operators=tuple(
+            op for op in kind.operators if op.split in (*EXPERT, "dispatch")))
+            for kind in self.chain.kinds if kind.experts is not None]
+        anywhere = not self.candidates.fabric.by_links  # the same pair is better at every start
+        if not layers or not self.policies or not legal.any() or not anywhere:
+            return dict(zip(blocks.tolist(), legal, strict=True))
+        at, pair = np.nonzero(legal)
+        one = np.ones(len(at), dtype=np.int64)
+        no = np.zeros(len(at), dtype=bool)
+        # The host's time is that of a whole layer: it would hide which part of one is faster.
+        alone = setting(self.cluster, self.job.replace(
+            stack=self.job.stack.replace(layer_overhead=0.0)))
+        body = bodies(self.candidates.fabric, Site.alone(blocks[at]), micro_batch / blocks[at],
+                      one, no, one, no, pairs.ep[pair], pairs.etp[pair], np.array([self.policies]))
+        costs = np.concatenate([
+            np.concatenate([c.forward, c.backward + c.recompute, c.ep_forward, c.ep_backward,
+                            c.activations, c.work], axis=1)
+            for c in (body_costs(layer, body, alone) for layer in layers)], axis=1)
+        worse = np.zeros(len(at), dtype=bool)
+        for away in range(1, len(pairs.ep)):
+            alike = (at[away:] == at[:-away]) & (
+                pairs.width[pair[away:]] == pairs.width[pair[:-away]])
+            here = np.flatnonzero(alike)
+            if len(here):
+                first, second = costs[here], costs[here + away]
+                below = (first <= second).all(axis=1)
+                worse[here + away] |= below
+                worse[here] |= (second <= first).all(axis=1) & ~below
+        legal[at[worse], pair[worse]] = False
+        return dict(zip(blocks.tolist(), legal, strict=True))
+
+    # ------------------------------------------------------------ prices
+
+    def _price_all(self) -> None:
+        """Price each distinct body and state once."""
+        rows, fabric = self.rows, self.candidates.fabric
+        splits, pairs = self.candidates.splits, self.candidates.pairs
+        kinds = len(self.chain.kinds)
+        self._ahead = np.zeros((0, kinds, 2))
+        self._back = np.zeros((0, len(self.policies), kinds, BODY))
+        self._state = np.zeros((0, len(self.zeros), kinds, STATE))
+        self._body = self._held = np.zeros(0, dtype=np.int64)
+        if not len(rows.block) or not self.policies or not self.zeros:
+            return
+        counts = np.diff(self._first)
+        outer = np.repeat(np.arange(len(self.outers)), counts)
+        outer_dp, stride = np.array([(o.outer_dp, o.stride) for o in self.outers])[outer].T
+        site = Site(rows.start, rows.block, outer_dp, stride)
+        here = site if fabric.by_links else site[1:2]  # what groups inside a block depend on
+        device = fabric.types(rows.start)
+        one, self._body = _distinct(*here, rows.samples, rows.split, rows.pair)
+        machine = device[one]
+        split, pair = rows.split[one], rows.pair[one]
+        body = bodies(
+            fabric, site.take(one), rows.samples[one], splits.tp[split], splits.sp[split],
+            splits.cp[split], splits.a2a[split], pairs.ep[pair], np.maximum(pairs.etp[pair], 1),
+            np.array([self.policies]),
+        )
+        alike, number = _distinct(
+            machine, rows.samples[one], split, pair, *(_spread(group) for group in body[8:]))
+        self._body = number[self._body]
+        body, machine = body.take(alike), machine[alike]
+        tp, experts = splits.tp[rows.split], pairs.width[rows.pair]
+        one, self._held = _distinct(*site, tp, experts)
+        zero, shard = np.array(self.zeros, dtype=np.int64).T[:, None, :]
+        state = states(fabric, site.take(one), tp[one], experts[one], zero, shard)
+        alike, number = _distinct(
+            device[one], state.tp, state.ep, state.tied_per_byte, state.tied_latency,
+            *(_spread(group) for group in state[7:]))
+        self._held = number[self._held]
+        state, device = state.take(alike), device[one][alike]
+        self._ahead = np.empty((len(body.tp), kinds, 2))
+        self._back = np.empty((len(body.tp), len(self.policies), kinds, BODY))
+        self._state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
+        for n, using in enumerate(self.settings):
+            mine, own = np.flatnonzero(machine == n), np.flatnonzero(device == n)
+            if not len(mine):  # no block may lie on devices of the type
+                continue
+            for kind, layer in enumerate(self.chain.kinds):
+                self._price_body(mine, kind, body_costs(layer, body.take(mine), using))
+                self._price_state(own, kind, state_costs(layer, state.take(own), using),
+                                  self._less[n])
+
+    def _price_body(self, rows: Ints, kind: int, b: BodyCosts) -> None:
+        self._ahead[rows, kind, 0] = b.free_forward[:, 0]
+        ahead = b.forward + b.tp_forward + b.cp_forward + b.ep_forward
+        self._ahead[rows, kind, 1] = ahead[:, 0]
+        back = b.backward + b.recompute + b.tp_backward + b.cp_backward + b.ep_backward
+        for column, figure in enumerate((b.free_backward, back, b.activations, b.work)):
+            self._back[rows, :, kind, column] = figure
+
+    def _price_state(self, rows: Ints, kind: int, z: StateCosts, less: float) -> None:
+        """``less`` bytes that a device lacks count as a buffer: the largest counts once a stage."""
+        held = z.parameters + z.gradients + z.optimizer
+        again = z.gathered * self.job.stack.reshard_after_forward
+        figures = (z.gathered, again, z.scattered, z.sync, z.gather, z.buffers + less, z.update,
+                   z.tied, held)
+        self._state[rows, :, kind] = np.stack(np.broadcast_arrays(*figures), axis=-1)
+
+    def _drop_dominated(self) -> None:
+        """Leave out rows that another of the same block beats whatever layers it holds."""
+        rows = self.rows
+        outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
+        tp, sp, cp, _ = (column[rows.split] for column in self.candidates.splits)
+        replicas = np.array([o.outer_dp for o in self.outers], dtype=np.int64)
+        self._shards = rows.block / np.where(sp | self.job.stack.scatter_gather, 1, tp)
+        self._relayed = rows.samples / (cp * np.where(sp, tp, 1))
+        self._hybrid = (replicas[outer] > 1) & (rows.block > tp)
+        if not len(self._body):
+            return
+        changes = (np.diff(outer) != 0) | (np.diff(rows.block) != 0)
+        begin = np.array([0, *np.flatnonzero(changes) + 1, len(outer)])
+        # Rows of a block come by start, and at each start with the same degrees.
+        starts = np.cumsum([0, *(changes | (np.diff(rows.start) != 0))])
+        choices = np.bincount(starts)[starts[begin[:-1]]]
+        kept = compiled.load()[0].undominated(Blocks(
+            ahead=self._ahead, back=self._back, state=self._state, body=self._body,
+            held=self._held, shards=self._shards, relayed=self._relayed, hybrid=self._hybrid,
+            overlaps=self._overlaps, begin=begin, choices=choices))
+        self.rows = Rows(*(column[kept] for column in rows))
+        self._body, self._held = self._body[kept], self._held[kept]
+        self._shards, self._relayed, self._hybrid = (
+            column[kept] for column in (self._shards, self._relayed, self._hybrid))
+        self._first = np.searchsorted(outer[kept], np.arange(len(self.outers) + 1))
+
+    @cached_property
+    def _overlaps(self) -> Floats:
+        """(3,) of the stack; see ``Tables.overlaps``."""
+        s = self.job.stack
+        return np.array([s.overlap_zero3, s.overlap_grad_reduce, s.overlap_param_gather])
+
+    def _bounds(self) -> Floats:
+        """Least seconds of all layers under each outer choice; see ``bounds``."""
+        result = np.full(len(self.outers), np.inf)
+        self.least = np.full((len(self.outers), len(self.chain.kinds)), np.inf)
+        if not len(self._body):
+            return result
+        fast = self._ahead[:, :, 1] + self._back[:, :, :, 1].min(axis=1)
+        held = self._back[:, :, :, 2:].sum(axis=3).min(axis=1)
+        resident = self._state[:, :, :, [5, 8]].sum(axis=3).min(axis=1)
+        counts = np.bincount(self.signatures.whole_kinds, minlength=len(self.chain.kinds))
+        used = counts > 0
+        for n in range(len(self.outers)):
+            span = self._span(n)
+            body, state = self._body[span], self._held[span]
+            fits = held[body] + resident[state] <= self.limit
+            time = np.where(fits, fast[body], np.inf)
+            self.least[n] = (time * self._weight(n)[:, None]).min(axis=0)
+            result[n] = counts[used] @ self.least[n][used]
+        return result
+
+    def _weight(self, number: int) -> Floats:
+        """(C,) seconds of a step for each of a micro-batch on each candidate's block."""
+        outer, block = self.outers[number], self.rows.block[self._span(number)]
+        return outer.micro_batches * block / outer.stride
+
+    def _span(self, number: int) -> slice:
+        """Rows of an outer choice."""
+        return slice(int(self._first[number]), int(self._first[number + 1]))
+
+    # ------------------------------------------------------------ one outer choice
+
+    @cached_property
+    def deepest(self) -> int:
+        """Most stages of a plan."""
+        return int(np.flatnonzero(self.depths).max(initial=0))
+
+    def degrees(self, number: int, option: int) -> dict[str, Any]:
+        """Degrees, ZeRO and recompute of an option of outer choice ``number``.
+
+        ``option`` is (row x Z + zero) x R + policy, times (most layers + 1), plus first layers.
+        """
+        rest, layers = divmod(option, self.signatures.longest + 1)
+        rest, chosen = divmod(rest, len(self.policies))
+        row, way = divmod(rest, len(self.zeros))
+        row += int(self._first[number])
+        split, pair = int(self.rows.split[row]), int(self.rows.pair[row])
+        s, e = self.candidates.splits, self.candidates.pairs
+        tp, cp, block = int(s.tp[split]), int(s.cp[split]), int(self.rows.block[row])
+        zero, shard = self.zeros[way]
+        bits = self.policies[chosen]
+        modules = tuple(name for name in MODULES if bits != FULL and bits & policy("", [name]))
+        return {
+            "block": block, "dp_in": block // (tp * cp), "tp": tp, "sp": bool(s.sp[split]),
+            "cp": cp, "cp_comm": "a2a" if s.a2a[split] else "p2p", "ep": int(e.ep[pair]),
+            "etp": int(e.etp[pair]) or tp, "zero": zero, "shard": ("dp", "dp_in")[shard],
+            "recompute": "full" if bits == FULL else "selective" if bits else "none",
+            "recompute_modules": modules, "recompute_layers": layers or None,
+        }
+
+    def tables(self, number: int, gpipe: bool) -> Tables:
+        """Arrays from which the options of outer choice ``number`` are selected."""
+        outer, span = self.outers[number], self._span(number)
+        g, stack = self.signatures, self.job.stack
+        most = min(outer.micro_batches, max(self.deepest, 1))
+        cap = np.where(g.deepest > 0, outer.micro_batches if gpipe else
+                       np.minimum(g.deepest, most), 0)
+        layers = self.space.recompute_layers
+        allowed = [bool(r) and (layers is None or r in layers) for r in range(g.longest + 1)]
+        return Tables(
+            ahead=self._ahead, back=self._back, state=self._state,
+            body=self._body[span], held=self._held[span], price=self._prices(number)[0],
+            weight=self._weight(number),
+            shards=self._shards[span], relayed=self._relayed[span], hybrid=self._hybrid[span],
+            shard=np.array([shard for _, shard in self.zeros], dtype=np.int64),
+            forbidden=np.array([z not in stack.zero_with_pipeline for z, _ in self.zeros]),
+            keep_none=self.space.allows("recompute", "none"),
+            full=self.policies.index(FULL) if FULL in self.policies else -1,
+            first_layers=np.array(allowed),
+            most_layers=MOST if layers is None else layers.largest,
+            last=g.last, part=g.part, counts=g.counts, marked=g.marked, ancestor=g.ancestor,
+            kinds=np.flatnonzero([kind.checkpointed for kind in self.chain.kinds]),
+            relay=g.relay, cap=cap.astype(np.int64), whole=g.whole,
+            # Sums in another order than ``evaluate``'s must not end on the other side.
+            limit_bytes=self.limit * (1.0 - 1e-12),
+            micro_batches=outer.micro_batches, least=self.least[number],
+            overlaps=self._overlaps, root=g.root, second=g.second, third=g.third,
+            children=g.children, begin=g.begin, before=g.before, depth=g.depth, gpipe=gpipe,
+        )
+
+    def _prices(self, number: int) -> tuple[Ints, dict[tuple[int, int], int]]:
+        """(C,) number of the block size and class of places of each row, and those numbers."""
+        span = self._span(number)
+        places, block = self.candidates.places(self.outers[number]), self.rows.block[span]
+        classes = np.zeros(len(block), dtype=np.int64)
+        for size in np.unique(block).tolist():
+            here = block == size
+            classes[here] = places.classes(size)[self.rows.start[span][here]]
+        keys = block * (int(classes.max()) + 1) + classes
+        _, first, number_of = np.unique(keys, return_index=True, return_inverse=True)
+        names = {(int(block[f]), int(classes[f])): n for n, f in enumerate(first)}
+        return number_of.astype(np.int64), names
+
+    def problem(
+        self, number: int, options: tuple[Any, ...], gpipe: bool
+    ) -> tuple[int, tuple[Any, ...]]:
+        """Devices per position, and the fields of ``_kernels.pipeline.Problem``.
+
+        ``options`` is what ``_kernels.options.select`` returned; block sizes without an option
+        are left out.
+        """
+        outer, block = self.outers[number], self.rows.block[self._span(number)]
+        first, chosen, table = options
+        places = self.candidates.places(outer)
+        each = len(self.zeros) * len(self.policies) * (self.signatures.longest + 1)
+        sizes = sorted({int(block[n]) for n in np.unique(chosen // each)})
+        unit = math.gcd(*sizes)
+        starts = np.arange(0, outer.stride + 1, unit)
+        _, prices = self._prices(number)
+        price = np.stack([places.prices(size, starts, prices) for size in sizes])
+        per_byte, latency = places.hops(starts)
+        arrays = (
+            outer.micro_batches,
+            np.array(sizes, dtype=np.int64) // unit,
+            np.array(sizes, dtype=np.float64),
+            price,
+            self.signatures.index,
+            self.chain.is_chain,
+            gpipe,
+            first,
+            table,
+            outer.micro_batch * self._boundaries,
+            per_byte,
+            latency,
+            self._both,
+            self.depths,
+        )
+        return unit, arrays
+
+    def rings(self, number: int) -> tuple[Any, ...]:
+        """The fields of ``_kernels.interleaved.Rings`` of an outer choice."""
+        outer, span, chain = self.outers[number], self._span(number), self.chain
+        places, rows = self.candidates.places(outer), self.rows
+        block, start = rows.block[span], rows.start[span]
+        sizes, size = np.unique(block, return_inverse=True)
+        degrees = _distinct(block, rows.samples[span], rows.split[span], rows.pair[span])[1]
+        first, last = chain.body
+        most = min(self.deepest, (last - first) // 2, outer.stride // int(sizes[0]))
+        at = sizes[:, None] * np.arange(max(most, 1))
+        inside = at + sizes[:, None] <= outer.stride
+        place = np.full(at.shape, -1, dtype=np.int64)
+        classes = np.zeros(len(block), dtype=np.int64)
+        for n, one in enumerate(sizes.tolist()):
+            place[n, inside[n]] = places.classes(one)[at[n, inside[n]]]
+            here = size == n
+            classes[here] = places.classes(one)[start[here]]
+        known = np.full((int(degrees.max()) + 1, int(classes.max()) + 1), -1, dtype=np.int64)
+        known[degrees, classes] = np.arange(len(block))
+        edge = np.minimum(sizes[:, None] * np.arange(most + 1), outer.stride)
+        hop = (figure.reshape(edge.shape) for figure in places.hops(edge.ravel()))
+        wrap = np.array([places.pair(max(k - 1, 0), 0) for k in edge.ravel().tolist()])
+        wrap = np.ascontiguousarray(wrap.T).reshape(2, *edge.shape)
+        chunks = np.array([v > 1 and self.space.allows("vpp", v)
+                           for v in range((last - first) // 2 + 1)])
+        return (
+            size.astype(np.int64), known[degrees], place, *hop, *wrap, self._both,
+            outer.micro_batch * self._boundaries,
+            self.depths[: most + 1], chunks, *self._sequence, first, last,
+        )
+
+    @cached_property
+    def _sequence(self) -> tuple[Ints, Ints, Ints]:
+        """Kind of each layer; layers of each kind; those in front that recompute applies to."""
+        chain = self.chain
+        order = np.array(chain.order, dtype=np.int64)
+        marked = [chain.kinds[kind].checkpointed for kind in chain.order]
+        return order, np.bincount(order, minlength=len(chain.kinds)), np.cumsum([0, *marked])
+
+    @cached_property
+    def _both(self) -> float:
+        """Ways that a hand-over counts."""
+        return hop(1.0, 1.0, 1.0, 0.0, self.job.stack).both
+
+    @cached_property
+    def _boundaries(self) -> Floats:
+        """Bytes per sample handed over at each cut; 0 at both ends."""
+        inner = self.signatures.downsets[1:-1]
+        return np.array([0.0, *(boundary_bytes(self.chain, self.job, d) for d in inner), 0.0])
+
+
+def _policies(chain: Chain, space: SearchSpace) -> list[int]:
+    """Recompute policies of a space, full last; none is always first, if only to compare with."""
+    found = [0]
+    if space.allows("recompute", "selective"):
+        for count in range(1, len(chain.modules) + 1):
+            for modules in combinations(chain.modules, count):
+                if space.allows("recompute_modules", "+".join(modules)):
+                    found.append(policy("selective", modules))
+    if space.allows("recompute", "full"):
+        found.append(FULL)
+    return found if len(found) > 1 or space.allows("recompute", "none") else []
+
+
+def _distinct(*columns: Ints | Floats) -> tuple[Ints, Ints]:
+    """Rows that differ in some column: the first of each, and the number of each row's."""
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values, number = np.unique(column, return_inverse=True)
+        _, code = np.unique(code * len(values) + number, return_inverse=True)
+    _, first = np.unique(code, return_index=True)
+    return first.astype(np.int64), code.astype(np.int64)
+
+
+def _spread(group: Any) -> Ints:
+    """A number for each group that the network sees alike."""
+    if group.paths is None:
+        return _distinct(*group.inside.T, group.even.astype(np.int64))[1]
+    table = np.column_stack([group.inside, group.even, *group.paths]).astype(np.float64)
+    rows = table.view(np.dtype((np.void, table.strides[0]))).ravel()  # one sort for all columns
+    code: Ints = np.unique(rows, return_inverse=True)[1]
+    return code

@@ -1,0 +1,198 @@
+"""The cluster of a name in the catalog, of a file with levels, or of a graph."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nest.describe import Cluster, Device, catalog, load_cluster, load_device, read_description
+from nest.describe.files import SUFFIXES
+from nest.describe.loading import Source, names_a_file
+from nest.errors import InputError
+from nest.units import shorten
+
+if TYPE_CHECKING:
+    from nest.topology import Arrangement, Topology
+
+Parts = str | Sequence[str]
+LONGEST = 200  # characters of a cluster's name
+GRAPH_SUFFIXES = (".graphml", ".xml", ".txt")
+"""Suffixes of files that can only be graphs; others are identified by their content."""
+
+# A possible generator; for all other names no module of graphs is loaded.
+_GENERATOR = re.compile(r"\s*[\w-]{2,}\s*(:|$)")
+
+
+def load_network(
+    source: Source | Cluster | Topology,
+    *,
+    without: Parts | None = None,
+    degrade: Parts | None = None,
+    device: Source | Device | None = None,
+    devices: int | None = None,
+) -> Cluster:
+    """Read a cluster with levels, or a graph.
+
+    Parameters
+    ----------
+    source : all that `load_cluster` takes; the text of a generator, such as
+        ``fat-tree:k=8,device=h100-sxm``; a file of any format of `nest.topology.read_topology`; or
+        a Topology.
+    without : parts that have failed, in the syntax of `nest.topology.without`; several texts are
+        joined. Those of a cluster with levels are named as in `nest.topology.graph_of`.
+    degrade : parts that are slow, applied after ``without``, in the syntax of
+    `nest.topology.degrade`.
+    device : type of all devices, a name, a file or a Device; None = that of the source.
+    devices : number of devices of a cluster with levels; that of a graph is fixed.
+
+    Returns
+    -------
+    Cluster
+        With ``order`` and ``names`` if it comes from a graph, and with ``links`` if that is not a
+        hierarchy.
+
+    Raises
+    ------
+    InputError : an unknown name, an unreadable file, a bad network, no such part, or ``devices``
+        for a graph.
+    """
+    device_type = None if device is None else load_device(device)
+    graph = _graph(source, device_type)
+    numbers = None
+    if graph is None:
+        cluster = load_cluster(source, devices)  # type: ignore[arg-type]
+        cluster = cluster if device_type is None else cluster.replace(device=device_type)
+        if without is None and degrade is None:
+            return cluster
+        from nest.topology import Topology, graph_of
+
+        graph = graph_of(cluster) if cluster.links is None else Topology.of_links(cluster)
+        numbers = cluster.order
+    elif devices is not None:
+        count = len(graph.device_N)
+        raise InputError(
+            f"devices: got {shorten(devices)} for a graph of {count} devices; allowed: "
+            "none (--without removes devices)"
+        )
+    return _cluster(graph, numbers, _joined(without), _joined(degrade))
+
+
+def _graph(source: object, device: Device | None) -> Topology | None:
+    """The graph of a source; None for other sources, which `load_cluster` reads or refuses."""
+    if isinstance(source, (Cluster, Mapping)):
+        return None
+    if isinstance(source, str):
+        if catalog.find("clusters", source) is not None:
+            return None
+        if _GENERATOR.match(source):
+            from nest.topology import names_generator, parse_generator
+
+            # with fields it is no name of a cluster: the message is about generators
+            if names_generator(source) or ("=" in source and not os.path.exists(source)):
+                return _with_device(parse_generator(source), device)
+        if not (names_a_file(source) or Path(source).suffix.lower() in GRAPH_SUFFIXES):
+            raise _unknown(source)
+    elif not isinstance(source, os.PathLike) or not isinstance(os.fspath(source), str):
+        from nest.topology import Topology
+
+        return _with_device(source, device) if isinstance(source, Topology) else None
+    return _from_file(source, device)
+
+
+def _unknown(name: str) -> InputError:
+    from nest.topology.generators.text import NAMES
+
+    known = catalog.suggestions("clusters", name)
+    suffixes = ", ".join((*SUFFIXES, *GRAPH_SUFFIXES))
+    return InputError(
+        f"cluster: got {shorten(name)}; allowed: {known}; or a file ({suffixes}); or a network to "
+        f"generate ({', '.join(NAMES)})"
+    )
+
+
+def _from_file(path: str | os.PathLike[str], device: Device | None) -> Topology | None:
+    if Path(path).suffix.lower() not in SUFFIXES:
+        from nest.topology import read_topology
+
+        return _with_device(read_topology(path, device), device)
+    data = read_description(path)
+    if "levels" in data:
+        return None
+    from nest.topology.readers.format import describes_graph, topology_from
+
+    if not describes_graph(data):
+        return None
+    return _with_device(topology_from(data, path, device), device)
+
+
+def _with_device(graph: Topology, device: Device | None) -> Topology:
+    return graph if device is None else graph.with_device(device)
+
+
+def _joined(parts: Parts | None) -> str | None:
+    return parts if parts is None or isinstance(parts, str) else ",".join(parts)
+
+
+def _cluster(
+    graph: Topology, numbers: Sequence[int] | None, without: str | None, degrade: str | None
+) -> Cluster:
+    """The cluster of a changed graph; its devices keep their ``numbers`` in the whole one."""
+    from nest import topology
+
+    name, left = graph.name, graph
+    if without is not None:
+        left = topology.without(left, without)
+        name += f" without {' '.join(without.split())}"
+    if degrade is not None:
+        left = topology.degrade(left, degrade)
+        name += f" degraded by {' '.join(degrade.split())}"
+    found: topology.Hierarchy | topology.Arrangement | None = topology.levels_of(left)
+    if found is None and len(left.types) > 1:
+        found = topology.together(left)
+    elif found is None:
+        found = next(topology.arrangements(left))
+    nodes = [left.nodes[node] for node in left.device_N[found.order_N]]
+    order = graph.number_V[[graph.index[node] for node in nodes]].tolist()
+    if numbers is not None:
+        order = [numbers[number] for number in order]
+    return found.cluster.replace(
+        name=name if len(name) <= LONGEST else f"{name[: LONGEST - 3].rstrip()}...",
+        order=None if order == list(range(len(order))) else order,
+        names=nodes,
+    )
+
+
+def other_orders(cluster: Cluster, replicas: Sequence[int]) -> Iterator[tuple[Cluster, int | None]]:
+    """A cluster with links, with its devices in other orders that keep near ones together.
+
+    Parameters
+    ----------
+    cluster : its own order is not repeated; without links there is no other.
+    replicas : numbers of super-pipelines that need an order, if there are several types of device.
+
+    Yields
+    ------
+    The cluster, and how many super-pipelines its order is for; None: any.
+    """
+    if cluster.links is None:
+        return
+    from nest.topology import Topology, arrangements, mixtures
+
+    topology = Topology.of_links(cluster)
+    found: Iterable[tuple[Arrangement, int | None]]
+    found = ((one, None) for one in arrangements(topology))
+    if cluster.type_numbers is not None:
+        found = chain(found, mixtures(topology, replicas))
+    most = {field: max(getattr(level, field) for level in cluster.levels)
+            for field in ("base_time", "ramp")}
+    numbers = cluster.order or range(cluster.size)
+    for one, count in found:
+        order = one.order_N.tolist()
+        if order != list(range(cluster.size)):
+            yield one.cluster.replace(
+                levels=[level.replace(**most) for level in one.cluster.levels],
+                order=[numbers[device] for device in order]), count

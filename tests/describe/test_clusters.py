@@ -1,0 +1,198 @@
+"""Clusters, jobs, spaces, configurations and profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from descriptions import CLUSTER, DEVICE, JOB, PROFILE, STAGE, TEMPLATE, changed, message, put
+
+from nest.describe import (
+    Configuration,
+    Device,
+    GemmEfficiency,
+    IntSet,
+    Job,
+    Level,
+    SearchSpace,
+    Stack,
+    StageConfiguration,
+    load_cluster,
+    load_device,
+    load_profile,
+    load_space,
+    load_stack,
+)
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+def test_bandwidth_of_levels_is_the_narrowest_on_the_way():
+    cluster = load_cluster(CLUSTER)
+    assert cluster.size == 24
+    assert cluster.group_sizes == (4, 8, 24)
+    assert cluster.nominal_bandwidth == (100e9, 50e9, 25e9)
+    faster = changed(changed(CLUSTER, "levels.1.bandwidth", "900 GB/s"), "levels.0.efficiency", 0.5)
+    assert load_cluster(faster).resolved_bandwidth == (50e9, 50e9, 50e9)
+    assert load_cluster(faster).nominal_bandwidth == (100e9, 900e9, 50e9)
+
+
+@pytest.mark.parametrize(
+    ("devices", "sizes"),
+    [
+        (24, (4, 2, 3)),
+        (80, (4, 2, 10)),
+        (8, (4, 2)),
+        (4, (4,)),
+        (3, (3,)),
+        (1, (1,)),
+        (16, (4, 2, 2)),
+    ],
+)
+@pytest.mark.parametrize("data", [CLUSTER, TEMPLATE])
+def test_the_number_of_devices_sizes_the_levels(data, devices, sizes):
+    cluster = load_cluster(data, devices=devices)
+    assert tuple(level.size for level in cluster.levels) == sizes
+    assert cluster.size == devices
+
+
+@pytest.mark.parametrize("devices", [5, 7, 12, 25, 0, -8, 10**9, 2.5, True, "8"])
+def test_a_number_of_devices_that_does_not_fit_says_which_do(devices):
+    text = message(load_cluster, CLUSTER, devices=devices)
+    assert "devices: got" in text and "allowed: " in text
+    if devices == 25:
+        assert "1 to 4, 4 x (1 to 2), or a multiple of 8 (inner levels 4 x 2)" in text
+
+
+def test_the_outermost_size_n_needs_a_default_or_a_number(tmp_path):
+    path = put(tmp_path, TEMPLATE)
+    assert f"{path}: default_devices: got None" in message(load_cluster, path)
+    assert load_cluster({**TEMPLATE, "default_devices": 32}).size == 32
+    assert "a multiple of 8" in message(load_cluster, {**TEMPLATE, "default_devices": 30})
+    assert load_cluster({**CLUSTER, "devices": 24}, devices=8).devices is None
+
+
+def test_a_device_can_be_named_or_changed_from_a_named_one():
+    assert load_cluster({**CLUSTER, "device": "H100-SXM"}).device == load_device("h100-sxm")
+    changes = {"base": "h100-sxm", "memory": "64 GiB", "peak_flops": {"bf16": "500 TFLOP/s"}}
+    device = load_cluster({**CLUSTER, "device": changes}).device
+    assert (device.memory, device.peak("bf16")) == (64 * 2**30, 500e12)
+    assert device.peak("fp8") == 1979e12
+    assert device.name == "h100-sxm (changed)"
+    assert "peak_flops: got no tf32; allowed: bf16" in message(load_device(DEVICE).peak, "tf32")
+
+
+def test_efficiency_of_matrix_products():
+    gemm = GemmEfficiency(peak_fraction=0.8, m_half=100, n_half=0, k_half=300)
+    assert gemm.fraction(100, 7, 300) == pytest.approx(0.2)
+    device = Device(name="d", memory=2e9, memory_bandwidth=1e9, peak_flops={"bf16": 1e12})
+    assert device.gemm_for("fp16").peak_fraction == 0.75
+    assert Level(name="l", size=2, bandwidth=1e9, latency=0).efficiency == 1.0
+
+
+def test_a_job_has_a_default_stack_and_takes_others():
+    assert Job(global_batch=8, seq_len=16).stack == load_stack("megatron-core")
+    assert Job(global_batch=8, seq_len=16, stack="fsdp").stack == load_stack("FSDP")
+    stack = load_stack("vtrain")
+    assert isinstance(stack, Stack) and Job(**JOB, stack=stack).stack is stack
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (8, "8"),
+        ("8", "8"),
+        ("1..16", "1..16"),
+        ("1,2,4", "1..2,4"),
+        ([4, 1, 2], "1..2,4"),
+        (" 1 .. 3 , 7 ", "1..3,7"),
+        (["1..3", 2, 9], "1..3,9"),
+        ((5, 5), "5"),
+        (range(3), "0..2"),
+    ],
+)
+def test_sets_of_numbers(given, text):
+    numbers = IntSet.of(given)
+    assert str(numbers) == text
+    assert IntSet.of(str(numbers)) == numbers
+    assert list(numbers) == sorted(numbers.values(10**7))
+    assert all(n in numbers for n in numbers) and len(numbers) == len(list(numbers))
+
+
+def test_a_large_range_takes_no_room():
+    numbers = IntSet.of("1..1000000")
+    assert numbers.ranges == ((1, 1_000_000),)
+    assert 999_999 in numbers and 0 not in numbers and "a" not in numbers
+    assert numbers.values(5) == (1, 2, 3, 4, 5)
+    assert (numbers.smallest, numbers.largest) == (1, 1_000_000)
+
+
+def test_a_space_says_what_it_allows():
+    space = load_space({"tp": 8, "pp": "1..16", "zero": "0,1", "recompute": "none", "sp": True})
+    told = space.describe()
+    assert told["tp"] == "8" and told["pp"] == "1..16" and told["zero"] == "0..1"
+    assert told["recompute"] == "none" and told["sp"] == "true"
+    assert told["outer_dp"] == told["cp"] == "any" and told["schedule"] == "1f1b,interleaved"
+    assert load_space({"schedule": "any"}).schedule == ("1f1b", "interleaved", "gpipe")
+    assert set(told) == set(SearchSpace.model_fields)
+    assert SearchSpace().describe()["tp"] == "any"
+    assert load_space({"tp": None, "zero": "any", "recompute": None, "sp": "on,off"}).tp is None
+    assert load_space({"recompute": ["full", "full"]}).recompute == ("full",)
+
+
+def test_defaults_of_a_configuration():
+    stage = StageConfiguration(layers=(0, 4), devices=(0, 8), tp=4, dp_in=2)
+    assert (stage.etp, stage.sp, stage.ep, stage.zero, stage.recompute) == (4, True, 1, 0, "none")
+    assert StageConfiguration(layers=(0, 4), devices=(0, 8)).sp is False
+    configuration = Configuration(micro_batch=2, stages=(stage, {**STAGE, "devices": [8, 12]}))
+    assert (configuration.stride, configuration.pp, configuration.vpp) == (12, 2, 1)
+
+
+def test_the_example_profiles_agree():
+    one, two = load_profile(EXAMPLES / "profile.yaml"), load_profile(EXAMPLES / "profile.csv")
+    assert one.degrees == (1, 2) and one.length == 26
+    pairs = zip(one.layers, two.layers, strict=True)
+    for a, b in pairs:
+        assert (a.name, a.repeat, a.output_bytes) == (b.name, b.repeat, b.output_bytes)
+        for degree, m in a.tp.items():
+            assert m.forward == pytest.approx(b.tp[degree].forward)
+            assert m.backward == pytest.approx(b.tp[degree].backward)
+            assert m.parameter_bytes == b.tp[degree].parameter_bytes
+            assert m.activation_bytes == b.tp[degree].activation_bytes
+
+
+def test_problems_between_layers_of_a_profile():
+    first = PROFILE["layers"][0]
+    other = {**first, "name": "b", "tp": {2: first["tp"]["1"]}}
+    assert "no tp degree that every layer has" in message(
+        load_profile, {**PROFILE, "layers": [first, other]}
+    )
+    assert "layers.1.name: got 'a' again" in message(
+        load_profile, {**PROFILE, "layers": [first, first]}
+    )
+
+
+HEADER = "layer,tp,forward_s,backward_s,parameter_bytes,activation_bytes,output_bytes,repeat\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "is empty; allowed: columns layer"),
+        ("layer,tp\n", "column forward_s is missing"),
+        (HEADER.replace("repeat", "colour"), "unknown column 'colour'"),
+        (HEADER.replace("repeat", "tp"), "column tp comes twice"),
+        (HEADER + "a,1,1\n", "line 2: got 3 cells; allowed: 8"),
+        (HEADER + "a,x,1,1,1,1,1,1\n", "line 2: tp: got 'x'; allowed: a whole number"),
+        (HEADER + "a,1,1,1,1,1,1,1\na,1,1,1,1,1,1,1\n", "line 3: tp: got 1 again for 'a'"),
+        (HEADER + "a,1,1,1,1,1,1,1\na,2,1,1,1,1,2,1\n", "line 3: output_bytes: got '2'"),
+        (HEADER + "a,1,fast,1,1,1,1,1\n", "layers.0.tp.1.forward: got 'fast'"),
+        (HEADER + "a,1,,1,1,1,1,1\n", "forward: missing"),
+        (HEADER + 'a,1,"1,1,1,1,1,1\n', "malformed CSV"),
+        (HEADER, "layers: got []; allowed: at least 1 entries"),
+    ],
+)
+def test_a_bad_table_says_which_line(text, expected, tmp_path):
+    path = put(tmp_path, text, "p.csv")
+    found = message(load_profile, path)
+    assert found.startswith(str(path)) and expected in found

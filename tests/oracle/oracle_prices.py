@@ -1,0 +1,382 @@
+"""Prices of stages for the oracle: layers under the choices given, put together as asked for.
+
+Array names end in what an entry stands for: ``_C`` a choice, ``_B`` choices that no layer can tell
+apart (a row of the tables), ``_P`` a recompute policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from oracle_links import Pace, Seen, arrays, fabric
+from oracle_rules import FULL, NONE, Choice, Outer, Policy, shared_level, spreads
+
+from nest.costs.choices import Body, Setting, State
+from nest.costs.compute import Machine
+from nest.costs.layer import layer_costs
+from nest.costs.memory import limit_bytes
+from nest.costs.network.collectives import Network
+from nest.describe import Cluster, Job, Stack
+from nest.graph import Chain, Layer
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Run(NamedTuple):
+    """What a step sees of layers that run one after the other: a stage, or one chunk of it."""
+
+    forward: Floats
+    """After the device has waited: the parameters of two layers are there."""
+    backward: Floats
+    """The same, and the last of its step: nothing is gathered for a task behind it."""
+    late_f: Floats
+    """Until what a forward behind a backward needs first is there, its end waits so much more."""
+    late_b: Floats
+    """The same where a backward is behind it."""
+    f_after_f: Floats
+    """What a forward takes longer right behind a forward."""
+    f_after_b: Floats
+    b_after_f: Floats
+    b_after_b: Floats
+    gathers: Floats
+    """Above 0: parameters are gathered for each task."""
+    alone: Floats
+    """Above 0: it is a single layer."""
+    regathered: Floats
+    """Of the last layer, before each backward."""
+    below: Floats
+    """Of the last layer but one, while the last one goes backward."""
+    above: Floats
+    """Scatter of the second layer, while the first one goes backward."""
+    under_first: Floats
+    """What the first layer hides going backward."""
+    under_last: Floats
+    """What the last one hides going forward."""
+    ahead: Floats
+    """Traffic of the second and third layer, less what the first two hide going forward."""
+    begun: Floats
+    """Of the second layer, what the first one does not hide going forward."""
+    third: Floats
+    """Of the third layer, what the second one does not hide going forward."""
+    trailing: Floats
+    """Scatter of the first layer that runs on behind a backward."""
+    under_forward: Floats
+    """Of it, what one forward hides."""
+    under_backward: Floats
+    """Of it, what the next backward hides."""
+    gathered: Floats
+    """Of the first layer, before each forward."""
+    wait: Floats
+    """For parameters before the first forward, besides ``gathered``."""
+    scattered: Floats
+    """Of the first layer, after each backward."""
+    left: Floats
+    """Gradient reduction after the last backward, besides ``scattered``."""
+    sync: Floats
+    hidden_backward: Floats
+    """Gradient reduction that one backward behind another hides."""
+    gather: Floats
+    hidden_forward: Floats
+    """Gather of parameters that one forward hides."""
+    update: Floats
+    tied: Floats
+    resident: Floats
+    work: Floats
+    buffers: Floats
+    activations: Floats
+    limit: Floats
+    """Bytes that a device of the stage may hold."""
+
+
+class LayerPrice(NamedTuple):
+    """What a run sees of one layer; shape (B, codes of recompute)."""
+
+    forward: Floats
+    """With exposed traffic of tp, cp and ep."""
+    backward: Floats
+    free_forward: Floats
+    free_backward: Floats
+    gathered: Floats
+    regathered: Floats
+    scattered: Floats
+    sync: Floats
+    gather: Floats
+    update: Floats
+    tied: Floats
+    resident: Floats
+    activations: Floats
+    work: Floats
+    buffers: Floats
+
+
+class Pricer:
+    """Prices of all layers under all choices, each choice under its outer choice."""
+
+    def __init__(
+        self, chain: Chain, cluster: Cluster, job: Job, rows: Sequence[tuple[Outer, Choice]],
+        policies: Sequence[Policy],
+    ) -> None:
+        self.chain, self.cluster, self.job, self.policies = chain, cluster, job, policies
+        self.network = Network(
+            np.array(cluster.resolved_bandwidth),
+            np.array([level.latency for level in cluster.levels]),
+            np.array([level.in_network_reduction for level in cluster.levels]),
+            np.array([level.base_time for level in cluster.levels]),
+            np.array([level.ramp for level in cluster.levels]),
+        )
+        self.fabric = fabric(cluster)
+        devices = (cluster.device, *cluster.types)
+        self.settings = [Setting(Machine(device, job.stack, job.precision), self.network, job)
+                         for device in devices]
+        self.limits = [limit_bytes(device, job) for device in devices]
+        self.codes = sorted({NONE, *(policy.code for policy in policies)})
+        index: dict[tuple[Any, ...], int] = {}
+        self.row_C = np.array(
+            [index.setdefault(self._key(*row), len(index)) for row in rows], dtype=np.int64)
+        self.keys = list(index)
+
+    @cached_property
+    def layers(self) -> list[LayerPrice]:
+        """Every figure of every kind of layer."""
+        return [self._layer(kind) for kind in self.chain.kinds]
+
+    def between(self, outer: Outer, start: int, stop: int) -> Pace:
+        """Seconds per byte, and of a message, between two devices of the slowest replica."""
+        if self.fabric is not None:
+            return self.fabric.between(outer, start, stop)
+        sizes = self.cluster.group_sizes
+        level = max(shared_level(r * outer.stride + start, r * outer.stride + stop, sizes)
+                    for r in range(outer.outer_dp))
+        return 1.0 / self.network.bandwidth[level], self.network.latency[level]
+
+    def _key(self, outer: Outer, c: Choice) -> tuple[Any, ...]:
+        """All that a layer can tell of a choice."""
+        s = c.split
+        found = spreads(self.cluster.group_sizes, outer.outer_dp, outer.stride, c.start, c.size,
+                        s.tp, s.cp, s.ep, s.etp)
+        groups = map(Seen, found)
+        if self.fabric is not None:
+            groups = self.fabric.seen(outer, c.start, c.size, s.tp, s.cp, (s.ep, s.etp), found)
+        tied = self.between(outer, 0, outer.stride - 1)
+        device = self.device(c.start)
+        return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *tied, device, *groups)
+
+    def device(self, start: int) -> int:
+        """Type of the devices of a block."""
+        return 0 if self.cluster.type_numbers is None else self.cluster.type_numbers[start]
+
+    def _layer(self, kind: Layer) -> LayerPrice:
+        """Every figure of one kind of layer."""
+        parts = [self._on(kind, device) for device in range(len(self.settings))]
+        device_B = [key[11] for key in self.keys]
+        rank_B = [device_B[:n].count(device) for n, device in enumerate(device_B)]
+        return LayerPrice(*(
+            np.stack([found[device][rank] for device, rank in zip(device_B, rank_B, strict=True)])
+            for found in zip(*parts, strict=True)))
+
+    def _on(self, kind: Layer, device: int) -> LayerPrice:
+        """One kind of layer under the choices of blocks of one type of device."""
+        keys = [key for key in self.keys if key[11] == device]
+        if not keys:
+            return LayerPrice(*(np.zeros((0, 0)) for _ in LayerPrice._fields))
+        wide = [(*key, code) for key in keys for code in self.codes]
+        columns = list(zip(*wide, strict=True))
+        body, state, groups = columns[:7], columns[7:11], columns[12:-1]
+        samples, tp, sp, cp, a2a, ep, etp = map(np.array, body)
+        # In the order of Spreads, which is that of Body and State.
+        micro_batch, holders = map(arrays, groups[:4]), map(arrays, groups[4:])
+        costs = layer_costs(
+            kind,
+            Body(samples, tp, sp, cp, a2a, ep, etp, np.array(columns[-1]), *micro_batch),
+            State(tp, ep, etp, *map(np.array, state), *holders),
+            self.settings[device],
+        )
+
+        def total(*names: str) -> Floats:
+            figures: Floats = sum(getattr(costs, name) for name in names)
+            return figures.reshape(len(keys), len(self.codes))
+
+        return LayerPrice(
+            total("forward", "tp_forward", "cp_forward", "ep_forward"),
+            total("backward", "recompute", "tp_backward", "cp_backward", "ep_backward"),
+            total("free_forward"), total("free_backward"),
+            total("gathered"), total("regathered"), total("scattered"),
+            total("sync"), total("gather"), total("update"), total("tied"),
+            total("parameters", "gradients", "optimizer"),
+            total("activations"), total("work"), total("buffers"),
+        )
+
+    def run(self, layers: Sequence[int], before: int, policies: Sequence[Policy]) -> Run:
+        """Layers that run one after the other, behind the layers ``before``; shape (B, P)."""
+        parts, seen = [], 0
+        for kind in self.chain.stage(layers):
+            code_P = [self.codes.index(self._code(policy, seen)) for policy in policies]
+            seen += self.chain.kinds[kind].checkpointed
+            parts.append(LayerPrice(*(figure[:, code_P] for figure in self.layers[kind])))
+        relayed = np.array([self._relayed(key, before, layers) for key in self.keys])
+        limit = np.array([[self.limits[key[11]]] * len(policies) for key in self.keys])
+        return run_of(parts, self.job.stack, relayed[:, None], limit)
+
+    @staticmethod
+    def _code(policy: Policy, seen: int) -> int:
+        """Recompute of a layer with ``seen`` checkpointed layers in front in its chunk."""
+        last = policy.code == FULL and policy.first is not None and seen >= policy.first
+        return NONE if last else policy.code
+
+    def crossing(self, before: int) -> list[int]:
+        """Numbers of the tensors that the layers ``before`` hand to those behind."""
+        return [
+            n for n, tensor in enumerate(self.chain.tensors)
+            if before >> tensor.producer & 1
+            and any(not before >> consumer & 1 for consumer in tensor.consumers)
+        ]
+
+    def _relayed(self, key: tuple[Any, ...], before: int, layers: Sequence[int]) -> float:
+        """Bytes per micro-batch of what arrives and no layer of the stage keeps anyhow."""
+        samples, tp, sp, cp = key[:4]
+        size = 0.0
+        for n in self.crossing(before):
+            tensor = self.chain.tensors[n]
+            if not (tensor.kept and any(consumer in layers for consumer in tensor.consumers)):
+                size += self.tensor_bytes(n)
+        return float(size * samples / (cp * (tp if sp else 1)))
+
+    def tensor_bytes(self, number: int) -> float:
+        """Bytes of a tensor per sample."""
+        tensor = self.chain.tensors[number]
+        layer = self.chain.kinds[self.chain.order[tensor.producer]]
+        if layer.output_bytes is not None:
+            return float(layer.output_bytes)
+        elements = tensor.copies * (layer.tokens or self.job.seq_len) * layer.hidden
+        return float(elements * (4 if self.job.precision == "fp32" else 2))
+
+    def handed(
+        self, outer: Outer, before: int, start: int, stop: int
+    ) -> tuple[float, float, float]:
+        """Bytes handed over at a cut; seconds per byte, and of a message, between two devices."""
+        size = outer.micro_batch * sum(map(self.tensor_bytes, self.crossing(before)))
+        return size, *self.between(outer, start, stop)
+
+    def hop(self, size: Any, per_byte: Any, latency: Any, lanes: Any) -> Any:
+        """Seconds to hand ``size`` bytes over and as many back."""
+        once = self.gap(size, per_byte, lanes) + latency
+        return 2.0 * (1.0 - self.job.stack.overlap_p2p) * once
+
+    def gap(self, size: Any, per_byte: Any, lanes: Any) -> Any:
+        """Seconds for which a message of ``size`` bytes fills its lanes, overlapped or not."""
+        return size / lanes * per_byte
+
+
+def exposed(traffic: Floats, hidden: float, free: Floats) -> Floats:
+    """Seconds of traffic that do not run under computing."""
+    return np.maximum(0.0, traffic - hidden * free)
+
+
+def unused(free: Floats, traffic: Floats, o: float) -> Floats:
+    """Seconds of computing that hide no ZeRO traffic; all or nothing where none is hidden."""
+    if o:
+        return np.maximum(0.0, free - traffic / o)
+    return np.where(traffic > 0.0, 0.0, free)
+
+
+def tasks_in_a_row(layers: Sequence[LayerPrice], o: float) -> tuple[Floats, ...]:
+    """What ZeRO-3 adds where tasks follow each other: LATE_F .. B_AFTER_B of a run."""
+    first, end = layers[0], layers[-1]
+    x, y, x_end, y_end = (o * first.free_forward, o * first.free_backward,
+                          o * end.free_forward, o * end.free_backward)
+    zero = np.zeros_like(x)
+
+    def more(traffic: Floats, hidden: Floats) -> Floats:
+        return np.maximum(0.0, traffic - hidden)
+
+    f_after_f, b_after_f = more(first.gathered, x_end), more(end.regathered, x_end)
+    if len(layers) == 1:
+        cycle = more(first.gathered + first.regathered + first.scattered, x + y)
+        f_after_b = np.maximum(more(first.gathered, y), cycle - b_after_f)
+        return (zero, zero, f_after_f, f_after_b, b_after_f,
+                more(first.scattered + end.regathered, y))
+    second, above = layers[1].gathered, layers[1].scattered
+    f_after_f = f_after_f + more(second, x)
+    f_after_b = more(second + first.scattered, x)
+    if len(layers) > 2:
+        third, x_second = layers[2].gathered, o * layers[1].free_forward
+        f_after_b = np.maximum(more(second, x), more(
+            second + first.scattered + third, x + x_second) - more(third, x_second))
+    below = layers[-2].regathered
+    return (more(above + first.gathered, y) - more(above, y),
+            more(above + end.regathered, y) - more(above, y),
+            f_after_f, f_after_b, b_after_f + more(below, y_end),
+            more(below + first.scattered, y_end))
+
+
+def around(layers: Sequence[LayerPrice], o: float) -> tuple[Floats, ...]:
+    """ALONE .. THIRD of a run: traffic at its borders, and what hides it."""
+    first, end = layers[0], layers[-1]
+    nothing = np.zeros_like(first.forward)
+    below = above = ahead = begun = third = nothing
+    if len(layers) > 1:
+        below, above = layers[-2].regathered, layers[1].scattered
+        ahead = layers[1].gathered - o * first.free_forward
+        begun = exposed(layers[1].gathered, o, first.free_forward)
+    if len(layers) > 2:
+        ahead = ahead + layers[2].gathered - o * layers[1].free_forward
+        third = exposed(layers[2].gathered, o, layers[1].free_forward)
+    return (nothing + (len(layers) == 1), end.regathered, below, above,
+            o * first.free_backward, o * end.free_forward, ahead, begun, third)
+
+
+def run_of(
+    layers: Sequence[LayerPrice], stack: Stack, relayed: Floats, limit: Floats
+) -> Run:
+    """Layers that run one after the other; all figures of one shape.
+
+    While a layer computes, parameters of the next one are gathered and gradients of the one before
+    are scattered. Besides, a backward hides the reduction of gradients that are complete by then.
+    After the device has waited, what its first two layers need is there already.
+    """
+    o, r, q = stack.overlap_zero3, stack.overlap_grad_reduce, stack.overlap_param_gather
+    first, end, last = layers[0], layers[-1], len(layers) - 1
+    zeros = np.zeros_like(first.forward)
+    gathers = np.any([x.gathered > 0.0 for x in layers], axis=0)
+    forward = backward = zeros
+    spare = in_a_row = free = sync = gather = left = wait = zeros
+    for i, x in enumerate(layers):
+        forward, backward = forward + x.forward, backward + x.backward
+        if 0 < i < last:
+            forward = forward + exposed(layers[i + 1].gathered, o, x.free_forward)
+        behind = layers[i + 1].scattered if i < last else zeros
+        below = layers[i - 1].regathered if i > 0 else zeros
+        if i < last:
+            backward = backward + exposed(behind + below, o, x.free_backward)
+        back = behind + (below if i > 0 else x.gathered)
+        # A reduction begins with its layer's backward over: only layers in front hide it.
+        sync, gather = sync + x.sync, gather + x.gather
+        left = np.maximum(left, sync - r * spare)
+        wait = np.maximum(wait, gather - q * free)
+        spare = spare + unused(x.free_backward, back, o)
+        # Behind another backward, what that leaves to scatter is beside the last layer; in front
+        # of another one, what that gathers is beside the first.
+        back = back + (first.scattered if i == last else 0.0)
+        if i == 0:
+            back = back - x.gathered + np.maximum(x.gathered, end.regathered)
+        in_a_row = in_a_row + unused(x.free_backward, back, o)
+        free = free + x.free_forward
+    if last:
+        wait = wait + exposed(layers[1].gathered, o, first.free_forward)
+    between = [np.where(gathers, figure, 0.0) for figure in tasks_in_a_row(layers, o)]
+    trailing = np.where(gathers, 0.0, first.scattered)
+    under_f, under_b = o * free, o * end.free_backward
+    return Run(
+        forward, backward, *between, np.where(gathers, 1.0, 0.0), *around(layers, o), trailing,
+        under_f, under_b, first.gathered, wait, first.scattered, left, sync, r * in_a_row, gather,
+        q * free,
+        np.sum([x.update for x in layers], axis=0), np.sum([x.tied for x in layers], axis=0),
+        np.sum([x.resident for x in layers], axis=0), np.max([x.work for x in layers], axis=0),
+        np.max([x.buffers for x in layers], axis=0),
+        np.sum([x.activations for x in layers], axis=0) + relayed, limit,
+    )

@@ -1,0 +1,92 @@
+"""No planner finds a plan in the space of NEST that is faster than NEST's own."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from random import Random
+
+import pytest
+from instances import Instance
+from planner_instances import small_instance
+
+import nest
+from nest.costs.network.placement import strides
+from nest.describe import SearchSpace
+from nest.errors import InfeasibleError, NoPlanError
+from nest.graph.legality import space_problems
+from nest.planners import planner
+from nest.planners.bounds import outside
+
+pytestmark = pytest.mark.kernels
+BATCH = 50
+INSTANCES = 500 if int(os.environ.get("NEST_INSTANCES", "2000")) >= 1000 else 100
+"""Four of five have a bounded space."""
+QUICK = ("manual", "zero", "exhaustive", "phaze", "piper")
+BOUNDS: tuple[dict[str, str | int], ...] = (
+    {"zero": "0,1"}, {"zero": "0,3"}, {"zero": 0}, {"recompute": "none,full"},
+    {"recompute": "none"}, {"schedule": "1f1b"}, {"schedule": "1f1b,gpipe,interleaved"},
+    {"pp": "1..2"}, {"tp": "1,2"}, {"outer_dp": "1,2"}, {"micro_batch": "1..4"}, {"dp_in": "1,2"},
+)
+SEEN: Counter[str] = Counter()
+"""Plans compared of each planner, and how many of them are as fast as NEST's."""
+
+
+def question(seed: int) -> tuple[Instance, SearchSpace]:
+    """An instance of 4 to 8 devices and few kinds of layers, every 17th with more; a space."""
+    large, number = seed % 17 == 3, seed
+    while True:
+        x = small_instance(number, 16 if large else 8, cuts=8, batch=6)
+        prices = len(x.chain.kinds) * len(x.cluster.levels)
+        if x.cluster.size >= 4 and (large or prices <= 4):
+            break
+        number += 2 * INSTANCES + 1  # of another theme
+    space = SearchSpace()
+    if seed % 5:
+        a, b, c = Random(f"bounds {seed}").sample(BOUNDS, 3)
+        space = SearchSpace.parse({**a, **b, **c})
+    return x, SearchSpace() if space_problems(x.chain, x.cluster, x.job, space) else space
+
+
+def compare(seed: int, names: tuple[str, ...], options: dict[str, dict[str, int]]) -> None:
+    """Ask NEST and others; every plan of the space that fits is as slow as NEST's, or slower."""
+    x, space = question(seed)
+    try:
+        least = nest.plan(x.model, x.cluster, x.job, space, threads=1).step_time_s
+    except InfeasibleError:
+        least = math.inf  # nobody's plan may fit
+    for name in names:
+        try:
+            plan = planner(name, **options.get(name, {})).plan(x.model, x.cluster, x.job, space)
+        except NoPlanError:
+            continue
+        if not plan.feasible or outside(space, x.chain, plan.configuration):
+            continue
+        q = plan.parallelism
+        assert q.stride in strides(x.cluster.size, q.outer_dp, x.cluster.group_sizes), (seed, name)
+        assert plan.step_time_s >= least * (1.0 - 1e-9), (seed, name, plan.step_time_s / least)
+        SEEN[name] += 1
+        SEEN[f"{name} as fast"] += plan.step_time_s <= least * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("first", range(0, INSTANCES, BATCH))
+def test_no_plan_is_faster(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        compare(seed, QUICK, {})
+
+
+@pytest.mark.parametrize("first", range(0, 30, 15))
+def test_nor_those_of_slow_planners(first: int) -> None:
+    for seed in range(first, first + 15):
+        compare(seed, ("alpa", "mcmc"), {"mcmc": {"proposals": 150, "seed": seed}})
+
+
+def test_what_was_compared() -> None:
+    """The instances mean something: many plans fit, and some are the best there is."""
+    if not all(SEEN[name] for name in (*QUICK, "alpa", "mcmc")):
+        pytest.skip("the tests before did not all run")
+    for name in QUICK:
+        assert SEEN[name] > INSTANCES / 4, SEEN
+        assert SEEN[f"{name} as fast"] > INSTANCES / 25, SEEN
+    assert SEEN["alpa"] > 10 and SEEN["mcmc"] > 15, SEEN

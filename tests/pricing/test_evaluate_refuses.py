@@ -1,0 +1,17 @@
+"""Configurations that `evaluate` refuses with a message, never a traceback."""
+
+from __future__ import annotations
+
+import pytest
+
+import nest
+
+
+def test_a_stride_beyond_the_cluster() -> None:
+    """One super-pipeline whose stride no replica uses, but that placement would look up."""
+    model, cluster = nest.load_model("llama2-7b"), nest.load_cluster("dgx-a100", devices=8)
+    far = nest.Configuration.model_validate({
+        "outer_dp": 1, "micro_batch": 1, "stride": 9,
+        "stages": [{"layers": [0, 34], "devices": [0, 1]}]})
+    with pytest.raises(nest.InputError, match="stride: got 9; allowed: at most the 8 devices"):
+        nest.evaluate(model, cluster, nest.Job(global_batch=8, seq_len=512), far)

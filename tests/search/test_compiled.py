@@ -1,0 +1,396 @@
+"""The gate into compiled code: same fields, one signature each, a cache of its own."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from instances import instance
+from plain import stack
+
+import nest
+from nest._kernels import fold, interleaved, layers, options, pipeline, recompute
+from nest.costs.choices import Site, bodies, states
+from nest.costs.layer import layer_costs
+from nest.costs.schedules import SCHEDULES
+from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, layer_seconds
+from nest.forms import chunk, one_f_one_b
+from nest.forms import gpipe as gpipe_form
+from nest.forms.stage import Stage
+from nest.search import compiled
+from nest.search.tensors import Builder
+
+pytestmark = pytest.mark.kernels(uncompiled=True)
+
+
+WORK_OF = options.work_of
+
+
+def test_kernels_and_tensors_agree_on_fields() -> None:
+    for number, name in enumerate(LayerSeconds._fields):
+        assert getattr(layers, name.upper()) == number
+    *fields, last = ChunkCosts._fields
+    assert (len(fields), last) == (layers.CHUNK, "zero")
+    for number, name in enumerate(fields):
+        for constants in (layers, chunk):
+            assert getattr(constants, f"C_{name.upper()}") == number
+
+
+@pytest.mark.kernels
+def test_every_kernel_is_compiled_once() -> None:
+    kernels, _ = compiled.load()
+    job = nest.Job(global_batch=16, seq_len=512)
+    free = nest.SearchSpace(schedule=("1f1b", "interleaved", "gpipe"))
+    for model, devices, space, top in (
+        ("llama2-7b", 8, nest.SearchSpace(), 1), ("bert-large", 4, free, 3),
+        ("bert-large", 4, nest.SearchSpace(tp=2, pp=2, vpp=2), 1),
+    ):
+        cluster = nest.load_cluster("dgx-a100", devices=devices)
+        nest.plan(nest.load_model(model), cluster, job, space, top=top)
+    # Layers with branches have other cuts.
+    branched = next(x for x in map(instance, range(100)) if not x.chain.is_chain)
+    with suppress(nest.InfeasibleError):
+        nest.plan(branched.model, branched.cluster, branched.job, branched.space)
+    nest.plan(nest.load_model("bert-large"), nest.load_network("torus:dims=2x3"),
+              nest.Job(global_batch=12, seq_len=512), nest.SearchSpace(recompute=("none",)))
+    for kernel in (*kernels.routes, *kernels[1:5]):
+        assert len(kernel.signatures) == 1
+
+
+# ---------------------------------------------------------------- twins of the costs
+
+
+def compiled_call(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A part of a kernel, which Python cannot call, as a function of its own."""
+    def call(*arguments):  # type: ignore[no-untyped-def]
+        return kernel(*arguments)
+    return numba.njit(call)
+
+
+def test_forms_are_the_same_compiled() -> None:
+    """As in Python, to rounding: what is added up in an order of its own is nothing."""
+    rng = np.random.default_rng(1)
+    for form, kernel in ((one_f_one_b, pipeline.add_stage), (gpipe_form, pipeline.add_gpipe_stage)):
+        put = compiled_call(kernel)
+        for _ in range(2000):
+            n, m = int(rng.integers(0, 9)), int(rng.integers(1, 30))
+            # No figure is always the longest.
+            old = np.array(form.NOTHING)
+            if n:
+                old = rng.random(form.FIGURES) * rng.choice((0.1, 1.0, 3.0), form.FIGURES)
+            both, gap, *figures = rng.random(12) * (n > 0)
+            counts = (n, m, m // 2) if form is one_f_one_b else (n, m)
+            wanted, found = [0.0] * form.FIGURES, np.zeros(form.FIGURES)
+            form.add_stage(old.tolist(), Stage(*figures), both, gap, *counts, wanted)
+            put(old, Stage(*figures), both, gap, *counts, found)
+            assert found == pytest.approx(np.array(wanted), rel=1e-12)
+
+
+def random_layers(rng: np.random.Generator, kinds: int, zero: int) -> np.ndarray:
+    """(2 policies, kinds, figures) of layers; traffic is the same under both policies."""
+    found = rng.random((2, kinds, layers.FIELDS)) * 10.0 ** rng.integers(-2, 2, layers.FIELDS)
+    found[1, :, layers.GATHERED : layers.TIED + 1] = found[0, :, layers.GATHERED : layers.TIED + 1]
+    found[:, :, layers.REGATHERED] = found[:, :, layers.GATHERED] * rng.integers(2)
+    for name, zeros in (("GATHERED", (3,)), ("REGATHERED", (3,)), ("SCATTERED", (2, 3)),
+                        ("GATHER", (1, 2))):
+        if zero not in zeros:
+            found[:, :, getattr(layers, name)] = 0.0
+    return found
+
+
+def plain(
+    figures: np.ndarray, kinds: list[int], again: list[int], software: nest.Stack
+) -> ChunkCosts:
+    run = [LayerSeconds(*figures[r, kind, : layers.BUFFERS].tolist())
+           for kind, r in zip(kinds, again, strict=True)]
+    update, tied = (sum(figures[0, kind, field] for kind in kinds)
+                    for field in (layers.UPDATE, layers.TIED))
+    return chunk_costs(run, update, tied, software)
+
+
+def stack_of(overlaps: np.ndarray) -> nest.Stack:
+    zero, reduce, refresh = overlaps.tolist()
+    return stack(overlap_zero3=zero, overlap_grad_reduce=reduce, overlap_param_gather=refresh)
+
+
+def test_chunk_costs() -> None:
+    rng = np.random.default_rng(2)
+    out, chunk_costs_of = np.empty(layers.CHUNK), compiled_call(layers.chunk_costs)
+    for _ in range(1000):
+        figures = random_layers(rng, 3, int(rng.integers(4)))
+        count, overlaps = int(rng.integers(1, 7)), rng.random(3) * (rng.random(3) < 0.8)
+        kinds, again = rng.integers(0, 3, 8), rng.integers(0, 2, 8)
+        chunk_costs_of(figures, overlaps, kinds, again, 1, 1 + count, out)
+        wanted = plain(figures, kinds[1 : 1 + count].tolist(), again[1 : 1 + count].tolist(),
+                       stack_of(overlaps))
+        assert out == pytest.approx(np.array(wanted[:-1]), rel=1e-9, abs=1e-12)
+
+
+def test_interleaved_seconds() -> None:
+    rng = np.random.default_rng(2)
+    twin = SCHEDULES["interleaved"]
+    step_seconds = compiled_call(interleaved.step_seconds)
+    held, room_of = compiled_call(interleaved.held), compiled_call(interleaved.room_of)
+    for _ in range(100):
+        p, v = int(rng.integers(2, 9)), int(rng.integers(2, 6))
+        m = p * int(rng.integers(1, 5))
+        costs = rng.random((p, v, layers.CHUNK)) * 10.0 ** rng.integers(-3, 2, layers.CHUNK)
+        costs[:, :, layers.C_TIED] *= rng.random((p, 1)) < 0.3
+        costs[:, :, layers.C_GATHER] *= rng.random() < 0.5
+        costs[:, :, layers.C_GATHERS] = (rng.random((p, v)) < 0.5) * (rng.random((p, 1)) < 0.8)
+        costs[:, :, layers.C_ALONE] = rng.random((p, v)) < 0.4
+        links = rng.random((p, v, 2)) * 10.0 ** rng.integers(-3, 2, 2)
+        stages = [[ChunkCosts(*chunk, 0.0) for chunk in stage] for stage in costs.tolist()]
+        hops = [[Hop(*pair) for pair in pairs] for pairs in links.tolist()]
+        # The arrays have room for the deepest pipeline.
+        wide = np.full((p + 1, v + 1, layers.CHUNK), np.nan)
+        wide[:p, :v] = costs
+        room = room_of(p + 1, v + 1, p * m * v + 1)
+        assert step_seconds(wide, links, p, m, v, room) == (
+            pytest.approx(twin.step_time(stages, hops, m).total, rel=1e-12))
+        sizes = rng.random(v)
+        for s in range(p):
+            assert held(sizes, s, p, m, v) == pytest.approx(
+                twin.held(sizes.tolist(), s, p, m))
+
+
+@pytest.mark.parametrize("seed", range(22))
+def test_layer_sums(seed: int) -> None:
+    """What kernels make of the tables is what the costs say of one layer and one configuration."""
+    x = instance(seed)
+    builder = Builder(x.chain, x.cluster, x.job, x.space)
+    rng = np.random.default_rng(seed)
+    figures = np.zeros((len(builder.policies), len(x.chain.kinds), layers.FIELDS))
+    layer_sums = compiled_call(layers.layer_sums)
+    for number in rng.permutation(len(builder.outers))[:2].tolist():
+        outer, span = builder.outers[number], builder._span(number)
+        tables = builder.tables(number, False)
+        for c in rng.permutation(span.stop - span.start)[:2].tolist():
+            start = int(builder.rows.start[span][c])
+            for z, (zero, shard) in enumerate(builder.zeros):
+                for r, policy in enumerate(builder.policies):
+                    code = ((c * len(builder.zeros) + z) * len(builder.policies) + r) * (
+                        builder.signatures.longest + 1)
+                    d = builder.degrees(number, code)
+                    site = Site(*(np.array([value]) for value in (
+                        start, d["block"], outer.outer_dp, outer.stride)))
+                    body = bodies(builder.candidates.fabric, site, *(np.array([v]) for v in (
+                        outer.micro_batch // d["dp_in"], d["tp"], d["sp"], d["cp"],
+                        d["cp_comm"] == "a2a", d["ep"], d["etp"], policy)))
+                    state = states(builder.candidates.fabric, site, *(np.array([v]) for v in (
+                        d["tp"], d["ep"] * d["etp"], zero, shard)))
+                    layer_sums(tables, c, z, r, figures)
+                    for kind, found in zip(x.chain.kinds, figures[r], strict=True):
+                        costs = layer_costs(kind, body, state, builder.settings[0])
+                        resident = costs.parameters + costs.gradients + costs.optimizer
+                        wanted = [*layer_seconds(costs), *(float(value[0]) for value in (
+                            costs.buffers, costs.update, costs.tied, resident,
+                            costs.activations, costs.work))]
+                        assert found == pytest.approx(np.array(wanted), rel=1e-12, abs=1e-18)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_options_of_a_signature(seed: int) -> None:
+    """Folded along the tree of signatures, or from scratch under a policy, as in the costs."""
+    x = instance(seed)
+    builder = Builder(x.chain, x.cluster, x.job, x.space)
+    rng = np.random.default_rng(seed)
+    s, kinds = builder.signatures, len(x.chain.kinds)
+    walk, close, recomputed, left_seconds = map(
+        compiled_call, (fold.walk, fold.close, fold.recomputed, recompute.left_seconds))
+    for gpipe in (False, True):
+        for zero in range(4):
+            tables = builder.tables(0, gpipe)._replace(
+                overlaps=rng.random(3) * (rng.random(3) < 0.8), least=np.zeros(kinds))
+            figures = random_layers(rng, kinds, zero)
+            for kind, one in enumerate(x.chain.kinds):
+                if not one.checkpointed:
+                    figures[1, kind] = figures[0, kind]
+            w = options.work_of(tables)._replace(layers=figures)
+            w.base[:] = 0.0
+            reached = walk(tables, w, 0, zero >= 2, np.inf, np.inf)
+            assert reached == len(s.part)
+            for g in rng.permutation(reached)[:30].tolist():
+                sequence, at = [], g
+                while at >= 0:
+                    sequence, at = [int(s.last[at]), *sequence], int(s.part[at])
+                close(tables, w, g)
+                check_option(w.new, plain(figures, sequence, [0] * len(sequence),
+                                        stack_of(tables.overlaps)), gpipe)
+                first = int(rng.integers(s.marked[g] + 1))
+                recomputed(tables, w, g, 1, first)
+                seen, again = 0, []
+                for kind in sequence:
+                    seen += x.chain.kinds[kind].checkpointed
+                    again.append(int(seen <= first))
+                found = plain(figures, sequence, again, stack_of(tables.overlaps))
+                check_option(w.new, found, gpipe)
+                if zero < 2:
+                    left = left_seconds(tables, figures, g, 1, first)
+                    assert left == pytest.approx(found.left, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_faster_options_come_first(seed: int) -> None:
+    """Of plans that take the same, the first one found is taken."""
+    x = instance(seed)
+    tables = Builder(x.chain, x.cluster, x.job, x.space).tables(0, False)
+    first, _, found = options.select(tables, 1e9)
+    time = found[:, fold.AHEAD] + found[:, fold.BACK]
+    begins = np.isin(np.arange(1, len(time)), first)
+    assert ((np.diff(time) >= 0.0) | begins).all()
+
+
+def test_room_for_options_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    grown = 0
+    wider = options.wider
+
+    def counted(w: options.Work) -> options.Work:
+        nonlocal grown
+        grown += 1
+        return wider(w)
+
+    monkeypatch.setattr(options, "wider", counted)
+    for x in map(instance, range(6)):
+        builder = Builder(x.chain, x.cluster, x.job, x.space)
+        tables = builder.tables(0, False)
+        found = []
+        for room in ((1, 1), (2, 1000), (5000, 1), (5000, 1000)):
+            monkeypatch.setattr(options, "work_of", partial(WORK_OF, options=room[0], each=room[1]))
+            found.append([array.tolist() for array in options.select(tables, 1e9)])
+        assert all(one == found[0] for one in found)
+    assert grown > 1
+
+
+def check_option(new: np.ndarray, c: ChunkCosts, gpipe: bool) -> None:
+    """An option holds what the schedules take of a stage."""
+    end = c.backward - c.late
+    late = c.late_back if gpipe else c.late
+    chase = 0.0 if gpipe else c.pace - c.turn
+    queue = c.queue + c.late - late
+    left, later = (c.left, c.tied + c.update) if c.tied else (c.left + c.update, 0.0)
+    wanted = {
+        "AHEAD": c.forward, "BACK": end + late, "LATE": late, "ENDS": end, "TURN": c.turn,
+        "CHASE_AHEAD": chase, "CHASED": c.forward + end + late + chase,
+        "PACED": c.forward + end + late + chase + c.turn, "QUEUE": c.queue_forward,
+        "QUEUED": c.forward + c.queue_forward, "QUEUE_BACK": queue,
+        "QUEUED_BACK": end + late + queue,
+        "WAITS": c.wait, "WAITED": c.forward + c.wait, "REMAINS": left, "LATER": later,
+        "READY": end + left,
+    }
+    for name, value in wanted.items():
+        assert new[getattr(fold, name)] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+
+
+# ---------------------------------------------------------------- the cache
+
+
+def test_compiled_code_is_kept_below_the_folder_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    folder = compiled.cache_folder()
+    assert folder is not None
+    assert folder.parent == tmp_path / "nest-planner"
+    config = importlib.import_module("numba.core.config")
+    assert str(folder.parent.parent) != config.CACHE_DIR, "numba's own setting is left alone"
+
+
+def test_without_a_folder_to_write_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.setenv(name, "/proc/nest")
+    assert compiled.cache_folder() is None
+
+
+LOAD = """
+import sys
+from nest.search import compiled
+{before}
+kernels = compiled._prepared(["routes"])
+compiled._warm(kernels, ["routes"])
+print(len(kernels.routes[0].stats.cache_hits))
+"""
+FULL = """
+import errno, os
+def full(*args):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+os.replace = full
+"""
+
+
+def load_routes(folder: Path, before: str = "") -> tuple[int, str]:
+    """Cache hits of a new process that loads a kernel from a folder, and what it says."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD.format(before=before)], text=True, capture_output=True,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder), "NEST_THREADS": "1"}, check=True)
+    return int(done.stdout), done.stderr
+
+
+@pytest.mark.kernels
+def test_damaged_compiled_code_is_compiled_again(tmp_path: Path) -> None:
+    assert load_routes(tmp_path)[0] == 0
+    assert load_routes(tmp_path) == (1, "")
+    for suffix, half in (("nbi", 0), ("nbc", 2)):
+        for file in tmp_path.rglob(f"*.{suffix}"):
+            data = file.read_bytes()
+            file.write_bytes(data[:half and len(data) // half])
+        assert load_routes(tmp_path)[0] == 0
+        assert load_routes(tmp_path) == (1, "")
+
+
+@pytest.mark.kernels
+def test_a_full_disk_costs_compiling_and_one_warning(tmp_path: Path) -> None:
+    hits, said = load_routes(tmp_path, FULL)
+    *_, warning = said.strip().splitlines()
+    assert hits == 0
+    assert warning.startswith(f"Compiled code cannot be kept in {tmp_path}")
+    assert "No space left on device" in warning
+
+
+@pytest.mark.kernels
+def test_a_process_beside_compiles_into_the_same_cache(tmp_path: Path) -> None:
+    before = """
+compiled.BESIDE, compiled.thread_count = ("routes",), lambda: 2
+"""
+    assert load_routes(tmp_path, before)[0] == 1
+    # One that fails is not missed.
+    failing = before + "import subprocess\nsys.executable = '/bin/false'"
+    assert load_routes(tmp_path / "other", failing)[0] == 0
+
+
+def test_only_an_option_worse_in_nothing_takes_another_s_place() -> None:
+    keep = compiled_call(options._keep)
+    decide, base = fold.DECIDE, np.arange(1.0, fold.OPTION + 1)
+    better = np.full(decide, -0.5)
+
+    def kept(room: int, *offered: np.ndarray) -> tuple[list[int], bool]:
+        """Numbers of the options that stay of those offered, and whether the last found room."""
+        rows, who = np.empty((room, fold.OPTION)), np.empty(room, np.int64)
+        begin, tally, taken = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.int64)
+        space = np.ones(1, np.int64)
+        for number, option in enumerate(offered):
+            found = keep(rows, who, begin, space, taken, tally, 0, option, number)
+        return who[begin[0] : begin[0] + tally[0]].tolist(), found
+
+    assert kept(8, base, base) == ([0], True), "of equal ones the first stays"
+    for field in range(decide):
+        # Better in one field and worse in another, whatever their sum: both stay.
+        for other in set(range(decide)) - {field}:
+            new = base.copy()
+            new[field] += better[field]
+            new[other] -= better[other]
+            assert kept(8, base, new) == ([0, 1], True)
+            assert kept(1, base, new) == ([0], False), "no room"
+        new = base.copy()
+        new[field] += better[field]
+        assert kept(1, base, new) == ([1], True)

@@ -1,0 +1,241 @@
+"""Tables of measured runs: what is read, what is inferred, and what a bad one is told."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from nest import validation
+from nest.errors import InputError
+from nest.validation import columns
+from nest.validation.words import precision, recompute
+
+GIVEN = {
+    "run_id": "one", "model": "GPT-3.6B", "n_layers": "30", "d_model": "3072", "d_ff": "12288",
+    "gated_mlp": "0", "n_heads": "32", "vocab": "50257", "seq_len": "2048", "gpu": "A100-SXM",
+    "n_gpus": "64", "gpus_per_node": "8", "precision": "bf16", "framework": "Megatron-DeepSpeed",
+    "tp": "2", "pp": "2", "vpp": "1", "dp": "16", "recompute": "full", "mbs": "4",
+    "gbs_seqs": "512", "step_time_s": "4.0",
+}
+PUBLIC = Path(os.environ.get("NEST_RUNS", "/nowhere"))
+
+
+def table(*rows: dict[str, str | None]) -> str:
+    """CSV text: the run above with changes; None leaves a column out."""
+    filled = [{**GIVEN, **row} for row in rows or ({},)]
+    names = [name for name, cell in filled[0].items() if cell is not None]
+    stream = io.StringIO()
+    writer = csv.writer(stream)
+    writer.writerow(names)
+    for row in filled:
+        writer.writerow([row[name] for name in names])
+    return stream.getvalue()
+
+
+def read(tmp_path: Path, text: str) -> tuple[validation.Run, ...]:
+    path = tmp_path / "runs.csv"
+    path.write_text(text, encoding="utf-8")
+    return validation.read(path)
+
+
+def one(tmp_path: Path, **changes: str | None) -> validation.Run:
+    return read(tmp_path, table(changes))[0]
+
+
+# ---------------------------------------------------------------- reading
+
+
+def test_a_run_as_it_is_written(tmp_path: Path) -> None:
+    run = one(tmp_path, notes="of my own", peak_mem_gb="40", mem_note="max_mem bytes/1e9")
+    assert (run.run_id, run.group, run.framework) == ("one", *["Megatron-DeepSpeed"] * 2)
+    assert (run.measured_s, run.measured_memory, run.memory_counted) == (4.0, 40e9, "allocated")
+    assert (run.whole("n_layers"), run.degree("cp"), run.whole("ep"), run.line) == (30, 1, None, 2)
+    assert run.reason is None and run.notes == "of my own"
+
+
+def test_columns_that_are_not_needed_may_be_missing(tmp_path: Path) -> None:
+    run, = read(tmp_path, "# a remark\n" + table({"colour": "green"}))
+    assert run.reason is None and run.line == 3
+    assert "colour" not in run.fields
+
+
+def test_a_computed_step_time_stands_in_for_a_stated_one(tmp_path: Path) -> None:
+    assert one(tmp_path, step_time_s="", step_time_s_derived="3.5").measured_s == 3.5
+    assert one(tmp_path, step_time_s="4", step_time_s_derived="3.5").measured_s == 4.0
+    assert one(tmp_path, step_time_s="").reason == "no step time is stated"
+
+
+@pytest.mark.parametrize(("note", "size", "kind"), [
+    ("GiB, torch max_memory_allocated (max rank)", 2**30, "allocated"),
+    ("GiB, max over GPUs (reserved/active peak)", 2**30, "reserved"),
+    ("nvidia-smi snapshot, GPU with the embedding", 2**30, "total"),
+    ("max_mem bytes/1e9", 1e9, "allocated"),
+])
+def test_what_memory_counts(tmp_path: Path, note: str, size: float, kind: str) -> None:
+    run = one(tmp_path, peak_mem_gb="10", mem_note=note)
+    assert (run.measured_memory, run.memory_counted) == (10 * size, kind)
+
+
+@pytest.mark.parametrize(("changes", "column", "value"), [
+    ({"model": "LLAMA2-13B", "vocab": ""}, "vocab", "32000"),
+    ({"model": "GPT3-5B", "vocab": ""}, "vocab", "50257"),
+    ({"model": "Nemotron-8B", "vocab": ""}, "vocab", "256000"),
+    ({"mbs": "", "grad_accum": "8"}, "mbs", "4"),
+    ({"dp": ""}, "dp", "16"),
+    ({"dp": "", "cp": "2.0", "tp": "1.0"}, "dp", "16"),
+    ({"vpp": "", "pp": "1", "dp": "32"}, "vpp", "1"),
+    ({"model": "LLAMA3-70B", "vpp": "",
+      "notes": "VP not in table (yaml: 175b 6, 70b 4, llama3-70b 5)."}, "vpp", "5"),
+    ({"model": "LLAMA2-70B", "vpp": "",
+      "notes": "VP not in table (yaml: 175b 6, 70b 4, llama3-70b 5)."}, "vpp", "4"),
+    ({"framework": "Megatron-DeepSpeed (Sailor)", "recompute": ""}, "recompute", "none"),
+])
+def test_what_follows_from_elsewhere(
+    tmp_path: Path, changes: dict[str, str], column: str, value: str
+) -> None:
+    run = one(tmp_path, **changes)
+    assert run.text(column) == value and run.fields[column] == ""
+    assert run.inferred[column].why and run.reason is None
+
+
+def test_what_is_stated_is_not_inferred(tmp_path: Path) -> None:
+    run = one(tmp_path, model="LLAMA2-13B", vocab="32016")
+    assert run.text("vocab") == "32016" and "vocab" not in run.inferred
+
+
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"recompute": ""}, "not stated: recompute"),
+    ({"recompute": "remat of some kind"}, "recompute remat of some kind"),
+    ({"n_heads": "", "mbs": ""}, "not stated: n_heads, mbs"),
+    ({"precision": "NVFP4"}, "precision NVFP4"),
+    ({"gpu": "abacus"}, "unknown gpu abacus"),
+    ({"vpp": ""}, "not stated: vpp"),
+    ({"dp": "8"}, "tp x pp x dp x cp = 32 is not n_gpus 64"),
+    ({"mbs": "3"}, "mbs x dp = 48 does not divide gbs_seqs 512"),
+    ({"fsdp_shard": "3"}, "fsdp_shard 3 does not divide dp x cp = 16"),
+    ({"n_experts": "8"}, "not stated: top_k, d_ff_expert"),
+    ({"notes": "recipe: cpu_offloading_num_layers=20"}, "offloads activations to the host"),
+    ({"notes": "recipe: cpu_offloading_num_layers=0"}, None),
+    ({"notes": "async TP, compile"}, "asynchronous tensor parallelism"),
+])
+def test_why_a_run_is_not_priced(
+    tmp_path: Path, changes: dict[str, str], reason: str | None
+) -> None:
+    assert one(tmp_path, **changes).reason == reason
+
+
+@pytest.mark.parametrize("changes", [
+    {"n_heads": "7"}, {"gpus_per_node": "7"}, {"tp": "16", "dp": "2", "n_kv_heads": "5"},
+    {"n_layers": "1"}, {"vpp": "4"},
+    {"zero_stage": "1", "fsdp_shard": "4"},
+])
+def test_what_evaluate_refuses_is_a_reason_too(tmp_path: Path, changes: dict[str, str]) -> None:
+    row, = validation.price([one(tmp_path, **changes)])
+    assert row.reason and row.predicted_s is None
+
+
+# ---------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("bf16 (bf16, FSDP mp PURE)", "bf16"), ("fp16/bf16 (not stated)", "bf16"), ("FP8-MX", "fp8"),
+    ("fp8 32x32 / MXFP8", "fp8"), ("NVFP4", None), ("fp16", "fp16"), ("", None),
+])
+def test_number_formats(text: str, found: str | None) -> None:
+    assert precision(text) == found
+
+
+@pytest.mark.parametrize(("text", "policy", "modules", "layers"), [
+    ("none (checkpoint=False)", "none", (), None),
+    ("full (--checkpoint-activations)", "full", (), None),
+    ("full, 5 layers", "full", (), 5),
+    ("selective (attention core)", "selective", ("core_attn",), None),
+    ("selective: layernorm+moe_act", "selective", ("norm", "mlp_act"), None),
+    ("selective: mlp_act+norm", "selective", ("norm", "mlp_act"), None),
+    ("selective (per-op SAC)", "selective", ("norm", "mlp_act"), None),
+])
+def test_recompute_policies(
+    text: str, policy: str, modules: tuple[str, ...], layers: int | None
+) -> None:
+    found = recompute(text)
+    assert found is not None
+    assert (found.policy, found.modules, found.layers) == (policy, modules, layers)
+    assert bool(found.remark) == ("SAC" in text)
+
+
+@pytest.mark.parametrize("text", ["", "some", "full of it", "selective: colour", "nonesuch"])
+def test_recompute_that_is_not_known(text: str) -> None:
+    assert recompute(text) is None
+
+
+# ---------------------------------------------------------------- bad tables
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("", "is empty; needed: a header line"),
+    ("# nothing else\n", "is empty"),
+    (table({"tp": None}), "line 1: column tp is missing; needed: tensor-parallel degree"),
+    (table().splitlines()[0], "line 1: no row follows the header"),
+    (table({"tp": "two"}), "line 2: tp: got 'two'; allowed: a whole number from 1"),
+    (table({"tp": "0"}), "line 2: tp: got '0'; allowed: a whole number from 1"),
+    (table({"tp": "1.5"}), "line 2: tp: got '1.5'; allowed: a whole number"),
+    (table({"zero_stage": "4"}), "zero_stage: got '4'; allowed: a whole number from 0 to 3"),
+    (table({"step_time_s": "-1"}), "step_time_s: got '-1'; allowed: a number above 0"),
+    (table({"step_time_s": "nan"}), "step_time_s: got 'nan'; allowed: a number above 0"),
+    (table({"step_time_s": "1e400"}), "allowed: a number above 0"),
+    (table({"model": ""}), "line 2: model: is empty; needed: name of the model"),
+    (table({}, {}), "line 3: run_id: got 'one' again, after line 2; allowed: once"),
+    (table() + "two,GPT\n", "line 3: got 2 cells; allowed: 22"),
+    (table() + 'two,"GPT\n', "malformed CSV"),
+    ("run_id,run_id\n" + "a,b\n", "column run_id comes twice; allowed: once"),
+], ids=range(16))
+def test_bad_tables_end_in_one_message(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, text)
+    message = str(caught.value)
+    assert told in message
+    assert all(line.startswith(str(tmp_path / "runs.csv")) for line in message.splitlines())
+
+
+def test_many_problems_are_counted(tmp_path: Path) -> None:
+    rows = [{"run_id": str(number), "tp": "x"} for number in range(30)]
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, table(*rows))
+    assert len(caught.value.problems) == 21
+    assert caught.value.problems[-1].endswith("and 10 more problems")
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        validation.read(tmp_path / "none.csv")
+
+
+# ---------------------------------------------------------------- the published table
+
+
+def test_every_column_has_a_meaning() -> None:
+    assert len(columns.COLUMNS) == len(set(columns.COLUMNS))
+    assert set(columns.WHOLE) | set(columns.REAL) <= set(columns.COLUMNS)
+
+
+@pytest.mark.skipif(not PUBLIC.is_file(), reason="NEST_RUNS does not name the published table")
+def test_own_and_published_table_agree() -> None:
+    """The same runs are the same questions, whichever way they are written."""
+    public = {row.run.run_id: row for row in validation.price(validation.read(PUBLIC))}
+    for row in validation.price(validation.read()):
+        other = public[row.run.run_id]
+        assert row.reason == other.reason and row.stack == other.stack
+        assert row.run.measured_s == pytest.approx(other.run.measured_s, rel=1e-5)
+        assert row.predicted_s == other.predicted_s
+        assert row.predicted_memory == other.predicted_memory
+        assert row.run.measured_memory == other.run.measured_memory
+
+
+def test_the_document_describes_every_column() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    for column, meaning in {**columns.NEEDED, **columns.OPTIONAL}.items():
+        assert f"| `{column}` | {meaning} |" in text
