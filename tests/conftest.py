@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 
+WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+APART = ("test_exact.py", "test_exact_graphs.py", "test_golden_plans.py", "test_guarantees.py",
+         "test_guarantees_graphs.py")
+"""Long files whose tests share nothing but results of :mod:`shared`."""
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -37,22 +41,14 @@ def pytest_sessionstart() -> None:
     """
     from nest.search import compiled
 
-    compiled._import(compiled.cache_folder())
+    compiled._import(None if WITHOUT_JIT else compiled.cache_folder())
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose tests and processes.
-
-    Without the compiler those that are slow then are left out. The tests of a file stay in one
-    process, for what they share, but for those ``apart``.
-    """
-    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+    """Leave out what is slow without the compiler."""
+    if WITHOUT_JIT:
         config.hook.pytest_deselected(items=[item for item in items if not _quick(item)])
         items[:] = filter(_quick, items)
-    for item in items:
-        if not any(item.iter_markers("apart")) and not any(item.iter_markers("xdist_group")):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def _quick(item: pytest.Item) -> bool:
@@ -74,3 +70,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "load", refuse)
         return (yield)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file in one process, for what they share, but for files in ``APART``."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return nodeid if file.endswith(APART) else file
+
+    return Scheduling(config, log) if config.option.dist == "loadfile" else None

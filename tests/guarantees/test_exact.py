@@ -80,7 +80,6 @@ def unlike(x: Instance, seconds: float, configuration: Configuration) -> str | N
     return None
 
 
-@pytest.mark.apart
 @uncompiled
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_plan_is_the_best_of_all(chunk: int) -> None:
@@ -89,7 +88,6 @@ def test_plan_is_the_best_of_all(chunk: int) -> None:
     assert not wrong, "\n".join(wrong[:3])
 
 
-@pytest.mark.apart
 @uncompiled
 @pytest.mark.parametrize("chunk", range(8))
 def test_plan_is_the_best_where_the_finish_decides(chunk: int) -> None:
@@ -101,7 +99,6 @@ def test_plan_is_the_best_where_the_finish_decides(chunk: int) -> None:
     assert not wrong, "\n".join(wrong[:3])
 
 
-@pytest.mark.apart
 @pytest.mark.parametrize("chunk", range(8))
 def test_alternatives_are_the_next_best(chunk: int) -> None:
     several = 0

@@ -39,7 +39,6 @@ def solved(seed: int) -> Answer:
     return solve(x.chain, x.cluster, x.job, x.space, top=TOP)
 
 
-@pytest.mark.apart
 @uncompiled
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_plan_is_the_best_of_all_on_graphs(chunk: int) -> None:
@@ -48,7 +47,6 @@ def test_plan_is_the_best_of_all_on_graphs(chunk: int) -> None:
     assert not wrong, "\n".join(wrong[:3])
 
 
-@pytest.mark.apart
 @pytest.mark.parametrize("chunk", range(8))
 def test_alternatives_are_the_next_best_on_graphs(chunk: int) -> None:
     several = 0
@@ -67,7 +65,6 @@ def test_alternatives_are_the_next_best_on_graphs(chunk: int) -> None:
     assert several
 
 
-@pytest.mark.apart
 @pytest.mark.parametrize("chunk", range(8))
 def test_evaluate_prices_drawn_plans_on_graphs(chunk: int) -> None:
     schedules: set[str] = set()

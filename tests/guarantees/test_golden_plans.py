@@ -16,7 +16,6 @@ several_threads = pytest.mark.skipif(
     reason="asked with several threads; other tests compare plans of one thread and of several")
 
 
-@pytest.mark.apart
 @pytest.mark.kernels
 @several_threads
 @pytest.mark.parametrize("question", QUESTIONS, ids=NAMES)

@@ -24,9 +24,8 @@ from nest.describe import Cluster, Job, Model, SearchSpace
 SEEDS = range(66)
 """Instances of every theme."""
 SLOWER = 1.0 + 1e-9
-pytestmark = [pytest.mark.kernels, pytest.mark.apart]
+pytestmark = pytest.mark.kernels
 uncompiled = pytest.mark.kernels(uncompiled=True)
-in_one_process = pytest.mark.xdist_group("enlarged")
 
 
 class Case(NamedTuple):
@@ -232,32 +231,6 @@ def test_more_of_anything_never_slows_a_model(
     for number in range(5):
         before, after = seconds(number, space), seconds(number, space, change)
         assert after <= before * (1 + 1e-12), CASES[number].name
-
-
-@cache
-def enlarged(number: int) -> dict[str, float]:
-    """Seconds of a step over the space of a case, with each dimension freed, with all of them."""
-    case = CASES[number]
-    spaces = {"none": case.space, "all": WHOLE}
-    spaces |= {name: freed(case.space, name) for name in SearchSpace.model_fields}
-    return {name: nest.plan(case.model, case.hardware, case.job, space).step_time_s
-            for name, space in spaces.items()}
-
-
-@in_one_process
-@pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
-def test_no_dimension_that_is_freed_slows_a_model(number: int) -> None:
-    case, found = CASES[number], enlarged(number)
-    assert "any" not in case.space.describe().values(), "every dimension has a bound"
-    for name in SearchSpace.model_fields:
-        assert found["all"] / SLOWER <= found[name] <= found["none"] * SLOWER, name
-
-
-@in_one_process
-def test_every_dimension_helps_some_model() -> None:
-    helped = {name for number in range(len(CASES)) for name, value in enlarged(number).items()
-              if value * SLOWER < enlarged(number)["none"]}
-    assert helped == {*SearchSpace.model_fields, "all"}
 
 
 def in_line(

@@ -15,7 +15,7 @@ import nest
 from nest.costs.network.fabric import fabric_of
 from nest.describe import Cluster
 
-pytestmark = [pytest.mark.kernels, pytest.mark.apart]
+pytestmark = pytest.mark.kernels
 SLOWER, MOST = 1.0 + 1e-12, 1e18
 PLANNED = range(176)
 SOLVED = range(11)

@@ -19,7 +19,7 @@ from instances import instance
 from plain import stack
 
 import nest
-from nest._kernels import fold, interleaved, layers, options, pipeline, recompute
+from nest._kernels import dominance, fold, interleaved, layers, options, pipeline, recompute
 from nest.costs.choices import Site, bodies, states
 from nest.costs.layer import layer_costs
 from nest.costs.schedules import SCHEDULES
@@ -63,7 +63,8 @@ def test_every_kernel_is_compiled_once() -> None:
         nest.plan(branched.model, branched.cluster, branched.job, branched.space)
     nest.plan(nest.load_model("bert-large"), nest.load_network("torus:dims=2x3"),
               nest.Job(global_batch=12, seq_len=512), nest.SearchSpace(recompute=("none",)))
-    for kernel in (*kernels.routes, *kernels[1:5]):
+    for kernel in (*kernels.routes, dominance._mark, options.fill, kernels.solve,
+                   kernels.interleave):
         assert len(kernel.signatures) == 1
 
 
