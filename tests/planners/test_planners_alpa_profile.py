@@ -102,7 +102,7 @@ def test_stages_alone_take_what_their_layers_do_on_any_stack(first: int) -> None
         batches, rng = x.job.global_batch // micro_batch, Random(seed)
         recompute = rng.choice(("none", "full"))
         table = meshes.table(micro_batch, options, recompute)
-        prices, order = Prices(x.chain, x.cluster, x.job), range(len(x.chain))
+        prices = Prices(x.chain, x.cluster, x.job)
         idle = x.job.stack.replace(
             overlap_zero3=0.0, overlap_grad_reduce=0.0, overlap_param_gather=0.0)
         bare = Meshes(x.chain, x.cluster, x.job.replace(stack=idle), ANY).table(
@@ -115,7 +115,7 @@ def test_stages_alone_take_what_their_layers_do_on_any_stack(first: int) -> None
             stage = _stage(meshes, cuts, options[way], recompute)
             plan = Configuration.parse({
                 "micro_batch": micro_batch, "stages": [stage], "stride": x.cluster.size}, "plan")
-            chunk = prices._stage(plan, order, stage).chunks[0]
+            chunk = prices._stage(plan, stage).chunks[0]
             assert table.seconds[row, way] == pytest.approx(
                 step_time([chunk], [], batches).total / batches, rel=1e-9), (seed, cuts)
     assert hidden > 0

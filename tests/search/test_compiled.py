@@ -371,27 +371,22 @@ compiled.BESIDE, compiled.thread_count = ("routes",), lambda: 2
 
 def test_only_an_option_worse_in_nothing_takes_another_s_place() -> None:
     keep = compiled_call(options._keep)
-    decide, base = fold.DECIDE, np.arange(1.0, fold.OPTION + 1)
+    kept, who = np.empty((1, 8, fold.OPTION)), np.empty((1, 8), np.int64)
+    decide, tally = fold.DECIDE, np.zeros(1, np.int64)
+    base = np.arange(1.0, fold.OPTION + 1)
     better = np.full(decide, -0.5)
-
-    def kept(room: int, *offered: np.ndarray) -> tuple[list[int], bool]:
-        """Numbers of the options that stay of those offered, and whether the last found room."""
-        rows, who = np.empty((room, fold.OPTION)), np.empty(room, np.int64)
-        begin, tally, taken = np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.int64)
-        space = np.ones(1, np.int64)
-        for number, option in enumerate(offered):
-            found = keep(rows, who, begin, space, taken, tally, 0, option, number)
-        return who[begin[0] : begin[0] + tally[0]].tolist(), found
-
-    assert kept(8, base, base) == ([0], True), "of equal ones the first stays"
+    assert keep(kept, who, tally, 0, base, 0) and keep(kept, who, tally, 0, base, 1)
+    assert tally[0] == 1, "of equal ones the first stays"
     for field in range(decide):
         # Better in one field and worse in another, whatever their sum: both stay.
         for other in set(range(decide)) - {field}:
-            new = base.copy()
+            new, count = base.copy(), tally.copy()
             new[field] += better[field]
             new[other] -= better[other]
-            assert kept(8, base, new) == ([0, 1], True)
-            assert kept(1, base, new) == ([0], False), "no room"
+            assert keep(kept.copy(), who.copy(), count, 0, new, 1) and count[0] == 2
+            assert not keep(kept[:, :1].copy(), who.copy(), tally.copy(), 0, new, 1), "no room"
         new = base.copy()
         new[field] += better[field]
-        assert kept(1, base, new) == ([1], True)
+        changed, names, count = kept.copy(), who.copy(), tally.copy()
+        assert keep(changed, names, count, 0, new, 7) and count[0] == 1
+        assert names[0, 0] == 7

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest._kernels import inlined, leaf, leaf_entry
+from nest._kernels import leaf, leaf_entry
 from nest._kernels.fold import (
     AHEAD,
     BACK,
@@ -50,7 +50,7 @@ from nest._kernels.recompute import (
 )
 
 OPTIONS, EACH = 4096, 16
-"""Room at first: options in all, and under one price of a signature."""
+"""Room at first: options in all, and of a signature under one price."""
 
 
 class Work(NamedTuple):
@@ -63,17 +63,11 @@ class Work(NamedTuple):
     options: np.ndarray
     """float64 (O, OPTION)"""
     kept: np.ndarray
-    """float64 (rows, OPTION) options of the price at hand."""
+    """float64 (G, EACH, OPTION) options of the price at hand."""
     who: np.ndarray
-    """int64 (rows,) their numbers."""
-    begin: np.ndarray
-    """int64 (G,) row where those of a signature begin."""
-    space: np.ndarray
-    """int64 (G,) rows that it has."""
+    """int64 (G, EACH) their numbers."""
     tally: np.ndarray
-    """int64 (G,) rows that it fills."""
-    taken: np.ndarray
-    """int64 (1,) rows that signatures have, or had before they got more."""
+    """int64 (G,) how many there are."""
     base: np.ndarray
     """float64 (G,) least seconds of a step."""
     totals: np.ndarray
@@ -108,11 +102,10 @@ def work_of(t, options=OPTIONS, each=EACH):
     """Room for so many options in all and of a signature."""
     G, T, R, longest = len(t.part), t.ahead.shape[1], t.back.shape[1], int(t.depth.max())
     return Work(
-        first=np.zeros((0, 0), np.int64),
+        first=np.zeros((int(t.price[-1]) + 1, G + 1), np.int64),
         number=np.empty(options, np.int64), options=np.empty((options, OPTION)),
-        kept=np.empty((G * each, OPTION)), who=np.empty(G * each, np.int64),
-        begin=np.arange(0, G * each, each), space=np.full(G, each), tally=np.zeros(G, np.int64),
-        taken=np.array([G * each]), base=np.empty(G), totals=np.zeros((G + 1, TOTALS)),
+        kept=np.empty((G, each, OPTION)), who=np.empty((G, each), np.int64),
+        tally=np.zeros(G, np.int64), base=np.empty(G), totals=np.zeros((G + 1, TOTALS)),
         stack=np.empty(G, np.int64), order=np.empty(G, np.int64), short=np.empty(G, np.int64),
         held=np.zeros(G, np.int64), layers=np.empty((R, T, FIELDS)),
         changes=np.zeros((R, T, CHANGES)),
@@ -122,10 +115,11 @@ def work_of(t, options=OPTIONS, each=EACH):
 
 def wider(w):
     """The same with twice the room."""
-    def twice(array):
-        return np.concatenate((array, np.empty_like(array)))
-    return w._replace(number=twice(w.number), options=twice(w.options), kept=twice(w.kept),
-                      who=twice(w.who))
+    rows = {name: np.concatenate((array, np.empty_like(array)))
+            for name, array in (("number", w.number), ("options", w.options))}
+    each = {name: np.concatenate((array, np.empty_like(array)), axis=1)
+            for name, array in (("kept", w.kept), ("who", w.who))}
+    return w._replace(**rows, **each)
 
 
 # The helpers below index whole arrays: a slice in an inner loop costs more than its work.
@@ -154,11 +148,11 @@ def _alone(m, new):
 
 
 @leaf
-def _dominated(kept, begin, count, new):
-    """Whether one of ``count`` options is as good as a new one in everything that decides."""
-    for o in range(begin, begin + count):
+def _dominated(kept, g, count, new):
+    """Whether an option of g is as good as a new one in everything that decides."""
+    for o in range(count):
         f = 0
-        while f < DECIDE and kept[o, f] <= new[f]:
+        while f < DECIDE and kept[g, o, f] <= new[f]:
             f += 1
         if f == DECIDE:
             return True
@@ -166,45 +160,28 @@ def _dominated(kept, begin, count, new):
 
 
 @leaf
-def _more(kept, who, begin, space, taken, g):
-    """Move the options of g to where there is twice the space; False: there is no room."""
-    start, to, size = begin[g], taken[0], space[g]
-    if to + 2 * size > len(kept):
-        return False
-    for o in range(size):
-        who[to + o] = who[start + o]
-        for f in range(OPTION):
-            kept[to + o, f] = kept[start + o, f]
-    begin[g], space[g], taken[0] = to, 2 * size, to + 2 * size
-    return True
-
-
-@leaf
-def _keep(kept, who, begin, space, taken, tally, g, new, option):
+def _keep(kept, who, tally, g, new, option):
     """Add a new option to those of g unless dominated, drop those it dominates; False: no room."""
-    start, stop = begin[g], begin[g] + tally[g]
-    if _dominated(kept, start, tally[g], new):
+    count = tally[g]
+    if _dominated(kept, g, count, new):
         return True
-    left = start
-    for o in range(start, stop):
+    if count == kept.shape[1]:
+        return False
+    left = 0
+    for o in range(count):
         f = 0
-        while f < DECIDE and new[f] <= kept[o, f]:
+        while f < DECIDE and new[f] <= kept[g, o, f]:
             f += 1
         if f < DECIDE:
             if left != o:
                 for f in range(OPTION):
-                    kept[left, f] = kept[o, f]
-                who[left] = who[o]
+                    kept[g, left, f] = kept[g, o, f]
+                who[g, left] = who[g, o]
             left += 1
-    tally[g] = left - start
-    if tally[g] == space[g]:
-        if not _more(kept, who, begin, space, taken, g):
-            return False
-        left = begin[g] + tally[g]
     for f in range(OPTION):
-        kept[left, f] = new[f]
-    who[left] = option
-    tally[g] += 1
+        kept[g, left, f] = new[f]
+    who[g, left] = option
+    tally[g] = left + 1
     return True
 
 
@@ -212,10 +189,9 @@ def _keep(kept, who, begin, space, taken, tally, g, new, option):
 def _sort(w, g, start):
     """Write the options of g from ``start`` on, by ascending t; of equal ones the first first."""
     kept, options, number, count = w.kept, w.options, w.number, w.tally[g]
-    begin = w.begin[g]
-    for o in range(begin, begin + count):
-        time = kept[o, AHEAD] + kept[o, BACK]
-        y = start + o - begin
+    for o in range(count):
+        time = kept[g, o, AHEAD] + kept[g, o, BACK]
+        y = start + o
         while y > start and options[y - 1, AHEAD] > time:
             options[y, AHEAD], number[y] = options[y - 1, AHEAD], number[y - 1]
             y -= 1
@@ -223,8 +199,8 @@ def _sort(w, g, start):
     for y in range(start, start + count):
         o = number[y]
         for f in range(OPTION):
-            options[y, f] = kept[o, f]
-        number[y] = w.who[o]
+            options[y, f] = kept[g, o, f]
+        number[y] = w.who[g, o]
 
 
 @leaf
@@ -269,8 +245,7 @@ def _offer_whole(t, w, c, z, busy, code, reached, limit):
                           totals[g, S_UPDATE])
             new[HELD] = -held
             if _alone(t.micro_batches, new) < limit and not _keep(
-                    w.kept, w.who, w.begin, w.space, w.taken, w.tally, g, new,
-                    code * len(t.first_layers)):
+                    w.kept, w.who, w.tally, g, new, code * len(t.first_layers)):
                 return -1
         if held < cap:
             w.short[shorts] = g
@@ -358,7 +333,7 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
     return True
 
 
-@inlined
+@leaf
 def _offer_policy(t, w, g, r, most, back, held, busy, option, limit):
     """The same of one signature and policy r for its first ``most`` layers."""
     totals, layers, new = w.totals, w.layers, w.new
@@ -373,11 +348,11 @@ def _offer_policy(t, w, g, r, most, back, held, busy, option, limit):
     # With ZeRO traffic it is no better than this, which is often enough to drop it.
     set_alone(new, left, wait, totals[g, S_TIED], totals[g, S_UPDATE])
     if busy:
-        if _dominated(w.kept, w.begin[g], w.tally[g], new):
+        if _dominated(w.kept, g, w.tally[g], new):
             return True
         recomputed(t, w, g, r, most)
     return _alone(t.micro_batches, new) >= limit or _keep(
-        w.kept, w.who, w.begin, w.space, w.taken, w.tally, g, new, option)
+        w.kept, w.who, w.tally, g, new, option)
 
 
 @leaf_entry
@@ -423,13 +398,13 @@ def fill(t, w, begin, limit):
     return now
 
 
-def select(t, limit, spare=None):
+def select(t, limit):
     """Non-dominated configurations of every (price, signature), by ascending t = f + b.
 
     One is dominated when another is no worse in the first fields of an option: forward, backward,
     with or without what it gathers for the pass behind it, either with what it takes longer behind
     another pass, with what it waits for at the start and leaves at the end of a step; what follows
-    then; micro-batches in flight that fit, and shards (docs/algorithm.md has the proof that these
+    then; micro-batches in flight that fit, and shards (docs/proofs.md has the proof that these
     suffice). Of equal ones the first stays. Those that alone take ``limit`` seconds a step, take
     too much above the least to stay below it, or hold no micro-batch, are no options.
 
@@ -441,27 +416,18 @@ def select(t, limit, spare=None):
     ----------
     t : ``nest.search.tables.Tables``.
     limit : seconds of a step.
-    spare : list that threads may share: arrays of calls before, of the same signatures, kinds and
-        policies, to be used again.
 
     Returns
     -------
     first : int64 (P, G+1), options of price p and signature g are first[p, g]..first[p, g+1].
-    number : int64 (O,), see ``nest.tensors.Builder.degrees``.
+    number : int64 (O,), see ``nest.search.tensors.Builder.degrees``.
     options : float64 (O, OPTION), see ``_kernels.fold``.
     """
-    spare = [] if spare is None else spare
-    first = np.zeros((int(t.price[-1]) + 1, len(t.part) + 1), np.int64)
-    try:
-        w = spare.pop()
-    except IndexError:
-        w = work_of(t)
-    w = w._replace(first=first)
-    now = 0
-    while now < len(t.price) * len(t.shard):
+    w, now, stop = work_of(t), 0, len(t.price) * len(t.shard)
+    while True:
         now = fill(t, w, now, limit)
-        if now < len(t.price) * len(t.shard):
-            w = wider(w)
-    spare.append(w)
-    total = first[-1, -1]
-    return first, w.number[:total].copy(), w.options[:total].copy()
+        if now == stop:
+            break
+        w = wider(w)
+    total = w.first[-1, -1]
+    return w.first, w.number[:total].copy(), w.options[:total].copy()

@@ -227,8 +227,6 @@ class _Run:
                        if bound < np.inf for schedule in schedules}
         self.tasks = sorted(self.bounds, key=lambda task: (self.bounds[task], task))
         self.least = min(self.bounds.values(), default=np.inf)
-        self.spare: list[Any] = []
-        """Arrays for ``select`` to use again."""
         self.open = dict(self.bounds)
         """Lower bound of each task's plans, without the found ones."""
 
@@ -344,7 +342,7 @@ class _Run:
         tables = builder.tables(number, schedule == "gpipe")
         if schedule == "interleaved":
             return self._interleave(number, tables, limit, spread)
-        options = kernels.select(tables, limit, self.spare)
+        options = kernels.select(tables, limit)
         if not len(options[1]):
             return [], np.inf, np.zeros(3, dtype=np.int64)
         unit, arrays = builder.problem(number, options, schedule == "gpipe")
