@@ -40,10 +40,9 @@ def test_kernels_and_tensors_agree_on_fields() -> None:
     for number, name in enumerate(LayerSeconds._fields):
         assert getattr(layers, name.upper()) == number
     *fields, last = ChunkCosts._fields
-    assert (len(fields), last) == (layers.CHUNK, "zero")
+    assert (len(fields), last) == (chunk.CHUNK, "zero")
     for number, name in enumerate(fields):
-        for constants in (layers, chunk):
-            assert getattr(constants, f"C_{name.upper()}") == number
+        assert getattr(chunk, f"C_{name.upper()}") == number
 
 
 @pytest.mark.kernels
@@ -126,7 +125,7 @@ def stack_of(overlaps: np.ndarray) -> nest.Stack:
 
 def test_chunk_costs() -> None:
     rng = np.random.default_rng(2)
-    out, chunk_costs_of = np.empty(layers.CHUNK), compiled_call(layers.chunk_costs)
+    out, chunk_costs_of = np.empty(chunk.CHUNK), compiled_call(layers.chunk_costs)
     for _ in range(1000):
         figures = random_layers(rng, 3, int(rng.integers(4)))
         count, overlaps = int(rng.integers(1, 7)), rng.random(3) * (rng.random(3) < 0.8)
@@ -145,16 +144,16 @@ def test_interleaved_seconds() -> None:
     for _ in range(100):
         p, v = int(rng.integers(2, 9)), int(rng.integers(2, 6))
         m = p * int(rng.integers(1, 5))
-        costs = rng.random((p, v, layers.CHUNK)) * 10.0 ** rng.integers(-3, 2, layers.CHUNK)
-        costs[:, :, layers.C_TIED] *= rng.random((p, 1)) < 0.3
-        costs[:, :, layers.C_GATHER] *= rng.random() < 0.5
-        costs[:, :, layers.C_GATHERS] = (rng.random((p, v)) < 0.5) * (rng.random((p, 1)) < 0.8)
-        costs[:, :, layers.C_ALONE] = rng.random((p, v)) < 0.4
+        costs = rng.random((p, v, chunk.CHUNK)) * 10.0 ** rng.integers(-3, 2, chunk.CHUNK)
+        costs[:, :, chunk.C_TIED] *= rng.random((p, 1)) < 0.3
+        costs[:, :, chunk.C_GATHER] *= rng.random() < 0.5
+        costs[:, :, chunk.C_GATHERS] = (rng.random((p, v)) < 0.5) * (rng.random((p, 1)) < 0.8)
+        costs[:, :, chunk.C_ALONE] = rng.random((p, v)) < 0.4
         links = rng.random((p, v, 2)) * 10.0 ** rng.integers(-3, 2, 2)
         stages = [[ChunkCosts(*chunk, 0.0) for chunk in stage] for stage in costs.tolist()]
         hops = [[Hop(*pair) for pair in pairs] for pairs in links.tolist()]
         # The arrays have room for the deepest pipeline.
-        wide = np.full((p + 1, v + 1, layers.CHUNK), np.nan)
+        wide = np.full((p + 1, v + 1, chunk.CHUNK), np.nan)
         wide[:p, :v] = costs
         room = room_of(p + 1, v + 1, p * m * v + 1)
         assert step_seconds(wide, links, p, m, v, room) == (

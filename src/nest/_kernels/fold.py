@@ -10,6 +10,21 @@ from nest._kernels import leaf
 from nest._kernels.layers import (
     BACKWARD,
     BUFFERS,
+    FORWARD,
+    FREE_BACKWARD,
+    FREE_FORWARD,
+    GATHER,
+    GATHERED,
+    REGATHERED,
+    SCATTERED,
+    SYNC,
+    UPDATE,
+    WORK,
+    borders,
+    chunk_costs,
+    spare,
+)
+from nest.forms.chunk import (
     C_BACKWARD,
     C_CHASE,
     C_FORWARD,
@@ -26,19 +41,6 @@ from nest._kernels.layers import (
     C_TURN,
     C_UPDATE,
     C_WAIT,
-    FORWARD,
-    FREE_BACKWARD,
-    FREE_FORWARD,
-    GATHER,
-    GATHERED,
-    REGATHERED,
-    SCATTERED,
-    SYNC,
-    UPDATE,
-    WORK,
-    borders,
-    chunk_costs,
-    spare,
 )
 
 # Figures of a signature without recompute, but for the traffic beside its last layer. LEFT and WAIT

@@ -14,12 +14,6 @@ from nest._kernels.layers import (
     ACTIVATIONS,
     BACKWARD,
     BUFFERS,
-    C_BACKWARD,
-    C_FORWARD,
-    C_LATE,
-    C_LEFT,
-    C_UPDATE,
-    CHUNK,
     FIELDS,
     FORWARD,
     RESIDENT,
@@ -29,6 +23,7 @@ from nest._kernels.layers import (
 )
 from nest._kernels.pipeline import SLACK
 from nest.forms import interleaved
+from nest.forms.chunk import C_BACKWARD, C_FORWARD, C_LATE, C_LEFT, C_UPDATE, CHUNK
 from nest.forms.interleaved import Room
 
 held, step_seconds = form(interleaved.held), form(interleaved.step_seconds)

@@ -6,6 +6,41 @@ Shapes: T layer kinds, R recompute policies.
 from __future__ import annotations
 
 from nest._kernels import leaf
+from nest.forms import chunk
+from nest.forms.chunk import (
+    C_ABOVE,
+    C_ALONE,
+    C_BACKWARD,
+    C_BEGUN,
+    C_BELOW,
+    C_CHASE,
+    C_FORWARD,
+    C_GATHER,
+    C_GATHERED,
+    C_GATHERS,
+    C_HIDES_GATHER,
+    C_HIDES_SYNC,
+    C_LATE,
+    C_LATE_BACK,
+    C_LEFT,
+    C_QUEUE_BACKWARD,
+    C_QUEUE_FORWARD,
+    C_REGATHERED,
+    C_ROOM,
+    C_SCATTERED,
+    C_SYNC,
+    C_THIRD,
+    C_TIED,
+    C_TRAILING,
+    C_TRAILS_BACKWARD,
+    C_TRAILS_FORWARD,
+    C_TURN,
+    C_UNDER_FIRST,
+    C_UNDER_LAST,
+    C_UPDATE,
+    C_WAIT,
+    CHUNK,
+)
 
 # Figures of a layer: the fields of ``nest.costs.stage.LayerSeconds`` in its order (a test
 # compares), and the bytes and seconds that a stage adds up besides or takes the largest of. Those
@@ -38,37 +73,7 @@ def spare(layers, r, kind, beside, overlap):
     return 0.0 if beside > 0.0 else free
 
 
-# Figures of consecutive layers; the fields of ``nest.costs.stage.ChunkCosts`` in its order (a test
-# compares), of which ``zero`` is no part.
-(C_FORWARD, C_BACKWARD, C_LATE, C_LATE_BACK, C_TURN, C_CHASE, C_QUEUE_FORWARD, C_QUEUE_BACKWARD,
- C_TRAILING, C_TRAILS_FORWARD, C_TRAILS_BACKWARD, C_LEFT, C_WAIT, C_UPDATE, C_TIED, C_SYNC,
- C_GATHER, C_SCATTERED, C_HIDES_SYNC, C_HIDES_GATHER, C_GATHERS, C_ALONE, C_GATHERED, C_REGATHERED,
- C_BELOW, C_ABOVE, C_UNDER_FIRST, C_UNDER_LAST, C_BEGUN, C_THIRD, C_ROOM) = range(31)
-CHUNK = 31
-
-
-@leaf
-def delayed(c, gathered):
-    """``nest.costs.stage.delayed``; ``c`` (CHUNK,)."""
-    if c[C_ALONE]:
-        return 0.0
-    return (max(0.0, c[C_ABOVE] + gathered - c[C_UNDER_FIRST])
-            - max(0.0, c[C_ABOVE] - c[C_UNDER_FIRST]))
-
-
-@leaf
-def longer(before, way_before, c, way):
-    """``nest.costs.stage.longer``; chunks are (CHUNK,)."""
-    first = c[C_REGATHERED] if way else c[C_GATHERED]
-    if not way_before:
-        own = max(0.0, c[C_BELOW] - c[C_TRAILS_BACKWARD]) if way else c[C_BEGUN]
-        return max(0.0, first - before[C_UNDER_LAST]) + own
-    shown = max(0.0, first - before[C_UNDER_FIRST]) if before[C_ALONE] else 0.0
-    if c[C_ALONE]:
-        return shown
-    if way:
-        return shown + max(0.0, c[C_BELOW] + before[C_SCATTERED] - c[C_TRAILS_BACKWARD])
-    return shown + max(c[C_BEGUN], before[C_SCATTERED] - c[C_ROOM] - c[C_THIRD])
+delayed, longer = leaf(chunk.delayed), leaf(chunk.longer)
 
 
 @leaf

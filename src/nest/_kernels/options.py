@@ -38,7 +38,7 @@ from nest._kernels.fold import (
     set_alone,
     walk,
 )
-from nest._kernels.layers import CHUNK, FIELDS, GATHERED, SCATTERED, SYNC, layer_sums
+from nest._kernels.layers import FIELDS, GATHERED, SCATTERED, SYNC, layer_sums
 from nest._kernels.recompute import (
     CHANGES,
     D_BACK,
@@ -48,6 +48,7 @@ from nest._kernels.recompute import (
     left_seconds,
     policy_changes,
 )
+from nest.forms.chunk import CHUNK
 
 OPTIONS, EACH = 4096, 16
 """Room at first: options in all, and of a signature under one price."""
