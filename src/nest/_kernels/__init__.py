@@ -21,11 +21,6 @@ def entry(function):
     return njit(function, cache=CACHE, nogil=True)
 
 
-def leaf_entry(function):
-    """The same for what allocates nothing, see :func:`leaf`."""
-    return njit(function, cache=CACHE, nogil=True, _nrt=False)
-
-
 def kernel(function):
     """Compile a part of other kernels."""
     return njit(function, **PART)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nest._kernels import leaf, leaf_entry
+from nest._kernels import entry, leaf
 
 
 @leaf
@@ -46,8 +46,8 @@ def _no_larger(state, a, b):
     return True
 
 
-@leaf_entry
-def _mark(t, order, staying, kept):
+@leaf
+def _drop(t, order, staying, kept):
     """Fill ``kept`` (C,) where it is True; ``order`` lists the first class of each block."""
     ahead, back, state, body, held = t.ahead, t.back, t.state, t.body, t.held
     under_forward = max(t.overlaps[0], t.overlaps[2])
@@ -78,6 +78,12 @@ def _mark(t, order, staying, kept):
                 for away in range(0, size, step):
                     kept[b + away] = True
         at += step
+
+
+@entry
+def _mark(t, order, staying, kept):
+    """``_drop`` for Python, see ``fill`` of ``nest._kernels.options``."""
+    _drop(t, order, staying, kept)
 
 
 def undominated(t):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest._kernels import leaf, leaf_entry
+from nest._kernels import entry, inlined, leaf
 from nest._kernels.fold import (
     AHEAD,
     BACK,
@@ -115,12 +115,16 @@ def work_of(t, options=OPTIONS, each=EACH):
 
 
 def wider(w):
-    """The same with twice the room."""
-    rows = {name: np.concatenate((array, np.empty_like(array)))
-            for name, array in (("number", w.number), ("options", w.options))}
-    each = {name: np.concatenate((array, np.empty_like(array)), axis=1)
-            for name, array in (("kept", w.kept), ("who", w.who))}
-    return w._replace(**rows, **each)
+    """The same with twice the room where there is none left."""
+    G, each = w.who.shape
+    if w.tally.max() < each:
+        return w._replace(number=np.concatenate((w.number, np.empty_like(w.number))),
+                          options=np.concatenate((w.options, np.empty_like(w.options))))
+    # Memory that is never touched takes none: what is not filled is not copied.
+    filled = np.arange(each) < w.tally[:, None]
+    kept, who = np.empty((G, 2 * each, OPTION)), np.empty((G, 2 * each), np.int64)
+    kept[:, :each][filled], who[:, :each][filled] = w.kept[filled], w.who[filled]
+    return w._replace(kept=kept, who=who)
 
 
 # The helpers below index whole arrays: a slice in an inner loop costs more than its work.
@@ -334,7 +338,7 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
     return True
 
 
-@leaf
+@inlined
 def _offer_policy(t, w, g, r, most, back, held, busy, option, limit):
     """The same of one signature and policy r for its first ``most`` layers."""
     totals, layers, new = w.totals, w.layers, w.new
@@ -356,8 +360,8 @@ def _offer_policy(t, w, g, r, most, back, held, busy, option, limit):
         w.kept, w.who, w.tally, g, new, option)
 
 
-@leaf_entry
-def fill(t, w, begin, limit):
+@leaf
+def _fill(t, w, begin, limit):
     """Fill ``first``, ``number`` and ``options``, from candidate and way of ZeRO ``begin`` on.
 
     Ways are counted candidate by candidate. Returns the one whose options found no room, to begin
@@ -397,6 +401,12 @@ def fill(t, w, begin, limit):
                 w.first[price + 1, 0] = total
         now += 1
     return now
+
+
+@entry
+def fill(t, w, begin, limit):
+    """``_fill`` for Python: without references to count, unpacking an array takes longer."""
+    return _fill(t, w, begin, limit)
 
 
 def select(t, limit):

@@ -6,7 +6,7 @@ Shapes: T layer kinds, R recompute policies, G signatures. ``t`` is a ``nest.sea
 
 from __future__ import annotations
 
-from nest._kernels import leaf
+from nest._kernels import inlined, leaf
 from nest._kernels.layers import (
     ACTIVATIONS,
     BACKWARD,
@@ -53,7 +53,7 @@ def changed(counts, kinds, changes, q, r):
     return back, held, work
 
 
-@leaf
+@inlined
 def left_seconds(t, layers, g, r, most):
     """What is left to reduce of signature g, policy r for the first ``most`` layers; no ZeRO-2, 3.
 
