@@ -21,6 +21,7 @@ ROWS = (
     ("describe",),
     ("topology",),
     ("graph",),
+    ("stacks",),
     ("costs",),
     ("pricing",),
     ("simulation",),
@@ -132,8 +133,8 @@ def test_only_one_file_knows_the_kernels() -> None:
 
 def test_evaluation_shares_costs_and_forms_with_the_search_and_nothing_else() -> None:
     used = {part(name) for name in reached("nest.pricing.evaluation")} - {""}
-    assert used == {"costs", "describe", "errors", "forms", "graph", "pricing", "topology",
-                    "units"}
+    assert used == {"costs", "describe", "errors", "forms", "graph", "pricing", "stacks",
+                    "topology", "units"}
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "planners"])

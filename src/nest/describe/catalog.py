@@ -60,6 +60,30 @@ def load(section: Section, name: str) -> dict[str, Any]:
     return {"name": known, **copy.deepcopy(data)}
 
 
+def table_name(name: str) -> str:
+    """The catalog's spelling of the name of a table of capabilities.
+
+    Raises
+    ------
+    InputError : no such table.
+    """
+    known: list[str] = sorted(_read("capabilities.yaml"))
+    found = next((one for one in known if one == name.strip().casefold()), None)
+    if found is None:
+        raise InputError(f"got {shorten(name)}; allowed: {', '.join(known)}, or a table of rules")
+    return found
+
+
+def load_table(name: str) -> dict[str, Any]:
+    """Plain data of a table of capabilities, which the reader must not change.
+
+    Raises
+    ------
+    InputError : no such table.
+    """
+    return dict(_read("capabilities.yaml")[table_name(name)])
+
+
 def suggestions(section: Section, name: str) -> str:
     """Suggestions for an unknown name: close names, or all names if there are few."""
     known = names(section)

@@ -20,11 +20,13 @@ from nest.describe.base import (
     Whole,
     at_most,
 )
+from nest.describe.capabilities import CapabilitiesOf
+from nest.describe.space import Precision
 from nest.units import BytesOrZero, Seconds, shorten
 
 DEFAULT_STACK = "megatron-core"
-Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 GradientDtype = Literal["fp32", "bf16"]
+ZERO_STAGES = (0, 1, 2, 3)
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
 LogitBytes = Annotated[Number, Field(ge=0, le=100)]
 
@@ -139,6 +141,10 @@ class Stack(Rates):
     loss_peak: LogitBytes = Field(
         6.0, description="bytes a logit at the most while the loss runs; at least loss_kept"
     )
+    capabilities: CapabilitiesOf = Field(
+        None, description="what it can run: a table of the catalog by name, or one of its own; "
+        "null: not known",
+    )
     calibration: Calibration | None = Field(
         None, description="how near its prices were to measured runs; null: not known"
     )
@@ -166,14 +172,14 @@ def resolve_stack(value: Any) -> Any:
     ValueError : an unknown catalog name.
     """
     if isinstance(value, str):
-        return catalog.load("stacks", value)
+        return resolve_stack(catalog.load("stacks", value))
     if not isinstance(value, dict) or "base" not in value:
         return value
     if not isinstance(value["base"], str):
         raise ValueError(
             f"base: got {shorten(value['base'])}; allowed: a name from `nest list stacks`"
         )
-    base = catalog.load("stacks", value["base"])
+    base = resolve_stack(value["base"])
     changes = {key: given for key, given in value.items() if key != "base"}
     return {**base, "name": f"{base['name']} (changed)", **changes}
 
@@ -192,7 +198,7 @@ class Job(Description):
     stack: Annotated[
         Stack, BeforeValidator(resolve_stack, json_schema_input_type=Stack | str | dict[str, Any])
     ] = Field(
-        default_factory=lambda: Stack.parse(catalog.load("stacks", DEFAULT_STACK)),
+        default_factory=lambda: Stack.parse(resolve_stack(DEFAULT_STACK)),
         description="training software: a catalog name, a mapping, or a mapping with `base`; "
         f"default: {DEFAULT_STACK}",
     )

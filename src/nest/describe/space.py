@@ -27,6 +27,7 @@ Recompute = Literal["none", "selective", "full"]
 Module = Literal["core_attn", "norm", "mlp_act", "moe"]
 MODULES: tuple[Module, ...] = ("core_attn", "norm", "mlp_act", "moe")
 """Parts of a layer that selective recompute may run again, with Megatron-Core's names."""
+Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 Schedule = Literal["1f1b", "interleaved", "gpipe"]
 CpComm = Literal["p2p", "a2a"]
 Shard = Literal["dp", "dp_in"]

@@ -25,6 +25,7 @@ from nest.pricing.confidence import confidence
 from nest.pricing.feasibility import check, shortages
 from nest.pricing.plans import Inputs, Parallelism, Plan, Stage, StageMemory, StageTime
 from nest.pricing.stages import Pricing, StagePrice, body_of, layers_of, state_of
+from nest.stacks import launch_needs, not_runnable
 
 
 def chain_of(model: Model | Profile) -> Chain:
@@ -70,6 +71,7 @@ def evaluate(
     peak = sum(peak_flops(device, job.precision) * count[number]
                for number, device in enumerate(cluster.device_types))
     used = configuration.stages[-1].devices[1]
+    broken = not_runnable(chain, job, configuration)
     return Plan(
         step_time_s=time.total,
         samples_per_s=samples,
@@ -80,6 +82,9 @@ def evaluate(
         optimal=False,
         lower_bound_s=None,
         confidence=confidence(time.total, chain, cluster, job),
+        runnable=None if job.stack.capabilities is None else not broken,
+        not_runnable=broken,
+        launch_needs=launch_needs(chain, job, configuration),
         bottleneck=bottleneck(longest, seconds, time.total),
         parallelism=Parallelism(
             pp=configuration.pp, vpp=configuration.vpp, outer_dp=configuration.outer_dp,

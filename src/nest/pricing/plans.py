@@ -15,6 +15,7 @@ from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
+from nest.stacks import Finding
 
 Pair = tuple[int, int]
 
@@ -173,6 +174,15 @@ class Plan(Description):
     )
     confidence: Confidence | None = Field(
         None, description="how near such prices were to measured runs; null: not known"
+    )
+    runnable: bool | None = Field(
+        None, description="the job's stack can run the plan; null: not known what it can run"
+    )
+    not_runnable: tuple[Finding, ...] = Field(
+        (), description="rules of the stack that the plan breaks"
+    )
+    launch_needs: tuple[Finding, ...] = Field(
+        (), description="what the stack needs to run the plan, such as a list of hosts"
     )
     bottleneck: str = Field(description="what bounds the step, a sentence")
     parallelism: Parallelism

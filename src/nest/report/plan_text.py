@@ -183,6 +183,8 @@ def _choices(page: Page, plan: Plan) -> None:
               f"{p.outer_dp} x micro-batch {p.micro_batch} x {p.micro_batches:,} micro-batches")
     page.fact("Training", f"{job.precision}, {job.optimizer}, stack {job.stack.name}, device "
               f"{', '.join(device.name for device in plan.inputs.cluster.device_types)}")
+    for name, text in launch(plan):
+        page.fact(name, text)
     page.fact("Replicas", _replicas(plan.replicas))
     if plan.inputs.cluster.order is not None:
         page.fact("Devices", "in network order: "
@@ -193,6 +195,26 @@ def _choices(page: Page, plan: Plan) -> None:
         used.setdefault(group, {})[name] = None
     if used:
         page.fact("Collectives", "; ".join(f"{group} {' or '.join(used[group])}" for group in used))
+
+
+def launch(plan: Plan) -> list[tuple[str, str]]:
+    """Whether the stack can run the plan, and what not, one line a finding."""
+    stack = plan.inputs.job.stack
+    known = stack.capabilities
+    if known is None:
+        return [("Launch", f"not known: stack {stack.name} does not say what it can run")]
+    broken = [found.sentence for found in plan.not_runnable]
+    if broken:
+        verb = "cannot run this:"
+    else:
+        broken = [found.sentence for found in plan.launch_needs]
+        verb = "can run this, with" if broken else "can run this"
+    shown = broken[:MOST_PROBLEMS]
+    if len(broken) > len(shown):
+        shown.append(f"and {len(broken) - len(shown)} more; --json lists them all")
+    if len(shown) == 1:
+        return [("Launch", f"{known.title} {verb} {shown[0]}")]
+    return [("Launch", f"{known.title} {verb}"), *(("", f"- {text}") for text in shown)]
 
 
 def _replicas(starts: tuple[int, ...]) -> str:

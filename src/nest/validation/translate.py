@@ -9,8 +9,9 @@ from typing import NamedTuple
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.device import Device
-from nest.describe.job import Job, Precision, Stack
+from nest.describe.job import Job, Stack
 from nest.describe.model import Model
+from nest.describe.space import Precision
 from nest.errors import InputError
 from nest.graph import build_chain
 from nest.validation.architecture import model

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from nest.describe.job import Precision
-from nest.describe.space import MODULES, Module, Recompute
+from nest.describe.space import MODULES, Module, Precision, Recompute
 
 
 class Recomputed(NamedTuple):

@@ -1,0 +1,10 @@
+"""What a job's training software can run of a configuration.
+
+The rules are data (:mod:`nest.describe.capabilities`, ``catalog/capabilities.yaml``); `figures`
+gives the figures of a configuration that rules name, `check` compares them with the rules,
+`overview` shows what the tables of the catalog allow.
+"""
+
+from nest.stacks.check import Finding, launch_needs, not_runnable
+
+__all__ = ["Finding", "launch_needs", "not_runnable"]

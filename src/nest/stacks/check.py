@@ -1,0 +1,158 @@
+"""Compare a configuration with the rules of a job's stack."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+from pydantic import Field
+
+from nest.describe.base import Description
+from nest.describe.capabilities import FIGURES, Product, Rule
+from nest.describe.configuration import Configuration
+from nest.describe.job import Job
+from nest.describe.space import IntSet
+from nest.graph import Chain
+from nest.stacks.figures import Figures, Value, chunks_of, layer_counts, plan_figures, stage_figures
+
+MOST_COUNTS = 8
+"""Layer counts of chunks that a sentence lists."""
+
+
+class Finding(Description):
+    """A rule of a stack that a configuration breaks."""
+
+    sentence: str = Field(description="what is not as the rule wants it, and why")
+    field: str = Field(description="the figure that breaks it")
+    rule: str = Field(description="name of the rule in the stack's table")
+    source: str = Field(description="where the software says so")
+
+
+def not_runnable(chain: Chain, job: Job, plan: Configuration) -> tuple[Finding, ...]:
+    """What the job's stack cannot run of a legal configuration.
+
+    Returns
+    -------
+    One finding for each field and rule that is broken, in the order of the stack's table. Empty:
+    the stack can run it, or nothing is known of the stack.
+    """
+    known = job.stack.capabilities
+    return () if known is None else tuple(_broken(known.rules, chain, job, plan))
+
+
+def launch_needs(chain: Chain, job: Job, plan: Configuration) -> tuple[Finding, ...]:
+    """What the job's stack needs to run a configuration, such as a list of hosts."""
+    known = job.stack.capabilities
+    return () if known is None else tuple(_broken(known.needs, chain, job, plan))
+
+
+def _broken(
+    rules: Mapping[str, Rule], chain: Chain, job: Job, plan: Configuration
+) -> Iterator[Finding]:
+    if not rules:
+        return
+    whole = plan_figures(chain, job, plan)
+    stages = [{**whole, **stage_figures(stage)} for stage in plan.stages]
+    for name, rule in rules.items():
+        concerned = [n for n, figures in enumerate(stages) if applies(rule, figures)]
+        for field in rule.fields if concerned else ():
+            values = [stages[n][field] for n in concerned]
+            if rule.alike:
+                text = _unlike(field, values, concerned)
+            else:
+                found = [(n, text) for n in concerned if (text := wrong(rule, field, stages[n]))]
+                text = _stated(field, found, len(stages))
+            if text and field == "cuts":
+                text = _cuts(chain, plan)
+            if text:
+                yield Finding(sentence=f"{text}: {rule.sentence}", field=field, rule=name,
+                              source=rule.source)
+
+
+def applies(rule: Rule, figures: Figures) -> bool:
+    """Whether all conditions of a rule hold for these figures; one without a figure does not."""
+    return all(name in figures and _among(figures[name], values)
+               for name, values in rule.when.items())
+
+
+def _among(value: Value, values: Any) -> bool:
+    """Whether a value, or one of several, is among those of a rule."""
+    return value in values if isinstance(value, (int, str)) else any(v in values for v in value)
+
+
+def wrong(rule: Rule, field: str, figures: Figures) -> str | None:
+    """What is wrong with a field, as text behind its name; None: nothing."""
+    value = figures[field]
+    if rule.allowed is not None:
+        return _outside(value, rule.allowed)
+    assert isinstance(value, int)
+    for product, right, words in (
+        (rule.multiple_of, _multiple, "is no multiple of"), (rule.at_least, int.__ge__, "is below"),
+        (rule.equal_to, int.__eq__, "is not"),
+    ):
+        if product is not None and not right(value, _times(product, figures)):
+            return f"{value} {words} {_text(product, figures)}"
+    return None
+
+
+def _multiple(value: int, of: int) -> bool:
+    return value % of == 0
+
+
+def _outside(value: Value, allowed: IntSet | tuple[str, ...]) -> str | None:
+    if isinstance(value, frozenset):  # one of its forms is enough
+        return None if value & set(allowed) else "differ"
+    if isinstance(value, tuple):  # all of them
+        return "+".join(one for one in value if one not in allowed) or None
+    return None if value in allowed or value == "" else str(value)
+
+
+def _times(product: Product, figures: Figures) -> int:
+    factors = [part if isinstance(part, int) else figures[part] for part in product]
+    return math.prod(factor for factor in factors if isinstance(factor, int))
+
+
+def _text(product: Product, figures: Figures) -> str:
+    """A product and its value: `2 x pp = 8`, `pp 4`."""
+    if len(product) == 1:
+        part, = product
+        return f"{part}" if isinstance(part, int) else f"{part} {figures[part]}"
+    return f"{product} = {_times(product, figures)}"
+
+
+def _unlike(field: str, values: list[Value], stages: list[int]) -> str | None:
+    """How a field differs between stages; None: it does not."""
+    if len(set(values)) < 2:
+        return None
+    runs = [(value, [n for n, _ in members]) for value, members in groupby(
+        zip(stages, values, strict=True), key=lambda pair: pair[1])]
+    first = [f"{_value(value)} in {_span(numbers)}" for value, numbers in runs[:2]]
+    more = f" and {len(runs) - 2} more" if len(runs) > 2 else ""
+    return f"{field} differs between stages ({', '.join(first)}{more})"
+
+
+def _stated(field: str, found: list[tuple[int, str]], stages: int) -> str | None:
+    """A field that is wrong, and in which stages where not in all."""
+    if not found:
+        return None
+    texts = list(dict.fromkeys(text for _, text in found))
+    numbers = [n for n, _ in found]
+    alone = len(numbers) < stages and FIGURES[field].staged
+    return f"{field} {', '.join(texts)}" + (f" in {_span(numbers)}" if alone else "")
+
+
+def _cuts(chain: Chain, plan: Configuration) -> str:
+    counts = layer_counts(chain, chunks_of(chain, plan))
+    more = ", ..." if len(counts) > MOST_COUNTS else ""
+    return f"cuts of {', '.join(map(str, counts[:MOST_COUNTS]))}{more} transformer layers"
+
+
+def _value(value: Value) -> str:
+    return (str(value) if isinstance(value, (int, str)) else "+".join(value)) or "none"
+
+
+def _span(stages: list[int]) -> str:
+    return f"stage{'s' if len(stages) > 1 else ''} {IntSet.of(stages)}"
+

@@ -1,0 +1,90 @@
+"""The figures of a configuration that rules name; meanings in ``FIGURES``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.job import Job
+from nest.graph import Chain
+
+Value = int | str | frozenset[str] | tuple[str, ...]
+Figures = Mapping[str, Value]
+
+
+def stage_figures(stage: StageConfiguration) -> Figures:
+    """Figures that each stage has of its own."""
+    return {
+        "block": stage.devices[1] - stage.devices[0], "dp_in": stage.dp_in, "tp": stage.tp,
+        "sp": _yes(stage.sp), "cp": stage.cp, "cp_comm": stage.cp_comm, "ep": stage.ep,
+        "etp": stage.etp, "expert_ranks": stage.ep * stage.etp, "zero": stage.zero,
+        "shard": stage.shard, "recompute": stage.recompute,
+        "recompute_modules": stage.recompute_modules,
+        "module_set": "+".join(stage.recompute_modules),
+        "recompute_layers": stage.recompute_layers or 0,
+    }
+
+
+def plan_figures(chain: Chain, job: Job, plan: Configuration) -> Figures:
+    """Figures of the whole configuration, of its model and of its job."""
+    m = job.global_batch // (plan.outer_dp * plan.micro_batch)
+    chunks = chunks_of(chain, plan)
+    model = chain.model
+    return {
+        "pp": plan.pp, "vpp": plan.vpp, "schedule": plan.schedule, "micro_batches": m,
+        "rounds": max(1, m // plan.pp), "outer_dp": plan.outer_dp,
+        "gap": plan.stride - plan.stages[-1].devices[1] if plan.outer_dp > 1 else 0,
+        "cuts": cut_forms(layer_counts(chain, chunks), [len(chunk) for chunk in chunks]),
+        "mtp_chunks": _holding(chain, chunks, "mtp"),
+        "vision_chunks": _holding(chain, chunks, "vision"),
+        "precision": job.precision, "kind": "profile" if model is None else model.kind,
+        "experts": _yes(chain.experts is not None),
+        "mla": _yes(model is not None and model.mla is not None),
+        "vision": _yes(model is not None and model.vision is not None),
+        "tied": _yes(model is not None and model.tied_embeddings),
+        "kv_heads": 0 if model is None else model.kv_heads,
+    }
+
+
+def _yes(flag: bool) -> str:
+    return "yes" if flag else "no"
+
+
+def chunks_of(chain: Chain, plan: Configuration) -> list[list[str]]:
+    """Names of the layers of each chunk, in the order in which a micro-batch passes them."""
+    order = range(len(chain)) if plan.order is None else plan.order
+    spans = sorted(chunk for stage in plan.stages for chunk in stage.chunks)
+    return [[chain.kinds[chain.order[layer]].name for layer in order[first:end]]
+            for first, end in spans]
+
+
+def layer_counts(chain: Chain, chunks: Iterable[Sequence[str]]) -> list[int]:
+    """Transformer layers of each chunk; of a profile, layers that repeat."""
+    first, end = chain.body
+    body = {chain.kinds[chain.order[layer]].name for layer in range(first, end)}
+    return [sum(name in body for name in chunk) for chunk in chunks]
+
+
+def cut_forms(layers: Sequence[int], whole: Sequence[int]) -> frozenset[str]:
+    """Forms of ``CUTS`` that a division has.
+
+    Parameters
+    ----------
+    layers : transformer layers of each chunk.
+    whole : all layers of each chunk.
+    """
+    inner = layers[1:-1] if len(layers) > 2 else layers[:1]
+    found = {"free": True, "even": len(set(layers)) == 1, "front": _remainder(layers),
+             "whole": _remainder(whole), "back": _remainder(layers[::-1]),
+             "ends": len(set(inner)) == 1}
+    return frozenset(name for name, holds in found.items() if holds)
+
+
+def _remainder(sizes: Sequence[int]) -> bool:
+    """Whether the first sizes are one larger than the others, or all are equal."""
+    return sizes[0] - sizes[-1] <= 1 and all(a >= b for a, b in pairwise(sizes))
+
+
+def _holding(chain: Chain, chunks: Iterable[Sequence[str]], start: str) -> int:
+    return sum(any(name.startswith(start) for name in chunk) for chunk in chunks)
