@@ -254,7 +254,8 @@ def test_orders_of_ranks_that_need_a_list_of_hosts() -> None:
     assert needs("torchtitan", **{**both, "outer_dp": 16, "dp_in": 1}) == ["host-list"]
     experts = {"model": "deepseek-v3", "pp": 2, "tp": 8, "dp_in": 1}
     assert needs("megatron-core", **experts) == [], "etp 8 x ep 1 = tp 8 x cp 1"
-    assert needs("megatron-core", **experts, etp=1) == ["host-list-experts"]
+    assert needs("megatron-core", **experts, etp=1) == ["host-list-mapping"]
+    assert needs("megatron-core", pp=2, cp=2) == ["host-list-mapping"], "dense: etp = tp"
 
 
 def test_multi_token_prediction_is_in_one_chunk() -> None:

@@ -77,6 +77,7 @@ FIGURES: Mapping[str, Figure] = {
     "ep": Figure("expert parallel degree", staged=True),
     "etp": Figure("expert tensor parallel degree", staged=True),
     "expert_ranks": Figure("ep x etp", staged=True),
+    "model_ranks": Figure("tp x cp", staged=True),
     "zero": Figure("ZeRO stage", staged=True),
     "shard": Figure("ZeRO shards over", get_args(Shard), staged=True),
     "recompute": Figure("recompute policy", get_args(Recompute), staged=True),

@@ -18,7 +18,8 @@ def stage_figures(stage: StageConfiguration) -> Figures:
     return {
         "block": stage.devices[1] - stage.devices[0], "dp_in": stage.dp_in, "tp": stage.tp,
         "sp": _yes(stage.sp), "cp": stage.cp, "cp_comm": stage.cp_comm, "ep": stage.ep,
-        "etp": stage.etp, "expert_ranks": stage.ep * stage.etp, "zero": stage.zero,
+        "etp": stage.etp, "expert_ranks": stage.ep * stage.etp,
+        "model_ranks": stage.tp * stage.cp, "zero": stage.zero,
         "shard": stage.shard, "recompute": stage.recompute,
         "recompute_modules": stage.recompute_modules,
         "module_set": "+".join(stage.recompute_modules),

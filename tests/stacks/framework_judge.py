@@ -1,0 +1,283 @@
+"""The frameworks' own code judges configurations, without a GPU; run by their Python, not by NEST.
+
+Reads a JSON list of cases (see ``test_frameworks.py``) and prints a JSON list of verdicts: for each
+case a mapping from a question to the answer of the framework. Groups are lists of ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+warnings.simplefilter("ignore")
+os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="localhost",
+                  MASTER_PORT="1", DS_ACCELERATOR="cpu")
+
+
+@contextmanager
+def world(size: int, rank: int = 0) -> Iterator[None]:
+    """A process group of so many ranks that talks to nobody."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def accepts(action: Callable[[], Any]) -> bool:
+    """Whether an action ends without a complaint."""
+    try:
+        action()
+    except (AssertionError, ValueError, RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+# ---------------------------------------------------------------- Megatron-Core
+
+
+def megatron(case: dict[str, Any]) -> dict[str, Any]:
+    from megatron.core import parallel_state as state
+    from megatron.core.pipeline_parallel import schedules
+
+    def groups() -> None:
+        try:
+            state.initialize_model_parallel(
+                case["tp"], case["pp"], case["vpp"] if case["vpp"] > 1 else None,
+                context_parallel_size=case["cp"], expert_model_parallel_size=case["ep"],
+                expert_tensor_parallel_size=case["etp"], order=order,
+                num_distributed_optimizer_instances=case["instances"],
+                create_gloo_process_groups=False)
+        finally:
+            state.destroy_model_parallel()
+
+    found: dict[str, Any] = {"configuration": accepts(lambda: megatron_configuration(case))}
+    for name, order in (("groups", "tp-cp-ep-dp-pp"), ("mapped", "tp-cp-ep-pp-dp")):
+        with world(case["world"]):
+            legal = accepts(groups)
+        found[name] = megatron_groups(case, order) if legal else None
+    with world(case["world"]):
+        found["fsdp"] = accepts(lambda: megatron_fsdp(case))
+    found["order"] = schedules.get_forward_backward_func(
+        case["pp"], case["vpp"] if case["vpp"] > 1 else None).__name__
+    found["micro-batches"] = case["vpp"] == 1 or megatron_interleaves(case)
+    return found
+
+
+def megatron_configuration(case: dict[str, Any]) -> None:
+    import torch
+    from megatron.core.transformer import TransformerConfig
+
+    experts: dict[str, Any] = {}
+    if case["experts"]:
+        experts = {"num_moe_experts": case["experts"], "moe_grouped_gemm": True,
+                   "moe_token_dispatcher_type": "alltoall", "add_bias_linear": False}
+    layout = {}
+    if case["pp"] > 1:
+        layout = {"pipeline_model_parallel_layout": case["layout"],
+                  "pipeline_dtype": torch.bfloat16}
+    recompute = {"recompute_granularity": None if case["recompute"] == "none"
+                 else case["recompute"]}
+    if case["recompute"] == "selective":
+        recompute["recompute_modules"] = case["modules"]
+    if case["recompute"] == "full":
+        recompute |= {"recompute_method": "block", "recompute_num_layers": 1}
+    TransformerConfig(
+        num_layers=case["layers"], hidden_size=64 * case["heads"],
+        num_attention_heads=case["heads"], num_query_groups=case["kv_heads"],
+        mtp_num_layers=case["mtp"] or None, tensor_model_parallel_size=case["tp"],
+        sequence_parallel=case["sp"], context_parallel_size=case["cp"],
+        cp_comm_type=case["cp_comm"], pipeline_model_parallel_size=case["pp"],
+        expert_model_parallel_size=case["ep"], expert_tensor_parallel_size=case["etp"],
+        bf16=True, params_dtype=torch.bfloat16, **layout, **recompute, **experts)
+
+
+def megatron_groups(case: dict[str, Any], order: str) -> dict[str, list[list[int]]]:
+    from megatron.core.parallel_state import RankGenerator
+
+    dp = case["world"] // (case["tp"] * case["cp"] * case["pp"])
+    expert_dp = case["world"] // (case["etp"] * case["ep"] * case["pp"])
+    dense = RankGenerator(tp=case["tp"], ep=1, dp=dp, pp=case["pp"], cp=case["cp"], order=order)
+    expert = RankGenerator(tp=case["etp"], ep=case["ep"], dp=expert_dp, pp=case["pp"], cp=1,
+                           order=order)
+    return {**{name: dense.get_ranks(name) for name in ("tp", "cp", "dp", "pp")},
+            "ep": expert.get_ranks("ep"), "etp": expert.get_ranks("tp")}
+
+
+def megatron_fsdp(case: dict[str, Any]) -> None:
+    """The mesh of Megatron-FSDP, as its adapter builds it."""
+    from megatron.core import parallel_state as state
+    from megatron.core.distributed.fsdp import mcore_fsdp_adapter as adapter
+
+    try:
+        state.initialize_model_parallel(
+            case["tp"], case["pp"], context_parallel_size=case["cp"],
+            create_gloo_process_groups=False)
+        adapter._get_dp_tp_mesh(
+            state.get_data_parallel_group(with_context_parallel=True),
+            state.get_tensor_model_parallel_group())
+    finally:
+        state.destroy_model_parallel()
+
+
+class _Started(Exception):
+    """The schedule passed its checks."""
+
+
+def megatron_interleaves(case: dict[str, Any]) -> bool:
+    """Whether the interleaved schedule takes the micro-batches."""
+    import torch
+    from megatron.core.model_parallel_config import ModelParallelConfig
+    from megatron.core.pipeline_parallel import schedules
+
+    config = ModelParallelConfig(
+        pipeline_model_parallel_size=case["pp"], pipeline_dtype=torch.bfloat16,
+        microbatch_group_size_per_vp_stage=case["pp"])
+    group = SimpleNamespace(size=lambda: case["pp"], rank=lambda: 0)
+    peers = SimpleNamespace(config=config, pp_group=group)
+    collection = SimpleNamespace(tp=group, cp=group, embd=None, pos_embd=None, pp=group,
+                                 dp_cp=group)
+    model = [torch.nn.Identity() for _ in range(case["vpp"])]
+    for chunk in model:
+        chunk.config = config
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise _Started
+
+    kept = {name: getattr(schedules, name) for name in ("get_model_type", "get_model_config")}
+    zeros, count = torch.zeros, iter(range(10))
+    torch.zeros = lambda *sizes, device=None, **given: zeros(*sizes, **given)  # no GPU
+    # The first question for the model's type is before the checks, the second behind them.
+    schedules.get_model_type = lambda _: stop() if next(count) else None
+    schedules.get_model_config = lambda _: config
+    try:
+        schedules.forward_backward_pipelining_with_interleaving(
+            forward_step_func=stop, data_iterator=[None] * case["vpp"], model=model,
+            num_microbatches=case["micro_batches"], seq_length=8, micro_batch_size=1,
+            forward_only=True, p2p_communicator=peers, pg_collection=collection)
+    except _Started:
+        return True
+    except (RuntimeError, ValueError):
+        return False
+    finally:
+        torch.zeros = zeros
+        for name, value in kept.items():
+            setattr(schedules, name, value)
+    raise AssertionError("the schedule ran")
+
+
+# ---------------------------------------------------------------- torchtitan
+
+
+NAMES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
+
+
+def torchtitan(case: dict[str, Any]) -> dict[str, Any]:
+    from torchtitan.distributed.parallel_dims import ParallelDims
+    from torchtitan.distributed.pipeline_parallel import _generate_llm_fqn_per_model_part
+
+    found: dict[str, Any] = {}
+    with world(case["world"]):
+        dims = ParallelDims(
+            dp_replicate=case["replicate"], dp_shard=case["shards"], cp=case["cp"], tp=case["tp"],
+            pp=case["pp"], ep=case["ep"], world_size=case["world"])
+        found["mesh"] = accepts(dims.build_mesh)
+        if found["mesh"]:
+            dense = dims._global_meshes["dense"].mesh
+            sparse = dims._global_meshes["sparse"].mesh
+            found["groups"] = {
+                "pp": columns(dense, 0), "dp": rows(dense.flatten(1, 2).transpose(1, 3)),
+                "cp": columns(dense, 3), "tp": columns(dense, 4), "ep": columns(sparse, 3)}
+        found["schedule"] = case["pp"] == 1 or accepts(lambda: torch_schedule(case))
+    parts = _generate_llm_fqn_per_model_part(case["pp"] * case["vpp"], case["layers"])
+    found["cuts"] = [sum(name.startswith("layers.") for name in part) for part in parts]
+    return found
+
+
+def columns(mesh: Any, axis: int) -> list[list[int]]:
+    """Groups along one axis of a mesh."""
+    return rows(mesh.transpose(axis, -1))
+
+
+def rows(mesh: Any) -> list[list[int]]:
+    return mesh.reshape(-1, mesh.shape[-1]).tolist()
+
+
+def torch_schedule(case: dict[str, Any]) -> None:
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.pipelining import PipelineStage
+    from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+
+    kind = get_schedule_class(NAMES[case["schedule"]])
+    mesh = init_device_mesh("cpu", (case["world"] // case["pp"], case["pp"]),
+                            mesh_dim_names=("rest", "pp"))
+    stages = [PipelineStage(torch.nn.Identity(), n * case["pp"], case["pp"] * case["vpp"],
+                            torch.device("meta"), group=mesh.get_group("pp"))
+              for n in range(case["vpp"])]
+    several = issubclass(kind, PipelineScheduleMulti)
+    if several and case["vpp"] < 2:  # torchtitan/distributed/pipeline_parallel.py:252
+        raise ValueError("several stages a rank")
+    if not several and case["vpp"] > 1:
+        raise ValueError("one stage a rank")
+    kind(stages if several else stages[0], case["micro_batches"], loss_fn=lambda *_: None)
+
+
+# ---------------------------------------------------------------- DeepSpeed
+
+
+def deepspeed(case: dict[str, Any]) -> dict[str, Any]:
+    from deepspeed.runtime.pipe.engine import DeepSpeedEngine, PipelineEngine
+    from deepspeed.runtime.pipe.module import PipelineModule
+    from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+    from deepspeed.runtime.utils import partition_balanced, partition_uniform
+
+    topology = PipeModelDataParallelTopology(
+        num_pp=case["pp"], num_dp=case["world"] // (case["pp"] * case["tp"]), num_mp=case["tp"])
+    chunks = case["pp"] * case["vpp"]
+    weights = [0, *[1] * case["layers"], 0]
+    bounds = {"uniform": partition_uniform(len(weights), chunks),
+              "type": [int(n) for n in partition_balanced(weights, chunks)]}
+    started = DeepSpeedEngine.__init__
+
+    def start(self: Any) -> None:
+        object.__setattr__(self, "zero_optimization_stage", lambda: case["zero"])
+        object.__setattr__(self, "module", PipelineModule.__new__(PipelineModule))
+
+    DeepSpeedEngine.__init__ = start
+    try:
+        pipeline = PipelineEngine.__new__(PipelineEngine)
+        pipeline.__init__()
+        zero = True
+    except AssertionError as error:
+        zero = "ZeRO-2 and ZeRO-3" not in str(error)
+    except AttributeError:  # behind the check it asks for more than this test makes
+        zero = True
+    finally:
+        DeepSpeedEngine.__init__ = started
+    return {
+        "groups": {"pp": topology.get_axis_comm_lists("pipe") or None,
+                   "dp": topology.get_axis_comm_lists("data") or None,
+                   "tp": topology.get_axis_comm_lists("model") or None},
+        "zero": case["pp"] == 1 or zero,
+        "cuts": {name: [sum(weights[a:b]) for a, b in zip(ends, ends[1:])]  # noqa: B905
+                 for name, ends in bounds.items()}}
+
+
+JUDGES = {"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed}
+
+if __name__ == "__main__":
+    judge = JUDGES[sys.argv[1]]
+    out = sys.stdout
+    sys.stdout = sys.stderr  # the frameworks print
+    verdicts = [judge(case) for case in json.load(sys.stdin)]
+    out.write(json.dumps(verdicts))

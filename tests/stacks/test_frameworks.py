@@ -1,0 +1,315 @@
+"""The rules of the stacks against the frameworks' own code, for random configurations.
+
+Skipped where no Python with the frameworks is known: ``NEST_FRAMEWORKS`` names one, with the
+versions of ``capabilities.yaml`` (megatron-core, torchtitan, deepspeed; no GPU, no Transformer
+Engine). Each judge answers the questions that its code can answer, NEST's rules on these questions
+must agree with it in both directions. ``NEST_FRAMEWORK_CASES``: configurations a framework.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import nest
+from nest.graph import build_chain
+from nest.stacks import launch_needs, not_runnable
+from nest.stacks.figures import chunks_of, layer_counts, plan_figures
+
+PYTHON = os.environ.get("NEST_FRAMEWORKS", "")
+CASES = int(os.environ.get("NEST_FRAMEWORK_CASES", "100"))
+STACKS = {"megatron": "megatron-core", "torchtitan": "torchtitan", "deepspeed": "deepspeed"}
+pytestmark = pytest.mark.skipif(not PYTHON, reason="NEST_FRAMEWORKS names no Python")
+
+Case = dict[str, Any]
+Groups = set[frozenset[int]]
+
+
+# ---------------------------------------------------------------- random configurations
+
+
+@cache
+def cases(framework: str) -> tuple[Any, ...]:
+    rng = Random(f"{framework} 1")
+    return tuple(_case(rng, framework) for _ in range(CASES))
+
+
+def _case(rng: Random, framework: str) -> Case:
+    pp = rng.choice((1, 2, 2, 3, 4))
+    vpp = rng.choice((1, 1, 2, 3)) if pp > 1 else 1
+    tp, cp, dp_in = rng.choice((1, 2, 4)), rng.choice((1, 1, 2)), rng.choice((1, 1, 2, 4))
+    outer_dp = rng.choice((1, 1, 2, 4))
+    experts = rng.choice((0, 8))
+    block = tp * cp * dp_in
+    ep, etp = 1, tp
+    if experts:
+        ep, etp = rng.choice([(e, t) for e in (1, 2, 4, 8) for t in (1, 2, 4)
+                              if block % (e * t) == 0])
+    dense = ("norm", "mlp_act", "core_attn")
+    case = {
+        "pp": pp, "vpp": vpp, "tp": tp, "cp": cp, "dp_in": dp_in, "outer_dp": outer_dp,
+        "ep": ep, "etp": etp, "experts": experts, "mtp": rng.choice((0, 0, 2)),
+        "sp": tp > 1 and (bool(experts) or rng.random() < 0.5),
+        "cp_comm": rng.choice(("p2p", "a2a")) if cp > 1 else "p2p",
+        "schedule": "interleaved" if vpp > 1 else rng.choice(("1f1b", "1f1b", "gpipe")),
+        "micro_batches": rng.choice((1, 2, 3, 4, 6, 8, 9, 12)), "heads": 8, "kv_heads": 8,
+        "zero": rng.choice((0, 1, 2, 3)), "shard": "dp", "recompute": rng.choice(
+            ("none", "selective", "full")),
+        "modules": tuple(m for m in (*dense, *(("moe",) if experts else ()))
+                         if rng.random() < 0.4),
+    }
+    if framework != "megatron":
+        case |= {"mtp": 0}
+    if case["zero"] and outer_dp > 1 and dp_in * cp > 1:
+        case["shard"] = rng.choice(("dp", "dp_in"))
+    if case["recompute"] == "selective" and not case["modules"]:
+        case["recompute"] = "none"
+    case["parts"] = _parts(rng, pp * vpp)
+    case["parted"] = bool(case["mtp"]) and pp > 1 and rng.random() < 0.5  # one m behind the last t
+    if case["parted"]:
+        case["parts"][-1] = 0
+    case["layers"] = sum(case["parts"])
+    return case
+
+
+def _parts(rng: Random, chunks: int) -> list[int]:
+    """Transformer layers of each chunk: near to each other, or any."""
+    if rng.random() < 0.5:
+        return [rng.randint(1, 4) for _ in range(chunks)]
+    size, more = rng.randint(2, 4), rng.randint(0, chunks)
+    return [size + (n < more) - (rng.random() < 0.5 and n in (0, chunks - 1))
+            for n in range(chunks)]
+
+
+def described(
+    framework: str, case: Case, stack: str = ""
+) -> tuple[Any, nest.Job, nest.Configuration]:
+    """The case as NEST describes it."""
+    moe = {"moe": {"experts": case["experts"], "top_k": 2, "ffn": 64}} if case["experts"] else {}
+    model = nest.Model.parse({
+        "name": "m", "layers": case["layers"], "hidden": 64 * case["heads"],
+        "heads": case["heads"], "kv_heads": case["kv_heads"], "ffn": 512, "gated": False,
+        "vocab": 128, "tied_embeddings": False, "norm": "rmsnorm", "bias": False,
+        "mtp_layers": case["mtp"], **moe})
+    chain = build_chain(model)
+    ends, layer = [], 0
+    for number, part in enumerate(case["parts"]):
+        start = layer
+        layer += part + (number == 0)
+        ends.append((start, len(chain) if number == len(case["parts"]) - 1 else layer))
+    if case["parted"]:  # the last chunk keeps one m and the head
+        ends[-2:] = [(ends[-2][0], len(chain) - 2), (len(chain) - 2, len(chain))]
+    pp, vpp, block = case["pp"], case["vpp"], case["tp"] * case["cp"] * case["dp_in"]
+    stages = []
+    for stage in range(pp):
+        chunks = [ends[v * pp + stage] for v in range(vpp)]
+        stages.append({
+            "layers": (chunks[0][0], chunks[-1][1]), "chunks": chunks,
+            "devices": (stage * block, (stage + 1) * block),
+            **{name: case[name] for name in ("tp", "cp", "cp_comm", "dp_in", "sp", "ep", "etp",
+                                             "zero", "shard", "recompute")},
+            "recompute_modules": ordered(case) if case["recompute"] == "selective" else ()})
+    plan = nest.Configuration.parse({
+        "outer_dp": case["outer_dp"], "micro_batch": case["dp_in"], "vpp": vpp,
+        "schedule": case["schedule"], "stages": stages})
+    batch = case["outer_dp"] * case["dp_in"] * case["micro_batches"]
+    return chain, nest.Job(global_batch=batch, seq_len=64, stack=stack or STACKS[framework]), plan
+
+
+def ordered(case: Case) -> tuple[str, ...]:
+    return tuple(m for m in ("core_attn", "norm", "mlp_act", "moe") if m in case["modules"])
+
+
+def rules_broken(framework: str, case: Case, stack: str = "") -> set[str]:
+    return {one.rule for one in not_runnable(*described(framework, case, stack))}
+
+
+def asked(framework: str, case: Case) -> Case:
+    """What the judge gets."""
+    layout = ["E" * (n == 0) + "t" * part for n, part in enumerate(case["parts"])]
+    if case["parted"]:
+        layout[-2] += "m"
+    layout[-1] += "m" * (case["mtp"] - case["parted"]) + "L"
+    names = {"norm": "layernorm", "mlp_act": "moe_act" if case["experts"] else "mlp_act"}
+    dp = case["outer_dp"] * case["dp_in"]
+    sharded = {"replicate": dp, "shards": 1} if case["zero"] == 0 else (
+        {"replicate": 1, "shards": dp} if case["shard"] == "dp"
+        else {"replicate": case["outer_dp"], "shards": case["dp_in"]})
+    return {**case, **sharded, "layout": "|".join(layout),
+            "modules": [names.get(one, one) for one in case["modules"]],
+            "instances": case["outer_dp"] if case["shard"] == "dp_in" else 1,
+            "world": dp * case["pp"] * case["tp"] * case["cp"]}
+
+
+@cache
+def verdicts(framework: str) -> tuple[tuple[Any, Any], ...]:
+    """Cases with the framework's answers."""
+    script = Path(__file__).with_name("framework_judge.py")
+    done = subprocess.run(
+        [PYTHON, str(script), framework], capture_output=True, text=True, check=False,
+        input=json.dumps([asked(framework, case) for case in cases(framework)]),
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
+    assert done.returncode == 0, done.stderr[-2000:]
+    return tuple(zip(cases(framework), json.loads(done.stdout), strict=True))
+
+
+def groups_of(case: Case) -> dict[str, Groups]:
+    """Groups of ranks as NEST numbers devices: tp, cp, dp_in, stage, replica."""
+    sizes = [case[name] for name in ("tp", "cp", "dp_in", "pp", "outer_dp")]
+    block = sizes[0] * sizes[1] * sizes[2]
+    found: dict[str, dict[tuple[int, ...], set[int]]] = {}
+    rank = 0
+    for replica in range(sizes[4]):
+        for stage in range(sizes[3]):
+            for place in range(block):
+                t, c, d = place % sizes[0], place // sizes[0] % sizes[1], (
+                    place // (sizes[0] * sizes[1]))
+                e = place // case["etp"] % case["ep"]
+                keys = {"tp": (replica, stage, d, c), "cp": (replica, stage, d, t),
+                        "dp": (stage, c, t), "pp": (replica, place),
+                        "etp": (replica, stage, place // case["etp"]),
+                        "ep": (replica, stage, place % case["etp"], place // (
+                            case["etp"] * case["ep"]))}
+                assert 0 <= e < case["ep"]
+                for name, key in keys.items():
+                    found.setdefault(name, {}).setdefault(key, set()).add(rank)
+                rank += 1
+    return {name: {frozenset(one) for one in groups.values()} for name, groups in found.items()}
+
+
+def same_groups(case: Case, judged: dict[str, Any] | None) -> bool:
+    if judged is None:
+        return False
+    mine = groups_of(case)
+    return all(groups is None or {frozenset(one) for one in groups} == mine[name]
+               or all(len(one) == 1 for one in mine[name]) for name, groups in judged.items())
+
+
+def needs(framework: str, case: Case) -> set[str]:
+    return {one.rule for one in launch_needs(*described(framework, case))}
+
+
+def disagreements(
+    framework: str, question: str, rules: set[str], accept: Any, stack: str = ""
+) -> list[Any]:
+    """Cases in which the framework accepts what NEST's rules forbid, or the other way round."""
+    wrong, answers = [], set()
+    for case, verdict in verdicts(framework):
+        broken = rules_broken(framework, case, stack) & rules
+        answers.add(not broken)
+        if accept(case, verdict) != (not broken):
+            wrong.append((question, sorted(broken), case, verdict))
+    assert answers == {True, False}, f"{question}: too few cases"
+    return wrong[:3]
+
+
+# ---------------------------------------------------------------- Megatron-Core
+
+
+def test_megatron_takes_the_configurations() -> None:
+    """Layouts, modules of recompute, multi-token prediction. Its configuration takes any module
+    that it knows; which of them free nothing, it does not say.
+    """
+    def accept(case: Case, verdict: Any) -> bool:
+        return bool(verdict["configuration"])
+
+    def known(case: Case) -> bool:  # norm alone is refused by NEST only
+        return "norm" in case["modules"] and case["recompute"] == "selective" and (
+            bool(case["experts"]) or "mlp_act" not in case["modules"])
+
+    wrong = disagreements("megatron", "configuration", {
+        "recompute-dense", "recompute-experts", "mtp", "experts-sp"},
+        lambda case, verdict: accept(case, verdict) and not known(case))
+    assert not wrong
+
+
+def test_megatron_takes_the_micro_batches_of_interleaved_pipelines() -> None:
+    assert not disagreements("megatron", "micro-batches", {"interleaved-groups"},
+                             lambda _, verdict: verdict["micro-batches"])
+
+
+def test_megatron_fsdp_has_no_ranks_for_stages() -> None:
+    assert not disagreements("megatron", "mesh", {"pp"}, lambda _, verdict: verdict["fsdp"],
+                             "megatron-fsdp")
+
+
+def test_megatron_has_the_schedules() -> None:
+    orders = {"forward_backward_no_pipelining": ("1f1b", "gpipe"),
+              "forward_backward_pipelining_with_interleaving": ("interleaved",),
+              "forward_backward_pipelining_without_interleaving": ("1f1b",)}
+    assert not disagreements("megatron", "schedule", {"schedule"},
+                             lambda case, verdict: case["schedule"] in orders[verdict["order"]])
+
+
+def test_megatron_numbers_ranks_as_nest_unless_a_list_of_hosts_is_needed() -> None:
+    seen = set()
+    for case, verdict in verdicts("megatron"):
+        direct = same_groups(case, verdict["groups"]) or same_groups(case, verdict["mapped"])
+        needed = needs("megatron", case)
+        assert direct == (not needed), (needed, case, verdict)
+        seen |= needed
+    assert seen == {"host-list", "host-list-mapping"}
+
+
+# ---------------------------------------------------------------- torchtitan
+
+
+def test_torchtitan_builds_the_schedules() -> None:
+    assert not disagreements(
+        "torchtitan", "schedule", {"1f1b", "interleaved-rounds", "several-stages"},
+        lambda _, verdict: verdict["schedule"])
+
+
+def test_torchtitan_builds_the_mesh() -> None:
+    assert not disagreements("torchtitan", "mesh", {"expert-ranks"},
+                             lambda _, verdict: verdict["mesh"])
+
+
+def test_torchtitan_numbers_ranks_as_nest_unless_a_list_of_hosts_is_needed() -> None:
+    for case, verdict in verdicts("torchtitan"):
+        if verdict["mesh"] and not {"etp", "etp-without-ep"} & rules_broken("torchtitan", case):
+            needed = needs("torchtitan", case)
+            assert same_groups(case, verdict["groups"]) == (not needed), (needed, case, verdict)
+
+
+def test_torchtitan_divides_layers_as_whole_says() -> None:
+    for case, verdict in verdicts("torchtitan"):
+        forms = forms_of("torchtitan", {**case, "parts": verdict["cuts"]})
+        assert case["pp"] == 1 or "whole" in forms, (case, verdict)
+
+
+# ---------------------------------------------------------------- DeepSpeed
+
+
+def test_deepspeed_takes_zero_with_pipelines() -> None:
+    assert not disagreements("deepspeed", "zero", {"zero-pipeline"},
+                             lambda _, verdict: verdict["zero"])
+
+
+def test_deepspeed_numbers_ranks_as_nest_unless_a_list_of_hosts_is_needed() -> None:
+    for case, verdict in verdicts("deepspeed"):
+        if case["cp"] == 1:
+            needed = needs("deepspeed", case)
+            assert same_groups(case, verdict["groups"]) == (not needed), (needed, case, verdict)
+
+
+def test_deepspeed_divides_layers_as_its_rule_says() -> None:
+    """Each of its methods gives a division that the rule allows."""
+    for case, verdict in verdicts("deepspeed"):
+        uniform, typed = verdict["cuts"]["uniform"], verdict["cuts"]["type"]
+        if min(typed) and min(uniform):
+            assert "whole" in forms_of("deepspeed", {**case, "parts": uniform}), verdict
+            assert "front" in forms_of("deepspeed", {**case, "parts": typed}), verdict
+
+
+def forms_of(framework: str, case: Case) -> Any:
+    chain, job, plan = described(framework, case)
+    assert layer_counts(chain, chunks_of(chain, plan)) == case["parts"]
+    return plan_figures(chain, job, plan)["cuts"]
