@@ -225,7 +225,7 @@ def torch_schedule(case: dict[str, Any]) -> None:
                             torch.device("meta"), group=mesh.get_group("pp"))
               for n in range(case["vpp"])]
     several = issubclass(kind, PipelineScheduleMulti)
-    if several and case["vpp"] < 2:  # torchtitan/distributed/pipeline_parallel.py:252
+    if several and case["vpp"] < 2:  # as torchtitan, which checks it elsewhere
         raise ValueError("several stages a rank")
     if not several and case["vpp"] > 1:
         raise ValueError("one stage a rank")
