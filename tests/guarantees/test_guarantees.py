@@ -1,6 +1,6 @@
 """Guarantees G4, G5 and G8: same plan every time, more never hurts, and misses that are explained.
 
-G1 to G3 are in ``test_exact.py``, G6 waits for the event simulation, G7 is in ``test_describe*.py``
+G1 to G3 are in ``test_exact.py``, G6 in ``test_simulation_*.py``, G7 in ``test_describe*.py``
 and ``test_cli*.py``.
 """
 
