@@ -28,6 +28,7 @@ LAYERS = {
     "encoder_end": "end of the encoder", "decoder_embedding": "embedding of the decoder",
     "decoder_layer": "decoder layers", "patch_embedding": "embedding of image patches",
     "vision_layer": "image layers", "projector": "projector", "merge": "merge of images and text",
+    "window_layer": "transformer layers", "window_moe_layer": "transformer layers",
 }
 """Layers of a model by the names of their kinds."""
 SCHEDULES = {"1f1b": "1F1B", "interleaved": "interleaved 1F1B", "gpipe": "GPipe"}
