@@ -40,7 +40,7 @@ def test_peaks() -> None:
     assert peak_flops(device(), "fp16") == 100e12  # the same units
     assert peak_flops(device(), "fp32") == 50e12
     with pytest.raises(InputError, match="fp8"):
-        peak_flops(device(peak_flops={"bf16": 1.0}), "fp8")
+        peak_flops(device(peak_flops={"bf16": 1e12}), "fp8")
 
 
 def test_gemm_limited_by_arithmetic() -> None:

@@ -172,6 +172,20 @@ def test_problems_between_layers_of_a_profile():
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"devices": -3}, "devices: got -3; allowed: at least 1"),
+        ({"default_devices": "many"}, "default_devices: got 'many'; allowed: a whole number"),
+        ({"order": [0, -1]}, "order.1: got -1; allowed: at least 0"),
+        ({"names": 7}, "names: got 7; allowed: a list"),
+    ],
+)
+def test_fields_that_a_number_of_devices_replaces_are_checked_too(changes, expected):
+    for data in (CLUSTER, TEMPLATE):
+        assert expected in message(load_cluster, {**data, **changes}, devices=16)
+
+
 HEADER = "layer,tp,forward_s,backward_s,parameter_bytes,activation_bytes,output_bytes,repeat\n"
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, create_model, model_validator
 
 from nest.describe.base import (
     Description,
@@ -22,7 +22,7 @@ from nest.describe.base import (
 from nest.describe.device import Device, resolve_device
 from nest.describe.links import Links
 from nest.errors import InputError
-from nest.units import Bandwidth, Seconds, shorten
+from nest.units import Bandwidth, Delay, shorten
 
 MOST_DEVICES, MOST_TYPES = 10**6, 8
 DeviceCount = Annotated[Whole, Field(ge=1, le=MOST_DEVICES)]
@@ -44,8 +44,8 @@ class Level(Description):
     bandwidth: Bandwidth | None = Field(
         None, description="bytes/s that one device can send through this level, nominal"
     )
-    latency: Seconds = Field(description="seconds of one message through this level")
-    base_time: Seconds = Field(
+    latency: Delay = Field(description="seconds of one message through this level")
+    base_time: Delay = Field(
         0.0, description="seconds that a collective takes through this level whatever its size"
     )
     ramp: Annotated[Number, Field(ge=0, le=1)] = Field(
@@ -262,6 +262,23 @@ class Cluster(Description):
             inner *= size
         shape = " x ".join(str(size) for size in sizes)
         return ", ".join((*parts, f"or a multiple of {inner} (inner levels {shape})"))
+
+
+_Sizes = create_model(  # type: ignore[call-overload]
+    "_Sizes", __base__=Description,
+    **{name: (field.annotation, field) for name, field in Cluster.model_fields.items()
+       if name in ("devices", "default_devices", "order", "names")})
+
+
+def without_sizes(data: dict[str, Any], where: str) -> dict[str, Any]:
+    """A file's data without what another number of devices replaces, which is checked first.
+
+    Raises
+    ------
+    InputError : one line per problem.
+    """
+    _Sizes.parse({name: data[name] for name in _Sizes.model_fields if name in data}, where)
+    return {name: value for name, value in data.items() if name not in _Sizes.model_fields}
 
 
 def inner_sizes(data: Any) -> list[int] | None:

@@ -20,7 +20,7 @@ from nest.describe.base import (
     at_most,
 )
 from nest.errors import InputError
-from nest.units import Bandwidth, Bytes, BytesOrZero, Flops, Seconds, format_bytes, shorten
+from nest.units import Bandwidth, Bytes, BytesOrZero, Delay, Flops, format_bytes, shorten
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 GemmKey = Literal["default", "fp32", "tf32", "fp16", "bf16", "fp8"]
@@ -84,7 +84,7 @@ class Device(Description):
     memory_efficiency: Fraction = Field(
         0.8, description="share of memory_bandwidth that element-wise kernels reach"
     )
-    launch_overhead: Seconds = Field(3e-6, description="seconds from one kernel to the next")
+    launch_overhead: Delay = Field(3e-6, description="seconds from one kernel to the next")
     memory_reserved: BytesOrZero = Field(
         0.0, description="bytes that the driver and its context take"
     )

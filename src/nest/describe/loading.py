@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from nest.describe import catalog
 from nest.describe.base import Description, noun_of
 from nest.describe.catalog import Section
-from nest.describe.cluster import Cluster, inner_sizes, size_template
+from nest.describe.cluster import Cluster, inner_sizes, size_template, without_sizes
 from nest.describe.configuration import Configuration
 from nest.describe.device import Device, resolve_device
 from nest.describe.files import SUFFIXES, read_description, read_text
@@ -85,8 +85,7 @@ def load_cluster(source: Source | Cluster, devices: int | None = None) -> Cluste
         sizes = inner_sizes(data)
         if sizes is not None:
             data = size_template(data, 1)
-        sized = ("devices", "default_devices", "order", "names")
-        data = {k: v for k, v in data.items() if k not in sized}
+        data = without_sizes(data, where)
     cluster = _validated(Cluster, data, where)
     return cluster if devices is None else cluster.with_devices(devices)
 
