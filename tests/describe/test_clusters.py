@@ -186,6 +186,23 @@ def test_fields_that_a_number_of_devices_replaces_are_checked_too(changes, expec
         assert expected in message(load_cluster, {**data, **changes}, devices=16)
 
 
+@pytest.mark.parametrize(
+    ("name", "devices", "nearest"),
+    [
+        ("dgx-h100", 320, "256 or 512"),
+        ("dgx-h100", 1000, "768 or 1024"),
+        ("dgx-h100", 9, "8 or 16"),
+        ("gb200-nvl72", 256, "216 or 288"),
+        ("gb200-nvl72", 10**6, "999936"),
+    ],
+)
+def test_a_number_between_whole_groups_is_answered_with_the_nearest(name, devices, nearest):
+    text = message(load_cluster, name, devices=devices)
+    assert f"devices: got {devices}; allowed: {nearest}, the nearest; all: 1 to " in text
+    for number in nearest.split(" or "):
+        assert load_cluster(name, devices=int(number)).size == int(number)
+
+
 HEADER = "layer,tp,forward_s,backward_s,parameter_bytes,activation_bytes,output_bytes,repeat\n"
 
 

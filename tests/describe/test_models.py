@@ -303,6 +303,38 @@ def test_unknown_keys_that_say_no_are_ignored():
     assert load_model({**LLAMA, **empty}) == load_model(LLAMA)
 
 
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama3.1-8b"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama3.1-8b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama2-7b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", None),
+        ("Qwen/Qwen3-235B-A22B", "qwen3-235b-a22b"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("google/gemma-2-9b-it", "gemma2-9b"),
+        ("org/unheard-of-7b", None),
+    ],
+)
+def test_a_name_on_hugging_face_says_what_to_do(name, known):
+    text = message(load_model, name)
+    assert f"hf download {name} config.json" in text and "suffix" not in text
+    assert ("in the catalog" in text) == (known is not None)
+    assert known is None or f"allowed: {known}, the same model in the catalog; or" in text
+
+
+def test_a_folder_with_a_config_json_is_read(tmp_path, monkeypatch):
+    folder = tmp_path / "org" / "Llama-3.1-8B"
+    folder.mkdir(parents=True)
+    assert "is a folder without config.json; allowed" in message(load_model, folder)
+    put(folder, LLAMA, "config.json")
+    for path in (folder, str(folder), f"{folder}/"):
+        assert load_model(path).name == "Llama-3.1-8B"
+    monkeypatch.chdir(tmp_path)  # a folder named like a model there
+    assert load_model("org/Llama-3.1-8B").name == "Llama-3.1-8B"
+    assert "no such file" in message(load_model, "org/other.json")
+
+
 def test_details_of_config_json():
     assert load_model({**LLAMA, "num_key_value_heads": None}).kv_heads == 32
     assert load_model({**LLAMA, "head_dim": None}).head_dim == 128

@@ -244,14 +244,17 @@ class Cluster(Description):
             outermost = position == len(self.levels) - 1
             if outermost or devices <= inner * level.size:
                 if devices % inner:
-                    break
+                    below = devices // inner * inner
+                    near = [str(n) for n in (below, below + inner) if n <= MOST_DEVICES]
+                    raise InputError(f"{self.name}: devices: got {devices}; allowed: "
+                                     f"{' or '.join(near)}, the nearest; all: {self._possible()}")
                 last = level.replace(size=devices // inner)
                 levels = (*self.levels[:position], last)
                 return self.replace(
                     levels=levels, devices=None, default_devices=None, order=None, names=None
                 )
             inner *= level.size
-        raise InputError(f"{self.name}: devices: got {devices}; allowed: {self._possible()}")
+        raise AssertionError("the outermost level takes every multiple of its groups")
 
     def _possible(self) -> str:
         sizes = [level.size for level in self.levels[:-1]]
