@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from descriptions import CLUSTER, DEVICE, JOB, PROFILE, STAGE, TEMPLATE, changed, message, put
 
 from nest.describe import (
+    Cluster,
     Configuration,
     Device,
     GemmEfficiency,
@@ -17,12 +19,14 @@ from nest.describe import (
     SearchSpace,
     Stack,
     StageConfiguration,
+    catalog,
     load_cluster,
     load_device,
     load_profile,
     load_space,
     load_stack,
 )
+from nest.describe.cluster import LinkKind
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
@@ -201,6 +205,36 @@ def test_a_number_between_whole_groups_is_answered_with_the_nearest(name, device
     assert f"devices: got {devices}; allowed: {nearest}, the nearest; all: 1 to " in text
     for number in nearest.split(" or "):
         assert load_cluster(name, devices=int(number)).size == int(number)
+
+
+def test_a_kind_of_link_stands_for_figures_left_out():
+    inner = {"name": "node", "size": 8, "link": "nvlink4"}
+    outer = {"name": "leaf", "size": 2, "link": "infiniband", "bandwidth": "200G", "latency": 9e-6}
+    cluster = load_cluster({"name": "c", "device": "h100-sxm", "levels": [inner, outer]})
+    near, far = cluster.levels
+    known = load_cluster("dgx-h100").levels
+    for name in ("bandwidth", "latency", "efficiency", "base_time", "ramp"):
+        assert getattr(near, name) == getattr(known[0], name)
+    assert near.defaults == ("bandwidth", "latency", "efficiency", "base_time", "ramp")
+    assert (far.bandwidth, far.latency, far.efficiency) == (25e9, 9e-6, known[1].efficiency)
+    assert far.defaults == ("efficiency",)
+    assert Cluster.parse(cluster.as_dict()).levels == cluster.levels
+    wide = load_cluster({"name": "c", "device": "h100-sxm", "levels": [
+        inner, {"name": "leaf", "size": 2, "link": "roce", "oversubscription": 2}]})
+    assert wide.levels[1].bandwidth is None and wide.levels[1].defaults == (
+        "latency", "efficiency")
+    bare = {"name": "node", "size": 8, "bandwidth": "400G"}
+    assert "latency: missing; needed: seconds of one message through this level, or a kind" in (
+        message(load_cluster, {"name": "c", "device": "h100-sxm", "levels": [bare]}))
+
+
+def test_every_kind_of_link_has_figures_and_a_source():
+    kinds = catalog.link_kinds()
+    assert sorted(kinds) == sorted(get_args(LinkKind))
+    for kind, figures in kinds.items():
+        assert figures["source"]
+        level = Level.parse({"name": "l", "size": 2, "link": kind})
+        assert level.bandwidth and 0.5 < level.efficiency < 0.95 and level.latency < 2e-5
 
 
 HEADER = "layer,tp,forward_s,backward_s,parameter_bytes,activation_bytes,output_bytes,repeat\n"

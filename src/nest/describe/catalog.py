@@ -41,6 +41,11 @@ def _read(path: str) -> Any:
     return parse_text(entry.read_text(encoding="utf-8"), ".yaml", f"catalog/{path}")
 
 
+def link_kinds() -> dict[str, dict[str, Any]]:
+    """Figures by kind of link, with their sources: latency, efficiency, perhaps bandwidth."""
+    return copy.deepcopy(dict(_read("links.yaml")))
+
+
 def find(section: Section, name: str) -> str | None:
     """The catalog's spelling of a name, whatever its case; None when there is no such entry."""
     wanted = name.strip().casefold()

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field, create_model, model_validator
 
+from nest.describe import catalog
 from nest.describe.base import (
     Description,
     Flag,
@@ -26,6 +27,9 @@ from nest.units import Bandwidth, Delay, shorten
 
 MOST_DEVICES, MOST_TYPES = 10**6, 8
 DeviceCount = Annotated[Whole, Field(ge=1, le=MOST_DEVICES)]
+LinkKind = Literal["nvlink3", "nvlink4", "nvlink5", "pcie4", "pcie5", "xgmi", "infiniband", "roce",
+                   "efa", "ici", "neuronlink3"]
+LINK_FIGURES = ("bandwidth", "latency", "efficiency", "base_time", "ramp")
 DeviceNumber = Annotated[Whole, Field(ge=0, lt=MOST_DEVICES)]
 
 
@@ -41,10 +45,16 @@ class Level(Description):
         description="groups of the level below that make one group (level 0: devices); "
         "the outermost level of a file may say n"
     )
+    link: LinkKind | None = Field(
+        None, description="kind of link, whose defaults stand for bandwidth, latency, efficiency, "
+        "base_time and ramp where these are left out",
+    )
     bandwidth: Bandwidth | None = Field(
         None, description="bytes/s that one device can send through this level, nominal"
     )
-    latency: Delay = Field(description="seconds of one message through this level")
+    latency: Delay = Field(
+        description="seconds of one message through this level, or a kind of link that says it"
+    )
     base_time: Delay = Field(
         0.0, description="seconds that a collective takes through this level whatever its size"
     )
@@ -63,6 +73,27 @@ class Level(Description):
         False, description="switches of this level add up all-reduces (NVLS, SHARP)"
     )
     source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, data: Any) -> Any:
+        """Fill in what the kind of link says and the data leave out."""
+        if not isinstance(data, dict) or not isinstance(data.get("link"), str):
+            return data
+        known = catalog.link_kinds().get(data["link"], {})
+        if data.get("oversubscription") is not None or not known:
+            known.pop("bandwidth", None)
+        figures = {name: known[name] for name in LINK_FIGURES if name in known}
+        return {**figures, **{name: value for name, value in data.items() if value is not None}}
+
+    @property
+    def defaults(self) -> tuple[str, ...]:
+        """Figures that are those of its kind of link."""
+        if self.link is None:
+            return ()
+        usual = Level.parse({"name": self.name, "size": 1, "link": self.link})
+        return tuple(name for name in LINK_FIGURES if name in usual.model_fields_set
+                     and getattr(usual, name) == getattr(self, name))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -58,7 +58,8 @@ class GemmEfficiency(Description):
         return self.peak_fraction * shape / (1 + self.decline * math.log2(1 + 2 * m * n * k / 1e12))
 
 
-def _default_gemm() -> dict[GemmKey, GemmEfficiency]:
+def default_gemm() -> dict[GemmKey, GemmEfficiency]:
+    """Efficiency of a device without figures of its own (assumed)."""
     usual = GemmEfficiency(peak_fraction=0.75, m_half=128, n_half=128, k_half=128)
     return FrozenDict({"default": usual})
 
@@ -74,7 +75,7 @@ class Device(Description):
     )
     gemm: Annotated[dict[GemmKey, GemmEfficiency], Field(min_length=1), Freeze, at_most(100)] = (
         Field(
-            default_factory=lambda: _default_gemm(),
+            default_factory=lambda: default_gemm(),
             description="efficiency of matrix products per number format, or `default`",
         )
     )

@@ -8,6 +8,7 @@ from nest.describe.configuration import Configuration
 from nest.describe.space import SearchSpace
 from nest.graph import build_chain
 from nest.pricing.plans import Confidence, Plan
+from nest.report.defaults import defaults
 from nest.report.page import Page
 from nest.report.stages import Table, memory_table, stage_tables, time_table
 from nest.units import format_bytes, format_seconds
@@ -184,6 +185,8 @@ def _choices(page: Page, plan: Plan) -> None:
               f"{p.outer_dp} x micro-batch {p.micro_batch} x {p.micro_batches:,} micro-batches")
     page.fact("Training", f"{job.precision}, {job.optimizer}, stack {job.stack.name}, device "
               f"{', '.join(device.name for device in plan.inputs.cluster.device_types)}")
+    if assumed := defaults(plan.inputs.cluster):
+        page.fact("Defaults", f"{assumed}: not measured, or not stated")
     page.fact("Replicas", _replicas(plan.replicas))
     if plan.inputs.cluster.order is not None:
         page.fact("Devices", "in network order: "
