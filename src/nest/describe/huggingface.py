@@ -99,7 +99,7 @@ def _mixtral(config: Config) -> dict[str, Any]:
 
 
 def _qwen2(config: Config) -> dict[str, Any]:
-    return {**_gqa(config, kv_default=True), "qkv_bias": True}
+    return {**_gqa(config), "qkv_bias": True}
 
 
 def _qwen3(config: Config) -> dict[str, Any]:
