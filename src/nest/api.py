@@ -6,6 +6,7 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
+from nest.costs.memory import memory_problem
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
@@ -72,7 +73,7 @@ def plan(
     """
     space = space or SearchSpace()
     chain = chain_of(model)
-    problems = [*filter(None, [sequence_problem(chain, job)])]
+    problems = [*filter(None, [sequence_problem(chain, job), memory_problem(cluster, job)])]
     problems += space_problems(chain, cluster, job, space)
     if top < 1:
         problems.append(f"top: got {top}; allowed: 1 or more")

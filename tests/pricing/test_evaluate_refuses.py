@@ -15,3 +15,17 @@ def test_a_stride_beyond_the_cluster() -> None:
         "stages": [{"layers": [0, 34], "devices": [0, 1]}]})
     with pytest.raises(nest.InputError, match="stride: got 9; allowed: at most the 8 devices"):
         nest.evaluate(model, cluster, nest.Job(global_batch=8, seq_len=512), far)
+
+
+def test_a_stack_that_takes_all_memory() -> None:
+    """The memory left was negative: every plan was short of it."""
+    model, cluster = nest.load_model("llama2-7b"), nest.load_cluster("dgx-a100", devices=8)
+    job = nest.Job(global_batch=8, seq_len=512, stack={
+        "base": "megatron-core", "workspace": "900 GiB"})
+    whole = nest.Configuration.model_validate({
+        "micro_batch": 1, "stages": [{"layers": [0, 34], "devices": [0, 1]}]})
+    says = "workspace 900 GiB and fragmentation 0.02 leave nothing of the 80 GiB of a100-sxm-80gb"
+    with pytest.raises(nest.InputError, match=says):
+        nest.evaluate(model, cluster, job, whole)
+    with pytest.raises(nest.InputError, match=says):
+        nest.plan(model, cluster, job)

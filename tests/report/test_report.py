@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from nest.describe import Job, SearchSpace, load_cluster, load_model
+from nest.describe import Configuration, Job, SearchSpace, load_cluster, load_model
 from nest.pricing.evaluation import evaluate
 from nest.pricing.even import even_configuration
 from nest.pricing.plans import Alternative, Plan, SearchReport
+from nest.report.defaults import defaults
 from nest.report.plan_text import plan_text, proved, searched
 from nest.report.stages import runs
 from nest.units import format_seconds
@@ -181,3 +182,16 @@ def test_how_sure_the_price_is():
             for slower in (0.5 * plan.error, 0.9 * plan.error, 1.1 * plan.error)]
     near = plan_text(plan.model_copy(update={"alternatives": tuple(ways)}))
     assert f"2 of them slower by less than the error of prices, {100 * plan.error:.1f} %" in near
+
+
+def test_defaults_are_named():
+    level = {"name": "node", "size": 2, "link": "pcie4", "latency": "7 us"}
+    cluster = load_cluster({"name": "desk", "device": "rtx-4090", "levels": [level]})
+    assert defaults(cluster) == ("products of rtx-4090 at most 75 % of the peak; bandwidth, "
+                                 "efficiency of level node (pcie4)")
+    assert defaults(load_cluster("dgx-h100")) == ""
+    way = Configuration.parse({"micro_batch": 1, "stages": [
+        {"layers": [0, 26], "devices": [0, 2], "tp": 2}]})
+    text = plan_text(evaluate(load_model("bert-large"), cluster,
+                              Job(global_batch=2, seq_len=128), way))
+    assert "\nDefaults     products of rtx-4090 at most 75 % of the peak; " in text

@@ -94,7 +94,8 @@ Name = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=200
 Freeze = AfterValidator(FrozenDict)
 
 Share = Annotated[Number, Field(ge=0.0, le=1.0)]
-Fraction = Annotated[Number, Field(gt=0.0, le=1.0)]
+Fraction = Annotated[Number, Field(ge=0.001, le=1.0)]
+"""What a rate is multiplied by: no device or network is a thousand times slower than stated."""
 Degree = Annotated[Whole, Field(ge=1, le=10**7)]
 
 
@@ -141,6 +142,30 @@ class Description(BaseModel):
         """A copy with some fields changed, validated as a whole; defaults are derived again."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return self.parse({**given, **changes})
+
+    def model_copy(
+        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
+    ) -> Self:
+        """A copy with some fields changed, checked as a whole; no default is derived again.
+
+        Raises
+        ------
+        InputError : one line per problem.
+        """
+        if not update:
+            return super().model_copy(deep=deep)
+        fields = type(self).model_fields
+        changed = {**{name: getattr(self, name) for name in fields}, **update}
+        checked = self.parse({
+            fields[name].alias or name if name in fields else name: value
+            for name, value in changed.items()
+        })
+        object.__setattr__(checked, "__pydantic_fields_set__", self.model_fields_set | {*update})
+        return checked
+
+    def unchecked(self, **changes: Any) -> Self:
+        """A copy with some fields changed and nothing checked, for those who check it later."""
+        return super().model_copy(update=changes)
 
     def as_dict(self) -> dict[str, Any]:
         """Give plain data (JSON types only) from which `parse` makes an equal description."""

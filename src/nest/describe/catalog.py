@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -40,6 +41,11 @@ def _read(path: str) -> Any:
     return parse_text(entry.read_text(encoding="utf-8"), ".yaml", f"catalog/{path}")
 
 
+def link_kinds() -> dict[str, dict[str, Any]]:
+    """Figures by kind of link, with their sources: latency, efficiency, perhaps bandwidth."""
+    return copy.deepcopy(dict(_read("links.yaml")))
+
+
 def find(section: Section, name: str) -> str | None:
     """The catalog's spelling of a name, whatever its case; None when there is no such entry."""
     wanted = name.strip().casefold()
@@ -58,6 +64,25 @@ def load(section: Section, name: str) -> dict[str, Any]:
         raise InputError(f"got {shorten(name)}; allowed: {suggestions(section, name)}")
     data = _read(f"{section}/{known}.yaml") if section in _FOLDERS else _entries(section)[known]
     return {"name": known, **copy.deepcopy(data)}
+
+
+def like_published(name: str) -> str | None:
+    """The model of the catalog whose sizes are those of a name on Hugging Face (`org/name`).
+
+    Sources in the catalog give that name; tuned variants, such as -Instruct, have the same sizes.
+    """
+    wanted = _published(name)
+    for known in names("models"):
+        source = str(_read(f"models/{known}.yaml")["source"])
+        if wanted in map(_published, re.findall(r"config\.json of ([\w.-]+/[\w.-]+)", source)):
+            return known
+    return None
+
+
+def _published(name: str) -> str:
+    """A name on Hugging Face without its organisation and its variant."""
+    short = name.casefold().rsplit("/", 1)[-1].removeprefix("meta-")
+    return re.sub(r"(-(hf|chat|instruct|base|it|pt))+$", "", short)
 
 
 def suggestions(section: Section, name: str) -> str:

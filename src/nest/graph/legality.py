@@ -151,7 +151,7 @@ def schedule_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[s
                        f"{list(map(list, chunks))}")
             same = {"layers": stage.layers, "chunks": stage.chunks,
                     "devices": (number * size, (number + 1) * size)}
-            if stage != first.model_copy(update=same):
+            if stage != first.unchecked(**same):
                 yield (f"stages.{number}: differs from stage 0; interleaved stages have equal "
                        "blocks and degrees")
 

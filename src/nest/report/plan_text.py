@@ -8,6 +8,7 @@ from nest.describe.configuration import Configuration
 from nest.describe.space import SearchSpace
 from nest.graph import build_chain
 from nest.pricing.plans import Confidence, Plan
+from nest.report.defaults import defaults
 from nest.report.page import Page
 from nest.report.stages import Table, memory_table, stage_tables, time_table
 from nest.units import format_bytes, format_seconds
@@ -28,6 +29,7 @@ LAYERS = {
     "encoder_end": "end of the encoder", "decoder_embedding": "embedding of the decoder",
     "decoder_layer": "decoder layers", "patch_embedding": "embedding of image patches",
     "vision_layer": "image layers", "projector": "projector", "merge": "merge of images and text",
+    "window_layer": "transformer layers", "window_moe_layer": "transformer layers",
 }
 """Layers of a model by the names of their kinds."""
 SCHEDULES = {"1f1b": "1F1B", "interleaved": "interleaved 1F1B", "gpipe": "GPipe"}
@@ -183,6 +185,8 @@ def _choices(page: Page, plan: Plan) -> None:
               f"{p.outer_dp} x micro-batch {p.micro_batch} x {p.micro_batches:,} micro-batches")
     page.fact("Training", f"{job.precision}, {job.optimizer}, stack {job.stack.name}, device "
               f"{', '.join(device.name for device in plan.inputs.cluster.device_types)}")
+    if assumed := defaults(plan.inputs.cluster):
+        page.fact("Defaults", f"{assumed}: not measured, or not stated")
     page.fact("Replicas", _replicas(plan.replicas))
     if plan.inputs.cluster.order is not None:
         page.fact("Devices", "in network order: "
