@@ -64,7 +64,7 @@ def evaluate(
                    for number, priced in enumerate(zip(prices, hops, strict=True)))
     problems = tuple(shortages(stages))
     longest = slowest(prices)
-    seconds = breakdown(stages[longest].time_s, time, m)
+    seconds = breakdown(stages[longest].time_s, time, m, configuration.pp)
     samples = job.global_batch / time.total
     count = {0: cluster.size} if cluster.type_numbers is None else Counter(cluster.type_numbers)
     peak = sum(peak_flops(device, job.precision) * count[number]

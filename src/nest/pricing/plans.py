@@ -95,10 +95,11 @@ class Parallelism(Description):
 
 
 class Breakdown(Description):
-    """Where the step goes; the sum is step_time_s.
+    """Where the step goes; no part is below 0, their sum is step_time_s.
 
     Compute and communication are those of the stage whose micro-batches take longest, times the
-    micro-batches; ``bubble`` is the extra time of the pipeline.
+    micro-batches; ``zero`` leaves out what the first and the last micro-batch do not wait for;
+    ``bubble`` is the extra time of the pipeline.
     """
 
     forward: float
