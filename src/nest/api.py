@@ -45,8 +45,9 @@ def plan(
     model, cluster, job : what is trained, where, how.
     space : what may be chosen; default: everything legal.
     threads : number of threads; the plan does not depend on it.
-    top : how many plans to look for; those after the best are its ``alternatives``. They differ in
-        outer_dp, micro_batch, pp, vpp or schedule; each is the best with its values.
+    top : how many distinct plans to look for; those after the best are its ``alternatives``. They
+        differ in outer_dp, micro_batch, pp, vpp or schedule, and not in names alone: see
+        ``docs/proofs.md``. Each is the best with its values.
     time_limit : seconds after which the best plan so far is returned, with its gap.
     reorder : where the cluster has links, try other orders of its devices too, and take the order
         with the fastest plan: it is in the ``inputs`` of the plan. Devices of several types are
@@ -110,7 +111,8 @@ def plan(
     lower = priced.step_time_s if optimal else found.lower_bound
     return priced.model_copy(update={
         "optimal": optimal, "lower_bound_s": lower, "gap": priced.step_time_s / lower - 1.0,
-        "alternatives": tuple(alternatives), "search": report,
+        "alternatives": tuple(alternatives), "alternatives_proved": found.others_proved,
+        "search": report,
     })
 
 
@@ -132,7 +134,9 @@ def _searched(
         tried = search(chain, other, job, bounds, threads=threads, top=top, time_limit=left,
                        below=found.step_time)
         if tried.step_time < found.step_time:
-            cluster, found = other, tried.after(found)
+            # Plans with other numbers of super-pipelines have other orders.
+            proved = tried.others_proved and (top == 1 or count is None)
+            cluster, found = other, tried._replace(others_proved=proved).after(found)
         else:
             found = found.after(tried)
     return cluster, found

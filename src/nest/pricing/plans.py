@@ -181,8 +181,11 @@ class Plan(Description):
     replicas: tuple[int, ...] = Field(description="first device of every super-pipeline")
     breakdown_s: Breakdown
     alternatives: tuple[Alternative, ...] = Field(
-        (), description="the next best plans, best first, where several were asked for; they "
-        "differ in outer_dp, micro_batch, pp, vpp or schedule"
+        (), description="the next best distinct plans, best first, where several were asked for"
+    )
+    alternatives_proved: bool = Field(
+        True, description="no plan of search.space, in this order of the devices, that differs "
+        "from all of these is faster than the last"
     )
     search: SearchReport | None = None
     inputs: Inputs

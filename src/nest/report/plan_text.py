@@ -254,6 +254,8 @@ def _alternatives(page: Page, plan: Plan) -> None:
     ]
     heads = ("", "step", "slower", "outer_dp", "micro_batch", "pp", "vpp", "schedule", "blocks")
     page.table("Best plans (1: the plan above)", heads, rows, (7,))
+    if not plan.alternatives_proved:
+        page.paragraph("Not proved: plans better than some of these may have been missed.", "dim")
     error = plan.error or 0.0
     near = sum(a.slower < error for a in plan.alternatives)
     if near:
