@@ -27,6 +27,7 @@ __all__ = [
     "Model",
     "NestError",
     "NoPlanError",
+    "OutputError",
     "Plan",
     "Profile",
     "SearchSpace",
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
         LimitError,
         NestError,
         NoPlanError,
+        OutputError,
     )
     from nest.explanation.explanation import explain
     from nest.pricing.evaluation import evaluate

@@ -52,5 +52,22 @@ class LimitError(NoPlanError):
     """A declared limit was reached: time, memory, search size, or the types of network planned."""
 
 
+class OutputError(NestError):
+    """A result cannot be written: a full disk, a file that must not be changed.
+
+    Parameters
+    ----------
+    message : the whole text, one line per file.
+    printed : whether the result is on stdout all the same.
+    """
+
+    def __init__(self, message: str, printed: bool = False) -> None:
+        super().__init__(message)
+        self.printed = printed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (str(self), self.printed))
+
+
 class KernelError(NestError):
     """A kernel returned an unknown status: a defect of NEST, not of the input."""

@@ -30,8 +30,9 @@ def names(way: Configuration, job: Job) -> list[Configuration]:
         for count in divisors(dp):
             block = dp // count * width
             if block % (stage.ep * stage.etp) == 0:
+                at_once = way.micro_batch * way.outer_dp
                 found.append(way.replace(
-                    outer_dp=count, stride=block, micro_batch=way.micro_batch * way.outer_dp // count,
+                    outer_dp=count, stride=block, micro_batch=at_once // count,
                     stages=(stage.replace(devices=(0, block), dp_in=dp // count),)))
     if job.global_batch == way.outer_dp * way.micro_batch and way.vpp == 1:
         found += [way.replace(schedule=name) for name in ("1f1b", "gpipe")]

@@ -112,17 +112,20 @@ def compare(
         entries = ask(subject, cluster, wanted, bounds, asked,
                       {"mcmc": mcmc, "nest": {"threads": threads}})
     title = f"{subject.name} on {cluster.name}, {cluster.size:,} devices"
-    if chart is not None:
+
+    def draw() -> None:
         from nest.report.comparison_chart import comparison_figure
         from nest.report.figure import save_figure
 
-        save_figure(chart, comparison_figure(entries, title))
-    if as_json:
-        output.emit(to_json(entries))
-    elif not quiet:
+        if chart is not None:
+            save_figure(chart, comparison_figure(entries, title))
+
+    def text() -> str:
         from nest.report.comparison_text import comparison_text
 
-        output.emit(comparison_text(entries, title, **output.page()))
+        return to_json(entries) if as_json else comparison_text(entries, title, **output.page())
+
+    output.deliver(text, draw, quiet=quiet and not as_json)
 
 
 def chosen(option: str, text: str | None, known: Iterable[str]) -> list[str]:

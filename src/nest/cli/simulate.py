@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,19 +52,21 @@ def simulate(
         say(f"nest: note: {note}")
     from nest.simulation import step
 
+    writes: list[Callable[[], None]] = []
     with told(file):
         if trace is None:
             found = step.simulate(plan, bucket_bytes=bucket_bytes)
         else:
             traced = step.Traced(plan, bucket_bytes=bucket_bytes)
             found = traced.simulation
-            _write(trace, plan, traced)
-    if as_json:
-        output.emit(found.to_json())
-        return
-    from nest.report.simulation_text import simulation_text
+            writes.append(lambda: _write(trace, plan, traced))
 
-    output.emit(simulation_text(plan, found, **output.page()))
+    def text() -> str:
+        from nest.report.simulation_text import simulation_text
+
+        return found.to_json() if as_json else simulation_text(plan, found, **output.page())
+
+    output.deliver(text, *writes)
 
 
 def _bucket(text: str | None) -> float:
