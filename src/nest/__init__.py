@@ -41,6 +41,7 @@ __all__ = [
     "load_job",
     "load_model",
     "load_network",
+    "load_plan",
     "load_profile",
     "load_space",
     "plan",
@@ -55,6 +56,7 @@ _HOME = {
     "explain": "explanation.explanation",
     "simulate": "simulation",
     "load_network": "topology.network",
+    "load_plan": "pricing.plan_file",
     "Plan": "pricing.plans",
     "Simulation": "simulation",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
     )
     from nest.explanation.explanation import explain
     from nest.pricing.evaluation import evaluate
+    from nest.pricing.plan_file import load_plan
     from nest.pricing.plans import Plan
     from nest.simulation import Simulation, simulate
     from nest.topology.network import load_network

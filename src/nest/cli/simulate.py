@@ -38,9 +38,9 @@ def simulate(
     The simulation uses NEST's prices of single layers and transfers. Overlap, waiting and memory
     over time follow from its events alone. The result is compared with the plan's price.
     """
-    from nest.cli.plan_file import looks_like_file, reread
     from nest.cli.present import check_target
-    from nest.cli.problems import told
+    from nest.pricing.plan_file import looks_like_file, reread
+    from nest.pricing.problems import told
 
     check_target(trace)
     if not looks_like_file(file):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from nest.describe.base import Description
+from nest.describe.base import Written
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
@@ -45,7 +45,7 @@ NEGLIGIBLE = 1e-4
 Resource = Literal["memory", "flops", "memory_bandwidth", "bandwidth", "devices"]
 
 
-class ShadowPrice(Description):
+class ShadowPrice(Written):
     """The best step time with more, or less, of one resource."""
 
     resource: Resource
@@ -61,7 +61,7 @@ class ShadowPrice(Description):
     note: str = ""
 
 
-class SimplerPlan(Description):
+class SimplerPlan(Written):
     """The best plan under simple restrictions."""
 
     name: str
@@ -78,7 +78,7 @@ class SimplerPlan(Description):
     note: str = ""
 
 
-class Explanation(Description):
+class Explanation(Written):
     """Shadow prices and simpler plans of one plan."""
 
     schema_: Annotated[Literal["nest.explanation/1"], Field(alias="schema")] = "nest.explanation/1"

@@ -5,11 +5,11 @@ Units: seconds, bytes, samples (sequences). Ranges are half-open.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from nest.describe.base import Description
+from nest.describe.base import Description, Written
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
@@ -17,9 +17,12 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 
 Pair = tuple[int, int]
+SCHEMA = "nest.plan/1.1"
+"""What is written, MAJOR.MINOR; read are all of this major version, a missing minor is 0."""
+SCHEMAS = r"^nest\.plan/1(\.\d+)?$"
 
 
-class StageTime(Description):
+class StageTime(Written):
     """Seconds of one micro-batch on a stage, by cause; ``total`` is their sum."""
 
     forward: float = Field(description="computing forward")
@@ -33,7 +36,7 @@ class StageTime(Description):
     total: float
 
 
-class StageMemory(Description):
+class StageMemory(Written):
     """Bytes on each device of a stage, by category; ``total`` is their sum."""
 
     parameters: float
@@ -44,7 +47,7 @@ class StageMemory(Description):
     total: float
 
 
-class Stage(Description):
+class Stage(Written):
     """One stage of the super-pipeline."""
 
     layers: Pair = Field(description="layers [i, j) of the chain")
@@ -77,7 +80,7 @@ class Stage(Description):
     collectives: dict[str, str] = Field(description="algorithm priced for each dimension")
 
 
-class Parallelism(Description):
+class Parallelism(Written):
     """Properties that all stages share."""
 
     pp: int
@@ -94,7 +97,7 @@ class Parallelism(Description):
     )
 
 
-class Breakdown(Description):
+class Breakdown(Written):
     """Where the step goes; no part is below 0, their sum is step_time_s.
 
     Compute and communication are those of the stage whose micro-batches take longest, times the
@@ -113,7 +116,7 @@ class Breakdown(Description):
     finish: float = Field(description="gradients, optimizer and parameters after the pipeline")
 
 
-class SearchReport(Description):
+class SearchReport(Written):
     """Statistics of the search."""
 
     seconds: float
@@ -128,7 +131,7 @@ class SearchReport(Description):
     space: dict[str, str]
 
 
-class Alternative(Description):
+class Alternative(Written):
     """A plan of another configuration that is slower than the best."""
 
     step_time_s: float
@@ -136,7 +139,7 @@ class Alternative(Description):
     configuration: Configuration
 
 
-class Confidence(Description):
+class Confidence(Written):
     """Accuracy of prices with the plan's stack against measured runs."""
 
     low_s: float = Field(description="step_time_s times measured over priced seconds, their 5th "
@@ -156,10 +159,10 @@ class Inputs(Description):
     job: Job
 
 
-class Plan(Description):
+class Plan(Written):
     """A way to train, priced."""
 
-    schema_: Annotated[Literal["nest.plan/1"], Field(alias="schema")] = "nest.plan/1"
+    schema_: Annotated[str, Field(alias="schema", pattern=SCHEMAS)] = SCHEMA
     step_time_s: float
     samples_per_s: float
     tokens_per_s: float
