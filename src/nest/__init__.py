@@ -36,6 +36,10 @@ __all__ = [
     "StageConfiguration",
     "evaluate",
     "explain",
+    "list_clusters",
+    "list_devices",
+    "list_models",
+    "list_stacks",
     "load_cluster",
     "load_configuration",
     "load_job",
@@ -55,6 +59,7 @@ _HOME = {
     "evaluate": "pricing.evaluation",
     "explain": "explanation.explanation",
     "simulate": "simulation",
+    **dict.fromkeys((name for name in __all__ if name.startswith("list_")), "describe.catalog"),
     "load_network": "topology.network",
     "load_plan": "pricing.plan_file",
     "Plan": "pricing.plans",
@@ -82,6 +87,7 @@ if TYPE_CHECKING:
         load_profile,
         load_space,
     )
+    from nest.describe.catalog import list_clusters, list_devices, list_models, list_stacks
     from nest.errors import (
         InfeasibleError,
         InputError,

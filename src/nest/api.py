@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
+from nest.describe.given import need, need_seconds, need_whole
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
@@ -15,7 +16,7 @@ from nest.describe.space import SearchSpace
 from nest.errors import InputError, KernelError, LimitError
 from nest.graph import Chain
 from nest.graph.legality import divisors, sequence_problem, space_problems
-from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.evaluation import chain_of, evaluate, need_question
 from nest.pricing.plans import Alternative, Plan, SearchReport
 from nest.topology.network import other_orders
 from nest.units import format_seconds
@@ -71,14 +72,16 @@ def plan(
     KernelError
         The search and ``evaluate`` disagree: a defect of NEST.
     """
-    space = space or SearchSpace()
+    need_question(model, cluster, job)
+    space = SearchSpace() if space is None else space
+    need("space", space, (SearchSpace,), "nest.SearchSpace(tp=8)")
+    top = need_whole("top", top)
+    threads = None if threads is None else need_whole("threads", threads)
+    if time_limit is not None:
+        need_seconds("time_limit", time_limit)
     chain = chain_of(model)
     problems = [*filter(None, [sequence_problem(chain, job)])]
     problems += space_problems(chain, cluster, job, space)
-    if top < 1:
-        problems.append(f"top: got {top}; allowed: 1 or more")
-    if time_limit is not None and not time_limit > 0:
-        problems.append(f"time_limit: got {time_limit}; allowed: seconds above 0")
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
     limit = math.inf if time_limit is None else time_limit

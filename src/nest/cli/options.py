@@ -90,7 +90,7 @@ Ranks = Annotated[
     str | None,
     typer.Option("--ranks", metavar="FILE.csv",
                  help="Also write the place of each rank: device name, replica, stage, tp, cp, "
-                 "dp_in."),
+                 "dp, ep, etp."),
 ]
 Map = Annotated[
     str | None,

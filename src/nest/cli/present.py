@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from nest.describe import Cluster
     from nest.pricing.plans import Plan
 
-MOST_TASKS = 20_000
-"""Most passes of micro-batches through chunks that `plan` and `evaluate` simulate."""
 
 
 def check_target(file: str | None) -> None:
@@ -101,20 +99,7 @@ def present(
         writes.append(lambda: save_figure(map_file, figure))
 
     def text() -> str:
-        from nest.report.plan_text import plan_text
-
-        if as_json:
-            return plan.to_json()
-        return plan_text(plan, simulated=_simulated(plan), **output.page())
+        return plan.to_json() if as_json else plan.report(**output.page())
 
     output.deliver(text, *(writes if plan.feasible else ()), quiet=quiet and not as_json)
 
-
-def _simulated(plan: Plan) -> float | None:
-    """Simulated seconds of the step; None if the simulation would take too long."""
-    p = plan.parallelism
-    if p.micro_batches * p.pp * p.vpp > MOST_TASKS:
-        return None
-    from nest.simulation import simulate
-
-    return simulate(plan).step_time_s

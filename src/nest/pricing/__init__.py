@@ -4,5 +4,6 @@
 whole configuration (`nest.evaluate`); `feasibility` says why one is illegal or does not fit,
 `breakdown` where its seconds go; `plans` is the result; `confidence` says how near such prices were
 to measured runs; `even` makes a configuration from degrees (tp 8, pp 4); `plan_file` reads plans
-back, `problems` folds what is wrong with many stages. Read `plans`, `stages`, `evaluation`.
+back, `ranks` gives the place of each rank, `problems` folds what is wrong with many stages. Read
+`plans`, `stages`, `evaluation`.
 """

@@ -103,6 +103,8 @@ def load_plan(source: str | os.PathLike[str] | Mapping[str, Any] | Plan) -> Plan
     """
     if isinstance(source, Plan):
         return source
+    if not isinstance(source, (str, os.PathLike, Mapping)):
+        raise InputError(f"plan: got {shorten(source)}; allowed: a path or a mapping")
     plan, notes = reread(source)
     for note in notes:
         warnings.warn(note, stacklevel=2)

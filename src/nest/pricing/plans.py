@@ -5,16 +5,22 @@ Units: seconds, bytes, samples (sequences). Ranges are half-open.
 
 from __future__ import annotations
 
-from typing import Annotated
+import html
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from nest.describe.base import Description, Written
+from nest.describe.base import Description, Freeze, Written
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
+from nest.pricing.ranks import Rank, ranks
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 Pair = tuple[int, int]
 SCHEMA = "nest.plan/1.1"
@@ -77,7 +83,9 @@ class Stage(Written):
                             "waited for: grad_sync_s, tied embeddings, optimizer")
     memory_bytes: StageMemory
     memory_limit_bytes: float
-    collectives: dict[str, str] = Field(description="algorithm priced for each dimension")
+    collectives: Annotated[dict[str, str], Freeze] = Field(
+        description="algorithm priced for each dimension"
+    )
 
 
 class Parallelism(Written):
@@ -128,7 +136,7 @@ class SearchReport(Written):
     labels: int
     transitions: int
     peak_bytes: int = Field(description="largest memory of the process so far")
-    space: dict[str, str]
+    space: Annotated[dict[str, str], Freeze]
 
 
 class Alternative(Written):
@@ -216,6 +224,37 @@ class Plan(Written):
             ),
         )
 
+    def ranks(self) -> tuple[Rank, ...]:
+        """The place of each rank of a launcher: device, replica, stage, position in each group."""
+        return ranks(self.configuration, self.inputs.cluster)
+
+    def report(self, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+        """The report as text, as `nest plan` prints it.
+
+        Parameters
+        ----------
+        width : columns, at least 80.
+        colour : with escape codes for a terminal.
+        unicode : with lines and bars that are not ASCII.
+        """
+        text: str = _report().report_text(self, width, colour, unicode)
+        return text
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        return f"<Plan: {_report().headline(self)}>"
+
+    def _repr_html_(self) -> str:
+        """The report for a notebook."""
+        return f"<pre>{html.escape(self.report())}</pre>"
+
     def to_json(self, indent: int | None = 2) -> str:
         """The plan as the text of one JSON document."""
         return self.model_dump_json(by_alias=True, indent=indent)
+
+
+def _report() -> ModuleType:
+    """Texts of a plan. They build on plans, which therefore import them only to be shown."""
+    return import_module("nest.report.plan_text")

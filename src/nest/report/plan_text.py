@@ -10,9 +10,12 @@ from nest.graph import build_chain
 from nest.pricing.plans import Confidence, Plan
 from nest.report.page import Page
 from nest.report.stages import Table, memory_table, stage_tables, time_table
+from nest.simulation import simulate
 from nest.units import format_bytes, format_seconds
 
 BAR = 24
+MOST_TASKS = 20_000
+"""Most passes of micro-batches through chunks that a report simulates."""
 MOST_PROBLEMS = 8
 ROUNDING = 1e-9
 """Share of a step below which a part is a rounding error."""
@@ -31,6 +34,14 @@ LAYERS = {
 }
 """Layers of a model by the names of their kinds."""
 SCHEDULES = {"1f1b": "1F1B", "interleaved": "interleaved 1F1B", "gpipe": "GPipe"}
+
+
+def report_text(plan: Plan, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+    """:func:`plan_text` with the simulated step, unless that would take too long."""
+    p, simulated = plan.parallelism, None
+    if p.micro_batches * p.pp * p.vpp <= MOST_TASKS:
+        simulated = simulate(plan).step_time_s
+    return plan_text(plan, width, colour, unicode, simulated)
 
 
 def plan_text(
