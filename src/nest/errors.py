@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -71,3 +72,9 @@ class OutputError(NestError):
 
 class KernelError(NestError):
     """A kernel returned an unknown status: a defect of NEST, not of the input."""
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The nearest of the known names, as a part of a message: `did you mean X? `; or nothing."""
+    close = difflib.get_close_matches(given.strip().casefold()[:100], list(known), 1)
+    return f"did you mean {close[0]}? " if close else ""

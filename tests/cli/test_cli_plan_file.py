@@ -190,7 +190,7 @@ REFUSED = [
     ({"stages": ["x"]}, "stages.0"),
     ({"parallelism__micro_batch": 3}, "does not divide global_batch 16"),
     ({"parallelism__micro_batch": 0}, "parallelism.micro_batch: got 0"),
-    ({"parallelism__outer_dp": 4, "replicas": ...}, "the last super-pipeline ends at device 16"),
+    ({"parallelism__outer_dp": 4, "replicas": ...}, "the last replica ends at device 16"),
     ({"parallelism__outer_dp": 1}, "replicas: got 2 first devices; allowed: 1"),
     ({"parallelism__stride": 2}, "replicas.1: got 4; allowed: 2"),
     ({"parallelism__stride": 2, "replicas": [0, 2]}, "stages use 4 devices"),

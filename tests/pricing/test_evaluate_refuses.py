@@ -18,8 +18,8 @@ def test_a_stride_beyond_the_cluster() -> None:
 
 
 @pytest.mark.parametrize(("way", "message"), [
-    ({"outer_dp": 1, "stride": 1}, "stages use 2 devices, but super-pipelines start 1 apart"),
-    ({"outer_dp": 2, "stride": 5}, "the last super-pipeline ends at device 10 of 8"),
+    ({"outer_dp": 1, "stride": 1}, "stages use 2 devices, but replicas start 1 apart"),
+    ({"outer_dp": 2, "stride": 5}, "the last replica ends at device 10 of 8"),
 ])
 def test_replicas_beyond_their_stride_or_the_cluster(way: dict[str, int], message: str) -> None:
     """The first ended in a traceback on links, the second on levels."""

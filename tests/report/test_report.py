@@ -107,7 +107,8 @@ def test_what_the_search_did():
         seconds=0.48, compile_seconds=0.0, threads=2, solved=12, pruned=76, cells=1194, labels=9,
         transitions=9, peak_bytes=2**28, space=SearchSpace(tp=8, zero="0,1").describe())
     done = plan.model_copy(update={"search": report, "optimal": True})
-    did = ("; 12 outer choices solved, 76 pruned, 1,194 cells, in 480 ms on 2 threads; kernels "
+    did = ("; 12 choices of replicas and micro-batch solved, 76 ruled out, in 480 ms on 2 "
+           "threads; kernels "
            "compiled or loaded in 0 s; peak memory 256 MiB")
     assert searched(done) == "every legal plan with tp 8, zero 0..1" + did
     free = report.model_copy(update={"space": SearchSpace().describe()})

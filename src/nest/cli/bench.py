@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nest.cli import options, output
+from nest.cli.examples import epilog
 
 if TYPE_CHECKING:
     from nest.bench.paper import Question
@@ -30,7 +31,7 @@ def _bench(context: typer.Context) -> None:
         output.emit(context.get_help())
 
 
-@app.command("paper")
+@app.command("paper", epilog=epilog("bench paper"))
 def paper(
     folder: Annotated[
         str,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nest.cli import options, output
+from nest.cli.examples import epilog
 from nest.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _size(text: str | float) -> float:
         raise typer.BadParameter(str(error)) from None
 
 
-@app.command("gemm")
+@app.command("gemm", epilog=epilog("calibrate gemm"))
 def gemm(
     file: Annotated[
         str, typer.Argument(metavar="FILE.csv",
@@ -76,7 +77,7 @@ def gemm(
                (target, lambda: data, "nest plan MODEL CLUSTER --device {} ..."))
 
 
-@app.command("collectives")
+@app.command("collectives", epilog=epilog("calibrate collectives"))
 def collectives(
     files: Annotated[
         list[str],
@@ -138,7 +139,7 @@ def collectives(
     _hand_over(text, (target, lambda: data, "nest plan MODEL {} ..."))
 
 
-@app.command("runs")
+@app.command("runs", epilog=epilog("calibrate runs"))
 def runs(
     file: Annotated[
         str, typer.Argument(metavar="RUNS.csv",

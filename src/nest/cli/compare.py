@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nest.cli import options, output
-from nest.errors import InputError
+from nest.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -141,8 +141,8 @@ def chosen(option: str, text: str | None, known: Iterable[str]) -> list[str]:
     found = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in found:
         if name not in names:
-            raise InputError(f"{option}: got {name[:60]!r}; allowed: all, or some of "
-                             f"{', '.join(names)}")
+            raise InputError(f"{option}: got {name[:60]!r}; {did_you_mean(name, names)}allowed: "
+                             f"all, or some of {', '.join(names)}")
     return found
 
 

@@ -61,7 +61,7 @@ def evaluate(
                      "HSDP)."),
     ] = None,
     micro_batch: Annotated[
-        int | None, options.number("Samples per micro-batch of a super-pipeline.")
+        int | None, options.number("Samples per micro-batch of a replica.")
     ] = None,
     mbs: Annotated[
         int | None, options.number("Samples per micro-batch of a device; default 1.")

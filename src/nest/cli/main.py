@@ -21,6 +21,7 @@ from nest.cli.bench import app as bench
 from nest.cli.calibrate import app as calibrate
 from nest.cli.compare import compare
 from nest.cli.evaluate import evaluate
+from nest.cli.examples import epilog
 from nest.cli.explain import explain
 from nest.cli.listing import show
 from nest.cli.output import emit, say, tolerate
@@ -35,21 +36,20 @@ OK, INPUT, INFEASIBLE, LIMIT, DEFECT, UNWRITTEN, INTERRUPTED = 0, 2, 3, 4, 70, 7
 app = typer.Typer(
     name="nest",
     help="Plan how to split the training of a model over a cluster.",
-    add_completion=False,
     rich_markup_mode=None,  # Rich would double the time of --help
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("plan")(plan)
-app.command("evaluate")(evaluate)
-app.command("compare")(compare)
-app.command("explain")(explain)
-app.command("simulate")(simulate)
-app.command("validate")(validate)
-app.command("list")(show)
-app.command("schema")(schema)
-app.add_typer(calibrate, name="calibrate")
-app.add_typer(bench, name="bench")
+app.command("plan", epilog=epilog("plan"))(plan)
+app.command("evaluate", epilog=epilog("evaluate"))(evaluate)
+app.command("compare", epilog=epilog("compare"))(compare)
+app.command("explain", epilog=epilog("explain"))(explain)
+app.command("simulate", epilog=epilog("simulate"))(simulate)
+app.command("validate", epilog=epilog("validate"))(validate)
+app.command("list", epilog=epilog("list"))(show)
+app.command("schema", epilog=epilog("schema"))(schema)
+app.add_typer(calibrate, name="calibrate", epilog=epilog("calibrate"))
+app.add_typer(bench, name="bench", epilog=epilog("bench"))
 
 
 def _version(asked: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 import re
 import types
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from nest.errors import InputError
+from nest.errors import InputError, did_you_mean
 from nest.units import shorten
 
 _MOST_PROBLEMS = 50  # lines of one message; further ones are counted
@@ -157,7 +156,8 @@ class Description(BaseModel):
             for location in unknown:
                 data = _without(data, location)
                 path = ".".join(shorten(str(part))[1:-1] for part in location)
-                ignored.append(f"{where}: {path}: unknown field, ignored{_close(cls, location)}")
+                hint = f"; {_close(cls, location)}".rstrip("; ")
+                ignored.append(f"{where}: {path}: unknown field, ignored{hint}")
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed, validated as a whole; defaults are derived again."""
@@ -312,15 +312,12 @@ def _neighbours(cls: type[BaseModel], location: tuple[int | str, ...]) -> str:
     owner = _owner(cls, location)
     if owner is None:
         return "not allowed here"
-    hint = _close(cls, location).removeprefix("; ")
-    return f"{hint + ' ' if hint else ''}allowed: {', '.join(_fields(owner))}"
+    return f"{_close(cls, location)}allowed: {', '.join(_fields(owner))}"
 
 
 def _close(cls: type[BaseModel], location: tuple[int | str, ...]) -> str:
     owner = _owner(cls, location)
-    close = difflib.get_close_matches(
-        str(location[-1])[:100], _fields(owner) if owner else (), 1)
-    return f"; did you mean {close[0]}?" if close else ""
+    return did_you_mean(str(location[-1]), _fields(owner)) if owner else ""
 
 
 def _fields(owner: type[BaseModel]) -> list[str]:

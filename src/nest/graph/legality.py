@@ -185,12 +185,12 @@ def outer_problem(cluster: Cluster, job: Job, plan: Configuration) -> str | None
                 f"divide global_batch {job.global_batch}")
     used = plan.stages[-1].devices[1]
     if used > plan.stride:
-        return f"stages use {used} devices, but super-pipelines start {plan.stride} apart"
+        return f"stages use {used} devices, but replicas start {plan.stride} apart"
     if plan.stride > cluster.size:
         return f"stride: got {plan.stride}; allowed: at most the {cluster.size} devices"
     last = plan.outer_dp * plan.stride  # also of devices that each leaves idle
     if last > cluster.size:
-        return f"the last super-pipeline ends at device {last} of {cluster.size}"
+        return f"the last replica ends at device {last} of {cluster.size}"
     return None
 
 
