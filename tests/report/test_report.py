@@ -22,6 +22,15 @@ def priced(model: str, cluster: str, devices: int, **degrees: object) -> Plan:
     return evaluate(described, where, job, way)
 
 
+def test_the_report_explains_its_words() -> None:
+    """Chunks have a legend, `hierarchical` says of what; terms of the search stay in the docs."""
+    plan = priced("llama3-70b", "h100-spine-leaf", 1024, tp=8, pp=4, vpp=10, zero=1)
+    text = " ".join(plan.report().split())
+    assert "chunks: parts of a stage in turn, here 10 of 2 to 3 layers" in text
+    assert "hierarchical (level by level)" in text
+    assert not re.search("super-pipeline|outer choice|cells", text)
+
+
 CASES = [
     ("llama3-70b", "h100-spine-leaf", 1024, {"tp": 8, "pp": 16, "zero": 1}),
     ("bert-large", "tpuv4-fat-tree", 1024, {"pp": 8, "dp_in": 4, "zero": 3}),
