@@ -34,6 +34,7 @@ ROWS = (
     ("report",),
     ("bench",),
     ("cli",),
+    ("__main__",),
 )
 ROW = {part: number for number, row in enumerate(ROWS) for part in row}
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nest.costs.memory import memory_problem
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
+from nest.describe.given import need, need_seconds, need_whole
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
@@ -16,7 +17,7 @@ from nest.describe.space import SearchSpace
 from nest.errors import InputError, KernelError, LimitError
 from nest.graph import Chain
 from nest.graph.legality import divisors, sequence_problem, space_problems
-from nest.pricing.evaluation import chain_of, evaluate
+from nest.pricing.evaluation import chain_of, evaluate, need_question
 from nest.pricing.plans import Alternative, Plan, SearchReport
 from nest.topology.network import other_orders
 from nest.units import format_seconds
@@ -46,8 +47,9 @@ def plan(
     model, cluster, job : what is trained, where, how.
     space : what may be chosen; default: everything legal.
     threads : number of threads; the plan does not depend on it.
-    top : how many plans to look for; those after the best are its ``alternatives``. They differ in
-        outer_dp, micro_batch, pp, vpp or schedule; each is the best with its values.
+    top : how many distinct plans to look for; those after the best are its ``alternatives``. They
+        differ in outer_dp, micro_batch, pp, vpp or schedule, and not in names alone: see
+        ``docs/proofs.md``. Each is the best with its values.
     time_limit : seconds after which the best plan so far is returned, with its gap.
     reorder : where the cluster has links, try other orders of its devices too, and take the order
         with the fastest plan: it is in the ``inputs`` of the plan. Devices of several types are
@@ -71,14 +73,16 @@ def plan(
     KernelError
         The search and ``evaluate`` disagree: a defect of NEST.
     """
-    space = space or SearchSpace()
+    need_question(model, cluster, job)
+    space = SearchSpace() if space is None else space
+    need("space", space, (SearchSpace,), "nest.SearchSpace(tp=8)")
+    top = need_whole("top", top)
+    threads = None if threads is None else need_whole("threads", threads)
+    if time_limit is not None:
+        need_seconds("time_limit", time_limit)
     chain = chain_of(model)
     problems = [*filter(None, [sequence_problem(chain, job), memory_problem(cluster, job)])]
     problems += space_problems(chain, cluster, job, space)
-    if top < 1:
-        problems.append(f"top: got {top}; allowed: 1 or more")
-    if time_limit is not None and not time_limit > 0:
-        problems.append(f"time_limit: got {time_limit}; allowed: seconds above 0")
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
     limit = math.inf if time_limit is None else time_limit
@@ -111,7 +115,8 @@ def plan(
     lower = priced.step_time_s if optimal else found.lower_bound
     return priced.model_copy(update={
         "optimal": optimal, "lower_bound_s": lower, "gap": priced.step_time_s / lower - 1.0,
-        "alternatives": tuple(alternatives), "search": report,
+        "alternatives": tuple(alternatives), "alternatives_proved": found.others_proved,
+        "search": report,
     })
 
 
@@ -133,7 +138,9 @@ def _searched(
         tried = search(chain, other, job, bounds, threads=threads, top=top, time_limit=left,
                        below=found.step_time)
         if tried.step_time < found.step_time:
-            cluster, found = other, tried.after(found)
+            # Plans with other numbers of super-pipelines have other orders.
+            proved = tried.others_proved and (top == 1 or count is None)
+            cluster, found = other, tried._replace(others_proved=proved).after(found)
         else:
             found = found.after(tried)
     return cluster, found

@@ -23,6 +23,15 @@ def priced(model: str, cluster: str, devices: int, **degrees: object) -> Plan:
     return evaluate(described, where, job, way)
 
 
+def test_the_report_explains_its_words() -> None:
+    """Chunks have a legend, `hierarchical` says of what; terms of the search stay in the docs."""
+    plan = priced("llama3-70b", "h100-spine-leaf", 1024, tp=8, pp=4, vpp=10, zero=1)
+    text = " ".join(plan.report().split())
+    assert "chunks: parts of a stage in turn, here 10 of 2 to 3 layers" in text
+    assert "hierarchical (level by level)" in text
+    assert not re.search("super-pipeline|outer choice|cells", text)
+
+
 CASES = [
     ("llama3-70b", "h100-spine-leaf", 1024, {"tp": 8, "pp": 16, "zero": 1}),
     ("bert-large", "tpuv4-fat-tree", 1024, {"pp": 8, "dp_in": 4, "zero": 3}),
@@ -108,7 +117,8 @@ def test_what_the_search_did():
         seconds=0.48, compile_seconds=0.0, threads=2, solved=12, pruned=76, cells=1194, labels=9,
         transitions=9, peak_bytes=2**28, space=SearchSpace(tp=8, zero="0,1").describe())
     done = plan.model_copy(update={"search": report, "optimal": True})
-    did = ("; 12 outer choices solved, 76 pruned, 1,194 cells, in 480 ms on 2 threads; kernels "
+    did = ("; 12 choices of replicas and micro-batch solved, 76 ruled out, in 480 ms on 2 "
+           "threads; kernels "
            "compiled or loaded in 0 s; peak memory 256 MiB")
     assert searched(done) == "every legal plan with tp 8, zero 0..1" + did
     free = report.model_copy(update={"space": SearchSpace().describe()})

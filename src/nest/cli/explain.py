@@ -27,9 +27,9 @@ def explain(
     the plan optimal, the search is repeated under each change; any other plan is priced unchanged.
     """
     from nest.cli.inputs import check_threads
-    from nest.cli.plan_file import looks_like_file, reread
     from nest.cli.present import progress
-    from nest.cli.problems import told
+    from nest.pricing.plan_file import looks_like_file, reread
+    from nest.pricing.problems import told
 
     check_threads(threads)
     if not looks_like_file(file):

@@ -46,6 +46,26 @@ def link_kinds() -> dict[str, dict[str, Any]]:
     return copy.deepcopy(dict(_read("links.yaml")))
 
 
+def list_models() -> tuple[str, ...]:
+    """Names of the models of the catalog, sorted."""
+    return names("models")
+
+
+def list_clusters() -> tuple[str, ...]:
+    """Names of the clusters of the catalog, sorted."""
+    return names("clusters")
+
+
+def list_devices() -> tuple[str, ...]:
+    """Names of the devices of the catalog, sorted."""
+    return names("devices")
+
+
+def list_stacks() -> tuple[str, ...]:
+    """Names of the software stacks of the catalog, sorted."""
+    return names("stacks")
+
+
 def find(section: Section, name: str) -> str | None:
     """The catalog's spelling of a name, whatever its case; None when there is no such entry."""
     wanted = name.strip().casefold()

@@ -266,8 +266,10 @@ class Cluster(Description):
         if self.links is not None and devices != self.size:
             raise InputError(f"{self.name}: devices: got {shorten(devices)}; allowed: {self.size}, "
                              "those of its links")
-        if isinstance(devices, bool) or not isinstance(devices, int):
-            raise InputError(f"devices: got {shorten(devices)}; allowed: a whole number")
+        try:
+            devices = whole_number(devices)
+        except ValueError as error:
+            raise InputError(f"devices: {error}") from None
         if not 1 <= devices <= MOST_DEVICES:
             raise InputError(f"devices: got {shorten(devices)}; allowed: 1 to {MOST_DEVICES}")
         inner = 1

@@ -159,6 +159,8 @@ def load_profile(source: Source | Profile) -> Profile:
     """
     if isinstance(source, Profile):
         return source
+    if not isinstance(source, Mapping):
+        _check_source(source, "profile")
     if not isinstance(source, Mapping) and Path(source).suffix.lower() == ".csv":
         where = shorten(os.fspath(source), 300)[1:-1]
         data = profile_from_csv(read_text(source), Path(source).stem or "profile", where)

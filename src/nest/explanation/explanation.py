@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from nest.describe.base import Description
+from nest.describe.base import Freeze, Written
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
+from nest.describe.given import need, need_seconds, need_whole
 from nest.describe.job import Job
 from nest.describe.space import IntSet, SearchSpace
 from nest.errors import InputError
@@ -45,7 +46,7 @@ NEGLIGIBLE = 1e-4
 Resource = Literal["memory", "flops", "memory_bandwidth", "bandwidth", "devices"]
 
 
-class ShadowPrice(Description):
+class ShadowPrice(Written):
     """The best step time with more, or less, of one resource."""
 
     resource: Resource
@@ -61,14 +62,16 @@ class ShadowPrice(Description):
     note: str = ""
 
 
-class SimplerPlan(Description):
+class SimplerPlan(Written):
     """The best plan under simple restrictions."""
 
     name: str
-    bounds: dict[str, str] = Field(description="of the space, in addition to the plan's own")
+    bounds: Annotated[dict[str, str], Freeze] = Field(
+        description="of the space, in addition to the plan's own"
+    )
     step_time_s: float | None = Field(description="null if there is no plan; see note")
     slower: float | None = Field(description="step_time_s / that of the plan, less 1")
-    differences_s: dict[str, float] = Field(
+    differences_s: Annotated[dict[str, float], Freeze] = Field(
         description="part of breakdown_s: seconds more than in the plan"
     )
     stage: int | None = Field(None, description="that lacks most memory where nothing fits")
@@ -78,7 +81,7 @@ class SimplerPlan(Description):
     note: str = ""
 
 
-class Explanation(Description):
+class Explanation(Written):
     """Shadow prices and simpler plans of one plan."""
 
     schema_: Annotated[Literal["nest.explanation/1"], Field(alias="schema")] = "nest.explanation/1"
@@ -114,8 +117,9 @@ def explain(
     InputError
         ``search.space`` is not a search space, or the time limit is not above 0.
     """
-    if not time_limit > 0.0:
-        raise InputError(f"time_limit: got {time_limit}; allowed: seconds, above 0")
+    need("plan", plan, (Plan,), "nest.plan, nest.evaluate or nest.load_plan")
+    need_seconds("time_limit", time_limit)
+    threads = None if threads is None else need_whole("threads", threads)
     solver = _Solver(plan, threads)
     changes, simple = list(_changed(plan.inputs.cluster)), list(solver.restrictions())
     compiled.load()

@@ -50,6 +50,20 @@ class Timeout(Exception):
     """The time is up."""
 
 
+def distinct(
+    outer_dp: int, micro_batch: int, pp: int, vpp: int, schedule: str, micro_batches: int
+) -> tuple[Any, ...]:
+    """Equal where plans may do the same on every device under different names.
+
+    Replicas of a single stage are data parallelism like that inside its block: only the samples at
+    once count. A single micro-batch goes forward and back alike under 1F1B and GPipe. Plans that
+    differ here differ on some device.
+    """
+    if pp == 1:
+        outer_dp, micro_batch = 1, outer_dp * micro_batch
+    return outer_dp, micro_batch, pp, vpp, "1f1b" if micro_batches == vpp == 1 else schedule
+
+
 class Solution(NamedTuple):
     """A plan as the kernels found it."""
 
@@ -66,7 +80,8 @@ class Solution(NamedTuple):
     def key(self) -> tuple[Any, ...]:
         """Plans that have the same are variants of one configuration."""
         outer = self.builder.outers[self.number]
-        return outer.outer_dp, outer.micro_batch, len(self.stages), self.vpp, self.schedule
+        return distinct(outer.outer_dp, outer.micro_batch, len(self.stages), self.vpp,
+                        self.schedule, outer.micro_batches)
 
     def configuration(self) -> Configuration:
         """The plan in devices and degrees."""
@@ -109,6 +124,8 @@ class Found(NamedTuple):
     """No plan of the space takes less; the step time itself where the search ran to its end."""
     others: list[tuple[float, Configuration]]
     """The next best plans that differ in configuration, where several were asked for."""
+    others_proved: bool
+    """No other plan of the space that differs from all of these is faster than the last."""
     seconds: float
     compile_seconds: float
     threads: int
@@ -147,7 +164,7 @@ def search(
     chain : layers in order.
     threads : number of threads; the result does not depend on it.
     any_plan : stop at the first plan that fits and takes at most ``SLOWEST`` times the bound.
-    top : how many plans to find that differ in outer_dp, micro_batch, pp, vpp or schedule.
+    top : how many :func:`distinct` plans to find.
     time_limit : seconds after which the best plan so far is returned.
     below : search only for plans that take fewer seconds per step.
 
@@ -162,7 +179,7 @@ def search(
     threads = threads or thread_count()
     counts = np.zeros(3, dtype=np.int64)
     best: Solution | None = None
-    others: list[Solution] = []
+    others, proved = list[Solution](), True
     with ThreadPoolExecutor(threads) as pool:
         draft = _draft(space)
         if draft is not None and not any_plan and below == np.inf:
@@ -176,13 +193,14 @@ def search(
             run.begin_near(best)
             best = run.best(best, below)
             if best is not None and top > 1:
-                others = run.others(best, top)
+                others, proved = run.others(best, top)
     lower = best.step_time if best is not None else np.inf
     return Found(
         lower,
         best.configuration() if best is not None else None,
         min(lower, run.lower_bound()),
         [(other.step_time, other.configuration()) for other in others],
+        proved,
         time.perf_counter() - started,
         compile_seconds,
         threads,
@@ -282,20 +300,21 @@ class _Run:
                 break
         return known
 
-    def others(self, best: Solution, top: int) -> list[Solution]:
-        """The ``top`` - 1 next best plans that differ from each other and from the best."""
+    def others(self, best: Solution, top: int) -> tuple[list[Solution], bool]:
+        """The ``top`` - 1 next best distinct plans, and whether the time sufficed to prove it."""
         found: dict[Any, Solution] = {}
+        proved = True
         for factor in SPREADS:
             try:
                 found, _ = self._pass(self.tasks, factor * best.step_time, UNBOUNDED, top=top)
             except Timeout as timeout:
-                found = timeout.args[0] or found
+                found, proved = timeout.args[0] or found, False
                 break
             if len(found) >= top:
                 break
         found.pop(best.key, None)
         ranked = sorted(found.values(), key=lambda x: (x.step_time, x.key))
-        return ranked[: top - 1]
+        return ranked[: top - 1], proved
 
     def _pass(
         self, tasks: list[tuple[int, str]], limit: float, width: int, stop: bool = False,

@@ -8,10 +8,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
-from nest.errors import InputError
+from nest.errors import InputError, did_you_mean
 from nest.topology.generators.data_centres import DataCentres
 from nest.topology.generators.dragonfly import Dragonfly
 from nest.topology.generators.fabric import Generator
@@ -79,9 +78,8 @@ def _parse(text: str, depth: int) -> Topology:
             raise InputError(f"{name}: fabric: missing; needed: {needed}")
         centres = DataCentres.parse(given, name)
         return centres.topology(_parse(fabric, depth + 1))
-    close = difflib.get_close_matches(name[:100], NAMES, 1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    raise InputError(f"network: got {shorten(name)}; {hint}allowed: {', '.join(NAMES)}")
+    raise InputError(f"network: got {shorten(name)}; {did_you_mean(name, NAMES)}allowed: "
+                     f"{', '.join(NAMES)}")
 
 
 def _fields(name: str, text: str) -> dict[str, Any]:
