@@ -2,7 +2,8 @@
 
 `candidates` lists outer choices and the configurations of a stage, `places` where blocks may start,
 `signatures` which stages cost the same; `tensors` prices all of that and fills `tables` and
-`problems`, the arrays that kernels take; `compiled` loads the kernels of `_kernels` with their cache; `rounds` visits the
-outer choices on `threads`, best bound first, and returns the best configuration. Read `rounds`
-first, then `tensors`, then `_kernels/options.py` and `_kernels/pipeline.py`.
+`problems`, the arrays that kernels take; `compiled` loads the kernels of `_kernels` with their
+cache; `rounds` visits the outer choices on `threads`, best bound first, and returns the best
+configuration. Read `rounds` first, then `tensors`, then `_kernels/options.py` and
+`_kernels/pipeline.py`.
 """
