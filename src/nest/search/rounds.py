@@ -364,9 +364,8 @@ class _Run:
         options = kernels.select(tables, limit)
         if not len(options[1]):
             return [], np.inf, np.zeros(3, dtype=np.int64)
-        unit, arrays = builder.problem(number, options, schedule == "gpipe")
-        best, stages, dropped, counts = kernels.solve(
-            kernels.Problem(*arrays), limit, width, spread)
+        unit, problem = builder.problem(number, options, schedule == "gpipe")
+        best, stages, dropped, counts = kernels.solve(problem, limit, width, spread)
         solutions, row = [], 0
         for depth, value in enumerate(best.tolist()):
             if value < np.inf:
@@ -381,8 +380,8 @@ class _Run:
         self, number: int, tables: Any, limit: float, spread: bool
     ) -> tuple[list[Solution], float, Any]:
         builder = self.builder
-        rings = self.kernels.Rings(*builder.rings(number))
-        best, option, tried = self.kernels.interleave(tables, rings, limit, spread)
+        best, option, tried = self.kernels.interleave(
+            tables, builder.rings(number), limit, spread)
         solutions = []
         for pp, vpp in np.argwhere(best < np.inf).tolist():
             chosen = int(option[pp, vpp])
