@@ -9,9 +9,7 @@ import typer
 
 from nest.cli import options
 from nest.cli.output import emit
-from nest.errors import InfeasibleError, InputError, NoPlanError
-
-MOST_PLANS = 100
+from nest.errors import InfeasibleError, NoPlanError
 
 
 def plan(
@@ -76,16 +74,13 @@ def plan(
 
     Every legal plan is searched; a SET bounds one dimension of the search.
     """
-    from nest.cli.inputs import check_threads, job_from, space_from, subject_and_cluster
+    from nest.cli.inputs import check_counts, job_from, space_from, subject_and_cluster
     from nest.cli.present import check_map, check_target, present, progress
 
     check_target(output)
     check_target(ranks)
     check_map(map_file)
-    check_threads(threads)
-    top = 1 if top is None else top
-    if not 1 <= top <= MOST_PLANS:
-        raise InputError(f"top: got {top}; allowed: 1 to {MOST_PLANS}")
+    check_counts(threads=threads, top=top)
     try:
         subject, cluster = subject_and_cluster(
             names or (), profile, devices=devices, device=device, without=without or None,
@@ -102,7 +97,7 @@ def plan(
         from nest import api
 
         with progress(quiet):
-            found = api.plan(subject, cluster, wanted, bounds, threads=threads, top=top,
+            found = api.plan(subject, cluster, wanted, bounds, threads=threads, top=top or 1,
                              time_limit=time_limit, reorder=not keep_order)
     except NoPlanError as error:
         if as_json:

@@ -34,11 +34,11 @@ from nest.search.threads import thread_count
 DONE = "done"
 """File in the folder of compiled code once all of it was compiled."""
 MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.options",
-           "nest._kernels.pipeline", "nest._kernels.interleaved")
+           "nest._kernels.pipeline", "nest._kernels.interleaved", "nest._kernels.fitting")
 
 LINKS = ("routes",)
 """What only clusters with links need."""
-HERE = ("select", "undominated", "interleave")
+HERE = ("select", "undominated", "interleave", "may_fit")
 BESIDE = ("solve",)
 """Entry points that this process compiles, and those that another does meanwhile."""
 
@@ -59,6 +59,7 @@ class Kernels(NamedTuple):
     select: Callable[..., Any]
     solve: Callable[..., Any]
     interleave: Callable[..., Any]
+    may_fit: Callable[..., Any]
     option: int
     """Figures of an option."""
     Problem: type[Any]
@@ -173,13 +174,14 @@ def _import(folder: Path | None) -> Kernels:
     try:
         if folder is not None:
             config.CACHE_DIR = str(folder)
-        routes, dominance, options, pipeline, interleaved = map(
+        routes, dominance, options, pipeline, interleaved, fitting = map(
             importlib.import_module, MODULES)
     finally:
         config.CACHE_DIR = before
     return Kernels(
         (routes.ways, routes.unrouted, routes.rates), dominance.undominated, options.select,
-        pipeline.solve, interleaved.interleave, options.OPTION, pipeline.Problem, interleaved.Rings)
+        pipeline.solve, interleaved.interleave, fitting.may_fit, options.OPTION, pipeline.Problem,
+        interleaved.Rings)
 
 
 def _say(text: str) -> None:
@@ -227,5 +229,7 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         zero, zero[None], zero[None], *np.ones((4, 1, 2)), 1.0, np.zeros(2), flag, flag,
         zero, zero + 1, np.zeros(2, np.int64), 0, 1,
     )
+    if "may_fit" in names:
+        kernels.may_fit(tables, problem.signature, problem.sizes, problem.price, problem.depths)
     if "interleave" in names:
         kernels.interleave(tables, rings, 1e9, False)
