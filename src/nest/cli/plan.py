@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nest.cli import options
+from nest.cli.follow import Follow
 from nest.cli.output import emit
 from nest.errors import InfeasibleError, NoPlanError
 
@@ -72,7 +73,8 @@ def plan(
 ) -> None:
     """Find the fastest plan that fits.
 
-    Every legal plan is searched; a SET bounds one dimension of the search.
+    Every legal plan is searched; a SET bounds one dimension of the search. Ctrl-C ends the search
+    with the best plan so far and its gap.
     """
     from nest.cli.inputs import check_counts, job_from, space_from, subject_and_cluster
     from nest.cli.present import check_map, check_target, present, progress
@@ -96,14 +98,17 @@ def plan(
         check_map(map_file, cluster)
         from nest import api
 
-        with progress(quiet):
+        what = f"{subject.name[:30]} on {cluster.size:,} devices"
+        with progress(quiet), Follow(what, quiet) as follow:
             found = api.plan(subject, cluster, wanted, bounds, threads=threads, top=top or 1,
-                             time_limit=time_limit, reorder=not keep_order)
+                             time_limit=time_limit, reorder=not keep_order, progress=follow)
     except NoPlanError as error:
         if as_json:
             emit(_no_plan(error))
         raise
     present(found, as_json, output, quiet, ranks, map_file)
+    if follow.interrupted:
+        raise KeyboardInterrupt
 
 
 def _no_plan(error: NoPlanError) -> str:

@@ -216,7 +216,7 @@ def least_memory(
         # Interleaved pipelines have no such bound, but need no less as a rule.
         tasks = within(LARGEST_MEMORY).tasks
         bounded = [task for task in tasks if task[1] != "interleaved"] or tasks
-        low, step, found = builder.limit, close, None
+        low, step, found = max(builder.limit, 1.0), close, None
         high = Fitting(builder, kernels).least(bounded, low, close)
         while found is None and high < LARGEST_MEMORY and not watch.over:
             found = within(high).any()
