@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nest.describe.job import Job
+from nest.errors import LimitError
 from nest.graph import Chain, relay_bytes
 
 Ints = NDArray[np.int64]
+MOST = 100_000
+"""Declared limit of the signatures of a chain (chosen: 2 GiB; 446 layers that all differ)."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +70,55 @@ class Signatures:
         return int(self.marked.max())
 
 
+def distinct_spans(kinds: Sequence[int]) -> int:
+    """Number of different sequences of consecutive layers, by kind.
+
+    Those of a suffix automaton (Blumer et al., Theoretical Computer Science 40, 1985): each of its
+    states stands for as many as its longest one is longer than that of its suffix link.
+    """
+    after: list[dict[int, int]] = [{}]
+    link, longest = [-1], [0]
+    last = 0
+    for kind in kinds:
+        state, new = last, len(after)
+        after.append({})
+        link.append(0)
+        longest.append(longest[last] + 1)
+        while state >= 0 and kind not in after[state]:
+            after[state][kind] = new
+            state = link[state]
+        if state >= 0:
+            known = after[state][kind]
+            if longest[known] == longest[state] + 1:
+                link[new] = known
+            else:
+                copy = len(after)
+                after.append(dict(after[known]))
+                link.append(link[known])
+                longest.append(longest[state] + 1)
+                link[known] = link[new] = copy
+                while state >= 0 and after[state].get(kind) == known:
+                    after[state][kind] = copy
+                    state = link[state]
+        last = new
+    return sum(longest[n] - longest[link[n]] for n in range(1, len(after)))
+
+
 def signatures(chain: Chain, job: Job) -> Signatures:
     """Group the stages of a chain.
 
     Raises
     ------
-    LimitError : too many cuts.
+    LimitError : too many cuts, or too many stages that differ.
     """
     cuts = chain.downsets()
+    stages = distinct_spans(chain.order) if chain.is_chain else 0
+    if stages > MOST:
+        raise LimitError(
+            f"{chain.name}: got {len(chain):,} layers of {len(set(chain.order)):,} different kinds, "
+            f"which form {stages:,} different stages; allowed: {MOST:,}, those of 446 layers that "
+            "all differ. Describe layers that take about as long as one layer with `repeat`, or "
+            "consecutive layers as one")
     number = {mask: n for n, mask in enumerate(cuts)}
     length = len(cuts) - 1
     index = np.full((length + 1, length + 1), -1, dtype=np.int64)
