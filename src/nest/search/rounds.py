@@ -25,6 +25,7 @@ from nest.graph.legality import interleaved_chunks
 from nest.search import compiled
 from nest.search.fitting import LARGEST_MEMORY, Fitting, Task
 from nest.search.progress import Timeout, Watch
+from nest.search.signatures import signatures
 from nest.search.tensors import Builder
 from nest.search.threads import thread_count
 
@@ -163,11 +164,14 @@ def search(
     others: list[Solution] = []
     pool = ThreadPoolExecutor(threads)
     try:
+        known = signatures(chain, job)
         draft = _draft(space) if not any_plan and below == np.inf else None
         if draft is not None:
-            run = _Run(Builder(chain, cluster, job, draft), kernels, pool, counts, watch, True)
+            builder = Builder(chain, cluster, job, draft, known)
+            run = _Run(builder, kernels, pool, counts, watch, draft=True)
             best = run.first()
-        run = _Run(Builder(chain, cluster, job, space), kernels, pool, counts, watch)
+        builder = Builder(chain, cluster, job, space, known)
+        run = _Run(builder, kernels, pool, counts, watch)
         if any_plan or (draft is not None and best is None):
             run.drop_unfit()
         if any_plan:
@@ -192,7 +196,7 @@ def search(
         len(run.solved),
         len({n for (n, _), bound in run.bounds.items() if bound >= lower} - run.solved),
         int(counts[0]), int(counts[1]), int(counts[2]),
-        run.builder,
+        builder,
     )
 
 

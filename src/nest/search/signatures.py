@@ -14,7 +14,7 @@ from nest.graph import Chain, relay_bytes
 
 Ints = NDArray[np.int64]
 MOST = 100_000
-"""Declared limit of the signatures of a chain (chosen: 2 GiB; 446 layers that all differ)."""
+"""Declared limit of the signatures of a chain (chosen: 1.4 GiB; 446 layers that all differ)."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Signatures:
     """(G,): the signature without the last layers of one kind; -1: none."""
     depth: Ints
     """(G,): layers."""
-    counts: Ints
+    counts: NDArray[np.int32]
     """(G, T): layers of each kind."""
     marked: Ints
     """(G,): layers that recompute applies to."""
-    ancestor: Ints
+    ancestor: NDArray[np.int32]
     """(G, most marked + 1): a first part of it with this many of those layers; -1: none."""
     relay: NDArray[np.float64]
     """(G,): bytes per sample that a stage keeps for later ones, each micro-batch in flight."""
@@ -115,8 +115,8 @@ def signatures(chain: Chain, job: Job) -> Signatures:
     stages = distinct_spans(chain.order) if chain.is_chain else 0
     if stages > MOST:
         raise LimitError(
-            f"{chain.name}: got {len(chain):,} layers of {len(set(chain.order)):,} different kinds, "
-            f"which form {stages:,} different stages; allowed: {MOST:,}, those of 446 layers that "
+            f"{chain.name}: got {len(chain):,} layers of {len(set(chain.order)):,} different kinds,"
+            f" which form {stages:,} different stages; allowed: {MOST:,}, those of 446 layers that "
             "all differ. Describe layers that take about as long as one layer with `repeat`, or "
             "consecutive layers as one")
     number = {mask: n for n, mask in enumerate(cuts)}
@@ -169,7 +169,7 @@ def signatures(chain: Chain, job: Job) -> Signatures:
         found = index[:j, j]
         for g in found[found >= 0].tolist():
             deepest[g] = max(deepest[g], 1 + length - j)
-    counts = np.zeros((len(part), len(chain.kinds)), dtype=np.int64)
+    counts = np.zeros((len(part), len(chain.kinds)), dtype=np.int32)
     marked = np.zeros(len(part), dtype=np.int64)
     for g, (before, kind) in enumerate(zip(part, last, strict=True)):
         if before >= 0:
@@ -177,7 +177,8 @@ def signatures(chain: Chain, job: Job) -> Signatures:
         counts[g, kind] += 1
         marked[g] += chain.kinds[kind].checkpointed
     parts, lasts = np.array(part), np.array(last)
-    begins, before_run, depth = np.full((3, len(part)), -1), np.full(len(part), -1), counts.sum(1)
+    begins, before_run = np.full((3, len(part)), -1), np.full(len(part), -1)
+    depth = counts.sum(1, dtype=np.int64)
     for g, before in enumerate(part):
         if before >= 0:
             begins[:, g] = begins[:, before]
@@ -185,7 +186,7 @@ def signatures(chain: Chain, job: Job) -> Signatures:
         if depth[g] <= 3:
             begins[depth[g] - 1, g] = last[g]
     children = np.argsort(parts, kind="stable")
-    ancestor = np.full((len(part), int(marked.max()) + 1), -1, dtype=np.int64)
+    ancestor = np.full((len(part), int(marked.max()) + 1), -1, dtype=np.int32)
     for g, before in enumerate(part):
         if before >= 0:
             ancestor[g] = ancestor[before]

@@ -30,7 +30,7 @@ from nest.describe.space import MODULES, SearchSpace
 from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
 from nest.search import compiled
 from nest.search.candidates import Candidates, Outer, Rows, outers
-from nest.search.signatures import signatures
+from nest.search.signatures import Signatures, signatures
 from nest.search.tables import Blocks, Tables
 
 Floats = NDArray[np.float64]
@@ -48,6 +48,7 @@ class Builder:
     Parameters
     ----------
     chain, cluster, job, space : what is planned.
+    known : signatures of the same chain and job: they take more memory than all else.
 
     Attributes
     ----------
@@ -61,13 +62,14 @@ class Builder:
 
     def __init__(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
+        known: Signatures | None = None,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         limits = [limit_bytes(device, job) for device in cluster.device_types]
         self.limit = max(limits)
         self._less = [self.limit - limit for limit in limits]
         """Bytes that devices of each type hold less than those that hold most."""
-        self.signatures = signatures(chain, job)
+        self.signatures = known or signatures(chain, job)
         self.settings = [setting(cluster, job, number)
                          for number in range(len(cluster.device_types))]
         fabric = fabric_of(cluster, Twins(*compiled.load()[0].routes))
