@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "nest"
 
 # Rows of the table, top to bottom. A part imports parts of the rows above its own, and itself.
 ROWS = (
-    ("errors", "units"),
+    ("errors", "limits", "units"),
     ("forms",),
     ("describe",),
     ("topology",),

@@ -277,7 +277,7 @@ def limited(x: Instance, ticks: float, top: int, monkeypatch: pytest.MonkeyPatch
     """The plan of a search by a clock that ticks whenever it is looked at, or what it raises."""
     clock = itertools.count()
     ticking = SimpleNamespace(perf_counter=lambda: next(clock))
-    monkeypatch.setattr("nest.search.rounds.time", ticking)
+    monkeypatch.setattr("nest.search.progress.time", ticking)
     try:
         return nest.plan(x.model, x.cluster, x.job, x.space, time_limit=ticks, top=top)
     except nest.LimitError as error:

@@ -325,7 +325,7 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
             if layer > most:
                 break
             back, held_bytes, work_bytes = changed(
-                t.counts, t.kinds, w.changes, t.ancestor[g, layer], t.full)
+                t.counts, t.kinds, w.changes, int(t.ancestor[g, layer]), t.full)
             time = unchanged + back
             if m * time >= limit or weight * time - base > slack:
                 break

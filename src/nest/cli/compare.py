@@ -59,7 +59,7 @@ def compare(
     schedule: options.Schedules = None,
     seed: Annotated[int | None, options.number("Seed of mcmc; default 0.")] = None,
     proposals: Annotated[
-        int | None, options.number("Strategies that mcmc tries; default 4000.")
+        int | None, options.number("Strategies that mcmc tries, up to 1,000,000; default 4000.")
     ] = None,
     links: Annotated[
         str | None,
@@ -80,14 +80,14 @@ def compare(
     The SETs bound all planners, and all plans are priced in the same way. A plan that does not fit
     is shown with the reason.
     """
-    from nest.cli.inputs import check_threads, job_from, space_from, subject_and_cluster
+    from nest.cli.inputs import check_counts, job_from, space_from, subject_and_cluster
     from nest.cli.present import check_target, progress
     from nest.planners import PLANNERS
     from nest.report.figure import check_picture
 
     check_picture("chart", chart)
     check_target(chart)
-    check_threads(threads)
+    check_counts(threads=threads, proposals=proposals)
     asked = chosen("planners", planners, PLANNERS)
     subject, cluster = subject_and_cluster(
         names or (), profile, devices=devices, device=device, without=without or None,

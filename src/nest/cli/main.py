@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -90,6 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else OK
     except (KeyboardInterrupt, typer.Abort):
         say("nest: interrupted")
+        if arguments is None:  # nobody waits for a kernel that still runs in a thread
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+            os._exit(INTERRUPTED)
         return INTERRUPTED
     except Exception as error:
         return _report(error, as_json="--json" in words)

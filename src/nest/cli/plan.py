@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from nest.cli import options
-from nest.errors import InputError
-
-MOST_PLANS = 100
+from nest.cli.follow import Follow
 
 
 def plan(
@@ -72,18 +70,16 @@ def plan(
 ) -> None:
     """Find the fastest plan that fits.
 
-    Every legal plan is searched; a SET bounds one dimension of the search.
+    Every legal plan is searched; a SET bounds one dimension of the search. Ctrl-C ends the search
+    with the best plan so far and its gap.
     """
-    from nest.cli.inputs import check_threads, job_from, space_from, subject_and_cluster
+    from nest.cli.inputs import check_counts, job_from, space_from, subject_and_cluster
     from nest.cli.present import check_map, check_target, present, progress
 
     check_target(output)
     check_target(ranks)
     check_map(map_file)
-    check_threads(threads)
-    top = 1 if top is None else top
-    if not 1 <= top <= MOST_PLANS:
-        raise InputError(f"top: got {top}; allowed: 1 to {MOST_PLANS}")
+    check_counts(threads=threads, top=top)
     subject, cluster = subject_and_cluster(
         names or (), profile, devices=devices, device=device, without=without or None,
         degrade=degrade or None)
@@ -98,8 +94,11 @@ def plan(
     check_map(map_file, cluster)
     from nest import api
 
-    with progress(quiet):
-        found = api.plan(subject, cluster, wanted, bounds, threads=threads, top=top,
-                         time_limit=time_limit, reorder=not keep_order)
+    what = f"{subject.name[:30]} on {cluster.size:,} devices"
+    with progress(quiet), Follow(what, quiet) as follow:
+        found = api.plan(subject, cluster, wanted, bounds, threads=threads, top=top or 1,
+                         time_limit=time_limit, reorder=not keep_order, progress=follow)
     present(found, as_json, output, quiet, ranks, map_file)
+    if follow.interrupted:
+        raise KeyboardInterrupt
 

@@ -37,11 +37,11 @@ from nest.search.threads import thread_count
 DONE = "done"
 """File in the folder of compiled code once all of it was compiled."""
 MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.options",
-           "nest._kernels.pipeline", "nest._kernels.interleaved")
+           "nest._kernels.pipeline", "nest._kernels.interleaved", "nest._kernels.fitting")
 
 LINKS = ("routes",)
 """What only clusters with links need."""
-HERE = ("select", "undominated")
+HERE = ("select", "undominated", "may_fit")
 BESIDE = ("solve", "interleave")
 """Entry points that this process compiles, and those that another does meanwhile: halves."""
 
@@ -62,6 +62,7 @@ class Kernels(NamedTuple):
     select: Callable[..., Any]
     solve: Callable[..., Any]
     interleave: Callable[..., Any]
+    may_fit: Callable[..., Any]
     option: int
     """Figures of an option."""
 
@@ -174,13 +175,13 @@ def _import(folder: Path | None) -> Kernels:
     try:
         if folder is not None:
             config.CACHE_DIR = str(folder)
-        routes, dominance, options, pipeline, interleaved = map(
+        routes, dominance, options, pipeline, interleaved, fitting = map(
             importlib.import_module, MODULES)
     finally:
         config.CACHE_DIR = before
     return Kernels(
         (routes.ways, routes.unrouted, routes.rates), dominance.undominated, options.select,
-        pipeline.solve, interleaved.interleave, options.OPTION)
+        pipeline.solve, interleaved.interleave, fitting.may_fit, options.OPTION)
 
 
 def _say(text: str) -> None:
@@ -211,7 +212,8 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         ahead=np.ones((1, 1, 2)), back=np.ones((1, 1, 1, 4)), state=np.ones((1, 1, 1, 9)),
         body=zero, held=zero, price=zero, weight=one, shards=one, relayed=one, hybrid=no,
         shard=zero, forbidden=no, keep_none=True, full=-1, first_layers=no, most_layers=1,
-        last=zero, part=zero - 1, counts=zero[None], marked=zero, ancestor=zero[None], kinds=zero,
+        last=zero, part=zero - 1, counts=zero[None].astype(np.int32),
+        marked=zero, ancestor=zero[None].astype(np.int32), kinds=zero,
         relay=0 * one, cap=zero + 1, whole=0,
         limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3), root=zero,
         second=zero - 1, third=zero - 1, children=zero, begin=np.array([0, 1, 1]),
@@ -232,13 +234,16 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
             begin=np.array([0, 1])))
     if "select" in names:
         kernels.select(tables, 1e9)
+    problem = Problem(
+        micro_batches=1, sizes=zero + 1, lanes=one, price=np.array([[0, -1]]),
+        signature=np.array([[-1, 0], [-1, -1]]), chain=True, gpipe=False,
+        first=np.array([[0, 1]]), option=np.ones((1, kernels.option)), hop_bytes=np.zeros(2),
+        hop_per_byte=np.zeros(2), hop_latency=np.zeros(2), both=1.0,
+        depths=np.array([False, True]))
     if "solve" in names:
-        kernels.solve(Problem(
-            micro_batches=1, sizes=zero + 1, lanes=one, price=np.array([[0, -1]]),
-            signature=np.array([[-1, 0], [-1, -1]]), chain=True, gpipe=False,
-            first=np.array([[0, 1]]), option=np.ones((1, kernels.option)), hop_bytes=np.zeros(2),
-            hop_per_byte=np.zeros(2), hop_latency=np.zeros(2), both=1.0,
-            depths=np.array([False, True])), 1e9, 1, False)
+        kernels.solve(problem, 1e9, 1, False)
+    if "may_fit" in names:
+        kernels.may_fit(tables, problem.signature, problem.sizes, problem.price, problem.depths)
     if "interleave" in names:
         layers = np.zeros((1, 1, 1), np.int64)
         kernels.interleave(tables, Rings(

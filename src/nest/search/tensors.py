@@ -9,6 +9,7 @@ policies, Z ways of ZeRO, G signatures, T layer kinds.
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
@@ -31,7 +32,7 @@ from nest.graph.legality import interleaved_chunks
 from nest.search import compiled
 from nest.search.candidates import Candidates, Outer, Rows, outers
 from nest.search.problems import Problem, Rings, Ways
-from nest.search.signatures import signatures
+from nest.search.signatures import Signatures, signatures
 from nest.search.tables import Blocks, Tables
 
 Floats = NDArray[np.float64]
@@ -49,24 +50,28 @@ class Builder:
     Parameters
     ----------
     chain, cluster, job, space : what is planned.
+    known : signatures of the same chain and job: they take more memory than all else.
 
     Attributes
     ----------
     outers : outer choices under which some block is legal.
     bounds : float64 (len(outers),), least step seconds of each; inf: nothing fits. A step of
         stages with t seconds a micro-batch on a of K devices takes m max(t) at the least, so
-        the sum of t m a / K: each layer at its best, where it alone fits.
+        the sum of t m a / K: each layer at its best, where it alone fits. Bytes are bounded alike:
+        all layers, each at its least bytes x devices, over the K devices.
+    needs : float64 (len(outers),), those bytes of a device at the least.
     """
 
     def __init__(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
+        known: Signatures | None = None,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         limits = [limit_bytes(device, job) for device in cluster.device_types]
         self.limit = max(limits)
         self._less = [self.limit - limit for limit in limits]
         """Bytes that devices of each type hold less than those that hold most."""
-        self.signatures = signatures(chain, job)
+        self.signatures = known or signatures(chain, job)
         self.settings = [setting(cluster, job, number)
                          for number in range(len(cluster.device_types))]
         fabric = fabric_of(cluster, Twins(*compiled.load()[0].routes))
@@ -243,11 +248,14 @@ class Builder:
         """Least seconds of all layers under each outer choice; see ``bounds``."""
         result = np.full(len(self.outers), np.inf)
         self.least = np.full((len(self.outers), len(self.chain.kinds)), np.inf)
+        self.needs = np.full(len(self.outers), np.inf)
         if not len(self._body):
             return result
         fast = self._ahead[:, :, 1] + self._back[:, :, :, 1].min(axis=1)
         held = self._back[:, :, :, 2:].sum(axis=3).min(axis=1)
         resident = self._state[:, :, :, [5, 8]].sum(axis=3).min(axis=1)
+        # Of a stage, buffers and work count once, what is kept and held for each layer.
+        kept, own = self._back[:, :, :, 2].min(axis=1), self._state[:, :, :, 8].min(axis=1)
         counts = np.bincount(self.signatures.whole_kinds, minlength=len(self.chain.kinds))
         used = counts > 0
         for n in range(len(self.outers)):
@@ -256,8 +264,18 @@ class Builder:
             fits = held[body] + resident[state] <= self.limit
             time = np.where(fits, fast[body], np.inf)
             self.least[n] = (time * self._weight(n)[:, None]).min(axis=0)
-            result[n] = counts[used] @ self.least[n][used]
+            spread = (self.rows.block[span, None] * (kept[body] + own[state])).min(axis=0)
+            self.needs[n] = counts[used] @ spread[used] / self.outers[n].stride
+            if self.needs[n] <= self.limit * (1.0 + 1e-9):
+                result[n] = counts[used] @ self.least[n][used]
         return result
+
+    def within(self, limit: float) -> Builder:
+        """The same for devices of which a plan may use ``limit`` bytes."""
+        other = copy(self)
+        other.limit = limit
+        other.bounds = other._bounds()
+        return other
 
     def _weight(self, number: int) -> Floats:
         """(C,) seconds of a step for each of a micro-batch on each candidate's block."""
@@ -341,6 +359,22 @@ class Builder:
         names = {(int(block[f]), int(classes[f])): n for n, f in enumerate(first)}
         return number_of.astype(np.int64), names
 
+    def positions(
+        self, number: int, rows: Ints | None = None
+    ) -> tuple[int, Ints, Ints, Ints]:
+        """Devices per position, block sizes of ``rows``, first device of each position, prices.
+
+        Default: all rows. The prices are (B, K+1); -1: no block may start there.
+        """
+        outer = self.outers[number]
+        places, (_, prices) = self.candidates.places(outer), self._prices(number)
+        block = self.rows.block[self._span(number)]
+        sizes = np.unique(block if rows is None else block[rows])
+        unit = math.gcd(*sizes.tolist())
+        starts = np.arange(0, outer.stride + 1, unit)
+        return unit, sizes, starts, np.stack(
+            [places.prices(size, starts, prices) for size in sizes.tolist()])
+
     def problem(
         self, number: int, options: tuple[Any, ...], gpipe: bool
     ) -> tuple[int, Problem]:
@@ -349,20 +383,15 @@ class Builder:
         ``options`` is what ``_kernels.options.select`` returned; block sizes without an option
         are left out.
         """
-        outer, block = self.outers[number], self.rows.block[self._span(number)]
+        outer = self.outers[number]
         first, chosen, table = options
-        places = self.candidates.places(outer)
         each = len(self.zeros) * len(self.policies) * (self.signatures.longest + 1)
-        sizes = sorted({int(block[n]) for n in np.unique(chosen // each)})
-        unit = math.gcd(*sizes)
-        starts = np.arange(0, outer.stride + 1, unit)
-        _, prices = self._prices(number)
-        price = np.stack([places.prices(size, starts, prices) for size in sizes])
-        per_byte, latency = places.hops(starts)
+        unit, sizes, starts, price = self.positions(number, np.unique(chosen // each))
+        per_byte, latency = self.candidates.places(outer).hops(starts)
         return unit, Problem(
             micro_batches=outer.micro_batches,
-            sizes=np.array(sizes, dtype=np.int64) // unit,
-            lanes=np.array(sizes, dtype=np.float64),
+            sizes=sizes // unit,
+            lanes=sizes.astype(np.float64),
             price=price,
             signature=self.signatures.index,
             chain=self.chain.is_chain,
