@@ -29,6 +29,7 @@ from nest.describe import SearchSpace
 from nest.forms import one_f_one_b
 from nest.pricing.evaluation import chain_of
 from nest.search import compiled
+from nest.search.problems import Problem
 from nest.search.rounds import Found
 from nest.search.tensors import Builder
 
@@ -229,7 +230,8 @@ class Memory(np.ndarray[Any, Any]):
             TALLY.add("stores", value.size)
         else:
             TALLY.add("stores")
-        super().__setitem__(np.asarray(at, np.int64) if isinstance(at, Memory) else at, value)
+        numbers = isinstance(at, Memory) and at.dtype == object
+        super().__setitem__(np.asarray(at, np.int64) if numbers else at, value)
 
 
 def _counting(name: str, operation: Callable[[Any, Any], Any], swapped: bool) -> Any:
@@ -301,7 +303,7 @@ def count(problem: tuple[Any, ...]) -> int:
     module.reach = reach  # type: ignore[attr-defined]
     arrays, limit, *rest = problem
     counting = (_memory(x) if isinstance(x, np.ndarray) else x for x in arrays)
-    result = module.solve(module.Problem(*counting), Real(limit), *rest)
+    result = module.solve(Problem(*counting), Real(limit), *rest)
     return int(result[3][2])
 
 

@@ -18,6 +18,11 @@ WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 APART = ("test_exact.py", "test_exact_graphs.py", "test_golden_plans.py", "test_guarantees.py",
          "test_guarantees_graphs.py")
 """Long files whose tests share nothing but results of :mod:`shared`."""
+UNCOUNTED = tuple(f"tests/{files}" for files in (
+    "guarantees/", "kernels/test_dominance.py", "oracle/", "planners/test_planners_alpa.py",
+    "planners/test_planners_exhaustive.py", "planners/test_planners_phaze.py",
+    "planners/test_planners_piper.py"))
+"""Many random cases of what other tests run too: counting their lines would double their time."""
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -45,7 +50,10 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is slow without the compiler."""
+    """Leave out what is slow without the compiler; count no lines of what repeats lines."""
+    for item in items:
+        if item.nodeid.startswith(UNCOUNTED):
+            item.add_marker("no_cover")
     if WITHOUT_JIT:
         config.hook.pytest_deselected(items=[item for item in items if not _quick(item)])
         items[:] = filter(_quick, items)

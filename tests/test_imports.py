@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "nest"
 
 # Rows of the table, top to bottom. A part imports parts of the rows above its own, and itself.
 ROWS = (
-    ("errors", "units"),
+    ("errors", "limits", "units"),
     ("forms",),
     ("describe",),
     ("topology",),
@@ -35,6 +35,7 @@ ROWS = (
     ("report",),
     ("bench",),
     ("cli",),
+    ("__main__",),
 )
 ROW = {part: number for number, row in enumerate(ROWS) for part in row}
 

@@ -27,6 +27,7 @@ __all__ = [
     "Model",
     "NestError",
     "NoPlanError",
+    "OutputError",
     "Plan",
     "Profile",
     "SearchSpace",
@@ -35,11 +36,16 @@ __all__ = [
     "StageConfiguration",
     "evaluate",
     "explain",
+    "list_clusters",
+    "list_devices",
+    "list_models",
+    "list_stacks",
     "load_cluster",
     "load_configuration",
     "load_job",
     "load_model",
     "load_network",
+    "load_plan",
     "load_profile",
     "load_space",
     "plan",
@@ -53,7 +59,9 @@ _HOME = {
     "evaluate": "pricing.evaluation",
     "explain": "explanation.explanation",
     "simulate": "simulation",
+    **dict.fromkeys((name for name in __all__ if name.startswith("list_")), "describe.catalog"),
     "load_network": "topology.network",
+    "load_plan": "pricing.plan_file",
     "Plan": "pricing.plans",
     "Simulation": "simulation",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
@@ -79,6 +87,7 @@ if TYPE_CHECKING:
         load_profile,
         load_space,
     )
+    from nest.describe.catalog import list_clusters, list_devices, list_models, list_stacks
     from nest.errors import (
         InfeasibleError,
         InputError,
@@ -86,9 +95,11 @@ if TYPE_CHECKING:
         LimitError,
         NestError,
         NoPlanError,
+        OutputError,
     )
     from nest.explanation.explanation import explain
     from nest.pricing.evaluation import evaluate
+    from nest.pricing.plan_file import load_plan
     from nest.pricing.plans import Plan
     from nest.simulation import Simulation, simulate
     from nest.topology.network import load_network

@@ -6,8 +6,10 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
+from nest.costs.memory import memory_problem
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
+from nest.describe.given import need, need_seconds, need_whole
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
@@ -15,12 +17,14 @@ from nest.describe.space import SearchSpace
 from nest.errors import InputError, KernelError, LimitError
 from nest.graph import Chain
 from nest.graph.legality import divisors, sequence_problem, space_problems
-from nest.pricing.evaluation import chain_of, evaluate
+from nest.limits import count_problem
+from nest.pricing.evaluation import chain_of, evaluate, need_question
 from nest.pricing.plans import Alternative, Plan, SearchReport
 from nest.topology.network import other_orders
 from nest.units import format_seconds
 
 if TYPE_CHECKING:
+    from nest.search.progress import Follower, Watch
     from nest.search.rounds import Found
 
 TOLERANCE = 1e-9
@@ -37,6 +41,7 @@ def plan(
     top: int = 1,
     time_limit: float | None = None,
     reorder: bool = True,
+    progress: Follower | None = None,
 ) -> Plan:
     """Find the fastest configuration of a space that fits, and price it.
 
@@ -45,13 +50,17 @@ def plan(
     model, cluster, job : what is trained, where, how.
     space : what may be chosen; default: everything legal.
     threads : number of threads; the plan does not depend on it.
-    top : how many plans to look for; those after the best are its ``alternatives``. They differ in
-        outer_dp, micro_batch, pp, vpp or schedule; each is the best with its values.
+    top : how many distinct plans to look for, at most 100; those after the best are its
+        ``alternatives``. They differ in outer_dp, micro_batch, pp, vpp or schedule, and not in
+        names alone: see ``docs/proofs.md``. Each is the best with its values.
     time_limit : seconds after which the best plan so far is returned, with its gap.
     reorder : where the cluster has links, try other orders of its devices too, and take the order
         with the fastest plan: it is in the ``inputs`` of the plan. Devices of several types are
         distributed over the super-pipelines in this way: all orders of the types are tried for each
         number of super-pipelines.
+    progress : called about ten times a second with a :class:`nest.search.progress.Progress`.
+        Returning False ends the search with the best plan so far, as the time limit does; what it
+        raises is passed on.
 
     Returns
     -------
@@ -64,27 +73,33 @@ def plan(
     InputError
         Model, cluster and job are incompatible, or an argument is not allowed.
     InfeasibleError
-        Nothing in the space fits; carries the nearest miss.
+        Nothing in the space fits, which is proved; carries the nearest miss.
     LimitError
-        No plan was found in time.
+        No plan was found before the time limit or ``progress`` ended the search.
     KernelError
         The search and ``evaluate`` disagree: a defect of NEST.
     """
-    space = space or SearchSpace()
+    need_question(model, cluster, job)
+    space = SearchSpace() if space is None else space
+    need("space", space, (SearchSpace,), "nest.SearchSpace(tp=8)")
+    top = need_whole("top", top)
+    threads = None if threads is None else need_whole("threads", threads)
+    if time_limit is not None:
+        need_seconds("time_limit", time_limit)
     chain = chain_of(model)
-    problems = [*filter(None, [sequence_problem(chain, job)])]
+    problems = [*filter(None, [sequence_problem(chain, job), memory_problem(cluster, job)])]
     problems += space_problems(chain, cluster, job, space)
-    if top < 1:
-        problems.append(f"top: got {top}; allowed: 1 or more")
-    if time_limit is not None and not time_limit > 0:
-        problems.append(f"time_limit: got {time_limit}; allowed: seconds above 0")
+    problems += filter(None, [count_problem("top", top), count_problem("threads", threads)])
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
-    limit = math.inf if time_limit is None else time_limit
-    cluster, found = _searched(chain, cluster, job, space, limit, reorder, threads, top)
+    from nest.search.progress import Watch
+
+    watch = Watch(math.inf if time_limit is None else time_limit, progress)
+    cluster, found = _searched(chain, cluster, job, space, watch, reorder, threads, top)
     if found.configuration is None and found.lower_bound < math.inf:
+        when = "before the search was stopped" if watch.stopped else f"in {time_limit:g} s"
         raise LimitError(
-            f"no plan was found in {limit:g} s; the lower bound is "
+            f"no plan was found {when}; the lower bound is "
             f"{format_seconds(found.lower_bound)} per step: allow more time or bound the space"
         )
     if found.configuration is None:
@@ -93,7 +108,7 @@ def plan(
 
         if announce is not None:
             announce("Nothing fits; looking for the nearest miss ...")
-        raise explain(model, cluster, job, space)
+        raise explain(model, found.builder, threads, watch)
     priced = _confirmed(model, cluster, job, found.configuration, found.step_time)
     alternatives = []
     for value, configuration in found.others:
@@ -110,29 +125,31 @@ def plan(
     lower = priced.step_time_s if optimal else found.lower_bound
     return priced.model_copy(update={
         "optimal": optimal, "lower_bound_s": lower, "gap": priced.step_time_s / lower - 1.0,
-        "alternatives": tuple(alternatives), "search": report,
+        "alternatives": tuple(alternatives), "alternatives_proved": found.others_proved,
+        "search": report,
     })
 
 
 def _searched(
-    chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, limit: float, reorder: bool,
+    chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, watch: Watch, reorder: bool,
     threads: int | None, top: int,
 ) -> tuple[Cluster, Found]:
-    """Search for at most ``limit`` seconds; the cluster comes back in its best order."""
+    """Search until ``watch`` ends it; the cluster comes back in its best order."""
     from nest.search.rounds import search
 
-    found = search(chain, cluster, job, space, threads=threads, top=top, time_limit=limit)
+    found = search(chain, cluster, job, space, threads=threads, top=top, watch=watch)
     replicas = [n for n in divisors(job.global_batch)
                 if n <= cluster.size and space.allows("outer_dp", n)]
     for other, count in other_orders(cluster, replicas) if reorder else ():
-        left = limit - found.seconds
-        if left <= 0.0:
+        if watch.over:
             break
         bounds = space if count is None else space.replace(outer_dp=count)
-        tried = search(chain, other, job, bounds, threads=threads, top=top, time_limit=left,
+        tried = search(chain, other, job, bounds, threads=threads, top=top, watch=watch,
                        below=found.step_time)
         if tried.step_time < found.step_time:
-            cluster, found = other, tried.after(found)
+            # Plans with other numbers of super-pipelines have other orders.
+            proved = tried.others_proved and (top == 1 or count is None)
+            cluster, found = other, tried._replace(others_proved=proved).after(found)
         else:
             found = found.after(tried)
     return cluster, found

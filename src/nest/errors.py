@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -52,5 +53,28 @@ class LimitError(NoPlanError):
     """A declared limit was reached: time, memory, search size, or the types of network planned."""
 
 
+class OutputError(NestError):
+    """A result cannot be written: a full disk, a file that must not be changed.
+
+    Parameters
+    ----------
+    message : the whole text, one line per file.
+    printed : whether the result is on stdout all the same.
+    """
+
+    def __init__(self, message: str, printed: bool = False) -> None:
+        super().__init__(message)
+        self.printed = printed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (str(self), self.printed))
+
+
 class KernelError(NestError):
     """A kernel returned an unknown status: a defect of NEST, not of the input."""
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The nearest of the known names, as a part of a message: `did you mean X? `; or nothing."""
+    close = difflib.get_close_matches(given.strip().casefold()[:100], list(known), 1)
+    return f"did you mean {close[0]}? " if close else ""

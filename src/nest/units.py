@@ -29,6 +29,7 @@ _BYTES = {p + "B": f for p, f in {**_DECIMAL, **_BINARY}.items()}
 _BANDWIDTH = {
     **{u + s: f for u, f in _BYTES.items() for s in ("/s", "ps")},
     **{p + u: f / 8 for p, f in _DECIMAL.items() for u in ("b/s", "bps", "bit/s")},
+    **{p: _DECIMAL[p] / 8 for p in "GT"},  # 400G: networks are named by their bits
 }
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9, "min": 60.0}
 _FLOPS = {
@@ -40,7 +41,7 @@ _FLOPS = {
 _BYTES_HELP = "a number of bytes, or a number with B, kB, MB, GB, TB, KiB, MiB, GiB or TiB"
 _BANDWIDTH_HELP = (
     "a number of bytes/s, or a number with B/s, MB/s, GB/s, TB/s, GiB/s (bytes) "
-    "or Mb/s, Gb/s, Tb/s (bits)"
+    "or Mb/s, Gb/s, Tb/s (bits); 400G means 400 Gb/s"
 )
 _SECONDS_HELP = "a number of seconds, or a number with s, ms, us or ns"
 _FLOPS_HELP = "a number of FLOP/s, or a number with GFLOP/s, TFLOP/s or PFLOP/s"
@@ -92,7 +93,7 @@ def parse_bytes(value: object) -> float:
 
 
 def parse_bandwidth(value: object) -> float:
-    """Bytes per second of `400 Gb/s` (5e10), `900 GB/s` (9e11) or a plain number.
+    """Bytes per second of `400 Gb/s` or `400G` (5e10), `900 GB/s` (9e11) or a plain number.
 
     Raises
     ------
@@ -182,8 +183,11 @@ def _quantity(
     return (BeforeValidator(check), Field(ge=low, le=high), WithJsonSchema(schema))
 
 
-Bytes = Annotated[float, *_quantity(parse_bytes, 1.0, 1e18, _BYTES_HELP)]
+# Ranges well beyond all hardware, in which no price overflows or vanishes.
+Bytes = Annotated[float, *_quantity(parse_bytes, 1e3, 1e18, _BYTES_HELP)]
 BytesOrZero = Annotated[float, *_quantity(parse_bytes, 0.0, 1e18, _BYTES_HELP)]
 Seconds = Annotated[float, *_quantity(parse_seconds, 0.0, 1e6, _SECONDS_HELP)]
-Bandwidth = Annotated[float, *_quantity(parse_bandwidth, 1.0, 1e18, _BANDWIDTH_HELP)]
-Flops = Annotated[float, *_quantity(parse_flops, 1.0, 1e21, _FLOPS_HELP)]
+Delay = Annotated[float, *_quantity(parse_seconds, 0.0, 100.0, _SECONDS_HELP)]
+"""Seconds of one message, one launch or one layer's gaps."""
+Bandwidth = Annotated[float, *_quantity(parse_bandwidth, 1e3, 1e18, _BANDWIDTH_HELP)]
+Flops = Annotated[float, *_quantity(parse_flops, 1e6, 1e21, _FLOPS_HELP)]

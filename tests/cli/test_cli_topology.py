@@ -316,7 +316,8 @@ def test_ranks_say_which_device_does_what(files, job, shuffled, capsys):
         "--ranks", ranks)
     cluster = nest.load_network(shuffled)
     found = rows(ranks)
-    assert list(found[0]) == ["rank", "device", "name", "replica", "stage", "tp", "cp", "dp_in"]
+    assert list(found[0]) == ["rank", "device", "name", "replica", "stage", "tp", "cp", "dp_in",
+                              "dp", "ep", "etp", "expert_dp"]
     assert [int(row["rank"]) for row in found] == list(range(20))
     # 24 devices in two super-pipelines of 10, 12 apart: 10, 11, 22 and 23 do nothing
     used = [*range(10), *range(12, 22)]

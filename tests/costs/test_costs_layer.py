@@ -165,6 +165,28 @@ def test_forward_and_backward_seconds() -> None:
     assert encoder.forward == pytest.approx([products + 2 * core])
 
 
+def test_a_window_shortens_the_core_alone() -> None:
+    # Query i sees min(i, w) keys: w s - w^2 / 2 pairs in all, of s^2 / 2 without a window.
+    window = S // 4
+    pairs = sum(min(query, window) for query in range(1, S + 1))
+    assert pairs == pytest.approx(window * S - window**2 / 2, rel=1 / S)
+    core = S * B * 4 * S * H / 2 / 100e12
+    less = core * (1 - (window * S - window**2 / 2) / (S**2 / 2))
+    full = cost(block(), machine=FAST_MEMORY, recompute=CORE_ATTN)
+    near = cost(block(model(window=window)), machine=FAST_MEMORY, recompute=CORE_ATTN)
+    assert full.forward - near.forward == pytest.approx([less])
+    assert full.backward - near.backward == pytest.approx([2.5 * less])
+    assert full.recompute - near.recompute == pytest.approx([less])
+    # Flash kernels keep no scores, and other kernels compute and keep all of them.
+    assert near.activations == full.activations
+    plain = {"machine": FAST_MEMORY, "flash_attention": False}
+    assert cost(block(model(window=window)), **plain).forward == cost(block(), **plain).forward
+    # A window as long as the sequence is none, and a ring passes all keys in any case.
+    for wide in (S, 2 * S):
+        assert cost(block(model(window=wide))).forward == cost(block()).forward
+    assert cost(block(model(window=window)), cp=2).forward < cost(block(), cp=2).forward
+
+
 def test_bytes_of_operators_that_only_move_memory() -> None:
     # Infinite FLOP/s. Elements per token forward: two norms 2 x 2 h, two residuals 2 x 3 h, the
     # activation function 2 ff. Products move m k + k n + m n elements.

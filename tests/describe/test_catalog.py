@@ -20,6 +20,7 @@ PUBLISHED_ACTIVE = {
     "qwen3-235b-a22b": 22e9,
     "qwen3-30b-a3b": 3.3e9,
     "deepseek-v3": 37e9,
+    "gpt-oss-120b": 5.13e9 + 0.58e9,  # arXiv:2508.10925, table 1, which leaves out the embedding
 }
 
 

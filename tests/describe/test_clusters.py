@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from descriptions import CLUSTER, DEVICE, JOB, PROFILE, STAGE, TEMPLATE, changed, message, put
 
 from nest.describe import (
+    Cluster,
     Configuration,
     Device,
     GemmEfficiency,
@@ -17,12 +19,14 @@ from nest.describe import (
     SearchSpace,
     Stack,
     StageConfiguration,
+    catalog,
     load_cluster,
     load_device,
     load_profile,
     load_space,
     load_stack,
 )
+from nest.describe.cluster import LinkKind
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
@@ -170,6 +174,67 @@ def test_problems_between_layers_of_a_profile():
     assert "layers.1.name: got 'a' again" in message(
         load_profile, {**PROFILE, "layers": [first, first]}
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"devices": -3}, "devices: got -3; allowed: at least 1"),
+        ({"default_devices": "many"}, "default_devices: got 'many'; allowed: a whole number"),
+        ({"order": [0, -1]}, "order.1: got -1; allowed: at least 0"),
+        ({"names": 7}, "names: got 7; allowed: a list"),
+    ],
+)
+def test_fields_that_a_number_of_devices_replaces_are_checked_too(changes, expected):
+    for data in (CLUSTER, TEMPLATE):
+        assert expected in message(load_cluster, {**data, **changes}, devices=16)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "nearest"),
+    [
+        ("dgx-h100", 320, "256 or 512"),
+        ("dgx-h100", 1000, "768 or 1024"),
+        ("dgx-h100", 9, "8 or 16"),
+        ("gb200-nvl72", 256, "216 or 288"),
+        ("gb200-nvl72", 10**6, "999936"),
+    ],
+)
+def test_a_number_between_whole_groups_is_answered_with_the_nearest(name, devices, nearest):
+    text = message(load_cluster, name, devices=devices)
+    assert f"devices: got {devices}; allowed: {nearest}, the nearest; all: 1 to " in text
+    for number in nearest.split(" or "):
+        assert load_cluster(name, devices=int(number)).size == int(number)
+
+
+def test_a_kind_of_link_stands_for_figures_left_out():
+    inner = {"name": "node", "size": 8, "link": "nvlink4"}
+    outer = {"name": "leaf", "size": 2, "link": "infiniband", "bandwidth": "200G", "latency": 9e-6}
+    cluster = load_cluster({"name": "c", "device": "h100-sxm", "levels": [inner, outer]})
+    near, far = cluster.levels
+    known = load_cluster("dgx-h100").levels
+    for name in ("bandwidth", "latency", "efficiency", "base_time", "ramp"):
+        assert getattr(near, name) == getattr(known[0], name)
+    assert near.defaults == ("bandwidth", "latency", "efficiency", "base_time", "ramp")
+    assert (far.bandwidth, far.latency, far.efficiency) == (25e9, 9e-6, known[1].efficiency)
+    assert far.defaults == ("efficiency",)
+    assert Cluster.parse(cluster.as_dict()).levels == cluster.levels
+    wide = load_cluster({"name": "c", "device": "h100-sxm", "levels": [
+        inner, {"name": "leaf", "size": 2, "link": "roce", "oversubscription": 2}]})
+    assert wide.levels[1].bandwidth is None and wide.levels[1].defaults == (
+        "latency", "efficiency")
+    bare = {"name": "node", "size": 8, "bandwidth": "400G"}
+    assert "latency: missing; needed: seconds of one message through this level, or a kind" in (
+        message(load_cluster, {"name": "c", "device": "h100-sxm", "levels": [bare]}))
+
+
+def test_every_kind_of_link_has_figures_and_a_source():
+    kinds = catalog.link_kinds()
+    assert sorted(kinds) == sorted(get_args(LinkKind))
+    for kind, figures in kinds.items():
+        assert figures["source"]
+        level = Level.parse({"name": "l", "size": 2, "link": kind})
+        assert level.bandwidth and 0.5 < level.efficiency < 0.95 and level.latency < 2e-5
 
 
 HEADER = "layer,tp,forward_s,backward_s,parameter_bytes,activation_bytes,output_bytes,repeat\n"

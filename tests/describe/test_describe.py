@@ -51,6 +51,40 @@ def test_a_description_is_frozen_hashable_and_survives_json_and_pickle(kind):
     assert value.replace() == value
 
 
+def unbounded(schema, path=""):
+    """Paths of numbers in a JSON schema that lack a smallest or a largest value."""
+    if isinstance(schema, list):
+        for number, part in enumerate(schema):
+            yield from unbounded(part, f"{path}.{number}")
+    elif isinstance(schema, dict):
+        ends = {"minimum", "ge", "gt"} & set(schema), {"maximum", "le", "lt"} & set(schema)
+        if schema.get("type") in ("number", "integer") and not all(ends):
+            yield path
+        for key, part in schema.items():
+            yield from unbounded(part, f"{path}.{key}")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LOADERS if "space" not in kind])
+def test_every_number_has_a_smallest_and_a_largest_value(kind):
+    load, data = LOADERS[kind]  # sets of whole numbers in a space have one range: IntSet
+    assert not list(unbounded(type(load(data)).model_json_schema(mode="serialization")))
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_changed_copy_is_checked_like_the_original(kind):
+    load, data = LOADERS[kind]
+    value = load(data)
+    assert value.model_copy() == value.model_copy(deep=True) == value
+    for name in type(value).model_fields:
+        same = value.model_copy(update={name: getattr(value, name)})
+        assert same == value
+        assert same.model_fields_set == value.model_fields_set | {name}
+        with pytest.raises(InputError, match=r"got nan|got \(nan|allowed|needed"):
+            value.model_copy(update={name: float("nan")})
+    with pytest.raises(InputError, match="unknown field"):
+        value.model_copy(update={"nonsense": 1})
+
+
 @pytest.mark.parametrize("kind", LOADERS)
 def test_every_field_is_documented_and_has_a_json_schema(kind):
     load, data = LOADERS[kind]
@@ -178,7 +212,7 @@ BAD_FIELDS = [
     ("cluster", "levels.0.size", -8, "at least 1"),
     ("cluster", "levels.0.size", "n", "a whole number"),
     ("cluster", "levels.0.bandwidth", "100 XB/s", "Gb/s"),
-    ("cluster", "levels.0.bandwidth", 0, "1 to 1e+18"),
+    ("cluster", "levels.0.bandwidth", 0, "1000 to 1e+18"),
     ("cluster", "levels.0.bandwidth", "-5 GB/s", "not negative"),
     ("cluster", "levels.0.bandwidth", ..., "exactly one of bandwidth and oversubscription"),
     ("cluster", "levels.1.oversubscription", 2, "exactly one of bandwidth and oversubscription"),
@@ -186,7 +220,10 @@ BAD_FIELDS = [
     ("cluster", "levels.0.latency", "5 m", "us"),
     ("cluster", "levels.0.latency", ..., "seconds of one message"),
     ("cluster", "levels.0.efficiency", 1.5, "at most 1"),
-    ("cluster", "levels.0.efficiency", 0, "more than 0"),
+    ("cluster", "levels.0.efficiency", 0, "at least 0.001"),
+    ("cluster", "levels.0.latency", "101 s", "0 to 100"),
+    ("stack", "gemm_derate", 1e-300, "at least 0.001"),
+    ("device", "memory", 1, "1000 to 1e+18"),
     ("cluster", "levels.1.name", "node", "a name of its own"),
     ("cluster", "levels.2.size", 10**6, "at most 1000000"),
     ("cluster", "devices", 25, "24 = 4 x 2 x 3"),

@@ -17,6 +17,7 @@ from nest.describe import (
     read_description,
     write_text_atomic,
 )
+from nest.errors import OutputError
 
 
 @pytest.mark.parametrize(
@@ -112,13 +113,15 @@ def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
-    assert "No space left" in message(write_text_atomic, path, "three")
+    with pytest.raises(OutputError, match="No space left"):
+        write_text_atomic(path, "three")
     assert path.read_text() == "two"
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
 
 
 def test_writing_where_it_cannot_be_done(tmp_path):
-    assert "cannot be written" in message(write_text_atomic, tmp_path / "no" / "plan.json", "x")
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_text_atomic(tmp_path / "no" / "plan.json", "x")
     assert "is a folder" in message(write_text_atomic, tmp_path, "x")
     assert "cannot be written" in message(write_text_atomic, tmp_path / "a\0b", "x")
     assert "cannot be written" in message(write_text_atomic, tmp_path / "s", "\ud800")

@@ -10,12 +10,16 @@ from descriptions import (
     DEEPSEEK_V2_LITE,
     GEMMA,
     GEMMA2,
+    GEMMA3,
     GPT2,
+    GPT_OSS,
     LLAMA,
+    MINISTRAL,
     MISTRAL,
     MIXTRAL,
     MODEL,
     NEOX,
+    NOTES,
     OPT,
     QWEN2,
     QWEN2_MOE,
@@ -150,6 +154,9 @@ def test_parts_that_do_not_go_together(changes, expected):
         (BERT, 336e6),
         (GEMMA, 8537680896),  # safetensors index of gemma-7b
         (GEMMA2, 2614341888),  # safetensors index of gemma-2-2b
+        (GEMMA3, 999885952),  # safetensors index of gemma-3-1b-it
+        (GPT_OSS, 116.83e9),  # arXiv:2508.10925, table 1
+        (MINISTRAL, 8.02e9),  # its model card: 8,019,808,256
         (NEOX, 20.55e9),  # arXiv:2204.06745: 20B parameters; 20,554,567,680 in its table 1
     ],
 )
@@ -175,6 +182,8 @@ def test_every_known_model_type_is_tested():
         ("gpt2-xl", GPT2),
         ("opt-30b", OPT),
         ("bert-large", BERT),
+        ("gpt-oss-120b", GPT_OSS),
+        ("mistral-7b", MISTRAL),
     ],
 )
 def test_config_json_and_catalog_describe_the_same_model(name, config):
@@ -212,6 +221,22 @@ def test_config_json_is_known_by_its_architecture_and_named_by_its_path():
         ({**GPT2, "add_cross_attention": True}, "add_cross_attention: got True"),
         ({**BERT, "position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({**NEOX, "attention_bias": False}, "attention_bias: got False; allowed: True"),
+        ({**MISTRAL, "sliding_window": "wide"}, "sliding_window: got 'wide'; allowed: a whole"),
+        ({**QWEN2, "layer_types": ["full_attention"]}, "allowed: 28 entries, each full_attention"),
+        ({**LLAMA, "layer_types": 32 * ["sliding_attention"]},
+         "allowed: full_attention with model_type llama"),
+        ({**MISTRAL, "layer_types": 32 * ["chunked_attention"]}, "layer_types: got ['chunked_"),
+        ({**MISTRAL, "layer_types": 32 * ["sliding_attention"], "sliding_window": None},
+         "sliding_window: got None; allowed: a whole number with these layer_types"),
+        # keys that change the price and that no reader knows
+        ({**LLAMA, "sliding_window": 4096},
+         "sliding_window: got 4096; allowed: nothing: it is not known with model_type llama"),
+        ({**LLAMA, "attention_chunk_size": 8192}, "attention_chunk_size: got 8192; allowed: noth"),
+        ({**LLAMA, "num_local_experts": 16}, "num_local_experts: got 16; allowed: nothing"),
+        ({**QWEN3, "num_nextn_predict_layers": 1}, "num_nextn_predict_layers: got 1; allowed: no"),
+        ({**DEEPSEEK, "index_topk": 2048}, "index_topk: got 2048; allowed: nothing"),
+        ({**QWEN3_MOE, "use_qk_norm": False}, "use_qk_norm: got False; allowed: True"),
+        ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention: got True"),
     ],
 )
 def test_a_config_json_that_cannot_be_described_says_which_field(config, expected, tmp_path):
@@ -219,6 +244,95 @@ def test_a_config_json_that_cannot_be_described_says_which_field(config, expecte
     text = message(load_model, path)
     assert text.startswith(str(path))
     assert expected in text
+
+
+def windows(config, **changes):
+    """The window, and the layers that have none."""
+    model = load_model({**config, **changes})
+    return model.window, model.full_layers
+
+
+def test_windows_of_config_json():
+    # huggingface/transformers 5.23.0, __post_init__ of the configuration classes
+    assert windows(MISTRAL) == windows(MISTRAL, sliding_window=4096) == (4096, ())
+    assert windows(MISTRAL, sliding_window=None) == (None, ())
+    assert windows(MIXTRAL) == (None, ())
+    assert windows(MIXTRAL, sliding_window=4096) == (4096, ())
+    assert windows(MINISTRAL) == (32768, ())
+    for config, layers in ((QWEN2, 28), (QWEN3, 36)):
+        stated = {"sliding_window": 131072, "max_window_layers": 21}
+        assert windows(config, **stated) == (None, ())  # use_sliding_window is false
+        used = {**stated, "use_sliding_window": True}
+        assert windows(config, **used) == (131072, tuple(range(21)))
+        assert windows(config, **{**used, "max_window_layers": layers}) == (None, ())
+        types = [("full" if n % 4 == 3 else "sliding") + "_attention" for n in range(layers)]
+        assert windows(config, **used, layer_types=types) == (131072, tuple(range(3, layers, 4)))
+    used = {"use_sliding_window": True, "max_window_layers": 21}
+    odd = tuple(n for n in range(24) if n % 2 or n >= 21)
+    assert windows(QWEN2_MOE, **used) == (4096, odd)
+    assert windows(QWEN3_MOE, **used) == (4096, ())
+    assert windows(GEMMA2) == (4096, tuple(range(1, 26, 2)))
+    assert windows(GPT_OSS) == (128, tuple(range(1, 36, 2)))
+    assert windows(GEMMA3) == (512, (5, 11, 17, 23))
+    assert windows(GEMMA3, sliding_window_pattern=2) == (512, tuple(range(1, 26, 2)))
+    assert windows(LLAMA, layer_types=32 * ["full_attention"]) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"window": 0}, "window: got 0; allowed: at least 1"),
+        ({"full_layers": [0]}, "full_layers: got (0,); allowed: nothing without a window"),
+        ({"window": 8, "full_layers": [2]}, "full_layers: got 2; allowed: 0 to 1, the layers"),
+        ({"window": 8, "kind": "encoder"}, "window: got 8; allowed: nothing with kind encoder"),
+    ],
+)
+def test_windows_that_a_model_cannot_have(changes, expected):
+    assert expected in message(load_model, {**MODEL, **changes})
+
+
+@pytest.mark.parametrize("model_type", NOTES)
+def test_published_files_have_further_keys_that_cost_nothing(model_type):
+    config = next(config for config in CONFIGS if config["model_type"] == model_type)
+    assert load_model({**config, **NOTES[model_type]}).replace(name="x") == (
+        load_model(config).replace(name="x"))
+
+
+def test_unknown_keys_that_say_no_are_ignored():
+    empty = {"new": None, "newer": False, "newest": 0, "last": [], "_private": 3, "unsloth_x": 1}
+    assert load_model({**LLAMA, **empty}) == load_model(LLAMA)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama3.1-8b"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama3.1-8b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama2-7b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", None),
+        ("Qwen/Qwen3-235B-A22B", "qwen3-235b-a22b"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("google/gemma-2-9b-it", "gemma2-9b"),
+        ("org/unheard-of-7b", None),
+    ],
+)
+def test_a_name_on_hugging_face_says_what_to_do(name, known):
+    text = message(load_model, name)
+    assert f"hf download {name} config.json" in text and "suffix" not in text
+    assert ("in the catalog" in text) == (known is not None)
+    assert known is None or f"allowed: {known}, the same model in the catalog; or" in text
+
+
+def test_a_folder_with_a_config_json_is_read(tmp_path, monkeypatch):
+    folder = tmp_path / "org" / "Llama-3.1-8B"
+    folder.mkdir(parents=True)
+    assert "is a folder without config.json; allowed" in message(load_model, folder)
+    put(folder, LLAMA, "config.json")
+    for path in (folder, str(folder), f"{folder}/"):
+        assert load_model(path).name == "Llama-3.1-8B"
+    monkeypatch.chdir(tmp_path)  # a folder named like a model there
+    assert load_model("org/Llama-3.1-8B").name == "Llama-3.1-8B"
+    assert "no such file" in message(load_model, "org/other.json")
 
 
 def test_details_of_config_json():

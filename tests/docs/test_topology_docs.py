@@ -9,6 +9,7 @@ import pytest
 
 from nest.topology import levels_of, parse_generator, read_topology
 from nest.topology.generators.data_centres import DataCentres
+from nest.topology.generators.mixed import Mixed
 from nest.topology.generators.text import FABRICS, NAMES
 from nest.topology.readers import xml_text
 from nest.topology.readers.entries import LinkEntry, NodeEntry
@@ -35,7 +36,7 @@ def test_every_generator_has_a_line_and_is_what_the_page_says() -> None:
 
 
 def test_every_field_is_mentioned() -> None:
-    for cls in (*FABRICS.values(), DataCentres, NodeEntry, LinkEntry, TopologyDescription):
+    for cls in (*FABRICS.values(), Mixed, DataCentres, NodeEntry, LinkEntry, TopologyDescription):
         assert [name for name in cls.model_fields if f"`{name}`" not in PAGE
                 and f"\n{name}:" not in PAGE] == []
 

@@ -197,6 +197,23 @@ def test_prediction_layers_of_deepseek_v3() -> None:
     assert chain.kinds[chain.order[-2]].experts == chain.kinds[chain.order[-3]].experts
 
 
+def test_layers_with_and_without_a_window_are_two_kinds() -> None:
+    data = {**MODEL, "layers": 5, "window": 32, "full_layers": [1, 3], "mtp_layers": 1}
+    chain = chain_of(data)
+    window, full = "window_layer", "layer"
+    assert names(chain) == ["embedding", window, full, window, full, window, "mtp_layer", "head"]
+    windows = {kind.name: op.window for kind in chain.kinds for op in kind.operators
+               if op.type == "attention"}
+    assert windows == {window: 32, full: None, "mtp_layer": 32}  # this one is like the last layer
+    # 128 tokens: 32 x 128 - 32^2 / 2 of 128^2 / 2 pairs, in four of six layers.
+    whole = chain_of({**MODEL, "layers": 5, "mtp_layers": 1})
+    pairs = 128 * 128 / 2 - (32 * 128 - 32 * 32 / 2)
+    assert model_flop(whole, 128) - model_flop(chain, 128) == pytest.approx(
+        3 * 4 * 2 * pairs * 2 * 64)
+    experts = {"experts": 4, "top_k": 2, "ffn": 32}
+    assert "window_moe_layer" in names(chain_of({**MODEL, "window": 32, "moe": experts}))
+
+
 # ---------------------------------------------------------------- encoder and decoder
 
 

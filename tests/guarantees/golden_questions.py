@@ -1,4 +1,4 @@
-"""The fixed list of 60 planning questions whose plans are in `golden/plans.json`.
+"""The fixed list of 64 planning questions whose plans are in `golden/plans.json`.
 
 Every catalog model and cluster, networks as graphs, failures, devices of several types and measured
 layers are in it, from 8 to 1,024 devices; spaces are bounded where the whole one takes long. The
@@ -210,6 +210,12 @@ QUESTIONS = (
     Q("mixed-12-three", "gpt2-xl", nodes(A, H, "h200-sxm"), None, 72, 1024),
     Q("fat-tree-16-slow", "gpt2-xl", "fat-tree:k=4", None, 128, 1024,
       network={"degrade": "gpu5=0.6"}),
+    Q("mixed-24-nodes", "llama3-8b", "mixed:8xa100-sxm-80gb,2x8xh100-sxm", None, 96, 4096,
+      space={"cp": 1}),
+    # windows
+    Q("mistral-16-long", "mistral-7b", "dgx-h100", 16, 32, 32768, space={"cp": "1..4"}),
+    Q("gemma2-32", "gemma2-9b", "dgx-a100", 32, 128, 8192, space={"cp": 1}),
+    Q("gpt-oss-64", "gpt-oss-120b", "dgx-h100", 64, 256, 4096, space={"cp": 1, "etp": 1}),
     # measured layers
     Q("profile-16", EXAMPLES / "profile.yaml", "dgx-h100", 16, 256, 2048, space={"pp": "2..8"}),
     Q("profile-csv-fat-tree", EXAMPLES / "profile.csv", "fat-tree:k=4", None, 128, 2048),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from instances import THEMES, Instance, instance
 from instances_finish import finish_instance
-from oracle import price, solve
+from oracle import apart, price, solve
 from oracle_plans import Answer
 from oracle_rules import cuts
 from shared import shared
@@ -112,7 +112,7 @@ def test_alternatives_are_the_next_best(chunk: int) -> None:
         found: list[Any] = [plan, *plan.alternatives]
         assert [p.step_time_s for p in found] == pytest.approx(
             [b.seconds for b in best], rel=CLOSE), seed
-        keys = [(c.outer_dp, c.micro_batch, c.pp, c.vpp, c.schedule)
+        keys = [apart((c.outer_dp, c.micro_batch, c.pp, c.vpp, c.schedule), x.job)
                 for c in (p.configuration for p in found)]
         assert len(set(keys)) == len(keys), seed
         for p in plan.alternatives:

@@ -1,6 +1,6 @@
 """Guarantees G4, G5 and G8: same plan every time, more never hurts, and misses that are explained.
 
-G1 to G3 are in ``test_exact.py``, G6 waits for the event simulation, G7 is in ``test_describe*.py``
+G1 to G3 are in ``test_exact.py``, G6 in ``test_simulation_*.py``, G7 in ``test_describe*.py``
 and ``test_cli*.py``.
 """
 
@@ -277,7 +277,7 @@ def limited(x: Instance, ticks: float, top: int, monkeypatch: pytest.MonkeyPatch
     """The plan of a search by a clock that ticks whenever it is looked at, or what it raises."""
     clock = itertools.count()
     ticking = SimpleNamespace(perf_counter=lambda: next(clock))
-    monkeypatch.setattr("nest.search.rounds.time", ticking)
+    monkeypatch.setattr("nest.search.progress.time", ticking)
     try:
         return nest.plan(x.model, x.cluster, x.job, x.space, time_limit=ticks, top=top)
     except nest.LimitError as error:

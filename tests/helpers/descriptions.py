@@ -292,7 +292,67 @@ GEMMA = {
     "vocab_size": 256000,
 }
 MISTRAL = {**LLAMA, "model_type": "mistral", "vocab_size": 32000}
+MINISTRAL = {
+    **LLAMA,
+    "model_type": "ministral",
+    "num_hidden_layers": 36,
+    "intermediate_size": 12288,
+    "vocab_size": 131072,
+    "sliding_window": 32768,
+}
+GEMMA3 = {
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 26,
+    "hidden_size": 1152,
+    "head_dim": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "intermediate_size": 6912,
+    "vocab_size": 262144,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+}
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "num_hidden_layers": 36,
+    "hidden_size": 2880,
+    "head_dim": 64,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "intermediate_size": 2880,
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+    "vocab_size": 201088,
+    "sliding_window": 128,
+    "attention_bias": True,
+}
+# Further keys of published files, which change no price. Of ai-dynamo/aiconfigurator
+# (model_configs/*_config.json at 095f58a): Llama 3.1, DeepSeek-V3, GPT-OSS, Qwen3-30B-A3B; of
+# mlc-ai/mlc-llm (its model presets at 79d603f): the others.
+NOTES = {
+    "llama": {"bos_token_id": 128000, "rope_scaling": {"factor": 8.0}, "pretraining_tp": 1,
+              "rms_norm_eps": 1e-05, "torch_dtype": "bfloat16", "transformers_version": "4.42.3"},
+    "deepseek_v3": {"ep_size": 1, "n_group": 8, "topk_group": 4, "norm_topk_prob": True,
+                    "quantization_config": {"fmt": "e4m3"}, "routed_scaling_factor": 2.5,
+                    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "auto_map": {"A": "b"}},
+    "gpt_oss": {"experts_per_token": 4, "initial_context_length": 4096, "swiglu_limit": 7.0,
+                "router_aux_loss_coef": 0.9, "output_router_logits": False},
+    "qwen3_moe": {"max_window_layers": 48, "use_sliding_window": False, "sliding_window": None,
+                  "norm_topk_prob": True, "router_aux_loss_coef": 0.001},
+    "qwen2": {"use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28,
+              "eos_token_id": 151645, "hidden_act": "silu", "use_cache": True},
+    "gemma3_text": {"cache_implementation": "hybrid", "query_pre_attn_scalar": 256,
+                    "rope_local_base_freq": 10000, "eos_token_id": [1, 106]},
+    "gpt_neox": {"rotary_pct": 1.0, "rotary_emb_base": 10000, "use_parallel_residual": False,
+                 "_name_or_path": "model"},
+    "gpt2": {"n_ctx": 1024, "summary_type": "cls_index", "summary_first_dropout": 0.1,
+             "resid_pdrop": 0.1, "task_specific_params": {"text-generation": {"max_length": 50}}},
+    "bert": {"hidden_dropout_prob": 0.1, "layer_norm_eps": 1e-12, "gradient_checkpointing": False},
+}
 CONFIGS = [
+    MINISTRAL,
+    GEMMA3,
+    GPT_OSS,
     LLAMA,
     MISTRAL,
     MIXTRAL,

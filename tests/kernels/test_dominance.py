@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -125,17 +126,25 @@ def test_figures_that_all_schedules_have() -> None:
 def test_a_label_stays_that_is_better_in_one_figure(figure: str) -> None:
     """What add_stage reads of the stages behind decides, each figure by itself."""
     insert = getattr(pipeline._insert, "py_func", pipeline._insert)
-    size = one_f_one_b.UNTIED
-    values = np.zeros((4, one_f_one_b.FIGURES + 1))
-    links = np.zeros((4, 3), np.int64)
+    w = cast(pipeline.Work, SimpleNamespace(
+        state=np.zeros(pipeline.STATE, np.int64), cell=np.zeros((4, one_f_one_b.FIGURES + 1)),
+        cell_links=np.zeros((4, 3), np.int64), new=np.ones(one_f_one_b.FIGURES + 1)))
+    w.state[pipeline.DECIDE] = one_f_one_b.UNTIED
+
+    def add(more: float, likely: int = 0) -> tuple[int, int]:
+        """Labels of the cell, and the one that is asked first, once a label was offered."""
+        w.new[:] = label + more
+        w.state[pipeline.LIKELY] = likely
+        insert(w, 0, 0, 0)
+        return int(w.state[pipeline.COUNT]), int(w.state[pipeline.LIKELY])
+
     label = np.ones(one_f_one_b.FIGURES + 1)
-    assert insert(values, links, 0, size, label, 0, 0, 0, 0) == (1, 0)
-    other = label + 1.0
-    other[getattr(one_f_one_b, figure)] = 0.5
-    assert insert(values, links, 1, size, other, 1, 0, 0, 0) == (2, 0)
-    assert [insert(values, links, 2, size, other + 1.0, 2, 0, 0, x)[1] for x in range(4)] == [
-        0, 1, 0, 0]
-    assert insert(values, links, 2, size, label - 1.0, 3, 0, 0, 1) == (1, 1)
+    assert add(0.0) == (1, 0)
+    label[getattr(one_f_one_b, figure)] = -0.5
+    assert add(1.0) == (2, 0)
+    assert [add(2.0, likely)[1] for likely in range(4)] == [0, 1, 0, 0]
+    label[:] = 1.0
+    assert add(-1.0, likely=1) == (1, 1)
     # What is behind the labels of the cell is of another.
-    values[1] = -5.0
-    assert insert(values, links, 1, size, label - 1.5, 4, 0, 0, 1) == (1, 1)
+    w.cell[1] = -5.0
+    assert add(-1.5, likely=1) == (1, 1)

@@ -50,6 +50,10 @@ def random_model(rng: Random, kind: str, theme: str) -> Model:
     if kind == "shared":
         data["moe"] |= {"shared_ffn": 60 * rng.choice((1, 4)), "every": 1,
                         "shared_gate": rng.random() < 0.5, "first_dense": int(layers > 1)}
+    own = Random(repr(data))  # drawn apart, so that all else stays as it was without windows
+    if kind != "encoder" and own.random() < 0.3:
+        data["window"] = own.choice((1, 24, 100, 10**6))
+        data["full_layers"] = [n for n in range(layers) if own.random() < 0.4]
     return Model(**data)
 
 
@@ -142,6 +146,8 @@ def random_family(rng: Random, kind: str, theme: str) -> Model:
     base = rng.choice(("dense", "gqa", "moe") if kind != "encoder-decoder" else ("dense", "gqa"))
     data = random_model(rng, base, theme).model_dump(exclude_unset=True)
     data |= {"name": f"random {kind}", "layers": rng.choice((1, 2, 2, 3))}
+    for name in ("window", "full_layers"):
+        data.pop(name, None)
     if "moe" in data:
         data["moe"] |= {"every": 1}
     if kind == "encoder-decoder":

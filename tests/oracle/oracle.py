@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from oracle_interleaved import interleaved, wrapped, wrapped_links
 from oracle_listing import Question, Wrap
-from oracle_plans import Answer, Found, Priced, Ranked, later, read_stage, write_stage
+from oracle_plans import Answer, Found, Key, Priced, Ranked, later, read_stage, write_stage
 from oracle_prices import Pricer, Run
 from oracle_rules import FULL, Choice, Outer, Policy, shards
 from oracle_schedules import SCHEDULES, Behind, Schedule
@@ -143,7 +143,7 @@ def check_wrapped(
 def solve(
     chain: Chain, cluster: Cluster, job: Job, space: SearchSpace | None = None, top: int = 1
 ) -> Answer:
-    """The best of all legal plans that fit, of the ``top`` best keys.
+    """The best of all legal plans that fit, of the ``top`` best keys that differ.
 
     Ties go to the schedule and to the plan with fewer stages that are listed first.
     """
@@ -166,7 +166,24 @@ def solve(
     fitting, best = wrapped(question, pricer, rows)
     plans, found = plans + fitting, found + best
     found.sort(key=lambda x: x.seconds)
+    unlike: dict[tuple[object, ...], Found] = {}
+    for one in found:
+        unlike.setdefault(apart(one.key, job), one)
+    found = list(unlike.values())
     return Answer(plans, tuple(Ranked(x.seconds, x.key, x.configuration()) for x in found[:top]))
+
+
+def apart(key: Key, job: Job) -> tuple[object, ...]:
+    """What a key is when names that may stand for the same plan are one.
+
+    A stage alone is data parallel over its block and its replicas together; where one micro-batch
+    goes there and back the schedule has no choice.
+    """
+    replicas, samples, pp, vpp, schedule = key
+    at_once = replicas * samples
+    if schedule == "gpipe" and at_once == job.global_batch:
+        schedule = "1f1b"
+    return (at_once if pp == 1 else (replicas, samples)), pp, vpp, schedule
 
 
 class Options(NamedTuple):

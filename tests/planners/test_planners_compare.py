@@ -270,7 +270,7 @@ def test_text_of_made_up_entries(files):
     (["--planners", "mcmc", "--links", "rack:4"], "links: got 'rack:4'; allowed: a level of c"),
     (["--planners", "mcmc", "--links", "leaf:0"], "links: degree: got 0; allowed: 1 or more"),
     (["--planners", "mcmc", "--links", "leaf"], "links: got 'leaf'"),
-    (["--planners", "mcmc", "--proposals", "0"], "mcmc: proposals: got 0; allowed: 1 or more"),
+    (["--planners", "mcmc", "--proposals", "0"], "proposals: got 0; allowed: 1 to 1000000"),
     (["--tp", "3"], "tp: got 3"),
     (["--threads", "0"], "threads: got 0"),
 ])

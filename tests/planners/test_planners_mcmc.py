@@ -320,7 +320,7 @@ def test_a_cheaper_strategy_that_does_not_fit_is_not_the_best():
 def test_nothing_to_start_from_and_bad_options():
     with pytest.raises(NoPlanError, match="to start from"):
         Mcmc().plan(small(), cluster_with((4,)), job_of(8), nest.SearchSpace(tp=4, cp=3))
-    with pytest.raises(InputError, match="proposals: got 0; allowed: 1 or more"):
+    with pytest.raises(InputError, match="proposals: got 0; allowed: 1 to 1000000"):
         Mcmc(proposals=0)
     with pytest.raises(InputError, match=r"beta: got -1\.0; allowed: 0 or more"):
         Mcmc(beta=-1.0)

@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from nest.describe import Job, SearchSpace, load_cluster, load_model
+from nest.describe import Configuration, Job, SearchSpace, load_cluster, load_model
 from nest.pricing.evaluation import evaluate
 from nest.pricing.even import even_configuration
 from nest.pricing.plans import Alternative, Plan, SearchReport
+from nest.report.defaults import defaults
 from nest.report.plan_text import plan_text, proved, searched
 from nest.report.stages import runs
 from nest.units import format_seconds
@@ -20,6 +21,15 @@ def priced(model: str, cluster: str, devices: int, **degrees: object) -> Plan:
     described, where = load_model(model), load_cluster(cluster, devices=devices)
     way = even_configuration(described, where, job, **degrees)  # type: ignore[arg-type]
     return evaluate(described, where, job, way)
+
+
+def test_the_report_explains_its_words() -> None:
+    """Chunks have a legend, `hierarchical` says of what; terms of the search stay in the docs."""
+    plan = priced("llama3-70b", "h100-spine-leaf", 1024, tp=8, pp=4, vpp=10, zero=1)
+    text = " ".join(plan.report().split())
+    assert "chunks: parts of a stage in turn, here 10 of 2 to 3 layers" in text
+    assert "hierarchical (level by level)" in text
+    assert not re.search("super-pipeline|outer choice|cells", text)
 
 
 CASES = [
@@ -107,7 +117,8 @@ def test_what_the_search_did():
         seconds=0.48, compile_seconds=0.0, threads=2, solved=12, pruned=76, cells=1194, labels=9,
         transitions=9, peak_bytes=2**28, space=SearchSpace(tp=8, zero="0,1").describe())
     done = plan.model_copy(update={"search": report, "optimal": True})
-    did = ("; 12 outer choices solved, 76 pruned, 1,194 cells, in 480 ms on 2 threads; kernels "
+    did = ("; 12 choices of replicas and micro-batch solved, 76 ruled out, in 480 ms on 2 "
+           "threads; kernels "
            "compiled or loaded in 0 s; peak memory 256 MiB")
     assert searched(done) == "every legal plan with tp 8, zero 0..1" + did
     free = report.model_copy(update={"space": SearchSpace().describe()})
@@ -181,3 +192,16 @@ def test_how_sure_the_price_is():
             for slower in (0.5 * plan.error, 0.9 * plan.error, 1.1 * plan.error)]
     near = plan_text(plan.model_copy(update={"alternatives": tuple(ways)}))
     assert f"2 of them slower by less than the error of prices, {100 * plan.error:.1f} %" in near
+
+
+def test_defaults_are_named():
+    level = {"name": "node", "size": 2, "link": "pcie4", "latency": "7 us"}
+    cluster = load_cluster({"name": "desk", "device": "rtx-4090", "levels": [level]})
+    assert defaults(cluster) == ("products of rtx-4090 at most 75 % of the peak; bandwidth, "
+                                 "efficiency of level node (pcie4)")
+    assert defaults(load_cluster("dgx-h100")) == ""
+    way = Configuration.parse({"micro_batch": 1, "stages": [
+        {"layers": [0, 26], "devices": [0, 2], "tp": 2}]})
+    text = plan_text(evaluate(load_model("bert-large"), cluster,
+                              Job(global_batch=2, seq_len=128), way))
+    assert "\nDefaults     products of rtx-4090 at most 75 % of the peak; " in text

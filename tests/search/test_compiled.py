@@ -62,8 +62,8 @@ def test_every_kernel_is_compiled_once() -> None:
         nest.plan(branched.model, branched.cluster, branched.job, branched.space)
     nest.plan(nest.load_model("bert-large"), nest.load_network("torus:dims=2x3"),
               nest.Job(global_batch=12, seq_len=512), nest.SearchSpace(recompute=("none",)))
-    for kernel in (*kernels.routes, dominance._mark, options.fill, kernels.solve,
-                   kernels.interleave):
+    for kernel in (*kernels.routes, dominance._mark, options.fill, pipeline.run,
+                   interleaved.try_all):
         assert len(kernel.signatures) == 1
 
 
@@ -140,7 +140,7 @@ def test_interleaved_seconds() -> None:
     rng = np.random.default_rng(2)
     twin = SCHEDULES["interleaved"]
     step_seconds = compiled_call(interleaved.step_seconds)
-    held, room_of = compiled_call(interleaved.held), compiled_call(interleaved.room_of)
+    held = compiled_call(interleaved.held)
     for _ in range(100):
         p, v = int(rng.integers(2, 9)), int(rng.integers(2, 6))
         m = p * int(rng.integers(1, 5))
@@ -155,7 +155,7 @@ def test_interleaved_seconds() -> None:
         # The arrays have room for the deepest pipeline.
         wide = np.full((p + 1, v + 1, chunk.CHUNK), np.nan)
         wide[:p, :v] = costs
-        room = room_of(p + 1, v + 1, p * m * v + 1)
+        room = interleaved.room_of(p + 1, v + 1, p * m * v + 1)
         assert step_seconds(wide, links, p, m, v, room) == (
             pytest.approx(twin.step_time(stages, hops, m).total, rel=1e-12))
         sizes = rng.random(v)

@@ -113,21 +113,21 @@ def test_stages_that_break_a_rule_are_named() -> None:
 
 # layers of the stages with embedding and head, forms of cuts that fit
 DIVISIONS = [
-    ([41, 41], {"even", "front", "whole", "back", "ends"}),  # 40, 40
-    ([42, 40], {"ends"}),  # 41, 39
-    ([28, 27, 27], {"front", "whole", "ends"}),  # 27, 27, 26
-    ([27, 27, 28], {"back", "ends"}),  # 26, 27, 27
-    ([27, 28, 27], {"ends"}),  # 26, 28, 26
-    ([20, 21, 22, 19], set()),  # 19, 21, 22, 18
+    ([41, 41], "even front whole back ends"),  # 40, 40
+    ([42, 40], "ends"),  # 41, 39
+    ([28, 27, 27], "front whole ends"),  # 27, 27, 26
+    ([27, 27, 28], "back ends"),  # 26, 27, 27
+    ([27, 28, 27], "ends"),  # 26, 28, 26
+    ([20, 21, 22, 19], ""),  # 19, 21, 22, 18
 ]
 
 
 @pytest.mark.parametrize(("sizes", "forms"), DIVISIONS, ids=str)
 @pytest.mark.parametrize("form", ["even", "front", "whole", "back", "ends", "free"])
-def test_forms_of_cuts(sizes: list[int], forms: set[str], form: str) -> None:
+def test_forms_of_cuts(sizes: list[int], forms: str, form: str) -> None:
     job = job_of(with_rule(fields="cuts", allowed=form))
     found = not_runnable(build_chain(MODELS["llama3-70b"]), job, cut(job, sizes))
-    assert (found == ()) == (form == "free" or form in forms)
+    assert (found == ()) == (form == "free" or form in forms.split())
     layers = [size - (n in (0, len(sizes) - 1)) for n, size in enumerate(sizes)]
     for one in found:
         text = ", ".join(map(str, layers))

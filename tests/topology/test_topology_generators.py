@@ -14,11 +14,13 @@ from nest.topology.generators import (
     dragonfly,
     fat_tree,
     fully_connected,
+    mixed,
     nvl_domains,
     rail_optimized,
     spine_leaf,
     torus,
 )
+from nest.topology.network import load_network
 
 
 def counts(topology: Topology) -> tuple[int, int, int]:
@@ -191,7 +193,7 @@ def test_text_means_the_same_as_the_function() -> None:
     ("fat-tree:k", "fat-tree: got 'k'; allowed: FIELD=VALUE"),
     ("fat-tree:k=4,oversubscription=0.5", "fat-tree: oversubscription: got '0.5'; allowed: at lea"),
     ("fat-tree:k=4,bandwidth=5 us", "fat-tree: bandwidth: got '5 us'; allowed: a number of bytes"),
-    ("fat-tree:k=4,bandwidth=0", "fat-tree: bandwidth: got 0; allowed: 1 to 1e+18"),
+    ("fat-tree:k=4,bandwidth=0", "fat-tree: bandwidth: got 0; allowed: 1000 to 1e+18"),
     ("fat-tree:k=4,device=h300", "fat-tree: device: got 'h300'; allowed: a name in the catalog"),
     ("fat-tree:k=4,node=3", "fat-tree: node: got 3; allowed: a divisor of the 16 devices"),
     ("fat-tree:k=4,ports=3", "fat-tree: ports: unknown field"),
@@ -204,9 +206,32 @@ def test_text_means_the_same_as_the_function() -> None:
     ("data-centres:centres=2", "data-centres: fabric: missing; needed: the network of one"),
     ("data-centres:centres=1,fabric=[torus:dims=4]", "data-centres: centres: got 1; allowed: at"),
     ("fully-connected:devices=1500", "fully-connected: devices: got 1500; allowed: at most"),
+    ("mixed:", "mixed: nodes: missing"),
+    ("mixed:8xa100-sxm-80gb,h100-sxm", "mixed: nodes.1: got 'h100-sxm'; allowed: DEVICES x DEVICE"),
+    ("mixed:0x8xh100-sxm", "mixed: nodes.0: got '0x8xh100-sxm'; allowed: DEVICES x DEVICE or"),
+    ("mixed:8xh100", "mixed: nodes.0: device: got 'h100'; allowed: a name in the catalog; close: "),
+    ("mixed:8xv100-sxm2-32gb", "got v100-sxm2-32gb, whose links in a node are not known"),
+    ("mixed:8xh100-sxm,link=wifi", "mixed: link: got 'wifi'; allowed: 'nvlink3', 'nvlink4'"),
+    ("mixed:999999x8xh100-sxm", "mixed: got 999999x8xh100-sxm; allowed: at most 500000 devices"),
     ("x" * 20_000, "allowed: at most 10000 characters"),
 ])
 def test_bad_text(text: str, says: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_generator(text)
     assert says in str(caught.value)
+
+
+def test_mixed_nodes_have_the_default_links_of_their_devices() -> None:
+    network = parse_generator("mixed:2x4xa100-sxm-80gb, 8xh800, link=roce, bandwidth=200G")
+    assert [device.name for device in network.types] == ["a100-sxm-80gb", "h800"]
+    assert len(network.device_N) == 16
+    rates = {(network.nodes[a], network.nodes[b]): rate for a, b, rate in zip(
+        network.source_E, network.target_E, network.bandwidth_E, strict=True)}
+    # nominal figures of one direction times the share that collectives reach
+    assert rates["node0/gpu3", "node0"] == pytest.approx(300e9 * 0.734)
+    assert rates["node2/gpu7", "node2"] == pytest.approx(200e9 * 0.816)
+    assert rates["node1/nic0", "leaf"] == pytest.approx(25e9 * 0.87)
+    alike = load_network("mixed:2x8xh100-sxm")  # one type: a cluster with levels
+    assert alike.links is None and alike.group_sizes == (8, 16)
+    assert alike.levels[1].latency == pytest.approx(8e-6)
+    assert mixed("8xh100-sxm", link="efa").nodes[0] == "leaf"

@@ -6,7 +6,7 @@ Shapes: T layer kinds, R recompute policies, G signatures. ``t`` is a ``nest.sea
 
 from __future__ import annotations
 
-from nest._kernels import inlined, leaf
+from nest._kernels import leaf
 from nest._kernels.layers import (
     BACKWARD,
     BUFFERS,
@@ -124,7 +124,7 @@ def walk(t, w, c, busy, limit, slack):
     return reached
 
 
-@inlined
+@leaf
 def close(t, w, g):
     """Fill the seconds of an option with what signature g takes without recompute."""
     layers, totals, chunk, overlap = w.layers, w.totals, w.chunk, t.overlaps[0]
@@ -198,7 +198,7 @@ def set_ends(new, left, wait, tied, update):
     new[READY] = new[ENDS] + new[REMAINS]
 
 
-@inlined
+@leaf
 def recomputed(t, w, g, r, most):
     """Fill the seconds of an option: signature g, policy r for the first ``most`` layers."""
     kinds, again = w.kinds, w.again

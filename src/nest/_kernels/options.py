@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest._kernels import entry, inlined, leaf
+from nest._kernels import entry, leaf
 from nest._kernels.fold import (
     AHEAD,
     BACK,
@@ -50,7 +50,7 @@ from nest._kernels.recompute import (
 )
 from nest.forms.chunk import CHUNK
 
-OPTIONS, EACH = 4096, 16
+OPTIONS, EACH = 65536, 16
 """Room at first: options in all, and of a signature under one price."""
 
 
@@ -115,19 +115,20 @@ def work_of(t, options=OPTIONS, each=EACH):
 
 
 def wider(w):
-    """The same with twice the room where there is none left."""
+    """The same with more room where there is none left."""
     G, each = w.who.shape
     if w.tally.max() < each:
         return w._replace(number=np.concatenate((w.number, np.empty_like(w.number))),
                           options=np.concatenate((w.options, np.empty_like(w.options))))
-    # Memory that is never touched takes none: what is not filled is not copied.
-    filled = np.arange(each) < w.tally[:, None]
-    kept, who = np.empty((G, 2 * each, OPTION)), np.empty((G, 2 * each), np.int64)
-    kept[:, :each][filled], who[:, :each][filled] = w.kept[filled], w.who[filled]
+    more = (4 if each < 256 else 2) * each
+    kept, who = np.empty((G, more, OPTION)), np.empty((G, more), np.int64)
+    for g, count in enumerate(w.tally.tolist()):  # memory that is never touched takes none
+        kept[g, :count], who[g, :count] = w.kept[g, :count], w.who[g, :count]
     return w._replace(kept=kept, who=who)
 
 
-# The helpers below index whole arrays: a slice in an inner loop costs more than its work.
+# The helpers below index whole arrays: a slice or an iterator in an inner loop costs more than its
+# work. They are called, not inlined: in one large function too few figures stay in registers.
 
 
 @leaf
@@ -262,7 +263,8 @@ def _offer_whole(t, w, c, z, busy, code, reached, limit):
 def _best_changes(t, w):
     """Fill in the least that a policy but full changes of each kind; the least of one layer."""
     least = np.inf
-    for kind in t.kinds:
+    for at in range(len(t.kinds)):
+        kind = t.kinds[at]
         w.best_back[kind], w.best_held[kind] = np.inf, 0.0
         for r in range(1, t.back.shape[1]):
             back = w.changes[r, kind, D_BACK]
@@ -291,7 +293,8 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
         resident, work = totals[g, S_RESIDENT] + totals[g, S_BUFFERS], totals[g, S_WORK]
         activations = totals[g, S_ACTIVATIONS] + t.relay[g] * t.relayed[c]
         time, least_kept = unchanged, activations
-        for kind in t.kinds:
+        for at in range(len(t.kinds)):
+            kind = t.kinds[at]
             layers = t.counts[g, kind]
             if layers:
                 time += layers * w.best_back[kind]
@@ -322,7 +325,7 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
             if layer > most:
                 break
             back, held_bytes, work_bytes = changed(
-                t.counts, t.kinds, w.changes, t.ancestor[g, layer], t.full)
+                t.counts, t.kinds, w.changes, int(t.ancestor[g, layer]), t.full)
             time = unchanged + back
             if m * time >= limit or weight * time - base > slack:
                 break
@@ -338,7 +341,7 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
     return True
 
 
-@inlined
+@leaf
 def _offer_policy(t, w, g, r, most, back, held, busy, option, limit):
     """The same of one signature and policy r for its first ``most`` layers."""
     totals, layers, new = w.totals, w.layers, w.new

@@ -1,8 +1,7 @@
 """Solve one outer choice exactly: stages, blocks and options of one super-pipeline.
 
-Shapes: L layers, K positions (device numbers in units of the smallest usable block step),
-B block sizes, P prices (a block size at a class of places), G signatures (layer ranges that cost
-the same), O options.
+Shapes: L cuts, K positions, B block sizes, P prices, G signatures, O options, as in
+:class:`nest.search.problems.Problem`; D most stages, Z cells that can be reached.
 
 Recursion, last stage first, over labels of the cell (s stages, layers i..L-1, devices k..). A label
 is the figures of :mod:`nest.forms.one_f_one_b`, or under GPipe of :mod:`nest.forms.gpipe`, and
@@ -21,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest._kernels import bounds, entry, fold, form, inlined, kernel, leaf
+from nest._kernels import bounds, entry, fold, form, inlined, leaf
 from nest._kernels.bounds import (
     ADDED,
     ARRIVES,
@@ -33,7 +32,6 @@ from nest._kernels.bounds import (
     TRIPS,
     reach,
 )
-from nest._kernels.room import longer
 from nest.forms import gpipe, one_f_one_b
 from nest.forms.one_f_one_b import (
     AFTER,
@@ -52,132 +50,295 @@ from nest.forms.stage import Stage
 
 add_stage, add_gpipe_stage = form(one_f_one_b.add_stage), form(gpipe.add_stage)
 
-LOW = FIGURES
-"""Of a label, behind its figures: the least that a plan with it takes."""
-
 SLACK = 1.0 - 1e-12
 """A plan must beat the best by more than rounding to replace it."""
+LOW = FIGURES
+"""Of a label, behind its figures: the least that a plan with it takes."""
+LABELS, CELL = 16384, 1024
+"""Room at first: labels in all, and of a cell."""
+# Where a label comes from: its option, the cut behind its stage, the label behind, its own cell.
+OPTION, CUT, PARENT, LAYER, POSITION = range(5)
+LINKS = 5
+# How far the work is: the depth (stages of a label), the cut and the number of the cell at hand,
+# its labels, the one that dominated last; labels of all depths, those before this depth, cells that
+# it filled; the depth that bounds were made for, cells that can be reached; and of the problem the
+# most stages, m // 2 where a stage may have as many behind it, and how many figures decide.
+(DEPTH, CELL_CUT, CELL_NUMBER, COUNT, LIKELY, TOTAL, BEFORE, FILLED, BOUNDED, REACHED, DEEPEST,
+ HALF, DECIDE) = range(13)
+STATE = 13
+# What is counted: cells filled, labels kept, transitions tried, labels dropped by rank.
+CELLS, KEPT, TRIED, RANKED = range(4)
+# No plan that takes as long is looked for; the least that a label dropped by rank may take.
+BELOW, DROPPED = range(2)
 
 
-class Problem(NamedTuple):
-    """Arrays of one outer choice; :mod:`nest.search.tensors` builds and checks them."""
+class Work(NamedTuple):
+    """Arrays that :func:`solve` makes and its helpers fill."""
 
-    micro_batches: int
-    sizes: np.ndarray  # int64 (B,) block sizes in positions
-    lanes: np.ndarray  # float64 (B,) most shards that a block of the size can hold
-    price: np.ndarray  # int64 (B, K+1); -1 = no block may start there
-    signature: np.ndarray  # int64 (L+1, L+1); -1 = no stage lies between the cuts
-    chain: bool  # the cuts lie in a row
-    gpipe: bool
-    first: np.ndarray  # int64 (P, G+1) options of (price, signature), by ascending t
-    option: np.ndarray  # float64 (O, OPTION), see _kernels.fold
-    hop_bytes: np.ndarray  # float64 (L+1,) handed over before layer i, one way
-    hop_per_byte: np.ndarray  # float64 (K+1,) seconds per byte and lane where a block starts at k
-    hop_latency: np.ndarray  # float64 (K+1,)
-    both: float  # ways of a hand-over that compute does not hide
-    depths: np.ndarray  # bool (L+1,) numbers of stages allowed
+    state: np.ndarray
+    """int64 (STATE,) see above."""
+    counts: np.ndarray
+    """int64 (4,)"""
+    seconds: np.ndarray
+    """float64 (2,)"""
+    values: np.ndarray
+    """float64 (labels, FIGURES) of all depths, the first of what is behind the last stage."""
+    links: np.ndarray
+    """int64 (labels, LINKS)"""
+    cell: np.ndarray
+    """float64 (labels, FIGURES + 1) of the cell at hand, with their bounds."""
+    cell_links: np.ndarray
+    """int64 (labels, 3)"""
+    new: np.ndarray
+    """float64 (FIGURES + 1,) a label and its bound."""
+    place: np.ndarray
+    """int32 (L+1, K+1) number of a cell, -1: it cannot be reached."""
+    front: np.ndarray
+    """float64 ((L+1) (K+1), BOUNDS) see :func:`reach`."""
+    least: np.ndarray
+    """float64 (P G + 1, LEAST) least figures of (price, signature)."""
+    begin_at: np.ndarray
+    """int64 (L+2,) where the cells of each cut begin in ``position``."""
+    position: np.ndarray
+    """int64 (Z,) ascending for each cut."""
+    spans: np.ndarray
+    """int64 (4, Z) first label and end of a cell at an even depth, and at an odd one."""
+    filled: np.ndarray
+    """int64 (2, Z) cuts and positions of the cells that a depth filled, the highest cut first."""
+    taken_begin: np.ndarray
+    """int64 (K+2,) where those of each position begin in ``taken``."""
+    taken: np.ndarray
+    """int64 (Z,) cuts of the cells that the depth before filled, ascending for each position."""
+    best: np.ndarray
+    """float64 (D+1,) seconds of the best plan by number of stages."""
+    best_label: np.ndarray
+    """int64 (D+1,)"""
 
 
-@leaf
-def _copy(values, links, c, to):
-    for x in range(FIGURES + 1):
-        values[to, x] = values[c, x]
-    for x in range(3):
-        links[to, x] = links[c, x]
+def solve(p, limit, width, spread):
+    """Best plan of one outer choice for each number of stages, below ``limit`` seconds a step.
 
+    A cell keeps at most ``width`` labels, those of the lowest bounds: what is found is a plan, and
+    the best one when no label was dropped for its rank. Without ``spread`` only the best of all
+    numbers of stages is looked for.
 
-@leaf
-def _insert(values, links, count, size, new, option, cut, parent, likely):
-    """Add a label to a cell unless dominated, drop those it dominates; the new count.
-
-    Also the label that dominated it, else ``likely``, which is asked first: labels of one parent
-    tend to lose to the same one. The first ``size`` figures decide; shards are counted below zero.
+    Returns
+    -------
+    best : float64 (D+1,), step seconds by number of stages; inf where nothing was found.
+    stages : int64 (S, 4), first stage first: first cut, last cut, position, option; the plans of
+        all numbers of stages that have one, in ascending order.
+    dropped : no plan below the best found takes less than this, inf where none was dropped.
+    counts : int64 (4,): cells filled, labels kept, transitions tried, labels dropped by rank.
     """
-    for c in range(-1, count):
-        other, x = likely if c < 0 else c, 0
-        while x < size and values[other, x] <= new[x]:
-            x += 1
-        if x == size and other < count:
-            return count, other
-    kept = 0
-    for c in range(count):
-        x = 0
-        while x < size and new[x] <= values[c, x]:
-            x += 1
-        if x < size:
-            if kept != c:
-                _copy(values, links, c, kept)
-            kept += 1
-    for x in range(FIGURES + 1):
-        values[kept, x] = new[x]
-    links[kept, 0] = option
-    links[kept, 1] = cut
-    links[kept, 2] = parent
-    return kept + 1, likely
+    w = work_of(p, limit)
+    while not run(p, w, width, spread):
+        w = _wider(w)
+    w.best[w.best > w.seconds[BELOW]] = np.inf
+    stages = []
+    for depth in np.flatnonzero(w.best < np.inf).tolist():
+        label = int(w.best_label[depth])
+        while label:
+            option, cut, label, start, position = w.links[label].tolist()
+            stages.append((start, cut, position, option))
+    found = np.array(stages, dtype=np.int64).reshape(-1, 4)
+    return w.best, found, float(w.seconds[DROPPED]), w.counts
+
+
+def work_of(p, limit):
+    """Room for a problem, before the first label."""
+    L, K, P, G = len(p.depths) - 1, p.price.shape[1] - 1, len(p.first), p.first.shape[1] - 1
+    deepest, half = int(np.flatnonzero(p.depths).max(initial=0)), p.micro_batches // 2
+    figures, cells = gpipe if p.gpipe else one_f_one_b, (L + 1) * (K + 1)
+    w = Work(
+        state=np.zeros(STATE, np.int64), counts=np.zeros(4, np.int64),
+        seconds=np.array([limit, np.inf]), values=np.zeros((LABELS, FIGURES)),
+        links=np.empty((LABELS, LINKS), np.int64), cell=np.empty((CELL, FIGURES + 1)),
+        cell_links=np.empty((CELL, 3), np.int64), new=np.zeros(FIGURES + 1),
+        place=np.full((L + 1, K + 1), -1, np.int32), front=np.empty((cells, BOUNDS)),
+        least=np.empty((P * G + 1, bounds.LEAST)), begin_at=np.empty(L + 2, np.int64),
+        position=np.empty(cells, np.int64), spans=np.empty((4, cells), np.int64),
+        filled=np.empty((2, cells), np.int64), taken_begin=np.empty(K + 2, np.int64),
+        taken=np.empty(cells, np.int64), best=np.full(deepest + 1, np.inf),
+        best_label=np.zeros(deepest + 1, np.int64))
+    w.values[0, : figures.FIGURES] = figures.NOTHING
+    copies = (p.option[:, fold.LATER] > 0.0).any()
+    w.state[[CELL_CUT, TOTAL, DEEPEST, HALF, DECIDE]] = (
+        -1, 1, deepest, half if half < deepest else 0,
+        figures.FIGURES if copies else figures.UNTIED)
+    return w
+
+
+def _wider(w):
+    """The same with room for more labels."""
+    total = w.state[TOTAL]
+    if total + len(w.cell) <= len(w.values):  # a cell had too little
+        rows = 2 * len(w.cell)
+        return w._replace(cell=np.empty((rows, FIGURES + 1)),
+                          cell_links=np.empty((rows, 3), np.int64))
+    rows = 2 * len(w.values) + len(w.cell)
+    values, links = np.empty((rows, FIGURES)), np.empty((rows, LINKS), np.int64)
+    values[:total], links[:total] = w.values[:total], w.links[:total]
+    return w._replace(values=values, links=links)
+
+
+@entry
+def run(p, w, width, spread):
+    """Go on until the problem is solved; False: there is no room."""
+    state = w.state
+    while state[DEPTH] < state[DEEPEST] or state[CELL_CUT] >= 0:
+        if state[CELL_CUT] < 0:
+            state[DEPTH] += 1
+            _begin(p, w)
+        s = state[DEPTH]
+        while state[CELL_CUT] >= 0:
+            i = state[CELL_CUT]
+            while state[CELL_NUMBER] < w.begin_at[i + 1]:
+                if state[TOTAL] + len(w.cell) > len(w.values):
+                    return False
+                k = w.position[state[CELL_NUMBER]]
+                here = w.place[i, k]
+                if w.front[here, ADDED] < np.inf and (
+                        w.front[here, FORCED] < w.seconds[BELOW] * SLACK):
+                    if not _cell(p, w, s, i, k, width):
+                        return False
+                    if state[COUNT]:
+                        _keep(p, w, s, i, k, spread)
+                state[CELL_NUMBER] += 1
+            state[CELL_CUT] -= 1
+            state[CELL_NUMBER] = w.begin_at[max(i - 1, 0)]
+        if state[TOTAL] == state[BEFORE]:
+            break
+    w.counts[KEPT] = state[TOTAL] - 1
+    return True
 
 
 @leaf
-def _drop_worst(values, links, count):
-    """Take out the label of the highest bound, of equal ones the last; its bound."""
-    worst = 0
-    for c in range(1, count):
-        if values[c, LOW] >= values[worst, LOW]:
-            worst = c
-    bound = values[worst, LOW]
-    for c in range(worst, count - 1):
-        _copy(values, links, c + 1, c)
-    return bound
+def _begin(p, w):
+    """Begin a depth: its bounds, and where its stages may end."""
+    state, s, L = w.state, w.state[DEPTH], len(p.depths) - 1
+    # Bounds again whenever the stages behind have doubled.
+    if state[BOUNDED] == 0 or s >= 2 * state[BOUNDED]:
+        state[BOUNDED] = s
+        reached = reach(p, w, p.micro_batches if p.gpipe else min(s + 1, p.micro_batches), s,
+                        w.seconds[BELOW], state[REACHED])
+        if state[REACHED] == 0:
+            state[REACHED] = reached
+            _order(w)
+    _ends(w, s)
+    state[BEFORE], state[FILLED] = state[TOTAL], 0
+    state[CELL_CUT], state[CELL_NUMBER] = L - s, w.begin_at[L - s]
 
 
-@kernel
-def _by_layer(place, count):
-    """Positions of the cells of each layer, ascending, and where those of a layer begin."""
-    begin, position = np.zeros(place.shape[0] + 1, np.int64), np.empty(count, np.int64)
+@leaf
+def _order(w):
+    """Number the cells that can be reached by cut and position; none has a label."""
     total = 0
-    for i in range(place.shape[0]):
-        begin[i] = total
-        for k in range(place.shape[1]):
-            if place[i, k] >= 0:
-                position[total] = k
+    for i in range(w.place.shape[0]):
+        w.begin_at[i] = total
+        for k in range(w.place.shape[1]):
+            if w.place[i, k] >= 0:
+                w.position[total] = k
                 total += 1
-    begin[place.shape[0]] = total
-    return begin, position
+    w.begin_at[w.place.shape[0]] = total
+    for x in range(4):
+        for here in range(total):
+            w.spans[x, here] = 0
 
 
-@kernel
-def _by_position(cells, positions, at):
-    """Cut of each cell, by position and ascending, and where those of a position begin.
+@leaf
+def _ends(w, s):
+    """List the cells that the depth before filled, by position."""
+    K, begin = w.place.shape[1] - 1, w.taken_begin
+    if s == 1:  # the last stage may end anywhere
+        for k in range(K + 1):
+            begin[k], w.taken[k] = k, w.place.shape[0] - 1
+        begin[K + 1] = K + 1
+    else:
+        for k in range(K + 2):
+            begin[k] = 0
+        for n in range(w.state[FILLED]):
+            begin[w.filled[1, n] + 1] += 1
+        for k in range(K + 1):
+            begin[k + 1] += begin[k]
+        # From the last of each position to the first, which leaves where those of it begin.
+        for n in range(w.state[FILLED]):
+            k = w.filled[1, n]
+            begin[k + 1] -= 1
+            w.taken[begin[k + 1]] = w.filled[0, n]
+        for k in range(K + 1):
+            begin[k] = begin[k + 1]
+        begin[K + 1] = w.state[FILLED]
 
-    ``cells`` (n, 2) are cuts and positions, the highest cut first.
-    """
-    begin, cuts = np.zeros(positions + 2, np.int64), np.empty(at, np.int64)
-    for n in range(at):
-        begin[cells[n, 1] + 1] += 1
-    for k in range(positions + 1):
-        begin[k + 1] += begin[k]
-    free = begin[1:].copy()
-    for n in range(at):
-        k = cells[n, 1]
-        free[k] -= 1
-        cuts[free[k]] = cells[n, 0]
-    return begin, cuts
 
-
-@kernel
-def _ways(p, columns, begin):
-    """Block sizes that end where a cell was filled, by column, and where a column's begin."""
-    first, ways = np.zeros(len(columns) + 1, np.int64), np.empty(
-        len(columns) * len(p.sizes), np.int64)
-    count = 0
-    for c in range(len(columns)):
-        for x in range(len(p.sizes)):
-            stop = columns[c] + p.sizes[x]
-            if stop < len(begin) - 1 and p.price[x, columns[c]] >= 0 and begin[stop] < begin[
-                    stop + 1]:
-                ways[count] = x
-                count += 1
-        first[c + 1] = count
-    return first, ways
+@leaf
+def _cell(p, w, s, i, k, width):
+    """Find the labels of a cell; False: there is no room."""
+    state = w.state
+    state[COUNT] = state[LIKELY] = 0
+    here, m, below = w.place[i, k], p.micro_batches, w.seconds[BELOW]
+    front, new, half = w.front, w.new, state[HALF]
+    added, fronts, hidden = front[here, ADDED], front[here, FRONTS], front[here, HIDDEN]
+    held = front[here, bounds.READY]
+    arrives, trips = front[here, ARRIVES], -np.inf
+    if m >= s + front[here, STAGES] + 1:
+        trips = front[here, TRIPS]
+    if s > state[BOUNDED]:
+        arrives -= (s - state[BOUNDED]) * below / m
+        trips -= (s - state[BOUNDED]) * below / m
+    flight = m if p.gpipe else min(s, m)
+    before = 2 * ((s - 1) % 2)
+    tried = ranked = 0
+    for x in range(len(p.sizes)):
+        kind, stop = p.price[x, k], k + p.sizes[x]
+        if kind < 0 or stop >= w.place.shape[1]:
+            continue
+        for y in range(w.taken_begin[stop], w.taken_begin[stop + 1]):
+            j = w.taken[y]
+            if j <= i:
+                continue
+            g = p.signature[i, j]
+            if g < 0:
+                continue
+            lo, hi = p.first[kind, g], p.first[kind, g + 1]
+            if lo == hi:
+                if p.chain:
+                    break
+                continue
+            source, source_end = 0, 1
+            if s > 1:
+                there = w.place[j, stop]
+                source, source_end = w.spans[before, there], w.spans[before + 1, there]
+            fill = p.hop_bytes[j] * p.hop_per_byte[stop]
+            for parent in range(source, source_end):
+                old = w.values[parent]
+                for o in range(lo, hi):
+                    option = p.option[o]
+                    if -option[fold.HELD] < flight:
+                        continue
+                    tried += 1
+                    new[SHARE] = -1.0 / option[fold.SHARDS]
+                    both = gap = 0.0
+                    if s > 1:
+                        gap = fill * max(old[SHARE], new[SHARE])
+                        both = p.both * (gap + p.hop_latency[stop])
+                    if p.gpipe:
+                        _extend_gpipe(old, option, both, gap, s - 1, m, fronts, new)
+                        low = _low_gpipe(m, new, added, fronts, hidden)
+                    else:
+                        _extend(old, option, both, gap, s - 1, m, half, hidden, held, fronts, new)
+                        low = _low(new, added, fronts, hidden, arrives, trips)
+                    if low >= below * SLACK:
+                        continue
+                    new[LOW] = low
+                    if state[COUNT] == len(w.cell):
+                        return False
+                    _insert(w, o, j, parent)
+                    if state[COUNT] > width:
+                        ranked += 1
+                        w.seconds[DROPPED] = min(w.seconds[DROPPED], _drop_worst(w))
+    w.counts[TRIED] += tried
+    w.counts[RANKED] += ranked
+    return True
 
 
 @inlined
@@ -213,194 +374,93 @@ def _extend(old, option, both, gap, n, m, half, hidden, held, fronts, new):
     new[READY], new[IDLE_READY] = max(new[READY], rest + held), max(new[IDLE_READY], after + held)
 
 
-@kernel
-def _way_back(links, label, layers):
-    """Stages of a complete plan, first stage first; none for label 0."""
-    stages = np.empty((layers, 4), np.int64)
-    depth = 0
-    while label:
-        option, cut, parent, start, position = links[label]
-        stages[depth, 0] = start
-        stages[depth, 1] = cut
-        stages[depth, 2] = position
-        stages[depth, 3] = option
-        depth += 1
-        label = parent
-    return stages[:depth].copy()
-
-
-@leaf
-def _low(as_gpipe, m, new, added, fronts, hidden, arrives, trips):
+@inlined
+def _low_gpipe(m, new, added, fronts, hidden):
     """No plan with the label takes less; bounds are those of ``reach``."""
-    if as_gpipe:
-        down = new[gpipe.DOWN] + (m - 1) * new[gpipe.SLOWEST_FORWARD]
-        finish = max(new[gpipe.DONE], new[gpipe.READY] + new[gpipe.EXCHANGE])
-        return max(down + new[gpipe.RETURNED] + added, down + finish + fronts,
-                   new[gpipe.TURNED] + new[gpipe.RETURNED] + hidden, new[END])
+    down = new[gpipe.DOWN] + (m - 1) * new[gpipe.SLOWEST_FORWARD]
+    finish = max(new[gpipe.DONE], new[gpipe.READY] + new[gpipe.EXCHANGE])
+    return max(down + new[gpipe.RETURNED] + added, down + finish + fronts,
+               new[gpipe.TURNED] + new[gpipe.RETURNED] + hidden, new[END])
+
+
+@inlined
+def _low(new, added, fronts, hidden, arrives, trips):
+    """The same under 1F1B."""
     return max(new[REST] + added, new[DONE] + fronts, new[READY] + new[EXCHANGE] + fronts,
                new[IDLE] + arrives, 2.0 * new[AFTER] + trips, new[BACK] + hidden, new[END])
 
 
-@entry
-def solve(p, limit, width, spread):
-    """Best plan of one outer choice for each number of stages, below ``limit`` seconds a step.
+@leaf
+def _insert(w, option, cut, parent):
+    """Add the new label to a cell unless dominated, drop those it dominates.
 
-    A cell keeps at most ``width`` labels, those of the lowest bounds: what is found is a plan, and
-    the best one when no label was dropped for its rank. Without ``spread`` only the best of all
-    numbers of stages is looked for.
-
-    Returns
-    -------
-    best : float64 (D+1,), step seconds by number of stages; inf where nothing was found.
-    stages : int64 (S, 4), first stage first: first cut, last cut, position, option; the plans of
-        all numbers of stages that have one, in ascending order.
-    dropped : no plan below the best found takes less than this, inf where none was dropped.
-    counts : int64 (4,): cells filled, labels kept, transitions tried, labels dropped by rank.
+    The label that dominated the one before is asked first: labels of one parent tend to lose to the
+    same one. The first figures decide, as many as ``w.state`` says.
     """
-    L, K, m = len(p.depths) - 1, p.price.shape[1] - 1, p.micro_batches
-    deepest = 0
-    for s in range(1, L + 1):
-        if p.depths[s]:
-            deepest = s
-    best, best_label = np.full(deepest + 1, np.inf), np.zeros(deepest + 1, np.int64)
-    below, dropped = limit, np.inf
-    counts = np.zeros(4, np.int64)
-    half = m // 2 if m // 2 < deepest else 0
-    # Labels of all depths, for the way back, the first of what is behind the last stage; cells of
-    # the depth before, as ranges of them.
-    values = np.empty((1024, FIGURES))
-    links = np.empty((1024, 5), np.int64)  # option, cut, parent, layer, position
-    for x in range(gpipe.FIGURES if p.gpipe else FIGURES):
-        values[0, x] = gpipe.NOTHING[x] if p.gpipe else one_f_one_b.NOTHING[x]
-    total = 1
-    place = np.full((L + 1, K + 1), -1, np.int32)
-    begin = end = np.zeros((2, 0), np.int64)
-    begin_at, device = np.zeros(L + 2, np.int64), np.zeros(0, np.int64)
-    # Cells that the depth before filled: the last stage may end anywhere.
-    filled, fillings = np.zeros((64, 2), np.int64), 0
-    taken_begin, taken = np.arange(K + 2), np.full(K + 1, L)
-    columns, column = np.zeros(0, np.int64), np.zeros(K + 1, np.int64)
-    size = gpipe.UNTIED if p.gpipe else one_f_one_b.UNTIED
-    if (p.option[:, fold.LATER] > 0.0).any():
-        size = gpipe.FIGURES if p.gpipe else FIGURES
-    cell = np.empty((64, FIGURES + 1))
-    cell_links = np.empty((64, 3), np.int64)
-    new = np.zeros(FIGURES + 1)  # a label and its bound
-    need = behind = reached = 0
-    front = np.empty((0, BOUNDS))
-    for s in range(1, deepest + 1):
-        flight = m if p.gpipe else min(s, m)
-        # Bounds again whenever the stages behind have doubled.
-        if behind == 0 or s >= 2 * behind:
-            need, behind = m if p.gpipe else min(s + 1, m), s
-            front = reach(p, need, behind, below, place)
-            if reached == 0:
-                reached = len(front)
-                begin, end = np.zeros((2, reached), np.int64), np.zeros((2, reached), np.int64)
-                begin_at, device = _by_layer(place, reached)
-                columns = np.unique(device)
-                column[columns] = np.arange(len(columns))
-        if s > 1:
-            taken_begin, taken = _by_position(filled, K, fillings)
-        fillings = 0
-        way_begin, way = _ways(p, columns, taken_begin)
-        now, before = s % 2, 1 - s % 2
-        start = total
-        for i in range(L - s, -1, -1):
-            for y in range(begin_at[i], begin_at[i + 1]):
-                k = device[y]
-                here = place[i, k]
-                added, fronts, hidden = front[here, ADDED], front[here, FRONTS], front[here, HIDDEN]
-                held = front[here, bounds.READY]
-                if added == np.inf or front[here, FORCED] >= below * SLACK:
-                    continue
-                arrives, trips = front[here, ARRIVES], -np.inf
-                if m >= s + front[here, STAGES] + 1:
-                    trips = front[here, TRIPS]
-                if s > behind:
-                    arrives -= (s - behind) * below / m
-                    trips -= (s - behind) * below / m
-                count = likely = 0
-                for z in range(way_begin[column[k]], way_begin[column[k] + 1]):
-                    x = way[z]
-                    kind, stop = p.price[x, k], k + p.sizes[x]
-                    for q in range(taken_begin[stop], taken_begin[stop + 1]):
-                        j = taken[q]
-                        if j <= i:
-                            continue
-                        g = p.signature[i, j]
-                        if g < 0:
-                            continue
-                        lo, hi = p.first[kind, g], p.first[kind, g + 1]
-                        if lo == hi:
-                            if p.chain:
-                                break
-                            continue
-                        source, source_end = 0, 1
-                        if s > 1:
-                            there = place[j, stop]
-                            source, source_end = begin[before, there], end[before, there]
-                        fill = p.hop_bytes[j] * p.hop_per_byte[stop]
-                        for parent in range(source, source_end):
-                            old = values[parent]
-                            for o in range(lo, hi):
-                                option = p.option[o]
-                                if -option[fold.HELD] < flight:
-                                    continue
-                                counts[2] += 1
-                                new[SHARE] = -1.0 / option[fold.SHARDS]
-                                both = gap = 0.0
-                                if s > 1:
-                                    gap = fill * max(old[SHARE], new[SHARE])
-                                    both = p.both * (gap + p.hop_latency[stop])
-                                if p.gpipe:
-                                    _extend_gpipe(old, option, both, gap, s - 1, m, fronts, new)
-                                else:
-                                    _extend(old, option, both, gap, s - 1, m, half, hidden, held,
-                                            fronts, new)
-                                low = _low(p.gpipe, m, new, added, fronts, hidden, arrives, trips)
-                                if low >= below * SLACK:
-                                    continue
-                                new[LOW] = low
-                                if count == len(cell):
-                                    cell = longer(cell, 2 * count)
-                                    cell_links = longer(cell_links, 2 * count)
-                                count, likely = _insert(
-                                    cell, cell_links, count, size, new, o, j, parent, likely)
-                                if count > width:
-                                    counts[3] += 1
-                                    dropped = min(dropped, _drop_worst(cell, cell_links, count))
-                                    count -= 1
-                if count == 0:
-                    continue
-                if i == 0 and p.depths[s]:
-                    for c in range(count):
-                        if cell[c, END] < min(below, best[s]) * SLACK:
-                            best[s], best_label[s] = cell[c, END], total + c
-                            if not spread:
-                                below = cell[c, END]
-                while total + count > len(values):
-                    values = longer(values, 2 * len(values))
-                    links = longer(links, 2 * len(links))
-                for c in range(count):
-                    values[total + c] = cell[c, :FIGURES]
-                    links[total + c, :3] = cell_links[c]
-                    links[total + c, 3] = i
-                    links[total + c, 4] = k
-                begin[now, here], end[now, here] = total, total + count
-                total += count
-                if fillings == len(filled):
-                    filled = longer(filled, 2 * fillings)
-                filled[fillings, 0], filled[fillings, 1] = i, k
-                fillings += 1
-                counts[0] += 1
-        if total == start:
-            break
-    counts[1] = total - 1
-    stages = np.empty((0, 4), np.int64)
-    for s in range(1, deepest + 1):
-        if best[s] > below:
-            best[s] = np.inf
-        if best[s] < np.inf:
-            stages = np.concatenate((stages, _way_back(links, best_label[s], L)))
-    return best, stages, dropped, counts
+    cell, links, new, state = w.cell, w.cell_links, w.new, w.state
+    count, size = state[COUNT], state[DECIDE]
+    for c in range(-1, count):
+        other, x = state[LIKELY] if c < 0 else c, 0
+        while x < size and cell[other, x] <= new[x]:
+            x += 1
+        if x == size and other < count:
+            state[LIKELY] = other
+            return
+    kept = 0
+    for c in range(count):
+        x = 0
+        while x < size and new[x] <= cell[c, x]:
+            x += 1
+        if x < size:
+            if kept != c:
+                for x in range(FIGURES + 1):
+                    cell[kept, x] = cell[c, x]
+                for x in range(3):
+                    links[kept, x] = links[c, x]
+            kept += 1
+    for x in range(FIGURES + 1):
+        cell[kept, x] = new[x]
+    links[kept, OPTION], links[kept, CUT], links[kept, PARENT] = option, cut, parent
+    state[COUNT] = kept + 1
+
+
+@leaf
+def _drop_worst(w):
+    """Take out the label of the highest bound, of equal ones the last; its bound."""
+    cell, links, last = w.cell, w.cell_links, w.state[COUNT] - 1
+    worst = 0
+    for c in range(1, last + 1):
+        if cell[c, LOW] >= cell[worst, LOW]:
+            worst = c
+    bound = cell[worst, LOW]
+    for c in range(worst, last):
+        for x in range(FIGURES + 1):
+            cell[c, x] = cell[c + 1, x]
+        for x in range(3):
+            links[c, x] = links[c + 1, x]
+    w.state[COUNT] = last
+    return bound
+
+
+@leaf
+def _keep(p, w, s, i, k, spread):
+    """Keep the labels of a cell, and the best whole plan among them."""
+    state, total, count = w.state, w.state[TOTAL], w.state[COUNT]
+    for c in range(count):
+        if i == 0 and p.depths[s]:
+            end = w.cell[c, END]
+            if end < min(w.seconds[BELOW], w.best[s]) * SLACK:
+                w.best[s], w.best_label[s] = end, total + c
+                if not spread:
+                    w.seconds[BELOW] = end
+        for x in range(FIGURES):
+            w.values[total + c, x] = w.cell[c, x]
+        for x in range(3):
+            w.links[total + c, x] = w.cell_links[c, x]
+        w.links[total + c, LAYER], w.links[total + c, POSITION] = i, k
+    here, now = w.place[i, k], 2 * (s % 2)
+    w.spans[now, here], w.spans[now + 1, here] = total, total + count
+    state[TOTAL] = total + count
+    w.filled[0, state[FILLED]], w.filled[1, state[FILLED]] = i, k
+    state[FILLED] += 1
+    w.counts[CELLS] += 1

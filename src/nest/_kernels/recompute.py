@@ -6,7 +6,7 @@ Shapes: T layer kinds, R recompute policies, G signatures. ``t`` is a ``nest.sea
 
 from __future__ import annotations
 
-from nest._kernels import inlined, leaf
+from nest._kernels import leaf
 from nest._kernels.layers import (
     ACTIVATIONS,
     BACKWARD,
@@ -32,7 +32,8 @@ def policy_changes(t, w, c, z, busy):
     overlap = t.overlaps[0] if busy else 0.0
     for r in range(1, t.back.shape[1]):
         layer_sums(t, c, z, r, layers)
-        for kind in t.kinds:
+        for at in range(len(t.kinds)):
+            kind = t.kinds[at]
             hidden = layers[r, kind, FREE_BACKWARD] - layers[0, kind, FREE_BACKWARD]
             changes[r, kind, D_BACK] = (
                 layers[r, kind, BACKWARD] - layers[0, kind, BACKWARD] - overlap * hidden)
@@ -44,7 +45,8 @@ def policy_changes(t, w, c, z, busy):
 def changed(counts, kinds, changes, q, r):
     """What policy r changes of all layers of signature q: backward, activations, work."""
     back = held = work = 0.0
-    for kind in kinds:
+    for at in range(len(kinds)):
+        kind = kinds[at]
         layers = counts[q, kind]
         if layers:
             back += layers * changes[r, kind, D_BACK]
@@ -53,7 +55,7 @@ def changed(counts, kinds, changes, q, r):
     return back, held, work
 
 
-@inlined
+@leaf
 def left_seconds(t, layers, g, r, most):
     """What is left to reduce of signature g, policy r for the first ``most`` layers; no ZeRO-2, 3.
 
@@ -88,7 +90,8 @@ def first_that_may_hold(ancestor, counts, kinds, changes, full, g, room, least, 
         middle = (low + high) // 2
         held = 0.0
         q = ancestor[g, middle]
-        for kind in kinds:
+        for at in range(len(kinds)):
+            kind = kinds[at]
             held += counts[q, kind] * changes[full, kind, D_HELD]
         if held <= room:
             high = middle

@@ -74,20 +74,20 @@ def _sends(low, high, stride, one, other):
 
 
 @entry
-def unrouted(number, anchors, anchor, start, low, high, stride, source, target):
+def unrouted(number, anchors, anchor, tile, stride, source, target):
     """Pairs of anchors without a ``number``, by one * anchors + other, between which blocks send.
 
-    Each comes once; its number is -1 then. ``anchor`` (N,) of devices. Blocks begin at ``start``
-    (B,), and again every ``stride`` devices; ``source`` and ``target`` (M,) of messages, from there
-    on. Of a block, devices ``low`` to ``high`` - 1 send to each other.
+    Each comes once; its number is -1 then. ``anchor`` (N,) of devices. The blocks of a ``tile``
+    begin again every ``stride`` devices; ``source`` and ``target`` (M,) of messages, from there on.
     """
     found = np.empty(1024, np.int64)
     count = 0
-    for b in range(len(start)):
+    for b in range(len(tile.start)):
+        start = tile.start[b]
         for m in range(len(source)):
-            if not _sends(low[b], high[b], stride, source[m], target[m]):
+            if not _sends(tile.low[b], tile.high[b], stride, source[m], target[m]):
                 continue
-            one, other = anchor[start[b] + source[m]], anchor[start[b] + target[m]]
+            one, other = anchor[start + source[m]], anchor[start + target[m]]
             if one != other and number[one * anchors + other] == 0:
                 number[one * anchors + other] = -1
                 if count == len(found):
@@ -98,23 +98,23 @@ def unrouted(number, anchors, anchor, start, low, high, stride, source, target):
 
 
 @entry
-def rates(
-    number, anchors, anchor, up, down, first, link, part, latency, bandwidth, delay,
-    start, low, high, own, stride, source, target, begin, share,
-):
+def rates(ends, known, tile, own, stride, patterns):
     """Seconds per byte (K, Q + 1) and seconds (K, Q) of patterns of blocks that start at ``own``.
 
     Each pattern runs by itself, in all blocks at once, see :func:`unrouted`; in the end, those that
-    have a ``share`` (Q,) at once, so much of each. Pattern q has the messages ``begin[q]`` to
-    ``begin[q + 1]`` - 1, a byte each. A message goes ``up`` (N,) to an anchor and ``down`` (N,)
-    from another, -1: it is there. The way n - 1 between them has ``link[first[n - 1] : first[n]]``,
-    each with a ``part``, and takes ``latency[n - 1]`` seconds; ``bandwidth`` and ``delay`` (E,) of
-    links. ``own`` (K,) are some of ``start``, in its order.
+    have a share at once, so much of each. ``own`` (K,) are some of the tile's blocks, in its order.
+    ``ends``, ``known``, ``tile``, ``patterns``: see ``nest.costs.network.twins``.
     """
-    patterns = len(share)
-    load, most = np.zeros((patterns + 1, len(bandwidth))), np.zeros(patterns + 1)
+    number, first, link, part = known.number, known.first, known.link, known.part
+    anchors, anchor, up, down = ends.anchors, ends.anchor, ends.up, ends.down
+    start, low, high = tile.start, tile.low, tile.high
+    source, target, begin, share = (
+        patterns.source, patterns.target, patterns.begin, patterns.share)
+    bandwidth, delay, latency = ends.bandwidth, ends.latency, known.latency
+    Q = len(share)
+    load, most = np.zeros((Q + 1, len(bandwidth))), np.zeros(Q + 1)
     way = np.zeros((len(start), len(source)), np.int32)  # looking a number up takes longest
-    for q in range(patterns):
+    for q in range(Q):
         for b in range(len(start)):
             for m in range(begin[q], begin[q + 1]):
                 if not _sends(low[b], high[b], stride, source[m], target[m]):
@@ -132,16 +132,16 @@ def rates(
         for k in range(len(bandwidth)):
             load[q, k] /= bandwidth[k]
             most[q] = max(most[q], load[q, k])
-            load[patterns, k] += share[q] * load[q, k]
+            load[Q, k] += share[q] * load[q, k]
     for k in range(len(bandwidth)):
-        most[patterns] = max(most[patterns], load[patterns, k])
-    per_byte, slowest = np.zeros((len(own), patterns + 1)), np.zeros((len(own), patterns))
+        most[Q] = max(most[Q], load[Q, k])
+    per_byte, slowest = np.zeros((len(own), Q + 1)), np.zeros((len(own), Q))
     b = 0
     for n in range(len(own)):
         while start[b] != own[n]:
             b += 1
-        for q in range(patterns):
-            both = patterns if share[q] > 0.0 else q
+        for q in range(Q):
+            both = Q if share[q] > 0.0 else q
             alone, beside = 0.0, per_byte[n, both]
             for m in range(begin[q], begin[q + 1]):
                 one, other, row = own[n] + source[m], own[n] + target[m], way[b, m]

@@ -18,7 +18,7 @@ from nest import __version__
 from nest.bench.paper import Described
 from nest.describe.base import Description, Flag, Name, Number, Whole
 from nest.describe.files import parse_text, read_text, write_text_atomic
-from nest.errors import InputError
+from nest.errors import InputError, OutputError
 
 FILE = "answers.jsonl"
 START = '{"schema":"nest.answer/1",'
@@ -120,7 +120,7 @@ class Answers:
 
         Raises
         ------
-        InputError : the file cannot be written.
+        OutputError : the file cannot be written.
         """
         line = answer.model_dump_json(by_alias=True)
         try:
@@ -129,7 +129,7 @@ class Answers:
                 stream.flush()
         except OSError as error:
             reason = error.strerror or error
-            raise InputError(f"{self.path}: cannot be written ({reason})") from None
+            raise OutputError(f"{self.path}: cannot be written ({reason})") from None
         self._found[answer.question] = answer
 
 

@@ -1,5 +1,5 @@
 """The command `nest`: a file for each subcommand, named after it.
 
 `main` lists the subcommands and turns errors into exit codes; `inputs` and `options` are the
-arguments that several share, `plan_file` reads plans back, `present` and `output` print.
+arguments that several share, `present` and `output` print.
 """

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nest.cli import options, output
+from nest.cli.examples import epilog
 
 if TYPE_CHECKING:
     from nest.bench.paper import Question
@@ -29,7 +31,7 @@ def _bench(context: typer.Context) -> None:
         output.emit(context.get_help())
 
 
-@app.command("paper")
+@app.command("paper", epilog=epilog("bench paper"))
 def paper(
     folder: Annotated[
         str,
@@ -76,15 +78,20 @@ def paper(
     answers = Answers(folder)
     with progress(quiet), _bar(len(wanted) * len(names), quiet) as tell:
         found = results(ask(wanted, names, answers, tell))
-    files = [answers.path, *_write(folder, found)]
-    if as_json:
-        from nest.bench.tables import to_json
+    files = [answers.path]
 
-        output.emit(to_json(found))
-    elif not quiet:
+    def save(path: str, write: Callable[[], None]) -> None:
+        write()
+        files.append(path)
+
+    def text() -> str:
+        from nest.bench.tables import to_json
         from nest.bench.text import paper_text
 
-        output.emit(paper_text(found, files, **output.page()))
+        return to_json(found) if as_json else paper_text(found, files, **output.page())
+
+    output.deliver(text, *(partial(save, *one) for one in _writes(folder, found)),
+                   quiet=quiet and not as_json)
 
 
 @contextmanager
@@ -109,21 +116,19 @@ def _bar(total: int, quiet: bool) -> Iterator[Callable[[Question, str], None]]:
         bar.update(task, completed=total, description="asked")
 
 
-def _write(folder: str, found: list[Result]) -> list[str]:
-    """Tables, and figures of the parts that have a base; the files written."""
+def _writes(folder: str, found: list[Result]) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Tables, and figures of the parts that have a base: each file, and what writes it."""
     from nest.bench.charts import part_figure
     from nest.bench.results import distinct
     from nest.bench.tables import to_csv, to_markdown
     from nest.describe import write_text_atomic
     from nest.report.figure import SUFFIXES, save_figure
 
-    files = []
     for name, text in (("results.csv", to_csv(found)), ("results.md", to_markdown(found))):
-        files.append(os.path.join(folder, name))
-        write_text_atomic(files[-1], text)
+        path = os.path.join(folder, name)
+        yield path, partial(write_text_atomic, path, text)
     for part in distinct(one.asked.question.part for one in found if one.relative is not None):
         figure = part_figure(found, part)
         for suffix in SUFFIXES:
-            files.append(os.path.join(folder, f"{part}{suffix}"))
-            save_figure(files[-1], figure)
-    return files
+            path = os.path.join(folder, f"{part}{suffix}")
+            yield path, partial(save_figure, path, figure)

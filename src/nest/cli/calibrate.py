@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nest.cli import options, output
+from nest.cli.examples import epilog
 from nest.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nest.describe import Stack
 
 app = typer.Typer(
@@ -43,7 +44,7 @@ def _size(text: str | float) -> float:
         raise typer.BadParameter(str(error)) from None
 
 
-@app.command("gemm")
+@app.command("gemm", epilog=epilog("calibrate gemm"))
 def gemm(
     file: Annotated[
         str, typer.Argument(metavar="FILE.csv",
@@ -72,11 +73,11 @@ def gemm(
     found = fit_products(load_device(device), read_products(file, gpu), apart)
     data = device_data(found, device, [file])
     Device.parse(resolve_device(data), target or "device")
-    _hand_over(device_text(found, **output.page()), data, target,
-               f"nest plan MODEL CLUSTER --device {target} ...")
+    _hand_over(device_text(found, **output.page()),
+               (target, lambda: data, "nest plan MODEL CLUSTER --device {} ..."))
 
 
-@app.command("collectives")
+@app.command("collectives", epilog=epilog("calibrate collectives"))
 def collectives(
     files: Annotated[
         list[str],
@@ -135,10 +136,10 @@ def collectives(
     data = cluster_data(found, cluster, files)
     Cluster.parse(data, target or "cluster")
     text = to_json(found, notes) if as_json else network_text(found, notes, **output.page())
-    _hand_over(text, data, target, f"nest plan MODEL {target} ...")
+    _hand_over(text, (target, lambda: data, "nest plan MODEL {} ..."))
 
 
-@app.command("runs")
+@app.command("runs", epilog=epilog("calibrate runs"))
 def runs(
     file: Annotated[
         str, typer.Argument(metavar="RUNS.csv",
@@ -194,11 +195,11 @@ def runs(
     told = {each.parameter.name for each in found.fit.estimates if each.determined}
     if device_target is not None and not told & set(DEVICE_FIGURES):
         output.say(f"nest: {device_target} is not written: the runs do not determine its figures")
-    elif device_target is not None:
-        _write(device_target, run_device_data(found, device, file),
-               f"nest plan MODEL CLUSTER --device {device_target} ...")
-    _hand_over(runs_text(found, **output.page()), data, target,
-               f"nest plan MODEL CLUSTER --stack {target} ...")
+        device_target = None
+    _hand_over(runs_text(found, **output.page()),
+               (device_target, lambda: run_device_data(found, device, file),
+                "nest plan MODEL CLUSTER --device {} ..."),
+               (target, lambda: data, "nest plan MODEL CLUSTER --stack {} ..."))
 
 
 def _stack_of(text: str | None) -> tuple[Stack | None, str | None]:
@@ -220,16 +221,18 @@ def _check(target: str | None) -> None:
         raise InputError(f"output: got {target[-60:]!r}; allowed: a name that ends in .yaml")
 
 
-def _hand_over(text: str, data: Mapping[str, Any], target: str | None, use: str) -> None:
-    """Write the file before printing, so that printed results are saved."""
-    if target is not None:
-        _write(target, data, use)
-    output.emit(text)
+Written = tuple[str | None, Callable[[], Mapping[str, Any]], str]
+"""A file or none, what to write, and a command that uses it, with {} for its name."""
 
 
-def _write(target: str, data: Mapping[str, Any], use: str) -> None:
+def _hand_over(text: str, *files: Written) -> None:
+    output.deliver(lambda: text, *(partial(_write, *file) for file in files))
+
+
+def _write(target: str | None, data: Callable[[], Mapping[str, Any]], use: str) -> None:
     from nest.calibration.written import yaml_text
     from nest.describe import write_text_atomic
 
-    write_text_atomic(target, yaml_text(data))
-    output.say(f"nest: {target} is written; use it as: {use}")
+    if target is not None:
+        write_text_atomic(target, yaml_text(data()))
+        output.say(f"nest: {target} is written; use it as: {use.format(target)}")

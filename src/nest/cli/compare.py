@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nest.cli import options, output
-from nest.errors import InputError
+from nest.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +59,7 @@ def compare(
     schedule: options.Schedules = None,
     seed: Annotated[int | None, options.number("Seed of mcmc; default 0.")] = None,
     proposals: Annotated[
-        int | None, options.number("Strategies that mcmc tries; default 4000.")
+        int | None, options.number("Strategies that mcmc tries, up to 1,000,000; default 4000.")
     ] = None,
     links: Annotated[
         str | None,
@@ -80,14 +80,14 @@ def compare(
     The SETs bound all planners, and all plans are priced in the same way. A plan that does not fit
     is shown with the reason.
     """
-    from nest.cli.inputs import check_threads, job_from, space_from, subject_and_cluster
+    from nest.cli.inputs import check_counts, job_from, space_from, subject_and_cluster
     from nest.cli.present import check_target, progress
     from nest.planners import PLANNERS
     from nest.report.figure import check_picture
 
     check_picture("chart", chart)
     check_target(chart)
-    check_threads(threads)
+    check_counts(threads=threads, proposals=proposals)
     asked = chosen("planners", planners, PLANNERS)
     subject, cluster = subject_and_cluster(
         names or (), profile, devices=devices, device=device, without=without or None,
@@ -112,17 +112,20 @@ def compare(
         entries = ask(subject, cluster, wanted, bounds, asked,
                       {"mcmc": mcmc, "nest": {"threads": threads}})
     title = f"{subject.name} on {cluster.name}, {cluster.size:,} devices"
-    if chart is not None:
+
+    def draw() -> None:
         from nest.report.comparison_chart import comparison_figure
         from nest.report.figure import save_figure
 
-        save_figure(chart, comparison_figure(entries, title))
-    if as_json:
-        output.emit(to_json(entries))
-    elif not quiet:
+        if chart is not None:
+            save_figure(chart, comparison_figure(entries, title))
+
+    def text() -> str:
         from nest.report.comparison_text import comparison_text
 
-        output.emit(comparison_text(entries, title, **output.page()))
+        return to_json(entries) if as_json else comparison_text(entries, title, **output.page())
+
+    output.deliver(text, draw, quiet=quiet and not as_json)
 
 
 def chosen(option: str, text: str | None, known: Iterable[str]) -> list[str]:
@@ -138,8 +141,8 @@ def chosen(option: str, text: str | None, known: Iterable[str]) -> list[str]:
     found = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in found:
         if name not in names:
-            raise InputError(f"{option}: got {name[:60]!r}; allowed: all, or some of "
-                             f"{', '.join(names)}")
+            raise InputError(f"{option}: got {name[:60]!r}; {did_you_mean(name, names)}allowed: "
+                             f"all, or some of {', '.join(names)}")
     return found
 
 

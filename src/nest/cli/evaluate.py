@@ -61,7 +61,7 @@ def evaluate(
                      "HSDP)."),
     ] = None,
     micro_batch: Annotated[
-        int | None, options.number("Samples per micro-batch of a super-pipeline.")
+        int | None, options.number("Samples per micro-batch of a replica.")
     ] = None,
     mbs: Annotated[
         int | None, options.number("Samples per micro-batch of a device; default 1.")
@@ -136,7 +136,7 @@ def evaluate(
 
 
 def _from_plan_file(path: str, given: dict[str, Any]) -> Plan:
-    from nest.cli.plan_file import looks_like_file, reprice
+    from nest.pricing.plan_file import looks_like_file, reprice
 
     extra = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
     if not looks_like_file(path):
@@ -155,10 +155,10 @@ def _from_options(
     names: list[str], file: str | None, given: dict[str, Any], degrees: dict[str, Any]
 ) -> Plan:
     from nest.cli.inputs import COMMAND_LINE, job_from, subject_and_cluster
-    from nest.cli.problems import told
     from nest.describe import load_configuration
     from nest.pricing import evaluation
     from nest.pricing.even import even_configuration
+    from nest.pricing.problems import told
 
     subject, cluster = subject_and_cluster(names, given["profile"], **{
         name: given[name] for name in ("devices", "device", "without", "degrade")})

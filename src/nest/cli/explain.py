@@ -26,12 +26,12 @@ def explain(
     Memory, FLOP/s and the bandwidth of each level grow by 1 %, one at a time. If `nest plan` proved
     the plan optimal, the search is repeated under each change; any other plan is priced unchanged.
     """
-    from nest.cli.inputs import check_threads
-    from nest.cli.plan_file import looks_like_file, reread
+    from nest.cli.inputs import check_counts
     from nest.cli.present import progress
-    from nest.cli.problems import told
+    from nest.pricing.plan_file import looks_like_file, reread
+    from nest.pricing.problems import told
 
-    check_threads(threads)
+    check_counts(threads=threads)
     if not looks_like_file(file):
         raise InputError(f"explain: got {file[:60]!r}, which is not a file; allowed: PLAN.json as "
                          "`nest plan -o` writes it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nest.errors import InputError
+from nest.limits import count_problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from nest.describe.space import Module
 
 COMMAND_LINE = "command line"
-MOST_THREADS = 1024
 
 
 def subject_and_cluster(
@@ -108,12 +108,13 @@ def modules_from(text: str | None) -> tuple[Module, ...] | None:
     return tuple(found[0].split("+"))  # type: ignore[arg-type]
 
 
-def check_threads(threads: int | None) -> None:
-    """Refuse an impossible number of threads.
+def check_counts(**given: int | None) -> None:
+    """Refuse counts below 1 or above their limit; see :mod:`nest.limits`.
 
     Raises
     ------
-    InputError : below 1, or more than any machine has.
+    InputError : one is not allowed.
     """
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise InputError(f"threads: got {threads}; allowed: 1 to {MOST_THREADS}")
+    problems = tuple(filter(None, (count_problem(*item) for item in given.items())))
+    if problems:
+        raise InputError("\n".join(problems), problems)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nest.cli import options, output
-from nest.errors import InputError
+from nest.errors import InputError, did_you_mean
 
 SECTIONS = ("models", "clusters", "devices", "stacks")
 
@@ -23,7 +23,8 @@ def show(
 ) -> None:
     """List the models, clusters, devices or stacks of the catalog."""
     if section not in SECTIONS:
-        raise InputError(f"list: got {section[:60]!r}; allowed: {', '.join(SECTIONS)}")
+        raise InputError(f"list: got {section[:60]!r}; "
+                         f"{did_you_mean(section, SECTIONS)}allowed: {', '.join(SECTIONS)}")
     if details and section != "stacks":
         raise InputError(f"details: got --details with {section}; allowed: with stacks")
     from nest.report.catalog_text import catalog_rows, catalog_text

@@ -1,14 +1,18 @@
 """The command `nest`: its subcommands and exit codes.
 
-Exit codes: 0 ok, 2 input, 3 infeasible, 4 limit, 70 a defect of NEST, 130 interrupted. Large
-modules are imported only when a command runs, which keeps `nest --help` fast.
+Exit codes: 0 ok, 2 input, 3 infeasible, 4 limit, 70 a defect of NEST, 74 output not written (both
+as in sysexits.h), 130 interrupted. Large modules are imported only when a command runs, which keeps
+`nest --help` fast.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -18,6 +22,7 @@ from nest.cli.bench import app as bench
 from nest.cli.calibrate import app as calibrate
 from nest.cli.compare import compare
 from nest.cli.evaluate import evaluate
+from nest.cli.examples import epilog
 from nest.cli.explain import explain
 from nest.cli.listing import show
 from nest.cli.output import emit, say, tolerate
@@ -25,28 +30,27 @@ from nest.cli.plan import plan
 from nest.cli.schema import schema
 from nest.cli.simulate import simulate
 from nest.cli.validate import validate
-from nest.errors import InfeasibleError, InputError, KernelError, LimitError
+from nest.errors import InfeasibleError, InputError, KernelError, LimitError, OutputError
 
-OK, INPUT, INFEASIBLE, LIMIT, DEFECT, INTERRUPTED = 0, 2, 3, 4, 70, 130
+OK, INPUT, INFEASIBLE, LIMIT, DEFECT, UNWRITTEN, INTERRUPTED = 0, 2, 3, 4, 70, 74, 130
 
 app = typer.Typer(
     name="nest",
     help="Plan how to split the training of a model over a cluster.",
-    add_completion=False,
     rich_markup_mode=None,  # Rich would double the time of --help
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("plan")(plan)
-app.command("evaluate")(evaluate)
-app.command("compare")(compare)
-app.command("explain")(explain)
-app.command("simulate")(simulate)
-app.command("validate")(validate)
-app.command("list")(show)
-app.command("schema")(schema)
-app.add_typer(calibrate, name="calibrate")
-app.add_typer(bench, name="bench")
+app.command("plan", epilog=epilog("plan"))(plan)
+app.command("evaluate", epilog=epilog("evaluate"))(evaluate)
+app.command("compare", epilog=epilog("compare"))(compare)
+app.command("explain", epilog=epilog("explain"))(explain)
+app.command("simulate", epilog=epilog("simulate"))(simulate)
+app.command("validate", epilog=epilog("validate"))(validate)
+app.command("list", epilog=epilog("list"))(show)
+app.command("schema", epilog=epilog("schema"))(schema)
+app.add_typer(calibrate, name="calibrate", epilog=epilog("calibrate"))
+app.add_typer(bench, name="bench", epilog=epilog("bench"))
 
 
 def _version(asked: bool) -> None:
@@ -76,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit code; every error is one message on stderr.
+        Exit code; every error is one message on stderr, with --json also a document on stdout.
     """
     tolerate()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -87,32 +91,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else OK
     except (KeyboardInterrupt, typer.Abort):
         say("nest: interrupted")
+        if arguments is None:  # nobody waits for a kernel that still runs in a thread
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+            os._exit(INTERRUPTED)
         return INTERRUPTED
     except Exception as error:
-        return _report(error)
+        return _report(error, as_json="--json" in words)
 
 
-def _report(error: Exception) -> int:
-    """Print an error, and return its exit code."""
+_CODES = {InputError: ("input", INPUT), InfeasibleError: ("infeasible", INFEASIBLE),
+          LimitError: ("limit", LIMIT), OutputError: ("output", UNWRITTEN)}
+
+
+def _report(error: Exception, as_json: bool) -> int:
+    """Print an error, as a document on stdout too if asked for, and return its exit code."""
     if os.environ.get("NEST_DEBUG") == "1":
         import traceback
 
         say("".join(traceback.format_exception(error)).rstrip())
-    if hasattr(error, "format_message"):  # of the option parser, whose class moved with versions
-        return _refuse(error.format_message(), INPUT)
-    for cls, code in ((InputError, INPUT), (InfeasibleError, INFEASIBLE), (LimitError, LIMIT)):
-        if isinstance(error, cls):
-            return _refuse(str(error), code)
-    ask = "this is a defect of NEST, please report it with the command and its files"
-    if isinstance(error, KernelError):
-        return _refuse(f"{error}; {ask}", DEFECT)
-    shown = " ".join(str(error).split())[:500]
-    return _refuse(f"{type(error).__name__}: {shown}; {ask} (NEST_DEBUG=1 shows where)", DEFECT)
-
-
-def _refuse(message: str, code: int) -> int:
+    name, code, message = _described(error)
+    if as_json and not getattr(error, "printed", False):
+        document = {"schema": "nest.error/1", "error": name, "code": code, "message": message,
+                    "problems": getattr(error, "problems", (message,))}
+        if isinstance(error, InfeasibleError):
+            document["nearest"] = error.nearest
+        with contextlib.suppress(OutputError):
+            emit(json.dumps(document, indent=2, default=str))
     say("nest: error: " + "\n  ".join(message.splitlines() or [""]))
     return code
+
+
+def _described(error: Exception) -> tuple[str, int, str]:
+    """Name, exit code and text of an error."""
+    if hasattr(error, "format_message"):  # of the option parser, whose class moved with versions
+        return "input", INPUT, error.format_message()
+    for cls, (name, code) in _CODES.items():
+        if isinstance(error, cls):
+            return name, code, str(error)
+    ask = "this is a defect of NEST, please report it with the command and its files"
+    if isinstance(error, KernelError):
+        return "defect", DEFECT, f"{error}; {ask}"
+    shown = " ".join(str(error).split())[:500]
+    return "defect", DEFECT, (f"{type(error).__name__}: {shown}; {ask} "
+                              "(NEST_DEBUG=1 shows where)")
 
 
 if __name__ == "__main__":

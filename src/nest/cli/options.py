@@ -90,7 +90,7 @@ Ranks = Annotated[
     str | None,
     typer.Option("--ranks", metavar="FILE.csv",
                  help="Also write the place of each rank: device name, replica, stage, tp, cp, "
-                 "dp_in."),
+                 "dp, ep, etp."),
 ]
 Map = Annotated[
     str | None,
@@ -140,7 +140,7 @@ DpIn = Annotated[str | None, _set("Data-parallel degrees in a block.")]
 Ep = Annotated[str | None, _set("Expert-parallel degrees.")]
 Etp = Annotated[str | None, _set("Expert-tensor-parallel degrees.")]
 Vpp = Annotated[str | None, _set("Virtual stages per device; more than 1 needs interleaved.")]
-MicroBatch = Annotated[str | None, _set("Samples per micro-batch of a super-pipeline.")]
+MicroBatch = Annotated[str | None, _set("Samples per micro-batch of a replica.")]
 Mbs = Annotated[str | None, _set("Samples per micro-batch of a device.")]
 Schedules = Annotated[
     str | None, _set("Schedules: 1f1b, interleaved, gpipe; default: the first two.")

@@ -6,9 +6,10 @@ import contextlib
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from nest.errors import InputError
+from nest.errors import OutputError
 
 NARROWEST, WIDEST = 80, 100  # columns of a report
 
@@ -18,7 +19,7 @@ def emit(text: str) -> None:
 
     Raises
     ------
-    InputError : stdout cannot be written (a full disk); a closed pipe is ignored.
+    OutputError : stdout cannot be written (a full disk); a closed pipe is ignored.
     """
     if sys.stdout is None:  # closed by the parent process
         return
@@ -30,7 +31,32 @@ def emit(text: str) -> None:
     except OSError as error:
         _drop_stdout()
         reason = error.strerror or error
-        raise InputError(f"standard output: cannot be written ({reason})") from None
+        raise OutputError(f"standard output: cannot be written ({reason})") from None
+
+
+def deliver(text: Callable[[], str], *writes: Callable[[], object], quiet: bool = False) -> None:
+    """Write files, then print, so that printed results are saved; no result is lost.
+
+    Parameters
+    ----------
+    text : what to print.
+    writes : each writes one file.
+    quiet : print only what could not be written.
+
+    Raises
+    ------
+    OutputError : files that could not be written; the others are, and the text is printed.
+    """
+    failed = []
+    for write in writes:
+        try:
+            write()
+        except OutputError as error:
+            failed.append(str(error))
+    if failed or not quiet:
+        emit(text())
+    if failed:
+        raise OutputError("\n".join(failed), printed=True)
 
 
 def say(text: str) -> None:

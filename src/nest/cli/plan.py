@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from nest.cli import options
-from nest.cli.output import emit
-from nest.errors import InfeasibleError, InputError, NoPlanError
-
-MOST_PLANS = 100
+from nest.cli.follow import Follow
 
 
 def plan(
@@ -74,48 +70,35 @@ def plan(
 ) -> None:
     """Find the fastest plan that fits.
 
-    Every legal plan is searched; a SET bounds one dimension of the search.
+    Every legal plan is searched; a SET bounds one dimension of the search. Ctrl-C ends the search
+    with the best plan so far and its gap.
     """
-    from nest.cli.inputs import check_threads, job_from, space_from, subject_and_cluster
+    from nest.cli.inputs import check_counts, job_from, space_from, subject_and_cluster
     from nest.cli.present import check_map, check_target, present, progress
 
     check_target(output)
     check_target(ranks)
     check_map(map_file)
-    check_threads(threads)
-    top = 1 if top is None else top
-    if not 1 <= top <= MOST_PLANS:
-        raise InputError(f"top: got {top}; allowed: 1 to {MOST_PLANS}")
-    try:
-        subject, cluster = subject_and_cluster(
-            names or (), profile, devices=devices, device=device, without=without or None,
-            degrade=degrade or None)
-        wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len,
-                          precision=precision, optimizer=optimizer)
-        bounds = space_from(
-            space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard,
-            recompute=recompute, recompute_modules=recompute_modules,
-            recompute_layers=recompute_layers, sp=sp, outer_dp=outer_dp, dp_in=dp_in, ep=ep,
-            etp=etp, vpp=vpp, micro_batch=micro_batch, mbs=mbs, schedule=schedule,
-        )
-        check_map(map_file, cluster)
-        from nest import api
+    check_counts(threads=threads, top=top)
+    subject, cluster = subject_and_cluster(
+        names or (), profile, devices=devices, device=device, without=without or None,
+        degrade=degrade or None)
+    wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len,
+                      precision=precision, optimizer=optimizer)
+    bounds = space_from(
+        space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard,
+        recompute=recompute, recompute_modules=recompute_modules,
+        recompute_layers=recompute_layers, sp=sp, outer_dp=outer_dp, dp_in=dp_in, ep=ep,
+        etp=etp, vpp=vpp, micro_batch=micro_batch, mbs=mbs, schedule=schedule,
+    )
+    check_map(map_file, cluster)
+    from nest import api
 
-        with progress(quiet):
-            found = api.plan(subject, cluster, wanted, bounds, threads=threads, top=top,
-                             time_limit=time_limit, reorder=not keep_order)
-    except NoPlanError as error:
-        if as_json:
-            emit(_no_plan(error))
-        raise
+    what = f"{subject.name[:30]} on {cluster.size:,} devices"
+    with progress(quiet), Follow(what, quiet) as follow:
+        found = api.plan(subject, cluster, wanted, bounds, threads=threads, top=top or 1,
+                         time_limit=time_limit, reorder=not keep_order, progress=follow)
     present(found, as_json, output, quiet, ranks, map_file)
+    if follow.interrupted:
+        raise KeyboardInterrupt
 
-
-def _no_plan(error: NoPlanError) -> str:
-    """The JSON document for an error."""
-    name = "infeasible" if isinstance(error, InfeasibleError) else "limit"
-    document = {"schema": "nest.error/1", "error": name, "message": str(error)}
-    nearest = getattr(error, "nearest", None)
-    if nearest is not None:
-        document["nearest"] = nearest
-    return json.dumps(document, indent=2, default=str)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nest.cli import output
+from nest.describe.files import write_text_atomic
 from nest.errors import InputError
 
 if TYPE_CHECKING:
     from nest.describe import Cluster
     from nest.pricing.plans import Plan
 
-MOST_TASKS = 20_000
-"""Most passes of micro-batches through chunks that `plan` and `evaluate` simulate."""
 
 
 def check_target(file: str | None) -> None:
@@ -78,41 +77,29 @@ def present(
     plan: Plan, as_json: bool, file: str | None, quiet: bool, ranks: str | None = None,
     map_file: str | None = None,
 ) -> None:
-    """Write the files before printing, so that printed results are saved.
+    """Write the files of a plan that fits, and print it.
 
     Raises
     ------
-    InputError : a file cannot be written, or the network is too large for a picture.
+    InputError : the network is too large for a picture.
+    OutputError : a file cannot be written; the plan is printed all the same.
     """
-    from nest.describe import write_text_atomic
+    writes: list[Callable[[], None]] = []
+    if file is not None:
+        writes.append(lambda: write_text_atomic(file, plan.to_json() + "\n"))
+    if ranks is not None:
+        from nest.report.ranks import ranks_text
 
-    figure = None
+        writes.append(lambda: write_text_atomic(ranks, ranks_text(plan)))
     if map_file is not None and plan.feasible:
         from nest.report.figure import save_figure
         from nest.report.network.chart import network_chart
 
         figure = network_chart(plan)
-    if file is not None and plan.feasible:
-        write_text_atomic(file, plan.to_json() + "\n")
-    if ranks is not None and plan.feasible:
-        from nest.report.ranks import ranks_text
+        writes.append(lambda: save_figure(map_file, figure))
 
-        write_text_atomic(ranks, ranks_text(plan))
-    if map_file is not None and figure is not None:
-        save_figure(map_file, figure)
-    if as_json:
-        output.emit(plan.to_json())
-    elif not quiet:
-        from nest.report.plan_text import plan_text
+    def text() -> str:
+        return plan.to_json() if as_json else plan.report(**output.page())
 
-        output.emit(plan_text(plan, simulated=_simulated(plan), **output.page()))
+    output.deliver(text, *(writes if plan.feasible else ()), quiet=quiet and not as_json)
 
-
-def _simulated(plan: Plan) -> float | None:
-    """Simulated seconds of the step; None if the simulation would take too long."""
-    p = plan.parallelism
-    if p.micro_batches * p.pp * p.vpp > MOST_TASKS:
-        return None
-    from nest.simulation import simulate
-
-    return simulate(plan).step_time_s

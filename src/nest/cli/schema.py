@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nest.cli.output import emit
-from nest.errors import InputError
+from nest.errors import InputError, did_you_mean
 
 DOCUMENTS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
              "explanation")
@@ -20,7 +20,8 @@ def schema(
 ) -> None:
     """Print the JSON Schema of a file format."""
     if name not in DOCUMENTS:
-        raise InputError(f"schema: got {name[:60]!r}; allowed: {', '.join(DOCUMENTS)}")
+        raise InputError(f"schema: got {name[:60]!r}; "
+                         f"{did_you_mean(name, DOCUMENTS)}allowed: {', '.join(DOCUMENTS)}")
     emit(json.dumps(document(name), indent=2))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,9 +38,9 @@ def simulate(
     The simulation uses NEST's prices of single layers and transfers. Overlap, waiting and memory
     over time follow from its events alone. The result is compared with the plan's price.
     """
-    from nest.cli.plan_file import looks_like_file, reread
     from nest.cli.present import check_target
-    from nest.cli.problems import told
+    from nest.pricing.plan_file import looks_like_file, reread
+    from nest.pricing.problems import told
 
     check_target(trace)
     if not looks_like_file(file):
@@ -51,19 +52,21 @@ def simulate(
         say(f"nest: note: {note}")
     from nest.simulation import step
 
+    writes: list[Callable[[], None]] = []
     with told(file):
         if trace is None:
             found = step.simulate(plan, bucket_bytes=bucket_bytes)
         else:
             traced = step.Traced(plan, bucket_bytes=bucket_bytes)
             found = traced.simulation
-            _write(trace, plan, traced)
-    if as_json:
-        output.emit(found.to_json())
-        return
-    from nest.report.simulation_text import simulation_text
+            writes.append(lambda: _write(trace, plan, traced))
 
-    output.emit(simulation_text(plan, found, **output.page()))
+    def text() -> str:
+        from nest.report.simulation_text import simulation_text
+
+        return found.to_json() if as_json else simulation_text(plan, found, **output.page())
+
+    output.deliver(text, *writes)
 
 
 def _bucket(text: str | None) -> float:

@@ -53,15 +53,20 @@ def validate(
         runs = tuple(run for run in runs if run.group in group)
     report = validation.score(validation.price(runs))
     where = file or "measured runs of NEST"
-    if result is not None:
-        write_text_atomic(result, to_csv(report))
-    if plot is not None:
+
+    def tabulate() -> None:
+        if result is not None:
+            write_text_atomic(result, to_csv(report))
+
+    def draw() -> None:
         from nest.report.parity import parity_figure
 
-        save_figure(plot, parity_figure(report, "Priced against measured step time"))
-    if as_json:
-        output.emit(to_json(report))
-        return
-    from nest.report.validation_text import validation_text
+        if plot is not None:
+            save_figure(plot, parity_figure(report, "Priced against measured step time"))
 
-    output.emit(validation_text(report, where, **output.page()))
+    def text() -> str:
+        from nest.report.validation_text import validation_text
+
+        return to_json(report) if as_json else validation_text(report, where, **output.page())
+
+    output.deliver(text, tabulate, draw)

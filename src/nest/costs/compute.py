@@ -104,17 +104,19 @@ def memory_seconds(machine: Machine, moved: Array) -> Array:
 
 
 def attention_seconds(
-    machine: Machine, tokens: Array, width: Array, positions: float, causal: bool, backward: bool
+    machine: Machine, tokens: Array, width: Array, positions: float, seen: float, backward: bool
 ) -> Array:
     """Seconds of the attention core for ``tokens`` queries over ``positions`` keys.
 
     ``width`` is the query-key plus value elements per token on the device (heads x (d_qk + d_v)),
-    so that forward is 2 * tokens * positions * width FLOP. Flash kernels skip the causal half
-    and execute 2.5 times the forward FLOP going backward (arXiv:2307.08691, section 4.1);
-    kernels without that compute all positions, twice that backward.
+    so that forward is 2 * tokens * positions * width FLOP. Flash kernels skip the causal half, and
+    keys outside a window: they compute the share ``seen``
+    (:meth:`nest.graph.operators.Operator.seen`), and execute 2.5 times the forward FLOP going
+    backward (arXiv:2307.08691, section 4.1). Kernels without that compute all positions, twice that
+    backward.
     """
     flash = machine.stack.flash_attention
-    flop = 2.0 * tokens * positions * width * (0.5 if causal and flash else 1.0)
+    flop = 2.0 * tokens * positions * width * (seen if flash else 1.0)
     if backward:
         flop = flop * (2.5 if flash else 2.0)
     rate = machine.core_peak * machine.device.attention_fraction * machine.attention_derate

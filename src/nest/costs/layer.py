@@ -176,6 +176,8 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
     whole, owned = np.zeros(columns), np.zeros((2, columns))
     groups = ((c.dp_group, c.inner_group), (c.expert_dp_group, c.inner_expert_group))
     for count, over in zip(parameters, groups, strict=True):
+        if not count.any():  # most layers have no experts
+            continue
         whole = whole + count
         for hybrid, group in enumerate(over):
             share = count / group.size

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nest.describe.cluster import Cluster
 from nest.describe.device import Device
 from nest.describe.job import Job
+from nest.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,18 @@ def recipe(job: Job) -> Recipe:
     remainder = 2.0 if stack.master_remainders and job.precision == "bf16" else 0.0
     update = gradient + 8.0 + 8.0 * states + 2.0
     return Recipe(2.0, held, optimizer, optimizer - remainder, gradient, 2.0, update)
+
+
+def memory_problem(cluster: Cluster, job: Job) -> str | None:
+    """Why the stack leaves no memory on a device; None where it leaves some."""
+    stack = job.stack
+    for device in cluster.device_types:
+        if limit_bytes(device, job) <= 0.0:
+            return (f"stack {stack.name}: workspace {format_bytes(stack.workspace)} and "
+                    f"fragmentation {stack.fragmentation:g} leave nothing of the "
+                    f"{format_bytes(device.memory)} of {device.name}, of which memory_reserved is "
+                    f"{format_bytes(device.memory_reserved)}; allowed: less")
+    return None
 
 
 def limit_bytes(device: Device, job: Job) -> float:

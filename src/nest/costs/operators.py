@@ -125,11 +125,11 @@ def _gemm(
 def attention(
     op: Operator, layer: Layer, s: Setting, tokens: Array, ranks: Array
 ) -> tuple[Array, Array]:
-    """The attention core; context-parallel ranks share its causal half evenly."""
+    """The attention core; context-parallel ranks share the pairs that it needs evenly."""
     machine, positions = s.machine, float(op.positions or positions_of(layer, s))
     width = op.attention_width / ranks
     times = [
-        attention_seconds(machine, tokens, width, positions, op.causal, backward)
+        attention_seconds(machine, tokens, width, positions, op.seen(positions), backward)
         for backward in (False, True)
     ]
     if not machine.stack.flash_attention:

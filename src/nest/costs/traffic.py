@@ -55,6 +55,7 @@ def context_traffic(
     all others, backward their gradients too, hidden by the attention core to the extent that the
     stack overlaps. All-to-all (DeepSpeed-Ulysses, arXiv:2309.14509, section 3): queries, keys,
     values and the output change from a share of the tokens to a share of the heads and back.
+    Neither moves less where attention has a window.
     """
     ahead, back, under_ahead, under_back = np.zeros((4, len(c.tp)))
     if not (c.cp > 1).any():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 import re
 import types
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from nest.errors import InputError
+from nest.errors import InputError, did_you_mean
 from nest.units import shorten
 
 _MOST_PROBLEMS = 50  # lines of one message; further ones are counted
@@ -94,7 +93,8 @@ Name = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=200
 Freeze = AfterValidator(FrozenDict)
 
 Share = Annotated[Number, Field(ge=0.0, le=1.0)]
-Fraction = Annotated[Number, Field(gt=0.0, le=1.0)]
+Fraction = Annotated[Number, Field(ge=0.001, le=1.0)]
+"""What a rate is multiplied by: no device or network is a thousand times slower than stated."""
 Degree = Annotated[Whole, Field(ge=1, le=10**7)]
 
 
@@ -137,14 +137,78 @@ class Description(BaseModel):
         except ValidationError as error:
             raise input_error(error, cls, where or noun_of(cls)) from None
 
+    @classmethod
+    def parse_known(cls, data: object, where: str) -> tuple[Self, tuple[str, ...]]:
+        """The same as `parse` without unknown fields, such as those of a later version.
+
+        Returns
+        -------
+        The description, and a line for each field that was left out.
+        """
+        ignored: list[str] = []
+        while True:
+            try:
+                return cls.model_validate(data), tuple(ignored)
+            except ValidationError as error:
+                unknown = [item["loc"] for item in error.errors(include_url=False)
+                           if item["type"] == "extra_forbidden"]
+                if not unknown:
+                    raise input_error(error, cls, where) from None
+            for location in unknown:
+                data = _without(data, location)
+                path = ".".join(shorten(str(part))[1:-1] for part in location)
+                hint = f"; {_close(cls, location)}".rstrip("; ")
+                ignored.append(f"{where}: {path}: unknown field, ignored{hint}")
+
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed, validated as a whole; defaults are derived again."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return self.parse({**given, **changes})
 
+    def model_copy(
+        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
+    ) -> Self:
+        """A copy with some fields changed, checked as a whole; no default is derived again.
+
+        Raises
+        ------
+        InputError : one line per problem.
+        """
+        if not update:
+            return super().model_copy(deep=deep)
+        fields = type(self).model_fields
+        changed = {**{name: getattr(self, name) for name in fields}, **update}
+        checked = self.parse({
+            fields[name].alias or name if name in fields else name: value
+            for name, value in changed.items()
+        })
+        object.__setattr__(checked, "__pydantic_fields_set__", self.model_fields_set | {*update})
+        return checked
+
+    def unchecked(self, **changes: Any) -> Self:
+        """A copy with some fields changed and nothing checked, for those who check it later."""
+        return super().model_copy(update=changes)
+
     def as_dict(self) -> dict[str, Any]:
         """Give plain data (JSON types only) from which `parse` makes an equal description."""
         return self.model_dump(mode="json", by_alias=True)
+
+
+class Written(Description):
+    """Base of what NEST writes: a reader ignores fields that a later minor version has added."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+def _without(data: Any, location: tuple[int | str, ...]) -> Any:
+    """A copy of plain data without one field."""
+    first, *rest = location
+    copy = data.copy()
+    if rest:
+        copy[first] = _without(copy[first], tuple(rest))
+    else:
+        del copy[first]
+    return copy
 
 
 def noun_of(cls: type[BaseModel]) -> str:
@@ -273,7 +337,13 @@ def _neighbours(cls: type[BaseModel], location: tuple[int | str, ...]) -> str:
     owner = _owner(cls, location)
     if owner is None:
         return "not allowed here"
-    known = [field.serialization_alias or name for name, field in owner.model_fields.items()]
-    close = difflib.get_close_matches(str(location[-1])[:100], known, 1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"{hint}allowed: {', '.join(known)}"
+    return f"{_close(cls, location)}allowed: {', '.join(_fields(owner))}"
+
+
+def _close(cls: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    owner = _owner(cls, location)
+    return did_you_mean(str(location[-1]), _fields(owner)) if owner else ""
+
+
+def _fields(owner: type[BaseModel]) -> list[str]:
+    return [field.serialization_alias or name for name, field in owner.model_fields.items()]

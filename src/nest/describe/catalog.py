@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -38,6 +39,31 @@ def _read(path: str) -> Any:
     for part in path.split("/"):
         entry = entry / part
     return parse_text(entry.read_text(encoding="utf-8"), ".yaml", f"catalog/{path}")
+
+
+def link_kinds() -> dict[str, dict[str, Any]]:
+    """Figures by kind of link, with their sources: latency, efficiency, perhaps bandwidth."""
+    return copy.deepcopy(dict(_read("links.yaml")))
+
+
+def list_models() -> tuple[str, ...]:
+    """Names of the models of the catalog, sorted."""
+    return names("models")
+
+
+def list_clusters() -> tuple[str, ...]:
+    """Names of the clusters of the catalog, sorted."""
+    return names("clusters")
+
+
+def list_devices() -> tuple[str, ...]:
+    """Names of the devices of the catalog, sorted."""
+    return names("devices")
+
+
+def list_stacks() -> tuple[str, ...]:
+    """Names of the software stacks of the catalog, sorted."""
+    return names("stacks")
 
 
 def find(section: Section, name: str) -> str | None:
@@ -82,6 +108,25 @@ def load_table(name: str) -> dict[str, Any]:
     InputError : no such table.
     """
     return dict(_read("capabilities.yaml")[table_name(name)])
+
+
+def like_published(name: str) -> str | None:
+    """The model of the catalog whose sizes are those of a name on Hugging Face (`org/name`).
+
+    Sources in the catalog give that name; tuned variants, such as -Instruct, have the same sizes.
+    """
+    wanted = _published(name)
+    for known in names("models"):
+        source = str(_read(f"models/{known}.yaml")["source"])
+        if wanted in map(_published, re.findall(r"config\.json of ([\w.-]+/[\w.-]+)", source)):
+            return known
+    return None
+
+
+def _published(name: str) -> str:
+    """A name on Hugging Face without its organisation and its variant."""
+    short = name.casefold().rsplit("/", 1)[-1].removeprefix("meta-")
+    return re.sub(r"(-(hf|chat|instruct|base|it|pt))+$", "", short)
 
 
 def suggestions(section: Section, name: str) -> str:

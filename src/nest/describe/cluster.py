@@ -6,8 +6,9 @@ import itertools
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, create_model, model_validator
 
+from nest.describe import catalog
 from nest.describe.base import (
     Description,
     Flag,
@@ -22,10 +23,13 @@ from nest.describe.base import (
 from nest.describe.device import Device, resolve_device
 from nest.describe.links import Links
 from nest.errors import InputError
-from nest.units import Bandwidth, Seconds, shorten
+from nest.units import Bandwidth, Delay, shorten
 
 MOST_DEVICES, MOST_TYPES = 10**6, 8
 DeviceCount = Annotated[Whole, Field(ge=1, le=MOST_DEVICES)]
+LinkKind = Literal["nvlink3", "nvlink4", "nvlink5", "pcie4", "pcie5", "xgmi", "infiniband", "roce",
+                   "efa", "ici", "neuronlink3"]
+LINK_FIGURES = ("bandwidth", "latency", "efficiency", "base_time", "ramp")
 DeviceNumber = Annotated[Whole, Field(ge=0, lt=MOST_DEVICES)]
 
 
@@ -41,11 +45,17 @@ class Level(Description):
         description="groups of the level below that make one group (level 0: devices); "
         "the outermost level of a file may say n"
     )
+    link: LinkKind | None = Field(
+        None, description="kind of link, whose defaults stand for bandwidth, latency, efficiency, "
+        "base_time and ramp where these are left out",
+    )
     bandwidth: Bandwidth | None = Field(
         None, description="bytes/s that one device can send through this level, nominal"
     )
-    latency: Seconds = Field(description="seconds of one message through this level")
-    base_time: Seconds = Field(
+    latency: Delay = Field(
+        description="seconds of one message through this level, or a kind of link that says it"
+    )
+    base_time: Delay = Field(
         0.0, description="seconds that a collective takes through this level whatever its size"
     )
     ramp: Annotated[Number, Field(ge=0, le=1)] = Field(
@@ -63,6 +73,27 @@ class Level(Description):
         False, description="switches of this level add up all-reduces (NVLS, SHARP)"
     )
     source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, data: Any) -> Any:
+        """Fill in what the kind of link says and the data leave out."""
+        if not isinstance(data, dict) or not isinstance(data.get("link"), str):
+            return data
+        known = catalog.link_kinds().get(data["link"], {})
+        if data.get("oversubscription") is not None or not known:
+            known.pop("bandwidth", None)
+        figures = {name: known[name] for name in LINK_FIGURES if name in known}
+        return {**figures, **{name: value for name, value in data.items() if value is not None}}
+
+    @property
+    def defaults(self) -> tuple[str, ...]:
+        """Figures that are those of its kind of link."""
+        if self.link is None:
+            return ()
+        usual = Level.parse({"name": self.name, "size": 1, "link": self.link})
+        return tuple(name for name in LINK_FIGURES if name in usual.model_fields_set
+                     and getattr(usual, name) == getattr(self, name))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -235,8 +266,10 @@ class Cluster(Description):
         if self.links is not None and devices != self.size:
             raise InputError(f"{self.name}: devices: got {shorten(devices)}; allowed: {self.size}, "
                              "those of its links")
-        if isinstance(devices, bool) or not isinstance(devices, int):
-            raise InputError(f"devices: got {shorten(devices)}; allowed: a whole number")
+        try:
+            devices = whole_number(devices)
+        except ValueError as error:
+            raise InputError(f"devices: {error}") from None
         if not 1 <= devices <= MOST_DEVICES:
             raise InputError(f"devices: got {shorten(devices)}; allowed: 1 to {MOST_DEVICES}")
         inner = 1
@@ -244,14 +277,17 @@ class Cluster(Description):
             outermost = position == len(self.levels) - 1
             if outermost or devices <= inner * level.size:
                 if devices % inner:
-                    break
+                    below = devices // inner * inner
+                    near = [str(n) for n in (below, below + inner) if n <= MOST_DEVICES]
+                    raise InputError(f"{self.name}: devices: got {devices}; allowed: "
+                                     f"{' or '.join(near)}, the nearest; all: {self._possible()}")
                 last = level.replace(size=devices // inner)
                 levels = (*self.levels[:position], last)
                 return self.replace(
                     levels=levels, devices=None, default_devices=None, order=None, names=None
                 )
             inner *= level.size
-        raise InputError(f"{self.name}: devices: got {devices}; allowed: {self._possible()}")
+        raise AssertionError("the outermost level takes every multiple of its groups")
 
     def _possible(self) -> str:
         sizes = [level.size for level in self.levels[:-1]]
@@ -262,6 +298,23 @@ class Cluster(Description):
             inner *= size
         shape = " x ".join(str(size) for size in sizes)
         return ", ".join((*parts, f"or a multiple of {inner} (inner levels {shape})"))
+
+
+_Sizes = create_model(  # type: ignore[call-overload]
+    "_Sizes", __base__=Description,
+    **{name: (field.annotation, field) for name, field in Cluster.model_fields.items()
+       if name in ("devices", "default_devices", "order", "names")})
+
+
+def without_sizes(data: dict[str, Any], where: str) -> dict[str, Any]:
+    """A file's data without what another number of devices replaces, which is checked first.
+
+    Raises
+    ------
+    InputError : one line per problem.
+    """
+    _Sizes.parse({name: data[name] for name in _Sizes.model_fields if name in data}, where)
+    return {name: value for name, value in data.items() if name not in _Sizes.model_fields}
 
 
 def inner_sizes(data: Any) -> list[int] | None:

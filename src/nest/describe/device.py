@@ -20,7 +20,7 @@ from nest.describe.base import (
     at_most,
 )
 from nest.errors import InputError
-from nest.units import Bandwidth, Bytes, BytesOrZero, Flops, Seconds, format_bytes, shorten
+from nest.units import Bandwidth, Bytes, BytesOrZero, Delay, Flops, format_bytes, shorten
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 GemmKey = Literal["default", "fp32", "tf32", "fp16", "bf16", "fp8"]
@@ -58,7 +58,8 @@ class GemmEfficiency(Description):
         return self.peak_fraction * shape / (1 + self.decline * math.log2(1 + 2 * m * n * k / 1e12))
 
 
-def _default_gemm() -> dict[GemmKey, GemmEfficiency]:
+def default_gemm() -> dict[GemmKey, GemmEfficiency]:
+    """Efficiency of a device without figures of its own (assumed)."""
     usual = GemmEfficiency(peak_fraction=0.75, m_half=128, n_half=128, k_half=128)
     return FrozenDict({"default": usual})
 
@@ -74,7 +75,7 @@ class Device(Description):
     )
     gemm: Annotated[dict[GemmKey, GemmEfficiency], Field(min_length=1), Freeze, at_most(100)] = (
         Field(
-            default_factory=lambda: _default_gemm(),
+            default_factory=lambda: default_gemm(),
             description="efficiency of matrix products per number format, or `default`",
         )
     )
@@ -84,7 +85,7 @@ class Device(Description):
     memory_efficiency: Fraction = Field(
         0.8, description="share of memory_bandwidth that element-wise kernels reach"
     )
-    launch_overhead: Seconds = Field(3e-6, description="seconds from one kernel to the next")
+    launch_overhead: Delay = Field(3e-6, description="seconds from one kernel to the next")
     memory_reserved: BytesOrZero = Field(
         0.0, description="bytes that the driver and its context take"
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from nest.errors import InputError
+from nest.errors import InputError, OutputError
 from nest.units import shorten
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
@@ -265,11 +265,22 @@ def csv_rows(text: str, where: str) -> list[tuple[int, list[str]]]:
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file completely or not at all.
+    """Write a text as UTF-8, completely or not at all; errors as :func:`write_atomic`."""
+    try:
+        data = text.encode()
+    except ValueError as error:
+        shown = shorten(os.fspath(path), 300)[1:-1]
+        raise InputError(f"{shown}: cannot be written ({error})") from None
+    write_atomic(path, data)
+
+
+def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file completely or not at all: beside its place, and moved there when it is whole.
 
     Raises
     ------
-    InputError : the folder is missing or not writable, or the path is a folder.
+    InputError : the path is a folder or no file name.
+    OutputError : the disk is full, the folder is missing, or it or the file must not be changed.
     """
     shown = shorten(os.fspath(path), 300)[1:-1]
     temporary = ""
@@ -278,17 +289,17 @@ def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
         if os.path.isdir(target):
             raise InputError(f"{shown}: is a folder; allowed: a file to write")
         if os.path.exists(target) and not os.path.isfile(target):  # a pipe or a terminal
-            with open(target, "w", encoding="utf-8") as stream:
-                stream.write(text)
+            with open(target, "wb") as stream:
+                stream.write(data)
             return
         handle, temporary = tempfile.mkstemp(prefix=".nest-", dir=os.path.dirname(target))
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
         os.chmod(temporary, _mode(target))
         os.replace(temporary, target)
         temporary = ""
     except OSError as error:
-        raise InputError(f"{shown}: cannot be written ({error.strerror or error})") from None
+        raise OutputError(f"{shown}: cannot be written ({error.strerror or error})") from None
     except ValueError as error:
         if isinstance(error, InputError):
             raise

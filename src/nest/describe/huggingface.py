@@ -1,6 +1,6 @@
 """Hugging Face `config.json` as a model description.
 
-Field names and their defaults are those of huggingface/transformers,
+Field names and their defaults are those of huggingface/transformers 5.23.0,
 src/transformers/models/*/configuration_*.py. Only the file is read; nothing is fetched.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nest.describe.config_keys import unknown_keys
 from nest.describe.model import Model
 from nest.errors import InputError
 from nest.units import shorten
@@ -23,6 +24,12 @@ class Config:
         self.data = data
         self.where = where
         self.problems: list[str] = []
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: object = None) -> Any:
+        """The value as it stands, or the default where there is none."""
+        self.read.add(key)
+        return self.data.get(key, default)
 
     def refuse(self, key: str, allowed: str) -> None:
         """Note a value that cannot be described."""
@@ -31,7 +38,7 @@ class Config:
 
     def whole(self, key: str, default: int | None = None, low: int = 1) -> int:
         """A whole number; needed where there is no default (null counts as not given)."""
-        value = self.data.get(key)
+        value = self.get(key)
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= 10**7:
@@ -41,7 +48,7 @@ class Config:
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false, with the default of the configuration class."""
-        value = self.data.get(key, default)
+        value = self.get(key, default)
         if value is None:
             return default
         if not isinstance(value, bool):
@@ -51,7 +58,7 @@ class Config:
 
     def only(self, key: str, default: object, *allowed: object) -> None:
         """Refuse variants whose operators NEST does not describe."""
-        if self.data.get(key, default) not in allowed:
+        if self.get(key, default) not in allowed:
             self.refuse(key, " or ".join(shorten(value) for value in allowed))
 
 
@@ -72,7 +79,7 @@ def _gqa(config: Config, kv_default: bool = False) -> dict[str, Any]:
         "bias": False,
         "max_seq_len": config.whole("max_position_embeddings", 0, 0) or None,
     }
-    if config.data.get("head_dim") is not None:
+    if config.get("head_dim") is not None:
         fields["head_dim"] = config.whole("head_dim")
     return fields
 
@@ -100,12 +107,13 @@ def _qwen3(config: Config) -> dict[str, Any]:
 
 
 def _qk_normed(config: Config) -> dict[str, Any]:
+    config.only("use_qk_norm", True, True, None)
     return {**_gqa(config), "qk_norm": True, "qkv_bias": config.flag("attention_bias", False)}
 
 
 def _qwen_experts(config: Config) -> dict[str, Any]:
     step = config.whole("decoder_sparse_step", 1)
-    dense = config.data.get("mlp_only_layers") or []
+    dense = config.get("mlp_only_layers") or []
     if dense and (not isinstance(dense, list) or step > 1 or dense != list(range(len(dense)))):
         config.refuse("mlp_only_layers", "[] or the first layers [0, 1, ...] with every later one")
         dense = []
@@ -146,17 +154,17 @@ def _deepseek(config: Config) -> dict[str, Any]:
         "value_dim": config.whole("v_head_dim"),
     }
     fields["mtp_layers"] = config.whole("num_nextn_predict_layers", 0, 0)
-    if config.data.get("n_routed_experts") is None:
-        return fields
-    width = config.whole("moe_intermediate_size")
-    fields["moe"] = {
-        "experts": config.whole("n_routed_experts"),
-        "top_k": config.whole("num_experts_per_tok"),
+    experts = config.get("n_routed_experts")
+    default = None if experts is not None else 1  # without experts their other fields are notes
+    width = config.whole("moe_intermediate_size", default)
+    moe = {
+        "experts": config.whole("n_routed_experts", default),
+        "top_k": config.whole("num_experts_per_tok", default),
         "ffn": width,
         "shared_ffn": config.whole("n_shared_experts", 0, 0) * width,
         "first_dense": config.whole("first_k_dense_replace", 0, 0),
     }
-    return fields
+    return fields if experts is None else {**fields, "moe": moe}
 
 
 def _gpt2(config: Config) -> dict[str, Any]:
@@ -209,7 +217,7 @@ def _bert(config: Config) -> dict[str, Any]:
     config.only("position_embedding_type", "absolute", "absolute")
     positions = config.whole("max_position_embeddings")
     # BertForMaskedLM builds the encoder without the pooling layer
-    pooler = config.data.get("architectures") != ["BertForMaskedLM"]
+    pooler = config.get("architectures") != ["BertForMaskedLM"]
     return {
         "kind": "decoder" if config.flag("is_decoder", False) else "encoder",
         "final_norm": False,
@@ -239,7 +247,100 @@ def _gemma(config: Config) -> dict[str, Any]:
 
 
 def _gemma2(config: Config) -> dict[str, Any]:
+    config.only("use_bidirectional_attention", False, False, None)
     return {**_gemma(config), "layer_norms": 4}
+
+
+def _gemma3(config: Config) -> dict[str, Any]:
+    return {**_gemma2(config), "qk_norm": True}
+
+
+def _gpt_oss(config: Config) -> dict[str, Any]:
+    # its sink of a value per head and the router's bias (0.00001 of the parameters) are left out
+    fields = _mixtral(config)
+    return {"head_dim": 64, **fields, "bias": config.flag("attention_bias", True)}
+
+
+# ---------------------------------------------------------------- windows
+
+
+def _all(config: Config, layer: int) -> bool:
+    """Mistral, Mixtral, Ministral, Qwen3 with experts: every layer has the window."""
+    return True
+
+
+def _late(config: Config, layer: int) -> bool:
+    """Qwen2, Qwen3: the layers from max_window_layers on."""
+    return layer >= config.whole("max_window_layers", 28, 0)
+
+
+def _early(config: Config, layer: int) -> bool:
+    """Qwen2 with experts: every other one of the layers before max_window_layers."""
+    return layer % 2 == 0 and layer < config.whole("max_window_layers", 28, 0)
+
+
+def _others(default: int) -> Callable[[Config, int], bool]:
+    """All but each last one of so many (Gemma 2 and GPT-OSS: 2, Gemma 3: 6)."""
+
+    def rule(config: Config, layer: int) -> bool:
+        private = config.whole("_sliding_window_pattern", default)
+        return bool((layer + 1) % config.whole("sliding_window_pattern", private))
+
+    return rule
+
+
+# Of each model type with windows: sliding_window where the file lacks it, whether
+# use_sliding_window must be true, and the rule for a layer where layer_types is missing.
+_WINDOWS: dict[str, tuple[int | None, bool, Callable[[Config, int], bool]]] = {
+    "gemma2": (4096, False, _others(2)),
+    "gemma3_text": (4096, False, _others(6)),
+    "gpt_oss": (128, False, _others(2)),
+    "ministral": (4096, False, _all),
+    "mistral": (4096, False, _all),
+    "mixtral": (None, False, _all),
+    "qwen2": (4096, True, _late),
+    "qwen2_moe": (4096, True, _early),
+    "qwen3": (4096, True, _late),
+    "qwen3_moe": (4096, True, _all),
+}
+
+
+def _window(config: Config, model_type: str, layers: int) -> dict[str, Any]:
+    """Fields `window` and `full_layers`.
+
+    Rules: `__post_init__` of the configuration classes (transformers 5.23.0,
+    src/transformers/models/*/configuration_*.py).
+    """
+    types = config.get("layer_types")
+    if types is not None and (
+        not isinstance(types, list) or len(types) != layers
+        or not set(map(str, types)) <= {"full_attention", "sliding_attention"}
+    ):
+        allowed = f"{layers} entries, each full_attention or sliding_attention"
+        config.refuse("layer_types", allowed)
+        return {}
+    if model_type not in _WINDOWS:
+        if types is not None and "sliding_attention" in types:
+            config.refuse("layer_types", f"full_attention with model_type {model_type}")
+        return {}
+    config.read |= {"max_window_layers", "sliding_window_pattern"}  # layer_types overrides them
+    default, optional, rule = _WINDOWS[model_type]
+    absent = "sliding_window" not in config.data  # null stands for no window
+    window = None if config.get("sliding_window", default) is None else (
+        config.whole("sliding_window", default if absent else None, 0) or None)
+    if optional and not config.flag("use_sliding_window", False):
+        window = None
+    if types is None:
+        within = [rule(config, layer) for layer in range(min(layers, 10**4))]
+    else:
+        within = [kind == "sliding_attention" for kind in types]
+    if window is None:
+        if types is not None and any(within):
+            config.refuse("sliding_window", "a whole number with these layer_types")
+        return {}
+    if not any(within):
+        return {}
+    return {"window": window, "full_layers": [n for n, inside in enumerate(within) if not inside]}
 
 
 _READERS: dict[str, Callable[[Config], dict[str, Any]]] = {
@@ -248,9 +349,12 @@ _READERS: dict[str, Callable[[Config], dict[str, Any]]] = {
     "deepseek_v3": _deepseek,
     "gemma": _gemma,
     "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
+    "gpt_oss": _gpt_oss,
     "llama": _llama,
+    "ministral": _gqa,
     "mistral": _gqa,
     "mixtral": _mixtral,
     "opt": _opt,
@@ -295,6 +399,10 @@ def from_huggingface(data: Mapping[str, Any], where: str, path: Path | None = No
         raise InputError(message, (message,))
     config = Config(data, where)
     fields = _READERS[model_type](config)
+    fields |= _window(config, model_type, fields["layers"])
+    for key in unknown_keys(data, config.read):
+        config.refuse(key, f"nothing: it is not known with model_type {model_type}. If it changes "
+                      "neither time nor memory, remove it from a copy of the file")
     if config.problems:
         lines = tuple(dict.fromkeys(config.problems))
         raise InputError("\n".join(lines), lines)

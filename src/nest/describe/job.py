@@ -22,7 +22,7 @@ from nest.describe.base import (
 )
 from nest.describe.capabilities import CapabilitiesOf
 from nest.describe.space import Precision
-from nest.units import BytesOrZero, Seconds, shorten
+from nest.units import BytesOrZero, Delay, shorten
 
 DEFAULT_STACK = "megatron-core"
 GradientDtype = Literal["fp32", "bf16"]
@@ -91,12 +91,12 @@ class Stack(Rates):
         default_factory=FrozenDict,
         description="derates on devices whose names begin so; the longest beginning counts",
     )
-    layer_gap: Seconds = Field(
+    layer_gap: Delay = Field(
         0.0,
         description="seconds that a layer's kernels wait for each other and start up, each way: a "
         "layer takes so much longer",
     )
-    layer_overhead: Seconds = Field(
+    layer_overhead: Delay = Field(
         0.0,
         description="seconds that the host takes to issue one layer's kernels, each way: a layer "
         "takes no less",

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from nest.describe.base import Description, Problems, Whole, at_most
-from nest.units import Bandwidth, Seconds
+from nest.units import Bandwidth, Delay
 
 MOST_NODES = 500_000
 MOST_LINKS = 1_000_000
@@ -31,7 +31,7 @@ class Links(Description):
     bandwidth: Annotated[tuple[Bandwidth, ...], at_most(MOST_LINKS)] = Field(
         description="bytes/s of each link"
     )
-    latency: Annotated[tuple[Seconds, ...], at_most(MOST_LINKS)] = Field(
+    latency: Annotated[tuple[Delay, ...], at_most(MOST_LINKS)] = Field(
         description="seconds of each link"
     )
 

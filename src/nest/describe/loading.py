@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 from nest.describe import catalog
 from nest.describe.base import Description, noun_of
 from nest.describe.catalog import Section
-from nest.describe.cluster import Cluster, inner_sizes, size_template
+from nest.describe.cluster import Cluster, inner_sizes, size_template, without_sizes
 from nest.describe.configuration import Configuration
 from nest.describe.device import Device, resolve_device
 from nest.describe.files import SUFFIXES, read_description, read_text
@@ -24,6 +25,8 @@ from nest.units import shorten
 
 D = TypeVar("D", bound=Description)
 Source = str | os.PathLike[str] | Mapping[str, Any]
+_PUBLISHED = re.compile(r"\w[\w.-]{0,99}/\w[\w.-]{0,99}", re.ASCII)
+"""A name on Hugging Face: organisation and model."""
 
 # fields that no other type of file has, to name the type of a file given by mistake
 _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -49,7 +52,8 @@ def load_model(source: Source | Model) -> Model:
 
     Parameters
     ----------
-    source : catalog name (any case), path, mapping, or a Model, which is returned unchanged.
+    source : catalog name (any case), path of a file or of a folder with a config.json, mapping, or
+        a Model, which is returned unchanged.
 
     Raises
     ------
@@ -57,7 +61,7 @@ def load_model(source: Source | Model) -> Model:
     """
     if isinstance(source, Model):
         return source
-    data, where, path = _data(source, "models", "model")
+    data, where, path = _data(_in_folder(source), "models", "model")
     if "model_type" in data or "architectures" in data:
         from nest.describe.huggingface import from_huggingface
 
@@ -85,8 +89,7 @@ def load_cluster(source: Source | Cluster, devices: int | None = None) -> Cluste
         sizes = inner_sizes(data)
         if sizes is not None:
             data = size_template(data, 1)
-        sized = ("devices", "default_devices", "order", "names")
-        data = {k: v for k, v in data.items() if k not in sized}
+        data = without_sizes(data, where)
     cluster = _validated(Cluster, data, where)
     return cluster if devices is None else cluster.with_devices(devices)
 
@@ -156,6 +159,8 @@ def load_profile(source: Source | Profile) -> Profile:
     """
     if isinstance(source, Profile):
         return source
+    if not isinstance(source, Mapping):
+        _check_source(source, "profile")
     if not isinstance(source, Mapping) and Path(source).suffix.lower() == ".csv":
         where = shorten(os.fspath(source), 300)[1:-1]
         data = profile_from_csv(read_text(source), Path(source).stem or "profile", where)
@@ -191,6 +196,36 @@ def _data(source: Source, section: Section, noun: str) -> tuple[dict[str, Any], 
             hint = f"{catalog.suggestions(section, text)}; or a file ({', '.join(SUFFIXES)})"
             raise InputError(f"{noun}: got {shorten(text)}; allowed: {hint}")
     return read_description(source), shorten(text, 300)[1:-1], Path(text)
+
+
+def _in_folder(source: Source) -> Source:
+    """The config.json of a folder; other sources as they are, but for names on Hugging Face.
+
+    Raises
+    ------
+    InputError : a folder without config.json, or a name on Hugging Face: nothing is downloaded.
+    """
+    if isinstance(source, Mapping) or not isinstance(source, (str, os.PathLike)):
+        return source
+    text = os.fspath(source)
+    if not isinstance(text, str) or catalog.find("models", text) is not None:
+        return source
+    if os.path.isdir(text):
+        config = Path(text) / "config.json"
+        if not config.is_file():
+            shown = shorten(text, 300)[1:-1]
+            raise InputError(f"{shown}: is a folder without config.json; allowed: one that has it")
+        return config
+    published = _PUBLISHED.fullmatch(text) and Path(text).suffix.lower() not in SUFFIXES
+    if published and not os.path.exists(text):
+        known = catalog.like_published(text)
+        named = f"{known}, the same model in the catalog; or " if known else ""
+        raise InputError(
+            f"model: got {shorten(text)}: no such file, and NEST downloads nothing; allowed: "
+            f"{named}the folder that `hf download {text} config.json --local-dir "
+            f"{text.rsplit('/', 1)[-1]}` makes"
+        )
+    return source
 
 
 def names_a_file(text: str) -> bool:

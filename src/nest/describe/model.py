@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from nest.describe.base import Description, Flag, Name, Number, Problems, Whole
+from nest.describe.base import Description, Flag, Name, Number, Problems, Whole, at_most
+from nest.units import shorten
 
 Size = Annotated[Whole, Field(ge=1, le=10**7)]
 SizeOrZero = Annotated[Whole, Field(ge=0, le=10**7)]
@@ -119,6 +120,13 @@ class Model(Description):
         description="key-value heads; default: as many as heads",
     )
     mla: MLA | None = Field(None, description="latent attention in place of plain attention")
+    window: Annotated[Whole, Field(ge=1, le=10**9)] | None = Field(
+        None, description="earlier tokens that a token attends to, itself included (sliding-window "
+        "attention); null: all",
+    )
+    full_layers: Annotated[tuple[Count, ...], at_most(10**4)] = Field(
+        (), description="layers, from 0, that have no window and attend to all earlier tokens"
+    )
     head_dim: Annotated[Whole, Field(ge=1, le=10**5)] = Field(
         default_factory=lambda data: _head_dim(data),
         description="width of a head; default: hidden / heads (with mla: nope_dim + rope_dim)",
@@ -191,10 +199,24 @@ class Model(Description):
             problems.append(("moe", f"got {given}; allowed: {allowed}"))
         if self.bias and self.qkv_bias:
             problems.append(("qkv_bias", "got true; allowed: false where bias is true"))
-        problems += self._kind_problems()
+        problems += self._window_problems() + self._kind_problems()
         if problems:
             raise Problems(problems)
         return self
+
+    def _window_problems(self) -> list[tuple[str, str]]:
+        problems = []
+        if self.window is not None and self.kind != "decoder":
+            text = f"got {self.window}; allowed: nothing with kind {self.kind}"
+            problems.append(("window", text))
+        if self.full_layers and self.window is None:
+            text = f"got {shorten(self.full_layers)}; allowed: nothing without a window"
+            problems.append(("full_layers", text))
+        wrong = [layer for layer in self.full_layers if layer >= self.layers]
+        if wrong:
+            text = f"got {wrong[0]}; allowed: 0 to {self.layers - 1}, the layers of the model"
+            problems.append(("full_layers", text))
+        return problems
 
     def _kind_problems(self) -> list[tuple[str, str]]:
         problems = []
@@ -242,6 +264,10 @@ class Model(Description):
         if moe is None or layer < moe.first_dense:
             return False
         return (layer - moe.first_dense) % moe.every == moe.every - 1
+
+    def window_of(self, layer: int) -> int | None:
+        """Tokens that a layer (0-based) attends to at most; None: all earlier ones."""
+        return None if layer in self.full_layers else self.window
 
     @property
     def moe_layers(self) -> int:

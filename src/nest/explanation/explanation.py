@@ -14,20 +14,24 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from nest.describe.base import Description
+from nest.describe.base import Freeze, Written
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
+from nest.describe.given import need, need_seconds, need_whole
 from nest.describe.job import Job
 from nest.describe.space import IntSet, SearchSpace
 from nest.errors import InputError
-from nest.explanation.infeasible import Probe, worst_stage
+from nest.explanation.infeasible import worst_stage
 from nest.graph import Chain
 from nest.graph.legality import space_problems, tp_problem
+from nest.limits import count_problem
 from nest.pricing.evaluation import chain_of, evaluate
 from nest.pricing.even import even_sizes
 from nest.pricing.plans import Plan
 from nest.search import compiled
-from nest.search.rounds import Found, search
+from nest.search.progress import Watch
+from nest.search.rounds import Found, least_memory, search
+from nest.search.tensors import Builder
 
 MORE = 1.01
 """Changed amount of a resource over the actual one."""
@@ -45,7 +49,7 @@ NEGLIGIBLE = 1e-4
 Resource = Literal["memory", "flops", "memory_bandwidth", "bandwidth", "devices"]
 
 
-class ShadowPrice(Description):
+class ShadowPrice(Written):
     """The best step time with more, or less, of one resource."""
 
     resource: Resource
@@ -61,14 +65,16 @@ class ShadowPrice(Description):
     note: str = ""
 
 
-class SimplerPlan(Description):
+class SimplerPlan(Written):
     """The best plan under simple restrictions."""
 
     name: str
-    bounds: dict[str, str] = Field(description="of the space, in addition to the plan's own")
+    bounds: Annotated[dict[str, str], Freeze] = Field(
+        description="of the space, in addition to the plan's own"
+    )
     step_time_s: float | None = Field(description="null if there is no plan; see note")
     slower: float | None = Field(description="step_time_s / that of the plan, less 1")
-    differences_s: dict[str, float] = Field(
+    differences_s: Annotated[dict[str, float], Freeze] = Field(
         description="part of breakdown_s: seconds more than in the plan"
     )
     stage: int | None = Field(None, description="that lacks most memory where nothing fits")
@@ -78,7 +84,7 @@ class SimplerPlan(Description):
     note: str = ""
 
 
-class Explanation(Description):
+class Explanation(Written):
     """Shadow prices and simpler plans of one plan."""
 
     schema_: Annotated[Literal["nest.explanation/1"], Field(alias="schema")] = "nest.explanation/1"
@@ -114,8 +120,11 @@ def explain(
     InputError
         ``search.space`` is not a search space, or the time limit is not above 0.
     """
-    if not time_limit > 0.0:
-        raise InputError(f"time_limit: got {time_limit}; allowed: seconds, above 0")
+    need("plan", plan, (Plan,), "nest.plan, nest.evaluate or nest.load_plan")
+    need_seconds("time_limit", time_limit)
+    threads = None if threads is None else need_whole("threads", threads)
+    if problem := count_problem("threads", threads):
+        raise InputError(problem)
     solver = _Solver(plan, threads)
     changes, simple = list(_changed(plan.inputs.cluster)), list(solver.restrictions())
     compiled.load()
@@ -215,7 +224,7 @@ class _Solver:
         left = max(self.deadline - time.perf_counter(), 0.0) * parts / max(self.parts, 1)
         self.parts -= parts
         return search(self.chain, cluster, self.job, space, threads=self.threads,
-                      time_limit=left, below=below)
+                      watch=Watch(left), below=below)
 
     # ------------------------------------------------------------ resources
 
@@ -289,7 +298,7 @@ class _Solver:
             return self._compared(name, shown, priced, proven, "")
         if not proven:
             return _none(name, shown, False, "no plan found in time")
-        near = self._nearest(space)
+        near = self._nearest(found.builder)
         if near is None:
             return _none(name, shown, True, "no such plan is legal")
         return _short(name, shown, near, "does not fit")
@@ -334,10 +343,10 @@ class _Solver:
             configuration=priced.configuration, proven=proven, note=note,
         )
 
-    def _nearest(self, space: SearchSpace) -> Plan | None:
+    def _nearest(self, builder: Builder) -> Plan | None:
         """A plan that lacks little memory; None where none is legal."""
-        probe = Probe(self.chain, self.cluster, self.job, space, self.threads)
-        found = probe.least_memory(CLOSE, self.deadline)[1]
+        watch = Watch(self.deadline - time.perf_counter())
+        found = least_memory(builder, self.threads, CLOSE, watch)[1]
         return None if found is None else evaluate(self.subject, self.cluster, self.job, found)
 
 

@@ -1,14 +1,14 @@
 """Why nothing fits: the nearest miss, and changes that would make it fit.
 
-The nearest miss is the plan that fits on the smallest devices, of those that are not too
-slow (``nest.search.rounds.SLOWEST``): memory is raised until a plan exists, then bisected to 1 %.
-What would help is found the same way, by searching.
+The nearest miss is the plan that fits on the smallest devices. Bounds of memory say where to look
+(``nest.search.fitting``); each change named is one for which a plan was found.
 """
 
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Iterator
+from typing import Any
 
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
@@ -18,35 +18,56 @@ from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
 from nest.errors import InfeasibleError, InputError
 from nest.graph import Chain
-from nest.pricing.evaluation import chain_of, evaluate
+from nest.graph.legality import sequence_problem, space_problems
+from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
-from nest.search.rounds import search
+from nest.search.progress import Watch
+from nest.search.rounds import DRAFT, least_memory, search
+from nest.search.tensors import Builder
 from nest.units import format_bytes
 
-DOUBLINGS = 10
 CLOSE = 1.01
+"""Accuracy of the least memory: it is at most this times too much."""
+DOUBLINGS = 6
+"""Numbers of devices to try."""
+SPARING: dict[str, Any] = {**DRAFT, "cp": 1, "mbs": 1, "zero": 3, "recompute": "full"}
+"""Bounds under which plans need least memory as a rule; on dimensions that the space leaves free.
+"""
+GENTLE: dict[str, tuple[object, ...]] = {
+    "zero": (1, 2, 3), "recompute": ("selective", "full"), "shard": ("dp",)}
+"""Values of a bounded dimension to try one by one, the least change first."""
 
 
 def explain(
-    model: Model | Profile, cluster: Cluster, job: Job, space: SearchSpace
+    model: Model | Profile, builder: Builder, threads: int | None, watch: Watch
 ) -> InfeasibleError:
-    """The error that says how much memory the best configuration lacks.
+    """The error that says how much memory the best configuration of a space lacks.
 
     ``nearest`` holds ``stage``, ``layers``, ``category``, ``bytes_short``, ``needs_bytes``,
     ``limit_bytes``, ``memory_bytes`` (sufficient device memory), ``configuration`` and
-    ``remedies``; only ``remedies`` where no configuration is legal at any memory.
+    ``remedies``; only ``remedies`` where no configuration is legal at any memory, or the time of
+    ``watch`` ends before one is found.
     """
-    probe = Probe(chain_of(model), cluster, job, space)
-    memory, found = probe.least_memory()
-    remedies = probe.remedies(memory)
+    cluster, job = builder.cluster, builder.job
+    probe = _Probe(builder.chain, cluster, job, builder.space, threads, watch)
+    needed, found = least_memory(builder, threads, CLOSE, watch)
     if found is None:
         text = "no plan exists: the bounds of the space contradict each other"
+        if watch.over:
+            text = "no plan fits, which is proved; the time ended before the nearest miss was found"
+        remedies = [] if watch.over else list(probe.unbound(thorough=True))
         return InfeasibleError(_with(text, remedies), {"remedies": remedies})
     priced = evaluate(model, cluster, job, found)
     number, over = worst_stage(priced)
     stage = priced.stages[number]
+    limit = max(each.memory_limit_bytes for each in priced.stages)
+    memory = cluster.device.memory + (needed - limit) / (1.0 - job.stack.fragmentation)
     parts = stage.memory_bytes.model_dump(exclude={"total"})
     most = max(parts, key=lambda name: parts[name])
+    remedies = [
+        *probe.unbound(), *probe.more_devices(needed / limit), *probe.larger_batch(),
+        *probe.shorter_sequences(1.0 - over / max(parts["activations"], over)),
+        f"devices of {format_bytes(memory)} instead of {format_bytes(cluster.device.memory)}"]
     text = (
         f"no plan fits. The nearest miss is {format_bytes(over)} short on stage {number} "
         f"of {len(priced.stages)} (layers [{stage.layers[0]}, {stage.layers[1]}), tp {stage.tp}, "
@@ -73,71 +94,88 @@ def _with(text: str, remedies: list[str]) -> str:
     return f"{text}. It would fit with {', or '.join(remedies)}" if remedies else text
 
 
-class Probe:
-    """Searches for any plan under changed conditions."""
+class _Probe:
+    """Looks for any plan under changed conditions, one at a time, until the time ends."""
 
     def __init__(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
-        threads: int | None = None,
+        threads: int | None, watch: Watch,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
-        self.threads = threads
+        self.threads, self.watch = threads, watch
 
-    def any_plan(
-        self, memory: float, cluster: Cluster | None = None, space: SearchSpace | None = None
+    def _any(
+        self, space: SearchSpace, cluster: Cluster | None = None, job: Job | None = None,
+        thorough: bool = False,
     ) -> Configuration | None:
-        cluster = cluster or self.cluster
-        more = memory / cluster.device.memory
-        sized = cluster.replace(
-            device=cluster.device.replace(memory=memory),
-            types=[device.replace(memory=more * device.memory) for device in cluster.types])
-        return search(
-            self.chain, sized, self.job, space or self.space, self.threads, any_plan=True
-        ).configuration
-
-    def least_memory(
-        self, close: float = CLOSE, deadline: float = math.inf
-    ) -> tuple[float, Configuration | None]:
-        """Device memory at which a plan exists, and that plan; None if none exists at any.
-
-        It is at most ``close`` times too much, or the least found before ``deadline``.
-        """
-        low = self.cluster.device.memory
-        for _ in range(DOUBLINGS):
-            high = 2.0 * low
-            found = self.any_plan(high)
+        """A plan of the space, looked for where plans need least; ``thorough``: everywhere."""
+        cluster, job = cluster or self.cluster, job or self.job
+        free = {name: value for name, value in SPARING.items() if getattr(space, name) is None}
+        for bounds in (space.replace(**free), *([space] if thorough else [])):
+            if self.watch.over or sequence_problem(self.chain, job) or any(
+                    space_problems(self.chain, cluster, job, bounds)):
+                continue
+            found = search(self.chain, cluster, job, bounds, self.threads, any_plan=True,
+                           watch=self.watch).configuration
             if found is not None:
-                break
-            low = high
-        else:
-            return high, None
-        while high > close * low and time.perf_counter() < deadline:
-            middle = (low * high) ** 0.5
-            better = self.any_plan(middle)
-            if better is None:
-                low = middle
-            else:
-                high, found = middle, better
-        return high, found
+                return found
+        return None
 
-    def remedies(self, memory: float) -> list[str]:
-        """Changes under which a plan exists, one at a time."""
-        found = []
-        own = self.cluster.device.memory
-        if self.any_plan(memory) is not None:
-            found.append(f"devices of {format_bytes(memory)} instead of {format_bytes(own)}")
-        for factor in (2, 4, 8):
-            try:
-                larger = self.cluster.with_devices(factor * self.cluster.size)
-            except InputError:
-                break
-            if self.any_plan(own, cluster=larger) is not None:
-                found.append(f"{larger.size} devices instead of {self.cluster.size}")
-                break
-        for name, bound in self.space.model_dump().items():
+    def unbound(self, thorough: bool = False) -> Iterator[str]:
+        """Dimensions whose bounds are in the way, with values that would do."""
+        for name, bound in self.space.describe().items():
             default = SearchSpace.model_fields[name].default
-            if bound is not None and getattr(self.space, name) != default:
-                freed = self.space.replace(**{name: default})
-                if self.any_plan(own, space=freed) is not None:
-                    found.append(f"{name} not bound to {self.space.describe()[name]}")
-        return found
+            if getattr(self.space, name) in (None, default):
+                continue
+            spaces = [self.space.replace(**{name: value}) for value in GENTLE.get(name, ())
+                      if not self.space.allows(name, value)]
+            for space in (*spaces, self.space.replace(**{name: default})):
+                found = self._any(space, thorough=thorough)
+                if found is not None:
+                    yield f"{name} not bound to {bound} ({_values(found, name)} would do)"
+                    break
+
+    def more_devices(self, factor: float) -> Iterator[str]:
+        """A number of devices that would do; ``factor`` times as much memory is needed."""
+        size = self.cluster.size
+        first = math.ceil(math.log2(max(factor, 2.0)) - 1e-9)
+        for more in range(max(first - 1, 1), first + DOUBLINGS):
+            try:
+                larger = self.cluster.with_devices(size << more)
+            except InputError:
+                return
+            if self._any(self.space, cluster=larger) is not None:
+                yield f"{larger.size:,} devices instead of {size:,}"
+                return
+
+    def larger_batch(self) -> Iterator[str]:
+        """A batch that more replicas share, where there are fewer samples than devices."""
+        given = self.job.global_batch
+        for value in (2 * given, 4 * given, 8 * given) if given < self.cluster.size else ():
+            if self._any(self.space, job=self.job.replace(global_batch=value)) is not None:
+                yield f"a global batch of {value:,} instead of {given:,}"
+                return
+
+    def shorter_sequences(self, share: float) -> Iterator[str]:
+        """Sequences of no more than a share of their tokens; a profile does not know these."""
+        given = self.job.seq_len
+        value = 1 << math.floor(math.log2(max(share * given, 1.0)))
+        if self.chain.model is not None and share > 0.0 and self._any(
+                self.space, job=self.job.replace(seq_len=value)) is not None:
+            yield f"sequences of {value:,} tokens instead of {given:,}"
+
+
+def _values(plan: Configuration, name: str) -> str:
+    """The values of a dimension in a plan."""
+    if name in ("outer_dp", "micro_batch", "vpp", "schedule"):
+        return str(getattr(plan, name))
+    if name == "pp":
+        return str(len(plan.stages))
+    if name == "mbs":
+        return ",".join(map(str, sorted({plan.micro_batch // s.dp_in for s in plan.stages})))
+    values = {getattr(s, name) for s in plan.stages}
+    if name == "recompute_modules":
+        values = {"+".join(modules) for modules in values if modules}
+    if name == "recompute_layers":
+        values = {"any" if layers is None else layers for layers in values}
+    return ",".join(sorted(str(value).lower() for value in values))

@@ -58,10 +58,10 @@ def residual(model: Model, name: str) -> Operator:
                     backward_elements=model.hidden)
 
 
-def attention(model: Model, causal: bool) -> list[Operator]:
-    """Self-attention after its norm."""
+def attention(model: Model, causal: bool, window: int | None = None) -> list[Operator]:
+    """Self-attention after its norm; ``window``: keys that a position sees at most."""
     if model.mla is not None:
-        return _latent_attention(model, causal)
+        return _latent_attention(model, causal, window)
     h, q, kv = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
     bias = model.bias or model.qkv_bias
     # The projections read the normed input, saved once.
@@ -76,7 +76,7 @@ def attention(model: Model, causal: bool) -> list[Operator]:
                             backward_elements=2 * (q + kv)))
     if model.qk_norm:
         ops += [_head_norm(model, "query_norm", q), _head_norm(model, "key_norm", kv)]
-    return [*ops, _core(model, q, q, saved=q, causal=causal),
+    return [*ops, _core(model, q, q, saved=q, causal=causal, window=window),
             _output(model, "attention_output", q)]
 
 
@@ -110,17 +110,19 @@ def _head_norm(model: Model, name: str, width: int) -> Operator:
 
 
 def _core(
-    model: Model, key_width: int, value_width: int, saved: float, causal: bool
+    model: Model, key_width: int, value_width: int, saved: float, causal: bool,
+    window: int | None = None,
 ) -> Operator:
     """Attention core; ``saved`` are the elements of its inputs that no projection keeps."""
     shared = model.heads // model.kv_heads
     return Operator("attention_core", "attention", "heads",
                     attention_width=key_width + value_width, saved_elements=saved,
                     heads=model.heads, kv_width=(key_width + value_width) // shared,
-                    kv_groups=model.kv_heads, causal=causal, again=("core_attn",))
+                    kv_groups=model.kv_heads, causal=causal, window=window,
+                    again=("core_attn",))
 
 
-def _latent_attention(model: Model, causal: bool) -> list[Operator]:
+def _latent_attention(model: Model, causal: bool, window: int | None) -> list[Operator]:
     """Multi-head latent attention (DeepSeek-V3, arXiv:2412.19437, section 2.1.1)."""
     mla = model.mla
     assert mla is not None
@@ -144,7 +146,7 @@ def _latent_attention(model: Model, causal: bool) -> list[Operator]:
              mla.kv_rank, fp8_bytes=mla.kv_rank),
         Operator("rope", "memory", "heads", forward_elements=2 * query,
                  backward_elements=2 * query),
-        _core(model, query, value, saved=2 * query + value, causal=causal),
+        _core(model, query, value, saved=2 * query + value, causal=causal, window=window),
         _output(model, "attention_output", value),
     ]
     return ops
@@ -198,7 +200,7 @@ def experts(model: Model) -> list[Operator]:
 
 def block(
     model: Model, name: str, causal: bool, *, moe: bool = False, tokens: int | None = None,
-    cross: bool = False, repeated: bool = True,
+    cross: bool = False, repeated: bool = True, window: int | None = None,
 ) -> Layer:
     """A transformer layer.
 
@@ -208,13 +210,14 @@ def block(
     tokens : tokens of a sample; ``None``: the job's sequence length.
     cross : attends to the output of the model's encoder.
     repeated : even cuts divide it.
+    window : keys that a position sees at most; ``None``: no such limit.
     """
     # The first two norms precede attention and MLP, further ones follow them.
     ops = [norm(model, f"norm_{i}", model.hidden) for i in range(model.layer_norms)]
     ops = [replace(op, again=("norm",)) if i < 2 else op for i, op in enumerate(ops)]
     # The second one reads the result of the output projection.
     ops = [replace(op, dropped=("products",)) if i == 1 else op for i, op in enumerate(ops)]
-    ops += [*attention(model, causal), residual(model, "attention_residual")]
+    ops += [*attention(model, causal, window), residual(model, "attention_residual")]
     dense, routed, across = 2, None, None
     if cross:
         length = model.encoder_seq_len

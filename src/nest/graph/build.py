@@ -69,11 +69,12 @@ def build_chain(model: Model) -> Chain:
         if images is not None:
             draft.unkept(images, last)
             last = draft.add(ends.merge(model), images, last)
-        blocks = {moe: block(model, "moe_layer" if moe else "layer", model.kind == "decoder",
-                             moe=moe)
-                  for moe in {model.is_moe_layer(n) for n in range(model.layers)}}
-        for number in range(model.layers):
-            last = draft.add(blocks[model.is_moe_layer(number)], last)
+        alike = [(model.is_moe_layer(n), model.window_of(n)) for n in range(model.layers)]
+        blocks = {(moe, window): block(model, _name(moe, window), model.kind == "decoder", moe=moe,
+                                       window=window)
+                  for moe, window in set(alike)}
+        for kind in alike:
+            last = draft.add(blocks[kind], last)
         if model.mtp_layers:
             predicting = ends.prediction(model)
             for depth in range(1, model.mtp_layers + 1):
@@ -82,6 +83,10 @@ def build_chain(model: Model) -> Chain:
     shared = _shared(draft)
     return Chain(model.name, tuple(draft.kinds), tuple(draft.order), draft.tensors, shared,
                  model=model)
+
+
+def _name(moe: bool, window: int | None) -> str:
+    return f"{'window_' if window else ''}{'moe_' if moe else ''}layer"
 
 
 def profile_chain(profile: Profile) -> Chain:

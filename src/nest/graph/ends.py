@@ -53,7 +53,7 @@ def prediction(model: Model) -> Layer:
     """
     h = model.hidden
     inner = block(model, "mtp_layer", True, moe=model.is_moe_layer(model.layers - 1),
-                  repeated=False)
+                  repeated=False, window=model.window_of(model.layers - 1))
     ops = (
         *_lookup(model), norm(model, "mtp_hidden_norm", h), norm(model, "mtp_embedding_norm", h),
         gemm("mtp_projection", "sequence", h, 2 * h, False, 2 * h), *inner.operators,

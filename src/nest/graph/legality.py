@@ -151,7 +151,7 @@ def schedule_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[s
                        f"{list(map(list, chunks))}")
             same = {"layers": stage.layers, "chunks": stage.chunks,
                     "devices": (number * size, (number + 1) * size)}
-            if stage != first.model_copy(update=same):
+            if stage != first.unchecked(**same):
                 yield (f"stages.{number}: differs from stage 0; interleaved stages have equal "
                        "blocks and degrees")
 
@@ -184,13 +184,13 @@ def outer_problem(cluster: Cluster, job: Job, plan: Configuration) -> str | None
         return (f"outer_dp {plan.outer_dp} x micro_batch {plan.micro_batch} = {samples} does not "
                 f"divide global_batch {job.global_batch}")
     used = plan.stages[-1].devices[1]
-    if plan.outer_dp > 1 and used > plan.stride:
-        return f"stages use {used} devices, but super-pipelines start {plan.stride} apart"
+    if used > plan.stride:
+        return f"stages use {used} devices, but replicas start {plan.stride} apart"
     if plan.stride > cluster.size:
         return f"stride: got {plan.stride}; allowed: at most the {cluster.size} devices"
-    last = (plan.outer_dp - 1) * plan.stride + used
+    last = plan.outer_dp * plan.stride  # also of devices that each leaves idle
     if last > cluster.size:
-        return f"the last super-pipeline ends at device {last} of {cluster.size}"
+        return f"the last replica ends at device {last} of {cluster.size}"
     return None
 
 

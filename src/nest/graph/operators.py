@@ -61,6 +61,8 @@ class Operator:
     """attention: heads of keys and values."""
     causal: bool = True
     """attention: a position sees only earlier ones."""
+    window: int | None = None
+    """attention: of these, at most so many, itself included; ``None``: all."""
     positions: int | None = None
     """attention: keys per sample; others: tokens per sample; ``None``: those of the layer."""
     again: tuple[str, ...] = ()
@@ -71,6 +73,17 @@ class Operator:
     halves: bool = False
     """Two products side by side, or their outputs: if every second product runs again (module
     ``products``), it is the second of them."""
+
+    def seen(self, positions: float) -> float:
+        """Share of all pairs of a query and one of ``positions`` keys that the attention needs.
+
+        Query i of s sees min(i, w) keys with a window of w, w s - w^2 / 2 pairs in all, and s^2 / 2
+        without one. (Both leave out half of the diagonal.)
+        """
+        if not self.causal:
+            return 1.0
+        width = min(1.0, (self.window or positions) / positions)
+        return width * (1.0 - width / 2.0)
 
 
 @dataclass(frozen=True)

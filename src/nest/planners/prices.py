@@ -9,13 +9,20 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from nest.costs.network.placement import aligned
 from nest.costs.schedules import SCHEDULES
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.graph import Chain
-from nest.graph.legality import outer_problem, schedule_problems, stage_problem
+from nest.graph.legality import (
+    outer_problem,
+    schedule_problems,
+    sequence_problem,
+    stage_problem,
+)
 from nest.pricing.stages import Layers, Pricing, StagePrice
 
 
@@ -43,22 +50,31 @@ class Prices:
         self._layers: dict[tuple[Any, ...], Layers] = {}
         self._stages: dict[tuple[Any, ...], StagePrice] = {}
         self._legal: dict[tuple[Any, ...], bool] = {}
+        self._sites: dict[tuple[int, int, int, int], bool] = {}
 
     def legal(self, plan: Configuration) -> bool:
         """Whether ``evaluate`` accepts a configuration with consecutive stages and blocks."""
-        if outer_problem(self.cluster, self.job, plan) or any(
-                schedule_problems(self.chain, self.job, plan)):
+        if (sequence_problem(self.chain, self.job) or outer_problem(self.cluster, self.job, plan)
+                or any(schedule_problems(self.chain, self.job, plan))):
             return False
-        sizes = self.cluster.group_sizes
         for stage in plan.stages:
             start, stop = stage.devices
             key = (degrees_of(stage), plan.micro_batch, plan.pp > 1, plan.outer_dp > 1)
             if key not in self._legal:
                 self._legal[key] = stage_problem(self.chain, self.job, stage, plan) is None
-            if not self._legal[key] or not aligned_everywhere(
-                    start, stop - start, plan.outer_dp, plan.stride, sizes):
+            if not self._legal[key] or not self._may_lie(
+                    start, stop - start, plan.outer_dp, plan.stride):
                 return False
         return True
+
+    def _may_lie(self, start: int, size: int, outer_dp: int, stride: int) -> bool:
+        """Whether a block is aligned in every replica, and all its devices are of one type."""
+        site = (start, size, outer_dp, stride)
+        if site not in self._sites:
+            starts = np.array([start])
+            self._sites[site] = aligned_everywhere(*site, self.cluster.group_sizes) and bool(
+                self._pricing.fabric.alike(starts, size, outer_dp, stride).all())
+        return self._sites[site]
 
     def price(self, plan: Configuration) -> Price:
         """Seconds of a step and missing bytes of a legal configuration."""

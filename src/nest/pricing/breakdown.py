@@ -15,17 +15,25 @@ def slowest(stages: Sequence[StagePrice]) -> int:
                key=lambda n: sum(c.forward + c.backward for c in stages[n].chunks))
 
 
-def breakdown(stage: StageTime, time: StepTime, micro_batches: int) -> Breakdown:
-    """Seconds of a step by cause.
+def breakdown(stage: StageTime, time: StepTime, micro_batches: int, pp: int) -> Breakdown:
+    """Seconds of a step by cause, none below 0.
+
+    Every micro-batch computes and communicates in full, but not every one waits for ZeRO: nothing
+    comes before the first forward and after the last backward of a step, whose traffic counts as
+    its end, and waiting for other stages hides some. ZeRO therefore takes its seconds of all
+    micro-batches at the most; a single stage has nothing else to wait for.
 
     Parameters
     ----------
     stage : the slowest stage.
     time : of the step.
+    pp : number of stages.
     """
     causes = {name: micro_batches * getattr(stage, name) for name in
-              ("forward", "backward", "recompute", "tp", "cp", "ep", "zero")}
-    return Breakdown(**causes, bubble=time.pipeline - sum(causes.values()), finish=time.finish)
+              ("forward", "backward", "recompute", "tp", "cp", "ep")}
+    waits = max(0.0, time.pipeline - sum(causes.values()))
+    zero = min(micro_batches * stage.zero, waits) if pp > 1 else waits
+    return Breakdown(**causes, zero=zero, bubble=waits - zero, finish=time.finish)
 
 
 def bottleneck(number: int, seconds: Breakdown, step_time: float) -> str:

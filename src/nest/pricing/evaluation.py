@@ -16,6 +16,7 @@ from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import Hop
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.given import need
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
@@ -31,6 +32,13 @@ from nest.stacks import launch_needs, not_runnable
 def chain_of(model: Model | Profile) -> Chain:
     """Layers of a model or of a profile."""
     return profile_chain(model) if isinstance(model, Profile) else build_chain(model)
+
+
+def need_question(model: object, cluster: object, job: object) -> None:
+    """Refuse arguments of other classes, such as the names of a model and a cluster."""
+    need("model", model, (Model, Profile), "nest.load_model or nest.load_profile")
+    need("cluster", cluster, (Cluster,), "nest.load_cluster or nest.load_network")
+    need("job", job, (Job,), "nest.Job(global_batch=512, seq_len=4096)")
 
 
 def evaluate(
@@ -54,6 +62,8 @@ def evaluate(
     InputError
         The configuration cannot be built at all: a cut, a block or a degree is not legal.
     """
+    need_question(model, cluster, job)
+    need("configuration", configuration, (Configuration,), "nest.load_configuration")
     chain = chain_of(model)
     check(chain, cluster, job, configuration)
     m = job.global_batch // (configuration.outer_dp * configuration.micro_batch)
@@ -65,7 +75,7 @@ def evaluate(
                    for number, priced in enumerate(zip(prices, hops, strict=True)))
     problems = tuple(shortages(stages))
     longest = slowest(prices)
-    seconds = breakdown(stages[longest].time_s, time, m)
+    seconds = breakdown(stages[longest].time_s, time, m, configuration.pp)
     samples = job.global_batch / time.total
     count = {0: cluster.size} if cluster.type_numbers is None else Counter(cluster.type_numbers)
     peak = sum(peak_flops(device, job.precision) * count[number]

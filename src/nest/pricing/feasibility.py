@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nest.costs.memory import memory_problem
 from nest.costs.network.fabric import fabric_of
 from nest.costs.network.placement import aligned
 from nest.describe.cluster import Cluster
@@ -20,10 +21,9 @@ from nest.units import format_bytes
 
 def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None:
     """Raise an InputError that names every illegal stage, with the reason."""
-    found = []
+    found: list[str] = []
     fabric = fabric_of(cluster)
-    if sequence := sequence_problem(chain, job):
-        found.append(sequence)
+    found += filter(None, [sequence_problem(chain, job), memory_problem(cluster, job)])
     if order := _order_problem(chain, plan):
         raise InputError(order, (order,))
     if plan.schedule != "interleaved":

@@ -5,22 +5,31 @@ Units: seconds, bytes, samples (sequences). Ranges are half-open.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import html
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from nest.describe.base import Description
+from nest.describe.base import Description, Freeze, Written
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
+from nest.pricing.ranks import Rank, ranks
 from nest.stacks import Finding
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
 Pair = tuple[int, int]
+SCHEMA = "nest.plan/1.1"
+"""What is written, MAJOR.MINOR; read are all of this major version, a missing minor is 0."""
+SCHEMAS = r"^nest\.plan/1(\.\d+)?$"
 
 
-class StageTime(Description):
+class StageTime(Written):
     """Seconds of one micro-batch on a stage, by cause; ``total`` is their sum."""
 
     forward: float = Field(description="computing forward")
@@ -34,7 +43,7 @@ class StageTime(Description):
     total: float
 
 
-class StageMemory(Description):
+class StageMemory(Written):
     """Bytes on each device of a stage, by category; ``total`` is their sum."""
 
     parameters: float
@@ -45,7 +54,7 @@ class StageMemory(Description):
     total: float
 
 
-class Stage(Description):
+class Stage(Written):
     """One stage of the super-pipeline."""
 
     layers: Pair = Field(description="layers [i, j) of the chain")
@@ -75,10 +84,12 @@ class Stage(Description):
                             "waited for: grad_sync_s, tied embeddings, optimizer")
     memory_bytes: StageMemory
     memory_limit_bytes: float
-    collectives: dict[str, str] = Field(description="algorithm priced for each dimension")
+    collectives: Annotated[dict[str, str], Freeze] = Field(
+        description="algorithm priced for each dimension"
+    )
 
 
-class Parallelism(Description):
+class Parallelism(Written):
     """Properties that all stages share."""
 
     pp: int
@@ -95,11 +106,12 @@ class Parallelism(Description):
     )
 
 
-class Breakdown(Description):
-    """Where the step goes; the sum is step_time_s.
+class Breakdown(Written):
+    """Where the step goes; no part is below 0, their sum is step_time_s.
 
     Compute and communication are those of the stage whose micro-batches take longest, times the
-    micro-batches; ``bubble`` is the extra time of the pipeline.
+    micro-batches; ``zero`` leaves out what the first and the last micro-batch do not wait for;
+    ``bubble`` is the extra time of the pipeline.
     """
 
     forward: float
@@ -113,7 +125,7 @@ class Breakdown(Description):
     finish: float = Field(description="gradients, optimizer and parameters after the pipeline")
 
 
-class SearchReport(Description):
+class SearchReport(Written):
     """Statistics of the search."""
 
     seconds: float
@@ -125,10 +137,10 @@ class SearchReport(Description):
     labels: int
     transitions: int
     peak_bytes: int = Field(description="largest memory of the process so far")
-    space: dict[str, str]
+    space: Annotated[dict[str, str], Freeze]
 
 
-class Alternative(Description):
+class Alternative(Written):
     """A plan of another configuration that is slower than the best."""
 
     step_time_s: float
@@ -136,7 +148,7 @@ class Alternative(Description):
     configuration: Configuration
 
 
-class Confidence(Description):
+class Confidence(Written):
     """Accuracy of prices with the plan's stack against measured runs."""
 
     low_s: float = Field(description="step_time_s times measured over priced seconds, their 5th "
@@ -156,10 +168,10 @@ class Inputs(Description):
     job: Job
 
 
-class Plan(Description):
+class Plan(Written):
     """A way to train, priced."""
 
-    schema_: Annotated[Literal["nest.plan/1"], Field(alias="schema")] = "nest.plan/1"
+    schema_: Annotated[str, Field(alias="schema", pattern=SCHEMAS)] = SCHEMA
     step_time_s: float
     samples_per_s: float
     tokens_per_s: float
@@ -190,8 +202,11 @@ class Plan(Description):
     replicas: tuple[int, ...] = Field(description="first device of every super-pipeline")
     breakdown_s: Breakdown
     alternatives: tuple[Alternative, ...] = Field(
-        (), description="the next best plans, best first, where several were asked for; they "
-        "differ in outer_dp, micro_batch, pp, vpp or schedule"
+        (), description="the next best distinct plans, best first, where several were asked for"
+    )
+    alternatives_proved: bool = Field(
+        True, description="no plan of search.space, in this order of the devices, that differs "
+        "from all of these is faster than the last"
     )
     search: SearchReport | None = None
     inputs: Inputs
@@ -219,6 +234,37 @@ class Plan(Description):
             ),
         )
 
+    def ranks(self) -> tuple[Rank, ...]:
+        """The place of each rank of a launcher: device, replica, stage, position in each group."""
+        return ranks(self.configuration, self.inputs.cluster)
+
+    def report(self, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+        """The report as text, as `nest plan` prints it.
+
+        Parameters
+        ----------
+        width : columns, at least 80.
+        colour : with escape codes for a terminal.
+        unicode : with lines and bars that are not ASCII.
+        """
+        text: str = _report().report_text(self, width, colour, unicode)
+        return text
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        return f"<Plan: {_report().headline(self)}>"
+
+    def _repr_html_(self) -> str:
+        """The report for a notebook."""
+        return f"<pre>{html.escape(self.report())}</pre>"
+
     def to_json(self, indent: int | None = 2) -> str:
         """The plan as the text of one JSON document."""
         return self.model_dump_json(by_alias=True, indent=indent)
+
+
+def _report() -> ModuleType:
+    """Texts of a plan. They build on plans, which therefore import them only to be shown."""
+    return import_module("nest.report.plan_text")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nest.describe.files import write_atomic
 from nest.errors import InputError
 from nest.units import shorten
 
@@ -94,22 +94,11 @@ def save_figure(file: str, figure: Figure) -> None:
 
     Raises
     ------
-    InputError : the file cannot be written.
+    InputError, OutputError : as :func:`nest.describe.files.write_atomic`.
     """
     suffix = Path(file).suffix[1:]
     stream = io.BytesIO()
     undated = {"Date": None, "Creator": None} if suffix == "svg" else {"Software": None}
     with look():
         figure.savefig(stream, format=suffix, dpi=DOTS, metadata=undated)
-    target = os.path.realpath(file)
-    temporary = Path(target).with_name(f".nest-{os.getpid()}.{suffix}")
-    try:
-        if os.path.exists(target) and not os.path.isfile(target):
-            raise InputError(f"{file}: is not a regular file; allowed: a file to write")
-        temporary.write_bytes(stream.getvalue())
-        os.replace(temporary, target)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be written ({error.strerror or error})") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    write_atomic(file, stream.getvalue())

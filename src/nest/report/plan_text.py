@@ -8,11 +8,15 @@ from nest.describe.configuration import Configuration
 from nest.describe.space import SearchSpace
 from nest.graph import build_chain
 from nest.pricing.plans import Confidence, Plan
+from nest.report.defaults import defaults
 from nest.report.page import Page
 from nest.report.stages import Table, memory_table, stage_tables, time_table
+from nest.simulation import simulate
 from nest.units import format_bytes, format_seconds
 
 BAR = 24
+MOST_TASKS = 20_000
+"""Most passes of micro-batches through chunks that a report simulates."""
 MOST_PROBLEMS = 8
 ROUNDING = 1e-9
 """Share of a step below which a part is a rounding error."""
@@ -28,9 +32,18 @@ LAYERS = {
     "encoder_end": "end of the encoder", "decoder_embedding": "embedding of the decoder",
     "decoder_layer": "decoder layers", "patch_embedding": "embedding of image patches",
     "vision_layer": "image layers", "projector": "projector", "merge": "merge of images and text",
+    "window_layer": "transformer layers", "window_moe_layer": "transformer layers",
 }
 """Layers of a model by the names of their kinds."""
 SCHEDULES = {"1f1b": "1F1B", "interleaved": "interleaved 1F1B", "gpipe": "GPipe"}
+
+
+def report_text(plan: Plan, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+    """:func:`plan_text` with the simulated step, unless that would take too long."""
+    p, simulated = plan.parallelism, None
+    if p.micro_batches * p.pp * p.vpp <= MOST_TASKS:
+        simulated = simulate(plan).step_time_s
+    return plan_text(plan, width, colour, unicode, simulated)
 
 
 def plan_text(
@@ -108,8 +121,8 @@ def searched(plan: Plan) -> str:
     bound = [f"{name} {text}" for name, text in s.space.items() if text != usual.get(name)]
     scope = "every legal plan" + (f" with {', '.join(bound)}" if bound else "")
     threads = f"{s.threads} thread" + ("" if s.threads == 1 else "s")
-    return (f"{scope}; {s.solved:,} outer choices solved, {s.pruned:,} pruned, {s.cells:,} cells, "
-            f"in {format_seconds(s.seconds, 3)} on {threads}; kernels compiled or loaded in "
+    return (f"{scope}; {s.solved:,} choices of replicas and micro-batch solved, {s.pruned:,} ruled "
+            f"out, in {format_seconds(s.seconds, 3)} on {threads}; kernels compiled or loaded in "
             f"{format_seconds(s.compile_seconds, 3)}; peak memory {format_bytes(s.peak_bytes, 3)}")
 
 
@@ -185,6 +198,8 @@ def _choices(page: Page, plan: Plan) -> None:
               f"{', '.join(device.name for device in plan.inputs.cluster.device_types)}")
     for name, text in launch(plan):
         page.fact(name, text)
+    if assumed := defaults(plan.inputs.cluster):
+        page.fact("Defaults", f"{assumed}: not measured, or not stated")
     page.fact("Replicas", _replicas(plan.replicas))
     if plan.inputs.cluster.order is not None:
         page.fact("Devices", "in network order: "
@@ -194,7 +209,8 @@ def _choices(page: Page, plan: Plan) -> None:
     for group, name in (item for s in plan.stages for item in s.collectives.items()):
         used.setdefault(group, {})[name] = None
     if used:
-        page.fact("Collectives", "; ".join(f"{group} {' or '.join(used[group])}" for group in used))
+        text = "; ".join(f"{group} {' or '.join(used[group])}" for group in used)
+        page.fact("Collectives", text.replace("hierarchical", "hierarchical (level by level)"))
 
 
 def launch(plan: Plan) -> list[tuple[str, str]]:
@@ -219,12 +235,12 @@ def launch(plan: Plan) -> list[tuple[str, str]]:
 
 def _replicas(starts: tuple[int, ...]) -> str:
     if len(starts) == 1:
-        return f"one super-pipeline, from device {starts[0]}"
+        return f"one pipeline, from device {starts[0]}"
     shown = [str(start) for start in starts]
     if len(shown) > 6:
         shown = [*shown[:4], "...", shown[-1]]
     text = ", ".join(shown).replace("..., ", "... ")
-    return f"{len(starts):,} super-pipelines, from devices {text}"
+    return f"{len(starts):,} pipelines that are alike, from devices {text}"
 
 
 def _runs(numbers: tuple[int, ...]) -> str:
@@ -244,7 +260,7 @@ def _runs(numbers: tuple[int, ...]) -> str:
 def _layers(plan: Plan) -> str:
     """The names of the numbered layers."""
     p, model, profile = plan.parallelism, plan.inputs.model, plan.inputs.profile
-    notes = ["of the first and the last chunk"] if p.vpp > 2 else []
+    notes = [f"of the first and the last of {p.vpp} chunks"] if p.vpp > 2 else []
     notes += ["of each stage in ascending order"] if p.order is not None else []
     start = ", ".join(["layers", *notes])
     if model is None:
@@ -258,7 +274,16 @@ def _layers(plan: Plan) -> str:
         first += count
     tensor = [s for s in plan.stages if s.tp > 1]
     sequence = "; sp where tp > 1" if tensor and all(s.sp for s in tensor) else ""
-    return f"{start}: {'; '.join(named)}{sequence}"
+    return f"{start}: {'; '.join(named)}{sequence}{_chunks(plan)}"
+
+
+def _chunks(plan: Plan) -> str:
+    """What `10 x 2..3` means, where stages have chunks."""
+    if plan.parallelism.vpp == 1:
+        return ""
+    sizes = sorted({stop - start for s in plan.stages for start, stop in s.chunks})
+    layers = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    return f"; chunks: parts of a stage in turn, here {plan.parallelism.vpp} of {layers} layers"
 
 
 def _table(page: Page, table: Table) -> None:
@@ -276,6 +301,8 @@ def _alternatives(page: Page, plan: Plan) -> None:
     ]
     heads = ("", "step", "slower", "outer_dp", "micro_batch", "pp", "vpp", "schedule", "blocks")
     page.table("Best plans (1: the plan above)", heads, rows, (7,))
+    if not plan.alternatives_proved:
+        page.paragraph("Not proved: plans better than some of these may have been missed.", "dim")
     error = plan.error or 0.0
     near = sum(a.slower < error for a in plan.alternatives)
     if near:

@@ -1,8 +1,10 @@
 """The search for the best configuration: costs as arrays, solved by compiled kernels.
 
 `candidates` lists outer choices and the configurations of a stage, `places` where blocks may start,
-`signatures` which stages cost the same; `tensors` prices all of that and fills `tables`, the arrays
-that kernels take; `compiled` loads the kernels of `_kernels` with their cache; `rounds` visits the
-outer choices on `threads`, best bound first, and returns the best configuration. Read `rounds`
-first, then `tensors`, then `_kernels/options.py` and `_kernels/pipeline.py`.
+`signatures` which stages cost the same; `tensors` prices all of that and fills `tables` and
+`problems`, the arrays that kernels take; `compiled` loads the kernels of `_kernels` with their
+cache; `rounds` visits the outer choices on `threads`, best bound first, and returns the best
+configuration; `fitting` rules out those that memory forbids, `progress` ends a search early and
+tells how far it is. Read `rounds` first, then `tensors`, then `_kernels/options.py` and
+`_kernels/pipeline.py`.
 """

@@ -12,6 +12,7 @@ compiles half of the rest meanwhile.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib
 import os
@@ -21,26 +22,28 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from nest.costs.network.twins import Ends, Known, Patterns, Tile
+from nest.search.problems import Problem, Rings, Ways
 from nest.search.tables import Blocks, Tables
 from nest.search.threads import thread_count
 
 DONE = "done"
 """File in the folder of compiled code once all of it was compiled."""
 MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.options",
-           "nest._kernels.pipeline", "nest._kernels.interleaved")
+           "nest._kernels.pipeline", "nest._kernels.interleaved", "nest._kernels.fitting")
 
 LINKS = ("routes",)
 """What only clusters with links need."""
-HERE = ("select", "undominated", "interleave")
-BESIDE = ("solve",)
-"""Entry points that this process compiles, and those that another does meanwhile."""
+HERE = ("select", "undominated", "may_fit")
+BESIDE = ("solve", "interleave")
+"""Entry points that this process compiles, and those that another does meanwhile: halves."""
 
 _lock = threading.Lock()
 _loaded: Kernels | None = None
@@ -51,7 +54,7 @@ announce: Callable[[str], None] | None = None
 
 
 class Kernels(NamedTuple):
-    """Entry points and the types of their arguments."""
+    """Entry points."""
 
     routes: tuple[Callable[..., Any], ...]
     """``ways``, ``unrouted``, ``rates``."""
@@ -59,10 +62,9 @@ class Kernels(NamedTuple):
     select: Callable[..., Any]
     solve: Callable[..., Any]
     interleave: Callable[..., Any]
+    may_fit: Callable[..., Any]
     option: int
     """Figures of an option."""
-    Problem: type[Any]
-    Rings: type[Any]
 
 
 def load(links: bool = False) -> tuple[Kernels, float]:
@@ -118,7 +120,7 @@ def _cached(folder: Path, names: Collection[str]) -> Kernels:
     """The kernels, compiled into a folder or loaded from there."""
     kernels, other = _import(folder), None
     if not (folder / DONE).exists():
-        _say("Compiling the kernels, once (about 20 s) ...")
+        _say("Compiling the kernels, once (about 20 s on 2 processors) ...")
         if thread_count() > 1:
             other = _compiling_beside(BESIDE)
     try:
@@ -173,13 +175,13 @@ def _import(folder: Path | None) -> Kernels:
     try:
         if folder is not None:
             config.CACHE_DIR = str(folder)
-        routes, dominance, options, pipeline, interleaved = map(
+        routes, dominance, options, pipeline, interleaved, fitting = map(
             importlib.import_module, MODULES)
     finally:
         config.CACHE_DIR = before
     return Kernels(
         (routes.ways, routes.unrouted, routes.rates), dominance.undominated, options.select,
-        pipeline.solve, interleaved.interleave, options.OPTION, pipeline.Problem, interleaved.Rings)
+        pipeline.solve, interleaved.interleave, fitting.may_fit, options.OPTION)
 
 
 def _say(text: str) -> None:
@@ -189,15 +191,29 @@ def _say(text: str) -> None:
         print(text, file=sys.stderr)
 
 
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """No search for garbage, which takes a tenth of the time of compiling and finds little."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@_without_collecting()
 def _warm(kernels: Kernels, names: Collection[str]) -> None:
     """Run kernels once on the smallest problem, so that all compiling happens here."""
     zero, one = np.zeros(1, np.int64), np.ones(1)
-    flag, no = np.ones(1, np.bool_), np.zeros(1, np.bool_)
+    no = np.zeros(1, np.bool_)
     tables = Tables(
         ahead=np.ones((1, 1, 2)), back=np.ones((1, 1, 1, 4)), state=np.ones((1, 1, 1, 9)),
         body=zero, held=zero, price=zero, weight=one, shards=one, relayed=one, hybrid=no,
         shard=zero, forbidden=no, keep_none=True, full=-1, first_layers=no, most_layers=1,
-        last=zero, part=zero - 1, counts=zero[None], marked=zero, ancestor=zero[None], kinds=zero,
+        last=zero, part=zero - 1, counts=zero[None].astype(np.int32),
+        marked=zero, ancestor=zero[None].astype(np.int32), kinds=zero,
         relay=0 * one, cap=zero + 1, whole=0,
         limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3), root=zero,
         second=zero - 1, third=zero - 1, children=zero, begin=np.array([0, 1, 1]),
@@ -205,27 +221,34 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
     )
     if "routes" in names:
         ways, unrouted, rates = kernels.routes
-        ways(np.zeros(2, np.int64), zero, zero, np.zeros((1, 1), np.int32), one, zero, zero)
-        unrouted(np.ones(1, np.int32), 1, *(zero, zero, zero, zero), 1, zero, zero)
-        rates(np.ones(1, np.int32), 1, *(zero, zero, zero), np.arange(2), np.zeros(1, np.int32),
-              *(one, one, one, one), *(zero, zero, zero, zero), 1, zero, zero,
-              np.zeros(2, np.int64), one)
+        number, link, two = np.ones(1, np.int32), np.zeros(1, np.int32), np.arange(2)
+        ways(0 * two, zero, zero, link[None], one, zero, zero)
+        tile = Tile(start=zero, low=zero, high=zero)
+        unrouted(number, 1, zero, tile, 1, zero, zero)
+        rates(Ends(anchors=1, anchor=zero, up=zero, down=zero, bandwidth=one, latency=one),
+              Known(number=number, first=two, link=link, part=one, latency=one), tile, zero, 1,
+              Patterns(source=zero, target=zero, begin=0 * two, share=one))
     if "undominated" in names:
         kernels.undominated(Blocks(
             **{name: getattr(tables, name) for name in Blocks._fields[:9]}, choices=zero + 1,
             begin=np.array([0, 1])))
     if "select" in names:
         kernels.select(tables, 1e9)
-    problem = kernels.Problem(
-        1, zero + 1, one, np.array([[0, -1]]), np.array([[-1, 0], [-1, -1]]), True, False,
-        np.array([[0, 1]]), np.ones((1, kernels.option)), np.zeros(2), np.zeros(2), np.zeros(2),
-        1.0, np.array([False, True]),
-    )
+    problem = Problem(
+        micro_batches=1, sizes=zero + 1, lanes=one, price=np.array([[0, -1]]),
+        signature=np.array([[-1, 0], [-1, -1]]), chain=True, gpipe=False,
+        first=np.array([[0, 1]]), option=np.ones((1, kernels.option)), hop_bytes=np.zeros(2),
+        hop_per_byte=np.zeros(2), hop_latency=np.zeros(2), both=1.0,
+        depths=np.array([False, True]))
     if "solve" in names:
         kernels.solve(problem, 1e9, 1, False)
-    rings = kernels.Rings(
-        zero, zero[None], zero[None], *np.ones((4, 1, 2)), 1.0, np.zeros(2), flag, flag,
-        zero, zero + 1, np.zeros(2, np.int64), 0, 1,
-    )
+    if "may_fit" in names:
+        kernels.may_fit(tables, problem.signature, problem.sizes, problem.price, problem.depths)
     if "interleave" in names:
-        kernels.interleave(tables, rings, 1e9, False)
+        layers = np.zeros((1, 1, 1), np.int64)
+        kernels.interleave(tables, Rings(
+            size=zero, alike=zero[None], place=zero[None], hop=np.ones((2, 1, 2)),
+            wrap=np.ones((2, 1, 2)), both=1.0, handed=np.zeros(2), order=zero, counts=zero + 1,
+            marked_before=np.zeros(2, np.int64), ways=Ways(
+                number=np.zeros((2, 2), np.int64), stage_kinds=layers, first_kinds=layers,
+                longest=zero, cuts=np.array([[0, 1]]))), 1e9, False)

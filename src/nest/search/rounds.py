@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +23,9 @@ from nest.describe.space import LARGEST, IntSet, SearchSpace
 from nest.graph import Chain
 from nest.graph.legality import interleaved_chunks
 from nest.search import compiled
+from nest.search.fitting import LARGEST_MEMORY, Fitting, Task
+from nest.search.progress import Timeout, Watch
+from nest.search.signatures import signatures
 from nest.search.tensors import Builder
 from nest.search.threads import thread_count
 
@@ -36,8 +38,6 @@ FACTORS = (1.5, 2.0, 4.0, np.inf)
 """Limits to try, over the least bound, until a plan is found below one."""
 SPREADS = (1.01, 1.03, 1.1, 1.3, 2.0, 4.0, np.inf)
 """Limits to try, over the best plan, until as many plans as asked for are found below one."""
-SLOWEST = 8.0
-"""The same if any plan suffices: without a limit, listing very slow plans takes long."""
 DRAFT: dict[str, Any] = {
     "sp": (True,), "cp_comm": ("p2p",), "etp": IntSet.of(1), "shard": ("dp",),
     "recompute": ("none", "full"), "recompute_layers": IntSet.of(LARGEST),
@@ -46,8 +46,18 @@ DRAFT: dict[str, Any] = {
 """Bounds of the draft on dimensions that the space leaves free."""
 
 
-class Timeout(Exception):
-    """The time is up."""
+def distinct(
+    outer_dp: int, micro_batch: int, pp: int, vpp: int, schedule: str, micro_batches: int
+) -> tuple[Any, ...]:
+    """Equal where plans may do the same on every device under different names.
+
+    Replicas of a single stage are data parallelism like that inside its block: only the samples at
+    once count. A single micro-batch goes forward and back alike under 1F1B and GPipe. Plans that
+    differ here differ on some device.
+    """
+    if pp == 1:
+        outer_dp, micro_batch = 1, outer_dp * micro_batch
+    return outer_dp, micro_batch, pp, vpp, "1f1b" if micro_batches == vpp == 1 else schedule
 
 
 class Solution(NamedTuple):
@@ -66,7 +76,8 @@ class Solution(NamedTuple):
     def key(self) -> tuple[Any, ...]:
         """Plans that have the same are variants of one configuration."""
         outer = self.builder.outers[self.number]
-        return outer.outer_dp, outer.micro_batch, len(self.stages), self.vpp, self.schedule
+        return distinct(outer.outer_dp, outer.micro_batch, len(self.stages), self.vpp,
+                        self.schedule, outer.micro_batches)
 
     def configuration(self) -> Configuration:
         """The plan in devices and degrees."""
@@ -109,6 +120,8 @@ class Found(NamedTuple):
     """No plan of the space takes less; the step time itself where the search ran to its end."""
     others: list[tuple[float, Configuration]]
     """The next best plans that differ in configuration, where several were asked for."""
+    others_proved: bool
+    """No other plan of the space that differs from all of these is faster than the last."""
     seconds: float
     compile_seconds: float
     threads: int
@@ -119,6 +132,8 @@ class Found(NamedTuple):
     cells: int
     labels: int
     transitions: int
+    builder: Builder
+    """Of the whole space."""
 
     def after(self, other: Found) -> Found:
         """The same, with the bound and the work of a search of another order of devices."""
@@ -137,7 +152,7 @@ def search(
     threads: int | None = None,
     any_plan: bool = False,
     top: int = 1,
-    time_limit: float = np.inf,
+    watch: Watch | None = None,
     below: float = np.inf,
 ) -> Found:
     """Best configuration of a space.
@@ -146,9 +161,9 @@ def search(
     ----------
     chain : layers in order.
     threads : number of threads; the result does not depend on it.
-    any_plan : stop at the first plan that fits and takes at most ``SLOWEST`` times the bound.
-    top : how many plans to find that differ in outer_dp, micro_batch, pp, vpp or schedule.
-    time_limit : seconds after which the best plan so far is returned.
+    any_plan : stop at the first plan that fits.
+    top : how many :func:`distinct` plans to find.
+    watch : ends the search early; the best plan so far is returned then.
     below : search only for plans that take fewer seconds per step.
 
     Returns
@@ -157,39 +172,89 @@ def search(
         ``configuration`` is None when nothing in the space fits, or was found in time.
     """
     kernels, compile_seconds = compiled.load(links=cluster.links is not None)
+    watch = watch or Watch()
+    watch.begin()
     started = time.perf_counter()
-    deadline = started + time_limit
     threads = threads or thread_count()
     counts = np.zeros(3, dtype=np.int64)
     best: Solution | None = None
-    others: list[Solution] = []
-    with ThreadPoolExecutor(threads) as pool:
-        draft = _draft(space)
-        if draft is not None and not any_plan and below == np.inf:
-            run = _Run(Builder(chain, cluster, job, draft), kernels, pool.map, counts, deadline)
+    others, proved = list[Solution](), True
+    pool = ThreadPoolExecutor(threads)
+    try:
+        known = signatures(chain, job)
+        draft = _draft(space) if not any_plan and below == np.inf else None
+        if draft is not None:
+            builder = Builder(chain, cluster, job, draft, known)
+            run = _Run(builder, kernels, pool, counts, watch, draft=True)
             best = run.first()
-        builder = Builder(chain, cluster, job, space)
-        run = _Run(builder, kernels, pool.map, counts, deadline)
+        builder = Builder(chain, cluster, job, space, known)
+        run = _Run(builder, kernels, pool, counts, watch)
+        if any_plan or (draft is not None and best is None):
+            run.drop_unfit()
         if any_plan:
             best = run.any()
         else:
             run.begin_near(best)
             best = run.best(best, below)
             if best is not None and top > 1:
-                others = run.others(best, top)
+                others, proved = run.others(best, top)
+    finally:
+        # Nobody waits for a kernel that was stopped: it ends by itself.
+        pool.shutdown(wait=False, cancel_futures=True)
     lower = best.step_time if best is not None else np.inf
     return Found(
         lower,
         best.configuration() if best is not None else None,
         min(lower, run.lower_bound()),
         [(other.step_time, other.configuration()) for other in others],
+        proved,
         time.perf_counter() - started,
         compile_seconds,
         threads,
         len(run.solved),
         len({n for (n, _), bound in run.bounds.items() if bound >= lower} - run.solved),
-        *(int(x) for x in counts),
+        int(counts[0]), int(counts[1]), int(counts[2]),
+        builder,
     )
+
+
+def least_memory(
+    builder: Builder, threads: int | None, close: float, watch: Watch,
+) -> tuple[float, Configuration | None]:
+    """Bytes of a device that a plan must be allowed to use, and that plan; None: it found none.
+
+    They are at most ``close`` times too many. Devices of several types all get as many more.
+    """
+    kernels, _ = compiled.load()
+    watch.begin()
+    pool = ThreadPoolExecutor(threads or thread_count())
+
+    def within(limit: float) -> _Run:
+        run = _Run(builder.within(limit), kernels, pool, np.zeros(3, dtype=np.int64), watch)
+        run.drop_unfit()
+        return run
+
+    try:
+        # Interleaved pipelines have no such bound, but need no less as a rule.
+        tasks = within(LARGEST_MEMORY).tasks
+        bounded = [task for task in tasks if task[1] != "interleaved"] or tasks
+        low, step, found = max(builder.limit, 1.0), close, None
+        high = Fitting(builder, kernels).least(bounded, low, close)
+        while found is None and high < LARGEST_MEMORY and not watch.over:
+            found = within(high).any()
+            if found is None:
+                low, high, step = high, step * high, step * step
+        step = close
+        while found is not None and high > close * low and not watch.over:
+            middle = max((low * high) ** 0.5, high / step)
+            better = within(middle).any()
+            if better is None:
+                low = middle
+            else:
+                found, high, step = better, middle, step * step
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return high, found.configuration() if found is not None else None
 
 
 def _draft(space: SearchSpace) -> SearchSpace | None:
@@ -206,18 +271,15 @@ def _fastest(found: dict[Any, Solution], known: Solution | None) -> Solution | N
                key=lambda x: x.step_time, default=None)
 
 
-Spread = Callable[..., Iterable[Any]]
-
-
 class _Run:
     """One search over the outer choices of a builder."""
 
     def __init__(
-        self, builder: Builder, kernels: compiled.Kernels, spread: Spread, counts: Any,
-        deadline: float,
+        self, builder: Builder, kernels: compiled.Kernels, pool: Executor, counts: Any,
+        watch: Watch, draft: bool = False,
     ) -> None:
-        self.builder, self.kernels, self.spread = builder, kernels, spread
-        self.counts, self.deadline = counts, deadline
+        self.builder, self.kernels, self.pool = builder, kernels, pool
+        self.counts, self.watch, self.draft = counts, watch, draft
         self.solved: set[int] = set()
         schedules: list[str] = [
             name for name in builder.space.schedule
@@ -229,18 +291,30 @@ class _Run:
         self.least = min(self.bounds.values(), default=np.inf)
         self.open = dict(self.bounds)
         """Lower bound of each task's plans, without the found ones."""
+        self.known = np.inf
+        """Step time of the best plan known."""
 
     def begin_near(self, known: Solution | None) -> None:
         """Visit the outer choices closest to a good plan's first: they lower the limit."""
         if known is not None:
             best = known.builder.outers[known.number]
 
-            def distance(task: tuple[int, str]) -> float:
+            def distance(task: Task) -> float:
                 outer = self.builder.outers[task[0]]
                 return max(abs(math.log(outer.outer_dp / best.outer_dp)),
                            abs(math.log(outer.micro_batch / best.micro_batch)))
 
             self.tasks.sort(key=distance)
+
+    def drop_unfit(self) -> None:
+        """Leave out the tasks of which memory rules out all plans."""
+        fitting = Fitting(self.builder, self.kernels)
+        fit = list(self.pool.map(lambda task: self.watch.over or fitting.may_fit(
+            task, self.builder.limit), self.tasks))
+        for task, may in zip(self.tasks, fit, strict=True):
+            if not may:
+                self.bounds[task] = self.open[task] = np.inf
+        self.tasks = [task for task in self.tasks if self.bounds[task] < np.inf]
 
     def lower_bound(self) -> float:
         """Lower bound of all plans except the found ones."""
@@ -254,21 +328,30 @@ class _Run:
                 found, _ = self._pass(self.tasks, factor * self.least, 1)
             except Timeout as timeout:
                 found = timeout.args[0]
-            if found or time.perf_counter() > self.deadline:
+            if found or self.watch.over:
                 break
+            if factor == FACTORS[0]:
+                self.drop_unfit()
         return _fastest(found, None)
 
     def any(self) -> Solution | None:
         """Any plan: whether the rest fits depends on the cell alone, so one label is enough."""
-        found, _ = self._pass(self.tasks, SLOWEST * self.least, 1, stop=True)
+        tasks = sorted(self.tasks, key=lambda task: float(self.builder.needs[task[0]]))
+        try:
+            found, _ = self._pass(tasks, np.inf, 1, stop=True)
+        except Timeout as timeout:
+            found = timeout.args[0]
         return next(iter(found.values()), None)
 
     def best(self, known: Solution | None, below: float) -> Solution | None:
         """Best plan of all outer choices ``below`` a limit, or None; ``known`` is one of them."""
         limits = [factor * self.least for factor in FACTORS]
+        self.known = known.step_time if known is not None else below
         if known is not None or below < np.inf:
             limits = [known.step_time if known is not None else below]
-        for limit in limits:
+        for number, limit in enumerate(limits):
+            if number == 1:
+                self.drop_unfit()
             found: dict[Any, Solution] = {}
             try:
                 found, unsure = self._pass(self.tasks, limit, WIDTH)
@@ -278,29 +361,30 @@ class _Run:
             except Timeout as timeout:
                 found = timeout.args[0]
             known = _fastest(found, known)
-            if known is not None or time.perf_counter() > self.deadline:
+            if known is not None or self.watch.over:
                 break
         return known
 
-    def others(self, best: Solution, top: int) -> list[Solution]:
-        """The ``top`` - 1 next best plans that differ from each other and from the best."""
+    def others(self, best: Solution, top: int) -> tuple[list[Solution], bool]:
+        """The ``top`` - 1 next best distinct plans, and whether the time sufficed to prove it."""
         found: dict[Any, Solution] = {}
+        proved = True
         for factor in SPREADS:
             try:
                 found, _ = self._pass(self.tasks, factor * best.step_time, UNBOUNDED, top=top)
             except Timeout as timeout:
-                found = timeout.args[0] or found
+                found, proved = timeout.args[0] or found, False
                 break
             if len(found) >= top:
                 break
         found.pop(best.key, None)
         ranked = sorted(found.values(), key=lambda x: (x.step_time, x.key))
-        return ranked[: top - 1]
+        return ranked[: top - 1], proved
 
     def _pass(
-        self, tasks: list[tuple[int, str]], limit: float, width: int, stop: bool = False,
+        self, tasks: list[Task], limit: float, width: int, stop: bool = False,
         top: int = 1,
-    ) -> tuple[dict[Any, Solution], list[tuple[int, str]]]:
+    ) -> tuple[dict[Any, Solution], list[Task]]:
         """Solve outer choices in rounds; the best of each key below ``limit``, and the unproven
         ones.
 
@@ -311,12 +395,16 @@ class _Run:
         size = FIRST_ROUND
         start = 0
         while start < len(tasks):
-            if time.perf_counter() > self.deadline:
+            if self.watch.over:
                 raise Timeout(found)
             wave = [task for task in tasks[start : start + size] if self.bounds[task] < limit]
             now = limit
-            results = list(self.spread(
-                lambda task, now=now: self._solve(task, now, width, top > 1), wave))
+            self._tell()
+            results = self.watch.results(
+                [self.pool.submit(self._solve, task, now, width, top > 1) for task in wave],
+                self._tell)
+            if results is None:
+                raise Timeout(found)
             for task, (solutions, dropped, counts) in zip(wave, results, strict=True):
                 self.counts += counts
                 self.solved.add(task[0])
@@ -328,6 +416,7 @@ class _Run:
                     if known is None or solution.step_time < known.step_time:
                         found[solution.key] = solution
             ranked = sorted(x.step_time for x in found.values())
+            self.known = min([self.known, *ranked[:1]])
             if len(ranked) >= top:
                 limit = min(limit, ranked[top - 1] * (1.0 if top == 1 else 1.0 + 1e-9))
             if stop and found:
@@ -335,8 +424,16 @@ class _Run:
             start, size = start + size, min(2 * size, ROUND)
         return found, unsure
 
+    def _tell(self) -> None:
+        """Report how far the run is."""
+        if self.draft:  # a bound of a part of the space is none of the space
+            self.watch.report(0, 0, self.known, 0.0)
+        else:
+            proved = sum(bound >= self.known for bound in self.open.values())
+            self.watch.report(proved, len(self.open), self.known, self.lower_bound())
+
     def _solve(
-        self, task: tuple[int, str], limit: float, width: int, spread: bool
+        self, task: Task, limit: float, width: int, spread: bool
     ) -> tuple[list[Solution], float, Any]:
         builder, kernels, (number, schedule) = self.builder, self.kernels, task
         tables = builder.tables(number, schedule == "gpipe")
@@ -345,9 +442,8 @@ class _Run:
         options = kernels.select(tables, limit)
         if not len(options[1]):
             return [], np.inf, np.zeros(3, dtype=np.int64)
-        unit, arrays = builder.problem(number, options, schedule == "gpipe")
-        best, stages, dropped, counts = kernels.solve(
-            kernels.Problem(*arrays), limit, width, spread)
+        unit, problem = builder.problem(number, options, schedule == "gpipe")
+        best, stages, dropped, counts = kernels.solve(problem, limit, width, spread)
         solutions, row = [], 0
         for depth, value in enumerate(best.tolist()):
             if value < np.inf:
@@ -362,8 +458,8 @@ class _Run:
         self, number: int, tables: Any, limit: float, spread: bool
     ) -> tuple[list[Solution], float, Any]:
         builder = self.builder
-        rings = self.kernels.Rings(*builder.rings(number))
-        best, option, tried = self.kernels.interleave(tables, rings, limit, spread)
+        best, option, tried = self.kernels.interleave(
+            tables, builder.rings(number), limit, spread)
         solutions = []
         for pp, vpp in np.argwhere(best < np.inf).tolist():
             chosen = int(option[pp, vpp])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nest.describe.job import Job
+from nest.errors import LimitError
 from nest.graph import Chain, relay_bytes
 
 Ints = NDArray[np.int64]
+MOST = 100_000
+"""Declared limit of the signatures of a chain (chosen: 1.4 GiB; 446 layers that all differ)."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,11 @@ class Signatures:
     """(G,): the signature without the last layers of one kind; -1: none."""
     depth: Ints
     """(G,): layers."""
-    counts: Ints
+    counts: NDArray[np.int32]
     """(G, T): layers of each kind."""
     marked: Ints
     """(G,): layers that recompute applies to."""
-    ancestor: Ints
+    ancestor: NDArray[np.int32]
     """(G, most marked + 1): a first part of it with this many of those layers; -1: none."""
     relay: NDArray[np.float64]
     """(G,): bytes per sample that a stage keeps for later ones, each micro-batch in flight."""
@@ -66,14 +70,55 @@ class Signatures:
         return int(self.marked.max())
 
 
+def distinct_spans(kinds: Sequence[int]) -> int:
+    """Number of different sequences of consecutive layers, by kind.
+
+    Those of a suffix automaton (Blumer et al., Theoretical Computer Science 40, 1985): each of its
+    states stands for as many as its longest one is longer than that of its suffix link.
+    """
+    after: list[dict[int, int]] = [{}]
+    link, longest = [-1], [0]
+    last = 0
+    for kind in kinds:
+        state, new = last, len(after)
+        after.append({})
+        link.append(0)
+        longest.append(longest[last] + 1)
+        while state >= 0 and kind not in after[state]:
+            after[state][kind] = new
+            state = link[state]
+        if state >= 0:
+            known = after[state][kind]
+            if longest[known] == longest[state] + 1:
+                link[new] = known
+            else:
+                copy = len(after)
+                after.append(dict(after[known]))
+                link.append(link[known])
+                longest.append(longest[state] + 1)
+                link[known] = link[new] = copy
+                while state >= 0 and after[state].get(kind) == known:
+                    after[state][kind] = copy
+                    state = link[state]
+        last = new
+    return sum(longest[n] - longest[link[n]] for n in range(1, len(after)))
+
+
 def signatures(chain: Chain, job: Job) -> Signatures:
     """Group the stages of a chain.
 
     Raises
     ------
-    LimitError : too many cuts.
+    LimitError : too many cuts, or too many stages that differ.
     """
     cuts = chain.downsets()
+    stages = distinct_spans(chain.order) if chain.is_chain else 0
+    if stages > MOST:
+        raise LimitError(
+            f"{chain.name}: got {len(chain):,} layers of {len(set(chain.order)):,} different kinds,"
+            f" which form {stages:,} different stages; allowed: {MOST:,}, those of 446 layers that "
+            "all differ. Describe layers that take about as long as one layer with `repeat`, or "
+            "consecutive layers as one")
     number = {mask: n for n, mask in enumerate(cuts)}
     length = len(cuts) - 1
     index = np.full((length + 1, length + 1), -1, dtype=np.int64)
@@ -124,7 +169,7 @@ def signatures(chain: Chain, job: Job) -> Signatures:
         found = index[:j, j]
         for g in found[found >= 0].tolist():
             deepest[g] = max(deepest[g], 1 + length - j)
-    counts = np.zeros((len(part), len(chain.kinds)), dtype=np.int64)
+    counts = np.zeros((len(part), len(chain.kinds)), dtype=np.int32)
     marked = np.zeros(len(part), dtype=np.int64)
     for g, (before, kind) in enumerate(zip(part, last, strict=True)):
         if before >= 0:
@@ -132,7 +177,8 @@ def signatures(chain: Chain, job: Job) -> Signatures:
         counts[g, kind] += 1
         marked[g] += chain.kinds[kind].checkpointed
     parts, lasts = np.array(part), np.array(last)
-    begins, before_run, depth = np.full((3, len(part)), -1), np.full(len(part), -1), counts.sum(1)
+    begins, before_run = np.full((3, len(part)), -1), np.full(len(part), -1)
+    depth = counts.sum(1, dtype=np.int64)
     for g, before in enumerate(part):
         if before >= 0:
             begins[:, g] = begins[:, before]
@@ -140,7 +186,7 @@ def signatures(chain: Chain, job: Job) -> Signatures:
         if depth[g] <= 3:
             begins[depth[g] - 1, g] = last[g]
     children = np.argsort(parts, kind="stable")
-    ancestor = np.full((len(part), int(marked.max()) + 1), -1, dtype=np.int64)
+    ancestor = np.full((len(part), int(marked.max()) + 1), -1, dtype=np.int32)
     for g, before in enumerate(part):
         if before >= 0:
             ancestor[g] = ancestor[before]

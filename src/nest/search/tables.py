@@ -19,7 +19,8 @@ Bools = NDArray[np.bool_]
 class Tables(NamedTuple):
     """What ``select`` and ``interleave`` get of one outer choice.
 
-    All arrays are C-contiguous; int64, float64 and bool. The kernels see the names of the fields.
+    All arrays are C-contiguous; int64, float64 and bool, the two largest int32. The kernels see the
+    names of the fields.
     """
 
     ahead: Floats
@@ -59,11 +60,11 @@ class Tables(NamedTuple):
     """(G,) kind of the last layer of each signature."""
     part: Ints
     """(G,) signature with that layer less, of a lower number; -1 for none."""
-    counts: Ints
+    counts: NDArray[np.int32]
     """(G, T) layers of each kind."""
     marked: Ints
     """(G,) layers that recompute applies to."""
-    ancestor: Ints
+    ancestor: NDArray[np.int32]
     """(G, most layers + 1) first part of a signature that has so many of those layers."""
     kinds: Ints
     """Kinds of layers that recompute applies to."""

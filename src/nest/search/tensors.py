@@ -9,6 +9,7 @@ policies, Z ways of ZeRO, G signatures, T layer kinds.
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
@@ -27,9 +28,11 @@ from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 from nest.describe.space import MODULES, SearchSpace
 from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
+from nest.graph.legality import interleaved_chunks
 from nest.search import compiled
 from nest.search.candidates import Candidates, Outer, Rows, outers
-from nest.search.signatures import signatures
+from nest.search.problems import Problem, Rings, Ways
+from nest.search.signatures import Signatures, signatures
 from nest.search.tables import Blocks, Tables
 
 Floats = NDArray[np.float64]
@@ -47,24 +50,28 @@ class Builder:
     Parameters
     ----------
     chain, cluster, job, space : what is planned.
+    known : signatures of the same chain and job: they take more memory than all else.
 
     Attributes
     ----------
     outers : outer choices under which some block is legal.
     bounds : float64 (len(outers),), least step seconds of each; inf: nothing fits. A step of
         stages with t seconds a micro-batch on a of K devices takes m max(t) at the least, so
-        the sum of t m a / K: each layer at its best, where it alone fits.
+        the sum of t m a / K: each layer at its best, where it alone fits. Bytes are bounded alike:
+        all layers, each at its least bytes x devices, over the K devices.
+    needs : float64 (len(outers),), those bytes of a device at the least.
     """
 
     def __init__(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
+        known: Signatures | None = None,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         limits = [limit_bytes(device, job) for device in cluster.device_types]
         self.limit = max(limits)
         self._less = [self.limit - limit for limit in limits]
         """Bytes that devices of each type hold less than those that hold most."""
-        self.signatures = signatures(chain, job)
+        self.signatures = known or signatures(chain, job)
         self.settings = [setting(cluster, job, number)
                          for number in range(len(cluster.device_types))]
         fabric = fabric_of(cluster, Twins(*compiled.load()[0].routes))
@@ -241,11 +248,14 @@ class Builder:
         """Least seconds of all layers under each outer choice; see ``bounds``."""
         result = np.full(len(self.outers), np.inf)
         self.least = np.full((len(self.outers), len(self.chain.kinds)), np.inf)
+        self.needs = np.full(len(self.outers), np.inf)
         if not len(self._body):
             return result
         fast = self._ahead[:, :, 1] + self._back[:, :, :, 1].min(axis=1)
         held = self._back[:, :, :, 2:].sum(axis=3).min(axis=1)
         resident = self._state[:, :, :, [5, 8]].sum(axis=3).min(axis=1)
+        # Of a stage, buffers and work count once, what is kept and held for each layer.
+        kept, own = self._back[:, :, :, 2].min(axis=1), self._state[:, :, :, 8].min(axis=1)
         counts = np.bincount(self.signatures.whole_kinds, minlength=len(self.chain.kinds))
         used = counts > 0
         for n in range(len(self.outers)):
@@ -254,8 +264,18 @@ class Builder:
             fits = held[body] + resident[state] <= self.limit
             time = np.where(fits, fast[body], np.inf)
             self.least[n] = (time * self._weight(n)[:, None]).min(axis=0)
-            result[n] = counts[used] @ self.least[n][used]
+            spread = (self.rows.block[span, None] * (kept[body] + own[state])).min(axis=0)
+            self.needs[n] = counts[used] @ spread[used] / self.outers[n].stride
+            if self.needs[n] <= self.limit * (1.0 + 1e-9):
+                result[n] = counts[used] @ self.least[n][used]
         return result
+
+    def within(self, limit: float) -> Builder:
+        """The same for devices of which a plan may use ``limit`` bytes."""
+        other = copy(self)
+        other.limit = limit
+        other.bounds = other._bounds()
+        return other
 
     def _weight(self, number: int) -> Floats:
         """(C,) seconds of a step for each of a micro-batch on each candidate's block."""
@@ -339,44 +359,54 @@ class Builder:
         names = {(int(block[f]), int(classes[f])): n for n, f in enumerate(first)}
         return number_of.astype(np.int64), names
 
+    def positions(
+        self, number: int, rows: Ints | None = None
+    ) -> tuple[int, Ints, Ints, Ints]:
+        """Devices per position, block sizes of ``rows``, first device of each position, prices.
+
+        Default: all rows. The prices are (B, K+1); -1: no block may start there.
+        """
+        outer = self.outers[number]
+        places, (_, prices) = self.candidates.places(outer), self._prices(number)
+        block = self.rows.block[self._span(number)]
+        sizes = np.unique(block if rows is None else block[rows])
+        unit = math.gcd(*sizes.tolist())
+        starts = np.arange(0, outer.stride + 1, unit)
+        return unit, sizes, starts, np.stack(
+            [places.prices(size, starts, prices) for size in sizes.tolist()])
+
     def problem(
         self, number: int, options: tuple[Any, ...], gpipe: bool
-    ) -> tuple[int, tuple[Any, ...]]:
-        """Devices per position, and the fields of ``_kernels.pipeline.Problem``.
+    ) -> tuple[int, Problem]:
+        """Devices per position, and the arrays of an outer choice.
 
         ``options`` is what ``_kernels.options.select`` returned; block sizes without an option
         are left out.
         """
-        outer, block = self.outers[number], self.rows.block[self._span(number)]
+        outer = self.outers[number]
         first, chosen, table = options
-        places = self.candidates.places(outer)
         each = len(self.zeros) * len(self.policies) * (self.signatures.longest + 1)
-        sizes = sorted({int(block[n]) for n in np.unique(chosen // each)})
-        unit = math.gcd(*sizes)
-        starts = np.arange(0, outer.stride + 1, unit)
-        _, prices = self._prices(number)
-        price = np.stack([places.prices(size, starts, prices) for size in sizes])
-        per_byte, latency = places.hops(starts)
-        arrays = (
-            outer.micro_batches,
-            np.array(sizes, dtype=np.int64) // unit,
-            np.array(sizes, dtype=np.float64),
-            price,
-            self.signatures.index,
-            self.chain.is_chain,
-            gpipe,
-            first,
-            table,
-            outer.micro_batch * self._boundaries,
-            per_byte,
-            latency,
-            self._both,
-            self.depths,
+        unit, sizes, starts, price = self.positions(number, np.unique(chosen // each))
+        per_byte, latency = self.candidates.places(outer).hops(starts)
+        return unit, Problem(
+            micro_batches=outer.micro_batches,
+            sizes=sizes // unit,
+            lanes=sizes.astype(np.float64),
+            price=price,
+            signature=self.signatures.index,
+            chain=self.chain.is_chain,
+            gpipe=gpipe,
+            first=first,
+            option=table,
+            hop_bytes=outer.micro_batch * self._boundaries,
+            hop_per_byte=per_byte,
+            hop_latency=latency,
+            both=self._both,
+            depths=self.depths,
         )
-        return unit, arrays
 
-    def rings(self, number: int) -> tuple[Any, ...]:
-        """The fields of ``_kernels.interleaved.Rings`` of an outer choice."""
+    def rings(self, number: int) -> Rings:
+        """What the interleaved pipelines of an outer choice are made of."""
         outer, span, chain = self.outers[number], self._span(number), self.chain
         places, rows = self.candidates.places(outer), self.rows
         block, start = rows.block[span], rows.start[span]
@@ -395,24 +425,59 @@ class Builder:
         known = np.full((int(degrees.max()) + 1, int(classes.max()) + 1), -1, dtype=np.int64)
         known[degrees, classes] = np.arange(len(block))
         edge = np.minimum(sizes[:, None] * np.arange(most + 1), outer.stride)
-        hop = (figure.reshape(edge.shape) for figure in places.hops(edge.ravel()))
+        hop = np.array(places.hops(edge.ravel())).reshape(2, *edge.shape)
         wrap = np.array([places.pair(max(k - 1, 0), 0) for k in edge.ravel().tolist()])
-        wrap = np.ascontiguousarray(wrap.T).reshape(2, *edge.shape)
-        chunks = np.array([v > 1 and self.space.allows("vpp", v)
-                           for v in range((last - first) // 2 + 1)])
-        return (
-            size.astype(np.int64), known[degrees], place, *hop, *wrap, self._both,
-            outer.micro_batch * self._boundaries,
-            self.depths[: most + 1], chunks, *self._sequence, first, last,
+        ways, stages = self._ways, np.arange(most + 1)
+        divides = outer.micro_batches % np.maximum(stages, 1) == 0
+        return Rings(
+            size=size.astype(np.int64),
+            alike=known[degrees],
+            place=place,
+            hop=hop,
+            wrap=np.ascontiguousarray(wrap.T).reshape(2, *edge.shape),
+            both=self._both,
+            handed=outer.micro_batch * self._boundaries,
+            ways=ways._replace(number=np.where(divides[:, None], ways.number[stages], -1)),
+            order=self._order,
+            counts=np.bincount(self._order, minlength=len(chain.kinds)),
+            marked_before=self._marked,
         )
 
     @cached_property
-    def _sequence(self) -> tuple[Ints, Ints, Ints]:
-        """Kind of each layer; layers of each kind; those in front that recompute applies to."""
-        chain = self.chain
-        order = np.array(chain.order, dtype=np.int64)
-        marked = [chain.kinds[kind].checkpointed for kind in chain.order]
-        return order, np.bincount(order, minlength=len(chain.kinds)), np.cumsum([0, *marked])
+    def _order(self) -> Ints:
+        """(N,) kind of each layer."""
+        return np.array(self.chain.order, dtype=np.int64)
+
+    @cached_property
+    def _marked(self) -> Ints:
+        """(N+1,) layers in front of each cut that recompute applies to."""
+        kinds = self.chain.kinds
+        return np.cumsum([0, *(kinds[kind].checkpointed for kind in self.chain.order)])
+
+    @cached_property
+    def _ways(self) -> Ways:
+        """Ways to cut the chain into stages and chunks that the space has."""
+        order, (first, last), kinds = self._order, self.chain.body, len(self.chain.kinds)
+        number = np.full((self.deepest + 1, (last - first) // 2 + 1), -1, dtype=np.int64)
+        seen = np.zeros((len(order) + 1, kinds), dtype=np.int64)
+        np.cumsum(order[:, None] == np.arange(kinds), axis=0, out=seen[1:])
+        ways = [
+            (p, v) for p, v in np.ndindex(number.shape)
+            if min(p, v) > 1 and (last - first) % (p * v) == 0 and self.depths[p]
+            and self.space.allows("vpp", v)]
+        stage_kinds, first_kinds = np.zeros((2, len(ways), self.deepest, kinds), dtype=np.int64)
+        found = Ways(
+            number=number, stage_kinds=stage_kinds, first_kinds=first_kinds,
+            longest=np.zeros(len(ways), dtype=np.int64),
+            cuts=np.full((len(ways), len(order) + 1), len(order)))
+        for n, (p, v) in enumerate(ways):
+            chunks = interleaved_chunks(self.chain, p, v)
+            found.cuts[n, : p * v] = [chunks[s][c][0] for c in range(v) for s in range(p)]
+            layers = np.diff(seen[found.cuts[n, : p * v + 1]], axis=0).reshape(v, p, kinds)
+            found.stage_kinds[n, :p], found.first_kinds[n, :p] = layers.sum(axis=0), layers[0]
+            found.longest[n] = np.diff(self._marked[found.cuts[n]]).max()
+            number[p, v] = n
+        return found
 
     @cached_property
     def _both(self) -> float:

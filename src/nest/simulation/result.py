@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nest.describe.base import Description
+from nest.describe.base import Written
 
 
-class SimulatedTime(Description):
+class SimulatedTime(Written):
     """Seconds of a step on one stage, by activity; they add up to the step."""
 
     forward: float = Field(description="computing forward")
@@ -27,7 +27,7 @@ class SimulatedTime(Description):
     waiting: float = Field(description="for the end of the step, once all is done")
 
 
-class SimulatedStage(Description):
+class SimulatedStage(Written):
     """One stage of the replica that takes longest."""
 
     time_s: SimulatedTime
@@ -37,7 +37,7 @@ class SimulatedStage(Description):
     closed_form_memory_bytes: float = Field(description="the same by evaluate")
 
 
-class Simulation(Description):
+class Simulation(Written):
     """One training step of a plan, simulated."""
 
     step_time_s: float = Field(description="until the last stage of the slowest replica was "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from nest.describe.given import need, need_bytes
 from nest.errors import InputError
 from nest.pricing.evaluation import chain_of, evaluate
 from nest.pricing.plans import Plan
@@ -77,8 +78,8 @@ class _Step:
     """A plan ready to run."""
 
     def __init__(self, plan: Plan, bucket_bytes: float) -> None:
-        if not bucket_bytes >= 0.0:
-            raise InputError(f"bucket_bytes: got {bucket_bytes}; allowed: 0 or more")
+        need("plan", plan, (Plan,), "nest.plan, nest.evaluate or nest.load_plan")
+        need_bytes("bucket_bytes", bucket_bytes)
         inputs = plan.inputs
         subject = inputs.model or inputs.profile
         if subject is None:

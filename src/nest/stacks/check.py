@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from nest.describe.base import Description
+from nest.describe.base import Written
 from nest.describe.capabilities import FIGURES, Product, Rule
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
@@ -21,7 +21,7 @@ MOST_COUNTS = 8
 """Layer counts of chunks that a sentence lists."""
 
 
-class Finding(Description):
+class Finding(Written):
     """A rule of a stack that a configuration breaks."""
 
     sentence: str = Field(description="what is not as the rule wants it, and why")

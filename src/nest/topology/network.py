@@ -78,7 +78,7 @@ def load_network(
             f"devices: got {shorten(devices)} for a graph of {count} devices; allowed: "
             "none (--without removes devices)"
         )
-    return _cluster(graph, numbers, _joined(without), _joined(degrade))
+    return _cluster(graph, numbers, _joined("without", without), _joined("degrade", degrade))
 
 
 def _graph(source: object, device: Device | None) -> Topology | None:
@@ -133,8 +133,13 @@ def _with_device(graph: Topology, device: Device | None) -> Topology:
     return graph if device is None else graph.with_device(device)
 
 
-def _joined(parts: Parts | None) -> str | None:
-    return parts if parts is None or isinstance(parts, str) else ",".join(parts)
+def _joined(name: str, parts: Parts | None) -> str | None:
+    if parts is None or isinstance(parts, str):
+        return parts
+    texts = list(parts) if isinstance(parts, Iterable) else [parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError(f"{name}: got {shorten(parts)}; allowed: a text or a list of texts")
+    return ",".join(texts)
 
 
 def _cluster(

@@ -185,6 +185,19 @@ def test_idle_devices_are_hollow() -> None:
     assert "idle" not in drawn_squares(network_chart(planned("fat-tree:k=4", tp=2, pp=4)))
 
 
+def test_stages_and_idle_devices_of_several_types_name_theirs() -> None:
+    """Slow devices are a type of their own: the legend says which stage runs on them."""
+    cluster = nest.load_network("fat-tree:k=4", degrade="gpu0=0.5,gpu1=0.5")
+    model, job = nest.Model.parse(MODEL), nest.Job(global_batch=8, seq_len=128)
+    way = even_configuration(model, cluster, job, pp=2, tp=2, outer_dp=1)
+    figure = network_chart(nest.evaluate(model, cluster, job, way))
+    names = [cluster.device_types[kind].name for kind in (cluster.type_at(0), cluster.type_at(2))]
+    assert names[0] != names[1]
+    found = [text for text, _ in legend(figure)]
+    assert [text.rpartition(", on ")[2] for text in found[:2]] == names
+    assert found[2] == f"idle: 12 devices (12 {names[1]})"
+
+
 # ---------------------------------------------------------------- large networks
 
 

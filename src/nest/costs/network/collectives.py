@@ -17,6 +17,7 @@ reduction and scan", Parallel Computing 35(12), 2009.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -72,7 +73,8 @@ class Paths(NamedTuple):
         return Paths(*(figure[rows] for figure in self))
 
 
-class Group(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Group:
     """C groups of devices and their spread over the levels.
 
     Attributes
@@ -92,50 +94,61 @@ class Group(NamedTuple):
     def size(self) -> NDArray[np.int64]:
         return self.inside[:, -1]
 
+    # All layer kinds have their collectives on the same few groups: what follows from the members
+    # alone is worked out once.
+
+    @cached_property
+    def rails(self) -> Array:
+        """Members of a subgroup of the level below, (C, V)."""
+        inside = self.inside.astype(np.float64)
+        return np.concatenate([np.ones((len(inside), 1)), inside[:, :-1]], axis=1)
+
+    @cached_property
+    def children(self) -> Array:
+        """Subgroups of the level below that a level joins, (C, V)."""
+        return self.inside / self.rails
+
+    @cached_property
+    def crossed(self) -> NDArray[np.bool_]:
+        """Whether a level joins any, (C, V)."""
+        return self.children > 1
+
+    @cached_property
+    def depth(self) -> Array:
+        """Depth of a binary tree of the subgroups, before rounding, (C, V)."""
+        return np.log2(np.maximum(self.children, 1.0))
+
+    @cached_property
+    def steps(self) -> Array:
+        """Steps among equal subgroups: halving-doubling for powers of two, else a ring; (C, V)."""
+        return np.where(self.depth == np.round(self.depth), self.depth, self.children - 1.0)
+
     def take(self, rows: NDArray[np.intp]) -> Group:
         return Group(self.inside[rows], self.even[rows],
                      None if self.paths is None else self.paths.take(rows))
 
 
-def _tiers(group: Group) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Members per lower subgroup (rails) and lower subgroups joined, each of shape (C, V)."""
-    inside = group.inside.astype(np.float64)
-    rails = np.concatenate([np.ones((len(inside), 1)), inside[:, :-1]], axis=1)
-    return rails, inside / rails
-
-
-def _tier_rates(network: Network, group: Group) -> tuple[Array, Array]:
+def _rates(network: Network, group: Group) -> tuple[Array, Array]:
     """Seconds per byte and seconds of a step at each level, of shape (C, V) or (V,)."""
     if group.paths is not None:
         return group.paths.per_byte, group.paths.latency
-    rails, _ = _tiers(group)
-    return 1.0 / (network.bandwidth * rails), network.latency
+    return 1.0 / (network.bandwidth * group.rails), network.latency
 
 
-def _ring_rates(network: Network, group: Group) -> tuple[Array, Array]:
-    """Seconds per byte over the narrowest level crossed, and the largest latency crossed."""
-    _, children = _tiers(group)
-    per_byte, latency = _tier_rates(network, group)
-    crossed = children > 1
-    return (np.where(crossed, per_byte, 0.0).max(axis=1),
-            np.where(crossed, latency, 0.0).max(axis=1))
+def _largest(group: Group, figures: Array) -> Array:
+    """The largest figure of a level crossed, (C,)."""
+    largest: Array = np.where(group.crossed, figures, 0.0).max(axis=1)
+    return largest
 
 
-def _start(size: Array, network: Network, group: Group) -> Array:
+def _start(size: Array, network: Network, group: Group, per_byte: Array) -> Array:
     """Seconds besides steps and volume at each level, shape (C, V): base + ramp * sqrt(V/(r B)).
 
     The root describes messages too small to fill channels and links; it is fitted, see
     docs/calibration.md, and falls with more bandwidth.
     """
-    _, children = _tiers(group)
-    root = np.sqrt(np.asarray(size, dtype=np.float64)[:, None] * _tier_rates(network, group)[0])
-    return np.where(children > 1, network.base_time + network.ramp * root, 0.0)
-
-
-def _steps(children: Array) -> Array:
-    """Steps among equal subgroups: halving-doubling for powers of two, else a ring."""
-    log = np.log2(np.maximum(children, 1.0))
-    return np.where(log == np.round(log), log, children - 1.0)
+    start = network.base_time + network.ramp * np.sqrt(size[:, None] * per_byte)
+    return np.where(group.crossed, start, 0.0)
 
 
 def ring_pass(size: Array, network: Network, group: Group) -> Array:
@@ -151,7 +164,7 @@ def ring_pass(size: Array, network: Network, group: Group) -> Array:
 
     paths = group.paths
     if paths is None:
-        return passed(*_ring_rates(network, group))
+        return passed(*(_largest(group, figures) for figures in _rates(network, group)))
     return np.minimum(passed(paths.ring_per_byte, paths.ring_latency),
                       passed(paths.rails_per_byte, paths.rails_latency))
 
@@ -163,7 +176,8 @@ def reduce_scatter(size: Array, network: Network, group: Group) -> Array:
     hierarchy (level by level from the inside, each with what is left of the buffer).
     An all-gather that ends with ``size`` bytes takes equally long.
     """
-    return _best(size, network, group, reduce=False)[0]
+    seconds: Array = _seconds(size, network, group, reduce=False).min(axis=0)
+    return seconds
 
 
 all_gather = reduce_scatter
@@ -175,27 +189,28 @@ def all_reduce(size: Array, network: Network, group: Group) -> Array:
     The best of: ring and hierarchy (reduce-scatter and all-gather), where a level that reduces
     in the network carries each byte once (not on links); and a pipelined double tree.
     """
-    return _best(size, network, group, reduce=True)[0]
+    seconds: Array = _seconds(size, network, group, reduce=True).min(axis=0)
+    return seconds
 
 
 def algorithm(size: Array, network: Network, group: Group, reduce: bool) -> NDArray[np.int64]:
     """Index into :data:`ALGORITHMS` of the priced algorithm; shape (C,)."""
-    return _best(size, network, group, reduce)[1]
+    seconds = _seconds(size, network, group, reduce)
+    return np.where(seconds.any(axis=0), seconds.argmin(axis=0) + 1, 0)
 
 
-def _best(
-    size: Array, network: Network, group: Group, reduce: bool
-) -> tuple[Array, NDArray[np.int64]]:
+def _seconds(size: Array, network: Network, group: Group, reduce: bool) -> Array:
+    """Seconds of ring, hierarchy and tree, (3, C); infinite where one cannot be, 0 for nothing."""
     size = np.asarray(size, dtype=np.float64)
-    _, children = _tiers(group)
-    per_byte, latency = _tier_rates(network, group)
+    per_byte, latency = _rates(network, group)
     times = 2.0 if reduce else 1.0
-    start = _start(size, network, group)
-    ring = times * ring_pass(size, network, group) + start.max(axis=1)
-    volume = times * (children - 1) / np.maximum(children, 1)
-    steps = times * _steps(children)
+    start = _start(size, network, group, per_byte)
+    latest = start.max(axis=1)
+    ring = times * ring_pass(size, network, group) + latest
+    volume = times * (group.children - 1) / np.maximum(group.children, 1)
+    steps = times * group.steps
     if reduce and group.paths is None:
-        in_network = network.in_network & (children > 1)
+        in_network = network.in_network & group.crossed
         volume = np.where(in_network, np.minimum(volume, 1.0), volume)
         steps = np.where(in_network, 2.0, steps)
     tiers = volume * size[:, None] * per_byte + steps * latency
@@ -203,16 +218,13 @@ def _best(
     tree = np.full_like(ring, np.inf)
     if reduce:
         if group.paths is None:
-            rate = _ring_rates(network, group)[0]
-            hops = (np.ceil(np.log2(np.maximum(children, 1.0))) * latency).sum(axis=1)
+            rate = _largest(group, per_byte)
+            hops = (np.ceil(group.depth) * latency).sum(axis=1)
         else:
             rate, hops = group.paths.tree_per_byte, group.paths.tree_latency
-        tree = np.where(group.even, 2.0 * size * rate + 2.0 * hops + start.max(axis=1), np.inf)
-    options = np.stack([ring, hierarchical, tree])
-    chosen = options.argmin(axis=0)
-    seconds = np.take_along_axis(options, chosen[None], axis=0)[0]
-    idle = (group.size <= 1) | (size <= 0)
-    return np.where(idle, 0.0, seconds), np.where(idle, 0, chosen + 1)
+        tree = np.where(group.even, 2.0 * size * rate + 2.0 * hops + latest, np.inf)
+    seconds = np.stack([ring, hierarchical, tree])
+    return np.where((group.size <= 1) | (size <= 0), 0.0, seconds)
 
 
 def all_to_all(size: Array, network: Network, group: Group) -> Array:
@@ -222,15 +234,14 @@ def all_to_all(size: Array, network: Network, group: Group) -> Array:
     own bandwidth through that level, and the slowest level sets the time.
     """
     size = np.asarray(size, dtype=np.float64)
-    start: Array = _start(size, network, group).max(axis=1)
+    per_byte, latency = _rates(network, group)
+    start: Array = _start(size, network, group, per_byte).max(axis=1)
     if group.paths is not None:
         return size * group.paths.spread_per_byte + group.paths.spread_latency + start
-    rails, children = _tiers(group)
     n = group.size[:, None]
-    away = np.where(children > 1, (n - rails) / n, 0.0)
-    _, latency = _ring_rates(network, group)
+    away = np.where(group.crossed, (n - group.rails) / n, 0.0)
     slowest: Array = (away * size[:, None] / network.bandwidth).max(axis=1)
-    return slowest + latency + start
+    return slowest + _largest(group, latency) + start
 
 
 def point_to_point(size: float, network: Network, level: int) -> float:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nest.costs.network.groups import inner_group, replica_group
 from nest.costs.network.placement import shared_level
-from nest.costs.network.twins import Twins
+from nest.costs.network.twins import Ends, Known, Patterns, Tile, Twins
 from nest.describe.cluster import Cluster
 from nest.errors import LimitError
 from nest.topology import Routes, Topology
@@ -47,17 +47,6 @@ class Rates(NamedTuple):
     """(K, Q)"""
 
 
-class Patterns(NamedTuple):
-    """Messages among the members of a group, numbered from 0; a byte each."""
-
-    source: Ints
-    target: Ints
-    begin: Ints
-    """int64, shape (Q + 1,): where the messages of each pattern begin, and the end."""
-    share: Floats
-    """float64, shape (Q,): how much of each runs beside others; 0: it does not."""
-
-
 class Tier(NamedTuple):
     """A level at which a group has members in several subgroups, and the patterns there."""
 
@@ -79,15 +68,6 @@ class Layout(NamedTuple):
     even: bool
     common: tuple[int, ...]
     """Greatest common divisor of those in a subgroup."""
-
-
-class Tile(NamedTuple):
-    """Blocks that do the same at the same time; int64, each of shape (B,)."""
-
-    start: Ints
-    low: Ints
-    """Of the devices of a block, numbered from 0, ``low`` to ``high`` - 1 send to each other."""
-    high: Ints
 
 
 class LinkPrices:
@@ -331,16 +311,19 @@ class _Messages:
         self._routes = Routes(topology, twins and twins.ways)
         self._unrouted = twins.unrouted if twins else _unrouted
         self._rates = twins.rates if twins else _rates
-        # Compiled code is for arrays to write to.
-        self._bandwidth_E, self._latency_E = topology.bandwidth_E.copy(), topology.latency_E.copy()
+        routes = self._routes
+        self._ends = Ends(
+            anchors=routes.anchors, anchor=routes.anchor_N, up=routes.up_N, down=routes.down_N,
+            # Compiled code is for arrays to write to.
+            bandwidth=topology.bandwidth_E.copy(), latency=topology.latency_E.copy())
         self._lock = Lock()  # outer choices are solved side by side
         self._size = len(topology.device_N)
         if self._size > MOST_DEVICES:
             raise LimitError(
                 f"{topology.name}: got {self._size} devices on a network that is no hierarchy; "
                 f"allowed: at most {MOST_DEVICES}")
-        # 1 + number of the ways known so far, by source * anchors + target; their parts on links.
-        self._number = np.zeros(self._routes.anchors**2, dtype=np.int32)
+        # See ``Known``.
+        self._number = np.zeros(routes.anchors**2, dtype=np.int32)
         self._first, self._latency = _Growing(np.int64), _Growing(np.float64)
         self._link, self._part = _Growing(np.int32), _Growing(np.float64)
         self._first.add(np.zeros(1, dtype=np.int64))
@@ -356,23 +339,21 @@ class _Messages:
         stride : devices after which a replica of a block begins, whose devices count as its own.
         patterns : each block's messages, between devices numbered from its first one on.
         """
-        routes, anchors = self._routes, self._routes.anchors
+        ends, anchors = self._ends, self._ends.anchors
         with self._lock:
-            key = self._unrouted(
-                self._number, anchors, routes.anchor_N, *tile, stride, patterns.source,
-                patterns.target)
+            key = self._unrouted(self._number, anchors, ends.anchor, tile, stride, patterns.source,
+                                 patterns.target)
             if len(key):
-                found = routes.ways(key // anchors, key % anchors)
+                found = self._routes.ways(key // anchors, key % anchors)
                 self._number[key] = len(self._latency.values) + np.arange(1, len(key) + 1)
                 self._latency.add(found.latency)
                 self._first.add(self._first.values[-1] + found.first[1:])
                 self._link.add(found.link.astype(np.int32))
                 self._part.add(found.part)
-            per_byte, latency = self._rates(
-                self._number, anchors, routes.anchor_N, routes.up_N, routes.down_N,
-                self._first.values, self._link.values, self._part.values, self._latency.values,
-                self._bandwidth_E, self._latency_E, *tile, own, stride, patterns.source,
-                patterns.target, patterns.begin, patterns.share)
+            known = Known(
+                number=self._number, first=self._first.values, link=self._link.values,
+                part=self._part.values, latency=self._latency.values)
+            per_byte, latency = self._rates(ends, known, tile, own, stride, patterns)
         return Rates(_rounded(per_byte), latency)
 
 
@@ -385,49 +366,46 @@ def _sent(tile: Tile, stride: int, source: Ints, target: Ints) -> tuple[Ints, In
 
 
 def _unrouted(
-    number: NDArray[np.int32], anchors: int, anchor_N: Ints, start: Ints, low: Ints, high: Ints,
-    stride: int, source: Ints, target: Ints,
+    number: NDArray[np.int32], anchors: int, anchor_N: Ints, tile: Tile, stride: int,
+    source: Ints, target: Ints,
 ) -> Ints:
     """Pairs of different anchors that have no number yet, each once."""
-    one, other = (anchor_N[end] for end in _sent(Tile(start, low, high), stride, source, target))
+    one, other = (anchor_N[end] for end in _sent(tile, stride, source, target))
     key = (one * anchors + other)[one != other]
     return np.unique(key[number[key] == 0])
 
 
 def _rates(
-    number: NDArray[np.int32], anchors: int, anchor_N: Ints, up_N: Ints, down_N: Ints,
-    first: Ints, link: NDArray[np.int32], part: Floats, latency: Floats,
-    bandwidth_E: Floats, latency_E: Floats, start: Ints, low: Ints, high: Ints, own: Ints,
-    stride: int, source: Ints, target: Ints, begin: Ints, share: Floats,
+    ends: Ends, known: Known, tile: Tile, own: Ints, stride: int, patterns: Patterns,
 ) -> tuple[Floats, Floats]:
     """Seconds per byte and seconds of patterns of blocks that start at ``own``."""
+    source, target, begin, share = patterns
 
     def passed(begin: Ints, end: Ints) -> tuple[Ints, Floats, Ints, Floats]:
         """Links that messages pass, with a part of each; the message; seconds of each message."""
-        up, down = up_N[begin], down_N[end]
-        row = number[anchor_N[begin] * anchors + anchor_N[end]].astype(np.int64) - 1
-        between, above, below = (np.flatnonzero(known >= 0) for known in (row, up, down))
-        entry, at = _slices(first, row[between])
-        padded = np.append(latency_E, 0.0)
+        up, down = ends.up[begin], ends.down[end]
+        row = known.number[ends.anchor[begin] * ends.anchors + ends.anchor[end]] - 1
+        between, above, below = (np.flatnonzero(there >= 0) for there in (row, up, down))
+        entry, at = _slices(known.first, row[between])
+        padded = np.append(ends.latency, 0.0)
         seconds = padded[up] + padded[down]
-        seconds[between] += latency[row[between]]
-        return (np.concatenate([link[entry], up[above], down[below]]),
-                np.concatenate([part[entry], np.ones(len(above) + len(below))]),
+        seconds[between] += known.latency[row[between]]
+        return (np.concatenate([known.link[entry], up[above], down[below]]),
+                np.concatenate([known.part[entry], np.ones(len(above) + len(below))]),
                 np.concatenate([between[at], above, below]), seconds)
 
-    tile = Tile(start, low, high)
     pieces = [slice(*piece) for piece in zip(begin[:-1].tolist(), begin[1:].tolist(), strict=True)]
-    load = np.zeros((len(pieces) + 1, len(bandwidth_E)))
+    load = np.zeros((len(pieces) + 1, len(ends.bandwidth)))
     for q, piece in enumerate(pieces):
-        link_, amount, _, _ = passed(*_sent(tile, stride, source[piece], target[piece]))
-        load[q] = np.bincount(link_, amount, len(bandwidth_E)) / bandwidth_E
+        link, amount, _, _ = passed(*_sent(tile, stride, source[piece], target[piece]))
+        load[q] = np.bincount(link, amount, len(ends.bandwidth)) / ends.bandwidth
         load[-1] += share[q] * load[q]
     per_byte, slowest = np.zeros((len(load), len(own))), np.zeros((len(pieces), len(own)))
     for q, piece in enumerate(pieces):
         one, other = ((own[:, None] + end[piece]).ravel() for end in (source, target))
-        link_, _, message, seconds = passed(one, other)
+        link, _, message, seconds = passed(one, other)
         for x in (q, -1) if share[q] else (q,):
-            np.maximum.at(per_byte[x], message // (len(one) // len(own)), load[x, link_])
+            np.maximum.at(per_byte[x], message // (len(one) // len(own)), load[x, link])
         slowest[q] = seconds.reshape(len(own), -1).max(axis=1)
     return per_byte.T, slowest.T
 

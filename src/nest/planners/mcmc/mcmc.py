@@ -40,6 +40,7 @@ from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
 from nest.graph import Chain
 from nest.graph.legality import divisors
+from nest.limits import count_problem
 from nest.planners.bounds import outside
 from nest.planners.manual import Manual
 from nest.planners.mcmc.moves import Moves
@@ -110,8 +111,8 @@ class Mcmc:
 
     def __post_init__(self) -> None:
         limits = {"proposals": self.proposals, "rounds": self.rounds}
-        problems = [f"mcmc: {name}: got {value}; allowed: 1 or more"
-                    for name, value in limits.items() if value < 1]
+        problems = [f"mcmc: {problem}" for name, value in limits.items()
+                    if (problem := count_problem(name, value))]
         if not 0.0 <= self.beta < math.inf:
             problems.append(f"mcmc: beta: got {self.beta}; allowed: 0 or more, finite")
         if problems:

@@ -111,7 +111,7 @@ class Moves:
         outer = {"outer_dp": outer_dp, "stride": max(1, self.cluster.size // outer_dp)}
         if name == "dp_in":  # as many samples on each device as before
             outer["micro_batch"] = plan.micro_batch * down // up
-        changed = plan.model_copy(update=outer)
+        changed = plan.unchecked(**outer)
         if name is None:
             return changed
         return self._scaled(changed, range(plan.pp), {name: (down, up)})
@@ -148,7 +148,7 @@ class Moves:
             new["cp_comm"] = self.usual_comm if cp > 1 else "p2p"
         if not self.pairs:
             new["etp"] = tp
-        return stage.model_copy(update=new)
+        return stage.unchecked(**new)
 
     @property
     def usual_sp(self) -> bool:
@@ -186,7 +186,7 @@ class Moves:
             return _placed(plan, stages)
         if odd:
             return None
-        return _placed(plan.model_copy(update={
+        return _placed(plan.unchecked(**{
             "outer_dp": outer_dp, "stride": max(1, self.cluster.size // outer_dp)}), stages)
 
     def _interleaved_depth(
@@ -208,15 +208,15 @@ class Moves:
             if plan.outer_dp * down % up:
                 return None
             outer_dp = plan.outer_dp * down // up
-            outer = plan.model_copy(update={
+            outer = plan.unchecked(**{
                 "outer_dp": outer_dp, "stride": max(1, self.cluster.size // outer_dp)})
         stage = plan.stages[0] if name == "outer_dp" else self._degrees(
             plan.stages[0], {name: (down, up)})
         if stage is None:
             return None
         chunks = interleaved_chunks(self.chain, plan.pp * up // down, vpp)
-        return _placed(outer.model_copy(update={"vpp": vpp}), [
-            stage.model_copy(update={"layers": (c[0][0], c[-1][1]), "chunks": c})
+        return _placed(outer.unchecked(vpp=vpp), [
+            stage.unchecked(layers=(c[0][0], c[-1][1]), chunks=c)
             for c in chunks])
 
     def _split(
@@ -232,7 +232,7 @@ class Moves:
             middle = (first + last) // 2
             if half is None or middle == first:
                 return None
-            found += [half.model_copy(update={"layers": span, "chunks": (span,)})
+            found += [half.unchecked(layers=span, chunks=(span,))
                       for span in ((first, middle), (middle, last))]
         return found
 
@@ -253,7 +253,7 @@ class Moves:
             whole = stage if name == "outer_dp" else self._degrees(stage, {name: (2, 1)})
             if whole is None:
                 return None
-            found.append(whole.model_copy(update={"layers": span, "chunks": (span,)}))
+            found.append(whole.unchecked(layers=span, chunks=(span,)))
         return found
 
     def _cut(self, rng: random.Random, plan: Configuration) -> Configuration | None:
@@ -269,8 +269,8 @@ class Moves:
         stages = list(plan.stages)
         for place, span in ((number - 1, (before.layers[0], cut)),
                             (number, (cut, after.layers[1]))):
-            stages[place] = stages[place].model_copy(update={"layers": span, "chunks": (span,)})
-        return plan.model_copy(update={"stages": tuple(stages)})
+            stages[place] = stages[place].unchecked(layers=span, chunks=(span,))
+        return plan.unchecked(stages=tuple(stages))
 
     def _schedule(self, rng: random.Random, plan: Configuration) -> Configuration | None:
         """Another schedule, or other virtual stages; only between even cuts and equal stages."""
@@ -287,9 +287,9 @@ class Moves:
             if [s.chunks for s in plan.stages] != before or not _alike(plan):
                 return None
             update["stages"] = tuple(
-                stage.model_copy(update={"layers": (c[0][0], c[-1][1]), "chunks": c})
+                stage.unchecked(layers=(c[0][0], c[-1][1]), chunks=c)
                 for stage, c in zip(plan.stages, after, strict=True))
-        return plan.model_copy(update=update)
+        return plan.unchecked(**update)
 
     def _chunks(self, pp: int, vpp: int) -> list[tuple[tuple[int, int], ...]]:
         if vpp > 1:
@@ -305,7 +305,7 @@ class Moves:
         if not up and plan.micro_batch % factor:
             return None
         size = plan.micro_batch * factor if up else plan.micro_batch // factor
-        return plan.model_copy(update={"micro_batch": size})
+        return plan.unchecked(micro_batch=size)
 
     def _replaced(
         self, rng: random.Random, plan: Configuration, new: dict[str, Any]
@@ -315,9 +315,9 @@ class Moves:
         values = {tuple(getattr(plan.stages[n], name) for name in new) for n in scope}
         if len(values) > 1:
             return None
-        stages = tuple(stage.model_copy(update=new) if n in scope else stage
+        stages = tuple(stage.unchecked(**new) if n in scope else stage
                        for n, stage in enumerate(plan.stages))
-        return plan.model_copy(update={"stages": stages})
+        return plan.unchecked(stages=stages)
 
     def _zero(self, rng: random.Random, plan: Configuration) -> Configuration | None:
         """Another ZeRO stage, or other devices to shard over."""
@@ -362,9 +362,9 @@ def _placed(plan: Configuration, stages: Sequence[StageConfiguration]) -> Config
     for stage in stages:
         stop = start + stage.tp * stage.cp * stage.dp_in
         found.append(stage if stage.devices == (start, stop)
-                     else stage.model_copy(update={"devices": (start, stop)}))
+                     else stage.unchecked(devices=(start, stop)))
         start = stop
-    return plan.model_copy(update={"stages": tuple(found)})
+    return plan.unchecked(stages=tuple(found))
 
 
 def _alike(plan: Configuration) -> bool:

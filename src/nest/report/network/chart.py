@@ -135,8 +135,11 @@ def _label(plan: Plan, number: int) -> str:
     stage = plan.stages[number]
     context = f" x cp {stage.cp}" if stage.cp > 1 else ""
     expert = f", ep {stage.ep}" if stage.ep > 1 else ""
+    cluster = plan.inputs.cluster
+    device = cluster.device_types[cluster.type_at(stage.devices[0])].name
+    kind = f", on {device}" if cluster.types else ""
     return (f"stage {number}: layers {_layers(plan, stage)}, tp {stage.tp}{context} x dp_in "
-            f"{stage.dp_in}{expert}, ZeRO {stage.zero}")
+            f"{stage.dp_in}{expert}, ZeRO {stage.zero}{kind}")
 
 
 def _layers(plan: Plan, stage: Stage) -> str:
@@ -294,13 +297,23 @@ def _legend(
         handles.append(Patch(alpha=0.0, label=f"and {left} more stages"))
     if idle := _roles(plan).count(None):
         handles.append(Patch(facecolor="white", edgecolor=GREY, linestyle="--",
-                             label="idle: " + _counted(idle, "device")))
+                             label="idle: " + _counted(idle, "device") + _kinds(plan)))
     p = plan.parallelism
     figure.legend(
         handles=handles, ncols=columns, loc="center left" if beside else "lower left",
         bbox_to_anchor=spot, borderaxespad=0.0, alignment="left", handlelength=1.2,
         handleheight=1.2,
         title=f"{_counted(p.pp, 'stage')} x {_counted(p.outer_dp, 'replica')}")
+
+
+def _kinds(plan: Plan) -> str:
+    """Idle devices by type, where there are several."""
+    cluster = plan.inputs.cluster
+    if not cluster.types:
+        return ""
+    counts = Counter(cluster.device_types[cluster.type_at(device)].name
+                     for device, role in enumerate(_roles(plan)) if role is None)
+    return f" ({', '.join(f'{count:,} {name}' for name, count in counts.items())})"
 
 
 def _counted(count: int, noun: str) -> str:

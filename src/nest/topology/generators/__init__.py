@@ -4,6 +4,7 @@ from nest.topology.generators.data_centres import data_centres
 from nest.topology.generators.dragonfly import dragonfly
 from nest.topology.generators.fat_tree import fat_tree
 from nest.topology.generators.fully_connected import fully_connected
+from nest.topology.generators.mixed import mixed
 from nest.topology.generators.nvl_domains import nvl_domains
 from nest.topology.generators.rail_optimized import rail_optimized
 from nest.topology.generators.spine_leaf import spine_leaf
@@ -15,6 +16,7 @@ __all__ = [
     "dragonfly",
     "fat_tree",
     "fully_connected",
+    "mixed",
     "nvl_domains",
     "parse_generator",
     "rail_optimized",

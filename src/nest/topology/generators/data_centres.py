@@ -14,7 +14,7 @@ from nest.describe import Description
 from nest.describe.base import Whole
 from nest.topology.draft import Draft
 from nest.topology.topology import Topology
-from nest.units import Bandwidth, Seconds
+from nest.units import Bandwidth, Delay
 
 
 class DataCentres(Description):
@@ -24,7 +24,7 @@ class DataCentres(Description):
     bandwidth: Bandwidth = Field(
         100e9, description="bytes/s between two of them, each direction (assumed: 800 Gb/s)"
     )
-    latency: Seconds = Field(
+    latency: Delay = Field(
         5e-3, description="seconds between two of them (assumed: 1,000 km of fibre at 5 us/km)"
     )
 

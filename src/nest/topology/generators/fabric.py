@@ -19,7 +19,7 @@ from nest.describe.device import resolve_device
 from nest.errors import InputError
 from nest.topology.draft import Draft
 from nest.topology.topology import MOST_NODES, Topology
-from nest.units import Bandwidth, Seconds
+from nest.units import Bandwidth, Delay
 
 Count = Annotated[Whole, Field(ge=1, le=MOST_NODES)]
 Node = Annotated[
@@ -56,12 +56,12 @@ class Fabric(Generator):
         description="bytes/s of a device's port, each direction (one 400 Gb/s adapter per GPU: "
         "NVIDIA DGX H100 datasheet)",
     )
-    latency: Seconds = Field(
+    latency: Delay = Field(
         4e-6,
         description="seconds of a device's port: half of 8 us a ring step over one leaf, as the "
         "catalog's dgx-h100",
     )
-    switch_latency: Seconds = Field(
+    switch_latency: Delay = Field(
         1e-6, description="seconds of a link between switches (assumed, as the catalog)"
     )
     node_bandwidth: Bandwidth = Field(
@@ -69,7 +69,7 @@ class Fabric(Generator):
         description="bytes/s of a device to that switch (NVLink 4, per direction: "
         "stas00/ml-engineering network/README.md)",
     )
-    node_latency: Seconds = Field(
+    node_latency: Delay = Field(
         1e-6,
         description="seconds of a device to that switch: half of 2 us a ring step, fitted, as the "
         "catalog's dgx-h100",

@@ -12,7 +12,7 @@ from nest.describe.base import Whole
 from nest.topology.draft import Draft
 from nest.topology.generators.fabric import DeviceType, Generator
 from nest.topology.topology import Topology
-from nest.units import Bandwidth, Seconds
+from nest.units import Bandwidth, Delay
 
 MOST = 1000  # devices, just below the links that a topology may have
 
@@ -29,7 +29,7 @@ class FullyConnected(Generator):
         description="bytes/s of a link, each direction (Infinity Fabric, 128 GB/s both ways: AMD "
         "Instinct MI300X datasheet)",
     )
-    latency: Seconds = Field(2e-6, description="seconds of a link (assumed)")
+    latency: Delay = Field(2e-6, description="seconds of a link (assumed)")
 
     def topology(self) -> Topology:
         """Give the network."""

@@ -11,7 +11,7 @@ from nest.topology.draft import Draft
 from nest.topology.generators.fabric import Count, DeviceType, ports
 from nest.topology.generators.spine_leaf import Spines, join_leaves
 from nest.topology.topology import Topology
-from nest.units import Bandwidth, Seconds
+from nest.units import Bandwidth, Delay
 
 
 class NvlDomains(Spines):
@@ -27,7 +27,7 @@ class NvlDomains(Spines):
         description="bytes/s of a device into its domain (NVLink 5, per direction: "
         "stas00/ml-engineering network/README.md)",
     )
-    node_latency: Seconds = Field(
+    node_latency: Delay = Field(
         1.4e-6,
         description="seconds of a device into its domain: half of 2.8 us a ring step, fitted, as "
         "the catalog's gb200-nvl72",

@@ -2,20 +2,21 @@
 
     fat-tree:k=8,oversubscription=2,device=h100-sxm,bandwidth=400 Gb/s
     torus:dims=4x4x4
+    mixed:8xa100-sxm-80gb,4x8xh100-sxm,bandwidth=400G
     data-centres:centres=3,latency=5 ms,fabric=[spine-leaf:leaves=4,per_leaf=32]
 """
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
-from nest.errors import InputError
+from nest.errors import InputError, did_you_mean
 from nest.topology.generators.data_centres import DataCentres
 from nest.topology.generators.dragonfly import Dragonfly
 from nest.topology.generators.fabric import Generator
 from nest.topology.generators.fat_tree import FatTree
 from nest.topology.generators.fully_connected import FullyConnected
+from nest.topology.generators.mixed import Mixed
 from nest.topology.generators.nvl_domains import NvlDomains
 from nest.topology.generators.rail_optimized import RailOptimized
 from nest.topology.generators.spine_leaf import SpineLeaf
@@ -25,7 +26,7 @@ from nest.units import shorten
 
 LONGEST = 10_000  # characters
 MOST_NESTED = 4  # data centres of data centres
-_CENTRES = "data-centres"
+_MIXED, _CENTRES = "mixed", "data-centres"
 
 FABRICS: dict[str, type[Generator]] = {
     "fat-tree": FatTree,
@@ -37,7 +38,7 @@ FABRICS: dict[str, type[Generator]] = {
     "nvl-domains": NvlDomains,
 }
 """The description of each basic network; its fields are the parameters."""
-NAMES = (*FABRICS, _CENTRES)
+NAMES = (*FABRICS, _MIXED, _CENTRES)
 
 
 def names_generator(text: str) -> bool:
@@ -68,6 +69,8 @@ def _parse(text: str, depth: int) -> Topology:
     given = _fields(name, rest)
     if name in FABRICS:
         return FABRICS[name].parse(given, name).topology()
+    if name == _MIXED:
+        return Mixed.parse(given, name).topology()
     if name == _CENTRES:
         fabric = given.pop("fabric", None)
         if not isinstance(fabric, str):
@@ -75,14 +78,16 @@ def _parse(text: str, depth: int) -> Topology:
             raise InputError(f"{name}: fabric: missing; needed: {needed}")
         centres = DataCentres.parse(given, name)
         return centres.topology(_parse(fabric, depth + 1))
-    close = difflib.get_close_matches(name[:100], NAMES, 1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    raise InputError(f"network: got {shorten(name)}; {hint}allowed: {', '.join(NAMES)}")
+    raise InputError(f"network: got {shorten(name)}; {did_you_mean(name, NAMES)}allowed: "
+                     f"{', '.join(NAMES)}")
 
 
 def _fields(name: str, text: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for part in _split(name, text):
+        if name == _MIXED and "=" not in part:
+            found.setdefault("nodes", []).append(part.strip())
+            continue
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not (key and equals and value):
             raise InputError(f"{name}: got {shorten(part)}; allowed: FIELD=VALUE")

@@ -13,7 +13,7 @@ from nest.describe.base import Problems, Whole, at_most
 from nest.topology.draft import Draft
 from nest.topology.generators.fabric import DeviceType, Generator
 from nest.topology.topology import MOST_NODES, Topology
-from nest.units import Bandwidth, Seconds
+from nest.units import Bandwidth, Delay
 
 MOST_DIMENSIONS = 6
 
@@ -44,7 +44,7 @@ class Torus(Generator):
         description="bytes/s of a link, each direction (TPU v4, 6 links of 50 GB/s: "
         "arXiv:2304.01433, table 4)",
     )
-    latency: Seconds = Field(1e-6, description="seconds of a link (assumed)")
+    latency: Delay = Field(1e-6, description="seconds of a link (assumed)")
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:

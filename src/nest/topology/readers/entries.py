@@ -10,7 +10,7 @@ from pydantic import Field
 from nest.describe import Description, Device, catalog
 from nest.describe.base import Flag, Name, Number, Whole
 from nest.topology.draft import Draft
-from nest.units import Bandwidth, Seconds, shorten
+from nest.units import Bandwidth, Delay, shorten
 
 
 class NodeEntry(Description):
@@ -21,7 +21,7 @@ class NodeEntry(Description):
     device: Name | None = Field(
         None, description="type of a device: a name in the catalog, or of `device_types`"
     )
-    base_time: Seconds = Field(
+    base_time: Delay = Field(
         0.0, description="of a switch: seconds that a collective over it takes whatever its size"
     )
     ramp: Annotated[Number, Field(ge=0, le=1)] = Field(
@@ -36,7 +36,7 @@ class LinkEntry(Description):
     source: Name = Field(description="node at one end")
     target: Name = Field(description="node at the other end")
     bandwidth: Bandwidth = Field(description="bytes/s of one cable in each direction")
-    latency: Seconds = Field(description="seconds that a message takes over the link")
+    latency: Delay = Field(description="seconds that a message takes over the link")
     count: Annotated[Whole, Field(ge=1, le=10**6)] = Field(1, description="parallel cables")
     one_way: Flag = Field(False, description="only from source to target")
 

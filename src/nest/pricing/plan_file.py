@@ -1,5 +1,7 @@
 """A plan read back from its file, as written or as edited, and priced from the file alone.
 
+Files of all minor versions of a plan are read; fields that this version does not know are ignored.
+
 Read are: `stages` (layers, devices, degrees, ZeRO, recompute), `parallelism` (outer_dp,
 micro_batch, stride, vpp, schedule, order), `replicas` and `inputs`. Prices are derived and
 therefore ignored.
@@ -8,20 +10,23 @@ therefore ignored.
 from __future__ import annotations
 
 import os
+import re
+import warnings
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from nest.cli.problems import told
 from nest.describe.base import Degree, Description, Flag, Number, Whole, at_most
 from nest.describe.configuration import Configuration, Index, StageConfiguration
 from nest.describe.files import SUFFIXES, read_description
 from nest.describe.space import Schedule
 from nest.errors import InputError
-from nest.pricing.plans import Inputs, Plan, SearchReport, Stage
+from nest.pricing.plans import SCHEMA, SCHEMAS, Alternative, Inputs, Plan, SearchReport, Stage
+from nest.pricing.problems import told
 from nest.units import shorten
 
-SCHEMA = "nest.plan/1"
+Source = str | os.PathLike[str] | Mapping[str, Any]
 Positive = Annotated[Number, Field(gt=0.0)]
 _GIVEN = ("parallelism", "stages", "replicas", "inputs")
 _PRICED = set(Stage.model_fields) - set(StageConfiguration.model_fields)
@@ -66,6 +71,8 @@ class Searched(Description):
     optimal: Flag = Field(False, description="no plan of search.space is faster")
     lower_bound_s: Positive | None = None
     gap: Number | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    alternatives_proved: Flag = True
     search: SearchReport = Field(description="statistics of the search")
 
 
@@ -77,6 +84,33 @@ def looks_like_file(text: str) -> bool:
         return False
 
 
+def load_plan(source: str | os.PathLike[str] | Mapping[str, Any] | Plan) -> Plan:
+    """Read a plan from a file or plain data, and price it again.
+
+    Parameters
+    ----------
+    source : path, mapping, or a Plan, which is returned unchanged.
+
+    Returns
+    -------
+    Plan
+        With ``search`` and what follows from it unless the plan was edited since. Fields that are
+        ignored, and derived figures that no longer hold, are warnings (``UserWarning``).
+
+    Raises
+    ------
+    InputError : no plan, a field that is not allowed, or the plan is not legal.
+    """
+    if isinstance(source, Plan):
+        return source
+    if not isinstance(source, (str, os.PathLike, Mapping)):
+        raise InputError(f"plan: got {shorten(source)}; allowed: a path or a mapping")
+    plan, notes = reread(source)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return plan
+
+
 def reprice(path: str) -> tuple[Plan, tuple[str, ...]]:
     """Price the plan of a file again.
 
@@ -86,14 +120,14 @@ def reprice(path: str) -> tuple[Plan, tuple[str, ...]]:
 
     Raises
     ------
-    InputError : the file is no plan, a field is unknown or not allowed, or the plan is not legal.
+    InputError : the file is no plan, a field is not allowed, or the plan is not legal.
     """
     plan, _, notes = _repriced(path)
     return plan, notes
 
 
-def reread(path: str) -> tuple[Plan, tuple[str, ...]]:
-    """Price the plan of a file again, and keep the results of its search if they still hold.
+def reread(source: Source) -> tuple[Plan, tuple[str, ...]]:
+    """Price a plan again, and keep the results of its search if they still hold.
 
     Returns
     -------
@@ -103,12 +137,13 @@ def reread(path: str) -> tuple[Plan, tuple[str, ...]]:
     ------
     InputError : as `reprice`; also if the search fields of the file are not usable.
     """
-    plan, data, notes = _repriced(path)
-    where = shorten(path, 300)[1:-1]
+    plan, data, notes = _repriced(source)
+    where = _where(source)
     if data.get("search") is None:
         return plan, notes
-    found = Searched.parse({name: data[name] for name in Searched.model_fields if name in data},
-                           where)
+    found, ignored = Searched.parse_known(
+        {name: data[name] for name in Searched.model_fields if name in data}, where)
+    notes += ignored
     if abs(found.step_time_s - plan.step_time_s) > SAME * plan.step_time_s:
         note = (f"{where}: step_time_s: {found.step_time_s:.6g} in the file, "
                 f"{plan.step_time_s:.6g} by its stages: edited, so its search says nothing of it")
@@ -117,13 +152,17 @@ def reread(path: str) -> tuple[Plan, tuple[str, ...]]:
     return plan.model_copy(update=kept), notes
 
 
-def _repriced(path: str) -> tuple[Plan, dict[str, Any], tuple[str, ...]]:
+def _where(source: Source) -> str:
+    return "plan" if isinstance(source, Mapping) else shorten(os.fspath(source), 300)[1:-1]
+
+
+def _repriced(source: Source) -> tuple[Plan, dict[str, Any], tuple[str, ...]]:
     """The plan of a file, the file's data, and notes."""
     from nest.pricing.evaluation import evaluate
 
-    data = read_description(path)
-    where = shorten(path, 300)[1:-1]
-    given = _read(data, where)
+    where = _where(source)
+    data = dict(source) if isinstance(source, Mapping) else read_description(source)
+    given, ignored = _read(data, where)
     inputs = given.inputs
     subject = inputs.model or inputs.profile
     if subject is None or (inputs.model is not None and inputs.profile is not None):
@@ -131,21 +170,22 @@ def _repriced(path: str) -> tuple[Plan, dict[str, Any], tuple[str, ...]]:
         raise InputError(f"{where}: inputs: got {count} of model and profile; allowed: one of them")
     with told(where):
         plan = evaluate(subject, inputs.cluster, inputs.job, _configuration(given))
-    return plan, data, tuple(f"{where}: {note}" for note in _stale(given.parallelism, plan))
+    stale = (f"{where}: {note}" for note in _stale(given.parallelism, plan))
+    return plan, data, (*ignored, *stale)
 
 
-def _read(data: dict[str, Any], where: str) -> GivenPlan:
+def _read(data: dict[str, Any], where: str) -> tuple[GivenPlan, tuple[str, ...]]:
     found = data.get("schema")
-    if found != SCHEMA:
+    if not (isinstance(found, str) and re.fullmatch(SCHEMAS, found)):
         got = "missing" if "schema" not in data else f"got {shorten(found)}"
-        raise InputError(f'{where}: schema: {got}; allowed: "{SCHEMA}", a plan as `nest plan -o` '
-                         "writes it")
+        raise InputError(f'{where}: schema: {got}; allowed: "{SCHEMA}" or another minor version, a '
+                         "plan as `nest plan -o` writes it")
     derived = {field.alias or name for name, field in Plan.model_fields.items()} - set(_GIVEN)
     kept = {name: value for name, value in data.items() if name not in derived}
     if isinstance(kept.get("stages"), list):
         kept["stages"] = [_stage(stage) if isinstance(stage, dict) else stage
                           for stage in kept["stages"]]
-    return GivenPlan.parse(kept, where)
+    return GivenPlan.parse_known(kept, where)
 
 
 def _stage(data: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,110 @@
+"""Whether the stages of one outer choice may fit at all, however long a step takes.
+
+Shapes: T layer kinds, C candidates, G signatures, P prices, L layers of a chain, K positions, B
+block sizes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nest._kernels import entry, kernel
+from nest._kernels.options import in_flight
+
+# Sums of a signature: RESIDENT and ACTIVATIONS over its layers, BUFFERS and WORK the largest.
+RESIDENT, ACTIVATIONS, BUFFERS, WORK = range(4)
+
+
+@kernel
+def _holds(t):
+    """int64 (P, G): most micro-batches in flight of a signature under a price; none: 0.
+
+    No option holds more: of each layer the policy counts that keeps least, and what it needs while
+    it recomputes does not.
+    """
+    T, G, R = t.ahead.shape[1], len(t.part), t.back.shape[1]
+    holds = np.zeros((int(t.price[-1]) + 1, G), np.int64)
+    own, sums = np.empty((T, 4)), np.empty((G, 4))
+    for c in range(len(t.price)):
+        body, state, price = t.body[c], t.held[c], t.price[c]
+        for z in range(len(t.shard)):
+            if t.shard[z] and not t.hybrid[c]:
+                continue
+            for kind in range(T):
+                own[kind, RESIDENT] = t.state[state, z, kind, 8]
+                own[kind, BUFFERS] = t.state[state, z, kind, 5]
+                own[kind, WORK] = t.back[body, 0, kind, 3]
+                own[kind, ACTIVATIONS] = t.back[body, 0, kind, 2]
+                for r in range(1, R):
+                    own[kind, ACTIVATIONS] = min(
+                        own[kind, ACTIVATIONS], t.back[body, r, kind, 2])
+            for g in range(G):
+                part, kind = t.part[g], t.last[g]
+                for x in range(4):
+                    sums[g, x] = own[kind, x]
+                if part >= 0:
+                    for x in range(BUFFERS):
+                        sums[g, x] += sums[part, x]
+                    for x in range(BUFFERS, 4):
+                        sums[g, x] = max(sums[g, x], sums[part, x])
+                cap = t.cap[g]
+                if holds[price, g] < cap and (g == t.whole or not t.forbidden[z]):
+                    holds[price, g] = max(holds[price, g], in_flight(
+                        t.limit_bytes, sums[g, RESIDENT] + sums[g, BUFFERS] + sums[g, WORK],
+                        sums[g, ACTIVATIONS] + t.relay[g] * t.relayed[c], cap))
+    return holds
+
+
+@entry
+def may_fit(t, index, sizes, price, depths):
+    """Whether some pipeline of a chain may fit; False is a proof that none does.
+
+    A shorter stage fits where a longer one does. So s stages on the devices from k on hold all
+    layers from some cut on, and the least such cut decides: it is the best of all block sizes,
+    each in front of the least cut of s - 1 stages.
+
+    Parameters
+    ----------
+    t : ``nest.search.tables.Tables``.
+    index : int64 (L+1, L+1), signature of each stage.
+    sizes : int64 (B,), block sizes in positions.
+    price : int64 (B, K+1), -1 where no block may start.
+    depths : bool (L+1,), numbers of stages allowed.
+    """
+    holds = _holds(t)
+    L, K = len(depths) - 1, price.shape[1] - 1
+    deepest = 0
+    for s in range(1, L + 1):
+        if depths[s]:
+            deepest = s
+    behind, front = np.full(K + 1, L), np.full(K + 1, L)
+    least = np.empty((len(holds), L + 1), np.int64)
+    for s in range(1, deepest + 1):
+        flight = t.micro_batches if t.gpipe else min(s, t.micro_batches)
+        # The least cut at which a stage up to cut j may begin; never less for a later j.
+        for x in range(len(holds)):
+            i = 0
+            for j in range(1, L + 1):
+                # Only a stage of all layers may hold more than a part of it does.
+                if j == L and holds[x, index[0, L]] >= flight:
+                    i = 0
+                else:
+                    i = max(i, 1) if j == L else i
+                    while i < j and holds[x, index[i, j]] < flight:
+                        i += 1
+                least[x, j] = i
+        some = False
+        for k in range(K + 1):
+            front[k] = L
+            for b in range(len(sizes)):
+                stop = k + sizes[b]
+                if stop > K or price[b, k] < 0 or (s > 1 and behind[stop] == L):
+                    continue
+                front[k] = min(front[k], least[price[b, k], max(behind[stop], 1)])
+            some |= front[k] < L
+        if front[0] == 0 and depths[s]:
+            return True
+        if not some:
+            return False
+        behind[:] = front
+    return False

@@ -1,0 +1,35 @@
+"""Examples at the end of each `--help`: one or two commands that work as they stand."""
+
+from __future__ import annotations
+
+EXAMPLES = {
+    "plan": (
+        "nest plan llama2-7b dgx-a100 --devices 64 --global-batch 512 --seq-len 4096",
+        "nest plan gpt3-175b dgx-h100 --job job.yaml --tp 8 --pp 1..16 -o plan.json",
+    ),
+    "evaluate": (
+        "nest evaluate llama2-7b dgx-a100 --global-batch 512 --seq-len 4096 --tp 8",
+        "nest evaluate plan.json",
+    ),
+    "compare": (
+        "nest compare llama2-7b dgx-a100 --global-batch 512 --seq-len 4096",
+    ),
+    "explain": ("nest explain plan.json",),
+    "simulate": ("nest simulate plan.json --trace trace.json",),
+    "validate": ("nest validate", "nest validate runs.csv -o priced.csv"),
+    "list": ("nest list models",),
+    "schema": ("nest schema plan",),
+    "calibrate": ("nest calibrate gemm products.csv --device h100-sxm -o mine.yaml",),
+    "calibrate gemm": ("nest calibrate gemm products.csv --device h100-sxm -o mine.yaml",),
+    "calibrate collectives": (
+        "nest calibrate collectives all_reduce.txt --cluster dgx-h100 -o mine.yaml",
+    ),
+    "calibrate runs": ("nest calibrate runs runs.csv --stack megatron-core -o mine.yaml",),
+    "bench": ("nest bench paper --part h100",),
+    "bench paper": ("nest bench paper --models bert-large --planners nest,manual",),
+}
+
+
+def epilog(command: str) -> str:
+    """The examples of a command for its help, each on a line of its own."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[command])

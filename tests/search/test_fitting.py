@@ -1,0 +1,67 @@
+"""Bounds of memory rule out only what the search finds no plan for."""
+
+from __future__ import annotations
+
+import pytest
+from instances import instance
+
+import nest
+from nest.search import compiled
+from nest.search.fitting import Fitting
+from nest.search.tensors import Builder
+
+pytestmark = pytest.mark.kernels
+SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0)
+"""Shares of the memory of an instance: from nothing fits to everything does."""
+
+
+def fits(builder: Builder, kernels, task) -> bool:
+    """Whether the search itself finds a plan for a task."""
+    number, schedule = task
+    tables = builder.tables(number, schedule == "gpipe")
+    options = kernels.select(tables, float("inf"))
+    if not len(options[1]):
+        return False
+    _, arrays = builder.problem(number, options, schedule == "gpipe")
+    best, *_ = kernels.solve(kernels.Problem(*arrays), float("inf"), 1, False)
+    return bool((best < float("inf")).any())
+
+
+def test_what_may_not_fit_does_not():
+    kernels, _ = compiled.load()
+    ruled_out = kept = missed = 0
+    for seed in range(0, 90):
+        x = instance(seed)
+        if not x.chain.is_chain:
+            continue
+        full = Builder(x.chain, x.cluster, x.job, x.space)
+        for share in SHARES:
+            builder = full.within(share * full.limit)
+            fitting = Fitting(builder, kernels)
+            for number in range(0, len(builder.outers), 3):
+                for schedule in ("1f1b", "gpipe"):
+                    may = fitting.may_fit((number, schedule), builder.limit)
+                    does = fits(builder, kernels, (number, schedule))
+                    assert may or not does, (seed, share, number, schedule)
+                    ruled_out += not may
+                    kept += does
+                    missed += may and not does
+    assert kept > 500
+    assert ruled_out > 500
+    assert missed < 0.1 * ruled_out, "the bound is too weak to be of use"
+
+
+def test_an_outer_choice_without_bounds_has_no_plan():
+    """The least bytes of all layers, over all devices, are no more than a plan that fits needs."""
+    for seed in range(40):
+        x = instance(seed)
+        try:
+            plan = nest.plan(x.model, x.cluster, x.job, x.space, reorder=False)
+        except nest.NestError:
+            continue
+        builder = Builder(x.chain, x.cluster, x.job, x.space)
+        way = plan.configuration
+        number = next(n for n, outer in enumerate(builder.outers) if (
+            outer.outer_dp, outer.stride, outer.micro_batch) == (
+                way.outer_dp, way.stride, way.micro_batch))
+        assert builder.needs[number] <= max(s.memory_bytes.total for s in plan.stages)

@@ -1,0 +1,52 @@
+"""Stages that differ: how many there are, and where planning ends with a message."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+import nest
+from nest.search import signatures
+from nest.search.signatures import distinct_spans
+
+
+def profile(layers: int, repeat: int = 1) -> nest.Profile:
+    return nest.Profile.parse({"name": "noisy", "layers": [
+        {"name": f"l{n}", "output_bytes": 1e6, "repeat": repeat, "tp": {1: {
+            "forward": 1e-3 + 1e-6 * n, "backward": 2e-3, "parameter_bytes": 1e6,
+            "activation_bytes": 1e6}}} for n in range(layers)]})
+
+
+def test_the_number_of_different_spans_is_that_of_listing_them():
+    for seed in range(300):
+        draw = random.Random(seed)
+        kinds = [draw.randrange(draw.randint(1, 5)) for _ in range(draw.randint(1, 14))]
+        spans = {tuple(kinds[i:j]) for j in range(len(kinds) + 1) for i in range(j)}
+        assert distinct_spans(kinds) == len(spans), kinds
+    assert distinct_spans(range(500)) == 500 * 501 // 2
+    assert distinct_spans([7] * 10_000) == 10_000
+
+
+@pytest.mark.kernels
+def test_too_many_different_layers_end_in_a_message_before_any_work():
+    subject, job = profile(2000), nest.Job(global_batch=1024, seq_len=1)
+    cluster = nest.load_cluster("h100-spine-leaf", devices=1024)
+    with pytest.raises(nest.LimitError):
+        nest.plan(profile(500), cluster, job)  # kernels are loaded
+    started = time.process_time()
+    with pytest.raises(nest.LimitError, match=r"noisy: got 2,000 layers of 2,000 different kinds, "
+                       r"which form 2,001,000 different stages; allowed: 100,000"):
+        nest.plan(subject, cluster, job)
+    assert time.process_time() - started < 2.0
+
+
+def test_layers_that_repeat_are_no_different_ones(monkeypatch):
+    from nest.pricing.evaluation import chain_of
+
+    monkeypatch.setattr(signatures, "MOST", 100)
+    job = nest.Job(global_batch=8, seq_len=1)
+    assert len(signatures.signatures(chain_of(profile(1, repeat=100)), job).part) <= 101
+    with pytest.raises(nest.LimitError):
+        signatures.signatures(chain_of(profile(14)), job)
