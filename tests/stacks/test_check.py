@@ -92,6 +92,8 @@ def test_alike() -> None:
 
 @pytest.mark.parametrize(("rule", "sentence"), [
     ({"multiple_of": "pp"}, None),
+    ({"multiple_of": "recompute_layers"}, "micro_batches 32 is no multiple of recompute_layers 0: "
+     "because"),
     ({"multiple_of": "3"}, "micro_batches 32 is no multiple of 3: because"),
     ({"multiple_of": "3 x pp"}, "micro_batches 32 is no multiple of 3 x pp = 12: because"),
     ({"at_least": "8 x pp"}, None),
@@ -324,6 +326,7 @@ GOOD = {"fields": "zero", "allowed": 1, "sentence": "why", "source": "where"}
 
 @pytest.mark.parametrize(("rule", "message"), [
     ({**GOOD, "fields": "zer0"}, r"rules.r.fields.*got 'zer0'; allowed: pp, vpp, "),
+    ({**GOOD, "fields": [[1]]}, r"rules.r.fields.0: got \[1\]; allowed: pp, vpp, "),
     ({**GOOD, "fields": []}, r"rules.r.fields: got \[\]; allowed: at least 1 entries"),
     ({**GOOD, "allowed": "x"}, r"rules.r.allowed: got 'x'; allowed: a whole number"),
     ({**GOOD, "fields": "cp_comm", "allowed": "ring"}, r"got 'ring'; allowed: some of p2p, a2a"),

@@ -200,9 +200,9 @@ class Rule(Description):
                     problems.append((f"when.{name}", str(error)))
         fields = _listed(data.get("fields"))
         if data.get("allowed") is not None and isinstance(fields, (list, tuple)):
-            try:
-                found["allowed"], = {values_of(name, data["allowed"])
-                                     for name in fields if name in FIGURES} or (None,)
+            names = [name for name in fields if isinstance(name, str) and name in FIGURES]
+            try:  # fields with values of one form only
+                found["allowed"], = {values_of(name, data["allowed"]) for name in names} or {None}
             except ValueError as error:
                 problems.append(("allowed", str(error)))
         if problems:

@@ -224,7 +224,7 @@ def launch(plan: Plan) -> list[tuple[str, str]]:
         verb = "cannot run this:"
     else:
         broken = [found.sentence for found in plan.launch_needs]
-        verb = "can run this, with" if broken else "can run this"
+        verb = "can run this;" if broken else "can run this"
     shown = broken[:MOST_PROBLEMS]
     if len(broken) > len(shown):
         shown.append(f"and {len(broken) - len(shown)} more; --json lists them all")

@@ -45,11 +45,11 @@ def not_runnable(chain: Chain, job: Job, plan: Configuration) -> tuple[Finding, 
 def launch_needs(chain: Chain, job: Job, plan: Configuration) -> tuple[Finding, ...]:
     """What the job's stack needs to run a configuration, such as a list of hosts."""
     known = job.stack.capabilities
-    return () if known is None else tuple(_broken(known.needs, chain, job, plan))
+    return () if known is None else tuple(_broken(known.needs, chain, job, plan, "needs "))
 
 
 def _broken(
-    rules: Mapping[str, Rule], chain: Chain, job: Job, plan: Configuration
+    rules: Mapping[str, Rule], chain: Chain, job: Job, plan: Configuration, verb: str = ""
 ) -> Iterator[Finding]:
     if not rules:
         return
@@ -58,16 +58,15 @@ def _broken(
     for name, rule in rules.items():
         concerned = [n for n, figures in enumerate(stages) if applies(rule, figures)]
         for field in rule.fields if concerned else ():
-            values = [stages[n][field] for n in concerned]
             if rule.alike:
-                text = _unlike(field, values, concerned)
+                text = _unlike(field, [stages[n][field] for n in concerned], concerned)
             else:
                 found = [(n, text) for n in concerned if (text := wrong(rule, field, stages[n]))]
                 text = _stated(field, found, len(stages))
             if text and field == "cuts":
                 text = _cuts(chain, plan)
             if text:
-                yield Finding(sentence=f"{text}: {rule.sentence}", field=field, rule=name,
+                yield Finding(sentence=f"{text}: {verb}{rule.sentence}", field=field, rule=name,
                               source=rule.source)
 
 
@@ -98,7 +97,7 @@ def wrong(rule: Rule, field: str, figures: Figures) -> str | None:
 
 
 def _multiple(value: int, of: int) -> bool:
-    return value % of == 0
+    return value % of == 0 if of else value == 0
 
 
 def _outside(value: Value, allowed: IntSet | tuple[str, ...]) -> str | None:
