@@ -201,8 +201,9 @@ class Rule(Description):
         fields = _listed(data.get("fields"))
         if data.get("allowed") is not None and isinstance(fields, (list, tuple)):
             names = [name for name in fields if isinstance(name, str) and name in FIGURES]
-            try:  # fields with values of one form only
-                found["allowed"], = {values_of(name, data["allowed"]) for name in names} or {None}
+            try:  # as each of the fields takes them
+                forms = {values_of(name, data["allowed"]) for name in names}
+                found["allowed"] = forms.pop() if forms else None
             except ValueError as error:
                 problems.append(("allowed", str(error)))
         if problems:
