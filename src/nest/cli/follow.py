@@ -9,8 +9,6 @@ import threading
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nest.units import format_seconds
-
 if TYPE_CHECKING:
     from nest.search.progress import Progress
 
@@ -68,6 +66,8 @@ class Follow:
 
 def line(what: str, now: Progress) -> str:
     """What is searched, how far, and how good the best plan is."""
+    from nest.units import format_seconds
+
     if now.total:
         what += f": {now.proved}/{now.total} proved"
     if now.step_time_s is None:

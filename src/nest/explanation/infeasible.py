@@ -34,7 +34,8 @@ SPARING: dict[str, Any] = {**DRAFT, "cp": 1, "mbs": 1, "zero": 3, "recompute": "
 """Bounds under which plans need least memory as a rule; on dimensions that the space leaves free.
 """
 GENTLE: dict[str, tuple[object, ...]] = {
-    "zero": (1, 2, 3), "recompute": ("selective", "full"), "shard": ("dp",)}
+    "zero": (1, 2, 3), "recompute": ("selective", "full"), "shard": ("dp",),
+    **dict.fromkeys(("tp", "pp", "cp", "ep"), tuple(2**n for n in range(1, 7)))}
 """Values of a bounded dimension to try one by one, the least change first."""
 
 
