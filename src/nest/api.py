@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nest.costs.memory import memory_problem
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
-from nest.describe.given import need, need_seconds, need_whole
+from nest.describe.given import need, need_count, need_seconds
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
@@ -17,7 +17,6 @@ from nest.describe.space import SearchSpace
 from nest.errors import InputError, KernelError, LimitError
 from nest.graph import Chain
 from nest.graph.legality import divisors, sequence_problem, space_problems
-from nest.limits import count_problem
 from nest.pricing.evaluation import chain_of, evaluate, need_question
 from nest.pricing.plans import Alternative, Plan, SearchReport
 from nest.topology.network import other_orders
@@ -82,14 +81,13 @@ def plan(
     need_question(model, cluster, job)
     space = SearchSpace() if space is None else space
     need("space", space, (SearchSpace,), "nest.SearchSpace(tp=8)")
-    top = need_whole("top", top)
-    threads = None if threads is None else need_whole("threads", threads)
+    top = need_count("top", top)
+    threads = None if threads is None else need_count("threads", threads)
     if time_limit is not None:
         need_seconds("time_limit", time_limit)
     chain = chain_of(model)
     problems = [*filter(None, [sequence_problem(chain, job), memory_problem(cluster, job)])]
     problems += space_problems(chain, cluster, job, space)
-    problems += filter(None, [count_problem("top", top), count_problem("threads", threads)])
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
     from nest.search.progress import Watch

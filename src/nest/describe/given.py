@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nest.describe.base import whole_number
 from nest.errors import InputError
+from nest.limits import count_problem
 from nest.units import shorten
 
 
@@ -24,8 +25,8 @@ def need(name: str, value: object, classes: tuple[type, ...], source: str) -> No
                          f"{allowed}, as {source} gives it")
 
 
-def need_whole(name: str, value: object, least: int = 1) -> int:
-    """A whole number of at least ``least``, also one of NumPy.
+def need_count(name: str, value: object) -> int:
+    """A whole number, also one of NumPy, within the limits of :mod:`nest.limits`.
 
     Raises
     ------
@@ -35,8 +36,8 @@ def need_whole(name: str, value: object, least: int = 1) -> int:
         number = whole_number(value)
     except ValueError as error:
         raise InputError(f"{name}: {error}") from None
-    if number < least:
-        raise InputError(f"{name}: got {shorten(value)}; allowed: {least} or more")
+    if problem := count_problem(name, number):
+        raise InputError(problem)
     return number
 
 

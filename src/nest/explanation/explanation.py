@@ -17,14 +17,13 @@ from pydantic import Field
 from nest.describe.base import Freeze, Written
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
-from nest.describe.given import need, need_seconds, need_whole
+from nest.describe.given import need, need_count, need_seconds
 from nest.describe.job import Job
 from nest.describe.space import IntSet, SearchSpace
 from nest.errors import InputError
 from nest.explanation.infeasible import worst_stage
 from nest.graph import Chain
 from nest.graph.legality import space_problems, tp_problem
-from nest.limits import count_problem
 from nest.pricing.evaluation import chain_of, evaluate
 from nest.pricing.even import even_sizes
 from nest.pricing.plans import Plan
@@ -122,9 +121,7 @@ def explain(
     """
     need("plan", plan, (Plan,), "nest.plan, nest.evaluate or nest.load_plan")
     need_seconds("time_limit", time_limit)
-    threads = None if threads is None else need_whole("threads", threads)
-    if problem := count_problem("threads", threads):
-        raise InputError(problem)
+    threads = None if threads is None else need_count("threads", threads)
     solver = _Solver(plan, threads)
     changes, simple = list(_changed(plan.inputs.cluster)), list(solver.restrictions())
     compiled.load()
