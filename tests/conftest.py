@@ -19,9 +19,7 @@ APART = ("test_exact.py", "test_exact_graphs.py", "test_golden_plans.py", "test_
          "test_guarantees_graphs.py")
 """Long files whose tests share nothing but results of :mod:`shared`."""
 UNCOUNTED = tuple(f"tests/{files}" for files in (
-    "guarantees/", "kernels/test_dominance.py", "oracle/", "planners/test_planners_alpa.py",
-    "planners/test_planners_exhaustive.py", "planners/test_planners_phaze.py",
-    "planners/test_planners_piper.py"))
+    "guarantees/", "kernels/test_dominance.py", "oracle/"))
 """Many random cases of what other tests run too: counting their lines would double their time."""
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 

@@ -134,7 +134,7 @@ def test_only_one_file_knows_the_kernels() -> None:
 
 def test_evaluation_shares_costs_and_forms_with_the_search_and_nothing_else() -> None:
     used = {part(name) for name in reached("nest.pricing.evaluation")} - {""}
-    assert used == {"costs", "describe", "errors", "forms", "graph", "pricing", "stacks",
+    assert used == {"costs", "describe", "errors", "forms", "graph", "limits", "pricing", "stacks",
                     "topology", "units"}
 
 

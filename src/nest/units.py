@@ -184,10 +184,10 @@ def _quantity(
 
 
 # Ranges well beyond all hardware, in which no price overflows or vanishes.
-Bytes = Annotated[float, *_quantity(parse_bytes, 1e3, 1e18, _BYTES_HELP)]
+Bytes = Annotated[float, *_quantity(parse_bytes, 1.0, 1e18, _BYTES_HELP)]
 BytesOrZero = Annotated[float, *_quantity(parse_bytes, 0.0, 1e18, _BYTES_HELP)]
 Seconds = Annotated[float, *_quantity(parse_seconds, 0.0, 1e6, _SECONDS_HELP)]
 Delay = Annotated[float, *_quantity(parse_seconds, 0.0, 100.0, _SECONDS_HELP)]
 """Seconds of one message, one launch or one layer's gaps."""
-Bandwidth = Annotated[float, *_quantity(parse_bandwidth, 1e3, 1e18, _BANDWIDTH_HELP)]
+Bandwidth = Annotated[float, *_quantity(parse_bandwidth, 1.0, 1e18, _BANDWIDTH_HELP)]
 Flops = Annotated[float, *_quantity(parse_flops, 1e6, 1e21, _FLOPS_HELP)]

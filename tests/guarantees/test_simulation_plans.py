@@ -182,7 +182,7 @@ def test_larger_buckets_are_reduced_later() -> None:
 
 @pytest.mark.parametrize("size", [-1.0, float("nan")])
 def test_bad_buckets(size: float) -> None:
-    with pytest.raises(InputError, match="bucket_bytes: got .*; allowed: 0 or more"):
+    with pytest.raises(InputError, match="bucket_bytes: got .*; allowed: 0 bytes or more"):
         simulate(simulated()[0][0].plan, bucket_bytes=size)
 
 

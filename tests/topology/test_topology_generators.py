@@ -193,7 +193,7 @@ def test_text_means_the_same_as_the_function() -> None:
     ("fat-tree:k", "fat-tree: got 'k'; allowed: FIELD=VALUE"),
     ("fat-tree:k=4,oversubscription=0.5", "fat-tree: oversubscription: got '0.5'; allowed: at lea"),
     ("fat-tree:k=4,bandwidth=5 us", "fat-tree: bandwidth: got '5 us'; allowed: a number of bytes"),
-    ("fat-tree:k=4,bandwidth=0", "fat-tree: bandwidth: got 0; allowed: 1000 to 1e+18"),
+    ("fat-tree:k=4,bandwidth=0", "fat-tree: bandwidth: got 0; allowed: 1 to 1e+18"),
     ("fat-tree:k=4,device=h300", "fat-tree: device: got 'h300'; allowed: a name in the catalog"),
     ("fat-tree:k=4,node=3", "fat-tree: node: got 3; allowed: a divisor of the 16 devices"),
     ("fat-tree:k=4,ports=3", "fat-tree: ports: unknown field"),
