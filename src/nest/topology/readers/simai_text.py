@@ -110,7 +110,7 @@ def from_simai_text(text: str, name: str, where: str, device: Device | None) -> 
         source = words.whole("source of a link", 0, nodes - 1)
         target = words.whole("target of a link", 0, nodes - 1)
         place = f"line {words.line}"
-        bandwidth = _quantity(words, "bandwidth", parse_bandwidth, 1e3, 1e18)
+        bandwidth = _quantity(words, "bandwidth", parse_bandwidth, 1.0, 1e18)
         latency = _quantity(words, "latency", parse_seconds, 0.0, 100.0)
         _error_rate(words)
         if nv_switches and {roles[source], roles[target]} == {"", "switch"}:
