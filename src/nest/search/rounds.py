@@ -439,10 +439,11 @@ class _Run:
         tables = builder.tables(number, schedule == "gpipe")
         if schedule == "interleaved":
             return self._interleave(number, tables, limit, spread)
-        options = kernels.select(tables, limit)
+        ends, wanted = kernels.useful(builder.spans(number), limit)
+        options = kernels.select(tables, wanted, limit)
         if not len(options[1]):
             return [], np.inf, np.zeros(3, dtype=np.int64)
-        unit, problem = builder.problem(number, options, schedule == "gpipe")
+        unit, problem = builder.problem(number, ends, options, schedule == "gpipe")
         best, stages, dropped, counts = kernels.solve(problem, limit, width, spread)
         solutions, row = [], 0
         for depth, value in enumerate(best.tolist()):
