@@ -45,6 +45,7 @@ from nest._kernels.recompute import (
     D_HELD,
     changed,
     first_that_may_hold,
+    layers_of,
     left_seconds,
     policy_changes,
 )
@@ -295,9 +296,9 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
         resident, work = totals[g, S_RESIDENT] + totals[g, S_BUFFERS], totals[g, S_WORK]
         activations = totals[g, S_ACTIVATIONS] + t.relay[g] * t.relayed[c]
         time, least_kept = unchanged, activations
-        for at in range(len(t.kinds)):
+        for at in range(t.among[g, 0], t.among[g, 1]):
             kind = t.kinds[at]
-            layers = t.counts[g, kind]
+            layers = layers_of(t, g, kind)
             if layers:
                 time += layers * w.best_back[kind]
                 least_kept += layers * w.best_held[kind]
@@ -305,7 +306,7 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
         some = time < most_time and more <= t.limit_bytes * (1.0 + 1e-12)
         most = t.marked[g]
         for r in range(1, R - (t.full > 0) if some else 0):
-            back, held_bytes, work_bytes = changed(t.counts, t.kinds, w.changes, g, r)
+            back, held_bytes, work_bytes = changed(t, w.changes, g, r)
             time = unchanged + back
             if m * time >= limit or weight * time - base > slack:
                 continue
@@ -322,12 +323,11 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
             if most:
                 room = (t.limit_bytes - resident - work) / (best + 1)
                 layer = first_that_may_hold(
-                    t.ancestor, t.counts, t.kinds, w.changes, t.full, g,
-                    room - activations + 1e-9 * t.limit_bytes, layer, most)
+                    t, w.changes, g, room - activations + 1e-9 * t.limit_bytes, layer, most)
             if layer > most:
                 break
             back, held_bytes, work_bytes = changed(
-                t.counts, t.kinds, w.changes, int(t.ancestor[g, layer]), t.full)
+                t, w.changes, t.ancestor[t.way[g], layer], t.full)
             time = unchanged + back
             if m * time >= limit or weight * time - base > slack:
                 break
