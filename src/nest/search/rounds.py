@@ -36,6 +36,8 @@ WIDTH = 3
 UNBOUNDED = 1 << 62
 FACTORS = (1.5, 2.0, 4.0, np.inf)
 """Limits to try, over the least bound, until a plan is found below one."""
+NEAR = (1.05, 1.2)
+"""Limits that the draft tries before these: below a low one little is listed."""
 SPREADS = (1.01, 1.03, 1.1, 1.3, 2.0, 4.0, np.inf)
 """Limits to try, over the best plan, until as many plans as asked for are found below one."""
 DRAFT: dict[str, Any] = {
@@ -323,7 +325,7 @@ class _Run:
     def first(self) -> Solution | None:
         """A good plan, not always the best."""
         found: dict[Any, Solution] = {}
-        for factor in FACTORS:
+        for factor in (*NEAR, *FACTORS):
             try:
                 found, _ = self._pass(self.tasks, factor * self.least, 1)
             except Timeout as timeout:

@@ -14,8 +14,8 @@ from nest.graph import Chain, relay_bytes
 
 Ints = NDArray[np.int64]
 Kinds = tuple[int, ...]
-MOST = 100_000
-"""Declared limit of the signatures of a chain (chosen: 1.4 GiB; 446 layers that all differ)."""
+MOST = 126_000
+"""Declared limit of the signatures of a chain (chosen: 501 layers that all differ)."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def signatures(chain: Chain, job: Job) -> Signatures:
     if stages > MOST:
         raise LimitError(
             f"{chain.name}: got {len(chain):,} layers of {len(set(chain.order)):,} different kinds,"
-            f" which form {stages:,} different stages; allowed: {MOST:,}, those of 446 layers that "
+            f" which form {stages:,} different stages; allowed: {MOST:,}, those of 501 layers that "
             "all differ. Describe layers that take about as long as one layer with `repeat`, or "
             "consecutive layers as one")
     number = {mask: n for n, mask in enumerate(cuts)}
@@ -181,9 +181,11 @@ def signatures(chain: Chain, job: Job) -> Signatures:
             deepest[g] = max(deepest[g], 1 + length - j)
     checkpointed = [kind.checkpointed for kind in chain.kinds]
     number_of = np.cumsum([0, *checkpointed]).tolist()
-    begins, before_run, depth, marked, among = list[Kinds](), [-1] * len(part), [], [], []
+    begins, among = list[Kinds](), list[tuple[int, int]]()
+    before_run, depth, marked = [-1] * len(part), list[int](), list[int]()
     for g, (before, kind) in enumerate(zip(part, last, strict=True)):
-        begin, layers, again, low, high = (-1, -1, -1), 0, 0, number_of[-1], 0
+        begin: Kinds = (-1, -1, -1)
+        layers, again, low, high = 0, 0, number_of[-1], 0
         if before >= 0:
             begin, layers, again, (low, high) = (
                 begins[before], depth[before], marked[before], among[before])

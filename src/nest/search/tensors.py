@@ -340,8 +340,8 @@ class Builder:
             full=self.policies.index(FULL) if FULL in self.policies else -1,
             first_layers=np.array(allowed),
             most_layers=MOST if layers is None else layers.largest,
-            last=g.last, part=g.part, seen=g.seen, stretch=g.stretch, among=g.among, marked=g.marked,
-            way=g.way, ancestor=g.ancestor,
+            last=g.last, part=g.part, seen=g.seen, stretch=g.stretch, among=g.among,
+            marked=g.marked, way=g.way, ancestor=g.ancestor,
             kinds=np.flatnonzero([kind.checkpointed for kind in self.chain.kinds]),
             relay=g.relay, cap=cap.astype(np.int64), whole=g.whole,
             # Sums in another order than ``evaluate``'s must not end on the other side.
@@ -406,8 +406,8 @@ class Builder:
     ) -> tuple[int, Problem]:
         """Devices per position, and the arrays of an outer choice.
 
-        ``ends`` is of ``_kernels.spans.useful``, and ``options`` what ``_kernels.options.select`` returned; block sizes without an option
-        are left out.
+        ``ends`` is what ``_kernels.spans.useful`` returned, ``options`` what
+        ``_kernels.options.select`` did; block sizes without an option are left out.
         """
         outer = self.outers[number]
         first, chosen, table = options
