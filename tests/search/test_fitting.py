@@ -24,7 +24,7 @@ def fits(builder: Builder, kernels, task) -> bool:
     if not len(options[1]):
         return False
     _, arrays = builder.problem(number, ends, options, schedule == "gpipe")
-    best, *_ = kernels.solve(kernels.Problem(*arrays), float("inf"), 1, False)
+    best, *_ = kernels.solve(arrays, float("inf"), 1, False)
     return bool((best < float("inf")).any())
 
 

@@ -242,7 +242,8 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         micro_batches=1, sizes=zero + 1, lanes=one, price=np.array([[0, -1]]),
         signature=np.array([[-1, 0], [-1, -1]]), chain=True, gpipe=False,
         ends=np.array([[[1, 0]], [[2, 0]]]), first=np.array([[0, 1]]),
-        option=np.ones((1, kernels.option)), hop_bytes=np.zeros(2), hop_per_byte=np.zeros(2), hop_latency=np.zeros(2), both=1.0,
+        option=np.ones((1, kernels.option)), hop_bytes=np.zeros(2), hop_per_byte=np.zeros(2),
+        hop_latency=np.zeros(2), both=1.0,
         depths=np.array([False, True]))
     if "useful" in names:
         kernels.useful(Spans(
