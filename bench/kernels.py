@@ -160,7 +160,7 @@ def profile(case: Case) -> Profile:
                 return function(*arguments)
         return run
 
-    for name in ("tables", "problem", "rings"):
+    for name in ("tables", "spans", "problem", "rings"):
         setattr(Timed, name, timed("arrays of an outer choice", getattr(Builder, name)))
 
     def select(t: Any, *rest: Any) -> Any:
@@ -180,7 +180,8 @@ def profile(case: Case) -> Profile:
     model, cluster, job = case.question()
     chain = chain_of(model)
     clocked = kernels._replace(
-        select=select, solve=solve, interleave=timed("interleave", kernels.interleave))
+        select=select, solve=solve, useful=timed("useful", kernels.useful),
+        interleave=timed("interleave", kernels.interleave))
     with (patch.object(searching, "Builder", Timed),
           patch.object(compiled, "load", lambda: (clocked, 0.0))):
         started = process_time()

@@ -19,7 +19,16 @@ from instances import instance
 from plain import stack
 
 import nest
-from nest._kernels import dominance, fold, interleaved, layers, options, pipeline, recompute
+from nest._kernels import (
+    dominance,
+    fold,
+    interleaved,
+    layers,
+    options,
+    pipeline,
+    recompute,
+    spans,
+)
 from nest.costs.choices import Site, bodies, states
 from nest.costs.layer import layer_costs
 from nest.costs.schedules import SCHEDULES
@@ -28,6 +37,7 @@ from nest.forms import chunk, one_f_one_b
 from nest.forms import gpipe as gpipe_form
 from nest.forms.stage import Stage
 from nest.search import compiled
+from nest.search.tables import Tables
 from nest.search.tensors import Builder
 
 pytestmark = pytest.mark.kernels(uncompiled=True)
@@ -216,7 +226,7 @@ def test_options_of_a_signature(seed: int) -> None:
             for kind, one in enumerate(x.chain.kinds):
                 if not one.checkpointed:
                     figures[1, kind] = figures[0, kind]
-            w = options.work_of(tables)._replace(layers=figures)
+            w = options.work_of(tables, all_wanted(tables))._replace(layers=figures)
             w.base[:] = 0.0
             reached = walk(tables, w, 0, zero >= 2, np.inf, np.inf)
             assert reached == len(s.part)
@@ -240,12 +250,16 @@ def test_options_of_a_signature(seed: int) -> None:
                     assert left == pytest.approx(found.left, rel=1e-9, abs=1e-12)
 
 
+def all_wanted(tables: Tables) -> np.ndarray:
+    return np.full((int(tables.price[-1]) + 1, len(tables.part)), spans.STAGE, np.int8)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_faster_options_come_first(seed: int) -> None:
     """Of plans that take the same, the first one found is taken."""
     x = instance(seed)
     tables = Builder(x.chain, x.cluster, x.job, x.space).tables(0, False)
-    first, _, found = options.select(tables, 1e9)
+    first, _, found = options.select(tables, all_wanted(tables), 1e9)
     time = found[:, fold.AHEAD] + found[:, fold.BACK]
     begins = np.isin(np.arange(1, len(time)), first)
     assert ((np.diff(time) >= 0.0) | begins).all()
@@ -267,7 +281,8 @@ def test_room_for_options_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -
         found = []
         for room in ((1, 1), (2, 1000), (5000, 1), (5000, 1000)):
             monkeypatch.setattr(options, "work_of", partial(WORK_OF, options=room[0], each=room[1]))
-            found.append([array.tolist() for array in options.select(tables, 1e9)])
+            kept = options.select(tables, all_wanted(tables), 1e9)
+            found.append([array.tolist() for array in kept])
         assert all(one == found[0] for one in found)
     assert grown > 1
 

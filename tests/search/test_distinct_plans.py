@@ -95,7 +95,7 @@ def test_what_the_time_did_not_prove_is_said(monkeypatch):
             return float(len(ticks))
 
     said = set()
-    monkeypatch.setattr("nest.search.rounds.time", Clock())
+    monkeypatch.setattr("nest.search.progress.time", Clock())
     for limit in range(1, 80):
         try:
             plan = nest.plan(x.model, x.cluster, x.job, x.space, top=6, time_limit=limit + 0.5)

@@ -19,11 +19,12 @@ def fits(builder: Builder, kernels, task) -> bool:
     """Whether the search itself finds a plan for a task."""
     number, schedule = task
     tables = builder.tables(number, schedule == "gpipe")
-    options = kernels.select(tables, float("inf"))
+    ends, wanted = kernels.useful(builder.spans(number), float("inf"))
+    options = kernels.select(tables, wanted, float("inf"))
     if not len(options[1]):
         return False
-    _, arrays = builder.problem(number, options, schedule == "gpipe")
-    best, *_ = kernels.solve(kernels.Problem(*arrays), float("inf"), 1, False)
+    _, arrays = builder.problem(number, ends, options, schedule == "gpipe")
+    best, *_ = kernels.solve(arrays, float("inf"), 1, False)
     return bool((best < float("inf")).any())
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from nest._kernels import fold, leaf
 
-# Least figures of (price, signature), indices into ``_least``.
+# Least figures of the options of (price, signature), in the row of the first of them.
 (TIME, TIME_FINISH, STEP, STEP_FINISH, BACK, BACK_FINISH, BACK_READY, FRONT, SENT, ROUND,
  ROUND_FINISH) = range(11)
 LEAST = 11
@@ -20,10 +20,12 @@ LEAST = 11
 def _fill_least(p, least, need, behind):
     """Least t, t + finish, ... of the options of (price, signature) with ``need`` in flight."""
     P, G, m = p.first.shape[0], p.first.shape[1] - 1, p.micro_batches
-    now = P * G  # the last row is that of the option at hand
+    now = len(p.option)  # the last row is that of the option at hand
     for x in range(P):
         for g in range(G):
-            row = x * G + g
+            row = p.first[x, g]
+            if row == p.first[x, g + 1]:
+                continue
             for n in range(LEAST):
                 least[row, n] = np.inf
             for o in range(p.first[x, g], p.first[x, g + 1]):
@@ -77,7 +79,7 @@ def reach(p, w, need, behind, limit, count):
     ARRIVES and TRIPS hold (m - n - 1) b and (m - n) t of a stage with n behind it: every further
     stage in between takes one b or t, at most limit / m, away.
     """
-    L, K, G, m = len(p.depths) - 1, p.price.shape[1] - 1, p.first.shape[1] - 1, p.micro_batches
+    L, K, m = len(p.depths) - 1, p.price.shape[1] - 1, p.micro_batches
     place, cells, least = w.place, w.front, w.least
     _fill_least(p, least, need, behind)
     for here in range(count):
@@ -98,11 +100,12 @@ def reach(p, w, need, behind, limit, count):
                 kind, stop = p.price[x, k], k + p.sizes[x]
                 if kind < 0 or stop > K:
                     continue
-                for j in range(i + 1, L + 1):
-                    g, t = p.signature[i, j], np.inf
-                    row = kind * G + g
-                    if g >= 0:
-                        t = least[row, TIME]
+                for j in range(p.ends[0, kind, i], p.ends[1, kind, i]):
+                    g = p.signature[i, j]
+                    row = p.first[kind, g]
+                    if g < 0 or row == p.first[kind, g + 1]:
+                        continue
+                    t = least[row, TIME]
                     if t == np.inf:
                         # Longer stages take longer and need more memory: none fits after this.
                         if p.chain:

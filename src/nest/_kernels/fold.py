@@ -24,6 +24,7 @@ from nest._kernels.layers import (
     chunk_costs,
     spare,
 )
+from nest._kernels.spans import NO, STAGE
 from nest.forms.chunk import (
     C_BACKWARD,
     C_CHASE,
@@ -82,6 +83,9 @@ def walk(t, w, c, busy, limit, slack):
     while waiting:
         waiting -= 1
         g = stack[waiting]
+        wanted = w.wanted[t.price[c], g]
+        if wanted == NO:
+            continue
         # That of one layer extends number -1: the last row, all zeros.
         part, kind = t.part[g], t.last[g]
         forward, backward = totals[part, S_FORWARD], totals[part, S_BACKWARD]
@@ -116,8 +120,9 @@ def walk(t, w, c, busy, limit, slack):
         time = forward + backward
         if t.micro_batches * time >= limit or t.weight[c] * time - w.base[g] > slack:
             continue
-        w.order[reached] = g
-        reached += 1
+        if wanted == STAGE:
+            w.order[reached] = g
+            reached += 1
         for x in range(t.begin[g + 1], t.begin[g + 2]):
             stack[waiting] = t.children[x]
             waiting += 1

@@ -45,6 +45,7 @@ from nest._kernels.recompute import (
     D_HELD,
     changed,
     first_that_may_hold,
+    layers_of,
     left_seconds,
     policy_changes,
 )
@@ -57,6 +58,8 @@ OPTIONS, EACH = 65536, 16
 class Work(NamedTuple):
     """Arrays that :func:`select` makes and its helpers fill."""
 
+    wanted: np.ndarray
+    """int8 (P, G), see ``nest._kernels.spans``."""
     first: np.ndarray
     """int64 (P, G+1), see :func:`select`."""
     number: np.ndarray
@@ -99,11 +102,11 @@ class Work(NamedTuple):
     """float64 (OPTION,) an option."""
 
 
-def work_of(t, options=OPTIONS, each=EACH):
+def work_of(t, wanted, options=OPTIONS, each=EACH):
     """Room for so many options in all and of a signature."""
     G, T, R, longest = len(t.part), t.ahead.shape[1], t.back.shape[1], int(t.depth.max())
     return Work(
-        first=np.zeros((int(t.price[-1]) + 1, G + 1), np.int64),
+        wanted=wanted, first=np.zeros((int(t.price[-1]) + 1, G + 1), np.int64),
         number=np.empty(options, np.int64), options=np.empty((options, OPTION)),
         kept=np.empty((G, each, OPTION)), who=np.empty((G, each), np.int64),
         tally=np.zeros(G, np.int64), base=np.empty(G), totals=np.zeros((G + 1, TOTALS)),
@@ -293,9 +296,9 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
         resident, work = totals[g, S_RESIDENT] + totals[g, S_BUFFERS], totals[g, S_WORK]
         activations = totals[g, S_ACTIVATIONS] + t.relay[g] * t.relayed[c]
         time, least_kept = unchanged, activations
-        for at in range(len(t.kinds)):
+        for at in range(t.among[g, 0], t.among[g, 1]):
             kind = t.kinds[at]
-            layers = t.counts[g, kind]
+            layers = layers_of(t, g, kind)
             if layers:
                 time += layers * w.best_back[kind]
                 least_kept += layers * w.best_held[kind]
@@ -303,7 +306,7 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
         some = time < most_time and more <= t.limit_bytes * (1.0 + 1e-12)
         most = t.marked[g]
         for r in range(1, R - (t.full > 0) if some else 0):
-            back, held_bytes, work_bytes = changed(t.counts, t.kinds, w.changes, g, r)
+            back, held_bytes, work_bytes = changed(t, w.changes, g, r)
             time = unchanged + back
             if m * time >= limit or weight * time - base > slack:
                 continue
@@ -320,12 +323,11 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
             if most:
                 room = (t.limit_bytes - resident - work) / (best + 1)
                 layer = first_that_may_hold(
-                    t.ancestor, t.counts, t.kinds, w.changes, t.full, g,
-                    room - activations + 1e-9 * t.limit_bytes, layer, most)
+                    t, w.changes, g, room - activations + 1e-9 * t.limit_bytes, layer, most)
             if layer > most:
                 break
             back, held_bytes, work_bytes = changed(
-                t.counts, t.kinds, w.changes, int(t.ancestor[g, layer]), t.full)
+                t, w.changes, t.ancestor[t.way[g], layer], t.full)
             time = unchanged + back
             if m * time >= limit or weight * time - base > slack:
                 break
@@ -396,10 +398,11 @@ def _fill(t, w, begin, limit):
                 return now
             total = w.first[price, 0]
             for g in range(G):
-                _sort(w, g, total)
-                total += w.tally[g]
+                if w.tally[g]:
+                    _sort(w, g, total)
+                    total += w.tally[g]
+                    w.tally[g] = 0
                 w.first[price, g + 1] = total
-                w.tally[g] = 0
             if c < C - 1:
                 w.first[price + 1, 0] = total
         now += 1
@@ -412,7 +415,7 @@ def fill(t, w, begin, limit):
     return _fill(t, w, begin, limit)
 
 
-def select(t, limit):
+def select(t, wanted, limit):
     """Non-dominated configurations of every (price, signature), by ascending t = f + b.
 
     One is dominated when another is no worse in the first fields of an option: forward, backward,
@@ -429,6 +432,7 @@ def select(t, limit):
     Parameters
     ----------
     t : ``nest.search.tables.Tables``.
+    wanted : int8 (P, G), see ``nest._kernels.spans``.
     limit : seconds of a step.
 
     Returns
@@ -437,7 +441,7 @@ def select(t, limit):
     number : int64 (O,), see ``nest.search.tensors.Builder.degrees``.
     options : float64 (O, OPTION), see ``_kernels.fold``.
     """
-    w, now, stop = work_of(t), 0, len(t.price) * len(t.shard)
+    w, now, stop = work_of(t, wanted), 0, len(t.price) * len(t.shard)
     while True:
         now = fill(t, w, now, limit)
         if now == stop:

@@ -96,7 +96,7 @@ class Work(NamedTuple):
     front: np.ndarray
     """float64 ((L+1) (K+1), BOUNDS) see :func:`reach`."""
     least: np.ndarray
-    """float64 (P G + 1, LEAST) least figures of (price, signature)."""
+    """float64 (O + 1, LEAST) least figures of (price, signature)."""
     begin_at: np.ndarray
     """int64 (L+2,) where the cells of each cut begin in ``position``."""
     position: np.ndarray
@@ -146,7 +146,7 @@ def solve(p, limit, width, spread):
 
 def work_of(p, limit):
     """Room for a problem, before the first label."""
-    L, K, P, G = len(p.depths) - 1, p.price.shape[1] - 1, len(p.first), p.first.shape[1] - 1
+    L, K = len(p.depths) - 1, p.price.shape[1] - 1
     deepest, half = int(np.flatnonzero(p.depths).max(initial=0)), p.micro_batches // 2
     figures, cells = gpipe if p.gpipe else one_f_one_b, (L + 1) * (K + 1)
     w = Work(
@@ -155,7 +155,7 @@ def work_of(p, limit):
         links=np.empty((LABELS, LINKS), np.int64), cell=np.empty((CELL, FIGURES + 1)),
         cell_links=np.empty((CELL, 3), np.int64), new=np.zeros(FIGURES + 1),
         place=np.full((L + 1, K + 1), -1, np.int32), front=np.empty((cells, BOUNDS)),
-        least=np.empty((P * G + 1, bounds.LEAST)), begin_at=np.empty(L + 2, np.int64),
+        least=np.empty((len(p.option) + 1, bounds.LEAST)), begin_at=np.empty(L + 2, np.int64),
         position=np.empty(cells, np.int64), spans=np.empty((4, cells), np.int64),
         filled=np.empty((2, cells), np.int64), taken_begin=np.empty(K + 2, np.int64),
         taken=np.empty(cells, np.int64), best=np.full(deepest + 1, np.inf),
@@ -294,16 +294,14 @@ def _cell(p, w, s, i, k, width):
             continue
         for y in range(w.taken_begin[stop], w.taken_begin[stop + 1]):
             j = w.taken[y]
-            if j <= i:
+            if j < p.ends[0, kind, i]:
                 continue
+            if j >= p.ends[1, kind, i]:
+                break
             g = p.signature[i, j]
             if g < 0:
                 continue
             lo, hi = p.first[kind, g], p.first[kind, g + 1]
-            if lo == hi:
-                if p.chain:
-                    break
-                continue
             source, source_end = 0, 1
             if s > 1:
                 there = w.place[j, stop]

@@ -42,12 +42,18 @@ def policy_changes(t, w, c, z, busy):
 
 
 @leaf
-def changed(counts, kinds, changes, q, r):
+def layers_of(t, q, kind):
+    """Layers of a kind in signature q."""
+    return t.seen[t.stretch[q, 1], kind] - t.seen[t.stretch[q, 0], kind]
+
+
+@leaf
+def changed(t, changes, q, r):
     """What policy r changes of all layers of signature q: backward, activations, work."""
     back = held = work = 0.0
-    for at in range(len(kinds)):
-        kind = kinds[at]
-        layers = counts[q, kind]
+    for at in range(t.among[q, 0], t.among[q, 1]):
+        kind = t.kinds[at]
+        layers = layers_of(t, q, kind)
         if layers:
             back += layers * changes[r, kind, D_BACK]
             held += layers * changes[r, kind, D_HELD]
@@ -80,7 +86,7 @@ def left_seconds(t, layers, g, r, most):
 
 
 @leaf
-def first_that_may_hold(ancestor, counts, kinds, changes, full, g, room, least, most):
+def first_that_may_hold(t, changes, g, room, least, most):
     """Least number of first layers, from ``least`` on, whose change of activations is ``room``.
 
     Each layer more keeps no more, so that halving finds it; most + 1 where none does.
@@ -89,10 +95,10 @@ def first_that_may_hold(ancestor, counts, kinds, changes, full, g, room, least, 
     while low < high:
         middle = (low + high) // 2
         held = 0.0
-        q = ancestor[g, middle]
-        for at in range(len(kinds)):
-            kind = kinds[at]
-            held += counts[q, kind] * changes[full, kind, D_HELD]
+        q = t.ancestor[t.way[g], middle]
+        for at in range(t.among[q, 0], t.among[q, 1]):
+            kind = t.kinds[at]
+            held += layers_of(t, q, kind) * changes[t.full, kind, D_HELD]
         if held <= room:
             high = middle
         else:

@@ -30,18 +30,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nest.costs.network.twins import Ends, Known, Patterns, Tile
-from nest.search.problems import Problem, Rings, Ways
+from nest.search.problems import Problem, Rings, Spans, Ways
 from nest.search.tables import Blocks, Tables
 from nest.search.threads import thread_count
 
 DONE = "done"
 """File in the folder of compiled code once all of it was compiled."""
-MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.options",
-           "nest._kernels.pipeline", "nest._kernels.interleaved", "nest._kernels.fitting")
+MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.spans",
+           "nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.interleaved",
+           "nest._kernels.fitting")
 
 LINKS = ("routes",)
 """What only clusters with links need."""
-HERE = ("select", "undominated", "may_fit")
+HERE = ("select", "undominated", "useful", "may_fit")
 BESIDE = ("solve", "interleave")
 """Entry points that this process compiles, and those that another does meanwhile: halves."""
 
@@ -59,6 +60,7 @@ class Kernels(NamedTuple):
     routes: tuple[Callable[..., Any], ...]
     """``ways``, ``unrouted``, ``rates``."""
     undominated: Callable[..., Any]
+    useful: Callable[..., Any]
     select: Callable[..., Any]
     solve: Callable[..., Any]
     interleave: Callable[..., Any]
@@ -175,12 +177,13 @@ def _import(folder: Path | None) -> Kernels:
     try:
         if folder is not None:
             config.CACHE_DIR = str(folder)
-        routes, dominance, options, pipeline, interleaved, fitting = map(
+        routes, dominance, spans, options, pipeline, interleaved, fitting = map(
             importlib.import_module, MODULES)
     finally:
         config.CACHE_DIR = before
     return Kernels(
-        (routes.ways, routes.unrouted, routes.rates), dominance.undominated, options.select,
+        (routes.ways, routes.unrouted, routes.rates), dominance.undominated, spans.useful,
+        options.select,
         pipeline.solve, interleaved.interleave, fitting.may_fit, options.OPTION)
 
 
@@ -212,8 +215,9 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         ahead=np.ones((1, 1, 2)), back=np.ones((1, 1, 1, 4)), state=np.ones((1, 1, 1, 9)),
         body=zero, held=zero, price=zero, weight=one, shards=one, relayed=one, hybrid=no,
         shard=zero, forbidden=no, keep_none=True, full=-1, first_layers=no, most_layers=1,
-        last=zero, part=zero - 1, counts=zero[None].astype(np.int32),
-        marked=zero, ancestor=zero[None].astype(np.int32), kinds=zero,
+        last=zero, part=zero - 1, seen=np.array([[0], [1]], np.int32),
+        stretch=np.array([[0, 1]]), among=zero[None] + np.array([0, 1]), marked=zero, way=zero,
+        ancestor=zero[None].astype(np.int32), kinds=zero,
         relay=0 * one, cap=zero + 1, whole=0,
         limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(3), root=zero,
         second=zero - 1, third=zero - 1, children=zero, begin=np.array([0, 1, 1]),
@@ -233,13 +237,19 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
             **{name: getattr(tables, name) for name in Blocks._fields[:9]}, choices=zero + 1,
             begin=np.array([0, 1])))
     if "select" in names:
-        kernels.select(tables, 1e9)
+        kernels.select(tables, np.full((1, 1), 2, np.int8), 1e9)
     problem = Problem(
         micro_batches=1, sizes=zero + 1, lanes=one, price=np.array([[0, -1]]),
         signature=np.array([[-1, 0], [-1, -1]]), chain=True, gpipe=False,
-        first=np.array([[0, 1]]), option=np.ones((1, kernels.option)), hop_bytes=np.zeros(2),
-        hop_per_byte=np.zeros(2), hop_latency=np.zeros(2), both=1.0,
+        ends=np.array([[[1, 0]], [[2, 0]]]), first=np.array([[0, 1]]),
+        option=np.ones((1, kernels.option)), hop_bytes=np.zeros(2), hop_per_byte=np.zeros(2),
+        hop_latency=np.zeros(2), both=1.0,
         depths=np.array([False, True]))
+    if "useful" in names:
+        kernels.useful(Spans(
+            micro_batches=1, sizes=zero + 1, price=problem.price, share=np.arange(2.0),
+            seconds=np.array([[0.0, 1.0]]), fits=np.array([[1, 1]]), work=np.arange(2.0),
+            signature=problem.signature, part=tables.part, whole=0, chain=True), 1e9)
     if "solve" in names:
         kernels.solve(problem, 1e9, 1, False)
     if "may_fit" in names:

@@ -18,6 +18,33 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
+class Spans(NamedTuple):
+    """What ``_kernels.spans.useful`` gets: stages by their layers and their block alone."""
+
+    micro_batches: int
+    sizes: Ints
+    """(B,) block sizes, in positions."""
+    price: Ints
+    """(B, K+1) price of a block size that starts at k, -1: none may."""
+    share: Floats
+    """(K+1,) devices in front of each position, of all of a super-pipeline."""
+    seconds: Floats
+    """(P, L+1) least seconds of a micro-batch of the layers in front of each cut of a chain, of
+    those that fit on a block of the price."""
+    fits: Ints
+    """(P, L+1) last cut up to which each layer fits there, from each cut on."""
+    work: Floats
+    """(L+1,) least seconds of a step, over all devices, of the layers in front of each cut."""
+    signature: Ints
+    """(L+1, L+1) see :class:`Problem`."""
+    part: Ints
+    """(G,) see ``nest.search.tables.Tables``."""
+    whole: int
+    """Signature of all layers."""
+    chain: bool
+    """The layers have no branches; else the rest says nothing."""
+
+
 class Problem(NamedTuple):
     """What ``_kernels.pipeline.solve`` gets; arrays are C-contiguous, int64, float64 and bool."""
 
@@ -34,6 +61,8 @@ class Problem(NamedTuple):
     """Longer ranges never fit better than those they hold."""
     gpipe: bool
     """All forwards first: every stage holds all micro-batches."""
+    ends: Ints
+    """(2, P, L+1) see ``_kernels.spans.useful``."""
     first: Ints
     """(P, G+1) see ``_kernels.options.select``; options by ascending t."""
     option: Floats

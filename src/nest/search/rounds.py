@@ -36,6 +36,8 @@ WIDTH = 3
 UNBOUNDED = 1 << 62
 FACTORS = (1.5, 2.0, 4.0, np.inf)
 """Limits to try, over the least bound, until a plan is found below one."""
+NEAR = (1.05, 1.2)
+"""Limits that the draft tries before these: below a low one little is listed."""
 SPREADS = (1.01, 1.03, 1.1, 1.3, 2.0, 4.0, np.inf)
 """Limits to try, over the best plan, until as many plans as asked for are found below one."""
 DRAFT: dict[str, Any] = {
@@ -323,7 +325,7 @@ class _Run:
     def first(self) -> Solution | None:
         """A good plan, not always the best."""
         found: dict[Any, Solution] = {}
-        for factor in FACTORS:
+        for factor in (*NEAR, *FACTORS):
             try:
                 found, _ = self._pass(self.tasks, factor * self.least, 1)
             except Timeout as timeout:
@@ -439,10 +441,11 @@ class _Run:
         tables = builder.tables(number, schedule == "gpipe")
         if schedule == "interleaved":
             return self._interleave(number, tables, limit, spread)
-        options = kernels.select(tables, limit)
+        ends, wanted = kernels.useful(builder.spans(number), limit)
+        options = kernels.select(tables, wanted, limit)
         if not len(options[1]):
             return [], np.inf, np.zeros(3, dtype=np.int64)
-        unit, problem = builder.problem(number, options, schedule == "gpipe")
+        unit, problem = builder.problem(number, ends, options, schedule == "gpipe")
         best, stages, dropped, counts = kernels.solve(problem, limit, width, spread)
         solutions, row = [], 0
         for depth, value in enumerate(best.tolist()):

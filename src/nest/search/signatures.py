@@ -13,8 +13,9 @@ from nest.errors import LimitError
 from nest.graph import Chain, relay_bytes
 
 Ints = NDArray[np.int64]
-MOST = 100_000
-"""Declared limit of the signatures of a chain (chosen: 1.4 GiB; 446 layers that all differ)."""
+Kinds = tuple[int, ...]
+MOST = 126_000
+"""Declared limit of the signatures of a chain (chosen: 501 layers that all differ)."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,18 @@ class Signatures:
     """(G,): the signature without the last layers of one kind; -1: none."""
     depth: Ints
     """(G,): layers."""
-    counts: NDArray[np.int32]
-    """(G, T): layers of each kind."""
+    seen: NDArray[np.int32]
+    """(rows, T): layers of each kind in front of each cut, then in first parts of all layers."""
+    stretch: Ints
+    """(G, 2): rows of ``seen`` in front of the layers of the signature, and with them."""
+    among: Ints
+    """(G, 2): kinds that recompute applies to, by their number among these: first, last + 1."""
     marked: Ints
     """(G,): layers that recompute applies to."""
+    way: Ints
+    """(G,): row of ``ancestor`` for the signature and those that it extends."""
     ancestor: NDArray[np.int32]
-    """(G, most marked + 1): a first part of it with this many of those layers; -1: none."""
+    """(ways, most marked + 1): a first part with this many of those layers; -1: none."""
     relay: NDArray[np.float64]
     """(G,): bytes per sample that a stage keeps for later ones, each micro-batch in flight."""
     deepest: Ints
@@ -116,7 +123,7 @@ def signatures(chain: Chain, job: Job) -> Signatures:
     if stages > MOST:
         raise LimitError(
             f"{chain.name}: got {len(chain):,} layers of {len(set(chain.order)):,} different kinds,"
-            f" which form {stages:,} different stages; allowed: {MOST:,}, those of 446 layers that "
+            f" which form {stages:,} different stages; allowed: {MOST:,}, those of 501 layers that "
             "all differ. Describe layers that take about as long as one layer with `repeat`, or "
             "consecutive layers as one")
     number = {mask: n for n, mask in enumerate(cuts)}
@@ -124,13 +131,14 @@ def signatures(chain: Chain, job: Job) -> Signatures:
     index = np.full((length + 1, length + 1), -1, dtype=np.int64)
     known: dict[tuple[int, float], int] = {}
     sequence: list[int] = []  # number of the sequence of kinds of a signature
+    stretch: list[tuple[int, int]] = []
     sequences: dict[tuple[int, int], int] = {}
     part: list[int] = []
     last: list[int] = []
     relay: list[float] = []
     deepest: list[int] = []
 
-    def extend(before: int, kind: int, passed: float) -> int:
+    def extend(before: int, kind: int, passed: float, rows: tuple[int, int]) -> int:
         key = (sequence[before] if before >= 0 else -1, kind)
         seq = sequences.setdefault(key, len(sequences))
         found = known.setdefault((seq, passed), len(part))
@@ -140,6 +148,7 @@ def signatures(chain: Chain, job: Job) -> Signatures:
             last.append(kind)
             relay.append(passed)
             deepest.append(0)
+            stretch.append(rows)
         return found
 
     for i, front in enumerate(cuts[:-1]):
@@ -151,50 +160,81 @@ def signatures(chain: Chain, job: Job) -> Signatures:
             shorter = cuts[j] & ~(1 << top)
             before = int(index[i, number[shorter]]) if shorter != front else -1
             passed = 0.0 if chain.is_chain else relay_bytes(chain, job, front, cuts[j])
-            index[i, j] = extend(before, chain.order[top], passed)
+            index[i, j] = extend(before, chain.order[top], passed, (i, j))
     # The whole chain holds tied embeddings once, and allows any ZeRO stage: its own signature.
     kinds = chain.stage(range(len(chain)))
     shorter = cuts[-1] & ~(1 << (len(chain) - 1))
     whole = int(index[0, number[shorter]]) if shorter else -1
     if kinds != chain.order:
         whole = -1
-        for kind in kinds[:-1]:
-            whole = extend(whole, kind, 0.0)
+        for n, kind in enumerate(kinds[:-1], start=1):
+            whole = extend(whole, kind, 0.0, (0, length + n))
     part.append(whole)
     last.append(kinds[-1])
     relay.append(0.0)
     deepest.append(0)
+    stretch.append((0, length + len(chain)))
     index[0, length] = len(part) - 1
     for j in range(length, 0, -1):
         found = index[:j, j]
         for g in found[found >= 0].tolist():
             deepest[g] = max(deepest[g], 1 + length - j)
-    counts = np.zeros((len(part), len(chain.kinds)), dtype=np.int32)
-    marked = np.zeros(len(part), dtype=np.int64)
+    checkpointed = [kind.checkpointed for kind in chain.kinds]
+    number_of = np.cumsum([0, *checkpointed]).tolist()
+    begins, among = list[Kinds](), list[tuple[int, int]]()
+    before_run, depth, marked = [-1] * len(part), list[int](), list[int]()
     for g, (before, kind) in enumerate(zip(part, last, strict=True)):
+        begin: Kinds = (-1, -1, -1)
+        layers, again, low, high = 0, 0, number_of[-1], 0
         if before >= 0:
-            counts[g], marked[g] = counts[before], marked[before]
-        counts[g, kind] += 1
-        marked[g] += chain.kinds[kind].checkpointed
-    parts, lasts = np.array(part), np.array(last)
-    begins, before_run = np.full((3, len(part)), -1), np.full(len(part), -1)
-    depth = counts.sum(1, dtype=np.int64)
-    for g, before in enumerate(part):
-        if before >= 0:
-            begins[:, g] = begins[:, before]
-            before_run[g] = before_run[before] if last[before] == last[g] else before
-        if depth[g] <= 3:
-            begins[depth[g] - 1, g] = last[g]
+            begin, layers, again, (low, high) = (
+                begins[before], depth[before], marked[before], among[before])
+            before_run[g] = before_run[before] if last[before] == kind else before
+        begins.append((*begin[:layers], kind, *begin[layers + 1:]) if layers < 3 else begin)
+        depth.append(layers + 1)
+        marked.append(again + checkpointed[kind])
+        among.append((min(low, number_of[kind]), max(high, number_of[kind + 1])))
+    parts, heads = np.array(part), np.array(begins)
     children = np.argsort(parts, kind="stable")
-    ancestor = np.full((len(part), int(marked.max()) + 1), -1, dtype=np.int32)
-    for g, before in enumerate(part):
-        if before >= 0:
-            ancestor[g] = ancestor[before]
-        ancestor[g, marked[g]] = g
+    way, ancestor = _ways(part, marked)
     return Signatures(
-        downsets=cuts, index=index, part=parts, last=lasts, root=begins[0], second=begins[1],
-        third=begins[2], children=children,
-        begin=np.searchsorted(parts[children], np.arange(-1, len(part) + 1)), before=before_run,
-        depth=depth, counts=counts, marked=marked, ancestor=ancestor, relay=np.array(relay),
-        deepest=np.array(deepest), whole=len(part) - 1, whole_kinds=kinds,
+        downsets=cuts, index=index, part=parts, last=np.array(last), root=heads[:, 0].copy(),
+        second=heads[:, 1].copy(), third=heads[:, 2].copy(), children=children,
+        begin=np.searchsorted(parts[children], np.arange(-1, len(part) + 1)),
+        before=np.array(before_run), depth=np.array(depth), seen=_seen(chain, cuts, kinds),
+        stretch=np.array(stretch), among=np.array(among), marked=np.array(marked), way=way,
+        ancestor=ancestor, relay=np.array(relay), deepest=np.array(deepest), whole=len(part) - 1,
+        whole_kinds=kinds,
     )
+
+
+def _seen(chain: Chain, cuts: Sequence[int], kinds: Sequence[int]) -> NDArray[np.int32]:
+    """Layers of each kind in front of each cut, and in the first 1, 2, ... of ``kinds``."""
+    seen = np.zeros((len(cuts) + len(kinds), len(chain.kinds)), dtype=np.int32)
+    order = np.array(chain.order)
+    for row, cut in enumerate(cuts):
+        members = [n for n in range(cut.bit_length()) if cut >> n & 1]
+        seen[row] = np.bincount(order[members], minlength=len(chain.kinds)) if members else 0
+    np.cumsum(np.array(kinds)[:, None] == np.arange(len(chain.kinds)), axis=0,
+              out=seen[len(cuts):])
+    return seen
+
+
+def _ways(part: list[int], marked: list[int]) -> tuple[Ints, NDArray[np.int32]]:
+    """A row for each signature that none extends: its first parts by their marked layers.
+
+    Those that it extends share it: first parts with as many of those layers recompute the same.
+    """
+    way = [-1] * len(part)
+    ancestor, most = list[list[int]](), max(marked)
+    for g in range(len(part) - 1, -1, -1):
+        if way[g] < 0:
+            row, q = [-1] * (most + 1), g
+            while q >= 0:
+                if row[marked[q]] < 0:
+                    row[marked[q]] = q
+                if way[q] < 0:
+                    way[q] = len(ancestor)
+                q = part[q]
+            ancestor.append(row)
+    return np.array(way), np.array(ancestor, dtype=np.int32)

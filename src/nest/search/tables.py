@@ -60,12 +60,18 @@ class Tables(NamedTuple):
     """(G,) kind of the last layer of each signature."""
     part: Ints
     """(G,) signature with that layer less, of a lower number; -1 for none."""
-    counts: NDArray[np.int32]
-    """(G, T) layers of each kind."""
+    seen: NDArray[np.int32]
+    """(rows, T) layers of each kind: ``stretch`` (G, 2) has the rows whose difference a signature
+    holds."""
+    stretch: Ints
+    among: Ints
+    """(G, 2) which of ``kinds`` it may hold: the first, and the last + 1."""
     marked: Ints
     """(G,) layers that recompute applies to."""
+    way: Ints
+    """(G,) row of ``ancestor`` of a signature."""
     ancestor: NDArray[np.int32]
-    """(G, most layers + 1) first part of a signature that has so many of those layers."""
+    """(ways, most layers + 1) first part of a signature that has so many of those layers."""
     kinds: Ints
     """Kinds of layers that recompute applies to."""
     relay: Floats

@@ -31,7 +31,7 @@ from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
 from nest.graph.legality import interleaved_chunks
 from nest.search import compiled
 from nest.search.candidates import Candidates, Outer, Rows, outers
-from nest.search.problems import Problem, Rings, Ways
+from nest.search.problems import Problem, Rings, Spans, Ways
 from nest.search.signatures import Signatures, signatures
 from nest.search.tables import Blocks, Tables
 
@@ -251,9 +251,9 @@ class Builder:
         self.needs = np.full(len(self.outers), np.inf)
         if not len(self._body):
             return result
-        fast = self._ahead[:, :, 1] + self._back[:, :, :, 1].min(axis=1)
-        held = self._back[:, :, :, 2:].sum(axis=3).min(axis=1)
-        resident = self._state[:, :, :, [5, 8]].sum(axis=3).min(axis=1)
+        self._fast = self._ahead[:, :, 1] + self._back[:, :, :, 1].min(axis=1)
+        self._least_held = self._back[:, :, :, 2:].sum(axis=3).min(axis=1)
+        self._least_resident = self._state[:, :, :, [5, 8]].sum(axis=3).min(axis=1)
         # Of a stage, buffers and work count once, what is kept and held for each layer.
         kept, own = self._back[:, :, :, 2].min(axis=1), self._state[:, :, :, 8].min(axis=1)
         counts = np.bincount(self.signatures.whole_kinds, minlength=len(self.chain.kinds))
@@ -261,14 +261,18 @@ class Builder:
         for n in range(len(self.outers)):
             span = self._span(n)
             body, state = self._body[span], self._held[span]
-            fits = held[body] + resident[state] <= self.limit
-            time = np.where(fits, fast[body], np.inf)
-            self.least[n] = (time * self._weight(n)[:, None]).min(axis=0)
+            self.least[n] = (self._alone(span) * self._weight(n)[:, None]).min(axis=0)
             spread = (self.rows.block[span, None] * (kept[body] + own[state])).min(axis=0)
             self.needs[n] = counts[used] @ spread[used] / self.outers[n].stride
             if self.needs[n] <= self.limit * (1.0 + 1e-9):
                 result[n] = counts[used] @ self.least[n][used]
         return result
+
+    def _alone(self, span: slice) -> Floats:
+        """(C, T) least seconds of a micro-batch in a layer of each kind; inf: it does not fit."""
+        body, state = self._body[span], self._held[span]
+        fits = self._least_held[body] + self._least_resident[state] <= self.limit
+        return np.where(fits, self._fast[body], np.inf)
 
     def within(self, limit: float) -> Builder:
         """The same for devices of which a plan may use ``limit`` bytes."""
@@ -336,7 +340,8 @@ class Builder:
             full=self.policies.index(FULL) if FULL in self.policies else -1,
             first_layers=np.array(allowed),
             most_layers=MOST if layers is None else layers.largest,
-            last=g.last, part=g.part, counts=g.counts, marked=g.marked, ancestor=g.ancestor,
+            last=g.last, part=g.part, seen=g.seen, stretch=g.stretch, among=g.among,
+            marked=g.marked, way=g.way, ancestor=g.ancestor,
             kinds=np.flatnonzero([kind.checkpointed for kind in self.chain.kinds]),
             relay=g.relay, cap=cap.astype(np.int64), whole=g.whole,
             # Sums in another order than ``evaluate``'s must not end on the other side.
@@ -375,13 +380,34 @@ class Builder:
         return unit, sizes, starts, np.stack(
             [places.prices(size, starts, prices) for size in sizes.tolist()])
 
+    def spans(self, number: int) -> Spans:
+        """Least seconds of the stages of an outer choice, by layers and block alone."""
+        outer, span, g = self.outers[number], self._span(number), self.signatures
+        unit, sizes, starts, price = self.positions(number)
+        order, prices = self._order, self._prices(number)[0]
+        begins = np.searchsorted(prices, np.arange(prices[-1] + 1))
+        alone = np.minimum.reduceat(self._alone(span), begins)[:, order]
+        fits = np.isfinite(alone)
+        seconds, last = np.zeros((2, len(begins), len(order) + 1))
+        np.cumsum(np.where(fits, alone, 0.0), axis=1, out=seconds[:, 1:])
+        # The first layer that does not fit, from each on.
+        last[:, -1] = len(order)
+        last[:, :-1] = np.where(fits, len(order), np.arange(len(order)))
+        last = np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]
+        return Spans(
+            micro_batches=outer.micro_batches, sizes=sizes // unit, price=price,
+            share=starts / outer.stride, seconds=seconds,
+            fits=np.ascontiguousarray(last.astype(np.int64)),
+            work=np.cumsum([0.0, *self.least[number][order]]),
+            signature=g.index, part=g.part, whole=g.whole, chain=self.chain.is_chain)
+
     def problem(
-        self, number: int, options: tuple[Any, ...], gpipe: bool
+        self, number: int, ends: Ints, options: tuple[Any, ...], gpipe: bool
     ) -> tuple[int, Problem]:
         """Devices per position, and the arrays of an outer choice.
 
-        ``options`` is what ``_kernels.options.select`` returned; block sizes without an option
-        are left out.
+        ``ends`` is what ``_kernels.spans.useful`` returned, ``options`` what
+        ``_kernels.options.select`` did; block sizes without an option are left out.
         """
         outer = self.outers[number]
         first, chosen, table = options
@@ -396,6 +422,7 @@ class Builder:
             signature=self.signatures.index,
             chain=self.chain.is_chain,
             gpipe=gpipe,
+            ends=ends,
             first=first,
             option=table,
             hop_bytes=outer.micro_batch * self._boundaries,

@@ -1,0 +1,104 @@
+"""Stages that layers and block alone rule out: no plan has them."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+
+import numpy as np
+import pytest
+from instances import bounded, bounds_of, instance
+from instances_hardware import need, random_cluster, random_job, shape
+from oracle import solve
+
+import nest
+from nest._kernels import spans
+from nest.graph import Chain, profile_chain
+from nest.search import compiled
+from nest.search.tensors import Builder
+
+pytestmark = pytest.mark.kernels
+
+
+def noisy(rng: Random, layers: int, noise: float = 0.3) -> nest.Profile:
+    """Layers that all differ, their seconds drawn one by one."""
+    def layer(number: int) -> dict[str, object]:
+        slower = 1.0 + rng.uniform(-noise, noise)
+        return {"name": f"layer {number}", "output_bytes": 16e6, "tp": {degree: {
+            "forward": 3e-3 * slower / degree**0.9, "backward": 6e-3 * slower / degree**0.9,
+            "parameter_bytes": 1e8 / degree, "activation_bytes": 1e8 / degree,
+        } for degree in (1, 2, 4, 8)}}
+
+    return nest.Profile.parse({"name": "noisy", "layers": [layer(n) for n in range(layers)]})
+
+
+def best_of(
+    builder: Builder, number: int, limit: float, gpipe: bool, everything: bool
+) -> tuple[np.ndarray, int]:
+    """Best step by number of stages, and how many stages were wanted."""
+    kernels, _ = compiled.load()
+    ends, wanted = kernels.useful(builder.spans(number), np.inf if everything else limit)
+    options = kernels.select(builder.tables(number, gpipe), wanted, limit)
+    if not len(options[1]):
+        return np.full(builder.deepest + 1, np.inf), int((wanted == spans.STAGE).sum())
+    _, problem = builder.problem(number, ends, options, gpipe)
+    best = kernels.solve(problem, limit, 1 << 62, True)[0]
+    return best, int((wanted == spans.STAGE).sum())
+
+
+def small(seed: int) -> Builder:
+    """An instance of the oracle, or one of 5 to 11 layers that all differ on 2 to 16 devices."""
+    if seed % 2:
+        x = instance(seed)
+        return Builder(x.chain, x.cluster, x.job, x.space)
+    rng = Random(f"spans {seed}")
+    space = nest.SearchSpace.parse({"zero": [0, 1], "cp": [1]})
+    chain = profile_chain(noisy(rng, rng.randint(5, 11)))
+    cluster = nest.load_cluster("h100-spine-leaf", devices=2 ** rng.randint(1, 4))
+    return Builder(chain, cluster, nest.Job(global_batch=2 ** rng.randint(2, 6), seq_len=1), space)
+
+
+def test_no_plan_below_the_limit_is_lost():
+    fewer = compared = 0
+    for seed in range(60):
+        builder = small(seed)
+        for number in range(min(len(builder.outers), 4)):
+            for gpipe in (False, True):
+                best, _ = best_of(builder, number, np.inf, gpipe, True)
+                for factor in (1.0 + 1e-6, 1.05, 1.3, 2.0):
+                    limit = factor * best.min()
+                    if limit == np.inf:
+                        continue
+                    (all_, every), (found, some) = (
+                        best_of(builder, number, limit, gpipe, everything)
+                        for everything in (True, False))
+                    assert found.tolist() == all_.tolist(), (seed, number, gpipe, factor)
+                    compared, fewer = compared + 1, fewer + (some < every)
+    assert compared > 500 and fewer > compared // 2
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_layers_that_all_differ_have_the_best_plan_of_all(seed: int):
+    rng = Random(f"noisy {seed}")
+    sizes = shape(rng, "pipeline")
+    subject, job = noisy(rng, rng.randint(5, 11)), random_job(rng, "pipeline")
+    chain: Chain = profile_chain(subject)
+    cluster = random_cluster(rng, sizes, need(chain, job), "pipeline")
+    bounds = bounds_of(rng, chain, cluster.size, "pipeline")
+    space = bounded(rng, chain, cluster, job, bounds, 1e5, ())
+    best = solve(chain, cluster, job, space, top=1).seconds
+    try:
+        found = nest.plan(subject, cluster, job, space, reorder=False)
+    except (nest.InfeasibleError, nest.InputError):
+        assert best is None
+    else:
+        assert found.optimal and found.step_time_s == pytest.approx(best, rel=1e-9)
+
+
+def test_five_hundred_layers_that_all_differ_take_seconds():
+    job = nest.Job(global_batch=4096, seq_len=4096)
+    cluster = nest.load_cluster("h100-spine-leaf", devices=1024)
+    started = time.process_time()
+    plan = nest.plan(noisy(Random(0), 500, 0.2), cluster, job)
+    assert plan.optimal and plan.search.transitions < 1_000_000
+    assert time.process_time() - started < 30.0  # 6 s on an idle machine
