@@ -32,6 +32,7 @@ from nest.planners.prices import Prices
 from nest.pricing.evaluation import chain_of, evaluate
 from nest.pricing.plans import Plan
 from nest.search import compiled
+from nest.search.progress import Watch
 from nest.search.rounds import Found, search
 
 MODELS = ("bert-large", "llama2-7b", "llama3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3")
@@ -105,7 +106,7 @@ class Asked:
     ) -> Found:
         """The best plan within bounds, on another cluster where one is given."""
         space = SearchSpace.parse({**self.space, **bounds})
-        return search(self.chain, cluster or self.cluster, self.job, space, time_limit=seconds)
+        return search(self.chain, cluster or self.cluster, self.job, space, watch=Watch(seconds))
 
     def price(self, plan: Configuration, cluster: Cluster | None = None) -> Plan:
         """A plan on the true cluster, or on another one."""
@@ -153,7 +154,7 @@ class Asked:
         for bounds in ways:
             space = SearchSpace.parse({**self.space, **bounds})
             found = search(self.chain, self.cluster, self.job, space, below=least,
-                           time_limit=SECONDS)
+                           watch=Watch(SECONDS))
             # A search below a limit that finds nothing proves that the limit is not undercut.
             proven &= found.lower_bound >= min(found.step_time, least) * (1.0 - 1e-9)
             if found.configuration is not None:

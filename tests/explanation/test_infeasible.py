@@ -38,9 +38,9 @@ def test_memory_alone_rules_out_nearly_all(model, devices, monkeypatch):
     kernels, seconds = compiled.load()
     calls = []
 
-    def select(tables, limit):
+    def select(tables, limit, *more):
         calls.append(limit)
-        return kernels.select(tables, limit)
+        return kernels.select(tables, limit, *more)
 
     monkeypatch.setattr(compiled, "load", lambda **_: (kernels._replace(select=select), seconds))
     refused(model, devices)
