@@ -29,9 +29,13 @@ def useful(s, limit):
     ends = np.zeros((2, P, L + 1), np.int64)
     wanted = np.full((P, len(s.part)), NO, np.int8)
     if s.chain and limit < np.inf:
-        K = s.price.shape[1] - 1
-        fill(s, limit * SLACK, np.full((L + 1, K + 1), np.inf), np.full((L + 1, K + 1), np.inf),
-             ends, wanted)
+        K, limit = s.price.shape[1] - 1, limit * SLACK
+        # The cuts that may lie at a position: the devices behind it hold the layers behind, and
+        # those in front of it the layers in front.
+        first = np.searchsorted(s.work, s.work[L] - limit * (1.0 - s.share))
+        last = np.searchsorted(s.work, limit * s.share, side="right") - 1
+        fill(s, limit, np.stack((first, last)), np.full((L + 1, K + 1), np.inf),
+             np.full((L + 1, K + 1), np.inf), ends, wanted)
     else:
         ends[0], ends[1] = np.arange(1, L + 2), L + 1
         wanted[:] = STAGE
@@ -39,10 +43,13 @@ def useful(s, limit):
 
 
 @entry
-def fill(s, limit, behind, ahead, ends, wanted):
-    """Fill ``ends`` and ``wanted``; ``behind`` and ``ahead`` (L+1, K+1) hold infinities."""
-    _look_behind(s, limit, behind)
-    _look_ahead(s, limit, behind, ahead, ends)
+def fill(s, limit, cuts, behind, ahead, ends, wanted):
+    """Fill ``ends`` and ``wanted``; ``behind`` and ``ahead`` (L+1, K+1) hold infinities.
+
+    ``cuts`` int64 (2, K+1) are the first and the last cut that may lie at each position.
+    """
+    _look_behind(s, limit, cuts, behind)
+    _look_ahead(s, limit, cuts, behind, ahead, ends)
     P, L = s.seconds.shape[0], s.seconds.shape[1] - 1
     for x in range(P):
         for i in range(L):
@@ -60,51 +67,34 @@ def fill(s, limit, behind, ahead, ends, wanted):
 
 
 @leaf
-def _first(s, limit, k):
-    """The first cut that may lie at position k: the devices behind it hold the layers behind."""
-    low, high = 0, len(s.work) - 1
-    least = s.work[high] - limit * (1.0 - s.share[k])
-    while low < high:
-        middle = (low + high) // 2
-        if s.work[middle] >= least:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-@leaf
-def _look_behind(s, limit, behind):
+def _look_behind(s, limit, cuts, behind):
     """Fill the least that the stages behind a cell take, from when its first micro-batch comes."""
     L, K = behind.shape[0] - 1, behind.shape[1] - 1
     for k in range(K + 1):
-        if s.work[L] <= limit * s.share[k]:
+        if cuts[1, k] == L:
             behind[L, k] = 0.0
     for k in range(K - 1, -1, -1):
-        for i in range(_first(s, limit, k), L):
-            if s.work[i] > limit * s.share[k]:
-                break
+        for i in range(cuts[0, k], min(cuts[1, k] + 1, L)):
             for x in range(len(s.sizes)):
                 kind, stop = s.price[x, k], k + s.sizes[x]
                 if kind < 0 or stop > K:
                     continue
-                for j in range(max(i + 1, _first(s, limit, stop)), s.fits[kind, i] + 1):
+                for j in range(max(i + 1, cuts[0, stop]),
+                               min(s.fits[kind, i], cuts[1, stop]) + 1):
                     t = s.seconds[kind, j] - s.seconds[kind, i]
-                    if s.micro_batches * t >= limit or s.work[j] > limit * s.share[stop]:
+                    if s.micro_batches * t >= limit:
                         break
                     step = max(s.micro_batches * t, t + behind[j, stop])
                     behind[i, k] = min(behind[i, k], step)
 
 
 @leaf
-def _look_ahead(s, limit, behind, ahead, ends):
+def _look_ahead(s, limit, cuts, behind, ahead, ends):
     """Fill the least seconds of a micro-batch in front of a cell, and where stages may end."""
     L, K = behind.shape[0] - 1, behind.shape[1] - 1
     ahead[0, 0] = 0.0
     for k in range(K):
-        for i in range(_first(s, limit, k), L):
-            if s.work[i] > limit * s.share[k]:
-                break
+        for i in range(cuts[0, k], min(cuts[1, k] + 1, L)):
             before = ahead[i, k]
             if before + behind[i, k] >= limit:
                 continue
@@ -112,9 +102,10 @@ def _look_ahead(s, limit, behind, ahead, ends):
                 kind, stop = s.price[x, k], k + s.sizes[x]
                 if kind < 0 or stop > K:
                     continue
-                for j in range(max(i + 1, _first(s, limit, stop)), s.fits[kind, i] + 1):
+                for j in range(max(i + 1, cuts[0, stop]),
+                               min(s.fits[kind, i], cuts[1, stop]) + 1):
                     t = s.seconds[kind, j] - s.seconds[kind, i]
-                    if before + s.micro_batches * t >= limit or s.work[j] > limit * s.share[stop]:
+                    if before + s.micro_batches * t >= limit:
                         break
                     room = (limit - before - t) * (1.0 - s.share[stop])
                     if (before + t + behind[j, stop] >= limit

@@ -7,7 +7,6 @@ as in sysexits.h), 130 interrupted. Large modules are imported only when a comma
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -116,7 +115,7 @@ def _report(error: Exception, as_json: bool) -> int:
                     "problems": getattr(error, "problems", (message,))}
         if isinstance(error, InfeasibleError):
             document["nearest"] = error.nearest
-        with contextlib.suppress(OutputError):
+        with suppress(OutputError):
             emit(json.dumps(document, indent=2, default=str))
     say("nest: error: " + "\n  ".join(message.splitlines() or [""]))
     return code
