@@ -78,7 +78,7 @@ class Room(NamedTuple):
 
 def warm_up(s: int, p: int, m: int, v: int) -> int:
     """Chunk forwards that stage s runs before its first backward."""
-    return min(m * v, 2 * (p - s - 1) + (v - 1) * p)
+    return min(m * v, p - s - 1 if v == 1 else 2 * (p - s - 1) + (v - 1) * p)
 
 
 def held(activations: Sequence[float], s: int, p: int, m: int, v: int) -> float:

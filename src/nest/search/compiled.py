@@ -30,20 +30,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nest.costs.network.twins import Ends, Known, Patterns, Tile
-from nest.search.problems import Problem, Rings, Spans, Ways
+from nest.search.problems import Pipelines, Problem, Rings, Spans
 from nest.search.tables import Blocks, Tables
 from nest.search.threads import thread_count
 
 DONE = "done"
 """File in the folder of compiled code once all of it was compiled."""
 MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.spans",
-           "nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.interleaved",
+           "nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.alike",
            "nest._kernels.fitting")
 
 LINKS = ("routes",)
 """What only clusters with links need."""
-HERE = ("select", "undominated", "useful", "may_fit")
-BESIDE = ("solve", "interleave")
+UNLIKE = ("select", "useful", "solve")
+"""What only plans of stages that differ need."""
+HERE = ("undominated", "may_fit", "select", "useful")
+BESIDE = ("alike", "solve")
 """Entry points that this process compiles, and those that another does meanwhile: halves."""
 
 _lock = threading.Lock()
@@ -63,7 +65,7 @@ class Kernels(NamedTuple):
     useful: Callable[..., Any]
     select: Callable[..., Any]
     solve: Callable[..., Any]
-    interleave: Callable[..., Any]
+    alike: Callable[..., Any]
     may_fit: Callable[..., Any]
     option: int
     """Figures of an option."""
@@ -177,14 +179,14 @@ def _import(folder: Path | None) -> Kernels:
     try:
         if folder is not None:
             config.CACHE_DIR = str(folder)
-        routes, dominance, spans, options, pipeline, interleaved, fitting = map(
+        routes, dominance, spans, options, pipeline, alike, fitting = map(
             importlib.import_module, MODULES)
     finally:
         config.CACHE_DIR = before
     return Kernels(
         (routes.ways, routes.unrouted, routes.rates), dominance.undominated, spans.useful,
         options.select,
-        pipeline.solve, interleaved.interleave, fitting.may_fit, options.OPTION)
+        pipeline.solve, alike.alike, fitting.may_fit, options.OPTION)
 
 
 def _say(text: str) -> None:
@@ -254,11 +256,14 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         kernels.solve(problem, 1e9, 1, False)
     if "may_fit" in names:
         kernels.may_fit(tables, problem.signature, problem.sizes, problem.price, problem.depths)
-    if "interleave" in names:
-        layers = np.zeros((1, 1, 1), np.int64)
-        kernels.interleave(tables, Rings(
+    if "alike" in names:
+        yes = np.ones((1, 1), np.bool_)
+        kernels.alike(tables, Rings(
             size=zero, alike=zero[None], place=zero[None], hop=np.ones((2, 1, 2)),
-            wrap=np.ones((2, 1, 2)), both=1.0, handed=np.zeros(2), order=zero, counts=zero + 1,
-            marked_before=np.zeros(2, np.int64), ways=Ways(
-                number=np.zeros((2, 2), np.int64), stage_kinds=layers, first_kinds=layers,
-                longest=zero, cuts=np.array([[0, 1]]))), 1e9, False)
+            wrap=np.ones((2, 1, 2)), both=1.0, handed=np.zeros(2),
+            marked_before=np.zeros(2, np.int64)), Pipelines(
+                pp=zero + 1, vpp=zero + 1, warm=one, free=yes[0], first=zero, last=zero,
+                begin=zero, layouts=zero, cut=np.ones((1, 2), np.bool_), longest=zero, row_pipeline=yes,
+                way_pipeline=yes, policy_pipeline=yes, first_pipeline=yes, row_way=yes,
+                row_policy=yes, way_policy=yes, signature=np.array([[-1, 0], [-1, -1]]),
+                order=zero, whole=zero, least_handed=0.0, chain=True, most=1), 1e9, False)

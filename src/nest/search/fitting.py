@@ -32,7 +32,7 @@ class Fitting:
         limit *= 1.0 + 1e-9
         if self.builder.needs[number] > limit:
             return False
-        if schedule == "interleaved" or not self.builder.chain.is_chain:
+        if schedule == "alike" or not self.builder.chain.is_chain:
             return True
         if task not in self._arrays:
             unit, sizes, _, price = self.builder.positions(number)

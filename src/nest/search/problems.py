@@ -79,23 +79,8 @@ class Problem(NamedTuple):
     """(L+1,) numbers of stages allowed."""
 
 
-class Ways(NamedTuple):
-    """Ways to cut the layers of a chain into p stages of v chunks each."""
-
-    number: Ints
-    """(S+1, V+1) number of the way, -1: there is none."""
-    stage_kinds: Ints
-    """(W, S', T) layers of each kind of each stage; S' >= S."""
-    first_kinds: Ints
-    """(W, S', T) those of its first chunk."""
-    longest: Ints
-    """(W,) most layers of a chunk that recompute applies to."""
-    cuts: Ints
-    """(W, N+1) first layer of each chunk, in the order of the layers, and then their number."""
-
-
 class Rings(NamedTuple):
-    """What ``_kernels.interleaved.interleave`` gets besides the candidates of an outer choice."""
+    """Places of alike stages under an outer choice, for ``_kernels.alike.alike``."""
 
     size: Ints
     """(C,) number of each candidate's block size."""
@@ -111,10 +96,60 @@ class Rings(NamedTuple):
     """Ways of a hand-over that compute does not hide."""
     handed: Floats
     """(N+1,) bytes handed over before each layer, one way."""
-    ways: Ways
-    order: Ints
-    """(N,) kind of each layer."""
-    counts: Ints
-    """(T,) layers of each kind."""
     marked_before: Ints
     """(N+1,) layers in front of each cut that recompute applies to."""
+
+
+class Pipelines(NamedTuple):
+    """What ``_kernels.alike.alike`` gets besides :class:`Rings`: pipelines of alike stages.
+
+    Shapes: Q pipelines (an order of passes, stages, chunks a stage), W layouts; C, Z, R, N as in
+    ``nest.search.tables``, F numbers of first layers that full recompute may take, 0 for all.
+    """
+
+    pp: Ints
+    """(Q,) stages."""
+    vpp: Ints
+    """(Q,) chunks a stage."""
+    warm: Floats
+    """(Q,) least seconds of a step for each second that a micro-batch computes."""
+    free: Bools
+    """(Q,) cuts may lie wherever ``cut`` says; else layouts ``first`` to ``last`` - 1 are listed.
+    """
+    first: Ints
+    """(Q,)"""
+    last: Ints
+    """(Q,)"""
+    begin: Ints
+    """(W,) where the cuts of a layout begin in ``layouts``, one more than it has chunks."""
+    layouts: Ints
+    cut: Bools
+    """(Q, N+1)"""
+    longest: Ints
+    """(Q,) more layers than any chunk has that recompute applies to."""
+    row_pipeline: Bools
+    """(C, Q) degrees that a pipeline may have; the others likewise."""
+    way_pipeline: Bools
+    """(Z, Q)"""
+    policy_pipeline: Bools
+    """(R, Q)"""
+    first_pipeline: Bools
+    """(F, Q)"""
+    row_way: Bools
+    """(C, Z)"""
+    row_policy: Bools
+    """(C, R)"""
+    way_policy: Bools
+    """(Z, R)"""
+    signature: Ints
+    """(N+1, N+1) of the layers between two cuts."""
+    order: Ints
+    """(N,) kind of each layer."""
+    whole: Ints
+    """(N,) the same where one stage holds all."""
+    least_handed: float
+    """Bytes handed over at the least."""
+    chain: bool
+    """The layers have no branches: longer stages never fit better than those they hold."""
+    most: int
+    """Ways to cut one pipeline that are priced at the most."""

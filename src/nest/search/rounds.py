@@ -21,8 +21,8 @@ from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.describe.space import LARGEST, IntSet, SearchSpace
 from nest.graph import Chain
-from nest.graph.legality import interleaved_chunks
 from nest.search import compiled
+from nest.search.alike import Alike, AlikePlan, pipelines
 from nest.search.fitting import LARGEST_MEMORY, Fitting, Task
 from nest.search.progress import Timeout, Watch
 from nest.search.signatures import signatures
@@ -34,6 +34,8 @@ FIRST_ROUND, ROUND = 2, 8
 WIDTH = 3
 """Labels per cell in the first pass."""
 UNBOUNDED = 1 << 62
+ALIKE = "alike"
+"""Task of an outer choice: pipelines whose stages are alike, under any schedule."""
 FACTORS = (1.5, 2.0, 4.0, np.inf)
 """Limits to try, over the least bound, until a plan is found below one."""
 NEAR = (1.05, 1.2)
@@ -72,7 +74,8 @@ class Solution(NamedTuple):
     schedule: str
     vpp: int
     stages: list[tuple[int, int, int, int]]
-    """First cut, last cut, first device, option; of an interleaved pipeline the option alone."""
+    """First cut, last cut, first device, option; of alike stages option alone."""
+    alike: AlikePlan | None = None
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -86,8 +89,8 @@ class Solution(NamedTuple):
         builder = self.builder
         outer, cuts = builder.outers[self.number], builder.signatures.downsets
         chunks: list[Any] = [None] * len(self.stages)
-        if self.vpp > 1:
-            chunks = interleaved_chunks(builder.chain, len(self.stages), self.vpp)
+        if self.alike is not None:
+            chunks = self.alike.chunks
         order: list[int] = []
         stages = []
         for (before, after, first, option), parts in zip(self.stages, chunks, strict=True):
@@ -99,7 +102,7 @@ class Solution(NamedTuple):
             order += members
             stages.append(StageConfiguration(layers=layers, devices=(first, first + block),
                                              chunks=parts or (layers,), **degrees))
-        straight = self.vpp > 1 or order == sorted(order)
+        straight = self.alike is not None or order == sorted(order)
         return Configuration(
             outer_dp=outer.outer_dp, stride=outer.stride, micro_batch=outer.micro_batch,
             stages=tuple(stages), vpp=self.vpp, schedule=self.schedule,
@@ -156,6 +159,7 @@ def search(
     top: int = 1,
     watch: Watch | None = None,
     below: float = np.inf,
+    beyond_stack: bool = False,
 ) -> Found:
     """Best configuration of a space.
 
@@ -167,6 +171,7 @@ def search(
     top : how many :func:`distinct` plans to find.
     watch : ends the search early; the best plan so far is returned then.
     below : search only for plans that take fewer seconds per step.
+    beyond_stack : search what the job's stack cannot run too.
 
     Returns
     -------
@@ -184,19 +189,14 @@ def search(
     pool = ThreadPoolExecutor(threads)
     try:
         known = signatures(chain, job)
-        draft = _draft(space) if not any_plan and below == np.inf else None
-        if draft is not None:
-            builder = Builder(chain, cluster, job, draft, known)
-            run = _Run(builder, kernels, pool, counts, watch, draft=True)
-            best = run.first()
-        builder = Builder(chain, cluster, job, space, known)
-        run = _Run(builder, kernels, pool, counts, watch)
-        if any_plan or (draft is not None and best is None):
-            run.drop_unfit()
+        listed = pipelines(chain, space, cluster.size)
+        rules = None if beyond_stack else job.stack.capabilities
+        builder = Builder(chain, cluster, job, space, known, rules, listed)
+        run = _Run(builder, kernels, pool, counts, watch, Alike(builder, listed))
         if any_plan:
+            run.drop_unfit()
             best = run.any()
         else:
-            run.begin_near(best)
             best = run.best(best, below)
             if best is not None and top > 1:
                 others, proved = run.others(best, top)
@@ -278,16 +278,17 @@ class _Run:
 
     def __init__(
         self, builder: Builder, kernels: compiled.Kernels, pool: Executor, counts: Any,
-        watch: Watch, draft: bool = False,
+        watch: Watch, alike: Alike | None = None,
     ) -> None:
         self.builder, self.kernels, self.pool = builder, kernels, pool
-        self.counts, self.watch, self.draft = counts, watch, draft
+        self.counts, self.watch, self.alike = counts, watch, alike
         self.solved: set[int] = set()
-        schedules: list[str] = [
-            name for name in builder.space.schedule
-            if (builder.chain.is_chain if name == "interleaved"
-                else builder.space.allows("vpp", 1))]
-        self.bounds = {(n, schedule): float(bound) for n, bound in enumerate(builder.bounds)
+        schedules = [ALIKE]
+        if alike is None:
+            schedules = [name for name in builder.space.schedule
+                         if name != "interleaved" and builder.space.allows("vpp", 1)]
+        bounds = builder.bounds if alike is None else alike.bounds
+        self.bounds = {(n, schedule): float(bound) for n, bound in enumerate(bounds)
                        if bound < np.inf for schedule in schedules}
         self.tasks = sorted(self.bounds, key=lambda task: (self.bounds[task], task))
         self.least = min(self.bounds.values(), default=np.inf)
@@ -428,19 +429,16 @@ class _Run:
 
     def _tell(self) -> None:
         """Report how far the run is."""
-        if self.draft:  # a bound of a part of the space is none of the space
-            self.watch.report(0, 0, self.known, 0.0)
-        else:
-            proved = sum(bound >= self.known for bound in self.open.values())
-            self.watch.report(proved, len(self.open), self.known, self.lower_bound())
+        proved = sum(bound >= self.known for bound in self.open.values())
+        self.watch.report(proved, len(self.open), self.known, self.lower_bound())
 
     def _solve(
         self, task: Task, limit: float, width: int, spread: bool
     ) -> tuple[list[Solution], float, Any]:
         builder, kernels, (number, schedule) = self.builder, self.kernels, task
+        if schedule == ALIKE:
+            return self._alike(number, limit, width == UNBOUNDED, spread)
         tables = builder.tables(number, schedule == "gpipe")
-        if schedule == "interleaved":
-            return self._interleave(number, tables, limit, spread)
         ends, wanted = kernels.useful(builder.spans(number), limit)
         options = kernels.select(tables, wanted, limit)
         if not len(options[1]):
@@ -457,17 +455,17 @@ class _Run:
                 row += depth
         return solutions, dropped, counts[:3]
 
-    def _interleave(
-        self, number: int, tables: Any, limit: float, spread: bool
+    def _alike(
+        self, number: int, limit: float, exact: bool, spread: bool
     ) -> tuple[list[Solution], float, Any]:
-        builder = self.builder
-        best, option, tried = self.kernels.interleave(
-            tables, builder.rings(number), limit, spread)
-        solutions = []
-        for pp, vpp in np.argwhere(best < np.inf).tolist():
-            chosen = int(option[pp, vpp])
-            block = builder.degrees(number, chosen)["block"]
+        assert self.alike is not None
+        builder, solutions = self.builder, []
+        found, left, priced = self.alike.solve(
+            self.kernels.alike, number, limit, exact, spread)
+        for plan in found:
+            block = builder.degrees(number, plan.option)["block"]
+            p = plan.pipeline
             solutions.append(Solution(
-                float(best[pp, vpp]), builder, number, "interleaved", vpp,
-                [(0, 0, s * block, chosen) for s in range(pp)]))
-        return solutions, np.inf, np.array([0, 0, tried])
+                plan.step_time, builder, number, p.schedule, p.vpp,
+                [(0, 0, s * block, plan.option) for s in range(p.pp)], plan))
+        return solutions, left, np.array([0, 0, priced])

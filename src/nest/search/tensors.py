@@ -9,6 +9,7 @@ policies, Z ways of ZeRO, G signatures, T layer kinds.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -24,14 +25,15 @@ from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import fabric_of
 from nest.costs.network.twins import Twins
 from nest.costs.stage import hop
+from nest.describe.capabilities import Capabilities
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 from nest.describe.space import MODULES, SearchSpace
 from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
-from nest.graph.legality import interleaved_chunks
 from nest.search import compiled
 from nest.search.candidates import Candidates, Outer, Rows, outers
-from nest.search.problems import Problem, Rings, Spans, Ways
+from nest.search.problems import Problem, Spans
+from nest.search.runnable import Pipeline, Runnable
 from nest.search.signatures import Signatures, signatures
 from nest.search.tables import Blocks, Tables
 
@@ -51,6 +53,8 @@ class Builder:
     ----------
     chain, cluster, job, space : what is planned.
     known : signatures of the same chain and job: they take more memory than all else.
+    rules : what the training software can run; default: everything.
+    pipelines : those of alike stages that are searched.
 
     Attributes
     ----------
@@ -64,7 +68,8 @@ class Builder:
 
     def __init__(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
-        known: Signatures | None = None,
+        known: Signatures | None = None, rules: Capabilities | None = None,
+        pipelines: Sequence[Pipeline] = (),
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         limits = [limit_bytes(device, job) for device in cluster.device_types]
@@ -85,6 +90,8 @@ class Builder:
         self.depths = np.array(
             [d > 0 and space.allows("pp", d) for d in range(self.signatures.cuts + 1)]
         )
+        self.runnable = Runnable(rules, chain, job, pipelines, self.zeros, self.policies,
+                                 self.signatures.longest)
         self.outers: list[Outer] = []
         rows: list[Rows] = []
         useful: dict[int, dict[int, Bools]] = {}
@@ -100,6 +107,8 @@ class Builder:
         none: Ints = np.zeros(0, dtype=np.int64)
         self.rows = Rows(*(np.concatenate([none, *column]) for column in zip(*rows, strict=True))
                          ) if rows else Rows(*[none] * 5)
+        self.runnable.look_at(self.rows, self.candidates.splits, self.candidates.pairs)
+        self._keep(np.flatnonzero(self.runnable.rows))
         self._price_all()
         self._drop_dominated()
         self.bounds = self._bounds()
@@ -117,7 +126,8 @@ class Builder:
             op for op in kind.operators if op.split in (*EXPERT, "dispatch")))
             for kind in self.chain.kinds if kind.experts is not None]
         anywhere = not self.candidates.fabric.by_links  # the same pair is better at every start
-        if not layers or not self.policies or not legal.any() or not anywhere:
+        if (not layers or not self.policies or not legal.any() or not anywhere
+                or self.runnable.names(("ep", "etp", "expert_ranks"))):
             return dict(zip(blocks.tolist(), legal, strict=True))
         at, pair = np.nonzero(legal)
         one = np.ones(len(at), dtype=np.int64)
@@ -163,7 +173,7 @@ class Builder:
         site = Site(rows.start, rows.block, outer_dp, stride)
         here = site if fabric.by_links else site[1:2]  # what groups inside a block depend on
         device = fabric.types(rows.start)
-        one, self._body = _distinct(*here, rows.samples, rows.split, rows.pair)
+        one, self._body = distinct_rows(*here, rows.samples, rows.split, rows.pair)
         machine = device[one]
         split, pair = rows.split[one], rows.pair[one]
         body = bodies(
@@ -171,15 +181,15 @@ class Builder:
             splits.cp[split], splits.a2a[split], pairs.ep[pair], np.maximum(pairs.etp[pair], 1),
             np.array([self.policies]),
         )
-        alike, number = _distinct(
+        alike, number = distinct_rows(
             machine, rows.samples[one], split, pair, *(_spread(group) for group in body[8:]))
         self._body = number[self._body]
         body, machine = body.take(alike), machine[alike]
         tp, experts = splits.tp[rows.split], pairs.width[rows.pair]
-        one, self._held = _distinct(*site, tp, experts)
+        one, self._held = distinct_rows(*site, tp, experts)
         zero, shard = np.array(self.zeros, dtype=np.int64).T[:, None, :]
         state = states(fabric, site.take(one), tp[one], experts[one], zero, shard)
-        alike, number = _distinct(
+        alike, number = distinct_rows(
             device[one], state.tp, state.ep, state.tied_per_byte, state.tied_latency,
             *(_spread(group) for group in state[7:]))
         self._held = number[self._held]
@@ -223,20 +233,30 @@ class Builder:
         self._hybrid = (replicas[outer] > 1) & (rows.block > tp)
         if not len(self._body):
             return
-        changes = (np.diff(outer) != 0) | (np.diff(rows.block) != 0)
+        # Rows of a block come by start, and at each start with the same degrees. One is no reason
+        # to leave out another that the software can run where it cannot run the first.
+        verdict = self.runnable.verdicts
+        by = np.lexsort((np.arange(len(outer)), verdict, rows.block, outer))
+        changes = np.any([np.diff(column[by]) for column in (outer, rows.block, verdict)], axis=0)
         begin = np.array([0, *np.flatnonzero(changes) + 1, len(outer)])
-        # Rows of a block come by start, and at each start with the same degrees.
-        starts = np.cumsum([0, *(changes | (np.diff(rows.start) != 0))])
+        starts = np.cumsum([0, *(changes | (np.diff(rows.start[by]) != 0))])
         choices = np.bincount(starts)[starts[begin[:-1]]]
         kept = compiled.load()[0].undominated(Blocks(
-            ahead=self._ahead, back=self._back, state=self._state, body=self._body,
-            held=self._held, shards=self._shards, relayed=self._relayed, hybrid=self._hybrid,
-            overlaps=self._overlaps, begin=begin, choices=choices))
-        self.rows = Rows(*(column[kept] for column in rows))
+            ahead=self._ahead, back=self._back, state=self._state, body=self._body[by],
+            held=self._held[by], shards=self._shards[by], relayed=self._relayed[by],
+            hybrid=self._hybrid[by], overlaps=self._overlaps, begin=begin, choices=choices))
+        kept = np.sort(by[np.flatnonzero(kept)])
         self._body, self._held = self._body[kept], self._held[kept]
         self._shards, self._relayed, self._hybrid = (
             column[kept] for column in (self._shards, self._relayed, self._hybrid))
+        self._keep(kept)
+
+    def _keep(self, kept: Ints) -> None:
+        """Leave out all other rows."""
+        outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
+        self.rows = Rows(*(column[kept] for column in self.rows))
         self._first = np.searchsorted(outer[kept], np.arange(len(self.outers) + 1))
+        self.runnable.keep(kept)
 
     @cached_property
     def _overlaps(self) -> Floats:
@@ -259,14 +279,24 @@ class Builder:
         counts = np.bincount(self.signatures.whole_kinds, minlength=len(self.chain.kinds))
         used = counts > 0
         for n in range(len(self.outers)):
-            span = self._span(n)
+            span = self.span(n)
+            if span.start == span.stop:
+                continue
             body, state = self._body[span], self._held[span]
-            self.least[n] = (self._alone(span) * self._weight(n)[:, None]).min(axis=0)
+            self.least[n] = (self._alone(span) * self.weight(n)[:, None]).min(axis=0)
             spread = (self.rows.block[span, None] * (kept[body] + own[state])).min(axis=0)
             self.needs[n] = counts[used] @ spread[used] / self.outers[n].stride
             if self.needs[n] <= self.limit * (1.0 + 1e-9):
                 result[n] = counts[used] @ self.least[n][used]
         return result
+
+    def totals(self, number: int) -> Floats:
+        """(C,) least seconds of a micro-batch in all layers, by candidate of an outer choice."""
+        counts = np.bincount(self.order, minlength=len(self.chain.kinds))
+        used = counts > 0
+        alone = self._alone(self.span(number))
+        found: Floats = alone[:, used] @ counts[used]
+        return found
 
     def _alone(self, span: slice) -> Floats:
         """(C, T) least seconds of a micro-batch in a layer of each kind; inf: it does not fit."""
@@ -281,12 +311,12 @@ class Builder:
         other.bounds = other._bounds()
         return other
 
-    def _weight(self, number: int) -> Floats:
+    def weight(self, number: int) -> Floats:
         """(C,) seconds of a step for each of a micro-batch on each candidate's block."""
-        outer, block = self.outers[number], self.rows.block[self._span(number)]
+        outer, block = self.outers[number], self.rows.block[self.span(number)]
         return outer.micro_batches * block / outer.stride
 
-    def _span(self, number: int) -> slice:
+    def span(self, number: int) -> slice:
         """Rows of an outer choice."""
         return slice(int(self._first[number]), int(self._first[number + 1]))
 
@@ -322,7 +352,7 @@ class Builder:
 
     def tables(self, number: int, gpipe: bool) -> Tables:
         """Arrays from which the options of outer choice ``number`` are selected."""
-        outer, span = self.outers[number], self._span(number)
+        outer, span = self.outers[number], self.span(number)
         g, stack = self.signatures, self.job.stack
         most = min(outer.micro_batches, max(self.deepest, 1))
         cap = np.where(g.deepest > 0, outer.micro_batches if gpipe else
@@ -332,7 +362,7 @@ class Builder:
         return Tables(
             ahead=self._ahead, back=self._back, state=self._state,
             body=self._body[span], held=self._held[span], price=self._prices(number)[0],
-            weight=self._weight(number),
+            weight=self.weight(number),
             shards=self._shards[span], relayed=self._relayed[span], hybrid=self._hybrid[span],
             shard=np.array([shard for _, shard in self.zeros], dtype=np.int64),
             forbidden=np.array([z not in stack.zero_with_pipeline for z, _ in self.zeros]),
@@ -353,7 +383,7 @@ class Builder:
 
     def _prices(self, number: int) -> tuple[Ints, dict[tuple[int, int], int]]:
         """(C,) number of the block size and class of places of each row, and those numbers."""
-        span = self._span(number)
+        span = self.span(number)
         places, block = self.candidates.places(self.outers[number]), self.rows.block[span]
         classes = np.zeros(len(block), dtype=np.int64)
         for size in np.unique(block).tolist():
@@ -373,7 +403,7 @@ class Builder:
         """
         outer = self.outers[number]
         places, (_, prices) = self.candidates.places(outer), self._prices(number)
-        block = self.rows.block[self._span(number)]
+        block = self.rows.block[self.span(number)]
         sizes = np.unique(block if rows is None else block[rows])
         unit = math.gcd(*sizes.tolist())
         starts = np.arange(0, outer.stride + 1, unit)
@@ -382,9 +412,9 @@ class Builder:
 
     def spans(self, number: int) -> Spans:
         """Least seconds of the stages of an outer choice, by layers and block alone."""
-        outer, span, g = self.outers[number], self._span(number), self.signatures
+        outer, span, g = self.outers[number], self.span(number), self.signatures
         unit, sizes, starts, price = self.positions(number)
-        order, prices = self._order, self._prices(number)[0]
+        order, prices = self.order, self._prices(number)[0]
         begins = np.searchsorted(prices, np.arange(prices[-1] + 1))
         alone = np.minimum.reduceat(self._alone(span), begins)[:, order]
         fits = np.isfinite(alone)
@@ -425,94 +455,31 @@ class Builder:
             ends=ends,
             first=first,
             option=table,
-            hop_bytes=outer.micro_batch * self._boundaries,
+            hop_bytes=outer.micro_batch * self.boundaries,
             hop_per_byte=per_byte,
             hop_latency=latency,
-            both=self._both,
+            both=self.both,
             depths=self.depths,
         )
 
-    def rings(self, number: int) -> Rings:
-        """What the interleaved pipelines of an outer choice are made of."""
-        outer, span, chain = self.outers[number], self._span(number), self.chain
-        places, rows = self.candidates.places(outer), self.rows
-        block, start = rows.block[span], rows.start[span]
-        sizes, size = np.unique(block, return_inverse=True)
-        degrees = _distinct(block, rows.samples[span], rows.split[span], rows.pair[span])[1]
-        first, last = chain.body
-        most = min(self.deepest, (last - first) // 2, outer.stride // int(sizes[0]))
-        at = sizes[:, None] * np.arange(max(most, 1))
-        inside = at + sizes[:, None] <= outer.stride
-        place = np.full(at.shape, -1, dtype=np.int64)
-        classes = np.zeros(len(block), dtype=np.int64)
-        for n, one in enumerate(sizes.tolist()):
-            place[n, inside[n]] = places.classes(one)[at[n, inside[n]]]
-            here = size == n
-            classes[here] = places.classes(one)[start[here]]
-        known = np.full((int(degrees.max()) + 1, int(classes.max()) + 1), -1, dtype=np.int64)
-        known[degrees, classes] = np.arange(len(block))
-        edge = np.minimum(sizes[:, None] * np.arange(most + 1), outer.stride)
-        hop = np.array(places.hops(edge.ravel())).reshape(2, *edge.shape)
-        wrap = np.array([places.pair(max(k - 1, 0), 0) for k in edge.ravel().tolist()])
-        ways, stages = self._ways, np.arange(most + 1)
-        divides = outer.micro_batches % np.maximum(stages, 1) == 0
-        return Rings(
-            size=size.astype(np.int64),
-            alike=known[degrees],
-            place=place,
-            hop=hop,
-            wrap=np.ascontiguousarray(wrap.T).reshape(2, *edge.shape),
-            both=self._both,
-            handed=outer.micro_batch * self._boundaries,
-            ways=ways._replace(number=np.where(divides[:, None], ways.number[stages], -1)),
-            order=self._order,
-            counts=np.bincount(self._order, minlength=len(chain.kinds)),
-            marked_before=self._marked,
-        )
-
     @cached_property
-    def _order(self) -> Ints:
+    def order(self) -> Ints:
         """(N,) kind of each layer."""
         return np.array(self.chain.order, dtype=np.int64)
 
     @cached_property
-    def _marked(self) -> Ints:
+    def marked(self) -> Ints:
         """(N+1,) layers in front of each cut that recompute applies to."""
         kinds = self.chain.kinds
         return np.cumsum([0, *(kinds[kind].checkpointed for kind in self.chain.order)])
 
     @cached_property
-    def _ways(self) -> Ways:
-        """Ways to cut the chain into stages and chunks that the space has."""
-        order, (first, last), kinds = self._order, self.chain.body, len(self.chain.kinds)
-        number = np.full((self.deepest + 1, (last - first) // 2 + 1), -1, dtype=np.int64)
-        seen = np.zeros((len(order) + 1, kinds), dtype=np.int64)
-        np.cumsum(order[:, None] == np.arange(kinds), axis=0, out=seen[1:])
-        ways = [
-            (p, v) for p, v in np.ndindex(number.shape)
-            if min(p, v) > 1 and (last - first) % (p * v) == 0 and self.depths[p]
-            and self.space.allows("vpp", v)]
-        stage_kinds, first_kinds = np.zeros((2, len(ways), self.deepest, kinds), dtype=np.int64)
-        found = Ways(
-            number=number, stage_kinds=stage_kinds, first_kinds=first_kinds,
-            longest=np.zeros(len(ways), dtype=np.int64),
-            cuts=np.full((len(ways), len(order) + 1), len(order)))
-        for n, (p, v) in enumerate(ways):
-            chunks = interleaved_chunks(self.chain, p, v)
-            found.cuts[n, : p * v] = [chunks[s][c][0] for c in range(v) for s in range(p)]
-            layers = np.diff(seen[found.cuts[n, : p * v + 1]], axis=0).reshape(v, p, kinds)
-            found.stage_kinds[n, :p], found.first_kinds[n, :p] = layers.sum(axis=0), layers[0]
-            found.longest[n] = np.diff(self._marked[found.cuts[n]]).max()
-            number[p, v] = n
-        return found
-
-    @cached_property
-    def _both(self) -> float:
+    def both(self) -> float:
         """Ways that a hand-over counts."""
         return hop(1.0, 1.0, 1.0, 0.0, self.job.stack).both
 
     @cached_property
-    def _boundaries(self) -> Floats:
+    def boundaries(self) -> Floats:
         """Bytes per sample handed over at each cut; 0 at both ends."""
         inner = self.signatures.downsets[1:-1]
         return np.array([0.0, *(boundary_bytes(self.chain, self.job, d) for d in inner), 0.0])
@@ -531,7 +498,7 @@ def _policies(chain: Chain, space: SearchSpace) -> list[int]:
     return found if len(found) > 1 or space.allows("recompute", "none") else []
 
 
-def _distinct(*columns: Ints | Floats) -> tuple[Ints, Ints]:
+def distinct_rows(*columns: Ints | Floats) -> tuple[Ints, Ints]:
     """Rows that differ in some column: the first of each, and the number of each row's."""
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
@@ -544,7 +511,7 @@ def _distinct(*columns: Ints | Floats) -> tuple[Ints, Ints]:
 def _spread(group: Any) -> Ints:
     """A number for each group that the network sees alike."""
     if group.paths is None:
-        return _distinct(*group.inside.T, group.even.astype(np.int64))[1]
+        return distinct_rows(*group.inside.T, group.even.astype(np.int64))[1]
     table = np.column_stack([group.inside, group.even, *group.paths]).astype(np.float64)
     rows = table.view(np.dtype((np.void, table.strides[0]))).ravel()  # one sort for all columns
     code: Ints = np.unique(rows, return_inverse=True)[1]

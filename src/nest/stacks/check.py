@@ -85,7 +85,7 @@ def wrong(rule: Rule, field: str, figures: Figures) -> str | None:
     """What is wrong with a field, as text behind its name; None: nothing."""
     value = figures[field]
     if rule.allowed is not None:
-        return _outside(value, rule.allowed)
+        return outside(value, rule.allowed)
     assert isinstance(value, int)
     for product, right, words in (
         (rule.multiple_of, _multiple, "is no multiple of"), (rule.at_least, int.__ge__, "is below"),
@@ -100,7 +100,8 @@ def _multiple(value: int, of: int) -> bool:
     return value % of == 0 if of else value == 0
 
 
-def _outside(value: Value, allowed: IntSet | tuple[str, ...]) -> str | None:
+def outside(value: Value, allowed: IntSet | tuple[str, ...]) -> str | None:
+    """What of a value is not allowed; None: nothing."""
     if isinstance(value, frozenset):  # one of its forms is enough
         return None if value & set(allowed) else "differ"
     if isinstance(value, tuple):  # all of them

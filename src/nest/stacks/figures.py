@@ -31,7 +31,6 @@ def plan_figures(chain: Chain, job: Job, plan: Configuration) -> Figures:
     """Figures of the whole configuration, of its model and of its job."""
     m = job.global_batch // (plan.outer_dp * plan.micro_batch)
     chunks = chunks_of(chain, plan)
-    model = chain.model
     return {
         "pp": plan.pp, "vpp": plan.vpp, "schedule": plan.schedule, "micro_batches": m,
         "rounds": max(1, m // plan.pp), "outer_dp": plan.outer_dp,
@@ -39,6 +38,14 @@ def plan_figures(chain: Chain, job: Job, plan: Configuration) -> Figures:
         "cuts": cut_forms(layer_counts(chain, chunks), [len(chunk) for chunk in chunks]),
         "mtp_chunks": _holding(chain, chunks, "mtp"),
         "vision_chunks": _holding(chain, chunks, "vision"),
+        **model_figures(chain, job),
+    }
+
+
+def model_figures(chain: Chain, job: Job) -> Figures:
+    """Figures of the model and of the job, which all configurations have."""
+    model = chain.model
+    return {
         "precision": job.precision, "kind": "profile" if model is None else model.kind,
         "experts": _yes(chain.experts is not None),
         "mla": _yes(model is not None and model.mla is not None),

@@ -1,0 +1,244 @@
+"""Pipelines whose stages are alike: what the kernel gets of them, and the plans that it finds.
+
+Shapes: Q pipelines, N layers, W layouts; others as in ``nest.search.problems``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.costs.choices import FULL
+from nest.describe.space import SearchSpace
+from nest.graph import Chain
+from nest.graph.legality import interleaved_chunks
+from nest.pricing.even import even_sizes
+from nest.search.problems import Pipelines, Rings
+from nest.search.runnable import CUTS, FIRST, PIPELINE, POLICY, ROW, WAY, Pipeline
+from nest.search.tensors import Builder, distinct_rows
+from nest.stacks.figures import cut_forms
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+MOST_CUTS = 200_000
+"""Ways to cut one pipeline that are priced at the most; beyond them nothing is proved."""
+
+
+def pipelines(chain: Chain, space: SearchSpace, devices: int) -> list[Pipeline]:
+    """Pipelines of a space on so many devices, by stages, schedule and chunks."""
+    found = []
+    for pp in range(1, min(len(chain), devices) + 1):
+        if not space.allows("pp", pp):
+            continue
+        if "1f1b" in space.schedule and space.allows("vpp", 1):
+            found.append(Pipeline("1f1b", pp, 1))
+        if "interleaved" in space.schedule and chain.is_chain and pp > 1:
+            found += [Pipeline("interleaved", pp, vpp)
+                      for vpp in range(2, len(chain) // pp + 1) if space.allows("vpp", vpp)]
+    return found
+
+
+class AlikePlan(NamedTuple):
+    """A plan as the kernel found it."""
+
+    step_time: float
+    pipeline: Pipeline
+    option: int
+    cuts: tuple[int, ...]
+    """First layer of each chunk, in the order of the layers, and their number."""
+
+    @property
+    def chunks(self) -> list[tuple[tuple[int, int], ...]]:
+        """Layers [i, j) of the chunks of each stage."""
+        p = self.pipeline.pp
+        return [tuple((self.cuts[n], self.cuts[n + 1])
+                      for n in range(s, p * self.pipeline.vpp, p)) for s in range(p)]
+
+
+class Alike:
+    """Alike stages under the outer choices of a builder."""
+
+    def __init__(self, builder: Builder, listed: list[Pipeline]) -> None:
+        self.builder, self.listed = builder, listed
+        self._pp, self._vpp = np.array([(one.pp, one.vpp) for one in listed]).reshape(-1, 2).T
+        self._turns = np.array([one.schedule == "interleaved" for one in listed])
+        self._lock = Lock()
+        self._free: dict[int, Bools] = {}
+        self._first = np.full(len(listed), -1)
+        self._last = np.full(len(listed), -1)
+        self._longest = np.full(len(listed), builder.signatures.longest + 1)
+        self._begin: Ints = np.zeros(0, dtype=np.int64)
+        self._layouts: Ints = np.zeros(0, dtype=np.int64)
+
+    def solve(
+        self, kernel: Any, number: int, limit: float, exact: bool, spread: bool
+    ) -> tuple[list[AlikePlan], float, int]:
+        """Best plan of each pipeline of an outer choice below ``limit`` seconds; what no plan that
+        was left out takes less than; how many were priced. Without ``exact`` of free cuts only
+        those with the least bound are priced."""
+        tables, rings = self.builder.tables(number, False), self.rings(number)
+        chosen, arrays = self.arrays(number, limit)
+        arrays = arrays._replace(most=MOST_CUTS if exact else 0)
+        best, option, cuts, priced, left = kernel(tables, rings, arrays, limit, spread)
+        found = []
+        for k in np.flatnonzero(best < np.inf).tolist():
+            pipeline = self.listed[chosen[k]]
+            found.append(AlikePlan(
+                float(best[k]), pipeline, int(option[k]),
+                tuple(cuts[k, : pipeline.pp * pipeline.vpp + 1].tolist())))
+        return found, float(left), int(priced)
+
+    @cached_property
+    def bounds(self) -> Any:
+        """float64 (outer choices,) least seconds of a step under each; inf: nothing fits."""
+        return np.array([bound if bound == np.inf else self._least(number).min(initial=np.inf)
+                         for number, bound in enumerate(self.builder.bounds.tolist())])
+
+    def _least(self, number: int) -> Any:
+        """float64 (Q,) least seconds of a step of each pipeline; inf: it cannot be run."""
+        builder = self.builder
+        outer, block = builder.outers[number], builder.rows.block[builder.span(number)]
+        # Of blocks that fit so often.
+        order = np.argsort(block, kind="stable")
+        least = np.minimum.accumulate(builder.totals(number)[order])
+        fit = np.searchsorted(block[order], outer.stride // self._pp, side="right") - 1
+        legal = (fit >= 0) & builder.runnable.piped(outer)
+        legal &= ~self._turns | (outer.micro_batches % self._pp == 0)
+        return np.where(legal, least[fit], np.inf) * self._warm(outer.micro_batches)
+
+    def _warm(self, m: int) -> Any:
+        """float64 (Q,) see ``Pipelines.warm``; docs/proofs.md."""
+        if m == 1:
+            return np.ones(len(self.listed))
+        once = 1.0 / -np.expm1(self._pp * math.log1p(-1.0 / m))
+        return np.where(self._turns, np.maximum(1.0, m / self._pp), once)
+
+    # ------------------------------------------------------------ arrays
+
+    def rings(self, number: int) -> Rings:
+        """Places of the stages under an outer choice, and what they hand over."""
+        builder, chain = self.builder, self.builder.chain
+        outer, span, rows = builder.outers[number], builder.span(number), builder.rows
+        places = builder.candidates.places(outer)
+        block, start = rows.block[span], rows.start[span]
+        sizes, size = np.unique(block, return_inverse=True)
+        degrees = distinct_rows(block, rows.samples[span], rows.split[span], rows.pair[span])[1]
+        most = max(1, min(builder.deepest, outer.stride // int(sizes[0])))
+        at = sizes[:, None] * np.arange(most)
+        inside = at + sizes[:, None] <= outer.stride
+        place = np.full(at.shape, -1, dtype=np.int64)
+        classes = np.zeros(len(block), dtype=np.int64)
+        for n, one in enumerate(sizes.tolist()):
+            place[n, inside[n]] = places.classes(one)[at[n, inside[n]]]
+            here = size == n
+            classes[here] = places.classes(one)[start[here]]
+        known = np.full((int(degrees.max()) + 1, int(classes.max()) + 1), -1, dtype=np.int64)
+        known[degrees, classes] = np.arange(len(block))
+        # A pipeline ends where no block may lie.
+        place[np.minimum.accumulate(place, axis=1) < 0] = -1
+        edge = np.minimum(sizes[:, None] * np.arange(most + 1), outer.stride)
+        hop = np.array(places.hops(edge.ravel())).reshape(2, *edge.shape)
+        wrap = np.array([places.pair(max(k - 1, 0), 0) for k in edge.ravel().tolist()])
+        return Rings(
+            size=size.astype(np.int64), alike=known[degrees], place=place, hop=hop,
+            wrap=np.ascontiguousarray(wrap.T).reshape(2, *edge.shape), both=builder.both,
+            handed=outer.micro_batch * builder.boundaries[self._prefixes],
+            marked_before=builder.marked)
+
+    def arrays(self, number: int, limit: float) -> tuple[Ints, Pipelines]:
+        """Pipelines of an outer choice that may take less than ``limit``, by number; the arrays."""
+        builder, chain = self.builder, self.builder.chain
+        outer, span = builder.outers[number], builder.span(number)
+        pp, vpp, warm = self._pp, self._vpp, self._warm(outer.micro_batches)
+        chosen = np.flatnonzero(self._least(number) < limit)
+        with self._lock:
+            for k in chosen.tolist():
+                self._add(k)
+            begin, layouts = self._begin, self._layouts
+        allow, index = builder.runnable.allow, builder.signatures.index
+
+        def picked(axis: int, rows: slice = slice(None)) -> Bools:
+            return np.ascontiguousarray(allow(axis, PIPELINE, rows)[:, chosen])
+
+        some = allow(POLICY, FIRST)
+        first_pipeline = picked(FIRST)
+        if FULL in builder.policies:
+            first_pipeline[1:] &= some[builder.policies.index(FULL), 1:, None]
+        every = np.ones(len(chain) + 1, dtype=np.bool_)
+        cuts = self._prefixes
+        return chosen, Pipelines(
+            pp=pp[chosen], vpp=vpp[chosen], warm=warm[chosen],
+            free=np.array([k in self._free for k in chosen.tolist()], dtype=np.bool_),
+            first=self._first[chosen], last=self._last[chosen], begin=begin, layouts=layouts,
+            cut=np.array([self._free.get(k, every) for k in chosen.tolist()]).reshape(
+                -1, len(every)),
+            longest=self._longest[chosen], row_pipeline=picked(ROW, span),
+            way_pipeline=picked(WAY),
+            policy_pipeline=picked(POLICY),
+            first_pipeline=first_pipeline,
+            row_way=allow(ROW, WAY, span),
+            row_policy=allow(ROW, POLICY, span),
+            way_policy=allow(WAY, POLICY) & some[:, 0],
+            signature=np.ascontiguousarray(index[np.ix_(cuts, cuts)]), order=builder.order,
+            whole=np.array(builder.signatures.whole_kinds, dtype=np.int64),
+            least_handed=outer.micro_batch * float(
+                builder.boundaries[cuts[1:-1]].min() if len(chain) > 1 else 0.0),
+            chain=chain.is_chain, most=0)
+
+    @cached_property
+    def _prefixes(self) -> Ints:
+        """(N+1,) number of the cut behind the first layers of the model's order."""
+        downsets = self.builder.signatures.downsets
+        number = {mask: n for n, mask in enumerate(downsets)}
+        return np.array([number[(1 << n) - 1] for n in range(len(self.builder.chain) + 1)])
+
+    # ------------------------------------------------------------ cuts
+
+    def _add(self, k: int) -> None:
+        """Note what cuts a pipeline may have."""
+        if k in self._free or self._first[k] >= 0:
+            return
+        chain, pipeline = self.builder.chain, self.listed[k]
+        rules = self.builder.runnable.about_cuts(pipeline)
+        layers = len(chain)
+        forms = set.intersection({"free"}, *map(set, rules["cuts"])) if rules["cuts"] else {"free"}
+        if forms and pipeline.vpp == 1:
+            cut = np.ones(layers + 1, dtype=np.bool_)
+            for name, start in (("mtp_chunks", "mtp"), ("vision_chunks", "vision")):
+                if any(2 not in allowed for allowed in rules[name]):
+                    held = [n for n in range(layers) if self._names[n].startswith(start)]
+                    cut[[n for n in held if n - 1 in held]] = False
+            self._free[k] = cut
+            return
+        found = [cuts for cuts in self._layouts_of(pipeline, bool(forms))
+                 if self._legal(cuts, rules)]
+        self._first[k] = len(self._begin)
+        self._last[k] = self._first[k] + len(found)
+        marked = self.builder.marked
+        self._longest[k] = max((np.diff(marked[cuts]).max() for cuts in found), default=0)
+        size = pipeline.pp * pipeline.vpp + 1
+        self._begin = np.concatenate(
+            [self._begin, len(self._layouts) + size * np.arange(len(found))])
+        self._layouts = np.concatenate([self._layouts, *found])
+
+    @cached_property
+    def _names(self) -> list[str]:
+        chain = self.builder.chain
+        return [chain.kinds[kind].name for kind in chain.order]
+
+    def _layouts_of(self, pipeline: Pipeline, free: bool) -> Iterator[Ints]:
+        chain, count = self.builder.chain, pipeline.pp * pipeline.vpp
+        first, last = chain.body
+        if (last - first) % count == 0:
+            chunks = interleaved_chunks(chain, pipeline.pp, pipeline.vpp)
+            yield np.array([*(chunks[n % pipeline.pp][n // pipeline.pp][0] for n in range(count)),
+                            len(chain)])
+
+    def _legal(self, cuts: Ints, rules: dict[str, list[Any]]) -> bool:
+        return True

@@ -1,0 +1,261 @@
+"""Which candidates the job's stack can run: its rules for many configurations at once.
+
+A rule is about few figures, and each figure belongs to an axis: candidates, ways of ZeRO, recompute
+policies, first layers of full recompute, pipelines. So a rule is a mask over the axes of its
+figures. ``nest.stacks.check`` is the same for one configuration; a test compares them.
+
+Shapes: C candidates, Z ways of ZeRO, R policies, F first layers, Q pipelines; in this order the
+axes of a mask, 1 where a rule has no figure of an axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.costs.choices import FULL, policy
+from nest.describe.capabilities import Capabilities, Product, Rule
+from nest.describe.job import Job
+from nest.describe.space import MODULES
+from nest.graph import Chain
+from nest.search.candidates import Outer, Pairs, Rows, Splits
+from nest.stacks.check import applies, outside
+from nest.stacks.figures import Value, model_figures
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+ROW, WAY, POLICY, FIRST, PIPELINE = range(5)
+AXES = 5
+OUTER = ("micro_batches", "rounds", "outer_dp")
+"""Figures of an outer choice."""
+TOGETHER = ((ROW, WAY), (ROW, POLICY), (ROW, PIPELINE), (WAY, POLICY), (WAY, PIPELINE),
+            (POLICY, FIRST), (POLICY, PIPELINE), (FIRST, PIPELINE))
+"""Axes that a rule may be about together."""
+CUTS = ("cuts", "mtp_chunks", "vision_chunks")
+"""Figures that depend on where a pipeline is cut."""
+YES_NO = ("no", "yes")
+
+
+class Pipeline(NamedTuple):
+    """An order of passes, stages, and chunks a stage."""
+
+    schedule: str
+    pp: int
+    vpp: int
+
+
+class Column(NamedTuple):
+    """A figure of all entries of an axis: numbers, or the numbers of words."""
+
+    values: Any
+    """int64, one axis longer than 1."""
+    words: Sequence[Value] | None = None
+
+    @classmethod
+    def of(cls, axis: int, values: Any, words: Sequence[Value] | None = None) -> Column:
+        """Values along an axis."""
+        shape = [1] * AXES
+        shape[axis] = len(values)
+        return cls(np.asarray(values, dtype=np.int64).reshape(shape), words)
+
+    @classmethod
+    def same(cls, value: Value) -> Column:
+        """A figure that everything has."""
+        return cls.of(ROW, [value]) if isinstance(value, int) else cls.of(ROW, [0], [value])
+
+    def among(self, values: Any) -> Bools:
+        """Where the figure is one of these values, or has one of them."""
+        return self._where(values, lambda word: word in values if isinstance(word, str) else
+                           any(one in values for one in word))  # type: ignore[union-attr]
+
+    def allowed(self, values: Any) -> Bools:
+        """Where the figure is what a rule allows."""
+        return self._where(values, lambda word: outside(word, values) is None)
+
+    def _where(self, values: Any, holds: Any) -> Bools:
+        if self.words is not None:
+            return np.array([holds(word) for word in self.words], dtype=np.bool_)[self.values]
+        found = np.zeros(self.values.shape, dtype=np.bool_)
+        for first, last in values.ranges:
+            found |= (first <= self.values) & (self.values <= last)
+        return found
+
+
+Columns = Mapping[str, Column]
+
+
+class Runnable:
+    """What a stack can run of the candidates of a search.
+
+    Parameters
+    ----------
+    known : the rules; None: everything can be run.
+    pipelines : those of the search.
+    zeros, policies, longest : ZeRO stages and how each shards (1: dp_in); recompute policies as
+        :func:`nest.costs.choices.policy`; most first layers of full recompute.
+
+    Notes
+    -----
+    What a rule about axes that are not in ``TOGETHER`` forbids for some entry of the first of them,
+    it forbids for all; one about an outer choice forbids a pipeline for all else. The tables of
+    the catalog have no rule that is made stricter by this.
+    """
+
+    def __init__(
+        self, known: Capabilities | None, chain: Chain, job: Job, pipelines: Sequence[Pipeline],
+        zeros: Sequence[tuple[int, int]], policies: Sequence[int], longest: int,
+    ) -> None:
+        self.rules = [] if known is None else [r for r in known.rules.values() if not r.alike]
+        self._sizes = [0, len(zeros), len(policies), longest + 1, len(pipelines)]
+        self._masks: dict[tuple[int, int], Any] = {}
+        self._model = model_figures(chain, job)
+        self._fixed: dict[str, Column] = {name: Column.same(v) for name, v in self._model.items()}
+        schedule, pp, vpp = zip(*pipelines, strict=True)
+        names = list(dict.fromkeys(schedule))
+        modules = [tuple(m for m in MODULES if bits & policy("", [m])) if bits != FULL else ()
+                   for bits in policies]
+        word = ["full" if bits == FULL else "selective" if bits else "none" for bits in policies]
+        each = np.arange(len(policies))
+        self._fixed |= {
+            "pp": Column.of(PIPELINE, pp), "vpp": Column.of(PIPELINE, vpp),
+            "schedule": Column.of(PIPELINE, [names.index(s) for s in schedule], names),
+            "zero": Column.of(WAY, [zero for zero, _ in zeros]),
+            "shard": Column.of(WAY, [shard for _, shard in zeros], ("dp", "dp_in")),
+            "recompute": Column.of(POLICY, each, word),
+            "recompute_modules": Column.of(POLICY, each, modules),
+            "module_set": Column.of(POLICY, each, ["+".join(m) for m in modules]),
+            "recompute_layers": Column.of(FIRST, np.arange(longest + 1)),
+        }
+
+    def _columns(self, rows: Rows, splits: Splits, pairs: Pairs) -> Columns:
+        """Figures of candidates."""
+        tp, sp, cp, a2a = (column[rows.split] for column in splits)
+        ep, etp = pairs.ep[rows.pair], pairs.etp[rows.pair]
+        etp = np.where(etp > 0, etp, tp)
+        found = {"block": rows.block, "dp_in": rows.block // (tp * cp), "tp": tp, "cp": cp,
+                 "ep": ep, "etp": etp, "expert_ranks": ep * etp, "model_ranks": tp * cp}
+        return {
+            **self._fixed, **{name: Column.of(ROW, values) for name, values in found.items()},
+            "sp": Column.of(ROW, sp, YES_NO), "cp_comm": Column.of(ROW, a2a, ("p2p", "a2a"))}
+
+    def look_at(self, rows: Rows, splits: Splits, pairs: Pairs) -> None:
+        """Compare candidates with all rules but those that depend on the outer choice."""
+        columns = self._columns(rows, splits, pairs)
+        self._sizes[ROW] = len(rows.block)
+        for rule in self.rules:
+            if self._named(rule) <= {*columns}:
+                for where in _broken(rule, columns):
+                    self._forbid(where)
+
+    def _forbid(self, where: Bools) -> None:
+        axes = tuple(axis for axis, size in enumerate(where.shape) if size > 1) or (ROW,)
+        while len(axes) > 2 or (len(axes) == 2 and axes not in TOGETHER):
+            where = where.any(axis=axes[0], keepdims=True)
+            axes = axes[1:]
+        pair = axes[0], axes[-1]
+        self._masks[pair] = self._masks.get(pair, True) & ~where
+
+    def keep(self, rows: Ints) -> None:
+        """Leave out all other candidates."""
+        self._sizes[ROW] = len(rows)
+        for pair, mask in self._masks.items():
+            if len(mask) > 1:
+                self._masks[pair] = mask[rows]
+
+    def allow(self, first: int, second: int, rows: slice = slice(None)) -> Bools:
+        """What the rules about two axes, or one of them, allow: their entries; of some ``rows``."""
+        found: Any = np.ones([1] * AXES, dtype=np.bool_)
+        for pair in dict.fromkeys(((first, first), (second, second), (first, second))):
+            mask = self._masks.get(pair)
+            if mask is not None:
+                found = found & (mask[rows] if len(mask) > 1 else mask)
+        shape = [1] * AXES
+        for axis in (first, second):
+            shape[axis] = self._sizes[axis]
+        shape[ROW] = len(range(*rows.indices(self._sizes[ROW]))) if first == ROW else 1
+        return np.array(np.broadcast_to(found, shape).reshape(shape[first], shape[second]))
+
+    @property
+    def rows(self) -> Bools:
+        """Candidates that the rules about them alone allow; (C,)."""
+        found: Bools = self._masks.get((ROW, ROW), np.ones(1, dtype=np.bool_)).reshape(-1)
+        return np.broadcast_to(found, self._sizes[ROW])
+
+    @property
+    def verdicts(self) -> Ints:
+        """A number for candidates that can be run alike; (C,)."""
+        masks = [mask.reshape(len(mask), -1) for mask in self._masks.values() if len(mask) > 1]
+        if not masks:
+            return np.zeros(self._sizes[ROW], dtype=np.int64)
+        return np.unique(np.concatenate(masks, axis=1), axis=0, return_inverse=True)[1]
+
+    def piped(self, outer: Outer) -> Bools:
+        """Pipelines that the rules about an outer choice allow; (Q,)."""
+        columns = {**self._fixed, "micro_batches": Column.same(outer.micro_batches),
+                   "rounds": Column(np.maximum(1, outer.micro_batches // self._fixed["pp"].values)),
+                   "outer_dp": Column.same(outer.outer_dp)}
+        found: Any = np.ones([1] * AXES, dtype=np.bool_)
+        for rule in self.rules:
+            if self._named(rule) & {*OUTER} and self._named(rule) <= {*columns}:
+                for where in _broken(rule, columns):
+                    found = found & ~where.any(axis=(ROW, WAY, POLICY, FIRST), keepdims=True)
+        return np.broadcast_to(found.reshape(-1), self._sizes[PIPELINE])
+
+    @staticmethod
+    def _named(rule: Rule) -> set[str]:
+        return {*rule.fields, *rule.when, *_factors(rule)}
+
+    def names(self, figures: Iterable[str]) -> bool:
+        """Whether a rule that may apply to the pipelines names one of these figures."""
+        own = {*figures}
+        return any(
+            own & {*rule.fields, *rule.when, *_factors(rule)} and all(
+                self._fixed[name].among(values).any()
+                for name, values in rule.when.items() if name in self._fixed)
+            for rule in self.rules)
+
+    def about_cuts(self, pipeline: Pipeline) -> dict[str, list[Any]]:
+        """What rules allow of each of ``CUTS`` in a pipeline: one entry for each rule."""
+        figures = {**self._model, **pipeline._asdict()}
+        found: dict[str, list[Any]] = {name: [] for name in CUTS}
+        for rule in self.rules:
+            for name in rule.fields:
+                if name in CUTS and applies(rule, figures):
+                    found[name].append(rule.allowed)
+        return found
+
+
+def _broken(rule: Rule, columns: Columns) -> Iterator[Bools]:
+    """Where a rule is broken, for each of its fields."""
+    where: Any = np.ones([1] * AXES, dtype=np.bool_)
+    for name, values in rule.when.items():
+        where = where & columns[name].among(values)
+    if where.any():
+        for field in rule.fields:
+            yield where & ~_holds(rule, columns[field], columns)
+
+
+def _holds(rule: Rule, column: Column, columns: Columns) -> Any:
+    if rule.allowed is not None:
+        return column.allowed(rule.allowed)
+    if rule.multiple_of is not None:
+        times = _times(rule.multiple_of, columns)
+        return np.where(times > 0, column.values % np.maximum(times, 1), column.values) == 0
+    if rule.at_least is not None:
+        return column.values >= _times(rule.at_least, columns)
+    return column.values == _times(rule.equal_to, columns)
+
+
+def _factors(rule: Rule) -> Iterator[str]:
+    for product in (rule.multiple_of, rule.at_least, rule.equal_to):
+        yield from (part for part in product or () if isinstance(part, str))
+
+
+def _times(product: Product, columns: Columns) -> Any:
+    found: Any = 1
+    for part in product:
+        found = found * (part if isinstance(part, int) else columns[part].values)
+    return found
