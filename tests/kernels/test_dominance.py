@@ -39,7 +39,7 @@ def random_block(rng: np.random.Generator) -> dict[str, Any]:
     return {
         "ahead": ahead, "back": back, "state": state, "body": np.tile(degrees, CLASSES),
         "held": np.concatenate([rng.integers(0, STATES, size=20) for _ in range(CLASSES)]),
-        "shards": np.tile(some(20), CLASSES),
+        "shards": np.tile(some(20).astype(np.int64), CLASSES),
         "relayed": np.tile(some(20), CLASSES),
         "hybrid": np.tile(rng.random(20) < 0.9, CLASSES),
         "begin": np.array([0, 20 * CLASSES]), "choices": np.array([20]),
@@ -94,7 +94,7 @@ def test_a_kept_candidate_is_no_worse(seed: int) -> None:
 def test_many_are_dropped_and_the_first_of_equals_stays() -> None:
     x = random_block(np.random.default_rng(7))
     x["body"][:] = x["held"][:] = 0
-    x["shards"][:] = 1.0
+    x["shards"][:] = 1
     x["relayed"][:] = 0.0
     x["hybrid"][:] = True
     kept = undominated(Blocks(**x))

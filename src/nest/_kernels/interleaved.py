@@ -45,6 +45,8 @@ class Work(NamedTuple):
     """float64 (V,) of each chunk of a stage."""
     costs: np.ndarray
     """float64 (S, V, CHUNK)"""
+    alone: np.ndarray
+    """bool (S, V) whether a chunk is a single layer."""
     hops: np.ndarray
     """float64 (S, V, 2) there and back, and of a message, behind each chunk."""
     room: Room
@@ -80,7 +82,8 @@ def interleave(t, q, limit, spread):
         best=best, option=option,
         layers=np.empty((q.alike.shape[1], t.back.shape[1], t.ahead.shape[1], FIELDS)),
         again=np.zeros(len(q.order), np.int64), activations=np.empty(V),
-        costs=np.empty((S, V, CHUNK)), hops=np.empty((S, V, 2)),
+        costs=np.empty((S, V, CHUNK)), alone=np.empty((S, V), np.bool_),
+        hops=np.empty((S, V, 2)),
         room=room_of(S, V, t.micro_batches * (stages * chunks).max()))
     tried = try_all(t, q, w, limit, spread)
     if not spread:
@@ -193,7 +196,7 @@ def _choose(t, q, w, c, z, p, v, top):
             if r > 0 and _price(t, q, w, x, p, v) >= top * SLACK:
                 break
             tried += 1
-            time = step_seconds(w.costs, w.hops, p, t.micro_batches, v, w.room)
+            time = step_seconds(w.costs, w.alone, w.hops, p, t.micro_batches, v, w.room)
             if time < top * SLACK:
                 top = w.best[p, v] = time
                 w.option[p, v] = (code + r) * len(t.first_layers) + (
@@ -241,8 +244,9 @@ def _price(t, q, w, x, p, v):
         for c in range(v):
             n = c * p + s
             costs = w.costs[s, c]
-            chunk_costs(w.layers[q.place[x, s]], t.overlaps, q.order, w.again,
-                        q.ways.cuts[way, n], q.ways.cuts[way, n + 1], costs)
+            start, stop = q.ways.cuts[way, n], q.ways.cuts[way, n + 1]
+            chunk_costs(w.layers[q.place[x, s]], t.overlaps, q.order, w.again, start, stop, costs)
+            w.alone[s, c] = stop - start == 1
             own += costs[C_FORWARD] + costs[C_BACKWARD] - costs[C_LATE]
             update += costs[C_UPDATE]
         first, hop = w.costs[s, 0], w.hops[s, 0, 0]
