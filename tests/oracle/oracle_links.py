@@ -56,15 +56,18 @@ class Seen(NamedTuple):
     figures: Figures | None = None
 
 
-def arrays(column: Sequence[Seen]) -> Group:
-    """Groups of several choices."""
+def arrays(column: Sequence[Seen], times: int = 1) -> Group:
+    """Groups of several choices, each so many times in a row."""
+    def array(figures: Sequence[object]) -> np.ndarray:
+        return np.repeat(np.array(figures), times, axis=0)
+
     paths = None
     figures = [seen.figures for seen in column if seen.figures is not None]
     if figures:
         assert len(figures) == len(column)
-        paths = Paths(*(np.array(figure) for figure in zip(*figures, strict=True)))
+        paths = Paths(*map(array, zip(*figures, strict=True)))
     inside, even = zip(*(seen.spread for seen in column), strict=True)
-    return Group(np.array(inside), np.array(even), paths)
+    return Group(array(inside), array(even), paths)
 
 
 def rounded(seconds: float) -> float:

@@ -63,7 +63,9 @@ def plain_parts(
                     known[kind, code] = _layer(pricer, chain.kinds[kind], key, code)
                 figures.append(known[kind, code])
                 seen += chain.kinds[kind].checkpointed
-            runs[s].append(PlainRun(figures, job.stack, pricer._relayed(key, before, layers)))
+            samples, tp, sp, cp, *_ = key
+            relayed = pricer.relayed(before, layers) * samples / (cp * (tp if sp else 1))
+            runs[s].append(PlainRun(figures, job.stack, relayed))
             if j == len(chain):
                 hands[s].append(Hand(0.0, 0.0))
                 continue

@@ -114,6 +114,14 @@ class LayerPrice(NamedTuple):
     buffers: Floats
 
 
+PARTS = {
+    "forward": ("forward", "tp_forward", "cp_forward", "ep_forward"),
+    "backward": ("backward", "recompute", "tp_backward", "cp_backward", "ep_backward"),
+    "resident": ("parameters", "gradients", "optimizer"),
+}
+"""Of which costs of a layer a price is the sum, where it is not one of them."""
+
+
 class Pricer:
     """Prices of all layers under all choices, each choice under its outer choice."""
 
@@ -135,10 +143,16 @@ class Pricer:
                          for device in devices]
         self.limits = [limit_bytes(device, job) for device in devices]
         self.codes = sorted({NONE, *(policy.code for policy in policies)})
+        self._groups: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        self._coded: dict[tuple[int, tuple[int, ...]], LayerPrice] = {}
         index: dict[tuple[Any, ...], int] = {}
         self.row_C = np.array(
             [index.setdefault(self._key(*row), len(index)) for row in rows], dtype=np.int64)
         self.keys = list(index)
+        self.limit_B = np.array([self.limits[key[11]] for key in self.keys])
+        # Of what arrives, a device keeps so many samples, divided by so many.
+        self.samples_B = np.array([key[0] for key in self.keys])
+        self.lanes_B = np.array([cp * (tp if sp else 1) for _, tp, sp, cp, *_ in self.keys])
 
     @cached_property
     def layers(self) -> list[LayerPrice]:
@@ -157,14 +171,15 @@ class Pricer:
     def _key(self, outer: Outer, c: Choice) -> tuple[Any, ...]:
         """All that a layer can tell of a choice."""
         s = c.split
-        found = spreads(self.cluster.group_sizes, outer.outer_dp, outer.stride, c.start, c.size,
-                        s.tp, s.cp, s.ep, s.etp)
-        groups = map(Seen, found)
-        if self.fabric is not None:
-            groups = self.fabric.seen(outer, c.start, c.size, s.tp, s.cp, (s.ep, s.etp), found)
-        tied = self.between(outer, 0, outer.stride - 1)
-        device = self.device(c.start)
-        return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *tied, device, *groups)
+        place = outer.outer_dp, outer.stride, c.start, c.size, s.tp, s.cp, s.ep, s.etp
+        if place not in self._groups:
+            found = spreads(self.cluster.group_sizes, *place)
+            groups = map(Seen, found)
+            if self.fabric is not None:
+                groups = self.fabric.seen(outer, c.start, c.size, s.tp, s.cp, (s.ep, s.etp), found)
+            tied = self.between(outer, 0, outer.stride - 1)
+            self._groups[place] = (*tied, self.device(c.start), *groups)
+        return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *self._groups[place])
 
     def device(self, start: int) -> int:
         """Type of the devices of a block."""
@@ -172,54 +187,44 @@ class Pricer:
 
     def _layer(self, kind: Layer) -> LayerPrice:
         """Every figure of one kind of layer."""
-        parts = [self._on(kind, device) for device in range(len(self.settings))]
-        device_B = [key[11] for key in self.keys]
-        rank_B = [device_B[:n].count(device) for n, device in enumerate(device_B)]
-        return LayerPrice(*(
-            np.stack([found[device][rank] for device, rank in zip(device_B, rank_B, strict=True)])
-            for found in zip(*parts, strict=True)))
+        codes = len(self.codes)
+        table = np.zeros((len(LayerPrice._fields), len(self.keys), codes))
+        for device, (rows, body, state) in self._asked.items():
+            costs = layer_costs(kind, body, state, self.settings[device])
+            for figure, name in zip(table, LayerPrice._fields, strict=True):
+                parts = PARTS.get(name, (name,))
+                figure[rows] = sum(getattr(costs, part) for part in parts).reshape(-1, codes)
+        return LayerPrice(*table)
 
-    def _on(self, kind: Layer, device: int) -> LayerPrice:
-        """One kind of layer under the choices of blocks of one type of device."""
-        keys = [key for key in self.keys if key[11] == device]
-        if not keys:
-            return LayerPrice(*(np.zeros((0, 0)) for _ in LayerPrice._fields))
-        wide = [(*key, code) for key in keys for code in self.codes]
-        columns = list(zip(*wide, strict=True))
-        body, state, groups = columns[:7], columns[7:11], columns[12:-1]
-        samples, tp, sp, cp, a2a, ep, etp = map(np.array, body)
-        # In the order of Spreads, which is that of Body and State.
-        micro_batch, holders = map(arrays, groups[:4]), map(arrays, groups[4:])
-        costs = layer_costs(
-            kind,
-            Body(samples, tp, sp, cp, a2a, ep, etp, np.array(columns[-1]), *micro_batch),
-            State(tp, ep, etp, *map(np.array, state), *holders),
-            self.settings[device],
-        )
-
-        def total(*names: str) -> Floats:
-            figures: Floats = sum(getattr(costs, name) for name in names)
-            return figures.reshape(len(keys), len(self.codes))
-
-        return LayerPrice(
-            total("forward", "tp_forward", "cp_forward", "ep_forward"),
-            total("backward", "recompute", "tp_backward", "cp_backward", "ep_backward"),
-            total("free_forward"), total("free_backward"),
-            total("gathered"), total("regathered"), total("scattered"),
-            total("sync"), total("gather"), total("update"), total("tied"),
-            total("parameters", "gradients", "optimizer"),
-            total("activations"), total("work"), total("buffers"),
-        )
+    @cached_property
+    def _asked(self) -> dict[int, tuple[Ints, Body, State]]:
+        """For each type of device its rows, and these under every code of recompute."""
+        found, times = {}, len(self.codes)
+        device_B = np.array([key[11] for key in self.keys])
+        for device in set(device_B.tolist()):
+            rows = np.flatnonzero(device_B == device)
+            columns = list(zip(*(self.keys[row] for row in rows), strict=True))
+            samples, tp, sp, cp, a2a, ep, etp, *state = (
+                np.repeat(column, times) for column in columns[:11])
+            # In the order of Spreads, which is that of Body and State.
+            groups = [arrays(column, times) for column in columns[12:]]
+            codes = np.tile(self.codes, len(rows))
+            found[device] = (rows, Body(samples, tp, sp, cp, a2a, ep, etp, codes, *groups[:4]),
+                             State(tp, ep, etp, *state, *groups[4:]))
+        return found
 
     def run(self, layers: Sequence[int], before: int, policies: Sequence[Policy]) -> Run:
         """Layers that run one after the other, behind the layers ``before``; shape (B, P)."""
         parts, seen = [], 0
         for kind in self.chain.stage(layers):
-            code_P = [self.codes.index(self._code(policy, seen)) for policy in policies]
+            code_P = tuple(self.codes.index(self._code(policy, seen)) for policy in policies)
             seen += self.chain.kinds[kind].checkpointed
-            parts.append(LayerPrice(*(figure[:, code_P] for figure in self.layers[kind])))
-        relayed = np.array([self._relayed(key, before, layers) for key in self.keys])
-        limit = np.array([[self.limits[key[11]]] * len(policies) for key in self.keys])
+            if (kind, code_P) not in self._coded:
+                self._coded[kind, code_P] = LayerPrice(
+                    *(figure[:, code_P] for figure in self.layers[kind]))
+            parts.append(self._coded[kind, code_P])
+        relayed = self.relayed(before, layers) * self.samples_B / self.lanes_B
+        limit = np.repeat(self.limit_B[:, None], len(policies), axis=1)
         return run_of(parts, self.job.stack, relayed[:, None], limit)
 
     @staticmethod
@@ -236,15 +241,14 @@ class Pricer:
             and any(not before >> consumer & 1 for consumer in tensor.consumers)
         ]
 
-    def _relayed(self, key: tuple[Any, ...], before: int, layers: Sequence[int]) -> float:
-        """Bytes per micro-batch of what arrives and no layer of the stage keeps anyhow."""
-        samples, tp, sp, cp = key[:4]
+    def relayed(self, before: int, layers: Sequence[int]) -> float:
+        """Bytes per sample of what arrives and no layer of the stage keeps anyhow."""
         size = 0.0
         for n in self.crossing(before):
             tensor = self.chain.tensors[n]
             if not (tensor.kept and any(consumer in layers for consumer in tensor.consumers)):
                 size += self.tensor_bytes(n)
-        return float(size * samples / (cp * (tp if sp else 1)))
+        return size
 
     def tensor_bytes(self, number: int) -> float:
         """Bytes of a tensor per sample."""

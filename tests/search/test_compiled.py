@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ WORK_OF = options.work_of
 def test_kernels_and_tensors_agree_on_fields() -> None:
     for number, name in enumerate(LayerSeconds._fields):
         assert getattr(layers, name.upper()) == number
-    *fields, last = ChunkCosts._fields
-    assert (len(fields), last) == (chunk.CHUNK, "zero")
+    *fields, alone, last = ChunkCosts._fields
+    assert (len(fields), alone, last) == (chunk.CHUNK, "alone", "zero")
     for number, name in enumerate(fields):
         assert getattr(chunk, f"C_{name.upper()}") == number
 
@@ -80,6 +80,7 @@ def test_every_kernel_is_compiled_once() -> None:
 # ---------------------------------------------------------------- twins of the costs
 
 
+@cache
 def compiled_call(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """A part of a kernel, which Python cannot call, as a function of its own."""
     def call(*arguments):  # type: ignore[no-untyped-def]
@@ -143,7 +144,7 @@ def test_chunk_costs() -> None:
         chunk_costs_of(figures, overlaps, kinds, again, 1, 1 + count, out)
         wanted = plain(figures, kinds[1 : 1 + count].tolist(), again[1 : 1 + count].tolist(),
                        stack_of(overlaps))
-        assert out == pytest.approx(np.array(wanted[:-1]), rel=1e-9, abs=1e-12)
+        assert out == pytest.approx(np.array(wanted[: chunk.CHUNK]), rel=1e-9, abs=1e-12)
 
 
 def test_interleaved_seconds() -> None:
@@ -157,16 +158,17 @@ def test_interleaved_seconds() -> None:
         costs = rng.random((p, v, chunk.CHUNK)) * 10.0 ** rng.integers(-3, 2, chunk.CHUNK)
         costs[:, :, chunk.C_TIED] *= rng.random((p, 1)) < 0.3
         costs[:, :, chunk.C_GATHER] *= rng.random() < 0.5
-        costs[:, :, chunk.C_GATHERS] = (rng.random((p, v)) < 0.5) * (rng.random((p, 1)) < 0.8)
-        costs[:, :, chunk.C_ALONE] = rng.random((p, v)) < 0.4
+        costs[:, :, chunk.C_LARGEST] *= (rng.random((p, v)) < 0.5) * (rng.random((p, 1)) < 0.8)
+        alone = rng.random((p, v)) < 0.4
         links = rng.random((p, v, 2)) * 10.0 ** rng.integers(-3, 2, 2)
-        stages = [[ChunkCosts(*chunk, 0.0) for chunk in stage] for stage in costs.tolist()]
+        stages = [[ChunkCosts(*figures, one, 0.0) for figures, one in zip(*stage, strict=True)]
+                  for stage in zip(costs.tolist(), alone.tolist(), strict=True)]
         hops = [[Hop(*pair) for pair in pairs] for pairs in links.tolist()]
         # The arrays have room for the deepest pipeline.
         wide = np.full((p + 1, v + 1, chunk.CHUNK), np.nan)
         wide[:p, :v] = costs
         room = interleaved.room_of(p + 1, v + 1, p * m * v + 1)
-        assert step_seconds(wide, links, p, m, v, room) == (
+        assert step_seconds(wide, alone, links, p, m, v, room) == (
             pytest.approx(twin.step_time(stages, hops, m).total, rel=1e-12))
         sizes = rng.random(v)
         for s in range(p):
@@ -259,7 +261,7 @@ def test_faster_options_come_first(seed: int) -> None:
     """Of plans that take the same, the first one found is taken."""
     x = instance(seed)
     tables = Builder(x.chain, x.cluster, x.job, x.space).tables(0, False)
-    first, _, found = options.select(tables, all_wanted(tables), 1e9)
+    first, *_, found = options.select(tables, all_wanted(tables), 1e9)
     time = found[:, fold.AHEAD] + found[:, fold.BACK]
     begins = np.isin(np.arange(1, len(time)), first)
     assert ((np.diff(time) >= 0.0) | begins).all()
@@ -331,9 +333,8 @@ LOAD = """
 import sys
 from nest.search import compiled
 {before}
-kernels = compiled._prepared(["routes"])
-compiled._warm(kernels, ["routes"])
-print(len(kernels.routes[0].stats.cache_hits))
+compiled._warm(compiled._prepared(["useful"]), ["useful"])
+print(len(sys.modules["nest._kernels.spans"].fill.stats.cache_hits))
 """
 FULL = """
 import errno, os
@@ -343,8 +344,8 @@ os.replace = full
 """
 
 
-def load_routes(folder: Path, before: str = "") -> tuple[int, str]:
-    """Cache hits of a new process that loads a kernel from a folder, and what it says."""
+def load_one(folder: Path, before: str = "") -> tuple[int, str]:
+    """Cache hits of a new process that loads the smallest kernel from a folder; what it says."""
     done = subprocess.run(
         [sys.executable, "-c", LOAD.format(before=before)], text=True, capture_output=True,
         env={**os.environ, "NUMBA_CACHE_DIR": str(folder), "NEST_THREADS": "1"}, check=True)
@@ -353,19 +354,19 @@ def load_routes(folder: Path, before: str = "") -> tuple[int, str]:
 
 @pytest.mark.kernels
 def test_damaged_compiled_code_is_compiled_again(tmp_path: Path) -> None:
-    assert load_routes(tmp_path)[0] == 0
-    assert load_routes(tmp_path) == (1, "")
+    assert load_one(tmp_path)[0] == 0
+    assert load_one(tmp_path) == (1, "")
     for suffix, half in (("nbi", 0), ("nbc", 2)):
         for file in tmp_path.rglob(f"*.{suffix}"):
             data = file.read_bytes()
             file.write_bytes(data[:half and len(data) // half])
-        assert load_routes(tmp_path)[0] == 0
-        assert load_routes(tmp_path) == (1, "")
+        assert load_one(tmp_path)[0] == 0
+        assert load_one(tmp_path) == (1, "")
 
 
 @pytest.mark.kernels
 def test_a_full_disk_costs_compiling_and_one_warning(tmp_path: Path) -> None:
-    hits, said = load_routes(tmp_path, FULL)
+    hits, said = load_one(tmp_path, FULL)
     *_, warning = said.strip().splitlines()
     assert hits == 0
     assert warning.startswith(f"Compiled code cannot be kept in {tmp_path}")
@@ -375,32 +376,39 @@ def test_a_full_disk_costs_compiling_and_one_warning(tmp_path: Path) -> None:
 @pytest.mark.kernels
 def test_a_process_beside_compiles_into_the_same_cache(tmp_path: Path) -> None:
     before = """
-compiled.BESIDE, compiled.thread_count = ("routes",), lambda: 2
+compiled.BESIDE, compiled.thread_count = ("useful",), lambda: 2
 """
-    assert load_routes(tmp_path, before)[0] == 1
+    assert load_one(tmp_path, before)[0] == 1
     # One that fails is not missed.
     failing = before + "import subprocess\nsys.executable = '/bin/false'"
-    assert load_routes(tmp_path / "other", failing)[0] == 0
+    assert load_one(tmp_path / "other", failing)[0] == 0
 
 
 def test_only_an_option_worse_in_nothing_takes_another_s_place() -> None:
     keep = compiled_call(options._keep)
-    kept, who = np.empty((1, 8, fold.OPTION)), np.empty((1, 8), np.int64)
-    decide, tally = fold.DECIDE, np.zeros(1, np.int64)
-    base = np.arange(1.0, fold.OPTION + 1)
-    better = np.full(decide, -0.5)
-    assert keep(kept, who, tally, 0, base, 0) and keep(kept, who, tally, 0, base, 1)
-    assert tally[0] == 1, "of equal ones the first stays"
+    kept, who = np.empty((1, 8, fold.OPTION)), np.empty((1, 8, fold.NUMBERS), np.int64)
+    tally = np.zeros(1, np.int64)
+
+    def option(degrees: int, *changes: tuple[int, float]) -> tuple[np.ndarray, np.ndarray]:
+        """An option some of whose fields are better, or worse where a change is below zero."""
+        figures, numbers = np.arange(1.0, fold.OPTION + 1), np.array([degrees, 8, 4])
+        for field, better in changes:
+            if field < fold.DECIDE:
+                figures[field] -= better / 2
+            else:
+                numbers[field - fold.DECIDE + fold.HELD] += better
+        return figures, numbers
+
+    assert keep(kept, who, tally, 0, *option(0)) and keep(kept, who, tally, 0, *option(1))
+    assert tally[0] == 1 and who[0, 0, fold.DEGREES] == 0, "of equal ones the first stays"
+    decide = fold.DECIDE + 2
     for field in range(decide):
         # Better in one field and worse in another, whatever their sum: both stay.
         for other in set(range(decide)) - {field}:
-            new, count = base.copy(), tally.copy()
-            new[field] += better[field]
-            new[other] -= better[other]
-            assert keep(kept.copy(), who.copy(), count, 0, new, 1) and count[0] == 2
-            assert not keep(kept[:, :1].copy(), who.copy(), tally.copy(), 0, new, 1), "no room"
-        new = base.copy()
-        new[field] += better[field]
+            new, count = option(1, (field, 1), (other, -1)), tally.copy()
+            assert keep(kept.copy(), who.copy(), count, 0, *new) and count[0] == 2
+            assert not keep(kept[:, :1].copy(), who.copy(), tally.copy(), 0, *new), "no room"
         changed, names, count = kept.copy(), who.copy(), tally.copy()
-        assert keep(changed, names, count, 0, new, 7) and count[0] == 1
-        assert names[0, 0] == 7
+        new = option(7, (field, 1))
+        assert keep(changed, names, count, 0, *new) and count[0] == 1
+        assert (changed[0, 0] == new[0]).all() and (names[0, 0] == new[1]).all()

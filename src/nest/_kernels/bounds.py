@@ -29,7 +29,7 @@ def _fill_least(p, least, need, behind):
             for n in range(LEAST):
                 least[row, n] = np.inf
             for o in range(p.first[x, g], p.first[x, g + 1]):
-                if -p.option[o, fold.HELD] < need:
+                if p.held[o] < need:
                     continue
                 # What every backward takes, the last one of a step too.
                 f, b = p.option[o, fold.AHEAD], p.option[o, fold.ENDS]
@@ -48,16 +48,16 @@ def _fill_least(p, least, need, behind):
 
 
 # Bounds per cell, indices into the result of ``reach``.
-ADDED, FORCED, HIDDEN, READY, FRONTS, ARRIVES, TRIPS, STAGES = range(8)
-BOUNDS = 8
+ADDED, FORCED, HIDDEN, READY, FRONTS, ARRIVES, TRIPS = range(7)
+BOUNDS = 7
 
 
 @leaf
-def _unknown(cells, here):
+def _unknown(w, here):
     """A cell to which no way is known."""
     for n in range(BOUNDS):
-        cells[here, n] = np.inf
-    cells[here, STAGES] = 0.0
+        w.front[here, n] = np.inf
+    w.stages[here] = 0
 
 
 @leaf
@@ -68,9 +68,9 @@ def reach(p, w, need, behind, limit, count):
     FRONTS, IDLE + ARRIVES and, where the micro-batches outnumber all stages, 2 AFTER + TRIPS. Under
     GPipe REST is counted as the seconds there and back. What DONE has over REST, and IDLE over
     AFTER, makes no difference up to HIDDEN; what a label's READY has over REST, and IDLE_READY over
-    AFTER, up to READY (-inf where the first stage may hold no copy of an embedding). STAGES is how
-    many stages are in front at the most. inf where nothing below ``limit`` leads. Every stage in
-    front is priced with ``need`` micro-batches in flight, no more than it will hold.
+    AFTER, up to READY (-inf where the first stage may hold no copy of an embedding). inf where
+    nothing below ``limit`` leads. Every stage in front is priced with ``need`` micro-batches in
+    flight, no more than it will hold. ``w.stages`` says how many are in front at the most.
 
     ``w.place`` numbers the cells that can be reached and holds -1 for the others. It is filled
     where ``count``, the cells reached before, is 0; later calls reach no others, for more is asked
@@ -80,14 +80,15 @@ def reach(p, w, need, behind, limit, count):
     stage in between takes one b or t, at most limit / m, away.
     """
     L, K, m = len(p.depths) - 1, p.price.shape[1] - 1, p.micro_batches
-    place, cells, least = w.place, w.front, w.least
+    place, cells, stages, least = w.place, w.front, w.stages, w.least
     _fill_least(p, least, need, behind)
     for here in range(count):
-        _unknown(cells, here)
+        _unknown(w, here)
     if count == 0:
         place[0, 0], count = 0, 1
     for n in range(BOUNDS):
         cells[0, n] = 0.0
+    stages[0] = 0
     cells[0, TRIPS] = cells[0, ARRIVES] = -np.inf
     slowest = limit / m
     for i in range(L):
@@ -132,7 +133,7 @@ def reach(p, w, need, behind, limit, count):
                     if to < 0:
                         to, count = count, count + 1
                         place[j, stop] = to
-                        _unknown(cells, to)
+                        _unknown(w, to)
                     cells[to, ADDED] = min(cells[to, ADDED], total)
                     cells[to, FORCED] = min(cells[to, FORCED], low)
                     cells[to, HIDDEN] = min(cells[to, HIDDEN], cells[here, HIDDEN] + back)
@@ -141,6 +142,6 @@ def reach(p, w, need, behind, limit, count):
                     cells[to, FRONTS] = min(cells[to, FRONTS], fronts + front)
                     cells[to, ARRIVES] = min(cells[to, ARRIVES], arrives)
                     cells[to, TRIPS] = min(cells[to, TRIPS], trips)
-                    cells[to, STAGES] = max(cells[to, STAGES], cells[here, STAGES] + 1)
+                    stages[to] = max(stages[to], stages[here] + 1)
     cells[0, READY] = -np.inf  # in front of a whole plan is nothing: it may begin without a copy
     return count

@@ -29,7 +29,7 @@ from nest.forms.chunk import (
     C_BACKWARD,
     C_CHASE,
     C_FORWARD,
-    C_GATHERS,
+    C_LARGEST,
     C_LATE,
     C_LATE_BACK,
     C_LEFT,
@@ -55,12 +55,15 @@ TOTALS = 14
 # ENDS the last one and LATE by how much it is shorter; TURN, CHASE_AHEAD, QUEUE and QUEUE_BACK what
 # a pass takes longer right behind another: backward behind forward, the other way round, forward
 # behind forward, backward behind backward. WAITS is for parameters, REMAINS what follows the last
-# backward, LATER what follows then where a stage holds a copy of an embedding, else 0. HELD
-# (micro-batches that fit) and SHARDS are below zero, so that less is better. The rest are sums, see
-# ``set_ends``.
-(AHEAD, READY, BACK, HELD, WAITED, SHARDS, ENDS, TURN, PACED, CHASED, QUEUED, QUEUED_BACK, LATER,
- REMAINS, WAITS, CHASE_AHEAD, QUEUE, QUEUE_BACK, LATE) = range(19)
-DECIDE, OPTION = 13, 19
+# backward, LATER what follows then where a stage holds a copy of an embedding, else 0. The rest are
+# sums, see ``set_ends``.
+(AHEAD, READY, BACK, WAITED, ENDS, TURN, PACED, CHASED, QUEUED, QUEUED_BACK, LATER, REMAINS, WAITS,
+ CHASE_AHEAD, QUEUE, QUEUE_BACK, LATE) = range(17)
+DECIDE, OPTION = 11, 17
+# Whole numbers of an option: its degrees (``nest.search.tensors.Builder.degrees``); micro-batches
+# in flight that fit, and shards, of which more are better.
+DEGREES, HELD, SHARDS = range(3)
+NUMBERS = 3
 
 
 @leaf
@@ -142,9 +145,9 @@ def close(t, w, g):
     if part >= 0:
         below = t.last[part]
         chunk[C_WAIT] += max(0.0, layers[0, second, GATHERED] - x)
-    chunk[C_GATHERS] = 1.0 if totals[g, LARGEST] > 0.0 else 0.0
+    chunk[C_LARGEST] = totals[g, LARGEST]
     chunk[C_TRAILING] = layers[0, first, SCATTERED]
-    if totals[g, LARGEST] > 0.0:
+    if chunk[C_LARGEST] > 0.0:
         chunk[C_TRAILING] = 0.0
         under = overlap * layers[0, second, FREE_FORWARD] if third >= 0 else 0.0
         borders(layers, first, second, third, below, last, x, under,

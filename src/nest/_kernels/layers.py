@@ -9,7 +9,6 @@ from nest._kernels import leaf
 from nest.forms import chunk
 from nest.forms.chunk import (
     C_ABOVE,
-    C_ALONE,
     C_BACKWARD,
     C_BEGUN,
     C_BELOW,
@@ -17,9 +16,9 @@ from nest.forms.chunk import (
     C_FORWARD,
     C_GATHER,
     C_GATHERED,
-    C_GATHERS,
     C_HIDES_GATHER,
     C_HIDES_SYNC,
+    C_LARGEST,
     C_LATE,
     C_LATE_BACK,
     C_LEFT,
@@ -87,7 +86,6 @@ def borders(layers, first, second, third, below, last, x, under, y, ahead, back,
     out[C_GATHERED], out[C_REGATHERED] = layers[0, first, GATHERED], layers[0, last, REGATHERED]
     out[C_SCATTERED] = layers[0, first, SCATTERED]
     out[C_UNDER_FIRST], out[C_UNDER_LAST], out[C_TRAILS_BACKWARD] = y, ahead, back
-    out[C_ALONE] = 1.0 if second < 0 else 0.0
     for field in range(C_BEGUN, CHUNK):
         out[field] = 0.0
     out[C_BELOW] = out[C_ABOVE] = 0.0
@@ -100,13 +98,16 @@ def borders(layers, first, second, third, below, last, x, under, y, ahead, back,
         out[C_ROOM] += under - layers[0, third, GATHERED]
     for field in range(C_LATE, C_TRAILING):
         out[field] = 0.0
-    if not out[C_GATHERS]:
+    if out[C_LARGEST] == 0.0:
         return
-    out[C_LATE] = delayed(out, out[C_GATHERED])
-    out[C_LATE_BACK] = delayed(out, out[C_REGATHERED])
-    out[C_TURN], out[C_CHASE] = longer(out, 0, out, 1), longer(out, 1, out, 0)
-    out[C_QUEUE_FORWARD], out[C_QUEUE_BACKWARD] = longer(out, 0, out, 0), longer(out, 1, out, 1)
-    if out[C_ALONE]:
+    alone = second < 0
+    out[C_LATE] = delayed(out, alone, out[C_GATHERED])
+    out[C_LATE_BACK] = delayed(out, alone, out[C_REGATHERED])
+    out[C_TURN] = longer(out, alone, 0, out, alone, 1)
+    out[C_CHASE] = longer(out, alone, 1, out, alone, 0)
+    out[C_QUEUE_FORWARD] = longer(out, alone, 0, out, alone, 0)
+    out[C_QUEUE_BACKWARD] = longer(out, alone, 1, out, alone, 1)
+    if alone:
         traffic = out[C_REGATHERED] + out[C_SCATTERED] - y
         out[C_QUEUE_BACKWARD] = max(out[C_QUEUE_BACKWARD], traffic)
         out[C_CHASE] = max(out[C_CHASE], traffic + out[C_GATHERED] - ahead - out[C_TURN])
@@ -125,8 +126,7 @@ def chunk_costs(layers, overlaps, kinds, again, start, stop, out):
         out[x] = 0.0
     for n in range(end, start - 1, -1):
         kind, r = kinds[n], again[n]
-        if layers[0, kind, GATHERED] > 0.0:
-            out[C_GATHERS] = 1.0
+        out[C_LARGEST] = max(out[C_LARGEST], layers[0, kind, GATHERED])
         x, y = o * layers[r, kind, FREE_FORWARD], o * layers[r, kind, FREE_BACKWARD]
         scattered, waited = 0.0, 0.0
         if n < end:
@@ -167,5 +167,5 @@ def chunk_costs(layers, overlaps, kinds, again, start, stop, out):
             o * layers[again[end], last, FREE_FORWARD],
             o * layers[again[end], last, FREE_BACKWARD], out)
     out[C_BACKWARD] += out[C_LATE]
-    if not out[C_GATHERS]:
+    if out[C_LARGEST] == 0.0:
         out[C_TRAILING] = out[C_SCATTERED]

@@ -15,10 +15,12 @@ from nest._kernels.fold import (
     AHEAD,
     BACK,
     DECIDE,
+    DEGREES,
     HELD,
     LATE,
     LATER,
     LEFT,
+    NUMBERS,
     OPTION,
     REMAINS,
     S_ACTIVATIONS,
@@ -62,14 +64,16 @@ class Work(NamedTuple):
     """int8 (P, G), see ``nest._kernels.spans``."""
     first: np.ndarray
     """int64 (P, G+1), see :func:`select`."""
-    number: np.ndarray
-    """int64 (O,)"""
+    numbers: np.ndarray
+    """int64 (O, NUMBERS)"""
     options: np.ndarray
     """float64 (O, OPTION)"""
     kept: np.ndarray
     """float64 (G, EACH, OPTION) options of the price at hand."""
     who: np.ndarray
-    """int64 (G, EACH) their numbers."""
+    """int64 (G, EACH, NUMBERS) their whole numbers."""
+    sequence: np.ndarray
+    """int64 (EACH,) options of a signature, by ascending t."""
     tally: np.ndarray
     """int64 (G,) how many there are."""
     base: np.ndarray
@@ -100,6 +104,8 @@ class Work(NamedTuple):
     """float64 (CHUNK,)"""
     new: np.ndarray
     """float64 (OPTION,) an option."""
+    new_numbers: np.ndarray
+    """int64 (NUMBERS,)"""
 
 
 def work_of(t, wanted, options=OPTIONS, each=EACH):
@@ -107,27 +113,29 @@ def work_of(t, wanted, options=OPTIONS, each=EACH):
     G, T, R, longest = len(t.part), t.ahead.shape[1], t.back.shape[1], int(t.depth.max())
     return Work(
         wanted=wanted, first=np.zeros((int(t.price[-1]) + 1, G + 1), np.int64),
-        number=np.empty(options, np.int64), options=np.empty((options, OPTION)),
-        kept=np.empty((G, each, OPTION)), who=np.empty((G, each), np.int64),
+        numbers=np.empty((options, NUMBERS), np.int64), options=np.empty((options, OPTION)),
+        kept=np.empty((G, each, OPTION)), who=np.empty((G, each, NUMBERS), np.int64),
+        sequence=np.empty(each, np.int64),
         tally=np.zeros(G, np.int64), base=np.empty(G), totals=np.zeros((G + 1, TOTALS)),
         stack=np.empty(G, np.int64), order=np.empty(G, np.int64), short=np.empty(G, np.int64),
         held=np.zeros(G, np.int64), layers=np.empty((R, T, FIELDS)),
         changes=np.zeros((R, T, CHANGES)),
         kinds=np.empty(longest, np.int64), again=np.empty(longest, np.int64),
-        best_back=np.zeros(T), best_held=np.zeros(T), chunk=np.empty(CHUNK), new=np.empty(OPTION))
+        best_back=np.zeros(T), best_held=np.zeros(T), chunk=np.empty(CHUNK), new=np.empty(OPTION),
+        new_numbers=np.empty(NUMBERS, np.int64))
 
 
 def wider(w):
     """The same with more room where there is none left."""
-    G, each = w.who.shape
+    G, each, _ = w.who.shape
     if w.tally.max() < each:
-        return w._replace(number=np.concatenate((w.number, np.empty_like(w.number))),
+        return w._replace(numbers=np.concatenate((w.numbers, np.empty_like(w.numbers))),
                           options=np.concatenate((w.options, np.empty_like(w.options))))
     more = (4 if each < 256 else 2) * each
-    kept, who = np.empty((G, more, OPTION)), np.empty((G, more), np.int64)
+    kept, who = np.empty((G, more, OPTION)), np.empty((G, more, NUMBERS), np.int64)
     for g, count in enumerate(w.tally.tolist()):  # memory that is never touched takes none
         kept[g, :count], who[g, :count] = w.kept[g, :count], w.who[g, :count]
-    return w._replace(kept=kept, who=who)
+    return w._replace(kept=kept, who=who, sequence=np.empty(more, np.int64))
 
 
 # The helpers below index whole arrays: a slice or an iterator in an inner loop costs more than its
@@ -157,22 +165,23 @@ def _alone(m, new):
 
 
 @leaf
-def _dominated(kept, g, count, new):
+def _dominated(kept, who, g, count, new, numbers):
     """Whether an option of g is as good as a new one in everything that decides."""
     for o in range(count):
         f = 0
         while f < DECIDE and kept[g, o, f] <= new[f]:
             f += 1
-        if f == DECIDE:
+        if f == DECIDE and who[g, o, HELD] >= numbers[HELD] and (
+                who[g, o, SHARDS] >= numbers[SHARDS]):
             return True
     return False
 
 
 @leaf
-def _keep(kept, who, tally, g, new, option):
+def _keep(kept, who, tally, g, new, numbers):
     """Add a new option to those of g unless dominated, drop those it dominates; False: no room."""
     count = tally[g]
-    if _dominated(kept, g, count, new):
+    if _dominated(kept, who, g, count, new, numbers):
         return True
     if count == kept.shape[1]:
         return False
@@ -181,15 +190,17 @@ def _keep(kept, who, tally, g, new, option):
         f = 0
         while f < DECIDE and new[f] <= kept[g, o, f]:
             f += 1
-        if f < DECIDE:
+        if f < DECIDE or numbers[HELD] < who[g, o, HELD] or numbers[SHARDS] < who[g, o, SHARDS]:
             if left != o:
                 for f in range(OPTION):
                     kept[g, left, f] = kept[g, o, f]
-                who[g, left] = who[g, o]
+                for f in range(NUMBERS):
+                    who[g, left, f] = who[g, o, f]
             left += 1
     for f in range(OPTION):
         kept[g, left, f] = new[f]
-    who[g, left] = option
+    for f in range(NUMBERS):
+        who[g, left, f] = numbers[f]
     tally[g] = left + 1
     return True
 
@@ -197,26 +208,25 @@ def _keep(kept, who, tally, g, new, option):
 @leaf
 def _sort(w, g, start):
     """Write the options of g from ``start`` on, by ascending t; of equal ones the first first."""
-    kept, options, number, count = w.kept, w.options, w.number, w.tally[g]
+    kept, sequence, count = w.kept, w.sequence, w.tally[g]
     for o in range(count):
-        time = kept[g, o, AHEAD] + kept[g, o, BACK]
-        y = start + o
-        while y > start and options[y - 1, AHEAD] > time:
-            options[y, AHEAD], number[y] = options[y - 1, AHEAD], number[y - 1]
+        time, y = kept[g, o, AHEAD] + kept[g, o, BACK], o
+        while y and kept[g, sequence[y - 1], AHEAD] + kept[g, sequence[y - 1], BACK] > time:
+            sequence[y] = sequence[y - 1]
             y -= 1
-        options[y, AHEAD], number[y] = time, o
-    for y in range(start, start + count):
-        o = number[y]
+        sequence[y] = o
+    for y in range(count):
         for f in range(OPTION):
-            options[y, f] = kept[g, o, f]
-        number[y] = w.who[g, o]
+            w.options[start + y, f] = kept[g, sequence[y], f]
+        for f in range(NUMBERS):
+            w.numbers[start + y, f] = w.who[g, sequence[y], f]
 
 
 @leaf
 def _offer(t, w, c, z, limit, slack):
     """Keep options of candidate c and way of ZeRO z; False: ``w.kept`` has no room."""
     layer_sums(t, c, z, 0, w.layers)
-    w.new[SHARDS] = -t.shards[c]
+    w.new_numbers[SHARDS] = t.shards[c]
     traffic = 0.0
     for kind in range(t.ahead.shape[1]):
         traffic = max(traffic, w.layers[0, kind, GATHERED], w.layers[0, kind, SCATTERED])
@@ -252,9 +262,9 @@ def _offer_whole(t, w, c, z, busy, code, reached, limit):
                 new[AHEAD], new[BACK] = totals[g, S_FORWARD], totals[g, S_BACKWARD]
                 set_alone(new, totals[g, LEFT], totals[g, WAIT], totals[g, S_TIED],
                           totals[g, S_UPDATE])
-            new[HELD] = -held
+            w.new_numbers[DEGREES], w.new_numbers[HELD] = code * len(t.first_layers), held
             if _alone(t.micro_batches, new) < limit and not _keep(
-                    w.kept, w.who, w.tally, g, new, code * len(t.first_layers)):
+                    w.kept, w.who, w.tally, g, new, w.new_numbers):
                 return -1
         if held < cap:
             w.short[shorts] = g
@@ -348,7 +358,7 @@ def _offer_policy(t, w, g, r, most, back, held, busy, option, limit):
     """The same of one signature and policy r for its first ``most`` layers."""
     totals, layers, new = w.totals, w.layers, w.new
     new[AHEAD], new[BACK] = totals[g, S_FORWARD], totals[g, S_BACKWARD] + back
-    new[HELD] = -held
+    w.new_numbers[DEGREES], w.new_numbers[HELD] = option, held
     first, wait = t.root[g], totals[g, WAIT]
     left = layers[0, first, SCATTERED] + layers[0, first, SYNC]
     if busy:
@@ -358,16 +368,16 @@ def _offer_policy(t, w, g, r, most, back, held, busy, option, limit):
     # With ZeRO traffic it is no better than this, which is often enough to drop it.
     set_alone(new, left, wait, totals[g, S_TIED], totals[g, S_UPDATE])
     if busy:
-        if _dominated(w.kept, g, w.tally[g], new):
+        if _dominated(w.kept, w.who, g, w.tally[g], new, w.new_numbers):
             return True
         recomputed(t, w, g, r, most)
     return _alone(t.micro_batches, new) >= limit or _keep(
-        w.kept, w.who, w.tally, g, new, option)
+        w.kept, w.who, w.tally, g, new, w.new_numbers)
 
 
 @leaf
 def _fill(t, w, begin, limit):
-    """Fill ``first``, ``number`` and ``options``, from candidate and way of ZeRO ``begin`` on.
+    """Fill ``first``, ``numbers`` and ``options``, from candidate and way of ZeRO ``begin`` on.
 
     Ways are counted candidate by candidate. Returns the one whose options found no room, to begin
     with once there is more, and the number of all where all did.
@@ -438,7 +448,9 @@ def select(t, wanted, limit):
     Returns
     -------
     first : int64 (P, G+1), options of price p and signature g are first[p, g]..first[p, g+1].
-    number : int64 (O,), see ``nest.search.tensors.Builder.degrees``.
+    degrees : int64 (O,), see ``nest.search.tensors.Builder.degrees``.
+    held : int64 (O,), micro-batches in flight that fit.
+    shards : int64 (O,)
     options : float64 (O, OPTION), see ``_kernels.fold``.
     """
     w, now, stop = work_of(t, wanted), 0, len(t.price) * len(t.shard)
@@ -448,4 +460,4 @@ def select(t, wanted, limit):
             break
         w = wider(w)
     total = w.first[-1, -1]
-    return w.first, w.number[:total].copy(), w.options[:total].copy()
+    return w.first, *np.ascontiguousarray(w.numbers[:total].T), w.options[:total].copy()

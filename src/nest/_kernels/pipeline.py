@@ -28,7 +28,6 @@ from nest._kernels.bounds import (
     FORCED,
     FRONTS,
     HIDDEN,
-    STAGES,
     TRIPS,
     reach,
 )
@@ -95,6 +94,8 @@ class Work(NamedTuple):
     """int32 (L+1, K+1) number of a cell, -1: it cannot be reached."""
     front: np.ndarray
     """float64 ((L+1) (K+1), BOUNDS) see :func:`reach`."""
+    stages: np.ndarray
+    """int64 ((L+1) (K+1),) most stages in front."""
     least: np.ndarray
     """float64 (O + 1, LEAST) least figures of (price, signature)."""
     begin_at: np.ndarray
@@ -155,6 +156,7 @@ def work_of(p, limit):
         links=np.empty((LABELS, LINKS), np.int64), cell=np.empty((CELL, FIGURES + 1)),
         cell_links=np.empty((CELL, 3), np.int64), new=np.zeros(FIGURES + 1),
         place=np.full((L + 1, K + 1), -1, np.int32), front=np.empty((cells, BOUNDS)),
+        stages=np.empty(cells, np.int64),
         least=np.empty((len(p.option) + 1, bounds.LEAST)), begin_at=np.empty(L + 2, np.int64),
         position=np.empty(cells, np.int64), spans=np.empty((4, cells), np.int64),
         filled=np.empty((2, cells), np.int64), taken_begin=np.empty(K + 2, np.int64),
@@ -280,7 +282,7 @@ def _cell(p, w, s, i, k, width):
     added, fronts, hidden = front[here, ADDED], front[here, FRONTS], front[here, HIDDEN]
     held = front[here, bounds.READY]
     arrives, trips = front[here, ARRIVES], -np.inf
-    if m >= s + front[here, STAGES] + 1:
+    if m >= s + w.stages[here] + 1:
         trips = front[here, TRIPS]
     if s > state[BOUNDED]:
         arrives -= (s - state[BOUNDED]) * below / m
@@ -311,10 +313,10 @@ def _cell(p, w, s, i, k, width):
                 old = w.values[parent]
                 for o in range(lo, hi):
                     option = p.option[o]
-                    if -option[fold.HELD] < flight:
+                    if p.held[o] < flight:
                         continue
                     tried += 1
-                    new[SHARE] = -1.0 / option[fold.SHARDS]
+                    new[SHARE] = 1.0 / p.shards[o]
                     both = gap = 0.0
                     if s > 1:
                         gap = fill * max(old[SHARE], new[SHARE])

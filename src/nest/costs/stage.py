@@ -83,10 +83,8 @@ class ChunkCosts(NamedTuple):
     """Gradient reduction that a backward hides if another pass precedes it."""
     hides_gather: float
     """Parameter all-gather that a forward hides."""
-    gathers: bool
-    """Layers gather parameters for every pass (ZeRO-3)."""
-    alone: bool
-    """There is only one layer."""
+    largest: float
+    """Longest gather of a layer's parameters for a pass (ZeRO-3)."""
     gathered: float
     """Forward gather of the first layer, during the last layer of the pass before."""
     regathered: float
@@ -105,6 +103,8 @@ class ChunkCosts(NamedTuple):
     """Gather of the third layer's parameters that the second forward does not hide."""
     room: float
     """Overlap of the first two forwards, minus the gathers during them; may be negative."""
+    alone: bool
+    """There is only one layer."""
     zero: float
     """Exposed ZeRO traffic, part of ``forward``, ``backward`` and their extra times."""
 
@@ -145,7 +145,7 @@ def chunk_costs(
     Overlap is counted once: compute that hides ZeRO traffic hides no reduction.
     """
     o, reduce, refresh = stack.overlap_zero3, stack.overlap_grad_reduce, stack.overlap_param_gather
-    gathers = any(layer.gathered for layer in layers)
+    largest = max(layer.gathered for layer in layers)
     first, last, end = layers[0], layers[-1], len(layers) - 1
     zero_forward = zero_backward = free = spare = spare_in_a_row = 0.0
     sync = gather = left = wait = 0.0
@@ -175,18 +175,19 @@ def chunk_costs(
         forward=sum(layer.forward for layer in layers) + zero_forward,
         backward=sum(layer.backward for layer in layers) + zero_backward,
         late=0.0, late_back=0.0, turn=0.0, chase=0.0, queue_forward=0.0, queue_backward=0.0,
-        trailing=0.0 if gathers else first.scattered, trails_forward=o * free,
+        trailing=0.0 if largest else first.scattered, trails_forward=o * free,
         trails_backward=o * last.free_backward,
         left=first.scattered + left, wait=wait,
         update=update, tied=tied, sync=sync, gather=gather,
         scattered=first.scattered, hides_sync=reduce * spare_in_a_row,
-        hides_gather=refresh * free, gathers=gathers, alone=not end,
+        hides_gather=refresh * free, largest=largest,
         gathered=first.gathered, regathered=last.regathered,
         below=layers[-2].regathered if end else 0.0, above=layers[1].scattered if end else 0.0,
         under_first=o * first.free_backward, under_last=o * last.free_forward,
-        begun=begun, third=third, room=room, zero=zero_forward + zero_backward,
+        begun=begun, third=third, room=room, alone=not end,
+        zero=zero_forward + zero_backward,
     )
-    return _in_a_row(found) if gathers else found
+    return _in_a_row(found) if largest else found
 
 
 def _beginning(layers: Sequence[LayerSeconds], o: float) -> tuple[float, float, float]:

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# The fields of ``nest.costs.stage.ChunkCosts`` in its order (a test compares), of which ``zero`` is
-# no part: the forms index it, and the kernels rows of such figures.
+# The fields of ``nest.costs.stage.ChunkCosts`` up to ``room``, in its order (a test compares): the
+# forms index it, and the kernels rows of such figures.
 (C_FORWARD, C_BACKWARD, C_LATE, C_LATE_BACK, C_TURN, C_CHASE, C_QUEUE_FORWARD, C_QUEUE_BACKWARD,
  C_TRAILING, C_TRAILS_FORWARD, C_TRAILS_BACKWARD, C_LEFT, C_WAIT, C_UPDATE, C_TIED, C_SYNC,
- C_GATHER, C_SCATTERED, C_HIDES_SYNC, C_HIDES_GATHER, C_GATHERS, C_ALONE, C_GATHERED, C_REGATHERED,
- C_BELOW, C_ABOVE, C_UNDER_FIRST, C_UNDER_LAST, C_BEGUN, C_THIRD, C_ROOM) = range(31)
-CHUNK = 31
+ C_GATHER, C_SCATTERED, C_HIDES_SYNC, C_HIDES_GATHER, C_LARGEST, C_GATHERED, C_REGATHERED, C_BELOW,
+ C_ABOVE, C_UNDER_FIRST, C_UNDER_LAST, C_BEGUN, C_THIRD, C_ROOM) = range(30)
+CHUNK = 30
 
 
-def delayed(c: Sequence[float], gathered: float) -> float:
+def delayed(c: Sequence[float], alone: bool, gathered: float) -> float:
     """What the end of a backward waits for the first ``gathered`` seconds of the next pass.
 
     A backward of two layers or more ends when the second layer's gradients are scattered, and in
-    front of them the network gathers what the next pass begins with.
+    front of them the network gathers what the next pass begins with. ``alone``: it is one layer.
     """
-    if c[C_ALONE]:
+    if alone:
         return 0.0
     return (max(0.0, c[C_ABOVE] + gathered - c[C_UNDER_FIRST])
             - max(0.0, c[C_ABOVE] - c[C_UNDER_FIRST]))
 
 
-def longer(before: Sequence[float], way_before: int, c: Sequence[float], way: int) -> float:
+def longer(
+    before: Sequence[float], alone_before: bool, way_before: int,
+    c: Sequence[float], alone: bool, way: int,
+) -> float:
     """What a pass through ``c`` takes longer right behind one through ``before`` (ZeRO-3); seconds.
 
     Ways are 0 forward, 1 backward. Had the device waited, parameters of two layers would be there.
@@ -39,8 +42,8 @@ def longer(before: Sequence[float], way_before: int, c: Sequence[float], way: in
         own = max(0.0, c[C_BELOW] - c[C_TRAILS_BACKWARD]) if way else c[C_BEGUN]
         return max(0.0, first - before[C_UNDER_LAST]) + own
     # The end of a backward of two layers or more has waited for the first ones: ``delayed``.
-    shown = max(0.0, first - before[C_UNDER_FIRST]) if before[C_ALONE] else 0.0
-    if c[C_ALONE]:
+    shown = max(0.0, first - before[C_UNDER_FIRST]) if alone_before else 0.0
+    if alone:
         return shown
     if way:
         return shown + max(0.0, c[C_BELOW] + before[C_SCATTERED] - c[C_TRAILS_BACKWARD])

@@ -15,14 +15,13 @@ from collections.abc import MutableSequence, Sequence
 from typing import NamedTuple
 
 from nest.forms.chunk import (
-    C_ALONE,
     C_BACKWARD,
     C_FORWARD,
     C_GATHER,
     C_GATHERED,
-    C_GATHERS,
     C_HIDES_GATHER,
     C_HIDES_SYNC,
+    C_LARGEST,
     C_LATE,
     C_LATE_BACK,
     C_LEFT,
@@ -47,6 +46,8 @@ Chunks = Sequence[Sequence[Sequence[float]]]
 Links = Sequence[Sequence[Sequence[float]]]
 """Seconds there and back, and of a message, behind each chunk of each stage: to the next stage,
 from the last one to the next chunk of the first."""
+Alone = Sequence[Sequence[bool]]
+"""Whether each chunk of each stage is a single layer."""
 Floats = MutableSequence[float]
 Ints = MutableSequence[int]
 NEVER = -float("inf")
@@ -98,7 +99,9 @@ def held(activations: Sequence[float], s: int, p: int, m: int, v: int) -> float:
     return most
 
 
-def step_seconds(stages: Chunks, hops: Links, p: int, m: int, v: int, room: Room) -> float:
+def step_seconds(
+    stages: Chunks, alone: Alone, hops: Links, p: int, m: int, v: int, room: Room
+) -> float:
     """Seconds of a step of p stages, first stage first, each with its v chunks.
 
     Messages of one direction arrive in the order of the passes, no two closer than the link takes
@@ -110,7 +113,7 @@ def step_seconds(stages: Chunks, hops: Links, p: int, m: int, v: int, room: Room
     left = 2 * p * total
     while left:
         for s in range(p):
-            left -= _run(stages[s], hops, s, p, m, v, room)
+            left -= _run(stages[s], alone[s], hops, s, p, m, v, room)
     done = together = exchange = 0.0
     copies = False
     for s in range(p):
@@ -144,7 +147,7 @@ def _begin(
     before = 0.0
     for n in range(v):
         c = chunks[n]
-        if c[C_GATHERS]:
+        if c[C_LARGEST] > 0.0:
             room.gathers[s] = 1
         room.starts[s][n] = before + c[C_WAIT] if c[C_GATHER] or n == 0 else 0.0
         before += c[C_GATHER] + p * (c[C_FORWARD] - c[C_HIDES_GATHER])
@@ -174,7 +177,8 @@ def _coming(s: int, p: int, m: int, v: int, room: Room) -> int:
 
 
 def _run(
-    chunks: Sequence[Sequence[float]], hops: Links, s: int, p: int, m: int, v: int, room: Room
+    chunks: Sequence[Sequence[float]], alone: Sequence[bool], hops: Links, s: int, p: int, m: int,
+    v: int, room: Room,
 ) -> int:
     """Run the passes of a stage whose input is there; their number."""
     total, count = m * v, 0
@@ -186,7 +190,7 @@ def _run(
             break
         n = v - 1 - k // p % v if way else k // p % v
         c = chunks[n]
-        start = max(_free(chunks, n, way, s, room), arrival)
+        start = max(_free(chunks, alone, n, way, s, room), arrival)
         if way == 0 and k == n * p:
             start = max(start, room.starts[s][n])
         room.run[way][s] += 1
@@ -194,7 +198,8 @@ def _run(
         end = start + (c[C_BACKWARD] if way else c[C_FORWARD])
         if room.gathers[s]:
             if way:
-                end += delayed(c, _gathered_behind(chunks, s, p, m, v, room)) - c[C_LATE]
+                behind = _gathered_behind(chunks, s, p, m, v, room)
+                end += delayed(c, alone[n], behind) - c[C_LATE]
         elif way:
             room.scattered[s] = end + c[C_TRAILING]
         else:
@@ -208,7 +213,7 @@ def _run(
 
 
 def _free(
-    chunks: Sequence[Sequence[float]], n: int, way: int, s: int, room: Room
+    chunks: Sequence[Sequence[float]], alone: Sequence[bool], n: int, way: int, s: int, room: Room
 ) -> float:
     """When a pass may begin, as far as the stage goes; its traffic goes on while it waits."""
     c, clock = chunks[n], room.clock[s]
@@ -216,9 +221,10 @@ def _free(
         return max(clock, room.scattered[s] - c[C_TRAILS_BACKWARD]) if way else clock
     if room.front[0][s] < 0:
         return clock
-    front, way_before = chunks[room.front[0][s]], room.front[1][s]
-    start = clock + longer(front, way_before, c, way)
-    if not front[C_ALONE]:
+    x, way_before = room.front[0][s], room.front[1][s]
+    front = chunks[x]
+    start = clock + longer(front, alone[x], way_before, c, alone[n], way)
+    if not alone[x]:
         room.scattered[s] = clock + front[C_SCATTERED] if way_before else NEVER
         return start
     # What an earlier backward left is in front of what this pass gathers.

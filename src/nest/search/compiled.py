@@ -215,7 +215,7 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
     no = np.zeros(1, np.bool_)
     tables = Tables(
         ahead=np.ones((1, 1, 2)), back=np.ones((1, 1, 1, 4)), state=np.ones((1, 1, 1, 9)),
-        body=zero, held=zero, price=zero, weight=one, shards=one, relayed=one, hybrid=no,
+        body=zero, held=zero, price=zero, weight=one, shards=zero + 1, relayed=one, hybrid=no,
         shard=zero, forbidden=no, keep_none=True, full=-1, first_layers=no, most_layers=1,
         last=zero, part=zero - 1, seen=np.array([[0], [1]], np.int32),
         stretch=np.array([[0, 1]]), among=zero[None] + np.array([0, 1]), marked=zero, way=zero,
@@ -241,11 +241,11 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
     if "select" in names:
         kernels.select(tables, np.full((1, 1), 2, np.int8), 1e9)
     problem = Problem(
-        micro_batches=1, sizes=zero + 1, lanes=one, price=np.array([[0, -1]]),
+        micro_batches=1, sizes=zero + 1, lanes=zero + 1, price=np.array([[0, -1]]),
         signature=np.array([[-1, 0], [-1, -1]]), chain=True, gpipe=False,
         ends=np.array([[[1, 0]], [[2, 0]]]), first=np.array([[0, 1]]),
-        option=np.ones((1, kernels.option)), hop_bytes=np.zeros(2), hop_per_byte=np.zeros(2),
-        hop_latency=np.zeros(2), both=1.0,
+        option=np.ones((1, kernels.option)), held=zero + 1, shards=zero + 1,
+        hop_bytes=np.zeros(2), hop_per_byte=np.zeros(2), hop_latency=np.zeros(2), both=1.0,
         depths=np.array([False, True]))
     if "useful" in names:
         kernels.useful(Spans(

@@ -51,7 +51,7 @@ class Problem(NamedTuple):
     micro_batches: int
     sizes: Ints
     """(B,) block sizes, in positions."""
-    lanes: Floats
+    lanes: Ints
     """(B,) shards of a block at the most."""
     price: Ints
     """(B, K+1) price of a block size that starts at k, -1: none may."""
@@ -66,7 +66,11 @@ class Problem(NamedTuple):
     first: Ints
     """(P, G+1) see ``_kernels.options.select``; options by ascending t."""
     option: Floats
-    """(O, OPTION)"""
+    """(O, OPTION) seconds."""
+    held: Ints
+    """(O,) micro-batches in flight that fit."""
+    shards: Ints
+    """(O,) see ``nest.search.tables.Tables``."""
     hop_bytes: Floats
     """(L+1,) bytes handed over at a cut, one way."""
     hop_per_byte: Floats

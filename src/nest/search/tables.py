@@ -38,7 +38,7 @@ class Tables(NamedTuple):
     """(C,) its price, ascending from 0."""
     weight: Floats
     """(C,) seconds of a step for each second of a micro-batch on its block, at the least."""
-    shards: Floats
+    shards: Ints
     """(C,) pieces of what it hands over that travel side by side."""
     relayed: Floats
     """(C,) bytes on a device of a byte per sample that a stage passes on."""
@@ -113,7 +113,7 @@ class Blocks(NamedTuple):
     state: Floats
     body: Ints
     held: Ints
-    shards: Floats
+    shards: Ints
     relayed: Floats
     hybrid: Bools
     overlaps: Floats

@@ -228,7 +228,7 @@ class Builder:
         outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
         tp, sp, cp, _ = (column[rows.split] for column in self.candidates.splits)
         replicas = np.array([o.outer_dp for o in self.outers], dtype=np.int64)
-        self._shards = rows.block / np.where(sp | self.job.stack.scatter_gather, 1, tp)
+        self._shards = rows.block // np.where(sp | self.job.stack.scatter_gather, 1, tp)
         self._relayed = rows.samples / (cp * np.where(sp, tp, 1))
         self._hybrid = (replicas[outer] > 1) & (rows.block > tp)
         if not len(self._body):
@@ -440,14 +440,14 @@ class Builder:
         ``_kernels.options.select`` did; block sizes without an option are left out.
         """
         outer = self.outers[number]
-        first, chosen, table = options
+        first, degrees, held, shards, table = options
         each = len(self.zeros) * len(self.policies) * (self.signatures.longest + 1)
-        unit, sizes, starts, price = self.positions(number, np.unique(chosen // each))
+        unit, sizes, starts, price = self.positions(number, np.unique(degrees // each))
         per_byte, latency = self.candidates.places(outer).hops(starts)
         return unit, Problem(
             micro_batches=outer.micro_batches,
             sizes=sizes // unit,
-            lanes=sizes.astype(np.float64),
+            lanes=sizes,
             price=price,
             signature=self.signatures.index,
             chain=self.chain.is_chain,
@@ -455,6 +455,8 @@ class Builder:
             ends=ends,
             first=first,
             option=table,
+            held=held,
+            shards=shards,
             hop_bytes=outer.micro_batch * self.boundaries,
             hop_per_byte=per_byte,
             hop_latency=latency,

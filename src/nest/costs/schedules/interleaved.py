@@ -46,5 +46,6 @@ def step_time(
         starts=[[0.0] * v for _ in range(p)],
         ends=[[0.0] * v for _ in range(p)],
     )
-    end = form.step_seconds(stages, hops, p, m, v, room)
+    alone = [[chunk.alone for chunk in stage] for stage in stages]
+    end = form.step_seconds(stages, alone, hops, p, m, v, room)
     return StepTime(max(room.clock), end - max(room.clock))
