@@ -93,6 +93,13 @@ class Run(NamedTuple):
     """Bytes that a device of the stage may hold."""
 
 
+    @property
+    def hollow(self) -> bool:
+        """Whether there are no layers."""
+        names = set(self._fields) - {"limit", "activations"}
+        return not any(np.any(getattr(self, name)) for name in names)
+
+
 class LayerPrice(NamedTuple):
     """What a run sees of one layer; shape (B, codes of recompute)."""
 
@@ -220,6 +227,9 @@ class Pricer:
             parts.append(LayerPrice(*(figure[:, code_P] for figure in self.layers[kind])))
         relayed = np.array([self._relayed(key, before, layers) for key in self.keys])
         limit = np.array([[self.limits[key[11]]] * len(policies) for key in self.keys])
+        if not parts:
+            nothing = Run(*[np.zeros_like(limit)] * len(Run._fields))
+            return nothing._replace(limit=limit)
         return run_of(parts, self.job.stack, relayed[:, None], limit)
 
     @staticmethod

@@ -118,7 +118,8 @@ def _stage(
     m = pricing.job.global_batch // (plan.outer_dp * plan.micro_batch)
     shared: dict[str, Any] = {name: getattr(stage, name)
                               for name in StageConfiguration.model_fields}
-    first = price.chunks[0]
+    first = next((chunk for chunk, layers in zip(price.chunks, price.layers, strict=True)
+                  if layers), price.chunks[0])
     return Stage(
         **shared, in_flight=schedule.in_flight(number, plan.pp, m, plan.vpp),
         time_s=_time(price, hops), param_wait_s=first.wait, grad_sync_s=first.left,
@@ -157,9 +158,11 @@ def _algorithms(
     chain, job, s = pricing.chain, pricing.job, pricing.setting(stage)
     body = body_of(stage, plan, 0, pricing.fabric)
     state = state_of(stage, plan, pricing.fabric)
-    layer = max((chain.kinds[kind] for span in stage.chunks
-                 for kind, _ in layers_of(chain, pricing.order(plan), stage, span)),
-                key=lambda layer: layer.parameters)
+    layers = [chain.kinds[kind] for span in stage.chunks
+              for kind, _ in layers_of(chain, pricing.order(plan), stage, span)]
+    if not layers:
+        return {}
+    layer = max(layers, key=lambda layer: layer.parameters)
     tokens = float(body.samples[0] / stage.cp * job.seq_len * layer.hidden * s.machine.element)
     weight = 4.0 * layer.parameters / stage.tp
     found = {}
