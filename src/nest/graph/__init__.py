@@ -2,7 +2,8 @@
 
 `operators` has what one operator computes, keeps and sends; `blocks` and `ends` build those of a
 transformer layer, an embedding and a head; `build` puts a model together; `chain` is the result:
-layers in order, with the tensors that cross each cut; `layouts` lists divisions of it into chunks.
+layers in order, with the tensors that cross each cut; `layouts` lists divisions of it into chunks,
+`layout_text` reads and writes them as Megatron-Core does.
 `legality` says which degrees of parallelism are legal for it, and why not. Read them in this order.
 """
 

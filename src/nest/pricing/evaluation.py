@@ -21,6 +21,7 @@ from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.graph import Chain, build_chain, model_flop, profile_chain
+from nest.graph.layout_text import layout_of
 from nest.pricing.breakdown import bottleneck, breakdown, slowest
 from nest.pricing.confidence import confidence
 from nest.pricing.feasibility import check, shortages
@@ -103,11 +104,18 @@ def evaluate(
             stride=configuration.stride, schedule=configuration.schedule,
             order=configuration.order,
         ),
+        layout=_layout(chain, configuration),
         stages=stages,
         replicas=tuple(r * configuration.stride for r in range(configuration.outer_dp)),
         breakdown_s=seconds,
         inputs=Inputs(model=chain.model, profile=chain.profile, cluster=cluster, job=job),
     )
+
+
+def _layout(chain: Chain, plan: Configuration) -> str | None:
+    """Megatron-Core's text of the division of the layers."""
+    spans = [stage.chunks[v] for v in range(plan.vpp) for stage in plan.stages]
+    return layout_of(chain, [0, *(stop for _, stop in spans)], plan.pp)
 
 
 def _stage(
