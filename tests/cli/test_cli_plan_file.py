@@ -90,7 +90,7 @@ def test_virtual_stages_and_other_orders_survive(files, capsys):
     assert re.search(r"^0 +0,4 +0 ", text, re.MULTILINE)
     assert "4 embedding of the decoder" in " ".join(text.split())
     back = edited(found, stages__0__chunks=[[0, 2], [3, 4], [5, 6], [6, 8]])
-    assert "chunks: got" in refusal(files.folder, back)
+    assert "chunks.3: got" in refusal(files.folder, back)
 
 
 def test_derived_figures_are_ignored(plan, tmp_path):
@@ -243,3 +243,18 @@ def test_broken_files(files, capsys):
     path = str(put(files.folder, {"schema": "nest.plan/1"}, "edited.json"))
     _, err = run(capsys, "evaluate", path, "--tp", "2", code=2)
     assert "--tp" in err
+
+
+def test_a_layout_is_priced_and_written(tmp_path, capsys) -> None:
+    words = ["evaluate", "llama2-7b", "dgx-h100", "--devices", "16", "--global-batch", "16",
+             "--seq-len", "512", "--pp", "4", "--tp", "4", "--layout", "Et*4|(t*5|)*4t*4|,tt|tt,L"]
+    path = str(tmp_path / "plan.json")
+    out, _ = run(capsys, *words, "-o", path)
+    assert "Layout       Et*4|(t*5|)*4t*4|tt|ttL\n" in out
+    data = json.loads(Path(path).read_text())
+    assert data["layout"] == "Et*4|(t*5|)*4t*4|tt|ttL"
+    assert data["parallelism"]["vpp"] == 2
+    out, _ = run(capsys, "evaluate", path, "--json")
+    assert json.loads(out)["step_time_s"] == data["step_time_s"]
+    _, err = run(capsys, *words[:-1], "Et*32|L", code=2)
+    assert "command line: layout: got 2 chunks; allowed: a multiple of pp 4" in err

@@ -125,16 +125,19 @@ def check(
 def check_wrapped(
     question: Question, plan: Configuration, stages: Sequence[tuple[Choice, Policy]]
 ) -> None:
-    """Refuse an interleaved pipeline that is not among those enumerated."""
-    outer = Outer(plan.outer_dp, plan.micro_batch, plan.stride)
-    wrap = Wrap(question.outers.index(outer), stages[0][0].size, plan.pp, plan.vpp)
-    if wrap not in question.wraps():
+    """Refuse an interleaved pipeline that is none; its chunks may be of any length, or empty."""
+    m = question.job.global_batch // (plan.outer_dp * plan.micro_batch)
+    if plan.pp < 2 or m % plan.pp or not question.chain.is_chain:
         raise ValueError("stages of an interleaved pipeline")
     for s, (stage, (choice, policy)) in enumerate(zip(plan.stages, stages, strict=True)):
         if (choice[1:], policy) != (stages[0][0][1:], stages[0][1]):
             raise ValueError(f"stage {stage} is not as the first one")
-        if [tuple(range(i, j)) for i, j in stage.chunks] != question.chunks(wrap, s):
-            raise ValueError(f"chunks of stage {stage}")
+        if len(stage.chunks) != plan.vpp:
+            raise ValueError(f"chunks of stage {s}")
+    layers = [n for c in range(plan.vpp) for stage in plan.stages
+              for n in range(*stage.chunks[c])]
+    if layers != list(range(len(question.chain))):
+        raise ValueError("layers of the chunks")
 
 
 # ---------------------------------------------------------------- all plans

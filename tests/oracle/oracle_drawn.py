@@ -28,14 +28,24 @@ def _interleaved(question: Question, wrap: Wrap, rng: Random) -> Configuration |
     first = _choice(question, outer, [(0, wrap.size)], True, rng)
     if first is None:
         return None
-    chunks = [question.chunks(wrap, s) for s in range(wrap.pp)]
-    policy = rng.choice(question.policies(*(chunk for stage in chunks for chunk in stage)))
+    chunks = [[range(chunk[0], chunk[-1] + 1) for chunk in question.chunks(wrap, s)]
+              for s in range(wrap.pp)]
+    if rng.random() < 0.5:
+        chunks = _unequal(len(question.chain), wrap, rng)
+    policy = rng.choice(question.policies(*(tuple(chunk) for stage in chunks for chunk in stage)))
     return Configuration(
         outer_dp=outer.outer_dp, micro_batch=outer.micro_batch, stride=outer.stride,
         schedule="interleaved", vpp=wrap.vpp, stages=tuple(
             write_stage(first._replace(start=s * wrap.size), policy,
-                        [(chunk[0], chunk[-1] + 1) for chunk in stage])
+                        [(chunk.start, chunk.stop) for chunk in stage])
             for s, stage in enumerate(chunks)))
+
+
+def _unequal(layers: int, wrap: Wrap, rng: Random) -> list[list[range]]:
+    """Any chunks, of which many are empty where there are many."""
+    cuts = [0, *sorted(rng.randint(0, layers) for _ in range(wrap.pp * wrap.vpp - 1)), layers]
+    return [[range(cuts[c * wrap.pp + s], cuts[c * wrap.pp + s + 1]) for c in range(wrap.vpp)]
+            for s in range(wrap.pp)]
 
 
 def _one_range_each(question: Question, rng: Random) -> Configuration | None:

@@ -86,7 +86,7 @@ def wrapped_links(
         links.append([])
         for _, stop in stage:
             link = Link(np.zeros((len(lanes), 1)), np.zeros((len(lanes), 1)))
-            if stop < len(pricer.chain):
+            if (s, len(links[s])) != (wrap.pp - 1, wrap.vpp - 1):
                 size, *pace = pricer.handed(outer, (1 << stop) - 1, *device)
                 link = Link(pricer.hop(size, *pace, lanes[:, None]),
                             pricer.gap(size, pace[0], lanes[:, None]))
@@ -102,9 +102,9 @@ def interleaved(
     last, end = simulated(runs, links, m)
     done, reduced, exchange = [], [], []
     for s, stage in enumerate(runs):
-        ready, hidden = last[s], np.zeros(1)
+        ready, hidden, lowest = last[s], np.zeros(1), real(stage)
         for c, x in enumerate(stage):
-            ready = np.maximum(ready, end[s][c] + left(c, x) + hidden)
+            ready = np.maximum(ready, end[s][c] + left(c > lowest, x) + hidden)
             hidden = hidden + x.sync + p * (
                 x.backward + x.late_b + x.b_after_b - x.hidden_backward)
         update = np.sum([x.update for x in stage], axis=0)
@@ -118,12 +118,17 @@ def interleaved(
     return seconds, [held(s, p, stage, m) for s, stage in enumerate(runs)]
 
 
-def left(c: int, x: Run) -> Floats:
-    """Gradient reduction after the last backward of chunk ``c``.
+def real(stage: Sequence[Run]) -> int:
+    """The first chunk of a stage that has layers; the first of all where none has."""
+    return next((c for c, x in enumerate(stage) if not x.hollow), 0)
+
+
+def left(later: bool, x: Run) -> Floats:
+    """Gradient reduction after the last backward of a chunk, ``later`` than the first one.
 
     The scatter of its first layer counts in the first chunk only: others run on meanwhile.
     """
-    return x.left if c else x.left + x.scattered
+    return x.left if later else x.left + x.scattered
 
 
 def first_forwards(stage: Sequence[Run], p: int) -> list[Floats]:
@@ -131,9 +136,10 @@ def first_forwards(stage: Sequence[Run], p: int) -> list[Floats]:
 
     A chunk behind the first waits only if its parameters are gathered once a step.
     """
-    found, before = [], np.zeros(1)
+    found, before, lowest = [], np.zeros(1), real(stage)
     for c, x in enumerate(stage):
-        found.append(np.where(x.gather > 0.0, before + x.wait, 0.0) if c else x.wait + x.gathered)
+        found.append(np.where(x.gather > 0.0, before + x.wait, 0.0) if c > lowest
+                     else x.wait + x.gathered)
         before = before + x.gather + p * (x.forward - x.hidden_forward)
     return found
 
@@ -160,8 +166,8 @@ def simulated(
     """End of the last task of each stage, and of the last backward of each of its chunks.
 
     A task right behind another one waits for ZeRO traffic, a backward also for what trails the one
-    before. No sender waits for a message. Those of a link and direction come one by one, in the
-    order in which they were sent.
+    before; tasks without layers are as if they were not there. No sender waits for a message. Those
+    of a link and direction come one by one, in the order in which they were sent.
     """
     p, v = len(runs), len(runs[0])
     orders = [published_order(s, p, m, v) for s in range(p)]
@@ -175,6 +181,24 @@ def simulated(
     here: dict[tuple[int, Task], Floats] = {
         (0, Task("f", 0, k)): np.zeros(1) for k in range(m)}
     came: dict[tuple[int, str], Floats] = {}
+
+    def send(s: int, task: Task) -> None:
+        """Hand over what a task has made."""
+        kind, c, k = task
+        if kind == "b" and (s, c) == (0, 0):
+            return
+        if kind == "f" and (s, c) == (p - 1, v - 1):
+            here[s, Task("b", c, k)] = clock[s]
+            return
+        at, chunk = following(s, c, p) if kind == "f" else preceding(s, c, p)
+        # The link behind the stage in front carries both directions.
+        link, cut = (s, c) if kind == "f" else (at, chunk)
+        hop, gap = links[link][cut]
+        arrives = clock[s] + hop / 2
+        if (link, kind) in came:
+            arrives = np.maximum(arrives, came[link, kind] + gap)
+        came[link, kind] = here[at, Task(kind, chunk, k)] = arrives
+
     while any(place[s] < len(orders[s]) for s in range(p)):
         begun = False
         for s in range(p):
@@ -187,12 +211,20 @@ def simulated(
             if kind == "b":
                 start = np.where(
                     gathers[s], start, np.maximum(start, trails[s] - x.under_backward))
-            if place[s]:
-                kind_before, n, _ = orders[s][place[s] - 1]
+            around = [[task for task in part if not runs[s][task.chunk].hollow]
+                      for part in (orders[s][: place[s]], orders[s][place[s] + 1 :])]
+            place[s] += 1
+            if x.hollow:
+                clock[s] = np.maximum(here[s, task], clock[s])
+                if kind == "b":
+                    end[s][c] = clock[s]
+                send(s, task)
+                continue
+            if around[0]:
+                kind_before, n, _ = around[0][-1]
                 free, queue = in_a_row(kind_before, runs[s][n], kind, x, clock[s], trails[s])
                 start = np.where(gathers[s], np.maximum(start, free), start)
                 trails[s] = np.where(gathers[s], queue, trails[s])
-            place[s] += 1
             if kind == "f":
                 if k == 0:
                     start = np.maximum(start, first[s][c])
@@ -201,27 +233,15 @@ def simulated(
                     gathers[s], trails[s], trails[s] + x.forward - x.under_forward)
             else:
                 clock[s] = start + x.backward
-                if place[s] < len(orders[s]) and not np.all(x.alone):
-                    kind_behind, n, _ = orders[s][place[s]]
+                if around[1] and not np.all(x.alone):
+                    kind_behind, n, _ = around[1][0]
                     y = runs[s][n]
                     more = y.gathered if kind_behind == "f" else y.regathered
                     clock[s] = clock[s] + np.maximum(0.0, x.above + more - x.under_first) - (
                         np.maximum(0.0, x.above - x.under_first))
                 end[s][c] = clock[s]
                 trails[s] = np.where(gathers[s], trails[s], clock[s] + x.trailing)
-            if kind == "b" and (s, c) == (0, 0):
-                continue
-            if kind == "f" and (s, c) == (p - 1, v - 1):
-                here[s, Task("b", c, k)] = clock[s]
-                continue
-            at, chunk = following(s, c, p) if kind == "f" else preceding(s, c, p)
-            # The link behind the stage in front carries both directions.
-            link, cut = (s, c) if kind == "f" else (at, chunk)
-            hop, gap = links[link][cut]
-            arrives = clock[s] + hop / 2
-            if (link, kind) in came:
-                arrives = np.maximum(arrives, came[link, kind] + gap)
-            came[link, kind] = here[at, Task(kind, chunk, k)] = arrives
+            send(s, task)
         assert begun, "the orders wait for each other"
     return clock, end
 

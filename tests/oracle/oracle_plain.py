@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from oracle_links import arrays
-from oracle_plain_runs import Figures, Hand, Hands, PlainRun, Runs
+from oracle_plain_runs import NO_TIME, Figures, Hand, Hands, PlainRun, Runs
 from oracle_plans import read_stage
 from oracle_prices import Pricer
 from oracle_rules import FULL, NONE, Outer, Policy, shards
@@ -65,8 +65,8 @@ def plain_parts(
                 seen += chain.kinds[kind].checkpointed
             samples, tp, sp, cp, *_ = key
             relayed = pricer.relayed(before, layers) * samples / (cp * (tp if sp else 1))
-            runs[s].append(PlainRun(figures, job.stack, relayed))
-            if j == len(chain):
+            runs[s].append(PlainRun(figures or [NO_TIME], job.stack, relayed if figures else 0.0))
+            if (s, len(runs[s])) == (plan.pp - 1, plan.vpp):
                 hands[s].append(Hand(0.0, 0.0))
                 continue
             to = (s + 1) % plan.pp
@@ -318,7 +318,7 @@ def wrapped_step(x: Runs, hands: Hands, m: int) -> float:
         for c, run in enumerate(x[s]):
             last = max(end for (stage, task), end in ends.items()
                        if (stage, task.kind, task.chunk) == (s, "b", c))
-            times.append(last + (run.left if c else run.whole_left) + sum(
+            times.append(last + (run.left if c > _real(x[s]) else run.whole_left) + sum(
                 y.total("sync") + p * (y.b + y.late_b + y.longer("b", "b") - y.hidden_b)
                 for y in x[s][:c]))
         update, tied = (sum(run.total(name) for run in x[s]) for name in ("update", "tied"))
@@ -367,11 +367,16 @@ def _line(
 ) -> list[float]:
     """Ends of a stage's tasks, given when the input of each has come."""
     gathers, ends = any(run.gathers for run in stage), list[float]()
+    some = [n for n, task in enumerate(tasks) if not stage[task.chunk].hollow]
     through = -math.inf  # what backwards have left to scatter, as far as it delays others
     for n, (task, start) in enumerate(zip(tasks, came, strict=True)):
         run = stage[task.chunk]
-        if n and gathers:
-            front, before = stage[tasks[n - 1].chunk], tasks[n - 1].kind
+        if run.hollow:  # the others do not see it
+            ends.append(max(start, ends[-1] if n else 0.0))
+            continue
+        if some[0] < n and gathers:
+            last = tasks[max(k for k in some if k < n)]
+            front, before = stage[last.chunk], last.kind
             free, left = ends[-1] + run.behind(front, before, task.kind), front.layers[0].scattered
             if front.single:
                 # What is left has gone on beside the task in front; what this one needs follows.
@@ -393,18 +398,24 @@ def _line(
                 through += run.f - run.under_f
         else:
             end = start + run.b
-            if gathers and n < len(tasks) - 1:
-                end += run.late(stage[tasks[n + 1].chunk].needs(tasks[n + 1].kind))
+            if gathers and n < some[-1]:
+                behind = tasks[min(k for k in some if k > n)]
+                end += run.late(stage[behind.chunk].needs(behind.kind))
             ends.append(end)
             if not gathers:
                 through = end + run.trailing
     return ends
 
 
+def _real(stage: Sequence[PlainRun]) -> int:
+    """The first chunk with layers."""
+    return next((c for c, run in enumerate(stage) if not run.hollow), 0)
+
+
 def _first(stage: Sequence[PlainRun], c: int, p: int) -> float:
     """When the parameters of a chunk are there for the first time."""
-    if c == 0:
-        return stage[0].whole_wait
+    if c <= _real(stage):
+        return stage[c].whole_wait
     if stage[c].total("gather") == 0.0:
         return 0.0
     return stage[c].wait + sum(

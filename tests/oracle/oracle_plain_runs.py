@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+
+import numpy as np
 
 from nest.costs.layer import LayerCosts
 from nest.describe import Stack
@@ -21,6 +23,10 @@ class Figures:
         return float(getattr(self.costs, name).item())
 
 
+NO_TIME = Figures(LayerCosts(**{field.name: np.zeros(1) for field in fields(LayerCosts)}))
+"""Stands for the layers of a chunk that has none."""
+
+
 @dataclass(frozen=True)
 class PlainRun:
     """Layers that run one after the other."""
@@ -28,6 +34,10 @@ class PlainRun:
     layers: Sequence[Figures]
     stack: Stack
     relayed: float
+
+    @property
+    def hollow(self) -> bool:
+        return self.layers[0] is NO_TIME
 
     def total(self, *names: str) -> float:
         return math.fsum(getattr(x, name) for x in self.layers for name in names)

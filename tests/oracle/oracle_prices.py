@@ -93,6 +93,13 @@ class Run(NamedTuple):
     """Bytes that a device of the stage may hold."""
 
 
+    @property
+    def hollow(self) -> bool:
+        """Whether there are no layers."""
+        names = set(self._fields) - {"limit", "activations"}
+        return not any(np.any(getattr(self, name)) for name in names)
+
+
 class LayerPrice(NamedTuple):
     """What a run sees of one layer; shape (B, codes of recompute)."""
 
@@ -223,8 +230,11 @@ class Pricer:
                 self._coded[kind, code_P] = LayerPrice(
                     *(figure[:, code_P] for figure in self.layers[kind]))
             parts.append(self._coded[kind, code_P])
-        relayed = self.relayed(before, layers) * self.samples_B / self.lanes_B
         limit = np.repeat(self.limit_B[:, None], len(policies), axis=1)
+        if not parts:
+            nothing = Run(*[np.zeros_like(limit)] * len(Run._fields))
+            return nothing._replace(limit=limit)
+        relayed = self.relayed(before, layers) * self.samples_B / self.lanes_B
         return run_of(parts, self.job.stack, relayed[:, None], limit)
 
     @staticmethod

@@ -11,8 +11,8 @@ from nest.describe import load_stack
 from nest.errors import NoPlanError
 from nest.planners.manual import Degrees, Manual, _Rules
 from nest.planners.prices import Prices
+from nest.pricing.divisions import even_sizes
 from nest.pricing.evaluation import chain_of
-from nest.pricing.even import even_sizes
 from nest.pricing.plans import Plan
 
 SPACE = nest.SearchSpace()

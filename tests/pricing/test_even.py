@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from descriptions import MODEL
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nest.describe import Job, Profile, load_cluster, load_model
+from nest.describe import Configuration, Job, Model, Profile, load_cluster, load_model
+from nest.describe.loading import load_stack
 from nest.errors import InputError
 from nest.graph import build_chain, profile_chain
+from nest.pricing.divisions import even_sizes
 from nest.pricing.evaluation import evaluate
-from nest.pricing.even import even_configuration, even_sizes
+from nest.pricing.even import even_configuration
 
 JOB = Job(global_batch=64, seq_len=512)
 
@@ -138,3 +143,85 @@ def test_refusals(degrees, reason):
         even_configuration(load_model("llama2-7b"), load_cluster("dgx-a100", devices=64), JOB,
                            **degrees)
     assert reason in str(caught.value)
+
+
+# ---------------------------------------------------------------- other divisions
+
+
+def counts(found: Configuration) -> list[list[int]]:
+    """Layers of each chunk of each stage, embedding and head included."""
+    return [[stop - start for start, stop in stage.chunks] for stage in found.stages]
+
+
+def divided(name: str, devices: int, stack: str = "megatron-core", **given: Any) -> Configuration:
+    model, cluster = load_model(name), load_cluster("dgx-h100", devices=devices)
+    job = Job(global_batch=96, seq_len=512, stack=load_stack(stack))
+    found = even_configuration(model, cluster, job, **given)
+    evaluate(model, cluster, job, found)
+    return found
+
+
+def test_a_layout_gives_cuts_and_chunks() -> None:
+    found = divided("llama3.1-405b", 64, pp=8, tp=8, layout="Et*3|(t*4|)*30t*3L")
+    assert (found.vpp, found.schedule) == (4, "interleaved")
+    assert counts(found) == [[4] * 4] * 8
+    assert found.stages[1].chunks == ((4, 8), (36, 40), (68, 72), (100, 104))
+    assert divided("llama3.1-405b", 64, pp=8, tp=8, vpp=4, layout="Et*3|(t*4|)*30t*3L") == found
+    alone = divided("llama2-7b", 32, pp=4, tp=8, layout="Et*7|(t*9|)*2t*7L")
+    assert (alone.vpp, alone.schedule) == (1, "1f1b")
+    assert counts(alone) == [[8], [9], [9], [8]]
+    empty = divided("llama2-7b", 32, pp=4, tp=8, layout="Et*32|||L")
+    assert counts(empty) == [[33], [0], [0], [1]]
+
+
+def test_ends_count_as_layers_where_that_is_even() -> None:
+    both = divided("llama3.1-405b", 64, pp=8, tp=8, vpp=16)
+    assert counts(both) == [[1] * 16] * 8
+    # 31 + the head = 32
+    assert counts(divided("llama2-7b", 32, pp=4, tp=8, vpp=8)) == [
+        [2, *[1] * 7], *[[1] * 8] * 2, [*[1] * 7, 2]]
+    small = Model.parse({**MODEL, "layers": 11})
+    job, cluster = Job(global_batch=8, seq_len=128), load_cluster("dgx-h100", devices=8)
+    head = even_configuration(small, cluster, job, pp=2, vpp=3)
+    assert counts(head) == [[3, 2, 2], [2, 2, 2]]
+
+
+def test_torchtitan_gives_the_remainder_to_the_first_chunks() -> None:
+    # 32 layers and both ends are 34 = 4 x 9 - 2: 8 chunks of 4, the first two of 5.
+    assert counts(divided("llama2-7b", 32, "torchtitan", pp=4, tp=8, vpp=2)) == [
+        [5, 4], [4, 4], [4, 4], [4, 5]]  # 32 = 8 x 4: even
+    assert counts(divided("llama2-7b", 24, "torchtitan", pp=3, tp=8, vpp=2)) == [
+        [6, 6], [6, 5], [6, 5]]
+
+
+def test_the_first_and_the_last_stage_have_layers_of_their_own() -> None:
+    found = divided("llama2-7b", 32, pp=4, tp=8, vpp=2, first_stage_layers=6, last_stage_layers=6)
+    assert counts(found) == [[4, 3], [5, 5], [5, 5], [3, 4]]
+    found = divided("llama2-7b", 32, pp=4, tp=8, last_stage_layers=5)
+    assert counts(found) == [[10], [9], [9], [6]]
+    found = divided("llama2-7b", 16, pp=2, tp=8, first_stage_layers=12, last_stage_layers=20)
+    assert counts(found) == [[13], [21]]
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ({"pp": 4, "vpp": 5}, "vpp: got 5; allowed: pp 4 x vpp must divide the 32 repeated layers of "
+     "llama2-7b, with the head or with both ends counted as layers too; other chunks with layout "
+     "(--layout TEXT), or"),
+    ({"pp": 4, "vpp": 2, "layout": "Et*8|(t*8|)*2t*8L"},
+     "vpp: got 2; allowed: 1, the chunks of a stage in layout Et*8|(t*8|)*2t*8L"),
+    ({"pp": 4, "layout": "Et*8|(t*8|)*2t*8L", "first_stage_layers": 8},
+     "layout: got Et*8|(t*8|)*2t*8L and first_stage_layers; allowed: one of them"),
+    ({"pp": 4, "vpp": 2, "first_stage_layers": 7},
+     "first_stage_layers: got 7 with pp 4, vpp 2; allowed: a multiple of vpp, with pp above 1"),
+    ({"pp": 1, "last_stage_layers": 32}, "last_stage_layers: got 32 with pp 1, vpp 1; allowed"),
+    ({"pp": 4, "first_stage_layers": 7}, "first_stage_layers: leave 25 of 32 repeated layers of "
+     "llama2-7b to 3 other stages; allowed: a multiple of 3 x vpp 1"),
+    ({"pp": 2, "first_stage_layers": 7, "last_stage_layers": 7},
+     "first_stage_layers and last_stage_layers: leave 18 of 32 repeated layers of llama2-7b to 0"),
+    ({"pp": 4, "first_stage_layers": 32}, "first_stage_layers: leave 0 of 32 repeated layers"),
+    ({"pp": 4, "layout": "Et*8"}, "layout: got 1 chunks; allowed: a multiple of pp 4"),
+])
+def test_divisions_that_do_not_go(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as error:
+        divided("llama2-7b", 8 * given["pp"], tp=8, **given)
+    assert str(error.value).startswith(said)

@@ -44,6 +44,17 @@ def evaluate(
     vpp: Annotated[
         int | None, options.number("Virtual stages per device; default 1; more needs interleaved.")
     ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Layers of all chunks as Megatron-Core writes them: "
+                     "'Et*3|(t*4|)*30t*3L'; default: even."),
+    ] = None,
+    first_stage_layers: Annotated[
+        int | None, options.number("Transformer layers of the first stage, over all its chunks.")
+    ] = None,
+    last_stage_layers: Annotated[
+        int | None, options.number("The same of the last stage; the others divide the rest evenly.")
+    ] = None,
     schedule: Annotated[
         str | None, typer.Option(metavar="NAME", help="1f1b (default), interleaved or gpipe.")
     ] = None,
@@ -101,9 +112,10 @@ def evaluate(
 ) -> int:
     """Price one configuration, or a plan file.
 
-    A configuration is given by degrees, with layers divided evenly among the stages, or by
-    --configuration. A plan file is priced with the inputs that it contains, also after its stages
-    were edited. Exit code 3 means that the plan does not fit; the report names every shortage.
+    A configuration is given by degrees, with layers divided evenly among the stages or as --layout
+    says, or by --configuration. A plan file is priced with the inputs that it contains, also after
+    its stages were edited. Exit code 3 means that the plan does not fit; the report names every
+    shortage.
     """
     from nest.cli.inputs import modules_from
     from nest.cli.present import check_map, check_target, present
@@ -115,7 +127,9 @@ def evaluate(
                    "optimizer": optimizer, "stack": stack, "job": job, "profile": profile,
                    "devices": devices, "device": device, "without": without or None,
                    "degrade": degrade or None}
-    degrees = {"tp": tp, "pp": pp, "vpp": vpp, "schedule": schedule, "cp": cp, "cp_comm": cp_comm,
+    degrees = {"tp": tp, "pp": pp, "vpp": vpp, "layout": layout,
+               "first_stage_layers": first_stage_layers, "last_stage_layers": last_stage_layers,
+               "schedule": schedule, "cp": cp, "cp_comm": cp_comm,
                "zero": zero, "shard": shard, "micro_batch": micro_batch, "mbs": mbs,
                "dp_in": dp_in, "outer_dp": outer_dp, "ep": ep, "etp": etp, "sp": sp,
                "recompute": recompute, "recompute_modules": modules_from(recompute_modules),

@@ -121,6 +121,10 @@ class ChunkCosts(NamedTuple):
         return self.queue_backward + self.late_back - self.late + trailing
 
 
+EMPTY = ChunkCosts._make([0.0] * len(ChunkCosts._fields))._replace(alone=True)
+"""A chunk without layers."""
+
+
 def layer_seconds(c: LayerCosts) -> LayerSeconds:
     """Convert a layer that is priced under one configuration."""
     return LayerSeconds(*(float(column[0]) for column in (
@@ -134,7 +138,7 @@ def layer_seconds(c: LayerCosts) -> LayerSeconds:
 def chunk_costs(
     layers: Sequence[LayerSeconds], update: float, tied: float, stack: Stack
 ) -> ChunkCosts:
-    """Combine layers, first to last; at least one.
+    """Combine layers, first to last; none take no time.
 
     During the forward of a layer the next layer's parameters are gathered. During its backward the
     gradients of the layer above are scattered and the parameters of the layer below are gathered.
@@ -144,6 +148,8 @@ def chunk_costs(
 
     Overlap is counted once: compute that hides ZeRO traffic hides no reduction.
     """
+    if not layers:
+        return EMPTY
     o, reduce, refresh = stack.overlap_zero3, stack.overlap_grad_reduce, stack.overlap_param_gather
     largest = max(layer.gathered for layer in layers)
     first, last, end = layers[0], layers[-1], len(layers) - 1

@@ -54,8 +54,9 @@ class StageConfiguration(Description):
         ranges = [("layers", self.layers), ("devices", self.devices)]
         ranges += [(f"chunks.{n}", chunk) for n, chunk in enumerate(self.chunks)]
         for name, (first, end) in ranges:
-            if first >= end:
-                text = f"got [{first}, {end}); allowed: a range [first, end) with first < end"
+            if first > end or (first == end and name == "devices"):
+                sign = "<" if name == "devices" else "<="
+                text = f"got [{first}, {end}); allowed: a range [first, end) with first {sign} end"
                 problems.append((name, text))
         hull = self.chunks[0][0], self.chunks[-1][1]
         if hull != self.layers:

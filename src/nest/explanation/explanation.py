@@ -24,8 +24,8 @@ from nest.errors import InputError
 from nest.explanation.infeasible import worst_stage
 from nest.graph import Chain
 from nest.graph.legality import space_problems, tp_problem
+from nest.pricing.divisions import even_sizes
 from nest.pricing.evaluation import chain_of, evaluate
-from nest.pricing.even import even_sizes
 from nest.pricing.plans import Plan
 from nest.search import compiled
 from nest.search.progress import Watch

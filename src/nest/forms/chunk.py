@@ -13,6 +13,12 @@ from collections.abc import Sequence
 CHUNK = 30
 
 
+def empty(c: Sequence[float]) -> bool:
+    """Whether the chunk has no layers: it hands over what arrives, and uses no time or traffic."""
+    return bool(c[C_FORWARD] == 0.0 and c[C_BACKWARD] == 0.0 and not (
+        c[C_GATHERED] or c[C_REGATHERED] or c[C_SCATTERED]))
+
+
 def delayed(c: Sequence[float], alone: bool, gathered: float) -> float:
     """What the end of a backward waits for the first ``gathered`` seconds of the next pass.
 

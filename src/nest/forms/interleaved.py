@@ -38,6 +38,7 @@ from nest.forms.chunk import (
     C_UPDATE,
     C_WAIT,
     delayed,
+    empty,
     longer,
 )
 
@@ -144,12 +145,13 @@ def _begin(
         for k in range(total):
             room.arrives[way][s * total + k] = 0.0 if way == s == k // p % v == 0 else NEVER
     room.clock[s], room.scattered[s], room.gathers[s] = 0.0, NEVER, 0
-    before = 0.0
+    before, first = 0.0, True
     for n in range(v):
         c = chunks[n]
         if c[C_LARGEST] > 0.0:
             room.gathers[s] = 1
-        room.starts[s][n] = before + c[C_WAIT] if c[C_GATHER] or n == 0 else 0.0
+        room.starts[s][n] = before + c[C_WAIT] if c[C_GATHER] or first else 0.0
+        first = first and empty(c)
         before += c[C_GATHER] + p * (c[C_FORWARD] - c[C_HIDES_GATHER])
 
 
@@ -161,19 +163,19 @@ def _reduced(
     From there on the gradients of a chunk and of those below it are to be reduced, beside the p
     backwards of each chunk below.
     """
-    ready, below = ends[0], 0.0
+    ready, below, first = ends[0], 0.0, True
     for n in range(v):
         c = chunks[n]
-        ready = max(ready, ends[n] + below + c[C_LEFT] - (c[C_SCATTERED] if n else 0.0))
+        ready = max(ready, ends[n] + below + c[C_LEFT] - (0.0 if first else c[C_SCATTERED]))
+        first = first and empty(c)
         back = c[C_BACKWARD] + c[C_QUEUE_BACKWARD] + c[C_LATE_BACK] - c[C_LATE]
         below += c[C_SYNC] + p * (back - c[C_HIDES_SYNC])
     return ready
 
 
-def _coming(s: int, p: int, m: int, v: int, room: Room) -> int:
-    """Way of the next pass of a stage."""
-    ahead, back, warm = room.run[0][s], room.run[1][s], warm_up(s, p, m, v)
-    return 0 if ahead < m * v and (ahead < warm or ahead - warm == back) else 1
+def _coming(ahead: int, back: int, warm: int, total: int) -> int:
+    """Way of the next pass of a stage that has run so many of each."""
+    return 0 if ahead < total and (ahead < warm or ahead - warm == back) else 1
 
 
 def _run(
@@ -181,29 +183,32 @@ def _run(
     v: int, room: Room,
 ) -> int:
     """Run the passes of a stage whose input is there; their number."""
-    total, count = m * v, 0
+    total, count, warm = m * v, 0, warm_up(s, p, m, v)
     while room.run[1][s] < total:
-        way = _coming(s, p, m, v, room)
+        way = _coming(room.run[0][s], room.run[1][s], warm, total)
         k = room.run[way][s]
         arrival = room.arrives[way][s * total + k]
         if arrival == NEVER:
             break
         n = v - 1 - k // p % v if way else k // p % v
         c = chunks[n]
-        start = max(_free(chunks, alone, n, way, s, room), arrival)
+        hollow = empty(c)  # leaves parameters and gradients to the passes around it
+        start = room.clock[s] if hollow else _free(chunks, alone, n, way, s, room)
+        start = max(start, arrival)
         if way == 0 and k == n * p:
             start = max(start, room.starts[s][n])
         room.run[way][s] += 1
-        room.front[0][s], room.front[1][s] = n, way
         end = start + (c[C_BACKWARD] if way else c[C_FORWARD])
-        if room.gathers[s]:
-            if way:
-                behind = _gathered_behind(chunks, s, p, m, v, room)
-                end += delayed(c, alone[n], behind) - c[C_LATE]
-        elif way:
-            room.scattered[s] = end + c[C_TRAILING]
-        else:
-            room.scattered[s] += c[C_FORWARD] - c[C_TRAILS_FORWARD]
+        if not hollow:
+            room.front[0][s], room.front[1][s] = n, way
+            if room.gathers[s]:
+                if way:
+                    behind = _gathered_behind(chunks, s, p, m, v, room)
+                    end += delayed(c, alone[n], behind) - c[C_LATE]
+            elif way:
+                room.scattered[s] = end + c[C_TRAILING]
+            else:
+                room.scattered[s] += c[C_FORWARD] - c[C_TRAILS_FORWARD]
         room.clock[s] = end
         if way:
             room.ends[s][n] = end
@@ -240,12 +245,18 @@ def _free(
 def _gathered_behind(
     chunks: Sequence[Sequence[float]], s: int, p: int, m: int, v: int, room: Room
 ) -> float:
-    """What the next pass of a stage gathers first."""
-    if room.run[1][s] == m * v:
-        return 0.0
-    if _coming(s, p, m, v, room):
-        return chunks[v - 1 - room.run[1][s] // p % v][C_REGATHERED]
-    return chunks[room.run[0][s] // p % v][C_GATHERED]
+    """What the next pass of a stage through layers gathers first."""
+    ahead, back, warm, total = room.run[0][s], room.run[1][s], warm_up(s, p, m, v), m * v
+    while back < total:
+        way = _coming(ahead, back, warm, total)
+        c = chunks[v - 1 - back // p % v if way else ahead // p % v]
+        if not empty(c):
+            return c[C_REGATHERED] if way else c[C_GATHERED]
+        if way:
+            back += 1
+        else:
+            ahead += 1
+    return 0.0
 
 
 def _send(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
@@ -138,22 +139,39 @@ def schedule_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[s
     elif micro_batches % pp:
         yield (f"schedule interleaved needs pp {pp} to divide the {micro_batches} micro-batches "
                "of a step")
-    elif (chain.body[1] - chain.body[0]) % (pp * vpp):
-        yield (f"vpp: pp {pp} x vpp {vpp} does not divide the {chain.body[1] - chain.body[0]} "
-               f"repeated layers of {chain.name}")
     else:
         first = plan.stages[0]
         size = first.devices[1] - first.devices[0]
-        for number, (stage, chunks) in enumerate(
-                zip(plan.stages, interleaved_chunks(chain, pp, vpp), strict=True)):
-            if stage.chunks != chunks:
-                yield (f"stages.{number}.chunks: got {list(map(list, stage.chunks))}; allowed: "
-                       f"{list(map(list, chunks))}")
+        if problem := _chunk_problem(chain, plan):
+            yield problem
+        for number, stage in enumerate(plan.stages):
             same = {"layers": stage.layers, "chunks": stage.chunks,
                     "devices": (number * size, (number + 1) * size)}
             if stage != first.unchecked(**same):
                 yield (f"stages.{number}: differs from stage 0; interleaved stages have equal "
                        "blocks and degrees")
+
+
+def _chunk_problem(chain: Chain, plan: Configuration) -> str | None:
+    """Where the chunks do not follow each other from the first to the last layer; None: they do.
+
+    Chunk v of stage s is at position v x pp + s. It may hold any layers, or none.
+    """
+    for number, stage in enumerate(plan.stages):
+        if len(stage.chunks) != plan.vpp:
+            return (f"stages.{number}.chunks: got {len(stage.chunks)} chunks; allowed: "
+                    f"vpp {plan.vpp}")
+    at, before = 0, ""
+    for v, (s, stage) in product(range(plan.vpp), enumerate(plan.stages)):
+        start, stop = stage.chunks[v]
+        if start != at:
+            return (f"stages.{s}.chunks.{v}: got [{start}, {stop}); allowed: to start at layer "
+                    f"{at}{before}")
+        at, before = stop, f", where stages.{s}.chunks.{v} ends"
+    if at != len(chain):
+        return (f"stages.{plan.pp - 1}.chunks.{plan.vpp - 1}: ends at {at}; allowed: {len(chain)}, "
+                f"the number of layers of {chain.name} with embedding and head")
+    return None
 
 
 def interleaved_chunks(chain: Chain, pp: int, vpp: int) -> list[tuple[tuple[int, int], ...]]:

@@ -3,7 +3,7 @@
 `stages` prices one stage, for `evaluate`, the planners and the simulation; `evaluation` prices the
 whole configuration (`nest.evaluate`); `feasibility` says why one is illegal or does not fit,
 `breakdown` where its seconds go; `plans` is the result; `confidence` says how near such prices were
-to measured runs; `even` makes a configuration from degrees (tp 8, pp 4); `plan_file` reads plans
-back, `ranks` gives the place of each rank, `problems` folds what is wrong with many stages. Read
-`plans`, `stages`, `evaluation`.
+to measured runs; `even` makes a configuration from degrees (tp 8, pp 4), `divisions` divides its
+layers; `plan_file` reads plans back, `ranks` gives the place of each rank, `problems` folds what is
+wrong with many stages. Read `plans`, `stages`, `evaluation`.
 """

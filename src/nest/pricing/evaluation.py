@@ -21,6 +21,7 @@ from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.graph import Chain, build_chain, model_flop, profile_chain
+from nest.graph.layout_text import layout_of
 from nest.pricing.breakdown import bottleneck, breakdown, slowest
 from nest.pricing.confidence import confidence
 from nest.pricing.feasibility import check, shortages
@@ -103,11 +104,18 @@ def evaluate(
             stride=configuration.stride, schedule=configuration.schedule,
             order=configuration.order,
         ),
+        layout=_layout(chain, configuration),
         stages=stages,
         replicas=tuple(r * configuration.stride for r in range(configuration.outer_dp)),
         breakdown_s=seconds,
         inputs=Inputs(model=chain.model, profile=chain.profile, cluster=cluster, job=job),
     )
+
+
+def _layout(chain: Chain, plan: Configuration) -> str | None:
+    """Megatron-Core's text of the division of the layers."""
+    spans = [stage.chunks[v] for v in range(plan.vpp) for stage in plan.stages]
+    return layout_of(chain, [0, *(stop for _, stop in spans)], plan.pp)
 
 
 def _stage(
@@ -118,7 +126,8 @@ def _stage(
     m = pricing.job.global_batch // (plan.outer_dp * plan.micro_batch)
     shared: dict[str, Any] = {name: getattr(stage, name)
                               for name in StageConfiguration.model_fields}
-    first = price.chunks[0]
+    first = next((chunk for chunk, layers in zip(price.chunks, price.layers, strict=True)
+                  if layers), price.chunks[0])
     return Stage(
         **shared, in_flight=schedule.in_flight(number, plan.pp, m, plan.vpp),
         time_s=_time(price, hops), param_wait_s=first.wait, grad_sync_s=first.left,
@@ -157,9 +166,11 @@ def _algorithms(
     chain, job, s = pricing.chain, pricing.job, pricing.setting(stage)
     body = body_of(stage, plan, 0, pricing.fabric)
     state = state_of(stage, plan, pricing.fabric)
-    layer = max((chain.kinds[kind] for span in stage.chunks
-                 for kind, _ in layers_of(chain, pricing.order(plan), stage, span)),
-                key=lambda layer: layer.parameters)
+    layers = [chain.kinds[kind] for span in stage.chunks
+              for kind, _ in layers_of(chain, pricing.order(plan), stage, span)]
+    if not layers:
+        return {}
+    layer = max(layers, key=lambda layer: layer.parameters)
     tokens = float(body.samples[0] / stage.cp * job.seq_len * layer.hidden * s.machine.element)
     weight = 4.0 * layer.parameters / stage.tp
     found = {}

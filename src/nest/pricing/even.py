@@ -1,9 +1,6 @@
-"""The configuration that plain degrees stand for: even cuts, equal blocks.
+"""The configuration that plain degrees stand for: equal blocks, the same degrees on every stage.
 
-Rule of the cuts: the L repeated layers over pp stages give L // pp to each; the remaining r = L %
-pp go to the r stages nearest the middle, one each; of two equally near stages to the later one.
-Layers before the repeated ones (the embedding) join the first stage, layers after them (the head)
-the last.
+:mod:`nest.pricing.divisions` divides the layers.
 """
 
 from __future__ import annotations
@@ -18,25 +15,10 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import LARGEST, CpComm, Module, Recompute, Schedule, Shard
 from nest.errors import InputError
-from nest.graph.legality import interleaved_chunks
+from nest.pricing.divisions import chunks_of_stages
 
 if TYPE_CHECKING:
     from nest.graph import Chain
-
-
-def even_sizes(layers: int, stages: int) -> tuple[int, ...]:
-    """Repeated layers of each stage, first to last; they add up to ``layers``.
-
-    Parameters
-    ----------
-    layers : repeated layers, at least ``stages``.
-    stages : pipeline stages, at least 1.
-    """
-    base, left = divmod(layers, stages)
-    middle = (stages - 1) / 2
-    nearest = sorted(range(stages), key=lambda s: (abs(s - middle), -s))
-    more = set(nearest[:left])
-    return tuple(base + (s in more) for s in range(stages))
 
 
 def even_configuration(
@@ -60,10 +42,13 @@ def even_configuration(
     recompute: Recompute = "none",
     recompute_modules: tuple[Module, ...] | None = None,
     recompute_layers: int | None = None,
-    vpp: int = 1,
+    vpp: int | None = None,
+    layout: str | None = None,
+    first_stage_layers: int | None = None,
+    last_stage_layers: int | None = None,
     schedule: Schedule | None = None,
 ) -> Configuration:
-    """Build the configuration with even cuts and the same degrees on every stage.
+    """Build the configuration with the same degrees on every stage, by default with even cuts.
 
     Parameters
     ----------
@@ -82,7 +67,11 @@ def even_configuration(
     recompute_modules : of selective recompute; default: core_attn.
     recompute_layers : full recompute of only this many first layers of a stage or chunk; default:
     all.
-    vpp : virtual stages per device; above 1 the repeated layers must divide evenly.
+    vpp : virtual stages per device; default: as the layout has them, else 1. Above 1 the repeated
+        layers divide evenly, at times with the head or with both ends counted as layers.
+    layout : Megatron-Core's text of all chunks, such as `Et*3|(t*4|)*30t*3L`.
+    first_stage_layers, last_stage_layers : repeated layers of the first and of the last stage, over
+        all their chunks; the other stages divide the rest evenly.
     schedule : default: 1f1b, interleaved where vpp is above 1.
 
     Returns
@@ -94,17 +83,16 @@ def even_configuration(
     Raises
     ------
     InputError
-        A degree is not allowed, there are more stages than repeated layers, or the degrees do not
-        divide the devices.
+        A degree is not allowed, there are more stages than repeated layers, the layers cannot be
+        divided as asked for, or the degrees do not divide the devices.
     """
     chain = _chain(model)
     degrees = {"pp": pp, "tp": tp, "cp": cp, "ep": ep, "vpp": vpp, "dp_in": dp_in,
                "outer_dp": outer_dp, "etp": etp, "micro_batch": micro_batch, "mbs": mbs}
     _check_degrees(degrees)
-    first, last = chain.body
-    if pp > last - first:
-        raise InputError(f"pp: got {pp}; allowed: 1 to {last - first}, the layers of {chain.name} "
-                         "that even cuts divide")
+    chunks = chunks_of_stages(
+        chain, job, pp, vpp, layout=layout, first_stage_layers=first_stage_layers,
+        last_stage_layers=last_stage_layers)
     if dp_in is None:
         experts = ep * (tp if etp is None else etp)
         dp_in = experts // math.gcd(experts, tp * cp)
@@ -115,15 +103,6 @@ def even_configuration(
         ("sp", sp), ("etp", etp), ("recompute_modules", recompute_modules),
         ("recompute_layers", recompute_layers)) if value is not None}
     block = tp * cp * dp_in
-    if vpp > 1:
-        if (last - first) % (pp * vpp):
-            raise InputError(f"vpp: got {vpp}; allowed: pp {pp} x vpp must divide the "
-                             f"{last - first} repeated layers of {chain.name}")
-        chunks = interleaved_chunks(chain, pp, vpp)
-    else:
-        sizes = even_sizes(last - first, pp)
-        cuts = [0, *(first + sum(sizes[: s + 1]) for s in range(pp - 1)), len(chain)]
-        chunks = [((cuts[s], cuts[s + 1]),) for s in range(pp)]
     stages = tuple(
         StageConfiguration.parse({
             "layers": (parts[0][0], parts[-1][1]), "chunks": parts,
@@ -135,7 +114,7 @@ def even_configuration(
     )
     return Configuration.parse({
         "outer_dp": outer_dp, "micro_batch": micro_batch, "stages": stages,
-        "stride": cluster.size // outer_dp, "vpp": vpp,
+        "stride": cluster.size // outer_dp, "vpp": len(chunks[0]),
         **({"schedule": schedule} if schedule else {}),
     }, "configuration")
 

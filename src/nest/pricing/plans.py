@@ -198,6 +198,9 @@ class Plan(Written):
     )
     bottleneck: str = Field(description="what bounds the step, a sentence")
     parallelism: Parallelism
+    layout: str | None = Field(
+        None, description="Megatron-Core's text of the layers of all chunks; null: it has none"
+    )
     stages: tuple[Stage, ...]
     replicas: tuple[int, ...] = Field(description="first device of every super-pipeline")
     breakdown_s: Breakdown

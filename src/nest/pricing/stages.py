@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from nest.costs.choices import Body, Setting, Site, State, bodies, policy, setting, states
-from nest.costs.layer import layer_costs
+from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import Fabric, fabric_of
 from nest.costs.schedules import SCHEDULES, StepTime
@@ -62,7 +62,7 @@ class StagePrice:
     @cached_property
     def causes(self) -> dict[str, float]:
         """Every field of ``LayerCosts`` over all layers."""
-        return {name: self._over_layers(name) for name in self.layers[0][0].costs}
+        return {field.name: self._over_layers(field.name) for field in fields(LayerCosts)}
 
     @cached_property
     def resident(self) -> float:
@@ -73,7 +73,7 @@ class StagePrice:
 
     def _over_layers(self, name: str) -> float:
         every = [layer.costs[name] for chunk in self.layers for layer in chunk]
-        return max(every) if name in LARGEST else sum(every)
+        return max(every, default=0.0) if name in LARGEST else sum(every)
 
 
 class Pricing:
@@ -155,18 +155,18 @@ class Pricing:
         """From each chunk of a stage to the next stage, over the slowest path of all replicas.
 
         Where chunks interleave, the last stage hands over to the first; nothing is handed over
-        after the last layer.
+        after the last chunk.
         """
         stage, after = plan.stages[number], plan.stages[(number + 1) % plan.pp]
         stack = self.job.stack
         lanes = min(shards_of(stage, stack), shards_of(after, stack))
         per_byte, latency = self.fabric.pair(
             stage.devices[1] - 1, after.devices[0], plan.outer_dp, plan.stride)
-        end = plan.stages[-1].layers[1]
+        last = number == plan.pp - 1
         return [
-            Hop(0.0, 0.0) if stop == end else
+            Hop(0.0, 0.0) if last and chunk == plan.vpp - 1 else
             hop(self.handed(plan, stop) * plan.micro_batch, lanes, per_byte, latency, stack)
-            for _, stop in stage.chunks
+            for chunk, (_, stop) in enumerate(stage.chunks)
         ]
 
     def step_time(

@@ -200,6 +200,8 @@ def _choices(page: Page, plan: Plan) -> None:
         page.fact(name, text)
     if assumed := defaults(plan.inputs.cluster):
         page.fact("Defaults", f"{assumed}: not measured, or not stated")
+    if plan.layout is not None and p.pp > 1:
+        page.fact("Layout", plan.layout)
     page.fact("Replicas", _replicas(plan.replicas))
     if plan.inputs.cluster.order is not None:
         page.fact("Devices", "in network order: "

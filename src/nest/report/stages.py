@@ -240,6 +240,8 @@ def _numbers(run: Run) -> str:
 
 def _span(first: int, end: int) -> str:
     """A half-open range as people write it: both ends named, as on the command line."""
+    if first == end:
+        return "-"
     return str(first) if end - first == 1 else f"{first}..{end - 1}"
 
 

@@ -240,7 +240,7 @@ class Device:
 
 def _added(layers: Sequence[LayerWork]) -> LayerWork:
     """A chunk as one layer."""
-    return LayerWork(*map(sum, zip(*layers, strict=True)))
+    return LayerWork(*map(sum, zip(*layers, strict=True))) if layers else LayerWork(0.0, 0.0)
 
 
 def _ends(order: Sequence[Task]) -> tuple[frozenset[Task], frozenset[Task]]:

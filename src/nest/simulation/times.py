@@ -52,13 +52,13 @@ class Times:
         price = self._pricing.stage(self.plan, self.plan.stages[number])
         chunks = [[layer.costs for layer in chunk] for chunk in price.layers]
         every = [c for chunk in chunks for c in chunk]
-        memory = tuple(ChunkMemory(kept, max(c["work"] for c in chunk))
+        memory = tuple(ChunkMemory(kept, max((c["work"] for c in chunk), default=0.0))
                        for kept, chunk in zip(price.kept, chunks, strict=True))
         resident = sum(c["parameters"] + c["gradients"] + c["optimizer"] for c in every)
         return Priced(
             StageWork(tuple(tuple(_layer_work(c) for c in chunk) for chunk in chunks),
                       sum(c["tied"] for c in every), sum(c["update"] for c in every)),
-            memory, resident + max(c["buffers"] for c in every))
+            memory, resident + max((c["buffers"] for c in every), default=0.0))
 
     def links(self, replica: int) -> tuple[tuple[Link, ...], ...]:
         """Links after each stage of one replica, by chunk."""

@@ -9,7 +9,7 @@ from nest.describe.configuration import Configuration, StageConfiguration
 from nest.errors import InputError
 from nest.graph import Chain
 from nest.graph.legality import interleaved_chunks
-from nest.pricing.even import even_sizes
+from nest.pricing.divisions import even_sizes
 from nest.validation.words import Recomputed
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from nest.describe.job import Stack
 from nest.graph import relay_bytes
 from nest.graph.legality import interleaved_chunks
 from nest.planners.exhaustive.grid import POLICIES, Grid, Layout, Point
-from nest.pricing.even import even_sizes
+from nest.pricing.divisions import even_sizes
 from nest.pricing.stages import mask
 
 Ints = NDArray[np.int64]

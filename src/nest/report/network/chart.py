@@ -147,7 +147,7 @@ def _layers(plan: Plan, stage: Stage) -> str:
     spans = stage.chunks or (stage.layers,)
     if order is not None:
         return str(IntSet.of(order[spans[0][0] : spans[-1][1]]))
-    shown = [f"{i}..{j - 1}" if j - i > 1 else str(i) for i, j in spans]
+    shown = [f"{i}..{j - 1}" if j - i > 1 else str(i) if j > i else "-" for i, j in spans]
     return " ".join(shown if len(shown) <= 2 else (shown[0], "..", shown[-1]))
 
 
