@@ -357,7 +357,8 @@ def print_table(title: str, cluster: Cluster, models: Iterable[str]) -> None:
     columns = {}
     for name in models:
         started = time.perf_counter()
-        job = Job(global_batch=SEQUENCES_PER_DEVICE * cluster.size, seq_len=SEQUENCE[name])
+        job = Job(global_batch=SEQUENCES_PER_DEVICE * cluster.size, seq_len=SEQUENCE[name],
+                  memory_margin=0.0)
         asked = Asked(nest.load_model(name), cluster, job)
         columns[name] = asked, answers(asked)
         print(f"{name}, {title}: {time.perf_counter() - started:.0f} s", file=sys.stderr,

@@ -56,9 +56,12 @@ def test_what_travels() -> None:
 
 
 def test_limit() -> None:
-    # 80 GB, 5 % lost to fragments, 1 GB to the driver, 2 GB of workspace.
-    limit = limit_bytes(device(memory_reserved=1e9), job(fragmentation=0.05, workspace=2e9))
-    assert limit == pytest.approx(80e9 * 0.95 - 3e9)
+    # 80 GB, 5 % lost to fragments, 10 % kept free, 1 GB to the driver, 2 GB of workspace.
+    asked = job(fragmentation=0.05, workspace=2e9)
+    assert asked.memory_margin == 0.1
+    given = device(memory_reserved=1e9)
+    assert limit_bytes(given, asked) == pytest.approx(80e9 * 0.85 - 3e9)
+    assert limit_bytes(given, asked.replace(memory_margin=0.0)) == pytest.approx(80e9 * 0.95 - 3e9)
 
 
 def test_gradients_of_fp8_training() -> None:

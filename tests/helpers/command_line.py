@@ -31,7 +31,8 @@ class Files:
     def infeasible(self) -> list[str]:
         """Words for a model that is too large for the devices."""
         model = str(put(self.folder, LARGE, "large.yaml"))
-        return [model, str(put(self.folder, TIGHT, "tight.yaml")), *JOB]
+        return [model, str(put(self.folder, TIGHT, "tight.yaml")), *JOB,
+                "--memory-margin", "0"]
 
     def path(self, name: str) -> str:
         return str(self.folder / name)

@@ -133,6 +133,7 @@ def random_job(rng: Random, theme: str) -> Job:
     elif theme == "outer":
         batches = [2, 4, 6, 8, 12]
     return Job(
+        memory_margin=more.choice((0.0, 0.0, 0.1, 0.3)),
         global_batch=rng.choice(batches), seq_len=rng.choice(lengths),
         precision=rng.choice(("bf16", "bf16", "fp16", "fp32", "fp8")),
         optimizer=rng.choice(("adam", "adam", "sgd", "sgd-momentum")), stack=stack,

@@ -18,7 +18,6 @@ from oracle_rules import FULL, NONE, Choice, Outer, Policy, shared_level, spread
 from nest.costs.choices import Body, Setting, State
 from nest.costs.compute import Machine
 from nest.costs.layer import layer_costs
-from nest.costs.memory import limit_bytes
 from nest.costs.network.collectives import Network
 from nest.describe import Cluster, Job, Stack
 from nest.graph import Chain, Layer
@@ -148,7 +147,9 @@ class Pricer:
         devices = (cluster.device, *cluster.types)
         self.settings = [Setting(Machine(device, job.stack, job.precision), self.network, job)
                          for device in devices]
-        self.limits = [limit_bytes(device, job) for device in devices]
+        used = 1.0 - job.stack.fragmentation - job.memory_margin
+        self.limits = [device.memory * used - device.memory_reserved - job.stack.workspace
+                       for device in devices]
         self.codes = sorted({NONE, *(policy.code for policy in policies)})
         self._groups: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self._coded: dict[tuple[int, tuple[int, ...]], LayerPrice] = {}

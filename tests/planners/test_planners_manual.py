@@ -72,7 +72,7 @@ def test_megatron_table_1(model, devices, batch, published, chosen):
     All are where the rules start. Three go on to more stages, with which a device reduces half the
     gradients: this software hides none of that. The paper has no such runs to compare with.
     """
-    job = nest.Job(global_batch=batch, seq_len=2048, precision="fp16",
+    job = nest.Job(memory_margin=0.0, global_batch=batch, seq_len=2048, precision="fp16",
                    stack=load_stack("megatron-2021"))
     cluster = dgx("dgx-a100", devices)
     found = start(gpt(*model), cluster, job)
@@ -89,7 +89,7 @@ def test_megatron_table_1(model, devices, batch, published, chosen):
 
 def test_megatron_530b_takes_stages_that_divide_its_layers():
     """No power of two fits on 2,520 devices. Table 1 has 35 stages; 21 are the fewest that fit."""
-    job = nest.Job(global_batch=2520, seq_len=2048, precision="fp16",
+    job = nest.Job(memory_margin=0.0, global_batch=2520, seq_len=2048, precision="fp16",
                    stack=load_stack("megatron-2021"))
     space = nest.SearchSpace(recompute="full")
     model, cluster = gpt(105, 20480, 128), dgx("dgx-a100", 2520)
@@ -102,7 +102,7 @@ def test_megatron_530b_takes_stages_that_divide_its_layers():
 
 def test_gpt3_175b_stays_inside_a_node():
     """tp 8 and pipeline stages (arXiv:2104.04473, section 5.2: model-parallel size 96 = 8 x 12)."""
-    job = nest.Job(global_batch=1536, seq_len=2048, precision="fp16",
+    job = nest.Job(memory_margin=0.0, global_batch=1536, seq_len=2048, precision="fp16",
                    stack=load_stack("megatron-2021"))
     plan = Manual().plan(nest.load_model("gpt3-175b"), dgx("dgx-a100", 1024), job, SPACE)
     assert plan.feasible and shape(plan)[:2] == (8, 16)
@@ -120,7 +120,7 @@ def test_llama_3_405b():
     and 32 if only the optimizer is sharded, as the rules have it; the published 16 lie between.
     """
     model, cluster = nest.load_model("llama3.1-405b"), nest.load_cluster("dgx-h100", devices=16384)
-    job = nest.Job(global_batch=2048, seq_len=8192)
+    job = nest.Job(memory_margin=0.0, global_batch=2048, seq_len=8192)
     plan = Manual().plan(model, cluster, job, nest.SearchSpace(zero=2, pp=16))
     stage = plan.stages[0]
     assert plan.feasible and shape(plan) == (8, 16, 1)
@@ -135,7 +135,7 @@ def test_mixtral_8x7b():
     Published with 4 stages; 2 are the fewest that fit.
     """
     model, cluster = nest.load_model("mixtral-8x7b"), nest.load_cluster("dgx-h100", devices=64)
-    job = nest.Job(global_batch=256, seq_len=4096)
+    job = nest.Job(memory_margin=0.0, global_batch=256, seq_len=4096)
     plan = Manual().plan(model, cluster, job, SPACE)
     assert plan.feasible and shape(plan) == (1, 2, 8)
     stage, p = plan.stages[0], plan.parallelism
@@ -156,7 +156,7 @@ def cluster_with(memory: str) -> nest.Cluster:
     return nest.Cluster.parse({**CLUSTER, "device": {**CLUSTER["device"], "memory": memory}})
 
 
-JOB24 = nest.Job.parse({**JOB, "global_batch": 48, "stack": {
+JOB24 = nest.Job.parse({**JOB, "global_batch": 48, "memory_margin": 0, "stack": {
     "base": "megatron-core", "workspace": 0, "fragmentation": 0}})
 
 
@@ -183,7 +183,8 @@ def test_model_parallel_size_grows_as_memory_shrinks():
 def test_larger_degrees_are_taken_while_they_pay(name, cluster, devices, first, chosen):
     """A slow leaf makes gradients dear: more stages leave less of them to a device."""
     model, place = nest.load_model(name), nest.load_cluster(cluster, devices=devices)
-    job = nest.Job(global_batch=4 * devices, seq_len=512 if name == "bert-large" else 4096)
+    job = nest.Job(memory_margin=0.0, global_batch=4 * devices,
+                   seq_len=512 if name == "bert-large" else 4096)
     found = start(model, place, job)
     plan = Manual().plan(model, place, job, SPACE)
     assert (found.tp, found.pp) == first and shape(plan)[:2] == chosen

@@ -35,6 +35,7 @@ def compare(
     seq_len: options.SeqLen = None,
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,
+    memory_margin: options.MemoryMargin = None,
     stack: options.StackName = None,
     job: options.JobFile = None,
     profile: options.ProfileFile = None,
@@ -93,7 +94,7 @@ def compare(
         names or (), profile, devices=devices, device=device, without=without or None,
         degrade=degrade or None)
     wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len, precision=precision,
-                      optimizer=optimizer)
+                      optimizer=optimizer, memory_margin=memory_margin)
     bounds = space_from(
         space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard, recompute=recompute,
         recompute_modules=recompute_modules, recompute_layers=recompute_layers, sp=sp,

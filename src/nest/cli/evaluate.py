@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nest.pricing.plans import Plan
 
 DOES_NOT_FIT = 3
+JOB_OPTIONS = ("global_batch", "seq_len", "precision", "optimizer", "memory_margin")
 
 
 def evaluate(
@@ -31,6 +32,7 @@ def evaluate(
     seq_len: options.SeqLen = None,
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,
+    memory_margin: options.MemoryMargin = None,
     stack: options.StackName = None,
     job: options.JobFile = None,
     profile: options.ProfileFile = None,
@@ -124,7 +126,8 @@ def evaluate(
     check_target(ranks)
     check_map(map_file)
     job_options = {"global_batch": global_batch, "seq_len": seq_len, "precision": precision,
-                   "optimizer": optimizer, "stack": stack, "job": job, "profile": profile,
+                   "optimizer": optimizer, "memory_margin": memory_margin, "stack": stack,
+                   "job": job, "profile": profile,
                    "devices": devices, "device": device, "without": without or None,
                    "degrade": degrade or None}
     degrees = {"tp": tp, "pp": pp, "vpp": vpp, "layout": layout,
@@ -177,7 +180,7 @@ def _from_options(
     subject, cluster = subject_and_cluster(names, given["profile"], **{
         name: given[name] for name in ("devices", "device", "without", "degrade")})
     job = job_from(given["job"], given["stack"], **{
-        name: given[name] for name in ("global_batch", "seq_len", "precision", "optimizer")})
+        name: given[name] for name in JOB_OPTIONS})
     chosen = {name: value for name, value in degrees.items() if value is not None}
     if file is not None:
         if chosen:

@@ -22,6 +22,19 @@ def number(text: str, metavar: str = "N") -> typer.models.OptionInfo:
     return found
 
 
+def _fraction(text: str | float) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"got {text!r:.62}; allowed: a number") from None
+
+
+def fraction(text: str) -> typer.models.OptionInfo:
+    """An option that takes a share; the descriptions check its range."""
+    found: typer.models.OptionInfo = typer.Option(metavar="SHARE", help=text, parser=_fraction)
+    return found
+
+
 def _seconds(text: str | float) -> float:
     try:
         found = float(text)
@@ -65,6 +78,10 @@ Precision = Annotated[
 ]
 Optimizer = Annotated[
     str | None, typer.Option(metavar="NAME", help="adam (default), sgd or sgd-momentum.")
+]
+MemoryMargin = Annotated[
+    float | None,
+    fraction("Share of each device's memory that no plan may use; default 0.1."),
 ]
 StackName = Annotated[
     str | None,

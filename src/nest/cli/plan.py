@@ -26,6 +26,7 @@ def plan(
     seq_len: options.SeqLen = None,
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,
+    memory_margin: options.MemoryMargin = None,
     stack: options.StackName = None,
     job: options.JobFile = None,
     profile: options.ProfileFile = None,
@@ -84,7 +85,7 @@ def plan(
         names or (), profile, devices=devices, device=device, without=without or None,
         degrade=degrade or None)
     wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len,
-                      precision=precision, optimizer=optimizer)
+                      precision=precision, optimizer=optimizer, memory_margin=memory_margin)
     bounds = space_from(
         space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard,
         recompute=recompute, recompute_modules=recompute_modules,

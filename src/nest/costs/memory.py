@@ -66,14 +66,20 @@ def memory_problem(cluster: Cluster, job: Job) -> str | None:
     stack = job.stack
     for device in cluster.device_types:
         if limit_bytes(device, job) <= 0.0:
-            return (f"stack {stack.name}: workspace {format_bytes(stack.workspace)} and "
-                    f"fragmentation {stack.fragmentation:g} leave nothing of the "
-                    f"{format_bytes(device.memory)} of {device.name}, of which memory_reserved is "
+            return (f"stack {stack.name}: workspace {format_bytes(stack.workspace)}, "
+                    f"fragmentation {stack.fragmentation:g} and memory_margin "
+                    f"{job.memory_margin:g} leave nothing of the {format_bytes(device.memory)} of "
+                    f"{device.name}, of which memory_reserved is "
                     f"{format_bytes(device.memory_reserved)}; allowed: less")
     return None
 
 
 def limit_bytes(device: Device, job: Job) -> float:
-    """Bytes of a device that a plan may use, without reserved and fragmented memory."""
-    usable = device.memory * (1.0 - job.stack.fragmentation) - device.memory_reserved
+    """Bytes of a device that a plan may use: not what is reserved, fragmented or kept free."""
+    usable = device.memory * usable_share(job) - device.memory_reserved
     return float(usable - job.stack.workspace)
+
+
+def usable_share(job: Job) -> float:
+    """Fraction of a device's memory that is neither lost to fragments nor kept free."""
+    return 1.0 - job.stack.fragmentation - job.memory_margin

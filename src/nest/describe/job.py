@@ -25,6 +25,7 @@ from nest.describe.space import Precision
 from nest.units import BytesOrZero, Delay, shorten
 
 DEFAULT_STACK = "megatron-core"
+MEMORY_MARGIN = 0.1
 GradientDtype = Literal["fp32", "bf16"]
 ZERO_STAGES = (0, 1, 2, 3)
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
@@ -201,4 +202,9 @@ class Job(Description):
         default_factory=lambda: Stack.parse(resolve_stack(DEFAULT_STACK)),
         description="training software: a catalog name, a mapping, or a mapping with `base`; "
         f"default: {DEFAULT_STACK}",
+    )
+    memory_margin: Annotated[Number, Field(ge=0.0, lt=1.0)] = Field(
+        MEMORY_MARGIN,
+        description="fraction of each device's memory that no plan may use; docs/costs.md has the "
+        f"evidence for its default, {MEMORY_MARGIN:g}",
     )

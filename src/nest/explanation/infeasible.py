@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from nest.costs.memory import usable_share
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
@@ -62,11 +63,12 @@ def explain(
     number, over = worst_stage(priced)
     stage = priced.stages[number]
     limit = max(each.memory_limit_bytes for each in priced.stages)
-    memory = cluster.device.memory + (needed - limit) / (1.0 - job.stack.fragmentation)
+    memory = cluster.device.memory + (needed - limit) / usable_share(job)
     parts = stage.memory_bytes.model_dump(exclude={"total"})
     most = max(parts, key=lambda name: parts[name])
     remedies = [
-        *probe.unbound(), *probe.more_devices(needed / limit), *probe.larger_batch(),
+        *_less_margin(cluster, job, needed - limit), *probe.unbound(),
+        *probe.more_devices(needed / limit), *probe.larger_batch(),
         *probe.shorter_sequences(1.0 - over / max(parts["activations"], over)),
         f"devices of {format_bytes(memory)} instead of {format_bytes(cluster.device.memory)}"]
     text = (
@@ -82,6 +84,13 @@ def explain(
         "limit_bytes": stage.memory_limit_bytes, "memory_bytes": memory,
         "configuration": found.model_dump(mode="json"), "remedies": remedies,
     })
+
+
+def _less_margin(cluster: Cluster, job: Job, missing: float) -> Iterator[str]:
+    """The memory margin, rounded down to per mille, that would leave the missing bytes."""
+    left = math.floor(1e3 * (job.memory_margin - missing / cluster.device.memory)) / 1e3
+    if 0.0 <= left < job.memory_margin:
+        yield f"memory_margin {left:g} instead of {job.memory_margin:g}"
 
 
 def worst_stage(plan: Plan) -> tuple[int, float]:

@@ -182,6 +182,9 @@ def _read(data: dict[str, Any], where: str) -> tuple[GivenPlan, tuple[str, ...]]
                          "plan as `nest plan -o` writes it")
     derived = {field.alias or name for name, field in Plan.model_fields.items()} - set(_GIVEN)
     kept = {name: value for name, value in data.items() if name not in derived}
+    job = isinstance(kept.get("inputs"), dict) and kept["inputs"].get("job")
+    if isinstance(job, dict):  # plans made before there was a margin have none
+        kept["inputs"] = {**kept["inputs"], "job": {"memory_margin": 0.0, **job}}
     if isinstance(kept.get("stages"), list):
         kept["stages"] = [_stage(stage) if isinstance(stage, dict) else stage
                           for stage in kept["stages"]]

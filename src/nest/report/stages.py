@@ -91,7 +91,9 @@ def stage_tables(plan: Plan, width: int) -> tuple[Table, ...]:
         ("GiB", lambda r: f"{max(s.memory_bytes.total for s in r.stages) / GIB:.1f}"),
     ]
     limits = sorted({f"{stage.memory_limit_bytes / GIB:.1f}" for stage in plan.stages})
-    title = f"Stages (ms per micro-batch; GiB per device, at most {' or '.join(limits)})"
+    margin = plan.inputs.job.memory_margin
+    free = f" with a margin of {100 * margin:g} %" if margin else ""
+    title = f"Stages (ms per micro-batch; GiB per device, at most {' or '.join(limits)}{free})"
     whole = _table(title, [*places, *degrees, *prices], folded)
     if _narrowest(whole) <= width:
         return (whole,)

@@ -64,7 +64,8 @@ def question(
     found = facts(run)
     name = found.shape.device
     job = Job(global_batch=run.degree("gbs_seqs"), seq_len=run.degree("seq_len"),
-              precision=found.precision, stack=stack(found.stack, stacks))
+              precision=found.precision, stack=stack(found.stack, stacks),
+              memory_margin=0.0)  # a run that was measured did fit
     on = devices[name] if devices and name in devices else device(name)
     return Question(found.model, cluster(found.shape, on), job, found.configuration)
 

@@ -1,0 +1,71 @@
+"""The share of memory that plans leave free."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command_line import run
+
+import nest
+from nest.pricing.plan_file import reread
+
+MODEL, CLUSTER = nest.load_model("llama2-7b"), nest.load_cluster("dgx-a100", devices=8)
+WORDS = ("llama2-7b", "dgx-a100", "--devices", "8", "--global-batch", "48", "--seq-len", "4096")
+FULL = (*WORDS, "--zero", "2", "--tp", "1", "--mbs", "3")  # 74.8 GiB of 76.1, or of 68.1
+
+
+def job(margin: float) -> nest.Job:
+    return nest.Job(global_batch=48, seq_len=4096, memory_margin=margin)
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("margin", [0.0, 0.1, 0.3])
+def test_no_plan_uses_the_margin(margin: float) -> None:
+    """G3: the memory of the device less what is reserved, fragments and the stated margin."""
+    plan = nest.plan(MODEL, CLUSTER, job(margin), nest.SearchSpace(tp="1,2", pp="1,2"))
+    device, stack = CLUSTER.device, plan.inputs.job.stack
+    most = ((1 - stack.fragmentation - margin) * device.memory - device.memory_reserved
+            - stack.workspace)
+    for stage in plan.stages:
+        assert stage.memory_limit_bytes == pytest.approx(most)
+        assert stage.memory_bytes.total <= most
+    assert (f"with a margin of {100 * margin:g} %" in str(plan)) == (margin > 0)
+
+
+@pytest.mark.kernels
+def test_more_margin_is_never_faster() -> None:
+    times = [nest.plan(MODEL, CLUSTER, job(margin)).step_time_s for margin in (0, 0.1, 0.2, 0.4)]
+    assert times == sorted(times) and times[0] < times[-1]
+
+
+def test_a_margin_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = json.loads(run(capsys, "evaluate", *FULL, "--memory-margin", "0", "--json")[0])
+    assert plan["feasible"] and plan["inputs"]["job"]["memory_margin"] == 0
+    out, _ = run(capsys, "evaluate", *FULL, "--json", code=3)
+    assert json.loads(out)["inputs"]["job"]["memory_margin"] == 0.1
+    for text, told in (("1", "memory_margin: got 1.0; allowed: at least 0 and below 1"),
+                       ("-0.1", "memory_margin"), ("nan", "memory_margin"),
+                       ("x", "got 'x'; allowed: a number")):
+        _, err = run(capsys, "evaluate", *FULL, "--memory-margin", text, code=2)
+        assert told.partition(";")[0] in err
+
+
+def test_plans_from_before_there_was_a_margin_still_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = json.loads(run(capsys, "evaluate", *FULL, "--memory-margin", "0", "--json")[0])
+    del plan["inputs"]["job"]["memory_margin"]
+    again, notes = reread(plan)
+    assert again.feasible and not notes and again.inputs.job.memory_margin == 0
+    plan["inputs"]["job"]["memory_margin"] = 0.1
+    assert not reread(plan)[0].feasible
+
+
+@pytest.mark.kernels
+def test_where_nothing_fits_a_smaller_margin_that_would_do_is_named() -> None:
+    space = nest.SearchSpace(zero=2, tp=1, mbs=3, pp=1, cp=1, recompute="none")
+    with pytest.raises(nest.InfeasibleError) as caught:
+        nest.plan(MODEL, CLUSTER, job(0.1), space)
+    (text,) = [text for text in caught.value.nearest["remedies"] if "margin" in text]
+    margin = float(text.split()[1])
+    assert text == f"memory_margin {margin:g} instead of 0.1" and 0.01 < margin < 0.03
+    assert nest.plan(MODEL, CLUSTER, job(margin), space).feasible
