@@ -184,7 +184,7 @@ def search(
     pool = ThreadPoolExecutor(threads)
     try:
         known = signatures(chain, job)
-        draft = _draft(space) if not any_plan and below == np.inf else None
+        draft = _draft(space, chain) if not any_plan and below == np.inf else None
         if draft is not None:
             builder = Builder(chain, cluster, job, draft, known)
             run = _Run(builder, kernels, pool, counts, watch, draft=True)
@@ -231,25 +231,27 @@ def least_memory(
     watch.begin()
     pool = ThreadPoolExecutor(threads or thread_count())
 
-    def within(limit: float) -> _Run:
+    fitting = Fitting(builder, kernels)
+
+    def any_within(limit: float) -> Solution | None:
         run = _Run(builder.within(limit), kernels, pool, np.zeros(3, dtype=np.int64), watch)
-        run.drop_unfit()
-        return run
+        run.drop_unfit(fitting)
+        return run.any()
 
     try:
+        tasks = [(n, name) for n in range(len(builder.outers)) for name in _schedules(builder)]
         # Interleaved pipelines have no such bound, but need no less as a rule.
-        tasks = within(LARGEST_MEMORY).tasks
         bounded = [task for task in tasks if task[1] != "interleaved"] or tasks
         low, step, found = max(builder.limit, 1.0), close, None
-        high = Fitting(builder, kernels).least(bounded, low, close)
+        high = fitting.least(bounded, low, close)
         while found is None and high < LARGEST_MEMORY and not watch.over:
-            found = within(high).any()
+            found = any_within(high)
             if found is None:
                 low, high, step = high, step * high, step * step
         step = close
         while found is not None and high > close * low and not watch.over:
             middle = max((low * high) ** 0.5, high / step)
-            better = within(middle).any()
+            better = any_within(middle)
             if better is None:
                 low = middle
             else:
@@ -259,12 +261,27 @@ def least_memory(
     return high, found.configuration() if found is not None else None
 
 
-def _draft(space: SearchSpace) -> SearchSpace | None:
+def narrowed(space: SearchSpace, bounds: dict[str, Any], chain: Chain) -> SearchSpace:
+    """The space with bounds on the dimensions that it leaves free."""
+    free = {name: value for name, value in bounds.items() if getattr(space, name) is None}
+    if chain.experts is None:
+        free.pop("etp", None)  # it stands for tp then
+    return space.replace(**free) if free else space
+
+
+def _draft(space: SearchSpace, chain: Chain) -> SearchSpace | None:
     """A part of the space that holds good plans; None where it is the space itself."""
-    free = {name: value for name, value in DRAFT.items() if getattr(space, name) is None}
+    part = narrowed(space, DRAFT, chain)
     if "1f1b" in space.schedule and len(space.schedule) > 1:
-        free["schedule"] = DRAFT["schedule"]
-    return space.replace(**free) if free else None
+        part = part.replace(schedule=DRAFT["schedule"])
+    return None if part is space else part
+
+
+def _schedules(builder: Builder) -> list[str]:
+    """Schedules of a space that the model can have."""
+    return [name for name in builder.space.schedule
+            if (builder.chain.is_chain if name == "interleaved"
+                else builder.space.allows("vpp", 1))]
 
 
 def _fastest(found: dict[Any, Solution], known: Solution | None) -> Solution | None:
@@ -283,10 +300,7 @@ class _Run:
         self.builder, self.kernels, self.pool = builder, kernels, pool
         self.counts, self.watch, self.draft = counts, watch, draft
         self.solved: set[int] = set()
-        schedules: list[str] = [
-            name for name in builder.space.schedule
-            if (builder.chain.is_chain if name == "interleaved"
-                else builder.space.allows("vpp", 1))]
+        schedules = _schedules(builder)
         self.bounds = {(n, schedule): float(bound) for n, bound in enumerate(builder.bounds)
                        if bound < np.inf for schedule in schedules}
         self.tasks = sorted(self.bounds, key=lambda task: (self.bounds[task], task))
@@ -308,9 +322,9 @@ class _Run:
 
             self.tasks.sort(key=distance)
 
-    def drop_unfit(self) -> None:
-        """Leave out the tasks of which memory rules out all plans."""
-        fitting = Fitting(self.builder, self.kernels)
+    def drop_unfit(self, fitting: Fitting | None = None) -> None:
+        """Leave out the tasks of which memory rules out all plans; ``fitting``: what is known."""
+        fitting = fitting or Fitting(self.builder, self.kernels)
         fit = list(self.pool.map(lambda task: self.watch.over or fitting.may_fit(
             task, self.builder.limit), self.tasks))
         for task, may in zip(self.tasks, fit, strict=True):
