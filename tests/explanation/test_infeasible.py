@@ -8,28 +8,55 @@ from types import SimpleNamespace
 import pytest
 
 import nest
+from nest.explanation.infeasible import _Probe
 from nest.search import compiled
+from nest.search.progress import Watch
 
 pytestmark = pytest.mark.kernels
 JOB = nest.Job(global_batch=256, seq_len=4096)
 
 
 def refused(
-    model: str, devices: int, job: nest.Job = JOB, **bounds: object
+    model: str, devices: int, job: nest.Job = JOB, cluster: str = "h100-spine-leaf",
+    **bounds: object,
 ) -> nest.InfeasibleError:
-    where = nest.load_cluster("h100-spine-leaf", devices=devices)
+    where = nest.load_cluster(cluster, devices=devices)
     with pytest.raises(nest.InfeasibleError) as caught:
         nest.plan(nest.load_model(model), where, job, nest.SearchSpace(**bounds))
     return caught.value
 
 
-def test_the_number_of_devices_named_is_enough():
-    near = refused("llama3.1-405b", 8).nearest
-    (remedy,) = [text for text in near["remedies"] if "devices instead of" in text]
-    count = int(remedy.split()[0].replace(",", ""))
-    assert count == 128
-    cluster = nest.load_cluster("h100-spine-leaf", devices=count)
-    assert nest.plan(nest.load_model("llama3.1-405b"), cluster, JOB).feasible
+def named(error: nest.InfeasibleError) -> int:
+    """The number of devices that an error says is enough."""
+    (count,) = re.findall(r"no more than ([\d,]+) devices instead of", str(error))
+    return int(count.replace(",", ""))
+
+
+@pytest.mark.parametrize(("model", "cluster", "devices", "before", "enough"), [
+    ("llama3.1-405b", "h100-spine-leaf", 8, 64, 96), ("deepseek-v3", "dgx-h100", 128, 136, 144)])
+def test_the_devices_named_are_enough_and_no_fewer_are(model, cluster, devices, before, enough):
+    assert named(refused(model, devices, cluster=cluster)) == enough
+    assert nest.plan(nest.load_model(model), nest.load_cluster(cluster, devices=enough),
+                     JOB).feasible
+    refused(model, before, cluster=cluster)
+
+
+@pytest.mark.parametrize("least", [10, 100, 130, 1000])
+def test_the_devices_named_are_a_number_that_the_cluster_can_have(least, monkeypatch):
+    """Of a cluster of the catalog, cut to 8 devices, numbers are those of the whole."""
+    part = nest.load_cluster("h100-spine-leaf", devices=8)
+    asked = []
+
+    def enough(_: object, __: object, cluster: nest.Cluster) -> bool | None:
+        asked.append(cluster)
+        return True if cluster.size >= least else None
+
+    monkeypatch.setattr(_Probe, "_any", enough)
+    probe = _Probe(None, part, JOB, nest.SearchSpace(), 1, Watch())  # type: ignore[arg-type]
+    texts = list(probe.more_devices(1.5))
+    assert all(nest.load_cluster("h100-spine-leaf", devices=x.size) == x for x in asked)
+    counts = [text.split()[3].replace(",", "") for text in texts]
+    assert counts == [str({10: 16, 100: 128, 130: 160, 1000: 1024}[least])]
 
 
 @pytest.mark.parametrize(("model", "devices"), [("llama3.1-405b", 8), ("deepseek-v3", 128)])

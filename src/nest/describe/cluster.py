@@ -272,22 +272,27 @@ class Cluster(Description):
             raise InputError(f"devices: {error}") from None
         if not 1 <= devices <= MOST_DEVICES:
             raise InputError(f"devices: got {shorten(devices)}; allowed: 1 to {MOST_DEVICES}")
-        inner = 1
-        for position, level in enumerate(self.levels):
-            outermost = position == len(self.levels) - 1
-            if outermost or devices <= inner * level.size:
-                if devices % inner:
-                    below = devices // inner * inner
-                    near = [str(n) for n in (below, below + inner) if n <= MOST_DEVICES]
-                    raise InputError(f"{self.name}: devices: got {devices}; allowed: "
-                                     f"{' or '.join(near)}, the nearest; all: {self._possible()}")
-                last = level.replace(size=devices // inner)
-                levels = (*self.levels[:position], last)
-                return self.replace(
-                    levels=levels, devices=None, default_devices=None, order=None, names=None
-                )
-            inner *= level.size
-        raise AssertionError("the outermost level takes every multiple of its groups")
+        position, inner = self._outermost(devices)
+        if devices % inner:
+            below = devices // inner * inner
+            near = [str(n) for n in (below, below + inner) if n <= MOST_DEVICES]
+            raise InputError(f"{self.name}: devices: got {devices}; allowed: "
+                             f"{' or '.join(near)}, the nearest; all: {self._possible()}")
+        last = self.levels[position].replace(size=devices // inner)
+        return self.replace(levels=(*self.levels[:position], last), devices=None,
+                            default_devices=None, order=None, names=None)
+
+    def size_from(self, devices: int) -> int:
+        """The least number of devices, from a number on, that `with_devices` takes."""
+        inner = self._outermost(devices)[1]
+        return -(-devices // inner) * inner
+
+    def _outermost(self, devices: int) -> tuple[int, int]:
+        """The outermost level of so many devices, and the size of a group below it."""
+        below = (1, *self.group_sizes[:-1])
+        position = next((n for n, size in enumerate(self.group_sizes[:-1]) if devices <= size),
+                        len(self.levels) - 1)
+        return position, below[position]
 
     def _possible(self) -> str:
         sizes = [level.size for level in self.levels[:-1]]

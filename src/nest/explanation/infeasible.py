@@ -11,25 +11,27 @@ from collections.abc import Iterator
 from typing import Any
 
 from nest.costs.memory import usable_share
-from nest.describe.cluster import Cluster
+from nest.describe import catalog
+from nest.describe.cluster import MOST_DEVICES, Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
+from nest.describe.loading import load_cluster
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import SearchSpace
-from nest.errors import InfeasibleError, InputError
+from nest.errors import InfeasibleError
 from nest.graph import Chain
 from nest.graph.legality import sequence_problem, space_problems
 from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
 from nest.search.progress import Watch
-from nest.search.rounds import DRAFT, least_memory, search
+from nest.search.rounds import DRAFT, least_memory, narrowed, search
 from nest.search.tensors import Builder
 from nest.units import format_bytes
 
 CLOSE = 1.01
 """Accuracy of the least memory: it is at most this times too much."""
-DOUBLINGS = 6
+PROBES = 8
 """Numbers of devices to try."""
 SPARING: dict[str, Any] = {**DRAFT, "cp": 1, "mbs": 1, "zero": 3, "recompute": "full"}
 """Bounds under which plans need least memory as a rule; on dimensions that the space leaves free.
@@ -120,8 +122,8 @@ class _Probe:
     ) -> Configuration | None:
         """A plan of the space, looked for where plans need least; ``thorough``: everywhere."""
         cluster, job = cluster or self.cluster, job or self.job
-        free = {name: value for name, value in SPARING.items() if getattr(space, name) is None}
-        for bounds in (space.replace(**free), *([space] if thorough else [])):
+        sparing = narrowed(space, SPARING, self.chain)
+        for bounds in (sparing, *([space] if thorough else [])):
             if self.watch.over or sequence_problem(self.chain, job) or any(
                     space_problems(self.chain, cluster, job, bounds)):
                 continue
@@ -146,17 +148,21 @@ class _Probe:
                     break
 
     def more_devices(self, factor: float) -> Iterator[str]:
-        """A number of devices that would do; ``factor`` times as much memory is needed."""
-        size = self.cluster.size
-        first = math.ceil(math.log2(max(factor, 2.0)) - 1e-9)
-        for more in range(max(first - 1, 1), first + DOUBLINGS):
-            try:
-                larger = self.cluster.with_devices(size << more)
-            except InputError:
-                return
-            if self._any(self.space, cluster=larger) is not None:
-                yield f"{larger.size:,} devices instead of {size:,}"
-                return
+        """The fewest devices found that would do; ``factor`` times as much memory is needed."""
+        whole, size = _whole(self.cluster), self.cluster.size
+        few, enough, step, wanted = size, 0, 1.125, size * factor
+        for _ in range(PROBES if self.cluster.links is None else 0):
+            count = whole.size_from((few + enough + 1) // 2 if enough else math.ceil(wanted))
+            if count in (few, enough):
+                count = whole.size_from(few + 1)
+            if count == enough or count > MOST_DEVICES:
+                break
+            if self._any(self.space, cluster=whole.with_devices(count)) is not None:
+                enough = count
+            else:
+                few, wanted, step = count, count * step, min(step * step, 2.0)
+        if enough:
+            yield f"no more than {enough:,} devices instead of {size:,}"
 
     def larger_batch(self) -> Iterator[str]:
         """A batch that more replicas share, where there are fewer samples than devices."""
@@ -173,6 +179,15 @@ class _Probe:
         if self.chain.model is not None and share > 0.0 and self._any(
                 self.space, job=self.job.replace(seq_len=value)) is not None:
             yield f"sequences of {value:,} tokens instead of {given:,}"
+
+
+def _whole(cluster: Cluster) -> Cluster:
+    """The cluster of the catalog that a cluster is a part of, else itself: what can be had."""
+    if catalog.find("clusters", cluster.name) is not None:
+        whole = load_cluster(cluster.name)
+        if whole.with_devices(whole.size_from(cluster.size)) == cluster:
+            return whole
+    return cluster
 
 
 def _values(plan: Configuration, name: str) -> str:

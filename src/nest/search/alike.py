@@ -30,13 +30,17 @@ MOST_CUTS = 200_000
 """Ways to cut one pipeline that are priced at the most; beyond them nothing is proved."""
 
 
-def pipelines(chain: Chain, space: SearchSpace, devices: int) -> list[Pipeline]:
-    """Pipelines of a space on so many devices, by stages, schedule and chunks."""
+def pipelines(chain: Chain, space: SearchSpace, devices: int, own: bool) -> list[Pipeline]:
+    """Pipelines of alike stages of a space on so many devices, by stages, schedule and chunks.
+
+    ``own``: the space is that of a stack. Else stages of one chunk may differ, and are searched
+    elsewhere.
+    """
     found = []
     for pp in range(1, min(len(chain), devices) + 1):
         if not space.allows("pp", pp):
             continue
-        if "1f1b" in space.schedule and space.allows("vpp", 1):
+        if own and "1f1b" in space.schedule and space.allows("vpp", 1):
             found.append(Pipeline("1f1b", pp, 1))
         if "interleaved" in space.schedule and chain.is_chain and pp > 1:
             found += [Pipeline("interleaved", pp, vpp)
@@ -64,8 +68,9 @@ class AlikePlan(NamedTuple):
 class Alike:
     """Alike stages under the outer choices of a builder."""
 
-    def __init__(self, builder: Builder, listed: list[Pipeline]) -> None:
-        self.builder, self.listed = builder, listed
+    def __init__(self, builder: Builder) -> None:
+        self.builder, self.listed = builder, builder.pipelines
+        listed = self.listed
         self._pp, self._vpp = np.array([(one.pp, one.vpp) for one in listed]).reshape(-1, 2).T
         self._turns = np.array([one.schedule == "interleaved" for one in listed])
         self._lock = Lock()

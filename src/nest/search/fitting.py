@@ -21,15 +21,24 @@ class Fitting:
     def __init__(self, builder: Builder, kernels: Kernels) -> None:
         self.builder, self.kernels = builder, kernels
         self._arrays: dict[Task, tuple[Any, ...]] = {}
+        self._short: dict[Task, float] = {}
+        """Largest limit known to be too low."""
 
     def may_fit(self, task: Task, limit: float) -> bool:
         """Whether a pipeline may fit where a plan may use ``limit`` bytes; False: none does.
 
         Interleaved pipelines and graphs have the bound of the builder alone.
         """
-        number, schedule = task
+        if limit <= self._short.get(task, -math.inf):
+            return False
         # Sums in another order than those of the search must not end on the other side.
-        limit *= 1.0 + 1e-9
+        fits = self._may_fit(task, limit * (1.0 + 1e-9))
+        if not fits:
+            self._short[task] = limit
+        return fits
+
+    def _may_fit(self, task: Task, limit: float) -> bool:
+        number, schedule = task
         if self.builder.needs[number] > limit:
             return False
         if schedule == "alike" or not self.builder.chain.is_chain:

@@ -34,6 +34,8 @@ FIRST_ROUND, ROUND = 2, 8
 WIDTH = 3
 """Labels per cell in the first pass."""
 UNBOUNDED = 1 << 62
+UNLIKE = ("1f1b", "gpipe")
+"""Schedules of stages that may differ."""
 ALIKE = "alike"
 """Task of an outer choice: pipelines whose stages are alike, under any schedule."""
 FACTORS = (1.5, 2.0, 4.0, np.inf)
@@ -189,14 +191,23 @@ def search(
     pool = ThreadPoolExecutor(threads)
     try:
         known = signatures(chain, job)
-        listed = pipelines(chain, space, cluster.size)
         rules = None if beyond_stack else job.stack.capabilities
+        listed = pipelines(chain, space, cluster.size, rules is not None)
+        draft = None
+        if rules is None and not any_plan and below == np.inf:
+            draft = _draft(space, chain)
+        if draft is not None:
+            builder = Builder(chain, cluster, job, draft, known)
+            run = _Run(builder, kernels, pool, counts, watch, draft=True)
+            best = run.first()
         builder = Builder(chain, cluster, job, space, known, rules, listed)
-        run = _Run(builder, kernels, pool, counts, watch, Alike(builder, listed))
-        if any_plan:
+        run = _Run(builder, kernels, pool, counts, watch)
+        if any_plan or (draft is not None and best is None):
             run.drop_unfit()
+        if any_plan:
             best = run.any()
         else:
+            run.begin_near(best)
             best = run.best(best, below)
             if best is not None and top > 1:
                 others, proved = run.others(best, top)
@@ -231,25 +242,27 @@ def least_memory(
     watch.begin()
     pool = ThreadPoolExecutor(threads or thread_count())
 
-    def within(limit: float) -> _Run:
+    fitting = Fitting(builder, kernels)
+
+    def any_within(limit: float) -> Solution | None:
         run = _Run(builder.within(limit), kernels, pool, np.zeros(3, dtype=np.int64), watch)
-        run.drop_unfit()
-        return run
+        run.drop_unfit(fitting)
+        return run.any()
 
     try:
+        tasks = [(n, name) for n in range(len(builder.outers)) for name in _schedules(builder)]
         # Interleaved pipelines have no such bound, but need no less as a rule.
-        tasks = within(LARGEST_MEMORY).tasks
-        bounded = [task for task in tasks if task[1] != "interleaved"] or tasks
+        bounded = [task for task in tasks if task[1] != ALIKE] or tasks
         low, step, found = max(builder.limit, 1.0), close, None
-        high = Fitting(builder, kernels).least(bounded, low, close)
+        high = fitting.least(bounded, low, close)
         while found is None and high < LARGEST_MEMORY and not watch.over:
-            found = within(high).any()
+            found = any_within(high)
             if found is None:
                 low, high, step = high, step * high, step * step
         step = close
         while found is not None and high > close * low and not watch.over:
             middle = max((low * high) ** 0.5, high / step)
-            better = within(middle).any()
+            better = any_within(middle)
             if better is None:
                 low = middle
             else:
@@ -259,12 +272,27 @@ def least_memory(
     return high, found.configuration() if found is not None else None
 
 
-def _draft(space: SearchSpace) -> SearchSpace | None:
+def narrowed(space: SearchSpace, bounds: dict[str, Any], chain: Chain) -> SearchSpace:
+    """The space with bounds on the dimensions that it leaves free."""
+    free = {name: value for name, value in bounds.items() if getattr(space, name) is None}
+    if chain.experts is None:
+        free.pop("etp", None)  # it stands for tp then
+    return space.replace(**free) if free else space
+
+
+def _draft(space: SearchSpace, chain: Chain) -> SearchSpace | None:
     """A part of the space that holds good plans; None where it is the space itself."""
-    free = {name: value for name, value in DRAFT.items() if getattr(space, name) is None}
+    part = narrowed(space, DRAFT, chain)
     if "1f1b" in space.schedule and len(space.schedule) > 1:
-        free["schedule"] = DRAFT["schedule"]
-    return space.replace(**free) if free else None
+        part = part.replace(schedule=DRAFT["schedule"])
+    return None if part is space else part
+
+
+def _schedules(builder: Builder) -> list[str]:
+    """Tasks of each outer choice: schedules of stages that may differ, and alike stages."""
+    unlike = [name for name in builder.space.schedule
+              if name in UNLIKE and not builder.own and builder.space.allows("vpp", 1)]
+    return [*unlike, *([ALIKE] if builder.pipelines else [])]
 
 
 def _fastest(found: dict[Any, Solution], known: Solution | None) -> Solution | None:
@@ -278,18 +306,17 @@ class _Run:
 
     def __init__(
         self, builder: Builder, kernels: compiled.Kernels, pool: Executor, counts: Any,
-        watch: Watch, alike: Alike | None = None,
+        watch: Watch, draft: bool = False,
     ) -> None:
         self.builder, self.kernels, self.pool = builder, kernels, pool
-        self.counts, self.watch, self.alike = counts, watch, alike
+        self.counts, self.watch, self.draft = counts, watch, draft
         self.solved: set[int] = set()
-        schedules = [ALIKE]
-        if alike is None:
-            schedules = [name for name in builder.space.schedule
-                         if name != "interleaved" and builder.space.allows("vpp", 1)]
-        bounds = builder.bounds if alike is None else alike.bounds
-        self.bounds = {(n, schedule): float(bound) for n, bound in enumerate(bounds)
-                       if bound < np.inf for schedule in schedules}
+        schedules = _schedules(builder)
+        self.alike = Alike(builder) if builder.pipelines else None
+        self.bounds = {(n, schedule): float(bound) for schedule in schedules
+                       for n, bound in enumerate(
+                           self.alike.bounds if self.alike and schedule == ALIKE else builder.bounds)
+                       if bound < np.inf}
         self.tasks = sorted(self.bounds, key=lambda task: (self.bounds[task], task))
         self.least = min(self.bounds.values(), default=np.inf)
         self.open = dict(self.bounds)
@@ -309,9 +336,9 @@ class _Run:
 
             self.tasks.sort(key=distance)
 
-    def drop_unfit(self) -> None:
-        """Leave out the tasks of which memory rules out all plans."""
-        fitting = Fitting(self.builder, self.kernels)
+    def drop_unfit(self, fitting: Fitting | None = None) -> None:
+        """Leave out the tasks of which memory rules out all plans; ``fitting``: what is known."""
+        fitting = fitting or Fitting(self.builder, self.kernels)
         fit = list(self.pool.map(lambda task: self.watch.over or fitting.may_fit(
             task, self.builder.limit), self.tasks))
         for task, may in zip(self.tasks, fit, strict=True):
@@ -429,8 +456,11 @@ class _Run:
 
     def _tell(self) -> None:
         """Report how far the run is."""
-        proved = sum(bound >= self.known for bound in self.open.values())
-        self.watch.report(proved, len(self.open), self.known, self.lower_bound())
+        if self.draft:  # a bound of a part of the space is none of the space
+            self.watch.report(0, 0, self.known, 0.0)
+        else:
+            proved = sum(bound >= self.known for bound in self.open.values())
+            self.watch.report(proved, len(self.open), self.known, self.lower_bound())
 
     def _solve(
         self, task: Task, limit: float, width: int, spread: bool

@@ -58,6 +58,7 @@ class Builder:
 
     Attributes
     ----------
+    own : the space is that of the job's stack: stages are alike.
     outers : outer choices under which some block is legal.
     bounds : float64 (len(outers),), least step seconds of each; inf: nothing fits. A step of
         stages with t seconds a micro-batch on a of K devices takes m max(t) at the least, so
@@ -72,6 +73,7 @@ class Builder:
         pipelines: Sequence[Pipeline] = (),
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
+        self.pipelines, self.own = pipelines, rules is not None
         limits = [limit_bytes(device, job) for device in cluster.device_types]
         self.limit = max(limits)
         self._less = [self.limit - limit for limit in limits]
@@ -111,6 +113,7 @@ class Builder:
         self._keep(np.flatnonzero(self.runnable.rows))
         self._price_all()
         self._drop_dominated()
+        self.needs = self._needs()
         self.bounds = self._bounds()
 
     def _useful(self, micro_batch: int) -> dict[int, Bools]:
@@ -122,9 +125,9 @@ class Builder:
         pairs = self.candidates.pairs
         blocks = self.candidates.blocks(micro_batch)
         legal = blocks[:, None] % pairs.width == 0
-        layers = [replace(kind, traffic=Traffic(), operators=tuple(
+        layers = {replace(kind, name="", traffic=Traffic(), tied_parameters=0, operators=tuple(
             op for op in kind.operators if op.split in (*EXPERT, "dispatch")))
-            for kind in self.chain.kinds if kind.experts is not None]
+            for kind in self.chain.kinds if kind.experts is not None}
         anywhere = not self.candidates.fabric.by_links  # the same pair is better at every start
         if (not layers or not self.policies or not legal.any() or not anywhere
                 or self.runnable.names(("ep", "etp", "expert_ranks"))):
@@ -264,45 +267,52 @@ class Builder:
         s = self.job.stack
         return np.array([s.overlap_zero3, s.overlap_grad_reduce, s.overlap_param_gather])
 
+    def _needs(self) -> Floats:
+        """Least bytes of a device under each outer choice; see ``needs``."""
+        result = np.full(len(self.outers), np.inf)
+        if not len(self._body):
+            return result
+        # Of a stage, buffers and work count once, what is kept and held for each layer.
+        kept, own = self._back[:, :, :, 2].min(axis=1), self._state[:, :, :, 8].min(axis=1)
+        for n, outer in enumerate(self.outers):
+            span = self.span(n)
+            each = kept[self._body[span]] + own[self._held[span]]
+            spread = (self.rows.block[span, None] * each).min(axis=0)
+            result[n] = self._all(spread) / outer.stride
+        return result
+
     def _bounds(self) -> Floats:
         """Least seconds of all layers under each outer choice; see ``bounds``."""
         result = np.full(len(self.outers), np.inf)
         self.least = np.full((len(self.outers), len(self.chain.kinds)), np.inf)
-        self.needs = np.full(len(self.outers), np.inf)
-        if not len(self._body):
-            return result
-        self._fast = self._ahead[:, :, 1] + self._back[:, :, :, 1].min(axis=1)
-        self._least_held = self._back[:, :, :, 2:].sum(axis=3).min(axis=1)
-        self._least_resident = self._state[:, :, :, [5, 8]].sum(axis=3).min(axis=1)
-        # Of a stage, buffers and work count once, what is kept and held for each layer.
-        kept, own = self._back[:, :, :, 2].min(axis=1), self._state[:, :, :, 8].min(axis=1)
-        counts = np.bincount(self.signatures.whole_kinds, minlength=len(self.chain.kinds))
-        used = counts > 0
-        for n in range(len(self.outers)):
-            span = self.span(n)
-            if span.start == span.stop:
-                continue
-            body, state = self._body[span], self._held[span]
-            self.least[n] = (self._alone(span) * self.weight(n)[:, None]).min(axis=0)
-            spread = (self.rows.block[span, None] * (kept[body] + own[state])).min(axis=0)
-            self.needs[n] = counts[used] @ spread[used] / self.outers[n].stride
-            if self.needs[n] <= self.limit * (1.0 + 1e-9):
-                result[n] = counts[used] @ self.least[n][used]
+        for n in np.flatnonzero(self.needs <= self.limit * (1.0 + 1e-9)).tolist():
+            self.least[n] = (self._alone(self.span(n)) * self.weight(n)[:, None]).min(axis=0)
+            result[n] = self._all(self.least[n])
         return result
+
+    def _all(self, each: Floats) -> float:
+        """Sum over all layers of a figure of each kind."""
+        counts = np.bincount(self.signatures.whole_kinds, minlength=len(each))
+        return float(counts[counts > 0] @ each[counts > 0])
 
     def totals(self, number: int) -> Floats:
         """(C,) least seconds of a micro-batch in all layers, by candidate of an outer choice."""
-        counts = np.bincount(self.order, minlength=len(self.chain.kinds))
-        used = counts > 0
-        alone = self._alone(self.span(number))
-        found: Floats = alone[:, used] @ counts[used]
+        counts = np.bincount(self.signatures.whole_kinds, minlength=len(self.chain.kinds))
+        found: Floats = self._alone(self.span(number))[:, counts > 0] @ counts[counts > 0]
         return found
 
     def _alone(self, span: slice) -> Floats:
         """(C, T) least seconds of a micro-batch in a layer of each kind; inf: it does not fit."""
+        seconds, kept, held = self._least
         body, state = self._body[span], self._held[span]
-        fits = self._least_held[body] + self._least_resident[state] <= self.limit
-        return np.where(fits, self._fast[body], np.inf)
+        return np.where(kept[body] + held[state] <= self.limit, seconds[body], np.inf)
+
+    @cached_property
+    def _least(self) -> tuple[Floats, Floats, Floats]:
+        """Of a layer of each kind, the least seconds of a body, and bytes of it and of a state."""
+        return (self._ahead[:, :, 1] + self._back[..., 1].min(axis=1),
+                (self._back[..., 2] + self._back[..., 3]).min(axis=1),
+                (self._state[..., 5] + self._state[..., 8]).min(axis=1))
 
     def within(self, limit: float) -> Builder:
         """The same for devices of which a plan may use ``limit`` bytes."""

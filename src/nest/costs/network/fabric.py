@@ -7,6 +7,7 @@ Shapes: C configurations, V levels. Columns of int64, shape (C,), give the place
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -88,16 +89,20 @@ class Fabric:
 
         ``spread``: bool, shape (C,), whether all-to-all will be priced; None: nowhere.
         """
-        rows = list(zip(block.tolist(), distance.tolist(), size.tolist(), strict=True))
-        spreads = [inner_group(self.group_sizes, *row) for row in rows]
+        # Few rows differ: a number for each three of them, which are at most the devices.
+        radix = self.group_sizes[-1] + 1
+        codes, row = np.unique((block * radix + distance) * radix + size, return_inverse=True)
+        spreads = [inner_group(self.group_sizes, code // radix**2, code // radix % radix,
+                               code % radix) for code in codes.tolist()]
+        groups = _group(spreads).take(row)
         if self._links is None:
-            return _group(spreads)
+            return groups
         columns = (start, block, outer_dp, stride, distance, size,
                    0 * size if spread is None else spread.astype(np.int64))
         one, number = np.unique(np.stack(columns), axis=1, return_inverse=True)
         figures = [self._worst(np.array([k]), b, r, far, d, n, bool(every))[0]
                    for k, b, r, far, d, n, every in one.T.tolist()]
-        return _group(spreads, np.array(figures)[number])
+        return replace(groups, paths=_paths(np.array(figures)[number]))
 
     def over_replicas(
         self, start: Ints, block: Ints, outer_dp: Ints, stride: Ints, inner: Ints
@@ -106,9 +111,10 @@ class Fabric:
         columns = (start, block, inner, outer_dp, stride)
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
         spreads = [replica_group(self.group_sizes, *row) for row in rows]
+        groups = _group(spreads)
         if self._links is None:
-            return _group(spreads)
-        return _group(spreads, np.array([self._over(*row) for row in rows]))
+            return groups
+        return replace(groups, paths=_paths(np.array([self._over(*row) for row in rows])))
 
     def _worst(
         self, start: Ints, block: int, outer_dp: int, stride: int, distance: int, size: int,
@@ -202,12 +208,13 @@ class Fabric:
         return max(rate for rate, _ in found), max(latency for _, latency in found)
 
 
-def _group(spreads: list[tuple[tuple[int, ...], bool]], figures: Floats | None = None) -> Group:
-    """Groups from their spread over the levels and figures of their paths; (C, 2 V + 8)."""
+def _group(spreads: list[tuple[tuple[int, ...], bool]]) -> Group:
+    """Groups from their spread over the levels."""
     inside, even = zip(*spreads, strict=True)
-    members = np.array(inside, dtype=np.int64)
-    if figures is None:
-        return Group(members, np.array(even, dtype=bool))
-    levels = members.shape[1]
-    return Group(members, np.array(even, dtype=bool), Paths(
-        figures[:, :levels], figures[:, levels : 2 * levels], *figures[:, 2 * levels :].T))
+    return Group(np.array(inside, dtype=np.int64), np.array(even, dtype=bool))
+
+
+def _paths(figures: Floats) -> Paths:
+    """Paths of groups from their figures; (C, 2 V + 8)."""
+    levels = (figures.shape[1] - 8) // 2
+    return Paths(figures[:, :levels], figures[:, levels : 2 * levels], *figures[:, 2 * levels :].T)
