@@ -276,6 +276,8 @@ class Builder:
         kept, own = self._back[:, :, :, 2].min(axis=1), self._state[:, :, :, 8].min(axis=1)
         for n, outer in enumerate(self.outers):
             span = self.span(n)
+            if span.start == span.stop:
+                continue
             each = kept[self._body[span]] + own[self._held[span]]
             spread = (self.rows.block[span, None] * each).min(axis=0)
             result[n] = self._all(spread) / outer.stride
