@@ -47,30 +47,29 @@ def random_block(rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def stage(x: dict[str, Any], c: int, z: int, layers: list[tuple[int, int]]) -> np.ndarray:
+def stage(
+    x: dict[str, Any], software: nest.Stack, c: int, z: int, layers: list[tuple[int, int]]
+) -> list[float]:
     """What a step is made of, for a stage of (kind, policy) layers; see docs/proofs.md."""
-    software = stack(**dict(zip(
-        ("overlap_zero3", "overlap_grad_reduce", "overlap_param_gather"),
-        x["overlaps"].tolist(), strict=True)))
-    ahead, back, state = x["ahead"][x["body"][c]], x["back"][x["body"][c]], x["state"][x["held"][c]]
-    own = [LayerSeconds(*ahead[kind], *back[r, kind, :2], *state[z, kind, :5])
-           for kind, r in layers]
-    update, tied, resident = (sum(state[z, kind, field] for kind, _ in layers)
+    body, state = x["body"][c], x["state"][x["held"][c]][z]
+    ahead, back = x["ahead"][body], x["back"][body]
+    own = [LayerSeconds(*ahead[kind], *back[r][kind][:2], *state[kind][:5]) for kind, r in layers]
+    update, tied, resident = (sum(state[kind][field] for kind, _ in layers)
                               for field in (6, 7, 8))
-    held = sum(back[r, kind, 2] for kind, r in layers)
-    resident += max(back[r, kind, 3] for kind, r in layers)
-    resident += max(state[z, kind, 5] for kind, _ in layers)
+    held = sum(back[r][kind][2] for kind, r in layers)
+    resident += max(back[r][kind][3] for kind, r in layers)
+    resident += max(state[kind][5] for kind, _ in layers)
     s = chunk_costs(own, update, tied, software)
     end, f = s.backward - s.late, s.forward
     turned = f + end + s.turn
-    return np.array([
+    return [
         f, end, s.backward, f + s.backward + s.pace, f + s.backward + s.pace - s.turn,
         f + s.queue_forward, s.backward + s.queue, end + s.late_back,
         end + s.late_back + s.queue_backward + max(0.0, s.trailing - s.trails_backward),
         turned, turned + s.left, turned + s.wait, turned + s.wait + s.left, f + s.wait,
         end + s.left, tied + update, update,
         0.0 if z else s.forward - s.hides_gather, s.backward - s.hides_sync,
-        held, resident, -x["shards"][c], x["relayed"][c], -float(x["hybrid"][c])])
+        held, resident, -x["shards"][c], x["relayed"][c], -float(x["hybrid"][c])]
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -84,8 +83,12 @@ def test_a_kept_candidate_is_no_worse(seed: int) -> None:
          [(int(rng.integers(KINDS)), int(rng.integers(POLICIES))) for _ in range(4)])
         for _ in range(60)
     ]
-    costs = np.array([[stage(x, 20 * place + c, z, layers) for place, z, layers in stages]
-                      for c in range(20)])
+    software = stack(**dict(zip(
+        ("overlap_zero3", "overlap_grad_reduce", "overlap_param_gather"),
+        x["overlaps"].tolist(), strict=True)))
+    lists = {name: array.tolist() for name, array in x.items()}
+    costs = np.array([[stage(lists, software, 20 * place + c, z, layers)
+                       for place, z, layers in stages] for c in range(20)])
     for c in np.flatnonzero(~kept[:20]):
         better = (costs[kept[:20]] <= costs[c] + 1e-12).all(axis=(1, 2))
         assert better.any(), f"nothing kept is as good as candidate {c}"

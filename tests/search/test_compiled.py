@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,7 @@ def test_every_kernel_is_compiled_once() -> None:
 # ---------------------------------------------------------------- twins of the costs
 
 
+@cache
 def compiled_call(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """A part of a kernel, which Python cannot call, as a function of its own."""
     def call(*arguments):  # type: ignore[no-untyped-def]
@@ -332,9 +333,8 @@ LOAD = """
 import sys
 from nest.search import compiled
 {before}
-kernels = compiled._prepared(["routes"])
-compiled._warm(kernels, ["routes"])
-print(len(kernels.routes[0].stats.cache_hits))
+compiled._warm(compiled._prepared(["useful"]), ["useful"])
+print(len(sys.modules["nest._kernels.spans"].fill.stats.cache_hits))
 """
 FULL = """
 import errno, os
@@ -344,8 +344,8 @@ os.replace = full
 """
 
 
-def load_routes(folder: Path, before: str = "") -> tuple[int, str]:
-    """Cache hits of a new process that loads a kernel from a folder, and what it says."""
+def load_one(folder: Path, before: str = "") -> tuple[int, str]:
+    """Cache hits of a new process that loads the smallest kernel from a folder; what it says."""
     done = subprocess.run(
         [sys.executable, "-c", LOAD.format(before=before)], text=True, capture_output=True,
         env={**os.environ, "NUMBA_CACHE_DIR": str(folder), "NEST_THREADS": "1"}, check=True)
@@ -354,19 +354,19 @@ def load_routes(folder: Path, before: str = "") -> tuple[int, str]:
 
 @pytest.mark.kernels
 def test_damaged_compiled_code_is_compiled_again(tmp_path: Path) -> None:
-    assert load_routes(tmp_path)[0] == 0
-    assert load_routes(tmp_path) == (1, "")
+    assert load_one(tmp_path)[0] == 0
+    assert load_one(tmp_path) == (1, "")
     for suffix, half in (("nbi", 0), ("nbc", 2)):
         for file in tmp_path.rglob(f"*.{suffix}"):
             data = file.read_bytes()
             file.write_bytes(data[:half and len(data) // half])
-        assert load_routes(tmp_path)[0] == 0
-        assert load_routes(tmp_path) == (1, "")
+        assert load_one(tmp_path)[0] == 0
+        assert load_one(tmp_path) == (1, "")
 
 
 @pytest.mark.kernels
 def test_a_full_disk_costs_compiling_and_one_warning(tmp_path: Path) -> None:
-    hits, said = load_routes(tmp_path, FULL)
+    hits, said = load_one(tmp_path, FULL)
     *_, warning = said.strip().splitlines()
     assert hits == 0
     assert warning.startswith(f"Compiled code cannot be kept in {tmp_path}")
@@ -376,12 +376,12 @@ def test_a_full_disk_costs_compiling_and_one_warning(tmp_path: Path) -> None:
 @pytest.mark.kernels
 def test_a_process_beside_compiles_into_the_same_cache(tmp_path: Path) -> None:
     before = """
-compiled.BESIDE, compiled.thread_count = ("routes",), lambda: 2
+compiled.BESIDE, compiled.thread_count = ("useful",), lambda: 2
 """
-    assert load_routes(tmp_path, before)[0] == 1
+    assert load_one(tmp_path, before)[0] == 1
     # One that fails is not missed.
     failing = before + "import subprocess\nsys.executable = '/bin/false'"
-    assert load_routes(tmp_path / "other", failing)[0] == 0
+    assert load_one(tmp_path / "other", failing)[0] == 0
 
 
 def test_only_an_option_worse_in_nothing_takes_another_s_place() -> None:
