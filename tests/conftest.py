@@ -18,9 +18,21 @@ WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 APART = ("test_exact.py", "test_exact_graphs.py", "test_golden_plans.py", "test_guarantees.py",
          "test_guarantees_graphs.py")
 """Long files whose tests share nothing but results of :mod:`shared`."""
-UNCOUNTED = tuple(f"tests/{files}" for files in (
-    "guarantees/", "kernels/test_dominance.py", "oracle/"))
-"""Many random cases of what other tests run too: counting their lines would double their time."""
+UNCOUNTED = tuple(f"tests/{tests}" for tests in (
+    "guarantees/", "kernels/test_dominance.py", "oracle/",
+    "cli/test_cli_topology.py::test_other_graphs_are_planned_by_their_links",
+    "planners/test_planners_exhaustive.py::test_no_point_of_a_naive_grid_is_better",
+    "planners/test_planners_exhaustive.py::test_prices_are_those_of_evaluate",
+    "planners/test_planners_manual.py::test_gpt3_175b_stays_inside_a_node",
+    "planners/test_planners_manual.py::test_larger_degrees_are_taken_while_they_pay",
+    "planners/test_planners_manual.py::test_megatron",
+    "planners/test_planners_mcmc.py::test_strategies_are_visited_with_boltzmann_weights",
+    "planners/test_planners_phaze.py::test_the_program_equals_listing",
+    "planners/test_planners_piper.py::test_the_program_equals_listing",
+    "pricing/test_confidence.py", "search/test_compiled.py::test_layer_sums",
+    "search/test_distinct_plans.py", "validation/test_validation.py::test_runs_that_ran_fit",
+    "validation/test_validation.py::test_the_own_table"))
+"""Many or large cases of what other tests run too: counting lines triples the time they take."""
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
