@@ -19,7 +19,7 @@ from nest.graph import Chain
 from nest.graph.legality import divisors, sequence_problem, space_problems
 from nest.pricing.evaluation import chain_of, evaluate, need_question
 from nest.pricing.plans import Alternative, Plan, SearchReport
-from nest.topology.network import other_orders
+from nest.topology.network import other_fillings, other_orders
 from nest.units import format_seconds
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def plan(
     top: int = 1,
     time_limit: float | None = None,
     reorder: bool = True,
+    fillings: bool = False,
     progress: Follower | None = None,
 ) -> Plan:
     """Find the fastest configuration of a space that fits, and price it.
@@ -57,6 +58,8 @@ def plan(
         with the fastest plan: it is in the ``inputs`` of the plan. Devices of several types are
         distributed over the super-pipelines in this way: all orders of the types are tried for each
         number of super-pipelines.
+    fillings : where groups are partly used, try whole groups and about even ones too
+        (:mod:`nest.describe.filling`), and take those with the fastest plan.
     progress : called about ten times a second with a :class:`nest.search.progress.Progress`.
         Returning False ends the search with the best plan so far, as the time limit does; what it
         raises is passed on.
@@ -93,7 +96,8 @@ def plan(
     from nest.search.progress import Watch
 
     watch = Watch(math.inf if time_limit is None else time_limit, progress)
-    cluster, found = _searched(chain, cluster, job, space, watch, reorder, threads, top)
+    cluster, found = _searched(
+        chain, cluster, job, space, watch, reorder, fillings, threads, top)
     if found.configuration is None and found.lower_bound < math.inf:
         when = "before the search was stopped" if watch.stopped else f"in {time_limit:g} s"
         raise LimitError(
@@ -130,15 +134,16 @@ def plan(
 
 def _searched(
     chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, watch: Watch, reorder: bool,
-    threads: int | None, top: int,
+    fillings: bool, threads: int | None, top: int,
 ) -> tuple[Cluster, Found]:
-    """Search until ``watch`` ends it; the cluster comes back in its best order."""
+    """Search until ``watch`` ends it; the cluster comes back in its best order and filling."""
     from nest.search.rounds import search
 
     found = search(chain, cluster, job, space, threads=threads, top=top, watch=watch)
     replicas = [n for n in divisors(job.global_batch)
                 if n <= cluster.size and space.allows("outer_dp", n)]
-    for other, count in other_orders(cluster, replicas) if reorder else ():
+    for other, count in (*(other_orders(cluster, replicas) if reorder else ()),
+                         *(other_fillings(cluster) if fillings else ())):
         if watch.over:
             break
         bounds = space if count is None else space.replace(outer_dp=count)

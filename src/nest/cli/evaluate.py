@@ -25,6 +25,7 @@ def evaluate(
                        "(docs/topologies.md). Or a plan file, as written or edited."),
     ] = None,
     devices: options.Devices = None,
+    filling: options.Filling = None,
     device: options.DeviceName = None,
     without: options.Without = None,
     degrade: options.Degrade = None,
@@ -116,8 +117,8 @@ def evaluate(
     job_options = {"global_batch": global_batch, "seq_len": seq_len, "precision": precision,
                    "optimizer": optimizer, "memory_margin": memory_margin, "stack": stack,
                    "job": job, "profile": profile,
-                   "devices": devices, "device": device, "without": without or None,
-                   "degrade": degrade or None}
+                   "devices": devices, "filling": filling, "device": device,
+                   "without": without or None, "degrade": degrade or None}
     degrees = {"tp": tp, "pp": pp, "vpp": vpp, "schedule": schedule, "cp": cp, "cp_comm": cp_comm,
                "zero": zero, "shard": shard, "micro_batch": micro_batch, "mbs": mbs,
                "dp_in": dp_in, "outer_dp": outer_dp, "ep": ep, "etp": etp, "sp": sp,
@@ -164,7 +165,7 @@ def _from_options(
     from nest.pricing.problems import told
 
     subject, cluster = subject_and_cluster(names, given["profile"], **{
-        name: given[name] for name in ("devices", "device", "without", "degrade")})
+        name: given[name] for name in ("devices", "filling", "device", "without", "degrade")})
     job = job_from(given["job"], given["stack"], **{
         name: given[name] for name in JOB_OPTIONS})
     chosen = {name: value for name, value in degrees.items() if value is not None}

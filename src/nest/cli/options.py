@@ -53,6 +53,11 @@ def seconds(text: str) -> typer.models.OptionInfo:
 
 
 Devices = Annotated[int | None, number("Number of devices; sets the size of the outermost level.")]
+Filling = Annotated[
+    int | None,
+    number("Devices used in each group of the level that so many fit into, such as 64 of each rack "
+           "of 72; default: evenly many, or whole groups and a last one.", "F"),
+]
 DeviceName = Annotated[
     str | None,
     typer.Option("--device", metavar="NAME",

@@ -19,6 +19,7 @@ def plan(
                        "as fat-tree:k=8."),
     ] = None,
     devices: options.Devices = None,
+    filling: options.Filling = None,
     device: options.DeviceName = None,
     without: options.Without = None,
     degrade: options.Degrade = None,
@@ -57,6 +58,11 @@ def plan(
     time_limit: Annotated[
         float | None, options.seconds("Stop after this time with the best plan so far and its gap.")
     ] = None,
+    try_fillings: Annotated[
+        bool,
+        typer.Option("--try-fillings", help="Where groups are partly used, try other numbers of "
+                     "devices of each for a faster plan."),
+    ] = False,
     keep_order: Annotated[
         bool,
         typer.Option("--keep-order", help="Keep the device order of a graph; do not try other "
@@ -82,8 +88,8 @@ def plan(
     check_map(map_file)
     check_counts(threads=threads, top=top)
     subject, cluster = subject_and_cluster(
-        names or (), profile, devices=devices, device=device, without=without or None,
-        degrade=degrade or None)
+        names or (), profile, devices=devices, filling=filling, device=device,
+        without=without or None, degrade=degrade or None)
     wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len,
                       precision=precision, optimizer=optimizer, memory_margin=memory_margin)
     bounds = space_from(
@@ -98,7 +104,8 @@ def plan(
     what = f"{subject.name[:30]} on {cluster.size:,} devices"
     with progress(quiet), Follow(what, quiet) as follow:
         found = api.plan(subject, cluster, wanted, bounds, threads=threads, top=top or 1,
-                         time_limit=time_limit, reorder=not keep_order, progress=follow)
+                         time_limit=time_limit, reorder=not keep_order,
+                         fillings=try_fillings, progress=follow)
     present(found, as_json, output, quiet, ranks, map_file)
     if follow.interrupted:
         raise KeyboardInterrupt
