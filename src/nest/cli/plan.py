@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from nest.cli import options
 from nest.cli.follow import Follow
+from nest.errors import InputError
 
 
 def plan(
@@ -23,7 +25,7 @@ def plan(
     device: options.DeviceName = None,
     without: options.Without = None,
     degrade: options.Degrade = None,
-    global_batch: options.GlobalBatch = None,
+    global_batch: options.GlobalBatches = None,
     seq_len: options.SeqLen = None,
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,
@@ -90,8 +92,13 @@ def plan(
     subject, cluster = subject_and_cluster(
         names or (), profile, devices=devices, filling=filling, device=device,
         without=without or None, degrade=degrade or None)
-    wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len,
-                      precision=precision, optimizer=optimizer, memory_margin=memory_margin)
+    batch: Any = global_batch  # as `options` reads it
+    several = isinstance(batch, range)
+    if several and not batch:
+        raise InputError("global_batch: got an empty range; allowed: such as 4000..4200")
+    wanted = job_from(job, stack, global_batch=batch[0] if several else batch,
+                      seq_len=seq_len, precision=precision,
+                      optimizer=optimizer, memory_margin=memory_margin)
     bounds = space_from(
         space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard,
         recompute=recompute, recompute_modules=recompute_modules,
@@ -103,9 +110,10 @@ def plan(
 
     what = f"{subject.name[:30]} on {cluster.size:,} devices"
     with progress(quiet), Follow(what, quiet) as follow:
-        found = api.plan(subject, cluster, wanted, bounds, threads=threads, top=top or 1,
-                         time_limit=time_limit, reorder=not keep_order,
-                         fillings=try_fillings, progress=follow)
+        ask = partial(api.plan_batches, batches=batch) if several else api.plan
+        found = ask(subject, cluster, wanted, space=bounds, threads=threads, top=top or 1,
+                    time_limit=time_limit, reorder=not keep_order, fillings=try_fillings,
+                    progress=follow)
     present(found, as_json, output, quiet, ranks, map_file)
     if follow.interrupted:
         raise KeyboardInterrupt
