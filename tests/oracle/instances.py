@@ -60,7 +60,7 @@ def instance(seed: int) -> Instance:
     sizes = shape(rng, theme)
     model, chain = described(rng, theme)
     job = random_job(rng, theme)
-    cluster = partly(Random(f"partly {seed}"),
+    cluster = partly(Random(f"partly {seed}"), theme,
                      random_cluster(rng, sizes, need(chain, job), theme))
     # Seldom up to a million.
     most = 10 ** rng.uniform(4.3, 5.0 if rng.random() < 0.97 else 6.1)

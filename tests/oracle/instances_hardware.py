@@ -87,10 +87,14 @@ def random_cluster(rng: Random, sizes: tuple[int, ...], needed: float, theme: st
     return Cluster(name="random cluster", device=device, levels=levels)
 
 
-def partly(rng: Random, cluster: Cluster) -> Cluster:
-    """At times fewer devices than the levels hold: the last group of each may have fewer."""
+def partly(rng: Random, theme: str, cluster: Cluster) -> Cluster:
+    """At times fewer devices than the levels hold: the last group of each may have fewer.
+
+    Seldom where experts are to be spread over all devices.
+    """
     most, groups = cluster.size, cluster.levels[-1].size
-    if len(cluster.levels) == 1 or most == groups or rng.random() < 0.7:
+    often = 0.05 if theme == "experts" else 0.3
+    if len(cluster.levels) == 1 or most == groups or rng.random() >= often:
         return cluster
     return cluster.replace(devices=rng.randint(most - most // groups + 1, most - 1))
 
