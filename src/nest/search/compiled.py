@@ -236,20 +236,21 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         kernels.undominated(Blocks(
             **{name: getattr(tables, name) for name in Blocks._fields[:9]}, choices=zero + 1,
             begin=np.array([0, 1])))
-    if "select" in names:
-        kernels.select(tables, np.full((1, 1), 2, np.int8), 1e9)
     problem = Problem(
         micro_batches=1, sizes=zero + 1, lanes=one, price=np.array([[0, -1]]),
-        signature=np.array([[-1, 0], [-1, -1]]), chain=True, gpipe=False,
+        signature=np.array([[-1, 0], [-1, -1]]), gpipe=False,
         ends=np.array([[[1, 0]], [[2, 0]]]), first=np.array([[0, 1]]),
         option=np.ones((1, kernels.option)), hop_bytes=np.zeros(2), hop_per_byte=np.zeros(2),
         hop_latency=np.zeros(2), both=1.0,
         depths=np.array([False, True]))
+    spans = Spans(
+        micro_batches=1, sizes=zero + 1, price=problem.price, share=np.arange(2.0),
+        seconds=np.array([[0.0, 1.0]]), fits=np.array([[1, 1]]), work=np.arange(2.0),
+        signature=problem.signature, part=tables.part, whole=0, chain=True)
     if "useful" in names:
-        kernels.useful(Spans(
-            micro_batches=1, sizes=zero + 1, price=problem.price, share=np.arange(2.0),
-            seconds=np.array([[0.0, 1.0]]), fits=np.array([[1, 1]]), work=np.arange(2.0),
-            signature=problem.signature, part=tables.part, whole=0, chain=True), 1e9)
+        kernels.useful(spans, 1e9, tables, 0)
+    if "select" in names:
+        kernels.select(tables, kernels.useful(spans, np.inf)[1], 1e9)
     if "solve" in names:
         kernels.solve(problem, 1e9, 1, False)
     if "may_fit" in names:

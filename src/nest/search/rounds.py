@@ -455,7 +455,7 @@ class _Run:
         tables = builder.tables(number, schedule == "gpipe")
         if schedule == "interleaved":
             return self._interleave(number, tables, limit, spread)
-        ends, wanted = kernels.useful(builder.spans(number), limit)
+        ends, wanted = kernels.useful(builder.spans(number), limit, tables)
         options = kernels.select(tables, wanted, limit)
         if not len(options[1]):
             return [], np.inf, np.zeros(3, dtype=np.int64)

@@ -432,7 +432,6 @@ class Builder:
             lanes=sizes.astype(np.float64),
             price=price,
             signature=self.signatures.index,
-            chain=self.chain.is_chain,
             gpipe=gpipe,
             ends=ends,
             first=first,
