@@ -1,4 +1,4 @@
-"""The search within a stack's space finds the best of all alike pipelines that the stack can run."""
+"""The search within a stack's space finds the best of all pipelines that the stack can run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nest.describe import Cluster, Configuration, Job, load_cluster, load_model,
 from nest.describe.space import LARGEST, SearchSpace
 from nest.errors import InputError
 from nest.graph import Chain, build_chain
-from nest.graph.legality import divisors
 from nest.graph.layouts import family
+from nest.graph.legality import divisors
 from nest.search.rounds import search
 
 MODEL = {
