@@ -27,20 +27,13 @@ from nest.describe import (
     load_stack,
 )
 from nest.describe.cluster import LinkKind
-from nest.errors import InputError
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
-def test_the_least_size_from_a_number_on_is_one_that_the_levels_take():
+def test_the_least_size_from_a_number_on_fills_groups():
     cluster = load_cluster(CLUSTER)  # levels 4 x 2 x 3
     assert [cluster.size_from(n) for n in (1, 3, 4, 5, 8, 9, 24, 25)] == [1, 3, 4, 8, 8, 16, 24, 32]
-    for number in range(1, 40):
-        count = cluster.size_from(number)
-        assert cluster.with_devices(count).size == count
-        for fewer in range(number, count):
-            with pytest.raises(InputError, match="the nearest"):
-                cluster.with_devices(fewer)
 
 
 def test_bandwidth_of_levels_is_the_narrowest_on_the_way():

@@ -230,7 +230,7 @@ def test_a_stage_of_four_equal_layers_by_hand() -> None:
         {"name": "a", "output_bytes": 0.0, "repeat": 4, "tp": {1: layer}}])
     cluster = Cluster(name="c", device=plain.device(memory="5 GB"), levels=[
         {"name": "n", "size": 2, "bandwidth": 1e12, "latency": 0.0}])
-    job = Job(global_batch=4, seq_len=64, stack=plain.stack())
+    job = Job(global_batch=4, seq_len=64, stack=plain.stack(), memory_margin=0)
     found = Piper().choose(chain_of(profile), cluster, job, ANY)
     assert found is not None
     assert found[1] == pytest.approx(24.0, rel=1e-9)

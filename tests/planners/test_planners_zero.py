@@ -83,7 +83,8 @@ def test_recompute_only_where_nothing_fits_without():
     slow = {"default": {"peak_fraction": 0.9, "m_half": 20000, "n_half": 1, "k_half": 1}}
     tight = cluster_with("70 MiB")
     tight = tight.replace(device=tight.device.replace(gemm=slow))
-    job, space = WIDE.replace(global_batch=24 * 16), nest.SearchSpace(zero=3, shard="dp")
+    job = WIDE.replace(global_batch=24 * 16, memory_margin=0)
+    space = nest.SearchSpace(zero=3, shard="dp")
     plan = Zero().plan(MODEL_, tight, job, space)
     full = Zero().plan(MODEL_, tight, job, nest.SearchSpace(zero=3, shard="dp", recompute="full"))
     assert plan.feasible and full.feasible

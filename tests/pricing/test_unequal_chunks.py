@@ -72,7 +72,9 @@ def test_steps_take_what_their_events_do() -> None:
     for seed, plan in some(100):
         x = instance(seed)
         found = simulate(evaluate(x.model, x.cluster, x.job, plan))
-        kind = other if plan.stages[0].zero > 1 else context if plan.stages[0].cp > 1 else exact
+        # A price holds for the slowest replica, which a partly filled group may make another one.
+        kind = other if plan.stages[0].zero > 1 else context if (
+            plan.stages[0].cp > 1 or x.cluster.devices is not None) else exact
         kind.append(found.relative_difference)
         for stage in found.stages:
             assert stage.peak_memory_bytes <= stage.closed_form_memory_bytes * (1 + 1e-9)
@@ -156,7 +158,7 @@ def test_each_layer_and_each_end_a_chunk(
 ) -> None:
     """docs/layouts.md has these two; equal chunks do not exist for them."""
     model, cluster = load_model(name), load_cluster("dgx-h100", devices=devices)
-    job = Job(global_batch=batch, seq_len=seq_len)
+    job = Job(global_batch=batch, seq_len=seq_len, memory_margin=0)
     plan = evaluate(model, cluster, job, even_configuration(
         model, cluster, job, pp=8, zero=1, recompute="selective",
         recompute_modules=("norm", "mlp_act"), **given))

@@ -161,6 +161,7 @@ def search(
     top: int = 1,
     watch: Watch | None = None,
     below: float = np.inf,
+    *,
     beyond_stack: bool = True,
 ) -> Found:
     """Best configuration of a space.
