@@ -150,7 +150,8 @@ def test_interleaved_seconds() -> None:
     rng = np.random.default_rng(2)
     twin = SCHEDULES["interleaved"]
     step_seconds = compiled_call(interleaved.step_seconds)
-    held = compiled_call(interleaved.held)
+    looped, in_turn, held = map(
+        compiled_call, (interleaved.looped, interleaved.in_turn, interleaved.held))
     for _ in range(100):
         p, v = int(rng.integers(2, 9)), int(rng.integers(2, 6))
         m = p * int(rng.integers(1, 5))
@@ -165,12 +166,15 @@ def test_interleaved_seconds() -> None:
         # The arrays have room for the deepest pipeline.
         wide = np.full((p + 1, v + 1, chunk.CHUNK), np.nan)
         wide[:p, :v] = costs
-        room = interleaved.room_of(p + 1, v + 1, p * m * v + 1)
-        assert step_seconds(wide, links, p, m, v, room) == (
+        order = interleaved.order_of(p + 1, p * v + 1, 2 * p * m * v + 1)
+        room = interleaved.room_of(p + 1, p * v + 1, p * m * v + 1)
+        looped(p, v, order)
+        in_turn(p, v, m, p, 2, 0, order)
+        assert step_seconds(wide, links, p, v, m, p * v, order, room) == (
             pytest.approx(twin.step_time(stages, hops, m).total, rel=1e-12))
         sizes = rng.random(v)
         for s in range(p):
-            assert held(sizes, s, p, m, v) == pytest.approx(
+            assert held(sizes, sizes, s, order, 8 * p * v) == pytest.approx(
                 twin.held(sizes.tolist(), s, p, m))
 
 

@@ -23,11 +23,12 @@ from nest._kernels.layers import (
     layer_sums,
 )
 from nest._kernels.pipeline import SLACK
-from nest.forms import interleaved
+from nest.forms import orders, passes
 from nest.forms.chunk import C_BACKWARD, C_FORWARD, C_LATE, C_LEFT, C_UPDATE, CHUNK
-from nest.forms.interleaved import Room
+from nest.forms.passes import Order, Room
 
-held, step_seconds = form(interleaved.held), form(interleaved.step_seconds)
+held, in_turn, looped = form(orders.held), form(orders.in_turn), form(orders.looped)
+step_seconds = form(passes.step_seconds)
 
 
 class Work(NamedTuple):
@@ -47,15 +48,26 @@ class Work(NamedTuple):
     """float64 (S, V, CHUNK)"""
     hops: np.ndarray
     """float64 (S, V, 2) there and back, and of a message, behind each chunk."""
+    order: Order
     room: Room
 
 
-def room_of(p, v, passes):
-    """Room for ``step_seconds`` of p stages, v chunks and so many passes of a way."""
+def order_of(p, positions, passes):
+    """Room for the order of p ranks with so many positions and passes."""
+    return Order(
+        codes=np.empty(passes, np.int64), rows=np.empty(p + 1, np.int64),
+        at=np.empty(positions, np.int64), ahead=np.empty(positions, np.int64),
+        back=np.empty(positions, np.int64))
+
+
+def room_of(p, positions, passes):
+    """Room for ``step_seconds`` of p ranks with so many positions and passes of a way."""
     return Room(
-        arrives=np.empty((2, passes)), links=np.empty((2, p)), run=np.empty((2, p), np.int64),
-        front=np.empty((2, p), np.int64), gathers=np.empty(p, np.int64), clock=np.empty(p),
-        scattered=np.empty(p), starts=np.empty((p, v)), ends=np.empty((p, v)))
+        arrives=np.empty(2 * passes), came=np.empty(2 * positions, np.int64),
+        run=np.empty(2 * positions, np.int64), hop=np.empty(positions), gap=np.empty(positions),
+        took=np.empty(4 * positions), links=np.empty(2 * positions), ends=np.empty(positions),
+        place=np.empty(p, np.int64), begun=np.empty(p, np.int64), traffic=np.empty(p, np.int64),
+        clock=np.empty(p), scattered=np.empty(p), fresh=np.empty(p))
 
 
 def interleave(t, q, limit, spread):
@@ -75,13 +87,14 @@ def interleave(t, q, limit, spread):
     best, option = np.full(shape, np.inf), np.full(shape, -1)
     if not len(stages):
         return best, option, 0
-    S, V = stages.max(), chunks.max()
+    S, V, positions = stages.max(), chunks.max(), (stages * chunks).max()
     w = Work(
         best=best, option=option,
         layers=np.empty((q.alike.shape[1], t.back.shape[1], t.ahead.shape[1], FIELDS)),
         again=np.zeros(len(q.order), np.int64), activations=np.empty(V),
         costs=np.empty((S, V, CHUNK)), hops=np.empty((S, V, 2)),
-        room=room_of(S, V, t.micro_batches * (stages * chunks).max()))
+        order=order_of(S, positions, 2 * t.micro_batches * positions),
+        room=room_of(S, positions, t.micro_batches * positions))
     tried = try_all(t, q, w, limit, spread)
     if not spread:
         best[best > best.min()] = np.inf
@@ -177,6 +190,8 @@ def _choose(t, q, w, c, z, p, v, top):
     """
     x, tried = q.size[c], 0
     code = (c * len(t.shard) + z) * t.back.shape[1]
+    looped(p, v, w.order)
+    in_turn(p, v, t.micro_batches, p, 2, 0, w.order)
     most = q.ways.longest[q.ways.number[p, v]]
     for n in range(len(w.again)):
         w.again[n] = 0
@@ -193,7 +208,8 @@ def _choose(t, q, w, c, z, p, v, top):
             if r > 0 and _price(t, q, w, x, p, v) >= top * SLACK:
                 break
             tried += 1
-            time = step_seconds(w.costs, w.hops, p, t.micro_batches, v, w.room)
+            time = step_seconds(
+                w.costs, w.hops, p, v, t.micro_batches, p * v, w.order, w.room)
             if time < top * SLACK:
                 top = w.best[p, v] = time
                 w.option[p, v] = (code + r) * len(t.first_layers) + (
@@ -222,7 +238,7 @@ def _recompute(t, q, w, x, p, v, r, some):
                 resident += w.layers[place, again, kind, RESIDENT]
                 work = max(work, w.layers[place, again, kind, WORK])
                 buffers = max(buffers, w.layers[place, again, kind, BUFFERS])
-        most = held(w.activations, s, p, t.micro_batches, v)
+        most = held(w.activations, w.activations, s, w.order, 8 * p * v)
         if resident + work + buffers + most > t.limit_bytes:
             return False
     return True

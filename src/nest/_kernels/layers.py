@@ -88,7 +88,7 @@ def borders(layers, first, second, third, below, last, x, under, y, ahead, back,
     out[C_SCATTERED] = layers[0, first, SCATTERED]
     out[C_UNDER_FIRST], out[C_UNDER_LAST], out[C_TRAILS_BACKWARD] = y, ahead, back
     out[C_ALONE] = 1.0 if second < 0 else 0.0
-    for field in range(C_BEGUN, CHUNK):
+    for field in range(C_BEGUN, C_ROOM + 1):
         out[field] = 0.0
     out[C_BELOW] = out[C_ABOVE] = 0.0
     if second >= 0:

@@ -105,6 +105,28 @@ class ChunkCosts(NamedTuple):
     """Gather of the third layer's parameters that the second forward does not hide."""
     room: float
     """Overlap of the first two forwards, minus the gathers during them; may be negative."""
+    inputs: float
+    """A backward for inputs, the first part of one in two."""
+    weights: float
+    """The second part, for weights; exposed scatters of gradients included (ZeRO-2)."""
+    trails_inputs: float
+    """Part of ``trailing`` that a backward for inputs in between hides."""
+    trails_weights: float
+    """Part of ``trailing`` that the first layer of the next backward for weights hides."""
+    hides_inputs: float
+    """Gradient reduction that a backward for inputs hides."""
+    hides_weights: float
+    """The same of a backward for weights."""
+    left_weights: float
+    """As ``left``, after the last backward for weights."""
+    exchanged_forward: float
+    """All-to-alls of experts, part of ``forward``."""
+    exchanged_backward: float
+    """The same, part of ``backward``."""
+    busy_forward: float
+    """Compute of layers with experts that may hide those of a pass beside."""
+    busy_backward: float
+    """The same backward."""
     zero: float
     """Exposed ZeRO traffic, part of ``forward``, ``backward`` and their extra times."""
 
@@ -184,7 +206,10 @@ def chunk_costs(
         gathered=first.gathered, regathered=last.regathered,
         below=layers[-2].regathered if end else 0.0, above=layers[1].scattered if end else 0.0,
         under_first=o * first.free_backward, under_last=o * last.free_forward,
-        begun=begun, third=third, room=room, zero=zero_forward + zero_backward,
+        begun=begun, third=third, room=room,
+        inputs=0.0, weights=0.0, trails_inputs=0.0, trails_weights=0.0, hides_inputs=0.0,
+        hides_weights=0.0, left_weights=0.0, exchanged_forward=0.0, exchanged_backward=0.0,
+        busy_forward=0.0, busy_backward=0.0, zero=zero_forward + zero_backward,
     )
     return _in_a_row(found) if gathers else found
 

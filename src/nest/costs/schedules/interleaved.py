@@ -1,17 +1,27 @@
-"""Interleaved 1F1B: several chunks a stage; see :mod:`nest.forms.interleaved`."""
+"""Interleaved 1F1B: several chunks a stage; see :func:`nest.forms.orders.in_turn`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nest.costs.schedules.path import order_for, path_time
 from nest.costs.schedules.steps import StepTime
 from nest.costs.stage import ChunkCosts, Hop
-from nest.forms import interleaved as form
+from nest.forms import orders
+from nest.forms.passes import Order
+
+
+def order_of(stages: int, micro_batches: int, vpp: int) -> Order:
+    """Micro-batches in groups of ``stages``, which divides them."""
+    order = order_for(stages, vpp, micro_batches)
+    orders.looped(stages, vpp, order)
+    orders.in_turn(stages, vpp, micro_batches, stages, 2, 0, order)
+    return order
 
 
 def warm_up(stage: int, stages: int, micro_batches: int, vpp: int) -> int:
     """Chunk forwards that a stage runs before its first backward."""
-    return form.warm_up(stage, stages, micro_batches, vpp)
+    return orders.warm_up(stage, stages, vpp, micro_batches, stages, 2, 0)
 
 
 def in_flight(stage: int, stages: int, micro_batches: int, vpp: int) -> int:
@@ -23,7 +33,8 @@ def held(
     activations: Sequence[float], stage: int, stages: int, micro_batches: int
 ) -> float:
     """Most bytes of activations that a stage holds at once, given those of each chunk."""
-    return form.held(activations, stage, stages, micro_batches, len(activations))
+    order = order_of(stages, min(micro_batches, 4 * stages), len(activations))
+    return orders.held(activations, activations, stage, order, len(order.codes))
 
 
 def step_time(
@@ -34,17 +45,5 @@ def step_time(
     ``hops[s][c]`` is behind chunk c of stage s: to the next stage, from the last one to the next
     chunk of the first.
     """
-    p, v, m = len(stages), len(stages[0]), micro_batches
-    room = form.Room(
-        arrives=[[0.0] * (p * m * v) for _ in range(2)],
-        links=[[0.0] * p for _ in range(2)],
-        run=[[0] * p for _ in range(2)],
-        front=[[0] * p for _ in range(2)],
-        gathers=[0] * p,
-        clock=[0.0] * p,
-        scattered=[0.0] * p,
-        starts=[[0.0] * v for _ in range(p)],
-        ends=[[0.0] * v for _ in range(p)],
-    )
-    end = form.step_seconds(stages, hops, p, m, v, room)
-    return StepTime(max(room.clock), end - max(room.clock))
+    order = order_of(len(stages), micro_batches, len(stages[0]))
+    return path_time(stages, hops, micro_batches, order)
