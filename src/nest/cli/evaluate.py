@@ -42,10 +42,15 @@ def evaluate(
     tp: Annotated[int | None, options.number("Tensor-parallel degree; default 1.")] = None,
     pp: Annotated[int | None, options.number("Pipeline stages; default 1.")] = None,
     vpp: Annotated[
-        int | None, options.number("Virtual stages per device; default 1; more needs interleaved.")
+        int | None, options.number("Virtual stages per device; default 1.")
     ] = None,
     schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", help="1f1b (default), interleaved or gpipe.")
+        str | None,
+        typer.Option(metavar="NAME", help="1f1b (default), interleaved, gpipe, combined, zb1p, "
+                     "interleaved-zb, zb-v, dualpipev or looped-bfs.")
+    ] = None,
+    group: Annotated[
+        int | None, options.number("Micro-batches that pass a virtual stage in a row; default pp.")
     ] = None,
     cp: Annotated[int | None, options.number("Context-parallel degree; default 1.")] = None,
     cp_comm: Annotated[
@@ -115,9 +120,9 @@ def evaluate(
                    "optimizer": optimizer, "stack": stack, "job": job, "profile": profile,
                    "devices": devices, "device": device, "without": without or None,
                    "degrade": degrade or None}
-    degrees = {"tp": tp, "pp": pp, "vpp": vpp, "schedule": schedule, "cp": cp, "cp_comm": cp_comm,
-               "zero": zero, "shard": shard, "micro_batch": micro_batch, "mbs": mbs,
-               "dp_in": dp_in, "outer_dp": outer_dp, "ep": ep, "etp": etp, "sp": sp,
+    degrees = {"tp": tp, "pp": pp, "vpp": vpp, "schedule": schedule, "group": group,
+               "cp": cp, "cp_comm": cp_comm, "zero": zero, "shard": shard,
+               "micro_batch": micro_batch, "mbs": mbs, "dp_in": dp_in, "outer_dp": outer_dp, "ep": ep, "etp": etp, "sp": sp,
                "recompute": recompute, "recompute_modules": modules_from(recompute_modules),
                "recompute_layers": recompute_layers}
     if len(names or ()) == 1 and profile is None:

@@ -214,6 +214,41 @@ def chunk_costs(
     return _in_a_row(found) if gathers else found
 
 
+def with_parts(
+    c: ChunkCosts, layers: Sequence[LayerSeconds], weights: Sequence[float],
+    exchanged: Sequence[tuple[float, float]], stack: Stack,
+) -> ChunkCosts:
+    """Add the figures of a backward in two parts, and of all-to-alls beside another pass.
+
+    ``weights`` are the seconds of each layer's backward that are for weights, ``exchanged`` its
+    all-to-alls of experts forward and backward. Gradients are scattered and reduced beside the
+    backward for weights. What hides ZeRO traffic hides no all-to-all. Without ZeRO-3.
+    """
+    o, reduce = stack.overlap_zero3, stack.overlap_grad_reduce
+    first, end = layers[0], len(layers) - 1
+    inputs = seconds = sync = left = spare = hides = free = 0.0
+    ahead = back = busy_ahead = busy_back = 0.0
+    for n, (layer, own, both) in enumerate(zip(layers, weights, exchanged, strict=True)):
+        scattered = layers[n + 1].scattered if n < end else 0.0
+        part = layer._replace(free_backward=own)
+        inputs += layer.backward - own
+        free += max(0.0, layer.free_backward - own)
+        seconds += own + (max(0.0, scattered - o * own) if n < end else 0.0)
+        sync += layer.sync
+        left = max(left, sync - reduce * spare)
+        spare += _spare(part, scattered, o)
+        hides += _spare(part, scattered + (0.0 if n < end else first.scattered), o)
+        if both[0] > 0.0:
+            ahead, back = ahead + both[0], back + both[1]
+            busy_ahead += layer.free_forward
+            busy_back += _spare(layer, scattered, o)
+    return c._replace(
+        inputs=inputs, weights=seconds, trails_inputs=o * free, trails_weights=o * weights[-1],
+        hides_inputs=reduce * free, hides_weights=reduce * hides,
+        left_weights=first.scattered + left, exchanged_forward=ahead, exchanged_backward=back,
+        busy_forward=busy_ahead, busy_backward=busy_back)
+
+
 def _beginning(layers: Sequence[LayerSeconds], o: float) -> tuple[float, float, float]:
     """``begun``, ``third`` and ``room`` of :class:`ChunkCosts`."""
     if len(layers) == 1:

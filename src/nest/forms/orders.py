@@ -21,8 +21,8 @@ dual_pipe          folded or   DualPipeV, PyTorch's ScheduleDualPipeV, and DualP
                    crossed     (arXiv:2412.19437, section 3.2.1)
 =================  ==========  =====================================================================
 
-PyTorch's classes are in torch 2.13, ``torch/distributed/pipelining/schedules.py``; Megatron-Core's
-order is that of 0.16.1, ``megatron/core/pipeline_parallel/schedules.py``.
+PyTorch's classes are in torch 2.13, torch/distributed/pipelining/schedules.py; Megatron-Core's
+order is that of 0.16.1, megatron/core/pipeline_parallel/schedules.py. Lines below are theirs.
 """
 
 from __future__ import annotations
@@ -105,10 +105,10 @@ def in_turn(
     """Some forwards, then a forward and a backward in turn, then the other backwards.
 
     ``group`` micro-batches pass a chunk, then the same ones the next chunk, and so on; the last
-    group may be smaller (``get_schedule_table``, schedules.py:798; PyTorch's rounds are groups of
-    m / (m // p)). The warm-up is ``(v - 1) group + slope (p - s - 1)`` forwards, with a slope of 1
-    under 1F1B and of 2 if interleaved. ``more`` is 1 if each forward runs beside a backward, which
-    then is of another micro-batch (``get_pp_rank_microbatches``, schedules.py:738).
+    group may be smaller (get_schedule_table, Megatron-Core, line 798; PyTorch's rounds are groups
+    of m / (m // p)). The warm-up is ``(v - 1) group + slope (p - s - 1)`` forwards, with a slope of
+    1 under 1F1B and of 2 if interleaved. ``more`` is 1 if each forward runs beside a backward,
+    which then is of another micro-batch (get_pp_rank_microbatches, Megatron-Core, line 738).
     """
     total, ahead = m * v, BESIDE if more else FORWARD
     for s in range(p):
@@ -143,7 +143,7 @@ def zero_bubble(p: int, v: int, m: int, group: int, order: Order) -> None:
     """As :func:`in_turn` with a slope of 1; rank s keeps s backwards for weights until the end.
 
     Backwards for inputs come in place of whole ones; that for weights of the k-th one comes behind
-    the (k + s)-th one (``_get_1f1b_rank_ops``, schedules.py:2735). So every rank holds as many
+    the (k + s)-th one (_get_1f1b_rank_ops, PyTorch, line 2735). So every rank holds as many
     micro-batches as the first.
     """
     i, total = 0, m * v
@@ -170,7 +170,7 @@ def zero_bubble_v(p: int, m: int, order: Order) -> None:
     """ZB-V: forwards down and up the V, both backwards for inputs as early as they come.
 
     It is written for 2 p - 1 micro-batches at the least, and those that are not there are left out
-    (schedules.py:3268).
+    (PyTorch, line 3268).
     """
     i, most = 0, max(2 * p - 1, m)
     down, up = 0, KINDS
@@ -215,8 +215,8 @@ def dual_pipe(ranks: int, m: int, p: int, ahead: int, order: Order) -> None:
 
     Chunk 0 is that which micro-batches enter first. In the middle of the step a forward of one
     chunk and a backward of the other run together (``ahead`` is BESIDE), or behind each other
-    (FORWARD). PyTorch: schedules.py:3459; DualPipe is the same with the ranks counted from the
-    nearer end, m micro-batches from each (deepseek-ai/DualPipe, dualpipe.py). Both need m of at
+    (FORWARD). PyTorch: line 3459; DualPipe is the same with the ranks counted from the
+    nearer end, m micro-batches from each (the program in deepseek-ai/DualPipe). Both need m of at
     least 2 ``ranks``.
     """
     i = 0

@@ -39,7 +39,7 @@ def gemm(
 def kept_input(model: Model, name: str) -> Operator:
     """The normed input of linear layers, saved once for all that read it."""
     return Operator(name, "memory", "sequence", saved_elements=model.hidden, dropped=("norm",),
-                    fp8_bytes=model.hidden)
+                    product_input=True, fp8_bytes=model.hidden)
 
 
 def _output(model: Model, name: str, width: int) -> Operator:
@@ -181,7 +181,7 @@ def experts(model: Model) -> list[Operator]:
         replace(kept_input(model, "moe_input"), fp8_bytes=None),
         Operator("permute", "memory", "dispatch", forward_elements=4 * h,
                  backward_elements=4 * h, saved_elements=h, again=_MOE, dropped=_MOE,
-                 fp8_bytes=h),
+                 product_input=True, fp8_bytes=h),
         Operator("expert_up", "gemm", "expert_column", width=up, depth=h,
                  parameters=moe.experts * up * (h + bias), again=_MOE),
         Operator("expert_activation", "memory", "expert_column", forward_elements=up + moe.ffn,

@@ -15,6 +15,7 @@ from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.describe.space import SearchSpace
 from nest.graph import Chain
+from nest.graph.schedules import RULES, even_chunks, group_problems, path_problems
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -123,7 +124,12 @@ def stage_problem(
 def schedule_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[str]:
     """Requirements of the pipeline schedule that a plan violates."""
     name, vpp, pp = plan.schedule, plan.vpp, plan.pp
+    if name in RULES:
+        yield from path_problems(chain, job, plan)
+        return
     if name != "interleaved":
+        if plan.group is not None:
+            yield f"group: got {plan.group} with schedule {name}, which has none"
         if vpp != 1:
             yield f"vpp: got {vpp} with schedule {name}; allowed: 1"
         for number, stage in enumerate(plan.stages):
@@ -135,9 +141,8 @@ def schedule_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[s
         yield (f"schedule interleaved needs vpp and pp above 1; here vpp {vpp}, pp {pp}")
     elif not chain.is_chain:
         yield f"schedule interleaved needs a chain; {chain.name} has branches"
-    elif micro_batches % pp:
-        yield (f"schedule interleaved needs pp {pp} to divide the {micro_batches} micro-batches "
-               "of a step")
+    elif problem := next(group_problems(plan, micro_batches), None):
+        yield problem
     elif (chain.body[1] - chain.body[0]) % (pp * vpp):
         yield (f"vpp: pp {pp} x vpp {vpp} does not divide the {chain.body[1] - chain.body[0]} "
                f"repeated layers of {chain.name}")
@@ -158,11 +163,7 @@ def schedule_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[s
 
 def interleaved_chunks(chain: Chain, pp: int, vpp: int) -> list[tuple[tuple[int, int], ...]]:
     """Layers [i, j) of every chunk of every stage: repeated layers in equal parts, round-robin."""
-    first, last = chain.body
-    size = (last - first) // (pp * vpp)
-    cuts = [0, *(first + n * size for n in range(1, pp * vpp)), len(chain)]
-    return [tuple((cuts[c * pp + s], cuts[c * pp + s + 1]) for c in range(vpp))
-            for s in range(pp)]
+    return even_chunks(chain, pp, vpp, "interleaved")
 
 
 def sequence_problem(chain: Chain, job: Job) -> str | None:

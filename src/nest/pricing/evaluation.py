@@ -12,7 +12,6 @@ import numpy as np
 
 from nest.costs.compute import peak_flops
 from nest.costs.network.collectives import ALGORITHMS, algorithm
-from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import Hop
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
@@ -75,7 +74,8 @@ def evaluate(
                    for number, priced in enumerate(zip(prices, hops, strict=True)))
     problems = tuple(shortages(stages))
     longest = slowest(prices)
-    seconds = breakdown(stages[longest].time_s, time, m, configuration.pp)
+    seconds = breakdown(stages[longest].time_s, time, m, configuration.pp,
+                        pricing.hidden(configuration, longest, prices[longest]))
     samples = job.global_batch / time.total
     count = {0: cluster.size} if cluster.type_numbers is None else Counter(cluster.type_numbers)
     peak = sum(peak_flops(device, job.precision) * count[number]
@@ -100,7 +100,7 @@ def evaluate(
             pp=configuration.pp, vpp=configuration.vpp, outer_dp=configuration.outer_dp,
             micro_batch=configuration.micro_batch, micro_batches=m,
             global_batch=job.global_batch, devices_used=used * configuration.outer_dp,
-            stride=configuration.stride, schedule=configuration.schedule,
+            stride=configuration.stride, schedule=configuration.schedule, group=configuration.group,
             order=configuration.order,
         ),
         stages=stages,
@@ -114,16 +114,15 @@ def _stage(
     pricing: Pricing, plan: Configuration, number: int, price: StagePrice, hops: list[Hop]
 ) -> Stage:
     """A stage with its prices, as the plan reports it."""
-    stage, schedule = plan.stages[number], SCHEDULES[plan.schedule]
-    m = pricing.job.global_batch // (plan.outer_dp * plan.micro_batch)
+    stage = plan.stages[number]
     shared: dict[str, Any] = {name: getattr(stage, name)
                               for name in StageConfiguration.model_fields}
     first = price.chunks[0]
     return Stage(
-        **shared, in_flight=schedule.in_flight(number, plan.pp, m, plan.vpp),
+        **shared, in_flight=pricing.in_flight(plan, number),
         time_s=_time(price, hops), param_wait_s=first.wait, grad_sync_s=first.left,
         finish_s=first.left + price.causes["tied"] + price.causes["update"],
-        memory_bytes=_memory(price, schedule.held(price.kept, number, plan.pp, m)),
+        memory_bytes=_memory(price, pricing.held(plan, number, price)),
         memory_limit_bytes=pricing.limit(stage),
         collectives=_algorithms(pricing, plan, stage),
     )

@@ -16,9 +16,9 @@ from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
-from nest.describe.space import LARGEST, CpComm, Module, Recompute, Schedule, Shard
+from nest.describe.space import LARGEST, AnySchedule, CpComm, Module, Recompute, Shard
 from nest.errors import InputError
-from nest.graph.legality import interleaved_chunks
+from nest.graph.schedules import even_chunks
 
 if TYPE_CHECKING:
     from nest.graph import Chain
@@ -61,7 +61,8 @@ def even_configuration(
     recompute_modules: tuple[Module, ...] | None = None,
     recompute_layers: int | None = None,
     vpp: int = 1,
-    schedule: Schedule | None = None,
+    schedule: AnySchedule | None = None,
+    group: int | None = None,
 ) -> Configuration:
     """Build the configuration with even cuts and the same degrees on every stage.
 
@@ -84,6 +85,7 @@ def even_configuration(
     all.
     vpp : virtual stages per device; above 1 the repeated layers must divide evenly.
     schedule : default: 1f1b, interleaved where vpp is above 1.
+    group : micro-batches that pass a virtual stage in a row; default: pp.
 
     Returns
     -------
@@ -119,7 +121,7 @@ def even_configuration(
         if (last - first) % (pp * vpp):
             raise InputError(f"vpp: got {vpp}; allowed: pp {pp} x vpp must divide the "
                              f"{last - first} repeated layers of {chain.name}")
-        chunks = interleaved_chunks(chain, pp, vpp)
+        chunks = even_chunks(chain, pp, vpp, schedule or "interleaved")
     else:
         sizes = even_sizes(last - first, pp)
         cuts = [0, *(first + sum(sizes[: s + 1]) for s in range(pp - 1)), len(chain)]
@@ -136,7 +138,7 @@ def even_configuration(
     return Configuration.parse({
         "outer_dp": outer_dp, "micro_batch": micro_batch, "stages": stages,
         "stride": cluster.size // outer_dp, "vpp": vpp,
-        **({"schedule": schedule} if schedule else {}),
+        **({"schedule": schedule} if schedule else {}), "group": group,
     }, "configuration")
 
 
