@@ -53,9 +53,7 @@ def test_prices_are_those_of_the_events(schedule: str) -> None:
             continue
         seen += 1
         found = nest.simulate(plan)
-        # A scatter of ZeRO-2 that trails passes runs on while a stage waits.
-        most = 2e-2 if plan.stages[0].zero == 2 else 1e-4
-        assert abs(found.relative_difference) < most, (plan.parallelism, plan.stages[0].zero)
+        assert abs(found.relative_difference) < 1e-9, (plan.parallelism, plan.stages[0].zero)
         for stage in found.stages:
             assert stage.peak_memory_bytes <= stage.closed_form_memory_bytes * (1 + 1e-12)
         seconds = plan.breakdown_s.model_dump().values()

@@ -122,7 +122,8 @@ def evaluate(
                    "degrade": degrade or None}
     degrees = {"tp": tp, "pp": pp, "vpp": vpp, "schedule": schedule, "group": group,
                "cp": cp, "cp_comm": cp_comm, "zero": zero, "shard": shard,
-               "micro_batch": micro_batch, "mbs": mbs, "dp_in": dp_in, "outer_dp": outer_dp, "ep": ep, "etp": etp, "sp": sp,
+               "micro_batch": micro_batch, "mbs": mbs, "dp_in": dp_in, "outer_dp": outer_dp,
+               "ep": ep, "etp": etp, "sp": sp,
                "recompute": recompute, "recompute_modules": modules_from(recompute_modules),
                "recompute_layers": recompute_layers}
     if len(names or ()) == 1 and profile is None:
