@@ -81,7 +81,7 @@ def group_of(plan: Configuration) -> int:
 def missing(plan: Configuration, micro_batches: int) -> int:
     """Micro-batches that the last group has fewer than stages."""
     rest = micro_batches % group_of(plan)
-    return max(0, min(plan.pp, micro_batches) - rest) if rest else 0
+    return max(0, plan.pp - rest) if rest else 0
 
 
 def group_problems(plan: Configuration, micro_batches: int) -> Iterator[str]:
