@@ -43,11 +43,9 @@ def parts(layer: Layer, c: Body, s: Setting, backward: float, activations: float
     for op in layer.operators:
         rows = rows_of(op, layer, c, s, tokens, rest)
         ranks, padding = share_of(op, c.tp, c.etp)
-        if op.type == "gemm" or op.product_input:
-            saved = op.saved_elements * element
-            if fp8 and op.fp8_bytes is not None:
-                saved = op.fp8_bytes
-            kept = kept + rows / ranks * padding * saved
+        if op.product_input:
+            size = 1.0 if fp8 and op.fp8_bytes is not None else element
+            kept = kept + rows / ranks * padding * op.saved_elements * size
         if op.type == "gemm":
             count, each, width, depth = product_shape(op, layer, c, rows, ranks, padding)
             machine = s.machine.half if op.bf16 else s.machine

@@ -120,8 +120,8 @@ def _stage(
     first = price.chunks[0]
     return Stage(
         **shared, in_flight=pricing.in_flight(plan, number),
-        time_s=_time(price, hops), param_wait_s=first.wait, grad_sync_s=first.left,
-        finish_s=first.left + price.causes["tied"] + price.causes["update"],
+        time_s=_time(price, hops), param_wait_s=first.wait, grad_sync_s=price.left,
+        finish_s=price.left + price.causes["tied"] + price.causes["update"],
         memory_bytes=_memory(price, pricing.held(plan, number, price)),
         memory_limit_bytes=pricing.limit(stage),
         collectives=_algorithms(pricing, plan, stage),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -61,8 +62,7 @@ class StagePrice:
     kept: tuple[float, ...]
     """Bytes of activations of a micro-batch in flight, by chunk."""
     stack: Stack
-    in_parts: bool = False
-    """The schedule has backwards in two parts, or passes beside each other."""
+    schedule: ModuleType | Path
 
     @cached_property
     def chunks(self) -> tuple[ChunkCosts, ...]:
@@ -73,12 +73,18 @@ class StagePrice:
         seconds = [layer.seconds for layer in layers]
         found = chunk_costs(seconds, sum(layer.costs["update"] for layer in layers),
                             sum(layer.costs["tied"] for layer in layers), self.stack)
-        if not self.in_parts:
+        if not in_parts(self.schedule):
             return found
         return with_parts(
             found, seconds, [layer.parts.weights for layer in layers],
             [(layer.costs["ep_forward"], layer.costs["ep_backward"]) for layer in layers],
             self.stack)
+
+    @property
+    def left(self) -> float:
+        """Gradient reduction that the last backward of the first chunk does not hide; seconds."""
+        split = isinstance(self.schedule, Path) and self.schedule.split
+        return self.chunks[0].left_weights if split else self.chunks[0].left
 
     @property
     def kept_for_weights(self) -> tuple[float, ...]:
@@ -142,7 +148,7 @@ class Pricing:
             chunks.append(layers)
             kept.append(sum(layer.costs["activations"] for layer in layers)
                         + self._relayed_bytes(plan, order, stage, span))
-        return StagePrice(tuple(chunks), tuple(kept), self.job.stack, in_parts(plan))
+        return StagePrice(tuple(chunks), tuple(kept), self.job.stack, SCHEDULES[plan.schedule])
 
     def _layers(
         self, plan: Configuration, stage: StageConfiguration, pairs: Iterable[tuple[int, int]]
@@ -153,7 +159,7 @@ class Pricing:
             layer, s = self.chain.kinds[kind], self.setting(stage)
             costs = layer_costs(layer, body, state, s)
             split = NO_PARTS
-            if in_parts(plan):
+            if in_parts(SCHEDULES[plan.schedule]):
                 split = parts(layer, body, s, float(costs.backward[0]), float(costs.activations[0]))
             found[kind, again] = PricedLayer(
                 layer_seconds(costs), {name: float(x[0]) for name, x in vars(costs).items()}, split)
@@ -221,7 +227,7 @@ class Pricing:
         schedule, m = SCHEDULES[plan.schedule], self.micro_batches(plan)
         if isinstance(schedule, Path):
             return schedule.held(price.kept, number, plan.pp, m, group_of(plan),
-                                 price.kept_for_weights if price.in_parts else None)
+                                 price.kept_for_weights if schedule.split else None)
         found: float = schedule.held(price.kept, number, plan.pp, m)
         return found
 
@@ -244,9 +250,8 @@ class Pricing:
         return found
 
 
-def in_parts(plan: Configuration) -> bool:
-    """Whether the schedule needs the figures of a backward in two parts."""
-    schedule = SCHEDULES[plan.schedule]
+def in_parts(schedule: ModuleType | Path) -> bool:
+    """Whether a schedule needs the figures of a backward in two parts."""
     return isinstance(schedule, Path) and schedule.parts
 
 

@@ -16,12 +16,12 @@ from nest.costs.schedules.steps import StepTime
 SCHEDULES: dict[str, ModuleType | Path] = {
     "1f1b": one_f_one_b, "gpipe": gpipe,
     "interleaved": Path(path.interleaved),
-    "combined": Path(path.combined, parts=True),
+    "combined": Path(path.combined, together=True),
     "looped-bfs": Path(path.breadth_first, repeats=False),
-    "zb1p": Path(path.zero_bubble, parts=True),
-    "interleaved-zb": Path(path.zero_bubble, parts=True),
-    "zb-v": Path(path.zero_bubble_v, parts=True),
-    "dualpipev": Path(path.dual_pipe_v, parts=True),
+    "zb1p": Path(path.zero_bubble, split=True),
+    "interleaved-zb": Path(path.zero_bubble, split=True),
+    "zb-v": Path(path.zero_bubble_v, split=True),
+    "dualpipev": Path(path.dual_pipe_v, split=True),
 }
 
 __all__ = ["SCHEDULES", "Path", "StepTime"]

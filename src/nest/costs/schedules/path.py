@@ -26,9 +26,15 @@ class Path:
     write: Write
     repeats: bool = True
     """A few groups of micro-batches hold the most."""
-    parts: bool = False
-    """Backwards are in two parts, or passes run beside each other: chunks need the figures of
-    :func:`nest.costs.stage.with_parts`."""
+    split: bool = False
+    """Backwards are in two parts."""
+    together: bool = False
+    """Forwards run beside backwards."""
+
+    @property
+    def parts(self) -> bool:
+        """Whether chunks need the figures of :func:`nest.costs.stage.with_parts`."""
+        return self.split or self.together
 
     def order(self, stages: int, micro_batches: int, vpp: int, group: int | None = None) -> Order:
         """Passes of all stages."""
