@@ -27,11 +27,12 @@ from nest._kernels.layers import (
     layer_sums,
 )
 from nest._kernels.pipeline import SLACK
-from nest.forms import interleaved
+from nest.forms import orders, passes
 from nest.forms.chunk import C_BACKWARD, C_FORWARD, C_LATE, C_LEFT, C_TIED, C_UPDATE, CHUNK
-from nest.forms.interleaved import Room
+from nest.forms.passes import Order, Room
 
-held, step_seconds = form(interleaved.held), form(interleaved.step_seconds)
+held, in_turn, looped = form(orders.held), form(orders.in_turn), form(orders.looped)
+step_seconds = form(passes.step_seconds)
 
 # Bytes of a chunk, behind its figures of time.
 F_RESIDENT, F_ACTIVATIONS, F_WORK, F_BUFFERS = range(CHUNK, CHUNK + 4)
@@ -75,25 +76,38 @@ class Work(NamedTuple):
     """float64 (V,)"""
     costs: np.ndarray
     """float64 (S, V, CHUNK)"""
+    alone: np.ndarray
+    """bool (S, V) a chunk is a single layer."""
     hops: np.ndarray
     """float64 (S, V, 2)"""
     count: np.ndarray
-    """int64 (2,) question, pipelines priced."""
+    """int64 (3,) question, pipelines priced, 1 + the pipeline whose passes ``order`` has."""
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
     held: np.ndarray
     """float64 (1,) bytes of all layers and of a micro-batch in them, at the least."""
     open: np.ndarray
     """float64 (1,) see :func:`alike`."""
+    order: Order
     room: Room
 
 
-def room_of(p, v, passes):
-    """Room for ``step_seconds`` of p stages, v chunks and so many passes of a way."""
+def order_of(p, positions, passes):
+    """Room for the order of p ranks with so many positions and passes."""
+    return Order(
+        codes=np.empty(passes, np.int64), rows=np.empty(p + 1, np.int64),
+        at=np.empty(positions, np.int64), ahead=np.empty(positions, np.int64),
+        back=np.empty(positions, np.int64))
+
+
+def room_of(p, positions, passes):
+    """Room for ``step_seconds`` of p ranks with so many positions and passes of a way."""
     return Room(
-        arrives=np.empty((2, passes)), links=np.empty((2, p)), run=np.empty((2, p), np.int64),
-        front=np.empty((2, p), np.int64), gathers=np.empty(p, np.int64), clock=np.empty(p),
-        scattered=np.empty(p), starts=np.empty((p, v)), ends=np.empty((p, v)))
+        arrives=np.empty(2 * passes), came=np.empty(2 * positions, np.int64),
+        run=np.empty(2 * positions, np.int64), hop=np.empty(positions), gap=np.empty(positions),
+        took=np.empty(4 * positions), links=np.empty(2 * positions), ends=np.empty(positions),
+        place=np.empty(p, np.int64), begun=np.empty(p, np.int64), traffic=np.empty(p, np.int64),
+        clock=np.empty(p), scattered=np.empty(p), fresh=np.empty(p))
 
 
 def alike(t, q, a, limit, spread):
@@ -121,9 +135,11 @@ def alike(t, q, a, limit, spread):
         figures=np.empty((Y, G, FIGURES)), stamp=np.zeros((Y, G), np.int64),
         bound=np.empty((S + 1, N + 1)), via=np.zeros((S + 1, N + 1), np.int64),
         near=np.zeros(S + 1), cuts=np.zeros(chunks + 1, np.int64), at=np.zeros(S + 1, np.int64),
-        activations=np.empty(V), costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
-        count=np.zeros(2, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf), held=np.zeros(1),
-        room=room_of(S, V, t.micro_batches * chunks))
+        activations=np.empty(V), costs=np.empty((S, V, CHUNK)),
+        alone=np.zeros((S, V), np.bool_), hops=np.zeros((S, V, 2)), count=np.zeros(3, np.int64),
+        open=np.full(1, np.inf), guess=np.full(1, np.inf), held=np.zeros(1),
+        order=order_of(S, chunks, 2 * t.micro_batches * chunks),
+        room=room_of(S, chunks, t.micro_batches * chunks))
     if Q:
         try_all(t, q, a, w, limit, spread)
     if not spread:
@@ -496,10 +512,24 @@ def _fits(t, q, a, w, choice, top, begin):
         if w.ahead[i] + w.near[s] / 2 + m * own + max(
                 w.back[i] + w.near[s] / 2, left) >= top * SLACK:
             return False
-        most = min(p - s, m) * w.activations[0] if v == 1 else held(w.activations, s, p, m, v)
+        most = min(p - s, m) * w.activations[0]
+        if v > 1:
+            _write_order(t, a, w, k)
+            most = held(w.activations, w.activations, s, w.order, 8 * p * v)
         if resident + work + buffers + most > t.limit_bytes:
             return False
     return True
+
+
+@leaf
+def _write_order(t, a, w, k):
+    """Fill ``w.order`` with the passes of pipeline k, unless it has them."""
+    if w.count[2] == k + 1:
+        return
+    w.count[2] = k + 1
+    p, v, m = a.pp[k], a.vpp[k], t.micro_batches
+    looped(p, v, w.order)
+    in_turn(p, v, m, m if v == 1 else p, min(v, 2), 0, w.order)
 
 
 @leaf
@@ -519,8 +549,11 @@ def _price(t, q, a, w, choice, top):
                 w.costs[s, d, f] = w.figures[y, g, f]
             gap = q.handed[j] / t.shards[c] * per_byte
             w.hops[s, d, 0], w.hops[s, d, 1] = q.both * (gap + latency), gap
+            w.alone[s, d] = j - i == 1
     w.count[1] += 1
-    time = step_seconds(w.costs, w.hops, p, t.micro_batches, v, w.room)
+    _write_order(t, a, w, k)
+    time = step_seconds(
+        w.costs, w.alone, w.hops, p, v, t.micro_batches, p * v, w.order, w.room)
     if time >= top * SLACK:
         return top
     w.best[k], w.option[k] = time, choice[4]

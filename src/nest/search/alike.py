@@ -18,7 +18,6 @@ from nest.costs.choices import FULL
 from nest.describe.space import SearchSpace
 from nest.graph import Chain
 from nest.graph.legality import interleaved_chunks
-from nest.pricing.even import even_sizes
 from nest.search.problems import Pipelines, Rings
 from nest.search.runnable import CUTS, FIRST, PIPELINE, POLICY, ROW, WAY, Pipeline
 from nest.search.tensors import Builder, distinct_rows
