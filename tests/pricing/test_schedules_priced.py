@@ -90,7 +90,9 @@ def test_a_plan_file_keeps_schedule_and_group(tmp_path: Path) -> None:
 
 def test_chunks_of_a_v_are_where_it_turns() -> None:
     # Embedding, 32 layers, head: eighths of four layers, the first and the last with one more.
-    chunks = [stage.chunks for stage in priced(schedule="zb-v", vpp=2).stages]
+    plan = priced(schedule="zb-v", vpp=2)
+    chunks = [stage.chunks for stage in plan.stages]
+    assert "1..3  5..16 17..28" in str(plan)
     assert chunks == [((0, 5), (29, 34)), ((5, 9), (25, 29)), ((9, 13), (21, 25)),
                       ((13, 17), (17, 21))]
 

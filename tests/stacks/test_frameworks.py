@@ -20,9 +20,8 @@ from typing import Any
 import pytest
 
 import nest
-from nest.costs.schedules import SCHEDULES
+from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
 from nest.costs.schedules import Path as SchedulePath
-from nest.costs.schedules.path import one_f_one_b
 from nest.forms.passes import KINDS
 from nest.graph import build_chain
 from nest.graph.schedules import is_folded
@@ -305,7 +304,7 @@ def test_orders_are_those_of_the_frameworks() -> None:
             continue
         seen[case["name"]] += 1
         known = SCHEDULES[case["name"]]
-        path = known if isinstance(known, SchedulePath) else SchedulePath(one_f_one_b)
+        path = known if isinstance(known, SchedulePath) else ONE_F_ONE_B
         order = path.order(pp, m, vpp, case["group"])
         for rank, row in enumerate(answer):
             codes = order.codes[order.rows[rank]:order.rows[rank + 1]]

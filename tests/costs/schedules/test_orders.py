@@ -11,8 +11,7 @@ import oracle_orders as oracle
 import pytest
 from plain import chunk
 
-from nest.costs.schedules import SCHEDULES, Path, StepTime
-from nest.costs.schedules.path import one_f_one_b
+from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES, Path, StepTime
 from nest.costs.stage import ChunkCosts, Hop
 from nest.forms import orders
 from nest.forms.passes import BESIDE, FORWARD, KINDS, WEIGHTS, Order, Room, step_seconds
@@ -66,7 +65,7 @@ def test_bubbles_are_those_of_the_publications(p: int) -> None:
     # arXiv:2412.19437, table 2: ZB1P (p - 1)(F + B - 2 W), where B_in is no shorter than F.
     assert alike("zb1p", p, 1, m) - 3 * m == (p - 1) * (f + b - 2 * w)
     # 1F1B (p - 1)(F + B), of which interleaving leaves 1 / v for v chunks of a stage.
-    assert Path(one_f_one_b).step_time([[ALIKE]] * p, [[Hop(0, 0)]] * p, m).total - 3 * m == (
+    assert ONE_F_ONE_B.step_time([[ALIKE]] * p, [[Hop(0, 0)]] * p, m).total - 3 * m == (
         (p - 1) * (f + b))
     for v in (2, 3):
         assert alike("interleaved", p, v, m) - 3 * m * v == (p - 1) * (f + b)
@@ -252,7 +251,7 @@ def draw(rng: np.random.Generator) -> Drawn:
         "dualpipev": lambda: oracle.dual_pipe(p, m, False),
         "together": lambda: oracle.dual_pipe(p, m, True),
     }
-    own = {"1f1b": Path(one_f_one_b), "together": Path(folded)}
+    own = {"1f1b": ONE_F_ONE_B, "together": Path(folded)}
     v = {"1f1b": 1, "zb1p": 1, "zb-v": 2, "dualpipev": 2, "together": 2}.get(name, v)
     return Drawn(name, own[name] if name in own else path(name), rows[name](), p, v, m, group)
 

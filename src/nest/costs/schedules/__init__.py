@@ -23,5 +23,7 @@ SCHEDULES: dict[str, ModuleType | Path] = {
     "zb-v": Path(path.zero_bubble_v, split=True),
     "dualpipev": Path(path.dual_pipe_v, split=True),
 }
+ONE_F_ONE_B = Path(path.one_f_one_b)
+"""1F1B by its path, which its closed form is below where stages differ or hand over."""
 
-__all__ = ["SCHEDULES", "Path", "StepTime"]
+__all__ = ["ONE_F_ONE_B", "SCHEDULES", "Path", "StepTime"]
