@@ -382,11 +382,13 @@ def _reduced(
         c, x = chunks[n], positions + order.at[s * v + n]
         if room.run[x] > 0 and kind in (BACKWARD, WEIGHTS):
             room.run[x] = 0  # the last one of the chunk, as the row is read from its end
-            rest = c[C_LEFT] if kind == BACKWARD else c[C_LEFT_WEIGHTS]
-            if not first:
-                rest -= c[C_SCATTERED]
-            first = first and empty(c)
-            ready = max(ready, room.ends[x - positions] + below + rest)
+            ready = max(ready, room.ends[x - positions])
+            if not empty(c):
+                rest = c[C_LEFT] if kind == BACKWARD else c[C_LEFT_WEIGHTS]
+                if not first:
+                    rest -= c[C_SCATTERED]
+                first = False
+                ready = max(ready, room.ends[x - positions] + below + rest)
             below += c[C_SYNC]
             left -= 1
         if kind == BACKWARD:

@@ -9,12 +9,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import oracle_orders as oracle
 import pytest
-from plain import chunk
+from plain import chunk, stack
 
 from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES, Path, StepTime
-from nest.costs.stage import ChunkCosts, Hop
+from nest.costs.stage import EMPTY, ChunkCosts, Hop, LayerSeconds, chunk_costs, with_parts
+from nest.describe import Stack
 from nest.forms import orders
-from nest.forms.passes import BESIDE, FORWARD, KINDS, WEIGHTS, Order, Room, step_seconds
+from nest.forms.passes import (
+    BACKWARD,
+    BESIDE,
+    FORWARD,
+    INPUTS,
+    KINDS,
+    WEIGHTS,
+    Order,
+    Room,
+    step_seconds,
+)
 
 ALIKE = chunk(1.0, 2.0, inputs=1.0, weights=1.0)
 """F = B_in = W = 1."""
@@ -336,3 +347,68 @@ def test_every_forward_has_its_backward() -> None:
             kinds = [code % KINDS for code in order.codes[order.rows[s]:order.rows[s + 1]]]
             ahead = kinds.count(FORWARD) + kinds.count(BESIDE)
             assert ahead == x.m * x.v == len(kinds) - ahead - kinds.count(WEIGHTS)
+
+
+# ---------------------------------------------------------------- chunks without layers
+
+
+def one_rank(rng: np.random.Generator, v: int, m: int, split: bool) -> list[int]:
+    """Codes of all passes of one rank in any order in which each finds its input."""
+    done = np.zeros((4, v), dtype=int)  # by kind and chunk
+    found: list[int] = []
+    back = INPUTS if split else BACKWARD
+    while done[WEIGHTS if split else BACKWARD].sum() < m * v:
+        n, kind = int(rng.integers(v)), int(rng.choice((FORWARD, back, *([WEIGHTS] * split))))
+        before = {FORWARD: done[FORWARD, n - 1] if n else m, WEIGHTS: done[INPUTS, n],
+                  back: done[back, n + 1] if n < v - 1 else done[FORWARD, n]}[kind]
+        if done[kind, n] < before:
+            done[kind, n] += 1
+            found.append(n * KINDS + kind)
+    return found
+
+
+def test_empty_chunks_leave_traffic_to_the_passes_around_them() -> None:
+    """With ZeRO 0 to 3, a rank takes as long as without its chunks that have no layers."""
+    rng, seen = np.random.default_rng(5), set()
+    for _ in range(400):
+        v, m, zero = int(rng.integers(1, 6)), int(rng.integers(1, 4)), int(rng.integers(4))
+        software = stack(**{name: rng.random() for name in (
+            "overlap_zero3", "overlap_grad_reduce", "overlap_param_gather")})
+        split = zero < 3 and bool(rng.integers(2))
+        chunks = [of_layers(rng, int(rng.integers(4)), zero, software) for _ in range(v)]
+        codes = one_rank(rng, v, m, split)
+        kept = [n for n in range(v) if chunks[n] != EMPTY]
+        if not kept:
+            assert seconds(codes, chunks, m) == 0.0
+            continue
+        fewer = [kept.index(code // KINDS) * KINDS + code % KINDS
+                 for code in codes if code // KINDS in kept]
+        seen.add((zero, split, len(kept) < v))
+        assert seconds(codes, chunks, m) == pytest.approx(
+            seconds(fewer, [chunks[n] for n in kept], m), rel=1e-12)
+    assert len(seen) == 14
+
+
+def of_layers(rng: np.random.Generator, count: int, zero: int, software: Stack) -> ChunkCosts:
+    """A chunk of some layers, with the traffic that a ZeRO stage has."""
+    used = {"gathered": (3,), "regathered": (3,), "scattered": (2, 3), "gather": (1, 2)}
+    layers = []
+    for _ in range(count):
+        drawn = {name: float(rng.random()) * (zero in used.get(name, (0, 1, 2, 3)))
+                 for name in LayerSeconds._fields}
+        drawn["forward"], drawn["backward"] = (
+            drawn["free_forward"] + rng.random(), drawn["free_backward"] + rng.random())
+        layers.append(LayerSeconds(**drawn))
+    found = chunk_costs(layers, count * 0.1, 0.0, software)
+    return with_parts(found, layers, [layer.free_backward / 2 for layer in layers],
+                      [(0.0, 0.0)] * count, software) if zero < 3 else found
+
+
+def seconds(codes: list[int], chunks: list[ChunkCosts], m: int) -> float:
+    """Step of one rank without hand-over."""
+    def write(p: int, v: int, m: int, group: int, order: Order) -> None:
+        orders.looped(p, v, order)
+        order.codes[:len(codes)] = codes
+        order.rows[:] = [0, len(codes)]
+
+    return Path(write).step_time([chunks], [[Hop(0.0, 0.0)] * len(chunks)], m).total
