@@ -120,6 +120,8 @@ def test_zero_bubble_is_faster_and_holds_more() -> None:
     assert zero.breakdown_s.bubble < 0.9 * plain.breakdown_s.bubble
     assert zero.stages[-1].memory_bytes.total > plain.stages[-1].memory_bytes.total
     assert zero.stages[0].in_flight == zero.stages[-1].in_flight == 4
+    for stage in nest.simulate(zero).stages:
+        assert stage.peak_memory_bytes == pytest.approx(stage.closed_form_memory_bytes, rel=1e-9)
 
 
 def test_what_runs_beside_counts_once() -> None:
