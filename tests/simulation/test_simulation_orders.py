@@ -49,7 +49,8 @@ def drawn(rng: Random, schedule: str) -> nest.Plan | None:
 
 def uneven(plan: Configuration, rng: Random) -> Configuration:
     """The same with any chunks, of which some are empty."""
-    layers, parts = max(span[1] for stage in plan.stages for span in stage.chunks), plan.vpp * plan.pp
+    layers = max(span[1] for stage in plan.stages for span in stage.chunks)
+    parts = plan.pp * plan.vpp
     cuts = [0, *sorted(rng.randint(0, layers) for _ in range(parts - 1)), layers]
     return plan.replace(stages=[
         stage.replace(chunks=spans, layers=(spans[0][0], spans[-1][1]))
