@@ -49,6 +49,7 @@ __all__ = [
     "load_profile",
     "load_space",
     "plan",
+    "plan_batches",
     "simulate",
 ]
 
@@ -56,6 +57,7 @@ __all__ = [
 # `nest --help` fast.
 _HOME = {
     "plan": "api",
+    "plan_batches": "api",
     "evaluate": "pricing.evaluation",
     "explain": "explanation.explanation",
     "simulate": "simulation",
@@ -68,7 +70,7 @@ _HOME = {
 }
 
 if TYPE_CHECKING:
-    from nest.api import plan
+    from nest.api import plan, plan_batches
     from nest.describe import (
         Cluster,
         Configuration,

@@ -1,10 +1,11 @@
-"""The public function :func:`plan`: search, confirm, report."""
+"""The public functions :func:`plan`: search, confirm, report; and :func:`plan_batches`."""
 
 from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from nest.costs.memory import memory_problem
 from nest.describe.cluster import Cluster
@@ -19,13 +20,15 @@ from nest.graph import Chain
 from nest.graph.legality import divisors, sequence_problem, space_problems
 from nest.pricing.evaluation import chain_of, evaluate, need_question
 from nest.pricing.plans import Alternative, Plan, SearchReport
-from nest.topology.network import other_orders
-from nest.units import format_seconds
+from nest.topology.network import other_fillings, other_orders
+from nest.units import format_seconds, shorten
 
 if TYPE_CHECKING:
     from nest.search.progress import Follower, Watch
     from nest.search.rounds import Found
 
+MOST_BATCHES = 1000
+"""Batches that one question may ask for."""
 TOLERANCE = 1e-9
 """Relative difference between the search and ``evaluate`` above which the search is wrong."""
 
@@ -40,6 +43,7 @@ def plan(
     top: int = 1,
     time_limit: float | None = None,
     reorder: bool = True,
+    fillings: bool = False,
     progress: Follower | None = None,
 ) -> Plan:
     """Find the fastest configuration of a space that fits, and price it.
@@ -57,6 +61,8 @@ def plan(
         with the fastest plan: it is in the ``inputs`` of the plan. Devices of several types are
         distributed over the super-pipelines in this way: all orders of the types are tried for each
         number of super-pipelines.
+    fillings : where groups are partly used, try whole groups and about even ones too
+        (:mod:`nest.describe.filling`), and take those with the fastest plan.
     progress : called about ten times a second with a :class:`nest.search.progress.Progress`.
         Returning False ends the search with the best plan so far, as the time limit does; what it
         raises is passed on.
@@ -93,7 +99,8 @@ def plan(
     from nest.search.progress import Watch
 
     watch = Watch(math.inf if time_limit is None else time_limit, progress)
-    cluster, found = _searched(chain, cluster, job, space, watch, reorder, threads, top)
+    cluster, found = _searched(
+        chain, cluster, job, space, watch, reorder, fillings, threads, top)
     if found.configuration is None and found.lower_bound < math.inf:
         when = "before the search was stopped" if watch.stopped else f"in {time_limit:g} s"
         raise LimitError(
@@ -128,17 +135,83 @@ def plan(
     })
 
 
+def plan_batches(
+    model: Model | Profile,
+    cluster: Cluster,
+    job: Job,
+    batches: Iterable[int],
+    space: SearchSpace | None = None,
+    **options: Any,
+) -> Plan:
+    """Find the batch, and the plan for it, that take the least time per sequence.
+
+    Each batch is searched for plans that take less per sequence than the best so far; batches of
+    many divisors first, as they have most plans. No batch has a faster plan per sequence, in the
+    order of devices that the cluster has.
+
+    Parameters
+    ----------
+    model, cluster, job, space : as of :func:`nest.plan`; the batch of ``job`` does not count.
+    batches : numbers of sequences in a step, at most 1,000, such as ``range(4000, 4201)``.
+    options : others of :func:`nest.plan`, for the plan of the best batch. A time limit holds for
+        all searches that choose the batch together, and again for the plan: batches may be left.
+
+    Returns
+    -------
+    Plan
+        Of the best batch, as :func:`nest.plan` finds it; its ``inputs.job`` has the batch.
+
+    Raises
+    ------
+    InputError : no batch or more than 1,000, or as :func:`nest.plan`, if it is so for each batch.
+    InfeasibleError : nothing fits with any batch; carries the nearest miss of one of them.
+    """
+    need_question(model, cluster, job)
+    space = SearchSpace() if space is None else space
+    need("space", space, (SearchSpace,), "nest.SearchSpace(tp=8)")
+    jobs = [job.replace(global_batch=batch) for batch in _counted(batches)]
+    jobs.sort(key=lambda each: (-len(divisors(each.global_batch)), each.global_batch))
+    chain = chain_of(model)
+    legal = [each for each in jobs if not any((
+        sequence_problem(chain, each), memory_problem(cluster, each),
+        *space_problems(chain, cluster, each, space)))]
+    from nest.search.progress import Watch
+    from nest.search.rounds import search
+
+    watch = Watch(options.get("time_limit") or math.inf, options.get("progress"))
+    best, least = (legal or jobs)[0], math.inf
+    for each in legal:
+        if watch.over:
+            break
+        found = search(chain, cluster, each, space, options.get("threads"), watch=watch,
+                       below=least * each.global_batch)
+        if found.configuration is not None:
+            best, least = each, found.step_time / each.global_batch
+    return plan(model, cluster, best, space, **options)
+
+
+def _counted(batches: Iterable[int]) -> list[int]:
+    """Each batch once."""
+    found = [] if not isinstance(batches, Iterable) else sorted(
+        {batch for _, batch in zip(range(MOST_BATCHES + 1), batches, strict=False)})
+    if not 1 <= len(found) <= MOST_BATCHES:
+        raise InputError(f"batches: got {shorten(batches)}; allowed: 1 to {MOST_BATCHES} numbers "
+                         "of sequences, such as range(4000, 4201)")
+    return found
+
+
 def _searched(
     chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, watch: Watch, reorder: bool,
-    threads: int | None, top: int,
+    fillings: bool, threads: int | None, top: int,
 ) -> tuple[Cluster, Found]:
-    """Search until ``watch`` ends it; the cluster comes back in its best order."""
+    """Search until ``watch`` ends it; the cluster comes back in its best order and filling."""
     from nest.search.rounds import search
 
     found = search(chain, cluster, job, space, threads=threads, top=top, watch=watch)
     replicas = [n for n in divisors(job.global_batch)
                 if n <= cluster.size and space.allows("outer_dp", n)]
-    for other, count in other_orders(cluster, replicas) if reorder else ():
+    for other, count in (*(other_orders(cluster, replicas) if reorder else ()),
+                         *(other_fillings(cluster) if fillings else ())):
         if watch.over:
             break
         bounds = space if count is None else space.replace(outer_dp=count)

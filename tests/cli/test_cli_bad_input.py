@@ -17,7 +17,7 @@ def files(tmp_path: Path) -> Files:
 @pytest.mark.parametrize(("words", "parts"), [
     (["--devices", "0"], ["devices", "got 0"]),
     (["--devices", "-8"], ["devices", "got -8"]),
-    (["--devices", "6"], ["devices", "got 6", "4"]),
+    (["--devices", "6", "--filling", "5"], ["filling: got 5", "1 to 4"]),
     (["--devices", "99999999999"], ["devices", "1000000"]),
     (["--devices", "many"], ["--devices", "'many'", "whole number"]),
     (["--devices", "1e3"], ["--devices", "'1e3'", "whole number"]),

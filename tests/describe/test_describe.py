@@ -226,7 +226,7 @@ BAD_FIELDS = [
     ("device", "memory", 0, "1 to 1e+18"),
     ("cluster", "levels.1.name", "node", "a name of its own"),
     ("cluster", "levels.2.size", 10**6, "at most 1000000"),
-    ("cluster", "devices", 25, "24 = 4 x 2 x 3"),
+    ("cluster", "devices", 25, "24 = 4 x 2 x 3 (sizes of the levels), or from 17 on"),
     ("cluster", "device", "h100x", "close: h100-sxm"),
     ("cluster", "device", 5, "a mapping of fields"),
     ("cluster", "device.memory", "80 GBit", "GiB"),

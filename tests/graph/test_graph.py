@@ -387,10 +387,10 @@ def test_downsets_are_all_sets_that_hold_what_they_need() -> None:
 ])
 def test_too_many_cuts_are_refused_at_once(rows: list[dict[str, Any]]) -> None:
     chain = profile_chain(profile(*rows))
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(LimitError, match=f"{len(chain)} layers.*allowed: {MOST_CUTS}. Describe"):
         chain.downsets()
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 def test_long_chains_are_no_matter() -> None:

@@ -160,7 +160,8 @@ TRAITS = {
     "schedule": {"1f1b", "interleaved", "gpipe"},
 }
 """What some best plan has to make use of, for each dimension of the space."""
-OTHERS = {"order", "uneven blocks", "configurations per stage", "degrees that are no powers of two"}
+OTHERS = {"order", "uneven blocks", "configurations per stage", "degrees that are no powers of two",
+          "a group that is partly filled"}
 
 
 def traits(x: Instance, plan: Configuration) -> Iterator[str]:
@@ -176,6 +177,9 @@ def traits(x: Instance, plan: Configuration) -> Iterator[str]:
         yield "many micro-batches"
     if plan.outer_dp * stages[-1].devices[1] < x.cluster.size:
         yield "unused devices"
+    used = (plan.outer_dp - 1) * plan.stride + stages[-1].devices[1]
+    if any(used > x.cluster.size // g * g for g in sizes[:-1]):
+        yield "a group that is partly filled"
     if len({s.devices[1] - s.devices[0] for s in stages}) > 1:
         yield "uneven blocks"
     if len({(s.tp, s.dp_in, s.zero, s.recompute) for s in stages}) > 1:

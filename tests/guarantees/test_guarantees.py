@@ -64,14 +64,14 @@ class Case(NamedTuple):
 # Bounded so that each dimension of the space would help one of them.
 CASES = [
     Case("bert-large", "dgx-a100", 64, 512, 256, {
-        "tp": 2, "etp": "1,2", "pp": 2, "outer_dp": "1..4", "cp": 8, "micro_batch": 1,
+        "tp": 2, "etp": "1,2", "pp": 2, "outer_dp": 1, "cp": 8, "micro_batch": 1,
         "mbs": "1..4"}),
     Case("llama2-7b", "dgx-a100", 64, 4096, 64, {
         "tp": 2, "etp": "1,2", "pp": 2, "outer_dp": "2..8", "dp_in": "1..4", "zero": 3}),
     Case("llama3-70b", "dgx-h100", 128, 8192, 64, {
         "tp": 8, "etp": "1,8", "cp": "1,2", "pp": 4, "outer_dp": 1, "dp_in": "1..4"}),
     Case("gpt3-175b", "dgx-a100", 128, 2048, 128, {
-        "tp": 8, "etp": "1,8", "pp": 8, "outer_dp": 1, "schedule": "1f1b", "vpp": "1..4",
+        "tp": 8, "etp": "1,8", "pp": 16, "outer_dp": 1, "schedule": "1f1b", "vpp": "1..4",
         "micro_batch": 1}),
     Case("mixtral-8x7b", "dgx-h100", 64, 4096, 64, {
         "tp": 4, "etp": "1,4", "ep": "2,4", "pp": 2, "outer_dp": "2,4,8"}),

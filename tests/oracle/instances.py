@@ -8,7 +8,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from instances_hardware import need, random_cluster, random_job, shape
+from instances_hardware import need, partly, random_cluster, random_job, shape
 from instances_models import FAMILIES, KINDS, random_family, random_model, random_profile
 from oracle_listing import Question
 from oracle_rules import checkpointed, modules_of
@@ -60,7 +60,8 @@ def instance(seed: int) -> Instance:
     sizes = shape(rng, theme)
     model, chain = described(rng, theme)
     job = random_job(rng, theme)
-    cluster = random_cluster(rng, sizes, need(chain, job), theme)
+    cluster = partly(Random(f"partly {seed}"), theme,
+                     random_cluster(rng, sizes, need(chain, job), theme))
     # Seldom up to a million.
     most = 10 ** rng.uniform(4.3, 5.0 if rng.random() < 0.97 else 6.1)
     bounds = bounds_of(rng, chain, math.prod(sizes), theme)

@@ -87,6 +87,18 @@ def random_cluster(rng: Random, sizes: tuple[int, ...], needed: float, theme: st
     return Cluster(name="random cluster", device=device, levels=levels)
 
 
+def partly(rng: Random, theme: str, cluster: Cluster) -> Cluster:
+    """At times fewer devices than the levels hold: the last group of each may have fewer.
+
+    Seldom where experts are to be spread over all devices.
+    """
+    most, groups = cluster.size, cluster.levels[-1].size
+    often = 0.05 if theme == "experts" else 0.3
+    if len(cluster.levels) == 1 or most == groups or rng.random() >= often:
+        return cluster
+    return cluster.replace(devices=rng.randint(most - most // groups + 1, most - 1))
+
+
 def _memory(rng: Random, devices: int, needed: float, theme: str) -> float:
     if theme in ("tight", "outer"):
         return needed * log_uniform(rng, 1.2 / devices**0.9, 5.0 / devices**0.9)
@@ -133,7 +145,7 @@ def random_job(rng: Random, theme: str) -> Job:
     elif theme == "outer":
         batches = [2, 4, 6, 8, 12]
     return Job(
-        memory_margin=more.choice((0.0, 0.0, 0.1, 0.3)),
+        memory_margin=more.choice((0.0, 0.0, 0.05, 0.1)),
         global_batch=rng.choice(batches), seq_len=rng.choice(lengths),
         precision=rng.choice(("bf16", "bf16", "fp16", "fp32", "fp8")),
         optimizer=rng.choice(("adam", "adam", "sgd", "sgd-momentum")), stack=stack,

@@ -158,9 +158,9 @@ class Pricer:
             [index.setdefault(self._key(*row), len(index)) for row in rows], dtype=np.int64)
         self.keys = list(index)
         self.limit_B = np.array([self.limits[key[11]] for key in self.keys])
-        # Of what arrives, a device keeps so many samples, divided by so many.
+        # Samples that a device works on, and how many devices share each of them.
         self.samples_B = np.array([key[0] for key in self.keys])
-        self.lanes_B = np.array([cp * (tp if sp else 1) for _, tp, sp, cp, *_ in self.keys])
+        self.shared_B = np.array([cp * (tp if sp else 1) for _, tp, sp, cp, *_ in self.keys])
 
     @cached_property
     def layers(self) -> list[LayerPrice]:
@@ -235,7 +235,7 @@ class Pricer:
         if not parts:
             nothing = Run(*[np.zeros_like(limit)] * len(Run._fields))
             return nothing._replace(limit=limit)
-        relayed = self.relayed(before, layers) * self.samples_B / self.lanes_B
+        relayed = self.relayed(before, layers) * self.samples_B / self.shared_B
         return run_of(parts, self.job.stack, relayed[:, None], limit)
 
     @staticmethod

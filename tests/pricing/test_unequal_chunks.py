@@ -24,6 +24,7 @@ from nest.errors import InputError
 from nest.graph import build_chain
 from nest.graph.layouts import family
 from nest.pricing.evaluation import evaluate
+from nest.pricing.even import even_configuration
 from nest.pricing.plans import Plan
 from nest.simulation import simulate
 
@@ -142,3 +143,23 @@ def test_an_empty_chunk_costs_its_hand_over() -> None:
     assert one.stages[1].memory_bytes.total == 0.0
     assert one.stages[1].collectives == {}
     assert two.stages[1].time_s.total > one.stages[1].time_s.total
+
+
+@pytest.mark.parametrize(("name", "devices", "batch", "seq_len", "given", "seconds", "layout"), [
+    ("qwen3-235b-a22b", 256, 256, 4096,
+     {"vpp": 12, "cp": 2, "dp_in": 4, "ep": 8, "etp": 1}, 2.178, "E|(t|)*94L"),
+    ("llama3.1-405b", 512, 128, 8192, {"vpp": 16, "cp": 2, "tp": 8}, 9.609, "E|(t|)*126L"),
+])
+def test_each_layer_and_each_end_a_chunk(
+    name: str, devices: int, batch: int, seq_len: int, given: dict[str, int], seconds: float,
+    layout: str,
+) -> None:
+    """docs/layouts.md has these two; equal chunks do not exist for them."""
+    model, cluster = load_model(name), load_cluster("dgx-h100", devices=devices)
+    job = Job(global_batch=batch, seq_len=seq_len)
+    plan = evaluate(model, cluster, job, even_configuration(
+        model, cluster, job, pp=8, zero=1, recompute="selective",
+        recompute_modules=("norm", "mlp_act"), **given))
+    assert plan.feasible and plan.layout == layout
+    assert plan.step_time_s == pytest.approx(seconds, rel=0.01)
+    assert simulate(plan).step_time_s == pytest.approx(plan.step_time_s, rel=1e-9)

@@ -12,6 +12,7 @@ from nest.describe import catalog, load_stack
 from nest.describe.capabilities import load_capabilities
 from nest.errors import InputError
 from nest.graph import build_chain
+from nest.graph.layout_text import layout_of
 from nest.pricing.even import even_configuration
 from nest.stacks import launch_needs, not_runnable
 
@@ -274,6 +275,23 @@ def test_multi_token_prediction_is_in_one_chunk() -> None:
     first = kinds.index("mtp_layer")
     assert parted(first) == []
     assert parted(first + 1) == ["mtp"]
+
+
+def test_ends_and_multi_token_prediction_have_their_chunks() -> None:
+    """Where Megatron-Core has no text for a division, its rules say why."""
+    model = MODELS["deepseek-v3"]
+    chain, job = build_chain(model), job_of("megatron-core", global_batch=8)
+    last = len(chain)
+    for cuts, rules in (
+        ((0, 20, 40, 60, last), []), ((0, 20, 20, 60, last), []), ((0, 20, 40, last - 1, last), []),
+        ((0, 0, 40, 60, last), ["placed"]), ((0, 20, 40, last, last), ["placed"]),
+        ((0, 20, last - 1, last - 1, last), ["placed"]),
+    ):
+        plan = nest.Configuration.parse({"micro_batch": 1, "vpp": 2, "stages": [
+            {"layers": (cuts[s], cuts[s + 3]), "devices": (s, s + 1),
+             "chunks": [cuts[s : s + 2], cuts[s + 2 : s + 4]]} for s in range(2)]})
+        assert [one.rule for one in not_runnable(chain, job, plan)] == rules, cuts
+        assert (layout_of(chain, cuts, 2) is None) == bool(rules)
 
 
 def test_a_stack_without_rules_says_nothing() -> None:

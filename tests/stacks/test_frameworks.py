@@ -237,7 +237,7 @@ def test_megatron_takes_the_configurations() -> None:
             bool(case["experts"]) or "mlp_act" not in case["modules"])
 
     wrong = disagreements("megatron", "configuration", {
-        "recompute-dense", "recompute-experts", "mtp", "experts-sp"},
+        "recompute-dense", "recompute-experts", "mtp", "placed", "experts-sp"},
         lambda case, verdict: accept(case, verdict) and not known(case))
     assert not wrong
 

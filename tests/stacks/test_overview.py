@@ -78,7 +78,7 @@ def flat(text: str) -> str:
 def test_reports_say_whether_the_stack_can_run_the_plan(
     capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "Launch Megatron-Core 0.16.1 can run this Replicas" in flat(
+    assert "Launch Megatron-Core 0.16.1 can run this Layout" in flat(
         run(capsys, *EVALUATE, "1")[0])
     text = flat(run(capsys, *EVALUATE, "3", "--recompute", "selective",
                     "--recompute-modules", "norm")[0])

@@ -143,7 +143,7 @@ def test_each_stage_has_the_memory_of_its_own_type() -> None:
         micro_batch=4, stride=8, outer_dp=1, stages=stages))
     first, second = (stage.memory_limit_bytes for stage in plan.stages)
     assert first - second == pytest.approx(
-        (1 - JOB.stack.fragmentation) * (SLOW.memory - 20 * 2**30)
+        (1 - JOB.stack.fragmentation - JOB.memory_margin) * (SLOW.memory - 20 * 2**30)
         - SLOW.memory_reserved + FAST.memory_reserved)
     found = nest.plan(model(30), cluster, JOB)
     for stage in found.stages:

@@ -27,12 +27,17 @@ from nest._kernels.layers import (
     layer_sums,
 )
 from nest._kernels.pipeline import SLACK
-from nest.forms import orders, passes
+from nest.forms import gpipe, one_f_one_b, orders, passes
 from nest.forms.chunk import C_BACKWARD, C_FORWARD, C_LATE, C_LEFT, C_TIED, C_UPDATE, CHUNK
 from nest.forms.passes import Order, Room
 
 held, in_turn, looped = form(orders.held), form(orders.in_turn), form(orders.looped)
-step_seconds = form(passes.step_seconds)
+step_seconds, warm_up = form(passes.step_seconds), form(orders.warm_up)
+add_stage, stage_of = form(one_f_one_b.add_stage), form(one_f_one_b.stage_of)
+add_gpipe_stage, gpipe_stage_of = form(gpipe.add_stage), form(gpipe.stage_of)
+
+ONE_F_ONE_B, GPIPE, INTERLEAVED = range(3)
+"""Numbers of schedules, as in ``nest.search.alike.SCHEDULES``."""
 
 # Bytes of a chunk, behind its figures of time.
 F_RESIDENT, F_ACTIVATIONS, F_WORK, F_BUFFERS = range(CHUNK, CHUNK + 4)
@@ -76,16 +81,20 @@ class Work(NamedTuple):
     """float64 (V,)"""
     costs: np.ndarray
     """float64 (S, V, CHUNK)"""
-    alone: np.ndarray
-    """bool (S, V) a chunk is a single layer."""
     hops: np.ndarray
     """float64 (S, V, 2)"""
+    alone: np.ndarray
+    """bool (S, V) a chunk is a single layer."""
+    label: np.ndarray
+    """float64 (2, FIGURES) of :mod:`nest.forms.one_f_one_b`, or of :mod:`nest.forms.gpipe`."""
     count: np.ndarray
     """int64 (3,) question, pipelines priced, 1 + the pipeline whose passes ``order`` has."""
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
     held: np.ndarray
     """float64 (1,) bytes of all layers and of a micro-batch in them, at the least."""
+    layer: np.ndarray
+    """float64 (1,) least seconds of a layer of the body."""
     open: np.ndarray
     """float64 (1,) see :func:`alike`."""
     order: Order
@@ -135,9 +144,10 @@ def alike(t, q, a, limit, spread):
         figures=np.empty((Y, G, FIGURES)), stamp=np.zeros((Y, G), np.int64),
         bound=np.empty((S + 1, N + 1)), via=np.zeros((S + 1, N + 1), np.int64),
         near=np.zeros(S + 1), cuts=np.zeros(chunks + 1, np.int64), at=np.zeros(S + 1, np.int64),
-        activations=np.empty(V), costs=np.empty((S, V, CHUNK)),
-        alone=np.zeros((S, V), np.bool_), hops=np.zeros((S, V, 2)), count=np.zeros(3, np.int64),
-        open=np.full(1, np.inf), guess=np.full(1, np.inf), held=np.zeros(1),
+        activations=np.empty(V), costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
+        alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
+        count=np.zeros(3, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
+        layer=np.zeros(1), held=np.zeros(1),
         order=order_of(S, chunks, 2 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks))
     if Q:
@@ -273,6 +283,8 @@ def _may_be_below(t, q, a, w, choice, top):
         _bound_stages(t, q, a, w, choice, top)
         return w.bound[0, 0] < top * SLACK
     for number in range(a.first[k], a.last[k]):
+        if t.micro_batches * a.load[number] * w.layer[0] >= top:
+            break
         if _fits(t, q, a, w, choice, top, a.begin[number]):
             return True
     return False
@@ -300,7 +312,7 @@ def _prefix(q, a, w, c, r, kept):
 
     And the bytes of all; of activations under policy ``kept``, -1: without them.
     """
-    w.held[0] = 0.0
+    w.held[0], w.layer[0] = 0.0, np.inf
     for n in range(len(a.order)):
         forward = backward = held = np.inf
         for y in range(len(w.layers)):
@@ -313,6 +325,8 @@ def _prefix(q, a, w, c, r, kept):
                         own += w.layers[y, kept, kind, ACTIVATIONS]
                     held = min(held, own)
         w.held[0] += held
+        if a.body[0] <= n < a.body[1]:
+            w.layer[0] = min(w.layer[0], forward + backward)
         w.ahead[n + 1] = w.ahead[n] + forward
         w.back[n + 1] = w.back[n] + backward
 
@@ -357,6 +371,8 @@ def _pipeline(t, q, a, w, choice, top):
     if a.free[k]:
         return _cut(t, q, a, w, choice, top)
     for number in range(a.first[k], a.last[k]):
+        if t.micro_batches * a.load[number] * w.layer[0] >= top:
+            break
         if _fits(t, q, a, w, choice, top, a.begin[number]):
             top = _price(t, q, a, w, choice, top)
     return top
@@ -382,15 +398,18 @@ def _stage(t, q, a, w, choice, s, i, j):
     c, k = choice[:2]
     p, m, y = a.pp[k], t.micro_batches, q.place[q.size[c], s]
     g = _figures(t, q, a, w, choice, y, i, j)
-    n = min(p - 1 - s, m - 1)
+    n = m - 1 if a.schedule[k] == GPIPE else min(p - 1 - s, m - 1)
     if (w.figures[y, g, F_RESIDENT] + w.figures[y, g, F_WORK] + w.figures[y, g, F_BUFFERS]
             + (n + 1) * w.figures[y, g, F_ACTIVATIONS] > t.limit_bytes):
         return np.inf
     N, f = len(a.order), w.figures[y, g, C_FORWARD]
     b = w.figures[y, g, C_BACKWARD] - w.figures[y, g, C_LATE]
     behind = w.ahead[N] - w.ahead[j] + w.back[N] - w.back[j] + w.near[p - 1] - w.near[s]
-    time = m * (f + b) + max(0.0, behind - n * min(f, b))
-    time = max(time, ((m - 1) // (n + 1) + 1) * (f + b + behind))
+    if a.schedule[k] == GPIPE:
+        time = m * (f + b) + behind
+    else:
+        time = m * (f + b) + max(0.0, behind - n * min(f, b))
+        time = max(time, ((m - 1) // (n + 1) + 1) * (f + b + behind))
     left = w.figures[y, g, C_LEFT] + w.figures[y, g, C_TIED] + w.figures[y, g, C_UPDATE]
     return w.ahead[i] + w.near[s] / 2 + time + max(w.back[i] + w.near[s] / 2, left)
 
@@ -485,16 +504,11 @@ def _fits(t, q, a, w, choice, top, begin):
     """
     c, k = choice[:2]
     p, v, m, x = a.pp[k], a.vpp[k], t.micro_batches, q.size[c]
-    for s in range(p):
-        own = 0.0
-        for n in range(begin + s, begin + p * v, p):
-            i, j = a.layouts[n], a.layouts[n + 1]
-            own += w.ahead[j] - w.ahead[i] + w.back[j] - w.back[i]
-        i = a.layouts[begin + s]
-        if w.ahead[i] + m * own + w.back[i] + w.near[s] >= top * SLACK:
-            return False
     for n in range(p * v + 1):
         w.cuts[n] = a.layouts[begin + n]
+    for s in range(p):
+        if _through(t, a, w, k, s) >= top * SLACK:
+            return False
     for s in range(p):
         y, resident, work, buffers, own, left = q.place[x, s], 0.0, 0.0, 0.0, 0.0, 0.0
         for d in range(v):
@@ -512,10 +526,11 @@ def _fits(t, q, a, w, choice, top, begin):
         if w.ahead[i] + w.near[s] / 2 + m * own + max(
                 w.back[i] + w.near[s] / 2, left) >= top * SLACK:
             return False
-        most = min(p - s, m) * w.activations[0]
-        if v > 1:
+        if a.schedule[k] == INTERLEAVED:
             _write_order(t, a, w, k)
             most = held(w.activations, w.activations, s, w.order, 8 * p * v)
+        else:
+            most = (m if a.schedule[k] == GPIPE else min(p - s, m)) * w.activations[0]
         if resident + work + buffers + most > t.limit_bytes:
             return False
     return True
@@ -523,13 +538,36 @@ def _fits(t, q, a, w, choice, top, begin):
 
 @leaf
 def _write_order(t, a, w, k):
-    """Fill ``w.order`` with the passes of pipeline k, unless it has them."""
+    """Fill ``w.order`` with the passes of interleaved pipeline k, unless it has them."""
     if w.count[2] == k + 1:
         return
     w.count[2] = k + 1
-    p, v, m = a.pp[k], a.vpp[k], t.micro_batches
-    looped(p, v, w.order)
-    in_turn(p, v, m, m if v == 1 else p, min(v, 2), 0, w.order)
+    looped(a.pp[k], a.vpp[k], w.order)
+    in_turn(a.pp[k], a.vpp[k], t.micro_batches, a.pp[k], 2, 0, w.order)
+
+
+@leaf
+def _through(t, a, w, k, s):
+    """No step is shorter with ``w.cuts``: what stage s runs, and what it waits for.
+
+    Before its first backward an interleaved stage has run so many forwards of its chunks, in groups
+    of p; that backward waits for the first micro-batch to pass all layers, and to come back.
+    """
+    p, v, m, N = a.pp[k], a.vpp[k], t.micro_batches, len(a.order)
+    own = before = 0.0
+    left = min(m * v, warm_up(s, p, v, m, p, min(v, 2), 0) + 1)
+    cycles, rest = left // (p * v), left % (p * v)
+    for d in range(v):
+        i, j = w.cuts[d * p + s], w.cuts[d * p + s + 1]
+        own += w.ahead[j] - w.ahead[i] + w.back[j] - w.back[i]
+        before += (w.ahead[j] - w.ahead[i]) * (cycles * p + min(p, max(0, rest - d * p)))
+    i, j = w.cuts[s], w.cuts[(v - 1) * p + s + 1]
+    after, first = w.back[i] + w.near[s] / 2, w.ahead[i] + w.near[s] / 2
+    if a.schedule[k] == INTERLEAVED:
+        there = w.ahead[N] + v * w.near[p - 1] / 2
+        back = w.back[N] - w.back[j] + (w.near[p - 1] - w.near[s]) / 2
+        first = max(first, there + back - before)
+    return first + m * own + after
 
 
 @leaf
@@ -551,12 +589,37 @@ def _price(t, q, a, w, choice, top):
             w.hops[s, d, 0], w.hops[s, d, 1] = q.both * (gap + latency), gap
             w.alone[s, d] = j - i == 1
     w.count[1] += 1
-    _write_order(t, a, w, k)
-    time = step_seconds(
-        w.costs, w.alone, w.hops, p, v, t.micro_batches, p * v, w.order, w.room)
+    if a.schedule[k] == INTERLEAVED:
+        _write_order(t, a, w, k)
+        time = step_seconds(
+            w.costs, w.alone, w.hops, p, v, t.micro_batches, p * v, w.order, w.room)
+    else:
+        time = _in_closed_form(w, p, t.micro_batches, a.schedule[k] == GPIPE)
     if time >= top * SLACK:
         return top
     w.best[k], w.option[k] = time, choice[4]
     for n in range(p * v + 1):
         w.found[k, n] = w.cuts[n]
     return time
+
+
+@leaf
+def _in_closed_form(w, p, m, all_forward):
+    """Step seconds of stages of one chunk, under 1F1B or GPipe."""
+    for x in range(one_f_one_b.FIGURES):
+        w.label[1, x] = 0.0
+    if all_forward:
+        for x in range(gpipe.FIGURES):
+            w.label[1, x] = gpipe.NOTHING[x]
+    else:
+        for x in range(one_f_one_b.FIGURES):
+            w.label[1, x] = one_f_one_b.NOTHING[x]
+    for n in range(p):
+        s, old, new = p - 1 - n, w.label[(n + 1) % 2], w.label[n % 2]
+        both = w.hops[s, 0, 0] if n else 0.0
+        gap = w.hops[s, 0, 1] if n else 0.0
+        if all_forward:
+            add_gpipe_stage(old, gpipe_stage_of(w.costs[s, 0]), both, gap, n, m, new)
+        else:
+            add_stage(old, stage_of(w.costs[s, 0]), both, gap, n, m, m // 2, new)
+    return w.label[(p - 1) % 2, one_f_one_b.END]

@@ -28,6 +28,7 @@ def compare(
                      "alpa, phaze, piper, exhaustive, joined by commas."),
     ] = None,
     devices: options.Devices = None,
+    filling: options.Filling = None,
     device: options.DeviceName = None,
     without: options.Without = None,
     degrade: options.Degrade = None,
@@ -91,8 +92,8 @@ def compare(
     check_counts(threads=threads, proposals=proposals)
     asked = chosen("planners", planners, PLANNERS)
     subject, cluster = subject_and_cluster(
-        names or (), profile, devices=devices, device=device, without=without or None,
-        degrade=degrade or None)
+        names or (), profile, devices=devices, filling=filling, device=device,
+        without=without or None, degrade=degrade or None)
     wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len, precision=precision,
                       optimizer=optimizer, memory_margin=memory_margin)
     bounds = space_from(

@@ -25,6 +25,7 @@ def evaluate(
                        "(docs/topologies.md). Or a plan file, as written or edited."),
     ] = None,
     devices: options.Devices = None,
+    filling: options.Filling = None,
     device: options.DeviceName = None,
     without: options.Without = None,
     degrade: options.Degrade = None,
@@ -133,8 +134,8 @@ def evaluate(
     job_options = {"global_batch": global_batch, "seq_len": seq_len, "precision": precision,
                    "optimizer": optimizer, "memory_margin": memory_margin, "stack": stack,
                    "job": job, "profile": profile,
-                   "devices": devices, "device": device, "without": without or None,
-                   "degrade": degrade or None}
+                   "devices": devices, "filling": filling, "device": device,
+                   "without": without or None, "degrade": degrade or None}
     degrees = {"tp": tp, "pp": pp, "vpp": vpp, "layout": layout,
                "first_stage_layers": first_stage_layers, "last_stage_layers": last_stage_layers,
                "schedule": schedule, "group": group, "cp": cp, "cp_comm": cp_comm,
@@ -183,7 +184,7 @@ def _from_options(
     from nest.pricing.problems import told
 
     subject, cluster = subject_and_cluster(names, given["profile"], **{
-        name: given[name] for name in ("devices", "device", "without", "degrade")})
+        name: given[name] for name in ("devices", "filling", "device", "without", "degrade")})
     job = job_from(given["job"], given["stack"], **{
         name: given[name] for name in JOB_OPTIONS})
     chosen = {name: value for name, value in degrees.items() if value is not None}

@@ -53,6 +53,11 @@ def seconds(text: str) -> typer.models.OptionInfo:
 
 
 Devices = Annotated[int | None, number("Number of devices; sets the size of the outermost level.")]
+Filling = Annotated[
+    int | None,
+    number("Devices used in each group of the level that so many fit into, such as 64 of each rack "
+           "of 72; default: evenly many, or whole groups and a last one.", "F"),
+]
 DeviceName = Annotated[
     str | None,
     typer.Option("--device", metavar="NAME",
@@ -72,6 +77,19 @@ Degrade = Annotated[
                  "link:a-b=0.5,node3=0.8; may be repeated."),
 ]
 GlobalBatch = Annotated[int | None, number("Sequences in one training step.", "B")]
+def _batches(text: str | int | range) -> int | range:
+    low, dots, high = str(text).partition("..")
+    if isinstance(text, range) or not dots:
+        return text if isinstance(text, range) else _whole(text)
+    return range(_whole(low), _whole(high) + 1)
+
+
+GlobalBatches = Annotated[
+    str | None,
+    typer.Option("--global-batch", metavar="B", parser=_batches,
+                 help="Sequences in one training step, or a range such as 4000..4200, of which the "
+                 "batch with the least time per sequence is taken."),
+]
 SeqLen = Annotated[int | None, number("Tokens in one sequence.", "S")]
 Precision = Annotated[
     str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16, fp32 or fp8.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from nest.cli import options
 from nest.cli.follow import Follow
+from nest.errors import InputError
 
 
 def plan(
@@ -19,10 +21,11 @@ def plan(
                        "as fat-tree:k=8."),
     ] = None,
     devices: options.Devices = None,
+    filling: options.Filling = None,
     device: options.DeviceName = None,
     without: options.Without = None,
     degrade: options.Degrade = None,
-    global_batch: options.GlobalBatch = None,
+    global_batch: options.GlobalBatches = None,
     seq_len: options.SeqLen = None,
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,
@@ -57,6 +60,11 @@ def plan(
     time_limit: Annotated[
         float | None, options.seconds("Stop after this time with the best plan so far and its gap.")
     ] = None,
+    try_fillings: Annotated[
+        bool,
+        typer.Option("--try-fillings", help="Where groups are partly used, try other numbers of "
+                     "devices of each for a faster plan."),
+    ] = False,
     keep_order: Annotated[
         bool,
         typer.Option("--keep-order", help="Keep the device order of a graph; do not try other "
@@ -82,10 +90,15 @@ def plan(
     check_map(map_file)
     check_counts(threads=threads, top=top)
     subject, cluster = subject_and_cluster(
-        names or (), profile, devices=devices, device=device, without=without or None,
-        degrade=degrade or None)
-    wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len,
-                      precision=precision, optimizer=optimizer, memory_margin=memory_margin)
+        names or (), profile, devices=devices, filling=filling, device=device,
+        without=without or None, degrade=degrade or None)
+    batch: Any = global_batch  # as `options` reads it
+    several = isinstance(batch, range)
+    if several and not batch:
+        raise InputError("global_batch: got an empty range; allowed: such as 4000..4200")
+    wanted = job_from(job, stack, global_batch=batch[0] if several else batch,
+                      seq_len=seq_len, precision=precision,
+                      optimizer=optimizer, memory_margin=memory_margin)
     bounds = space_from(
         space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard,
         recompute=recompute, recompute_modules=recompute_modules,
@@ -97,8 +110,10 @@ def plan(
 
     what = f"{subject.name[:30]} on {cluster.size:,} devices"
     with progress(quiet), Follow(what, quiet) as follow:
-        found = api.plan(subject, cluster, wanted, bounds, threads=threads, top=top or 1,
-                         time_limit=time_limit, reorder=not keep_order, progress=follow)
+        ask = partial(api.plan_batches, batches=batch) if several else api.plan
+        found = ask(subject, cluster, wanted, space=bounds, threads=threads, top=top or 1,
+                    time_limit=time_limit, reorder=not keep_order, fillings=try_fillings,
+                    progress=follow)
     present(found, as_json, output, quiet, ranks, map_file)
     if follow.interrupted:
         raise KeyboardInterrupt

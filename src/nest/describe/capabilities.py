@@ -61,6 +61,9 @@ FIGURES: Mapping[str, Figure] = {
         "whole (the same, counting every layer, embedding and head too), back (one more in the "
         "last chunks), ends (equal, but for the first and the last chunk), free", CUTS),
     "mtp_chunks": Figure("chunks with layers of multi-token prediction"),
+    "misplaced": Figure(
+        "first and last chunks without layers, and layers of multi-token prediction outside the "
+        "last chunk of their stage"),
     "vision_chunks": Figure("chunks with layers of an image tower"),
     "precision": Figure("number format of matrix products", get_args(Precision)),
     "kind": Figure("type of model", ("decoder", "encoder", "encoder-decoder", "profile")),

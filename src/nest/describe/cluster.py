@@ -21,6 +21,7 @@ from nest.describe.base import (
     whole_number,
 )
 from nest.describe.device import Device, resolve_device
+from nest.describe.filling import used_sizes
 from nest.describe.links import Links
 from nest.errors import InputError
 from nest.units import Bandwidth, Delay, shorten
@@ -44,6 +45,9 @@ class Level(Description):
     ] = Field(
         description="groups of the level below that make one group (level 0: devices); "
         "the outermost level of a file may say n"
+    )
+    whole: Annotated[Whole, Field(ge=1, le=MOST_DEVICES)] | None = Field(
+        None, description="size of a whole group, where only `size` of it is used; null: all is",
     )
     link: LinkKind | None = Field(
         None, description="kind of link, whose defaults stand for bandwidth, latency, efficiency, "
@@ -97,6 +101,9 @@ class Level(Description):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.whole is not None and self.whole < self.size:
+            text = f"got {self.whole}; allowed: at least size = {self.size}"
+            raise Problems([("whole", text)])
         if (self.bandwidth is None) == (self.oversubscription is None):
             given = "neither" if self.bandwidth is None else "both"
             text = f"got {given}; allowed: exactly one of bandwidth and oversubscription"
@@ -122,7 +129,8 @@ class Cluster(Description):
         description="tiers of the network, innermost first"
     )
     devices: DeviceCount | None = Field(
-        None, description="number of devices; when given, the sizes of the levels multiply to it"
+        None, description="number of devices; null: all that the levels hold; fewer: the last "
+        "groups are partly filled"
     )
     default_devices: DeviceCount | None = Field(
         None, description="number of devices where the outermost size is n and none is asked for"
@@ -163,10 +171,11 @@ class Cluster(Description):
         if not isinstance(wanted, int) or isinstance(wanted, bool):
             text = f"got {shorten(wanted)}; allowed: a whole number where the outermost size is n"
             raise Problems([("default_devices", text)])
-        if wanted < product or wanted % product:
-            allowed = f"a multiple of {product} (sizes of the inner levels)"
+        if wanted < product:
+            allowed = f"at least {product} (sizes of the inner levels)"
             raise Problems([("default_devices", f"got {shorten(wanted)}; allowed: {allowed}")])
-        return size_template(data, wanted // product)
+        some = {"devices": wanted} if wanted % product else {}
+        return size_template(data, -(-wanted // product)) | some
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -182,11 +191,17 @@ class Cluster(Description):
             )
             problems.append(("levels", text))
         sizes = " x ".join(str(level.size) for level in self.levels)
+        most = math.prod(level.size for level in self.levels)
+        least = most - most // self.levels[-1].size + 1
         if self.size > MOST_DEVICES:
             text = f"got {sizes} = {self.size} devices; allowed: at most {MOST_DEVICES}"
             problems.append(("levels", text))
-        if self.devices is not None and self.devices != self.size:
-            text = f"got {self.devices}; allowed: {self.size} = {sizes} (sizes of the levels)"
+        if not least <= self.size <= most:
+            text = (f"got {self.devices}; allowed: {most} = {sizes} (sizes of the levels), or from "
+                    f"{least} on with a last group that is partly filled")
+            problems.append(("devices", text))
+        elif self.size < most and self.links is not None:
+            text = f"got {self.devices} of a cluster with links; allowed: {most}"
             problems.append(("devices", text))
         for field in ("order", "names", "type_numbers"):
             values = getattr(self, field)
@@ -213,7 +228,7 @@ class Cluster(Description):
     @property
     def size(self) -> int:
         """Number of devices."""
-        return math.prod(level.size for level in self.levels)
+        return self.devices or math.prod(level.size for level in self.levels)
 
     @property
     def device_types(self) -> tuple[Device, ...]:
@@ -226,7 +241,10 @@ class Cluster(Description):
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
-        """Devices in one group of each level, innermost first; the last is the cluster."""
+        """Devices in one group of each level, innermost first; the last group may have fewer.
+
+        That of the last level holds the cluster.
+        """
         return tuple(itertools.accumulate((level.size for level in self.levels), int.__mul__))
 
     @property
@@ -252,57 +270,67 @@ class Cluster(Description):
         reached = (nominal * level.efficiency for nominal, level in pairs)
         return tuple(itertools.accumulate(reached, min))
 
-    def with_devices(self, devices: int) -> Cluster:
+    @property
+    def whole_sizes(self) -> tuple[int, ...]:
+        """Sizes of the levels where all groups are whole."""
+        return tuple(level.whole or level.size for level in self.levels)
+
+    @property
+    def numbers(self) -> tuple[int, ...] | None:
+        """``order``, or the numbers that the devices have where all groups are whole; None: same.
+
+        Devices that are not used have numbers of their own.
+        """
+        if self.order is not None or all(level.whole in (None, level.size)
+                                         for level in self.levels):
+            return self.order
+        inner = [1, *self.group_sizes]
+        whole = [1, *itertools.accumulate(self.whole_sizes, int.__mul__)]
+        return tuple(sum(device // below % level.size * far for below, level, far in
+                         zip(inner, self.levels, whole, strict=False))
+                     for device in range(self.size))
+
+    def with_devices(self, devices: int, filling: int | None = None) -> Cluster:
         """The same cluster with another number of devices.
 
         The outermost level takes the new size. If the devices are fewer than one of its groups,
-        outer levels are removed and the outermost remaining level shrinks to the number needed. The
-        devices are numbered in order and have no names.
+        outer levels are removed. Where the devices are no whole groups, each group has as many, or
+        all but the last are whole. The devices are numbered in order and have no names.
+
+        Parameters
+        ----------
+        filling : devices used in each group of the level that it fits into, but the last group.
 
         Raises
         ------
-        InputError : the number does not fit the levels; the message says which numbers do.
+        InputError : a number that is not allowed; the message says which are.
         """
-        if self.links is not None and devices != self.size:
+        if self.links is not None and (devices != self.size or filling is not None):
             raise InputError(f"{self.name}: devices: got {shorten(devices)}; allowed: {self.size}, "
-                             "those of its links")
+                             "those of its links, without a filling")
         try:
             devices = whole_number(devices)
+            filling = None if filling is None else whole_number(filling)
         except ValueError as error:
             raise InputError(f"devices: {error}") from None
         if not 1 <= devices <= MOST_DEVICES:
             raise InputError(f"devices: got {shorten(devices)}; allowed: 1 to {MOST_DEVICES}")
-        position, inner = self._outermost(devices)
-        if devices % inner:
-            below = devices // inner * inner
-            near = [str(n) for n in (below, below + inner) if n <= MOST_DEVICES]
-            raise InputError(f"{self.name}: devices: got {devices}; allowed: "
-                             f"{' or '.join(near)}, the nearest; all: {self._possible()}")
-        last = self.levels[position].replace(size=devices // inner)
-        return self.replace(levels=(*self.levels[:position], last), devices=None,
-                            default_devices=None, order=None, names=None)
+        whole = [*self.whole_sizes]
+        sizes = used_sizes(whole, devices, filling)
+        whole[len(sizes) - 1] = sizes[-1]
+        levels = [level.replace(size=size, whole=None if size == most else most)
+                  for level, size, most in zip(self.levels, sizes, whole, strict=False)]
+        some = devices if devices < math.prod(sizes) else None
+        return self.replace(
+            levels=levels, devices=some, default_devices=None, order=None, names=None)
 
     def size_from(self, devices: int) -> int:
-        """The least number of devices, from a number on, that `with_devices` takes."""
-        inner = self._outermost(devices)[1]
-        return -(-devices // inner) * inner
-
-    def _outermost(self, devices: int) -> tuple[int, int]:
-        """The outermost level of so many devices, and the size of a group below it."""
+        """The least number of devices, from a number on, that are whole groups but for the last
+        level."""
         below = (1, *self.group_sizes[:-1])
-        position = next((n for n, size in enumerate(self.group_sizes[:-1]) if devices <= size),
-                        len(self.levels) - 1)
-        return position, below[position]
-
-    def _possible(self) -> str:
-        sizes = [level.size for level in self.levels[:-1]]
-        parts, inner = [], 1
-        for size in sizes:
-            if size > 1:
-                parts.append(f"1 to {size}" if inner == 1 else f"{inner} x (1 to {size})")
-            inner *= size
-        shape = " x ".join(str(size) for size in sizes)
-        return ", ".join((*parts, f"or a multiple of {inner} (inner levels {shape})"))
+        inner = next((small for small, size in zip(below, self.group_sizes[:-1], strict=False)
+                      if devices <= size), below[-1])
+        return -(-devices // inner) * inner
 
 
 _Sizes = create_model(  # type: ignore[call-overload]

@@ -69,21 +69,25 @@ def load_model(source: Source | Model) -> Model:
     return _validated(Model, data, where)
 
 
-def load_cluster(source: Source | Cluster, devices: int | None = None) -> Cluster:
+def load_cluster(
+    source: Source | Cluster, devices: int | None = None, filling: int | None = None
+) -> Cluster:
     """Read a cluster from the catalog, a file or plain data, and size it.
 
     Parameters
     ----------
     source : catalog name (any case), path, mapping, or a Cluster.
     devices : number of devices; None = as the description says.
+    filling : devices used in each group of the level that it fits into, such as 64 of racks of 72;
+        None = as even as can be.
 
     Raises
     ------
     InputError : an unknown name, an unreadable file, fields that are missing or not allowed, or a
-        number of devices that does not fit the levels.
+        number of devices or a filling that is not allowed.
     """
     if isinstance(source, Cluster):
-        return source if devices is None else source.with_devices(devices)
+        return _sized(source, devices, filling)
     data, where, _ = _data(source, "clusters", "cluster")
     if devices is not None:
         sizes = inner_sizes(data)
@@ -91,7 +95,13 @@ def load_cluster(source: Source | Cluster, devices: int | None = None) -> Cluste
             data = size_template(data, 1)
         data = without_sizes(data, where)
     cluster = _validated(Cluster, data, where)
-    return cluster if devices is None else cluster.with_devices(devices)
+    return _sized(cluster, devices, filling)
+
+
+def _sized(cluster: Cluster, devices: int | None, filling: int | None) -> Cluster:
+    if devices is None and filling is None:
+        return cluster
+    return cluster.with_devices(cluster.size if devices is None else devices, filling)
 
 
 def load_device(source: Source | Device) -> Device:

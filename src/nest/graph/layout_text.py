@@ -22,6 +22,8 @@ WORDS = {"E": "the embedding", "t": "transformer layers", "m": "multi-token pred
          "L": "the head"}
 MOST = 10**5
 """Declared limit of letters and chunks of a layout."""
+MOST_GROUPED = 128
+"""Chunks of the largest group that is written: looking for groups takes time with its square."""
 _PIECE = re.compile(r"\(([^()]+)\)\*(\d{1,6})|([EtmL|])(?:\*(\d{1,6}))?")
 
 
@@ -125,28 +127,36 @@ def _problem(chunks: Sequence[str], letters: str, pp: int) -> str | None:
 
 @lru_cache(1024)
 def _written(chunks: tuple[str, ...]) -> str:
-    """The shortest text whose groups are whole chunks.
+    """The shortest text whose groups are up to ``MOST_GROUPED`` whole chunks.
 
     The last chunk has no | behind it, and stands alone. Of two texts of one length the one with
     the smaller groups, and the fewer repetitions, counts.
     """
-    parts = [_runs(chunk) + "|" for chunk in chunks[:-1]]
-    best = [""] * len(parts) + [_runs(chunks[-1])]
+    parts, last = [_runs(chunk) + "|" for chunk in chunks[:-1]], _runs(chunks[-1])
+    # Characters of the shortest text from chunk k on, and the group that it begins with.
+    least, group = [0] * len(parts) + [len(last)], [(1, 1)] * len(parts)
     for k in range(len(parts) - 1, -1, -1):
-        best[k] = parts[k] + best[k + 1]
-        for size in range(1, (len(parts) - k) // 2 + 1):
-            once, times = parts[k : k + size], 1
+        least[k] = len(parts[k]) + least[k + 1]
+        for size in range(1, min(MOST_GROUPED, (len(parts) - k) // 2) + 1):
+            once, times, end = parts[k : k + size], 1, k + size
             if size > 1 and once.count(once[0]) == size:
                 continue
-            while parts[k + times * size : k + (times + 1) * size] == once:
-                times += 1
-                text = _repeated("".join(once), times) + best[k + times * size]
-                if len(text) < len(best[k]):
-                    best[k] = text
-    return best[0]
+            without = len(_repeated("".join(once), ""))
+            while parts[end : end + size] == once:
+                times, end = times + 1, end + size
+                length = without + len(str(times)) + least[end]
+                if length < least[k]:
+                    least[k], group[k] = length, (size, times)
+    text, k = "", 0
+    while k < len(parts):
+        size, times = group[k]
+        once = parts[k : k + size]
+        text += _repeated("".join(once), times) if times > 1 else once[0]
+        k += size * times
+    return text + last
 
 
-def _repeated(text: str, times: int) -> str:
+def _repeated(text: str, times: int | str) -> str:
     return f"|*{times}" if text == "|" else f"({text})*{times}"
 
 

@@ -54,7 +54,7 @@ def two_level_network(cluster: Cluster) -> Cluster:
     node = cluster.group_sizes[inner]
     levels = [_level("node", node, cluster, inner)]
     if cluster.size > node:
-        levels.append(_level("network", cluster.size // node, cluster, _outermost(cluster)))
+        levels.append(_level("network", -(-cluster.size // node), cluster, _outermost(cluster)))
     return _leveled(cluster, tuple(levels))
 
 
@@ -65,12 +65,13 @@ def _outermost(cluster: Cluster) -> int:
 
 def _level(name: str, size: int, cluster: Cluster, like: int) -> Level:
     return cluster.levels[like].replace(
-        name=name, size=size, bandwidth=cluster.resolved_bandwidth[like], oversubscription=None,
-        efficiency=1.0)
+        name=name, size=size, whole=None, bandwidth=cluster.resolved_bandwidth[like],
+        oversubscription=None, efficiency=1.0)
 
 
 def _leveled(cluster: Cluster, levels: tuple[Level, ...]) -> Cluster:
-    return cluster.replace(levels=levels, devices=None, default_devices=None, links=None)
+    return cluster.replace(
+        levels=levels, devices=cluster.size, default_devices=None, links=None)
 
 
 # ---------------------------------------------------------------- what may be chosen

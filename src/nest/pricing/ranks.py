@@ -14,7 +14,8 @@ class Rank(NamedTuple):
     rank: int
     """0, 1, ... over the devices used, in the order of the cluster."""
     device: int
-    """Number in the graph that the cluster was given as, or in a cluster with levels."""
+    """Number in the graph that the cluster was given as, or in a cluster with levels, where
+    devices of whole groups that are not used have numbers too."""
     name: str
     """Of the device in that graph; empty in a cluster with levels."""
     replica: int
@@ -39,6 +40,7 @@ def ranks(way: Configuration, cluster: Cluster) -> tuple[Rank, ...]:
     See `nest.costs.network.groups`.
     """
     found: list[Rank] = []
+    numbers = cluster.numbers
     for replica in range(way.outer_dp):
         for number, stage in enumerate(way.stages):
             first, stop = stage.devices
@@ -51,7 +53,7 @@ def ranks(way: Configuration, cluster: Cluster) -> tuple[Rank, ...]:
                 copy, ep = divmod(rest, stage.ep)
                 found.append(Rank(
                     rank=len(found),
-                    device=device if cluster.order is None else cluster.order[device],
+                    device=device if numbers is None else numbers[device],
                     name="" if cluster.names is None else cluster.names[device],
                     replica=replica, stage=number, tp=tp, cp=cp, dp_in=dp_in,
                     dp=replica * stage.dp_in + dp_in, ep=ep, etp=etp,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.space import SearchSpace
 from nest.graph import build_chain
@@ -207,9 +208,11 @@ def _choices(page: Page, plan: Plan) -> None:
     if plan.layout is not None and p.pp > 1:
         page.fact("Layout", plan.layout)
     page.fact("Replicas", _replicas(plan.replicas))
-    if plan.inputs.cluster.order is not None:
+    if (numbers := plan.inputs.cluster.numbers) is not None:
         page.fact("Devices", "in network order: "
-                  f"{_runs(plan.inputs.cluster.order)} (--ranks FILE names them)")
+                  f"{_runs(numbers)} (--ranks FILE names them)")
+    if parts := _partly(plan.inputs.cluster):
+        page.fact("Groups", parts)
     page.fact("Bound by", plan.bottleneck.replace("%", " %"))
     used: dict[str, dict[str, None]] = {}
     for group, name in (item for s in plan.stages for item in s.collectives.items()):
@@ -247,6 +250,18 @@ def _replicas(starts: tuple[int, ...]) -> str:
         shown = [*shown[:4], "...", shown[-1]]
     text = ", ".join(shown).replace("..., ", "... ")
     return f"{len(starts):,} pipelines that are alike, from devices {text}"
+
+
+def _partly(cluster: Cluster) -> str:
+    """Groups that are partly used; empty if all are whole."""
+    parts, sizes = [], cluster.group_sizes
+    for level, size, inner in zip(cluster.levels, sizes, (1, *sizes), strict=False):
+        groups, left = divmod(cluster.size, size)
+        if level.whole is not None and groups:
+            parts.append(f"{size:,} of {inner * level.whole:,} devices of each {level.name}")
+        if left and groups:
+            parts.append(f"{left:,} of {size:,} devices of the last {level.name}")
+    return "; ".join(parts)
 
 
 def _runs(numbers: tuple[int, ...]) -> str:

@@ -6,8 +6,8 @@ Shapes: Q pipelines, N layers, W layouts; others as in ``nest.search.problems``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -17,14 +17,18 @@ from numpy.typing import NDArray
 from nest.costs.choices import FULL
 from nest.describe.space import SearchSpace
 from nest.graph import Chain
-from nest.graph.legality import interleaved_chunks
+from nest.graph.layouts import family
 from nest.search.problems import Pipelines, Rings
-from nest.search.runnable import CUTS, FIRST, PIPELINE, POLICY, ROW, WAY, Pipeline
+from nest.search.runnable import FIRST, PIPELINE, POLICY, ROW, WAY, Pipeline
 from nest.search.tensors import Builder, distinct_rows
 from nest.stacks.figures import cut_forms
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+SCHEDULES = ("1f1b", "gpipe", "interleaved")
+"""Schedules of alike stages that are searched, by number."""
+HELD = {"mtp_chunks": "mtp", "vision_chunks": "vision"}
+"""Figures of the cuts by the kind of layer that they count."""
 MOST_CUTS = 200_000
 """Ways to cut one pipeline that are priced at the most; beyond them nothing is proved."""
 
@@ -36,12 +40,16 @@ def pipelines(chain: Chain, space: SearchSpace, devices: int, own: bool) -> list
     elsewhere.
     """
     found = []
+    names: tuple[str, ...] = space.schedule
+    if own and names == SearchSpace().schedule:
+        names = SCHEDULES  # those that the stack has
     for pp in range(1, min(len(chain), devices) + 1):
         if not space.allows("pp", pp):
             continue
-        if own and "1f1b" in space.schedule and space.allows("vpp", 1):
-            found.append(Pipeline("1f1b", pp, 1))
-        if "interleaved" in space.schedule and chain.is_chain and pp > 1:
+        if own and space.allows("vpp", 1):  # a single stage has no schedule
+            found += [Pipeline(name, pp, 1) for name in names[:1 if pp == 1 else None]
+                      if name != "interleaved"]
+        if "interleaved" in names and chain.is_chain and pp > 1:
             found += [Pipeline("interleaved", pp, vpp)
                       for vpp in range(2, len(chain) // pp + 1) if space.allows("vpp", vpp)]
     return found
@@ -71,14 +79,17 @@ class Alike:
         self.builder, self.listed = builder, builder.pipelines
         listed = self.listed
         self._pp, self._vpp = np.array([(one.pp, one.vpp) for one in listed]).reshape(-1, 2).T
-        self._turns = np.array([one.schedule == "interleaved" for one in listed])
+        self._schedule = np.array([SCHEDULES.index(one.schedule) for one in listed])
+        self._turns = self._vpp > 1
         self._lock = Lock()
         self._free: dict[int, Bools] = {}
         self._first = np.full(len(listed), -1)
         self._last = np.full(len(listed), -1)
         self._longest = np.full(len(listed), builder.signatures.longest + 1)
-        self._begin: Ints = np.zeros(0, dtype=np.int64)
-        self._layouts: Ints = np.zeros(0, dtype=np.int64)
+        self._count = 0
+        self._parts: list[tuple[Ints, Ints]] = []
+        none: Ints = np.zeros(0, dtype=np.int64)
+        self._known: tuple[Ints, Ints, Ints] = (none, none, none)
 
     def solve(
         self, kernel: Any, number: int, limit: float, exact: bool, spread: bool
@@ -164,7 +175,7 @@ class Alike:
         with self._lock:
             for k in chosen.tolist():
                 self._add(k)
-            begin, layouts = self._begin, self._layouts
+            begin, load, layouts = self._arrays()
         allow, index = builder.runnable.allow, builder.signatures.index
 
         def picked(axis: int, rows: slice = slice(None)) -> Bools:
@@ -177,9 +188,10 @@ class Alike:
         every = np.ones(len(chain) + 1, dtype=np.bool_)
         cuts = self._prefixes
         return chosen, Pipelines(
-            pp=pp[chosen], vpp=vpp[chosen], warm=warm[chosen],
+            schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen], warm=warm[chosen],
             free=np.array([k in self._free for k in chosen.tolist()], dtype=np.bool_),
-            first=self._first[chosen], last=self._last[chosen], begin=begin, layouts=layouts,
+            first=self._first[chosen], last=self._last[chosen], begin=begin, load=load,
+            layouts=layouts,
             cut=np.array([self._free.get(k, every) for k in chosen.tolist()]).reshape(
                 -1, len(every)),
             longest=self._longest[chosen], row_pipeline=picked(ROW, span),
@@ -193,7 +205,7 @@ class Alike:
             whole=np.array(builder.signatures.whole_kinds, dtype=np.int64),
             least_handed=outer.micro_batch * float(
                 builder.boundaries[cuts[1:-1]].min() if len(chain) > 1 else 0.0),
-            chain=chain.is_chain, most=0)
+            body=np.array(chain.body), chain=chain.is_chain, most=0)
 
     @cached_property
     def _prefixes(self) -> Ints:
@@ -214,35 +226,82 @@ class Alike:
         forms = set.intersection({"free"}, *map(set, rules["cuts"])) if rules["cuts"] else {"free"}
         if forms and pipeline.vpp == 1:
             cut = np.ones(layers + 1, dtype=np.bool_)
-            for name, start in (("mtp_chunks", "mtp"), ("vision_chunks", "vision")):
+            for name, start in HELD.items():
                 if any(2 not in allowed for allowed in rules[name]):
-                    held = [n for n in range(layers) if self._names[n].startswith(start)]
-                    cut[[n for n in held if n - 1 in held]] = False
+                    cut[self._held(start)[1:]] = False
             self._free[k] = cut
             return
-        found = [cuts for cuts in self._layouts_of(pipeline, bool(forms))
-                 if self._legal(cuts, rules)]
-        self._first[k] = len(self._begin)
-        self._last[k] = self._first[k] + len(found)
+        found = self._listed(pipeline, bool(forms), rules)
+        # The lightest of the heaviest stages first.
+        layers = np.diff(np.clip(found, *chain.body), axis=1)
+        load = layers.reshape(len(found), pipeline.vpp, pipeline.pp).sum(axis=1).max(axis=1)
+        order = np.argsort(load, kind="stable")
+        found, load = found[order], load[order]
         marked = self.builder.marked
-        self._longest[k] = max((np.diff(marked[cuts]).max() for cuts in found), default=0)
-        size = pipeline.pp * pipeline.vpp + 1
-        self._begin = np.concatenate(
-            [self._begin, len(self._layouts) + size * np.arange(len(found))])
-        self._layouts = np.concatenate([self._layouts, *found])
+        self._longest[k] = np.diff(marked[found], axis=1).max(initial=0)
+        self._first[k], self._last[k] = self._count, self._count + len(found)
+        self._count += len(found)
+        self._parts.append((found, load))
 
-    @cached_property
-    def _names(self) -> list[str]:
+    def _arrays(self) -> tuple[Ints, Ints, Ints]:
+        """Where each layout begins, its load, and the cuts of all of them."""
+        if self._parts:
+            begin, load, layouts = self._known
+            sizes = np.concatenate([np.full(len(part), part.shape[1]) for part, _ in self._parts])
+            self._known = (
+                np.concatenate([begin, len(layouts) + np.cumsum(sizes) - sizes]),
+                np.concatenate([load, *(loads for _, loads in self._parts)]),
+                np.concatenate([layouts, *(part.ravel() for part, _ in self._parts)]))
+            self._parts = []
+        return self._known
+
+    def _held(self, start: str) -> list[int]:
+        """Layers of a kind whose name begins so; they follow each other."""
         chain = self.builder.chain
-        return [chain.kinds[kind].name for kind in chain.order]
+        return [n for n, kind in enumerate(chain.order) if chain.kinds[kind].name.startswith(start)]
 
-    def _layouts_of(self, pipeline: Pipeline, free: bool) -> Iterator[Ints]:
-        chain, count = self.builder.chain, pipeline.pp * pipeline.vpp
-        first, last = chain.body
-        if (last - first) % count == 0:
-            chunks = interleaved_chunks(chain, pipeline.pp, pipeline.vpp)
-            yield np.array([*(chunks[n % pipeline.pp][n // pipeline.pp][0] for n in range(count)),
-                            len(chain)])
+    def _listed(self, pipeline: Pipeline, free: bool, rules: dict[str, list[Any]]) -> Ints:
+        """(W, pp x vpp + 1) cuts that a pipeline may have: of a family, or of the forms by name."""
+        chain, (pp, vpp) = self.builder.chain, pipeline[1:]
+        found = family(chain, pp, vpp) if free else _by_form(chain, pp * vpp)
+        if not self.builder.own:  # chunks that are as large as each other, but for the ends
+            first, last = chain.body
+            layers = np.diff(np.clip(found, first, last), axis=1)
+            found = found[(layers == layers[:, :1]).all(axis=1)]
+        for name, start in HELD.items():
+            held = self._held(start)
+            if held:
+                inside = ((found > held[0]) & (found <= held[-1])).sum(axis=1) + 1
+                for allowed in rules[name]:
+                    found = found[[count in allowed for count in inside.tolist()]]
+        if not free:
+            first, last = chain.body
+            layers = np.diff(np.clip(found, first, last), axis=1).tolist()
+            whole = np.diff(found, axis=1).tolist()
+            found = found[[all(cut_forms(own, every) & {*allowed} for allowed in rules["cuts"])
+                           for own, every in zip(layers, whole, strict=True)]]
+        return found
 
-    def _legal(self, cuts: Ints, rules: dict[str, list[Any]]) -> bool:
-        return True
+
+def _by_form(chain: Chain, parts: int) -> Ints:
+    """Cuts of the forms of ``nest.describe.capabilities.CUTS``; (W, parts + 1), each once."""
+    first, last = chain.body
+    layers, found = last - first, set()
+
+    def add(sizes: list[int], start: int) -> None:
+        cuts = [start + sum(sizes[:n]) for n in range(1, parts)]
+        found.add((0, *cuts, len(chain)))
+
+    each, more = divmod(layers, parts)
+    larger = [each + 1] * more + [each] * (parts - more)
+    add(larger, first)
+    add(larger[::-1], first)
+    each, more = divmod(len(chain), parts)
+    add([each + 1] * more + [each] * (parts - more), 0)
+    if parts > 2:
+        for each in range(1, (layers - 2) // (parts - 2) + 1):
+            ends = layers - (parts - 2) * each
+            for head in range(1, ends):
+                add([head, *[each] * (parts - 2), ends - head], first)
+    rows = [cuts for cuts in found if all(a < b for a, b in pairwise(cuts))]
+    return np.array(sorted(rows), dtype=np.int64).reshape(-1, parts + 1)

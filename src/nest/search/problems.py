@@ -111,6 +111,8 @@ class Pipelines(NamedTuple):
     ``nest.search.tables``, F numbers of first layers that full recompute may take, 0 for all.
     """
 
+    schedule: Ints
+    """(Q,) see ``_kernels.alike``."""
     pp: Ints
     """(Q,) stages."""
     vpp: Ints
@@ -126,6 +128,8 @@ class Pipelines(NamedTuple):
     """(Q,)"""
     begin: Ints
     """(W,) where the cuts of a layout begin in ``layouts``, one more than it has chunks."""
+    load: Ints
+    """(W,) layers of the body in the heaviest stage, ascending for each pipeline."""
     layouts: Ints
     cut: Bools
     """(Q, N+1)"""
@@ -151,6 +155,8 @@ class Pipelines(NamedTuple):
     """(N,) kind of each layer."""
     whole: Ints
     """(N,) the same where one stage holds all."""
+    body: Ints
+    """(2,) layers [i, j) that layouts divide."""
     least_handed: float
     """Bytes handed over at the least."""
     chain: bool

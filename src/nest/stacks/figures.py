@@ -39,6 +39,7 @@ def plan_figures(chain: Chain, job: Job, plan: Configuration) -> Figures:
         "gap": plan.stride - plan.stages[-1].devices[1] if plan.outer_dp > 1 else 0,
         "cuts": cut_forms(layer_counts(chain, chunks), [len(chunk) for chunk in chunks]),
         "mtp_chunks": _holding(chain, chunks, "mtp"),
+        "misplaced": _misplaced(chunks, plan.pp),
         "vision_chunks": _holding(chain, chunks, "vision"),
         **model_figures(chain, job),
     }
@@ -94,6 +95,11 @@ def cut_forms(layers: Sequence[int], whole: Sequence[int]) -> frozenset[str]:
 def _remainder(sizes: Sequence[int]) -> bool:
     """Whether the first sizes are one larger than the others, or all are equal."""
     return sizes[0] - sizes[-1] <= 1 and all(a >= b for a, b in pairwise(sizes))
+
+
+def _misplaced(chunks: Sequence[Sequence[str]], pp: int) -> int:
+    early = [name for chunk in chunks[: len(chunks) - pp] for name in chunk]
+    return (not chunks[0]) + (not chunks[-1]) + sum(name.startswith("mtp") for name in early)
 
 
 def _holding(chain: Chain, chunks: Iterable[Sequence[str]], start: str) -> int:

@@ -319,12 +319,13 @@ def graph_of(cluster: Cluster) -> Topology:
             draft.switch(
                 f"{stem}{number}", "", level.base_time, level.ramp, level.in_network_reduction
             )
-            for number in range(cluster.size // sizes[v])
+            for number in range(-(-cluster.size // sizes[v]))
         ]
         half = (level.latency - before) / 2
         for number, node in enumerate(below):
             above = switches[number * joined // sizes[v]]
-            draft.cable(node, above, rates[v] * joined, half)
+            held = min(joined, cluster.size - number * joined)  # the last group may have fewer
+            draft.cable(node, above, rates[v] * held, half)
         below, joined, before = switches, sizes[v], level.latency
     return draft.build()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nest.describe import Cluster, Device, catalog, load_cluster, load_device, read_description
 from nest.describe.files import SUFFIXES
+from nest.describe.filling import fillings
 from nest.describe.loading import Source, names_a_file
 from nest.errors import InputError
 from nest.units import shorten
@@ -34,6 +35,7 @@ def load_network(
     degrade: Parts | None = None,
     device: Source | Device | None = None,
     devices: int | None = None,
+    filling: int | None = None,
 ) -> Cluster:
     """Read a cluster with levels, or a graph.
 
@@ -47,7 +49,8 @@ def load_network(
     degrade : parts that are slow, applied after ``without``, in the syntax of
     `nest.topology.degrade`.
     device : type of all devices, a name, a file or a Device; None = that of the source.
-    devices : number of devices of a cluster with levels; that of a graph is fixed.
+    devices, filling : number of devices of a cluster with levels, and how many of each group, as in
+        `load_cluster`; those of a graph are fixed.
 
     Returns
     -------
@@ -64,18 +67,19 @@ def load_network(
     graph = _graph(source, device_type)
     numbers = None
     if graph is None:
-        cluster = load_cluster(source, devices)  # type: ignore[arg-type]
+        cluster = load_cluster(source, devices, filling)  # type: ignore[arg-type]
         cluster = cluster if device_type is None else cluster.replace(device=device_type)
         if without is None and degrade is None:
             return cluster
         from nest.topology import Topology, graph_of
 
         graph = graph_of(cluster) if cluster.links is None else Topology.of_links(cluster)
-        numbers = cluster.order
-    elif devices is not None:
+        numbers = cluster.numbers
+    elif devices is not None or filling is not None:
         count = len(graph.device_N)
+        field, given = ("devices", devices) if devices is not None else ("filling", filling)
         raise InputError(
-            f"devices: got {shorten(devices)} for a graph of {count} devices; allowed: "
+            f"{field}: got {shorten(given)} for a graph of {count} devices; allowed: "
             "none (--without removes devices)"
         )
     return _cluster(graph, numbers, _joined("without", without), _joined("degrade", degrade))
@@ -201,3 +205,16 @@ def other_orders(cluster: Cluster, replicas: Sequence[int]) -> Iterator[tuple[Cl
             yield one.cluster.replace(
                 levels=[level.replace(**most) for level in one.cluster.levels],
                 order=[numbers[device] for device in order]), count
+
+
+def other_fillings(cluster: Cluster) -> Iterator[tuple[Cluster, int | None]]:
+    """A cluster without links whose groups are partly used, with others of their devices.
+
+    Yields
+    ------
+    The cluster, and None, as :func:`other_orders` does.
+    """
+    for filling in fillings(cluster.whole_sizes, cluster.size) if cluster.links is None else ():
+        other = cluster.with_devices(cluster.size, filling)
+        if other.group_sizes != cluster.group_sizes:
+            yield other, None

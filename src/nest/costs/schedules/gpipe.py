@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from nest.costs.schedules.steps import StepTime
 from nest.costs.stage import ChunkCosts, Hop
-from nest.forms.gpipe import DOWN, END, NOTHING, RETURNED, SLOWEST_FORWARD, add_stage
-from nest.forms.stage import Stage
+from nest.forms.gpipe import DOWN, END, NOTHING, RETURNED, SLOWEST_FORWARD, add_stage, stage_of
 
 
 def in_flight(stage: int, stages: int, micro_batches: int, vpp: int) -> int:
@@ -20,16 +19,6 @@ def held(
 ) -> float:
     """Most bytes of activations that a stage holds at once; a stage is one chunk."""
     return in_flight(stage, stages, micro_batches, 1) * activations[0]
-
-
-def stage_of(c: ChunkCosts) -> Stage:
-    """A stage of one chunk as its form takes it: all backwards but the last have one behind."""
-    last = c.backward - c.late
-    return Stage(
-        forward=c.forward, backward=last + c.late_back, last=last, turn=c.turn, chase=0.0,
-        queue_forward=c.queue_forward,
-        queue_backward=c.queue_backward + max(0.0, c.trailing - c.trails_backward), wait=c.wait,
-        left=c.left if c.tied else c.left + c.update, later=c.tied + c.update if c.tied else 0.0)
 
 
 def step_time(

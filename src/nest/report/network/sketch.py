@@ -95,7 +95,7 @@ def sketch(cluster: Cluster) -> Sketch:
 
 
 def _drawn(cluster: Cluster, network: Topology, each: int) -> Sketch:
-    squares = cluster.size // each
+    squares = -(-cluster.size // each)
     node_V = np.empty(len(network.nodes), dtype=np.int64)
     node_V[network.device_N] = np.arange(cluster.size) // each
     switch_W = np.flatnonzero(network.type_V < 0)
@@ -113,10 +113,10 @@ def _drawn(cluster: Cluster, network: Topology, each: int) -> Sketch:
     number = {node: place for place, node in enumerate(left)}
     cables = [(number[one], number[other], rate) for one in left
               for other, rate in sorted(near[one].items()) if one < other]
-    order = np.arange(cluster.size) if cluster.order is None else np.array(cluster.order)
+    numbers = np.array(cluster.numbers or range(cluster.size))
     kept = [network.nodes[switch_W[node - squares]] for node in left[squares:]]
     return Sketch(
-        each=each, number_S=order.reshape(squares, each).min(axis=1) // each,
+        each=each, number_S=np.minimum.reduceat(numbers, np.arange(0, cluster.size, each)) // each,
         groups=tuple(size // each for size in cluster.group_sizes if size > each),
         switches=len(kept), names=() if cluster.links else tuple(kept),
         ends_C=np.array([cable[:2] for cable in cables], dtype=np.int64).reshape(-1, 2),
