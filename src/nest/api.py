@@ -44,6 +44,7 @@ def plan(
     time_limit: float | None = None,
     reorder: bool = True,
     fillings: bool = False,
+    beyond_stack: bool = True,
     progress: Follower | None = None,
 ) -> Plan:
     """Find the fastest configuration of a space that fits, and price it.
@@ -63,6 +64,8 @@ def plan(
         number of super-pipelines.
     fillings : where groups are partly used, try whole groups and about even ones too
         (:mod:`nest.describe.filling`), and take those with the fastest plan.
+    beyond_stack : search what the job's stack cannot run too; False: only what it can run, where
+        that is known. Then all stages are alike, and interleaved chunks may differ in size.
     progress : called about ten times a second with a :class:`nest.search.progress.Progress`.
         Returning False ends the search with the best plan so far, as the time limit does; what it
         raises is passed on.
@@ -100,7 +103,7 @@ def plan(
 
     watch = Watch(math.inf if time_limit is None else time_limit, progress)
     cluster, found = _searched(
-        chain, cluster, job, space, watch, reorder, fillings, threads, top)
+        chain, cluster, job, space, watch, reorder, fillings, beyond_stack, threads, top)
     if found.configuration is None and found.lower_bound < math.inf:
         when = "before the search was stopped" if watch.stopped else f"in {time_limit:g} s"
         raise LimitError(
@@ -184,7 +187,8 @@ def plan_batches(
         if watch.over:
             break
         found = search(chain, cluster, each, space, options.get("threads"), watch=watch,
-                       below=least * each.global_batch)
+                       below=least * each.global_batch,
+                       beyond_stack=options.get("beyond_stack", True))
         if found.configuration is not None:
             best, least = each, found.step_time / each.global_batch
     return plan(model, cluster, best, space, **options)
@@ -202,12 +206,13 @@ def _counted(batches: Iterable[int]) -> list[int]:
 
 def _searched(
     chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, watch: Watch, reorder: bool,
-    fillings: bool, threads: int | None, top: int,
+    fillings: bool, beyond_stack: bool, threads: int | None, top: int,
 ) -> tuple[Cluster, Found]:
     """Search until ``watch`` ends it; the cluster comes back in its best order and filling."""
     from nest.search.rounds import search
 
-    found = search(chain, cluster, job, space, threads=threads, top=top, watch=watch)
+    found = search(chain, cluster, job, space, threads=threads, top=top, watch=watch,
+                   beyond_stack=beyond_stack)
     replicas = [n for n in divisors(job.global_batch)
                 if n <= cluster.size and space.allows("outer_dp", n)]
     for other, count in (*(other_orders(cluster, replicas) if reorder else ()),
@@ -216,7 +221,7 @@ def _searched(
             break
         bounds = space if count is None else space.replace(outer_dp=count)
         tried = search(chain, other, job, bounds, threads=threads, top=top, watch=watch,
-                       below=found.step_time)
+                       below=found.step_time, beyond_stack=beyond_stack)
         if tried.step_time < found.step_time:
             # Plans with other numbers of super-pipelines have other orders.
             proved = tried.others_proved and (top == 1 or count is None)

@@ -254,8 +254,9 @@ def test_options_of_a_signature(seed: int) -> None:
                     assert left == pytest.approx(found.left, rel=1e-9, abs=1e-12)
 
 
-def all_wanted(tables: Tables) -> np.ndarray:
-    return np.full((int(tables.price[-1]) + 1, len(tables.part)), spans.STAGE, np.int8)
+def all_wanted(tables: Tables) -> spans.Wanted:
+    return spans.everything(
+        int(tables.price[-1]) + 1, len(tables.part), tables.micro_batches)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -108,9 +108,6 @@ def reach(p, w, need, behind, limit, count):
                         continue
                     t = least[row, TIME]
                     if t == np.inf:
-                        # Longer stages take longer and need more memory: none fits after this.
-                        if p.chain:
-                            break
                         continue
                     hop = 0.0
                     if j < L:

@@ -24,7 +24,7 @@ from nest._kernels.layers import (
     chunk_costs,
     spare,
 )
-from nest._kernels.spans import NO, STAGE
+from nest._kernels.spans import NO, PART
 from nest.forms.chunk import (
     C_BACKWARD,
     C_CHASE,
@@ -86,7 +86,7 @@ def walk(t, w, c, busy, limit, slack):
     while waiting:
         waiting -= 1
         g = stack[waiting]
-        wanted = w.wanted[t.price[c], g]
+        wanted = w.wanted.most[t.price[c], g]
         if wanted == NO:
             continue
         # That of one layer extends number -1: the last row, all zeros.
@@ -123,7 +123,7 @@ def walk(t, w, c, busy, limit, slack):
         time = forward + backward
         if t.micro_batches * time >= limit or t.weight[c] * time - w.base[g] > slack:
             continue
-        if wanted == STAGE:
+        if wanted > PART:
             w.order[reached] = g
             reached += 1
         for x in range(t.begin[g + 1], t.begin[g + 2]):

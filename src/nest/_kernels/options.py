@@ -51,6 +51,7 @@ from nest._kernels.recompute import (
     left_seconds,
     policy_changes,
 )
+from nest._kernels.spans import PART, Wanted
 from nest.forms.chunk import CHUNK
 
 OPTIONS, EACH = 65536, 16
@@ -60,22 +61,23 @@ OPTIONS, EACH = 65536, 16
 class Work(NamedTuple):
     """Arrays that :func:`select` makes and its helpers fill."""
 
-    wanted: np.ndarray
-    """int8 (P, G), see ``nest._kernels.spans``."""
+    wanted: Wanted
     first: np.ndarray
     """int64 (P, G+1), see :func:`select`."""
     numbers: np.ndarray
     """int64 (O, NUMBERS)"""
     options: np.ndarray
     """float64 (O, OPTION)"""
+    place: np.ndarray
+    """int32 (P, G) place of a stage that is wanted in the next three."""
     kept: np.ndarray
-    """float64 (G, EACH, OPTION) options of the price at hand."""
+    """float64 (places, EACH, OPTION) options of the price at hand."""
     who: np.ndarray
-    """int64 (G, EACH, NUMBERS) their whole numbers."""
+    """int64 (places, EACH, NUMBERS) their whole numbers."""
     sequence: np.ndarray
     """int64 (EACH,) options of a signature, by ascending t."""
     tally: np.ndarray
-    """int64 (G,) how many there are."""
+    """int64 (places,) how many there are."""
     base: np.ndarray
     """float64 (G,) least seconds of a step."""
     totals: np.ndarray
@@ -111,12 +113,14 @@ class Work(NamedTuple):
 def work_of(t, wanted, options=OPTIONS, each=EACH):
     """Room for so many options in all and of a signature."""
     G, T, R, longest = len(t.part), t.ahead.shape[1], t.back.shape[1], int(t.depth.max())
+    place = np.cumsum(wanted.most > PART, axis=1, dtype=np.int32) - 1
+    places = int(place[:, -1].max()) + 1
     return Work(
         wanted=wanted, first=np.zeros((int(t.price[-1]) + 1, G + 1), np.int64),
         numbers=np.empty((options, NUMBERS), np.int64), options=np.empty((options, OPTION)),
-        kept=np.empty((G, each, OPTION)), who=np.empty((G, each, NUMBERS), np.int64),
-        sequence=np.empty(each, np.int64),
-        tally=np.zeros(G, np.int64), base=np.empty(G), totals=np.zeros((G + 1, TOTALS)),
+        place=place, kept=np.empty((places, each, OPTION)),
+        who=np.empty((places, each, NUMBERS), np.int64), sequence=np.empty(each, np.int64),
+        tally=np.zeros(places, np.int64), base=np.empty(G), totals=np.zeros((G + 1, TOTALS)),
         stack=np.empty(G, np.int64), order=np.empty(G, np.int64), short=np.empty(G, np.int64),
         held=np.zeros(G, np.int64), layers=np.empty((R, T, FIELDS)),
         changes=np.zeros((R, T, CHANGES)),
@@ -127,14 +131,14 @@ def work_of(t, wanted, options=OPTIONS, each=EACH):
 
 def wider(w):
     """The same with more room where there is none left."""
-    G, each, _ = w.who.shape
+    places, each, _ = w.who.shape
     if w.tally.max() < each:
         return w._replace(numbers=np.concatenate((w.numbers, np.empty_like(w.numbers))),
                           options=np.concatenate((w.options, np.empty_like(w.options))))
     more = (4 if each < 256 else 2) * each
-    kept, who = np.empty((G, more, OPTION)), np.empty((G, more, NUMBERS), np.int64)
-    for g, count in enumerate(w.tally.tolist()):  # memory that is never touched takes none
-        kept[g, :count], who[g, :count] = w.kept[g, :count], w.who[g, :count]
+    kept, who = np.empty((places, more, OPTION)), np.empty((places, more, NUMBERS), np.int64)
+    for n, count in enumerate(w.tally.tolist()):  # memory that is never touched takes none
+        kept[n, :count], who[n, :count] = w.kept[n, :count], w.who[n, :count]
     return w._replace(kept=kept, who=who, sequence=np.empty(more, np.int64))
 
 
@@ -159,67 +163,73 @@ def in_flight(limit_bytes, resident, activations, cap):
 
 
 @leaf
-def _alone(m, new):
-    """No step with an option takes less: its own micro-batches, what comes before and after."""
-    return new[WAITS] + m * (new[AHEAD] + new[BACK] - new[LATE]) + new[REMAINS] + new[LATER]
+def _may_be_wanted(t, w, price, g, limit):
+    """Whether a plan below ``limit`` may have the new option of g.
+
+    No step takes less than its own micro-batches, what comes before and after.
+    """
+    new = w.new
+    time = new[AHEAD] + new[BACK] - new[LATE]
+    return time < w.wanted.slowest[price, g] and (
+        new[WAITS] + t.micro_batches * time + new[REMAINS] + new[LATER] < limit)
 
 
 @leaf
-def _dominated(kept, who, g, count, new, numbers):
-    """Whether an option of g is as good as a new one in everything that decides."""
+def _dominated(kept, who, n, count, new, numbers):
+    """Whether an option at place n is as good as a new one in everything that decides."""
     for o in range(count):
         f = 0
-        while f < DECIDE and kept[g, o, f] <= new[f]:
+        while f < DECIDE and kept[n, o, f] <= new[f]:
             f += 1
-        if f == DECIDE and who[g, o, HELD] >= numbers[HELD] and (
-                who[g, o, SHARDS] >= numbers[SHARDS]):
+        if f == DECIDE and who[n, o, HELD] >= numbers[HELD] and (
+                who[n, o, SHARDS] >= numbers[SHARDS]):
             return True
     return False
 
 
 @leaf
-def _keep(kept, who, tally, g, new, numbers):
-    """Add a new option to those of g unless dominated, drop those it dominates; False: no room."""
-    count = tally[g]
-    if _dominated(kept, who, g, count, new, numbers):
+def _keep(kept, who, tally, n, new, numbers):
+    """Add a new option at place n unless dominated, drop those it dominates; False: no room."""
+    count = tally[n]
+    if _dominated(kept, who, n, count, new, numbers):
         return True
     if count == kept.shape[1]:
         return False
     left = 0
     for o in range(count):
         f = 0
-        while f < DECIDE and new[f] <= kept[g, o, f]:
+        while f < DECIDE and new[f] <= kept[n, o, f]:
             f += 1
-        if f < DECIDE or numbers[HELD] < who[g, o, HELD] or numbers[SHARDS] < who[g, o, SHARDS]:
+        if f < DECIDE or numbers[HELD] < who[n, o, HELD] or numbers[SHARDS] < who[n, o, SHARDS]:
             if left != o:
                 for f in range(OPTION):
-                    kept[g, left, f] = kept[g, o, f]
+                    kept[n, left, f] = kept[n, o, f]
                 for f in range(NUMBERS):
-                    who[g, left, f] = who[g, o, f]
+                    who[n, left, f] = who[n, o, f]
             left += 1
     for f in range(OPTION):
-        kept[g, left, f] = new[f]
+        kept[n, left, f] = new[f]
     for f in range(NUMBERS):
-        who[g, left, f] = numbers[f]
-    tally[g] = left + 1
+        who[n, left, f] = numbers[f]
+    tally[n] = left + 1
     return True
 
 
 @leaf
-def _sort(w, g, start):
-    """Write the options of g from ``start`` on, by ascending t; of equal ones the first first."""
-    kept, sequence, count = w.kept, w.sequence, w.tally[g]
+def _sort(w, n, start):
+    """Write the options at place n from ``start`` on, by ascending t; equal ones in their order."""
+    kept, sequence, count = w.kept, w.sequence, w.tally[n]
     for o in range(count):
-        time, y = kept[g, o, AHEAD] + kept[g, o, BACK], o
-        while y and kept[g, sequence[y - 1], AHEAD] + kept[g, sequence[y - 1], BACK] > time:
+        time, y = kept[n, o, AHEAD] + kept[n, o, BACK], o
+        while y and kept[n, sequence[y - 1], AHEAD] + kept[n, sequence[y - 1], BACK] > time:
             sequence[y] = sequence[y - 1]
             y -= 1
         sequence[y] = o
     for y in range(count):
         for f in range(OPTION):
-            w.options[start + y, f] = kept[g, sequence[y], f]
+            w.options[start + y, f] = kept[n, sequence[y], f]
         for f in range(NUMBERS):
-            w.numbers[start + y, f] = w.who[g, sequence[y], f]
+            w.numbers[start + y, f] = w.who[n, sequence[y], f]
 
 
 @leaf
@@ -242,11 +252,11 @@ def _offer(t, w, c, z, limit, slack):
 @leaf
 def _offer_whole(t, w, c, z, busy, code, reached, limit):
     """The same without recompute; how many signatures hold too little so, -1: no room."""
-    totals, new = w.totals, w.new
+    totals, new, price = w.totals, w.new, t.price[c]
     shorts = 0
     for x in range(reached):
         g = w.order[x]
-        cap = t.cap[g]
+        cap = min(t.cap[g], w.wanted.most[price, g])
         if cap == 0 or (t.forbidden[z] and g != t.whole):
             continue
         held = 0
@@ -255,7 +265,7 @@ def _offer_whole(t, w, c, z, busy, code, reached, limit):
                 t.limit_bytes, totals[g, S_RESIDENT] + totals[g, S_WORK] + totals[g, S_BUFFERS],
                 totals[g, S_ACTIVATIONS] + t.relay[g] * t.relayed[c], cap)
         w.held[g] = held
-        if held:
+        if held >= w.wanted.least[price, g]:
             if busy:
                 close(t, w, g)
             else:
@@ -263,8 +273,8 @@ def _offer_whole(t, w, c, z, busy, code, reached, limit):
                 set_alone(new, totals[g, LEFT], totals[g, WAIT], totals[g, S_TIED],
                           totals[g, S_UPDATE])
             w.new_numbers[DEGREES], w.new_numbers[HELD] = code * len(t.first_layers), held
-            if _alone(t.micro_batches, new) < limit and not _keep(
-                    w.kept, w.who, w.tally, g, new, w.new_numbers):
+            if _may_be_wanted(t, w, price, g, limit) and not _keep(
+                    w.kept, w.who, w.tally, w.place[price, g], new, w.new_numbers):
                 return -1
         if held < cap:
             w.short[shorts] = g
@@ -291,16 +301,18 @@ def _best_changes(t, w):
 @leaf
 def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
     """The same with recompute, for the signatures that hold too little without."""
-    m, R, weight, totals = t.micro_batches, t.back.shape[1], t.weight[c], w.totals
+    m, R, totals = t.micro_batches, t.back.shape[1], w.totals
+    weight, price = t.weight[c], t.price[c]
     radix = len(t.first_layers)
     policy_changes(t, w, c, z, busy)
     least = _best_changes(t, w)
     for x in range(shorts):
         g = w.short[x]
-        cap, best, base = t.cap[g], w.held[g], w.base[g]
+        cap, base = min(t.cap[g], w.wanted.most[price, g]), w.base[g]
+        best, slowest = max(w.held[g], w.wanted.least[price, g] - 1), w.wanted.slowest[price, g]
         unchanged = totals[g, S_FORWARD] + totals[g, S_BACKWARD]
         # No policy costs less than the cheapest does in one layer.
-        most_time = min(limit / m, (slack + base) / weight)
+        most_time = min(limit / m, (slack + base) / weight, slowest)
         if t.keep_none and unchanged + least >= most_time:
             continue
         resident, work = totals[g, S_RESIDENT] + totals[g, S_BUFFERS], totals[g, S_WORK]
@@ -318,12 +330,12 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
         for r in range(1, R - (t.full > 0) if some else 0):
             back, held_bytes, work_bytes = changed(t, w.changes, g, r)
             time = unchanged + back
-            if m * time >= limit or weight * time - base > slack:
+            if m * time >= limit or weight * time - base > slack or time >= slowest:
                 continue
             held = in_flight(t.limit_bytes, resident + max(work, work_bytes),
                              activations + held_bytes, cap)
             if held > best and not _offer_policy(
-                    t, w, g, r, most, back, held, busy, (code + r) * radix, limit):
+                    t, w, c, g, r, most, back, held, busy, (code + r) * radix, limit):
                 return False
         if t.full < 0:
             continue
@@ -339,7 +351,7 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
             back, held_bytes, work_bytes = changed(
                 t, w.changes, t.ancestor[t.way[g], layer], t.full)
             time = unchanged + back
-            if m * time >= limit or weight * time - base > slack:
+            if m * time >= limit or weight * time - base > slack or time >= slowest:
                 break
             held = in_flight(t.limit_bytes, resident + max(work, work_bytes),
                              activations + held_bytes, cap)
@@ -347,19 +359,20 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
             if allowed and held > best:
                 best = held
                 option = (code + t.full) * radix + (0 if layer == most else layer)
-                if not _offer_policy(t, w, g, t.full, layer, back, held, busy, option, limit):
+                if not _offer_policy(
+                        t, w, c, g, t.full, layer, back, held, busy, option, limit):
                     return False
             layer += 1
     return True
 
 
 @leaf
-def _offer_policy(t, w, g, r, most, back, held, busy, option, limit):
+def _offer_policy(t, w, c, g, r, most, back, held, busy, option, limit):
     """The same of one signature and policy r for its first ``most`` layers."""
     totals, layers, new = w.totals, w.layers, w.new
     new[AHEAD], new[BACK] = totals[g, S_FORWARD], totals[g, S_BACKWARD] + back
     w.new_numbers[DEGREES], w.new_numbers[HELD] = option, held
-    first, wait = t.root[g], totals[g, WAIT]
+    n, first, wait = w.place[t.price[c], g], t.root[g], totals[g, WAIT]
     left = layers[0, first, SCATTERED] + layers[0, first, SYNC]
     if busy:
         wait += layers[0, first, GATHERED]
@@ -368,11 +381,11 @@ def _offer_policy(t, w, g, r, most, back, held, busy, option, limit):
     # With ZeRO traffic it is no better than this, which is often enough to drop it.
     set_alone(new, left, wait, totals[g, S_TIED], totals[g, S_UPDATE])
     if busy:
-        if _dominated(w.kept, w.who, g, w.tally[g], new, w.new_numbers):
+        if _dominated(w.kept, w.who, n, w.tally[n], new, w.new_numbers):
             return True
         recomputed(t, w, g, r, most)
-    return _alone(t.micro_batches, new) >= limit or _keep(
-        w.kept, w.who, w.tally, g, new, w.new_numbers)
+    return not _may_be_wanted(t, w, t.price[c], g, limit) or _keep(
+        w.kept, w.who, w.tally, n, new, w.new_numbers)
 
 
 @leaf
@@ -402,16 +415,17 @@ def _fill(t, w, begin, limit):
             return now
         if z == Z - 1 and (c == C - 1 or t.price[c + 1] > price):
             total = w.first[price, 0]
-            for g in range(G):
-                total += w.tally[g]
+            for n in range(len(w.tally)):
+                total += w.tally[n]
             if total > len(w.options):
                 return now
             total = w.first[price, 0]
             for g in range(G):
-                if w.tally[g]:
-                    _sort(w, g, total)
-                    total += w.tally[g]
-                    w.tally[g] = 0
+                n = w.place[price, g]
+                if w.wanted.most[price, g] > PART and w.tally[n]:
+                    _sort(w, n, total)
+                    total += w.tally[n]
+                    w.tally[n] = 0
                 w.first[price, g + 1] = total
             if c < C - 1:
                 w.first[price + 1, 0] = total
@@ -442,7 +456,7 @@ def select(t, wanted, limit):
     Parameters
     ----------
     t : ``nest.search.tables.Tables``.
-    wanted : int8 (P, G), see ``nest._kernels.spans``.
+    wanted : ``nest._kernels.spans.Wanted``.
     limit : seconds of a step.
 
     Returns

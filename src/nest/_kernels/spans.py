@@ -6,39 +6,76 @@ Shapes: L cuts, K positions, B block sizes, P prices, G signatures, as in
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from nest._kernels import entry, leaf
+from nest._kernels.flights import held, slowest
 
 SLACK = 1.0 + 1e-9
 """Sums here are rounded in another order than those of a plan."""
-NO, PART, STAGE = range(3)
-"""No plan has a stage of a signature; only one of which it is the first part; some plan may."""
+NO, PART = -1, 0
+"""No plan has a stage of a signature; only one of which it is the first part."""
+MANY = 4000
+"""Stages that are worth a look at how many lie behind them (chosen: models have fewer)."""
 
 
-def useful(s, limit):
+class Wanted(NamedTuple):
+    """What a plan may want of the stages of a signature under a price."""
+
+    most: np.ndarray
+    """int32 (P, G) micro-batches that one has to hold at the most, or ``NO`` or ``PART``."""
+    least: np.ndarray
+    """int32 (P, G) those that each has to hold."""
+    slowest: np.ndarray
+    """float64 (P, G) seconds that a micro-batch takes less than."""
+
+
+def everything(prices, signatures, most):
+    """Ask for all stages."""
+    return Wanted(most=np.full((prices, signatures), most, np.int32),
+                  least=np.ones((prices, signatures), np.int32),
+                  slowest=np.full((prices, signatures), np.inf))
+
+
+def useful(s, limit, t=None, many=MANY):
     """Stages that a plan below ``limit`` seconds a step may have.
+
+    Parameters
+    ----------
+    t : ``nest.search.tables.Tables``; None: whatever they hold.
+    many : how many stages are worth a look at what they hold.
 
     Returns
     -------
     ends : int64 (2, P, L+1), the first cut at which a stage from each cut may end under each price,
         and the last one + 1.
-    wanted : int8 (P, G), see ``NO``.
+    wanted : Wanted.
     """
     P, L = len(s.seconds), len(s.signature) - 1
     ends = np.zeros((2, P, L + 1), np.int64)
-    wanted = np.full((P, len(s.part)), NO, np.int8)
+    wanted = everything(P, len(s.part), s.micro_batches)
     if s.chain and limit < np.inf:
         K, limit = s.price.shape[1] - 1, limit * SLACK
+        wanted.most[:], wanted.slowest[:] = NO, 0.0
         # The cuts that may lie at a position: the devices behind it hold the layers behind, and
         # those in front of it the layers in front.
         first = np.searchsorted(s.work, s.work[L] - limit * (1.0 - s.share))
         last = np.searchsorted(s.work, limit * s.share, side="right") - 1
-        fill(s, limit, np.stack((first, last)), np.full((L + 1, K + 1), np.inf),
-             np.full((L + 1, K + 1), np.inf), ends, wanted)
+        cuts = np.stack((first, last))
+        fill(s, limit, cuts, np.full((L + 1, K + 1), np.inf), np.full((L + 1, K + 1), np.inf),
+             ends, wanted)
+        stages = wanted.slowest > 0.0
+        if t is not None and not t.gpipe and np.count_nonzero(stages) >= many:
+            row = np.full(stages.shape, -1)
+            row[stages] = np.arange(np.count_nonzero(stages))
+            least, most, wanted.slowest[stages] = held(s, t, limit, cuts, ends, row)
+            wanted.most[:] = NO
+            wanted.most[stages], wanted.least[stages] = most, least
+            add_parts(s, wanted)
     else:
         ends[0], ends[1] = np.arange(1, L + 2), L + 1
-        wanted[:] = STAGE
     return ends, wanted
 
 
@@ -49,21 +86,33 @@ def fill(s, limit, cuts, behind, ahead, ends, wanted):
     ``cuts`` int64 (2, K+1) are the first and the last cut that may lie at each position.
     """
     _look_behind(s, limit, cuts, behind)
-    _look_ahead(s, limit, cuts, behind, ahead, ends)
+    _look_ahead(s, limit, cuts, behind, ahead, ends, wanted.slowest)
     P, L = s.seconds.shape[0], s.seconds.shape[1] - 1
     for x in range(P):
-        for i in range(L):
-            for j in range(i + 1, ends[1, x, i]):
-                g = s.signature[i, j]
-                wanted[x, g] = max(wanted[x, g], STAGE if j >= ends[0, x, i] else PART)
+        for g in range(len(s.part)):
+            if wanted.slowest[x, g] > 0.0:
+                wanted.most[x, g] = s.micro_batches
         # All layers together are asked for whatever they take: their kinds may be others.
         ends[0, x, 0] = min(ends[0, x, 0], L) if ends[1, x, 0] else L
         ends[1, x, 0] = L + 1
-        g = s.whole
-        wanted[x, g] = STAGE
-        while s.part[g] >= 0:
-            g = s.part[g]
-            wanted[x, g] = max(wanted[x, g], PART)
+    _add_parts(s, wanted)
+
+
+@entry
+def add_parts(s, wanted):
+    """Fill in all layers together, and the first parts of what is asked for."""
+    _add_parts(s, wanted)
+
+
+@leaf
+def _add_parts(s, wanted):
+    """The same for kernels."""
+    for x in range(wanted.most.shape[0]):
+        wanted.most[x, s.whole], wanted.least[x, s.whole] = s.micro_batches, 1
+        wanted.slowest[x, s.whole] = np.inf
+        for g in range(wanted.most.shape[1] - 1, -1, -1):
+            if wanted.most[x, g] > NO and s.part[g] >= 0:
+                wanted.most[x, s.part[g]] = max(wanted.most[x, s.part[g]], PART)
 
 
 @leaf
@@ -89,8 +138,9 @@ def _look_behind(s, limit, cuts, behind):
 
 
 @leaf
-def _look_ahead(s, limit, cuts, behind, ahead, ends):
-    """Fill the least seconds of a micro-batch in front of a cell, and where stages may end."""
+def _look_ahead(s, limit, cuts, behind, ahead, ends, most):
+    """Fill the least seconds of a micro-batch in front of a cell, where stages may end, and the
+    seconds that those of each signature take less than, ``most``."""
     L, K = behind.shape[0] - 1, behind.shape[1] - 1
     ahead[0, 0] = 0.0
     for k in range(K):
@@ -107,11 +157,12 @@ def _look_ahead(s, limit, cuts, behind, ahead, ends):
                     t = s.seconds[kind, j] - s.seconds[kind, i]
                     if before + s.micro_batches * t >= limit:
                         break
-                    room = (limit - before - t) * (1.0 - s.share[stop])
-                    if (before + t + behind[j, stop] >= limit
-                            or s.work[L] - s.work[j] > room):
+                    below = slowest(s, limit - before, behind[j, stop], j, stop)
+                    if t >= below:
                         continue
                     ahead[j, stop] = min(ahead[j, stop], before + t)
+                    g = s.signature[i, j]
+                    most[kind, g] = max(most[kind, g], below)
                     if ends[1, kind, i] == 0:
                         ends[0, kind, i], ends[1, kind, i] = j, j + 1
                     ends[0, kind, i] = min(ends[0, kind, i], j)

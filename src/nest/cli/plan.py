@@ -60,6 +60,11 @@ def plan(
     time_limit: Annotated[
         float | None, options.seconds("Stop after this time with the best plan so far and its gap.")
     ] = None,
+    beyond_stack: Annotated[
+        bool,
+        typer.Option("--beyond-stack/--within-stack", help="Search everything, or only what the "
+                     "job's stack can run: alike stages, with chunks of any size."),
+    ] = True,
     try_fillings: Annotated[
         bool,
         typer.Option("--try-fillings", help="Where groups are partly used, try other numbers of "
@@ -113,7 +118,7 @@ def plan(
         ask = partial(api.plan_batches, batches=batch) if several else api.plan
         found = ask(subject, cluster, wanted, space=bounds, threads=threads, top=top or 1,
                     time_limit=time_limit, reorder=not keep_order, fillings=try_fillings,
-                    progress=follow)
+                    beyond_stack=beyond_stack, progress=follow)
     present(found, as_json, output, quiet, ranks, map_file)
     if follow.interrupted:
         raise KeyboardInterrupt

@@ -138,7 +138,7 @@ class Alike:
 
     def rings(self, number: int) -> Rings:
         """Places of the stages under an outer choice, and what they hand over."""
-        builder, chain = self.builder, self.builder.chain
+        builder = self.builder
         outer, span, rows = builder.outers[number], builder.span(number), builder.rows
         places = builder.candidates.places(outer)
         block, start = rows.block[span], rows.start[span]

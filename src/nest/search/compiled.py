@@ -238,20 +238,21 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         kernels.undominated(Blocks(
             **{name: getattr(tables, name) for name in Blocks._fields[:9]}, choices=zero + 1,
             begin=np.array([0, 1])))
-    if "select" in names:
-        kernels.select(tables, np.full((1, 1), 2, np.int8), 1e9)
     problem = Problem(
         micro_batches=1, sizes=zero + 1, lanes=zero + 1, price=np.array([[0, -1]]),
-        signature=np.array([[-1, 0], [-1, -1]]), chain=True, gpipe=False,
+        signature=np.array([[-1, 0], [-1, -1]]), gpipe=False,
         ends=np.array([[[1, 0]], [[2, 0]]]), first=np.array([[0, 1]]),
         option=np.ones((1, kernels.option)), held=zero + 1, shards=zero + 1,
         hop_bytes=np.zeros(2), hop_per_byte=np.zeros(2), hop_latency=np.zeros(2), both=1.0,
         depths=np.array([False, True]))
+    spans = Spans(
+        micro_batches=1, sizes=zero + 1, price=problem.price, share=np.arange(2.0),
+        seconds=np.array([[0.0, 1.0]]), fits=np.array([[1, 1]]), work=np.arange(2.0),
+        signature=problem.signature, part=tables.part, whole=0, chain=True)
     if "useful" in names:
-        kernels.useful(Spans(
-            micro_batches=1, sizes=zero + 1, price=problem.price, share=np.arange(2.0),
-            seconds=np.array([[0.0, 1.0]]), fits=np.array([[1, 1]]), work=np.arange(2.0),
-            signature=problem.signature, part=tables.part, whole=0, chain=True), 1e9)
+        kernels.useful(spans, 1e9, tables, 0)
+    if "select" in names:
+        kernels.select(tables, kernels.useful(spans, np.inf)[1], 1e9)
     if "solve" in names:
         kernels.solve(problem, 1e9, 1, False)
     if "may_fit" in names:
@@ -262,8 +263,8 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
             size=zero, alike=zero[None], place=zero[None], hop=np.ones((2, 1, 2)),
             wrap=np.ones((2, 1, 2)), both=1.0, handed=np.zeros(2),
             marked_before=np.zeros(2, np.int64)), Pipelines(
-                schedule=zero, pp=zero + 1, vpp=zero + 1, warm=one, free=yes[0], first=zero, last=zero,
-                begin=zero, load=zero, layouts=zero, body=zero, cut=np.ones((1, 2), np.bool_),
+                schedule=zero, pp=zero + 1, vpp=zero + 1, warm=one, free=yes[0], first=zero,
+                last=zero, begin=zero, load=zero, layouts=zero, body=zero, cut=np.ones((1, 2), np.bool_),
                 longest=zero, row_pipeline=yes,
                 way_pipeline=yes, policy_pipeline=yes, first_pipeline=yes, row_way=yes,
                 row_policy=yes, way_policy=yes, signature=np.array([[-1, 0], [-1, -1]]),

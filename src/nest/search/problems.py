@@ -57,8 +57,6 @@ class Problem(NamedTuple):
     """(B, K+1) price of a block size that starts at k, -1: none may."""
     signature: Ints
     """(L+1, L+1) signature of layers i..j-1, -1: none."""
-    chain: bool
-    """Longer ranges never fit better than those they hold."""
     gpipe: bool
     """All forwards first: every stage holds all micro-batches."""
     ends: Ints

@@ -161,7 +161,7 @@ def search(
     top: int = 1,
     watch: Watch | None = None,
     below: float = np.inf,
-    beyond_stack: bool = False,
+    beyond_stack: bool = True,
 ) -> Found:
     """Best configuration of a space.
 
@@ -313,10 +313,10 @@ class _Run:
         self.solved: set[int] = set()
         schedules = _schedules(builder)
         self.alike = Alike(builder) if builder.pipelines else None
-        self.bounds = {(n, schedule): float(bound) for schedule in schedules
-                       for n, bound in enumerate(
-                           self.alike.bounds if self.alike and schedule == ALIKE else builder.bounds)
-                       if bound < np.inf}
+        self.bounds = {
+            (n, schedule): float(bound) for schedule in schedules for n, bound in enumerate(
+                self.alike.bounds if self.alike and schedule == ALIKE else builder.bounds)
+            if bound < np.inf}
         self.tasks = sorted(self.bounds, key=lambda task: (self.bounds[task], task))
         self.least = min(self.bounds.values(), default=np.inf)
         self.open = dict(self.bounds)
@@ -469,7 +469,7 @@ class _Run:
         if schedule == ALIKE:
             return self._alike(number, limit, width == UNBOUNDED, spread)
         tables = builder.tables(number, schedule == "gpipe")
-        ends, wanted = kernels.useful(builder.spans(number), limit)
+        ends, wanted = kernels.useful(builder.spans(number), limit, tables)
         options = kernels.select(tables, wanted, limit)
         if not len(options[1]):
             return [], np.inf, np.zeros(3, dtype=np.int64)

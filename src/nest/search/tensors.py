@@ -462,7 +462,6 @@ class Builder:
             lanes=sizes,
             price=price,
             signature=self.signatures.index,
-            chain=self.chain.is_chain,
             gpipe=gpipe,
             ends=ends,
             first=first,

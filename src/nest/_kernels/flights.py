@@ -1,0 +1,181 @@
+"""Rule out stages by how many lie behind them: so many micro-batches they have to hold.
+
+Shapes: L cuts, K positions, B block sizes, P prices, G signatures, C candidates, Z ways of ZeRO, T
+layer kinds, as in :class:`nest.search.problems.Spans` and ``nest.search.tables.Tables``; N stages
+to look at (a signature under a price), D numbers of stages, cells are the cuts that may lie at a
+position. The proof is in docs/proofs.md#stages-that-no-plan-has.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nest._kernels import entry, leaf
+
+DEEPEST = 64
+"""Numbers of stages that are told apart, at most; the last stands for all above too."""
+SLACK = 1.0 + 1e-9
+# Sums over the layers of a signature, and the largest of them.
+TIME, RESIDENT, KEPT, LEAST, BUFFERS, WORK = range(6)
+FIGURES = 6
+# What is found of a stage.
+LEAST_HELD, MOST_HELD, SLOWEST = range(3)
+
+
+def held(s, t, limit, cuts, ends, row):
+    """Micro-batches that the stages of a plan below ``limit`` seconds a step may hold.
+
+    Parameters
+    ----------
+    s, t : ``nest.search.problems.Spans`` and ``nest.search.tables.Tables`` of 1F1B.
+    limit : seconds, with a margin.
+    cuts : int64 (2, K+1), the first and the last cut that may lie at each position.
+    ends : int64 (2, P, L+1), where stages may end.
+    row : int64 (P, G), numbers of the stages to look at, -1: none.
+
+    Returns
+    -------
+    float64 (3, N), the least, the most (-1: no such plan has the stage), and the seconds that a
+    micro-batch takes less than.
+    """
+    deepest = min(int(t.cap.max()), DEEPEST)
+    seconds = np.full((int(row.max()) + 1, deepest), np.inf)
+    least_seconds(t, row, np.empty((len(t.part), FIGURES)), np.empty((t.ahead.shape[1], FIGURES)),
+                  seconds)
+    cells = np.cumsum(np.maximum(cuts[1] - cuts[0] + 1, 0))
+    found = np.zeros((3, len(seconds)))
+    found[LEAST_HELD], found[MOST_HELD] = t.micro_batches, -1.0
+    look(s, limit, np.stack((*cuts, np.concatenate((np.zeros(1, np.int64), cells[:-1])))), ends,
+         row, seconds, np.full((cells[-1], deepest + 1), np.inf), np.full(cells[-1], np.inf), found)
+    return found
+
+
+@entry
+def least_seconds(t, row, sums, own, seconds):
+    """Fill the least seconds of a micro-batch of each stage that holds 1, 2, ... of them.
+
+    Each layer takes those of its fastest policy, and each byte that it has to keep less the least
+    that any layer pays for one under any policy.
+    """
+    R, G, D, room = t.back.shape[1], len(t.part), seconds.shape[1], t.limit_bytes * SLACK
+    for c in range(len(t.price)):
+        body, state, price = t.body[c], t.held[c], t.price[c]
+        toll = np.inf
+        for kind in range(t.ahead.shape[1]):
+            fast, kept, least = t.back[body, 0, kind, 1], t.back[body, 0, kind, 2], np.inf
+            for r in range(R):
+                back, keeps = t.back[body, r, kind, 1], t.back[body, r, kind, 2]
+                if back < fast or (back == fast and keeps < kept):
+                    fast, kept = back, keeps
+                least = min(least, keeps)
+            for r in range(R):
+                if t.back[body, r, kind, 2] < kept:
+                    toll = min(toll, (t.back[body, r, kind, 1] - fast)
+                               / (kept - t.back[body, r, kind, 2]))
+            own[kind, TIME], own[kind, KEPT] = t.ahead[body, kind, 1] + fast, kept
+            own[kind, LEAST], own[kind, WORK] = least, t.back[body, 0, kind, 3]
+        for z in range(len(t.shard)):
+            if t.shard[z] and not t.hybrid[c]:
+                continue
+            for kind in range(t.ahead.shape[1]):
+                own[kind, RESIDENT] = t.state[state, z, kind, 8]
+                own[kind, BUFFERS] = t.state[state, z, kind, 5]
+            for g in range(G):
+                part, kind = t.part[g], t.last[g]
+                for x in range(FIGURES):
+                    sums[g, x] = own[kind, x]
+                if part >= 0:
+                    for x in range(BUFFERS):
+                        sums[g, x] += sums[part, x]
+                    for x in range(BUFFERS, FIGURES):
+                        sums[g, x] = max(sums[g, x], sums[part, x])
+                n = row[price, g]
+                if n < 0 or (t.forbidden[z] and g != t.whole):
+                    continue
+                free = room - sums[g, RESIDENT] - sums[g, BUFFERS] - sums[g, WORK]
+                for d in range(1, D + 1):
+                    if d * sums[g, LEAST] > free:
+                        break
+                    short = sums[g, KEPT] - free / d
+                    time = sums[g, TIME] + (toll * short if short > 0.0 else 0.0)
+                    seconds[n, d - 1] = min(seconds[n, d - 1], time)
+
+
+@entry
+def look(s, limit, cuts, ends, row, seconds, behind, ahead, found):
+    """Fill ``found``, see ``held``; ``behind`` (cells, D+1) and ``ahead`` (cells,) hold infinities.
+
+    ``cuts`` (3, K+1) has a third row: the cell of the first cut of each position.
+    """
+    _behind(s, limit, cuts, ends, row, seconds, behind)
+    _ahead(s, limit, cuts, ends, row, seconds, behind, ahead, found)
+
+
+@leaf
+def slowest(s, room, behind, j, stop):
+    """Seconds that a stage up to cut ``j`` and position ``stop`` takes less than in ``room``."""
+    most, left = min(room / s.micro_batches, room - behind), s.work[-1] - s.work[j]
+    if left > 0.0:
+        most = min(most, room - left / (1.0 - s.share[stop]))
+    return most
+
+
+@leaf
+def _behind(s, limit, cuts, ends, row, seconds, behind):
+    """Fill the least that 0, 1, ... stages behind a cell take from its first micro-batch on."""
+    L, K, m, D = len(s.signature) - 1, cuts.shape[1] - 1, s.micro_batches, seconds.shape[1]
+    for k in range(K, -1, -1):
+        if cuts[0, k] <= L <= cuts[1, k]:
+            behind[cuts[2, k] + L - cuts[0, k], 0] = 0.0
+        for i in range(cuts[0, k], min(cuts[1, k] + 1, L)):
+            here = cuts[2, k] + i - cuts[0, k]
+            for x in range(len(s.sizes)):
+                kind, stop = s.price[x, k], k + s.sizes[x]
+                if kind < 0 or stop > K:
+                    continue
+                for j in range(max(ends[0, kind, i], cuts[0, stop]),
+                               min(ends[1, kind, i], cuts[1, stop] + 1)):
+                    n, there = row[kind, s.signature[i, j]], cuts[2, stop] + j - cuts[0, stop]
+                    for d in range(D + 1 if n >= 0 else 0):
+                        if behind[there, d] == np.inf:
+                            continue
+                        # Holding more takes longer.
+                        t = seconds[n, min(d, D - 1)]
+                        if m * t >= limit:
+                            break
+                        step = max(m * t, t + behind[there, d])
+                        behind[here, min(d + 1, D)] = min(behind[here, min(d + 1, D)], step)
+
+
+@leaf
+def _ahead(s, limit, cuts, ends, row, seconds, behind, ahead, found):
+    """Fill the least seconds of a micro-batch in front of a cell, and ``found``."""
+    L, K, m, D = len(s.signature) - 1, cuts.shape[1] - 1, s.micro_batches, seconds.shape[1]
+    if cuts[0, 0] == 0:
+        ahead[cuts[2, 0]] = 0.0
+    for k in range(K):
+        for i in range(cuts[0, k], min(cuts[1, k] + 1, L)):
+            before = ahead[cuts[2, k] + i - cuts[0, k]]
+            if before == np.inf:
+                continue
+            for x in range(len(s.sizes)):
+                kind, stop = s.price[x, k], k + s.sizes[x]
+                if kind < 0 or stop > K:
+                    continue
+                for j in range(max(ends[0, kind, i], cuts[0, stop]),
+                               min(ends[1, kind, i], cuts[1, stop] + 1)):
+                    n, there = row[kind, s.signature[i, j]], cuts[2, stop] + j - cuts[0, stop]
+                    for d in range(D + 1 if n >= 0 else 0):
+                        t = seconds[n, min(d, D - 1)]
+                        if before + m * t >= limit:
+                            break
+                        if behind[there, d] == np.inf:
+                            continue
+                        most = slowest(s, limit - before, behind[there, d], j, stop)
+                        if t >= most:
+                            continue
+                        ahead[there] = min(ahead[there], before + t)
+                        found[LEAST_HELD, n] = min(found[LEAST_HELD, n], min(d + 1, m))
+                        found[MOST_HELD, n] = max(found[MOST_HELD, n],
+                                                  m if d == D else min(d + 1, m))
+                        found[SLOWEST, n] = max(found[SLOWEST, n], most)
