@@ -97,6 +97,18 @@ def test_chunks_of_a_v_are_where_it_turns() -> None:
                       ((13, 17), (17, 21))]
 
 
+def test_divisions_in_a_v() -> None:
+    """Flags of stages and texts of positions; Megatron-Core has no V, so plans have no text."""
+    # Stage 0 has a layer in each chunk, beside embedding and head; the others have five.
+    for given in ({"first_stage_layers": 2}, {"layout": "Et|(t*5|)*6tL"}):
+        plan = priced(schedule="zb-v", vpp=2, **given)
+        assert [stage.chunks for stage in plan.stages] == [
+            ((0, 2), (32, 34)), ((2, 7), (27, 32)), ((7, 12), (22, 27)), ((12, 17), (17, 22))]
+        assert plan.layout is None
+        assert abs(nest.simulate(plan).relative_difference) < 1e-9
+    assert priced(schedule="looped-bfs", layout="Et|(t*5|)*6tL").layout == "Et|(t*5|)*6tL"
+
+
 def test_chunks_may_have_any_layers() -> None:
     even = priced(schedule="zb-v", vpp=2).configuration
     spans = [((0, 6), (30, 34)), ((6, 9), (26, 30)), ((9, 13), (21, 26)), ((13, 17), (17, 21))]
