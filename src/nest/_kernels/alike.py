@@ -87,7 +87,7 @@ class Work(NamedTuple):
     """bool (S, V) a chunk is a single layer."""
     label: np.ndarray
     """float64 (2, FIGURES) of :mod:`nest.forms.one_f_one_b`, or of :mod:`nest.forms.gpipe`."""
-    count: np.ndarray
+    tally: np.ndarray
     """int64 (3,) question, pipelines priced, 1 + the pipeline whose passes ``order`` has."""
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
@@ -146,7 +146,7 @@ def alike(t, q, a, limit, spread):
         near=np.zeros(S + 1), cuts=np.zeros(chunks + 1, np.int64), at=np.zeros(S + 1, np.int64),
         activations=np.empty(V), costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
-        count=np.zeros(3, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
+        tally=np.zeros(3, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
         layer=np.zeros(1), held=np.zeros(1),
         order=order_of(S, chunks, 2 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks))
@@ -154,7 +154,7 @@ def alike(t, q, a, limit, spread):
         try_all(t, q, a, w, limit, spread)
     if not spread:
         best[best > best.min(initial=np.inf)] = np.inf
-    return best, option, found, w.count[1], w.open[0]
+    return best, option, found, w.tally[1], w.open[0]
 
 
 @entry
@@ -190,7 +190,7 @@ def _try(t, q, a, w, c, z, below, spread, first):
         if r == 0 and not t.keep_none or not (a.row_policy[c, r] and a.way_policy[z, r]):
             continue
         code = ((c * len(t.shard) + z) * R + r) * F
-        w.count[0] += 1
+        w.tally[0] += 1
         for k in range(len(a.pp)):
             top = min(below, w.best[k] if spread else below)
             if _open(t, a, w, k, top) and _legal(t, q, a, c, z, r, 0, k):
@@ -264,12 +264,12 @@ def _first_layers(t, q, a, w, choice, top):
     With more of them a step takes longer and needs less memory.
     """
     c, k, r, _, code = choice
-    w.count[0] += 1
+    w.tally[0] += 1
     if not _may_be_below(t, q, a, w, (c, k, r, LEAST, code), top):
         return top
     for some in range(1, min(len(t.first_layers), a.longest[k])):
         if t.first_layers[some] and a.first_pipeline[some, k]:
-            w.count[0] += 1
+            w.tally[0] += 1
             top = _pipeline(t, q, a, w, (c, k, r, some, code + some), top)
     return top
 
@@ -288,14 +288,6 @@ def _may_be_below(t, q, a, w, choice, top):
         if _fits(t, q, a, w, choice, top, a.begin[number]):
             return True
     return False
-
-
-@leaf
-def _legal(t, q, a, c, z, r, some, k):
-    """Whether a pipeline may have these degrees, ZeRO and recompute."""
-    return (a.row_pipeline[c, k] and a.way_pipeline[z, k] and a.policy_pipeline[r, k]
-            and a.first_pipeline[some, k] and q.place[q.size[c], a.pp[k] - 1] >= 0
-            and not (t.forbidden[z] and a.pp[k] > 1))
 
 
 @leaf
@@ -336,9 +328,9 @@ def _figures(t, q, a, w, choice, y, i, j):
     """Number of the signature of layers i..j, whose figures are filled in."""
     c, k, r, some, _ = choice
     g = a.signature[i, j]
-    if w.stamp[y, g] == w.count[0]:
+    if w.stamp[y, g] == w.tally[0]:
         return g
-    w.stamp[y, g] = w.count[0]
+    w.stamp[y, g] = w.tally[0]
     kinds = a.whole if a.pp[k] == 1 else a.order
     resident = kept = work = buffers = 0.0
     for n in range(i, j):
@@ -487,12 +479,12 @@ def _bound_stage(t, q, a, w, choice, s, top):
 def _next_cut(t, q, a, w, choice, s, j, top):
     """First cut from j on behind stage s with which a step may take less than ``top``; -1: none."""
     p, m, i = a.pp[choice[1]], t.micro_batches, w.cuts[s]
-    for j in range(j, len(a.order) - (p - 2 - s)):
-        if m * (w.ahead[j] + w.back[j] - w.ahead[i] - w.back[i]) >= top:
+    for behind in range(j, len(a.order) - (p - 2 - s)):
+        if m * (w.ahead[behind] + w.back[behind] - w.ahead[i] - w.back[i]) >= top:
             break
-        if w.bound[s + 1, j] < top * SLACK and _stage(
-                t, q, a, w, choice, s, i, j) < top * SLACK:
-            return j
+        if w.bound[s + 1, behind] < top * SLACK and _stage(
+                t, q, a, w, choice, s, i, behind) < top * SLACK:
+            return behind
     return -1
 
 
@@ -539,9 +531,9 @@ def _fits(t, q, a, w, choice, top, begin):
 @leaf
 def _write_order(t, a, w, k):
     """Fill ``w.order`` with the passes of interleaved pipeline k, unless it has them."""
-    if w.count[2] == k + 1:
+    if w.tally[2] == k + 1:
         return
-    w.count[2] = k + 1
+    w.tally[2] = k + 1
     looped(a.pp[k], a.vpp[k], w.order)
     in_turn(a.pp[k], a.vpp[k], t.micro_batches, a.pp[k], 2, 0, w.order)
 
@@ -588,7 +580,7 @@ def _price(t, q, a, w, choice, top):
             gap = q.handed[j] / t.shards[c] * per_byte
             w.hops[s, d, 0], w.hops[s, d, 1] = q.both * (gap + latency), gap
             w.alone[s, d] = j - i == 1
-    w.count[1] += 1
+    w.tally[1] += 1
     if a.schedule[k] == INTERLEAVED:
         _write_order(t, a, w, k)
         time = step_seconds(

@@ -222,10 +222,9 @@ class Alike:
             return
         chain, pipeline = self.builder.chain, self.listed[k]
         rules = self.builder.runnable.about_cuts(pipeline)
-        layers = len(chain)
         forms = set.intersection({"free"}, *map(set, rules["cuts"])) if rules["cuts"] else {"free"}
         if forms and pipeline.vpp == 1:
-            cut = np.ones(layers + 1, dtype=np.bool_)
+            cut = np.ones(len(chain) + 1, dtype=np.bool_)
             for name, start in HELD.items():
                 if any(2 not in allowed for allowed in rules[name]):
                     cut[self._held(start)[1:]] = False
@@ -233,8 +232,10 @@ class Alike:
             return
         found = self._listed(pipeline, bool(forms), rules)
         # The lightest of the heaviest stages first.
-        layers = np.diff(np.clip(found, *chain.body), axis=1)
-        load = layers.reshape(len(found), pipeline.vpp, pipeline.pp).sum(axis=1).max(axis=1)
+        ends = np.clip(found, *chain.body)
+        layers = ends[:, 1:] - ends[:, :-1]
+        load: Ints = layers.reshape(
+            len(found), pipeline.vpp, pipeline.pp).sum(axis=1).max(axis=1)
         order = np.argsort(load, kind="stable")
         found, load = found[order], load[order]
         marked = self.builder.marked

@@ -264,7 +264,8 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
             wrap=np.ones((2, 1, 2)), both=1.0, handed=np.zeros(2),
             marked_before=np.zeros(2, np.int64)), Pipelines(
                 schedule=zero, pp=zero + 1, vpp=zero + 1, warm=one, free=yes[0], first=zero,
-                last=zero, begin=zero, load=zero, layouts=zero, body=zero, cut=np.ones((1, 2), np.bool_),
+                last=zero, begin=zero, load=zero, layouts=zero, body=zero,
+                cut=np.ones((1, 2), np.bool_),
                 longest=zero, row_pipeline=yes,
                 way_pipeline=yes, policy_pipeline=yes, first_pipeline=yes, row_way=yes,
                 row_policy=yes, way_policy=yes, signature=np.array([[-1, 0], [-1, -1]]),

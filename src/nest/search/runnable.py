@@ -69,7 +69,7 @@ class Column(NamedTuple):
     def among(self, values: Any) -> Bools:
         """Where the figure is one of these values, or has one of them."""
         return self._where(values, lambda word: word in values if isinstance(word, str) else
-                           any(one in values for one in word))  # type: ignore[union-attr]
+                           any(one in values for one in word))
 
     def allowed(self, values: Any) -> Bools:
         """Where the figure is what a rule allows."""
@@ -77,7 +77,9 @@ class Column(NamedTuple):
 
     def _where(self, values: Any, holds: Any) -> Bools:
         if self.words is not None:
-            return np.array([holds(word) for word in self.words], dtype=np.bool_)[self.values]
+            each: Bools = np.array([holds(word) for word in self.words], dtype=np.bool_)
+            found: Bools = each[self.values]
+            return found
         found = np.zeros(self.values.shape, dtype=np.bool_)
         for first, last in values.ranges:
             found |= (first <= self.values) & (self.values <= last)
@@ -113,7 +115,7 @@ class Runnable:
         self._masks: dict[tuple[int, int], Any] = {}
         self._model = model_figures(chain, job)
         self._fixed: dict[str, Column] = {name: Column.same(v) for name, v in self._model.items()}
-        schedule, pp, vpp = zip(*pipelines, strict=True)
+        schedule, pp, vpp = ([one[n] for one in pipelines] for n in range(3))
         names = list(dict.fromkeys(schedule))
         modules = [tuple(m for m in MODULES if bits & policy("", [m])) if bits != FULL else ()
                    for bits in policies]
@@ -154,7 +156,7 @@ class Runnable:
     def _forbid(self, where: Bools) -> None:
         axes = tuple(axis for axis, size in enumerate(where.shape) if size > 1) or (ROW,)
         while len(axes) > 2 or (len(axes) == 2 and axes not in TOGETHER):
-            where = where.any(axis=axes[0], keepdims=True)
+            where = np.asarray(where.any(axis=axes[0], keepdims=True))
             axes = axes[1:]
         pair = axes[0], axes[-1]
         self._masks[pair] = self._masks.get(pair, True) & ~where
