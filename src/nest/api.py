@@ -118,6 +118,8 @@ def plan(
             announce("Nothing fits; looking for the nearest miss ...")
         raise explain(model, found.builder, threads, watch)
     priced = _confirmed(model, cluster, job, found.configuration, found.step_time)
+    if not beyond_stack and priced.runnable is False:
+        raise KernelError(f"the stack cannot run what was found: {priced.not_runnable}")
     alternatives = []
     for value, configuration in found.others:
         seconds = _confirmed(model, cluster, job, configuration, value).step_time_s

@@ -17,7 +17,7 @@ Bools = NDArray[np.bool_]
 
 
 class Tables(NamedTuple):
-    """What ``select`` and ``interleave`` get of one outer choice.
+    """What ``select`` and ``alike`` get of one outer choice.
 
     All arrays are C-contiguous; int64, float64 and bool, the two largest int32. The kernels see the
     names of the fields.

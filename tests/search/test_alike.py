@@ -1,0 +1,126 @@
+"""The search within a stack's space finds the best of all pipelines that the stack can run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+
+import nest
+from nest.describe import Cluster, Configuration, Job, load_cluster, load_model, load_stack
+from nest.describe.space import LARGEST, SearchSpace
+from nest.errors import InputError
+from nest.graph import Chain, build_chain
+from nest.graph.layouts import family
+from nest.graph.legality import divisors
+from nest.search.rounds import search
+
+MODEL = {
+    "name": "small", "layers": 4, "hidden": 256, "heads": 4, "ffn": 1024, "gated": True,
+    "vocab": 3000, "tied_embeddings": False, "norm": "rmsnorm", "bias": False,
+}
+TIED = {**MODEL, "name": "tied", "tied_embeddings": True, "layers": 3}
+EXPERTS = {
+    **MODEL, "name": "experts", "layers": 3, "mtp_layers": 1,
+    "moe": {"experts": 4, "top_k": 2, "ffn": 256},
+}
+DEVICE = {
+    "name": "d", "memory_bandwidth": "200 GB/s", "peak_flops": {"bf16": "20 TFLOP/s"},
+}
+LEVELS = [
+    {"name": "node", "size": 2, "bandwidth": "40 GB/s", "latency": "3 us"},
+    {"name": "leaf", "size": 2, "bandwidth": "10 GB/s", "latency": "8 us"},
+]
+FIXED: dict[str, Any] = {"cp": 1, "recompute_modules": "core_attn"}
+"""Bounds that keep the naive enumeration short."""
+
+
+def cluster(memory: str) -> Cluster:
+    return load_cluster({
+        "name": "c", "device": {**DEVICE, "memory": memory}, "levels": LEVELS})
+
+
+def cuts_of(chain: Chain, pp: int, vpp: int) -> Iterator[tuple[int, ...]]:
+    """All cuts of one chunk a stage; of more the declared family."""
+    if vpp > 1:
+        yield from map(tuple, family(chain, pp, vpp).tolist())
+        return
+    for inner in combinations(range(1, len(chain)), pp - 1):
+        yield (0, *inner, len(chain))
+
+
+def every(chain: Chain, where: Cluster, job: Job) -> Iterator[Configuration]:
+    """All alike pipelines, legal or not."""
+    size, batch = where.size, job.global_batch
+    experts = chain.experts is not None
+    for outer_dp in divisors(batch):
+        if size % outer_dp:
+            continue
+        for micro_batch, tp, pp in product(divisors(batch // outer_dp), (1, 2, 4), range(1, 4)):
+            for dp_in, ep, etp, zero, shard in product(
+                    divisors(micro_batch), (1, 2) if experts else (1,),
+                    (1,) if experts else (tp,), ZEROS, ("dp", "dp_in")):
+                block = tp * dp_in
+                if pp * block * outer_dp > size or block % (ep * etp) or (
+                        shard == "dp_in" and not zero):
+                    continue
+                recomputes = [("none", None), ("selective", None), ("full", None)]
+                recomputes.append(("full", 1))
+                for (recompute, first), vpp, sp in product(
+                        recomputes, range(1, 3), (True, False) if tp > 1 else (False,)):
+                    if vpp > 1 and pp == 1:
+                        continue
+                    for cuts in cuts_of(chain, pp, vpp):
+                        yield configuration(cuts, pp, vpp, block, first, {
+                            "outer_dp": outer_dp, "micro_batch": micro_batch,
+                            "stride": size // outer_dp}, {
+                            "dp_in": dp_in, "tp": tp, "sp": sp, "ep": ep, "etp": etp,
+                            "zero": zero, "shard": shard, "recompute": recompute})
+
+
+def configuration(
+    cuts: tuple[int, ...], pp: int, vpp: int, block: int, first: int | None,
+    outer: dict[str, Any], degrees: dict[str, Any],
+) -> Configuration:
+    stages = []
+    for s in range(pp):
+        chunks = tuple((cuts[n], cuts[n + 1]) for n in range(s, pp * vpp, pp))
+        stages.append({
+            "layers": (chunks[0][0], chunks[-1][1]), "chunks": chunks,
+            "devices": (s * block, (s + 1) * block), "recompute_layers": first, **degrees})
+    return Configuration.parse({**outer, "vpp": vpp, "stages": stages}, "configuration")
+
+
+ZEROS = (0, 1)
+CASES = [
+    ("megatron-core", MODEL, "400 MiB", 4), ("megatron-core", TIED, "80 MiB", 8),
+    ("megatron-core", EXPERTS, "150 MiB", 4), ("deepspeed", MODEL, "150 MiB", 4),
+    ("internevo", TIED, "200 MiB", 4), ("megatron-2021", MODEL, "200 MiB", 4),
+]
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(("stack", "model", "memory", "batch"), CASES)
+def test_no_runnable_pipeline_is_faster(stack, model, memory, batch):
+    """The naive enumeration lists every alike pipeline and asks `evaluate` about each."""
+    model, where = load_model(model), cluster(memory)
+    job = Job(global_batch=batch, seq_len=256, stack=load_stack(stack).replace(workspace=0))
+    chain = build_chain(model)
+    space = SearchSpace(**FIXED, tp=(1, 2, 4), pp="1..3", vpp="1..2",
+                        zero=ZEROS, recompute_layers=f"1,{LARGEST}",
+                        **({"etp": 1, "ep": (1, 2)} if chain.experts else {}))
+    found = search(chain, where, job, space, beyond_stack=False)
+    best, fitting = float("inf"), 0
+    for way in every(chain, where, job):
+        try:
+            plan = nest.evaluate(model, where, job, way)
+        except InputError:
+            continue
+        if plan.runnable and plan.feasible:
+            fitting += 1
+            best = min(best, plan.step_time_s)
+    assert fitting > 20
+    assert found.step_time == pytest.approx(best, rel=1e-9)
+    assert found.lower_bound == found.step_time
