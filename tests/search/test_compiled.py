@@ -187,7 +187,7 @@ def test_layer_sums(seed: int) -> None:
     figures = np.zeros((len(builder.policies), len(x.chain.kinds), layers.FIELDS))
     layer_sums = compiled_call(layers.layer_sums)
     for number in rng.permutation(len(builder.outers))[:2].tolist():
-        outer, span = builder.outers[number], builder._span(number)
+        outer, span = builder.outers[number], builder.span(number)
         tables = builder.tables(number, False)
         for c in rng.permutation(span.stop - span.start)[:2].tolist():
             start = int(builder.rows.start[span][c])
