@@ -286,7 +286,7 @@ BAD_FIELDS = [
     ("configuration", "stages.0.chunks", [[0, 1]], "from the first to the last of layers [0, 2)"),
     ("configuration", "stages.0.chunks", [[0, 1], [3, 2]], "first <= end"),
     ("configuration", "vpp", 0, "at least 1"),
-    ("configuration", "schedule", "zb", "'1f1b', 'interleaved' or 'gpipe'"),
+    ("configuration", "schedule", "zb", "'1f1b', 'interleaved', 'gpipe', 'combined', 'zb1p'"),
     ("configuration", "order", [0, -1], "at least 0"),
     ("configuration", "order", "0,1", "a list"),
     ("configuration", "micro_batch", ..., "samples that a super-pipeline takes"),

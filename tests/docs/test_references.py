@@ -30,10 +30,12 @@ OTHERS_FILES = frozenset({
     "alpa/pipeline_parallel/stage_construction.py", "alpa/pipeline_parallel/stage_profiling.py",
     "astra-sim-alibabacloud/inputs/topo/gen_Topo_Template.py", "calculon/llm/validation.py",
     "configs/7B_sft.py", "deepspeed/runtime/pipe/engine.py", "gpt_oss_provider.py",
+    "megatron/core/pipeline_parallel/schedules.py",
     "megatron/core/tensor_parallel/cross_entropy.py", "megatron_base_model.py",
     "nest/GraphExtractor/models/bert.py", "nest/Solver/baselines_tpuv4_fatTree/128/"
     "baseline_configs_Manual.py", "nest/Solver/solver.py", "parallelize_llama.py",
     "scripts/performance/helpers.py", "solver.py",
+    "torch/distributed/pipelining/schedules.py",
     "torchtitan/parallelisms/parallelize_llama.py",
     "transformer_engine/pytorch/cross_entropy.py",
 })

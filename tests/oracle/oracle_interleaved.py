@@ -104,7 +104,8 @@ def interleaved(
     for s, stage in enumerate(runs):
         ready, hidden, lowest = last[s], np.zeros(1), real(stage)
         for c, x in enumerate(stage):
-            ready = np.maximum(ready, end[s][c] + left(c > lowest, x) + hidden)
+            rest = np.zeros(1) if x.hollow else left(c > lowest, x) + hidden
+            ready = np.maximum(ready, end[s][c] + rest)
             hidden = hidden + x.sync + p * (
                 x.backward + x.late_b + x.b_after_b - x.hidden_backward)
         update = np.sum([x.update for x in stage], axis=0)

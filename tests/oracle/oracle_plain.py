@@ -316,6 +316,8 @@ def wrapped_step(x: Runs, hands: Hands, m: int) -> float:
     for s in range(p):
         times = [max(end for (stage, _), end in ends.items() if stage == s)]
         for c, run in enumerate(x[s]):
+            if run.hollow:
+                continue
             last = max(end for (stage, task), end in ends.items()
                        if (stage, task.kind, task.chunk) == (s, "b", c))
             times.append(last + (run.left if c > _real(x[s]) else run.whole_left) + sum(

@@ -20,9 +20,9 @@ from plain import stack
 
 import nest
 from nest._kernels import (
+    alike,
     dominance,
     fold,
-    interleaved,
     layers,
     options,
     pipeline,
@@ -72,8 +72,7 @@ def test_every_kernel_is_compiled_once() -> None:
         nest.plan(branched.model, branched.cluster, branched.job, branched.space)
     nest.plan(nest.load_model("bert-large"), nest.load_network("torus:dims=2x3"),
               nest.Job(global_batch=12, seq_len=512), nest.SearchSpace(recompute=("none",)))
-    for kernel in (*kernels.routes, dominance._mark, options.fill, pipeline.run,
-                   interleaved.try_all):
+    for kernel in (*kernels.routes, dominance._mark, options.fill, pipeline.run, alike.try_all):
         assert len(kernel.signatures) == 1
 
 
@@ -150,8 +149,8 @@ def test_chunk_costs() -> None:
 def test_interleaved_seconds() -> None:
     rng = np.random.default_rng(2)
     twin = SCHEDULES["interleaved"]
-    step_seconds = compiled_call(interleaved.step_seconds)
-    held = compiled_call(interleaved.held)
+    step_seconds = compiled_call(alike.step_seconds)
+    looped, in_turn, held = map(compiled_call, (alike.looped, alike.in_turn, alike.held))
     for _ in range(100):
         p, v = int(rng.integers(2, 9)), int(rng.integers(2, 6))
         m = p * int(rng.integers(1, 5))
@@ -167,12 +166,15 @@ def test_interleaved_seconds() -> None:
         # The arrays have room for the deepest pipeline.
         wide = np.full((p + 1, v + 1, chunk.CHUNK), np.nan)
         wide[:p, :v] = costs
-        room = interleaved.room_of(p + 1, v + 1, p * m * v + 1)
-        assert step_seconds(wide, alone, links, p, m, v, room) == (
+        order = alike.order_of(p + 1, p * v + 1, 2 * p * m * v + 1)
+        room = alike.room_of(p + 1, p * v + 1, p * m * v + 1)
+        looped(p, v, order)
+        in_turn(p, v, m, p, 2, 0, order)
+        assert step_seconds(wide, alone, links, p, v, m, p * v, order, room) == (
             pytest.approx(twin.step_time(stages, hops, m).total, rel=1e-12))
         sizes = rng.random(v)
         for s in range(p):
-            assert held(sizes, s, p, m, v) == pytest.approx(
+            assert held(sizes, sizes, s, order, 8 * p * v) == pytest.approx(
                 twin.held(sizes.tolist(), s, p, m))
 
 
@@ -185,7 +187,7 @@ def test_layer_sums(seed: int) -> None:
     figures = np.zeros((len(builder.policies), len(x.chain.kinds), layers.FIELDS))
     layer_sums = compiled_call(layers.layer_sums)
     for number in rng.permutation(len(builder.outers))[:2].tolist():
-        outer, span = builder.outers[number], builder._span(number)
+        outer, span = builder.outers[number], builder.span(number)
         tables = builder.tables(number, False)
         for c in rng.permutation(span.stop - span.start)[:2].tolist():
             start = int(builder.rows.start[span][c])

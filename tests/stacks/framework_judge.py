@@ -232,6 +232,61 @@ def torch_schedule(case: dict[str, Any]) -> None:
     kind(stages if several else stages[0], case["micro_batches"], loss_fn=lambda *_: None)
 
 
+# ---------------------------------------------------------------- orders of passes
+
+
+def order(case: dict[str, Any]) -> list[list[tuple[str, int]]] | None:
+    """Kind and position of each pass of each rank, as the framework orders them; None: refused."""
+    return megatron_order(case) if case["by"] == "megatron" else pytorch_order(case)
+
+
+def megatron_order(case: dict[str, Any]) -> list[list[tuple[str, int]]]:
+    """Forwards and backwards by Megatron-Core's table and its warm-up."""
+    from megatron.core.pipeline_parallel import schedules
+
+    pp, vpp = case["pp"], case["vpp"]
+    table = schedules.get_schedule_table(case["micro_batches"], vpp, case["group"])
+    found = []
+    for rank in range(pp):
+        group = SimpleNamespace(size=lambda: pp, rank=lambda rank=rank: rank)
+        peers = SimpleNamespace(pp_group=group, virtual_pipeline_model_parallel_size=vpp)
+        total, _, warm, _ = schedules.get_pp_rank_microbatches(
+            case["micro_batches"], vpp, case["group"], p2p_communicator=peers,
+            overlap_moe_expert_parallel_comm=case["together"])
+        ahead = [("f", n * pp + rank) for _, n in table]
+        back = [("b", (vpp - 1 - n) * pp + rank) for _, n in table]
+        row = ahead[:warm]
+        for one, other in zip(ahead[warm:], back[:total - warm], strict=True):
+            row += [one, other]
+        found.append([*row, *back[total - warm:]])
+    return found
+
+
+def pytorch_order(case: dict[str, Any]) -> list[list[tuple[str, int]]] | None:
+    """The order that a schedule class of PyTorch builds."""
+    import torch
+    from torch.distributed.pipelining import PipelineStage, schedules
+
+    pp, vpp = case["pp"], case["vpp"]
+    kind = getattr(schedules, case["class"])
+    with world(pp):
+        stages = [
+            PipelineStage(torch.nn.Identity(), 2 * pp - 1 if n and case["folded"] else n * pp,
+                          pp * vpp, torch.device("meta")) for n in range(vpp)]
+        several = issubclass(kind, schedules.PipelineScheduleMulti)
+        try:
+            built = kind(stages if several else stages[0], case["micro_batches"],
+                         loss_fn=lambda *_: None)
+        except ValueError:
+            return None
+        rows = built.pipeline_order if several else built._get_pipeline_order()
+    names = {"FORWARD": "f", "FULL_BACKWARD": "b", "BACKWARD_INPUT": "i", "BACKWARD_WEIGHT": "w"}
+    return [[(names[one.computation_type.name], one.stage_index)
+             for action in rows[rank] if action is not None
+             for one in action.sub_actions or (action,) if one.computation_type.name in names]
+            for rank in range(pp)]
+
+
 # ---------------------------------------------------------------- DeepSpeed
 
 
@@ -273,7 +328,8 @@ def deepspeed(case: dict[str, Any]) -> dict[str, Any]:
                  for name, ends in bounds.items()}}
 
 
-JUDGES = {"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed}
+JUDGES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "order": order}
 
 if __name__ == "__main__":
     judge = JUDGES[sys.argv[1]]

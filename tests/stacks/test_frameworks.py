@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -19,7 +20,11 @@ from typing import Any
 import pytest
 
 import nest
+from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
+from nest.costs.schedules import Path as SchedulePath
+from nest.forms.passes import KINDS
 from nest.graph import build_chain
+from nest.graph.schedules import is_folded
 from nest.stacks import launch_needs, not_runnable
 from nest.stacks.figures import chunks_of, layer_counts, plan_figures
 
@@ -151,13 +156,20 @@ def asked(framework: str, case: Case) -> Case:
 @cache
 def verdicts(framework: str) -> tuple[tuple[Any, Any], ...]:
     """Cases with the framework's answers."""
+    answers = judged(framework, [asked(framework, case) for case in cases(framework)])
+    return tuple(zip(cases(framework), answers, strict=True))
+
+
+def judged(judge: str, questions: list[Case]) -> list[Any]:
+    """Answers of a judge."""
     script = Path(__file__).with_name("framework_judge.py")
     done = subprocess.run(
-        [PYTHON, str(script), framework], capture_output=True, text=True, check=False,
-        input=json.dumps([asked(framework, case) for case in cases(framework)]),
+        [PYTHON, str(script), judge], capture_output=True, text=True, check=False,
+        input=json.dumps(questions),
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
     assert done.returncode == 0, done.stderr[-2000:]
-    return tuple(zip(cases(framework), json.loads(done.stdout), strict=True))
+    found: list[Any] = json.loads(done.stdout)
+    return found
 
 
 def groups_of(case: Case) -> dict[str, Groups]:
@@ -256,6 +268,50 @@ def test_megatron_numbers_ranks_as_nest_unless_a_list_of_hosts_is_needed() -> No
         assert direct == (not needed), (needed, case, verdict)
         seen |= needed
     assert seen == {"host-list", "host-list-mapping"}
+
+
+# ---------------------------------------------------------------- orders of passes
+
+
+CLASSES = {
+    "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B",
+    "looped-bfs": "ScheduleLoopedBFS", "zb1p": "ScheduleInterleavedZeroBubble",
+    "interleaved-zb": "ScheduleInterleavedZeroBubble", "zb-v": "ScheduleZBVZeroBubble",
+    "dualpipev": "ScheduleDualPipeV"}
+
+
+def order_case(rng: Random) -> Case:
+    by = rng.choice(("megatron", "pytorch", "pytorch"))
+    name = rng.choice(("interleaved", "combined") if by == "megatron" else tuple(CLASSES))
+    pp, m = rng.randint(2, 6), rng.randint(1, 24)
+    vpp = {"1f1b": 1, "zb1p": 1, "zb-v": 2, "dualpipev": 2}.get(name, rng.randint(2, 4))
+    rounds = max(1, m // pp)
+    if by == "megatron" or name == "1f1b":
+        m = max(m, pp)
+    group = rng.randint(pp, m) if by == "megatron" else max(1, m // rounds)
+    return {"by": by, "name": name, "pp": pp, "vpp": vpp, "micro_batches": m, "group": group,
+            "together": name == "combined", "class": CLASSES.get(name), "folded": is_folded(name)}
+
+
+def test_orders_are_those_of_the_frameworks() -> None:
+    """Megatron-Core's table for groups of any size, PyTorch's schedule classes."""
+    rng, seen = Random("orders"), Counter[str]()
+    questions = [order_case(rng) for _ in range(CASES)]
+    for case, answer in zip(questions, judged("order", questions), strict=True):
+        pp, vpp, m = case["pp"], case["vpp"], case["micro_batches"]
+        if answer is None:
+            assert m % max(1, m // pp) or (case["name"] == "dualpipev" and m < 2 * pp)
+            continue
+        seen[case["name"]] += 1
+        known = SCHEDULES[case["name"]]
+        path = known if isinstance(known, SchedulePath) else ONE_F_ONE_B
+        order = path.order(pp, m, vpp, case["group"])
+        for rank, row in enumerate(answer):
+            codes = order.codes[order.rows[rank]:order.rows[rank + 1]]
+            assert [list(one) for one in row] == [
+                ["fbiwf"[code % KINDS], order.at[rank * vpp + code // KINDS]]
+                for code in codes], case
+    assert set(seen) == {*CLASSES, "combined"}
 
 
 # ---------------------------------------------------------------- torchtitan

@@ -27,12 +27,12 @@ from nest._kernels.layers import (
     layer_sums,
 )
 from nest._kernels.pipeline import SLACK
-from nest.forms import gpipe, interleaved, one_f_one_b
+from nest.forms import gpipe, one_f_one_b, orders, passes
 from nest.forms.chunk import C_BACKWARD, C_FORWARD, C_LATE, C_LEFT, C_TIED, C_UPDATE, CHUNK
-from nest.forms.interleaved import Room
+from nest.forms.passes import Order, Room
 
-held, step_seconds = form(interleaved.held), form(interleaved.step_seconds)
-warm_up = form(interleaved.warm_up)
+held, in_turn, looped = form(orders.held), form(orders.in_turn), form(orders.looped)
+step_seconds, warm_up = form(passes.step_seconds), form(orders.warm_up)
 add_stage, stage_of = form(one_f_one_b.add_stage), form(one_f_one_b.stage_of)
 add_gpipe_stage, gpipe_stage_of = form(gpipe.add_stage), form(gpipe.stage_of)
 
@@ -88,7 +88,7 @@ class Work(NamedTuple):
     label: np.ndarray
     """float64 (2, FIGURES) of :mod:`nest.forms.one_f_one_b`, or of :mod:`nest.forms.gpipe`."""
     tally: np.ndarray
-    """int64 (2,) question, pipelines priced."""
+    """int64 (3,) question, pipelines priced, 1 + the pipeline whose passes ``order`` has."""
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
     held: np.ndarray
@@ -97,15 +97,26 @@ class Work(NamedTuple):
     """float64 (1,) least seconds of a layer of the body."""
     open: np.ndarray
     """float64 (1,) see :func:`alike`."""
+    order: Order
     room: Room
 
 
-def room_of(p, v, passes):
-    """Room for ``step_seconds`` of p stages, v chunks and so many passes of a way."""
+def order_of(p, positions, passes):
+    """Room for the order of p ranks with so many positions and passes."""
+    return Order(
+        codes=np.empty(passes, np.int64), rows=np.empty(p + 1, np.int64),
+        at=np.empty(positions, np.int64), ahead=np.empty(positions, np.int64),
+        back=np.empty(positions, np.int64))
+
+
+def room_of(p, positions, passes):
+    """Room for ``step_seconds`` of p ranks with so many positions and passes of a way."""
     return Room(
-        arrives=np.empty((2, passes)), links=np.empty((2, p)), run=np.empty((2, p), np.int64),
-        front=np.empty((2, p), np.int64), gathers=np.empty(p, np.int64), clock=np.empty(p),
-        scattered=np.empty(p), starts=np.empty((p, v)), ends=np.empty((p, v)))
+        arrives=np.empty(2 * passes), came=np.empty(2 * positions, np.int64),
+        run=np.empty(2 * positions, np.int64), hop=np.empty(positions), gap=np.empty(positions),
+        took=np.empty(4 * positions), links=np.empty(2 * positions), ends=np.empty(positions),
+        place=np.empty(p, np.int64), begun=np.empty(p, np.int64), traffic=np.empty(p, np.int64),
+        clock=np.empty(p), scattered=np.empty(p), fresh=np.empty(p))
 
 
 def alike(t, q, a, limit, spread):
@@ -135,8 +146,10 @@ def alike(t, q, a, limit, spread):
         near=np.zeros(S + 1), cuts=np.zeros(chunks + 1, np.int64), at=np.zeros(S + 1, np.int64),
         activations=np.empty(V), costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
-        tally=np.zeros(2, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(1), held=np.zeros(1), room=room_of(S, V, t.micro_batches * chunks))
+        tally=np.zeros(3, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
+        layer=np.zeros(1), held=np.zeros(1),
+        order=order_of(S, chunks, 2 * t.micro_batches * chunks),
+        room=room_of(S, chunks, t.micro_batches * chunks))
     if Q:
         try_all(t, q, a, w, limit, spread)
     if not spread:
@@ -506,12 +519,23 @@ def _fits(t, q, a, w, choice, top, begin):
                 w.back[i] + w.near[s] / 2, left) >= top * SLACK:
             return False
         if a.schedule[k] == INTERLEAVED:
-            most = held(w.activations, s, p, m, v)
+            _write_order(t, a, w, k)
+            most = held(w.activations, w.activations, s, w.order, 8 * p * v)
         else:
             most = (m if a.schedule[k] == GPIPE else min(p - s, m)) * w.activations[0]
         if resident + work + buffers + most > t.limit_bytes:
             return False
     return True
+
+
+@leaf
+def _write_order(t, a, w, k):
+    """Fill ``w.order`` with the passes of interleaved pipeline k, unless it has them."""
+    if w.tally[2] == k + 1:
+        return
+    w.tally[2] = k + 1
+    looped(a.pp[k], a.vpp[k], w.order)
+    in_turn(a.pp[k], a.vpp[k], t.micro_batches, a.pp[k], 2, 0, w.order)
 
 
 @leaf
@@ -523,7 +547,7 @@ def _through(t, a, w, k, s):
     """
     p, v, m, N = a.pp[k], a.vpp[k], t.micro_batches, len(a.order)
     own = before = 0.0
-    left = min(m * v, warm_up(s, p, m, v) + 1)
+    left = min(m * v, warm_up(s, p, v, m, p, min(v, 2), 0) + 1)
     cycles, rest = left // (p * v), left % (p * v)
     for d in range(v):
         i, j = w.cuts[d * p + s], w.cuts[d * p + s + 1]
@@ -558,7 +582,9 @@ def _price(t, q, a, w, choice, top):
             w.alone[s, d] = j - i == 1
     w.tally[1] += 1
     if a.schedule[k] == INTERLEAVED:
-        time = step_seconds(w.costs, w.alone, w.hops, p, t.micro_batches, v, w.room)
+        _write_order(t, a, w, k)
+        time = step_seconds(
+            w.costs, w.alone, w.hops, p, v, t.micro_batches, p * v, w.order, w.room)
     else:
         time = _in_closed_form(w, p, t.micro_batches, a.schedule[k] == GPIPE)
     if time >= top * SLACK:

@@ -86,7 +86,7 @@ def borders(layers, first, second, third, below, last, x, under, y, ahead, back,
     out[C_GATHERED], out[C_REGATHERED] = layers[0, first, GATHERED], layers[0, last, REGATHERED]
     out[C_SCATTERED] = layers[0, first, SCATTERED]
     out[C_UNDER_FIRST], out[C_UNDER_LAST], out[C_TRAILS_BACKWARD] = y, ahead, back
-    for field in range(C_BEGUN, CHUNK):
+    for field in range(C_BEGUN, C_ROOM + 1):
         out[field] = 0.0
     out[C_BELOW] = out[C_ABOVE] = 0.0
     if second >= 0:

@@ -45,7 +45,7 @@ def evaluate(
     tp: Annotated[int | None, options.number("Tensor-parallel degree; default 1.")] = None,
     pp: Annotated[int | None, options.number("Pipeline stages; default 1.")] = None,
     vpp: Annotated[
-        int | None, options.number("Virtual stages per device; default 1; more needs interleaved.")
+        int | None, options.number("Virtual stages per device; default 1.")
     ] = None,
     layout: Annotated[
         str | None,
@@ -59,7 +59,12 @@ def evaluate(
         int | None, options.number("The same of the last stage; the others divide the rest evenly.")
     ] = None,
     schedule: Annotated[
-        str | None, typer.Option(metavar="NAME", help="1f1b (default), interleaved or gpipe.")
+        str | None,
+        typer.Option(metavar="NAME", help="1f1b (default), interleaved, gpipe, combined, zb1p, "
+                     "interleaved-zb, zb-v, dualpipev or looped-bfs.")
+    ] = None,
+    group: Annotated[
+        int | None, options.number("Micro-batches that pass a virtual stage in a row; default pp.")
     ] = None,
     cp: Annotated[int | None, options.number("Context-parallel degree; default 1.")] = None,
     cp_comm: Annotated[
@@ -133,7 +138,7 @@ def evaluate(
                    "without": without or None, "degrade": degrade or None}
     degrees = {"tp": tp, "pp": pp, "vpp": vpp, "layout": layout,
                "first_stage_layers": first_stage_layers, "last_stage_layers": last_stage_layers,
-               "schedule": schedule, "cp": cp, "cp_comm": cp_comm,
+               "schedule": schedule, "group": group, "cp": cp, "cp_comm": cp_comm,
                "zero": zero, "shard": shard, "micro_batch": micro_batch, "mbs": mbs,
                "dp_in": dp_in, "outer_dp": outer_dp, "ep": ep, "etp": etp, "sp": sp,
                "recompute": recompute, "recompute_modules": modules_from(recompute_modules),

@@ -104,6 +104,19 @@ def _gemm(
     padding: Array,
 ) -> tuple[Array, Array]:
     """Forward, and data plus weight gradient (the same product with its sides exchanged)."""
+    count, rows, width, depth = product_shape(op, layer, c, rows, ranks, padding)
+    ahead = gemm_seconds(machine, rows, width, depth, count, alone=False)
+    data = gemm_seconds(machine, rows, depth, width, count, alone=False)
+    weight = gemm_seconds(machine, width, depth, rows, count, alone=False)
+    gradient = np.where(depth > 0, width, 0.0)  # a table of embeddings is looked up
+    return (ahead + cast_seconds(machine, count * rows * depth),
+            data + weight + cast_seconds(machine, count * rows * gradient))
+
+
+def product_shape(
+    op: Operator, layer: Layer, c: Body, rows: Array, ranks: Array, padding: Array
+) -> tuple[Array | float, Array, Array, Array]:
+    """Products side by side on a device, their rows, output width and depth."""
     count: Array | float = 1.0
     width, depth = op.width * padding, np.full(len(c.tp), float(op.depth))
     if op.split in EXPERT:
@@ -114,12 +127,7 @@ def _gemm(
         depth = depth / ranks
     else:
         width = width / ranks
-    ahead = gemm_seconds(machine, rows, width, depth, count, alone=False)
-    data = gemm_seconds(machine, rows, depth, width, count, alone=False)
-    weight = gemm_seconds(machine, width, depth, rows, count, alone=False)
-    gradient = np.where(depth > 0, width, 0.0)  # a table of embeddings is looked up
-    return (ahead + cast_seconds(machine, count * rows * depth),
-            data + weight + cast_seconds(machine, count * rows * gradient))
+    return count, rows, width, depth
 
 
 def attention(

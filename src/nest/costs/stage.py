@@ -103,6 +103,28 @@ class ChunkCosts(NamedTuple):
     """Gather of the third layer's parameters that the second forward does not hide."""
     room: float
     """Overlap of the first two forwards, minus the gathers during them; may be negative."""
+    inputs: float
+    """A backward for inputs, the first part of one in two."""
+    weights: float
+    """The second part, for weights; exposed scatters of gradients included (ZeRO-2)."""
+    trails_inputs: float
+    """Part of ``trailing`` that a backward for inputs in between hides."""
+    trails_weights: float
+    """Part of ``trailing`` that the first layer of the next backward for weights hides."""
+    hides_inputs: float
+    """Gradient reduction that a backward for inputs hides."""
+    hides_weights: float
+    """The same of a backward for weights."""
+    left_weights: float
+    """As ``left``, after the last backward for weights."""
+    exchanged_forward: float
+    """All-to-alls of experts, part of ``forward``."""
+    exchanged_backward: float
+    """The same, part of ``backward``."""
+    busy_forward: float
+    """Compute of layers with experts that may hide those of a pass beside."""
+    busy_backward: float
+    """The same backward."""
     alone: bool
     """There is only one layer."""
     zero: float
@@ -190,10 +212,49 @@ def chunk_costs(
         gathered=first.gathered, regathered=last.regathered,
         below=layers[-2].regathered if end else 0.0, above=layers[1].scattered if end else 0.0,
         under_first=o * first.free_backward, under_last=o * last.free_forward,
-        begun=begun, third=third, room=room, alone=not end,
-        zero=zero_forward + zero_backward,
+        begun=begun, third=third, room=room,
+        inputs=0.0, weights=0.0, trails_inputs=0.0, trails_weights=0.0, hides_inputs=0.0,
+        hides_weights=0.0, left_weights=0.0, exchanged_forward=0.0, exchanged_backward=0.0,
+        busy_forward=0.0, busy_backward=0.0, alone=not end, zero=zero_forward + zero_backward,
     )
     return _in_a_row(found) if largest else found
+
+
+def with_parts(
+    c: ChunkCosts, layers: Sequence[LayerSeconds], weights: Sequence[float],
+    exchanged: Sequence[tuple[float, float]], stack: Stack,
+) -> ChunkCosts:
+    """Add the figures of a backward in two parts, and of all-to-alls beside another pass.
+
+    ``weights`` are the seconds of each layer's backward that are for weights, ``exchanged`` its
+    all-to-alls of experts forward and backward. Gradients are scattered and reduced beside the
+    backward for weights. What hides ZeRO traffic hides no all-to-all. Without ZeRO-3.
+    """
+    if not layers:
+        return c
+    o, reduce = stack.overlap_zero3, stack.overlap_grad_reduce
+    first, end = layers[0], len(layers) - 1
+    inputs = seconds = sync = left = spare = hides = free = 0.0
+    ahead = back = busy_ahead = busy_back = 0.0
+    for n, (layer, own, both) in enumerate(zip(layers, weights, exchanged, strict=True)):
+        scattered = layers[n + 1].scattered if n < end else 0.0
+        part = layer._replace(free_backward=own)
+        inputs += layer.backward - own
+        free += max(0.0, layer.free_backward - own)
+        seconds += own + (max(0.0, scattered - o * own) if n < end else 0.0)
+        sync += layer.sync
+        left = max(left, sync - reduce * spare)
+        spare += _spare(part, scattered, o)
+        hides += _spare(part, scattered + (0.0 if n < end else first.scattered), o)
+        if both[0] > 0.0:
+            ahead, back = ahead + both[0], back + both[1]
+            busy_ahead += layer.free_forward
+            busy_back += _spare(layer, scattered, o)
+    return c._replace(
+        inputs=inputs, weights=seconds, trails_inputs=o * free, trails_weights=o * weights[-1],
+        hides_inputs=reduce * free, hides_weights=reduce * hides,
+        left_weights=first.scattered + left, exchanged_forward=ahead, exchanged_backward=back,
+        busy_forward=busy_ahead, busy_backward=busy_back)
 
 
 def _beginning(layers: Sequence[LayerSeconds], o: float) -> tuple[float, float, float]:

@@ -18,11 +18,11 @@ from nest.describe.base import Description, Flag, Freeze, FrozenDict, Name, Prob
 from nest.describe.space import (
     LARGEST,
     MODULES,
+    AnySchedule,
     CpComm,
     IntSet,
     Precision,
     Recompute,
-    Schedule,
     Shard,
 )
 from nest.units import shorten
@@ -48,10 +48,12 @@ FIGURES: Mapping[str, Figure] = {
     "pp": Figure("pipeline stages"),
     "vpp": Figure("virtual stages per device"),
     "schedule": Figure("order of passes", (
-        *get_args(Schedule), "circular", "combined", "zb1p", "interleaved-zb", "zb-v",
-        "dualpipev", "looped-bfs")),
+        *get_args(AnySchedule), "circular")),
     "micro_batches": Figure("micro-batches of a super-pipeline per step"),
     "rounds": Figure("micro_batches // pp, at least 1: PyTorch's groups of micro-batches"),
+    "round": Figure("micro-batches of a round"),
+    "group": Figure("micro-batches that pass a virtual stage in a row"),
+    "missing": Figure("micro-batches that the last group has fewer than stages"),
     "outer_dp": Figure("replicas of the super-pipeline"),
     "gap": Figure("devices between a replica's last device and the next one's first"),
     "cuts": Figure(

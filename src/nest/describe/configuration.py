@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from nest.describe.base import Degree, Description, Flag, Problems, Whole, at_most
-from nest.describe.space import MODULES, CpComm, Module, Recompute, Schedule, Shard
+from nest.describe.space import MODULES, AnySchedule, CpComm, Module, Recompute, Shard
 
 Index = Annotated[Whole, Field(ge=0, le=10**7)]
 Range = Annotated[tuple[Index, Index], Field()]
@@ -89,9 +89,12 @@ class Configuration(Description):
         description="devices from one replica's first device to the next one's",
     )
     vpp: Degree = Field(1, description="virtual stages per device")
-    schedule: Schedule = Field(
+    schedule: AnySchedule = Field(
         default_factory=lambda data: "interleaved" if data["vpp"] > 1 else "1f1b",
         description="pipeline schedule",
+    )
+    group: Degree | None = Field(
+        None, description="micro-batches that pass a virtual stage in a row; null: pp"
     )
     order: Annotated[tuple[Index, ...], at_most(10**4)] | None = Field(
         None, description="order of the layers that ranges refer to; null: as the model lists them"

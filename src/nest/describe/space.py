@@ -29,6 +29,10 @@ MODULES: tuple[Module, ...] = ("core_attn", "norm", "mlp_act", "moe")
 """Parts of a layer that selective recompute may run again, with Megatron-Core's names."""
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 Schedule = Literal["1f1b", "interleaved", "gpipe"]
+"""Schedules that are searched."""
+AnySchedule = Literal[
+    Schedule, "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev", "looped-bfs"]
+"""Schedules that are priced."""
 CpComm = Literal["p2p", "a2a"]
 Shard = Literal["dp", "dp_in"]
 

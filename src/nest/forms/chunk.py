@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# The fields of ``nest.costs.stage.ChunkCosts`` up to ``room``, in its order (a test compares): the
+# The fields of ``nest.costs.stage.ChunkCosts`` up to ``alone``, in its order (a test compares): the
 # forms index it, and the kernels rows of such figures.
 (C_FORWARD, C_BACKWARD, C_LATE, C_LATE_BACK, C_TURN, C_CHASE, C_QUEUE_FORWARD, C_QUEUE_BACKWARD,
  C_TRAILING, C_TRAILS_FORWARD, C_TRAILS_BACKWARD, C_LEFT, C_WAIT, C_UPDATE, C_TIED, C_SYNC,
  C_GATHER, C_SCATTERED, C_HIDES_SYNC, C_HIDES_GATHER, C_LARGEST, C_GATHERED, C_REGATHERED, C_BELOW,
  C_ABOVE, C_UNDER_FIRST, C_UNDER_LAST, C_BEGUN, C_THIRD, C_ROOM) = range(30)
-CHUNK = 30
+# Of a backward in two parts, and of all-to-alls of experts beside another pass.
+(C_INPUTS, C_WEIGHTS, C_TRAILS_INPUTS, C_TRAILS_WEIGHTS, C_HIDES_INPUTS, C_HIDES_WEIGHTS,
+ C_LEFT_WEIGHTS, C_EXCHANGED_FORWARD, C_EXCHANGED_BACKWARD, C_BUSY_FORWARD,
+ C_BUSY_BACKWARD) = range(30, 41)
+CHUNK = 41
 
 
 def empty(c: Sequence[float]) -> bool:

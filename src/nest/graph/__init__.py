@@ -3,8 +3,9 @@
 `operators` has what one operator computes, keeps and sends; `blocks` and `ends` build those of a
 transformer layer, an embedding and a head; `build` puts a model together; `chain` is the result:
 layers in order, with the tensors that cross each cut; `layouts` lists divisions of it into chunks,
-`layout_text` reads and writes them as Megatron-Core does.
-`legality` says which degrees of parallelism are legal for it, and why not. Read them in this order.
+`layout_text` reads and writes them as Megatron-Core does. `schedules` says where a schedule puts
+chunks and what it needs, `legality` which degrees of parallelism are legal, and why not. Read them
+in this order.
 """
 
 from nest.graph.build import build_chain, profile_chain

@@ -33,13 +33,14 @@ def gemm(
     """A linear layer; ``saved``: elements of its input that no other operator saves."""
     return Operator(name, "gemm", split, width=width, depth=depth,
                     parameters=width * depth + (width if bias else 0), saved_elements=saved,
-                    again=again, dropped=dropped, fp8_bytes=fp8_bytes)
+                    product_input=saved == depth, again=again, dropped=dropped,
+                    fp8_bytes=fp8_bytes)
 
 
 def kept_input(model: Model, name: str) -> Operator:
     """The normed input of linear layers, saved once for all that read it."""
     return Operator(name, "memory", "sequence", saved_elements=model.hidden, dropped=("norm",),
-                    fp8_bytes=model.hidden)
+                    product_input=True, fp8_bytes=model.hidden)
 
 
 def _output(model: Model, name: str, width: int) -> Operator:
@@ -68,7 +69,7 @@ def attention(model: Model, causal: bool, window: int | None = None) -> list[Ope
     ops = [
         gemm("query", "column", q, h, bias, 0),
         replace(gemm("key_value", "column", 2 * kv, h, bias, 2 * kv), groups=model.kv_heads,
-                halves=True),
+                halves=True, product_input=False),
         kept_input(model, "projection_input"),
     ]
     if model.rotary:
@@ -94,7 +95,7 @@ def cross_attention(model: Model, positions: int | None) -> list[Operator]:
                  replace(_head_norm(model, "cross_key_norm", kv), positions=positions)]
     return [
         gemm("cross_query", "column", q, h, bias, 0),
-        replace(keys, groups=model.kv_heads, positions=positions),
+        replace(keys, groups=model.kv_heads, positions=positions, product_input=False),
         *norms,
         kept_input(model, "cross_input"),
         replace(_core(model, q, q, saved=q, causal=False), name="cross_core", positions=positions),
@@ -181,7 +182,7 @@ def experts(model: Model) -> list[Operator]:
         replace(kept_input(model, "moe_input"), fp8_bytes=None),
         Operator("permute", "memory", "dispatch", forward_elements=4 * h,
                  backward_elements=4 * h, saved_elements=h, again=_MOE, dropped=_MOE,
-                 fp8_bytes=h),
+                 product_input=True, fp8_bytes=h),
         Operator("expert_up", "gemm", "expert_column", width=up, depth=h,
                  parameters=moe.experts * up * (h + bias), again=_MOE),
         Operator("expert_activation", "memory", "expert_column", forward_elements=up + moe.ffn,
@@ -189,7 +190,7 @@ def experts(model: Model) -> list[Operator]:
                  dropped=_MOE),
         Operator("expert_down", "gemm", "expert_row", width=h, depth=moe.ffn,
                  parameters=moe.experts * h * (moe.ffn + bias), saved_elements=moe.ffn,
-                 again=_MOE, dropped=activation, fp8_bytes=moe.ffn),
+                 product_input=True, again=_MOE, dropped=activation, fp8_bytes=moe.ffn),
     ]
     if moe.shared_ffn:
         ops += mlp(model, moe.shared_ffn, "shared", _MOE)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import product
 
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.describe.space import SearchSpace
 from nest.graph import Chain
+from nest.graph.schedules import RULES, chunk_problem, chunks_at, group_problems, path_problems
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -124,7 +124,12 @@ def stage_problem(
 def schedule_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[str]:
     """Requirements of the pipeline schedule that a plan violates."""
     name, vpp, pp = plan.schedule, plan.vpp, plan.pp
+    if name in RULES:
+        yield from path_problems(chain, job, plan)
+        return
     if name != "interleaved":
+        if plan.group is not None:
+            yield f"group: got {plan.group} with schedule {name}, which has none"
         if vpp != 1:
             yield f"vpp: got {vpp} with schedule {name}; allowed: 1"
         for number, stage in enumerate(plan.stages):
@@ -136,13 +141,12 @@ def schedule_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[s
         yield (f"schedule interleaved needs vpp and pp above 1; here vpp {vpp}, pp {pp}")
     elif not chain.is_chain:
         yield f"schedule interleaved needs a chain; {chain.name} has branches"
-    elif micro_batches % pp:
-        yield (f"schedule interleaved needs pp {pp} to divide the {micro_batches} micro-batches "
-               "of a step")
+    elif problem := next(group_problems(plan, micro_batches), None):
+        yield problem
     else:
         first = plan.stages[0]
         size = first.devices[1] - first.devices[0]
-        if problem := _chunk_problem(chain, plan):
+        if problem := chunk_problem(chain, plan):
             yield problem
         for number, stage in enumerate(plan.stages):
             same = {"layers": stage.layers, "chunks": stage.chunks,
@@ -152,35 +156,12 @@ def schedule_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[s
                        "blocks and degrees")
 
 
-def _chunk_problem(chain: Chain, plan: Configuration) -> str | None:
-    """Where the chunks do not follow each other from the first to the last layer; None: they do.
-
-    Chunk v of stage s is at position v x pp + s. It may hold any layers, or none.
-    """
-    for number, stage in enumerate(plan.stages):
-        if len(stage.chunks) != plan.vpp:
-            return (f"stages.{number}.chunks: got {len(stage.chunks)} chunks; allowed: "
-                    f"vpp {plan.vpp}")
-    at, before = 0, ""
-    for v, (s, stage) in product(range(plan.vpp), enumerate(plan.stages)):
-        start, stop = stage.chunks[v]
-        if start != at:
-            return (f"stages.{s}.chunks.{v}: got [{start}, {stop}); allowed: to start at layer "
-                    f"{at}{before}")
-        at, before = stop, f", where stages.{s}.chunks.{v} ends"
-    if at != len(chain):
-        return (f"stages.{plan.pp - 1}.chunks.{plan.vpp - 1}: ends at {at}; allowed: {len(chain)}, "
-                f"the number of layers of {chain.name} with embedding and head")
-    return None
-
-
 def interleaved_chunks(chain: Chain, pp: int, vpp: int) -> list[tuple[tuple[int, int], ...]]:
     """Layers [i, j) of every chunk of every stage: repeated layers in equal parts, round-robin."""
     first, last = chain.body
     size = (last - first) // (pp * vpp)
     cuts = [0, *(first + n * size for n in range(1, pp * vpp)), len(chain)]
-    return [tuple((cuts[c * pp + s], cuts[c * pp + s + 1]) for c in range(vpp))
-            for s in range(pp)]
+    return chunks_at(cuts, pp, "interleaved")
 
 
 def sequence_problem(chain: Chain, job: Job) -> str | None:

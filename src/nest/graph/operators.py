@@ -47,6 +47,8 @@ class Operator:
     parameters: int = 0
     saved_elements: float = 0.0
     """Elements per token that the backward pass needs."""
+    product_input: bool = False
+    """What it saves is the input of matrix products, which their weights need."""
     fp8_bytes: float | None = None
     """Bytes per token instead, if fp8 training keeps the inputs of products in fp8; ``None``: the
     same elements."""

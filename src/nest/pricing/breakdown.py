@@ -15,7 +15,9 @@ def slowest(stages: Sequence[StagePrice]) -> int:
                key=lambda n: sum(c.forward + c.backward for c in stages[n].chunks))
 
 
-def breakdown(stage: StageTime, time: StepTime, micro_batches: int, pp: int) -> Breakdown:
+def breakdown(
+    stage: StageTime, time: StepTime, micro_batches: int, pp: int, hidden: float = 0.0
+) -> Breakdown:
     """Seconds of a step by cause, none below 0.
 
     Every micro-batch computes and communicates in full, but not every one waits for ZeRO: nothing
@@ -28,9 +30,11 @@ def breakdown(stage: StageTime, time: StepTime, micro_batches: int, pp: int) -> 
     stage : the slowest stage.
     time : of the step.
     pp : number of stages.
+    hidden : seconds of all-to-alls of experts that run beside another pass.
     """
     causes = {name: micro_batches * getattr(stage, name) for name in
               ("forward", "backward", "recompute", "tp", "cp", "ep")}
+    causes["ep"] -= hidden
     waits = max(0.0, time.pipeline - sum(causes.values()))
     zero = min(micro_batches * stage.zero, waits) if pp > 1 else waits
     return Breakdown(**causes, zero=zero, bubble=waits - zero, finish=time.finish)

@@ -18,6 +18,7 @@ from nest.describe.job import Job
 from nest.errors import InputError
 from nest.graph import Chain
 from nest.graph.layout_text import layout_cuts
+from nest.graph.schedules import chunks_at, is_folded
 
 Span = tuple[int, int]
 
@@ -38,14 +39,16 @@ def even_sizes(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def chunks_of_stages(
-    chain: Chain, job: Job, pp: int, vpp: int | None, *, layout: str | None = None,
-    first_stage_layers: int | None = None, last_stage_layers: int | None = None,
+    chain: Chain, job: Job, pp: int, vpp: int | None, *, schedule: str = "interleaved",
+    layout: str | None = None, first_stage_layers: int | None = None,
+    last_stage_layers: int | None = None,
 ) -> list[tuple[Span, ...]]:
     """Layers [i, j) of every chunk of every stage.
 
     Parameters
     ----------
     vpp : chunks of a stage; None: as the layout has them, else 1.
+    schedule : says where the chunks of a stage are.
     layout : Megatron-Core's text of all chunks.
     first_stage_layers, last_stage_layers : repeated layers of a stage, over all its chunks; the
         others divide the rest evenly.
@@ -64,11 +67,12 @@ def chunks_of_stages(
         if vpp not in (None, found):
             raise InputError(f"vpp: got {vpp}; allowed: {found}, the chunks of a stage in layout "
                              f"{layout}")
-        return _by_stage(cuts, pp)
+        return chunks_at(cuts, pp, schedule)
     first, last = chain.body
     layers, vpp = last - first, vpp or 1
     if given:
-        sizes = _by_ends(chain, layers, pp, vpp, first_stage_layers, last_stage_layers)
+        own = _by_ends(chain, layers, pp, vpp, first_stage_layers, last_stage_layers)
+        sizes = (*own, *own[::-1]) if is_folded(schedule) else own * vpp
     elif vpp > 1:
         sizes = _virtual(chain, job, layers, pp, vpp)
     elif pp > layers:
@@ -76,13 +80,8 @@ def chunks_of_stages(
                          "even cuts divide")
     else:
         sizes = even_sizes(layers, pp)
-    return _by_stage((0, *(first + size for size in accumulate(sizes[:-1])), len(chain)), pp)
-
-
-def _by_stage(cuts: tuple[int, ...], pp: int) -> list[tuple[Span, ...]]:
-    """Chunks of each stage, given the cuts in the order of positions."""
-    spans = list(zip(cuts, cuts[1:], strict=False))
-    return [tuple(spans[s::pp]) for s in range(pp)]
+    cuts = (0, *(first + size for size in accumulate(sizes[:-1])), len(chain))
+    return chunks_at(cuts, pp, schedule)
 
 
 def _virtual(chain: Chain, job: Job, layers: int, pp: int, vpp: int) -> tuple[int, ...]:
@@ -114,7 +113,7 @@ def _virtual(chain: Chain, job: Job, layers: int, pp: int, vpp: int) -> tuple[in
 def _by_ends(
     chain: Chain, layers: int, pp: int, vpp: int, first: int | None, last: int | None
 ) -> tuple[int, ...]:
-    """Repeated layers of each position where the first or the last stage has its own number."""
+    """Repeated layers of a chunk of each stage; the first or the last one has its own number."""
     said = {"first_stage_layers": first, "last_stage_layers": last}
     for name, size in said.items():
         if size is not None and (pp < 2 or size < 1 or size % vpp):
@@ -132,4 +131,4 @@ def _by_ends(
         own[0] = first
     if last is not None:
         own[-1] = last
-    return tuple(size // vpp for size in own) * vpp
+    return tuple(size // vpp for size in own)

@@ -12,7 +12,6 @@ import numpy as np
 
 from nest.costs.compute import peak_flops
 from nest.costs.network.collectives import ALGORITHMS, algorithm
-from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import Hop
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
@@ -22,6 +21,7 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.graph import Chain, build_chain, model_flop, profile_chain
 from nest.graph.layout_text import layout_of
+from nest.graph.schedules import is_folded
 from nest.pricing.breakdown import bottleneck, breakdown, slowest
 from nest.pricing.confidence import confidence
 from nest.pricing.feasibility import check, shortages
@@ -76,7 +76,8 @@ def evaluate(
                    for number, priced in enumerate(zip(prices, hops, strict=True)))
     problems = tuple(shortages(stages))
     longest = slowest(prices)
-    seconds = breakdown(stages[longest].time_s, time, m, configuration.pp)
+    seconds = breakdown(stages[longest].time_s, time, m, configuration.pp,
+                        pricing.hidden(configuration, longest, prices[longest]))
     samples = job.global_batch / time.total
     count = {0: cluster.size} if cluster.type_numbers is None else Counter(cluster.type_numbers)
     peak = sum(peak_flops(device, job.precision) * count[number]
@@ -101,7 +102,7 @@ def evaluate(
             pp=configuration.pp, vpp=configuration.vpp, outer_dp=configuration.outer_dp,
             micro_batch=configuration.micro_batch, micro_batches=m,
             global_batch=job.global_batch, devices_used=used * configuration.outer_dp,
-            stride=configuration.stride, schedule=configuration.schedule,
+            stride=configuration.stride, schedule=configuration.schedule, group=configuration.group,
             order=configuration.order,
         ),
         layout=_layout(chain, configuration),
@@ -113,7 +114,9 @@ def evaluate(
 
 
 def _layout(chain: Chain, plan: Configuration) -> str | None:
-    """Megatron-Core's text of the division of the layers."""
+    """Megatron-Core's text of the division of the layers; None: it has none."""
+    if is_folded(plan.schedule):
+        return None
     spans = [stage.chunks[v] for v in range(plan.vpp) for stage in plan.stages]
     return layout_of(chain, [0, *(stop for _, stop in spans)], plan.pp)
 
@@ -122,17 +125,14 @@ def _stage(
     pricing: Pricing, plan: Configuration, number: int, price: StagePrice, hops: list[Hop]
 ) -> Stage:
     """A stage with its prices, as the plan reports it."""
-    stage, schedule = plan.stages[number], SCHEDULES[plan.schedule]
-    m = pricing.job.global_batch // (plan.outer_dp * plan.micro_batch)
+    stage = plan.stages[number]
     shared: dict[str, Any] = {name: getattr(stage, name)
                               for name in StageConfiguration.model_fields}
-    first = next((chunk for chunk, layers in zip(price.chunks, price.layers, strict=True)
-                  if layers), price.chunks[0])
     return Stage(
-        **shared, in_flight=schedule.in_flight(number, plan.pp, m, plan.vpp),
-        time_s=_time(price, hops), param_wait_s=first.wait, grad_sync_s=first.left,
-        finish_s=first.left + price.causes["tied"] + price.causes["update"],
-        memory_bytes=_memory(price, schedule.held(price.kept, number, plan.pp, m)),
+        **shared, in_flight=pricing.in_flight(plan, number),
+        time_s=_time(price, hops), param_wait_s=price.first.wait, grad_sync_s=price.left,
+        finish_s=price.left + price.causes["tied"] + price.causes["update"],
+        memory_bytes=_memory(price, pricing.held(plan, number, price)),
         memory_limit_bytes=pricing.limit(stage),
         collectives=_algorithms(pricing, plan, stage),
     )

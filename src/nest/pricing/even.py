@@ -13,7 +13,7 @@ from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
-from nest.describe.space import LARGEST, CpComm, Module, Recompute, Schedule, Shard
+from nest.describe.space import LARGEST, AnySchedule, CpComm, Module, Recompute, Shard
 from nest.errors import InputError
 from nest.pricing.divisions import chunks_of_stages
 
@@ -46,7 +46,8 @@ def even_configuration(
     layout: str | None = None,
     first_stage_layers: int | None = None,
     last_stage_layers: int | None = None,
-    schedule: Schedule | None = None,
+    schedule: AnySchedule | None = None,
+    group: int | None = None,
 ) -> Configuration:
     """Build the configuration with the same degrees on every stage, by default with even cuts.
 
@@ -73,6 +74,7 @@ def even_configuration(
     first_stage_layers, last_stage_layers : repeated layers of the first and of the last stage, over
         all their chunks; the other stages divide the rest evenly.
     schedule : default: 1f1b, interleaved where vpp is above 1.
+    group : micro-batches that pass a virtual stage in a row; default: pp.
 
     Returns
     -------
@@ -91,8 +93,8 @@ def even_configuration(
                "outer_dp": outer_dp, "etp": etp, "micro_batch": micro_batch, "mbs": mbs}
     _check_degrees(degrees)
     chunks = chunks_of_stages(
-        chain, job, pp, vpp, layout=layout, first_stage_layers=first_stage_layers,
-        last_stage_layers=last_stage_layers)
+        chain, job, pp, vpp, schedule=schedule or "interleaved", layout=layout,
+        first_stage_layers=first_stage_layers, last_stage_layers=last_stage_layers)
     if dp_in is None:
         experts = ep * (tp if etp is None else etp)
         dp_in = experts // math.gcd(experts, tp * cp)
@@ -115,7 +117,7 @@ def even_configuration(
     return Configuration.parse({
         "outer_dp": outer_dp, "micro_batch": micro_batch, "stages": stages,
         "stride": cluster.size // outer_dp, "vpp": len(chunks[0]),
-        **({"schedule": schedule} if schedule else {}),
+        **({"schedule": schedule} if schedule else {}), "group": group,
     }, "configuration")
 
 

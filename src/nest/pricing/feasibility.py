@@ -26,7 +26,7 @@ def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None
     found += filter(None, [sequence_problem(chain, job), memory_problem(cluster, job)])
     if order := _order_problem(chain, plan):
         raise InputError(order, (order,))
-    if plan.schedule != "interleaved":
+    if plan.schedule in ("1f1b", "gpipe") or plan.vpp == 1:
         found += _cut_problems(chain, plan)
     if not found:
         outer = outer_problem(cluster, job, plan)

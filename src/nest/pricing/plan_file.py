@@ -3,7 +3,7 @@
 Files of all minor versions of a plan are read; fields that this version does not know are ignored.
 
 Read are: `stages` (layers, devices, degrees, ZeRO, recompute), `parallelism` (outer_dp,
-micro_batch, stride, vpp, schedule, order), `replicas` and `inputs`. Prices are derived and
+micro_batch, stride, vpp, schedule, group, order), `replicas` and `inputs`. Prices are derived and
 therefore ignored.
 """
 
@@ -20,7 +20,7 @@ from pydantic import Field
 from nest.describe.base import Degree, Description, Flag, Number, Whole, at_most
 from nest.describe.configuration import Configuration, Index, StageConfiguration
 from nest.describe.files import SUFFIXES, read_description
-from nest.describe.space import Schedule
+from nest.describe.space import AnySchedule
 from nest.errors import InputError
 from nest.pricing.plans import SCHEMA, SCHEMAS, Alternative, Inputs, Plan, SearchReport, Stage
 from nest.pricing.problems import told
@@ -43,7 +43,8 @@ class GivenParallelism(Description):
         None, description="devices from one replica's first device to the next one's"
     )
     vpp: Degree = Field(1, description="virtual stages per device")
-    schedule: Schedule | None = None
+    schedule: AnySchedule | None = None
+    group: Degree | None = None
     order: Annotated[tuple[Index, ...], at_most(10**4)] | None = None
     global_batch: Whole | None = None
     pp: Whole | None = None
@@ -216,7 +217,7 @@ def _configuration(given: GivenPlan) -> Configuration:
             stride = starts[1] - starts[0]
         _check_replicas(starts, p.outer_dp, stride)
     data: dict[str, Any] = {"outer_dp": p.outer_dp, "micro_batch": p.micro_batch, "vpp": p.vpp,
-                            "order": p.order, "stages": given.stages}
+                            "group": p.group, "order": p.order, "stages": given.stages}
     data |= {name: value for name, value in (("stride", stride), ("schedule", p.schedule))
              if value is not None}
     return Configuration.parse(data, "parallelism")

@@ -101,6 +101,9 @@ class Parallelism(Written):
     devices_used: int
     stride: int = Field(description="devices from one replica's first device to the next one's")
     schedule: str
+    group: int | None = Field(
+        None, description="micro-batches that pass a virtual stage in a row; null: pp"
+    )
     order: tuple[int, ...] | None = Field(
         None, description="order of the layers that ranges refer to; null: as the model lists them"
     )
@@ -230,7 +233,7 @@ class Plan(Written):
         names = StageConfiguration.model_fields
         return Configuration(
             outer_dp=p.outer_dp, micro_batch=p.micro_batch, stride=p.stride, vpp=p.vpp,
-            schedule=p.schedule, order=p.order,
+            schedule=p.schedule, group=p.group, order=p.order,
             stages=tuple(
                 StageConfiguration(**{name: getattr(s, name) for name in names})
                 for s in self.stages

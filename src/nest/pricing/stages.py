@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +17,22 @@ from nest.costs.choices import Body, Setting, Site, State, bodies, policy, setti
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import Fabric, fabric_of
-from nest.costs.schedules import SCHEDULES, StepTime
-from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, hop, layer_seconds
+from nest.costs.parts import NO_PARTS, Parts, parts
+from nest.costs.schedules import SCHEDULES, Path, StepTime
+from nest.costs.stage import (
+    ChunkCosts,
+    Hop,
+    LayerSeconds,
+    chunk_costs,
+    hop,
+    layer_seconds,
+    with_parts,
+)
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job, Stack
 from nest.graph import Chain, boundary_bytes, relay_bytes
+from nest.graph.schedules import group_of, is_folded, stage_behind
 
 Span = tuple[int, int]
 LARGEST = ("work", "buffers")
@@ -34,6 +45,8 @@ class PricedLayer(NamedTuple):
     seconds: LayerSeconds
     costs: dict[str, float]
     """Every field of :class:`nest.costs.layer.LayerCosts`."""
+    parts: Parts
+    """Of a backward in two; nothing where the schedule has none."""
 
 
 Layers = dict[tuple[int, int], PricedLayer]
@@ -49,15 +62,40 @@ class StagePrice:
     kept: tuple[float, ...]
     """Bytes of activations of a micro-batch in flight, by chunk."""
     stack: Stack
+    schedule: ModuleType | Path
 
     @cached_property
     def chunks(self) -> tuple[ChunkCosts, ...]:
         """Seconds of each chunk."""
-        return tuple(
-            chunk_costs([layer.seconds for layer in chunk],
-                        sum(layer.costs["update"] for layer in chunk),
-                        sum(layer.costs["tied"] for layer in chunk), self.stack)
-            for chunk in self.layers)
+        return tuple(self._chunk(chunk) for chunk in self.layers)
+
+    def _chunk(self, layers: Sequence[PricedLayer]) -> ChunkCosts:
+        seconds = [layer.seconds for layer in layers]
+        found = chunk_costs(seconds, sum(layer.costs["update"] for layer in layers),
+                            sum(layer.costs["tied"] for layer in layers), self.stack)
+        if not in_parts(self.schedule):
+            return found
+        return with_parts(
+            found, seconds, [layer.parts.weights for layer in layers],
+            [(layer.costs["ep_forward"], layer.costs["ep_backward"]) for layer in layers],
+            self.stack)
+
+    @cached_property
+    def first(self) -> ChunkCosts:
+        """The first chunk with layers."""
+        filled = (chunk for chunk, layers in zip(self.chunks, self.layers, strict=True) if layers)
+        return next(filled, self.chunks[0])
+
+    @property
+    def left(self) -> float:
+        """Gradient reduction that the last backward of the first chunk does not hide; seconds."""
+        split = isinstance(self.schedule, Path) and self.schedule.split
+        return self.first.left_weights if split else self.first.left
+
+    @property
+    def kept_for_weights(self) -> tuple[float, ...]:
+        """Bytes that a backward for inputs leaves to the one for weights, by chunk."""
+        return tuple(sum(layer.parts.kept for layer in chunk) for chunk in self.layers)
 
     @cached_property
     def causes(self) -> dict[str, float]:
@@ -116,7 +154,7 @@ class Pricing:
             chunks.append(layers)
             kept.append(sum(layer.costs["activations"] for layer in layers)
                         + self._relayed_bytes(plan, order, stage, span))
-        return StagePrice(tuple(chunks), tuple(kept), self.job.stack)
+        return StagePrice(tuple(chunks), tuple(kept), self.job.stack, SCHEDULES[plan.schedule])
 
     def _layers(
         self, plan: Configuration, stage: StageConfiguration, pairs: Iterable[tuple[int, int]]
@@ -124,9 +162,13 @@ class Pricing:
         state, found = state_of(stage, plan, self.fabric), {}
         for kind, again in pairs:
             body = body_of(stage, plan, again, self.fabric)
-            costs = layer_costs(self.chain.kinds[kind], body, state, self.setting(stage))
+            layer, s = self.chain.kinds[kind], self.setting(stage)
+            costs = layer_costs(layer, body, state, s)
+            split = NO_PARTS
+            if in_parts(SCHEDULES[plan.schedule]):
+                split = parts(layer, body, s, float(costs.backward[0]), float(costs.activations[0]))
             found[kind, again] = PricedLayer(
-                layer_seconds(costs), {name: float(x[0]) for name, x in vars(costs).items()})
+                layer_seconds(costs), {name: float(x[0]) for name, x in vars(costs).items()}, split)
         return found
 
     def _relayed_bytes(
@@ -155,29 +197,68 @@ class Pricing:
         """From each chunk of a stage to the next stage, over the slowest path of all replicas.
 
         Where chunks interleave, the last stage hands over to the first; nothing is handed over
-        after the last chunk.
+        after the last chunk, nor within a stage.
         """
-        stage, after = plan.stages[number], plan.stages[(number + 1) % plan.pp]
-        stack = self.job.stack
-        lanes = min(shards_of(stage, stack), shards_of(after, stack))
-        per_byte, latency = self.fabric.pair(
-            stage.devices[1] - 1, after.devices[0], plan.outer_dp, plan.stride)
-        last = number == plan.pp - 1
-        return [
-            Hop(0.0, 0.0) if last and chunk == plan.vpp - 1 else
-            hop(self.handed(plan, stop) * plan.micro_batch, lanes, per_byte, latency, stack)
-            for chunk, (_, stop) in enumerate(stage.chunks)
-        ]
+        stage, stack, found = plan.stages[number], self.job.stack, []
+        for n, (_, stop) in enumerate(stage.chunks):
+            behind = stage_behind(plan.schedule, plan.pp, number, n, plan.vpp)
+            if behind is None or behind == number:
+                found.append(Hop(0.0, 0.0))
+                continue
+            after = plan.stages[behind]
+            # The neighbours' nearest devices, whichever of them comes first.
+            ends = (stage.devices[1] - 1, after.devices[0])
+            if behind == number - 1 and is_folded(plan.schedule):
+                ends = (after.devices[1] - 1, stage.devices[0])
+            lanes = min(shards_of(stage, stack), shards_of(after, stack))
+            found.append(hop(
+                self.handed(plan, stop) * plan.micro_batch, lanes,
+                *self.fabric.pair(*ends, plan.outer_dp, plan.stride), stack))
+        return found
+
+    def micro_batches(self, plan: Configuration) -> int:
+        """Micro-batches of a super-pipeline per step."""
+        return self.job.global_batch // (plan.outer_dp * plan.micro_batch)
+
+    def in_flight(self, plan: Configuration, number: int) -> int:
+        """Most micro-batches of which a stage holds the activations at once."""
+        schedule, m = SCHEDULES[plan.schedule], self.micro_batches(plan)
+        if isinstance(schedule, Path):
+            return schedule.in_flight(number, plan.pp, m, plan.vpp, group_of(plan))
+        found: int = schedule.in_flight(number, plan.pp, m, plan.vpp)
+        return found
+
+    def held(self, plan: Configuration, number: int, price: StagePrice) -> float:
+        """Most bytes of activations that a stage holds at once."""
+        schedule, m = SCHEDULES[plan.schedule], self.micro_batches(plan)
+        if isinstance(schedule, Path):
+            return schedule.held(price.kept, number, plan.pp, m, group_of(plan),
+                                 price.kept_for_weights if schedule.split else None)
+        found: float = schedule.held(price.kept, number, plan.pp, m)
+        return found
+
+    def hidden(self, plan: Configuration, number: int, price: StagePrice) -> float:
+        """Seconds of all-to-alls of experts of a stage that run beside another pass."""
+        schedule, m = SCHEDULES[plan.schedule], self.micro_batches(plan)
+        if not isinstance(schedule, Path):
+            return 0.0
+        return schedule.hidden(price.chunks, number, plan.pp, m, group_of(plan))
 
     def step_time(
         self, plan: Configuration, stages: Sequence[StagePrice], hops: Sequence[Sequence[Hop]]
     ) -> StepTime:
         """Seconds of a step under the plan's schedule."""
-        m = self.job.global_batch // (plan.outer_dp * plan.micro_batch)
-        step_time: Callable[..., StepTime] = SCHEDULES[plan.schedule].step_time
-        if plan.vpp > 1:
-            return step_time([s.chunks for s in stages], hops, m)
-        return step_time([s.chunks[0] for s in stages], [behind[0] for behind in hops[:-1]], m)
+        m, schedule = self.micro_batches(plan), SCHEDULES[plan.schedule]
+        if isinstance(schedule, Path):
+            return schedule.step_time([s.chunks for s in stages], hops, m, group_of(plan))
+        found: StepTime = schedule.step_time(
+            [s.chunks[0] for s in stages], [behind[0] for behind in hops[:-1]], m)
+        return found
+
+
+def in_parts(schedule: ModuleType | Path) -> bool:
+    """Whether a schedule needs the figures of a backward in two parts."""
+    return isinstance(schedule, Path) and schedule.parts
 
 
 def layers_of(

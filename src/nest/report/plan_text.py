@@ -36,7 +36,11 @@ LAYERS = {
     "window_layer": "transformer layers", "window_moe_layer": "transformer layers",
 }
 """Layers of a model by the names of their kinds."""
-SCHEDULES = {"1f1b": "1F1B", "interleaved": "interleaved 1F1B", "gpipe": "GPipe"}
+SCHEDULES = {
+    "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "gpipe": "GPipe", "looped-bfs": "Looped BFS",
+    "combined": "combined 1F1B", "zb1p": "ZB1P", "interleaved-zb": "interleaved zero-bubble",
+    "zb-v": "ZB-V", "dualpipev": "DualPipeV",
+}
 
 
 def report_text(plan: Plan, width: int = 80, colour: bool = False, unicode: bool = True) -> str:

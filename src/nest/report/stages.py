@@ -186,7 +186,9 @@ def _layers(run: Run, plan: Plan) -> str:
         text = str(members)
         return text if len(text) <= LONGEST else (
             f"{len(members)} of {members.smallest}..{members.largest}")
-    spans = [_span(a[0], b[1]) for a, b in zip(first.chunks, last.chunks, strict=True)]
+    # In a V the last stage's second chunk is in front of the first stage's.
+    spans = [_span(min(a[0], b[0]), max(a[1], b[1]))
+             for a, b in zip(first.chunks, last.chunks, strict=True)]
     return " ".join(spans if len(spans) <= 2 else (spans[0], "..", spans[-1]))
 
 

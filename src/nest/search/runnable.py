@@ -29,7 +29,7 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 ROW, WAY, POLICY, FIRST, PIPELINE = range(5)
 AXES = 5
-OUTER = ("micro_batches", "rounds", "outer_dp")
+OUTER = ("micro_batches", "rounds", "round", "missing", "outer_dp")
 """Figures of an outer choice."""
 TOGETHER = ((ROW, WAY), (ROW, POLICY), (ROW, PIPELINE), (WAY, POLICY), (WAY, PIPELINE),
             (POLICY, FIRST), (POLICY, PIPELINE), (FIRST, PIPELINE))
@@ -123,6 +123,7 @@ class Runnable:
         each = np.arange(len(policies))
         self._fixed |= {
             "pp": Column.of(PIPELINE, pp), "vpp": Column.of(PIPELINE, vpp),
+            "group": Column.of(PIPELINE, pp),
             "schedule": Column.of(PIPELINE, [names.index(s) for s in schedule], names),
             "zero": Column.of(WAY, [zero for zero, _ in zeros]),
             "shard": Column.of(WAY, [shard for _, shard in zeros], ("dp", "dp_in")),
@@ -196,8 +197,10 @@ class Runnable:
 
     def piped(self, outer: Outer) -> Bools:
         """Pipelines that the rules about an outer choice allow; (Q,)."""
-        columns = {**self._fixed, "micro_batches": Column.same(outer.micro_batches),
-                   "rounds": Column(np.maximum(1, outer.micro_batches // self._fixed["pp"].values)),
+        m, pp = outer.micro_batches, self._fixed["pp"].values
+        rounds = np.maximum(1, m // pp)
+        columns = {**self._fixed, "micro_batches": Column.same(m), "rounds": Column(rounds),
+                   "round": Column(m // rounds), "missing": Column(-m % pp),
                    "outer_dp": Column.same(outer.outer_dp)}
         found: Any = np.ones([1] * AXES, dtype=np.bool_)
         for rule in self.rules:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from nest.simulation.parts import LayerWork, Rates, StageWork
 from nest.simulation.record import COMPUTE, Record, Slice
 from nest.simulation.stream import Stream, Transfer
-from nest.simulation.work import Task
+from nest.simulation.work import INPUTS, WEIGHTS, WHOLE, Task
 
 
 @dataclass
@@ -84,15 +84,24 @@ class Device:
 
     # ------------------------------------------------------------ tasks
 
+    def coming(self) -> tuple[Task, ...]:
+        """The next task, and the one beside it."""
+        return tuple(self.order[self.next:self.next + 1 + self.order[self.next].beside])
+
     def run(self, arrives: float) -> float:
-        """Run the next task, whose input arrives at ``arrives``; return its end."""
+        """Run the next task, whose input arrives at ``arrives``; return its end.
+
+        Of two beside each other both inputs are there then.
+        """
         task = self.order[self.next]
         if arrives > self.clock:
             self.stream.wait(arrives)
             self.spent.bubble += arrives - self.clock
             self.clock = arrives
         start = self.clock
-        if self._by_layer(task):
+        if task.beside:
+            self._together(*self.coming())
+        elif self._by_layer(task):
             run = self._forward if task.forward else self._backward
             run(task)
         else:
@@ -100,7 +109,7 @@ class Device:
         if self.record is not None and self.record.wants(task.micro_batch):
             self.record.slices.append(
                 Slice(self.number, COMPUTE, self._name(task), start, self.clock, self.next))
-        self.next += 1
+        self.next += 1 + task.beside
         return self.clock
 
     def reduced(self) -> float:
@@ -133,7 +142,8 @@ class Device:
 
     def _name(self, task: Task) -> str:
         chunk = f" chunk {task.chunk}" if len(self.work.chunks) > 1 else ""
-        return f"{'F' if task.forward else 'B'}{task.micro_batch}{chunk}"
+        name = "F" if task.forward else "BIW"[task.part]
+        return f"{name}{task.micro_batch}{chunk}"
 
     def _by_layer(self, task: Task) -> bool:
         """Whether something happens between the layers of a task."""
@@ -148,7 +158,17 @@ class Device:
         if task.forward:
             self._compute(layer.forward, layer.ahead, True)
         else:
-            self._compute(layer.backward, layer.back, False)
+            self._compute(*_part(layer, task.part), False)
+
+    def _together(self, ahead: Task, back: Task) -> None:
+        """A forward and a backward, each hiding all-to-alls of the other under its computing."""
+        one, other = self._sums[ahead.chunk], self._sums[back.chunk]
+        self._compute(one.forward, one.ahead - min(one.exchanged_ahead, other.busy_back), True)
+        hidden = min(other.exchanged_back, one.busy_ahead)
+        if back in self._last:
+            self._backward(back, hidden)
+        else:
+            self._compute(other.backward, other.back - hidden, False)
 
     def _forward(self, task: Task) -> None:
         for number, layer in enumerate(self.work.chunks[task.chunk]):
@@ -161,7 +181,7 @@ class Device:
             if self._gathers:
                 self._prefetch()
 
-    def _backward(self, task: Task) -> None:
+    def _backward(self, task: Task, hidden: float = 0.0) -> None:
         last = task in self._last
         layers = self.work.chunks[task.chunk]
         filled = seconds = 0.0
@@ -169,7 +189,12 @@ class Device:
             layer = layers[number]
             if self._gathers:
                 self.spent.zero += self._await(self._gathered.popleft())
-            self._compute(layer.backward, layer.back, False)
+            compute, traffic = _part(layer, task.part)
+            now = min(hidden, traffic)
+            hidden -= now
+            self._compute(compute, traffic - now, False)
+            if task.part == INPUTS:
+                continue
             if layer.scattered:
                 self.spent.zero += self._await(self._scatter)
             if self._gathers:
@@ -224,6 +249,8 @@ class Device:
         """ZeRO-3 gathers of all passes through a layer, in order of execution."""
         for task in self.order:
             layers = self.work.chunks[task.chunk]
+            if task.part != WHOLE:
+                continue  # not with ZeRO-3
             if task.forward:
                 for layer in layers:
                     yield layer.gathered, task.micro_batch
@@ -238,6 +265,13 @@ class Device:
             return
 
 
+def _part(layer: LayerWork, part: int) -> tuple[float, float]:
+    """Computing and exposed traffic of a backward, or of its part for inputs or weights."""
+    if part == WEIGHTS:
+        return layer.weights, 0.0
+    return layer.backward - (layer.weights if part == INPUTS else 0.0), layer.back
+
+
 def _added(layers: Sequence[LayerWork]) -> LayerWork:
     """A chunk as one layer."""
     return LayerWork(*map(sum, zip(*layers, strict=True))) if layers else LayerWork(0.0, 0.0)
@@ -250,6 +284,6 @@ def _ends(order: Sequence[Task]) -> tuple[frozenset[Task], frozenset[Task]]:
     for task in order:
         if task.forward:
             first.setdefault(task.chunk, task)
-        else:
+        elif task.part != INPUTS:
             last[task.chunk] = task
     return frozenset(first.values()), frozenset(last.values())

@@ -15,7 +15,7 @@ from nest.errors import KernelError
 from nest.simulation.device import Device, Spent
 from nest.simulation.parts import Link, Rates, StageWork
 from nest.simulation.record import AHEAD, BACK, DATA, Record, Slice
-from nest.simulation.work import Task
+from nest.simulation.work import WEIGHTS, Task
 
 
 @dataclass
@@ -51,6 +51,7 @@ def run(
     *,
     bucket_bytes: float = 0.0,
     record: Record | None = None,
+    folded: bool = False,
 ) -> Ran:
     """Simulate one step.
 
@@ -62,6 +63,8 @@ def run(
     rates : overlap with compute; default: none.
     bucket_bytes : gradients that fill a bucket; 0: each layer is one.
     record : of slices, if any.
+    folded : each stage has two chunks, in a V: the last one goes on with its second chunk, and
+        links behind those lead to the stage in front.
 
     Raises
     ------
@@ -71,18 +74,19 @@ def run(
         Device(number, order, work, rates or Rates(), bucket_bytes, record)
         for number, (order, work) in enumerate(zip(orders, stages, strict=True))
     ]
-    post = _Post(devices, links, record)
+    post = _Post(devices, links, record, folded)
     ready = list(range(len(devices)))
     while ready:
         device = devices[ready.pop()]
         while device.next < len(device.order):
-            task = device.order[device.next]
-            arrives = post.arrival(device.number, task)
-            if arrives is None:
+            tasks = device.coming()
+            if not all(post.arrived(device.number, task) for task in tasks):
                 break
-            receiver = post.send(device.number, task, device.run(arrives))
-            if receiver != device.number and receiver not in ready:
-                ready.append(receiver)
+            end = device.run(max(post.arrival(device.number, task) for task in tasks))
+            for task in tasks:
+                receiver = post.send(device.number, task, end)
+                if receiver != device.number and receiver not in ready:
+                    ready.append(receiver)
     if any(device.next < len(device.order) for device in devices):
         raise KernelError("simulation: the tasks of stages wait for each other")
     backward_ends = [device.clock for device in devices]
@@ -119,43 +123,66 @@ class _Post:
     """Messages between stages: arrival times, one after another on each link."""
 
     def __init__(
-        self, devices: Sequence[Device], links: Sequence[Sequence[Link]], record: Record | None
+        self, devices: Sequence[Device], links: Sequence[Sequence[Link]], record: Record | None,
+        folded: bool = False,
     ) -> None:
         self.last, self.links, self.record = len(devices) - 1, links, record
         self.chunks = len(devices[0].work.chunks)
-        self.messages = 0
-        self._arrived: dict[tuple[int, Task], float] = {}
-        self._before: dict[tuple[int, bool], float] = {}
+        self.messages, self.folded = 0, folded
+        self._arrived: dict[tuple[int, bool, int, int], float] = {}
+        self._before: dict[tuple[int, int], float] = {}
         """Arrival of the message before, by link and direction."""
 
-    def arrival(self, stage: int, task: Task) -> float | None:
-        """Arrival of the input of a task; None: not known yet."""
-        if task.forward and stage == 0 and task.chunk == 0:
-            return 0.0
-        return self._arrived.pop((stage, task), None)
+    def arrived(self, stage: int, task: Task) -> bool:
+        """Whether the arrival of the input of a task is known."""
+        return self._starts(stage, task) or (stage, *task[:3]) in self._arrived
+
+    def arrival(self, stage: int, task: Task) -> float:
+        """Arrival of the input of a task."""
+        return 0.0 if self._starts(stage, task) else self._arrived.pop((stage, *task[:3]))
+
+    def _starts(self, stage: int, task: Task) -> bool:
+        """Whether a task needs nothing of other tasks than those in front of it."""
+        return task.part == WEIGHTS or (task.forward and stage == 0 and task.chunk == 0)
+
+    def _around(self, stage: int, chunk: int, forward: bool) -> tuple[int, int, int, int] | None:
+        """Receiver, its chunk, stage and chunk whose link is used; None: the model's end."""
+        if forward:
+            if stage < self.last:
+                return stage + 1, chunk, stage, chunk
+            return (0, chunk + 1, stage, chunk) if chunk < self.chunks - 1 else None
+        if stage > 0:
+            return stage - 1, chunk, stage - 1, chunk
+        return (self.last, chunk - 1, self.last, chunk - 1) if chunk > 0 else None
+
+    def _along_v(self, stage: int, chunk: int, forward: bool) -> tuple[int, int, int, int] | None:
+        """The same in a V."""
+        down = forward == (chunk == 0)
+        turn = stage == (self.last if down else 0)
+        if turn and not down:
+            return None
+        receiver = stage if turn else stage + 1 if down else stage - 1
+        target = 1 - chunk if turn else chunk
+        return (receiver, target, stage, chunk) if forward else (receiver, target, receiver, target)
 
     def send(self, stage: int, task: Task, end: float) -> int:
         """Send the output of a task at ``end``; return the stage that receives it."""
-        forward, chunk, number = task
-        if forward:
-            if stage < self.last:
-                receiver, target, link, at = stage + 1, chunk, stage, chunk
-            elif chunk < self.chunks - 1:
-                receiver, target, link, at = 0, chunk + 1, stage, chunk
-            else:  # the loss: its gradient is available at once
-                self._arrived[stage, Task(False, chunk, number)] = end
-                return stage
-        elif stage > 0:
-            receiver, target, link, at = stage - 1, chunk, stage - 1, chunk
-        elif chunk > 0:
-            receiver, target, link, at = self.last, chunk - 1, self.last, chunk - 1
-        else:
+        forward, chunk, number = task[:3]
+        if task.part == WEIGHTS:
             return stage
+        to = (self._along_v if self.folded else self._around)(stage, chunk, forward)
+        if to is None:
+            if forward:  # the loss: its gradient is available at once
+                self._arrived[stage, False, chunk, number] = end
+            return stage
+        receiver, target, link, at = to
         delay, gap = self.links[link][at]
-        begins = self._before.get((link, forward), -math.inf)
+        # In a V a link between neighbours carries activations of one chunk, gradients of the other.
+        wire = (stage, receiver) if self.folded else (link, int(forward))
+        begins = self._before.get(wire, -math.inf)
         arrives = max(end + delay, begins + gap)
-        self._before[link, forward] = arrives
-        self._arrived[receiver, Task(forward, target, number)] = arrives
+        self._before[wire] = arrives
+        self._arrived[receiver, forward, target, number] = arrives
         if receiver != stage:
             self.messages += 1
             if self.record is not None and arrives > end and self.record.wants(number):

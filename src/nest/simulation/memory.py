@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nest.simulation.parts import ChunkMemory
-from nest.simulation.work import Task
+from nest.simulation.work import INPUTS, WEIGHTS, WHOLE, Task
 
 
 class Level(NamedTuple):
@@ -20,19 +20,27 @@ def levels(order: Sequence[Task], chunks: Sequence[ChunkMemory]) -> list[Level]:
     """What a stage holds during and after each of its tasks.
 
     A micro-batch's activations are held from the start of its forward to the end of its backward;
-    work within a layer only during a backward.
+    work within a layer only during a backward. A backward for inputs leaves what the one
+    for weights needs.
     """
-    held = [0] * len(chunks)
+    held, left = [0] * len(chunks), [0] * len(chunks)
     found = []
+
+    def now() -> float:
+        return sum(whole * c.activations + part * c.kept
+                   for whole, part, c in zip(held, left, chunks, strict=True))
+
     for task in order:
-        chunk = chunks[task.chunk]
-        held[task.chunk] += task.forward
-        now = sum(count * c.activations for count, c in zip(held, chunks, strict=True))
+        before = now()
         if task.forward:
-            found.append(Level(now, now))
-        else:
+            held[task.chunk] += 1
+            found.append(Level(now(), now()))
+            continue
+        if task.part != WEIGHTS:
             held[task.chunk] -= 1
-            found.append(Level(now + chunk.work, now - chunk.activations))
+        if task.part != WHOLE:
+            left[task.chunk] += 1 if task.part == INPUTS else -1
+        found.append(Level(max(before, now()) + chunks[task.chunk].work, now()))
     return found
 
 

@@ -28,6 +28,16 @@ class LayerWork(NamedTuple):
     """Gathering its updated parameters before its first forward of the step (ZeRO-1 and 2)."""
     gradient_bytes: float = 0.0
     """Gradients for the bucket."""
+    weights: float = 0.0
+    """Part of ``backward`` that is for weights."""
+    exchanged_ahead: float = 0.0
+    """All-to-alls of experts, part of ``ahead``."""
+    exchanged_back: float = 0.0
+    """The same of ``back``."""
+    busy_ahead: float = 0.0
+    """Computing of a layer with experts that may hide the all-to-alls of a pass beside."""
+    busy_back: float = 0.0
+    """The same backward."""
 
 
 class ChunkMemory(NamedTuple):
@@ -37,6 +47,8 @@ class ChunkMemory(NamedTuple):
     """From the start of a micro-batch's forward to the end of its backward."""
     work: float
     """During a backward."""
+    kept: float = 0.0
+    """From a backward for inputs to the one for weights, instead of activations."""
 
 
 class StageWork(NamedTuple):

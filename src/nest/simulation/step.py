@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from nest.describe.given import need, need_bytes
 from nest.errors import InputError
+from nest.graph.schedules import group_of, is_folded
 from nest.pricing.evaluation import chain_of, evaluate
 from nest.pricing.plans import Plan
 from nest.simulation.events import Ran, run
@@ -90,14 +91,16 @@ class _Step:
         self.bucket_bytes = bucket_bytes
         self.rates = times.rates
         m = self.closed.parallelism.micro_batches
-        self.orders: Sequence[Sequence[Task]] = orders(way.schedule, way.pp, m, way.vpp)
+        self.orders: Sequence[Sequence[Task]] = orders(
+            way.schedule, way.pp, m, way.vpp, group_of(way))
+        self.folded = is_folded(way.schedule)
         self.priced: list[Priced] = [times.stage(number) for number in range(way.pp)]
         self.links = [times.links(replica) for replica in range(way.outer_dp)]
 
     def ran(self, links: Sequence[Sequence[Link]], record: Record | None = None) -> Ran:
         """A step over the links of one replica."""
         return run(self.orders, [priced.work for priced in self.priced], links, self.rates,
-                   bucket_bytes=self.bucket_bytes, record=record)
+                   bucket_bytes=self.bucket_bytes, record=record, folded=self.folded)
 
     def simulation(self) -> tuple[Simulation, Ran]:
         """All replicas, those with the same links once; and the step of the slowest."""

@@ -5,13 +5,15 @@ Nothing is summed or hidden here: overlap follows from the simulation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from nest.costs.stage import hop
 from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration
+from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.graph import Chain
+from nest.graph.schedules import is_folded
 from nest.pricing.stages import Pricing, shards_of
 from nest.simulation.parts import ChunkMemory, LayerWork, Link, Rates, StageWork
 
@@ -38,8 +40,9 @@ class Times:
     def __init__(self, chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None:
         self.job, self.plan = job, plan
         self._pricing, self._layers = Pricing(chain, cluster, job), len(chain)
-        self._known: dict[tuple[int, float, float], tuple[Link, ...]] = {}
-        """Links after a stage, by its number and the seconds per byte and latency of the path."""
+        self._folded = is_folded(plan.schedule)
+        self._known: dict[tuple[float, ...], tuple[Link, ...]] = {}
+        """Links after a stage, by its number, cuts, and seconds per byte and latency of the path"""
 
     @property
     def rates(self) -> Rates:
@@ -52,11 +55,13 @@ class Times:
         price = self._pricing.stage(self.plan, self.plan.stages[number])
         chunks = [[layer.costs for layer in chunk] for chunk in price.layers]
         every = [c for chunk in chunks for c in chunk]
-        memory = tuple(ChunkMemory(kept, max((c["work"] for c in chunk), default=0.0))
-                       for kept, chunk in zip(price.kept, chunks, strict=True))
+        memory = tuple(
+            ChunkMemory(kept, max((c["work"] for c in chunk), default=0.0), left)
+            for kept, left, chunk in zip(price.kept, price.kept_for_weights, chunks, strict=True))
         resident = sum(c["parameters"] + c["gradients"] + c["optimizer"] for c in every)
         return Priced(
-            StageWork(tuple(tuple(_layer_work(c) for c in chunk) for chunk in chunks),
+            StageWork(tuple(tuple(_layer_work(layer.costs, layer.parts.weights) for layer in chunk)
+                            for chunk in price.layers),
                       sum(c["tied"] for c in every), sum(c["update"] for c in every)),
             memory, resident + max((c["buffers"] for c in every), default=0.0))
 
@@ -66,14 +71,33 @@ class Times:
 
     def _links(self, number: int, replica: int) -> tuple[Link, ...]:
         stage, after = self.plan.stages[number], self.plan.stages[(number + 1) % self.plan.pp]
+        if self._folded:
+            return self._links_of_v(number, replica)
+        return self._to(number, stage, after, replica, [stop for _, stop in stage.chunks])
+
+    def _links_of_v(self, number: int, replica: int) -> tuple[Link, ...]:
+        """Behind the first chunk to the next stage, behind the second one to the one in front."""
+        stages, (down, up) = self.plan.stages, self.plan.stages[number].chunks
+        found = [Link(0.0, 0.0)] * 2
+        if number < self.plan.pp - 1:
+            found[0] = self._to(number, stages[number], stages[number + 1], replica, [down[1]])[0]
+        if number > 0:
+            found[1] = self._to(number, stages[number - 1], stages[number], replica, [up[1]])[0]
+        return tuple(found)
+
+    def _to(
+        self, number: int, stage: StageConfiguration, after: StageConfiguration, replica: int,
+        stops: Sequence[int],
+    ) -> tuple[Link, ...]:
+        """Links between two stages for what is handed over after some layers."""
         start = replica * self.plan.stride
         ends = start + stage.devices[1] - 1, start + after.devices[0]
         way = self._pricing.fabric.pair(*ends, 1, 0)
-        if (number, *way) not in self._known:
+        key = (number, *stops, *way)
+        if key not in self._known:
             lanes = min(shards_of(stage, self.job.stack), shards_of(after, self.job.stack))
-            self._known[number, *way] = tuple(
-                self._link(stop, lanes, *way) for _, stop in stage.chunks)
-        return self._known[number, *way]
+            self._known[key] = tuple(self._link(stop, lanes, *way) for stop in stops)
+        return self._known[key]
 
     def _link(self, cut: int, lanes: int, per_byte: float, latency: float) -> Link:
         """Half of the round trip each way; a message occupies its lanes for its whole size."""
@@ -84,10 +108,14 @@ class Times:
         return Link(both / 2.0, gap)
 
 
-def _layer_work(c: dict[str, float]) -> LayerWork:
-    """Seconds of a layer."""
-    ahead = c["tp_forward"] + c["cp_forward"] + c["ep_forward"]
-    back = c["tp_backward"] + c["cp_backward"] + c["ep_backward"]
-    names = ("gathered", "regathered", "scattered", "sync", "gather", "gradients")
-    return LayerWork(c["forward"], c["backward"] + c["recompute"], ahead, back,
-                     *(c[name] for name in names))
+def _layer_work(c: dict[str, float], weights: float) -> LayerWork:
+    """Seconds of a layer, of which ``weights`` of the backward are for weights."""
+    return LayerWork(
+        forward=c["forward"], backward=c["backward"] + c["recompute"],
+        ahead=c["tp_forward"] + c["cp_forward"] + c["ep_forward"],
+        back=c["tp_backward"] + c["cp_backward"] + c["ep_backward"],
+        gathered=c["gathered"], regathered=c["regathered"], scattered=c["scattered"],
+        reduced=c["sync"], refreshed=c["gather"], gradient_bytes=c["gradients"], weights=weights,
+        exchanged_ahead=c["ep_forward"], exchanged_back=c["ep_backward"],
+        busy_ahead=c["free_forward"] if c["ep_forward"] else 0.0,
+        busy_back=c["free_backward"] if c["ep_forward"] else 0.0)

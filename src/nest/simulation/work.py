@@ -1,14 +1,24 @@
 """The tasks of every stage in order: the schedules from their publications.
 
+1F1B, interleaved 1F1B and GPipe are written here once more. Of the others the rows of
+:mod:`nest.forms.orders` are read, micro-batches are counted, and each task is checked to be there
+once and behind those that it needs on its stage.
+
 A stage runs its tasks one after another, in this order, each as soon as its input has arrived. p
 stages, m micro-batches, v chunks per stage; stage 0 is the first of the pipeline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, pairwise
 from typing import NamedTuple
+
+from nest.errors import KernelError
+from nest.forms import orders as written
+from nest.forms import passes
+
+WHOLE, INPUTS, WEIGHTS = range(3)
 
 
 class Task(NamedTuple):
@@ -18,24 +28,67 @@ class Task(NamedTuple):
     """Else backward."""
     chunk: int
     micro_batch: int
+    part: int = WHOLE
+    """Of a backward: WHOLE, INPUTS or WEIGHTS."""
+    beside: bool = False
+    """A forward that runs beside the backward that follows."""
 
 
 def orders(
-    schedule: str, stages: int, micro_batches: int, vpp: int = 1
+    schedule: str, stages: int, micro_batches: int, vpp: int = 1, group: int = 0
 ) -> tuple[tuple[Task, ...], ...]:
     """Tasks of each stage in the order in which it runs them.
 
     Parameters
     ----------
-    schedule : "1f1b", "interleaved" or "gpipe".
-    vpp : chunks per stage; above 1 with "interleaved" only, and then ``stages`` divides
-        ``micro_batches``.
+    schedule : as in :class:`nest.describe.Configuration`.
+    vpp : chunks per stage.
+    group : micro-batches that pass a chunk in a row; default: ``stages``.
     """
+    group = group or stages
     if schedule == "gpipe":
         return tuple(_gpipe(micro_batches) for _ in range(stages))
     if schedule == "1f1b":
         return tuple(_one_f_one_b(s, stages, micro_batches) for s in range(stages))
-    return tuple(_interleaved(s, stages, micro_batches, vpp) for s in range(stages))
+    if schedule == "interleaved":
+        return tuple(_interleaved(s, stages, micro_batches, vpp, group) for s in range(stages))
+    order = passes.Order([0] * (3 * stages * vpp * micro_batches), [0] * (stages + 1),
+                         *([0] * (stages * vpp) for _ in range(3)))
+    _WRITE[schedule](stages, vpp, micro_batches, group, order)
+    return tuple(
+        _row(order.codes[begin:end], micro_batches, vpp)
+        for begin, end in pairwise(order.rows))
+
+
+_WRITE: dict[str, Callable[[int, int, int, int, passes.Order], None]] = {
+    "looped-bfs": lambda p, v, m, group, order: written.breadth_first(p, v, m, order),
+    "combined": lambda p, v, m, group, order: written.in_turn(p, v, m, group, 2, 1, order),
+    "zb1p": lambda p, v, m, group, order: written.zero_bubble(p, v, m, group, order),
+    "interleaved-zb": lambda p, v, m, group, order: written.zero_bubble(p, v, m, group, order),
+    "zb-v": lambda p, v, m, group, order: written.zero_bubble_v(p, m, order),
+    "dualpipev": lambda p, v, m, group, order: written.dual_pipe(
+        p, m, p, passes.FORWARD, order),
+}
+
+
+def _row(codes: Sequence[int], m: int, v: int) -> tuple[Task, ...]:
+    """Tasks of a row of codes; a chunk takes its micro-batches one after another."""
+    count = {(kind, n): 0 for kind in ("ahead", "back", "weights") for n in range(v)}
+    found = []
+    for code in codes:
+        n, kind = divmod(code, passes.KINDS)
+        ahead = kind in (passes.FORWARD, passes.BESIDE)
+        part = {passes.INPUTS: INPUTS, passes.WEIGHTS: WEIGHTS}.get(kind, WHOLE)
+        what = "ahead" if ahead else "weights" if part == WEIGHTS else "back"
+        if part == WHOLE and not ahead:
+            count["weights", n] += 1
+        found.append(Task(ahead, n, count[what, n], part, kind == passes.BESIDE))
+        count[what, n] += 1
+        if not count["weights", n] <= count["back", n] <= count["ahead", n]:
+            raise KernelError("simulation: a task comes before another one that it needs")
+    if any(number != m for number in count.values()):
+        raise KernelError("simulation: tasks are missing")
+    return tuple(found)
 
 
 def _gpipe(m: int) -> tuple[Task, ...]:
@@ -55,24 +108,24 @@ def _one_f_one_b(stage: int, p: int, m: int) -> tuple[Task, ...]:
     return _in_turn(forward, backward, warm)
 
 
-def _interleaved(stage: int, p: int, m: int, v: int) -> tuple[Task, ...]:
+def _interleaved(stage: int, p: int, m: int, v: int, group: int) -> tuple[Task, ...]:
     """1F1B over chunks (arXiv:2104.04473, section 2.2.2), in the order of Megatron-Core.
 
-    p micro-batches pass chunk 0, then the same p chunk 1, and so on; backward from the last chunk.
-    A stage warms up with 2 (p - s - 1) + (v - 1) p chunk forwards
+    A group of micro-batches (p by default) passes chunk 0, then chunk 1, and so on; backward from
+    the last chunk. A stage warms up with 2 (p - s - 1) + (v - 1) group chunk forwards
     (`forward_backward_pipelining_with_interleaving`).
     """
-    warm = min(2 * (p - stage - 1) + (v - 1) * p, m * v)
-    forward = [Task(True, c, k) for c, k in _rounds(p, m, range(v))]
-    backward = [Task(False, c, k) for c, k in _rounds(p, m, range(v - 1, -1, -1))]
+    warm = min(2 * (p - stage - 1) + (v - 1) * group, m * v)
+    forward = [Task(True, c, k) for c, k in _rounds(group, m, range(v))]
+    backward = [Task(False, c, k) for c, k in _rounds(group, m, range(v - 1, -1, -1))]
     return _in_turn(forward, backward, warm)
 
 
-def _rounds(p: int, m: int, chunks: range) -> Iterator[tuple[int, int]]:
-    """Chunk and micro-batch: groups of p micro-batches through all chunks."""
-    for first in range(0, m, p):
+def _rounds(group: int, m: int, chunks: range) -> Iterator[tuple[int, int]]:
+    """Chunk and micro-batch: groups of micro-batches through all chunks."""
+    for first in range(0, m, group):
         for chunk in chunks:
-            for number in range(first, first + p):
+            for number in range(first, min(first + group, m)):
                 yield chunk, number
 
 

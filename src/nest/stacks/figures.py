@@ -8,6 +8,7 @@ from itertools import pairwise
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.graph import Chain
+from nest.graph.schedules import group_of, missing
 
 Value = int | str | frozenset[str] | tuple[str, ...]
 Figures = Mapping[str, Value]
@@ -33,7 +34,8 @@ def plan_figures(chain: Chain, job: Job, plan: Configuration) -> Figures:
     chunks = chunks_of(chain, plan)
     return {
         "pp": plan.pp, "vpp": plan.vpp, "schedule": plan.schedule, "micro_batches": m,
-        "rounds": max(1, m // plan.pp), "outer_dp": plan.outer_dp,
+        "rounds": max(1, m // plan.pp), "round": m // max(1, m // plan.pp),
+        "group": group_of(plan), "missing": missing(plan, m), "outer_dp": plan.outer_dp,
         "gap": plan.stride - plan.stages[-1].devices[1] if plan.outer_dp > 1 else 0,
         "cuts": cut_forms(layer_counts(chain, chunks), [len(chunk) for chunk in chunks]),
         "mtp_chunks": _holding(chain, chunks, "mtp"),

@@ -12,11 +12,12 @@ from simulation import Task, ends, gpipe, interleaved, most_held, one_f_one_b
 
 from nest.costs.schedules import SCHEDULES, StepTime
 from nest.costs.schedules import gpipe as gpipe_form
-from nest.costs.schedules import interleaved as interleaved_form
 from nest.costs.schedules import one_f_one_b as one_f_one_b_form
 from nest.costs.schedules.one_f_one_b import stage_of
 from nest.costs.stage import Hop
 from nest.forms.one_f_one_b import FIGURES, NOTHING, PAIR, SHARE, add_passes, add_stage
+
+interleaved_form = SCHEDULES["interleaved"]
 
 
 def short(tasks: list[Task]) -> str:

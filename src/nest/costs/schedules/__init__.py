@@ -1,14 +1,29 @@
-"""Pipeline schedules, a file each: what a stage holds, and how long a step takes."""
+"""Pipeline schedules: what a stage holds, and how long a step takes.
+
+`one_f_one_b` and `gpipe` are closed forms, a file each; `path` has those that are the longest path
+through their order of passes. `steps` is what all of them answer.
+"""
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from nest.costs.schedules import gpipe, interleaved, one_f_one_b
+from nest.costs.schedules import gpipe, one_f_one_b, path
+from nest.costs.schedules.path import Path
 from nest.costs.schedules.steps import StepTime
 
-SCHEDULES: dict[str, ModuleType] = {
-    "1f1b": one_f_one_b, "interleaved": interleaved, "gpipe": gpipe,
+# The first two have closed forms.
+SCHEDULES: dict[str, ModuleType | Path] = {
+    "1f1b": one_f_one_b, "gpipe": gpipe,
+    "interleaved": Path(path.interleaved),
+    "combined": Path(path.combined, together=True),
+    "looped-bfs": Path(path.breadth_first, repeats=False),
+    "zb1p": Path(path.zero_bubble, split=True),
+    "interleaved-zb": Path(path.zero_bubble, split=True),
+    "zb-v": Path(path.zero_bubble_v, split=True),
+    "dualpipev": Path(path.dual_pipe_v, split=True),
 }
+ONE_F_ONE_B = Path(path.one_f_one_b)
+"""1F1B by its path, which its closed form is below where stages differ or hand over."""
 
-__all__ = ["SCHEDULES", "StepTime"]
+__all__ = ["ONE_F_ONE_B", "SCHEDULES", "Path", "StepTime"]

@@ -20,8 +20,8 @@ from nest.costs.choices import FULL, Site, bodies, states
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.network.fabric import fabric_of
 from nest.costs.schedules import SCHEDULES
-from nest.costs.schedules.interleaved import warm_up
 from nest.describe.job import Stack
+from nest.forms.orders import warm_up
 from nest.graph import relay_bytes
 from nest.graph.legality import interleaved_chunks
 from nest.planners.exhaustive.grid import POLICIES, Grid, Layout, Point
@@ -164,7 +164,7 @@ class Table:
                 held = many * kept[0]
             else:
                 held = np.zeros(len(self.rows))
-                # A few groups of micro-batches show the maximum: nest.costs.schedules.interleaved.
+                # A few groups of micro-batches show the maximum: nest.costs.schedules.path.
                 few = np.minimum(self.micro_batches, 4 * self.pp)
                 for m in np.unique(few).tolist():
                     here = few == m
@@ -263,10 +263,10 @@ def _together(parts: Sequence[tuple[Figures, int]]) -> Figures:
 def in_flight_by_chunk(stage: int, stages: int, micro_batches: int, vpp: int) -> Ints:
     """Micro-batches that each chunk of an interleaved stage holds, one row per moment.
 
-    Equal moments are merged; they are those of :func:`nest.costs.schedules.interleaved.held`.
+    Equal moments are merged; they are those of :func:`nest.forms.orders.held`.
     """
     passes = np.arange(micro_batches * vpp)
-    warm = warm_up(stage, stages, micro_batches, vpp)
+    warm = warm_up(stage, stages, vpp, micro_batches, stages, 2, 0)
     ahead = np.eye(vpp, dtype=np.int64)[passes // stages % vpp]
     back = np.eye(vpp, dtype=np.int64)[vpp - 1 - passes // stages % vpp]
     done = np.cumsum(back, axis=0)[:max(0, len(passes) - warm - 1)]

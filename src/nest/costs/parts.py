@@ -1,0 +1,54 @@
+"""A backward in two parts: for inputs, and later for weights (arXiv:2401.10241, section 1).
+
+Of a matrix product one of two equal products is for weights; attention and element-wise operators
+have none, or next to none. Between the parts a device keeps what the second one needs: inputs of
+matrix products, which recompute has made by then, and the gradients of their outputs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from nest.costs.choices import Body, Setting
+from nest.costs.compute import gemm_seconds
+from nest.costs.operators import product_shape, rows_of, share_of, tokens_of
+from nest.graph import Layer
+
+
+class Parts(NamedTuple):
+    """Of one layer and micro-batch, beside :class:`nest.costs.layer.BodyCosts`."""
+
+    weights: float
+    """Seconds of ``backward`` that are for weights."""
+    kept: float
+    """Bytes that the backward for inputs leaves to the one for weights."""
+
+
+NO_PARTS = Parts(0.0, 0.0)
+
+
+def parts(layer: Layer, c: Body, s: Setting, backward: float, activations: float) -> Parts:
+    """Price the second part of a backward, given all of it, under one configuration.
+
+    Of a measured layer half of the backward is assumed to be for weights, as of matrix products,
+    and all activations to be kept.
+    """
+    if layer.measured:
+        return Parts(backward / 2.0, activations)
+    seconds, kept = np.zeros(1), np.zeros(1)
+    tokens, rest = tokens_of(layer, c, s)
+    element, fp8 = s.machine.element, s.machine.fp8 and s.machine.stack.fp8_inputs
+    for op in layer.operators:
+        rows = rows_of(op, layer, c, s, tokens, rest)
+        ranks, padding = share_of(op, c.tp, c.etp)
+        if op.product_input:
+            size = 1.0 if fp8 and op.fp8_bytes is not None else element
+            kept = kept + rows / ranks * padding * op.saved_elements * size
+        if op.type == "gemm":
+            count, each, width, depth = product_shape(op, layer, c, rows, ranks, padding)
+            machine = s.machine.half if op.bf16 else s.machine
+            seconds = seconds + gemm_seconds(machine, width, depth, each, count, alone=False)
+            kept = kept + count * each * width * element
+    return Parts(float(seconds[0]), float(kept[0]))

@@ -1,0 +1,144 @@
+"""Schedules whose step is the longest path through their order; see :mod:`nest.forms.passes`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from nest.costs.schedules.steps import StepTime
+from nest.costs.stage import ChunkCosts, Hop
+from nest.forms import orders
+from nest.forms.passes import BESIDE, FORWARD, KINDS, Order, Room, beside, step_seconds
+
+Write = Callable[[int, int, int, int, Order], None]
+"""Writes the order of p stages, v chunks and m micro-batches in groups."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """A schedule of alike or unlike stages, each with v chunks.
+
+    ``group`` is the micro-batches that pass a chunk in a row; default: as many as stages.
+    """
+
+    write: Write
+    repeats: bool = True
+    """A few groups of micro-batches hold the most."""
+    split: bool = False
+    """Backwards are in two parts."""
+    together: bool = False
+    """Forwards run beside backwards."""
+
+    @property
+    def parts(self) -> bool:
+        """Whether chunks need the figures of :func:`nest.costs.stage.with_parts`."""
+        return self.split or self.together
+
+    def order(self, stages: int, micro_batches: int, vpp: int, group: int | None = None) -> Order:
+        """Passes of all stages."""
+        return _order(self.write, stages, vpp, micro_batches, group or stages)
+
+    def in_flight(
+        self, stage: int, stages: int, micro_batches: int, vpp: int, group: int | None = None
+    ) -> int:
+        """Most chunks of which a stage holds activations of a micro-batch at once, or parts."""
+        ones = [1.0] * vpp
+        order = self.order(stages, micro_batches, vpp, group)
+        return round(orders.held(ones, ones, stage, order, len(order.codes)))
+
+    def held(
+        self, activations: Sequence[float], stage: int, stages: int, micro_batches: int,
+        group: int | None = None, kept: Sequence[float] | None = None,
+    ) -> float:
+        """Most bytes of activations that a stage holds at once, given those of each chunk.
+
+        ``kept`` are the bytes that a backward for inputs leaves to the one for weights.
+        """
+        m, size = micro_batches, group or stages
+        if self.repeats:
+            m = min(m, 4 * max(size, stages) + m % size)
+        order = self.order(stages, m, len(activations), group)
+        return orders.held(activations, kept or activations, stage, order, len(order.codes))
+
+    def hidden(
+        self, chunks: Sequence[ChunkCosts], stage: int, stages: int, micro_batches: int,
+        group: int | None = None,
+    ) -> float:
+        """Seconds of all-to-alls of experts that run beside another pass of the stage."""
+        order = self.order(stages, micro_batches, len(chunks), group)
+        row = order.codes[order.rows[stage]:order.rows[stage + 1]]
+        pairs = ((chunks[code // KINDS], chunks[behind // KINDS])
+                 for code, behind in pairwise(row) if code % KINDS == BESIDE)
+        return sum(ahead.forward + back.backward - beside(ahead, back) for ahead, back in pairs)
+
+    def step_time(
+        self, stages: Sequence[Sequence[ChunkCosts]], hops: Sequence[Sequence[Hop]],
+        micro_batches: int, group: int | None = None,
+    ) -> StepTime:
+        """Seconds of a step of p stages, first stage first, each with its v chunks.
+
+        ``hops[s][n]`` is behind chunk n of stage s: on the way to the next chunk of the model.
+        """
+        p, v, m = len(stages), len(stages[0]), micro_batches
+        q = p * v
+        order = self.order(p, m, v, group)
+        room = Room(
+            arrives=[0.0] * (2 * q * m), came=[0] * (2 * q), run=[0] * (2 * q), hop=[0.0] * q,
+            gap=[0.0] * q, took=[0.0] * (4 * q), links=[0.0] * (2 * q), ends=[0.0] * q,
+            place=[0] * p, begun=[0] * p, traffic=[0] * p, clock=[0.0] * p, scattered=[0.0] * p,
+            fresh=[0.0] * p)
+        alone = [[chunk.alone for chunk in stage] for stage in stages]
+        end = step_seconds(stages, alone, hops, p, v, m, q, order, room)
+        return StepTime(max(room.clock), end - max(room.clock))
+
+
+@lru_cache(maxsize=8)
+def _order(write: Write, p: int, v: int, m: int, group: int) -> Order:
+    order = Order(codes=[0] * (3 * p * v * m), rows=[0] * (p + 1), at=[0] * (p * v),
+                  ahead=[0] * (p * v), back=[0] * (p * v))
+    write(p, v, m, group, order)
+    return order
+
+
+def one_f_one_b(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """1F1B; exact for all stages, where :mod:`nest.forms.one_f_one_b` is for alike ones."""
+    orders.looped(p, 1, order)
+    orders.in_turn(p, 1, m, m, 1, 0, order)
+
+
+def interleaved(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """Interleaved 1F1B, of Megatron-Core and, with groups of a round, of PyTorch."""
+    orders.looped(p, v, order)
+    orders.in_turn(p, v, m, group, 2, 0, order)
+
+
+def combined(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """Interleaved 1F1B whose forwards run beside backwards, and one more pass to warm up."""
+    orders.looped(p, v, order)
+    orders.in_turn(p, v, m, group, 2, 1, order)
+
+
+def breadth_first(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """GPipe, or Looped BFS."""
+    orders.looped(p, v, order)
+    orders.breadth_first(p, v, m, order)
+
+
+def zero_bubble(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """ZB1P, or PyTorch's interleaved zero-bubble."""
+    orders.looped(p, v, order)
+    orders.zero_bubble(p, v, m, group, order)
+
+
+def zero_bubble_v(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """ZB-V."""
+    orders.folded(p, order)
+    orders.zero_bubble_v(p, m, order)
+
+
+def dual_pipe_v(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """DualPipeV as PyTorch runs it: a forward and a backward of its pairs behind each other."""
+    orders.folded(p, order)
+    orders.dual_pipe(p, m, p, FORWARD, order)

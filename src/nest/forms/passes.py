@@ -1,0 +1,402 @@
+"""The step of a pipeline as the longest path through an order of passes, which is data.
+
+A rank runs its row of passes one after another, each as soon as its input is there. A pass takes
+one micro-batch through one chunk of layers: forward; backward; or backward in two, for inputs and,
+later, for weights. :mod:`nest.forms.orders` writes the rows of the published schedules. Nothing is
+assumed of an order but that a chunk takes its micro-batches in one sequence. The step is exact for
+any of them, and no time that grows makes it shorter.
+
+Chunks have *positions* in the model. A chain of positions begins with the embedding and ends with
+the loss; there is one of them, or two where micro-batches enter at both ends of the pipeline. A
+chunk without layers leaves parameters and gradients to the passes around it.
+
+Shapes: p ranks, v chunks a rank, Q = p v positions, m micro-batches of a chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableSequence, Sequence
+from typing import NamedTuple
+
+from nest.forms.chunk import (
+    C_BACKWARD,
+    C_BUSY_BACKWARD,
+    C_BUSY_FORWARD,
+    C_EXCHANGED_BACKWARD,
+    C_EXCHANGED_FORWARD,
+    C_FORWARD,
+    C_GATHER,
+    C_GATHERED,
+    C_HIDES_GATHER,
+    C_HIDES_INPUTS,
+    C_HIDES_SYNC,
+    C_HIDES_WEIGHTS,
+    C_INPUTS,
+    C_LARGEST,
+    C_LATE,
+    C_LATE_BACK,
+    C_LEFT,
+    C_LEFT_WEIGHTS,
+    C_QUEUE_BACKWARD,
+    C_REGATHERED,
+    C_SCATTERED,
+    C_SYNC,
+    C_TIED,
+    C_TRAILING,
+    C_TRAILS_BACKWARD,
+    C_TRAILS_FORWARD,
+    C_TRAILS_INPUTS,
+    C_TRAILS_WEIGHTS,
+    C_UNDER_FIRST,
+    C_UNDER_LAST,
+    C_UPDATE,
+    C_WAIT,
+    C_WEIGHTS,
+    delayed,
+    empty,
+    longer,
+)
+
+Chunks = Sequence[Sequence[Sequence[float]]]
+"""Figures of each chunk of each rank; see :mod:`nest.forms.chunk`."""
+Links = Sequence[Sequence[Sequence[float]]]
+"""Seconds there and back, and of a message, behind each chunk of each rank: on the way to the next
+position."""
+Alone = Sequence[Sequence[bool]]
+"""Whether each chunk of each rank is a single layer."""
+Floats = MutableSequence[float]
+Ints = MutableSequence[int]
+NEVER = -float("inf")
+
+# Kinds of passes; a code is the number of the chunk times KINDS plus the kind. INPUTS and WEIGHTS
+# are the two parts of a backward, BESIDE is a forward beside the whole backward of the next code.
+FORWARD, BACKWARD, INPUTS, WEIGHTS, BESIDE = range(5)
+KINDS = 8
+# How the data-parallel traffic of a rank meets its passes: not at all, by scattering gradients
+# behind them (ZeRO-2), by gathering parameters in front of them as well (ZeRO-3).
+PLAIN, TRAILS, GATHERS = range(3)
+
+
+class Order(NamedTuple):
+    """What each rank runs, and where its chunks are."""
+
+    codes: Ints
+    """(passes,) rank after rank, each row in the order of execution."""
+    rows: Ints
+    """(p+1,) where each row begins in ``codes``, and where the last one ends."""
+    at: Ints
+    """(Q,) position of chunk n of rank s, at number s v + n."""
+    ahead: Ints
+    """(Q,) link on which a position hands over to the next one, by position."""
+    back: Ints
+    """(Q,) link on which it gets the gradient of that; links number 2 Q at the most."""
+
+
+class Room(NamedTuple):
+    """What :func:`step_seconds` fills, at the least; by position, or by way and position."""
+
+    arrives: Floats
+    """(2 Q m,) when the input of the k-th forward and backward of a position is there."""
+    came: Ints
+    """(2 Q,) inputs of which that is known."""
+    run: Ints
+    """(2 Q,) passes run."""
+    hop: Floats
+    """(Q,) seconds one way to the next position."""
+    gap: Floats
+    """(Q,) seconds of a message to it."""
+    took: Floats
+    """(4 Q,) seconds of a pass by kind and position."""
+    links: Floats
+    """(2 Q,) when the last message of a link arrived."""
+    ends: Floats
+    """(Q,) end of the last backward."""
+    place: Ints
+    """(p,) next pass of a rank, as index of ``codes``."""
+    begun: Ints
+    """(p,) chunks that have run a forward."""
+    traffic: Ints
+    """(p,) PLAIN, TRAILS or GATHERS."""
+    clock: Floats
+    """(p,) end of its last pass."""
+    scattered: Floats
+    """(p,) when what a backward left to scatter is through (ZeRO-2; ZeRO-3: of single layers)."""
+    fresh: Floats
+    """(p,) when the parameters of the chunks that have begun would be gathered at the start of the
+    step, had the rank never waited; -inf: no chunk with layers has begun."""
+
+
+def step_seconds(
+    ranks: Chunks, alone: Alone, hops: Links, p: int, v: int, m: int, depth: int, order: Order,
+    room: Room,
+) -> float:
+    """Seconds of a step; inf where the rows wait for each other.
+
+    Messages of a link arrive in the order of the passes, no two closer than the link takes for one.
+    Afterwards ``room.clock`` has the end of the last pass of each rank. ``depth`` is the number of
+    positions of a chain.
+    """
+    for s in range(p):
+        _begin(ranks[s], hops[s], s, p, v, m, depth, order, room)
+    left = order.rows[p] - order.rows[0]
+    while left:
+        before = left
+        for s in range(p):
+            left -= _run(ranks[s], alone[s], s, p, v, m, depth, order, room)
+        if left == before:
+            return -NEVER
+    done = together = exchange = 0.0
+    copies = False
+    for s in range(p):
+        tied = update = 0.0
+        for n in range(v):
+            tied += ranks[s][n][C_TIED]
+            update += ranks[s][n][C_UPDATE]
+        ready = _reduced(ranks[s], s, v, p * v, order, room)
+        # Copies of a tied embedding are exchanged when all ranks that hold one are ready.
+        if tied > 0.0:
+            copies = True
+            together, exchange = max(together, ready), max(exchange, tied + update)
+        else:
+            done = max(done, ready + update)
+    return max(done, together + exchange) if copies else done
+
+
+def _begin(
+    chunks: Sequence[Sequence[float]], hops: Sequence[Sequence[float]], s: int, p: int, v: int,
+    m: int, depth: int, order: Order, room: Room,
+) -> None:
+    """A rank and its positions before the first pass."""
+    positions, traffic = p * v, PLAIN
+    for n in range(v):
+        c, q = chunks[n], order.at[s * v + n]
+        back = positions + q
+        room.hop[q], room.gap[q] = hops[n][0] / 2, hops[n][1]
+        room.took[q] = c[C_FORWARD]
+        # Under ZeRO-3 the end of a backward waits for what the next pass gathers: _behind.
+        room.took[back] = c[C_BACKWARD]
+        room.took[INPUTS * positions + q] = c[C_INPUTS]
+        room.took[WEIGHTS * positions + q] = c[C_WEIGHTS]
+        room.run[q] = room.run[back] = room.came[q] = room.came[back] = 0
+        room.links[q] = room.links[back] = NEVER
+        if q % depth == 0:
+            room.came[q] = m
+            for k in range(m):
+                room.arrives[q * m + k] = 0.0
+        if c[C_LARGEST] > 0.0:
+            traffic = GATHERS
+        elif c[C_TRAILING] > 0.0:
+            traffic = max(traffic, TRAILS)
+    room.place[s], room.begun[s], room.traffic[s] = order.rows[s], 0, traffic
+    room.clock[s], room.scattered[s], room.fresh[s] = 0.0, NEVER, NEVER
+
+
+def _run(
+    chunks: Sequence[Sequence[float]], alone: Sequence[bool], s: int, p: int, v: int, m: int,
+    depth: int, order: Order, room: Room,
+) -> int:
+    """Run the passes of a rank whose input is there; their number."""
+    i, stop, clock, traffic = room.place[s], order.rows[s + 1], room.clock[s], room.traffic[s]
+    positions, fresh = p * v, room.begun[s] < v
+    while i < stop:
+        code = order.codes[i]
+        n, kind = code // KINDS, code % KINDS
+        q = order.at[s * v + n]
+        if kind == WEIGHTS:
+            start, trails = clock, traffic > 0 and not empty(chunks[n])
+            if trails:
+                start = max(start, room.scattered[s] - chunks[n][C_TRAILS_WEIGHTS])
+            clock = room.ends[q] = start + room.took[WEIGHTS * positions + q]
+            if trails:
+                room.scattered[s] = clock + chunks[n][C_TRAILING]
+            i += 1
+            continue
+        way = 1 if kind in (BACKWARD, INPUTS) else 0
+        x = way * positions + q
+        k = room.run[x]
+        if k == room.came[x]:
+            break
+        start = max(clock, room.arrives[x * m + k])
+        if kind == BESIDE:
+            other = order.codes[i + 1] // KINDS
+            y = positions + order.at[s * v + other]
+            back = room.run[y]
+            if back == room.came[y]:
+                break
+            start = max(start, room.arrives[y * m + back])
+        if traffic:
+            held_up = other if kind == BESIDE else n
+            start = max(start, _free(chunks, alone, held_up, kind, s, i, clock, order, room))
+        if fresh and not way:
+            if k == 0:
+                start = max(start, _first(chunks[n], s, room))
+                fresh = room.begun[s] < v
+            room.fresh[s] += chunks[n][C_FORWARD] - chunks[n][C_HIDES_GATHER]
+        room.run[x] = k + 1
+        if kind == BESIDE:
+            clock = start + beside(chunks[n], chunks[other])
+            room.run[y] = back + 1
+            room.ends[y - positions] = clock
+            _send(q, 0, k, positions, m, depth, clock, order, room)
+            _send(y - positions, 1, back, positions, m, depth, clock, order, room)
+            if traffic and not empty(chunks[other]):
+                room.scattered[s] = clock + chunks[other][C_TRAILING]
+            i += 2
+            continue
+        clock = start + room.took[kind * positions + q]
+        if traffic:
+            clock = _behind(chunks, alone, n, kind, s, i, clock, order, room)
+        if way:
+            room.ends[q] = clock
+        _send(q, way, k, positions, m, depth, clock, order, room)
+        i += 1
+    count = i - room.place[s]
+    room.place[s], room.clock[s] = i, clock
+    return count
+
+
+def beside(ahead: Sequence[float], back: Sequence[float]) -> float:
+    """Seconds of a forward and a backward that hide each other's all-to-alls of experts."""
+    return (ahead[C_FORWARD] - min(ahead[C_EXCHANGED_FORWARD], back[C_BUSY_BACKWARD])
+            + back[C_BACKWARD] - min(back[C_EXCHANGED_BACKWARD], ahead[C_BUSY_FORWARD]))
+
+
+def _first(c: Sequence[float], s: int, room: Room) -> float:
+    """Earliest start of the first forward of a chunk, for its parameters have to be there.
+
+    Gathers of parameters run from the start of the step, at the full rate while the rank waits and
+    at their share of it while it computes: the forwards before.
+    """
+    room.begun[s] += 1
+    if empty(c):
+        return 0.0
+    first = room.fresh[s] == NEVER
+    if first:
+        room.fresh[s] = 0.0
+    start = room.fresh[s] + c[C_WAIT] if first or c[C_GATHER] > 0.0 else 0.0
+    room.fresh[s] += c[C_GATHER]
+    return start
+
+
+def _free(
+    chunks: Sequence[Sequence[float]], alone: Sequence[bool], n: int, kind: int, s: int, i: int,
+    clock: float, order: Order, room: Room,
+) -> float:
+    """When a pass may begin, as far as the rank goes; its traffic goes on while it waits."""
+    c = chunks[n]
+    if empty(c):
+        return clock
+    if room.traffic[s] == TRAILS:
+        if kind == BESIDE:  # its computing hides other traffic
+            return max(clock, room.scattered[s])
+        return max(clock, room.scattered[s] - c[C_TRAILS_BACKWARD]) if kind == BACKWARD else clock
+    code = _near(chunks, s, i, -1, order)
+    if code < 0:
+        return clock
+    x, way_before = code // KINDS, code % KINDS
+    front = chunks[x]
+    start = clock + longer(front, alone[x], way_before, c, alone[n], kind)
+    if not alone[x]:
+        room.scattered[s] = clock + front[C_SCATTERED] if way_before else NEVER
+        return start
+    # What an earlier backward left is in front of what this pass gathers.
+    room.scattered[s] += (c[C_REGATHERED] if kind else c[C_GATHERED]) + (
+        front[C_BACKWARD] - front[C_UNDER_FIRST] if way_before
+        else front[C_FORWARD] - front[C_UNDER_LAST])
+    start = max(start, room.scattered[s])
+    if way_before:
+        room.scattered[s] = start + front[C_SCATTERED]
+    return start
+
+
+def _near(
+    chunks: Sequence[Sequence[float]], s: int, i: int, way: int, order: Order
+) -> int:
+    """Code of the next pass through layers behind the i-th (1) or in front of it (-1); -1: none."""
+    i += way
+    while order.rows[s] <= i < order.rows[s + 1]:
+        if not empty(chunks[order.codes[i] // KINDS]):
+            return order.codes[i]
+        i += way
+    return -1
+
+
+def _behind(
+    chunks: Sequence[Sequence[float]], alone: Sequence[bool], n: int, kind: int, s: int, i: int,
+    end: float, order: Order, room: Room,
+) -> float:
+    """End of a pass that would end at ``end`` without data-parallel traffic behind it."""
+    c = chunks[n]
+    if empty(c):
+        return end
+    if room.traffic[s] == TRAILS:
+        if kind == BACKWARD:
+            room.scattered[s] = end + c[C_TRAILING]
+        elif kind == FORWARD:
+            room.scattered[s] += c[C_FORWARD] - c[C_TRAILS_FORWARD]
+        else:
+            room.scattered[s] += c[C_INPUTS] - c[C_TRAILS_INPUTS]
+        return end
+    if kind == FORWARD:
+        return end
+    code, gathered = _near(chunks, s, i, 1, order), 0.0
+    if code >= 0:
+        behind = chunks[code // KINDS]
+        gathered = behind[C_REGATHERED] if code % KINDS else behind[C_GATHERED]
+    return end + (delayed(c, alone[n], gathered) - c[C_LATE])
+
+
+def _send(
+    q: int, way: int, k: int, positions: int, m: int, depth: int, end: float, order: Order,
+    room: Room,
+) -> None:
+    """Hand over what the k-th pass of a way has made of a position."""
+    if way:
+        to = positions + q - 1
+        if q % depth == 0:
+            return
+        link, hop = order.back[q - 1], q - 1
+    elif q % depth == depth - 1:  # the loss: its gradient is there at once
+        room.arrives[(positions + q) * m + k] = end
+        room.came[positions + q] = k + 1
+        return
+    else:
+        to, link, hop = q + 1, order.ahead[q], q
+    arrival = max(end + room.hop[hop], room.links[link] + room.gap[hop])
+    room.links[link] = room.arrives[to * m + k] = arrival
+    room.came[to] = k + 1
+
+
+def _reduced(
+    chunks: Sequence[Sequence[float]], s: int, v: int, positions: int, order: Order, room: Room
+) -> float:
+    """When all gradients of a rank are reduced.
+
+    From the last backward of a chunk on, its gradients and those of the chunks that end later are
+    reduced beside the backwards that follow. Forwards hide nothing of them.
+    """
+    ready = below = 0.0
+    first, left, i = True, v, order.rows[s + 1] - 1
+    while left and i >= order.rows[s]:
+        n, kind = order.codes[i] // KINDS, order.codes[i] % KINDS
+        c, x = chunks[n], positions + order.at[s * v + n]
+        if room.run[x] > 0 and kind in (BACKWARD, WEIGHTS):
+            room.run[x] = 0  # the last one of the chunk, as the row is read from its end
+            ready = max(ready, room.ends[x - positions])
+            if not empty(c):
+                rest = c[C_LEFT] if kind == BACKWARD else c[C_LEFT_WEIGHTS]
+                if not first:
+                    rest -= c[C_SCATTERED]
+                first = False
+                ready = max(ready, room.ends[x - positions] + below + rest)
+            below += c[C_SYNC]
+            left -= 1
+        if kind == BACKWARD:
+            below += (c[C_BACKWARD] + c[C_QUEUE_BACKWARD] + c[C_LATE_BACK] - c[C_LATE]
+                      - c[C_HIDES_SYNC])
+        elif kind == INPUTS:
+            below += c[C_INPUTS] - c[C_HIDES_INPUTS]
+        elif kind == WEIGHTS:
+            below += c[C_WEIGHTS] - c[C_HIDES_WEIGHTS]
+        i -= 1
+    return ready

@@ -1,0 +1,180 @@
+"""What a pipeline schedule asks of a configuration, and where in the model its chunks are.
+
+Schedules priced as the longest path through their order of passes (:mod:`nest.forms.passes`), but
+``interleaved``, whose rules are in :mod:`nest.graph.legality`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from nest.describe.configuration import Configuration
+from nest.describe.job import Job
+from nest.graph.chain import Chain
+
+
+class Rules(NamedTuple):
+    """Of a schedule."""
+
+    least_chunks: int
+    """Chunks a stage."""
+    most_chunks: int
+    folded: bool = False
+    """Its chunks are placed in a V: 0, 1, ..., p - 1, p - 1, ..., 1, 0."""
+    most_zero: int = 2
+    """Largest ZeRO stage: parameters that are gathered for every pass are not priced between the
+    parts of a backward."""
+    grouped: bool = False
+    """Micro-batches pass a chunk in groups (``group``)."""
+
+
+MANY = 10**4
+RULES = {
+    "looped-bfs": Rules(2, MANY, most_zero=3),
+    "zb1p": Rules(1, 1),
+    "interleaved-zb": Rules(2, MANY, grouped=True),
+    "zb-v": Rules(2, 2, folded=True),
+    "dualpipev": Rules(2, 2, folded=True),
+    "combined": Rules(1, MANY, most_zero=1, grouped=True),
+}
+
+
+def is_folded(schedule: str) -> bool:
+    """Whether the chunks of a schedule are placed in a V."""
+    return schedule in RULES and RULES[schedule].folded
+
+
+def position(schedule: str, pp: int, stage: int, chunk: int, vpp: int) -> int:
+    """Place in the model of a chunk of a stage, 0 to pp x vpp - 1."""
+    if is_folded(schedule) and chunk == 1:
+        return 2 * pp - 1 - stage
+    return chunk * pp + stage
+
+
+def chunks_at(cuts: Sequence[int], pp: int, schedule: str) -> list[tuple[tuple[int, int], ...]]:
+    """Layers [i, j) of every chunk of every stage, given the cuts in the order of the model."""
+    vpp = (len(cuts) - 1) // pp
+    at = [[position(schedule, pp, s, n, vpp) for n in range(vpp)] for s in range(pp)]
+    return [tuple((cuts[q], cuts[q + 1]) for q in stage) for stage in at]
+
+
+def stage_behind(schedule: str, pp: int, stage: int, chunk: int, vpp: int) -> int | None:
+    """The stage that a chunk hands over to; None: it is the last one of the model."""
+    here = position(schedule, pp, stage, chunk, vpp)
+    if here == pp * vpp - 1:
+        return None
+    if is_folded(schedule):
+        return here + 1 if here + 1 < pp else 2 * pp - 2 - here
+    return (stage + 1) % pp
+
+
+def group_of(plan: Configuration) -> int:
+    """Micro-batches that pass a chunk in a row."""
+    return plan.pp if plan.group is None else plan.group
+
+
+def missing(plan: Configuration, micro_batches: int) -> int:
+    """Micro-batches that the last group has fewer than stages."""
+    rest = micro_batches % group_of(plan)
+    return max(0, plan.pp - rest) if rest else 0
+
+
+def group_problems(plan: Configuration, micro_batches: int) -> Iterator[str]:
+    """Why micro-batches cannot pass the chunks in such groups.
+
+    In groups smaller than the stages, passes may wait for each other (Megatron-Core 0.16.1,
+    megatron/core/pipeline_parallel/schedules.py, lines 997 and 1007). All micro-batches may be
+    one group.
+    """
+    group, pp = plan.group, plan.pp
+    if group is None:
+        if micro_batches % pp:
+            yield (f"schedule {plan.schedule} needs pp {pp} to divide the {micro_batches} "
+                   "micro-batches of a step, or a group")
+    elif not min(pp, micro_batches) <= group <= micro_batches:
+        yield (f"group: got {group}; allowed: {min(pp, micro_batches)} to {micro_batches}, the "
+               "micro-batches of a step")
+    elif missing(plan, micro_batches):
+        yield (f"group: {group} leaves {micro_batches % group} of the {micro_batches} "
+               f"micro-batches of a step; allowed: none, or at least pp {pp}")
+
+
+def path_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[str]:
+    """Requirements of a schedule of ``RULES`` that a plan violates."""
+    name, pp, vpp = plan.schedule, plan.pp, plan.vpp
+    rules, first = RULES[name], plan.stages[0]
+    m = job.global_batch // (plan.outer_dp * plan.micro_batch)
+    if pp < 2 and not (name == "combined" and vpp == 1):
+        yield f"schedule {name} needs pp above 1"
+    elif not rules.least_chunks <= vpp <= rules.most_chunks:
+        most = "" if rules.most_chunks == MANY else f" to {rules.most_chunks}"
+        yield f"vpp: got {vpp} with schedule {name}; allowed: {rules.least_chunks}{most}"
+    elif name == "combined" and pp > 1 and vpp == 1:
+        yield "schedule combined needs vpp above 1 where pp is above 1"
+    elif not chain.is_chain:
+        yield f"schedule {name} needs a chain; {chain.name} has branches"
+    elif name == "dualpipev" and m < 2 * pp:
+        yield f"schedule dualpipev needs 2 x pp {pp} micro-batches a step; here {m}"
+    elif rules.folded and chain.model is not None and chain.model.tied_embeddings:
+        yield (f"schedule {name} has embedding and head on the first stage; tied embeddings of "
+               f"{chain.name} are priced on two stages only")
+    else:
+        if plan.group is not None and not rules.grouped:
+            yield f"group: got {plan.group} with schedule {name}, which has none"
+        elif rules.grouped and vpp > 1:
+            yield from group_problems(plan, m)
+        yield from _stage_problems(plan, rules)
+        yield from _combined_problems(chain, plan) if name == "combined" else ()
+        if vpp > 1 and (problem := chunk_problem(chain, plan)):
+            yield problem
+    if first.zero > rules.most_zero:
+        yield (f"stages.0.zero: got {first.zero} with schedule {name}; allowed: up to "
+               f"{rules.most_zero}")
+
+
+def _stage_problems(plan: Configuration, rules: Rules) -> Iterator[str]:
+    first = plan.stages[0]
+    size = first.devices[1] - first.devices[0]
+    for number, stage in enumerate(plan.stages):
+        same = {"layers": stage.layers, "chunks": stage.chunks,
+                "devices": (number * size, (number + 1) * size)}
+        if stage != first.unchecked(**same):
+            yield (f"stages.{number}: differs from stage 0; stages have equal blocks and degrees "
+                   f"with schedule {plan.schedule}")
+
+
+def _combined_problems(chain: Chain, plan: Configuration) -> Iterator[str]:
+    """Rules of Megatron-Core 0.16.1 (its TransformerConfig with EP A2A overlap)."""
+    first = plan.stages[0]
+    if first.ep < 2:
+        yield f"schedule combined needs ep above 1; here {first.ep}"
+    if first.recompute == "full" or "moe" in first.recompute_modules:
+        yield "schedule combined excludes recompute full, and of moe"
+    if chain.model is not None and chain.model.mtp_layers > 1:
+        yield (f"schedule combined needs at most one layer of multi-token prediction; "
+               f"{chain.model.name} has {chain.model.mtp_layers}")
+
+
+def chunk_problem(chain: Chain, plan: Configuration) -> str | None:
+    """Where the chunks do not follow each other from the first to the last layer; None: they do.
+
+    A chunk may hold any layers, or none.
+    """
+    for number, stage in enumerate(plan.stages):
+        if len(stage.chunks) != plan.vpp:
+            return (f"stages.{number}.chunks: got {len(stage.chunks)} chunks; allowed: "
+                    f"vpp {plan.vpp}")
+    placed = sorted((position(plan.schedule, plan.pp, s, n, plan.vpp), s, n)
+                    for s in range(plan.pp) for n in range(plan.vpp))
+    at, before = 0, ""
+    for _, s, n in placed:
+        start, stop = plan.stages[s].chunks[n]
+        if start != at:
+            return (f"stages.{s}.chunks.{n}: got [{start}, {stop}); allowed: to start at layer "
+                    f"{at}{before}")
+        at, before = stop, f", where stages.{s}.chunks.{n} ends"
+    if at != len(chain):
+        return (f"stages.{s}.chunks.{n}: ends at {at}; allowed: {len(chain)}, the number of layers "
+                f"of {chain.name} with embedding and head")
+    return None

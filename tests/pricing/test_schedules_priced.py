@@ -1,0 +1,147 @@
+"""Configurations under schedules that are priced and not searched: rules, files, parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nest
+from nest.pricing.even import even_configuration
+
+MODEL = nest.load_model("llama3-8b")
+CLUSTER = nest.load_cluster("dgx-h100", devices=32)
+
+
+def job(m: int = 16, **changes: Any) -> nest.Job:
+    """m micro-batches."""
+    return nest.Job(global_batch=m, seq_len=2048, **changes)
+
+
+def priced(m: int = 16, of: nest.Model = MODEL, **given: Any) -> nest.Plan:
+    given = {"pp": 4, "tp": 8, "outer_dp": 1} | given
+    return nest.evaluate(of, CLUSTER, job(m), even_configuration(of, CLUSTER, job(m), **given))
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({"schedule": "zb1p", "vpp": 2}, "vpp: got 2 with schedule zb1p; allowed: 1"),
+    ({"schedule": "interleaved-zb"}, "vpp: got 1 with schedule interleaved-zb; allowed: 2"),
+    ({"schedule": "zb-v", "vpp": 4}, "vpp: got 4 with schedule zb-v; allowed: 2"),
+    ({"schedule": "zb1p", "pp": 1, "tp": 8, "dp_in": 4, "micro_batch": 4},
+     "schedule zb1p needs pp above 1"),
+    ({"schedule": "dualpipev", "vpp": 2, "m": 7},
+     "schedule dualpipev needs 2 x pp 4 micro-batches a step; here 7"),
+    ({"schedule": "zb1p", "zero": 3}, "zero: got 3 with schedule zb1p; allowed: up to 2"),
+    ({"schedule": "combined", "vpp": 2}, "schedule combined needs ep above 1; here 1"),
+    ({"schedule": "1f1b", "group": 4}, "group: got 4 with schedule 1f1b, which has none"),
+    ({"schedule": "zb-v", "vpp": 2, "group": 4}, "group: got 4 with schedule zb-v, which has none"),
+    ({"vpp": 2, "m": 6}, "needs pp 4 to divide the 6 micro-batches of a step, or a group"),
+    ({"vpp": 2, "m": 12, "group": 3}, "group: got 3; allowed: 4 to 12"),
+    ({"vpp": 2, "m": 12, "group": 13}, "group: got 13; allowed: 4 to 12"),
+    ({"vpp": 2, "m": 13, "group": 5}, "group: 5 leaves 3 of the 13 micro-batches"),
+])
+def test_rules_are_told(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(nest.InputError, match=message):
+        priced(**given)
+
+
+def test_tied_embeddings_are_not_priced_in_a_v() -> None:
+    tied = MODEL.model_copy(update={"tied_embeddings": True})
+    with pytest.raises(nest.InputError, match="embedding and head on the first stage"):
+        priced(of=tied, schedule="zb-v", vpp=2)
+
+
+def test_combined_passes_have_the_rules_of_megatron() -> None:
+    experts = nest.load_model("mixtral-8x7b")
+    given: dict[str, Any] = {"of": experts, "tp": 1, "dp_in": 8, "ep": 8, "vpp": 2, "m": 128,
+                             "schedule": "combined"}
+    assert priced(**given).parallelism.schedule == "combined"
+    for changes in ({"recompute": "full"},
+                    {"recompute": "selective", "recompute_modules": ("moe",)}):
+        with pytest.raises(nest.InputError, match="excludes recompute full, and of moe"):
+            priced(**given, **changes)
+    with pytest.raises(nest.InputError, match="needs vpp above 1 where pp is above 1"):
+        priced(**given | {"vpp": 1})
+    with pytest.raises(nest.InputError, match="zero: got 2 with schedule combined; allowed: up to"):
+        priced(**given, zero=2)
+
+
+def test_groups_of_other_sizes() -> None:
+    """A rest of at least pp, one group of fewer micro-batches than stages, PyTorch's rounds."""
+    for m, group in ((14, 5), (3, 3), (10, 5), (16, 16)):
+        plan = priced(m, vpp=2, group=group)
+        assert plan.parallelism.group == group
+        assert abs(nest.simulate(plan).relative_difference) < 1e-9
+    # What a larger group holds: (v - 1)(N - pp) chunks more.
+    assert [s.in_flight for s in priced(16, vpp=2, group=6).stages] == [
+        2 + s.in_flight for s in priced(16, vpp=2).stages]
+
+
+def test_a_plan_file_keeps_schedule_and_group(tmp_path: Path) -> None:
+    for given in ({"schedule": "zb-v", "vpp": 2}, {"vpp": 2, "group": 6}, {"schedule": "zb1p"}):
+        plan = priced(**given)
+        (tmp_path / "plan.json").write_text(plan.to_json())
+        again = nest.load_plan(tmp_path / "plan.json")
+        assert again.configuration == plan.configuration
+        assert again.step_time_s == plan.step_time_s
+        assert plan.parallelism.schedule in ("zb-v", "interleaved", "zb1p")
+
+
+def test_chunks_of_a_v_are_where_it_turns() -> None:
+    # Embedding, 32 layers, head: eighths of four layers, the first and the last with one more.
+    plan = priced(schedule="zb-v", vpp=2)
+    chunks = [stage.chunks for stage in plan.stages]
+    assert "1..3  5..16 17..28" in str(plan)
+    assert chunks == [((0, 5), (29, 34)), ((5, 9), (25, 29)), ((9, 13), (21, 25)),
+                      ((13, 17), (17, 21))]
+
+
+def test_divisions_in_a_v() -> None:
+    """Flags of stages and texts of positions; Megatron-Core has no V, so plans have no text."""
+    # Stage 0 has a layer in each chunk, beside embedding and head; the others have five.
+    for given in ({"first_stage_layers": 2}, {"layout": "Et|(t*5|)*6tL"}):
+        plan = priced(schedule="zb-v", vpp=2, **given)
+        assert [stage.chunks for stage in plan.stages] == [
+            ((0, 2), (32, 34)), ((2, 7), (27, 32)), ((7, 12), (22, 27)), ((12, 17), (17, 22))]
+        assert plan.layout is None
+        assert abs(nest.simulate(plan).relative_difference) < 1e-9
+    assert priced(schedule="looped-bfs", layout="Et|(t*5|)*6tL").layout == "Et|(t*5|)*6tL"
+
+
+def test_chunks_may_have_any_layers() -> None:
+    even = priced(schedule="zb-v", vpp=2).configuration
+    spans = [((0, 6), (30, 34)), ((6, 9), (26, 30)), ((9, 13), (21, 26)), ((13, 17), (17, 21))]
+    stages = [stage.model_copy(update={"chunks": own, "layers": (own[0][0], own[1][1])})
+              for stage, own in zip(even.stages, spans, strict=True)]
+    plan = nest.evaluate(MODEL, CLUSTER, job(), even.model_copy(update={"stages": tuple(stages)}))
+    assert abs(nest.simulate(plan).relative_difference) < 1e-9
+    stages[1] = even.stages[1]
+    with pytest.raises(nest.InputError, match="allowed: to start at layer 6, where stages"):
+        nest.evaluate(MODEL, CLUSTER, job(), even.model_copy(update={"stages": tuple(stages)}))
+
+
+def test_zb1p_takes_stages_of_different_layers() -> None:
+    plan = priced(pp=3, schedule="zb1p", tp=8, m=12)
+    assert len({stage.layers[1] - stage.layers[0] for stage in plan.stages}) > 1
+    assert abs(nest.simulate(plan).relative_difference) < 1e-9
+
+
+def test_zero_bubble_is_faster_and_holds_more() -> None:
+    plain, zero = priced(), priced(schedule="zb1p")
+    assert zero.breakdown_s.bubble < 0.9 * plain.breakdown_s.bubble
+    assert zero.stages[-1].memory_bytes.total > plain.stages[-1].memory_bytes.total
+    assert zero.stages[0].in_flight == zero.stages[-1].in_flight == 4
+    for stage in nest.simulate(zero).stages:
+        assert stage.peak_memory_bytes == pytest.approx(stage.closed_form_memory_bytes, rel=1e-9)
+
+
+def test_what_runs_beside_counts_once() -> None:
+    """All-to-alls that a pass beside hides are no part of the step, nor of its shares."""
+    experts = nest.load_model("mixtral-8x7b")
+    given: dict[str, Any] = {"of": experts, "tp": 1, "dp_in": 8, "ep": 8, "vpp": 2, "m": 128}
+    plain, both = priced(**given), priced(**given, schedule="combined")
+    assert both.breakdown_s.ep < 0.5 * plain.breakdown_s.ep
+    assert both.step_time_s < plain.step_time_s
+    assert both.breakdown_s.forward == pytest.approx(plain.breakdown_s.forward)
+    assert sum(both.breakdown_s.model_dump().values()) == pytest.approx(both.step_time_s)
