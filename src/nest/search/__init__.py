@@ -3,7 +3,8 @@
 `candidates` lists outer choices and the configurations of a stage, `places` where blocks may start,
 `signatures` which stages cost the same; `tensors` prices all of that and fills `tables` and
 `problems`, the arrays that kernels take; `compiled` loads the kernels of `_kernels` with their
-cache; `rounds` visits the outer choices on `threads`, best bound first, and returns the best
+cache; `alike` has the pipelines whose stages are alike, `runnable` what the job's stack can run of
+them; `rounds` visits the outer choices on `threads`, best bound first, and returns the best
 configuration; `fitting` rules out those that memory forbids, `progress` ends a search early and
 tells how far it is. Read `rounds` first, then `tensors`, then `_kernels/options.py` and
 `_kernels/pipeline.py`.
