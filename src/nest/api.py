@@ -130,6 +130,7 @@ def plan(
         seconds=found.seconds, compile_seconds=found.compile_seconds, threads=found.threads,
         solved=found.solved, pruned=found.pruned, cells=found.cells, labels=found.labels,
         transitions=found.transitions, peak_bytes=_peak_bytes(), space=space.describe(),
+        within_stack=not beyond_stack and job.stack.capabilities is not None,
     )
     optimal = found.lower_bound >= found.step_time
     lower = priced.step_time_s if optimal else found.lower_bound

@@ -141,6 +141,8 @@ class SearchReport(Written):
     transitions: int
     peak_bytes: int = Field(description="largest memory of the process so far")
     space: Annotated[dict[str, str], Freeze]
+    within_stack: bool = Field(
+        False, description="only what the stack of the job can run was searched")
 
 
 class Alternative(Written):

@@ -124,7 +124,8 @@ def searched(plan: Plan) -> str:
         return "none: only this configuration was priced"
     usual = SearchSpace().describe()
     bound = [f"{name} {text}" for name, text in s.space.items() if text != usual.get(name)]
-    scope = "every legal plan" + (f" with {', '.join(bound)}" if bound else "")
+    every = "every plan that the stack can run" if s.within_stack else "every legal plan"
+    scope = every + (f" with {', '.join(bound)}" if bound else "")
     threads = f"{s.threads} thread" + ("" if s.threads == 1 else "s")
     return (f"{scope}; {s.solved:,} choices of replicas and micro-batch solved, {s.pruned:,} ruled "
             f"out, in {format_seconds(s.seconds, 3)} on {threads}; kernels compiled or loaded in "
