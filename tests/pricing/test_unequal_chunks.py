@@ -68,19 +68,21 @@ def test_steps_take_what_their_events_do() -> None:
 
     Computing that hides the traffic of cp hides no gradients in the form; in the events it does.
     """
-    exact, context, other = [], [], []
+    exact, context, partly, other = [], [], [], []
     for seed, plan in some(100):
         x = instance(seed)
         found = simulate(evaluate(x.model, x.cluster, x.job, plan))
-        # A price holds for the slowest replica, which a partly filled group may make another one.
-        kind = other if plan.stages[0].zero > 1 else context if (
-            plan.stages[0].cp > 1 or x.cluster.devices is not None) else exact
+        kind = other if plan.stages[0].zero > 1 else context if plan.stages[0].cp > 1 else exact
+        if kind is exact and x.cluster.devices is not None:
+            kind = partly
         kind.append(found.relative_difference)
         for stage in found.stages:
             assert stage.peak_memory_bytes <= stage.closed_form_memory_bytes * (1 + 1e-9)
     assert len(exact) > 40 and len(context) > 5 and len(other) > 20
     assert np.abs(exact).max() < 1e-9
     assert min(context) > -1e-9 and max(context) < 0.03
+    # Where groups are partly filled replicas differ, and wait for each other when they reduce.
+    assert np.abs(partly).max(initial=0.0) < 0.001
     assert np.abs(other).max() < 0.05
 
 

@@ -251,7 +251,8 @@ def least_memory(
         return run.any()
 
     try:
-        tasks = [(n, name) for n in range(len(builder.outers)) for name in _schedules(builder)]
+        tasks = [(n, name) for n in np.flatnonzero(np.isfinite(builder.needs)).tolist()
+                 for name in _schedules(builder)]
         # Interleaved pipelines have no such bound, but need no less as a rule.
         bounded = [task for task in tasks if task[1] != ALIKE] or tasks
         low, step, found = max(builder.limit, 1.0), close, None
