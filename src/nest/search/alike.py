@@ -39,6 +39,7 @@ def pipelines(chain: Chain, space: SearchSpace, devices: int, own: bool) -> list
     ``own``: the space is that of a stack. Else stages of one chunk may differ, and are searched
     elsewhere.
     """
+    first, last = chain.body
     found = []
     names: tuple[str, ...] = space.schedule
     if own and names == SearchSpace().schedule:
@@ -51,7 +52,8 @@ def pipelines(chain: Chain, space: SearchSpace, devices: int, own: bool) -> list
                       if name != "interleaved"]
         if "interleaved" in names and chain.is_chain and pp > 1:
             found += [Pipeline("interleaved", pp, vpp)
-                      for vpp in range(2, len(chain) // pp + 1) if space.allows("vpp", vpp)]
+                      for vpp in range(2, len(chain) // pp + 1) if space.allows("vpp", vpp)
+                      and (own or (last - first) % (pp * vpp) == 0)]
     return found
 
 
