@@ -124,3 +124,29 @@ def test_no_runnable_pipeline_is_faster(stack, model, memory, batch):
     assert fitting > 20
     assert found.step_time == pytest.approx(best, rel=1e-9)
     assert found.lower_bound == found.step_time
+
+
+@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.parametrize(("stack", "model", "memory"), [
+    ("megatron-core", TIED, "70 MiB"), ("megatron-core", EXPERTS, "90 MiB"),
+    ("deepspeed", MODEL, "120 MiB"), ("torchtitan", TIED, "400 MiB"),
+    ("maxtext", MODEL, "200 MiB"),
+])
+def test_what_is_found_runs_and_is_proved(stack, model, memory):
+    model, where = load_model(model), cluster(memory)
+    job = Job(global_batch=4, seq_len=256, stack=load_stack(stack).replace(workspace=0))
+    space = SearchSpace(cp=1, tp=(1, 2), mbs=(1, 2), pp="1..3", vpp="1..2")
+    plan = nest.plan(model, where, job, space, threads=1, top=3, beyond_stack=False)
+    assert plan.runnable and plan.optimal and plan.search.within_stack
+    assert plan.step_time_s == nest.evaluate(model, where, job, plan.configuration).step_time_s
+    assert len({*plan.alternatives}) == len(plan.alternatives)
+    for other in plan.alternatives:
+        assert nest.evaluate(model, where, job, other.configuration).runnable
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_what_the_stack_can_run_may_not_fit():
+    model, where = load_model(MODEL), cluster("30 MiB")
+    job = Job(global_batch=4, seq_len=256, stack=load_stack("megatron-core").replace(workspace=0))
+    with pytest.raises(nest.InfeasibleError):
+        nest.plan(model, where, job, SearchSpace(cp=1, tp=1, mbs=1, vpp=1), beyond_stack=False)

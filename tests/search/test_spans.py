@@ -86,6 +86,21 @@ def test_no_plan_below_the_limit_is_lost():
     assert compared > 500 and fewer > compared // 2 and fewest > compared // 20
 
 
+@pytest.mark.kernels(uncompiled=True)
+def test_few_layers_are_bounded_by_how_many_lie_behind_them():
+    rng = Random("few layers")
+    space = nest.SearchSpace(zero=(0, 1), cp=1, tp=1, mbs=1, recompute="none,full")
+    cluster = nest.load_cluster("dgx-h100", devices=4)
+    builder = Builder(profile_chain(noisy(rng, 5)), cluster, nest.Job(
+        global_batch=4, seq_len=64), space)
+    for number in range(len(builder.outers)):
+        best, every = best_of(builder, number, np.inf, False, True)
+        limit = 1.1 * best.min()
+        if limit < np.inf:
+            found, some = best_of(builder, number, limit, False, False, many=0)
+            assert found.min() == best.min() and some <= every
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_layers_that_all_differ_have_the_best_plan_of_all(seed: int):
     rng = Random(f"noisy {seed}")

@@ -461,7 +461,8 @@ def _bound_stage(t, q, a, w, choice, s, top):
     for i in range(s if s else 0, N - (p - 1 - s) if s else 1):
         done = w.ahead[i] + w.back[i]
         # No stage takes as long as top / m a micro-batch.
-        if not a.cut[choice[1], i] or m * done > s * top or m * (total - done) > (p - s) * top:
+        if not a.cut[choice[1], i] or m * (total - done) > (p - s) * top or (
+                s > 0 and m * done > s * top):
             continue
         for j in range(N if s == p - 1 else i + 1, N - (p - 2 - s)):
             if m * (w.ahead[j] + w.back[j] - done) >= top:

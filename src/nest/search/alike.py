@@ -29,7 +29,7 @@ SCHEDULES = ("1f1b", "gpipe", "interleaved")
 """Schedules of alike stages that are searched, by number."""
 HELD = {"mtp_chunks": "mtp", "vision_chunks": "vision"}
 """Figures of the cuts by the kind of layer that they count."""
-MOST_CUTS = 200_000
+MOST_CUTS = 300
 """Ways to cut one pipeline that are priced at the most; beyond them nothing is proved."""
 
 
