@@ -6,16 +6,20 @@ from collections.abc import Iterator
 from itertools import combinations, product
 from typing import Any
 
+import numpy as np
 import pytest
 
 import nest
 from nest.describe import Cluster, Configuration, Job, load_cluster, load_model, load_stack
+from nest.describe.catalog import names
 from nest.describe.space import LARGEST, SearchSpace
 from nest.errors import InputError
 from nest.graph import Chain, build_chain
 from nest.graph.layouts import family
 from nest.graph.legality import divisors
+from nest.search.alike import Alike, pipelines
 from nest.search.rounds import search
+from nest.search.tensors import Builder
 
 MODEL = {
     "name": "small", "layers": 4, "hidden": 256, "heads": 4, "ffn": 1024, "gated": True,
@@ -142,6 +146,20 @@ def test_what_is_found_runs_and_is_proved(stack, model, memory):
     assert len({*plan.alternatives}) == len(plan.alternatives)
     for other in plan.alternatives:
         assert nest.evaluate(model, where, job, other.configuration).runnable
+
+
+@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.parametrize("stack", names("stacks"))
+def test_arrays_are_as_the_kernel_was_compiled_for(stack):
+    """Else it would be compiled once more, which takes seconds."""
+    chain, job = build_chain(load_model(MODEL)), Job(global_batch=4, seq_len=256, stack=stack)
+    where, space = cluster("4 GiB"), SearchSpace(mbs=1)
+    listed = pipelines(chain, space, where.size, True)
+    builder = Builder(chain, where, job, space, None, job.stack.capabilities, listed)
+    for number in range(len(builder.outers)):
+        for array in Alike(builder).arrays(number, float("inf"))[1]:
+            if isinstance(array, np.ndarray):
+                assert array.flags.c_contiguous and array.flags.writeable
 
 
 @pytest.mark.kernels(uncompiled=True)

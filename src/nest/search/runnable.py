@@ -179,7 +179,8 @@ class Runnable:
         for axis in (first, second):
             shape[axis] = self._sizes[axis]
         shape[ROW] = len(range(*rows.indices(self._sizes[ROW]))) if first == ROW else 1
-        return np.array(np.broadcast_to(found, shape).reshape(shape[first], shape[second]))
+        every = np.broadcast_to(found, shape).reshape(shape[first], shape[second])
+        return np.array(every, order="C")  # kernels are compiled for this order
 
     @property
     def rows(self) -> Bools:
