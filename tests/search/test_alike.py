@@ -168,3 +168,16 @@ def test_what_the_stack_can_run_may_not_fit():
     job = Job(global_batch=4, seq_len=256, stack=load_stack("megatron-core").replace(workspace=0))
     with pytest.raises(nest.InfeasibleError):
         nest.plan(model, where, job, SearchSpace(cp=1, tp=1, mbs=1, vpp=1), beyond_stack=False)
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_a_plan_within_a_stack_is_explained_within_it():
+    model, where = load_model(MODEL), cluster("200 MiB")
+    job = Job(global_batch=4, seq_len=256, stack=load_stack("megatron-2021").replace(workspace=0))
+    space = SearchSpace(mbs=1, pp="1..2", vpp=1)
+    plan = nest.plan(model, where, job, space, threads=1, beyond_stack=False)
+    everything = nest.plan(model, where, job, space, threads=1)
+    assert everything.step_time_s < 0.9 * plan.step_time_s
+    found = [price for price in nest.explain(plan, threads=1).prices
+             if price.resource != "devices" and price.step_time_s is not None]
+    assert found and all(0.0 >= price.share > -0.02 for price in found)

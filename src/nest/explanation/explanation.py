@@ -220,8 +220,9 @@ class _Solver:
         """One search for plans faster than ``below``, in its parts of the remaining time."""
         left = max(self.deadline - time.perf_counter(), 0.0) * parts / max(self.parts, 1)
         self.parts -= parts
+        within = self.plan.search is not None and self.plan.search.within_stack
         return search(self.chain, cluster, self.job, space, threads=self.threads,
-                      watch=Watch(left), below=below)
+                      watch=Watch(left), below=below, beyond_stack=not within)
 
     # ------------------------------------------------------------ resources
 

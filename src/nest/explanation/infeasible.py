@@ -53,7 +53,8 @@ def explain(
     ``watch`` ends before one is found.
     """
     cluster, job = builder.cluster, builder.job
-    probe = _Probe(builder.chain, cluster, job, builder.space, threads, watch)
+    probe = _Probe(builder.chain, cluster, job, builder.space, threads, watch,
+                   not builder.own)
     needed, found = least_memory(builder, threads, CLOSE, watch)
     if found is None:
         text = "no plan exists: the bounds of the space contradict each other"
@@ -111,10 +112,10 @@ class _Probe:
 
     def __init__(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
-        threads: int | None, watch: Watch,
+        threads: int | None, watch: Watch, beyond_stack: bool = True,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
-        self.threads, self.watch = threads, watch
+        self.threads, self.watch, self.beyond_stack = threads, watch, beyond_stack
 
     def _any(
         self, space: SearchSpace, cluster: Cluster | None = None, job: Job | None = None,
@@ -128,7 +129,7 @@ class _Probe:
                     space_problems(self.chain, cluster, job, bounds)):
                 continue
             found = search(self.chain, cluster, job, bounds, self.threads, any_plan=True,
-                           watch=self.watch).configuration
+                           watch=self.watch, beyond_stack=self.beyond_stack).configuration
             if found is not None:
                 return found
         return None
