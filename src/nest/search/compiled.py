@@ -124,7 +124,7 @@ def _cached(folder: Path, names: Collection[str]) -> Kernels:
     """The kernels, compiled into a folder or loaded from there."""
     kernels, other = _import(folder), None
     if not (folder / DONE).exists():
-        _say("Compiling the kernels, once (about 20 s on 2 processors) ...")
+        _say("Compiling the kernels, once (about 50 s on 2 processors) ...")
         if thread_count() > 1:
             other = _compiling_beside(BESIDE)
     try:
