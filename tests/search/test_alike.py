@@ -181,3 +181,10 @@ def test_a_plan_within_a_stack_is_explained_within_it():
     found = [price for price in nest.explain(plan, threads=1).prices
              if price.resource != "devices" and price.step_time_s is not None]
     assert found and all(0.0 >= price.share > -0.02 for price in found)
+
+
+def test_schedules_are_listed_in_any_order():
+    chain = build_chain(load_model(MODEL))
+    for own in (("interleaved", "1f1b"), ("interleaved", "gpipe")):
+        listed = pipelines(chain, SearchSpace(schedule=own), 4, True)
+        assert [one.schedule for one in listed if one.pp == 1] == [own[1]]

@@ -47,9 +47,9 @@ def pipelines(chain: Chain, space: SearchSpace, devices: int, own: bool) -> list
     for pp in range(1, min(len(chain), devices) + 1):
         if not space.allows("pp", pp):
             continue
-        if own and space.allows("vpp", 1):  # a single stage has no schedule
-            found += [Pipeline(name, pp, 1) for name in names[:1 if pp == 1 else None]
-                      if name != "interleaved"]
+        if own and space.allows("vpp", 1):
+            whole = [Pipeline(name, pp, 1) for name in names if name != "interleaved"]
+            found += whole[:1] if pp == 1 else whole  # a single stage has no schedule
         if "interleaved" in names and chain.is_chain and pp > 1:
             found += [Pipeline("interleaved", pp, vpp)
                       for vpp in range(2, len(chain) // pp + 1) if space.allows("vpp", vpp)
@@ -234,9 +234,7 @@ class Alike:
             return
         found = self._listed(pipeline, bool(forms), rules)
         # The lightest of the heaviest stages first.
-        ends = np.clip(found, *chain.body)
-        layers = ends[:, 1:] - ends[:, :-1]
-        load: Ints = layers.reshape(
+        load: Ints = _layers(chain, found).reshape(
             len(found), pipeline.vpp, pipeline.pp).sum(axis=1).max(axis=1)
         order = np.argsort(load, kind="stable")
         found, load = found[order], load[order]
@@ -268,8 +266,7 @@ class Alike:
         chain, (pp, vpp) = self.builder.chain, pipeline[1:]
         found = family(chain, pp, vpp) if free else _by_form(chain, pp * vpp)
         if not self.builder.own:  # chunks that are as large as each other, but for the ends
-            first, last = chain.body
-            layers = np.diff(np.clip(found, first, last), axis=1)
+            layers = _layers(chain, found)
             found = found[(layers == layers[:, :1]).all(axis=1)]
         for name, start in HELD.items():
             held = self._held(start)
@@ -278,12 +275,17 @@ class Alike:
                 for allowed in rules[name]:
                     found = found[[count in allowed for count in inside.tolist()]]
         if not free:
-            first, last = chain.body
-            layers = np.diff(np.clip(found, first, last), axis=1).tolist()
             whole = np.diff(found, axis=1).tolist()
-            found = found[[all(cut_forms(own, every) & {*allowed} for allowed in rules["cuts"])
-                           for own, every in zip(layers, whole, strict=True)]]
+            found = found[[
+                all(cut_forms(own, every) & {*allowed} for allowed in rules["cuts"])
+                for own, every in zip(_layers(chain, found).tolist(), whole, strict=True)]]
         return found
+
+
+def _layers(chain: Chain, cuts: Ints) -> Ints:
+    """Layers of the body in each chunk; (W, chunks)."""
+    ends = np.clip(cuts, *chain.body)
+    return ends[:, 1:] - ends[:, :-1]
 
 
 def _by_form(chain: Chain, parts: int) -> Ints:

@@ -42,10 +42,8 @@ MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.spa
 
 LINKS = ("routes",)
 """What only clusters with links need."""
-UNLIKE = ("select", "useful", "solve")
-"""What only plans of stages that differ need."""
-HERE = ("undominated", "may_fit", "select", "useful")
-BESIDE = ("alike", "solve")
+HERE = ("undominated", "may_fit", "select", "useful", "solve")
+BESIDE = ("alike",)
 """Entry points that this process compiles, and those that another does meanwhile: halves."""
 
 _lock = threading.Lock()

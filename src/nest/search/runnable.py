@@ -218,7 +218,7 @@ class Runnable:
         """Whether a rule that may apply to the pipelines names one of these figures."""
         own = {*figures}
         return any(
-            own & {*rule.fields, *rule.when, *_factors(rule)} and all(
+            own & self._named(rule) and all(
                 self._fixed[name].among(values).any()
                 for name, values in rule.when.items() if name in self._fixed)
             for rule in self.rules)
