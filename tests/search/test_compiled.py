@@ -147,7 +147,7 @@ def test_chunk_costs() -> None:
 
 
 def test_interleaved_seconds() -> None:
-    rng = np.random.default_rng(2)
+    rng, early = np.random.default_rng(2), 0
     twin = SCHEDULES["interleaved"]
     step_seconds = compiled_call(alike.step_seconds)
     looped, in_turn, held = map(compiled_call, (alike.looped, alike.in_turn, alike.held))
@@ -170,12 +170,20 @@ def test_interleaved_seconds() -> None:
         room = alike.room_of(p + 1, p * v + 1, p * m * v + 1)
         looped(p, v, order)
         in_turn(p, v, m, p, 2, 0, order)
-        assert step_seconds(wide, alone, links, p, v, m, p * v, order, room) == (
-            pytest.approx(twin.step_time(stages, hops, m).total, rel=1e-12))
+        total = twin.step_time(stages, hops, m).total
+        for part in (np.inf, 1.01, 0.99, 0.5):
+            found = step_seconds(
+                wide, alone, links, p, v, m, p * v, order, room, part * total)
+            if part > 1.0:
+                assert found == pytest.approx(total, rel=1e-12)
+            else:
+                assert part * total <= found <= total * (1 + 1e-12)
+                early += found < total * (1 - 1e-12)
         sizes = rng.random(v)
         for s in range(p):
             assert held(sizes, sizes, s, order, 8 * p * v) == pytest.approx(
                 twin.held(sizes.tolist(), s, p, m))
+    assert early > 30
 
 
 @pytest.mark.parametrize("seed", range(22))

@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nest.costs.network.twins import Ends, Known, Patterns, Tile
-from nest.search.problems import Pipelines, Problem, Rings, Spans
-from nest.search.tables import Blocks, Tables
+from nest.search.problems import Legal, Pipelines, Problem, Rings, Spans
+from nest.search.tables import Blocks, Degrees, Tables
 from nest.search.threads import thread_count
 
 DONE = "done"
@@ -257,14 +257,15 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         kernels.may_fit(tables, problem.signature, problem.sizes, problem.price, problem.depths)
     if "alike" in names:
         yes = np.ones((1, 1), np.bool_)
-        kernels.alike(tables, Rings(
+        degrees = Degrees(**{name: getattr(tables, name) for name in Degrees._fields})
+        kernels.alike(degrees, Rings(
             size=zero, alike=zero[None], place=zero[None], hop=np.ones((2, 1, 2)),
             wrap=np.ones((2, 1, 2)), both=1.0, handed=np.zeros(2),
             marked_before=np.zeros(2, np.int64)), Pipelines(
                 schedule=zero, pp=zero + 1, vpp=zero + 1, warm=one, free=yes[0], first=zero,
                 last=zero, begin=zero, load=zero, layouts=zero, body=np.arange(2),
                 cut=np.ones((1, 2), np.bool_),
-                longest=zero, row_pipeline=yes,
-                way_pipeline=yes, policy_pipeline=yes, first_pipeline=yes, row_way=yes,
-                row_policy=yes, way_policy=yes, signature=np.array([[-1, 0], [-1, -1]]),
-                order=zero, whole=zero, least_handed=0.0, chain=True, most=1), 1e9, False)
+                longest=zero, seen=np.zeros((1, 3, 5, 2)), signature=np.array([[-1, 0], [-1, -1]]),
+                order=zero, whole=zero, least_handed=0.0, chain=True, most=1), Legal(
+                    row_pipeline=yes, way_pipeline=yes, policy_pipeline=yes, first_pipeline=yes,
+                    row_way=yes, row_policy=yes, way_policy=yes), 1e9, False)
