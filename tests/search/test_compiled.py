@@ -344,7 +344,7 @@ LOAD = """
 import sys
 from nest.search import compiled
 {before}
-compiled._warm(compiled._prepared(["useful"]), ["useful"])
+compiled.load(["useful"])
 print(len(sys.modules["nest._kernels.spans"].fill.stats.cache_hits))
 """
 FULL = """
@@ -387,7 +387,7 @@ def test_a_full_disk_costs_compiling_and_one_warning(tmp_path: Path) -> None:
 @pytest.mark.kernels
 def test_a_process_beside_compiles_into_the_same_cache(tmp_path: Path) -> None:
     before = """
-compiled.BESIDE, compiled.thread_count = ("useful",), lambda: 2
+compiled._half, compiled.thread_count = list, lambda: 2
 """
     assert load_one(tmp_path, before)[0] == 1
     # One that fails is not missed.

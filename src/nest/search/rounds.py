@@ -181,7 +181,8 @@ def search(
     Found
         ``configuration`` is None when nothing in the space fits, or was found in time.
     """
-    kernels, compile_seconds = compiled.load(links=cluster.links is not None)
+    rules = None if beyond_stack else job.stack.capabilities
+    kernels, compile_seconds = compiled.load(_entries(rules is not None, cluster))
     watch = watch or Watch()
     watch.begin()
     started = time.perf_counter()
@@ -192,7 +193,6 @@ def search(
     pool = ThreadPoolExecutor(threads)
     try:
         known = signatures(chain, job)
-        rules = None if beyond_stack else job.stack.capabilities
         listed = pipelines(chain, space, cluster.size, rules is not None)
         draft = None
         if rules is None and not any_plan and below == np.inf:
@@ -232,6 +232,12 @@ def search(
     )
 
 
+def _entries(own: bool, cluster: Cluster) -> tuple[str, ...]:
+    """Kernels that a search needs, of the space of a stack or of everything."""
+    return (*compiled.ALIKE, *(() if own else compiled.UNLIKE),
+            *(() if cluster.links is None else compiled.LINKS))
+
+
 def least_memory(
     builder: Builder, threads: int | None, close: float, watch: Watch,
 ) -> tuple[float, Configuration | None]:
@@ -239,7 +245,7 @@ def least_memory(
 
     They are at most ``close`` times too many. Devices of several types all get as many more.
     """
-    kernels, _ = compiled.load()
+    kernels, _ = compiled.load(_entries(builder.own, builder.cluster))
     watch.begin()
     pool = ThreadPoolExecutor(threads or thread_count())
 

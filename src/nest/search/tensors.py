@@ -81,7 +81,7 @@ class Builder:
         self.signatures = known or signatures(chain, job)
         self.settings = [setting(cluster, job, number)
                          for number in range(len(cluster.device_types))]
-        fabric = fabric_of(cluster, Twins(*compiled.load()[0].routes))
+        fabric = fabric_of(cluster, Twins(*compiled.load(())[0].routes))
         self.candidates = Candidates(chain, cluster, job, space, fabric)
         self.policies = _policies(chain, space)
         self.zeros = [
@@ -244,7 +244,7 @@ class Builder:
         begin = np.array([0, *np.flatnonzero(changes) + 1, len(outer)])
         starts = np.cumsum([0, *(changes | (np.diff(rows.start[by]) != 0))])
         choices = np.bincount(starts)[starts[begin[:-1]]]
-        kept = compiled.load()[0].undominated(Blocks(
+        kept = compiled.load(("undominated",))[0].undominated(Blocks(
             ahead=self._ahead, back=self._back, state=self._state, body=self._body[by],
             held=self._held[by], shards=self._shards[by], relayed=self._relayed[by],
             hybrid=self._hybrid[by], overlaps=self._overlaps, begin=begin, choices=choices))
