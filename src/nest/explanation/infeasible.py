@@ -123,7 +123,9 @@ class _Probe:
     ) -> Configuration | None:
         """A plan of the space, looked for where plans need least; ``thorough``: everywhere."""
         cluster, job = cluster or self.cluster, job or self.job
-        sparing = narrowed(space, SPARING, self.chain)
+        bounds = SPARING if self.beyond_stack else {
+            "cp": 1, "mbs": 1, "vpp": 1, "recompute": "full"}
+        sparing = narrowed(space, bounds, self.chain)
         for bounds in (sparing, *([space] if thorough else [])):
             if self.watch.over or sequence_problem(self.chain, job) or any(
                     space_problems(self.chain, cluster, job, bounds)):
