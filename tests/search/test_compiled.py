@@ -65,13 +65,14 @@ def test_every_kernel_is_compiled_once() -> None:
         ("bert-large", 4, nest.SearchSpace(tp=2, pp=2, vpp=2), 1),
     ):
         cluster = nest.load_cluster("dgx-a100", devices=devices)
-        nest.plan(nest.load_model(model), cluster, job, space, top=top)
+        nest.plan(nest.load_model(model), cluster, job, space, top=top, beyond_stack=True)
     # Layers with branches have other cuts.
     branched = next(x for x in map(instance, range(100)) if not x.chain.is_chain)
     with suppress(nest.InfeasibleError):
-        nest.plan(branched.model, branched.cluster, branched.job, branched.space)
+        nest.plan(branched.model, branched.cluster, branched.job, branched.space, beyond_stack=True)
     nest.plan(nest.load_model("bert-large"), nest.load_network("torus:dims=2x3"),
-              nest.Job(global_batch=12, seq_len=512), nest.SearchSpace(recompute=("none",)))
+              nest.Job(global_batch=12, seq_len=512), nest.SearchSpace(recompute=("none",)),
+              beyond_stack=True)
     for kernel in (*kernels.routes, dominance._mark, options.fill, pipeline.run, alike.try_all):
         assert len(kernel.signatures) == 1
 

@@ -88,6 +88,8 @@ class Alike:
         self._pp, self._vpp = np.array([(one.pp, one.vpp) for one in listed]).reshape(-1, 2).T
         self._schedule = np.array([SCHEDULES.index(one.schedule) for one in listed])
         self._turns = self._vpp > 1
+        self.plain = False
+        """Look at pipelines of one chunk a stage alone."""
         self._lock = Lock()
         self._free: dict[int, Bools] = {}
         self._done: dict[int, float] = {}
@@ -140,7 +142,7 @@ class Alike:
         least = np.minimum.accumulate(builder.totals(number)[order])
         fit = np.searchsorted(block[order], outer.stride // self._pp, side="right") - 1
         legal = (fit >= 0) & builder.runnable.piped(outer)
-        legal &= ~self._turns | (outer.micro_batches % self._pp == 0)
+        legal &= ~self._turns | (not self.plain and outer.micro_batches % self._pp == 0)
         return np.where(legal, least[fit], np.inf) * self._warm(outer.micro_batches)
 
     def _warm(self, m: int) -> Any:
