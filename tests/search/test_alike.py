@@ -17,8 +17,10 @@ from nest.errors import InputError
 from nest.graph import Chain, build_chain
 from nest.graph.layouts import family
 from nest.graph.legality import divisors
+from nest.search import compiled
 from nest.search.alike import Alike, pipelines
 from nest.search.rounds import search
+from nest.search.tables import Degrees
 from nest.search.tensors import Builder
 
 MODEL = {
@@ -188,3 +190,32 @@ def test_schedules_are_listed_in_any_order():
     for own in (("interleaved", "1f1b"), ("interleaved", "gpipe")):
         listed = pipelines(chain, SearchSpace(schedule=own), 4, True)
         assert [one.schedule for one in listed if one.pp == 1] == [own[1]]
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(("model", "devices", "batch", "seq_len", "stack"), [
+    ("llama3-70b", 64, 128, 4096, "megatron-core"), ("llama3-8b", 16, 64, 8192, "torchtitan"),
+    ("mixtral-8x7b", 64, 64, 4096, "megatron-core"),
+    ("deepseek-v3", 512, 512, 4096, "megatron-core"),
+])
+def test_what_rules_out_layouts_rules_out_no_better_one(model, devices, batch, seq_len, stack):
+    """Without the bounds of listed cuts the same plans are found: the best of each pipeline."""
+    where = load_cluster("dgx-h100", devices=devices)
+    job = Job(global_batch=batch, seq_len=seq_len, stack=load_stack(stack))
+    chain = build_chain(load_model(model))
+    space = SearchSpace(cp=1, tp=(2, 8), recompute_modules="core_attn")
+    listed = pipelines(chain, space, where.size, True)
+    builder = Builder(
+        chain, where, job, space, rules=job.stack.capabilities, pipelines=listed)
+    found, kernel = Alike(builder), compiled.load(compiled.ALIKE)[0].alike
+    limit, compared = 2.5 * found.bounds.min(), 0
+    for number in np.argsort(found.bounds)[:3].tolist():
+        tables = builder.tables(number, False)
+        degrees = Degrees(**{name: getattr(tables, name) for name in Degrees._fields})
+        _, given, legal = found.arrays(number, limit)
+        without = given._replace(seen=0.0 * given.seen, load=0 * given.load)
+        results = [kernel(degrees, found.rings(number), one, legal, limit, True)
+                   for one in (given, without)]
+        assert (results[0][0] == results[1][0]).all()
+        compared += (results[0][0] < np.inf).sum()
+    assert compared

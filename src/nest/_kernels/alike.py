@@ -21,12 +21,7 @@ from nest._kernels.layers import (
     BUFFERS,
     FIELDS,
     FORWARD,
-    FREE_BACKWARD,
-    FREE_FORWARD,
-    GATHERED,
-    REGATHERED,
     RESIDENT,
-    SCATTERED,
     TIED,
     UPDATE,
     WORK,
@@ -114,8 +109,7 @@ class Work(NamedTuple):
     held: np.ndarray
     """float64 (1,) bytes of all layers and of a micro-batch in them, at the least."""
     layer: np.ndarray
-    """float64 (4,) least seconds of a layer of the body; what ZeRO's traffic adds to all but the
-    last of a chunk, and to all but the first and the last; what recompute adds."""
+    """float64 (2,) least seconds of a layer of the body, and what recompute of it adds."""
     open: np.ndarray
     """float64 (1,) see :func:`alike`."""
     order: Order
@@ -172,7 +166,7 @@ def alike(t, q, a, legal, limit, spread):
         costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
         tally=np.zeros(3, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(4), held=np.zeros(1),
+        layer=np.zeros(2), held=np.zeros(1),
         order=order_of(S, chunks, 2 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks))
     if Q:
@@ -307,28 +301,12 @@ def _sum_up(t, q, a, w, c, z, r, kept):
                          w.least[HELD, whole] + w.least[KEPT, whole])
         if a.body[0] <= n < a.body[1]:
             w.layer[0] = min(w.layer[0], ahead + back)
-            _added(t, q, w, c, r, kept, kind, a.order[min(n + 1, a.body[1] - 1)])
+            for y in range(q.alike.shape[1] if kept >= 0 else 0):
+                if q.alike[c, y] >= 0:
+                    again, own = w.layers[y, kept, kind], w.layers[y, r, kind]
+                    w.layer[1] = min(w.layer[1], again[FORWARD] + again[BACKWARD]
+                                     - own[FORWARD] - own[BACKWARD])
         w.ahead[n + 1], w.back[n + 1] = w.ahead[n] + ahead, w.back[n] + back
-    if r != kept:
-        w.layer[1] = w.layer[2] = 0.0
-
-
-@leaf
-def _added(t, q, w, c, r, kept, kind, above):
-    """What ZeRO's traffic adds to a layer below another one (``nest._kernels.layers``); recompute.
-    """
-    o = t.overlaps[0]
-    for y in range(q.alike.shape[1]):
-        if q.alike[c, y] >= 0:
-            own, next_ = w.layers[y, 0, kind], w.layers[y, 0, above]
-            w.layer[1] = min(w.layer[1], max(
-                0.0, next_[GATHERED] - o * w.layers[y, r, kind, FREE_FORWARD]))
-            w.layer[2] = min(w.layer[2], max(
-                0.0, next_[SCATTERED] + own[REGATHERED] - o * w.layers[y, r, kind, FREE_BACKWARD]))
-            if kept >= 0:
-                w.layer[3] = min(w.layer[3], (
-                    w.layers[y, kept, kind, FORWARD] + w.layers[y, kept, kind, BACKWARD]
-                    - w.layers[y, r, kind, FORWARD] - w.layers[y, r, kind, BACKWARD]))
 
 
 @leaf
@@ -389,12 +367,12 @@ def _look(t, q, a, w, top, first):
 @leaf
 def _of_body(a, w, k, layers):
     """Least seconds of a micro-batch of so many layers of the body in one stage of pipeline k."""
-    v, some, most = a.vpp[k], w.question[FIRST], a.longest[k]
-    time = (layers * w.layer[0] + max(0, layers - v) * w.layer[1]
-            + max(0, layers - 2 * v) * w.layer[2])
-    if some > 0:  # fewest first layers: in chunks as long as any
-        time += (layers // most * min(some, most) + min(some, layers % most)) * w.layer[3]
-    return time
+    some, most = w.question[FIRST], a.longest[k]
+    if some < 1:
+        return layers * w.layer[0]
+    # Fewest of them are first layers of chunks as long as any.
+    again = layers // most * min(some, most) + min(some, layers % most)
+    return layers * w.layer[0] + again * w.layer[1]
 
 
 @leaf

@@ -126,12 +126,12 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
     other = None
     slow = [name for name in SECONDS if name in names and not (folder / name).exists()]
     if slow:
-        seconds: float = sum(SECONDS[name] for name in slow)
-        if thread_count() > 1 and len(slow) > 1:
-            beside = _half(slow)
-            other, seconds = _compiling_beside(beside), seconds / 2
-            slow = [name for name in slow if name not in beside]
+        beside = _half(slow) if thread_count() > 1 else []
+        seconds = sum(SECONDS[name] for name in slow) / (2 if beside else 1)
         _say(f"Compiling the kernels, once (about {5 * math.ceil(seconds / 5)} s) ...")
+        if beside:
+            other = _compiling_beside(beside)
+            slow = [name for name in slow if name not in beside]
     try:
         _warm(kernels, slow)
         if other is not None:
