@@ -360,6 +360,8 @@ def print_table(title: str, cluster: Cluster, models: Iterable[str]) -> None:
         started = time.perf_counter()
         job = Job(global_batch=SEQUENCES_PER_DEVICE * cluster.size, seq_len=SEQUENCE[name],
                   memory_margin=0.0)
+        # What a stack's own space adds to everything is none of these sources.
+        job = job.replace(stack=job.stack.replace(capabilities=None))
         asked = Asked(nest.load_model(name), cluster, job)
         columns[name] = asked, answers(asked)
         print(f"{name}, {title}: {time.perf_counter() - started:.0f} s", file=sys.stderr,

@@ -40,7 +40,7 @@ def wrapped(
 ) -> tuple[int, list[Found]]:
     """How many interleaved plans fit, and the best of each key.
 
-    Those of unequal chunks are plans if the rules of the job's stack, where it has some, allow them.
+    Those of unequal chunks are plans if the job's stack has rules, and these allow them.
     """
     known = question.job.stack.capabilities is not None
     at: dict[tuple[int, int, int], list[int]] = {}

@@ -27,11 +27,11 @@ QUICK = "manual,zero,mcmc,exhaustive"
 NUMBER = {"type": ["number", "null"]}
 SCHEMA = {"type": "array", "items": {
     "type": "object", "additionalProperties": False,
-    "required": ["planner", "feasible", "reason", "step_time_s", "tokens_per_s",
+    "required": ["planner", "feasible", "runnable", "reason", "step_time_s", "tokens_per_s",
                  "peak_memory_bytes", "search_seconds", "plan"],
     "properties": {
         "planner": {"enum": list(PLANNERS)}, "feasible": {"type": "boolean"},
-        "reason": {"type": ["string", "null"]}, "step_time_s": NUMBER, "tokens_per_s": NUMBER,
+        "runnable": {"type": ["boolean", "null"]}, "reason": {"type": ["string", "null"]}, "step_time_s": NUMBER, "tokens_per_s": NUMBER,
         "peak_memory_bytes": NUMBER, "search_seconds": {"type": "number", "minimum": 0},
         "plan": {"type": ["object", "null"]}}}}
 
@@ -67,7 +67,7 @@ def test_every_plan_is_priced_by_evaluate_and_none_beats_nest(files):
     model, cluster, job = question(files)
     for space in (nest.SearchSpace(), nest.SearchSpace(tp="1,2", zero="0,1", pp="1..2")):
         entries = compare(model, cluster, job, space, ["nest", *QUICK.split(",")],
-                          {"mcmc": {"proposals": 400}})
+                          {"mcmc": {"proposals": 400}, "nest": {"beyond_stack": True}})
         best = entries[0].plan
         assert [e.planner for e in entries] == ["nest", *QUICK.split(",")]
         for entry in entries:

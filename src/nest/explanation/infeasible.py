@@ -37,6 +37,8 @@ PROBES = 8
 SPARING: dict[str, Any] = {**DRAFT, "cp": 1, "mbs": 1, "zero": 3, "recompute": "full"}
 """Bounds under which plans need least memory as a rule; on dimensions that the space leaves free.
 """
+SPARING_ALIKE: dict[str, Any] = {"cp": 1, "mbs": 1, "vpp": 1, "recompute": "full"}
+"""The same for what a stack can run, whatever ZeRO and schedules it has."""
 GENTLE: dict[str, tuple[object, ...]] = {
     "zero": (1, 2, 3), "recompute": ("selective", "full"), "shard": ("dp",),
     **dict.fromkeys(("tp", "pp", "cp", "ep"), tuple(2**n for n in range(1, 7)))}
@@ -128,9 +130,8 @@ class _Probe:
     ) -> Configuration | None:
         """A plan of the space, looked for where plans need least; ``thorough``: everywhere."""
         cluster, job = cluster or self.cluster, job or self.job
-        bounds = SPARING if self.beyond_stack else {
-            "cp": 1, "mbs": 1, "vpp": 1, "recompute": "full"}
-        sparing = narrowed(space, bounds, self.chain)
+        sparing = narrowed(
+            space, SPARING if self.beyond_stack else SPARING_ALIKE, self.chain)
         for bounds in (sparing, *([space] if thorough else [])):
             if self.watch.over or sequence_problem(self.chain, job) or any(
                     space_problems(self.chain, cluster, job, bounds)):

@@ -176,7 +176,7 @@ def search(
     top : how many :func:`distinct` plans to find.
     watch : ends the search early; the best plan so far is returned then.
     below : search only for plans that take fewer seconds per step.
-    beyond_stack : search what the job's stack cannot run too.
+    beyond_stack : search what the job's stack cannot run too, in a part of its own.
 
     Returns
     -------
@@ -251,7 +251,8 @@ def least_memory(
 ) -> tuple[float, Configuration | None]:
     """Bytes of a device that a plan must be allowed to use, and that plan; None: it found none.
 
-    They are at most ``close`` times too many. Devices of several types all get as many more.
+    They are at most ``close`` times too many. Devices of several types all get as many more. Of
+    alike stages only those of one chunk are looked at.
     """
     kernels, _ = compiled.load(_entries(builder.own, builder.cluster))
     watch.begin()
@@ -445,7 +446,8 @@ class _Run:
         for factor in SPREADS:
             limit = factor * best.step_time
             try:
-                found, _ = self._pass(self.tasks, limit, UNBOUNDED, top=top, known=(best, *known))
+                found, _ = self._pass(
+                    self.tasks, limit, UNBOUNDED, top=top, others=(best, *known))
             except Timeout as timeout:
                 found, proved = timeout.args[0] or found, False
                 break
@@ -457,15 +459,15 @@ class _Run:
 
     def _pass(
         self, tasks: list[Task], limit: float, width: int, stop: bool = False,
-        top: int = 1, known: tuple[Solution, ...] = (),
+        top: int = 1, others: tuple[Solution, ...] = (),
     ) -> tuple[dict[Any, Solution], list[Task]]:
         """Solve outer choices in rounds; the best of each key below ``limit``, and the unproven
         ones.
 
         With ``top`` 1 the limit falls to the best found, else to the ``top``-th best, those that
-        are ``known`` before included.
+        are known, ``others``, included.
         """
-        found = {one.key: one for one in known}
+        found: dict[Any, Solution] = {one.key: one for one in others}
         unsure = []
         size = FIRST_ROUND
         start = 0
