@@ -70,7 +70,7 @@ def megatron(case: Case) -> Case:
 def megatron_arguments(case: Case) -> Case:
     from megatron.training.argument_utils import core_transformer_config_from_args
 
-    sys.argv = ["pretrain_gpt.py", *case["flags"]]
+    sys.argv = ["launch", *case["flags"]]
     # Megatron-FSDP wants several connections, tensor and context parallelism one.
     os.environ |= {"WORLD_SIZE": str(case["world"]), "CUDA_DEVICE_MAX_CONNECTIONS":
                    "8" if "--use-megatron-fsdp" in case["flags"] else "1"}

@@ -264,8 +264,10 @@ def test_deepspeed_trains_what_was_priced() -> None:
     for case, answer in taken("deepspeed"):
         assert (answer["micro_batches"], answer["zero"]) == (
             case.micro_batches, case.way.stages[0].zero)
-        if case.schedule == "1f1b" and case.pp > 1:
-            assert answer["order"] == passes(case), question(case)
+        if case.pp > 1:  # its DualPipeV defers no weight gradients: docs/stacks.md
+            assert answer["order"] == [
+                [["b" if kind == "i" else kind, at] for kind, at in row if kind != "w"]
+                for row in passes(case)], question(case)
 
 
 def passes(case: Case) -> list[list[list[Any]]]:
