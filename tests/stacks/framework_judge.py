@@ -22,7 +22,7 @@ os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="localho
 
 @contextmanager
 def world(size: int, rank: int = 0) -> Iterator[None]:
-    """A process group of so many ranks that talks to nobody."""
+    """A process group of so many ranks that talk to nobody."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -141,7 +141,7 @@ def megatron_interleaves(case: dict[str, Any]) -> bool:
 
     config = ModelParallelConfig(
         pipeline_model_parallel_size=case["pp"], pipeline_dtype=torch.bfloat16,
-        microbatch_group_size_per_vp_stage=case["pp"])
+        microbatch_group_size_per_vp_stage=case.get("group") or case["pp"])
     group = SimpleNamespace(size=lambda: case["pp"], rank=lambda: 0)
     peers = SimpleNamespace(config=config, pp_group=group)
     collection = SimpleNamespace(tp=group, cp=group, embd=None, pos_embd=None, pp=group,
@@ -279,7 +279,13 @@ def pytorch_order(case: dict[str, Any]) -> list[list[tuple[str, int]]] | None:
                          loss_fn=lambda *_: None)
         except ValueError:
             return None
-        rows = built.pipeline_order if several else built._get_pipeline_order()
+    return order_of(built, pp)
+
+
+def order_of(built: Any, pp: int) -> list[list[tuple[str, int]]]:
+    """Kind and position of each pass of each rank, of a schedule of PyTorch."""
+    several = hasattr(built, "pipeline_order")
+    rows = built.pipeline_order if several else built._get_pipeline_order()
     names = {"FORWARD": "f", "FULL_BACKWARD": "b", "BACKWARD_INPUT": "i", "BACKWARD_WEIGHT": "w"}
     return [[(names[one.computation_type.name], one.stage_index)
              for action in rows[rank] if action is not None
@@ -291,49 +297,63 @@ def pytorch_order(case: dict[str, Any]) -> list[list[tuple[str, int]]] | None:
 
 
 def deepspeed(case: dict[str, Any]) -> dict[str, Any]:
-    from deepspeed.runtime.pipe.engine import DeepSpeedEngine, PipelineEngine
-    from deepspeed.runtime.pipe.module import PipelineModule
     from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
-    from deepspeed.runtime.utils import partition_balanced, partition_uniform
 
     topology = PipeModelDataParallelTopology(
         num_pp=case["pp"], num_dp=case["world"] // (case["pp"] * case["tp"]), num_mp=case["tp"])
-    chunks = case["pp"] * case["vpp"]
-    weights = [0, *[1] * case["layers"], 0]
+    return {
+        "groups": {"pp": topology.get_axis_comm_lists("pipe") or None,
+                   "dp": topology.get_axis_comm_lists("data") or None,
+                   "tp": topology.get_axis_comm_lists("model") or None},
+        "zero": case["pp"] == 1 or deepspeed_zero(case["zero"]),
+        "cuts": deepspeed_divisions(case["layers"], case["pp"] * case["vpp"])}
+
+
+def deepspeed_divisions(layers: int, chunks: int) -> dict[str, list[int]]:
+    """Transformer layers of each chunk, by its methods."""
+    from deepspeed.runtime.utils import partition_balanced, partition_uniform
+
+    weights = [0, *[1] * layers, 0]
     bounds = {"uniform": partition_uniform(len(weights), chunks),
               "type": [int(n) for n in partition_balanced(weights, chunks)]}
+    return {name: [sum(weights[a:b]) for a, b in zip(ends, ends[1:])]  # noqa: B905
+            for name, ends in bounds.items()}
+
+
+def deepspeed_zero(stage: int) -> bool:
+    """Whether its pipeline takes a stage of ZeRO."""
+    from deepspeed.runtime.pipe.engine import DeepSpeedEngine, PipelineEngine
+    from deepspeed.runtime.pipe.module import PipelineModule
+
     started = DeepSpeedEngine.__init__
 
     def start(self: Any) -> None:
-        object.__setattr__(self, "zero_optimization_stage", lambda: case["zero"])
+        object.__setattr__(self, "zero_optimization_stage", lambda: stage)
         object.__setattr__(self, "module", PipelineModule.__new__(PipelineModule))
 
     DeepSpeedEngine.__init__ = start
     try:
         pipeline = PipelineEngine.__new__(PipelineEngine)
         pipeline.__init__()
-        zero = True
+        return True
     except AssertionError as error:
-        zero = "ZeRO-2 and ZeRO-3" not in str(error)
+        return "ZeRO-2 and ZeRO-3" not in str(error)
     except AttributeError:  # behind the check it asks for more than this test makes
-        zero = True
+        return True
     finally:
         DeepSpeedEngine.__init__ = started
-    return {
-        "groups": {"pp": topology.get_axis_comm_lists("pipe") or None,
-                   "dp": topology.get_axis_comm_lists("data") or None,
-                   "tp": topology.get_axis_comm_lists("model") or None},
-        "zero": case["pp"] == 1 or zero,
-        "cuts": {name: [sum(weights[a:b]) for a, b in zip(ends, ends[1:])]  # noqa: B905
-                 for name, ends in bounds.items()}}
 
 
 JUDGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "order": order}
 
-if __name__ == "__main__":
-    judge = JUDGES[sys.argv[1]]
-    out = sys.stdout
+
+def answer(judges: dict[str, Callable[[dict[str, Any]], Any]]) -> None:
+    """Give the answers of the judge that is asked for."""
+    judge, out = judges[sys.argv[1]], sys.stdout
     sys.stdout = sys.stderr  # the frameworks print
-    verdicts = [judge(case) for case in json.load(sys.stdin)]
-    out.write(json.dumps(verdicts))
+    out.write(json.dumps([judge(case) for case in json.load(sys.stdin)]))
+
+
+if __name__ == "__main__":
+    answer(JUDGES)

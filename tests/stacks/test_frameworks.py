@@ -3,21 +3,18 @@
 Skipped where no Python with the frameworks is known: ``NEST_FRAMEWORKS`` names one, with the
 versions of ``capabilities.yaml`` (megatron-core, torchtitan, deepspeed; no GPU, no Transformer
 Engine). Each judge answers the questions that its code can answer, NEST's rules on these questions
-must agree with it in both directions. ``NEST_FRAMEWORK_CASES``: configurations a framework.
+must agree with it in both directions. ``test_framework_plans.py`` asks about whole plans.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections import Counter
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from framework_plans import CASES, PYTHON, judged
 
 import nest
 from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
@@ -28,8 +25,6 @@ from nest.graph.schedules import is_folded
 from nest.stacks import launch_needs, not_runnable
 from nest.stacks.figures import chunks_of, layer_counts, plan_figures
 
-PYTHON = os.environ.get("NEST_FRAMEWORKS", "")
-CASES = int(os.environ.get("NEST_FRAMEWORK_CASES", "100"))
 STACKS = {"megatron": "megatron-core", "torchtitan": "torchtitan", "deepspeed": "deepspeed"}
 pytestmark = pytest.mark.skipif(not PYTHON, reason="NEST_FRAMEWORKS names no Python")
 
@@ -158,18 +153,6 @@ def verdicts(framework: str) -> tuple[tuple[Any, Any], ...]:
     """Cases with the framework's answers."""
     answers = judged(framework, [asked(framework, case) for case in cases(framework)])
     return tuple(zip(cases(framework), answers, strict=True))
-
-
-def judged(judge: str, questions: list[Case]) -> list[Any]:
-    """Answers of a judge."""
-    script = Path(__file__).with_name("framework_judge.py")
-    done = subprocess.run(
-        [PYTHON, str(script), judge], capture_output=True, text=True, check=False,
-        input=json.dumps(questions),
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: list[Any] = json.loads(done.stdout)
-    return found
 
 
 def groups_of(case: Case) -> dict[str, Groups]:

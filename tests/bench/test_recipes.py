@@ -1,0 +1,57 @@
+"""Published recipes are accepted, and docs/recipes.md has their prices."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+
+import recipes  # noqa: E402
+
+NOTABLE = 0.1
+"""A gain above this needs a reason."""
+TABLE = (ROOT / "docs" / "recipes.md").read_text()
+ROWS = {cells[0]: cells for line in TABLE.splitlines() if line.startswith("| ")
+        and (cells := [cell.strip() for cell in line.strip("|").split("|")])}
+
+
+def test_the_table_has_all_recipes() -> None:
+    assert [name for name in ROWS if name != recipes.HEAD[0]] == [
+        recipe.name for recipe in recipes.recipes()]
+
+
+@pytest.mark.parametrize("recipe", recipes.recipes(), ids=lambda recipe: recipe.name)
+def test_recipes_are_accepted_and_cost_what_the_table_says(recipe: recipes.Recipe) -> None:
+    price = recipe.price
+    assert price.runnable, price.not_runnable
+    row = ROWS[recipe.name]
+    assert row[2] == recipes.shown(price), "python bench/recipes.py makes the table"
+    assert row[1] == recipes.seconds(recipe.measured)
+
+
+def test_every_large_gain_has_a_reason() -> None:
+    """Of the plan, and no reason without a gain."""
+    for recipe in recipes.recipes():
+        gain = float(ROWS[recipe.name][4].rstrip("%")) / 100.0
+        assert (gain > NOTABLE) == ("reason" in recipe.given), recipe.name
+
+
+def test_notes_are_those_of_the_recipes() -> None:
+    notes = [line for line in TABLE.splitlines() if line.startswith("- ") and "Recipe: " in line]
+    for recipe, note in zip(recipes.recipes(), notes, strict=True):
+        before, behind = recipes.remarks(recipe)
+        assert note.startswith(f"{before} Recipe: {recipes.shape(recipe.price)}. Plan: "), note
+        assert note.endswith(behind), note
+
+
+@pytest.mark.kernels
+def test_the_plan_of_a_small_job_is_runnable_and_faster() -> None:
+    recipe, = recipes.recipes("llama3-8b on 8 B200")
+    plan = recipes.planned(recipe, False)
+    assert plan is not None and plan.runnable and plan.optimal
+    assert plan.step_time_s <= recipe.price.step_time_s
+    assert ROWS[recipe.name][3] == recipes.seconds(plan.step_time_s)

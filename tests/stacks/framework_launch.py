@@ -1,0 +1,285 @@
+"""The frameworks' own code takes whole configurations, as at a launch, without a GPU.
+
+Run by their Python, not by NEST: reads a JSON list of cases (see ``test_framework_plans.py``) and
+prints a JSON list of answers. An answer has ``refused``, what the framework says against a case, or
+null and what it made of the case.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+from framework_judge import (
+    answer,
+    deepspeed_divisions,
+    deepspeed_zero,
+    megatron_interleaves,
+    order_of,
+    world,
+)
+
+Case = dict[str, Any]
+REFUSALS = (AssertionError, ValueError, RuntimeError, NotImplementedError, SystemExit)
+
+
+def taken(case: Case, *takers: Callable[[Case], Case]) -> Case:
+    """What each taker makes of a case; the first refusal ends it."""
+    found: Case = {"refused": None}
+    for taker in takers:
+        try:
+            found |= taker(case)
+        except REFUSALS as error:
+            return {"refused": str(error) or type(error).__name__}
+    return found
+
+
+# ---------------------------------------------------------------- Megatron-Core
+
+
+@cache
+def arguments() -> Any:
+    """Megatron's module of arguments."""
+    sys.path.insert(0, os.environ["NEST_FRAMEWORK_ARGUMENTS"])
+    import typing
+
+    import torch
+    import typing_extensions
+
+    typing.override = typing_extensions.override  # it is of Python 3.12
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
+    from megatron.training import arguments
+
+    arguments.get_device_arch_version = lambda: 9
+    from megatron.core.transformer import transformer_config
+
+    for module in (arguments, transformer_config):
+        module.is_te_min_version = lambda *_, **__: True  # as if it were installed
+    return arguments
+
+
+def megatron(case: Case) -> Case:
+    arguments()
+    return taken(case, megatron_arguments, megatron_layout, megatron_turns, megatron_ranks)
+
+
+def megatron_arguments(case: Case) -> Case:
+    from megatron.training.argument_utils import core_transformer_config_from_args
+
+    sys.argv = ["launch", *case["flags"]]
+    # Megatron-FSDP wants several connections, tensor and context parallelism one.
+    os.environ |= {"WORLD_SIZE": str(case["world"]), "CUDA_DEVICE_MAX_CONNECTIONS":
+                   "8" if "--use-megatron-fsdp" in case["flags"] else "1"}
+    args = arguments().parse_args()
+    arguments().validate_args(args)
+    config = core_transformer_config_from_args(args)
+    batches = args.micro_batch_size * args.data_parallel_size
+    return {"vpp": args.virtual_pipeline_model_parallel_size or 1, "modules":
+            config.recompute_modules, "micro_batches": args.global_batch_size / batches}
+
+
+def megatron_layout(case: Case) -> Case:
+    from megatron.core.transformer import pipeline_parallel_layer_layout as text
+
+    found = text.PipelineParallelLayerLayout.from_str(case["layout"], case["pp"])
+    found.validate_layer_layout(num_layers=case["layers"], mtp_num_layers=case["mtp"] or None)
+    letter = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+    return {"chunks": [["".join(letter[one.name] for one in chunk) for chunk in stage]
+                       for stage in found.layout]}
+
+
+def megatron_turns(case: Case) -> Case:
+    assert case["vpp"] == 1 or case["pp"] == 1 or megatron_interleaves(case), "micro-batches"
+    return {}
+
+
+def megatron_ranks(case: Case) -> Case:
+    """The place of some ranks in all groups."""
+    from megatron.core import parallel_state as state
+
+    mapped = "--use-tp-pp-dp-mapping" in case["flags"]
+    found = {}
+    for rank in case["ranks"]:
+        with world(case["world"], rank):
+            try:
+                state.initialize_model_parallel(
+                    case["tp"], case["pp"], case["vpp"] if case["vpp"] > 1 else None,
+                    context_parallel_size=case["cp"], expert_model_parallel_size=case["ep"],
+                    expert_tensor_parallel_size=case["etp"],
+                    order="tp-cp-ep-pp-dp" if mapped else "tp-cp-ep-dp-pp",
+                    num_distributed_optimizer_instances=case["instances"],
+                    create_gloo_process_groups=False)
+                found[rank] = {
+                    "stage": state.get_pipeline_model_parallel_rank(),
+                    "tp": state.get_tensor_model_parallel_rank(),
+                    "cp": state.get_context_parallel_rank(),
+                    "dp": state.get_data_parallel_rank(),
+                    "ep": state.get_expert_model_parallel_rank(),
+                    "etp": state.get_expert_tensor_parallel_rank(),
+                    "expert_dp": state.get_expert_data_parallel_rank(),
+                    "sharded": state.get_data_parallel_group(
+                        with_context_parallel=True, partial_data_parallel=True).size()}
+            finally:
+                state.destroy_model_parallel()
+    return {"ranks": found}
+
+
+# ---------------------------------------------------------------- torchtitan
+
+
+def torchtitan(case: Case) -> Case:
+    with world(case["world"]):
+        return taken(case, torchtitan_settings, torchtitan_model, torchtitan_ranks,
+                     torchtitan_pipeline)
+
+
+def torchtitan_settings(case: Case) -> Case:
+    """Its own classes, as its command line reads them."""
+    import tyro
+    from torchtitan.config import ParallelismConfig, TrainingConfig
+
+    kept, sys.stderr = sys.stderr, open(os.devnull, "w")  # noqa: SIM115
+    try:
+        training = tyro.cli(TrainingConfig, args=case["training"])
+        case["settings"] = tyro.cli(ParallelismConfig, args=case["parallelism"])
+    finally:
+        sys.stderr.close()
+        sys.stderr = kept
+    case["settings"].module_fqns_per_model_part = case["modules"]
+    case["local"] = training.local_batch_size
+    assert training.global_batch_size % (case["dp"] * training.local_batch_size) == 0, "batch"
+    return {"steps": training.global_batch_size // (case["dp"] * training.local_batch_size)}
+
+
+def torchtitan_model(case: Case) -> Case:
+    """What a decoder says of the degrees."""
+    sys.modules["torchtitan.trainer"] = SimpleNamespace(  # it needs more than is installed
+        Trainer=SimpleNamespace(Config=type("Config", (), {})))
+    from torchtitan.models.common.decoder import Decoder
+
+    model = SimpleNamespace(
+        enable_weight_tying=case["tied"], layers=[], first_attention=SimpleNamespace(
+            n_heads=case["heads"], n_kv_heads=case["kv_heads"]))
+    Decoder.Config.update_from_config(
+        model, config=SimpleNamespace(parallelism=case["settings"]))
+    return {}
+
+
+def torchtitan_ranks(case: Case) -> Case:
+    from torchtitan.distributed.parallel_dims import ParallelDims
+
+    dims = ParallelDims.from_config(case["settings"], case["world"])
+    dims.build_mesh()
+    dense, sparse = (dims._global_meshes[name].mesh for name in ("dense", "sparse"))
+    at = [(dense == rank).nonzero()[0].tolist() for rank in range(case["world"])]
+    expert = [(sparse == rank).nonzero()[0].tolist() for rank in range(case["world"])]
+    shards = dense.shape[2]
+    return {"ranks": {rank: {
+        "stage": at[rank][0], "dp": at[rank][1] * shards + at[rank][2], "cp": at[rank][3],
+        "tp": at[rank][4], "sharded": shards * dense.shape[3],
+        **({"ep": expert[rank][3],
+            "expert_dp": expert[rank][1] * sparse.shape[2] + expert[rank][2]}
+           if case["ep"] > 1 else {})} for rank in case["ranks"]}}
+
+
+def torchtitan_pipeline(case: Case) -> Case:
+    """The stages that each rank gets, and the order of their passes."""
+    import torch
+    from torch.distributed.pipelining import PipelineStage
+    from torchtitan.distributed import pipeline_parallel as pipeline
+
+    if case["pp"] == 1:
+        return {}
+    every, chunks = [], len(case["modules"])
+    for rank in range(case["pp"]):
+        own = pipeline._get_pp_rank_to_stage_indices_mapping(
+            rank, case["pp"], case["settings"].pipeline_parallel_schedule, chunks)
+        every.append(list(own))
+    group = torch.distributed.new_group(list(range(case["pp"])))
+    stages = [PipelineStage(torch.nn.Identity(), n, chunks, torch.device("meta"), group=group)
+              for n in every[0]]
+    built = pipeline._build_pipeline_schedule(
+        parallelism=case["settings"], local_batch_size=case["local"], stages=stages,
+        loss_fn=lambda *_: None)
+    return {"stages": every, "order": order_of(built, case["pp"])}
+
+
+# ---------------------------------------------------------------- DeepSpeed
+
+
+def deepspeed(case: Case) -> Case:
+    return taken(case, deepspeed_settings, deepspeed_pipeline, deepspeed_ranks)
+
+
+def deepspeed_settings(case: Case) -> Case:
+    from deepspeed import comm
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    with world(case["world"]):
+        comm.comm.cdb = None
+        comm.init_distributed("fake")
+        found = DeepSpeedConfig(case["settings"], mpu=SimpleNamespace(
+            get_data_parallel_world_size=lambda: case["dp"]))
+    return {"micro_batches": found.gradient_accumulation_steps,
+            "zero": int(found.zero_optimization_stage)}
+
+
+def deepspeed_pipeline(case: Case) -> Case:
+    """The rules of its pipelines; kind and chunk of each pass of each rank."""
+    from deepspeed.runtime.pipe import schedule
+
+    if case["pp"] == 1:
+        return {}
+    assert deepspeed_zero(case["zero"]), "ZeRO"
+    divisions = deepspeed_divisions(case["layers"], case["pp"] * case["vpp"])
+    assert case["parts"] in divisions.values(), f"layers are divided as {divisions}"
+    kind = schedule.DualPipeVSchedule if case["vpp"] == 2 else schedule.TrainSchedule
+    letters = {"ForwardPass": "f", "BackwardPass": "b"}
+    return {"order": [
+        [(letters[one.name], rank if getattr(one, "phase", 0) == 0 else 2 * case["pp"] - 1 - rank)
+         for commands in kind(case["micro_batches"], case["pp"], rank).steps()
+         for one in commands if one.name in letters] for rank in range(case["pp"])]}
+
+
+def deepspeed_ranks(case: Case) -> Case:
+    from deepspeed import comm
+    from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+    from deepspeed.utils import groups
+
+    topology = PipeModelDataParallelTopology(
+        num_pp=case["pp"], num_dp=case["dp"] * case["cp"], num_mp=case["tp"])
+    mpu = SimpleNamespace(
+        get_tensor_model_parallel_world_size=lambda: case["tp"],
+        get_pipe_parallel_world_size=lambda: case["pp"],
+        get_data_parallel_world_size=lambda: case["dp"] * case["cp"])
+    found = {}
+    for rank in case["ranks"]:
+        at = topology.get_coord(rank)
+        found[rank] = {"stage": at.pipe, "dp": at.data // case["cp"], "cp": at.data % case["cp"],
+                       "tp": at.model}
+        if not case["experts"]:
+            continue
+        groups.mpu = mpu
+        for name in ("_EXPERT_PARALLEL_GROUP", "_EXPERT_DATA_PARALLEL_GROUP"):
+            setattr(groups, name, {})
+            setattr(groups, f"{name}_RANKS", {})
+        with world(case["world"], rank):
+            comm.comm.cdb = None
+            comm.init_distributed("fake")
+            if case["etp"] > 1:
+                groups._create_expert_data_and_model_parallel(case["ep"], mpu)
+            else:
+                groups._create_expert_and_data_parallel(case["ep"])
+        name = f"ep_size_{case['ep']}"
+        found[rank] |= {
+            "ep": list(groups._EXPERT_PARALLEL_GROUP_RANKS[name]).index(rank),
+            "expert_dp": list(groups._EXPERT_DATA_PARALLEL_GROUP_RANKS[name]).index(rank)}
+    return {"ranks": found}
+
+
+if __name__ == "__main__":
+    answer({"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed})

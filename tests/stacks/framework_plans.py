@@ -1,0 +1,224 @@
+"""Random configurations for comparisons with the frameworks' own code, and how these are asked.
+
+``NEST_FRAMEWORKS`` names a Python with the frameworks (``.ci/frameworks`` installs one),
+``NEST_FRAMEWORK_ARGUMENTS`` a folder with a Megatron-Core that has its command line.
+``NEST_FRAMEWORK_CASES``: configurations a framework.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import nest
+from nest.describe import load_stack
+from nest.errors import InputError
+from nest.graph import Chain, build_chain
+from nest.graph.schedules import chunks_at
+from nest.pricing.ranks import Rank, ranks
+from nest.stacks import launch_needs, not_runnable
+
+PYTHON = os.environ.get("NEST_FRAMEWORKS", "")
+CASES = int(os.environ.get("NEST_FRAMEWORK_CASES", "100"))
+LETTERS = {"embedding": "E", "head": "L", "mtp": "m"}
+DRAWS = 10**5
+"""Declared limit of configurations that are drawn."""
+CHUNKS = {"1f1b": (1,), "gpipe": (1,), "zb1p": (1,), "zb-v": (2,), "dualpipev": (2,)}
+"""Chunks a stage that a schedule is drawn with; default: 2 or 3."""
+
+
+def judged(judge: str, questions: list[Any], script: str = "framework_judge.py") -> list[Any]:
+    """Answers of a judge: a function of a script that runs in the frameworks' Python."""
+    done = subprocess.run(
+        [PYTHON, str(Path(__file__).with_name(script)), judge], capture_output=True, text=True,
+        check=False, input=json.dumps(questions),
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
+class Case:
+    """A random configuration of a random model, and what NEST says of it."""
+
+    def __init__(self, rng: Random, stack: str) -> None:
+        known = load_stack(stack).capabilities
+        assert known is not None
+        allowed = known.rules["schedule"].allowed if "schedule" in known.rules else ("1f1b",)
+        self.pp = rng.choice((1, 2, 2, 3, 4))
+        if stack == "megatron-fsdp" and rng.random() < 0.8:
+            self.pp = 1
+        names = tuple(name for name in (allowed or ()) if self.pp > 1 or name == "combined")
+        self.schedule = rng.choice((*names, "1f1b"))
+        self.vpp = rng.choice(CHUNKS.get(self.schedule, (2, 2, 3)))
+        if self.schedule == "combined" and rng.random() < 0.3 + (self.pp == 1):
+            self.vpp = 1
+        elif rng.random() < 0.05:
+            self.vpp = rng.choice((1, 2, 3))
+        self.mtp = rng.choice((0, 0, 1, 2)) if stack.startswith("megatron") else 0
+        self.behind = min(rng.choice((0, 0, 0, 1, self.pp)), self.pp * self.vpp - 1)
+        self.apart = self.mtp == 2 and rng.random() < 0.1  # one m stays with L
+        self.parts = self._parts(rng)
+        self.model = nest.Model.parse(self._model(rng))
+        stage = self._stage(rng)
+        self.micro_batches = rng.choice((1, 2, 3, 4, 5, 6, 8, 9, 12, 16))
+        mbs, self.outer_dp = rng.choice((1, 1, 2)), rng.choice((1, 1, 2, 4))
+        if stage["zero"] and self.outer_dp > 1 and rng.random() < 0.3:
+            stage["shard"] = "dp_in"
+        self.job = nest.Job(
+            global_batch=self.outer_dp * stage["dp_in"] * mbs * self.micro_batches, seq_len=64,
+            stack=stack, precision=rng.choice(("bf16", "bf16", "fp16", "fp8", "fp32")))
+        self.block = stage["tp"] * stage["cp"] * stage["dp_in"]
+        group = None
+        if self.vpp > 1 and self.schedule in ("interleaved", "combined", "interleaved-zb"):
+            rounds = max(1, self.micro_batches // self.pp)
+            group = rng.choice((None, self.micro_batches // rounds,
+                                rng.randint(1, self.micro_batches)))
+        self.way = nest.Configuration.parse({
+            "outer_dp": self.outer_dp, "micro_batch": stage["dp_in"] * mbs, "vpp": self.vpp,
+            "schedule": self.schedule, "group": group, "stages": [
+                {**stage, "layers": (chunks[0][0], chunks[-1][1]), "chunks": chunks,
+                 "devices": (n * self.block, (n + 1) * self.block)}
+                for n, chunks in enumerate(chunks_at(self.cuts, self.pp, self.schedule))]})
+
+    def _parts(self, rng: Random) -> list[int]:
+        """Transformer layers of each chunk, in the order of the layers."""
+        size, chunks = rng.randint(1, 3), self.pp * self.vpp
+        more = rng.randint(0, chunks)
+        found = [size + (n < more) for n in range(chunks)]
+        if rng.random() < 0.4:
+            found = [rng.randint(0, 4) for _ in range(chunks)]
+        if self.mtp and self.behind:  # nothing but m and L is behind the last t
+            found[-self.behind:] = [0] * self.behind
+        found[0] += not sum(found)
+        return found
+
+    def _model(self, rng: Random) -> dict[str, Any]:
+        self.experts = rng.choice((0, 8)) if self.schedule != "combined" else rng.choice((0, 8, 8))
+        mla = {"mla": {"q_rank": 64, "kv_rank": 64, "nope_dim": 32, "rope_dim": 32,
+                       "value_dim": 32}} if rng.random() < 0.3 else {}
+        kv_heads = 8 if mla else rng.choice((8, 8, 2))
+        layers = sum(self.parts)
+        moe = {"moe": {
+            "experts": 8, "top_k": 2, "ffn": 64, "shared_ffn": rng.choice((0, 64)),
+            "first_dense": rng.choice((0, 1)) if layers > 1 else 0}} if self.experts else {}
+        return {
+            "name": "m", "layers": layers, "hidden": 512, "heads": 8, "kv_heads": kv_heads,
+            "ffn": 512, "gated": True, "vocab": 128, "norm": "rmsnorm", "bias": False,
+            "tied_embeddings": rng.random() < 0.2, "mtp_layers": self.mtp, **moe, **mla}
+
+    def _stage(self, rng: Random) -> dict[str, Any]:
+        tp, cp, dp_in = rng.choice((1, 1, 2, 4)), rng.choice((1, 1, 2)), rng.choice((1, 2, 4))
+        ep, etp = 1, tp
+        if self.experts:
+            ep, etp = rng.choice([(e, t) for e in (1, 2, 4, 8) for t in (1, 2, 4)
+                                  if tp * cp * dp_in % (e * t) == 0])
+        recompute = rng.choice(("none", "none", "selective", "full"))
+        modules = tuple(one for one in self.chain.modules if rng.random() < 0.4)
+        if rng.random() < 0.5:
+            modules = tuple(one for one in self.chain.modules if one in ("norm", "mlp_act"))
+        if recompute == "selective" and not modules:
+            recompute = "none"
+        return {
+            "tp": tp, "cp": cp, "dp_in": dp_in, "ep": ep, "etp": etp,
+            "sp": tp > 1 and rng.random() < 0.8, "cp_comm": rng.choice(("p2p", "a2a"))
+            if cp > 1 else "p2p", "zero": rng.choice((0, 1, 1, 2, 3)), "recompute": recompute,
+            "recompute_modules": modules if recompute == "selective" else (),
+            "recompute_layers": rng.choice((None, 1)) if recompute == "full" else None}
+
+    @property
+    def cuts(self) -> list[int]:
+        """First layer of each chunk, in the order of the layers, and their number."""
+        sizes = list(self.parts)
+        sizes[0] += 1
+        sizes[-1 - self.behind] += self.mtp - self.apart
+        sizes[-1] += 1 + self.apart
+        return [0, *accumulate(sizes)]
+
+    @cached_property
+    def chain(self) -> Chain:
+        """Layers of the model."""
+        return build_chain(self.model)
+
+    @property
+    def world(self) -> int:
+        """Devices."""
+        return self.outer_dp * self.pp * self.block
+
+    @property
+    def cluster(self) -> nest.Cluster:
+        """As many devices as are used."""
+        return nest.load_cluster("dgx-h100", devices=self.world)
+
+    @cached_property
+    def broken(self) -> set[str]:
+        """Rules that the stack has and the configuration breaks."""
+        return {one.rule for one in not_runnable(self.chain, self.job, self.way)}
+
+    @cached_property
+    def plan(self) -> nest.Plan | None:
+        """The configuration with its prices; None: it is illegal."""
+        try:
+            return nest.evaluate(self.model, self.cluster, self.job, self.way)
+        except InputError:
+            return None
+
+    @property
+    def chunks(self) -> list[list[str]]:
+        """Letters of the layers of each chunk of each stage."""
+        names = [self.chain.kinds[self.chain.order[n]].name for n in range(len(self.chain))]
+        letters = [LETTERS.get(name.partition("_")[0], "t") for name in names]
+        return [["".join(letters[first:end]) for first, end in stage.chunks]
+                for stage in self.way.stages]
+
+    @property
+    def parts_in_order(self) -> list[str]:
+        """Letters of each chunk, in the order of the layers."""
+        at = sorted((first, end, text) for stage, texts in zip(
+            self.way.stages, self.chunks, strict=True)
+            for (first, end), text in zip(stage.chunks, texts, strict=True))
+        return [text for _, _, text in at]
+
+    @property
+    def layout(self) -> str:
+        """All chunks, for Megatron-Core; without NEST's own writer."""
+        return "|".join(self.chunks[s][v] for v in range(self.vpp) for s in range(self.pp))
+
+    @property
+    def needs(self) -> set[str]:
+        """What a launch needs besides flags."""
+        return {one.rule for one in launch_needs(self.chain, self.job, self.way)}
+
+    @property
+    def ranks(self) -> list[Rank]:
+        """NEST's ranks, where stages are outermost as in all frameworks."""
+        return sorted(ranks(self.way, self.cluster), key=lambda one: one.stage)
+
+
+def drawn(stack: str, seed: str = "1") -> Iterator[Case]:
+    """Random configurations for a stack."""
+    rng = Random(f"{stack} {seed}")
+    for _ in range(DRAWS):
+        yield Case(rng, stack)
+    raise AssertionError("not found what was looked for")
+
+
+def runnable(stack: str, count: int) -> list[Case]:
+    """Random plans that NEST calls runnable."""
+    found: list[Case] = []
+    plain = 0  # without a pipeline's choices: at most half
+    for case in drawn(stack):
+        if (case.schedule == "1f1b" and 2 * plain >= count > 2) or case.broken or not case.plan:
+            continue
+        found.append(case)
+        plain += case.schedule == "1f1b" and stack != "megatron-fsdp"
+        if len(found) == count:
+            return found
+    raise AssertionError

@@ -1,0 +1,304 @@
+"""Plans that NEST calls runnable are taken by the frameworks' own code, and others are refused.
+
+Skipped as ``test_frameworks.py``. Plans become command lines and settings, as a user would write
+them. Megatron's command line is that of 0.19.2: the package has none before 0.17.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from functools import cache
+from random import Random
+from typing import Any
+
+import pytest
+from framework_plans import CASES, PYTHON, Case, drawn, judged, runnable
+
+from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
+from nest.costs.schedules import Path as SchedulePath
+from nest.forms.passes import KINDS
+from nest.graph.schedules import position
+
+pytestmark = pytest.mark.skipif(
+    not PYTHON or "NEST_FRAMEWORK_ARGUMENTS" not in os.environ,
+    reason="NEST_FRAMEWORKS or NEST_FRAMEWORK_ARGUMENTS is not set")
+ASKED = 3
+"""Ranks of a plan that are asked for their places."""
+MODULES = {"norm": "layernorm", "mlp_act": "moe_act"}
+SHARDED = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+NAMES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B",
+         "looped-bfs": "LoopedBFS", "zb1p": "InterleavedZeroBubble", "dualpipev": "DualPipeV",
+         "interleaved-zb": "InterleavedZeroBubble", "zb-v": "ZBVZeroBubble"}
+REFUSED = {
+    "megatron-core": ("combined-ep", "combined-vpp", "combined-recompute", "combined-precision",
+                      "interleaved-groups", "interleaved-group", "mtp", "placed",
+                      "recompute-dense", "recompute-mla"),
+    "torchtitan": ("1f1b", "interleaved-rounds", "v-stages", "dualpipev", "tied", "kv-heads",
+                   "expert-ranks", "precision"),
+    "deepspeed": ("zero-pipeline", "dualpipev", "cuts"),
+}
+"""Rules that the code of a framework has too, where it can be asked."""
+EACH = 2
+"""Configurations that break such a rule, and no other."""
+
+
+# ---------------------------------------------------------------- what the frameworks are asked
+
+
+def question(case: Case) -> dict[str, Any]:
+    """A case as its judge gets it."""
+    stage, stack = case.way.stages[0], case.job.stack.name
+    own = {"torchtitan": torchtitan, "deepspeed": deepspeed}.get(stack, megatron)
+    return {
+        **{name: getattr(stage, name) for name in ("tp", "cp", "ep", "etp", "zero")},
+        "pp": case.pp, "vpp": case.vpp, "dp": case.outer_dp * stage.dp_in, "world": case.world,
+        "ranks": sorted(Random(case.world).sample(range(case.world), min(ASKED, case.world))),
+        "layers": case.model.layers, "mtp": case.mtp, "micro_batches": case.micro_batches,
+        "group": case.way.group, "experts": bool(case.experts), **own(case)}
+
+
+def options(given: dict[str, Any]) -> list[str]:
+    """A command line; of a flag the value is None."""
+    found: list[str] = []
+    for name, value in given.items():
+        values = value if isinstance(value, (list, tuple)) else () if value is None else (value,)
+        found += [f"--{name}", *map(str, values)]
+    return found
+
+
+def megatron(case: Case) -> dict[str, Any]:
+    model, job, way, stage = case.model, case.job, case.way, case.way.stages[0]
+    layout = case.layout if case.plan is None else case.plan.layout
+    given: dict[str, Any] = {
+        "num-layers": model.layers, "hidden-size": model.hidden, "num-attention-heads": model.heads,
+        "ffn-hidden-size": model.ffn, "seq-length": job.seq_len, "position-embedding-type": "rope",
+        "max-position-embeddings": job.seq_len, "normalization": "RMSNorm", "swiglu": None,
+        "disable-bias-linear": None, "no-rope-fusion": None, "mock-data": None, "lr": 1e-4,
+        "no-gradient-accumulation-fusion": None, "train-iters": 10, "cp-comm-type": stage.cp_comm,
+        "micro-batch-size": way.micro_batch // stage.dp_in, "global-batch-size": job.global_batch,
+        "tensor-model-parallel-size": stage.tp, "pipeline-model-parallel-size": case.pp,
+        "context-parallel-size": stage.cp, **_attention(case), **_experts(case),
+        **_precision(case), **_states(case), **_recompute(case)}
+    if not model.tied_embeddings:
+        given["untie-embeddings-and-output-weights"] = None
+    if case.mtp:
+        given["mtp-num-layers"] = case.mtp
+    if stage.sp:
+        given["sequence-parallel"] = None
+    if case.pp * case.vpp > 1:
+        given["pipeline-model-parallel-layout"] = layout
+    if way.group is not None:
+        given["microbatch-group-size-per-virtual-pipeline-stage"] = way.group
+    if way.schedule == "combined":
+        given["overlap-moe-expert-parallel-comm"] = None
+    if mapped(case):
+        given["use-tp-pp-dp-mapping"] = None
+    return {"layout": layout, "flags": options(given),
+            "instances": case.outer_dp if stage.shard == "dp_in" else 1}
+
+
+def mapped(case: Case) -> bool:
+    """Whether ranks go replica by replica, which a flag says."""
+    stage = case.way.stages[0]
+    return not case.needs and min(case.pp, case.outer_dp) > 1 and stage.dp_in == 1
+
+
+def _attention(case: Case) -> dict[str, Any]:
+    mla, model = case.model.mla, case.model
+    if mla is not None:
+        return {"multi-latent-attention": None, "q-lora-rank": mla.q_rank, "kv-lora-rank":
+                mla.kv_rank, "qk-head-dim": mla.nope_dim, "qk-pos-emb-head-dim": mla.rope_dim,
+                "v-head-dim": mla.value_dim}
+    if model.kv_heads == model.heads:
+        return {}
+    return {"group-query-attention": None, "num-query-groups": model.kv_heads}
+
+
+def _experts(case: Case) -> dict[str, Any]:
+    moe, stage, layers = case.model.moe, case.way.stages[0], case.model.layers
+    if moe is None:
+        return {}
+    found = {
+        "num-experts": moe.experts, "moe-router-topk": moe.top_k, "moe-ffn-hidden-size": moe.ffn,
+        "moe-layer-freq": f"([0]*{moe.first_dense}+[1]*{layers - moe.first_dense})",
+        "moe-grouped-gemm": None, "moe-token-dispatcher-type": "alltoall",
+        "expert-model-parallel-size": stage.ep, "expert-tensor-parallel-size": stage.etp}
+    return found | ({"moe-shared-expert-intermediate-size": moe.shared_ffn} if moe.shared_ffn
+                    else {})
+
+
+def _precision(case: Case) -> dict[str, Any]:
+    fp8 = {"bf16": None, "fp8-format": "hybrid", "fp8-recipe": "tensorwise"}
+    found = {"bf16": {"bf16": None}, "fp16": {"fp16": None}, "fp32": {}, "fp8": fp8}
+    return found[case.job.precision]
+
+
+def _states(case: Case) -> dict[str, Any]:
+    stage = case.way.stages[0]
+    found: dict[str, Any] = {}
+    if case.job.stack.name == "megatron-fsdp":
+        found = {"use-megatron-fsdp": None, "ckpt-format": "fsdp_dtensor",
+                 "data-parallel-sharding-strategy": SHARDED[stage.zero]}
+    if stage.zero:
+        found |= {"use-distributed-optimizer": None, "overlap-grad-reduce": None,
+                  "overlap-param-gather": None}
+    if stage.shard == "dp_in":
+        found["num-distributed-optimizer-instances"] = case.outer_dp
+    return found
+
+
+def _recompute(case: Case) -> dict[str, Any]:
+    stage = case.way.stages[0]
+    if stage.recompute == "none":
+        return {}
+    found: dict[str, Any] = {"recompute-granularity": stage.recompute}
+    if stage.recompute == "selective":
+        modules = [MODULES.get(one, one) for one in stage.recompute_modules]
+        return found | {"recompute-modules": modules}
+    if stage.recompute_layers:
+        return found | {"recompute-method": "block", "recompute-num-layers": stage.recompute_layers}
+    return found | {"recompute-method": "uniform", "recompute-num-layers": 1}
+
+
+def torchtitan(case: Case) -> dict[str, Any]:
+    model, stage, dp = case.model, case.way.stages[0], case.outer_dp * case.way.stages[0].dp_in
+    replicas = dp if stage.zero == 0 else case.outer_dp if stage.shard == "dp_in" else 1
+    mbs = case.way.micro_batch // stage.dp_in
+    precision = {"bf16": "bfloat16", "fp8": "bfloat16", "fp16": "float16", "fp32": "float32"}
+    names = iter(range(model.layers))
+    letters = {"E": lambda: "tok_embeddings", "t": lambda: f"layers.{next(names)}",
+               "L": lambda: "lm_head"}
+    parts = [[letters[one]() for one in chunk] for chunk in case.parts_in_order]
+    parts[-1].insert(-1, "norm")
+    return {
+        "training": options({
+            "local-batch-size": mbs * (case.micro_batches if case.pp > 1 else 1),
+            "global-batch-size": case.job.global_batch, "seq-len": case.job.seq_len,
+            "mixed-precision-param": precision[case.job.precision]}),
+        "parallelism": options({
+            "data-parallel-replicate-degree": replicas,
+            "data-parallel-shard-degree": dp // replicas,
+            "fsdp-reshard-after-forward": "always" if stage.zero == 3 else "never",
+            "tensor-parallel-degree": stage.tp, "context-parallel-degree": stage.cp,
+            "enable-sequence-parallel" if stage.sp else "no-enable-sequence-parallel": None,
+            "pipeline-parallel-degree": case.pp, "expert-parallel-degree": stage.ep,
+            "pipeline-parallel-microbatch-size": mbs,
+            "pipeline-parallel-schedule": NAMES[case.schedule]}),
+        "modules": parts, "tied": model.tied_embeddings, "heads": model.heads,
+        "kv_heads": model.heads if model.mla else model.kv_heads}
+
+
+def deepspeed(case: Case) -> dict[str, Any]:
+    stage = case.way.stages[0]
+    formats = {name: {"enabled": True} for name in ("bf16", "fp16") if name == case.job.precision}
+    return {"parts": case.parts, "settings": {
+        "train_batch_size": case.job.global_batch, "gradient_accumulation_steps":
+        case.micro_batches, "train_micro_batch_size_per_gpu": case.way.micro_batch // stage.dp_in,
+        "zero_optimization": {"stage": stage.zero}, **formats}}
+
+
+# ---------------------------------------------------------------- runnable plans are taken
+
+
+@cache
+def taken(judge: str) -> tuple[tuple[Case, dict[str, Any]], ...]:
+    """Runnable plans with the answers of a judge."""
+    stacks = {"megatron": {"megatron-core": CASES - CASES // 4, "megatron-fsdp": CASES // 4}}
+    cases = [case for stack, count in stacks.get(judge, {judge: CASES}).items()
+             for case in runnable(stack, count)]
+    answers = judged(judge, [question(case) for case in cases], "framework_launch.py")
+    return tuple(zip(cases, answers, strict=True))
+
+
+@pytest.mark.parametrize("judge", ["megatron", "torchtitan", "deepspeed"])
+def test_runnable_plans_are_taken(judge: str) -> None:
+    refused = [(answer["refused"], question(case)) for case, answer in taken(judge)
+               if answer["refused"]]
+    assert not refused, (len(refused), Counter(one[:70] for one, _ in refused), refused[0])
+    schedules = Counter(case.schedule for case, _ in taken(judge))
+    assert set(schedules) >= {
+        "megatron": {"1f1b", "interleaved", "combined"}, "torchtitan": {*NAMES},
+        "deepspeed": {"1f1b", "dualpipev"}}[judge], schedules
+
+
+@pytest.mark.parametrize("judge", ["megatron", "torchtitan", "deepspeed"])
+def test_ranks_are_those_of_the_plan(judge: str) -> None:
+    """Places in all groups; where a list of hosts is needed, in the order of that list."""
+    needed = set()
+    for case, answer in taken(judge):
+        listed = case.plan.ranks() if mapped(case) and judge == "megatron" else case.ranks
+        needed |= case.needs
+        for rank, place in answer["ranks"].items():
+            sharded = place.pop("sharded", None)
+            mine = listed[int(rank)]._asdict()
+            assert place == {name: mine[name] for name in place}, (rank, question(case))
+            stage = case.way.stages[0]
+            if sharded is not None and stage.zero:
+                dp = stage.dp_in * (case.outer_dp if stage.shard == "dp" else 1)
+                assert sharded == dp * stage.cp
+    assert "host-list" in needed
+
+
+def test_megatron_trains_what_was_priced() -> None:
+    for case, answer in taken("megatron"):
+        assert answer["chunks"] == case.chunks
+        assert (answer["vpp"], answer["micro_batches"]) == (case.vpp, case.micro_batches)
+
+
+def test_torchtitan_trains_what_was_priced() -> None:
+    seen = set()
+    for case, answer in taken("torchtitan"):
+        assert answer["steps"] == (1 if case.pp > 1 else case.micro_batches)
+        if case.pp > 1:
+            assert answer["stages"] == [
+                [position(case.schedule, case.pp, s, v, case.vpp) for v in range(case.vpp)]
+                for s in range(case.pp)]
+            if case.schedule != "gpipe":
+                seen.add(case.schedule)
+                assert answer["order"] == passes(case), question(case)
+    assert seen == {*NAMES} - {"gpipe"}
+
+
+def test_deepspeed_trains_what_was_priced() -> None:
+    for case, answer in taken("deepspeed"):
+        assert (answer["micro_batches"], answer["zero"]) == (
+            case.micro_batches, case.way.stages[0].zero)
+        if case.pp > 1:  # its DualPipeV defers no weight gradients: docs/stacks.md
+            assert answer["order"] == [
+                [["b" if kind == "i" else kind, at] for kind, at in row if kind != "w"]
+                for row in passes(case)], question(case)
+
+
+def passes(case: Case) -> list[list[list[Any]]]:
+    """Kind and position of each pass of each rank, as NEST prices them."""
+    known = SCHEDULES[case.schedule]
+    path = known if isinstance(known, SchedulePath) else ONE_F_ONE_B
+    order = path.order(case.pp, case.micro_batches, case.vpp, case.way.group or case.pp)
+    return [[["fbiwf"[code % KINDS], order.at[rank * case.vpp + code // KINDS]]
+             for code in order.codes[order.rows[rank]:order.rows[rank + 1]]]
+            for rank in range(case.pp)]
+
+
+# ---------------------------------------------------------------- others are refused
+
+
+@pytest.mark.parametrize("stack", [*REFUSED])
+def test_what_breaks_a_rule_is_refused(stack: str) -> None:
+    """Rules that the framework's code can be asked about, each broken alone."""
+    found: dict[str, list[Case]] = {rule: [] for rule in REFUSED[stack]}
+    for case in drawn(stack, "refused"):
+        modules = case.way.stages[0].recompute_modules
+        # Megatron takes a layernorm that frees nothing: docs/stacks.md.
+        silent = "norm" in modules and "mlp_act" not in modules
+        if len(case.broken) == 1 and (rule := min(case.broken)) in found and not silent:
+            if len(found[rule]) < EACH:
+                found[rule].append(case)
+            if min(map(len, found.values())) == EACH:
+                break
+    cases = [case for rule in found.values() for case in rule]
+    judge = stack.partition("-")[0]
+    answers = judged(judge, [question(case) for case in cases], "framework_launch.py")
+    accepted = [(case.broken, question(case)) for case, answer in zip(cases, answers, strict=True)
+                if not answer["refused"]]
+    assert not accepted, (len(accepted), [rule for rule, _ in accepted], accepted[0])
