@@ -180,3 +180,8 @@ Mbs = Annotated[str | None, _set("Samples per micro-batch of a device.")]
 Schedules = Annotated[
     str | None, _set("Schedules: 1f1b, interleaved, gpipe; default: the first two.")
 ]
+Offloads = Annotated[
+    str | None,
+    _set("What is kept in the memory of the hosts: none (default), optimizer, optimizer:0.5, "
+         "layers:8, core_attn+moe_act and so on (docs/offloading.md).")
+]

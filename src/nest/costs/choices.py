@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.compute import Array, Machine
+from nest.costs.host import HERE, Away
 from nest.costs.network.collectives import Group, Network
 from nest.costs.network.fabric import Fabric
 from nest.describe.cluster import Cluster
@@ -94,6 +95,7 @@ class Setting:
     machine: Machine
     network: Network
     job: Job
+    away: Away = HERE
 
 
 def network(cluster: Cluster) -> Network:
@@ -107,10 +109,12 @@ def network(cluster: Cluster) -> Network:
     )
 
 
-def setting(cluster: Cluster, job: Job, type_number: int = 0) -> Setting:
+def setting(
+    cluster: Cluster, job: Job, type_number: int = 0, away: Away = HERE
+) -> Setting:
     """Inputs that all stages of a plan on one device type share."""
     device = cluster.device_types[type_number]
-    return Setting(Machine(device, job.stack, job.precision), network(cluster), job)
+    return Setting(Machine(device, job.stack, job.precision), network(cluster), job, away)
 
 
 def policy(recompute: str, modules: Sequence[str]) -> int:

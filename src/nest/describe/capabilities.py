@@ -15,12 +15,14 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from nest.describe import catalog
 from nest.describe.base import Description, Flag, Freeze, FrozenDict, Name, Problems, at_most
+from nest.describe.offload import OFFLOAD_MODULES
 from nest.describe.space import (
     LARGEST,
     MODULES,
     AnySchedule,
     CpComm,
     IntSet,
+    Optimizer,
     Precision,
     Recompute,
     Shard,
@@ -66,6 +68,11 @@ FIGURES: Mapping[str, Figure] = {
         "last chunk of their stage"),
     "vision_chunks": Figure("chunks with layers of an image tower"),
     "precision": Figure("number format of matrix products", get_args(Precision)),
+    "optimizer": Figure("optimizer", get_args(Optimizer)),
+    "offload_optimizer": Figure("percentage of the optimizer's states in the memory of the hosts"),
+    "offload_layers": Figure("transformer layers whose activations are in the memory of the hosts"),
+    "offload_modules": Figure("modules whose activations are in the memory of the hosts",
+                              ("none", *OFFLOAD_MODULES)),
     "kind": Figure("type of model", ("decoder", "encoder", "encoder-decoder", "profile")),
     "experts": Figure("the model has experts", YES_NO),
     "mla": Figure("the model has latent attention", YES_NO),

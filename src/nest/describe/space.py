@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from nest.describe.base import Description, Problems
+from nest.describe.offload import OffloadText
 from nest.units import shorten
 
 LARGEST = 10**7  # no degree is larger than this
@@ -28,6 +29,7 @@ Module = Literal["core_attn", "norm", "mlp_act", "moe"]
 MODULES: tuple[Module, ...] = ("core_attn", "norm", "mlp_act", "moe")
 """Parts of a layer that selective recompute may run again, with Megatron-Core's names."""
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
+Optimizer = Literal["adam", "sgd", "sgd-momentum"]
 Schedule = Literal["1f1b", "interleaved", "gpipe"]
 """Schedules that are searched."""
 AnySchedule = Literal[
@@ -234,6 +236,14 @@ class SearchSpace(Description):
         AfterValidator(_distinct),
     ] = Field(
         ("1f1b", "interleaved"), description="pipeline schedules: 1f1b, interleaved, gpipe"
+    )
+    offload: Annotated[
+        tuple[OffloadText, ...],
+        BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+        AfterValidator(_distinct),
+    ] = Field(
+        ("none",), description="what is kept in the memory of the hosts: none, optimizer, "
+        "optimizer:0.5, layers:8, core_attn+moe_act, ..."
     )
 
     @model_validator(mode="after")

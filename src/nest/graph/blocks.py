@@ -49,8 +49,8 @@ def _output(model: Model, name: str, width: int) -> Operator:
     The core keeps its output in 16 bit for its own backward; in fp8 the projection keeps another
     copy.
     """
-    return gemm(name, "row", model.hidden, width, model.bias, width, ("products",),
-                fp8_bytes=3 * width)
+    return replace(gemm(name, "row", model.hidden, width, model.bias, width, ("products",),
+                        fp8_bytes=3 * width), offloaded="attn_proj")
 
 
 def residual(model: Model, name: str) -> Operator:
@@ -69,8 +69,8 @@ def attention(model: Model, causal: bool, window: int | None = None) -> list[Ope
     ops = [
         gemm("query", "column", q, h, bias, 0),
         replace(gemm("key_value", "column", 2 * kv, h, bias, 2 * kv), groups=model.kv_heads,
-                halves=True, product_input=False),
-        kept_input(model, "projection_input"),
+                halves=True, product_input=False, offloaded="core_attn"),
+        replace(kept_input(model, "projection_input"), offloaded="qkv_linear"),
     ]
     if model.rotary:
         ops.append(Operator("rope", "memory", "heads", forward_elements=2 * (q + kv),
@@ -120,7 +120,7 @@ def _core(
                     attention_width=key_width + value_width, saved_elements=saved,
                     heads=model.heads, kv_width=(key_width + value_width) // shared,
                     kv_groups=model.kv_heads, causal=causal, window=window,
-                    again=("core_attn",))
+                    again=("core_attn",), offloaded="core_attn")
 
 
 def _latent_attention(model: Model, causal: bool, window: int | None) -> list[Operator]:
@@ -145,6 +145,9 @@ def _latent_attention(model: Model, causal: bool, window: int | None) -> list[Op
         norm(model, "key_value_norm", mla.kv_rank),
         gemm("key_value_up", "column", a * (mla.nope_dim + mla.value_dim), mla.kv_rank, False,
              mla.kv_rank, fp8_bytes=mla.kv_rank),
+    ]
+    ops = [replace(op, offloaded="qkv_linear") for op in ops]
+    ops += [
         Operator("rope", "memory", "heads", forward_elements=2 * query,
                  backward_elements=2 * query),
         _core(model, query, value, saved=2 * query + value, causal=causal, window=window),
@@ -182,12 +185,12 @@ def experts(model: Model) -> list[Operator]:
         replace(kept_input(model, "moe_input"), fp8_bytes=None),
         Operator("permute", "memory", "dispatch", forward_elements=4 * h,
                  backward_elements=4 * h, saved_elements=h, again=_MOE, dropped=_MOE,
-                 product_input=True, fp8_bytes=h),
+                 product_input=True, fp8_bytes=h, offloaded="expert_fc1"),
         Operator("expert_up", "gemm", "expert_column", width=up, depth=h,
                  parameters=moe.experts * up * (h + bias), again=_MOE),
         Operator("expert_activation", "memory", "expert_column", forward_elements=up + moe.ffn,
                  backward_elements=2 * up + moe.ffn, saved_elements=up, again=activation,
-                 dropped=_MOE),
+                 dropped=_MOE, offloaded="moe_act"),
         Operator("expert_down", "gemm", "expert_row", width=h, depth=moe.ffn,
                  parameters=moe.experts * h * (moe.ffn + bias), saved_elements=moe.ffn,
                  product_input=True, again=_MOE, dropped=activation, fp8_bytes=moe.ffn),
@@ -218,6 +221,9 @@ def block(
     ops = [replace(op, again=("norm",)) if i < 2 else op for i, op in enumerate(ops)]
     # The second one reads the result of the output projection.
     ops = [replace(op, dropped=("products",)) if i == 1 else op for i, op in enumerate(ops)]
+    # A norm is a module of its own where it is not fused with the product behind it.
+    modules = ("attn_norm" if model.mla else "qkv_linear", "mlp_norm" if moe else "")
+    ops = [replace(op, offloaded=name) for op, name in zip(ops, modules, strict=False)] + ops[2:]
     ops += [*attention(model, causal, window), residual(model, "attention_residual")]
     dense, routed, across = 2, None, None
     if cross:

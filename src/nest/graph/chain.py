@@ -85,6 +85,11 @@ class Chain:
         return (marks[0], marks[-1] + 1) if marks else (0, len(self))
 
     @cached_property
+    def repeated(self) -> int:
+        """Number of transformer layers of the model; 0 for a profile."""
+        return sum(self.kinds[kind].repeated for kind in self.order)
+
+    @cached_property
     def modules(self) -> tuple[str, ...]:
         """Modules of selective recompute that some layer has."""
         found = {name for kind in self.kinds if kind.checkpointed for name in kind.modules}

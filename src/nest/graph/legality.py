@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
+from nest.describe.offload import OFFLOAD_MODULES, Offload
 from nest.describe.space import SearchSpace
 from nest.graph import Chain
 from nest.graph.schedules import RULES, chunk_problem, chunks_at, group_problems, path_problems
@@ -176,6 +177,28 @@ def sequence_problem(chain: Chain, job: Job) -> str | None:
     return None
 
 
+def offload_problem(chain: Chain, cluster: Cluster, text: str, pp: int = 1) -> str | None:
+    """Why something cannot be kept in the memory of the hosts; None where it can."""
+    wanted = Offload.of(text)
+    if wanted.layers and wanted.layers >= chain.repeated:
+        return (f"offload: got layers:{wanted.layers}; allowed: below the {chain.repeated} "
+                "transformer layers")
+    if wanted.layers and pp > 1:
+        return f"offload: got layers:{wanted.layers} with pp {pp}; allowed: with pp 1, else modules"
+    has = {op.offloaded for kind in chain.kinds for op in kind.operators} - {""}
+    for module in wanted.modules:
+        if module not in has:
+            return (f"offload: {module} is in no layer of {chain.name}; allowed: "
+                    f"{', '.join(name for name in OFFLOAD_MODULES if name in has) or 'none'}")
+    for device in cluster.device_types if text != "none" else ():
+        missing = [name for name in ("host_link", "host_memory", "host_memory_bandwidth")
+                   if getattr(device, name) is None]
+        if missing:
+            return (f"offload: got {text}, but {', '.join(missing)} of device {device.name} are "
+                    "not known; needed: a device file that has them")
+    return None
+
+
 def outer_problem(cluster: Cluster, job: Job, plan: Configuration) -> str | None:
     """Why replicas, batch and blocks are inconsistent; None when they are consistent."""
     samples = plan.outer_dp * plan.micro_batch
@@ -229,4 +252,6 @@ def space_problems(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace)
             low = given.smallest
             why = rule(low) if low <= most else None
             found.append(f"{name}: got {given}; {why or f'allowed: at most {most}'}")
+    deep = 1 if space.pp is None else space.pp.smallest
+    found += filter(None, (offload_problem(chain, cluster, text, deep) for text in space.offload))
     return found

@@ -72,6 +72,8 @@ class Operator:
     every second product again."""
     dropped: tuple[str, ...] = ()
     """Modules under which ``saved_elements`` are not kept."""
+    offloaded: str = ""
+    """Module of Megatron-Core's ``--offload-modules`` that moves ``saved_elements`` to the host."""
     halves: bool = False
     """Two products side by side, or their outputs: if every second product runs again (module
     ``products``), it is the second of them."""
