@@ -20,6 +20,7 @@ from nest.graph import Chain
 from nest.graph.legality import divisors, sequence_problem, space_problems
 from nest.pricing.evaluation import chain_of, evaluate, need_question
 from nest.pricing.plans import Alternative, Plan, SearchReport
+from nest.stacks import cannot_offload
 from nest.topology.network import other_fillings, other_orders
 from nest.units import format_seconds, shorten
 
@@ -97,6 +98,8 @@ def plan(
     chain = chain_of(model)
     problems = [*filter(None, [sequence_problem(chain, job), memory_problem(cluster, job)])]
     problems += space_problems(chain, cluster, job, space)
+    if not beyond_stack:
+        problems += cannot_offload(job, space.offload)
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
     from nest.search.progress import Watch

@@ -135,13 +135,10 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
     kept = sum(wide(held) * (policy & bits == 0) for bits, held in saved.items())
     everything = wide(sum(saved.values(), np.zeros(len(c.samples))))
     kept = np.where(full, wide(inputs), kept)
-    gone = np.zeros(kept.shape)
     if s.away.layers and layer.repeated:
         moved = {bits: s.away.layers * held for bits, held in saved.items()}
-        gone = s.away.layers * kept
-    elif moved:
-        gone = np.where(full, 0.0, sum(
-            wide(size) * (policy & bits == 0) for bits, size in moved.items()))
+    gone = np.zeros(kept.shape) + sum(
+        wide(size) * (policy & bits == 0) * ~full for bits, size in moved.items())
     kept = kept - gone
     whole = np.ones(policy.shape)
     tp_backward = wide(tp[1]) + wide(tp[0]) * np.where(
@@ -157,19 +154,21 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
     busy = backward + repeated + tp_backward + cp_backward + ep_backward
     forward = forward + np.maximum(0.0, host - (forward + tp[0] + cp[0] + ep[0]))
     backward = backward + np.maximum(0.0, host * (1.0 + full) - busy)
-    wait, wait_back = np.zeros(len(c.samples)), np.zeros(kept.shape)
+    away, wait, wait_back = np.zeros(len(c.samples)), np.zeros(len(c.samples)), np.zeros(kept.shape)
     if moved:
-        # Forward passes have one price under all policies: that of none.
-        away = sum(moved.values(), np.zeros(len(c.samples)))
+        # As much as without recompute: the search takes it that recompute saves no time.
+        away = sum(moved.values(), away)
         wait = waiting(s.machine, away, forward + tp[0] + cp[0] + ep[0])
-        wait_back = waiting(s.machine, gone, backward + repeated + tp_backward + cp_backward
+        wait_back = waiting(s.machine, wide(away), backward + repeated + tp_backward + cp_backward
                             + ep_backward)
     return BodyCosts(
         forward=wide(forward) * whole,
         backward=backward,
         recompute=repeated * whole,
-        free_forward=wide(forward - under_cp[0]) * whole,
-        free_backward=backward + repeated - wide(under_cp[1]) - wide(under_cp[0]) * core_again,
+        # Other traffic moves while a device waits for the host.
+        free_forward=wide(forward + wait - under_cp[0]) * whole,
+        free_backward=(backward + repeated + wait_back - wide(under_cp[1])
+                       - wide(under_cp[0]) * core_again),
         tp_forward=wide(tp[0]) * whole,
         tp_backward=tp_backward,
         cp_forward=wide(cp[0]) * whole,
@@ -177,8 +176,8 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
         ep_forward=wide(ep[0]) * whole,
         ep_backward=ep_backward,
         activations=kept * whole,
-        # Of one more layer what was moved is on its way back.
-        work=wide(live) + everything - kept + gone,
+        # What moves of one more layer is on its way back.
+        work=wide(live) + everything - kept + wide(away),
         offload_forward=wide(wait) * whole,
         offload_backward=wait_back * whole,
         host_activations=gone * whole,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator
 
@@ -62,6 +62,17 @@ class Offload(NamedTuple):
     def activations(self) -> bool:
         """Whether activations go to the host."""
         return bool(self.layers or self.modules)
+
+    @property
+    def needs(self) -> dict[str, tuple[Any, ...]]:
+        """Values that other dimensions may have with it.
+
+        Megatron-Core moves activations of layers without pipeline and recompute alone; full
+        recompute leaves no activations of modules to move.
+        """
+        if self.layers:
+            return {"pp": (1,), "recompute": ("none",)}
+        return {"recompute": ("none", "selective")} if self.modules else {}
 
 
 OffloadText = Annotated[str, BeforeValidator(lambda value: str(Offload.of(value)))]

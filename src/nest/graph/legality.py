@@ -105,6 +105,8 @@ def stage_problem(
         return ("shard dp_in needs zero above 0, several replicas and dp_in x cp above 1; here "
                 f"zero {stage.zero}, outer_dp {plan.outer_dp}, dp_in x cp "
                 f"{stage.dp_in * stage.cp}")
+    if found := excluded(plan.offload, "recompute", stage.recompute):
+        return found
     for module in stage.recompute_modules:
         if module not in chain.modules:
             return (f"recompute_modules {module} is in no layer of {chain.name}; allowed: "
@@ -177,14 +179,12 @@ def sequence_problem(chain: Chain, job: Job) -> str | None:
     return None
 
 
-def offload_problem(chain: Chain, cluster: Cluster, text: str, pp: int = 1) -> str | None:
+def offload_problem(chain: Chain, cluster: Cluster, text: str) -> str | None:
     """Why something cannot be kept in the memory of the hosts; None where it can."""
     wanted = Offload.of(text)
     if wanted.layers and wanted.layers >= chain.repeated:
         return (f"offload: got layers:{wanted.layers}; allowed: below the {chain.repeated} "
                 "transformer layers")
-    if wanted.layers and pp > 1:
-        return f"offload: got layers:{wanted.layers} with pp {pp}; allowed: with pp 1, else modules"
     has = {op.offloaded for kind in chain.kinds for op in kind.operators} - {""}
     for module in wanted.modules:
         if module not in has:
@@ -197,6 +197,13 @@ def offload_problem(chain: Chain, cluster: Cluster, text: str, pp: int = 1) -> s
             return (f"offload: got {text}, but {', '.join(missing)} of device {device.name} are "
                     "not known; needed: a device file that has them")
     return None
+
+
+def excluded(text: str, dimension: str, value: object) -> str | None:
+    """Why a value of another dimension is impossible with what is kept in the hosts' memory."""
+    allowed = Offload.of(text).needs.get(dimension, (value,))
+    return None if value in allowed else (
+        f"{dimension} {value} with offload {text}; allowed: {', '.join(map(str, allowed))}")
 
 
 def outer_problem(cluster: Cluster, job: Job, plan: Configuration) -> str | None:
@@ -252,6 +259,9 @@ def space_problems(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace)
             low = given.smallest
             why = rule(low) if low <= most else None
             found.append(f"{name}: got {given}; {why or f'allowed: at most {most}'}")
-    deep = 1 if space.pp is None else space.pp.smallest
-    found += filter(None, (offload_problem(chain, cluster, text, deep) for text in space.offload))
+    for text in space.offload:
+        found += filter(None, [offload_problem(chain, cluster, text)])
+        found += [f"offload: got {text}; allowed: with {name} {', '.join(map(str, values))}"
+                  for name, values in Offload.of(text).needs.items()
+                  if not any(space.allows(name, value) for value in values)]
     return found

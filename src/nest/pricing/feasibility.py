@@ -16,6 +16,7 @@ from nest.describe.job import Job
 from nest.errors import InputError
 from nest.graph import Chain
 from nest.graph.legality import (
+    excluded,
     offload_problem,
     outer_problem,
     schedule_problems,
@@ -31,7 +32,8 @@ def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None
     found: list[str] = []
     fabric = fabric_of(cluster)
     found += filter(None, [sequence_problem(chain, job), memory_problem(cluster, job),
-                           offload_problem(chain, cluster, plan.offload, plan.pp)])
+                           offload_problem(chain, cluster, plan.offload),
+                           excluded(plan.offload, "pp", plan.pp)])
     if order := _order_problem(chain, plan):
         raise InputError(order, (order,))
     if plan.schedule in ("1f1b", "gpipe") or plan.vpp == 1:

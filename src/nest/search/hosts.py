@@ -49,7 +49,9 @@ def search(
     for text in space.offload:
         # Of several plans, the next best of a way may be among the next best of all.
         limit = min([below, *(way.step_time for way in found if top == 1)])
-        bounds = space.replace(pp=1) if Offload.of(text).layers else space
+        bounds = space.replace(**{
+            name: tuple(value for value in values if space.allows(name, value))
+            for name, values in Offload.of(text).needs.items()})
         way = one(bounds, below=limit, offload=text)
         plans = (way.configuration, *(plan for _, plan in way.others))
         if any(_fills_host(chain, cluster, job, plan) for plan in plans if plan is not None):

@@ -111,9 +111,10 @@ class Times:
 def _layer_work(c: dict[str, float], weights: float) -> LayerWork:
     """Seconds of a layer, of which ``weights`` of the backward are for weights."""
     return LayerWork(
-        forward=c["forward"], backward=c["backward"] + c["recompute"],
-        ahead=c["tp_forward"] + c["cp_forward"] + c["ep_forward"] + c["offload_forward"],
-        back=c["tp_backward"] + c["cp_backward"] + c["ep_backward"] + c["offload_backward"],
+        forward=c["forward"] + c["offload_forward"],
+        backward=c["backward"] + c["recompute"] + c["offload_backward"],
+        ahead=c["tp_forward"] + c["cp_forward"] + c["ep_forward"],
+        back=c["tp_backward"] + c["cp_backward"] + c["ep_backward"],
         gathered=c["gathered"], regathered=c["regathered"], scattered=c["scattered"],
         reduced=c["sync"], refreshed=c["gather"], gradient_bytes=c["gradients"], weights=weights,
         exchanged_ahead=c["ep_forward"], exchanged_back=c["ep_backward"],
