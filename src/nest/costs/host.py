@@ -69,7 +69,7 @@ def waiting(machine: Machine, moved: Array, busy: Array) -> Array:
     """Seconds that a pass through a layer waits for ``moved`` bytes to or from the host.
 
     They move while the layer runs, for ``busy`` seconds: what is copied of one layer moves beside
-    the next, which is taken to be alike (Megatron-Core, fine_grained_activation_offload.py;
-    Transformer Engine, cpu_offload.py).
+    the next, which is taken to be alike (PipelineOffloadManager of Megatron-Core,
+    AsyncDoubleBufferGroupOffloadHandler of Transformer Engine).
     """
     return np.maximum(0.0, moved / link_rate(machine) - busy)
