@@ -106,7 +106,7 @@ def evaluate(
     recompute_modules: Annotated[
         str | None,
         typer.Option(metavar="NAMES", help="Modules of selective recompute: core_attn (default), "
-                     "norm, mlp_act, moe, joined by +."),
+                     "norm, mlp_act, moe, mlp, mla_up_proj, shared_experts, joined by +."),
     ] = None,
     recompute_layers: Annotated[
         int | None,

@@ -164,7 +164,8 @@ Shard = Annotated[
 Recompute = Annotated[str | None, _set("Recompute: none, selective, full.")]
 RecomputeModules = Annotated[
     str | None, _set("Module combinations for selective recompute, such as core_attn,"
-                     "core_attn+norm; also mlp_act, moe.")
+                     "core_attn+norm; also mlp_act, moe and, only if named here, mlp, mla_up_proj, "
+                     "shared_experts.")
 ]
 RecomputeLayers = Annotated[
     str | None, _set("Full recompute for only the first so many layers of a stage.")

@@ -23,8 +23,10 @@ CORE_ATTN, NORM, MLP_ACT, MOE, FULL = 1, 2, 4, 8, 16
 """Recompute is a sum of these: modules of selective recompute, or all of a layer; 0: none."""
 PRODUCTS = 32
 """Every second product too; implied by NORM and MLP_ACT under stacks with selective_products."""
+MLP, MLA_UP_PROJ, SHARED_EXPERTS = 64, 128, 256
 MODULE_BIT = {"core_attn": CORE_ATTN, "norm": NORM, "mlp_act": MLP_ACT, "moe": MOE,
-              "products": PRODUCTS}
+              "products": PRODUCTS, "mlp": MLP, "mla_up_proj": MLA_UP_PROJ,
+              "shared_experts": SHARED_EXPERTS}
 
 
 class Body(NamedTuple):

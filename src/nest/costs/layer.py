@@ -17,10 +17,12 @@ from nest.costs.activations import measured_bytes, saved_bytes
 from nest.costs.choices import (
     CORE_ATTN,
     FULL,
+    MLP,
     MLP_ACT,
     MOE,
     NORM,
     PRODUCTS,
+    SHARED_EXPERTS,
     Body,
     Setting,
     State,
@@ -142,7 +144,8 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
     kept = kept - gone
     whole = np.ones(policy.shape)
     tp_backward = wide(tp[1]) + wide(tp[0]) * np.where(
-        full, 1.0, (policy & MOE > 0) * layer.traffic.experts)
+        full, 1.0, (policy & (MOE | SHARED_EXPERTS) > 0) * layer.traffic.experts
+        + (policy & MLP > 0) * layer.traffic.mlp)
     core_again = full | (policy & CORE_ATTN > 0)
     cp_backward = wide(cp[1]) + wide(cp[0]) * core_again
     ep_backward = wide(ep[1]) + wide(ep[0]) * (full | (policy & MOE > 0))

@@ -29,8 +29,6 @@ from nest.describe.space import (
 )
 from nest.units import shorten
 
-ALL_MODULES = (*MODULES, "mlp", "mla_up_proj", "shared_experts")
-"""Modules of selective recompute: NEST's, and further ones of training software."""
 CUTS = ("even", "front", "whole", "back", "ends", "free")
 """How layers may be divided, see ``cuts`` in ``FIGURES``."""
 
@@ -93,7 +91,7 @@ FIGURES: Mapping[str, Figure] = {
     "zero": Figure("ZeRO stage", staged=True),
     "shard": Figure("ZeRO shards over", get_args(Shard), staged=True),
     "recompute": Figure("recompute policy", get_args(Recompute), staged=True),
-    "recompute_modules": Figure("modules of selective recompute", ALL_MODULES, staged=True),
+    "recompute_modules": Figure("modules of selective recompute", MODULES, staged=True),
     "module_set": Figure("all modules of selective recompute, joined by +", (), staged=True),
     "recompute_layers": Figure("layers of full recompute; 0: all", staged=True),
 }
@@ -159,12 +157,12 @@ def values_of(name: str, given: object) -> Values:
     if found and all(isinstance(one, str) and _is_word(one, words) for one in found):
         return found
     allowed = f"some of {', '.join(words)}" if words else (
-        f"modules joined by +, of {', '.join(ALL_MODULES)}")
+        f"modules joined by +, of {', '.join(MODULES)}")
     raise ValueError(f"got {shorten(given)}; allowed: {allowed}")
 
 
 def _is_word(text: str, words: tuple[str, ...]) -> bool:
-    return text in words if words else all(part in ALL_MODULES for part in text.split("+"))
+    return text in words if words else all(part in MODULES for part in text.split("+"))
 
 
 def shown(values: Values) -> str:

@@ -25,8 +25,9 @@ LARGEST = 10**7  # no degree is larger than this
 _HELP = 'a whole number, a list of them, or text such as "8", "1..16" or "1,2,4"'
 _PART = re.compile(r"\s*(\d{1,9})\s*(?:\.\.\s*(\d{1,9})\s*)?", re.ASCII)
 Recompute = Literal["none", "selective", "full"]
-Module = Literal["core_attn", "norm", "mlp_act", "moe"]
-MODULES: tuple[Module, ...] = ("core_attn", "norm", "mlp_act", "moe")
+Module = Literal[
+    "core_attn", "norm", "mlp_act", "moe", "mlp", "mla_up_proj", "shared_experts"]
+MODULES: tuple[Module, ...] = get_args(Module)
 """Parts of a layer that selective recompute may run again, with Megatron-Core's names."""
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 Optimizer = Literal["adam", "sgd", "sgd-momentum"]

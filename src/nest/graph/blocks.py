@@ -3,7 +3,10 @@
 A norm saves its input; a separate ``..._input`` operator saves its output, because selective
 recompute of norms drops the output and keeps the input. Modules are those of Megatron-Core
 (``--recompute-modules``): ``core_attn`` runs the attention core again, ``norm`` the norms in front
-of attention and MLP, ``mlp_act`` activation functions, ``moe`` router, experts and shared experts.
+of attention and MLP, ``mlp_act`` activation functions, ``moe`` router, experts and shared experts,
+``shared_experts`` the latter alone, ``mlp`` the MLP of a layer without experts and the norm in
+front, which is fused with its first product, ``mla_up_proj`` what latent attention makes of its
+latents: queries, keys and values.
 torchtitan's selective recompute runs norms, activation functions and ``products`` again: every
 second product in the order query, key, value, output, gate, up, down, that is key, output and up
 (_apply_ac_to_transformer_block in torchtitan/parallelisms/parallelize_llama.py, December 2024).
@@ -17,6 +20,9 @@ from nest.describe.model import Model
 from nest.graph.operators import Experts, Layer, Operator, Split, Traffic
 
 _MOE = ("moe",)
+_MLP = ("mlp",)
+_UP = ("mla_up_proj",)
+_SHARED = (*_MOE, "shared_experts")
 
 
 def norm(model: Model, name: str, width: int) -> Operator:
@@ -133,24 +139,25 @@ def _latent_attention(model: Model, causal: bool, window: int | None) -> list[Op
     if mla.q_rank:
         ops += [
             gemm("query_down", "sequence", mla.q_rank, h, False, 0),
-            norm(model, "query_norm", mla.q_rank),
-            gemm("query_up", "column", query, mla.q_rank, False, mla.q_rank,
+            replace(norm(model, "query_norm", mla.q_rank), again=_UP),
+            gemm("query_up", "column", query, mla.q_rank, False, mla.q_rank, _UP, _UP,
                  fp8_bytes=mla.q_rank),
         ]
     else:
-        ops.append(gemm("query", "column", query, h, False, 0))
+        ops.append(gemm("query", "column", query, h, False, 0, _UP))
     ops += [
         kept_input(model, "projection_input"),
         gemm("key_value_down", "sequence", mla.kv_rank + mla.rope_dim, h, False, 0),
-        norm(model, "key_value_norm", mla.kv_rank),
+        replace(norm(model, "key_value_norm", mla.kv_rank), again=_UP),
         gemm("key_value_up", "column", a * (mla.nope_dim + mla.value_dim), mla.kv_rank, False,
-             mla.kv_rank, fp8_bytes=mla.kv_rank),
+             mla.kv_rank, _UP, _UP, fp8_bytes=mla.kv_rank),
     ]
     ops = [replace(op, offloaded="qkv_linear") for op in ops]
+    core = _core(model, query, value, saved=2 * query + value, causal=causal, window=window)
     ops += [
         Operator("rope", "memory", "heads", forward_elements=2 * query,
-                 backward_elements=2 * query),
-        _core(model, query, value, saved=2 * query + value, causal=causal, window=window),
+                 backward_elements=2 * query, again=_UP),
+        replace(core, dropped=_UP),
         _output(model, "attention_output", value),
     ]
     return ops
@@ -196,9 +203,9 @@ def experts(model: Model) -> list[Operator]:
                  product_input=True, again=_MOE, dropped=activation, fp8_bytes=moe.ffn),
     ]
     if moe.shared_ffn:
-        ops += mlp(model, moe.shared_ffn, "shared", _MOE)
+        ops += mlp(model, moe.shared_ffn, "shared", _SHARED)
         if moe.shared_gate:
-            ops.append(gemm("shared_gate", "sequence", 1, h, False, 1, _MOE, _MOE))
+            ops.append(gemm("shared_gate", "sequence", 1, h, False, 1, _SHARED, _SHARED))
     return ops
 
 
@@ -241,10 +248,14 @@ def block(
         routed = Experts(model.moe.experts, model.moe.top_k, model.moe.ffn,
                          3 if model.gated else 2)
     else:
-        ops += [*mlp(model, model.ffn), kept_input(model, "mlp_input")]
+        inside = kept_input(model, "mlp_input")
+        ops += [*mlp(model, model.ffn, modules=_MLP),
+                replace(inside, dropped=(*inside.dropped, *_MLP))]
+        ops = [replace(op, again=(*op.again, *_MLP)) if op.name == "norm_1" else op for op in ops]
     ops.append(residual(model, "mlp_residual"))
     # Backward gathers the saved input of each column-split product once more.
     traffic = Traffic(dense, dense, 2 * dense, dense, dense, dense,
-                      experts=0.5 if routed and dense == 2 else 0.0)
+                      experts=0.5 if routed and dense == 2 else 0.0,
+                      mlp=0.0 if moe else 1.0 / dense)
     return Layer(name, tuple(ops), traffic, across, routed, hidden=model.hidden, tokens=tokens,
                  repeated=repeated, checkpointed=True)

@@ -107,10 +107,11 @@ def stage_problem(
                 f"{stage.dp_in * stage.cp}")
     if found := excluded(plan.offload, "recompute", stage.recompute):
         return found
+    every = (*chain.modules, *chain.further_modules)
     for module in stage.recompute_modules:
-        if module not in chain.modules:
+        if module not in every:
             return (f"recompute_modules {module} is in no layer of {chain.name}; allowed: "
-                    f"{', '.join(chain.modules) or 'none'}")
+                    f"{', '.join(every) or 'none'}")
     found = (tp_problem(chain, job, stage.tp, stage.sp, stage.cp)
              or cp_problem(chain, job, stage.cp, stage.cp_comm, stage.tp)
              or expert_problem(chain, stage.ep, stage.etp))

@@ -518,8 +518,10 @@ def _policies(chain: Chain, space: SearchSpace) -> list[int]:
     """Recompute policies of a space, full last; none is always first, if only to compare with."""
     found = [0]
     if space.allows("recompute", "selective"):
-        for count in range(1, len(chain.modules) + 1):
-            for modules in combinations(chain.modules, count):
+        named = space.recompute_modules is not None
+        every = (*chain.modules, *chain.further_modules) if named else chain.modules
+        for count in range(1, len(every) + 1):
+            for modules in combinations(every, count):
                 if space.allows("recompute_modules", "+".join(modules)):
                     found.append(policy("selective", modules))
     if space.allows("recompute", "full"):
