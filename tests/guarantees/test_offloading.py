@@ -20,8 +20,7 @@ from nest.graph.legality import offload_problem
 from nest.search.hosts import search
 
 pytestmark = pytest.mark.kernels
-WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-INSTANCES = int(os.environ.get("NEST_INSTANCES", "40" if WITHOUT_JIT else "400"))
+INSTANCES = int(os.environ.get("NEST_INSTANCES", "400"))
 
 
 def with_hosts(rng: Random, cluster: Cluster) -> Cluster:

@@ -91,6 +91,18 @@ def test_plans_of_all_ways_are_ranked(beyond: bool) -> None:
 
 
 @pytest.mark.kernels(uncompiled=True)
+def test_a_plan_that_uses_hosts_is_explained() -> None:
+    model, where, batch = load_model(TIED), cluster("30 MiB"), job("megatron-core")
+    plan = nest.plan(model, where, batch, SPACE.replace(offload="none,optimizer"), threads=1)
+    found = nest.explain(plan, threads=1)
+    assert plan.parallelism.offload == "optimizer"
+    prices = [price for price in found.prices if price.resource != "devices"]
+    assert prices and all(-0.02 < price.share <= 0.0 for price in prices)
+    without = nest.plan(model, where, batch, SPACE, threads=1)
+    assert without.step_time_s > plan.step_time_s
+
+
+@pytest.mark.kernels(uncompiled=True)
 def test_a_host_that_would_be_full_is_spared() -> None:
     model, batch = load_model(TIED), job("megatron-core")
     space = SPACE.replace(offload="optimizer", pp=1, tp=1, micro_batch=1, outer_dp="1,2")
