@@ -12,6 +12,7 @@ from nest.describe import Cluster, Job, load_cluster, load_model, load_stack
 from nest.describe.space import LARGEST, SearchSpace
 from nest.errors import InputError
 from nest.graph import build_chain
+from nest.pricing.even import even_configuration
 from nest.search.hosts import search
 
 pytestmark = pytest.mark.kernels
@@ -119,3 +120,16 @@ def test_what_the_stack_cannot_keep_there_is_no_plan() -> None:
     with pytest.raises(nest.InputError, match="offload_optimizer 100: CPU offload moves"):
         nest.plan(load_model(MODEL), cluster("4 GiB"), job("torchtitan"),
                   SPACE.replace(offload="optimizer"), beyond_stack=False)
+
+
+@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.parametrize(("text", "pp"), [
+    ("optimizer", 2), ("core_attn+attn_proj", 2), ("qkv_linear", 3), ("layers:2", 1)])
+def test_the_simulation_agrees(text: str, pp: int) -> None:
+    model, where, batch = load_model(MODEL), cluster("4 GiB", host_link="0.1 GB/s"), job(
+        "megatron-core")
+    plan = nest.evaluate(model, where, batch, even_configuration(
+        model, where, batch, pp=pp, outer_dp=1, zero=1, offload=text))
+    assert plan.runnable and plan.stages[0].host_bytes > 0.0
+    assert (plan.breakdown_s.offload > 0.0) == (text != "optimizer")
+    assert nest.simulate(plan).step_time_s == pytest.approx(plan.step_time_s, rel=2e-3)
