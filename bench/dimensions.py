@@ -69,7 +69,7 @@ class Question(NamedTuple):
         cluster = nest.load_cluster(self.cluster, devices=self.devices)
         job = nest.Job(global_batch=self.sequences, seq_len=self.seq_len,
                        stack=load_stack(self.stack), memory_margin=0.0)
-        return search(self.chain(), cluster, job, space)
+        return search(self.chain(), cluster, job, space, beyond_stack=True)
 
     def chain(self) -> Chain:
         """Layers of the model."""

@@ -106,7 +106,8 @@ class Asked:
     ) -> Found:
         """The best plan within bounds, on another cluster where one is given."""
         space = SearchSpace.parse({**self.space, **bounds})
-        return search(self.chain, cluster or self.cluster, self.job, space, watch=Watch(seconds))
+        return search(self.chain, cluster or self.cluster, self.job, space, watch=Watch(seconds),
+                      beyond_stack=True)
 
     def price(self, plan: Configuration, cluster: Cluster | None = None) -> Plan:
         """A plan on the true cluster, or on another one."""
@@ -154,7 +155,7 @@ class Asked:
         for bounds in ways:
             space = SearchSpace.parse({**self.space, **bounds})
             found = search(self.chain, self.cluster, self.job, space, below=least,
-                           watch=Watch(SECONDS))
+                           watch=Watch(SECONDS), beyond_stack=True)
             # A search below a limit that finds nothing proves that the limit is not undercut.
             proven &= found.lower_bound >= min(found.step_time, least) * (1.0 - 1e-9)
             if found.configuration is not None:

@@ -42,7 +42,7 @@ def measure(text: str) -> dict[str, object]:
     started = time.perf_counter()
     builder = Builder(chain, cluster, job, nest.SearchSpace())
     tensors = time.perf_counter() - started
-    found = search(chain, cluster.replace(name="again"), job, nest.SearchSpace())
+    found = search(chain, cluster.replace(name="again"), job, nest.SearchSpace(), beyond_stack=True)
     return {
         "network": f"`{text}`", "devices": f"{cluster.size:,}",
         "groups": " x ".join(str(level.size) for level in cluster.levels),

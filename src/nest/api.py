@@ -45,7 +45,7 @@ def plan(
     time_limit: float | None = None,
     reorder: bool = True,
     fillings: bool = False,
-    beyond_stack: bool = True,
+    beyond_stack: bool = False,
     progress: Follower | None = None,
 ) -> Plan:
     """Find the fastest configuration of a space that fits, and price it.
@@ -65,8 +65,8 @@ def plan(
         number of super-pipelines.
     fillings : where groups are partly used, try whole groups and about even ones too
         (:mod:`nest.describe.filling`), and take those with the fastest plan.
-    beyond_stack : search what the job's stack cannot run too; False: only what it can run, where
-        that is known. Then all stages are alike, and interleaved chunks may differ in size.
+    beyond_stack : search what the job's stack cannot run too: stages of their own block and
+        degrees each. False: only what it can run, where that is known; all stages are alike then.
     progress : called about ten times a second with a :class:`nest.search.progress.Progress`.
         Returning False ends the search with the best plan so far, as the time limit does; what it
         raises is passed on.
@@ -197,7 +197,7 @@ def plan_batches(
             break
         found = search(chain, cluster, each, space, options.get("threads"), watch=watch,
                        below=least * each.global_batch,
-                       beyond_stack=options.get("beyond_stack", True))
+                       beyond_stack=options.get("beyond_stack", False))
         if found.configuration is not None:
             best, least = each, found.step_time / each.global_batch
     return plan(model, cluster, best, space, **options)

@@ -92,11 +92,11 @@ def test_options_win_over_files(files, capsys):
     job = put(files.folder, {"global_batch": 16, "seq_len": 128, "precision": "bf16"}, "job.yaml")
     space = put(files.folder, {"tp": 4, "pp": 2, "zero": 1}, "space.yaml")
     out, _ = run(capsys, "plan", files.model, files.cluster, "--job", str(job), "--seq-len", "64",
-                 "--space", str(space), "--tp", "2", "--stack", "fsdp", "--json")
+                 "--space", str(space), "--tp", "2", "--stack", "deepspeed", "--json")
     plan = json.loads(out)
     assert plan["inputs"]["job"]["seq_len"] == 64
     assert plan["inputs"]["job"]["global_batch"] == 16
-    assert plan["inputs"]["job"]["stack"]["name"] == "fsdp"
+    assert plan["inputs"]["job"]["stack"]["name"] == "deepspeed"
     assert plan["search"]["space"]["pp"] == "2"
     assert {s["tp"] for s in plan["stages"]} == {2}
     assert {s["zero"] for s in plan["stages"]} == {1}

@@ -421,6 +421,7 @@ def test_bad_networks_end_in_one_message(files, job, capsys, given, words, messa
 ])
 def test_other_graphs_are_planned_by_their_links(files, job, capsys, given, words, groups):
     saved = files.path("plan.json")
+    words = [*words, "--beyond-stack"]
     out, _ = run(capsys, "plan", files.model, given, *job, *words, "--json", "-o", saved)
     plan = json.loads(out)
     cluster = plan["inputs"]["cluster"]
@@ -434,7 +435,8 @@ def test_other_graphs_are_planned_by_their_links(files, job, capsys, given, word
 
 @pytest.mark.kernels(uncompiled=True)
 def test_a_device_that_is_slow_is_another_type(files, job, capsys):
-    out, _ = run(capsys, "plan", files.model, LEAVES, *job, "--degrade", "gpu5=0.5", "--json")
+    out, _ = run(capsys, "plan", files.model, LEAVES, *job, "--degrade", "gpu5=0.5", "--json",
+                 "--beyond-stack")
     plan = json.loads(out)
     cluster = plan["inputs"]["cluster"]
     assert [kind["name"] for kind in cluster["types"]] == ["h100-sxm x 0.5"]

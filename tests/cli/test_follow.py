@@ -30,7 +30,7 @@ def large() -> tuple[nest.Model, nest.Cluster, nest.Job]:
 @pytest.mark.kernels
 def test_progress_says_how_far_a_search_is():
     seen: list[Progress] = []
-    plan = nest.plan(*large(), progress=seen.append)
+    plan = nest.plan(*large(), progress=seen.append, beyond_stack=True)
     assert plan.optimal
     assert seen
     assert seen[0].total == 0 and seen[0].lower_bound_s is None  # the draft knows no bound

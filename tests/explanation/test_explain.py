@@ -30,11 +30,13 @@ def cluster(memory: float, groups: int = 2) -> nest.Cluster:
 
 
 def planned(memory: float = ROOMY, **bounds: object) -> Plan:
-    return nest.plan(nest.Model.parse(WIDE), cluster(memory), JOB, SPACE.replace(**bounds))
+    return nest.plan(nest.Model.parse(WIDE), cluster(memory), JOB, SPACE.replace(**bounds),
+                     beyond_stack=True)
 
 
 def best(where: nest.Cluster, **bounds: object) -> float:
-    return nest.plan(nest.Model.parse(WIDE), where, JOB, SPACE.replace(**bounds)).step_time_s
+    return nest.plan(nest.Model.parse(WIDE), where, JOB, SPACE.replace(**bounds),
+                     beyond_stack=True).step_time_s
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +176,8 @@ def test_the_miss_is_near(found):
             assert not priced.feasible
             room = TIGHT + 1.2 * one.bytes_short + 2**28
             fits = nest.SearchSpace(**{**SPACE.as_dict(), **BOUNDS[one.name]})
-            assert nest.plan(nest.Model.parse(WIDE), cluster(room), JOB, fits).feasible
+            assert nest.plan(nest.Model.parse(WIDE), cluster(room), JOB, fits,
+                             beyond_stack=True).feasible
 
 
 def test_a_plan_of_the_kind_is_the_plan_itself():

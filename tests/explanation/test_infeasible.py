@@ -18,11 +18,12 @@ JOB = nest.Job(global_batch=256, seq_len=4096)
 
 def refused(
     model: str, devices: int, job: nest.Job = JOB, cluster: str = "h100-spine-leaf",
-    **bounds: object,
+    beyond_stack: bool = True, **bounds: object,
 ) -> nest.InfeasibleError:
     where = nest.load_cluster(cluster, devices=devices)
     with pytest.raises(nest.InfeasibleError) as caught:
-        nest.plan(nest.load_model(model), where, job, nest.SearchSpace(**bounds))
+        nest.plan(nest.load_model(model), where, job, nest.SearchSpace(**bounds),
+                  beyond_stack=beyond_stack)
     return caught.value
 
 
@@ -32,14 +33,17 @@ def named(error: nest.InfeasibleError) -> int:
     return int(count.replace(",", ""))
 
 
-@pytest.mark.parametrize(("model", "cluster", "devices", "before", "enough"), [
-    ("llama3.1-405b", "h100-spine-leaf", 8, 64, 96), ("deepseek-v3", "dgx-h100", 128, 136, 144)])
-def test_the_devices_named_are_enough_and_no_fewer_are(model, cluster, devices, before, enough):
+@pytest.mark.parametrize(("model", "cluster", "devices", "before", "enough", "beyond"), [
+    ("llama3.1-405b", "h100-spine-leaf", 8, 64, 96, True),
+    ("deepseek-v3", "dgx-h100", 128, 136, 144, True),
+    ("deepseek-v3", "dgx-h100", 128, 152, 160, False)])
+def test_the_devices_named_are_enough_and_no_fewer_are(
+        model, cluster, devices, before, enough, beyond):
     job = JOB.replace(memory_margin=0)
-    assert named(refused(model, devices, job, cluster)) == enough
+    assert named(refused(model, devices, job, cluster, beyond)) == enough
     assert nest.plan(nest.load_model(model), nest.load_cluster(cluster, devices=enough),
-                     job).feasible
-    refused(model, before, job, cluster)
+                     job, beyond_stack=beyond).feasible
+    refused(model, before, job, cluster, beyond)
 
 
 @pytest.mark.parametrize("least", [10, 100, 130, 1000])
@@ -75,15 +79,17 @@ def test_memory_alone_rules_out_nearly_all(model, devices, monkeypatch):
     assert len(calls) < 30
 
 
-def test_a_value_that_would_do_is_named():
-    text = str(refused("llama3-70b", 64, tp="1,2", pp="1..2", zero=0))
+@pytest.mark.parametrize(("beyond", "some"), [(True, {"pp", "zero"}), (False, {"pp", "tp"})])
+def test_a_value_that_would_do_is_named(beyond, some):
+    """Values are named in the space that was searched alone."""
+    text = str(refused("llama3-70b", 64, beyond_stack=beyond, tp="1,2", pp="1..2", zero=0))
     found = re.findall(r"(\w+) not bound to \S+ \((\S+) would do\)", text)
-    assert {name for name, _ in found} >= {"pp", "zero"}
+    assert {name for name, _ in found} >= some
     for name, values in found:
         bounds = {"tp": "1,2", "pp": "1..2", "zero": 0, name: values}
         cluster = nest.load_cluster("h100-spine-leaf", devices=64)
         assert nest.plan(nest.load_model("llama3-70b"), cluster, JOB,
-                         nest.SearchSpace(**bounds)).feasible
+                         nest.SearchSpace(**bounds), beyond_stack=beyond).feasible
 
 
 def test_a_larger_batch_is_named_where_samples_are_few():
@@ -92,7 +98,18 @@ def test_a_larger_batch_is_named_where_samples_are_few():
     (batch,) = re.findall(r"a global batch of (\d+) instead of 8", text)
     cluster = nest.load_cluster("h100-spine-leaf", devices=32)
     assert nest.plan(nest.load_model("llama3-70b"), cluster, one.replace(global_batch=int(batch)),
-                     nest.SearchSpace(tp=1, pp=1, cp=1)).feasible
+                     nest.SearchSpace(tp=1, pp=1, cp=1), beyond_stack=True).feasible
+
+
+def test_a_stack_that_can_run_nothing_says_why():
+    text = str(refused("t5-11b", 16, JOB.replace(seq_len=512, stack="torchtitan"), "dgx-h100",
+                       beyond_stack=False))
+    assert text == ("no plan exists that torchtitan 0.3.0 can run: kind encoder-decoder: its "
+                    "language models are decoders")
+    text = str(refused("gpt2-xl", 16, JOB.replace(seq_len=512), "dgx-h100", beyond_stack=False,
+                       zero=3))
+    assert text.startswith("no plan exists that Megatron-Core 0.16.1 can run: ")
+    assert text.endswith("It would fit with zero not bound to 3 (1 would do)")
 
 
 def test_the_time_limit_ends_the_explanation(monkeypatch):

@@ -29,7 +29,7 @@ PLAIN: Record = {"layers": [0, 0], "devices": [0, 0], "dp_in": 1, "tp": 1, "sp":
 
 def ask(question: Question) -> nest.Plan:
     """Today's plan."""
-    return nest.plan(*question.read())
+    return nest.plan(*question.read(), beyond_stack=question.beyond_stack)
 
 
 def record(plan: nest.Plan) -> Record:

@@ -1,4 +1,4 @@
-"""The fixed list of 64 planning questions whose plans are in `golden/plans.json`.
+"""The fixed list of planning questions whose plans are in `golden/plans.json`.
 
 Every catalog model and cluster, networks as graphs, failures, devices of several types and measured
 layers are in it, from 8 to 1,024 devices; spaces are bounded where the whole one takes long. The
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,6 +34,7 @@ class Question:
     job : further fields of the job.
     space : bounds; left out: everything legal.
     network : further arguments of `nest.load_network`: device, without, degrade.
+    beyond_stack : search what the stack cannot run too.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Question:
     job: Mapping[str, Any] = field(default_factory=dict)
     space: Mapping[str, Any] = field(default_factory=dict)
     network: Mapping[str, str] = field(default_factory=dict)
+    beyond_stack: bool = True
 
     def read(self) -> tuple[nest.Model | nest.Profile, nest.Cluster, nest.Job, nest.SearchSpace]:
         """The question as `nest.plan` takes it."""
@@ -113,7 +115,7 @@ RAILS = "rail-optimized:nodes=4,node=8,oversubscription=8"
 CENTRES = ("data-centres:centres=2,bandwidth=100 Gb/s,latency=1 ms,"
            "fabric=[spine-leaf:leaves=1,per_leaf=16,node=8]")
 
-QUESTIONS = (
+EVERYTHING = (
     # dense models with tied embeddings
     Q("bert-8", "bert-large", "dgx-a100", 8, 64, 512),
     Q("bert-128-fp16-sgd", "bert-large", "h100-spine-leaf", 128, 512, 512,
@@ -223,3 +225,15 @@ QUESTIONS = (
     Q("profile-skips-torus", SKIPS, "torus:dims=4x4,device=h100-sxm", None, 64, 1024,
       space={"pp": "2..8"}),
 )
+LEFT_OUT = {
+    # the stack has no such schedule, or no pipelines for such a model
+    "gpt2-16-gpipe", "70b-128-gpipe", "t5-16", "t5-32-full",
+    # seconds each
+    "gpt3-256", "gpt3-512-interleaved", "gpt3-1024", "llama3-24-uneven", "70b-256-fp8",
+    "405b-576-fp8", "405b-1024", "mixtral-256", "qwen3-235b-256", "qwen3-235b-144",
+    "spine-leaf-960-failed", "mixed-12-three",
+}
+QUESTIONS = (*EVERYTHING, *(
+    replace(question, name=f"{question.name}, in its stack", beyond_stack=False)
+    for question in EVERYTHING if question.name not in LEFT_OUT))
+"""Each over everything; and over what its stack can run, but for some."""

@@ -47,7 +47,8 @@ def planned(x: Instance, top: int = 1) -> nest.Plan | None:
         if x.seed >= EXPLAINED:
             patch.setattr(infeasible, "explain", lambda *_: nest.InfeasibleError("nothing fits"))
         try:
-            return nest.plan(x.model, x.cluster, x.job, x.space, top=top, reorder=False)
+            return nest.plan(x.model, x.cluster, x.job, x.space, top=top, reorder=False,
+                             beyond_stack=True)
         except (nest.InfeasibleError, nest.InputError):  # the latter: a bound without legal value
             return None
 

@@ -24,10 +24,19 @@ def test_plans_are_as_written_down(question: Question) -> None:
     plan = ask(question)
     assert not differences(golden()[question.name], plan)
     assert configuration(record(plan)) == plan.configuration
+    assert question.beyond_stack or plan.runnable
 
 
 def test_every_question_is_written_down() -> None:
-    assert list(golden()) == NAMES and len(set(NAMES)) == 64
+    assert list(golden()) == NAMES and len(set(NAMES)) == 112
+
+
+def test_everything_is_never_slower_than_what_the_stack_can_run() -> None:
+    found = golden()
+    pairs = [(found[name]["step_time_s"], found[f"{name}, in its stack"]["step_time_s"])
+             for name in found if f"{name}, in its stack" in found]
+    assert len(pairs) == 48 and all(a <= b * (1 + 1e-9) for a, b in pairs)
+    assert sum(a < 0.999 * b for a, b in pairs) > 15
 
 
 def test_the_list_has_every_model_and_cluster() -> None:

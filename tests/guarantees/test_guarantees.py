@@ -88,7 +88,8 @@ def planned(x: Instance, **changes: object) -> nest.Plan | None:
     """The plan of an instance with a changed cluster or space; None where nothing fits."""
     values = {"cluster": x.cluster, "space": x.space, **changes}
     try:
-        return nest.plan(x.model, values["cluster"], x.job, values["space"], reorder=False)
+        return nest.plan(x.model, values["cluster"], x.job, values["space"], reorder=False,
+                         beyond_stack=True)
     except (nest.InfeasibleError, nest.InputError):
         return None
 
@@ -112,7 +113,8 @@ def text(plan: nest.Plan) -> str:
 @pytest.mark.parametrize("top", [1, 3])
 def test_any_number_of_threads_gives_the_same_plan(top: int) -> None:
     for x in CASES[:3]:
-        plans = [nest.plan(x.model, x.hardware, x.job, WHOLE, threads=threads, top=top)
+        plans = [nest.plan(x.model, x.hardware, x.job, WHOLE, threads=threads, top=top,
+                           beyond_stack=True)
                  for threads in (1, 2, 3, 8)]
         assert len({text(plan) for plan in plans}) == 1
         assert len(plans[0].alternatives) == top - 1
@@ -216,7 +218,7 @@ def seconds(number: int, space: str, change: Callable[[Cluster], Cluster] | None
     """Seconds of a step of a case over one of ``SPACES``, on a changed cluster."""
     case = CASES[number]
     cluster = change(case.hardware) if change else case.hardware
-    plan = nest.plan(case.model, cluster, case.job, SPACES[space])
+    plan = nest.plan(case.model, cluster, case.job, SPACES[space], beyond_stack=True)
     if change is None and space != "all":
         sharded = any(stage.shard == "dp_in" for stage in plan.stages)
         assert sharded if space == "hybrid" else plan.parallelism.vpp > 1
@@ -254,7 +256,7 @@ def test_recomputing_in_front_of_a_long_finish_does_not_pay() -> None:
     profile, cluster = in_line(6, (10, 20, 1), (0.1, 0.2, 1), (0.1, 0.1, 50e9))
     job = nest.Job(global_batch=20, seq_len=1, stack={"base": "megatron-2021"})
     space = nest.SearchSpace(pp=3, outer_dp=2, tp=1, zero=0, dp_in=1, micro_batch=1)
-    plan = nest.plan(profile, cluster, job, space)
+    plan = nest.plan(profile, cluster, job, space, beyond_stack=True)
     for policies in itertools.product(("none", "full"), repeat=3):
         stages = tuple(s.replace(recompute=policy) for s, policy in
                        zip(plan.configuration.stages, policies, strict=True))
@@ -267,7 +269,8 @@ def test_the_search_follows_a_path_that_leaves_halfway() -> None:
     profile, cluster = in_line(3, (1, 11, 1), (8, 2, 1), (2, 2, 1))
     job = nest.Job(global_batch=4, seq_len=1, stack={"base": "megatron-2021"})
     space = nest.SearchSpace(pp=3, micro_batch=1, recompute=("none",), schedule=("1f1b",))
-    assert nest.plan(profile, cluster, job, space).step_time_s == pytest.approx(62.0, rel=1e-6)
+    assert nest.plan(profile, cluster, job, space,
+                     beyond_stack=True).step_time_s == pytest.approx(62.0, rel=1e-6)
 
 
 # ---------------------------------------------------------------- time limit
@@ -279,7 +282,8 @@ def limited(x: Instance, ticks: float, top: int, monkeypatch: pytest.MonkeyPatch
     ticking = SimpleNamespace(perf_counter=lambda: next(clock))
     monkeypatch.setattr("nest.search.progress.time", ticking)
     try:
-        return nest.plan(x.model, x.cluster, x.job, x.space, time_limit=ticks, top=top)
+        return nest.plan(x.model, x.cluster, x.job, x.space, time_limit=ticks, top=top,
+                         beyond_stack=True)
     except nest.LimitError as error:
         return error
 
@@ -322,16 +326,16 @@ def test_a_miss_says_stage_category_bytes_and_remedy() -> None:
     model, cluster, job = cramped("14 GiB")
     space = nest.SearchSpace()
     with pytest.raises(nest.InfeasibleError, match=r"nearest miss .* short on stage") as caught:
-        nest.plan(model, cluster, job, space)
+        nest.plan(model, cluster, job, space, beyond_stack=True)
     near = caught.value.nearest
     assert near["category"] in ("parameters", "gradients", "optimizer", "activations", "buffers")
     assert near["needs_bytes"] - near["limit_bytes"] == pytest.approx(near["bytes_short"])
     # What it asks for is enough, and little less is not.
     enough = cluster.device.replace(memory=near["memory_bytes"])
-    assert nest.plan(model, cluster.replace(device=enough), job, space).feasible
+    assert nest.plan(model, cluster.replace(device=enough), job, space, beyond_stack=True).feasible
     less = cluster.device.replace(memory=near["memory_bytes"] / 1.02)
     with pytest.raises(nest.InfeasibleError):
-        nest.plan(model, cluster.replace(device=less), job, space)
+        nest.plan(model, cluster.replace(device=less), job, space, beyond_stack=True)
     # The plan named is priced, and is short by just that.
     shown = nest.evaluate(model, cluster, job, nest.Configuration(**near["configuration"]))
     over = max(s.memory_bytes.total - s.memory_limit_bytes for s in shown.stages)
@@ -343,7 +347,7 @@ def test_a_bound_that_is_in_the_way_is_named() -> None:
     model, cluster, job = cramped("40 GiB")
     space = nest.SearchSpace(zero=0, tp=1, pp=1, recompute="none")
     with pytest.raises(nest.InfeasibleError) as caught:
-        nest.plan(model, cluster, job, space)
+        nest.plan(model, cluster, job, space, beyond_stack=True)
     assert any("not bound to" in remedy for remedy in caught.value.nearest["remedies"])
 
 
@@ -365,7 +369,7 @@ def test_bounds_that_exclude_each_other_are_no_memory_problem(
 ) -> None:
     model, cluster, job = cramped("80 GiB")
     with pytest.raises(nest.InfeasibleError, match="contradict each other") as caught:
-        nest.plan(model, cluster, job, nest.SearchSpace(**space))
+        nest.plan(model, cluster, job, nest.SearchSpace(**space), beyond_stack=True)
     assert all(remedy in str(caught.value) for remedy in remedies)
 
 
@@ -386,4 +390,4 @@ def test_a_bound_without_legal_value_is_an_input_error(
 ) -> None:
     model, cluster, job = cramped("80 GiB")
     with pytest.raises(nest.InputError, match=message):
-        nest.plan(model, cluster, job, nest.SearchSpace(**space))
+        nest.plan(model, cluster, job, nest.SearchSpace(**space), beyond_stack=True)

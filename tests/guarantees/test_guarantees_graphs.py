@@ -87,7 +87,8 @@ def test_any_number_of_threads_gives_the_same_plan_on_graphs(threads: int) -> No
         for count in (1, threads):
             fabric_of.cache_clear()  # what one has found out about links must not help the other
             try:
-                plan = nest.plan(x.model, x.cluster, x.job, x.space, threads=count)
+                plan = nest.plan(x.model, x.cluster, x.job, x.space, threads=count,
+                                 beyond_stack=True)
             except nest.InfeasibleError as error:
                 found.append((str(error), ()))
                 continue

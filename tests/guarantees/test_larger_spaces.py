@@ -21,7 +21,8 @@ def enlarged(number: int) -> dict[str, float]:
     case = CASES[number]
     spaces = {"none": case.space, "all": WHOLE}
     spaces |= {name: freed(case.space, name) for name in DIMENSIONS}
-    return {name: nest.plan(case.model, case.hardware, case.job, space).step_time_s
+    return {name: nest.plan(case.model, case.hardware, case.job, space,
+                            beyond_stack=True).step_time_s
             for name, space in spaces.items()}
 
 

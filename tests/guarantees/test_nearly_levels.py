@@ -118,10 +118,10 @@ def test_the_price_of_a_plan_does_not_jump() -> None:
 def test_the_best_plan_stays_as_fast(text: str) -> None:
     model, levels = nest.load_model("llama2-7b"), nest.load_network(text)
     job = Job(global_batch=2 * levels.size, seq_len=4096)
-    best = nest.plan(model, levels, job)
+    best = nest.plan(model, levels, job, beyond_stack=True)
     for cable in cables(text):
         slow = nest.load_network(text, degrade=f"{cable}={1 - HAIR}")
-        for found in (nest.plan(model, slow, job),
+        for found in (nest.plan(model, slow, job, beyond_stack=True),
                       nest.evaluate(model, slow, job, best.configuration)):
             assert found.step_time_s == pytest.approx(best.step_time_s, rel=CLOSE)
 
@@ -156,7 +156,8 @@ def test_slower_leaves_make_nothing_faster(text: str, leaves: int) -> None:
     ("spine-leaf:leaves=4,per_leaf=16,node=8", ("node0", "node0..1,node2"))])
 def test_failed_parts_make_no_plan_faster(text: str, parts: tuple[str, ...]) -> None:
     model, job = nest.load_model("llama2-7b"), Job(global_batch=96, seq_len=4096)
-    found = [nest.plan(model, nest.load_network(text, without=failed), job).step_time_s
+    found = [nest.plan(model, nest.load_network(text, without=failed), job,
+                       beyond_stack=True).step_time_s
              for failed in (None, *parts)]
     assert found == sorted(found)
 
@@ -169,6 +170,7 @@ def test_slower_leaves_make_no_plan_faster(text: str, leaves: int) -> None:
     model, job = nest.load_model("llama2-7b"), Job(global_batch=96, seq_len=4096)
     for factor in (0.5, 0.1):
         slow = [",".join(f"leaf{m}={factor}" for m in range(n)) for n in (1, 2, leaves)]
-        found = [nest.plan(model, nest.load_network(text, degrade=text_), job).step_time_s
+        found = [nest.plan(model, nest.load_network(text, degrade=text_), job,
+                           beyond_stack=True).step_time_s
                  for text_ in (None, *slow)]
         assert found == sorted(found)

@@ -47,7 +47,8 @@ def drawn(rng: Random) -> Plan | None:
         if space["schedule"] == "interleaved":
             space.pop("pp", None)
     try:
-        return nest.plan(subject, where, job, nest.SearchSpace(**space), threads=1)
+        return nest.plan(subject, where, job, nest.SearchSpace(**space), threads=1,
+                         beyond_stack=True)
     except (InfeasibleError, nest.InputError):
         return None
 

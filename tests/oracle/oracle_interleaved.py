@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from oracle_layouts import equal
 from oracle_listing import Question, Wrap
 from oracle_plans import Found, Key, later, write_stage
 from oracle_prices import Pricer, Run
@@ -19,6 +20,7 @@ from simulation import Task
 from simulation import interleaved as published_order
 
 from nest.describe import Configuration
+from nest.stacks.check import not_runnable
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,13 +38,17 @@ class Link(NamedTuple):
 def wrapped(
     question: Question, pricer: Pricer, rows: Sequence[tuple[int, Choice]]
 ) -> tuple[int, list[Found]]:
-    """How many interleaved plans fit, and the best of each key."""
+    """How many interleaved plans fit, and the best of each key.
+
+    Those of unequal chunks are plans if the rules of the job's stack, where it has some, allow them.
+    """
+    known = question.job.stack.capabilities is not None
     at: dict[tuple[int, int, int], list[int]] = {}
     for n, (number, c) in enumerate(rows):
         if c.state.zero in question.job.stack.zero_with_pipeline:
             at.setdefault((number, c.start, c.size), []).append(n)
     plans, best = 0, dict[Key, Found]()
-    for wrap in question.wraps():
+    for wrap in (*question.wraps(), *(question.wraps(unequal=True) if known else ())):
         # The choices of blocks of one size come in one order, wherever the block is.
         own = [np.array(at.get((wrap.outer, s * wrap.size, wrap.size), []), dtype=np.int64)
                for s in range(wrap.pp)]
@@ -65,13 +71,17 @@ def wrapped(
                        for held, stage in zip(memory, runs, strict=True)], axis=0)
         plans += int(fits.sum())
         seconds = np.where(fits, seconds, np.inf)
-        entry, policy = np.unravel_index(int(seconds.argmin()), seconds.shape)
         key = (outer.outer_dp, outer.micro_batch, wrap.pp, wrap.vpp, "interleaved")
-        if seconds[entry, policy] < (best[key].seconds if key in best else np.inf):
-            best[key] = Found(
-                float(seconds[entry, policy]), key,
-                later(wrapped_configuration, outer, wrap, [rows[x[entry]][1] for x in own],
-                       policies[policy], ranges))
+        for n in np.argsort(seconds, axis=None).tolist():
+            entry, policy = np.unravel_index(n, seconds.shape)
+            if seconds[entry, policy] >= (best[key].seconds if key in best else np.inf):
+                break
+            found = later(wrapped_configuration, outer, wrap, [rows[x[entry]][1] for x in own],
+                          policies[policy], ranges)
+            if wrap.cuts in equal(question.chain, wrap.pp, wrap.vpp) or not not_runnable(
+                    question.chain, question.job, found()):
+                best[key] = Found(float(seconds[entry, policy]), key, found)
+                break
     return plans, list(best.values())
 
 

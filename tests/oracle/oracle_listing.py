@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from oracle_layouts import Cuts, equal, family
 from oracle_rules import (
     Choice,
     Outer,
@@ -42,6 +43,8 @@ class Wrap(NamedTuple):
     size: int
     pp: int
     vpp: int
+    cuts: Cuts = ()
+    """First layer of each chunk, in the order of the layers, and their number."""
 
 
 @dataclass(frozen=True)
@@ -128,38 +131,29 @@ class Question:
                     for state in self.states(outer, split, piped=False):
                         yield n, Choice(start, size, split, state)
 
-    def wraps(self) -> Iterator[Wrap]:
-        """All interleaved pipelines but for their degrees."""
+    def wraps(self, unequal: bool = False) -> Iterator[Wrap]:
+        """All interleaved pipelines of equal chunks but for their degrees; or the other ones."""
         if "interleaved" not in self.space.schedule or not self.chain.is_chain:
             return
-        first, stop = self.chain.body
-        for pp in range(2, stop - first + 1):
-            for vpp in range(2, (stop - first) // pp + 1):
-                if (stop - first) % (pp * vpp) or not (
-                        self.space.allows("pp", pp) and self.space.allows("vpp", vpp)):
+        for pp in range(2, len(self.chain) + 1):
+            for vpp in range(2, len(self.chain) // pp + 1):
+                if not (self.space.allows("pp", pp) and self.space.allows("vpp", vpp)):
                     continue
-                for n, outer in enumerate(self.outers):
+                layouts = list(equal(self.chain, pp, vpp))
+                if unequal:
+                    layouts = [x for x in family(self.chain, pp, vpp) if x not in layouts]
+                for n, outer in enumerate(self.outers) if layouts else ():
                     if self.job.global_batch // (outer.outer_dp * outer.micro_batch) % pp:
                         continue
                     legal = self.blocks(outer)
                     for size in range(1, outer.stride // pp + 1):
                         if all((s * size, size) in legal for s in range(pp)):
-                            yield Wrap(n, size, pp, vpp)
+                            yield from (Wrap(n, size, pp, vpp, cuts) for cuts in layouts)
 
     def chunks(self, wrap: Wrap, stage: int) -> list[tuple[int, ...]]:
         """Layers of each chunk of a stage of an interleaved pipeline."""
-        first, stop = self.chain.body
-        length = (stop - first) // (wrap.pp * wrap.vpp)
-        found = []
-        for c in range(wrap.vpp):
-            number = c * wrap.pp + stage
-            low, high = first + number * length, first + (number + 1) * length
-            if number == 0:
-                low = 0
-            if number == wrap.pp * wrap.vpp - 1:
-                high = len(self.chain)
-            found.append(tuple(range(low, high)))
-        return found
+        return [tuple(range(*wrap.cuts[n : n + 2]))
+                for n in range(stage, wrap.pp * wrap.vpp, wrap.pp)]
 
     # ------------------------------------------------------------ numbers
 

@@ -64,8 +64,8 @@ def test_plans_from_before_there_was_a_margin_still_fit(capsys: pytest.CaptureFi
 def test_where_nothing_fits_a_smaller_margin_that_would_do_is_named() -> None:
     space = nest.SearchSpace(zero=2, tp=1, mbs=3, pp=1, cp=1, recompute="none")
     with pytest.raises(nest.InfeasibleError) as caught:
-        nest.plan(MODEL, CLUSTER, job(0.1), space)
+        nest.plan(MODEL, CLUSTER, job(0.1), space, beyond_stack=True)
     (text,) = [text for text in caught.value.nearest["remedies"] if "margin" in text]
     margin = float(text.split()[1])
     assert text == f"memory_margin {margin:g} instead of 0.1" and 0.01 < margin < 0.03
-    assert nest.plan(MODEL, CLUSTER, job(margin), space).feasible
+    assert nest.plan(MODEL, CLUSTER, job(margin), space, beyond_stack=True).feasible

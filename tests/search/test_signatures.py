@@ -34,11 +34,11 @@ def test_too_many_different_layers_end_in_a_message_before_any_work():
     subject, job = profile(2000), nest.Job(global_batch=1024, seq_len=1)
     cluster = nest.load_cluster("h100-spine-leaf", devices=1024)
     with pytest.raises(nest.LimitError):
-        nest.plan(profile(502), cluster, job)  # kernels are loaded
+        nest.plan(profile(502), cluster, job, beyond_stack=True)  # kernels are loaded
     started = time.process_time()
     with pytest.raises(nest.LimitError, match=r"noisy: got 2,000 layers of 2,000 different kinds, "
                        r"which form 2,001,000 different stages; allowed: 126,000"):
-        nest.plan(subject, cluster, job)
+        nest.plan(subject, cluster, job, beyond_stack=True)
     assert time.process_time() - started < 2.0
 
 

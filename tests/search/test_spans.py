@@ -112,7 +112,7 @@ def test_layers_that_all_differ_have_the_best_plan_of_all(seed: int):
     space = bounded(rng, chain, cluster, job, bounds, 1e5, ())
     best = solve(chain, cluster, job, space, top=1).seconds
     try:
-        found = nest.plan(subject, cluster, job, space, reorder=False)
+        found = nest.plan(subject, cluster, job, space, reorder=False, beyond_stack=True)
     except (nest.InfeasibleError, nest.InputError):
         assert best is None
     else:
@@ -123,6 +123,6 @@ def test_five_hundred_layers_that_all_differ_take_seconds():
     job = nest.Job(global_batch=4096, seq_len=4096)
     cluster = nest.load_cluster("h100-spine-leaf", devices=1024)
     started = time.process_time()
-    plan = nest.plan(noisy(Random(0), 500, 0.2), cluster, job)
+    plan = nest.plan(noisy(Random(0), 500, 0.2), cluster, job, beyond_stack=True)
     assert plan.optimal and plan.search.transitions < 1_000_000
     assert time.process_time() - started < 30.0  # 6 s on an idle machine

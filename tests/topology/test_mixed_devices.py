@@ -87,7 +87,7 @@ def test_one_slow_device_costs_no_more_than_its_node() -> None:
     """The groups of all others stay as they are, and the slow one may stay idle."""
     slow = load_network("fat-tree:k=4", degrade="gpu5=0.25")
     gone = load_network("fat-tree:k=4", without="gpu5")
-    plans = [nest.plan(model(), cluster, JOB) for cluster in (slow, gone)]
+    plans = [nest.plan(model(), cluster, JOB, beyond_stack=True) for cluster in (slow, gone)]
     assert plans[0].step_time_s <= plans[1].step_time_s * (1 + 1e-9)
     assert (2, 14) in {cluster.group_sizes for cluster, _ in other_orders(slow, [])}
 
@@ -95,7 +95,7 @@ def test_one_slow_device_costs_no_more_than_its_node() -> None:
 def test_fast_devices_get_more_layers() -> None:
     cluster = load_network(network(1, 1))
     space = nest.SearchSpace.parse({"pp": 2, "outer_dp": 1, "micro_batch": 4})
-    plan = nest.plan(model(), cluster, JOB, space)
+    plan = nest.plan(model(), cluster, JOB, space, beyond_stack=True)
     types = [plan.inputs.cluster.type_at(stage.devices[0]) for stage in plan.stages]
     names = [plan.inputs.cluster.device_types[kind].name for kind in types]
     layers = {name: stage.layers[1] - stage.layers[0]
@@ -112,7 +112,7 @@ def test_chunks_interleave_on_blocks_of_one_type_only(slow: int) -> None:
     """The first block of 8 of 16 devices, or the last one, has a slow device."""
     cluster = load_network("fat-tree:k=4", degrade=f"gpu{slow}=0.5")
     space = nest.SearchSpace.parse({"outer_dp": 1, "vpp": 2})
-    plan = nest.plan(model(), cluster, JOB, space)
+    plan = nest.plan(model(), cluster, JOB, space, beyond_stack=True)
     for stage in plan.stages:
         assert len({plan.inputs.cluster.type_at(d) for d in range(*stage.devices)}) == 1
 
@@ -120,12 +120,13 @@ def test_chunks_interleave_on_blocks_of_one_type_only(slow: int) -> None:
 def test_the_order_of_the_types_is_chosen() -> None:
     """The plan is the fastest of those for each order; more than one number of replicas."""
     cluster, space = load_network(network(2, 2)), nest.SearchSpace()
-    plan = nest.plan(model(), cluster, JOB, space)
+    plan = nest.plan(model(), cluster, JOB, space, beyond_stack=True)
     each = []
     for order, count in other_orders(cluster, [1, 2, 4, 8, 16]):
         bounds = space.replace(outer_dp=count) if count else space
-        each.append(nest.plan(model(), order, JOB, bounds, reorder=False).step_time_s)
-    own = nest.plan(model(), cluster, JOB, space, reorder=False).step_time_s
+        each.append(nest.plan(model(), order, JOB, bounds, reorder=False,
+                              beyond_stack=True).step_time_s)
+    own = nest.plan(model(), cluster, JOB, space, reorder=False, beyond_stack=True).step_time_s
     assert len(each) > 6
     assert plan.step_time_s == min(own, *each)
     assert plan.step_time_s < max(each)
@@ -145,7 +146,7 @@ def test_each_stage_has_the_memory_of_its_own_type() -> None:
     assert first - second == pytest.approx(
         (1 - JOB.stack.fragmentation - JOB.memory_margin) * (SLOW.memory - 20 * 2**30)
         - SLOW.memory_reserved + FAST.memory_reserved)
-    found = nest.plan(model(30), cluster, JOB)
+    found = nest.plan(model(30), cluster, JOB, beyond_stack=True)
     for stage in found.stages:
         assert stage.memory_bytes.total <= stage.memory_limit_bytes
 

@@ -21,7 +21,14 @@ from nest._kernels.layers import (
     BUFFERS,
     FIELDS,
     FORWARD,
+    FREE_BACKWARD,
+    FREE_FORWARD,
+    GATHERED,
+    REGATHERED,
     RESIDENT,
+    SCATTERED,
+    TIED,
+    UPDATE,
     WORK,
     chunk_costs,
     layer_sums,
@@ -42,8 +49,13 @@ ONE_F_ONE_B, GPIPE, INTERLEAVED = range(3)
 # Bytes of a chunk, behind its figures of time.
 F_RESIDENT, F_ACTIVATIONS, F_WORK, F_BUFFERS = range(CHUNK, CHUNK + 4)
 FIGURES = CHUNK + 4
+# Fields of a question.
+CANDIDATE, PIPELINE, POLICY, FIRST, OPTION = range(5)
 LEAST = -1
 """In place of first layers: the seconds without recompute, the bytes with the policy."""
+# Figures of a kind of layers, and of ``Pipelines.seen``.
+AHEAD, BACK, LEFT, HELD, KEPT = range(5)
+S_OWN, S_AHEAD, S_BACK, S_FRONT, S_KEPT = range(5)
 
 
 class Work(NamedTuple):
@@ -57,6 +69,9 @@ class Work(NamedTuple):
     """int64 (Q, S V + 1)"""
     layers: np.ndarray
     """float64 (Y, R, T, FIELDS)"""
+    least: np.ndarray
+    """float64 (5, T) of a layer of a kind, at the least: seconds forward, backward, and of the
+    optimizer; bytes, and those of activations."""
     again: np.ndarray
     """int64 (N,) recompute policy of each layer."""
     ahead: np.ndarray
@@ -66,19 +81,23 @@ class Work(NamedTuple):
     figures: np.ndarray
     """float64 (Y, G, FIGURES) of the stages and chunks that were asked for."""
     stamp: np.ndarray
-    """int64 (Y, G) for which question; the last question is number 0."""
+    """int64 (Y, G) for which question."""
     bound: np.ndarray
     """float64 (S+1, N+1) no step is shorter whose stages from s on begin at a cut."""
     via: np.ndarray
     """int64 (S+1, N+1) cut behind stage s where that is least."""
     near: np.ndarray
     """float64 (S+1,) least seconds of the hand-overs in front of each stage, there and back."""
+    question: np.ndarray
+    """int64 (5,) candidate, pipeline, policy, first layers that it holds for (0: all), option."""
     cuts: np.ndarray
     """int64 (S V + 1,) those that are looked at."""
     at: np.ndarray
     """int64 (S+1,) next cut to try behind each stage."""
     activations: np.ndarray
-    """float64 (V,)"""
+    """float64 (S, V) bytes of a micro-batch in each chunk."""
+    room_left: np.ndarray
+    """float64 (S,) bytes for all activations of a stage."""
     costs: np.ndarray
     """float64 (S, V, CHUNK)"""
     hops: np.ndarray
@@ -88,13 +107,15 @@ class Work(NamedTuple):
     label: np.ndarray
     """float64 (2, FIGURES) of :mod:`nest.forms.one_f_one_b`, or of :mod:`nest.forms.gpipe`."""
     tally: np.ndarray
-    """int64 (3,) question, pipelines priced, 1 + the pipeline whose passes ``order`` has."""
+    """int64 (3,) number of the last question, pipelines priced, and the pipeline whose passes
+    ``order`` has, plus 1."""
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
     held: np.ndarray
     """float64 (1,) bytes of all layers and of a micro-batch in them, at the least."""
     layer: np.ndarray
-    """float64 (1,) least seconds of a layer of the body."""
+    """float64 (4,) least seconds of a layer of the body; what ZeRO's traffic adds to all but the
+    last of a chunk, and to all but the first and the last; what recompute adds."""
     open: np.ndarray
     """float64 (1,) see :func:`alike`."""
     order: Order
@@ -114,12 +135,13 @@ def room_of(p, positions, passes):
     return Room(
         arrives=np.empty(2 * passes), came=np.empty(2 * positions, np.int64),
         run=np.empty(2 * positions, np.int64), hop=np.empty(positions), gap=np.empty(positions),
-        took=np.empty(4 * positions), links=np.empty(2 * positions), ends=np.empty(positions),
+        took=np.empty(4 * positions), late=np.empty(positions), links=np.empty(2 * positions),
+        ends=np.empty(positions),
         place=np.empty(p, np.int64), begun=np.empty(p, np.int64), traffic=np.empty(p, np.int64),
         clock=np.empty(p), scattered=np.empty(p), fresh=np.empty(p))
 
 
-def alike(t, q, a, limit, spread):
+def alike(t, q, a, legal, limit, spread):
     """Best plan of each pipeline below ``limit`` seconds; without ``spread`` only the best of all.
 
     Returns
@@ -140,193 +162,386 @@ def alike(t, q, a, limit, spread):
     w = Work(
         best=best, option=option, found=found,
         layers=np.empty((Y, t.back.shape[1], t.ahead.shape[1], FIELDS)),
+        least=np.empty((5, t.ahead.shape[1])),
         again=np.zeros(N, np.int64), ahead=np.zeros(N + 1), back=np.zeros(N + 1),
         figures=np.empty((Y, G, FIGURES)), stamp=np.zeros((Y, G), np.int64),
         bound=np.empty((S + 1, N + 1)), via=np.zeros((S + 1, N + 1), np.int64),
-        near=np.zeros(S + 1), cuts=np.zeros(chunks + 1, np.int64), at=np.zeros(S + 1, np.int64),
-        activations=np.empty(V), costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
+        near=np.zeros(S + 1), question=np.zeros(5, np.int64),
+        cuts=np.zeros(chunks + 1, np.int64), at=np.zeros(S + 1, np.int64),
+        activations=np.empty((S, V)), room_left=np.empty(S),
+        costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
         tally=np.zeros(3, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(1), held=np.zeros(1),
+        layer=np.zeros(4), held=np.zeros(1),
         order=order_of(S, chunks, 2 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks))
     if Q:
-        try_all(t, q, a, w, limit, spread)
+        try_all(t, q, a, legal, w, limit, spread)
     if not spread:
         best[best > best.min(initial=np.inf)] = np.inf
     return best, option, found, w.tally[1], w.open[0]
 
 
 @entry
-def try_all(t, q, a, w, limit, spread):
+def try_all(t, q, a, legal, w, limit, spread):
     """Fill ``w.best``, ``w.option`` and ``w.found``.
 
     A first round prices the free cuts with the least bound alone, so that the second has a good
     limit.
     """
-    below = limit
+    below, R, F = limit, t.back.shape[1], len(t.first_layers)
+    none = np.int64(0)  # no constant, for which numba would compile what gets it once more
     for first in range(0 if spread or not a.free.any() else 1, -1, -1):
         w.guess[0] = below
-        for c in range(len(t.price)):
+        for c in range(len(t.shards)):
             x = q.size[c]
             if q.place[x, 0] < 0 or q.alike[c, q.place[x, 0]] != c:
                 continue
             for z in range(len(t.shard)):
-                if (not t.shard[z] or t.hybrid[c]) and a.row_way[c, z]:
-                    below = _try(t, q, a, w, c, z, below, spread, first)
-
-
-@leaf
-def _try(t, q, a, w, c, z, below, spread, first):
-    """Try every recompute of a candidate under a way of ZeRO; the limit afterwards."""
-    R, F = t.back.shape[1], len(t.first_layers)
-    for r in range(R):
-        _sum_up(t, q, w, c, z, r)
-        _prefix(q, a, w, c, r, r if r else -1)
-        if r == 0:
-            if not _any_open(t, q, a, w, c, z, below, spread):
-                return below
-            _prefix(q, a, w, c, r, r)
-        if r == 0 and not t.keep_none or not (a.row_policy[c, r] and a.way_policy[z, r]):
-            continue
-        code = ((c * len(t.shard) + z) * R + r) * F
-        w.tally[0] += 1
-        for k in range(len(a.pp)):
-            top = min(below, w.best[k] if spread else below)
-            if _open(t, a, w, k, top) and _legal(t, q, a, c, z, r, 0, k):
-                if first:
-                    if a.free[k]:
-                        below = _guess(t, q, a, w, (c, k, r, 0, code), below)
+                if (t.shard[z] and not t.hybrid[c]) or not legal.row_way[c, z]:
                     continue
-                top = _pipeline(t, q, a, w, (c, k, r, 0, code), top)
-                if not spread:
-                    below = min(below, top)
-        if r == t.full and not first and t.first_layers.any():
-            _prefix(q, a, w, c, 0, r)
-            for k in range(len(a.pp)):
-                top = min(below, w.best[k] if spread else below)
-                if _open(t, a, w, k, top) and _legal(t, q, a, c, z, r, 0, k):
-                    top = _first_layers(t, q, a, w, (c, k, r, 0, code), top)
-                    if not spread:
-                        below = min(below, top)
-    return below
+                for r in range(R):
+                    if r and not (legal.row_policy[c, r] and legal.way_policy[z, r]):
+                        continue
+                    _sum_up(t, q, a, w, c, z, r, r if r else -1)
+                    if r == 0:  # without the bytes of activations: nothing is faster or smaller
+                        found = False
+                        for k in range(len(a.pp)):
+                            top = min(below, w.best[k] if spread else below)
+                            found |= (_may_be_below(t, a, w, k, top)
+                                     and _placed(t, q, a, legal, c, z, k))
+                        if not found:
+                            break
+                        if not (t.keep_none and legal.row_policy[c, 0] and legal.way_policy[z, 0]):
+                            continue
+                        _sum_up(t, q, a, w, c, z, r, r)
+                    _ask(w, c, r, none, ((c * len(t.shard) + z) * R + r) * F)
+                    for k in range(len(a.pp)):
+                        w.question[PIPELINE] = k
+                        top = min(below, w.best[k] if spread else below)
+                        if ((a.free[k] or not first) and _may_be_below(t, a, w, k, top)
+                                and _placed(t, q, a, legal, c, z, k)
+                                and legal.policy_pipeline[r, k] and legal.first_pipeline[0, k]):
+                            top = _look(t, q, a, w, top, first)
+                            below = below if spread else min(below, top)
+                    if first or r != t.full or not t.first_layers.any():
+                        continue
+                    # The first layers of each chunk alone: with more of them a step takes longer
+                    # and needs less memory.
+                    _sum_up(t, q, a, w, c, z, none, r)
+                    for k in range(len(a.pp)):
+                        top = min(below, w.best[k] if spread else below)
+                        if not (_may_be_below(t, a, w, k, top)
+                                and _placed(t, q, a, legal, c, z, k)
+                                and legal.policy_pipeline[r, k]):
+                            continue
+                        for some in range(LEAST, min(F, a.longest[k])):
+                            if some == 0 or (some > 0 and not (
+                                    t.first_layers[some] and legal.first_pipeline[some, k])):
+                                continue
+                            _ask(w, c, r, some, ((c * len(t.shard) + z) * R + r) * F + some)
+                            w.question[PIPELINE] = k
+                            time = _look(t, q, a, w, top, first)
+                            if some > 0:
+                                top = time
+                            elif time > 0.0:
+                                break
+                        below = below if spread else min(below, top)
 
 
 @leaf
-def _any_open(t, q, a, w, c, z, below, spread):
-    """Whether some pipeline may take less than the limit without recompute."""
-    for k in range(len(a.pp)):
-        top = min(below, w.best[k] if spread else below)
-        if _open(t, a, w, k, top) and _placed(t, q, a, c, z, k):
-            return True
-    return False
+def _ask(w, c, r, some, option):
+    """Note what is asked for: what was found out about other questions holds no more."""
+    w.question[CANDIDATE], w.question[POLICY] = c, r
+    w.question[FIRST], w.question[OPTION] = some, option
+    w.tally[0] += 1
 
 
 @leaf
-def _open(t, a, w, k, top):
+def _may_be_below(t, a, w, k, top):
     """Whether pipeline k may take less than ``top`` somewhere, by its seconds and its bytes."""
-    return (a.warm[k] * (w.ahead[len(a.order)] + w.back[len(a.order)]) < top * SLACK
+    N = len(a.order)
+    return (a.warm[k] * (w.ahead[N] + w.back[N]) < top * SLACK
             and w.held[0] <= a.pp[k] * t.limit_bytes)
 
 
 @leaf
-def _placed(t, q, a, c, z, k):
+def _placed(t, q, a, legal, c, z, k):
     """Whether a pipeline may have these degrees and this way of ZeRO."""
-    return (a.row_pipeline[c, k] and a.way_pipeline[z, k]
+    return (legal.row_pipeline[c, k] and legal.way_pipeline[z, k]
             and q.place[q.size[c], a.pp[k] - 1] >= 0
             and not (t.forbidden[z] and a.pp[k] > 1))
 
 
 @leaf
-def _legal(t, q, a, c, z, r, some, k):
-    """The same, and this recompute."""
-    return (_placed(t, q, a, c, z, k) and a.policy_pipeline[r, k] and a.first_pipeline[some, k])
+def _sum_up(t, q, a, w, c, z, r, kept):
+    """Fill in the layers under policy r, and what each takes at least, wherever it is.
 
-
-@leaf
-def _guess(t, q, a, w, choice, below):
-    """Price the cuts with the least bound if no bound was less so far: the limit afterwards."""
-    _near(t, q, a, w, choice)
-    _bound_stages(t, q, a, w, choice, w.guess[0])
-    p = a.pp[choice[1]]
-    if w.bound[0, 0] < w.guess[0] * SLACK:
-        w.guess[0], w.cuts[0], w.cuts[p] = w.bound[0, 0], 0, len(a.order)
-        for s in range(p - 1):
-            w.cuts[s + 1] = w.via[s, w.cuts[s]]
-        below = _price(t, q, a, w, choice, below)
-    return below
-
-
-@leaf
-def _first_layers(t, q, a, w, choice, top):
-    """Full recompute of the first layers of each chunk alone: the best of them, or ``top``.
-
-    With more of them a step takes longer and needs less memory.
+    ``w.held``: bytes of all layers, activations under policy ``kept``; -1: without them.
     """
-    c, k, r, _, code = choice
-    w.tally[0] += 1
-    if not _may_be_below(t, q, a, w, (c, k, r, LEAST, code), top):
+    for kind in range(w.least.shape[1]):
+        for x in range(5):
+            w.least[x, kind] = np.inf
+    for y in range(q.alike.shape[1]):
+        if q.alike[c, y] < 0:
+            continue
+        layer_sums(t, q.alike[c, y], z, r, w.layers[y])
+        for kind in range(w.least.shape[1]):
+            own = w.layers[y, r, kind]
+            w.least[AHEAD, kind] = min(w.least[AHEAD, kind], own[FORWARD])
+            w.least[BACK, kind] = min(w.least[BACK, kind], own[BACKWARD])
+            w.least[LEFT, kind] = min(w.least[LEFT, kind], own[UPDATE] + own[TIED])
+            w.least[HELD, kind] = min(w.least[HELD, kind], own[RESIDENT])
+            if kept >= 0:
+                own = w.layers[y, kept, kind]
+                w.least[KEPT, kind] = min(w.least[KEPT, kind], own[ACTIVATIONS])
+            else:
+                w.least[KEPT, kind] = 0.0
+    w.held[0] = 0.0
+    w.layer[:] = np.inf
+    for n in range(len(a.order)):
+        kind, whole = a.order[n], a.whole[n]
+        ahead = min(w.least[AHEAD, kind], w.least[AHEAD, whole])
+        back = min(w.least[BACK, kind], w.least[BACK, whole])
+        w.held[0] += min(w.least[HELD, kind] + w.least[KEPT, kind],
+                         w.least[HELD, whole] + w.least[KEPT, whole])
+        if a.body[0] <= n < a.body[1]:
+            w.layer[0] = min(w.layer[0], ahead + back)
+            _added(t, q, w, c, r, kept, kind, a.order[min(n + 1, a.body[1] - 1)])
+        w.ahead[n + 1], w.back[n + 1] = w.ahead[n] + ahead, w.back[n] + back
+    if r != kept:
+        w.layer[1] = w.layer[2] = 0.0
+
+
+@leaf
+def _added(t, q, w, c, r, kept, kind, above):
+    """What ZeRO's traffic adds to a layer below another one (``nest._kernels.layers``); recompute.
+    """
+    o = t.overlaps[0]
+    for y in range(q.alike.shape[1]):
+        if q.alike[c, y] >= 0:
+            own, next_ = w.layers[y, 0, kind], w.layers[y, 0, above]
+            w.layer[1] = min(w.layer[1], max(
+                0.0, next_[GATHERED] - o * w.layers[y, r, kind, FREE_FORWARD]))
+            w.layer[2] = min(w.layer[2], max(
+                0.0, next_[SCATTERED] + own[REGATHERED] - o * w.layers[y, r, kind, FREE_BACKWARD]))
+            if kept >= 0:
+                w.layer[3] = min(w.layer[3], (
+                    w.layers[y, kept, kind, FORWARD] + w.layers[y, kept, kind, BACKWARD]
+                    - w.layers[y, r, kind, FORWARD] - w.layers[y, r, kind, BACKWARD]))
+
+
+@leaf
+def _look(t, q, a, w, top, first):
+    """Look for plans below ``top`` seconds: those of the best, or ``top``.
+
+    With ``first`` only the cuts with the least bound are priced, if no bound was less so far.
+    Where the question is whether some cuts may take less (``LEAST``): 0 seconds.
+    """
+    c, k = w.question[CANDIDATE], w.question[PIPELINE]
+    p, x, N = a.pp[k], q.size[c], len(a.order)
+    for s in range(1, p):
+        gap = a.least_handed / t.shards[c] * q.hop[0, x, s]
+        w.near[s] = w.near[s - 1] + q.both * (gap + q.hop[1, x, s])
+    if not a.free[k]:
+        for number in range(a.first[k], a.last[k]):
+            if t.micro_batches * _of_body(a, w, k, a.load[number]) >= top:
+                break
+            if _layout_may_be_below(t, a, w, k, number, top) and _fits(t, q, a, w, number, top):
+                top = _price(t, q, a, w, top)
         return top
-    for some in range(1, min(len(t.first_layers), a.longest[k])):
-        if t.first_layers[some] and a.first_pipeline[some, k]:
-            w.tally[0] += 1
-            top = _pipeline(t, q, a, w, (c, k, r, some, code + some), top)
+    _bound_stages(t, q, a, w, w.guess[0] if first else top)
+    bound = w.bound[0, 0]
+    if bound >= (w.guess[0] if first else top) * SLACK:
+        return top
+    w.cuts[0], w.cuts[p] = 0, N
+    for s in range(p - 1):
+        w.cuts[s + 1] = w.via[s, w.cuts[s]]
+    top = _price(t, q, a, w, top)
+    if first:
+        w.guess[0] = bound
+        return top
+    # Each way to stay below.
+    s, left = np.int64(0), a.most
+    w.at[0] = 0
+    if p == 1 or bound >= top * SLACK:
+        return top
+    if left == 0:
+        w.open[0] = min(w.open[0], bound)
+        return top
+    while s >= 0:
+        if s == p - 1:
+            top = _price(t, q, a, w, top)
+            s, left = s - 1, left - 1
+            if left == 0:
+                w.open[0] = min(w.open[0], bound)
+                break
+            continue
+        w.at[s] = _next_cut(t, q, a, w, s, w.at[s] + 1, top)
+        if w.at[s] < 0:
+            s -= 1
+            continue
+        s += 1
+        w.cuts[s] = w.at[s] = w.at[s - 1]
     return top
 
 
 @leaf
-def _may_be_below(t, q, a, w, choice, top):
-    """Whether some cuts may take less than ``top``."""
-    k = choice[1]
-    _near(t, q, a, w, choice)
-    if a.free[k]:
-        _bound_stages(t, q, a, w, choice, top)
-        return w.bound[0, 0] < top * SLACK
-    for number in range(a.first[k], a.last[k]):
-        if t.micro_batches * a.load[number] * w.layer[0] >= top:
+def _of_body(a, w, k, layers):
+    """Least seconds of a micro-batch of so many layers of the body in one stage of pipeline k."""
+    v, some, most = a.vpp[k], w.question[FIRST], a.longest[k]
+    time = (layers * w.layer[0] + max(0, layers - v) * w.layer[1]
+            + max(0, layers - 2 * v) * w.layer[2])
+    if some > 0:  # fewest first layers: in chunks as long as any
+        time += (layers // most * min(some, most) + min(some, layers % most)) * w.layer[3]
+    return time
+
+
+@leaf
+def _bound_stages(t, q, a, w, top):
+    """Fill ``w.bound`` and ``w.via``: the least that all stages from one on take."""
+    k = w.question[PIPELINE]
+    p, m, N = a.pp[k], t.micro_batches, len(a.order)
+    total = w.ahead[N] + w.back[N]
+    for s in range(p + 1):
+        for i in range(N + 1):
+            w.bound[s, i] = np.inf
+    w.bound[p, N] = 0.0
+    for s in range(p - 1, -1, -1):
+        for i in range(s if s else 0, N - (p - 1 - s) if s else 1):
+            done = w.ahead[i] + w.back[i]
+            # No stage takes as long as top / m a micro-batch.
+            if not a.cut[k, i] or m * (total - done) > (p - s) * top or (
+                    s > 0 and m * done > s * top):
+                continue
+            for j in range(N if s == p - 1 else i + 1, N - (p - 2 - s)):
+                if m * (w.ahead[j] + w.back[j] - done) >= top:
+                    break
+                behind = w.bound[s + 1, j]
+                if behind < min(top, w.bound[s, i]):
+                    least = _stage(t, q, a, w, s, i, j)
+                    if least == np.inf and a.chain:
+                        break
+                    if max(least, behind) < w.bound[s, i]:
+                        w.bound[s, i], w.via[s, i] = max(least, behind), j
+
+
+@leaf
+def _next_cut(t, q, a, w, s, j, top):
+    """First cut from j on behind stage s with which a step may take less than ``top``; -1: none."""
+    p, m, i = a.pp[w.question[PIPELINE]], t.micro_batches, w.cuts[s]
+    for behind in range(j, len(a.order) - (p - 2 - s)):
+        if m * (w.ahead[behind] + w.back[behind] - w.ahead[i] - w.back[i]) >= top:
             break
-        if _fits(t, q, a, w, choice, top, a.begin[number]):
-            return True
-    return False
+        if w.bound[s + 1, behind] < top * SLACK and _stage(
+                t, q, a, w, s, i, behind) < top * SLACK:
+            return behind
+    return -1
 
 
 @leaf
-def _sum_up(t, q, w, c, z, r):
-    """Fill in the layers under policy r."""
-    for y in range(q.alike.shape[1]):
-        if q.alike[c, y] >= 0:
-            layer_sums(t, q.alike[c, y], z, r, w.layers[y])
+def _stage(t, q, a, w, s, i, j):
+    """No step is shorter with layers i..j on stage s of one chunk; inf: they do not fit.
 
-
-@leaf
-def _prefix(q, a, w, c, r, kept):
-    """Sum up the layers in front of each cut under policy r, where each takes least.
-
-    And the bytes of all; of activations under policy ``kept``, -1: without them.
+    What is in front of the stage, what it runs itself, and what it waits for: 1F1B runs n + 1
+    forwards before the first backward, and as many backwards behind the last forward.
     """
-    w.held[0], w.layer[0] = 0.0, np.inf
-    for n in range(len(a.order)):
-        forward = backward = held = np.inf
-        for y in range(len(w.layers)):
-            if q.alike[c, y] >= 0:
-                for kind in (a.order[n], a.whole[n]):
-                    forward = min(forward, w.layers[y, r, kind, FORWARD])
-                    backward = min(backward, w.layers[y, r, kind, BACKWARD])
-                    own = w.layers[y, r, kind, RESIDENT]
-                    if kept >= 0:
-                        own += w.layers[y, kept, kind, ACTIVATIONS]
-                    held = min(held, own)
-        w.held[0] += held
-        if a.body[0] <= n < a.body[1]:
-            w.layer[0] = min(w.layer[0], forward + backward)
-        w.ahead[n + 1] = w.ahead[n] + forward
-        w.back[n + 1] = w.back[n] + backward
+    c, k = w.question[CANDIDATE], w.question[PIPELINE]
+    p, m, y = a.pp[k], t.micro_batches, q.place[q.size[c], s]
+    g = _figures(t, q, a, w, y, i, j)
+    n = m - 1 if a.schedule[k] == GPIPE else min(p - 1 - s, m - 1)
+    if (w.figures[y, g, F_RESIDENT] + w.figures[y, g, F_WORK] + w.figures[y, g, F_BUFFERS]
+            + (n + 1) * w.figures[y, g, F_ACTIVATIONS] > t.limit_bytes):
+        return np.inf
+    N, f = len(a.order), w.figures[y, g, C_FORWARD]
+    b = w.figures[y, g, C_BACKWARD] - w.figures[y, g, C_LATE]
+    behind = w.ahead[N] - w.ahead[j] + w.back[N] - w.back[j] + w.near[p - 1] - w.near[s]
+    if a.schedule[k] == GPIPE:
+        time = m * (f + b) + behind
+    else:
+        time = m * (f + b) + max(0.0, behind - n * min(f, b))
+        time = max(time, ((m - 1) // (n + 1) + 1) * (f + b + behind))
+    left = w.figures[y, g, C_LEFT] + w.figures[y, g, C_TIED] + w.figures[y, g, C_UPDATE]
+    return w.ahead[i] + w.near[s] / 2 + time + max(w.back[i] + w.near[s] / 2, left)
 
 
 @leaf
-def _figures(t, q, a, w, choice, y, i, j):
+def _layout_may_be_below(t, a, w, k, number, top):
+    """Whether the three stages of ``Pipelines.seen`` allow less than ``top``, and fit.
+
+    Before its first backward an interleaved stage has run so many forwards of its chunks, in groups
+    of p; that backward waits for the first micro-batch to pass all layers, and to come back.
+    """
+    p, v, m = a.pp[k], a.vpp[k], t.micro_batches
+    hops = w.near[p - 1] * (v + 1) / 2 if v > 1 else 0.0
+    for x in range(a.seen.shape[1]):
+        held = after = left = time = 0.0
+        if x == 0:  # the heaviest
+            time = m * (_of_body(a, w, k, a.load[number]) - a.load[number] * w.layer[0])
+        for kind in range(w.least.shape[1]):
+            own = a.seen[number, x, S_OWN, kind]
+            time += w.least[AHEAD, kind] * (a.seen[number, x, S_AHEAD, kind] + m * own)
+            time += w.least[BACK, kind] * (a.seen[number, x, S_BACK, kind] + m * own)
+            after += w.least[BACK, kind] * a.seen[number, x, S_FRONT, kind]
+            left += w.least[LEFT, kind] * own
+            held += w.least[HELD, kind] * own
+            held += w.least[KEPT, kind] * a.seen[number, x, S_KEPT, kind]
+        if time + hops + max(after, left) >= top * SLACK or (
+                held > t.limit_bytes and v > 1 and m >= 2 * p):
+            return False
+    return True
+
+
+@leaf
+def _fits(t, q, a, w, number, top):
+    """Whether a layout fits and may take less than ``top``; ``w.cuts`` gets its cuts."""
+    c, k = w.question[CANDIDATE], w.question[PIPELINE]
+    p, v, m, x, N = a.pp[k], a.vpp[k], t.micro_batches, q.size[c], len(a.order)
+    for n in range(p * v + 1):
+        w.cuts[n] = a.layouts[a.begin[number] + n]
+    for s in range(p):
+        y, resident, work, buffers, own, left = q.place[x, s], 0.0, 0.0, 0.0, 0.0, 0.0
+        ran = kept = 0.0
+        run = min(m * v, warm_up(s, p, v, m, p, min(v, 2), 0) + 1)
+        cycles, rest = run // (p * v), run % (p * v)
+        for d in range(v):
+            g = _figures(t, q, a, w, y, w.cuts[d * p + s], w.cuts[d * p + s + 1])
+            resident += w.figures[y, g, F_RESIDENT]
+            work = max(work, w.figures[y, g, F_WORK])
+            buffers = max(buffers, w.figures[y, g, F_BUFFERS])
+            times = cycles * p + min(p, max(0, rest - d * p))
+            kept += times * w.figures[y, g, F_ACTIVATIONS]
+            ran += times * w.figures[y, g, C_FORWARD]
+            w.activations[s, d] = w.figures[y, g, F_ACTIVATIONS]
+            own += w.figures[y, g, C_FORWARD] + w.figures[y, g, C_BACKWARD]
+            own -= w.figures[y, g, C_LATE]
+            left += w.figures[y, g, C_UPDATE] + w.figures[y, g, C_TIED]
+            if d == 0:
+                left += w.figures[y, g, C_LEFT]
+        i, j = w.cuts[s], w.cuts[(v - 1) * p + s + 1]
+        first, after = w.ahead[i] + w.near[s] / 2, max(w.back[i] + w.near[s] / 2, left)
+        if a.schedule[k] == INTERLEAVED:
+            there = w.ahead[N] + v * w.near[p - 1] / 2
+            back = w.back[N] - w.back[j] + (w.near[p - 1] - w.near[s]) / 2
+            first = max(first, there + back - ran)
+        else:
+            kept = (m if a.schedule[k] == GPIPE else min(p - s, m)) * w.activations[s, 0]
+        w.room_left[s] = t.limit_bytes - resident - work - buffers
+        if first + m * own + after >= top * SLACK or kept > w.room_left[s]:
+            return False
+    if a.schedule[k] == INTERLEAVED:
+        _write_order(t, a, w, k)
+        for s in range(p):
+            if held(w.activations[s], w.activations[s], s, w.order, 8 * p * v) > w.room_left[s]:
+                return False
+    return True
+
+
+@leaf
+def _figures(t, q, a, w, y, i, j):
     """Number of the signature of layers i..j, whose figures are filled in."""
-    c, k, r, some, _ = choice
+    c, k = w.question[CANDIDATE], w.question[PIPELINE]
+    r, some = w.question[POLICY], w.question[FIRST]
     g = a.signature[i, j]
     if w.stamp[y, g] == w.tally[0]:
         return g
@@ -353,183 +568,6 @@ def _figures(t, q, a, w, choice, y, i, j):
 
 
 @leaf
-def _pipeline(t, q, a, w, choice, top):
-    """Look for plans of a pipeline below ``top`` seconds; the best of them, or ``top``.
-
-    ``choice``: candidate, pipeline, policy, first layers that it holds for (0: all), option.
-    """
-    k = choice[1]
-    _near(t, q, a, w, choice)
-    if a.free[k]:
-        return _cut(t, q, a, w, choice, top)
-    for number in range(a.first[k], a.last[k]):
-        if t.micro_batches * a.load[number] * w.layer[0] >= top:
-            break
-        if _fits(t, q, a, w, choice, top, a.begin[number]):
-            top = _price(t, q, a, w, choice, top)
-    return top
-
-
-@leaf
-def _near(t, q, a, w, choice):
-    """Fill ``w.near``."""
-    c, k = choice[:2]
-    x = q.size[c]
-    for s in range(1, a.pp[k]):
-        gap = a.least_handed / t.shards[c] * q.hop[0, x, s]
-        w.near[s] = w.near[s - 1] + q.both * (gap + q.hop[1, x, s])
-
-
-@leaf
-def _stage(t, q, a, w, choice, s, i, j):
-    """No step is shorter with layers i..j on stage s of one chunk; inf: they do not fit.
-
-    What is in front of the stage, what it runs itself, and what it waits for: 1F1B runs n + 1
-    forwards before the first backward, and as many backwards behind the last forward.
-    """
-    c, k = choice[:2]
-    p, m, y = a.pp[k], t.micro_batches, q.place[q.size[c], s]
-    g = _figures(t, q, a, w, choice, y, i, j)
-    n = m - 1 if a.schedule[k] == GPIPE else min(p - 1 - s, m - 1)
-    if (w.figures[y, g, F_RESIDENT] + w.figures[y, g, F_WORK] + w.figures[y, g, F_BUFFERS]
-            + (n + 1) * w.figures[y, g, F_ACTIVATIONS] > t.limit_bytes):
-        return np.inf
-    N, f = len(a.order), w.figures[y, g, C_FORWARD]
-    b = w.figures[y, g, C_BACKWARD] - w.figures[y, g, C_LATE]
-    behind = w.ahead[N] - w.ahead[j] + w.back[N] - w.back[j] + w.near[p - 1] - w.near[s]
-    if a.schedule[k] == GPIPE:
-        time = m * (f + b) + behind
-    else:
-        time = m * (f + b) + max(0.0, behind - n * min(f, b))
-        time = max(time, ((m - 1) // (n + 1) + 1) * (f + b + behind))
-    left = w.figures[y, g, C_LEFT] + w.figures[y, g, C_TIED] + w.figures[y, g, C_UPDATE]
-    return w.ahead[i] + w.near[s] / 2 + time + max(w.back[i] + w.near[s] / 2, left)
-
-
-@leaf
-def _cut(t, q, a, w, choice, top):
-    """Free cuts: the least that all stages from one on take, then each way to stay below ``top``.
-    """
-    p, N = a.pp[choice[1]], len(a.order)
-    _bound_stages(t, q, a, w, choice, top)
-    if w.bound[0, 0] >= top * SLACK:
-        return top
-    w.cuts[0], w.cuts[p] = 0, N
-    for s in range(p - 1):
-        w.cuts[s + 1] = w.via[s, w.cuts[s]]
-    top = _price(t, q, a, w, choice, top)
-    s, w.at[0], left = 0, 0, a.most
-    if p == 1 or w.bound[0, 0] >= top * SLACK:
-        return top
-    if left == 0:
-        w.open[0] = min(w.open[0], w.bound[0, 0])
-        return top
-    while s >= 0:
-        if s == p - 1:
-            top = _price(t, q, a, w, choice, top)
-            s, left = s - 1, left - 1
-            if left == 0:
-                w.open[0] = min(w.open[0], w.bound[0, 0])
-                break
-            continue
-        w.at[s] = _next_cut(t, q, a, w, choice, s, w.at[s] + 1, top)
-        if w.at[s] < 0:
-            s -= 1
-            continue
-        s += 1
-        w.cuts[s] = w.at[s] = w.at[s - 1]
-    return top
-
-
-@leaf
-def _bound_stages(t, q, a, w, choice, top):
-    """Fill ``w.bound`` and ``w.via``."""
-    p, N = a.pp[choice[1]], len(a.order)
-    for s in range(p + 1):
-        for i in range(N + 1):
-            w.bound[s, i] = np.inf
-    w.bound[p, N] = 0.0
-    for s in range(p - 1, -1, -1):
-        _bound_stage(t, q, a, w, choice, s, top)
-
-
-@leaf
-def _bound_stage(t, q, a, w, choice, s, top):
-    """Fill ``w.bound[s]`` and ``w.via[s]`` from those of the next stage."""
-    p, m, N = a.pp[choice[1]], t.micro_batches, len(a.order)
-    total = w.ahead[N] + w.back[N]
-    for i in range(s if s else 0, N - (p - 1 - s) if s else 1):
-        done = w.ahead[i] + w.back[i]
-        # No stage takes as long as top / m a micro-batch.
-        if not a.cut[choice[1], i] or m * (total - done) > (p - s) * top or (
-                s > 0 and m * done > s * top):
-            continue
-        for j in range(N if s == p - 1 else i + 1, N - (p - 2 - s)):
-            if m * (w.ahead[j] + w.back[j] - done) >= top:
-                break
-            behind = w.bound[s + 1, j]
-            if behind < min(top, w.bound[s, i]):
-                least = _stage(t, q, a, w, choice, s, i, j)
-                if least == np.inf and a.chain:
-                    break
-                if max(least, behind) < w.bound[s, i]:
-                    w.bound[s, i], w.via[s, i] = max(least, behind), j
-
-
-@leaf
-def _next_cut(t, q, a, w, choice, s, j, top):
-    """First cut from j on behind stage s with which a step may take less than ``top``; -1: none."""
-    p, m, i = a.pp[choice[1]], t.micro_batches, w.cuts[s]
-    for behind in range(j, len(a.order) - (p - 2 - s)):
-        if m * (w.ahead[behind] + w.back[behind] - w.ahead[i] - w.back[i]) >= top:
-            break
-        if w.bound[s + 1, behind] < top * SLACK and _stage(
-                t, q, a, w, choice, s, i, behind) < top * SLACK:
-            return behind
-    return -1
-
-
-@leaf
-def _fits(t, q, a, w, choice, top, begin):
-    """Whether a layout fits and may take less than ``top``; ``w.cuts`` gets its cuts.
-
-    Its chunks begin as ``a.layouts`` says from ``begin`` on.
-    """
-    c, k = choice[:2]
-    p, v, m, x = a.pp[k], a.vpp[k], t.micro_batches, q.size[c]
-    for n in range(p * v + 1):
-        w.cuts[n] = a.layouts[begin + n]
-    for s in range(p):
-        if _through(t, a, w, k, s) >= top * SLACK:
-            return False
-    for s in range(p):
-        y, resident, work, buffers, own, left = q.place[x, s], 0.0, 0.0, 0.0, 0.0, 0.0
-        for d in range(v):
-            g = _figures(t, q, a, w, choice, y, w.cuts[d * p + s], w.cuts[d * p + s + 1])
-            resident += w.figures[y, g, F_RESIDENT]
-            work = max(work, w.figures[y, g, F_WORK])
-            buffers = max(buffers, w.figures[y, g, F_BUFFERS])
-            w.activations[d] = w.figures[y, g, F_ACTIVATIONS]
-            own += w.figures[y, g, C_FORWARD] + w.figures[y, g, C_BACKWARD]
-            own -= w.figures[y, g, C_LATE]
-            left += w.figures[y, g, C_UPDATE] + w.figures[y, g, C_TIED]
-            if d == 0:
-                left += w.figures[y, g, C_LEFT]
-        i = w.cuts[s]
-        if w.ahead[i] + w.near[s] / 2 + m * own + max(
-                w.back[i] + w.near[s] / 2, left) >= top * SLACK:
-            return False
-        if a.schedule[k] == INTERLEAVED:
-            _write_order(t, a, w, k)
-            most = held(w.activations, w.activations, s, w.order, 8 * p * v)
-        else:
-            most = (m if a.schedule[k] == GPIPE else min(p - s, m)) * w.activations[0]
-        if resident + work + buffers + most > t.limit_bytes:
-            return False
-    return True
-
-
-@leaf
 def _write_order(t, a, w, k):
     """Fill ``w.order`` with the passes of interleaved pipeline k, unless it has them."""
     if w.tally[2] == k + 1:
@@ -540,33 +578,11 @@ def _write_order(t, a, w, k):
 
 
 @leaf
-def _through(t, a, w, k, s):
-    """No step is shorter with ``w.cuts``: what stage s runs, and what it waits for.
-
-    Before its first backward an interleaved stage has run so many forwards of its chunks, in groups
-    of p; that backward waits for the first micro-batch to pass all layers, and to come back.
-    """
-    p, v, m, N = a.pp[k], a.vpp[k], t.micro_batches, len(a.order)
-    own = before = 0.0
-    left = min(m * v, warm_up(s, p, v, m, p, min(v, 2), 0) + 1)
-    cycles, rest = left // (p * v), left % (p * v)
-    for d in range(v):
-        i, j = w.cuts[d * p + s], w.cuts[d * p + s + 1]
-        own += w.ahead[j] - w.ahead[i] + w.back[j] - w.back[i]
-        before += (w.ahead[j] - w.ahead[i]) * (cycles * p + min(p, max(0, rest - d * p)))
-    i, j = w.cuts[s], w.cuts[(v - 1) * p + s + 1]
-    after, first = w.back[i] + w.near[s] / 2, w.ahead[i] + w.near[s] / 2
-    if a.schedule[k] == INTERLEAVED:
-        there = w.ahead[N] + v * w.near[p - 1] / 2
-        back = w.back[N] - w.back[j] + (w.near[p - 1] - w.near[s]) / 2
-        first = max(first, there + back - before)
-    return first + m * own + after
-
-
-@leaf
-def _price(t, q, a, w, choice, top):
+def _price(t, q, a, w, top):
     """Price ``w.cuts`` and keep them if they take less than ``top`` seconds: those or ``top``."""
-    c, k = choice[:2]
+    if w.question[FIRST] == LEAST:
+        return 0.0
+    c, k = w.question[CANDIDATE], w.question[PIPELINE]
     p, v, x = a.pp[k], a.vpp[k], q.size[c]
     for s in range(p):
         y = q.place[x, s]
@@ -575,7 +591,7 @@ def _price(t, q, a, w, choice, top):
             per_byte, latency = q.hop[0, x, s + 1], q.hop[1, x, s + 1]
         for d in range(v):
             i, j = w.cuts[d * p + s], w.cuts[d * p + s + 1]
-            g = _figures(t, q, a, w, choice, y, i, j)
+            g = _figures(t, q, a, w, y, i, j)
             for f in range(CHUNK):
                 w.costs[s, d, f] = w.figures[y, g, f]
             gap = q.handed[j] / t.shards[c] * per_byte
@@ -585,12 +601,12 @@ def _price(t, q, a, w, choice, top):
     if a.schedule[k] == INTERLEAVED:
         _write_order(t, a, w, k)
         time = step_seconds(
-            w.costs, w.alone, w.hops, p, v, t.micro_batches, p * v, w.order, w.room)
+            w.costs, w.alone, w.hops, p, v, t.micro_batches, p * v, w.order, w.room, top)
     else:
         time = _in_closed_form(w, p, t.micro_batches, a.schedule[k] == GPIPE)
     if time >= top * SLACK:
         return top
-    w.best[k], w.option[k] = time, choice[4]
+    w.best[k], w.option[k] = time, w.question[OPTION]
     for n in range(p * v + 1):
         w.found[k, n] = w.cuts[n]
     return time

@@ -43,7 +43,8 @@ def ask(
             key = digest(described, planner, OPTIONS.get(planner, {}))
             answer = answers.get(key)
             if answer is None:
-                entry, = compare(*described, [planner], OPTIONS)
+                entry, = compare(
+                    *described, [planner], {**OPTIONS, "nest": {"beyond_stack": True}})
                 answer = _answer(question, key, entry)
                 answers.add(answer)
             found.append(Asked(question, planner, answer))

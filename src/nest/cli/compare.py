@@ -59,6 +59,7 @@ def compare(
     micro_batch: options.MicroBatch = None,
     mbs: options.Mbs = None,
     schedule: options.Schedules = None,
+    beyond_stack: options.BeyondStack = False,
     seed: Annotated[int | None, options.number("Seed of mcmc; default 0.")] = None,
     proposals: Annotated[
         int | None, options.number("Strategies that mcmc tries, up to 1,000,000; default 4000.")
@@ -79,8 +80,9 @@ def compare(
 ) -> None:
     """Compare the plans of NEST and other planners.
 
-    The SETs bound all planners, and all plans are priced in the same way. A plan that does not fit
-    is shown with the reason.
+    The SETs bound all planners, and all plans are priced in the same way. NEST searches what the
+    job's stack can run, the others what their methods do; the table says whether the stack can run
+    what they chose. A plan that does not fit is shown with the reason.
     """
     from nest.cli.inputs import check_counts, job_from, space_from, subject_and_cluster
     from nest.cli.present import check_target, progress
@@ -112,7 +114,7 @@ def compare(
 
     with progress(quiet):
         entries = ask(subject, cluster, wanted, bounds, asked,
-                      {"mcmc": mcmc, "nest": {"threads": threads}})
+                      {"mcmc": mcmc, "nest": {"threads": threads, "beyond_stack": beyond_stack}})
     title = f"{subject.name} on {cluster.name}, {cluster.size:,} devices"
 
     def draw() -> None:

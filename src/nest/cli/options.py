@@ -179,7 +179,14 @@ Vpp = Annotated[str | None, _set("Virtual stages per device; more than 1 needs i
 MicroBatch = Annotated[str | None, _set("Samples per micro-batch of a replica.")]
 Mbs = Annotated[str | None, _set("Samples per micro-batch of a device.")]
 Schedules = Annotated[
-    str | None, _set("Schedules: 1f1b, interleaved, gpipe; default: the first two.")
+    str | None,
+    _set("Schedules: 1f1b, interleaved, gpipe; default: those that the stack has, beyond it the "
+         "first two.")
+]
+BeyondStack = Annotated[
+    bool,
+    typer.Option("--beyond-stack", help="Search what the job's stack cannot run too: stages of "
+                 "their own block and degrees each."),
 ]
 Offloads = Annotated[
     str | None,

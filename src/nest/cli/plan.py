@@ -61,11 +61,7 @@ def plan(
     time_limit: Annotated[
         float | None, options.seconds("Stop after this time with the best plan so far and its gap.")
     ] = None,
-    beyond_stack: Annotated[
-        bool,
-        typer.Option("--beyond-stack/--within-stack", help="Search everything, or only what the "
-                     "job's stack can run: alike stages, with chunks of any size."),
-    ] = True,
+    beyond_stack: options.BeyondStack = False,
     try_fillings: Annotated[
         bool,
         typer.Option("--try-fillings", help="Where groups are partly used, try other numbers of "
@@ -85,8 +81,8 @@ def plan(
 ) -> None:
     """Find the fastest plan that fits.
 
-    Every legal plan is searched; a SET bounds one dimension of the search. Ctrl-C ends the search
-    with the best plan so far and its gap.
+    Every plan that the job's stack can run is searched; a SET bounds one dimension of the search.
+    Ctrl-C ends the search with the best plan so far and its gap.
     """
     from nest.cli.inputs import check_counts, job_from, space_from, subject_and_cluster
     from nest.cli.present import check_map, check_target, present, progress

@@ -207,6 +207,7 @@ class _Solver:
         self.cluster: Cluster = inputs.cluster
         self.job: Job = inputs.job
         self.proved = plan.search is not None and plan.optimal
+        self.within = plan.search is not None and plan.search.within_stack
         self.space = SearchSpace()
         if plan.search is not None:
             self.space = SearchSpace.parse(plan.search.space, "search.space")
@@ -221,9 +222,8 @@ class _Solver:
         """One search for plans faster than ``below``, in its parts of the remaining time."""
         left = max(self.deadline - time.perf_counter(), 0.0) * parts / max(self.parts, 1)
         self.parts -= parts
-        within = self.plan.search is not None and self.plan.search.within_stack
         return search(self.chain, cluster, self.job, space, threads=self.threads,
-                      watch=Watch(left), below=below, beyond_stack=not within)
+                      watch=Watch(left), below=below, beyond_stack=not self.within)
 
     # ------------------------------------------------------------ resources
 
@@ -299,7 +299,8 @@ class _Solver:
             return _none(name, shown, False, "no plan found in time")
         near = self._nearest(found.builder)
         if near is None:
-            return _none(name, shown, True, "no such plan is legal")
+            why = "the stack cannot run such a plan" if self.within else "no such plan is legal"
+            return _none(name, shown, True, why)
         return _short(name, shown, near, "does not fit")
 
     def even_cuts(self) -> SimplerPlan | None:
@@ -318,6 +319,8 @@ class _Solver:
             stage.replace(layers=span, chunks=(span,))
             for stage, span in zip(way.stages, spans, strict=True)))
         priced = evaluate(self.subject, self.cluster, self.job, even)
+        if self.within and not priced.runnable:
+            return _none("even cuts", {}, True, "the stack cannot run such a plan")
         if not priced.feasible:
             return _short("even cuts", {}, priced, "does not fit")
         return self._compared("even cuts", {}, priced, True, "")

@@ -28,6 +28,7 @@ from nest.search.hosts import search
 from nest.search.progress import Watch
 from nest.search.rounds import DRAFT, least_memory, narrowed
 from nest.search.tensors import Builder
+from nest.stacks.check import impossible
 from nest.units import format_bytes
 
 CLOSE = 1.01
@@ -59,6 +60,10 @@ def explain(
     needed, found = least_memory(builder, threads, CLOSE, watch)
     if found is None:
         text = "no plan exists: the bounds of the space contradict each other"
+        known = job.stack.capabilities
+        if builder.own and known is not None:
+            why = "; ".join(impossible(builder.chain, job)) or "the space leaves none that it can"
+            text = f"no plan exists that {known.title} can run: {why}"
         if watch.over:
             text = "no plan fits, which is proved; the time ended before the nearest miss was found"
         remedies = [] if watch.over else list(probe.unbound(thorough=True))
@@ -124,7 +129,9 @@ class _Probe:
     ) -> Configuration | None:
         """A plan of the space, looked for where plans need least; ``thorough``: everywhere."""
         cluster, job = cluster or self.cluster, job or self.job
-        sparing = narrowed(space, SPARING, self.chain)
+        bounds = SPARING if self.beyond_stack else {
+            "cp": 1, "mbs": 1, "vpp": 1, "recompute": "full"}
+        sparing = narrowed(space, bounds, self.chain)
         for bounds in (sparing, *([space] if thorough else [])):
             if self.watch.over or sequence_problem(self.chain, job) or any(
                     space_problems(self.chain, cluster, job, bounds)):

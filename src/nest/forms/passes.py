@@ -72,6 +72,8 @@ NEVER = -float("inf")
 # are the two parts of a backward, BESIDE is a forward beside the whole backward of the next code.
 FORWARD, BACKWARD, INPUTS, WEIGHTS, BESIDE = range(5)
 KINDS = 8
+LOOKS = 32
+"""Sweeps over the ranks from one look at the limit to the next."""
 # How the data-parallel traffic of a rank meets its passes: not at all, by scattering gradients
 # behind them (ZeRO-2), by gathering parameters in front of them as well (ZeRO-3).
 PLAIN, TRAILS, GATHERS = range(3)
@@ -107,6 +109,8 @@ class Room(NamedTuple):
     """(Q,) seconds of a message to it."""
     took: Floats
     """(4 Q,) seconds of a pass by kind and position."""
+    late: Floats
+    """(Q,) part of a backward that a pass behind may shorten."""
     links: Floats
     """(2 Q,) when the last message of a link arrived."""
     ends: Floats
@@ -128,9 +132,12 @@ class Room(NamedTuple):
 
 def step_seconds(
     ranks: Chunks, alone: Alone, hops: Links, p: int, v: int, m: int, depth: int, order: Order,
-    room: Room,
+    room: Room, limit: float,
 ) -> float:
     """Seconds of a step; inf where the rows wait for each other.
+
+    As soon as it is known that a step takes ``limit`` seconds or more, a number that is no less,
+    and no more than the step. Below inf that is for orders of forwards and whole backwards alone.
 
     Messages of a link arrive in the order of the passes, no two closer than the link takes for one.
     Afterwards ``room.clock`` has the end of the last pass of each rank. ``depth`` is the number of
@@ -138,9 +145,14 @@ def step_seconds(
     """
     for s in range(p):
         _begin(ranks[s], hops[s], s, p, v, m, depth, order, room)
-    left = order.rows[p] - order.rows[0]
+    left, sweeps = order.rows[p] - order.rows[0], 0
     while left:
-        before = left
+        before, sweeps = left, sweeps + 1
+        if sweeps % LOOKS == 0 and limit < -NEVER:
+            for s in range(p):
+                least = _least(ranks[s], s, p, v, m, depth, order, room)
+                if least >= limit:
+                    return least
         for s in range(p):
             left -= _run(ranks[s], alone[s], s, p, v, m, depth, order, room)
         if left == before:
@@ -162,6 +174,26 @@ def step_seconds(
     return max(done, together + exchange) if copies else done
 
 
+def _least(
+    chunks: Sequence[Sequence[float]], s: int, p: int, v: int, m: int, depth: int, order: Order,
+    room: Room,
+) -> float:
+    """No step is shorter, given the passes that rank s has run: it runs the others in a row.
+
+    The last one is followed by the backwards of the positions in front.
+    """
+    positions, seconds, update = p * v, room.clock[s], 0.0
+    for n in range(v):
+        c, q = chunks[n], order.at[s * v + n]
+        seconds += (m - room.run[q]) * room.took[q]
+        seconds += (m - room.run[positions + q]) * (c[C_BACKWARD] - c[C_LATE])
+        update += c[C_UPDATE]
+    q, behind = order.at[s * v + order.codes[order.rows[s + 1] - 1] // KINDS], 0.0
+    for front in range(q - q % depth, q):
+        behind += room.took[positions + front] - room.late[front]
+    return seconds + max(behind, update)
+
+
 def _begin(
     chunks: Sequence[Sequence[float]], hops: Sequence[Sequence[float]], s: int, p: int, v: int,
     m: int, depth: int, order: Order, room: Room,
@@ -174,7 +206,7 @@ def _begin(
         room.hop[q], room.gap[q] = hops[n][0] / 2, hops[n][1]
         room.took[q] = c[C_FORWARD]
         # Under ZeRO-3 the end of a backward waits for what the next pass gathers: _behind.
-        room.took[back] = c[C_BACKWARD]
+        room.took[back], room.late[q] = c[C_BACKWARD], c[C_LATE]
         room.took[INPUTS * positions + q] = c[C_INPUTS]
         room.took[WEIGHTS * positions + q] = c[C_WEIGHTS]
         room.run[q] = room.run[back] = room.came[q] = room.came[back] = 0

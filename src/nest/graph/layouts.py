@@ -41,7 +41,10 @@ def family(chain: Chain, pp: int, vpp: int) -> Ints:
         # The head alone behind the layers of multi-token prediction, which may be alone, too.
         before = _cuts_WP(_cyclic_WP(last - first, parts - 1, 0, 0), first, layers - 1)
         ways.append(np.insert(before, parts, layers, axis=1))
-    return np.unique(np.concatenate(ways), axis=0)
+    found = np.concatenate(ways)
+    # Rows as bytes, the high one first, sort as their numbers do, and much faster.
+    rows = found.astype(">u2").view(f"V{2 * found.shape[1]}")[:, 0]
+    return found[np.unique(rows, return_index=True)[1]]
 
 
 def _cuts_WP(sizes_WP: Ints, first: int, layers: int) -> Ints:

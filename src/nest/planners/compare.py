@@ -39,6 +39,7 @@ class Entry(NamedTuple):
         plan = self.plan
         return {
             "planner": self.planner, "feasible": self.feasible, "reason": self.reason,
+            "runnable": None if plan is None else plan.runnable,
             "step_time_s": None if plan is None else plan.step_time_s,
             "tokens_per_s": None if plan is None else plan.tokens_per_s,
             "peak_memory_bytes": None if plan is None else peak_memory(plan),

@@ -38,8 +38,11 @@ def comparison_text(
     limit = next((e.plan.stages[0].memory_limit_bytes for e in entries if e.plan), None)
     room = f"; GiB on the fullest device, at most {limit / GIB:.1f}" if limit else ""
     page.table(f"Planners (search: seconds to choose{room})",
-               ("planner", rate_name(entries), "step", "slower", "GiB", "search", "fits"),
+               ("planner", rate_name(entries), "step", "slower", "GiB", "search", "fits",
+                "launches"),
                [_row(entry, best) for entry in entries], (0,))
+    if best is not None:
+        page.paragraph(_spaces(entries, best), "dim")
     page.blank()
     page.paragraph("Plans", "bold")
     for entry in entries:
@@ -58,6 +61,19 @@ def comparison_text(
         page.blank()
         page.paragraph(f"{entry.planner} is priced on {entry.plan.inputs.cluster.name}.", "dim")
     return page.text()
+
+
+def _spaces(entries: Sequence[Entry], best: Plan) -> str:
+    """What `launches` means, and what the planners searched."""
+    stack = best.inputs.job.stack
+    name = stack.name if stack.capabilities is None else stack.capabilities.title
+    found = f"launches: whether {name} can run the plan"
+    for entry in entries:
+        if entry.plan is not None and entry.plan.search is not None:
+            within = entry.plan.search.within_stack
+            found += f"; {entry.planner} searched " + (
+                "what it can run" if within else "every legal plan")
+    return f"{found}; {'the others' if '; ' in found else 'all'} searched what their methods can."
 
 
 def rate_name(entries: Iterable[Entry]) -> str:
@@ -81,13 +97,14 @@ def _row(entry: Entry, best: Plan | None) -> tuple[str, ...]:
     search = format_seconds(entry.search_seconds, 2)
     plan = entry.plan
     if plan is None:
-        return entry.planner, "-", "-", "-", "-", search, "no plan"
+        return entry.planner, "-", "-", "-", "-", search, "no plan", "-"
     slower = "-"
     if best is not None and plan.feasible:
         slower = "best" if plan.step_time_s <= best.step_time_s else percent(
             plan.step_time_s / best.step_time_s - 1.0, 1)
     return (entry.planner, short_number(rate(plan)), format_seconds(plan.step_time_s), slower,
-            f"{peak_memory(plan) / GIB:.1f}", search, "yes" if plan.feasible else "no")
+            f"{peak_memory(plan) / GIB:.1f}", search, "yes" if plan.feasible else "no",
+            {True: "yes", False: "no", None: "?"}[plan.runnable])
 
 
 def short_number(value: float) -> str:

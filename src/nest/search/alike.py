@@ -16,19 +16,24 @@ from numpy.typing import NDArray
 
 from nest.costs.choices import FULL
 from nest.describe.space import SearchSpace
+from nest.forms.orders import warm_up
 from nest.graph import Chain
 from nest.graph.layouts import family
-from nest.search.problems import Pipelines, Rings
+from nest.search.problems import Legal, Pipelines, Rings
 from nest.search.runnable import FIRST, PIPELINE, POLICY, ROW, WAY, Pipeline
+from nest.search.tables import Degrees
 from nest.search.tensors import Builder, distinct_rows
 from nest.stacks.figures import cut_forms
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 SCHEDULES = ("1f1b", "gpipe", "interleaved")
 """Schedules of alike stages that are searched, by number."""
 HELD = {"mtp_chunks": "mtp", "vision_chunks": "vision"}
 """Figures of the cuts by the kind of layer that they count."""
+SEEN = 3, 5
+"""Stages of a layout that ``Pipelines.seen`` has, and figures of each."""
 MOST_CUTS = 300
 """Ways to cut one pipeline that are priced at the most; beyond them nothing is proved."""
 
@@ -83,15 +88,20 @@ class Alike:
         self._pp, self._vpp = np.array([(one.pp, one.vpp) for one in listed]).reshape(-1, 2).T
         self._schedule = np.array([SCHEDULES.index(one.schedule) for one in listed])
         self._turns = self._vpp > 1
+        self.plain = False
+        """Look at pipelines of one chunk a stage alone."""
         self._lock = Lock()
         self._free: dict[int, Bools] = {}
+        self._done: dict[int, float] = {}
+        """By outer choice the limit below which all listed cuts were searched."""
         self._first = np.full(len(listed), -1)
         self._last = np.full(len(listed), -1)
         self._longest = np.full(len(listed), builder.signatures.longest + 1)
         self._count = 0
-        self._parts: list[tuple[Ints, Ints]] = []
+        self._parts: list[tuple[Ints, Ints, Floats]] = []
         none: Ints = np.zeros(0, dtype=np.int64)
-        self._known: tuple[Ints, Ints, Ints] = (none, none, none)
+        self._known: tuple[Ints, Ints, Floats, Ints] = (
+            none, none, np.zeros((0, *SEEN, len(builder.chain.kinds))), none)
 
     def solve(
         self, kernel: Any, number: int, limit: float, exact: bool, spread: bool
@@ -100,9 +110,15 @@ class Alike:
         was left out takes less than; how many were priced. Without ``exact`` of free cuts only
         those with the least bound are priced."""
         tables, rings = self.builder.tables(number, False), self.rings(number)
-        chosen, arrays = self.arrays(number, limit)
+        degrees = Degrees(**{name: getattr(tables, name) for name in Degrees._fields})
+        chosen, arrays, legal = self.arrays(number, limit)
+        if exact and not spread and limit <= self._done.get(number, 0.0):
+            arrays = arrays._replace(last=arrays.first)  # listed cuts are priced
+        else:
+            self._done[number] = limit
         arrays = arrays._replace(most=MOST_CUTS if exact else 0)
-        best, option, cuts, priced, left = kernel(tables, rings, arrays, limit, spread)
+        best, option, cuts, priced, left = kernel(
+            degrees, rings, arrays, legal, limit, spread)
         found = []
         for k in np.flatnonzero(best < np.inf).tolist():
             pipeline = self.listed[chosen[k]]
@@ -126,7 +142,7 @@ class Alike:
         least = np.minimum.accumulate(builder.totals(number)[order])
         fit = np.searchsorted(block[order], outer.stride // self._pp, side="right") - 1
         legal = (fit >= 0) & builder.runnable.piped(outer)
-        legal &= ~self._turns | (outer.micro_batches % self._pp == 0)
+        legal &= ~self._turns | (not self.plain and outer.micro_batches % self._pp == 0)
         return np.where(legal, least[fit], np.inf) * self._warm(outer.micro_batches)
 
     def _warm(self, m: int) -> Any:
@@ -168,7 +184,7 @@ class Alike:
             handed=outer.micro_batch * builder.boundaries[self._prefixes],
             marked_before=builder.marked)
 
-    def arrays(self, number: int, limit: float) -> tuple[Ints, Pipelines]:
+    def arrays(self, number: int, limit: float) -> tuple[Ints, Pipelines, Legal]:
         """Pipelines of an outer choice that may take less than ``limit``, by number; the arrays."""
         builder, chain = self.builder, self.builder.chain
         outer, span = builder.outers[number], builder.span(number)
@@ -177,7 +193,7 @@ class Alike:
         with self._lock:
             for k in chosen.tolist():
                 self._add(k)
-            begin, load, layouts = self._arrays()
+            begin, load, seen, layouts = self._arrays()
         allow, index = builder.runnable.allow, builder.signatures.index
 
         def picked(axis: int, rows: slice = slice(None)) -> Bools:
@@ -193,21 +209,19 @@ class Alike:
             schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen], warm=warm[chosen],
             free=np.array([k in self._free for k in chosen.tolist()], dtype=np.bool_),
             first=self._first[chosen], last=self._last[chosen], begin=begin, load=load,
-            layouts=layouts,
+            seen=seen, layouts=layouts,
             cut=np.array([self._free.get(k, every) for k in chosen.tolist()]).reshape(
                 -1, len(every)),
-            longest=self._longest[chosen], row_pipeline=picked(ROW, span),
-            way_pipeline=picked(WAY),
-            policy_pipeline=picked(POLICY),
-            first_pipeline=first_pipeline,
-            row_way=allow(ROW, WAY, span),
-            row_policy=allow(ROW, POLICY, span),
-            way_policy=allow(WAY, POLICY) & some[:, 0],
+            longest=self._longest[chosen],
             signature=np.ascontiguousarray(index[np.ix_(cuts, cuts)]), order=builder.order,
             whole=np.array(builder.signatures.whole_kinds, dtype=np.int64),
             least_handed=outer.micro_batch * float(
                 builder.boundaries[cuts[1:-1]].min() if len(chain) > 1 else 0.0),
-            body=np.array(chain.body), chain=chain.is_chain, most=0)
+            body=np.array(chain.body), chain=chain.is_chain, most=0), Legal(
+                row_pipeline=picked(ROW, span), way_pipeline=picked(WAY),
+                policy_pipeline=picked(POLICY), first_pipeline=first_pipeline,
+                row_way=allow(ROW, WAY, span), row_policy=allow(ROW, POLICY, span),
+                way_policy=allow(WAY, POLICY) & some[:, 0])
 
     @cached_property
     def _prefixes(self) -> Ints:
@@ -236,23 +250,49 @@ class Alike:
         # The lightest of the heaviest stages first.
         load: Ints = _layers(chain, found).reshape(
             len(found), pipeline.vpp, pipeline.pp).sum(axis=1).max(axis=1)
-        order = np.argsort(load, kind="stable")
-        found, load = found[order], load[order]
+        seen, seconds = self._seen(found, pipeline)
+        order = np.lexsort((seconds, load))
+        found, load, seen = found[order], load[order], seen[order]
         marked = self.builder.marked
         self._longest[k] = np.diff(marked[found], axis=1).max(initial=0)
         self._first[k], self._last[k] = self._count, self._count + len(found)
         self._count += len(found)
-        self._parts.append((found, load))
+        self._parts.append((found, load, seen))
 
-    def _arrays(self) -> tuple[Ints, Ints, Ints]:
-        """Where each layout begins, its load, and the cuts of all of them."""
+    def _seen(self, found: Ints, pipeline: Pipeline) -> tuple[Floats, Floats]:
+        """``Pipelines.seen`` of layouts; (W,) about how long each takes, in layers of the body."""
+        chain, (p, v) = self.builder.chain, pipeline[1:]
+        # Each stage's own layers, and those of the forwards before its first backward.
+        sums = np.array([[np.ones(v), _forwards(s, p, v)] for s in range(p)])
+        layers = _layers(chain, found).reshape(-1, v, p).transpose(0, 2, 1)
+        own, ran = np.moveaxis((sums @ layers[:, :, :, None].astype(float))[:, :, :, 0], 2, 0)
+        start = np.clip(found[:, :p], *chain.body) - chain.body[0]
+        # A forward takes 1, a backward 2, for many micro-batches.
+        seconds = 12 * p * own + 2 * start + (start if v == 1 else -ran)
+        stages = np.zeros((len(found), SEEN[0]), dtype=np.int64)
+        stages[:, 0] = (own * 12 * p * len(chain) + seconds).argmax(axis=1)
+        stages[:, 2] = p - 1
+
+        kinds = np.eye(len(chain.kinds))[self.builder.order]
+        front = np.concatenate([np.zeros((1, len(chain.kinds))), np.cumsum(kinds, axis=0)])
+        at = stages[:, :, None] + p * np.arange(v)
+        rows = np.arange(len(found))[:, None, None]
+        begin, end = front[found[rows, at]], front[found[rows, at + 1]]
+        held, kept = np.moveaxis(sums[stages] @ (end - begin), 2, 0)
+        first, behind = begin[:, :, 0], front[-1] - end[:, :, -1]
+        there = (first, 0.0 * first) if v == 1 else (front[-1] - kept, behind)
+        return np.stack([held, *there, first, kept], axis=2), seconds.max(axis=1)
+
+    def _arrays(self) -> tuple[Ints, Ints, Floats, Ints]:
+        """Where each layout begins, its load, what is seen of it, and the cuts of all of them."""
         if self._parts:
-            begin, load, layouts = self._known
-            sizes = np.concatenate([np.full(len(part), part.shape[1]) for part, _ in self._parts])
+            begin, load, seen, layouts = self._known
+            parts, loads, sights = zip(*self._parts, strict=True)
+            sizes = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
             self._known = (
                 np.concatenate([begin, len(layouts) + np.cumsum(sizes) - sizes]),
-                np.concatenate([load, *(loads for _, loads in self._parts)]),
-                np.concatenate([layouts, *(part.ravel() for part, _ in self._parts)]))
+                np.concatenate([load, *loads]), np.concatenate([seen, *sights]),
+                np.concatenate([layouts, *(part.ravel() for part in parts)]))
             self._parts = []
         return self._known
 
@@ -280,6 +320,12 @@ class Alike:
                 all(cut_forms(own, every) & {*allowed} for allowed in rules["cuts"])
                 for own, every in zip(_layers(chain, found).tolist(), whole, strict=True)]]
         return found
+
+
+def _forwards(s: int, p: int, v: int) -> list[int]:
+    """Forwards of each chunk that an interleaved stage has begun when its first backward comes."""
+    cycles, rest = divmod(warm_up(s, p, v, 2 * p, p, 2, 0) + 1, p * v)
+    return [cycles * p + min(p, max(0, rest - d * p)) for d in range(v)]
 
 
 def _layers(chain: Chain, cuts: Ints) -> Ints:

@@ -7,7 +7,7 @@ cannot be read, the kernels are compiled for the process alone, and a line on st
 folder.
 
 What a question does not need is not compiled for it. On two processors or more a second process
-compiles half of the rest meanwhile.
+compiles half of it meanwhile. A file with the name of an entry point says that the folder has it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import importlib
+import math
 import os
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,21 +31,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nest.costs.network.twins import Ends, Known, Patterns, Tile
-from nest.search.problems import Pipelines, Problem, Rings, Spans
-from nest.search.tables import Blocks, Tables
+from nest.search.problems import Legal, Pipelines, Problem, Rings, Spans
+from nest.search.tables import Blocks, Degrees, Tables
 from nest.search.threads import thread_count
 
-DONE = "done"
-"""File in the folder of compiled code once all of it was compiled."""
 MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.spans",
            "nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.alike",
            "nest._kernels.fitting")
 
+SECONDS = {"alike": 15, "select": 9, "routes": 6, "may_fit": 5, "solve": 5, "useful": 3,
+           "undominated": 1}
+"""About what compiling an entry point takes, the longest first: what two processes divide."""
+ALIKE = ("alike", "may_fit", "undominated")
+UNLIKE = ("select", "solve", "useful")
 LINKS = ("routes",)
-"""What only clusters with links need."""
-HERE = ("undominated", "may_fit", "select", "useful", "solve")
-BESIDE = ("alike",)
-"""Entry points that this process compiles, and those that another does meanwhile: halves."""
+"""What plans of alike stages need, what others need besides, and what clusters with links do."""
 
 _lock = threading.Lock()
 _loaded: Kernels | None = None
@@ -69,20 +70,18 @@ class Kernels(NamedTuple):
     """Figures of an option."""
 
 
-def load(links: bool = False) -> tuple[Kernels, float]:
-    """Kernels ready to run, and the seconds that compiling or loading them took (0 if loaded).
+def load(names: Collection[str] = ALIKE + UNLIKE) -> tuple[Kernels, float]:
+    """Kernels, and the seconds that compiling or loading them took (0 if loaded).
 
-    ``links``: those of networks that are no hierarchy too; else they are compiled when called.
+    Those of ``names`` are ready to run; others are compiled when they are called.
     """
     global _loaded
     with _lock:
-        missing = [name for name in (*HERE, *BESIDE, *(LINKS if links else ()))
-                   if name not in _ready]
+        missing = [name for name in names if name not in _ready]
         if _loaded is not None and not missing:
             return _loaded, 0.0
         started = time.perf_counter()
-        _loaded = _prepared(missing) if _loaded is None else _loaded
-        _warm(_loaded, missing)
+        _loaded = _prepared(_loaded, missing)
         _ready.update(missing)
         return _loaded, time.perf_counter() - started
 
@@ -94,39 +93,47 @@ def compile_into_cache(names: Collection[str]) -> None:
         _warm(_import(folder), names)
 
 
-def _prepared(names: Collection[str]) -> Kernels:
+def _prepared(loaded: Kernels | None, names: Collection[str]) -> Kernels:
     """Kernels of which ``names`` are compiled, with a cache if its folder is any good."""
     config: Any = importlib.import_module("numba.core.config")
-    if config.DISABLE_JIT:
-        return _import(None)
-    folder = cache_folder()
-    if folder is None:
-        _say("No folder for compiled code can be written; compiling for this process only ...")
-        return _import(None)
+    folder = None if config.DISABLE_JIT else cache_folder()
+    reason: Exception | None = None
     for _ in range(2):
+        if folder is None:
+            break
         try:
-            return _cached(folder, names)
+            return _cached(loaded or _import(folder), folder, names)
         except Exception as error:  # of numba's files: whatever reading half of one may raise
-            reason = error
+            reason, loaded = error, None
             for name in [name for name in sys.modules if name.startswith("nest._kernels")]:
                 del sys.modules[name]  # to be decorated anew
             if isinstance(error, OSError):
                 break
             shutil.rmtree(folder, ignore_errors=True)
-    _say(f"Compiled code cannot be kept in {folder} ({type(reason).__name__}: {reason}); compiling "
-         "for this process only ...")
-    return _import(None)
+    if reason is not None:
+        _say(f"Compiled code cannot be kept in {folder} ({type(reason).__name__}: {reason}); "
+             "compiling for this process only ...")
+    elif loaded is None and not config.DISABLE_JIT:
+        _say("No folder for compiled code can be written; compiling for this process only ...")
+    kernels = loaded or _import(None)
+    if not config.DISABLE_JIT:
+        _warm(kernels, names)
+    return kernels
 
 
-def _cached(folder: Path, names: Collection[str]) -> Kernels:
+def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
     """The kernels, compiled into a folder or loaded from there."""
-    kernels, other = _import(folder), None
-    if not (folder / DONE).exists():
-        _say("Compiling the kernels, once (about 50 s on 2 processors) ...")
-        if thread_count() > 1:
-            other = _compiling_beside(BESIDE)
+    other = None
+    slow = [name for name in SECONDS if name in names and not (folder / name).exists()]
+    if slow:
+        seconds: float = sum(SECONDS[name] for name in slow)
+        if thread_count() > 1 and len(slow) > 1:
+            beside = _half(slow)
+            other, seconds = _compiling_beside(beside), seconds / 2
+            slow = [name for name in slow if name not in beside]
+        _say(f"Compiling the kernels, once (about {5 * math.ceil(seconds / 5)} s) ...")
     try:
-        _warm(kernels, [name for name in names if name not in BESIDE])
+        _warm(kernels, slow)
         if other is not None:
             other.wait()  # should it have failed, this process compiles what is missing
         _warm(kernels, names)
@@ -134,8 +141,17 @@ def _cached(folder: Path, names: Collection[str]) -> Kernels:
         if other is not None:
             other.kill()
     with suppress(OSError):
-        (folder / DONE).touch()
+        for name in names:
+            (folder / name).touch()
     return kernels
+
+
+def _half(names: Sequence[str]) -> list[str]:
+    """Of entry points those that a second process compiles: about half of the seconds."""
+    halves: tuple[list[str], list[str]] = ([], [])
+    for name in names:
+        min(halves, key=lambda half: sum(SECONDS[one] for one in half)).append(name)
+    return halves[1]
 
 
 def _compiling_beside(names: Collection[str]) -> subprocess.Popen[bytes]:
@@ -257,14 +273,15 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         kernels.may_fit(tables, problem.signature, problem.sizes, problem.price, problem.depths)
     if "alike" in names:
         yes = np.ones((1, 1), np.bool_)
-        kernels.alike(tables, Rings(
+        degrees = Degrees(**{name: getattr(tables, name) for name in Degrees._fields})
+        kernels.alike(degrees, Rings(
             size=zero, alike=zero[None], place=zero[None], hop=np.ones((2, 1, 2)),
             wrap=np.ones((2, 1, 2)), both=1.0, handed=np.zeros(2),
             marked_before=np.zeros(2, np.int64)), Pipelines(
                 schedule=zero, pp=zero + 1, vpp=zero + 1, warm=one, free=yes[0], first=zero,
                 last=zero, begin=zero, load=zero, layouts=zero, body=np.arange(2),
                 cut=np.ones((1, 2), np.bool_),
-                longest=zero, row_pipeline=yes,
-                way_pipeline=yes, policy_pipeline=yes, first_pipeline=yes, row_way=yes,
-                row_policy=yes, way_policy=yes, signature=np.array([[-1, 0], [-1, -1]]),
-                order=zero, whole=zero, least_handed=0.0, chain=True, most=1), 1e9, False)
+                longest=zero, seen=np.zeros((1, 3, 5, 2)), signature=np.array([[-1, 0], [-1, -1]]),
+                order=zero, whole=zero, least_handed=0.0, chain=True, most=1), Legal(
+                    row_pipeline=yes, way_pipeline=yes, policy_pipeline=yes, first_pipeline=yes,
+                    row_way=yes, row_policy=yes, way_policy=yes), 1e9, False)

@@ -31,7 +31,7 @@ def search(
     watch: Watch | None = None,
     below: float = np.inf,
     *,
-    beyond_stack: bool = True,
+    beyond_stack: bool = False,
 ) -> Found:
     """Best configuration over all ways of ``space.offload``; see :func:`nest.search.rounds.search`.
 

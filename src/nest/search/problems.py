@@ -131,22 +131,12 @@ class Pipelines(NamedTuple):
     layouts: Ints
     cut: Bools
     """(Q, N+1)"""
+    seen: Floats
+    """(W, 3, 5, T) of three stages of a layout, by kind of layers: those that it holds; those whose
+    forwards, and whose backwards, a step takes besides its own micro-batches; those in front of it;
+    and micro-batches in its own that it holds at once (not of few: ``_kernels.alike``)."""
     longest: Ints
     """(Q,) more layers than any chunk has that recompute applies to."""
-    row_pipeline: Bools
-    """(C, Q) degrees that a pipeline may have; the others likewise."""
-    way_pipeline: Bools
-    """(Z, Q)"""
-    policy_pipeline: Bools
-    """(R, Q)"""
-    first_pipeline: Bools
-    """(F, Q)"""
-    row_way: Bools
-    """(C, Z)"""
-    row_policy: Bools
-    """(C, R)"""
-    way_policy: Bools
-    """(Z, R)"""
     signature: Ints
     """(N+1, N+1) of the layers between two cuts."""
     order: Ints
@@ -161,3 +151,25 @@ class Pipelines(NamedTuple):
     """The layers have no branches: longer stages never fit better than those they hold."""
     most: int
     """Ways to cut one pipeline that are priced at the most."""
+
+
+class Legal(NamedTuple):
+    """What ``_kernels.alike.alike`` gets of the rules of a stack: pairs of choices that it can run.
+
+    Shapes as of :class:`Pipelines`.
+    """
+
+    row_pipeline: Bools
+    """(C, Q) degrees that a pipeline may have; the others likewise."""
+    way_pipeline: Bools
+    """(Z, Q)"""
+    policy_pipeline: Bools
+    """(R, Q)"""
+    first_pipeline: Bools
+    """(F, Q)"""
+    row_way: Bools
+    """(C, Z)"""
+    row_policy: Bools
+    """(C, R)"""
+    way_policy: Bools
+    """(Z, R)"""

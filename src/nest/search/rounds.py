@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nest.describe.capabilities import Capabilities
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
@@ -25,6 +26,7 @@ from nest.search import compiled
 from nest.search.alike import Alike, AlikePlan, pipelines
 from nest.search.fitting import LARGEST_MEMORY, Fitting, Task
 from nest.search.progress import Timeout, Watch
+from nest.search.runnable import Pipeline
 from nest.search.signatures import Signatures, signatures
 from nest.search.tensors import Builder
 from nest.search.threads import thread_count
@@ -162,7 +164,7 @@ def search(
     watch: Watch | None = None,
     below: float = np.inf,
     *,
-    beyond_stack: bool = True,
+    beyond_stack: bool = False,
     known: Signatures | None = None,
     offload: str = "none",
     spare_host: bool = False,
@@ -187,7 +189,8 @@ def search(
     Found
         ``configuration`` is None when nothing in the space fits, or was found in time.
     """
-    kernels, compile_seconds = compiled.load(links=cluster.links is not None)
+    rules = None if beyond_stack else job.stack.capabilities
+    kernels, compile_seconds = compiled.load(_entries(rules is not None, cluster))
     watch = watch or Watch()
     watch.begin()
     started = time.perf_counter()
@@ -198,26 +201,30 @@ def search(
     pool = ThreadPoolExecutor(threads)
     try:
         known = known or signatures(chain, job)
-        rules = None if beyond_stack else job.stack.capabilities
-        listed = pipelines(chain, space, cluster.size, rules is not None)
+        *some, whole = [
+            Builder(chain, cluster, job, space, known, rules, listed, offload, spare_host)
+            for rules, listed in _parts(chain, space, cluster, job, beyond_stack)]
         draft = None
-        if rules is None and not any_plan and below == np.inf:
+        if not whole.own and not any_plan and below == np.inf:
             draft = _draft(space, chain)
         if draft is not None:
             builder = Builder(chain, cluster, job, draft, known, None, (), offload, spare_host)
-            run = _Run(builder, kernels, pool, counts, watch, draft=True)
-            best = run.first()
-        builder = Builder(chain, cluster, job, space, known, rules, listed, offload, spare_host)
-        run = _Run(builder, kernels, pool, counts, watch)
-        if any_plan or (draft is not None and best is None):
-            run.drop_unfit()
+            best = _Run(builder, kernels, pool, counts, watch, part=True).first()
+        runs = [*(_Run(builder, kernels, pool, counts, watch, part=True) for builder in some),
+                _Run(whole, kernels, pool, counts, watch)]
+        for run in runs:
+            if any_plan or (draft is not None and best is None):
+                run.drop_unfit()
         if any_plan:
-            best = run.any()
+            best = next(filter(None, (run.any() for run in reversed(runs))), None)
         else:
-            run.begin_near(best)
-            best = run.best(best, below)
-            if best is not None and top > 1:
-                others, proved = run.others(best, top)
+            for run in runs:
+                run.begin_near(best)
+                best = run.best(best, below)
+        if best is not None and top > 1 and not any_plan:
+            for run in runs:
+                others, sure = run.others(best, top, others)
+                proved = proved and sure
     finally:
         # Nobody waits for a kernel that was stopped: it ends by itself.
         pool.shutdown(wait=False, cancel_futures=True)
@@ -225,17 +232,24 @@ def search(
     return Found(
         lower,
         best.configuration() if best is not None else None,
-        min(lower, run.lower_bound()),
+        min(lower, *(run.lower_bound() for run in runs)),
         [(other.step_time, other.configuration()) for other in others],
         proved,
         time.perf_counter() - started,
         compile_seconds,
         threads,
-        len(run.solved),
-        len({n for (n, _), bound in run.bounds.items() if bound >= lower} - run.solved),
+        sum(len(run.solved) for run in runs),
+        sum(len({n for (n, _), bound in run.bounds.items() if bound >= lower} - run.solved)
+            for run in runs),
         int(counts[0]), int(counts[1]), int(counts[2]),
-        builder,
+        whole,
     )
+
+
+def _entries(own: bool, cluster: Cluster) -> tuple[str, ...]:
+    """Kernels that a search needs, of the space of a stack or of everything."""
+    return (*compiled.ALIKE, *(() if own else compiled.UNLIKE),
+            *(() if cluster.links is None else compiled.LINKS))
 
 
 def least_memory(
@@ -245,7 +259,7 @@ def least_memory(
 
     They are at most ``close`` times too many. Devices of several types all get as many more.
     """
-    kernels, _ = compiled.load()
+    kernels, _ = compiled.load(_entries(builder.own, builder.cluster))
     watch.begin()
     pool = ThreadPoolExecutor(threads or thread_count())
 
@@ -254,7 +268,7 @@ def least_memory(
     def any_within(limit: float) -> Solution | None:
         run = _Run(builder.within(limit), kernels, pool, np.zeros(3, dtype=np.int64), watch)
         run.drop_unfit(fitting)
-        return run.any()
+        return run.any(plain=builder.own)
 
     try:
         tasks = [(n, name) for n in np.flatnonzero(np.isfinite(builder.needs)).tolist()
@@ -296,6 +310,25 @@ def _draft(space: SearchSpace, chain: Chain) -> SearchSpace | None:
     return None if part is space else part
 
 
+def _parts(
+    chain: Chain, space: SearchSpace, cluster: Cluster, job: Job, beyond_stack: bool
+) -> list[tuple[Capabilities | None, list[Pipeline]]]:
+    """Rules, and pipelines of alike stages, of each part that is searched; the widest comes last.
+
+    Everything holds the stack's own space: what the search of unlike stages and equal chunks
+    lacks of it is a part of its own.
+    """
+    rules = job.stack.capabilities
+    every = (None, pipelines(chain, space, cluster.size, False))
+    if rules is None:
+        return [every]
+    own = pipelines(chain, space, cluster.size, True)
+    if not beyond_stack:
+        return [(rules, own)]
+    more = [one for one in own if one.vpp > 1 or one.schedule not in space.schedule]
+    return [(rules, more), every] if more else [every]
+
+
 def _schedules(builder: Builder) -> list[str]:
     """Tasks of each outer choice: schedules of stages that may differ, and alike stages."""
     unlike = [name for name in builder.space.schedule
@@ -314,10 +347,10 @@ class _Run:
 
     def __init__(
         self, builder: Builder, kernels: compiled.Kernels, pool: Executor, counts: Any,
-        watch: Watch, draft: bool = False,
+        watch: Watch, part: bool = False,
     ) -> None:
         self.builder, self.kernels, self.pool = builder, kernels, pool
-        self.counts, self.watch, self.draft = counts, watch, draft
+        self.counts, self.watch, self.part = counts, watch, part
         self.solved: set[int] = set()
         schedules = _schedules(builder)
         self.alike = Alike(builder) if builder.pipelines else None
@@ -372,9 +405,14 @@ class _Run:
                 self.drop_unfit()
         return _fastest(found, None)
 
-    def any(self) -> Solution | None:
-        """Any plan: whether the rest fits depends on the cell alone, so one label is enough."""
+    def any(self, plain: bool = False) -> Solution | None:
+        """Any plan: whether the rest fits depends on the cell alone, so one label is enough.
+
+        ``plain``: of alike stages only those of one chunk, which need no more as a rule.
+        """
         tasks = sorted(self.tasks, key=lambda task: float(self.builder.needs[task[0]]))
+        if self.alike is not None:
+            self.alike.plain = plain
         try:
             found, _ = self._pass(tasks, np.inf, 1, stop=True)
         except Timeout as timeout:
@@ -403,17 +441,21 @@ class _Run:
                 break
         return known
 
-    def others(self, best: Solution, top: int) -> tuple[list[Solution], bool]:
-        """The ``top`` - 1 next best distinct plans, and whether the time sufficed to prove it."""
+    def others(
+        self, best: Solution, top: int, known: list[Solution]
+    ) -> tuple[list[Solution], bool]:
+        """The ``top`` - 1 next best distinct plans, ``known`` ones included, and whether the time
+        sufficed to prove it."""
         found: dict[Any, Solution] = {}
         proved = True
         for factor in SPREADS:
+            limit = factor * best.step_time
             try:
-                found, _ = self._pass(self.tasks, factor * best.step_time, UNBOUNDED, top=top)
+                found, _ = self._pass(self.tasks, limit, UNBOUNDED, top=top, known=(best, *known))
             except Timeout as timeout:
                 found, proved = timeout.args[0] or found, False
                 break
-            if len(found) >= top:
+            if sum(one.step_time < limit for one in found.values()) >= top:
                 break
         found.pop(best.key, None)
         ranked = sorted(found.values(), key=lambda x: (x.step_time, x.key))
@@ -421,14 +463,15 @@ class _Run:
 
     def _pass(
         self, tasks: list[Task], limit: float, width: int, stop: bool = False,
-        top: int = 1,
+        top: int = 1, known: tuple[Solution, ...] = (),
     ) -> tuple[dict[Any, Solution], list[Task]]:
         """Solve outer choices in rounds; the best of each key below ``limit``, and the unproven
         ones.
 
-        With ``top`` 1 the limit falls to the best found, else to the ``top``-th best.
+        With ``top`` 1 the limit falls to the best found, else to the ``top``-th best, those that
+        are ``known`` before included.
         """
-        found: dict[Any, Solution] = {}
+        found = {one.key: one for one in known}
         unsure = []
         size = FIRST_ROUND
         start = 0
@@ -464,7 +507,7 @@ class _Run:
 
     def _tell(self) -> None:
         """Report how far the run is."""
-        if self.draft:  # a bound of a part of the space is none of the space
+        if self.part:  # a bound of a part of the space is none of the space
             self.watch.report(0, 0, self.known, 0.0)
         else:
             proved = sum(bound >= self.known for bound in self.open.values())

@@ -156,6 +156,8 @@ class Runnable:
                     self._forbid(where)
 
     def _forbid(self, where: Bools) -> None:
+        none = tuple(axis for axis, size in enumerate(where.shape) if size == 0)
+        where = np.asarray(where.any(axis=none, keepdims=True))
         axes = tuple(axis for axis, size in enumerate(where.shape) if size > 1) or (ROW,)
         while len(axes) > 2 or (len(axes) == 2 and axes not in TOGETHER):
             where = np.asarray(where.any(axis=axes[0], keepdims=True))

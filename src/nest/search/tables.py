@@ -101,6 +101,29 @@ class Tables(NamedTuple):
     gpipe: bool
 
 
+class Degrees(NamedTuple):
+    """What the kernel of alike stages gets of :class:`Tables`, with the same names."""
+
+    ahead: Floats
+    back: Floats
+    state: Floats
+    body: Ints
+    held: Ints
+    shards: Ints
+    relayed: Floats
+    hybrid: Bools
+    shard: Ints
+    forbidden: Bools
+    keep_none: bool
+    full: int
+    first_layers: Bools
+    most_layers: int
+    relay: Floats
+    limit_bytes: float
+    micro_batches: int
+    overlaps: Floats
+
+
 class Blocks(NamedTuple):
     """What ``undominated`` gets of all outer choices; fields of the same names are as above.
 

@@ -91,7 +91,7 @@ class Builder:
         self._host = [limit / (device.host_memory or np.inf) if spare_host else 0.0
                       for limit, device in zip(limits, cluster.device_types, strict=True)]
         """Bytes of a device that a byte on its host counts as, at the least."""
-        fabric = fabric_of(cluster, Twins(*compiled.load()[0].routes))
+        fabric = fabric_of(cluster, Twins(*compiled.load(())[0].routes))
         self.candidates = Candidates(chain, cluster, job, space, fabric)
         self.policies = _policies(chain, space)
         self.zeros = [
@@ -260,7 +260,7 @@ class Builder:
         begin = np.array([0, *np.flatnonzero(changes) + 1, len(outer)])
         starts = np.cumsum([0, *(changes | (np.diff(rows.start[by]) != 0))])
         choices = np.bincount(starts)[starts[begin[:-1]]]
-        kept = compiled.load()[0].undominated(Blocks(
+        kept = compiled.load(("undominated",))[0].undominated(Blocks(
             ahead=self._ahead, back=self._back, state=self._state, body=self._body[by],
             held=self._held[by], shards=self._shards[by], relayed=self._relayed[by],
             hybrid=self._hybrid[by], overlaps=self._overlaps, begin=begin, choices=choices))

@@ -20,6 +20,7 @@ from nest.stacks.figures import (
     Value,
     chunks_of,
     layer_counts,
+    model_figures,
     offload_figures,
     plan_figures,
     stage_figures,
@@ -65,6 +66,16 @@ def launch_needs(chain: Chain, job: Job, plan: Configuration) -> tuple[Finding, 
     """What the job's stack needs to run a configuration, such as a list of hosts."""
     known = job.stack.capabilities
     return () if known is None else tuple(_broken(known.needs, chain, job, plan, "needs "))
+
+
+def impossible(chain: Chain, job: Job) -> list[str]:
+    """What of a model and a job its stack cannot run, whatever the configuration."""
+    known, figures = job.stack.capabilities, model_figures(chain, job)
+    return [f"{field} {text}: {rule.sentence}"
+            for rule in (known.rules.values() if known is not None else ())
+            if rule.allowed is not None and {*rule.fields, *rule.when} <= {*figures}
+            and applies(rule, figures)
+            for field in rule.fields if (text := wrong(rule, field, figures))]
 
 
 def _broken(

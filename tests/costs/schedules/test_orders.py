@@ -63,7 +63,7 @@ def two_chains(ranks: Sequence[Sequence[ChunkCosts]], hops: Sequence[Sequence[Ho
                   for name in Room._fields))
     order = Path(crossed).order(p, m, 2)
     alone = [[one.alone for one in own] for own in ranks]
-    end = step_seconds(ranks, alone, hops, p, 2, m, p, order, room)
+    end = step_seconds(ranks, alone, hops, p, 2, m, p, order, room, math.inf)
     return StepTime(max(room.clock[:p]), end - max(room.clock[:p]))
 
 

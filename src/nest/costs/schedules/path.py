@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from math import inf
 
 from nest.costs.schedules.steps import StepTime
 from nest.costs.stage import ChunkCosts, Hop
@@ -86,11 +87,11 @@ class Path:
         order = self.order(p, m, v, group)
         room = Room(
             arrives=[0.0] * (2 * q * m), came=[0] * (2 * q), run=[0] * (2 * q), hop=[0.0] * q,
-            gap=[0.0] * q, took=[0.0] * (4 * q), links=[0.0] * (2 * q), ends=[0.0] * q,
-            place=[0] * p, begun=[0] * p, traffic=[0] * p, clock=[0.0] * p, scattered=[0.0] * p,
-            fresh=[0.0] * p)
+            gap=[0.0] * q, took=[0.0] * (4 * q), late=[0.0] * q, links=[0.0] * (2 * q),
+            ends=[0.0] * q, place=[0] * p, begun=[0] * p, traffic=[0] * p, clock=[0.0] * p,
+            scattered=[0.0] * p, fresh=[0.0] * p)
         alone = [[chunk.alone for chunk in stage] for stage in stages]
-        end = step_seconds(stages, alone, hops, p, v, m, q, order, room)
+        end = step_seconds(stages, alone, hops, p, v, m, q, order, room, inf)
         return StepTime(max(room.clock), end - max(room.clock))
 
 

@@ -1,0 +1,94 @@
+"""What a stack can run against everything, on random instances whose stacks have rules."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+from instances import Instance, instance
+from oracle import solve
+
+import nest
+from nest.describe import load_stack
+from nest.describe.catalog import names
+from nest.explanation import infeasible
+
+WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+INSTANCES = int(os.environ.get("NEST_INSTANCES", "16" if WITHOUT_JIT else "2000")) // 8
+CHUNKS = 4
+CLOSE = 1e-9
+SAME_SCHEDULES = ("megatron-core", "megatron-bridge", "internevo", "deepspeed", "megatron-2021")
+"""Stacks all of whose schedules are searched as everything, too: the oracle lists no others."""
+
+
+@pytest.fixture(autouse=True)
+def no_explanations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(infeasible, "explain", lambda *_: nest.InfeasibleError("nothing fits"))
+
+
+def ruled(seed: int, stacks: tuple[str, ...]) -> Instance:
+    """An instance whose stack can run what one of the catalog can."""
+    x = instance(seed)
+    rules = load_stack(stacks[seed % len(stacks)]).capabilities
+    assert rules is not None
+    return replace(x, job=x.job.replace(stack=x.job.stack.replace(capabilities=rules)))
+
+
+def fastest(x: Instance, beyond_stack: bool) -> nest.Plan | None:
+    try:
+        return nest.plan(x.model, x.cluster, x.job, x.space, reorder=False,
+                         beyond_stack=beyond_stack)
+    except (nest.InfeasibleError, nest.InputError):  # the latter: a bound without legal value
+        return None
+
+
+@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_everything_is_never_slower_than_what_the_stack_can_run(chunk: int) -> None:
+    stacks, slower, ran = tuple(names("stacks")), 0, 0
+    for seed in range(chunk, 2 * INSTANCES, CHUNKS):
+        x = ruled(seed, stacks)
+        own = fastest(x, beyond_stack=False)
+        if own is None:
+            continue
+        everything = fastest(x, beyond_stack=True)
+        assert own.runnable and own.optimal, seed
+        assert everything is not None, seed
+        assert everything.step_time_s <= own.step_time_s * (1.0 + CLOSE), seed
+        ran += 1
+        slower += everything.step_time_s < 0.999 * own.step_time_s
+    assert WITHOUT_JIT or INSTANCES < 200 or (ran > 100 and slower > 10)
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_everything_holds_the_unequal_chunks_of_the_stack(chunk: int) -> None:
+    unequal = 0
+    for seed in range(chunk, INSTANCES, CHUNKS):
+        x = ruled(seed, SAME_SCHEDULES)
+        best = solve(x.chain, x.cluster, x.job, x.space)
+        found = fastest(x, beyond_stack=True)
+        assert (found is None) == (best.seconds is None), seed
+        if found is not None:
+            assert found.step_time_s == pytest.approx(best.seconds, rel=CLOSE), seed
+            way = found.configuration
+            unequal += len({b - a for s in way.stages for a, b in s.chunks[1:-1]}) > 1
+    assert INSTANCES < 200 or unequal
+
+
+@pytest.mark.kernels
+def test_the_next_best_of_everything_may_be_those_of_the_stack() -> None:
+    """Both parts of the space are ranked together, each key once."""
+    model, cluster = nest.load_model("bert-large"), nest.load_cluster("dgx-h100", devices=16)
+    job = nest.Job(global_batch=64, seq_len=512)
+    space = nest.SearchSpace(cp=1, pp="2..4", recompute="none")
+    plan = nest.plan(model, cluster, job, space, top=8, beyond_stack=True)
+    own = nest.plan(model, cluster, job, space, top=8)
+    ways = [plan, *plan.alternatives]
+    assert len({(w.configuration.outer_dp, w.configuration.micro_batch, w.configuration.pp,
+                 w.configuration.vpp, w.configuration.schedule) for w in ways}) == 8
+    times = [w.step_time_s for w in ways]
+    assert times == sorted(times)
+    for mine, other in zip([own, *own.alternatives], times, strict=True):
+        assert other <= mine.step_time_s * (1.0 + CLOSE)

@@ -1,0 +1,63 @@
+"""Divisions of a chain into chunks, by their definition in `docs/layouts.md`: all that there are
+are looked at one by one.
+
+Sizes are the layers of the body that each chunk holds, in the order in which a micro-batch passes
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import combinations, product
+
+from nest.graph import Chain
+
+Cuts = tuple[int, ...]
+
+
+def equal(chain: Chain, pp: int, vpp: int) -> Iterator[Cuts]:
+    """Chunks of equally many layers; the first and the last hold the ends too."""
+    (first, stop), parts = chain.body, pp * vpp
+    if (stop - first) % parts == 0 and stop > first:
+        each = (stop - first) // parts
+        yield (0, *(first + n * each for n in range(1, parts)), len(chain))
+
+
+def family(chain: Chain, pp: int, vpp: int) -> Iterator[Cuts]:
+    """Every division that belongs to the family, none of whose chunks is empty."""
+    (first, stop), parts, layers = chain.body, pp * vpp, len(chain)
+    predicted = chain.model is not None and chain.model.mtp_layers and pp > 1
+    for inner in combinations(range(1, layers), parts - 1):
+        cuts = (0, *inner, layers)
+        sizes = [max(0, min(b, stop) - max(a, first))
+                 for a, b in zip(cuts, cuts[1:], strict=False)]
+        joined = cuts[1] >= first and cuts[-2] <= stop
+        if (joined and (_run(sizes) or _stages(sizes, pp))) or (
+                predicted and cuts[1] >= first and cuts[-3] <= stop and cuts[-2] == layers - 1
+                and _run(sizes[:-1])):
+            yield cuts
+
+
+def _run(sizes: Sequence[int]) -> bool:
+    """One size, or one more in a cyclic run; the first and the last may hold fewer."""
+    parts = len(sizes)
+    return any(
+        list(sizes[1:-1]) == list(whole[1:-1]) and sizes[0] <= whole[0] and sizes[-1] <= whole[-1]
+        for whole in _whole(parts, max(sizes)))
+
+
+@cache
+def _whole(parts: int, most: int) -> list[list[int]]:
+    return [[base + ((n - start) % parts < run) for n in range(parts)]
+            for base, run, start in product(range(most + 1), range(parts), range(parts))]
+
+
+def _stages(sizes: Sequence[int], pp: int) -> bool:
+    """One size for the chunks of the first stage, of the last, and of those between."""
+    own = [{size for n, size in enumerate(sizes) if n % pp == s} for s in range(pp)]
+    return all(map(_single, (own[0], own[-1], set().union(*own[1:-1]))))
+
+
+def _single(sizes: set[int]) -> bool:
+    return len(sizes) <= 1
