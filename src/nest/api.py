@@ -20,6 +20,7 @@ from nest.graph import Chain
 from nest.graph.legality import divisors, sequence_problem, space_problems
 from nest.pricing.evaluation import chain_of, evaluate, need_question
 from nest.pricing.plans import Alternative, Plan, SearchReport
+from nest.stacks import cannot_offload
 from nest.topology.network import other_fillings, other_orders
 from nest.units import format_seconds, shorten
 
@@ -97,6 +98,8 @@ def plan(
     chain = chain_of(model)
     problems = [*filter(None, [sequence_problem(chain, job), memory_problem(cluster, job)])]
     problems += space_problems(chain, cluster, job, space)
+    if not beyond_stack:
+        problems += cannot_offload(job, space.offload)
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
     from nest.search.progress import Watch
@@ -105,6 +108,9 @@ def plan(
     cluster, found = _searched(
         chain, cluster, job, space, watch, reorder, fillings, beyond_stack, threads, top)
     if found.configuration is None and found.lower_bound < math.inf:
+        if not watch.over:
+            raise LimitError("no plan was found that fits into the memory of the hosts, which does "
+                             "not prove that there is none: keep less there (offload)")
         when = "before the search was stopped" if watch.stopped else f"in {time_limit:g} s"
         raise LimitError(
             f"no plan was found {when}; the lower bound is "
@@ -181,8 +187,8 @@ def plan_batches(
     legal = [each for each in jobs if not any((
         sequence_problem(chain, each), memory_problem(cluster, each),
         *space_problems(chain, cluster, each, space)))]
+    from nest.search.hosts import search
     from nest.search.progress import Watch
-    from nest.search.rounds import search
 
     watch = Watch(options.get("time_limit") or math.inf, options.get("progress"))
     best, least = (legal or jobs)[0], math.inf
@@ -212,7 +218,7 @@ def _searched(
     fillings: bool, beyond_stack: bool, threads: int | None, top: int,
 ) -> tuple[Cluster, Found]:
     """Search until ``watch`` ends it; the cluster comes back in its best order and filling."""
-    from nest.search.rounds import search
+    from nest.search.hosts import search
 
     found = search(chain, cluster, job, space, threads=threads, top=top, watch=watch,
                    beyond_stack=beyond_stack)

@@ -25,7 +25,16 @@ from plain import (
     translator,
 )
 
-from nest.costs.choices import CORE_ATTN, FULL, MLP_ACT, MOE, NORM
+from nest.costs.choices import (
+    CORE_ATTN,
+    FULL,
+    MLA_UP_PROJ,
+    MLP,
+    MLP_ACT,
+    MOE,
+    NORM,
+    SHARED_EXPERTS,
+)
 from nest.describe import Model, Profile
 from nest.graph import Layer, build_chain, profile_chain
 
@@ -207,6 +216,54 @@ def test_bytes_of_operators_that_only_move_memory() -> None:
     # Norms behind attention and MLP (Gemma 2) are not run again.
     four = cost(block(model(layer_norms=4)), machine=FAST_PRODUCTS, recompute=NORM)
     assert four.recompute == pytest.approx([2 * again[0] / 1e12])
+
+
+def test_an_mlp_that_is_run_again() -> None:
+    # Dropped: its normed input h, its first product's output and the second one's input, ff each.
+    # Run again: both products, 4 h ff FLOP a token, and, of four collectives of the forward, two.
+    plain, found = cost(block()), cost(block(), recompute=MLP)
+    assert plain.activations - found.activations == pytest.approx([2 * S * B * (H + 2 * FF)])
+    assert found.work == pytest.approx([2 * S * B * (H + 2 * FF)])
+    assert cost(block(), machine=FAST_MEMORY, recompute=MLP).recompute == pytest.approx(
+        [S * B * 4 * H * FF / 100e12])
+    # Its norm, 2 h elements, and the activation function, 2 ff.
+    only = cost(block(), machine=FAST_PRODUCTS, recompute=MLP).recompute
+    products = S * B * (H + FF) + H * FF
+    assert only == pytest.approx([2 * (S * B * (2 * H + 2 * FF) + 2 * products) / 1e12])
+    apart, again = cost(block(), tp=2), cost(block(), tp=2, recompute=MLP)
+    assert again.tp_backward - apart.tp_backward == pytest.approx(apart.tp_forward / 2)
+    # The norm behind it is not run again; layers with experts have no such module.
+    assert cost(block(mixture()), recompute=MLP).recompute == [0.0]
+    assert block(mixture()).further_modules == ()
+
+
+def test_shared_experts_that_are_run_again() -> None:
+    # Up 2 x 40, down 40 elements of a token; 6 h ff_s FLOP; half of the tensor-parallel traffic.
+    both = block(mixture(shared_ffn=40))
+    plain, found = cost(both), cost(both, recompute=SHARED_EXPERTS)
+    assert plain.activations - found.activations == pytest.approx([2 * S * B * 3 * 40])
+    assert cost(both, machine=FAST_MEMORY, recompute=SHARED_EXPERTS).recompute == pytest.approx(
+        [S * B * 6 * H * 40 / 100e12])
+    apart, again = cost(both, tp=2), cost(both, tp=2, recompute=SHARED_EXPERTS)
+    assert again.tp_backward - apart.tp_backward == pytest.approx(apart.tp_forward / 2)
+    assert again.ep_backward == pytest.approx(apart.ep_backward)
+    # All experts run the shared ones again, once.
+    every = cost(both, tp=2, recompute=MOE + SHARED_EXPERTS)
+    assert every == cost(both, tp=2, recompute=MOE)
+
+
+def test_projections_of_latent_attention_that_are_run_again() -> None:
+    # Dropped: queries and keys of 4 x 12, values of 4 x 10 elements of a token, and the normed
+    # latents, 16 and 24. Run again: 16 x 48 and 24 x 72 products.
+    latent = block(model(head_dim=12, mla={
+        "q_rank": 16, "kv_rank": 24, "nope_dim": 8, "rope_dim": 4, "value_dim": 10}))
+    plain, found = cost(latent), cost(latent, recompute=MLA_UP_PROJ)
+    assert plain.activations - found.activations == pytest.approx(
+        [2 * S * B * (48 + 48 + 40 + 16 + 24)])
+    assert cost(latent, machine=FAST_MEMORY, recompute=MLA_UP_PROJ).recompute == pytest.approx(
+        [S * B * 2 * (16 * 48 + 24 * 72) / 100e12])
+    # With all of the layer's other modules: the core's statistics and the inputs that norms keep.
+    assert latent.further_modules == ("mlp", "mla_up_proj")
 
 
 def test_seconds_of_experts() -> None:

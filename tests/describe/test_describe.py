@@ -134,7 +134,7 @@ def test_a_space_keeps_each_value_once_and_modules_in_order():
     free = SearchSpace()
     assert free.schedule == ("1f1b", "interleaved")
     assert free.describe() == {
-        name: "1f1b,interleaved" if name == "schedule" else "any"
+        name: {"schedule": "1f1b,interleaved", "offload": "none"}.get(name, "any")
         for name in SearchSpace.model_fields}
     assert SearchSpace(cp="any", sp="any", shard="any", recompute_modules="any") == free
     space = SearchSpace(recompute_modules="moe+norm,mlp_act, core_attn", shard="dp_in,dp,dp_in",

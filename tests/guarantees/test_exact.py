@@ -225,7 +225,7 @@ def degree(name: str, value: int) -> Iterator[str]:
 
 
 def test_every_dimension_has_its_traits() -> None:
-    assert set(TRAITS) == set(SearchSpace.model_fields)
+    assert {*TRAITS, "offload"} == set(SearchSpace.model_fields)  # test_offloading.py
 
 
 def test_every_choice_is_made_by_some_best_plan() -> None:

@@ -121,8 +121,9 @@ class LayerPrice(NamedTuple):
 
 
 PARTS = {
-    "forward": ("forward", "tp_forward", "cp_forward", "ep_forward"),
-    "backward": ("backward", "recompute", "tp_backward", "cp_backward", "ep_backward"),
+    "forward": ("forward", "tp_forward", "cp_forward", "ep_forward", "offload_forward"),
+    "backward": ("backward", "recompute", "tp_backward", "cp_backward", "ep_backward",
+                 "offload_backward"),
     "resident": ("parameters", "gradients", "optimizer"),
 }
 """Of which costs of a layer a price is the sum, where it is not one of them."""

@@ -106,11 +106,16 @@ def evaluate(
     recompute_modules: Annotated[
         str | None,
         typer.Option(metavar="NAMES", help="Modules of selective recompute: core_attn (default), "
-                     "norm, mlp_act, moe, joined by +."),
+                     "norm, mlp_act, moe, mlp, mla_up_proj, shared_experts, joined by +."),
     ] = None,
     recompute_layers: Annotated[
         int | None,
         options.number("Full recompute for only the first N layers of a stage; default: all."),
+    ] = None,
+    offload: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What is kept in the memory of the hosts: none "
+                     "(default), or such as optimizer:0.5+core_attn (docs/offloading.md)."),
     ] = None,
     as_json: options.Json = False,
     output: options.Output = None,
@@ -142,7 +147,7 @@ def evaluate(
                "zero": zero, "shard": shard, "micro_batch": micro_batch, "mbs": mbs,
                "dp_in": dp_in, "outer_dp": outer_dp, "ep": ep, "etp": etp, "sp": sp,
                "recompute": recompute, "recompute_modules": modules_from(recompute_modules),
-               "recompute_layers": recompute_layers}
+               "recompute_layers": recompute_layers, "offload": offload}
     if len(names or ()) == 1 and profile is None:
         found = _from_plan_file((names or [""])[0], {
             **job_options, **degrees, "configuration": configuration})

@@ -164,7 +164,8 @@ Shard = Annotated[
 Recompute = Annotated[str | None, _set("Recompute: none, selective, full.")]
 RecomputeModules = Annotated[
     str | None, _set("Module combinations for selective recompute, such as core_attn,"
-                     "core_attn+norm; also mlp_act, moe.")
+                     "core_attn+norm; also mlp_act, moe and, only if named here, mlp, mla_up_proj, "
+                     "shared_experts.")
 ]
 RecomputeLayers = Annotated[
     str | None, _set("Full recompute for only the first so many layers of a stage.")
@@ -186,4 +187,9 @@ BeyondStack = Annotated[
     bool,
     typer.Option("--beyond-stack", help="Search what the job's stack cannot run too: stages of "
                  "their own block and degrees each."),
+]
+Offloads = Annotated[
+    str | None,
+    _set("What is kept in the memory of the hosts: none (default), optimizer, optimizer:0.5, "
+         "layers:8, core_attn+moe_act and so on (docs/offloading.md).")
 ]

@@ -52,6 +52,7 @@ def plan(
     micro_batch: options.MicroBatch = None,
     mbs: options.Mbs = None,
     schedule: options.Schedules = None,
+    offload: options.Offloads = None,
     top: Annotated[
         int | None,
         options.number("Show the N best plans that differ in outer_dp, micro_batch, pp, vpp or "
@@ -105,6 +106,7 @@ def plan(
         recompute=recompute, recompute_modules=recompute_modules,
         recompute_layers=recompute_layers, sp=sp, outer_dp=outer_dp, dp_in=dp_in, ep=ep,
         etp=etp, vpp=vpp, micro_batch=micro_batch, mbs=mbs, schedule=schedule,
+        offload=offload,
     )
     check_map(map_file, cluster)
     from nest import api

@@ -12,17 +12,21 @@ from nest.costs.compute import Array
 from nest.costs.operators import parts_of, positions_of, rows_of, share_of, tokens_of
 from nest.graph import Layer
 
+Bytes = dict[int, Array]
+"""By the modules of recompute that drop them."""
 
-def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[dict[int, Array], Array, Array]:
-    """Bytes kept for the backward pass, by the modules that drop them; bytes of the layer's input;
-    and extra bytes of the loss while it runs.
+
+def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[Bytes, Array, Array, Bytes]:
+    """Bytes kept for the backward pass; bytes of the layer's input; extra bytes of the loss while
+    it runs; and what of the kept bytes belongs to modules that move to the host.
 
     The attention core keeps softmax statistics with flash kernels, else the scores, 5 bytes
     per head, query and key (arXiv:2205.05198, section 4.1).
     """
     tokens, rest = tokens_of(layer, c, s)
     element, stack = s.machine.element, s.machine.stack
-    saved: dict[int, Array] = {}
+    saved: Bytes = {}
+    moved: Bytes = {}
     live = np.zeros(len(c.tp))
     for op in layer.operators:
         ranks, padding = share_of(op, c.tp, c.etp)
@@ -37,19 +41,21 @@ def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[dict[int, Array], Ar
             live = np.maximum(live, (stack.loss_peak - stack.loss_kept) * logits)
         held = {bits: share * rows * padding * each
                 for bits, share in parts_of(op, op.dropped, s)}
+        for bits, size in held.items() if op.offloaded in s.away.modules else ():
+            moved[bits] = moved.get(bits, 0.0) + size
         if op.type == "attention":
             scores = 4.0 if stack.flash_attention else (
                 5.0 * (op.positions or positions_of(layer, s)))
             held[CORE_ATTN] = held.get(CORE_ATTN, 0.0) + rows * scores * op.heads
         for bits, size in held.items():
             saved[bits] = saved.get(bits, 0.0) + size
-    return saved, rest * layer.hidden * element, live
+    return saved, rest * layer.hidden * element, live, moved
 
 
-def measured_bytes(layer: Layer, c: Body) -> tuple[dict[int, Array], Array, Array]:
+def measured_bytes(layer: Layer, c: Body) -> tuple[Bytes, Array, Array, Bytes]:
     """Measured bytes as :func:`saved_bytes`; the last are temporary bytes within the layer."""
     assert layer.output_bytes is not None
     held = [(layer.measured[int(t)].activation_bytes, layer.measured[int(t)].work_bytes)
             for t in c.tp]
     saved, work = c.samples * np.array(held, dtype=np.float64).T
-    return {0: saved}, np.minimum(c.samples * layer.output_bytes, saved), work
+    return {0: saved}, np.minimum(c.samples * layer.output_bytes, saved), work, {}

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.compute import Array, Machine
+from nest.costs.host import HERE, Away
 from nest.costs.network.collectives import Group, Network
 from nest.costs.network.fabric import Fabric
 from nest.describe.cluster import Cluster
@@ -22,8 +23,10 @@ CORE_ATTN, NORM, MLP_ACT, MOE, FULL = 1, 2, 4, 8, 16
 """Recompute is a sum of these: modules of selective recompute, or all of a layer; 0: none."""
 PRODUCTS = 32
 """Every second product too; implied by NORM and MLP_ACT under stacks with selective_products."""
+MLP, MLA_UP_PROJ, SHARED_EXPERTS = 64, 128, 256
 MODULE_BIT = {"core_attn": CORE_ATTN, "norm": NORM, "mlp_act": MLP_ACT, "moe": MOE,
-              "products": PRODUCTS}
+              "products": PRODUCTS, "mlp": MLP, "mla_up_proj": MLA_UP_PROJ,
+              "shared_experts": SHARED_EXPERTS}
 
 
 class Body(NamedTuple):
@@ -94,6 +97,7 @@ class Setting:
     machine: Machine
     network: Network
     job: Job
+    away: Away = HERE
 
 
 def network(cluster: Cluster) -> Network:
@@ -107,10 +111,12 @@ def network(cluster: Cluster) -> Network:
     )
 
 
-def setting(cluster: Cluster, job: Job, type_number: int = 0) -> Setting:
+def setting(
+    cluster: Cluster, job: Job, type_number: int = 0, away: Away = HERE
+) -> Setting:
     """Inputs that all stages of a plan on one device type share."""
     device = cluster.device_types[type_number]
-    return Setting(Machine(device, job.stack, job.precision), network(cluster), job)
+    return Setting(Machine(device, job.stack, job.precision), network(cluster), job, away)
 
 
 def policy(recompute: str, modules: Sequence[str]) -> int:

@@ -17,15 +17,18 @@ from nest.costs.activations import measured_bytes, saved_bytes
 from nest.costs.choices import (
     CORE_ATTN,
     FULL,
+    MLP,
     MLP_ACT,
     MOE,
     NORM,
     PRODUCTS,
+    SHARED_EXPERTS,
     Body,
     Setting,
     State,
 )
-from nest.costs.compute import Array, memory_seconds
+from nest.costs.compute import Array
+from nest.costs.host import update_seconds, waiting
 from nest.costs.memory import recipe
 from nest.costs.network.collectives import all_gather, all_reduce, reduce_scatter
 from nest.costs.operators import compute_seconds, share_of
@@ -54,6 +57,12 @@ class BodyCosts:
     """Bytes per micro-batch in flight."""
     work: Array
     """Largest, not summed: bytes of activations while the layer is recomputed or its loss runs."""
+    offload_forward: Array
+    """Wait for activations that move to the host."""
+    offload_backward: Array
+    """Wait for them to come back."""
+    host_activations: Array
+    """Bytes per micro-batch in flight in the host's memory."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,8 @@ class StateCosts:
     optimizer: Array
     buffers: Array
     """Largest, not summed: gathered parameters and unsharded gradients."""
+    host_states: Array
+    """Bytes in the host's memory."""
 
 
 @dataclass(frozen=True)
@@ -115,20 +126,26 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
             [(layer.measured[int(t)].forward, layer.measured[int(t)].backward) for t in c.tp]).T
         again = {0: ahead}
         tp, cp, ep, under_cp = ((zeros, zeros),) * 4
-        saved, inputs, live = measured_bytes(layer, c)
+        saved, inputs, live, moved = measured_bytes(layer, c)
     else:
         ahead, back, again = compute_seconds(layer, c, s)
         tp, ep = tensor_traffic(layer, c, s), expert_traffic(layer, c, s)
         cp, under_cp = context_traffic(layer, c, s)
-        saved, inputs, live = saved_bytes(layer, c, s)
+        saved, inputs, live, moved = saved_bytes(layer, c, s)
     # A policy repeats the operators of its modules.
     repeated = sum(wide(time) * (full | (policy & bits > 0)) for bits, time in again.items())
     kept = sum(wide(held) * (policy & bits == 0) for bits, held in saved.items())
     everything = wide(sum(saved.values(), np.zeros(len(c.samples))))
     kept = np.where(full, wide(inputs), kept)
+    if s.away.layers and layer.repeated:
+        moved = {bits: s.away.layers * held for bits, held in saved.items()}
+    gone = np.zeros(kept.shape) + sum(
+        wide(size) * (policy & bits == 0) * ~full for bits, size in moved.items())
+    kept = kept - gone
     whole = np.ones(policy.shape)
     tp_backward = wide(tp[1]) + wide(tp[0]) * np.where(
-        full, 1.0, (policy & MOE > 0) * layer.traffic.experts)
+        full, 1.0, (policy & (MOE | SHARED_EXPERTS) > 0) * layer.traffic.experts
+        + (policy & MLP > 0) * layer.traffic.mlp)
     core_again = full | (policy & CORE_ATTN > 0)
     cp_backward = wide(cp[1]) + wide(cp[0]) * core_again
     ep_backward = wide(ep[1]) + wide(ep[0]) * (full | (policy & MOE > 0))
@@ -140,12 +157,21 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
     busy = backward + repeated + tp_backward + cp_backward + ep_backward
     forward = forward + np.maximum(0.0, host - (forward + tp[0] + cp[0] + ep[0]))
     backward = backward + np.maximum(0.0, host * (1.0 + full) - busy)
+    away, wait, wait_back = np.zeros(len(c.samples)), np.zeros(len(c.samples)), np.zeros(kept.shape)
+    if moved:
+        # As much as without recompute: the search takes it that recompute saves no time.
+        away = sum(moved.values(), away)
+        wait = waiting(s.machine, away, forward + tp[0] + cp[0] + ep[0])
+        wait_back = waiting(s.machine, wide(away), backward + repeated + tp_backward + cp_backward
+                            + ep_backward)
     return BodyCosts(
         forward=wide(forward) * whole,
         backward=backward,
         recompute=repeated * whole,
-        free_forward=wide(forward - under_cp[0]) * whole,
-        free_backward=backward + repeated - wide(under_cp[1]) - wide(under_cp[0]) * core_again,
+        # Other traffic moves while a device waits for the host.
+        free_forward=wide(forward + wait - under_cp[0]) * whole,
+        free_backward=(backward + repeated + wait_back - wide(under_cp[1])
+                       - wide(under_cp[0]) * core_again),
         tp_forward=wide(tp[0]) * whole,
         tp_backward=tp_backward,
         cp_forward=wide(cp[0]) * whole,
@@ -153,7 +179,11 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
         ep_forward=wide(ep[0]) * whole,
         ep_backward=ep_backward,
         activations=kept * whole,
-        work=wide(live) + everything - kept,
+        # What moves of one more layer is on its way back.
+        work=wide(live) + everything - kept + wide(away),
+        offload_forward=wide(wait) * whole,
+        offload_backward=wait_back * whole,
+        host_activations=gone * whole,
     )
 
 
@@ -199,7 +229,8 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
     again = gather if stack.reshard_after_forward else 0.0
     buffers = np.where(zero == 3, 2.0 * r.gathered * (held - mine), 0.0)
     buffers = buffers + np.where(zero >= 2, r.gradient * (held - mine), 0.0)
-    updates = [memory_seconds(s.machine, n * r.update) for n in (held, mine)]
+    updates = [update_seconds(s.machine, r, n, s.away.optimizer) for n in (held, mine)]
+    here = 1.0 - s.away.optimizer
     return StateCosts(
         gathered=np.where(zero == 3, gather, 0.0),
         regathered=np.where(zero == 3, again, 0.0),
@@ -210,8 +241,9 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
         tied=wide(tied_seconds(layer, c, s)) * np.ones(zero.shape),
         parameters=r.parameter * np.where(zero == 3, mine, held),
         gradients=r.gradient * np.where(zero >= 2, mine, held),
-        optimizer=np.where(zero >= 1, r.sharded_optimizer * mine, r.optimizer * held),
+        optimizer=here * np.where(zero >= 1, r.sharded_optimizer * mine, r.optimizer * held),
         buffers=buffers,
+        host_states=s.away.optimizer * r.host * np.where(zero >= 1, mine, held),
     )
 
 

@@ -29,6 +29,10 @@ class Recipe:
     """Bytes per parameter that an all-gather of parameters moves."""
     update: float
     """Bytes read and written per parameter by the optimizer step."""
+    host: float
+    """Held by a host for a parameter that it updates: fp32 copy, states, gradient."""
+    host_update: float
+    """Bytes that it reads and writes for that."""
 
 
 _STATES = {"adam": 2, "sgd-momentum": 1, "sgd": 0}
@@ -45,9 +49,11 @@ def recipe(job: Job) -> Recipe:
     FusedAdam and of Apex).
     """
     states = _STATES[job.optimizer]
+    host = 4.0 + 4.0 * states + 4.0, 4.0 + 8.0 + 8.0 * states
     if job.precision == "fp32":
         moments = 4.0 * states
-        return Recipe(4.0, 4.0, moments, moments, 4.0, 4.0, 4.0 + 8.0 + 2 * moments)
+        return Recipe(4.0, 4.0, moments, moments, 4.0, 4.0, 4.0 + 8.0 + 2 * moments,
+                      *host)
     stack = job.stack
     kept = stack.fp8_gradient_dtype if job.precision == "fp8" else stack.gradient_dtype
     wide = kept == "fp32"
@@ -58,7 +64,8 @@ def recipe(job: Job) -> Recipe:
     # A bf16 parameter is the upper half of its fp32 master copy.
     remainder = 2.0 if stack.master_remainders and job.precision == "bf16" else 0.0
     update = gradient + 8.0 + 8.0 * states + 2.0
-    return Recipe(2.0, held, optimizer, optimizer - remainder, gradient, 2.0, update)
+    return Recipe(2.0, held, optimizer, optimizer - remainder, gradient, 2.0, update,
+                  *host)
 
 
 def memory_problem(cluster: Cluster, job: Job) -> str | None:

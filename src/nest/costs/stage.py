@@ -150,9 +150,11 @@ EMPTY = ChunkCosts._make([0.0] * len(ChunkCosts._fields))._replace(alone=True)
 def layer_seconds(c: LayerCosts) -> LayerSeconds:
     """Convert a layer that is priced under one configuration."""
     return LayerSeconds(*(float(column[0]) for column in (
-        c.free_forward, c.forward + c.tp_forward + c.cp_forward + c.ep_forward,
+        c.free_forward,
+        c.forward + c.tp_forward + c.cp_forward + c.ep_forward + c.offload_forward,
         c.free_backward,
-        c.backward + c.recompute + c.tp_backward + c.cp_backward + c.ep_backward,
+        c.backward + c.recompute + c.tp_backward + c.cp_backward + c.ep_backward
+        + c.offload_backward,
         c.gathered, c.regathered, c.scattered, c.sync, c.gather,
     )))
 

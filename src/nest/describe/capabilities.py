@@ -15,20 +15,20 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from nest.describe import catalog
 from nest.describe.base import Description, Flag, Freeze, FrozenDict, Name, Problems, at_most
+from nest.describe.offload import OFFLOAD_MODULES
 from nest.describe.space import (
     LARGEST,
     MODULES,
     AnySchedule,
     CpComm,
     IntSet,
+    Optimizer,
     Precision,
     Recompute,
     Shard,
 )
 from nest.units import shorten
 
-ALL_MODULES = (*MODULES, "mlp", "mla_up_proj", "shared_experts")
-"""Modules of selective recompute: NEST's, and further ones of training software."""
 CUTS = ("even", "front", "whole", "back", "ends", "free")
 """How layers may be divided, see ``cuts`` in ``FIGURES``."""
 
@@ -66,6 +66,11 @@ FIGURES: Mapping[str, Figure] = {
         "last chunk of their stage"),
     "vision_chunks": Figure("chunks with layers of an image tower"),
     "precision": Figure("number format of matrix products", get_args(Precision)),
+    "optimizer": Figure("optimizer", get_args(Optimizer)),
+    "offload_optimizer": Figure("percentage of the optimizer's states in the memory of the hosts"),
+    "offload_layers": Figure("transformer layers whose activations are in the memory of the hosts"),
+    "offload_modules": Figure("modules whose activations are in the memory of the hosts",
+                              ("none", *OFFLOAD_MODULES)),
     "kind": Figure("type of model", ("decoder", "encoder", "encoder-decoder", "profile")),
     "experts": Figure("the model has experts", YES_NO),
     "mla": Figure("the model has latent attention", YES_NO),
@@ -86,7 +91,7 @@ FIGURES: Mapping[str, Figure] = {
     "zero": Figure("ZeRO stage", staged=True),
     "shard": Figure("ZeRO shards over", get_args(Shard), staged=True),
     "recompute": Figure("recompute policy", get_args(Recompute), staged=True),
-    "recompute_modules": Figure("modules of selective recompute", ALL_MODULES, staged=True),
+    "recompute_modules": Figure("modules of selective recompute", MODULES, staged=True),
     "module_set": Figure("all modules of selective recompute, joined by +", (), staged=True),
     "recompute_layers": Figure("layers of full recompute; 0: all", staged=True),
 }
@@ -152,12 +157,12 @@ def values_of(name: str, given: object) -> Values:
     if found and all(isinstance(one, str) and _is_word(one, words) for one in found):
         return found
     allowed = f"some of {', '.join(words)}" if words else (
-        f"modules joined by +, of {', '.join(ALL_MODULES)}")
+        f"modules joined by +, of {', '.join(MODULES)}")
     raise ValueError(f"got {shorten(given)}; allowed: {allowed}")
 
 
 def _is_word(text: str, words: tuple[str, ...]) -> bool:
-    return text in words if words else all(part in ALL_MODULES for part in text.split("+"))
+    return text in words if words else all(part in MODULES for part in text.split("+"))
 
 
 def shown(values: Values) -> str:

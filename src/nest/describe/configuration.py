@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from nest.describe.base import Degree, Description, Flag, Problems, Whole, at_most
+from nest.describe.offload import OffloadText
 from nest.describe.space import MODULES, AnySchedule, CpComm, Module, Recompute, Shard
 
 Index = Annotated[Whole, Field(ge=0, le=10**7)]
@@ -98,6 +99,9 @@ class Configuration(Description):
     )
     order: Annotated[tuple[Index, ...], at_most(10**4)] | None = Field(
         None, description="order of the layers that ranges refer to; null: as the model lists them"
+    )
+    offload: OffloadText = Field(
+        "none", description="what is kept in the memory of the hosts, such as optimizer"
     )
 
     @property

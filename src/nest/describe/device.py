@@ -89,6 +89,15 @@ class Device(Description):
     memory_reserved: BytesOrZero = Field(
         0.0, description="bytes that the driver and its context take"
     )
+    host_link: Bandwidth | None = Field(
+        None, description="bytes/s between device and host, each way, nominal; null: not known"
+    )
+    host_memory: Bytes | None = Field(
+        None, description="bytes of the host's memory for each device; null: not known"
+    )
+    host_memory_bandwidth: Bandwidth | None = Field(
+        None, description="bytes/s of the host's memory for each device, nominal; null: not known"
+    )
     source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
 
     @model_validator(mode="after")

@@ -21,7 +21,7 @@ from nest.describe.base import (
     at_most,
 )
 from nest.describe.capabilities import CapabilitiesOf
-from nest.describe.space import Precision
+from nest.describe.space import Optimizer, Precision
 from nest.units import BytesOrZero, Delay, shorten
 
 DEFAULT_STACK = "megatron-core"
@@ -101,6 +101,10 @@ class Stack(Rates):
         0.0,
         description="seconds that the host takes to issue one layer's kernels, each way: a layer "
         "takes no less",
+    )
+    overlap_offload: Flag = Field(
+        False,
+        description="the host updates its share of the parameters while others are on their way",
     )
     scatter_gather: Flag = Field(
         False,
@@ -195,7 +199,7 @@ class Job(Description):
     precision: Precision = Field(
         "bf16", description="number format of matrix products"
     )
-    optimizer: Literal["adam", "sgd", "sgd-momentum"] = Field("adam", description="optimizer")
+    optimizer: Optimizer = Field("adam", description="optimizer")
     stack: Annotated[
         Stack, BeforeValidator(resolve_stack, json_schema_input_type=Stack | str | dict[str, Any])
     ] = Field(

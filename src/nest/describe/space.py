@@ -18,16 +18,19 @@ from pydantic import (
 )
 
 from nest.describe.base import Description, Problems
+from nest.describe.offload import OffloadText
 from nest.units import shorten
 
 LARGEST = 10**7  # no degree is larger than this
 _HELP = 'a whole number, a list of them, or text such as "8", "1..16" or "1,2,4"'
 _PART = re.compile(r"\s*(\d{1,9})\s*(?:\.\.\s*(\d{1,9})\s*)?", re.ASCII)
 Recompute = Literal["none", "selective", "full"]
-Module = Literal["core_attn", "norm", "mlp_act", "moe"]
-MODULES: tuple[Module, ...] = ("core_attn", "norm", "mlp_act", "moe")
+Module = Literal[
+    "core_attn", "norm", "mlp_act", "moe", "mlp", "mla_up_proj", "shared_experts"]
+MODULES: tuple[Module, ...] = get_args(Module)
 """Parts of a layer that selective recompute may run again, with Megatron-Core's names."""
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
+Optimizer = Literal["adam", "sgd", "sgd-momentum"]
 Schedule = Literal["1f1b", "interleaved", "gpipe"]
 """Schedules that are searched."""
 AnySchedule = Literal[
@@ -234,6 +237,14 @@ class SearchSpace(Description):
         AfterValidator(_distinct),
     ] = Field(
         ("1f1b", "interleaved"), description="pipeline schedules: 1f1b, interleaved, gpipe"
+    )
+    offload: Annotated[
+        tuple[OffloadText, ...],
+        BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+        AfterValidator(_distinct),
+    ] = Field(
+        ("none",), description="what is kept in the memory of the hosts: none, optimizer, "
+        "optimizer:0.5, layers:8, core_attn+moe_act, ..."
     )
 
     @model_validator(mode="after")

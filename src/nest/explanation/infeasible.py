@@ -24,8 +24,9 @@ from nest.graph import Chain
 from nest.graph.legality import sequence_problem, space_problems
 from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
+from nest.search.hosts import search
 from nest.search.progress import Watch
-from nest.search.rounds import DRAFT, least_memory, narrowed, search
+from nest.search.rounds import DRAFT, least_memory, narrowed
 from nest.search.tensors import Builder
 from nest.stacks.check import impossible
 from nest.units import format_bytes
@@ -201,7 +202,7 @@ def _whole(cluster: Cluster) -> Cluster:
 
 def _values(plan: Configuration, name: str) -> str:
     """The values of a dimension in a plan."""
-    if name in ("outer_dp", "micro_batch", "vpp", "schedule"):
+    if name in ("outer_dp", "micro_batch", "vpp", "schedule", "offload"):
         return str(getattr(plan, name))
     if name == "pp":
         return str(len(plan.stages))

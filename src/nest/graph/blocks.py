@@ -3,7 +3,10 @@
 A norm saves its input; a separate ``..._input`` operator saves its output, because selective
 recompute of norms drops the output and keeps the input. Modules are those of Megatron-Core
 (``--recompute-modules``): ``core_attn`` runs the attention core again, ``norm`` the norms in front
-of attention and MLP, ``mlp_act`` activation functions, ``moe`` router, experts and shared experts.
+of attention and MLP, ``mlp_act`` activation functions, ``moe`` router, experts and shared experts,
+``shared_experts`` the latter alone, ``mlp`` the MLP of a layer without experts and the norm in
+front, which is fused with its first product, ``mla_up_proj`` what latent attention makes of its
+latents: queries, keys and values.
 torchtitan's selective recompute runs norms, activation functions and ``products`` again: every
 second product in the order query, key, value, output, gate, up, down, that is key, output and up
 (_apply_ac_to_transformer_block in torchtitan/parallelisms/parallelize_llama.py, December 2024).
@@ -17,6 +20,9 @@ from nest.describe.model import Model
 from nest.graph.operators import Experts, Layer, Operator, Split, Traffic
 
 _MOE = ("moe",)
+_MLP = ("mlp",)
+_UP = ("mla_up_proj",)
+_SHARED = (*_MOE, "shared_experts")
 
 
 def norm(model: Model, name: str, width: int) -> Operator:
@@ -49,8 +55,8 @@ def _output(model: Model, name: str, width: int) -> Operator:
     The core keeps its output in 16 bit for its own backward; in fp8 the projection keeps another
     copy.
     """
-    return gemm(name, "row", model.hidden, width, model.bias, width, ("products",),
-                fp8_bytes=3 * width)
+    return replace(gemm(name, "row", model.hidden, width, model.bias, width, ("products",),
+                        fp8_bytes=3 * width), offloaded="attn_proj")
 
 
 def residual(model: Model, name: str) -> Operator:
@@ -69,8 +75,8 @@ def attention(model: Model, causal: bool, window: int | None = None) -> list[Ope
     ops = [
         gemm("query", "column", q, h, bias, 0),
         replace(gemm("key_value", "column", 2 * kv, h, bias, 2 * kv), groups=model.kv_heads,
-                halves=True, product_input=False),
-        kept_input(model, "projection_input"),
+                halves=True, product_input=False, offloaded="core_attn"),
+        replace(kept_input(model, "projection_input"), offloaded="qkv_linear"),
     ]
     if model.rotary:
         ops.append(Operator("rope", "memory", "heads", forward_elements=2 * (q + kv),
@@ -120,7 +126,7 @@ def _core(
                     attention_width=key_width + value_width, saved_elements=saved,
                     heads=model.heads, kv_width=(key_width + value_width) // shared,
                     kv_groups=model.kv_heads, causal=causal, window=window,
-                    again=("core_attn",))
+                    again=("core_attn",), offloaded="core_attn")
 
 
 def _latent_attention(model: Model, causal: bool, window: int | None) -> list[Operator]:
@@ -133,21 +139,25 @@ def _latent_attention(model: Model, causal: bool, window: int | None) -> list[Op
     if mla.q_rank:
         ops += [
             gemm("query_down", "sequence", mla.q_rank, h, False, 0),
-            norm(model, "query_norm", mla.q_rank),
-            gemm("query_up", "column", query, mla.q_rank, False, mla.q_rank,
+            replace(norm(model, "query_norm", mla.q_rank), again=_UP),
+            gemm("query_up", "column", query, mla.q_rank, False, mla.q_rank, _UP, _UP,
                  fp8_bytes=mla.q_rank),
         ]
     else:
-        ops.append(gemm("query", "column", query, h, False, 0))
+        ops.append(gemm("query", "column", query, h, False, 0, _UP))
     ops += [
         kept_input(model, "projection_input"),
         gemm("key_value_down", "sequence", mla.kv_rank + mla.rope_dim, h, False, 0),
-        norm(model, "key_value_norm", mla.kv_rank),
+        replace(norm(model, "key_value_norm", mla.kv_rank), again=_UP),
         gemm("key_value_up", "column", a * (mla.nope_dim + mla.value_dim), mla.kv_rank, False,
-             mla.kv_rank, fp8_bytes=mla.kv_rank),
+             mla.kv_rank, _UP, _UP, fp8_bytes=mla.kv_rank),
+    ]
+    ops = [replace(op, offloaded="qkv_linear") for op in ops]
+    core = _core(model, query, value, saved=2 * query + value, causal=causal, window=window)
+    ops += [
         Operator("rope", "memory", "heads", forward_elements=2 * query,
-                 backward_elements=2 * query),
-        _core(model, query, value, saved=2 * query + value, causal=causal, window=window),
+                 backward_elements=2 * query, again=_UP),
+        replace(core, dropped=_UP),
         _output(model, "attention_output", value),
     ]
     return ops
@@ -182,20 +192,20 @@ def experts(model: Model) -> list[Operator]:
         replace(kept_input(model, "moe_input"), fp8_bytes=None),
         Operator("permute", "memory", "dispatch", forward_elements=4 * h,
                  backward_elements=4 * h, saved_elements=h, again=_MOE, dropped=_MOE,
-                 product_input=True, fp8_bytes=h),
+                 product_input=True, fp8_bytes=h, offloaded="expert_fc1"),
         Operator("expert_up", "gemm", "expert_column", width=up, depth=h,
                  parameters=moe.experts * up * (h + bias), again=_MOE),
         Operator("expert_activation", "memory", "expert_column", forward_elements=up + moe.ffn,
                  backward_elements=2 * up + moe.ffn, saved_elements=up, again=activation,
-                 dropped=_MOE),
+                 dropped=_MOE, offloaded="moe_act"),
         Operator("expert_down", "gemm", "expert_row", width=h, depth=moe.ffn,
                  parameters=moe.experts * h * (moe.ffn + bias), saved_elements=moe.ffn,
                  product_input=True, again=_MOE, dropped=activation, fp8_bytes=moe.ffn),
     ]
     if moe.shared_ffn:
-        ops += mlp(model, moe.shared_ffn, "shared", _MOE)
+        ops += mlp(model, moe.shared_ffn, "shared", _SHARED)
         if moe.shared_gate:
-            ops.append(gemm("shared_gate", "sequence", 1, h, False, 1, _MOE, _MOE))
+            ops.append(gemm("shared_gate", "sequence", 1, h, False, 1, _SHARED, _SHARED))
     return ops
 
 
@@ -218,6 +228,9 @@ def block(
     ops = [replace(op, again=("norm",)) if i < 2 else op for i, op in enumerate(ops)]
     # The second one reads the result of the output projection.
     ops = [replace(op, dropped=("products",)) if i == 1 else op for i, op in enumerate(ops)]
+    # A norm is a module of its own where it is not fused with the product behind it.
+    modules = ("attn_norm" if model.mla else "qkv_linear", "mlp_norm" if moe else "")
+    ops = [replace(op, offloaded=name) for op, name in zip(ops, modules, strict=False)] + ops[2:]
     ops += [*attention(model, causal, window), residual(model, "attention_residual")]
     dense, routed, across = 2, None, None
     if cross:
@@ -235,10 +248,14 @@ def block(
         routed = Experts(model.moe.experts, model.moe.top_k, model.moe.ffn,
                          3 if model.gated else 2)
     else:
-        ops += [*mlp(model, model.ffn), kept_input(model, "mlp_input")]
+        inside = kept_input(model, "mlp_input")
+        ops += [*mlp(model, model.ffn, modules=_MLP),
+                replace(inside, dropped=(*inside.dropped, *_MLP))]
+        ops = [replace(op, again=(*op.again, *_MLP)) if op.name == "norm_1" else op for op in ops]
     ops.append(residual(model, "mlp_residual"))
     # Backward gathers the saved input of each column-split product once more.
     traffic = Traffic(dense, dense, 2 * dense, dense, dense, dense,
-                      experts=0.5 if routed and dense == 2 else 0.0)
+                      experts=0.5 if routed and dense == 2 else 0.0,
+                      mlp=0.0 if moe else 1.0 / dense)
     return Layer(name, tuple(ops), traffic, across, routed, hidden=model.hidden, tokens=tokens,
                  repeated=repeated, checkpointed=True)

@@ -16,7 +16,7 @@ from nest.describe.job import Job
 from nest.describe.model import Model, MoE
 from nest.describe.profile import Profile
 from nest.errors import LimitError
-from nest.graph.operators import EXPERT, MODULES, Layer
+from nest.graph.operators import EXPERT, FURTHER_MODULES, MODULES, Layer
 
 MOST_CUTS = 1024
 """Declared limit of the cuts of a graph with branches (chosen: stages are pairs of cuts)."""
@@ -85,10 +85,21 @@ class Chain:
         return (marks[0], marks[-1] + 1) if marks else (0, len(self))
 
     @cached_property
+    def repeated(self) -> int:
+        """Number of transformer layers of the model; 0 for a profile."""
+        return sum(self.kinds[kind].repeated for kind in self.order)
+
+    @cached_property
     def modules(self) -> tuple[str, ...]:
         """Modules of selective recompute that some layer has."""
         found = {name for kind in self.kinds if kind.checkpointed for name in kind.modules}
         return tuple(name for name in MODULES if name in found)
+
+    @cached_property
+    def further_modules(self) -> tuple[str, ...]:
+        """Those that a search tries only if they are named."""
+        found = {name for kind in self.kinds if kind.checkpointed for name in kind.further_modules}
+        return tuple(name for name in FURTHER_MODULES if name in found)
 
     @property
     def experts(self) -> MoE | None:

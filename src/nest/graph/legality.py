@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
+from nest.describe.offload import OFFLOAD_MODULES, Offload
 from nest.describe.space import SearchSpace
 from nest.graph import Chain
 from nest.graph.schedules import RULES, chunk_problem, chunks_at, group_problems, path_problems
@@ -104,10 +105,13 @@ def stage_problem(
         return ("shard dp_in needs zero above 0, several replicas and dp_in x cp above 1; here "
                 f"zero {stage.zero}, outer_dp {plan.outer_dp}, dp_in x cp "
                 f"{stage.dp_in * stage.cp}")
+    if found := excluded(plan.offload, "recompute", stage.recompute):
+        return found
+    every = (*chain.modules, *chain.further_modules)
     for module in stage.recompute_modules:
-        if module not in chain.modules:
+        if module not in every:
             return (f"recompute_modules {module} is in no layer of {chain.name}; allowed: "
-                    f"{', '.join(chain.modules) or 'none'}")
+                    f"{', '.join(every) or 'none'}")
     found = (tp_problem(chain, job, stage.tp, stage.sp, stage.cp)
              or cp_problem(chain, job, stage.cp, stage.cp_comm, stage.tp)
              or expert_problem(chain, stage.ep, stage.etp))
@@ -176,6 +180,33 @@ def sequence_problem(chain: Chain, job: Job) -> str | None:
     return None
 
 
+def offload_problem(chain: Chain, cluster: Cluster, text: str) -> str | None:
+    """Why something cannot be kept in the memory of the hosts; None where it can."""
+    wanted = Offload.of(text)
+    if wanted.layers and wanted.layers >= chain.repeated:
+        return (f"offload: got layers:{wanted.layers}; allowed: below the {chain.repeated} "
+                "transformer layers")
+    has = {op.offloaded for kind in chain.kinds for op in kind.operators} - {""}
+    for module in wanted.modules:
+        if module not in has:
+            return (f"offload: {module} is in no layer of {chain.name}; allowed: "
+                    f"{', '.join(name for name in OFFLOAD_MODULES if name in has) or 'none'}")
+    for device in cluster.device_types if text != "none" else ():
+        missing = [name for name in ("host_link", "host_memory", "host_memory_bandwidth")
+                   if getattr(device, name) is None]
+        if missing:
+            return (f"offload: got {text}, but {', '.join(missing)} of device {device.name} are "
+                    "not known; needed: a device file that has them")
+    return None
+
+
+def excluded(text: str, dimension: str, value: object) -> str | None:
+    """Why a value of another dimension is impossible with what is kept in the hosts' memory."""
+    allowed = Offload.of(text).needs.get(dimension, (value,))
+    return None if value in allowed else (
+        f"{dimension} {value} with offload {text}; allowed: {', '.join(map(str, allowed))}")
+
+
 def outer_problem(cluster: Cluster, job: Job, plan: Configuration) -> str | None:
     """Why replicas, batch and blocks are inconsistent; None when they are consistent."""
     samples = plan.outer_dp * plan.micro_batch
@@ -229,4 +260,9 @@ def space_problems(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace)
             low = given.smallest
             why = rule(low) if low <= most else None
             found.append(f"{name}: got {given}; {why or f'allowed: at most {most}'}")
+    for text in space.offload:
+        found += filter(None, [offload_problem(chain, cluster, text)])
+        found += [f"offload: got {text}; allowed: with {name} {', '.join(map(str, values))}"
+                  for name, values in Offload.of(text).needs.items()
+                  if not any(space.allows(name, value) for value in values)]
     return found

@@ -13,7 +13,9 @@ from typing import Literal
 Split = Literal["column", "row", "heads", "sequence", "dispatch", "expert_column", "expert_row"]
 EXPERT = ("expert_column", "expert_row")
 MODULES = ("core_attn", "norm", "mlp_act", "moe")
-"""Parts of a layer that selective recompute may name, in the order of Megatron-Core."""
+"""Parts of a layer that selective recompute may run again, each of which a search tries."""
+FURTHER_MODULES = ("mlp", "mla_up_proj", "shared_experts")
+"""Those that it tries only if they are named: each would double the policies."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Operator:
     every second product again."""
     dropped: tuple[str, ...] = ()
     """Modules under which ``saved_elements`` are not kept."""
+    offloaded: str = ""
+    """Module of Megatron-Core's ``--offload-modules`` that moves ``saved_elements`` to the host."""
     halves: bool = False
     """Two products side by side, or their outputs: if every second product runs again (module
     ``products``), it is the second of them."""
@@ -106,6 +110,8 @@ class Traffic:
     """Tokens per sample; ``None``: those of the layer."""
     experts: float = 0.0
     """Share of the forward ones that belongs to (shared) experts and is repeated with them."""
+    mlp: float = 0.0
+    """The same of the MLP."""
 
 
 @dataclass(frozen=True)
@@ -161,5 +167,13 @@ class Layer:
     @cached_property
     def modules(self) -> tuple[str, ...]:
         """Modules of selective recompute that the layer has."""
+        return self._named(MODULES)
+
+    @cached_property
+    def further_modules(self) -> tuple[str, ...]:
+        """The same of those that a search does not try unless they are named."""
+        return self._named(FURTHER_MODULES)
+
+    def _named(self, names: tuple[str, ...]) -> tuple[str, ...]:
         tags = {name for op in self.operators for name in (*op.again, *op.dropped)}
-        return tuple(name for name in MODULES if name in tags)
+        return tuple(name for name in names if name in tags)

@@ -103,7 +103,7 @@ def evaluate(
             micro_batch=configuration.micro_batch, micro_batches=m,
             global_batch=job.global_batch, devices_used=used * configuration.outer_dp,
             stride=configuration.stride, schedule=configuration.schedule, group=configuration.group,
-            order=configuration.order,
+            order=configuration.order, offload=configuration.offload,
         ),
         layout=_layout(chain, configuration),
         stages=stages,
@@ -134,6 +134,8 @@ def _stage(
         finish_s=price.left + price.causes["tied"] + price.causes["update"],
         memory_bytes=_memory(price, pricing.held(plan, number, price)),
         memory_limit_bytes=pricing.limit(stage),
+        host_bytes=pricing.hosted(plan, number, price),
+        host_limit_bytes=None if plan.offload == "none" else pricing.host_limit(plan, stage),
         collectives=_algorithms(pricing, plan, stage),
     )
 
@@ -153,6 +155,7 @@ def _time(price: StagePrice, hops: list[Hop]) -> StageTime:
         "tp": c["tp_forward"] + c["tp_backward"],
         "cp": c["cp_forward"] + c["cp_backward"],
         "ep": c["ep_forward"] + c["ep_backward"],
+        "offload": c["offload_forward"] + c["offload_backward"],
         "zero": sum(chunk.zero for chunk in price.chunks),
         "handover": max(hop.both for hop in hops),
     }
@@ -163,7 +166,7 @@ def _algorithms(
     pricing: Pricing, plan: Configuration, stage: StageConfiguration
 ) -> dict[str, str]:
     """Algorithm of the collectives of each dimension, for the volume of the largest layer."""
-    chain, job, s = pricing.chain, pricing.job, pricing.setting(stage)
+    chain, job, s = pricing.chain, pricing.job, pricing.setting(plan, stage)
     body = body_of(stage, plan, 0, pricing.fabric)
     state = state_of(stage, plan, pricing.fabric)
     layers = [chain.kinds[kind] for span in stage.chunks

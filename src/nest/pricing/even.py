@@ -48,6 +48,7 @@ def even_configuration(
     last_stage_layers: int | None = None,
     schedule: AnySchedule | None = None,
     group: int | None = None,
+    offload: str = "none",
 ) -> Configuration:
     """Build the configuration with the same degrees on every stage, by default with even cuts.
 
@@ -75,6 +76,7 @@ def even_configuration(
         all their chunks; the other stages divide the rest evenly.
     schedule : default: 1f1b, interleaved where vpp is above 1.
     group : micro-batches that pass a virtual stage in a row; default: pp.
+    offload : what is kept in the memory of the hosts, such as `optimizer`.
 
     Returns
     -------
@@ -118,6 +120,7 @@ def even_configuration(
         "outer_dp": outer_dp, "micro_batch": micro_batch, "stages": stages,
         "stride": cluster.size // outer_dp, "vpp": len(chunks[0]),
         **({"schedule": schedule} if schedule else {}), "group": group,
+        "offload": offload,
     }, "configuration")
 
 

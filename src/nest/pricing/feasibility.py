@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +15,14 @@ from nest.describe.configuration import Configuration
 from nest.describe.job import Job
 from nest.errors import InputError
 from nest.graph import Chain
-from nest.graph.legality import outer_problem, schedule_problems, sequence_problem, stage_problem
+from nest.graph.legality import (
+    excluded,
+    offload_problem,
+    outer_problem,
+    schedule_problems,
+    sequence_problem,
+    stage_problem,
+)
 from nest.pricing.plans import Stage
 from nest.units import format_bytes
 
@@ -23,7 +31,9 @@ def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None
     """Raise an InputError that names every illegal stage, with the reason."""
     found: list[str] = []
     fabric = fabric_of(cluster)
-    found += filter(None, [sequence_problem(chain, job), memory_problem(cluster, job)])
+    found += filter(None, [sequence_problem(chain, job), memory_problem(cluster, job),
+                           offload_problem(chain, cluster, plan.offload),
+                           excluded(plan.offload, "pp", plan.pp)])
     if order := _order_problem(chain, plan):
         raise InputError(order, (order,))
     if plan.schedule in ("1f1b", "gpipe") or plan.vpp == 1:
@@ -93,4 +103,8 @@ def shortages(stages: Sequence[Stage]) -> list[str]:
                 f"{format_bytes(memory.total - limit)} short, most of it {most} "
                 f"({format_bytes(parts[most])})"
             )
+        limit = stage.host_limit_bytes or math.inf
+        if stage.host_bytes > limit:
+            found.append(f"stage {number} needs {format_bytes(stage.host_bytes)} of the host's "
+                         f"memory for each device; it has {format_bytes(limit)}")
     return found

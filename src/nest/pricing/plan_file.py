@@ -3,8 +3,8 @@
 Files of all minor versions of a plan are read; fields that this version does not know are ignored.
 
 Read are: `stages` (layers, devices, degrees, ZeRO, recompute), `parallelism` (outer_dp,
-micro_batch, stride, vpp, schedule, group, order), `replicas` and `inputs`. Prices are derived and
-therefore ignored.
+micro_batch, stride, vpp, schedule, group, order, offload), `replicas` and `inputs`. Prices are
+derived and therefore ignored.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pydantic import Field
 from nest.describe.base import Degree, Description, Flag, Number, Whole, at_most
 from nest.describe.configuration import Configuration, Index, StageConfiguration
 from nest.describe.files import SUFFIXES, read_description
+from nest.describe.offload import OffloadText
 from nest.describe.space import AnySchedule
 from nest.errors import InputError
 from nest.pricing.plans import SCHEMA, SCHEMAS, Alternative, Inputs, Plan, SearchReport, Stage
@@ -46,6 +47,7 @@ class GivenParallelism(Description):
     schedule: AnySchedule | None = None
     group: Degree | None = None
     order: Annotated[tuple[Index, ...], at_most(10**4)] | None = None
+    offload: OffloadText = "none"
     global_batch: Whole | None = None
     pp: Whole | None = None
     micro_batches: Whole | None = None
@@ -217,7 +219,8 @@ def _configuration(given: GivenPlan) -> Configuration:
             stride = starts[1] - starts[0]
         _check_replicas(starts, p.outer_dp, stride)
     data: dict[str, Any] = {"outer_dp": p.outer_dp, "micro_batch": p.micro_batch, "vpp": p.vpp,
-                            "group": p.group, "order": p.order, "stages": given.stages}
+                            "group": p.group, "order": p.order, "offload": p.offload,
+                            "stages": given.stages}
     data |= {name: value for name, value in (("stride", stride), ("schedule", p.schedule))
              if value is not None}
     return Configuration.parse(data, "parallelism")

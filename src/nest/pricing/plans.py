@@ -38,6 +38,7 @@ class StageTime(Written):
     tp: float = Field(description="tensor-parallel collectives, forward and backward")
     cp: float = Field(description="context-parallel exchange")
     ep: float = Field(description="expert dispatch and combine, expert-tensor collectives")
+    offload: float = Field(0.0, description="waiting for activations to and from the host")
     zero: float = Field(description="ZeRO-2 and ZeRO-3 collectives that compute does not hide")
     handover: float = Field(description="round trip to the next stage")
     total: float
@@ -84,6 +85,9 @@ class Stage(Written):
                             "waited for: grad_sync_s, tied embeddings, optimizer")
     memory_bytes: StageMemory
     memory_limit_bytes: float
+    host_bytes: float = Field(0.0, description="in the memory of the host, for each device")
+    host_limit_bytes: float | None = Field(
+        None, description="memory of the host for each device; null: not known")
     collectives: Annotated[dict[str, str], Freeze] = Field(
         description="algorithm priced for each dimension"
     )
@@ -107,6 +111,7 @@ class Parallelism(Written):
     order: tuple[int, ...] | None = Field(
         None, description="order of the layers that ranges refer to; null: as the model lists them"
     )
+    offload: str = Field("none", description="what is kept in the memory of the hosts")
 
 
 class Breakdown(Written):
@@ -123,6 +128,7 @@ class Breakdown(Written):
     tp: float
     cp: float
     ep: float
+    offload: float = 0.0
     zero: float
     bubble: float = Field(description="waiting for other stages and for hand-overs")
     finish: float = Field(description="gradients, optimizer and parameters after the pipeline")
@@ -235,7 +241,7 @@ class Plan(Written):
         names = StageConfiguration.model_fields
         return Configuration(
             outer_dp=p.outer_dp, micro_batch=p.micro_batch, stride=p.stride, vpp=p.vpp,
-            schedule=p.schedule, group=p.group, order=p.order,
+            schedule=p.schedule, group=p.group, order=p.order, offload=p.offload,
             stages=tuple(
                 StageConfiguration(**{name: getattr(s, name) for name in names})
                 for s in self.stages

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.costs.choices import Body, Setting, Site, State, bodies, policy, setting, states
+from nest.costs.host import kept_away
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import Fabric, fabric_of
@@ -61,6 +63,8 @@ class StagePrice:
     """Of each chunk, first to last."""
     kept: tuple[float, ...]
     """Bytes of activations of a micro-batch in flight, by chunk."""
+    hosted: tuple[float, ...]
+    """The same in the memory of the host."""
     stack: Stack
     schedule: ModuleType | Path
 
@@ -127,17 +131,26 @@ class Pricing:
         self.chain, self.cluster, self.job = chain, cluster, job
         self.fabric = fabric_of(cluster)
         types = cluster.device_types
-        self._settings = [setting(cluster, job, number) for number in range(len(types))]
+        self._settings: dict[str, list[Setting]] = {}
         self._limits = [limit_bytes(device, job) for device in types]
         self._sizes: dict[tuple[int, tuple[int, ...] | None], float] = {}
 
-    def setting(self, stage: StageConfiguration) -> Setting:
+    def setting(self, plan: Configuration, stage: StageConfiguration) -> Setting:
         """The setting of the devices of a stage."""
-        return self._settings[self.cluster.type_at(stage.devices[0])]
+        known = self._settings
+        if plan.offload not in known:
+            gone = kept_away(self.chain, plan.offload)
+            known[plan.offload] = [setting(self.cluster, self.job, number, gone)
+                                   for number in range(len(self.cluster.device_types))]
+        return known[plan.offload][self.cluster.type_at(stage.devices[0])]
 
     def limit(self, stage: StageConfiguration) -> float:
         """Bytes that a device of a stage may hold."""
         return self._limits[self.cluster.type_at(stage.devices[0])]
+
+    def host_limit(self, plan: Configuration, stage: StageConfiguration) -> float:
+        """Bytes of its host's memory for each device of a stage."""
+        return self.setting(plan, stage).machine.device.host_memory or math.inf
 
     def stage(
         self, plan: Configuration, stage: StageConfiguration, known: Layers | None = None
@@ -145,7 +158,7 @@ class Pricing:
         """Price a stage; ``known`` is a cache of layers for equal stages, which is extended."""
         known = {} if known is None else known
         order = self.order(plan)
-        chunks, kept = [], []
+        chunks, kept, hosted = [], [], []
         for span in stage.chunks:
             pairs = layers_of(self.chain, order, stage, span)
             if missing := [pair for pair in dict.fromkeys(pairs) if pair not in known]:
@@ -154,7 +167,9 @@ class Pricing:
             chunks.append(layers)
             kept.append(sum(layer.costs["activations"] for layer in layers)
                         + self._relayed_bytes(plan, order, stage, span))
-        return StagePrice(tuple(chunks), tuple(kept), self.job.stack, SCHEDULES[plan.schedule])
+            hosted.append(sum(layer.costs["host_activations"] for layer in layers))
+        return StagePrice(tuple(chunks), tuple(kept), tuple(hosted), self.job.stack,
+                          SCHEDULES[plan.schedule])
 
     def _layers(
         self, plan: Configuration, stage: StageConfiguration, pairs: Iterable[tuple[int, int]]
@@ -162,7 +177,7 @@ class Pricing:
         state, found = state_of(stage, plan, self.fabric), {}
         for kind, again in pairs:
             body = body_of(stage, plan, again, self.fabric)
-            layer, s = self.chain.kinds[kind], self.setting(stage)
+            layer, s = self.chain.kinds[kind], self.setting(plan, stage)
             costs = layer_costs(layer, body, state, s)
             split = NO_PARTS
             if in_parts(SCHEDULES[plan.schedule]):
@@ -230,11 +245,23 @@ class Pricing:
 
     def held(self, plan: Configuration, number: int, price: StagePrice) -> float:
         """Most bytes of activations that a stage holds at once."""
+        return self._held(plan, number, price.kept, price.kept_for_weights)
+
+    def hosted(self, plan: Configuration, number: int, price: StagePrice) -> float:
+        """Bytes of a device of a stage in the memory of its host."""
+        if plan.offload == "none":
+            return 0.0
+        return price.causes["host_states"] + self._held(
+            plan, number, price.hosted, (0.0,) * len(price.hosted))
+
+    def _held(
+        self, plan: Configuration, number: int, kept: tuple[float, ...], left: tuple[float, ...]
+    ) -> float:
         schedule, m = SCHEDULES[plan.schedule], self.micro_batches(plan)
         if isinstance(schedule, Path):
-            return schedule.held(price.kept, number, plan.pp, m, group_of(plan),
-                                 price.kept_for_weights if schedule.split else None)
-        found: float = schedule.held(price.kept, number, plan.pp, m)
+            return schedule.held(
+                kept, number, plan.pp, m, group_of(plan), left if schedule.split else None)
+        found: float = schedule.held(kept, number, plan.pp, m)
         return found
 
     def hidden(self, plan: Configuration, number: int, price: StagePrice) -> float:

@@ -23,7 +23,8 @@ ROUNDING = 1e-9
 """Share of a step below which a part is a rounding error."""
 WORDS = {
     "forward": "forward", "backward": "backward", "recompute": "recompute", "tp": "tensor parallel",
-    "cp": "context parallel", "ep": "expert parallel", "zero": "ZeRO",
+    "cp": "context parallel", "ep": "expert parallel",
+    "offload": "host transfers", "zero": "ZeRO",
     "bubble": "pipeline bubble", "finish": "end of step", "step": "step",
 }
 LAYERS = {
@@ -208,6 +209,8 @@ def _choices(page: Page, plan: Plan) -> None:
         page.fact("Defaults", f"{assumed}: not measured, or not stated")
     if plan.layout is not None and p.pp > 1:
         page.fact("Layout", plan.layout)
+    if p.offload != "none":
+        page.fact("Hosts", _hosts(plan))
     page.fact("Replicas", _replicas(plan.replicas))
     if (numbers := plan.inputs.cluster.numbers) is not None:
         page.fact("Devices", "in network order: "
@@ -241,6 +244,14 @@ def launch(plan: Plan) -> list[tuple[str, str]]:
     if len(shown) == 1:
         return [("Launch", f"{known.title} {verb} {shown[0]}")]
     return [("Launch", f"{known.title} {verb}"), *(("", f"- {text}") for text in shown)]
+
+
+def _hosts(plan: Plan) -> str:
+    """What is kept in the memory of the hosts."""
+    fullest = max(plan.stages, key=lambda stage: stage.host_bytes)
+    limit = fullest.host_limit_bytes or 0.0
+    return (f"offload {plan.parallelism.offload}: at most {format_bytes(fullest.host_bytes)} of "
+            f"{format_bytes(limit)} for each device in the memory of its host")
 
 
 def _replicas(starts: tuple[int, ...]) -> str:

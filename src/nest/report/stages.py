@@ -21,7 +21,8 @@ LONGEST = 20
 ALIKE = 0.005
 """Share of the time of a micro-batch (and of the end of a step) that the report neglects."""
 CAUSES = (("forward", "forward"), ("backward", "backward"), ("recompute", "recomp."), ("tp", "tp"),
-          ("cp", "cp"), ("ep", "ep"), ("zero", "ZeRO"), ("handover", "hand-over"))
+          ("cp", "cp"), ("ep", "ep"), ("offload", "host"), ("zero", "ZeRO"),
+          ("handover", "hand-over"))
 CATEGORIES = (("parameters", "params"), ("gradients", "gradients"), ("optimizer", "optimizer"),
               ("activations", "activations"), ("buffers", "buffers"))
 

@@ -27,7 +27,7 @@ from nest.search.alike import Alike, AlikePlan, pipelines
 from nest.search.fitting import LARGEST_MEMORY, Fitting, Task
 from nest.search.progress import Timeout, Watch
 from nest.search.runnable import Pipeline
-from nest.search.signatures import signatures
+from nest.search.signatures import Signatures, signatures
 from nest.search.tensors import Builder
 from nest.search.threads import thread_count
 
@@ -110,7 +110,7 @@ class Solution(NamedTuple):
         return Configuration(
             outer_dp=outer.outer_dp, stride=outer.stride, micro_batch=outer.micro_batch,
             stages=tuple(stages), vpp=self.vpp, schedule=self.schedule,
-            order=None if straight else tuple(order),
+            order=None if straight else tuple(order), offload=builder.offload,
         )
 
 
@@ -145,7 +145,7 @@ class Found(NamedTuple):
     """Of the whole space."""
 
     def after(self, other: Found) -> Found:
-        """The same, with the bound and the work of a search of another order of devices."""
+        """The same, with the bound and the work of a search of another part of the space."""
         names = ("seconds", "compile_seconds", "solved", "pruned", "cells", "labels",
                  "transitions")
         return self._replace(
@@ -165,6 +165,9 @@ def search(
     below: float = np.inf,
     *,
     beyond_stack: bool = False,
+    known: Signatures | None = None,
+    offload: str = "none",
+    spare_host: bool = False,
 ) -> Found:
     """Best configuration of a space.
 
@@ -177,6 +180,9 @@ def search(
     watch : ends the search early; the best plan so far is returned then.
     below : search only for plans that take fewer seconds per step.
     beyond_stack : search what the job's stack cannot run too, in a part of its own.
+    known : signatures of the chain and job.
+    offload, spare_host : see :class:`nest.search.tensors.Builder`; the space's ``offload`` does not
+        count here, but in :func:`nest.search.hosts.search`.
 
     Returns
     -------
@@ -194,15 +200,15 @@ def search(
     others, proved = list[Solution](), True
     pool = ThreadPoolExecutor(threads)
     try:
-        known = signatures(chain, job)
+        known = known or signatures(chain, job)
         *some, whole = [
-            Builder(chain, cluster, job, space, known, rules, listed)
+            Builder(chain, cluster, job, space, known, rules, listed, offload, spare_host)
             for rules, listed in _parts(chain, space, cluster, job, beyond_stack)]
         draft = None
         if not whole.own and not any_plan and below == np.inf:
             draft = _draft(space, chain)
         if draft is not None:
-            builder = Builder(chain, cluster, job, draft, known)
+            builder = Builder(chain, cluster, job, draft, known, None, (), offload, spare_host)
             best = _Run(builder, kernels, pool, counts, watch, part=True).first()
         runs = [*(_Run(builder, kernels, pool, counts, watch, part=True) for builder in some),
                 _Run(whole, kernels, pool, counts, watch)]

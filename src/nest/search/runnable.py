@@ -23,7 +23,7 @@ from nest.describe.space import MODULES
 from nest.graph import Chain
 from nest.search.candidates import Outer, Pairs, Rows, Splits
 from nest.stacks.check import applies, outside
-from nest.stacks.figures import Value, model_figures
+from nest.stacks.figures import Value, model_figures, offload_figures
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -98,6 +98,7 @@ class Runnable:
     pipelines : those of the search.
     zeros, policies, longest : ZeRO stages and how each shards (1: dp_in); recompute policies as
         :func:`nest.costs.choices.policy`; most first layers of full recompute.
+    offload : what is kept in the memory of the hosts.
 
     Notes
     -----
@@ -109,11 +110,12 @@ class Runnable:
     def __init__(
         self, known: Capabilities | None, chain: Chain, job: Job, pipelines: Sequence[Pipeline],
         zeros: Sequence[tuple[int, int]], policies: Sequence[int], longest: int,
+        offload: str = "none",
     ) -> None:
         self.rules = [] if known is None else [r for r in known.rules.values() if not r.alike]
         self._sizes = [0, len(zeros), len(policies), longest + 1, len(pipelines)]
         self._masks: dict[tuple[int, int], Any] = {}
-        self._model = model_figures(chain, job)
+        self._model = {**model_figures(chain, job), **offload_figures(offload)}
         self._fixed: dict[str, Column] = {name: Column.same(v) for name, v in self._model.items()}
         schedule, pp, vpp = ([one[n] for one in pipelines] for n in range(3))
         names = list(dict.fromkeys(schedule))

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL, Site, bodies, policy, setting, states
+from nest.costs.host import kept_away
 from nest.costs.layer import BodyCosts, StateCosts, body_costs, state_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import fabric_of
@@ -28,6 +29,7 @@ from nest.costs.stage import hop
 from nest.describe.capabilities import Capabilities
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
+from nest.describe.offload import Offload
 from nest.describe.space import MODULES, SearchSpace
 from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
 from nest.search import compiled
@@ -55,6 +57,9 @@ class Builder:
     known : signatures of the same chain and job: they take more memory than all else.
     rules : what the training software can run; default: everything.
     pipelines : those of alike stages that are searched.
+    offload : what is kept in the memory of the hosts.
+    spare_host : count bytes on a host as so many of a device that no plan fills the host: too many,
+        so that plans that fit may be left out.
 
     Attributes
     ----------
@@ -70,17 +75,22 @@ class Builder:
     def __init__(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
         known: Signatures | None = None, rules: Capabilities | None = None,
-        pipelines: Sequence[Pipeline] = (),
+        pipelines: Sequence[Pipeline] = (), offload: str = "none", spare_host: bool = False,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
+        self.offload, self.spare_host = offload, spare_host
         self.pipelines, self.own = pipelines, rules is not None
         limits = [limit_bytes(device, job) for device in cluster.device_types]
         self.limit = max(limits)
         self._less = [self.limit - limit for limit in limits]
         """Bytes that devices of each type hold less than those that hold most."""
         self.signatures = known or signatures(chain, job)
-        self.settings = [setting(cluster, job, number)
+        gone = kept_away(chain, offload)
+        self.settings = [setting(cluster, job, number, gone)
                          for number in range(len(cluster.device_types))]
+        self._host = [limit / (device.host_memory or np.inf) if spare_host else 0.0
+                      for limit, device in zip(limits, cluster.device_types, strict=True)]
+        """Bytes of a device that a byte on its host counts as, at the least."""
         fabric = fabric_of(cluster, Twins(*compiled.load(())[0].routes))
         self.candidates = Candidates(chain, cluster, job, space, fabric)
         self.policies = _policies(chain, space)
@@ -93,7 +103,7 @@ class Builder:
             [d > 0 and space.allows("pp", d) for d in range(self.signatures.cuts + 1)]
         )
         self.runnable = Runnable(rules, chain, job, pipelines, self.zeros, self.policies,
-                                 self.signatures.longest)
+                                 self.signatures.longest, offload)
         self.outers: list[Outer] = []
         rows: list[Rows] = []
         useful: dict[int, dict[int, Bools]] = {}
@@ -130,6 +140,7 @@ class Builder:
             for kind in self.chain.kinds if kind.experts is not None}
         anywhere = not self.candidates.fabric.by_links  # the same pair is better at every start
         if (not layers or not self.policies or not legal.any() or not anywhere
+                or Offload.of(self.offload).activations  # transfers hide under whole layers
                 or self.runnable.names(("ep", "etp", "expert_ranks"))):
             return dict(zip(blocks.tolist(), legal, strict=True))
         at, pair = np.nonzero(legal)
@@ -205,21 +216,26 @@ class Builder:
             if not len(mine):  # no block may lie on devices of the type
                 continue
             for kind, layer in enumerate(self.chain.kinds):
-                self._price_body(mine, kind, body_costs(layer, body.take(mine), using))
+                self._price_body(mine, kind, body_costs(layer, body.take(mine), using),
+                                 self._host[n])
                 self._price_state(own, kind, state_costs(layer, state.take(own), using),
-                                  self._less[n])
+                                  self._less[n], self._host[n])
 
-    def _price_body(self, rows: Ints, kind: int, b: BodyCosts) -> None:
+    def _price_body(self, rows: Ints, kind: int, b: BodyCosts, host: float) -> None:
         self._ahead[rows, kind, 0] = b.free_forward[:, 0]
-        ahead = b.forward + b.tp_forward + b.cp_forward + b.ep_forward
+        ahead = b.forward + b.tp_forward + b.cp_forward + b.ep_forward + b.offload_forward
         self._ahead[rows, kind, 1] = ahead[:, 0]
-        back = b.backward + b.recompute + b.tp_backward + b.cp_backward + b.ep_backward
-        for column, figure in enumerate((b.free_backward, back, b.activations, b.work)):
+        back = (b.backward + b.recompute + b.tp_backward + b.cp_backward + b.ep_backward
+                + b.offload_backward)
+        kept = np.maximum(b.activations, host * b.host_activations)
+        for column, figure in enumerate((b.free_backward, back, kept, b.work)):
             self._back[rows, :, kind, column] = figure
 
-    def _price_state(self, rows: Ints, kind: int, z: StateCosts, less: float) -> None:
+    def _price_state(
+        self, rows: Ints, kind: int, z: StateCosts, less: float, host: float
+    ) -> None:
         """``less`` bytes that a device lacks count as a buffer: the largest counts once a stage."""
-        held = z.parameters + z.gradients + z.optimizer
+        held = np.maximum(z.parameters + z.gradients + z.optimizer, host * z.host_states)
         again = z.gathered * self.job.stack.reshard_after_forward
         figures = (z.gathered, again, z.scattered, z.sync, z.gather, z.buffers + less, z.update,
                    z.tied, held)
@@ -502,8 +518,10 @@ def _policies(chain: Chain, space: SearchSpace) -> list[int]:
     """Recompute policies of a space, full last; none is always first, if only to compare with."""
     found = [0]
     if space.allows("recompute", "selective"):
-        for count in range(1, len(chain.modules) + 1):
-            for modules in combinations(chain.modules, count):
+        named = space.recompute_modules is not None
+        every = (*chain.modules, *chain.further_modules) if named else chain.modules
+        for count in range(1, len(every) + 1):
+            for modules in combinations(every, count):
                 if space.allows("recompute_modules", "+".join(modules)):
                     found.append(policy("selective", modules))
     if space.allows("recompute", "full"):

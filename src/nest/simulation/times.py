@@ -111,7 +111,8 @@ class Times:
 def _layer_work(c: dict[str, float], weights: float) -> LayerWork:
     """Seconds of a layer, of which ``weights`` of the backward are for weights."""
     return LayerWork(
-        forward=c["forward"], backward=c["backward"] + c["recompute"],
+        forward=c["forward"] + c["offload_forward"],
+        backward=c["backward"] + c["recompute"] + c["offload_backward"],
         ahead=c["tp_forward"] + c["cp_forward"] + c["ep_forward"],
         back=c["tp_backward"] + c["cp_backward"] + c["ep_backward"],
         gathered=c["gathered"], regathered=c["regathered"], scattered=c["scattered"],

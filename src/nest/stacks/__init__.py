@@ -5,6 +5,6 @@ gives the figures of a configuration that rules name, `check` compares them with
 `overview` shows what the tables of the catalog allow.
 """
 
-from nest.stacks.check import Finding, launch_needs, not_runnable
+from nest.stacks.check import Finding, cannot_offload, launch_needs, not_runnable
 
-__all__ = ["Finding", "launch_needs", "not_runnable"]
+__all__ = ["Finding", "cannot_offload", "launch_needs", "not_runnable"]

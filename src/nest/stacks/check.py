@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -21,6 +21,7 @@ from nest.stacks.figures import (
     chunks_of,
     layer_counts,
     model_figures,
+    offload_figures,
     plan_figures,
     stage_figures,
 )
@@ -48,6 +49,17 @@ def not_runnable(chain: Chain, job: Job, plan: Configuration) -> tuple[Finding, 
     """
     known = job.stack.capabilities
     return () if known is None else tuple(_broken(known.rules, chain, job, plan))
+
+
+def cannot_offload(job: Job, texts: Iterable[str]) -> Iterator[str]:
+    """Why the job's stack can keep some of these in the memory of the hosts in no configuration."""
+    known = job.stack.capabilities
+    for text in texts:
+        figures = offload_figures(text)
+        for rule in known.rules.values() if known is not None else ():
+            for field in rule.fields if not rule.alike and applies(rule, figures) else ():
+                if field in figures and (why := wrong(rule, field, figures)):
+                    yield f"offload: got {text}; {field} {why}: {rule.sentence}"
 
 
 def launch_needs(chain: Chain, job: Job, plan: Configuration) -> tuple[Finding, ...]:

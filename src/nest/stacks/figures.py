@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
+from nest.describe.offload import Offload
 from nest.graph import Chain
 from nest.graph.schedules import group_of, missing
 
@@ -41,15 +43,23 @@ def plan_figures(chain: Chain, job: Job, plan: Configuration) -> Figures:
         "mtp_chunks": _holding(chain, chunks, "mtp"),
         "misplaced": _misplaced(chunks, plan.pp),
         "vision_chunks": _holding(chain, chunks, "vision"),
-        **model_figures(chain, job),
+        **model_figures(chain, job), **offload_figures(plan.offload),
     }
+
+
+def offload_figures(text: str) -> Figures:
+    """Figures of what is kept in the memory of the hosts."""
+    found = Offload.of(text)
+    return {"offload_optimizer": math.ceil(100 * found.optimizer), "offload_layers": found.layers,
+            "offload_modules": found.modules or ("none",)}
 
 
 def model_figures(chain: Chain, job: Job) -> Figures:
     """Figures of the model and of the job, which all configurations have."""
     model = chain.model
     return {
-        "precision": job.precision, "kind": "profile" if model is None else model.kind,
+        "precision": job.precision, "optimizer": job.optimizer,
+        "kind": "profile" if model is None else model.kind,
         "experts": _yes(chain.experts is not None),
         "mla": _yes(model is not None and model.mla is not None),
         "vision": _yes(model is not None and model.vision is not None),

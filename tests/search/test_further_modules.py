@@ -1,0 +1,65 @@
+"""Modules of recompute that a search tries only if they are named."""
+
+from __future__ import annotations
+
+import pytest
+from test_alike import EXPERTS, MODEL, TIED, cluster, every
+
+import nest
+from nest.describe import Job, load_model, load_stack
+from nest.describe.space import LARGEST, SearchSpace
+from nest.errors import InputError
+from nest.graph import build_chain
+from nest.pricing.even import even_configuration
+from nest.search.hosts import search
+
+pytestmark = pytest.mark.kernels
+
+
+def job(**changes: float) -> Job:
+    stack = load_stack("megatron-core").replace(workspace=0)
+    return Job(global_batch=4, seq_len=256, memory_margin=0.0, stack=stack, **changes)
+
+
+def test_no_runnable_pipeline_is_faster() -> None:
+    """The naive enumeration lists every alike pipeline, with `mlp` as its one module."""
+    model, where, batch = load_model(TIED), cluster("27 MiB"), job()
+    chain = build_chain(model)
+    found = search(chain, where, batch, SearchSpace(
+        cp=1, recompute_modules="mlp", tp=(1, 2, 4), pp="1..3", vpp="1..2", zero=(0, 1),
+        recompute_layers=f"1,{LARGEST}"), beyond_stack=False)
+    best = float("inf")
+    for way in every(chain, where, batch):
+        stages = tuple(
+            stage.replace(recompute_modules=("mlp",)) if stage.recompute == "selective" else stage
+            for stage in way.stages)
+        try:
+            plan = nest.evaluate(model, where, batch, way.replace(stages=stages))
+        except InputError:
+            continue
+        if plan.runnable and plan.feasible:
+            best = min(best, plan.step_time_s)
+    assert found.step_time == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_a_module_that_is_named_saves_memory() -> None:
+    model, batch = load_model(MODEL), job()
+    space = SearchSpace(cp=1, tp=1, pp=1, mbs=2, zero=1, recompute="selective")
+    needs = {}
+    for modules in ("core_attn", "mlp", "core_attn+mlp"):
+        plan = nest.plan(model, cluster("400 MiB"), batch, space.replace(
+            recompute_modules=modules), threads=1, beyond_stack=False)
+        assert plan.runnable
+        assert plan.stages[0].recompute_modules == tuple(modules.split("+"))
+        needs[modules] = plan.stages[0].memory_bytes.activations
+    assert needs["core_attn+mlp"] <= needs["mlp"] < needs["core_attn"]
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_a_module_that_the_model_lacks_is_refused() -> None:
+    for model, module in ((MODEL, "mla_up_proj"), (EXPERTS, "shared_experts")):
+        with pytest.raises(InputError, match=f"recompute_modules {module} is in no layer"):
+            nest.evaluate(load_model(model), cluster("4 GiB"), job(), even_configuration(
+                load_model(model), cluster("4 GiB"), job(), recompute="selective",
+                recompute_modules=(module,)))
