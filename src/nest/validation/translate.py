@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -11,7 +12,6 @@ from nest.describe.configuration import Configuration
 from nest.describe.device import Device
 from nest.describe.job import Job, Stack
 from nest.describe.model import Model
-from nest.describe.space import Precision
 from nest.errors import InputError
 from nest.graph import build_chain
 from nest.validation.architecture import model
@@ -39,7 +39,6 @@ class Facts(NamedTuple):
     configuration: Configuration
     stack: str
     """Name in the catalog, or provisional."""
-    precision: Precision
     remarks: tuple[str, ...]
     """Facts that the source lacks, or that NEST prices differently."""
 
@@ -63,11 +62,25 @@ def question(
     """
     found = facts(run)
     name = found.shape.device
-    job = Job(global_batch=run.degree("gbs_seqs"), seq_len=run.degree("seq_len"),
-              precision=found.precision, stack=stack(found.stack, stacks),
-              memory_margin=0.0)  # a run that was measured did fit
+    job = _job(run, stack(found.stack, stacks))
     on = devices[name] if devices and name in devices else device(name)
     return Question(found.model, cluster(found.shape, on), job, found.configuration)
+
+
+ASYNC_TP = re.compile(r"\basync tp\b")
+HIDDEN_TP = 0.5
+"""Share of tensor-parallel traffic that torchtitan hides with asynchronous tensor parallelism: that
+of megatron-core's overlap, assumed."""
+
+
+def _job(run: Run, software: Stack) -> Job:
+    if ASYNC_TP.search(run.notes.lower()):
+        software = software.replace(overlap_tp=HIDDEN_TP)
+    number = precision(run.text("precision"))
+    assert number is not None  # refused by nest.validation.reasons
+    return Job(global_batch=run.degree("gbs_seqs"), seq_len=run.degree("seq_len"),
+               precision=number, stack=software,
+               memory_margin=0.0)  # a run that was measured did fit
 
 
 @lru_cache(maxsize=10_000)
@@ -83,12 +96,15 @@ def facts(run: Run) -> Facts:
     known, remarks = model(run)
     remarks += [f"{column} {found.value}: {found.why}" for column, found in run.inferred.items()
                 if column != "dp" and (column, found.value) != ("vpp", "1")]
-    again, number = recompute(run.text("recompute")), precision(run.text("precision"))
-    assert again is not None and number is not None  # refused by nest.validation.reasons
+    again = recompute(run.text("recompute"))
+    assert again is not None  # refused by nest.validation.reasons
     net = shape(run.text("gpu"), run.text("gpu_mem_gb"), run.degree("n_gpus"),
                 run.degree("gpus_per_node"), run.text("intra_node"),
                 run.real("inter_node_gbps_per_gpu"))
-    remarks += [text for text in (again.remark, net.remark) if text]
-    way = configuration(run, build_chain(known), again)
     name = stack_name(run.framework, run.group, run.text("precision"), run.notes)
-    return Facts(known, net, way, name, number, tuple(remarks))
+    if ASYNC_TP.search(run.notes.lower()):
+        remarks.append(f"asynchronous tensor parallelism hides {HIDDEN_TP:.0%} of its traffic, "
+                       "assumed")
+    way, more = configuration(run, build_chain(known), _job(run, stack(name)), again)
+    remarks += [text for text in (again.remark, net.remark, *more) if text]
+    return Facts(known, net, way, name, tuple(remarks))
