@@ -220,14 +220,16 @@ def test_memory_is_counted_as_its_source_counts() -> None:
 
 
 def test_runs_that_ran_fit() -> None:
-    """All but one configuration, twice measured: it holds more by our count than its device.
+    """All but two configurations, three runs: they hold more by our count than their device.
 
     And Qwen3-30B with traffic of experts beside computing: there the schedule holds two
     micro-batches by our count, and its releases may spill activations to the host.
     """
     priced = [row for row in validation.price(validation.read()) if row.reason is None]
     assert {row.run.run_id for row in priced if row.fits is False} == {
-        f"dgxc_{version}_nemotron4-15b_bf16_H100_16_gbs64" for version in ("v25.04.02", "s25.05")
+        f"dgxc_{run}" for run in (
+            "v25.04.02_nemotron4-15b_bf16_H100_16_gbs64", "s25.05_nemotron4-15b_bf16_H100_16_gbs64",
+            "v25.04.02_nemotron4-15b_bf16_H100_32_gbs128")
     } | {f"mbridge_{number:03}" for number in (7, 8, 23, 24, 47, 48, 49)}
     # The limit still is one: what is allowed leaves room for the context and buffers.
     for row in priced:

@@ -54,8 +54,8 @@ def priced(measured: float, predicted: float | None, key: object = None, group: 
     one = replace(RUN, group=group, model=model, framework="f", measured_s=measured,
                   measured_memory=memory[0] if memory else None, anomalous=anomalous)
     refused = None if predicted is not None else "for some reason"
-    return Priced(one, predicted, memory[1] if memory else None, True, {"forward": 1.0}, "s",
-                  object() if key is None else key, (), refused)
+    return Priced(one, predicted, None, None, memory[1] if memory else None, True,
+                  {"forward": 1.0}, "s", object() if key is None else key, (), refused)
 
 
 # ---------------------------------------------------------------- statistics

@@ -11,7 +11,7 @@ mapping into one of them, with `files` (YAML, JSON, limits), `catalog`, `hugging
 from nest.describe.base import Description
 from nest.describe.cluster import Cluster, Level
 from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.device import Device, GemmEfficiency
+from nest.describe.device import Device, GemmEfficiency, GroupedEfficiency
 from nest.describe.files import read_description, write_text_atomic
 from nest.describe.job import Job, Stack
 from nest.describe.links import Links
@@ -36,6 +36,7 @@ __all__ = [
     "Description",
     "Device",
     "GemmEfficiency",
+    "GroupedEfficiency",
     "IntSet",
     "Job",
     "Level",

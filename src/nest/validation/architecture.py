@@ -42,6 +42,8 @@ def model(run: Run) -> tuple[Model, list[str]]:
         "positions": run.whole("seq_len") if classic else 0,
         "qk_norm": bool(re.match(r"qwen-?3", run.model.lower())),
     }
+    if re.match(r"gpt[- _]?oss", run.model.lower()):
+        data["bias"] = True
     if run.whole("kv_lora_rank") is not None:
         data |= {"mla": _latent(run), "kv_heads": heads, "qk_norm": False}
     elif run.whole("head_dim") is not None:
@@ -67,7 +69,11 @@ def _experts(run: Run) -> MoE:
     number = run.whole("n_shared_experts") or 1
     given = {"experts": run.whole("n_experts"), "top_k": run.whole("top_k"), "ffn": each,
              "shared_ffn": shared * number if shared == each else shared,
-             "first_dense": run.whole("first_dense") or 0}
+             "first_dense": run.whole("first_dense") or 0,
+             "groups": run.degree("n_expert_groups"),
+             "clamped": bool(re.match(r"gpt[- _]?oss", run.model.lower()))}
+    if run.whole("top_k_groups"):
+        given["group_limit"] = run.whole("top_k_groups")
     return MoE.parse(given, f"run {run.run_id}: moe")
 
 

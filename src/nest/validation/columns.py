@@ -82,8 +82,8 @@ WHOLE = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "h
          "seq_len", "n_experts", "top_k", "d_ff_expert", "d_ff_shared", "n_shared_experts",
          "first_dense", "n_expert_groups", "top_k_groups", "q_lora_rank", "kv_lora_rank",
          "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "mtp_layers", "ep_overlap",
-         "n_gpus", "gpus_per_node", "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "sp", "zero_stage", "fsdp_shard", "mbs", "gbs_seqs",
-         "grad_accum")
+         "n_gpus", "gpus_per_node", "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "sp", "zero_stage",
+         "fsdp_shard", "mbs", "gbs_seqs", "grad_accum")
 REAL = ("gpu_mem_gb", "inter_node_gbps_per_gpu", "step_time_s", "step_time_s_derived",
         "peak_mem_gb")
 _FROM_ZERO = ("gated_mlp", "sp", "zero_stage", "d_ff_shared", "n_shared_experts", "first_dense",

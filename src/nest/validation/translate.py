@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.device import Device
-from nest.describe.job import Job, Stack
+from nest.describe.job import Dispatcher, Job, Stack
 from nest.describe.model import Model
 from nest.errors import InputError
 from nest.graph import build_chain
@@ -78,9 +78,31 @@ def _job(run: Run, software: Stack) -> Job:
         software = software.replace(overlap_tp=HIDDEN_TP)
     number = precision(run.text("precision"))
     assert number is not None  # refused by nest.validation.reasons
+    software = software.replace(**_experts_of(run, software))
     return Job(global_batch=run.degree("gbs_seqs"), seq_len=run.degree("seq_len"),
                precision=number, stack=software,
                memory_margin=0.0)  # a run that was measured did fit
+
+
+GRAPHS = ((r"^(?:none\b.*|unclear.*|unknown.*|)$", "none"), (r"full[_ ]iteration", "step"),
+          (r".", "layers"))
+"""Pattern of the cell of CUDA graphs, what they capture; the first that matches counts."""
+
+
+def _experts_of(run: Run, software: Stack) -> dict[str, str | bool]:
+    """Figures of the stack that a row states of its own: dispatcher and CUDA graphs."""
+    found: dict[str, str | bool] = {}
+    words = run.text("dispatcher").lower()
+    if run.text("n_experts") and words:
+        if words not in get_args(Dispatcher):
+            raise InputError(f"dispatcher {words}")
+        found["dispatcher"] = words
+    if "fused grouped mlp" in run.notes.lower():
+        found["fused_experts"] = True
+    graphs = run.text("cuda_graphs").lower()
+    if graphs:
+        found["cuda_graphs"] = next(name for mark, name in GRAPHS if re.search(mark, graphs))
+    return found
 
 
 @lru_cache(maxsize=10_000)
@@ -102,6 +124,8 @@ def facts(run: Run) -> Facts:
                 run.degree("gpus_per_node"), run.text("intra_node"),
                 run.real("inter_node_gbps_per_gpu"))
     name = stack_name(run.framework, run.group, run.text("precision"), run.notes)
+    if run.degree("ep") > 1 and not run.text("dispatcher"):
+        remarks.append(f"dispatcher not stated: {stack(name).dispatcher}, the stack's")
     if ASYNC_TP.search(run.notes.lower()):
         remarks.append(f"asynchronous tensor parallelism hides {HIDDEN_TP:.0%} of its traffic, "
                        "assumed")
