@@ -117,7 +117,7 @@ def test_what_is_stated_is_not_inferred(tmp_path: Path) -> None:
     ({"recompute": ""}, "not stated: recompute"),
     ({"recompute": "remat of some kind"}, "recompute remat of some kind"),
     ({"n_heads": "", "mbs": ""}, "not stated: n_heads, mbs"),
-    ({"precision": "NVFP4"}, "precision NVFP4"),
+    ({"precision": "MXFP4"}, "precision MXFP4"),
     ({"gpu": "abacus"}, "unknown gpu abacus"),
     ({"vpp": ""}, "not stated: vpp"),
     ({"dp": "8"}, "tp x pp x dp x cp = 32 is not n_gpus 64"),
@@ -157,7 +157,7 @@ def test_what_evaluate_refuses_is_a_reason_too(tmp_path: Path, changes: dict[str
 
 @pytest.mark.parametrize(("text", "found"), [
     ("bf16 (bf16, FSDP mp PURE)", "bf16"), ("fp16/bf16 (not stated)", "bf16"), ("FP8-MX", "fp8"),
-    ("fp8 32x32 / MXFP8", "fp8"), ("NVFP4", None), ("fp16", "fp16"), ("", None),
+    ("fp8 32x32 / MXFP8", "fp8"), ("MXFP4", None), ("NVFP4", "fp8"), ("fp16", "fp16"), ("", None),
 ])
 def test_number_formats(text: str, found: str | None) -> None:
     assert precision(text) == found
@@ -250,6 +250,15 @@ def test_racks_are_partly_filled(
     assert validation.question(run).cluster.group_sizes == sizes
     found = [text for text in facts(run).remarks if "rack" in text]
     assert found == ([remark] if remark else [])
+
+
+@pytest.mark.parametrize(("gpu", "rate"), [("B200-SXM", 1.5), ("GB300", 2.25)])
+def test_nvfp4_is_fp8_with_faster_products(tmp_path: Path, gpu: str, rate: float) -> None:
+    given = {"gpu": gpu, "inter_node_gbps_per_gpu": "400", "intra_node": "NVL72"}
+    four, eight = one(tmp_path, precision="NVFP4", **given), one(tmp_path, precision="fp8", **given)
+    peaks = [validation.question(run).cluster.device.peak("fp8") for run in (four, eight)]
+    assert peaks[0] == pytest.approx(rate * peaks[1])
+    assert f"NVFP4 is priced as fp8 with products {rate:g} times as fast" in facts(four).remarks
 
 
 def test_unequal_chunks(tmp_path: Path) -> None:

@@ -204,10 +204,10 @@ def experts(model: Model) -> list[Operator]:
 def _unfused(model: Model, up: int) -> Operator:
     """Bias of the experts' output, and clamps before the gate, as Megatron-Core runs them.
 
-    Bias (TEGroupedMLP._apply_bias in megatron/core/transformer/moe/experts.py): product with the
-    probability, sum and concatenation; backward two products, their sums and a concatenation; the
-    first product's bias gradient is a sum. Clamps (fused_bias_geglu.py): two clamps and a
-    concatenation, backward their masks and a concatenation.
+    Bias (the apply_bias of its grouped MLP): product with the probability, sum and concatenation;
+    backward two products, their sums and a concatenation; the first product's bias gradient is a
+    sum. Clamps (its fused bias and quick GeGLU): two clamps and a concatenation, backward their
+    masks and a concatenation.
     """
     assert model.moe is not None
     h, bias, clamps = model.hidden, model.bias, model.moe.clamped

@@ -93,6 +93,16 @@ def device_name(gpu: str, memory_gb: str = "") -> str | None:
                  if re.search(mark, gpu.lower()) and (not memory or memory == size)), None)
 
 
+def fp4_rate(name: str) -> float:
+    """Rate of NVFP4 products over that of fp8 products on a device.
+
+    Three quarters of the ratio of the peaks: 3 on Blackwell Ultra (B300, GB300: 15 PFLOP/s), else 2
+    (stas00/ml-engineering compute/accelerator/README.md). Fitted to 18 runs of Llama-3-70B under
+    Megatron-Bridge and Llama-3.1-8B of MLPerf: 1.5 on B200 and GB200, as much for either alone.
+    """
+    return 0.75 * (3.0 if re.match(r"g?b300", name) else 2.0)
+
+
 @cache
 def device(name: str) -> Device:
     """A device by name: of the catalog, else provisional."""

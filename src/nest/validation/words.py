@@ -19,12 +19,20 @@ class Recomputed(NamedTuple):
     """Difference of the policy from the source; empty: none."""
 
 
+def is_fp4(text: str) -> bool:
+    """Whether products are in NVFP4."""
+    return "nvfp4" in text.lower()
+
+
 def precision(text: str) -> Precision | None:
     """Number format of matrix products; None: not one that NEST prices.
 
-    Tables that do not state which 16-bit format was used are read as bf16.
+    Tables that do not state which 16-bit format was used are read as bf16. NVFP4 is read as fp8,
+    at another rate of products.
     """
     words = text.lower()
+    if is_fp4(words):
+        return "fp8"
     if "fp4" in words:
         return None
     known: tuple[Precision, ...] = ("fp8", "bf16", "fp16", "fp32")
