@@ -12,6 +12,7 @@ from nest.costs.compute import (
     Machine,
     attention_seconds,
     gemm_seconds,
+    grouped_seconds,
     memory_seconds,
     peak_flops,
     scores_seconds,
@@ -57,6 +58,19 @@ def products(**more: float) -> Machine:
     return machine(launch_overhead=0.0, gemm={"default": usual | more})
 
 
+def test_grouped_products() -> None:
+    # Three groups of 1000 x 100 x 100: 2e7 FLOP at 100 TFLOP/s x 0.8 x 0.5 of a single one's rate,
+    # 0.5 us; 2 bytes x 1.1e5 in and 4 x 1e5 out at 1 TB/s x 0.5: 1.24 us. 2 us a group besides.
+    usual = {"rate": 0.5, "memory_share": 0.5, "group_time": 2e-6}
+    grouped = machine(grouped={"default": usual}, **{
+        "gemm": {"default": {"peak_fraction": 0.8, "m_half": 0, "n_half": 0, "k_half": 0}}})
+    found = grouped_seconds(grouped, *sides(1000, 100, 100), 3, 4.0)
+    assert found == pytest.approx([3 * (1.24e-6 + 2e-6) + 1e-6])
+    found = grouped_seconds(grouped, *sides(1000, 1000, 100), 3, 0.0)
+    assert found == pytest.approx([3 * (5e-6 + 2e-6) + 1e-6])
+    assert grouped_seconds(grouped, *sides(0, 100, 100), 3, 4.0) == 0.0
+
+
 def test_large_products_decline() -> None:
     # 5e3 x 1e4 x 1e4: 1e12 FLOP at 100 TFLOP/s x 0.8 x 0.5 take 25 ms; log2(1 + 1) = 1 time 5 %
     # more. Three times as many FLOP: log2(1 + 3) = 2 times 5 % more than 75 ms.
@@ -88,13 +102,14 @@ def test_more_work_never_takes_less_time() -> None:
 
 
 def test_gemm_limited_by_memory() -> None:
-    # One row: 2 bytes x (1e3 in + 1e6 weights + 1e3 out) at 100 GB/s x 0.8 x 0.5 = 40 GB/s: 50 us;
+    # One row: 2 bytes x (1e3 in + 1e6 weights + 1e3 out) at 100 GB/s x 0.8 = 80 GB/s: 25 us
+    # (element-wise kernels are half as fast, products are not);
     # 2e6 FLOP at 40 TFLOP/s x 1/101 x 1000/1100 x 1000/1100 take 6.1 us.
     slow = machine(memory_bandwidth=1e11)
-    assert gemm_seconds(slow, *sides(1, 1000, 1000)) == pytest.approx([2.004e6 / 40e9 + 1e-6])
+    assert gemm_seconds(slow, *sides(1, 1000, 1000)) == pytest.approx([2.004e6 / 80e9 + 1e-6])
     # fp8: what goes in takes one byte, what comes out two.
     eight = machine("fp8", memory_bandwidth=1e11)
-    assert gemm_seconds(eight, *sides(1, 1000, 1000)) == pytest.approx([1.003e6 / 40e9 + 1e-6])
+    assert gemm_seconds(eight, *sides(1, 1000, 1000)) == pytest.approx([1.003e6 / 80e9 + 1e-6])
 
 
 def test_precisions() -> None:

@@ -298,6 +298,37 @@ def test_seconds_of_experts_run_again() -> None:
     assert (dense.recompute, dense.work) == ([0.0], [0.0])
 
 
+def test_the_host_of_layers_with_experts() -> None:
+    # A layer with experts takes 1 s longer each way, and no less than 4 s forward, 8 s backward.
+    plain = cost(block(mixture()))
+    waits = cost(block(mixture()), expert_gap=1.0)
+    assert waits.forward - plain.forward == pytest.approx([1.0])
+    assert waits.backward - plain.backward == pytest.approx([1.0])
+    host = cost(block(mixture()), expert_overhead=4.0)
+    assert (host.forward, host.backward) == (pytest.approx([4.0]), pytest.approx([8.0]))
+    again = cost(block(mixture()), expert_overhead=4.0, recompute=FULL)
+    assert again.backward + again.recompute == pytest.approx([12.0])
+    # Not where the whole step is captured in a CUDA graph, nor in other layers.
+    whole = {"cuda_graphs": "step", "expert_gap": 1.0, "expert_overhead": 4.0}
+    assert cost(block(mixture()), **whole).forward == plain.forward
+    assert cost(block(mixture()), **{**whole, "cuda_graphs": "layers"}).forward > 4.0 * 0.99
+    assert cost(block(), **{**whole, "cuda_graphs": "none"}).forward == cost(block()).forward
+
+
+def test_biases_and_clamps_of_experts() -> None:
+    # 2 copies of each token, 2 bytes an element at 1 TB/s: bias 6 h forward, 8 h and 2 x 24
+    # backward; clamps 4 and 5 times 2 x 24. None of it where experts are fused.
+    copies = 2 * SBH // H * 2 / 1e12
+    plain, clamped = cost(block(mixture())), cost(block(mixture(clamped=True)))
+    assert clamped.forward - plain.forward == pytest.approx([copies * 4 * 48])
+    assert clamped.backward - plain.backward == pytest.approx([copies * 5 * 48])
+    biased = cost(block(mixture().replace(bias=True)))
+    assert biased.forward - plain.forward == pytest.approx([copies * 6 * H])
+    assert biased.backward - plain.backward == pytest.approx([copies * (8 * H + 48)])
+    assert cost(block(mixture(clamped=True)), fused_experts=True).forward == cost(
+        block(mixture()), fused_experts=True).forward < plain.forward
+
+
 def test_cross_attention() -> None:
     # Decoder layer: 8 h^2 of self-attention, 4 h ff of the MLP, 4 s h of the core, causal half;
     # queries and output of cross-attention 4 h^2, its core 4 x 96 h, all of it; keys and values

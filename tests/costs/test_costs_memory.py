@@ -160,3 +160,16 @@ def test_every_second_product_again() -> None:
         same = cost(gated, recompute=policy), cost(gated, recompute=policy, **again)
         assert same[0].activations == pytest.approx(same[1].activations)
         assert same[0].recompute == pytest.approx(same[1].recompute)
+
+
+def test_the_gradient_of_a_vocabulary_matrix_is_whole_for_a_while() -> None:
+    # 2 bytes for each parameter of the table, half of it with tp 2; the largest counts, so that
+    # gradients and gathered parameters of ZeRO-3, 2 x 2 + 4 bytes of half of the layer, cover it.
+    head = build_chain(model()).kinds[-1]
+    assert head.name == "head"
+    for tp, rows in ((1, 1024), (2, 1024)):  # padded to a multiple of 128 x tp
+        assert cost(head, tp=tp).buffers == pytest.approx([2 * rows * H / tp])
+    assert cost(block()).buffers == [0.0]
+    sharded = cost(head, dp=2, zero=3)
+    held = sharded.parameters[0]  # 2 bytes of half of the layer
+    assert sharded.buffers == pytest.approx([4 * held])

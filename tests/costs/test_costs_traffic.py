@@ -9,6 +9,7 @@ import pytest
 from plain import LINK, SBH, A, B, H, S, V, block, cost, mixture, model, translator
 
 from nest.costs.choices import CORE_ATTN, FULL, MLP_ACT, MOE, NORM
+from nest.costs.traffic import PER_PROCESSOR
 from nest.graph import build_chain
 
 # ---------------------------------------------------------------- tensor and expert parallelism
@@ -83,6 +84,21 @@ def test_expert_traffic() -> None:
     # Expert tensor parallelism gathers and scatters the copies of its two ranks instead.
     assert cost(block(mixture()), tp=2, etp=2, ep=1).ep_forward == pytest.approx([2 * once])
     assert cost(block(), dp=2).ep_forward == [0.0]
+
+
+def test_dispatchers() -> None:
+    # One copy of S B tokens for each rank: of two experts on two ranks 1.5, half of them away.
+    layer, tokens = block(mixture()), 2 * SBH / LINK
+    for dispatcher, sent in (("alltoall", 1.0), ("hybridep", 0.75), ("allgather", 2 * 0.5)):
+        found = cost(layer, dp=2, ep=2, dispatcher=dispatcher)
+        assert found.ep_forward == pytest.approx([2 * sent * tokens]), dispatcher
+        assert found.ep_backward == found.ep_forward
+    # In fp8 one of two ways; deepep handles 15.6 GB/s on each of its multiprocessors.
+    eight = cost(layer, dp=2, ep=2, dispatcher="hybridep", dispatch_fp8=True)
+    assert eight.ep_forward == pytest.approx([1.5 * 0.75 * tokens])
+    assert PER_PROCESSOR > LINK
+    deep = cost(layer, dp=2, ep=2, dispatcher="deepep", dispatch_processors=1)
+    assert deep.ep_forward == pytest.approx([2 * 0.75 * tokens])
 
 
 # ---------------------------------------------------------------- context parallelism

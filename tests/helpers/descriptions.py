@@ -172,6 +172,8 @@ DEEPSEEK = {
     "v_head_dim": 128,
     "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64,
+    "n_group": 8,
+    "topk_group": 4,
     "n_routed_experts": 256,
     "n_shared_experts": 1,
     "num_experts_per_tok": 8,
@@ -332,7 +334,7 @@ GPT_OSS = {
 NOTES = {
     "llama": {"bos_token_id": 128000, "rope_scaling": {"factor": 8.0}, "pretraining_tp": 1,
               "rms_norm_eps": 1e-05, "torch_dtype": "bfloat16", "transformers_version": "4.42.3"},
-    "deepseek_v3": {"ep_size": 1, "n_group": 8, "topk_group": 4, "norm_topk_prob": True,
+    "deepseek_v3": {"ep_size": 1, "norm_topk_prob": True,
                     "quantization_config": {"fmt": "e4m3"}, "routed_scaling_factor": 2.5,
                     "scoring_func": "sigmoid", "topk_method": "noaux_tc", "auto_map": {"A": "b"}},
     "gpt_oss": {"experts_per_token": 4, "initial_context_length": 4096, "swiglu_limit": 7.0,

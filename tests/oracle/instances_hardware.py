@@ -134,6 +134,15 @@ def random_job(rng: Random, theme: str) -> Job:
         **{name: more.random() < 0.5
            for name in ("master_remainders", "fp8_inputs", "selective_products")},
     }
+    last = Random(repr(stack))  # the same again
+    stack |= {
+        "dispatcher": last.choice(("alltoall", "alltoall", "allgather", "deepep", "hybridep")),
+        "dispatch_fp8": last.random() < 0.3,
+        "cuda_graphs": last.choice(("none", "none", "layers", "step")),
+        "expert_gap": last.choice((0.0, log_uniform(last, 1e-7, 1e-4))),
+        "expert_overhead": last.choice((0.0, 0.0, log_uniform(last, 1e-6, 1e-3))),
+        "fused_experts": last.random() < 0.2,
+    }
     batches = [*range(1, 13), 6, 8, 9, 10, 12]
     lengths = [60, 120, 240, 256, 500, 1024]
     if theme == "pipeline":

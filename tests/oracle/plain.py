@@ -39,6 +39,7 @@ def device(**changes: Any) -> Device:
         "peak_flops": {"bf16": 100e12, "fp8": 200e12, "tf32": 50e12}, "launch_overhead": 0.0,
         "attention_fraction": 1.0,
         "gemm": {"default": {"peak_fraction": 1.0, "m_half": 0, "n_half": 0, "k_half": 0}},
+        "grouped": {"default": {"rate": 1.0, "memory_share": 1.0, "group_time": 0.0}},
     }
     return Device(**(plain | changes))
 

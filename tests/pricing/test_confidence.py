@@ -10,7 +10,9 @@ import pytest
 import nest
 from nest import validation
 from nest.describe import catalog, load_stack
+from nest.pricing.confidence import WIDER
 from nest.pricing.plans import Plan
+from nest.validation.ranges import covered, ratios, span
 
 
 def priced(device: str = "dgx-h100", devices: int = 16, **job: object) -> Plan:
@@ -33,29 +35,60 @@ def test_the_range_follows_the_percentiles() -> None:
 
 
 def test_what_was_never_measured_is_named() -> None:
-    found = priced("dgx-b200", 4096, precision="fp16").confidence
+    found = priced("dgx-a100", 4096, precision="fp16").confidence
     assert found is not None
     assert [phrase.split(" (")[0] for phrase in found.beyond] == [
-        "device b200-sxm", "4,096 devices", "precision fp16"]
+        "device a100-sxm-80gb", "4,096 devices", "precision fp16"]
     assert priced(stack="fsdp").confidence is None
 
 
 def test_the_catalog_says_what_validation_finds() -> None:
     """Where it fails after a change of prices: write the figures found into catalog/stacks.yaml."""
-    ratios: dict[str, dict[object, list[float]]] = defaultdict(lambda: defaultdict(list))
-    largest: dict[str, int] = defaultdict(int)
-    for run in validation.price(validation.read()):
-        if run.predicted_s is not None and run.run.measured_s is not None:
-            ratios[run.stack][run.key].append(run.run.measured_s / run.predicted_s)
-            largest[run.stack] = max(largest[run.stack], run.key[2].cluster.size)
+    rows = validation.price(validation.read())
+    found, largest = ratios(rows), defaultdict(int)
+    for row in rows:
+        if row.error is not None:
+            largest[row.stack] = max(largest[row.stack], row.key[2].cluster.size)
     checked = 0
     for name in catalog.names("stacks"):
         known = load_stack(name).calibration
         if known is None:
             continue
-        found = [float(np.median(each)) for each in ratios[name].values()]
-        low, high = np.quantile(found, [0.05, 0.95])
-        assert (known.configurations, known.most_devices) == (len(found), largest[name]), name
-        assert (known.low, known.high) == pytest.approx((low, high), rel=0.01), name
+        dense, mixtures = (found.get((name, experts), {}) for experts in (False, True))
+        count = sum(len(each) for models in (dense, mixtures) for each in models.values())
+        assert (known.configurations, known.most_devices) == (count, largest[name]), name
+        assert (known.low, known.high) == pytest.approx(span(dense, False), abs=1e-3), name
+        assert known.experts == bool(mixtures), name
+        if mixtures:
+            given = known.expert_low, known.expert_high
+            assert given == pytest.approx(span(mixtures, True), abs=1e-3), name
         checked += 1
     assert checked > 8
+
+
+def test_ranges_hold_on_models_left_out() -> None:
+    """G10: nine of ten runs of models that took no part in the range lie in it."""
+    found = ratios(validation.price(validation.read()))
+    inside = [one for (_, experts), models in found.items() for one in covered(models, experts)]
+    assert 0.85 <= np.mean(inside) <= 0.95
+    mixtures = covered(found["megatron-bridge", True], True)
+    assert 0.85 <= np.mean(mixtures) <= 0.95
+
+
+def test_a_range_by_hand() -> None:
+    # Nothing measured: the usual spread alone, 1.645 x 0.06.
+    assert span({}, False) == pytest.approx((np.exp(-0.0987), np.exp(0.0987)))
+    # One model, four times 10 % slower: weight 2 beside 4, so a center of log(1.1) / 3.
+    center = np.log(1.1) / 3
+    half = 1.645 * np.sqrt((2 * (2 * center) ** 2 + 4 * 0.06**2) / 6)
+    assert span({"one": [1.1] * 4}, False) == pytest.approx(
+        (np.exp(center - half), np.exp(center + half)))
+
+
+def test_what_was_never_measured_widens_the_range() -> None:
+    known = load_stack("megatron-core").calibration
+    assert known is not None
+    plain, wide = priced(), priced("dgx-a100", 4096, precision="fp16")
+    assert wide.confidence is not None and plain.confidence is not None
+    widths = [np.log(plan.confidence.high_s / plan.confidence.low_s) for plan in (plain, wide)]
+    assert widths[1] == pytest.approx(widths[0] * WIDER ** len(wide.confidence.beyond))

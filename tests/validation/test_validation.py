@@ -104,7 +104,10 @@ def test_experts_lie_inside_a_stage() -> None:
     assert {(s.ep, s.etp, s.dp_in) for s in way.stages} == {(8, 1, 16)}
     assert way.stages[1].devices == (16, 32)
     assert way.stages[0].recompute_modules == ("norm", "mlp_act")
-    assert "sliding windows are priced as full attention" in facts(RUNS["mbridge_096"]).remarks
+    # Every second layer has a window, which the row does not state.
+    assert (model.window, model.full_layers[:3], len(model.full_layers)) == (128, (1, 3, 5), 18)
+    assert "attention_window 128, every 2nd layer: windows of GPT-OSS" in facts(
+        RUNS["mbridge_096"]).remarks
 
 
 def test_a_rack_is_one_level() -> None:
@@ -217,10 +220,17 @@ def test_memory_is_counted_as_its_source_counts() -> None:
 
 
 def test_runs_that_ran_fit() -> None:
-    """All but one configuration, twice measured: it holds more by our count than its device."""
+    """All but two configurations, three runs: they hold more by our count than their device.
+
+    And Qwen3-30B with traffic of experts beside computing: there the schedule holds two
+    micro-batches by our count, and its releases may spill activations to the host.
+    """
     priced = [row for row in validation.price(validation.read()) if row.reason is None]
     assert {row.run.run_id for row in priced if row.fits is False} == {
-        f"dgxc_{version}_nemotron4-15b_bf16_H100_16_gbs64" for version in ("v25.04.02", "s25.05")}
+        f"dgxc_{run}" for run in (
+            "v25.04.02_nemotron4-15b_bf16_H100_16_gbs64", "s25.05_nemotron4-15b_bf16_H100_16_gbs64",
+            "v25.04.02_nemotron4-15b_bf16_H100_32_gbs128")
+    } | {f"mbridge_{number:03}" for number in (7, 8, 23, 24, 47, 48, 49)}
     # The limit still is one: what is allowed leaves room for the context and buffers.
     for row in priced:
         question = validation.question(row.run)
@@ -255,13 +265,22 @@ def test_torchtitan_runs_every_second_product_again() -> None:
     assert 2 * (12 * h + 4 * kv + 6 * ff) < 12 * vocab
 
 
+def test_chunks_count_embedding_and_head_where_that_divides_them() -> None:
+    """30 layers, 4 stages of 8 chunks: the embedding and the head are chunks of their own."""
+    way = asked("dgxc_v25.04.02_llama3.1-405b_bf16_H100_64_L30_gbs64").configuration
+    assert way.stages[0].chunks[:2] == ((0, 1), (4, 5))
+    assert way.stages[3].chunks[-1] == (31, 32)
+
+
+def test_asynchronous_tensor_parallelism_hides_half_of_its_traffic() -> None:
+    run = RUNS["titan_a8_0a"]
+    assert validation.question(run).job.stack.overlap_tp == 0.5
+    assert any("asynchronous" in remark for remark in facts(run).remarks)
+
+
 @pytest.mark.parametrize(("name", "reason"), [
     ("mbridge_074", "offloads activations to the host"),
-    ("mbridge_076", "precision NVFP4"),
-    ("titan_a8_0a", "asynchronous tensor parallelism"),
     ("automodel_10", "not stated: recompute"),
-    ("dgxc_v25.04.02_llama3.1-405b_bf16_H100_64_L30_gbs64",
-     "30 layers in 4 x 8 chunks that are not equal"),
 ])
 def test_what_is_not_priced_says_why(name: str, reason: str) -> None:
     run = RUNS[name]
@@ -277,7 +296,7 @@ def test_the_own_table() -> None:
     priced = [row for row in rows if row.reason is None]
     assert len(priced) > 0.8 * len(rows) > 400
     assert all(run.source and run.measured_s for run in RUNS.values())
-    assert sum(run.anomalous for run in RUNS.values()) == 5
+    assert sum(run.anomalous for run in RUNS.values()) == 5 + 2  # vTrain; cuDNN
     for row in rows:
         assert (row.predicted_s is None) == (row.reason is not None)
 

@@ -14,6 +14,7 @@ from command_line import run
 from test_validation_tables import table
 
 from nest import validation
+from nest.describe import load_stack
 from nest.report.parity import parity_figure
 from nest.report.validation_text import validation_text
 from nest.validation import Priced, Report
@@ -32,11 +33,11 @@ SCORE = {
 }
 ROW = {
     "type": "object",
-    "required": ["run_id", "measured_s", "predicted_s", "error", "memory_measured_gb",
-                 "memory_predicted_gb", "reason"],
+    "required": ["run_id", "measured_s", "predicted_s", "low_s", "high_s", "error",
+                 "memory_measured_gb", "memory_predicted_gb", "reason"],
     "properties": {"run_id": {"type": "string"}, "reason": {"type": ["string", "null"]},
-                   **dict.fromkeys(("measured_s", "predicted_s", "error", "memory_measured_gb",
-                                    "memory_predicted_gb"), NUMBER)},
+                   **dict.fromkeys(("measured_s", "predicted_s", "low_s", "high_s", "error",
+                                    "memory_measured_gb", "memory_predicted_gb"), NUMBER)},
     "additionalProperties": False,
 }
 SCHEMA = {
@@ -54,8 +55,8 @@ def priced(measured: float, predicted: float | None, key: object = None, group: 
     one = replace(RUN, group=group, model=model, framework="f", measured_s=measured,
                   measured_memory=memory[0] if memory else None, anomalous=anomalous)
     refused = None if predicted is not None else "for some reason"
-    return Priced(one, predicted, memory[1] if memory else None, True, {"forward": 1.0}, "s",
-                  object() if key is None else key, (), refused)
+    return Priced(one, predicted, None, None, memory[1] if memory else None, True,
+                  {"forward": 1.0}, "s", object() if key is None else key, (), refused)
 
 
 # ---------------------------------------------------------------- statistics
@@ -205,6 +206,9 @@ def test_the_command_prints_a_document(capsys: pytest.CaptureFixture[str]) -> No
     row = found["rows"][0]
     assert row["error"] == pytest.approx(row["predicted_s"] / row["measured_s"] - 1)
     assert row["memory_measured_gb"] == 66.55
+    known = load_stack("megatron-core-serial").calibration
+    assert (row["low_s"], row["high_s"]) == pytest.approx(
+        (row["predicted_s"] * known.low, row["predicted_s"] * known.high))
 
 
 def test_the_command_writes_a_table_and_a_picture(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from nest import validation
 from nest.errors import InputError
 from nest.validation import columns
+from nest.validation.translate import facts
 from nest.validation.words import precision, recompute
 
 GIVEN = {
@@ -85,6 +87,10 @@ def test_what_memory_counts(tmp_path: Path, note: str, size: float, kind: str) -
     ({"model": "GPT3-5B", "vocab": ""}, "vocab", "50257"),
     ({"model": "Nemotron-8B", "vocab": ""}, "vocab", "256000"),
     ({"mbs": "", "grad_accum": "8"}, "mbs", "4"),
+    ({"n_experts": "8", "top_k": "2", "d_ff_expert": "64", "n_shared_experts": "2"},
+     "d_ff_shared", "128"),
+    ({"n_experts": "8", "top_k": "2", "d_ff_expert": "64",
+      "notes": "moe_flex_dispatcher_backend=hybridep"}, "dispatcher", "hybridep"),
     ({"dp": ""}, "dp", "16"),
     ({"dp": "", "cp": "2.0", "tp": "1.0"}, "dp", "16"),
     ({"vpp": "", "pp": "1", "dp": "32"}, "vpp", "1"),
@@ -98,7 +104,7 @@ def test_what_follows_from_elsewhere(
     tmp_path: Path, changes: dict[str, str], column: str, value: str
 ) -> None:
     run = one(tmp_path, **changes)
-    assert run.text(column) == value and run.fields[column] == ""
+    assert run.text(column) == value and run.fields.get(column, "") == ""
     assert run.inferred[column].why and run.reason is None
 
 
@@ -111,7 +117,7 @@ def test_what_is_stated_is_not_inferred(tmp_path: Path) -> None:
     ({"recompute": ""}, "not stated: recompute"),
     ({"recompute": "remat of some kind"}, "recompute remat of some kind"),
     ({"n_heads": "", "mbs": ""}, "not stated: n_heads, mbs"),
-    ({"precision": "NVFP4"}, "precision NVFP4"),
+    ({"precision": "MXFP4"}, "precision MXFP4"),
     ({"gpu": "abacus"}, "unknown gpu abacus"),
     ({"vpp": ""}, "not stated: vpp"),
     ({"dp": "8"}, "tp x pp x dp x cp = 32 is not n_gpus 64"),
@@ -120,7 +126,14 @@ def test_what_is_stated_is_not_inferred(tmp_path: Path) -> None:
     ({"n_experts": "8"}, "not stated: top_k, d_ff_expert"),
     ({"notes": "recipe: cpu_offloading_num_layers=20"}, "offloads activations to the host"),
     ({"notes": "recipe: cpu_offloading_num_layers=0"}, None),
-    ({"notes": "async TP, compile"}, "asynchronous tensor parallelism"),
+    ({"notes": "offload left blank"}, None),
+    ({"offload": "activations of 20 layers to CPU"}, "offloads activations to the host"),
+    ({"offload": "none"}, None),
+    ({"model": "Llama3 70B LoRA", "notes": "LoRA fine-tuning"},
+     "LoRA: the base weights are frozen"),
+    ({"model": "DeepSeek-V2", "notes": ""}, "not stated: kv_lora_rank, qk_nope_head_dim, "
+                                            "qk_rope_head_dim, v_head_dim"),
+    ({"kv_lora_rank": "512"}, "not stated: qk_nope_head_dim, qk_rope_head_dim, v_head_dim"),
 ])
 def test_why_a_run_is_not_priced(
     tmp_path: Path, changes: dict[str, str], reason: str | None
@@ -130,7 +143,8 @@ def test_why_a_run_is_not_priced(
 
 @pytest.mark.parametrize("changes", [
     {"n_heads": "7"}, {"gpus_per_node": "7"}, {"tp": "16", "dp": "2", "n_kv_heads": "5"},
-    {"n_layers": "1"}, {"vpp": "4"},
+    {"n_layers": "1"}, {"vpp": "31"}, {"layout": "Et|L"}, {"schedule": "v-half"},
+    {"attention_window": "some"},
     {"zero_stage": "1", "fsdp_shard": "4"},
 ])
 def test_what_evaluate_refuses_is_a_reason_too(tmp_path: Path, changes: dict[str, str]) -> None:
@@ -143,7 +157,7 @@ def test_what_evaluate_refuses_is_a_reason_too(tmp_path: Path, changes: dict[str
 
 @pytest.mark.parametrize(("text", "found"), [
     ("bf16 (bf16, FSDP mp PURE)", "bf16"), ("fp16/bf16 (not stated)", "bf16"), ("FP8-MX", "fp8"),
-    ("fp8 32x32 / MXFP8", "fp8"), ("NVFP4", None), ("fp16", "fp16"), ("", None),
+    ("fp8 32x32 / MXFP8", "fp8"), ("MXFP4", None), ("NVFP4", "fp8"), ("fp16", "fp16"), ("", None),
 ])
 def test_number_formats(text: str, found: str | None) -> None:
     assert precision(text) == found
@@ -157,6 +171,10 @@ def test_number_formats(text: str, found: str | None) -> None:
     ("selective: layernorm+moe_act", "selective", ("norm", "mlp_act"), None),
     ("selective: mlp_act+norm", "selective", ("norm", "mlp_act"), None),
     ("selective (per-op SAC)", "selective", ("norm", "mlp_act"), None),
+    ("selective: layernorm, moe_act", "selective", ("norm", "mlp_act"), None),
+    ("norm, act", "selective", ("norm", "mlp_act"), None),
+    ("remat full", "full", (), None),
+    ("none (config: full/block with 0 layers)", "none", (), None),
 ])
 def test_recompute_policies(
     text: str, policy: str, modules: tuple[str, ...], layers: int | None
@@ -167,9 +185,131 @@ def test_recompute_policies(
     assert bool(found.remark) == ("SAC" in text)
 
 
+@pytest.mark.parametrize(("text", "policy", "modules"), [
+    ("selective", "selective", ("core_attn",)), ("mlp", "selective", ("mlp_act",)),
+    ("mla_up_proj", "none", ()), ("selective: mla_up_proj, mlp", "selective", ("mlp_act",)),
+    ("minimal", "selective", ("norm", "mlp_act")), ("save_qkv_proj", "full", ()),
+])
+def test_what_is_priced_otherwise_is_a_remark(
+    text: str, policy: str, modules: tuple[str, ...]
+) -> None:
+    found = recompute(text)
+    assert found is not None and (found.policy, found.modules) == (policy, modules)
+    assert found.remark
+
+
 @pytest.mark.parametrize("text", ["", "some", "full of it", "selective: colour", "nonesuch"])
 def test_recompute_that_is_not_known(text: str) -> None:
     assert recompute(text) is None
+
+
+# ---------------------------------------------------------------- models, networks, cuts
+
+LATENT = {"gated_mlp": "1", "d_model": "7168", "n_heads": "128", "n_experts": "256", "top_k": "8",
+          "d_ff_expert": "2048"}
+
+
+def test_latent_attention_of_a_row_and_of_the_catalog(tmp_path: Path) -> None:
+    """Eight layers of DeepSeek-V3: what the row lacks is the catalog's, each with a remark."""
+    run = one(tmp_path, model="DeepSeek-V3 (8 layers)", n_layers="8", **LATENT)
+    model, remarks = facts(run).model, facts(run).remarks
+    assert (model.mla.kv_rank, model.mla.q_rank, model.mla.value_dim) == (512, 1536, 128)
+    assert (model.moe.shared_ffn, model.moe.first_dense) == (2048, 3)
+    assert "kv_lora_rank 512: latent attention of deepseek-v3" in remarks
+    own = one(tmp_path, model="mine", kv_lora_rank="64", qk_nope_head_dim="32",
+              qk_rope_head_dim="16", v_head_dim="32", first_dense="1", mtp_layers="1",
+              d_ff_shared="2048", n_shared_experts="2", **LATENT)
+    model = facts(own).model
+    assert (model.mla.q_rank, model.mla.nope_dim, model.mtp_layers) == (0, 32, 1)
+    assert (model.moe.shared_ffn, model.moe.first_dense) == (4096, 1)
+
+
+@pytest.mark.parametrize(("text", "arch", "window", "full"), [
+    ("128, every 2nd layer", "", 128, (1, 3, 5)), ("4096", "", 4096, ()),
+    ("512 (5:1)", "", 512, (5,)), ("128", "alternating sliding window", 128, (1, 3, 5)),
+])
+def test_windows(
+    tmp_path: Path, text: str, arch: str, window: int, full: tuple[int, ...]
+) -> None:
+    run = one(tmp_path, n_layers="6", attention_window=text, arch=arch)
+    assert (facts(run).model.window, facts(run).model.full_layers) == (window, full)
+
+
+@pytest.mark.parametrize(("devices", "link", "sizes", "remark"), [
+    ("512", "NVLink5 NVL72", (64, 512), "8 racks of 72, 64 devices of each, inferred"),
+    ("144", "NVL72", (72, 144), ""),
+    ("64", "", (64,), "link not stated: an NVL72 rack, usual for gb200"),
+    ("64", "NVL4", (4, 64), ""),
+])
+def test_racks_are_partly_filled(
+    tmp_path: Path, devices: str, link: str, sizes: tuple[int, ...], remark: str
+) -> None:
+    run = one(tmp_path, gpu="GB200", n_gpus=devices, gpus_per_node="4", intra_node=link,
+              inter_node_gbps_per_gpu="400", tp="1", pp="1", dp=devices, mbs="1",
+              gbs_seqs=devices)
+    assert validation.question(run).cluster.group_sizes == sizes
+    found = [text for text in facts(run).remarks if "rack" in text]
+    assert found == ([remark] if remark else [])
+
+
+@pytest.mark.parametrize(("gpu", "rate"), [("B200-SXM", 1.5), ("GB300", 2.25)])
+def test_nvfp4_is_fp8_with_faster_products(tmp_path: Path, gpu: str, rate: float) -> None:
+    given = {"gpu": gpu, "inter_node_gbps_per_gpu": "400", "intra_node": "NVL72"}
+    four, eight = one(tmp_path, precision="NVFP4", **given), one(tmp_path, precision="fp8", **given)
+    peaks = [validation.question(run).cluster.device.peak("fp8") for run in (four, eight)]
+    assert peaks[0] == pytest.approx(rate * peaks[1])
+    assert f"NVFP4 is priced as fp8 with products {rate:g} times as fast" in facts(four).remarks
+
+
+def test_unequal_chunks(tmp_path: Path) -> None:
+    """33 layers in 2 x 4 chunks: one, near the middle, has five; or as a layout says."""
+    run = one(tmp_path, vpp="4", n_layers="33")
+    chunks = sorted(each for s in facts(run).configuration.stages for each in s.chunks)
+    assert [end - first for first, end in chunks] == [5, 4, 4, 4, 5, 4, 4, 5]
+    assert "layout not stated: 1 of 8 chunks have a layer more" in facts(run).remarks
+    counted = facts(one(tmp_path, vpp="4")).remarks  # 30 layers, embedding and head
+    assert "layout not stated: embedding or head count as layers of their chunks" in counted
+    own = one(tmp_path, vpp="2", layout="Ettttt|(tttttttt|)*2tttttttttL")
+    sizes = [[end - first for first, end in s.chunks] for s in facts(own).configuration.stages]
+    assert sizes == [[6, 8], [8, 10]]
+
+
+def test_schedules(tmp_path: Path) -> None:
+    assert facts(one(tmp_path, schedule="zero-bubble (zbb, ZB1P)")).configuration.schedule == "zb1p"
+    folded = facts(one(tmp_path, schedule="zbv"))
+    assert (folded.configuration.schedule, folded.configuration.vpp) == ("zb-v", 2)
+    assert "vpp not stated: 2, the chunks of zb-v" in folded.remarks
+    both = one(tmp_path, n_experts="8", top_k="2", d_ff_expert="64", ep="8", pp="1", dp="32",
+               etp="1", ep_overlap="1")
+    assert facts(both).configuration.schedule == "combined"
+
+
+# ---------------------------------------------------------------- annotations
+
+
+def test_annotations_replace_cells(tmp_path: Path) -> None:
+    runs, more = tmp_path / "runs.csv", tmp_path / "more.csv"
+    runs.write_text(table({"notes": "first", "recompute": ""}), encoding="utf-8")
+    more.write_text("run_id,recompute,dispatcher,colour,notes\n"
+                    "one,full,deepep,red,second\ntwo,,,,\n", encoding="utf-8")
+    run, = validation.read(runs, more)
+    assert (run.text("recompute"), run.text("dispatcher"), run.notes) == (
+        "full", "deepep", "first; second")
+    assert run.reason is None and validation.read(runs)[0].reason == "not stated: recompute"
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("recompute\nfull\n", "line 1: column run_id is missing"),
+    ("run_id,etp\none,x\n", "line 2: etp: got 'x'; allowed: a whole number"),
+    ("run_id,etp\none\n", "line 2: got 1 cells; allowed: 2"),
+    ("", "column run_id is missing"),
+])
+def test_bad_annotations(tmp_path: Path, text: str, told: str) -> None:
+    runs, more = tmp_path / "runs.csv", tmp_path / "more.csv"
+    runs.write_text(table(), encoding="utf-8")
+    more.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=re.escape(told)):
+        validation.read(runs, more)
 
 
 # ---------------------------------------------------------------- bad tables

@@ -16,6 +16,11 @@ def validate(
         typer.Argument(metavar="[RUNS.csv]",
                        help="Measured runs; default: the table that comes with NEST."),
     ] = None,
+    annotations: Annotated[
+        str | None,
+        typer.Option("--annotations", metavar="FILE.csv",
+                     help="Further cells of the runs, by run_id, such as dispatchers."),
+    ] = None,
     group: Annotated[
         list[str] | None,
         typer.Option("--group", metavar="NAME",
@@ -44,7 +49,7 @@ def validate(
     from nest.describe import write_text_atomic
     from nest.validation.document import to_csv, to_json
 
-    runs = validation.read(file)
+    runs = validation.read(file, annotations)
     if group:
         known = dict.fromkeys(run.group for run in runs)
         for name in group:

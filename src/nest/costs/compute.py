@@ -52,7 +52,11 @@ class Machine:
         self.weight_element = 1 if self.fp8 else self.element
         rates = stack.rates(device.name)
         self.gemm_derate, self.attention_derate = rates.gemm_derate, rates.attention_derate
-        self.bandwidth = device.memory_bandwidth * device.memory_efficiency * rates.memory_derate
+        self.copy_bandwidth = device.memory_bandwidth * device.memory_efficiency
+        """Of the bytes of products and of long fused kernels, such as the optimizer's."""
+        self.bandwidth = self.copy_bandwidth * rates.memory_derate
+        """Of element-wise kernels in training."""
+        self.grouped = device.grouped_for(precision)
         self.half = Machine(device, stack, "bf16") if self.fp8 else self
         """The same for products that stay in 16 bit in fp8 training."""
         self.overhead = device.launch_overhead
@@ -71,16 +75,39 @@ def gemm_seconds(
     :func:`cast_seconds` counts this separately.
     """
     e = machine.gemm
-    # 2mnk over the share of the peak, with m/(m + m_half) and so on cancelled, so that empty
-    # products do not divide by zero.
-    flop = 2.0 * (m + e.m_half) * (n + e.n_half) * (k + e.k_half)
-    flop = flop * (1.0 + e.decline * np.log2(1.0 + 2.0 * m * n * k / 1e12))
-    arithmetic = flop / (machine.peak * e.peak_fraction * machine.gemm_derate)
+    arithmetic = _flop(machine, m, n, k) / (machine.peak * e.peak_fraction * machine.gemm_derate)
     moved = machine.weight_element * (m * k + k * n) + machine.element * m * n
-    each = np.maximum(arithmetic, moved / machine.bandwidth)
+    each = np.maximum(arithmetic, moved / machine.copy_bandwidth)
     if alone:
         each = each + e.cast_bytes * m * k / machine.device.memory_bandwidth
     return np.where(m * n * k * count > 0, count * each + machine.overhead, 0.0)
+
+
+def _flop(machine: Machine, m: Array, n: Array, k: Array) -> Array:
+    """2mnk over the share of ``peak_fraction``, with m/(m + m_half) and so on cancelled.
+
+    So empty products do not divide by zero.
+    """
+    e = machine.gemm
+    flop = 2.0 * (m + e.m_half) * (n + e.n_half) * (k + e.k_half)
+    full: Array = flop * (1.0 + e.decline * np.log2(1.0 + 2.0 * m * n * k / 1e12))
+    return full
+
+
+def grouped_seconds(
+    machine: Machine, m: Array, n: Array, k: Array, count: Array | float, written: float
+) -> Array:
+    """Seconds of ``count`` groups, each a product (m x k) @ (k x n), in one call.
+
+    Of :class:`nest.describe.device.GroupedEfficiency`, measured in training software, so that the
+    stack's derate does not apply. ``written`` are the bytes for an element of the result: a
+    gradient that is added to is read and written.
+    """
+    e = machine.grouped
+    arithmetic = _flop(machine, m, n, k) / (machine.peak * machine.gemm.peak_fraction * e.rate)
+    moved = machine.weight_element * (m * k + k * n) + written * m * n
+    bound = np.maximum(arithmetic, moved / (machine.device.memory_bandwidth * e.memory_share))
+    return np.where(m * n * k * count > 0, count * (bound + e.group_time) + machine.overhead, 0.0)
 
 
 def cast_seconds(machine: Machine, elements: Array) -> Array:
@@ -101,6 +128,11 @@ def cast_seconds(machine: Machine, elements: Array) -> Array:
 def memory_seconds(machine: Machine, moved: Array) -> Array:
     """Seconds of an operator that only moves ``moved`` bytes: bandwidth plus launch overhead."""
     return np.where(moved > 0, moved / machine.bandwidth + machine.overhead, 0.0)
+
+
+def copy_seconds(machine: Machine, moved: Array) -> Array:
+    """The same of one long fused kernel that training does not slow down, as the optimizer's."""
+    return np.where(moved > 0, moved / machine.copy_bandwidth + machine.overhead, 0.0)
 
 
 def attention_seconds(

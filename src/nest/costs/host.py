@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest.costs.compute import Array, Machine, memory_seconds
+from nest.costs.compute import Array, Machine, copy_seconds
 from nest.costs.memory import Recipe
 from nest.describe.offload import Offload
 from nest.graph import Chain
@@ -55,7 +55,7 @@ def update_seconds(machine: Machine, r: Recipe, count: Array, share: float) -> A
     and host work at the same time. The host's three steps follow each other, parameter by
     parameter where the stack overlaps them (``overlap_offload``): then the longest counts.
     """
-    own = memory_seconds(machine, count * r.update * (1.0 - share))
+    own = copy_seconds(machine, count * r.update * (1.0 - share))
     if not share:
         return own
     link = link_rate(machine)

@@ -152,11 +152,12 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
     # Kernels of a layer leave gaps of a fixed size. The device waits if the host launches kernels
     # more slowly than it runs them.
     stack = s.machine.stack
-    gap, host = (0.0, 0.0) if layer.measured else (stack.layer_gap, stack.layer_overhead)
+    gap, ahead_host, back_host = (
+        (0.0, 0.0, 0.0) if layer.measured else stack.host(layer.experts is not None))
     forward, backward = ahead + gap, wide(back) + gap * (1.0 + full)
     busy = backward + repeated + tp_backward + cp_backward + ep_backward
-    forward = forward + np.maximum(0.0, host - (forward + tp[0] + cp[0] + ep[0]))
-    backward = backward + np.maximum(0.0, host * (1.0 + full) - busy)
+    forward = forward + np.maximum(0.0, ahead_host - (forward + tp[0] + cp[0] + ep[0]))
+    backward = backward + np.maximum(0.0, back_host + ahead_host * full - busy)
     away, wait, wait_back = np.zeros(len(c.samples)), np.zeros(len(c.samples)), np.zeros(kept.shape)
     if moved:
         # As much as without recompute: the search takes it that recompute saves no time.
@@ -229,6 +230,9 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
     again = gather if stack.reshard_after_forward else 0.0
     buffers = np.where(zero == 3, 2.0 * r.gathered * (held - mine), 0.0)
     buffers = buffers + np.where(zero >= 2, r.gradient * (held - mine), 0.0)
+    if not layer.measured:
+        # The gradient of a table of the vocabulary is whole before it is added to what is kept.
+        buffers = np.maximum(buffers, r.parameter * wide(_table(layer, c)))
     updates = [update_seconds(s.machine, r, n, s.away.optimizer) for n in (held, mine)]
     here = 1.0 - s.away.optimizer
     return StateCosts(
@@ -245,6 +249,16 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
         buffers=buffers,
         host_states=s.away.optimizer * r.host * np.where(zero >= 1, mine, held),
     )
+
+
+def _table(layer: Layer, c: State) -> Array:
+    """Parameters of the vocabulary's matrix that one device holds before ZeRO."""
+    found = np.zeros(len(c.tp))
+    for op in layer.operators:
+        if op.padded:
+            ranks, padding = share_of(op, c.tp, c.etp)
+            found = found + op.parameters / ranks * padding
+    return found
 
 
 def _parameters(layer: Layer, c: State) -> tuple[Array, Array]:

@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from nest.costs.choices import MODULE_BIT, PRODUCTS, Body, Setting
 from nest.costs.compute import (
     Array,
-    Machine,
     attention_seconds,
     cast_seconds,
+    copy_seconds,
     gemm_seconds,
+    grouped_seconds,
     memory_seconds,
     scores_seconds,
 )
+from nest.costs.memory import recipe
 from nest.graph import EXPERT, Layer, Operator
 
 
@@ -85,14 +87,16 @@ def compute_seconds(
         rows = rows_of(op, layer, c, s, tokens, rest)
         ranks, padding = share_of(op, c.tp, c.etp)
         if op.type == "gemm":
-            machine = s.machine.half if op.bf16 else s.machine
-            ahead, back = _gemm(op, layer, c, machine, rows, ranks, padding)
+            ahead, back = _gemm(op, layer, c, s, rows, ranks, padding)
         elif op.type == "attention":
             ahead, back = attention(op, layer, s, tokens, ranks)
+        elif op.fusable and s.machine.stack.fused_experts:
+            continue
         else:
+            seconds = copy_seconds if op.long else memory_seconds
             scale = rows / ranks * padding * s.machine.element
-            ahead = memory_seconds(s.machine, op.forward_elements * scale)
-            back = memory_seconds(s.machine, op.backward_elements * scale)
+            ahead = seconds(s.machine, op.forward_elements * scale)
+            back = seconds(s.machine, op.backward_elements * scale)
         for bits, share in parts_of(op, op.again, s):
             again[bits] = again.get(bits, 0.0) + share * ahead
         backward = backward + back
@@ -100,17 +104,35 @@ def compute_seconds(
 
 
 def _gemm(
-    op: Operator, layer: Layer, c: Body, machine: Machine, rows: Array, ranks: Array,
-    padding: Array,
+    op: Operator, layer: Layer, c: Body, s: Setting, rows: Array, ranks: Array, padding: Array,
 ) -> tuple[Array, Array]:
     """Forward, and data plus weight gradient (the same product with its sides exchanged)."""
+    machine = s.machine.half if op.bf16 else s.machine
+    weight = weight_seconds(op, layer, c, s, rows, ranks, padding)
     count, rows, width, depth = product_shape(op, layer, c, rows, ranks, padding)
-    ahead = gemm_seconds(machine, rows, width, depth, count, alone=False)
-    data = gemm_seconds(machine, rows, depth, width, count, alone=False)
-    weight = gemm_seconds(machine, width, depth, rows, count, alone=False)
+    if op.split in EXPERT:
+        ahead = grouped_seconds(machine, rows, width, depth, count, machine.element)
+        data = grouped_seconds(machine, rows, depth, width, count, machine.element)
+    else:
+        ahead = gemm_seconds(machine, rows, width, depth, count, alone=False)
+        data = gemm_seconds(machine, rows, depth, width, count, alone=False)
+    if op.split in EXPERT and machine.stack.fused_experts:
+        return ahead, data + weight
     gradient = np.where(depth > 0, width, 0.0)  # a table of embeddings is looked up
     return (ahead + cast_seconds(machine, count * rows * depth),
             data + weight + cast_seconds(machine, count * rows * gradient))
+
+
+def weight_seconds(
+    op: Operator, layer: Layer, c: Body, s: Setting, rows: Array, ranks: Array, padding: Array,
+) -> Array:
+    """Seconds of the gradient of a product's weights; experts' is added to what is there."""
+    machine = s.machine.half if op.bf16 else s.machine
+    count, rows, width, depth = product_shape(op, layer, c, rows, ranks, padding)
+    if op.split in EXPERT:
+        added = 2.0 * recipe(s.job).gradient
+        return grouped_seconds(machine, width, depth, rows, count, added)
+    return gemm_seconds(machine, width, depth, rows, count, alone=False)
 
 
 def product_shape(

@@ -12,8 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.costs.choices import Body, Setting
-from nest.costs.compute import gemm_seconds
-from nest.costs.operators import product_shape, rows_of, share_of, tokens_of
+from nest.costs.operators import (
+    product_shape,
+    rows_of,
+    share_of,
+    tokens_of,
+    weight_seconds,
+)
 from nest.graph import Layer
 
 
@@ -47,8 +52,7 @@ def parts(layer: Layer, c: Body, s: Setting, backward: float, activations: float
             size = 1.0 if fp8 and op.fp8_bytes is not None else element
             kept = kept + rows / ranks * padding * op.saved_elements * size
         if op.type == "gemm":
-            count, each, width, depth = product_shape(op, layer, c, rows, ranks, padding)
-            machine = s.machine.half if op.bf16 else s.machine
-            seconds = seconds + gemm_seconds(machine, width, depth, each, count, alone=False)
+            count, each, width, _ = product_shape(op, layer, c, rows, ranks, padding)
+            seconds = seconds + weight_seconds(op, layer, c, s, rows, ranks, padding)
             kept = kept + count * each * width * element
     return Parts(float(seconds[0]), float(kept[0]))

@@ -118,7 +118,7 @@ class ChunkCosts(NamedTuple):
     left_weights: float
     """As ``left``, after the last backward for weights."""
     exchanged_forward: float
-    """All-to-alls of experts, part of ``forward``."""
+    """All-to-alls of experts that another pass may hide, part of ``forward``."""
     exchanged_backward: float
     """The same, part of ``backward``."""
     busy_forward: float
@@ -234,7 +234,7 @@ def with_parts(
     """
     if not layers:
         return c
-    o, reduce = stack.overlap_zero3, stack.overlap_grad_reduce
+    o, reduce, share = stack.overlap_zero3, stack.overlap_grad_reduce, stack.overlap_ep
     first, end = layers[0], len(layers) - 1
     inputs = seconds = sync = left = spare = hides = free = 0.0
     ahead = back = busy_ahead = busy_back = 0.0
@@ -249,7 +249,7 @@ def with_parts(
         spare += _spare(part, scattered, o)
         hides += _spare(part, scattered + (0.0 if n < end else first.scattered), o)
         if both[0] > 0.0:
-            ahead, back = ahead + both[0], back + both[1]
+            ahead, back = ahead + share * both[0], back + share * both[1]
             busy_ahead += layer.free_forward
             busy_back += _spare(layer, scattered, o)
     return c._replace(

@@ -14,11 +14,17 @@ from nest.costs.network.collectives import (
     all_gather,
     all_reduce,
     all_to_all,
+    dispatch,
     reduce_scatter,
     ring_pass,
 )
 from nest.costs.operators import attention, copies_of, positions_of, tokens_of
 from nest.graph import Layer
+
+PER_PROCESSOR = 15.6e9
+"""Bytes/s that a multiprocessor handles in DeepEP's combine: fitted to combines of 65,536 tokens in
+bf16 on 8 H100, H200, B200 and B300 with 8 to 24 of them (ai-dynamo/aiconfigurator@095f58a51c
+systems/data/*/comm)."""
 
 
 def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
@@ -82,14 +88,28 @@ def context_traffic(
 def expert_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
     """Dispatch and combine of token copies over ep, gather and scatter over etp; each way.
 
-    2 T k h bytes per device and direction (arXiv:2401.06066 routing; Megatron-Core all-to-all
-    dispatcher), T the tokens that a rank holds.
+    By all-to-all 2 T k h bytes per device and direction (arXiv:2401.06066 routing; Megatron-Core's
+    dispatchers), T the tokens that a rank holds; by all-gather and reduce-scatter all tokens of the
+    group; else as :func:`nest.costs.network.collectives.dispatch`, one of two ways in fp8 if the
+    stack says so.
     """
     if layer.experts is None:
         return np.zeros(len(c.tp)), np.zeros(len(c.tp))
+    moe, stack, ranks = layer.experts, s.machine.stack, c.ep_group
     tokens, _ = tokens_of(layer, c, s)
     size = copies_of(layer, c, tokens) * layer.hidden * s.machine.element
-    once = 2.0 * all_to_all(size / c.etp, s.network, c.ep_group)
+    each = size / c.etp
+    if stack.dispatcher == "alltoall":
+        once = 2.0 * all_to_all(each, s.network, ranks)
+    elif stack.dispatcher == "allgather":
+        once = 2.0 * all_gather(each / moe.top_k * ranks.size, s.network, ranks)
+    else:
+        most = PER_PROCESSOR * stack.dispatch_processors
+        rate = most if stack.dispatcher == "deepep" else np.inf
+        limits = moe.groups, moe.group_limit
+        ways = [1.0 / s.machine.element if stack.dispatch_fp8 else 1.0, 1.0]
+        once = sum((dispatch(each / moe.top_k * way, moe.top_k, limits, s.network, ranks, rate)
+                    for way in ways), np.zeros(len(c.tp)))
     once = once + 2.0 * all_gather(size, s.network, c.etp_group)
     return once, once
 

@@ -12,7 +12,7 @@ arguments of the functions of `nest`.
 from nest.describe.base import Description
 from nest.describe.cluster import Cluster, Level
 from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.device import Device, GemmEfficiency
+from nest.describe.device import Device, GemmEfficiency, GroupedEfficiency
 from nest.describe.files import read_description, write_text_atomic
 from nest.describe.job import Job, Stack
 from nest.describe.links import Links
@@ -37,6 +37,7 @@ __all__ = [
     "Description",
     "Device",
     "GemmEfficiency",
+    "GroupedEfficiency",
     "IntSet",
     "Job",
     "Level",

@@ -164,6 +164,8 @@ def _deepseek(config: Config) -> dict[str, Any]:
         "shared_ffn": config.whole("n_shared_experts", 0, 0) * width,
         "first_dense": config.whole("first_k_dense_replace", 0, 0),
     }
+    if experts is not None and (groups := config.whole("n_group", 1)) > 1:
+        moe |= {"groups": groups, "group_limit": config.whole("topk_group", groups)}
     return fields if experts is None else {**fields, "moe": moe}
 
 
@@ -258,7 +260,8 @@ def _gemma3(config: Config) -> dict[str, Any]:
 def _gpt_oss(config: Config) -> dict[str, Any]:
     # its sink of a value per head and the router's bias (0.00001 of the parameters) are left out
     fields = _mixtral(config)
-    return {"head_dim": 64, **fields, "bias": config.flag("attention_bias", True)}
+    moe = {**fields["moe"], "clamped": True}  # swiglu_limit
+    return {"head_dim": 64, **fields, "moe": moe, "bias": config.flag("attention_bias", True)}
 
 
 # ---------------------------------------------------------------- windows

@@ -32,6 +32,10 @@ ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
 LogitBytes = Annotated[Number, Field(ge=0, le=100)]
 
 
+Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
+Graphs = Literal["none", "layers", "step"]
+
+
 class Rates(Description):
     """Rates in training relative to those of single kernels."""
 
@@ -47,16 +51,23 @@ class Rates(Description):
     )
 
 
+Ratio = Annotated[Number, Field(gt=0, le=100)]
+
+
 class Calibration(Description):
     """Errors of prices with a stack against measured runs, and the range of those runs."""
 
     configurations: Annotated[Whole, Field(ge=1, le=10**7)] = Field(
         description="configurations measured"
     )
-    low: Annotated[Number, Field(gt=0, le=100)] = Field(
-        description="measured over priced seconds, 5th percentile"
+    low: Ratio = Field(
+        description="measured over priced seconds of a model without experts, 5th percentile"
     )
-    high: Annotated[Number, Field(gt=0, le=100)] = Field(description="95th percentile")
+    high: Ratio = Field(description="95th percentile")
+    expert_low: Ratio | None = Field(
+        None, description="the same of a mixture of experts; null: none was measured"
+    )
+    expert_high: Ratio | None = Field(None, description="95th percentile")
     devices: Annotated[tuple[Name, ...], Field(min_length=1, max_length=100)] = Field(
         description="devices measured"
     )
@@ -84,6 +95,10 @@ class Stack(Rates):
     )
     overlap_tp: Share = Field(description="share of tensor-parallel traffic hidden under compute")
     overlap_p2p: Share = Field(description="share of pipeline hand-overs hidden under compute")
+    overlap_ep: Share = Field(
+        1.0, description="share of experts' traffic that another micro-batch's computing hides, "
+        "with the schedule combined",
+    )
     overlap_cp: Share = Field(
         0.0, description="share of the attention core that the ring exchange of cp hides under"
     )
@@ -105,6 +120,32 @@ class Stack(Rates):
     overlap_offload: Flag = Field(
         False,
         description="the host updates its share of the parameters while others are on their way",
+    )
+    dispatcher: Dispatcher = Field(
+        "alltoall",
+        description="how tokens reach their experts: alltoall sends a copy for each expert, "
+        "allgather all tokens to all; deepep and hybridep send a token once to each node and rank",
+    )
+    dispatch_fp8: Flag = Field(
+        False, description="deepep and hybridep send tokens to experts, and gradients, in fp8"
+    )
+    dispatch_processors: Annotated[Whole, Field(ge=1, le=1000)] = Field(
+        20, description="multiprocessors of a device that deepep takes"
+    )
+    cuda_graphs: Graphs = Field(
+        "none", description="captured in CUDA graphs: nothing, parts of layers, or the whole step"
+    )
+    expert_gap: Delay = Field(
+        0.0, description="seconds that waits for the host add to a layer with experts, each way, "
+        "unless the whole step is captured",
+    )
+    expert_overhead: Delay = Field(
+        0.0, description="seconds that the host takes to issue the forward of a layer with "
+        "experts, and twice that backward, unless the whole step is captured: it takes no less",
+    )
+    fused_experts: Flag = Field(
+        False, description="activation functions, biases and casts of experts are part of their "
+        "grouped products",
     )
     scatter_gather: Flag = Field(
         False,
@@ -161,6 +202,14 @@ class Stack(Rates):
             allowed = f"at least loss_kept = {self.loss_kept:g}"
             raise Problems([("loss_peak", f"got {self.loss_peak:g}; allowed: {allowed}")])
         return self
+
+    def host(self, experts: bool) -> tuple[float, float, float]:
+        """Seconds that a layer takes longer each way; and no less than, forward and backward."""
+        if not experts or self.cuda_graphs == "step":
+            return self.layer_gap, self.layer_overhead, self.layer_overhead
+        each = self.expert_overhead
+        return (self.layer_gap + self.expert_gap, max(self.layer_overhead, each),
+                max(self.layer_overhead, 2.0 * each))
 
     def rates(self, device: str) -> Rates:
         """Derates on a device, by its name."""

@@ -32,6 +32,16 @@ class MoE(Description):
     ffn: Size = Field(description="width of one routed expert")
     shared_ffn: SizeOrZero = Field(0, description="total width of the shared experts; 0 = none")
     shared_gate: Flag = Field(False, description="a gate (hidden -> 1) scales the shared experts")
+    groups: Annotated[Whole, Field(ge=1, le=10**5)] = Field(
+        1, description="groups of experts that routing chooses among"
+    )
+    group_limit: Annotated[Whole, Field(ge=1, le=10**5)] = Field(
+        default_factory=lambda data: data["groups"],
+        description="groups that the experts of a token are in at most; default: all",
+    )
+    clamped: Flag = Field(
+        False, description="inputs of the experts' activation function are clamped (GPT-OSS)"
+    )
     first_dense: Count = Field(0, description="the first layers that stay dense")
     every: Annotated[Whole, Field(ge=1, le=10**4)] = Field(
         1, description="of this many layers after the first dense ones, the last has experts"
@@ -41,6 +51,12 @@ class MoE(Description):
     def _consistent(self) -> Self:
         if self.top_k > self.experts:
             raise Problems([("top_k", f"got {self.top_k}; allowed: 1 to {self.experts} (experts)")])
+        if self.experts % self.groups:
+            text = f"got {self.groups}; allowed: a divisor of experts = {self.experts}"
+            raise Problems([("groups", text)])
+        if self.group_limit > self.groups:
+            text = f"got {self.group_limit}; allowed: 1 to {self.groups} (groups)"
+            raise Problems([("group_limit", text)])
         return self
 
 

@@ -192,21 +192,38 @@ def experts(model: Model) -> list[Operator]:
         replace(kept_input(model, "moe_input"), fp8_bytes=None),
         Operator("permute", "memory", "dispatch", forward_elements=4 * h,
                  backward_elements=4 * h, saved_elements=h, again=_MOE, dropped=_MOE,
-                 product_input=True, fp8_bytes=h, offloaded="expert_fc1"),
+                 product_input=True, fp8_bytes=h, long=True, offloaded="expert_fc1"),
         Operator("expert_up", "gemm", "expert_column", width=up, depth=h,
                  parameters=moe.experts * up * (h + bias), again=_MOE),
         Operator("expert_activation", "memory", "expert_column", forward_elements=up + moe.ffn,
                  backward_elements=2 * up + moe.ffn, saved_elements=up, again=activation,
-                 dropped=_MOE, offloaded="moe_act"),
+                 dropped=_MOE, fusable=True, offloaded="moe_act"),
         Operator("expert_down", "gemm", "expert_row", width=h, depth=moe.ffn,
                  parameters=moe.experts * h * (moe.ffn + bias), saved_elements=moe.ffn,
                  product_input=True, again=_MOE, dropped=activation, fp8_bytes=moe.ffn),
     ]
+    if model.bias or moe.clamped:
+        ops.append(_unfused(model, up))
     if moe.shared_ffn:
         ops += mlp(model, moe.shared_ffn, "shared", _SHARED)
         if moe.shared_gate:
             ops.append(gemm("shared_gate", "sequence", 1, h, False, 1, _SHARED, _SHARED))
     return ops
+
+
+def _unfused(model: Model, up: int) -> Operator:
+    """Bias of the experts' output, and clamps before the gate, as Megatron-Core runs them.
+
+    Bias (the apply_bias of its grouped MLP): product with the probability, sum and concatenation;
+    backward two products, their sums and a concatenation; the first product's bias gradient is a
+    sum. Clamps (its fused bias and quick GeGLU): two clamps and a concatenation, backward their
+    masks and a concatenation.
+    """
+    assert model.moe is not None
+    h, bias, clamps = model.hidden, model.bias, model.moe.clamped
+    return Operator("expert_bias", "memory", "dispatch", again=_MOE, fusable=True,
+                    forward_elements=6 * h * bias + 4 * up * clamps,
+                    backward_elements=(8 * h + up) * bias + 5 * up * clamps)
 
 
 def block(
@@ -246,7 +263,7 @@ def block(
         ops += experts(model)
         dense = 2 if model.moe.shared_ffn else 1
         routed = Experts(model.moe.experts, model.moe.top_k, model.moe.ffn,
-                         3 if model.gated else 2)
+                         3 if model.gated else 2, model.moe.groups, model.moe.group_limit)
     else:
         inside = kept_input(model, "mlp_input")
         ops += [*mlp(model, model.ffn, modules=_MLP),

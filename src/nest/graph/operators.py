@@ -72,6 +72,10 @@ class Operator:
     again: tuple[str, ...] = ()
     """Modules of selective recompute that run the forward again; ``products``: if the stack runs
     every second product again."""
+    long: bool = False
+    """memory: one long fused kernel, at the rate of the optimizer's."""
+    fusable: bool = False
+    """memory: part of the grouped products where the stack has ``fused_experts``."""
     dropped: tuple[str, ...] = ()
     """Modules under which ``saved_elements`` are not kept."""
     offloaded: str = ""
@@ -123,6 +127,9 @@ class Experts:
     ffn: int
     matrices: int
     """Weight matrices per expert: 3 gated, 2 plain."""
+    groups: int = 1
+    group_limit: int = 1
+    """Groups of experts that those of a token are in, of ``groups``."""
 
 
 @dataclass(frozen=True)

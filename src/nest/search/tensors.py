@@ -148,7 +148,7 @@ class Builder:
         no = np.zeros(len(at), dtype=bool)
         # The host's time is that of a whole layer: it would hide which part of one is faster.
         alone = setting(self.cluster, self.job.replace(
-            stack=self.job.stack.replace(layer_overhead=0.0)))
+            stack=self.job.stack.replace(layer_overhead=0.0, expert_overhead=0.0)))
         body = bodies(self.candidates.fabric, Site.alone(blocks[at]), micro_batch / blocks[at],
                       one, no, one, no, pairs.ep[pair], pairs.etp[pair], np.array([self.policies]))
         costs = np.concatenate([

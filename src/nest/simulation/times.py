@@ -60,7 +60,8 @@ class Times:
             for kept, left, chunk in zip(price.kept, price.kept_for_weights, chunks, strict=True))
         resident = sum(c["parameters"] + c["gradients"] + c["optimizer"] for c in every)
         return Priced(
-            StageWork(tuple(tuple(_layer_work(layer.costs, layer.parts.weights) for layer in chunk)
+            StageWork(tuple(tuple(_layer_work(layer.costs, layer.parts.weights,
+                                              price.stack.overlap_ep) for layer in chunk)
                             for chunk in price.layers),
                       sum(c["tied"] for c in every), sum(c["update"] for c in every)),
             memory, resident + max((c["buffers"] for c in every), default=0.0))
@@ -108,8 +109,11 @@ class Times:
         return Link(both / 2.0, gap)
 
 
-def _layer_work(c: dict[str, float], weights: float) -> LayerWork:
-    """Seconds of a layer, of which ``weights`` of the backward are for weights."""
+def _layer_work(c: dict[str, float], weights: float, share: float) -> LayerWork:
+    """Seconds of a layer, of which ``weights`` of the backward are for weights.
+
+    ``share`` of the traffic of experts may run beside another pass.
+    """
     return LayerWork(
         forward=c["forward"] + c["offload_forward"],
         backward=c["backward"] + c["recompute"] + c["offload_backward"],
@@ -117,6 +121,6 @@ def _layer_work(c: dict[str, float], weights: float) -> LayerWork:
         back=c["tp_backward"] + c["cp_backward"] + c["ep_backward"],
         gathered=c["gathered"], regathered=c["regathered"], scattered=c["scattered"],
         reduced=c["sync"], refreshed=c["gather"], gradient_bytes=c["gradients"], weights=weights,
-        exchanged_ahead=c["ep_forward"], exchanged_back=c["ep_backward"],
+        exchanged_ahead=share * c["ep_forward"], exchanged_back=share * c["ep_backward"],
         busy_ahead=c["free_forward"] if c["ep_forward"] else 0.0,
         busy_back=c["free_backward"] if c["ep_forward"] else 0.0)

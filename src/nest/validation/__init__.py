@@ -5,8 +5,8 @@
 
 `runs` reads the table of runs (`columns`, `words`, `inferred`, `reasons` define the contents of a
 row and why it is left out); `translate` turns a row into a question (`architecture`, `hardware`,
-`software`, `degrees`); `pricing` prices it, `score` compares (by `statistics`), `document` writes
-the result.
+`software`, `degrees`); `pricing` prices it, `score` compares (by `statistics`), `ranges` says how
+far measurements lie from prices, `document` writes the result.
 """
 
 from nest.validation.pricing import Priced, price

@@ -39,6 +39,19 @@ OPTIONAL: dict[str, str] = {
     "n_experts": "routed experts of a layer",
     "top_k": "experts that a token uses",
     "d_ff_expert": "width of an expert",
+    "d_ff_shared": "total width of the shared experts; default: n_shared_experts x d_ff_expert",
+    "n_shared_experts": "shared experts of a layer",
+    "first_dense": "first layers without experts; default: 0",
+    "n_expert_groups": "groups of experts, of which a token uses at most top_k_groups",
+    "top_k_groups": "groups of experts that a token uses at most",
+    "q_lora_rank": "latent attention: rank of the queries; empty: not compressed",
+    "kv_lora_rank": "latent attention: rank of keys and values; empty: plain attention",
+    "qk_nope_head_dim": "latent attention: width of a head without rotary embedding",
+    "qk_rope_head_dim": "latent attention: width of a head with rotary embedding",
+    "v_head_dim": "latent attention: width of a head's values",
+    "attention_window": "tokens of a sliding window; `128, every 2nd layer`: the other layers see "
+                        "all tokens; none: no window",
+    "mtp_layers": "layers of multi-token prediction; default: 0",
     "gpu_mem_gb": "memory of a device, to tell variants apart",
     "intra_node": "link inside a node",
     "inter_node_gbps_per_gpu": "Gb/s of network per device, one direction",
@@ -50,7 +63,13 @@ OPTIONAL: dict[str, str] = {
     "zero_stage": "ZeRO stage; default: 0",
     "fsdp_shard": "ranks that ZeRO shards over; default: all of dp x cp",
     "grad_accum": "micro-batches of a device in a step",
-    "schedule": "none, 1F1B or interleaved-1F1B",
+    "schedule": "none, 1F1B, interleaved-1F1B, GPipe or a zero-bubble order",
+    "layout": "layers of each chunk as Megatron-Core writes them, or even; default: even",
+    "dispatcher": "how tokens reach experts: alltoall, allgather, deepep or hybridep",
+    "ep_overlap": "1: traffic of experts runs beside another micro-batch's computing",
+    "cuda_graphs": "none, full_iteration, or the parts of a layer that are captured",
+    "offload": "what is kept on the host; default: none",
+    "optimizer": "optimizer; default: Adam",
     "step_time_s_derived": "seconds of a step computed from a stated rate, where none is stated",
     "peak_mem_gb": "largest memory of a device; what it counts is in mem_note",
     "mem_note": "GiB or bytes/1e9; allocated (default), reserved, or nvidia-smi",
@@ -60,13 +79,16 @@ OPTIONAL: dict[str, str] = {
 
 COLUMNS = (*NEEDED, *OPTIONAL)
 WHOLE = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "head_dim", "vocab",
-         "seq_len", "n_experts", "top_k", "d_ff_expert", "n_gpus", "gpus_per_node", "tp", "pp",
-         "vpp", "dp", "cp", "ep", "etp", "sp", "zero_stage", "fsdp_shard", "mbs", "gbs_seqs",
-         "grad_accum")
+         "seq_len", "n_experts", "top_k", "d_ff_expert", "d_ff_shared", "n_shared_experts",
+         "first_dense", "n_expert_groups", "top_k_groups", "q_lora_rank", "kv_lora_rank",
+         "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "mtp_layers", "ep_overlap",
+         "n_gpus", "gpus_per_node", "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "sp", "zero_stage",
+         "fsdp_shard", "mbs", "gbs_seqs", "grad_accum")
 REAL = ("gpu_mem_gb", "inter_node_gbps_per_gpu", "step_time_s", "step_time_s_derived",
         "peak_mem_gb")
-_FROM_ZERO = ("gated_mlp", "sp", "zero_stage")
-_MOST = {"gated_mlp": 1, "sp": 1, "zero_stage": 3}
+_FROM_ZERO = ("gated_mlp", "sp", "zero_stage", "d_ff_shared", "n_shared_experts", "first_dense",
+              "q_lora_rank", "mtp_layers", "ep_overlap")
+_MOST = {"gated_mlp": 1, "sp": 1, "zero_stage": 3, "ep_overlap": 1}
 _LARGEST = 10**9
 
 

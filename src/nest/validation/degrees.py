@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.job import Job
+from nest.describe.space import AnySchedule
 from nest.errors import InputError
 from nest.graph import Chain
-from nest.graph.legality import interleaved_chunks
-from nest.pricing.divisions import even_sizes
+from nest.graph.schedules import chunks_at
+from nest.pricing.divisions import chunks_of_stages, even_sizes
 from nest.validation.words import Recomputed
 
 if TYPE_CHECKING:
@@ -17,9 +20,20 @@ if TYPE_CHECKING:
 
 Range = tuple[int, int]
 
+_SCHEDULES: tuple[tuple[str, AnySchedule], ...] = (
+    # pattern of the cell, schedule; the first that matches counts
+    (r"dualpipe-?v", "dualpipev"), (r"zb-?v|v-?half|v-?min", "zb-v"),
+    (r"interleaved.*(?:zero|zb)", "interleaved-zb"), (r"zero-?bubble|zb1p|zb-?h1|zbb", "zb1p"),
+    (r"bfs", "looped-bfs"), (r"gpipe", "gpipe"),
+)
+_OTHERS = re.compile(r"dualpipe(?!-?v)|v-?half|v-?min|zb-?h2|chimera")
+"""Schedules that are not priced as they are."""
 
-def configuration(run: Run, chain: Chain, again: Recomputed) -> Configuration:
-    """Stages, blocks and batch of a run.
+
+def configuration(
+    run: Run, chain: Chain, job: Job, again: Recomputed
+) -> tuple[Configuration, list[str]]:
+    """Stages, blocks, batch and schedule of a run.
 
     Megatron numbers its ranks tp first, then cp, dp and pp (Megatron-Core parallel_state, order
     tp-cp-ep-dp-pp), so that the tp x cp x dp ranks of a stage are consecutive: a stage is one
@@ -29,7 +43,12 @@ def configuration(run: Run, chain: Chain, again: Recomputed) -> Configuration:
     Parameters
     ----------
     chain : layers of the run's model.
+    job : its stack says how layers are divided.
     again : recompute policy.
+
+    Returns
+    -------
+    Configuration, and remarks on what the row does not state.
 
     Raises
     ------
@@ -49,17 +68,39 @@ def configuration(run: Run, chain: Chain, again: Recomputed) -> Configuration:
     if again.layers is not None:
         same["recompute_layers"] = again.layers
     where = f"run {run.run_id}"
+    remarks: list[str] = []
+    name = _schedule(run, pp, vpp, remarks)
+    if name in ("zb-v", "dualpipev") and vpp == 1 and pp > 1:
+        vpp = 2
+        remarks.append(f"vpp not stated: 2, the chunks of {name}")
+    cuts = _cuts(run, chain, job, pp, vpp, name or "interleaved", remarks)
     stages = tuple(
         StageConfiguration.parse({
             **same, "layers": (parts[0][0], parts[-1][1]), "chunks": parts,
             "devices": (number * block, (number + 1) * block),
         }, where)
-        for number, parts in enumerate(_cuts(run, chain, pp, vpp))
+        for number, parts in enumerate(cuts)
     )
     return Configuration.parse({
         "outer_dp": outer, "micro_batch": inner * run.degree("mbs"), "stages": stages,
-        "stride": block * pp, "vpp": vpp,
-    }, where)
+        "stride": block * pp, "vpp": len(cuts[0]), **({"schedule": name} if name else {}),
+    }, where), remarks
+
+
+def _schedule(run: Run, pp: int, vpp: int, remarks: list[str]) -> AnySchedule | None:
+    """The schedule that a row names; None: the usual one of its virtual stages."""
+    words = run.text("schedule").lower()
+    if pp > 1 and (other := _OTHERS.search(words)):
+        raise InputError(f"schedule {other[0]}")
+    found = next((name for mark, name in _SCHEDULES if re.search(mark, words)), None)
+    if pp == 1 and found:
+        return None
+    if run.whole("ep_overlap") and run.degree("ep") > 1 and found is None:
+        # Megatron-Core's combined schedule; with pp 1 two micro-batches run beside each other.
+        if pp == 1 and vpp == 1 or pp > 1 and vpp > 1:
+            return "combined"
+        remarks.append("overlap of experts' traffic is left out: it needs virtual stages")
+    return found
 
 
 def _shards(run: Run, dp: int, cp: int) -> tuple[int, int]:
@@ -80,27 +121,37 @@ def _all_to_all(run: Run) -> bool:
     return bool(re.search(r"\bcp uses a2a\b", run.notes.lower()))
 
 
-def _cuts(run: Run, chain: Chain, pp: int, vpp: int) -> list[tuple[Range, ...]]:
+def _cuts(
+    run: Run, chain: Chain, job: Job, pp: int, vpp: int, schedule: str, remarks: list[str]
+) -> list[tuple[Range, ...]]:
     """Layers of every chunk of every stage.
 
-    The embedding goes with the first stage and the head with the last. Lists of layers per stage in
-    the source, which include embedding and head, are used; else cuts are even, and the remaining
-    layers go to the stages nearest the middle (:mod:`nest.pricing.even`).
+    A layout in the row counts, then a list of layers per stage in the notes, which includes
+    embedding and head; else cuts are even as the stack divides layers
+    (:mod:`nest.pricing.divisions`). Where that cannot be, chunks differ by one layer, the larger
+    ones nearest the middle.
     """
+    layout = run.text("layout")
+    if "|" in layout:
+        return chunks_of_stages(chain, job, pp, None, schedule=schedule, layout=layout)
     first, last = chain.body
-    if pp > last - first:
-        raise InputError(f"{pp} stages for {last - first} layers")
-    if vpp > 1:
-        if (last - first) % (pp * vpp):
-            raise InputError(f"{last - first} layers in {pp} x {vpp} chunks that are not equal")
-        return interleaved_chunks(chain, pp, vpp)
+    layers, parts = last - first, pp * vpp
     listed = re.search(r"layers per stage \[([\d, ]+)\]", run.notes)
     if listed:
         sizes = [int(size) for size in listed[1].split(",")]
         if len(sizes) != pp or sum(sizes) != len(chain):
             raise InputError(f"layers per stage {sizes} for {pp} stages of {len(chain)} layers")
-        cuts = [sum(sizes[:number]) for number in range(pp + 1)]
-    else:
-        even = even_sizes(last - first, pp)
-        cuts = [0, *(first + sum(even[: number + 1]) for number in range(pp - 1)), len(chain)]
-    return [((cuts[number], cuts[number + 1]),) for number in range(pp)]
+        return chunks_at((0, *accumulate(sizes)), pp, schedule)
+    try:
+        found = chunks_of_stages(chain, job, pp, vpp, schedule=schedule)
+        uneven = "embedding or head count as layers of their chunks"
+    except InputError:
+        if parts > layers:
+            raise InputError(f"{layers} layers in {pp} x {vpp} chunks") from None
+        cuts = (0, *(first + size for size in accumulate(even_sizes(layers, parts)[:-1])),
+                len(chain))
+        found = chunks_at(cuts, pp, schedule)
+        uneven = f"{layers % parts} of {parts} chunks have a layer more"
+    if vpp > 1 and layers % parts:
+        remarks.append(f"layout not stated: {uneven}")
+    return found

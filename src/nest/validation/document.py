@@ -12,7 +12,8 @@ from nest.validation.score import Report, as_dict
 
 SCHEMA = "nest.validation/1"
 GIB = 2.0**30
-COLUMNS = ("run_id", "group", "model", "framework", "stack", "measured_s", "predicted_s", "error",
+COLUMNS = ("run_id", "group", "model", "framework", "stack", "measured_s", "predicted_s", "low_s",
+           "high_s", "error",
            "memory_measured_gb", "memory_predicted_gb", "fits", "reason", "remarks", "source")
 
 
@@ -37,6 +38,8 @@ def _row(row: Priced) -> dict[str, Any]:
         "run_id": row.run.run_id,
         "measured_s": row.run.measured_s,
         "predicted_s": row.predicted_s,
+        "low_s": row.low_s,
+        "high_s": row.high_s,
         "error": row.error,
         "memory_measured_gb": _gib(row.run.measured_memory),
         "memory_predicted_gb": _gib(row.predicted_memory),

@@ -44,14 +44,18 @@ _DEVICES = (
     (r"b300", r"", "b300-sxm"),
     (r"b200", r"", "b200-sxm"),
     (r"v100", r"", "v100-sxm2-32gb"),
+    (r"h800", r"", "h800"),
+    (r"h20\b", r"", "h20"),
     (r"mi300x", r"", "mi300x"),
+    (r"mi325x", r"", "mi325x"),
+    (r"mi355x", r"", "mi355x"),
 )
 _NETWORKS = (
     # pattern of the device, catalog cluster that has its links, Gb/s of network a device
     (r"a100|v100", "dgx-a100", 200.0),
     (r"gh200", "dgx-h100", 200.0),  # Alps: one 200 Gb/s Slingshot adapter for each GH200
     (r"h200", "dgx-h200", 400.0),
-    (r"h100|mi300x", "dgx-h100", 400.0),
+    (r"h100|h800|h20|mi3", "dgx-h100", 400.0),
     (r"gb[23]00", "gb200-nvl72", 400.0),
     (r"b300", "dgx-b200", 800.0),  # DGX B300: eight 800 Gb/s adapters
     (r"b200", "dgx-b200", 400.0),
@@ -59,7 +63,7 @@ _NETWORKS = (
 """Links of a node and latencies come from the catalog; so does the network of a row that does not
 state it, at the usual adapters of the machine."""
 
-RACK = 72  # devices of one NVLink domain of an NVL72 rack
+RACK = 72  # most devices of one NVLink domain of an NVL72 rack
 
 
 class Shape(NamedTuple):
@@ -89,6 +93,16 @@ def device_name(gpu: str, memory_gb: str = "") -> str | None:
                  if re.search(mark, gpu.lower()) and (not memory or memory == size)), None)
 
 
+def fp4_rate(name: str) -> float:
+    """Rate of NVFP4 products over that of fp8 products on a device.
+
+    Three quarters of the ratio of the peaks: 3 on Blackwell Ultra (B300, GB300: 15 PFLOP/s), else 2
+    (stas00/ml-engineering compute/accelerator/README.md). Fitted to 18 runs of Llama-3-70B under
+    Megatron-Bridge and Llama-3.1-8B of MLPerf: 1.5 on B200 and GB200, as much for either alone.
+    """
+    return 0.75 * (3.0 if re.match(r"g?b300", name) else 2.0)
+
+
 @cache
 def device(name: str) -> Device:
     """A device by name: of the catalog, else provisional."""
@@ -102,7 +116,7 @@ def shape(
 ) -> Shape:
     """Levels of the network that a run's devices span.
 
-    A node, or a rack of NVLink where the link says NVL72, is level 0; all nodes together level 1,
+    A node, or the part of an NVLink rack that the run uses, is level 0; all of them level 1,
     with the figures of the catalog's leaf if all nodes fit below one, else of its spine.
 
     Parameters
@@ -124,10 +138,16 @@ def shape(
         raise InputError(f"no network is known for gpu {name}")
     template, usual = found
     like = _template(template)
-    rack = "NVL72" in link.upper()
-    inner = RACK if rack else node
+    remarks = []
+    inner, rack = node, _rack(name, link)
+    if rack:
+        inner = _of_a_rack(devices, rack)
+        if "NVL" not in link.upper():
+            remarks.append(f"link not stated: an NVL{rack} rack, usual for {name}")
+        if devices > inner < rack:
+            remarks.append(f"{devices // inner} racks of {rack}, {inner} devices of each, inferred")
     if devices <= inner:
-        return Shape(name, (like.levels[0].replace(size=devices),), "")
+        return Shape(name, (like.levels[0].replace(size=devices),), "; ".join(remarks))
     if devices % inner:
         raise InputError(f"n_gpus: got {devices}; allowed: whole nodes of {inner}")
     nodes = devices // inner
@@ -137,9 +157,26 @@ def shape(
     outer = Level(name="network", size=nodes, bandwidth=speed * 1e9 / 8, latency=outer.latency,
                   efficiency=outer.efficiency, base_time=outer.base_time, ramp=outer.ramp,
                   source=outer.source)
-    remark = "" if network_gbps is not None else (
-        f"network not stated: {usual:.0f} Gb/s a device, usual for {name}")
-    return Shape(name, (like.levels[0].replace(size=inner), outer), remark)
+    if network_gbps is None:
+        remarks.append(f"network not stated: {usual:.0f} Gb/s a device, usual for {name}")
+    return Shape(name, (like.levels[0].replace(size=inner), outer), "; ".join(remarks))
+
+
+def _rack(name: str, link: str) -> int:
+    """Devices of an NVLink domain of several trays; 0: there is none.
+
+    GB200 and GB300 are those of NVL72 racks unless the link names another domain, as NVL4.
+    """
+    stated = re.search(r"NVL(\d+)", link.upper())
+    if stated and int(stated[1]) > 8:
+        return int(stated[1])
+    return RACK if re.match(r"gb[23]00", name) and not stated else 0
+
+
+def _of_a_rack(devices: int, rack: int) -> int:
+    """Devices of each rack: as few racks as hold all, equally filled."""
+    racks = next(n for n in range(-(-devices // rack), devices + 1) if devices % n == 0)
+    return devices // racks
 
 
 @cache

@@ -31,11 +31,14 @@ _VOCAB = (
 )
 _NEMOTRON_VOCAB = "256000"  # NVIDIA/NeMo-Framework-Launcher conf/training/nemotron; Nemotron-4 too
 _GPT_OSS_HEAD_DIM = "64"  # kv_channels in NVIDIA-NeMo/Megatron-Bridge v0.3.0 gpt_oss_provider.py
+_GPT_OSS_WINDOW = "128, every 2nd layer"  # layer_types in config.json of openai/gpt-oss-120b
 
 
 def anomalous(fields: Fields) -> bool:
     """Whether a measurement contradicts its neighbours: it is listed, or its notes say so."""
-    return fields["run_id"] in ANOMALOUS or "anomalous" in fields.get("notes", "").lower()
+    notes = fields.get("notes", "").lower()
+    told = re.search(r"anomalous|known \w* ?regression", notes)
+    return fields["run_id"] in ANOMALOUS or told is not None
 
 
 def inferred(fields: Fields) -> dict[str, Inference]:
@@ -62,7 +65,8 @@ def _vocabulary(fields: Fields) -> dict[str, Inference]:
 def _head_width(fields: Fields) -> dict[str, Inference]:
     """Width of a head if it is not hidden / heads."""
     if re.match(r"gpt[- _]?oss", fields["model"].lower()):
-        return {"head_dim": Inference(_GPT_OSS_HEAD_DIM, "width of a head of GPT-OSS")}
+        return {"head_dim": Inference(_GPT_OSS_HEAD_DIM, "width of a head of GPT-OSS"),
+                "attention_window": Inference(_GPT_OSS_WINDOW, "windows of GPT-OSS")}
     for name in catalog.names("models"):
         model = catalog.load("models", name)
         sizes = [model.get(key) for key in ("hidden", "heads", "kv_heads")]
@@ -70,6 +74,58 @@ def _head_width(fields: Fields) -> dict[str, Inference]:
         if "head_dim" in model and given == sizes:
             return {"head_dim": Inference(str(model["head_dim"]), f"width of a head of {name}")}
     return {}
+
+
+_LATENT = {"q_lora_rank": "q_rank", "kv_lora_rank": "kv_rank", "qk_nope_head_dim": "nope_dim",
+           "qk_rope_head_dim": "rope_dim", "v_head_dim": "value_dim"}
+_EXPERTS = {"d_ff_shared": "shared_ffn", "first_dense": "first_dense", "n_expert_groups": "groups",
+            "top_k_groups": "group_limit"}
+
+
+def _catalog_layers(fields: Fields) -> dict[str, Inference]:
+    """Latent attention and shared experts of the catalog's model with the same layers.
+
+    A row that states part of latent attention or of the experts states all of it.
+    """
+    sizes = [_whole(fields, key) for key in ("d_model", "n_heads", "n_experts", "d_ff_expert")]
+    for name in catalog.names("models"):
+        model = catalog.load("models", name)
+        moe = model.get("moe") or {}
+        if None in sizes[:3] or sizes[:3] != [model["hidden"], model["heads"], moe.get("experts")]:
+            continue
+        if sizes[3] not in (None, moe["ffn"]):
+            continue
+        found: dict[str, Inference] = {}
+        if "mla" in model and not fields.get("kv_lora_rank"):
+            found |= {column: Inference(str(model["mla"][key]), f"latent attention of {name}")
+                      for column, key in _LATENT.items()}
+        if not fields.get("n_shared_experts"):
+            found |= {column: Inference(str(moe[key]), f"experts of {name}")
+                      for column, key in _EXPERTS.items() if key in moe}
+        return found
+    return {}
+
+
+def _shared_experts(fields: Fields) -> dict[str, Inference]:
+    """Width of the shared experts, from their number."""
+    number, each = _whole(fields, "n_shared_experts"), _whole(fields, "d_ff_expert")
+    if not number or each is None:
+        return {}
+    return {"d_ff_shared": Inference(str(number * each), "n_shared_experts x d_ff_expert")}
+
+
+def _dispatcher(fields: Fields) -> dict[str, Inference]:
+    """Dispatcher and overlap of experts' traffic that the notes or the framework name."""
+    if not fields.get("n_experts"):
+        return {}
+    words = f"{fields.get('notes', '')} {fields['framework']}".lower()
+    found = {}
+    named = re.search(r"hybrid-?ep|deep-?ep", words)
+    if named:
+        found["dispatcher"] = Inference(named[0].replace("-", ""), "named in the notes")
+    if "moe_a2a_overlap=true" in words:
+        found["ep_overlap"] = Inference("1", "moe_a2a_overlap in the notes")
+    return found
 
 
 def _mlp_width(fields: Fields) -> dict[str, Inference]:
@@ -131,4 +187,5 @@ def _whole(fields: Fields, column: str) -> int | None:
     return columns.whole(fields.get(column, ""))
 
 
-_RULES = (_vocabulary, _head_width, _mlp_width, _virtual_stages, _sailor, _micro_batch, _degrees)
+_RULES = (_vocabulary, _head_width, _catalog_layers, _shared_experts, _dispatcher, _mlp_width,
+          _virtual_stages, _sailor, _micro_batch, _degrees)

@@ -21,6 +21,10 @@ class Priced:
     run: Run
     predicted_s: float | None
     """Seconds of a step; None: not priced."""
+    low_s: float | None
+    """Seconds that nine of ten such steps take at the least; None: the stack was never measured."""
+    high_s: float | None
+    """The same at the most."""
     predicted_memory: float | None
     """Bytes, counted as the run's measured memory; None: not priced."""
     fits: bool | None
@@ -79,15 +83,18 @@ def price(
 
 
 def _refused(run: Run, reason: str) -> Priced:
-    return Priced(run, None, None, None, {}, "", None, (), reason)
+    return Priced(run, None, None, None, None, None, {}, "", None, (), reason)
 
 
 def _priced(run: Run, asked: Question, plan: Plan) -> Priced:
     found = facts(run)
     shares = {name: seconds / plan.step_time_s
               for name, seconds in plan.breakdown_s.model_dump().items()}
-    return Priced(run, plan.step_time_s, _memory(run, asked, plan), plan.feasible, shares,
-                  found.stack, (run.group, run.framework, asked), found.remarks, None)
+    sure = plan.confidence
+    low, high = (None, None) if sure is None else (sure.low_s, sure.high_s)
+    return Priced(run, plan.step_time_s, low, high, _memory(run, asked, plan),
+                  plan.feasible, shares, found.stack, (run.group, run.framework, asked),
+                  found.remarks, None)
 
 
 def _memory(run: Run, asked: Question, plan: Plan) -> float:

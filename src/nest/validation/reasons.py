@@ -12,11 +12,11 @@ _NEEDED = ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len", "gated_
            "n_gpus", "gpus_per_node", "precision", "tp", "pp", "dp", "vpp", "mbs", "gbs_seqs")
 _NOT_PRICED = (
     # in the notes; what NEST does not price
-    (r"offload(?:ing)?_num_layers=[1-9]|\boffload(?:s|ed)? ", "offloads activations to the host"),
-    (r"\basync tp\b", "asynchronous tensor parallelism"),
-    (r"\btokendrop\b|\btoken-drop\b", "drops tokens beyond the experts' capacity"),
-    (r"\bzero-bubble\b", "zero-bubble schedule"),
+    (r"offload(?:ing)?_num_layers=[1-9]|\boffload(?:s|ed)? (?!left blank)",
+     "offloads activations to the host"),
 )
+_LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_LATENT_MODELS = re.compile(r"deepseek[-_ ]?(?:v?[23]|r1)|kimi[-_ ]?k2|moonlight")
 
 
 def unpriced(cells: Mapping[str, str]) -> str | None:
@@ -29,12 +29,19 @@ def unpriced(cells: Mapping[str, str]) -> str | None:
     if not (cells["step_time_s"] or cells.get("step_time_s_derived")):
         return "no step time is stated"
     notes = cells.get("notes", "").lower()
+    if not re.match(r"(?:none|no|0)?$", cells.get("offload", "").lower()):
+        return "offloads activations to the host"
     for mark, what in _NOT_PRICED:
         if re.search(mark, notes):
             return what
+    if re.search(r"\(lora\)", cells["model"].lower()) or re.match(r"lora\b", notes):
+        return "LoRA: the base weights are frozen"
     missing = [name for name in _NEEDED if not cells.get(name)]
     if cells.get("n_experts"):
         missing += [name for name in ("top_k", "d_ff_expert") if not cells.get(name)]
+    if cells.get("kv_lora_rank") or "mla" in re.findall(r"[a-z]+", cells.get("arch", "").lower()) \
+            or _LATENT_MODELS.match(cells["model"].lower()):
+        missing += [name for name in _LATENT if not cells.get(name)]
     if missing:
         return f"not stated: {', '.join(missing)}"
     if precision(cells["precision"]) is None:

@@ -20,6 +20,7 @@ from nest.validation.inferred import Inference, anomalous, inferred
 from nest.validation.reasons import unpriced
 
 OWN = "catalog/runs.csv"
+NAMED = columns.NEEDED["run_id"]
 _MOST_PROBLEMS = 20
 
 
@@ -71,12 +72,16 @@ class Run:
         return self.whole(column) or 1
 
 
-def read(path: str | os.PathLike[str] | None = None) -> tuple[Run, ...]:
+def read(
+    path: str | os.PathLike[str] | None = None,
+    annotations: str | os.PathLike[str] | None = None,
+) -> tuple[Run, ...]:
     """Read a table of measured runs.
 
     Parameters
     ----------
     path : a CSV file; None: the project's own table.
+    annotations : a CSV file of further cells, by run_id; they replace those of the table.
 
     Returns
     -------
@@ -89,18 +94,47 @@ def read(path: str | os.PathLike[str] | None = None) -> tuple[Run, ...]:
         The file cannot be read, is empty, lacks a column, or has a cell that is not allowed; each
         problem names file, line and column.
     """
+    more = {} if annotations is None else _annotations(
+        read_text(annotations), shorten(os.fspath(annotations), 300)[1:-1])
     if path is None:
         entry = resources.files("nest") / "catalog" / "runs.csv"
-        return parse(entry.read_text(encoding="utf-8"), OWN)
-    return parse(read_text(path), shorten(os.fspath(path), 300)[1:-1])
+        return parse(entry.read_text(encoding="utf-8"), OWN, more)
+    return parse(read_text(path), shorten(os.fspath(path), 300)[1:-1], more)
 
 
-def parse(text: str, where: str) -> tuple[Run, ...]:
+def _annotations(text: str, where: str) -> dict[str, dict[str, str]]:
+    """Cells that are not empty, by run_id; notes are added to those of the run.
+
+    Raises
+    ------
+    InputError : as :func:`read`.
+    """
+    rows = csv_rows(text, where)
+    header = [cell.strip() for cell in rows[0][1]] if rows else []
+    if "run_id" not in header:
+        raise InputError(f"{where}: line 1: column run_id is missing; needed: {NAMED}")
+    found: dict[str, dict[str, str]] = {}
+    for line, cells in rows[1:]:
+        if len(cells) != len(header):
+            raise InputError(f"{where}: line {line}: got {len(cells)} cells; allowed: "
+                             f"{len(header)}, one for each column of the header")
+        given = {column: cell.strip() for column, cell in zip(header, cells, strict=True)
+                 if cell.strip() and column in columns.COLUMNS}
+        if problems := _cell_problems(given, f"{where}: line {line}"):
+            raise InputError("\n".join(problems), tuple(problems))
+        found[given.pop("run_id", "")] = given
+    return found
+
+
+def parse(
+    text: str, where: str, annotations: Mapping[str, Mapping[str, str]] | None = None
+) -> tuple[Run, ...]:
     """Read CSV text with a header line; lines that start with # are comments.
 
     Parameters
     ----------
     where : start of messages, such as the file name.
+    annotations : further cells by run_id.
 
     Raises
     ------
@@ -132,13 +166,18 @@ def parse(text: str, where: str) -> tuple[Run, ...]:
                             f"{lines[name]}; allowed: once")
         lines[name] = line
         if not problems:
-            found.append(_run(fields, line))
+            found.append(_run(_annotated(fields, (annotations or {}).get(name, {})), line))
     if problems:
         more = len(problems) - _MOST_PROBLEMS
         told = problems[:_MOST_PROBLEMS] + ([f"{where}: and {more} more problems"]
                                             if more > 0 else [])
         raise InputError("\n".join(told), tuple(told))
     return tuple(found)
+
+
+def _annotated(fields: dict[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    notes = "; ".join(filter(None, (each.get("notes") for each in (fields, more))))
+    return {**fields, **more, "notes": notes} if more else fields
 
 
 def _check_header(header: list[str], where: str, line: int) -> None:
@@ -157,7 +196,7 @@ def _cell_problems(fields: Mapping[str, str], place: str) -> list[str]:
         if allowed:
             found.append(f"{place}: {column}: got {shorten(text)}; allowed: {allowed}")
     found += [f"{place}: {column}: is empty; needed: {columns.NEEDED[column]}"
-              for column in ("run_id", "model", "framework") if not fields[column]]
+              for column in ("run_id", "model", "framework") if fields.get(column) == ""]
     return found
 
 

@@ -16,7 +16,7 @@ _STACKS = (
     # pattern of the framework, stack; the first that matches counts
     (r"megatron-lm \(20(21|22)\)", "megatron-2021"),
     (r"sailor", "megatron-deepspeed-unfused"),
-    (r"megatron-deepspeed", "megatron-deepspeed"),
+    (r"megatron.{0,3}deepspeed", "megatron-deepspeed"),
     (r"all comm-overlap off", "megatron-core-serial"),
     (r"megatron-bridge", "megatron-bridge"),
     (r"automodel", "fsdp"),

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.device import Device
-from nest.describe.job import Job, Stack
+from nest.describe.job import Dispatcher, Job, Stack
 from nest.describe.model import Model
-from nest.describe.space import Precision
 from nest.errors import InputError
 from nest.graph import build_chain
 from nest.validation.architecture import model
 from nest.validation.degrees import configuration
-from nest.validation.hardware import Shape, cluster, device, shape
+from nest.validation.hardware import Shape, cluster, device, fp4_rate, shape
 from nest.validation.runs import Run
 from nest.validation.software import stack, stack_name
-from nest.validation.words import precision, recompute
+from nest.validation.words import is_fp4, precision, recompute
 
 
 class Question(NamedTuple):
@@ -39,7 +39,6 @@ class Facts(NamedTuple):
     configuration: Configuration
     stack: str
     """Name in the catalog, or provisional."""
-    precision: Precision
     remarks: tuple[str, ...]
     """Facts that the source lacks, or that NEST prices differently."""
 
@@ -63,11 +62,50 @@ def question(
     """
     found = facts(run)
     name = found.shape.device
-    job = Job(global_batch=run.degree("gbs_seqs"), seq_len=run.degree("seq_len"),
-              precision=found.precision, stack=stack(found.stack, stacks),
-              memory_margin=0.0)  # a run that was measured did fit
+    job = _job(run, stack(found.stack, stacks))
     on = devices[name] if devices and name in devices else device(name)
+    if is_fp4(run.text("precision")):
+        rate = on.peak("fp8") * fp4_rate(name)
+        on = on.replace(peak_flops={**on.peak_flops, "fp8": rate})
     return Question(found.model, cluster(found.shape, on), job, found.configuration)
+
+
+ASYNC_TP = re.compile(r"\basync tp\b")
+HIDDEN_TP = 0.5
+"""Share of tensor-parallel traffic that torchtitan hides with asynchronous tensor parallelism: that
+of megatron-core's overlap, assumed."""
+
+
+def _job(run: Run, software: Stack) -> Job:
+    if ASYNC_TP.search(run.notes.lower()):
+        software = software.replace(overlap_tp=HIDDEN_TP)
+    number = precision(run.text("precision"))
+    assert number is not None  # refused by nest.validation.reasons
+    software = software.replace(**_experts_of(run, software))
+    return Job(global_batch=run.degree("gbs_seqs"), seq_len=run.degree("seq_len"),
+               precision=number, stack=software,
+               memory_margin=0.0)  # a run that was measured did fit
+
+
+GRAPHS = ((r"^(?:none\b.*|unclear.*|unknown.*|)$", "none"), (r"full[_ ]iteration", "step"),
+          (r".", "layers"))
+"""Pattern of the cell of CUDA graphs, what they capture; the first that matches counts."""
+
+
+def _experts_of(run: Run, software: Stack) -> dict[str, str | bool]:
+    """Figures of the stack that a row states of its own: dispatcher and CUDA graphs."""
+    found: dict[str, str | bool] = {}
+    words = run.text("dispatcher").lower()
+    if run.text("n_experts") and words:
+        if words not in get_args(Dispatcher):
+            raise InputError(f"dispatcher {words}")
+        found["dispatcher"] = words
+    if "fused grouped mlp" in run.notes.lower():
+        found["fused_experts"] = True
+    graphs = run.text("cuda_graphs").lower()
+    if graphs:
+        found["cuda_graphs"] = next(name for mark, name in GRAPHS if re.search(mark, graphs))
+    return found
 
 
 @lru_cache(maxsize=10_000)
@@ -83,12 +121,20 @@ def facts(run: Run) -> Facts:
     known, remarks = model(run)
     remarks += [f"{column} {found.value}: {found.why}" for column, found in run.inferred.items()
                 if column != "dp" and (column, found.value) != ("vpp", "1")]
-    again, number = recompute(run.text("recompute")), precision(run.text("precision"))
-    assert again is not None and number is not None  # refused by nest.validation.reasons
+    again = recompute(run.text("recompute"))
+    assert again is not None  # refused by nest.validation.reasons
     net = shape(run.text("gpu"), run.text("gpu_mem_gb"), run.degree("n_gpus"),
                 run.degree("gpus_per_node"), run.text("intra_node"),
                 run.real("inter_node_gbps_per_gpu"))
-    remarks += [text for text in (again.remark, net.remark) if text]
-    way = configuration(run, build_chain(known), again)
     name = stack_name(run.framework, run.group, run.text("precision"), run.notes)
-    return Facts(known, net, way, name, number, tuple(remarks))
+    if run.degree("ep") > 1 and not run.text("dispatcher"):
+        remarks.append(f"dispatcher not stated: {stack(name).dispatcher}, the stack's")
+    if is_fp4(run.text("precision")):
+        rate = fp4_rate(net.device)
+        remarks.append(f"NVFP4 is priced as fp8 with products {rate:g} times as fast")
+    if ASYNC_TP.search(run.notes.lower()):
+        remarks.append(f"asynchronous tensor parallelism hides {HIDDEN_TP:.0%} of its traffic, "
+                       "assumed")
+    way, more = configuration(run, build_chain(known), _job(run, stack(name)), again)
+    remarks += [text for text in (again.remark, net.remark, *more) if text]
+    return Facts(known, net, way, name, tuple(remarks))

@@ -19,33 +19,50 @@ class Recomputed(NamedTuple):
     """Difference of the policy from the source; empty: none."""
 
 
+def is_fp4(text: str) -> bool:
+    """Whether products are in NVFP4."""
+    return "nvfp4" in text.lower()
+
+
 def precision(text: str) -> Precision | None:
     """Number format of matrix products; None: not one that NEST prices.
 
-    Tables that do not state which 16-bit format was used are read as bf16.
+    Tables that do not state which 16-bit format was used are read as bf16. NVFP4 is read as fp8,
+    at another rate of products.
     """
     words = text.lower()
+    if is_fp4(words):
+        return "fp8"
     if "fp4" in words:
         return None
     known: tuple[Precision, ...] = ("fp8", "bf16", "fp16", "fp32")
     return next((name for name in known if name in words), None)
 
 
-_SELECTIVE = {
-    "attention core": "core_attn", "core_attn": "core_attn", "layernorm": "norm", "norm": "norm",
-    "moe_act": "mlp_act", "mlp_act": "mlp_act", "moe": "moe",
+_SELECTIVE: dict[str, tuple[Module | None, str]] = {
+    # a source's word, the module, and how that differs from the source
+    "attention core": ("core_attn", ""), "core_attn": ("core_attn", ""),
+    "layernorm": ("norm", ""), "norm": ("norm", ""), "moe": ("moe", ""),
+    "moe_act": ("mlp_act", ""), "mlp_act": ("mlp_act", ""), "act": ("mlp_act", ""),
+    "mlp": ("mlp_act", "recompute of the MLP is priced as that of its activation function"),
+    "shared_experts": (None, "recompute of shared experts is left out"),
+    "mla_up_proj": (None, "recompute of latent attention's up projections is left out"),
 }
-_OPERATORS = re.compile(r"op sac|llama3_8b\.toml default|minimal_flash")
+_OPERATORS = re.compile(r"op sac|llama3_8b\.toml default|\bminimal|save_(?:dots?|all_dots)\b")
+_SAVED = re.compile(r"\b(?:remat|policy)?:? ?(save_\w+)")
 
 
 def recompute(text: str) -> Recomputed | None:
     """Recompute policy of a cell; None: not stated, or not one that NEST prices.
 
     `full`, `full, 5 layers`, `none` and `selective: norm+mlp_act` may be followed by a remark in
-    parentheses. Operator-level checkpointing of torchtitan (torchtitan/parallelisms/
-    parallelize_llama.py, December 2024) keeps attention and every other matrix product; MaxText's
-    minimal_flash keeps all of them. NEST's policy runs norms and activation functions again, and
-    under torchtitan's stacks (selective_products) every other product.
+    parentheses; `selective` alone is Megatron-Core's default, the attention core
+    (default of --recompute-modules). Operator-level checkpointing of
+    torchtitan (torchtitan/parallelisms/parallelize_llama.py, December 2024) keeps attention and
+    every other matrix product; MaxText's minimal policies keep all of them, and its save_qkv_proj,
+    save_out_proj and save_dot_except_mlp some, which is priced as keeping none. NEST's policy runs
+    norms and activation functions again, and under torchtitan's stacks (selective_products) every
+    other product.
     """
     words = text.strip().lower()
     operators = _OPERATORS.search(words)
@@ -55,13 +72,21 @@ def recompute(text: str) -> Recomputed | None:
                           f"recompute of single operators: priced as norm+mlp_act{half}")
     if re.match(r"none\b", words):
         return Recomputed("none")
-    full = re.match(r"full(?:, (\d+) layers)?\s*(?:\(.*\))?$", words)
+    full = re.match(r"(?:remat )?full(?:, (\d+) layers)?\s*(?:\(.*\))?$", words)
     if full:
         return Recomputed("full", (), int(full[1]) if full[1] else None)
-    named = re.match(r"selective(?::\s*|\s*\()([\w +]+)\)?$", words)
+    saved = _SAVED.match(words)
+    if saved:
+        return Recomputed("full", (), None, f"{saved[1]} is priced as full recompute")
+    if re.match(r"selective\s*(?:\(default\))?$", words):
+        return Recomputed("selective", ("core_attn",), None, "selective alone: the attention core")
+    named = re.match(r"(?:selective\b)?[:\s(]*([a-z_ +,&/]+?)\)?$", words)
     if named is None:
         return None
-    names = [_SELECTIVE.get(name.strip()) for name in named[1].split("+")]
-    if None in names:
+    names = [_SELECTIVE.get(name.strip()) for name in re.split(r"[+,&/]", named[1])]
+    known = [name for name in names if name is not None]
+    if len(known) < len(names):
         return None
-    return Recomputed("selective", tuple(module for module in MODULES if module in names))
+    modules = tuple(module for module in MODULES if module in {module for module, _ in known})
+    remark = "; ".join(dict.fromkeys(text for _, text in known if text))
+    return Recomputed("selective" if modules else "none", modules, None, remark)

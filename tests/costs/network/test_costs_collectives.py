@@ -13,7 +13,9 @@ from nest.costs.network.collectives import (
     all_gather,
     all_reduce,
     all_to_all,
+    dispatch,
     point_to_point,
+    reached,
     reduce_scatter,
     ring_pass,
 )
@@ -173,3 +175,30 @@ def test_a_base_time_and_a_ramp_come_once() -> None:
     before, after = (all_gather(bytes_of(GB), net, group(4, 8)) for net in (NODES, two))
     added = 50e-6 + 0.01 * 0.01**0.5 + 70e-6 + 0.02 * (1 / 40) ** 0.5
     assert after - before == pytest.approx([added])
+
+
+# ---------------------------------------------------------------- dispatch of tokens
+
+
+def test_a_token_reaches_parts_that_hold_its_experts() -> None:
+    # Two experts at random on two parts: both with probability 1/2. On four: 1 + 3/4.
+    assert reached(np.array([2.0, 4.0]), 2, 1, 1) == pytest.approx([1.5, 1.75])
+    # Of 8 groups on 8 parts a token uses 4: 4 (1 - (3/4)^8). On 16 parts each group is on two.
+    assert reached(np.array([8.0, 16.0]), 8, 8, 4) == pytest.approx(
+        [4 * (1 - 0.75**8), 8 * (1 - 0.875**8)])
+    assert reached(np.array([2.0]), 8, 8, 4) == pytest.approx([2 * (1 - 0.5**8)])
+
+
+def test_dispatch_sends_a_token_once_to_each_node() -> None:
+    # Two nodes of four: (G - 1)(1 - (1 - 1/G)^k) of 1 GB leave the node at 10 GB/s, for k 2.
+    found = dispatch(bytes_of(GB), 2, (1, 1), NODES, group(4, 8), np.inf)
+    assert found == pytest.approx([0.75 / 10 + 10e-6])
+    # All-to-all sends a copy for each expert.
+    assert all_to_all(bytes_of(2 * GB), NODES, group(4, 8)) == pytest.approx([1.0 / 10 + 10e-6])
+    # Inside a node once to each device: 4 (1 - (3/4)^2) x 3/4 GB at 100 GB/s.
+    alone = dispatch(bytes_of(GB), 2, (1, 1), NODES, group(4, 4), np.inf)
+    assert alone == pytest.approx([4 * (1 - 0.75**2) * 0.75 / 100 + 2e-6])
+    # Or as fast as the device handles them, 5 GB/s.
+    slow = dispatch(bytes_of(GB), 2, (1, 1), NODES, group(4, 4), 5 * GB)
+    assert slow == pytest.approx([4 * (1 - 0.75**2) * 0.75 / 5 + 2e-6])
+    assert dispatch(bytes_of(GB), 2, (1, 1), NODES, group(1, 1), 1.0) == pytest.approx([0.0])

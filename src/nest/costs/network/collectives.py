@@ -244,6 +244,52 @@ def all_to_all(size: Array, network: Network, group: Group) -> Array:
     return slowest + _largest(group, latency) + start
 
 
+def reached(parts: Array, top_k: int, groups: int, limit: int) -> Array:
+    """Of ``parts`` equal parts of the experts, those that hold an expert of a token, on average.
+
+    top_k experts drawn at random, of which at most ``limit`` of ``groups`` groups have any; a group
+    is spread over parts / groups of the parts.
+    """
+    most = np.minimum(parts, limit * np.maximum(1.0, parts / groups))
+    found: Array = most * (1.0 - (1.0 - 1.0 / most) ** top_k)
+    return found
+
+
+def dispatch(
+    size: Array, top_k: int, limits: tuple[int, int], network: Network, group: Group,
+    most_rate: float,
+) -> Array:
+    """Seconds for members to send their tokens, ``size`` bytes, once to where they go; shape (C,).
+
+    Through a level a token is sent once to each subgroup of the level below that holds one of its
+    experts: to each node, and within a node to each device (deepseek-ai/DeepEP README.md; HybridEP
+    of the same repository). Of these, the share (c - 1)/c is not its own subgroup, with c subgroups
+    joined. On links this holds at the outermost level alone, which is the slowest. ``limits``:
+    groups of experts, and how many of them a token uses; ``most_rate``: bytes/s that a device
+    handles.
+    """
+    size = np.asarray(size, dtype=np.float64)
+    per_byte, latency = _rates(network, group)
+    parts = group.size[:, None] / group.rails
+    copies = np.where(group.crossed, reached(parts, top_k, *limits), 0.0)
+    away = np.where(group.crossed, copies * (1.0 - 1.0 / np.maximum(group.children, 1.0)), 0.0)
+    handled: Array = away.max(axis=1) * size / most_rate
+    outer = copies[np.arange(len(size)), _outermost(group)] * size
+    start: Array = _start(outer, network, group, per_byte).max(axis=1)
+    if group.paths is not None:
+        sent = outer * group.paths.spread_per_byte
+        return np.maximum(sent, handled) + group.paths.spread_latency + start
+    slowest: Array = (away * size[:, None] / network.bandwidth).max(axis=1)
+    return np.maximum(slowest, handled) + _largest(group, latency) + start
+
+
+def _outermost(group: Group) -> NDArray[np.intp]:
+    """The outermost level crossed; 0: none."""
+    levels = group.crossed.shape[1]
+    return np.where(group.crossed.any(axis=1),
+                    levels - 1 - np.argmax(group.crossed[:, ::-1], axis=1), 0)
+
+
 def point_to_point(size: float, network: Network, level: int) -> float:
     """Seconds to send ``size`` bytes to a peer reached through ``level``."""
     return float(size / network.bandwidth[level] + network.latency[level])
