@@ -74,6 +74,16 @@ def test_everything_holds_the_unequal_chunks_of_the_stack(chunk: int) -> None:
 
 
 @pytest.mark.kernels
+@pytest.mark.parametrize("seed", [260, 326, 1206, 1536])
+def test_unequal_chunks_of_the_stack_are_the_best_of_all(seed: int) -> None:
+    x = ruled(seed, SAME_SCHEDULES)
+    best, found = solve(x.chain, x.cluster, x.job, x.space), fastest(x, beyond_stack=True)
+    assert found is not None and found.step_time_s == pytest.approx(best.seconds, rel=CLOSE)
+    first, last = x.chain.body
+    assert (last - first) % (found.configuration.pp * found.configuration.vpp)
+
+
+@pytest.mark.kernels
 def test_the_next_best_of_everything_may_be_those_of_the_stack() -> None:
     """Both parts of the space are ranked together, each key once."""
     model, cluster = nest.load_model("bert-large"), nest.load_cluster("dgx-h100", devices=16)

@@ -31,8 +31,8 @@ SCHEMA = {"type": "array", "items": {
                  "peak_memory_bytes", "search_seconds", "plan"],
     "properties": {
         "planner": {"enum": list(PLANNERS)}, "feasible": {"type": "boolean"},
-        "runnable": {"type": ["boolean", "null"]}, "reason": {"type": ["string", "null"]},
-        "step_time_s": NUMBER, "tokens_per_s": NUMBER,
+        "runnable": {"type": ["boolean", "null"]},
+        "reason": {"type": ["string", "null"]}, "step_time_s": NUMBER, "tokens_per_s": NUMBER,
         "peak_memory_bytes": NUMBER, "search_seconds": {"type": "number", "minimum": 0},
         "plan": {"type": ["object", "null"]}}}}
 
