@@ -73,6 +73,10 @@ class Work(NamedTuple):
     """float64 (N+1,) least seconds forward of the layers in front of each cut."""
     back: np.ndarray
     """float64 (N+1,) the same backward."""
+    resident: np.ndarray
+    """float64 (N+1,) least bytes of them."""
+    kept: np.ndarray
+    """float64 (N+1,) least bytes of activations of a micro-batch in them."""
     figures: np.ndarray
     """float64 (Y, G, FIGURES) of the stages and chunks that were asked for."""
     stamp: np.ndarray
@@ -106,8 +110,6 @@ class Work(NamedTuple):
     ``order`` has, plus 1."""
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
-    held: np.ndarray
-    """float64 (1,) bytes of all layers and of a micro-batch in them, at the least."""
     layer: np.ndarray
     """float64 (2,) least seconds of a layer of the body, and what recompute of it adds."""
     open: np.ndarray
@@ -158,6 +160,7 @@ def alike(t, q, a, legal, limit, spread):
         layers=np.empty((Y, t.back.shape[1], t.ahead.shape[1], FIELDS)),
         least=np.empty((5, t.ahead.shape[1])),
         again=np.zeros(N, np.int64), ahead=np.zeros(N + 1), back=np.zeros(N + 1),
+        resident=np.zeros(N + 1), kept=np.zeros(N + 1),
         figures=np.empty((Y, G, FIGURES)), stamp=np.zeros((Y, G), np.int64),
         bound=np.empty((S + 1, N + 1)), via=np.zeros((S + 1, N + 1), np.int64),
         near=np.zeros(S + 1), question=np.zeros(5, np.int64),
@@ -166,7 +169,7 @@ def alike(t, q, a, legal, limit, spread):
         costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
         tally=np.zeros(3, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(2), held=np.zeros(1),
+        layer=np.zeros(2),
         order=order_of(S, chunks, 2 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks))
     if Q:
@@ -256,7 +259,7 @@ def _may_be_below(t, a, w, k, top):
     """Whether pipeline k may take less than ``top`` somewhere, by its seconds and its bytes."""
     N = len(a.order)
     return (a.warm[k] * (w.ahead[N] + w.back[N]) < top * SLACK
-            and w.held[0] <= a.pp[k] * t.limit_bytes)
+            and w.resident[N] + w.kept[N] <= a.pp[k] * t.limit_bytes)
 
 
 @leaf
@@ -271,7 +274,7 @@ def _placed(t, q, a, legal, c, z, k):
 def _sum_up(t, q, a, w, c, z, r, kept):
     """Fill in the layers under policy r, and what each takes at least, wherever it is.
 
-    ``w.held``: bytes of all layers, activations under policy ``kept``; -1: without them.
+    Bytes of activations are those under policy ``kept``; -1: none.
     """
     for kind in range(w.least.shape[1]):
         for x in range(5):
@@ -291,14 +294,13 @@ def _sum_up(t, q, a, w, c, z, r, kept):
                 w.least[KEPT, kind] = min(w.least[KEPT, kind], own[ACTIVATIONS])
             else:
                 w.least[KEPT, kind] = 0.0
-    w.held[0] = 0.0
     w.layer[:] = np.inf
     for n in range(len(a.order)):
         kind, whole = a.order[n], a.whole[n]
         ahead = min(w.least[AHEAD, kind], w.least[AHEAD, whole])
         back = min(w.least[BACK, kind], w.least[BACK, whole])
-        w.held[0] += min(w.least[HELD, kind] + w.least[KEPT, kind],
-                         w.least[HELD, whole] + w.least[KEPT, whole])
+        resident = min(w.least[HELD, kind], w.least[HELD, whole])
+        activations = min(w.least[KEPT, kind], w.least[KEPT, whole])
         if a.body[0] <= n < a.body[1]:
             w.layer[0] = min(w.layer[0], ahead + back)
             for y in range(q.alike.shape[1] if kept >= 0 else 0):
@@ -307,6 +309,8 @@ def _sum_up(t, q, a, w, c, z, r, kept):
                     w.layer[1] = min(w.layer[1], again[FORWARD] + again[BACKWARD]
                                      - own[FORWARD] - own[BACKWARD])
         w.ahead[n + 1], w.back[n + 1] = w.ahead[n] + ahead, w.back[n] + back
+        w.resident[n + 1] = w.resident[n] + resident
+        w.kept[n + 1] = w.kept[n] + activations
 
 
 @leaf
@@ -327,6 +331,8 @@ def _look(t, q, a, w, top, first):
                 break
             if _layout_may_be_below(t, a, w, k, number, top) and _fits(t, q, a, w, number, top):
                 top = _price(t, q, a, w, top)
+        return top
+    if not _reach_the_end(t, a, w, k, w.guess[0] if first else top):
         return top
     _bound_stages(t, q, a, w, w.guess[0] if first else top)
     bound = w.bound[0, 0]
@@ -373,6 +379,43 @@ def _of_body(a, w, k, layers):
     # Fewest of them are first layers of chunks as long as any.
     again = layers // most * min(some, most) + min(some, layers % most)
     return layers * w.layer[0] + again * w.layer[1]
+
+
+@leaf
+def _reach_the_end(t, a, w, k, top):
+    """Whether stages of one chunk, each with as many layers as it may have at the most, have all.
+
+    That is with the least that layers take and hold, whose bounds grow with a stage at either end.
+    """
+    p, N, i = a.pp[k], len(a.order), 0
+    for s in range(p):
+        j = i
+        while j < N and _least_of_stage(t, a, w, k, s, i, j + 1) < top * SLACK:
+            j += 1
+        i = j
+    return i == N
+
+
+@leaf
+def _least_of_stage(t, a, w, k, s, i, j):
+    """:func:`_stage` with the least that its layers take and hold."""
+    p, m, N = a.pp[k], t.micro_batches, len(a.order)
+    n = m - 1 if a.schedule[k] == GPIPE else min(p - 1 - s, m - 1)
+    if w.resident[j] - w.resident[i] + (n + 1) * (w.kept[j] - w.kept[i]) > t.limit_bytes / SLACK:
+        return np.inf
+    f, b = w.ahead[j] - w.ahead[i], w.back[j] - w.back[i]
+    behind = w.ahead[N] - w.ahead[j] + w.back[N] - w.back[j] + w.near[p - 1] - w.near[s]
+    return w.ahead[i] + w.back[i] + w.near[s] + _waits(t, a, k, n, f, b, behind)
+
+
+@leaf
+def _waits(t, a, k, n, f, b, behind):
+    """Seconds of a stage of one chunk from its first pass to its last one, at the least."""
+    m = t.micro_batches
+    if a.schedule[k] == GPIPE:
+        return m * (f + b) + behind
+    time = m * (f + b) + max(0.0, behind - n * min(f, b))
+    return max(time, ((m - 1) // (n + 1) + 1) * (f + b + behind))
 
 
 @leaf
@@ -434,11 +477,7 @@ def _stage(t, q, a, w, s, i, j):
     N, f = len(a.order), w.figures[y, g, C_FORWARD]
     b = w.figures[y, g, C_BACKWARD] - w.figures[y, g, C_LATE]
     behind = w.ahead[N] - w.ahead[j] + w.back[N] - w.back[j] + w.near[p - 1] - w.near[s]
-    if a.schedule[k] == GPIPE:
-        time = m * (f + b) + behind
-    else:
-        time = m * (f + b) + max(0.0, behind - n * min(f, b))
-        time = max(time, ((m - 1) // (n + 1) + 1) * (f + b + behind))
+    time = _waits(t, a, k, n, f, b, behind)
     left = w.figures[y, g, C_LEFT] + w.figures[y, g, C_TIED] + w.figures[y, g, C_UPDATE]
     return w.ahead[i] + w.near[s] / 2 + time + max(w.back[i] + w.near[s] / 2, left)
 
