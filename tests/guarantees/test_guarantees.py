@@ -356,7 +356,7 @@ def test_a_bound_that_is_in_the_way_is_named() -> None:
     ("space", "remedies"),
     [
         ({"tp": 4, "dp_in": 8}, ("tp not bound to 4", "dp_in not bound to 8")),
-        ({"vpp": 7}, ("vpp not bound to 7",)),  # 32 layers do not divide by 7 chunks
+        ({"vpp": 40}, ("vpp not bound to 40",)),  # 34 layers are too few
         ({"vpp": 2, "schedule": "gpipe"}, ("vpp not bound to 2", "schedule not bound to gpipe")),
         ({"recompute": "selective", "recompute_modules": "moe"},
          ("recompute not bound to selective", "recompute_modules not bound to moe")),

@@ -157,7 +157,7 @@ def test_arrays_are_as_the_kernel_was_compiled_for(stack):
     chain, job = build_chain(load_model(MODEL)), Job(global_batch=4, seq_len=256, stack=stack)
     where, space = cluster("4 GiB"), SearchSpace(mbs=1)
     listed = pipelines(chain, space, where.size, True)
-    builder = Builder(chain, where, job, space, None, job.stack.capabilities, listed)
+    builder = Builder(chain, where, job, space, rules=job.stack.capabilities, pipelines=listed)
     for number in range(len(builder.outers)):
         for array in Alike(builder).arrays(number, float("inf"))[1]:
             if isinstance(array, np.ndarray):

@@ -107,13 +107,13 @@ def test_a_plan_that_uses_hosts_is_explained() -> None:
 def test_a_host_that_would_be_full_is_spared() -> None:
     model, batch = load_model(TIED), job("megatron-core")
     space = SPACE.replace(offload="optimizer", pp=1, tp=1, micro_batch=1, outer_dp="1,2")
-    free = nest.plan(model, cluster("30 MiB"), batch, space, threads=1)
-    where = cluster("30 MiB", host_memory=f"{int(0.9 * free.stages[0].host_bytes)} B")
+    free = nest.plan(model, cluster("32 MiB"), batch, space, threads=1)
+    where = cluster("32 MiB", host_memory=f"{int(0.9 * free.stages[0].host_bytes)} B")
     plan = nest.plan(model, where, batch, SPACE.replace(offload="optimizer"), threads=1)
     assert plan.feasible and plan.stages[0].host_bytes <= where.device.host_memory
     assert plan.lower_bound_s <= plan.step_time_s
     with pytest.raises(nest.LimitError, match="does not prove that there is none"):
-        nest.plan(model, cluster("30 MiB", host_memory="1 MiB"), batch, space, threads=1)
+        nest.plan(model, cluster("32 MiB", host_memory="1 MiB"), batch, space, threads=1)
 
 
 def test_what_the_stack_cannot_keep_there_is_no_plan() -> None:

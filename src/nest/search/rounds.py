@@ -202,13 +202,15 @@ def search(
     try:
         known = known or signatures(chain, job)
         *some, whole = [
-            Builder(chain, cluster, job, space, known, rules, listed, offload, spare_host)
+            Builder(chain, cluster, job, space, known, rules=rules, pipelines=listed,
+                    offload=offload, spare_host=spare_host)
             for rules, listed in _parts(chain, space, cluster, job, beyond_stack)]
         draft = None
         if not whole.own and not any_plan and below == np.inf:
             draft = _draft(space, chain)
         if draft is not None:
-            builder = Builder(chain, cluster, job, draft, known, None, (), offload, spare_host)
+            builder = Builder(chain, cluster, job, draft, known, offload=offload,
+                              spare_host=spare_host)
             best = _Run(builder, kernels, pool, counts, watch, part=True).first()
         runs = [*(_Run(builder, kernels, pool, counts, watch, part=True) for builder in some),
                 _Run(whole, kernels, pool, counts, watch)]

@@ -74,7 +74,7 @@ class Builder:
 
     def __init__(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
-        known: Signatures | None = None, rules: Capabilities | None = None,
+        known: Signatures | None = None, *, rules: Capabilities | None = None,
         pipelines: Sequence[Pipeline] = (), offload: str = "none", spare_host: bool = False,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
