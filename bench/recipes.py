@@ -75,7 +75,9 @@ def _recipe(name: str, given: Mapping[str, Any]) -> Recipe:
         model = model.replace(layers=job.pop("layers"))
     if "device" in job:
         cluster = cluster.replace(device=job.pop("device"))
-    return Recipe(name, given, model, cluster, Job(**job))
+    described = Job(**job)
+    software = described.stack.replace(**given.get("software", {}))
+    return Recipe(name, given, model, cluster, described.replace(stack=software))
 
 
 def planned(recipe: Recipe, beyond_stack: bool) -> Plan | None:
@@ -108,9 +110,11 @@ def row(recipe: Recipe) -> tuple[str, str]:
 def remarks(recipe: Recipe) -> tuple[str, str]:
     """What is said of a recipe before and behind the degrees."""
     given = recipe.given
+    software = ", ".join(f"{name} {value}" for name, value in given.get("software", {}).items())
     note = f" Not priced: {given['note']}." if "note" in given else ""
     why = f" {given['reason']}" if "reason" in given else ""
-    return f"- {recipe.name}: {given['source']}.{note}", why
+    return (f"- {recipe.name}: {given['source']}.{f' Both with {software}.' if software else ''}"
+            f"{note}", why)
 
 
 def seconds(step: float | None) -> str:
