@@ -279,7 +279,6 @@ def test_asynchronous_tensor_parallelism_hides_half_of_its_traffic() -> None:
 
 
 @pytest.mark.parametrize(("name", "reason"), [
-    ("mbridge_074", "offloads activations to the host"),
     ("automodel_10", "not stated: recompute"),
 ])
 def test_what_is_not_priced_says_why(name: str, reason: str) -> None:
