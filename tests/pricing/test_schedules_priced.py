@@ -136,6 +136,23 @@ def test_zero_bubble_is_faster_and_holds_more() -> None:
         assert stage.peak_memory_bytes == pytest.approx(stage.closed_form_memory_bytes, rel=1e-9)
 
 
+def test_a_backward_frees_layer_by_layer_what_the_forward_beside_it_takes() -> None:
+    experts = nest.load_model("mixtral-8x7b")
+    for vpp, pp in ((1, 1), (2, 4)):
+        given: dict[str, Any] = {"of": experts, "tp": 1, "dp_in": 8, "ep": 8, "vpp": vpp, "pp": pp,
+                                 "m": 64}
+        plain, both = priced(**given), priced(**given, schedule="combined")
+        for one, two in zip(plain.stages, both.stages, strict=True):
+            held = one.memory_bytes.activations / one.in_flight
+            more = two.memory_bytes.activations - one.memory_bytes.activations
+            assert two.in_flight == one.in_flight
+            # A layer of the chunk, besides which are its ends and the work of a backward.
+            assert 0.0 < more < 1.01 * held / (32 / pp / vpp)
+        for stage in nest.simulate(both).stages:
+            assert stage.peak_memory_bytes == pytest.approx(
+                stage.closed_form_memory_bytes, rel=1e-9)
+
+
 def test_what_runs_beside_counts_once() -> None:
     """All-to-alls that a pass beside hides are no part of the step, nor of its shares."""
     experts = nest.load_model("mixtral-8x7b")

@@ -113,6 +113,18 @@ def test_what_is_stated_is_not_inferred(tmp_path: Path) -> None:
     assert run.text("vocab") == "32016" and "vocab" not in run.inferred
 
 
+@pytest.mark.parametrize(("changes", "text"), [
+    ({"notes": "recipe: cpu_offloading_num_layers=20"}, "layers:20"),
+    ({"notes": "recipe: cpu_offloading_num_layers=0"}, "none"),
+    ({"notes": "offload left blank"}, "none"),
+    ({"offload": "activations of 40 layers to CPU"}, "layers:40"),
+    ({"offload": "none", "notes": "cpu_offloading_num_layers=20"}, "layers:20"),
+    ({"offload": "core_attn+optimizer"}, "optimizer+core_attn"),
+])
+def test_what_is_kept_on_the_host(tmp_path: Path, changes: dict[str, str], text: str) -> None:
+    assert validation.question(one(tmp_path, **changes)).configuration.offload == text
+
+
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"recompute": ""}, "not stated: recompute"),
     ({"recompute": "remat of some kind"}, "recompute remat of some kind"),
@@ -124,10 +136,12 @@ def test_what_is_stated_is_not_inferred(tmp_path: Path) -> None:
     ({"mbs": "3"}, "mbs x dp = 48 does not divide gbs_seqs 512"),
     ({"fsdp_shard": "3"}, "fsdp_shard 3 does not divide dp x cp = 16"),
     ({"n_experts": "8"}, "not stated: top_k, d_ff_expert"),
-    ({"notes": "recipe: cpu_offloading_num_layers=20"}, "offloads activations to the host"),
+    ({"notes": "recipe: cpu_offloading_num_layers=20"}, None),
     ({"notes": "recipe: cpu_offloading_num_layers=0"}, None),
     ({"notes": "offload left blank"}, None),
-    ({"offload": "activations of 20 layers to CPU"}, "offloads activations to the host"),
+    ({"offload": "activations of 20 layers to CPU"}, None),
+    ({"offload": "parameters"}, "offloads to the host what is not named"),
+    ({"notes": "activations are offloaded to the host"}, "offloads to the host what is not named"),
     ({"offload": "none"}, None),
     ({"model": "Llama3 70B LoRA", "notes": "LoRA fine-tuning"},
      "LoRA: the base weights are frozen"),
@@ -173,6 +187,8 @@ def test_number_formats(text: str, found: str | None) -> None:
     ("selective (per-op SAC)", "selective", ("norm", "mlp_act"), None),
     ("selective: layernorm, moe_act", "selective", ("norm", "mlp_act"), None),
     ("norm, act", "selective", ("norm", "mlp_act"), None),
+    ("selective: mla_up_proj, mlp", "selective", ("mlp", "mla_up_proj"), None),
+    ("shared_experts", "selective", ("shared_experts",), None),
     ("remat full", "full", (), None),
     ("none (config: full/block with 0 layers)", "none", (), None),
 ])
@@ -186,8 +202,7 @@ def test_recompute_policies(
 
 
 @pytest.mark.parametrize(("text", "policy", "modules"), [
-    ("selective", "selective", ("core_attn",)), ("mlp", "selective", ("mlp_act",)),
-    ("mla_up_proj", "none", ()), ("selective: mla_up_proj, mlp", "selective", ("mlp_act",)),
+    ("selective", "selective", ("core_attn",)),
     ("minimal", "selective", ("norm", "mlp_act")), ("save_qkv_proj", "full", ()),
 ])
 def test_what_is_priced_otherwise_is_a_remark(

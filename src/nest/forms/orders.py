@@ -292,7 +292,8 @@ def held(
     """Most bytes of activations that rank s holds at once, given those of each chunk.
 
     ``kept`` are those of them, and of gradients, that a backward for inputs leaves to the one for
-    weights. Only the first ``most_passes`` are walked: an order repeats itself.
+    weights. Without the one layer that a forward beside a backward is ahead of it. Only the first
+    ``most_passes`` are walked: an order repeats itself.
     """
     now = most = 0.0
     for i in range(order.rows[s], min(order.rows[s + 1], order.rows[s] + most_passes)):
@@ -305,5 +306,7 @@ def held(
             now += kept[n] - activations[n]
         else:
             now -= kept[n]
-        most = max(most, now)
+        # Layer by layer the backward beside a forward frees what the forward takes.
+        if kind != BESIDE:
+            most = max(most, now)
     return most

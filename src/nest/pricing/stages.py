@@ -49,6 +49,8 @@ class PricedLayer(NamedTuple):
     """Every field of :class:`nest.costs.layer.LayerCosts`."""
     parts: Parts
     """Of a backward in two; nothing where the schedule has none."""
+    repeated: bool
+    """Not an embedding, a head or the like."""
 
 
 Layers = dict[tuple[int, int], PricedLayer]
@@ -112,6 +114,11 @@ class StagePrice:
         parameters, gradients, optimizer, work, buffers = map(
             self._over_layers, ("parameters", "gradients", "optimizer", *LARGEST))
         return parameters + gradients + optimizer + work + buffers
+
+    def largest(self, name: str) -> float:
+        """A field of the transformer layer that has most of it."""
+        return max((layer.costs[name] for chunk in self.layers for layer in chunk
+                    if layer.repeated), default=0.0)
 
     def _over_layers(self, name: str) -> float:
         every = [layer.costs[name] for chunk in self.layers for layer in chunk]
@@ -183,7 +190,8 @@ class Pricing:
             if in_parts(SCHEDULES[plan.schedule]):
                 split = parts(layer, body, s, float(costs.backward[0]), float(costs.activations[0]))
             found[kind, again] = PricedLayer(
-                layer_seconds(costs), {name: float(x[0]) for name, x in vars(costs).items()}, split)
+                layer_seconds(costs), {name: float(x[0]) for name, x in vars(costs).items()}, split,
+                layer.repeated)
         return found
 
     def _relayed_bytes(
@@ -245,22 +253,25 @@ class Pricing:
 
     def held(self, plan: Configuration, number: int, price: StagePrice) -> float:
         """Most bytes of activations that a stage holds at once."""
-        return self._held(plan, number, price.kept, price.kept_for_weights)
+        return self._held(plan, number, price.kept, price.kept_for_weights,
+                          price.largest("activations"))
 
     def hosted(self, plan: Configuration, number: int, price: StagePrice) -> float:
         """Bytes of a device of a stage in the memory of its host."""
         if plan.offload == "none":
             return 0.0
         return price.causes["host_states"] + self._held(
-            plan, number, price.hosted, (0.0,) * len(price.hosted))
+            plan, number, price.hosted, (0.0,) * len(price.hosted),
+            price.largest("host_activations"))
 
     def _held(
-        self, plan: Configuration, number: int, kept: tuple[float, ...], left: tuple[float, ...]
+        self, plan: Configuration, number: int, kept: tuple[float, ...], left: tuple[float, ...],
+        layer: float,
     ) -> float:
         schedule, m = SCHEDULES[plan.schedule], self.micro_batches(plan)
         if isinstance(schedule, Path):
             return schedule.held(
-                kept, number, plan.pp, m, group_of(plan), left if schedule.split else None)
+                kept, number, plan.pp, m, group_of(plan), left if schedule.split else None, layer)
         found: float = schedule.held(kept, number, plan.pp, m)
         return found
 

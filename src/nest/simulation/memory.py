@@ -21,9 +21,11 @@ def levels(order: Sequence[Task], chunks: Sequence[ChunkMemory]) -> list[Level]:
 
     A micro-batch's activations are held from the start of its forward to the end of its backward;
     work within a layer only during a backward. A backward for inputs leaves what the one
-    for weights needs.
+    for weights needs. A backward beside a forward frees its layers as the forward needs theirs, one
+    layer later.
     """
     held, left = [0] * len(chunks), [0] * len(chunks)
+    largest, begun = max(chunk.layer for chunk in chunks), None
     found = []
 
     def now() -> float:
@@ -34,13 +36,16 @@ def levels(order: Sequence[Task], chunks: Sequence[ChunkMemory]) -> list[Level]:
         before = now()
         if task.forward:
             held[task.chunk] += 1
-            found.append(Level(now(), now()))
+            begun = before if task.beside else None
+            found.append(Level(before, before) if task.beside else Level(now(), now()))
             continue
         if task.part != WEIGHTS:
             held[task.chunk] -= 1
         if task.part != WHOLE:
             left[task.chunk] += 1 if task.part == INPUTS else -1
-        found.append(Level(max(before, now()) + chunks[task.chunk].work, now()))
+        most = max(before, now()) if begun is None else max(begun, now()) + largest
+        found.append(Level(most + chunks[task.chunk].work, now()))
+        begun = None
     return found
 
 

@@ -49,6 +49,8 @@ class ChunkMemory(NamedTuple):
     """During a backward."""
     kept: float = 0.0
     """From a backward for inputs to the one for weights, instead of activations."""
+    layer: float = 0.0
+    """Activations of the largest layer that runs beside others."""
 
 
 class StageWork(NamedTuple):

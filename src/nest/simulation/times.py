@@ -56,7 +56,8 @@ class Times:
         chunks = [[layer.costs for layer in chunk] for chunk in price.layers]
         every = [c for chunk in chunks for c in chunk]
         memory = tuple(
-            ChunkMemory(kept, max((c["work"] for c in chunk), default=0.0), left)
+            ChunkMemory(kept, max((c["work"] for c in chunk), default=0.0), left,
+                        price.largest("activations"))
             for kept, left, chunk in zip(price.kept, price.kept_for_weights, chunks, strict=True))
         resident = sum(c["parameters"] + c["gradients"] + c["optimizer"] for c in every)
         return Priced(

@@ -68,7 +68,8 @@ OPTIONAL: dict[str, str] = {
     "dispatcher": "how tokens reach experts: alltoall, allgather, deepep or hybridep",
     "ep_overlap": "1: traffic of experts runs beside another micro-batch's computing",
     "cuda_graphs": "none, full_iteration, or the parts of a layer that are captured",
-    "offload": "what is kept on the host; default: none",
+    "offload": "what is kept on the host, as [NEST writes it](offloading.md) or `activations of 20 "
+               "layers`; default: none",
     "optimizer": "optimizer; default: Adam",
     "step_time_s_derived": "seconds of a step computed from a stated rate, where none is stated",
     "peak_mem_gb": "largest memory of a device; what it counts is in mem_note",

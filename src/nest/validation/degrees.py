@@ -13,7 +13,7 @@ from nest.errors import InputError
 from nest.graph import Chain
 from nest.graph.schedules import chunks_at
 from nest.pricing.divisions import chunks_of_stages, even_sizes
-from nest.validation.words import Recomputed
+from nest.validation.words import Recomputed, offload
 
 if TYPE_CHECKING:
     from nest.validation.runs import Run
@@ -83,7 +83,8 @@ def configuration(
     )
     return Configuration.parse({
         "outer_dp": outer, "micro_batch": inner * run.degree("mbs"), "stages": stages,
-        "stride": block * pp, "vpp": len(cuts[0]), **({"schedule": name} if name else {}),
+        "stride": block * pp, "vpp": len(cuts[0]),
+        "offload": offload(run.text("offload"), run.notes), **({"schedule": name} if name else {}),
     }, where), remarks
 
 

@@ -6,15 +6,10 @@ import re
 from collections.abc import Mapping
 
 from nest.validation.hardware import device_name
-from nest.validation.words import precision, recompute
+from nest.validation.words import offload, precision, recompute
 
 _NEEDED = ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len", "gated_mlp", "gpu",
            "n_gpus", "gpus_per_node", "precision", "tp", "pp", "dp", "vpp", "mbs", "gbs_seqs")
-_NOT_PRICED = (
-    # in the notes; what NEST does not price
-    (r"offload(?:ing)?_num_layers=[1-9]|\boffload(?:s|ed)? (?!left blank)",
-     "offloads activations to the host"),
-)
 _LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _LATENT_MODELS = re.compile(r"deepseek[-_ ]?(?:v?[23]|r1)|kimi[-_ ]?k2|moonlight")
 
@@ -29,11 +24,8 @@ def unpriced(cells: Mapping[str, str]) -> str | None:
     if not (cells["step_time_s"] or cells.get("step_time_s_derived")):
         return "no step time is stated"
     notes = cells.get("notes", "").lower()
-    if not re.match(r"(?:none|no|0)?$", cells.get("offload", "").lower()):
-        return "offloads activations to the host"
-    for mark, what in _NOT_PRICED:
-        if re.search(mark, notes):
-            return what
+    if offload(cells.get("offload", ""), notes) is None:
+        return "offloads to the host what is not named"
     if re.search(r"\(lora\)", cells["model"].lower()) or re.match(r"lora\b", notes):
         return "LoRA: the base weights are frozen"
     missing = [name for name in _NEEDED if not cells.get(name)]

@@ -92,9 +92,24 @@ GRAPHS = ((r"^(?:none\b.*|unclear.*|unknown.*|)$", "none"), (r"full[_ ]iteration
 """Pattern of the cell of CUDA graphs, what they capture; the first that matches counts."""
 
 
-def _experts_of(run: Run, software: Stack) -> dict[str, str | bool]:
-    """Figures of the stack that a row states of its own: dispatcher and CUDA graphs."""
-    found: dict[str, str | bool] = {}
+CAPACITY = re.compile(r"token ?drop")
+"""Experts of a fixed capacity: tokens beyond it are dropped, missing ones padded."""
+
+
+def _words(run: Run) -> str:
+    return f"{run.model} {run.notes}".lower()
+
+
+def _experts_of(run: Run, software: Stack) -> dict[str, str | bool | float]:
+    """Figures of the stack that a row states of its own: dispatcher, capacity and CUDA graphs.
+
+    With a capacity the host knows how many tokens each expert has, and nothing waits for it
+    (Megatron-Core's dispatchers under --moe-pad-expert-input-to-capacity: that of the all-to-all
+    never synchronises, HybridEP's is given the number of tokens).
+    """
+    found: dict[str, str | bool | float] = {}
+    if CAPACITY.search(_words(run)):
+        found |= {"expert_gap": 0.0, "expert_overhead": 0.0}
     words = run.text("dispatcher").lower()
     if run.text("n_experts") and words:
         if words not in get_args(Dispatcher):
@@ -129,6 +144,8 @@ def facts(run: Run) -> Facts:
     name = stack_name(run.framework, run.group, run.text("precision"), run.notes)
     if run.degree("ep") > 1 and not run.text("dispatcher"):
         remarks.append(f"dispatcher not stated: {stack(name).dispatcher}, the stack's")
+    if CAPACITY.search(_words(run)):
+        remarks.append("experts of a capacity: no wait for the host, no token is priced as dropped")
     if is_fp4(run.text("precision")):
         rate = fp4_rate(net.device)
         remarks.append(f"NVFP4 is priced as fp8 with products {rate:g} times as fast")

@@ -1,10 +1,11 @@
-"""Cells that are words: number formats and recompute policies as sources write them."""
+"""Cells that are words: number formats, recompute and offloading as sources write them."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
+from nest.describe.offload import Offload
 from nest.describe.space import MODULES, Module, Precision, Recompute
 
 
@@ -39,14 +40,10 @@ def precision(text: str) -> Precision | None:
     return next((name for name in known if name in words), None)
 
 
-_SELECTIVE: dict[str, tuple[Module | None, str]] = {
-    # a source's word, the module, and how that differs from the source
-    "attention core": ("core_attn", ""), "core_attn": ("core_attn", ""),
-    "layernorm": ("norm", ""), "norm": ("norm", ""), "moe": ("moe", ""),
-    "moe_act": ("mlp_act", ""), "mlp_act": ("mlp_act", ""), "act": ("mlp_act", ""),
-    "mlp": ("mlp_act", "recompute of the MLP is priced as that of its activation function"),
-    "shared_experts": (None, "recompute of shared experts is left out"),
-    "mla_up_proj": (None, "recompute of latent attention's up projections is left out"),
+_SELECTIVE: dict[str, Module] = {
+    # a source's word, the module
+    **{name: name for name in MODULES},
+    "attention core": "core_attn", "layernorm": "norm", "moe_act": "mlp_act", "act": "mlp_act",
 }
 _OPERATORS = re.compile(r"op sac|llama3_8b\.toml default|\bminimal|save_(?:dots?|all_dots)\b")
 _SAVED = re.compile(r"\b(?:remat|policy)?:? ?(save_\w+)")
@@ -83,10 +80,30 @@ def recompute(text: str) -> Recomputed | None:
     named = re.match(r"(?:selective\b)?[:\s(]*([a-z_ +,&/]+?)\)?$", words)
     if named is None:
         return None
-    names = [_SELECTIVE.get(name.strip()) for name in re.split(r"[+,&/]", named[1])]
-    known = [name for name in names if name is not None]
-    if len(known) < len(names):
+    known = {_SELECTIVE.get(name.strip()) for name in re.split(r"[+,&/]", named[1])}
+    if None in known:
         return None
-    modules = tuple(module for module in MODULES if module in {module for module, _ in known})
-    remark = "; ".join(dict.fromkeys(text for _, text in known if text))
-    return Recomputed("selective" if modules else "none", modules, None, remark)
+    return Recomputed("selective", tuple(module for module in MODULES if module in known))
+
+
+_LAYERS = re.compile(r"offload(?:ing)?_num_layers=(\d+)|\bactivations of (\d+) layers\b")
+
+
+def offload(cell: str, notes: str) -> str | None:
+    """What is kept on the host, as :class:`nest.describe.offload.Offload` writes it.
+
+    The cell counts, then what the notes name; None: something that NEST does not price.
+    """
+    words = cell.strip().lower()
+    if re.match(r"(?:none|no|0)?$", words):
+        words = notes.lower()
+        if not re.search(r"offload(?:ing)?_num_layers=|\boffload(?:s|ed)? (?!left blank)", words):
+            return "none"
+    listed = _LAYERS.search(words)
+    if listed:
+        layers = int(listed[1] or listed[2])
+        return f"layers:{layers}" if layers else "none"
+    try:
+        return str(Offload.of(words))
+    except ValueError:
+        return None

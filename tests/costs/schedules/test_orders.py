@@ -106,11 +106,15 @@ def test_memory_is_that_of_the_publications(p: int) -> None:
         assert path("zb-v").in_flight(s, p, m, 2) == 2 * p
         # DualPipe: p + 1 stages (arXiv:2412.19437, table 2), of which DualPipeV has 2 p.
         assert path("dualpipev").in_flight(s, p, m, 2) == 2 * p + 1
-        # Megatron-Core: 2 (p - s - 1) + (v - 1) N + 1 chunks, and one more if combined.
+        # Megatron-Core: 2 (p - s - 1) + (v - 1) N + 1 chunks; combined, whose backward
+        # frees layer by layer what the forward beside it takes, as many and a layer.
         for group in (p, p + 1):
             wanted = 2 * (p - s - 1) + 2 * group + 1
             assert path("interleaved").in_flight(s, p, 4 * group, 3, group) == wanted
-            assert path("combined").in_flight(s, p, 4 * group, 3, group) == wanted + 1
+            assert path("combined").in_flight(s, p, 4 * group, 3, group) == wanted
+            assert path("combined").held([1.0] * 3, s, p, 4 * group, group, layer=0.5) == (
+                wanted + 0.5)
+            assert path("interleaved").held([1.0] * 3, s, p, 4 * group, group, layer=0.5) == wanted
 
 
 def test_kept_bytes_are_walked() -> None:

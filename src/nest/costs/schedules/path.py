@@ -51,17 +51,21 @@ class Path:
 
     def held(
         self, activations: Sequence[float], stage: int, stages: int, micro_batches: int,
-        group: int | None = None, kept: Sequence[float] | None = None,
+        group: int | None = None, kept: Sequence[float] | None = None, layer: float = 0.0,
     ) -> float:
         """Most bytes of activations that a stage holds at once, given those of each chunk.
 
-        ``kept`` are the bytes that a backward for inputs leaves to the one for weights.
+        ``kept`` are the bytes that a backward for inputs leaves to the one for weights, ``layer``
+        those of the largest layer: a forward beside a backward starts each of its layers before
+        the backward has freed its own (TransformerModelChunkSchedulePlan.run of Megatron-Core).
         """
         m, size = micro_batches, group or stages
         if self.repeats:
             m = min(m, 4 * max(size, stages) + m % size)
         order = self.order(stages, m, len(activations), group)
-        return orders.held(activations, kept or activations, stage, order, len(order.codes))
+        row = order.codes[order.rows[stage]:order.rows[stage + 1]]
+        more = layer if any(code % KINDS == BESIDE for code in row) else 0.0
+        return more + orders.held(activations, kept or activations, stage, order, len(order.codes))
 
     def hidden(
         self, chunks: Sequence[ChunkCosts], stage: int, stages: int, micro_batches: int,
