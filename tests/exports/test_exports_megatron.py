@@ -87,6 +87,7 @@ def places_of(found: nest.Plan, gpus_per_node: int | None = None) -> dict[int, t
     ({"tp": 8, "zero": 1}, None),
     ({"tp": 4, "pp": 2, "dp_in": 2, "devices": 32}, "hosts"),
     ({"tp": 2, "pp": 2, "dp_in": 2}, "ranks"),
+    ({"tp": 1, "pp": 2, "dp_in": 2, "devices": 8}, "ranks"),  # on one node
     ({"tp": 2, "pp": 4}, None),  # replica by replica, by a flag
     ({"tp": 1, "pp": 2, "dp_in": 8, "devices": 64}, "hosts"),
     ({"tp": 2, "devices": 4}, None),
