@@ -33,6 +33,7 @@ ROWS = (
     ("api",),
     ("planners",),
     ("report",),
+    ("exports",),
     ("bench",),
     ("cli",),
     ("__main__",),

@@ -34,8 +34,10 @@ __all__ = [
     "Simulation",
     "Stack",
     "StageConfiguration",
+    "UnsupportedError",
     "evaluate",
     "explain",
+    "export",
     "list_clusters",
     "list_devices",
     "list_models",
@@ -60,6 +62,7 @@ _HOME = {
     "plan_batches": "api",
     "evaluate": "pricing.evaluation",
     "explain": "explanation.explanation",
+    "export": "exports",
     "simulate": "simulation",
     **dict.fromkeys((name for name in __all__ if name.startswith("list_")), "describe.catalog"),
     "load_network": "topology.network",
@@ -98,8 +101,10 @@ if TYPE_CHECKING:
         NestError,
         NoPlanError,
         OutputError,
+        UnsupportedError,
     )
     from nest.explanation.explanation import explain
+    from nest.exports import export
     from nest.pricing.evaluation import evaluate
     from nest.pricing.plan_file import load_plan
     from nest.pricing.plans import Plan

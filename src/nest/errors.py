@@ -53,6 +53,23 @@ class LimitError(NoPlanError):
     """A declared limit was reached: time, memory, search size, or the types of network planned."""
 
 
+class UnsupportedError(NestError):
+    """The software that a plan is exported to cannot express it.
+
+    Parameters
+    ----------
+    message : the whole text, one line per problem.
+    problems : what it cannot express, a sentence each.
+    """
+
+    def __init__(self, message: str, problems: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.problems = problems
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (str(self), self.problems))
+
+
 class OutputError(NestError):
     """A result cannot be written: a full disk, a file that must not be changed.
 

@@ -8,6 +8,7 @@ MOST = {
     "threads": 1024,
     "proposals": 1_000_000,
     "rounds": 1000,
+    "gpus_per_node": 1024,
 }
 """By the name of the argument; all allow 1."""
 

@@ -71,9 +71,8 @@ def megatron_arguments(case: Case) -> Case:
     from megatron.training.argument_utils import core_transformer_config_from_args
 
     sys.argv = ["launch", *case["flags"]]
-    # Megatron-FSDP wants several connections, tensor and context parallelism one.
-    os.environ |= {"WORLD_SIZE": str(case["world"]), "CUDA_DEVICE_MAX_CONNECTIONS":
-                   "8" if "--use-megatron-fsdp" in case["flags"] else "1"}
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    os.environ |= {"WORLD_SIZE": str(case["world"]), **case["variables"]}
     args = arguments().parse_args()
     arguments().validate_args(args)
     config = core_transformer_config_from_args(args)

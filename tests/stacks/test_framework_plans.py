@@ -1,7 +1,8 @@
 """Plans that NEST calls runnable are taken by the frameworks' own code, and others are refused.
 
-Skipped as ``test_frameworks.py``. Plans become command lines and settings, as a user would write
-them. Megatron's command line is that of 0.19.2: the package has none before 0.17.
+Skipped as ``test_frameworks.py``. Megatron gets what the exported script gives it; the settings of
+the others are written here. Megatron's command line is that of 0.19.2: the package has none before
+0.17.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from typing import Any
 
 import pytest
 from framework_plans import CASES, PYTHON, Case, drawn, judged, runnable
+from launches import launched
 
+import nest
 from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
 from nest.costs.schedules import Path as SchedulePath
+from nest.exports.megatron import arguments, replica_by_replica, variables
+from nest.exports.megatron import options as export_options
 from nest.forms.passes import KINDS
 from nest.graph.schedules import position
 
@@ -25,8 +30,8 @@ pytestmark = pytest.mark.skipif(
     reason="NEST_FRAMEWORKS or NEST_FRAMEWORK_ARGUMENTS is not set")
 ASKED = 3
 """Ranks of a plan that are asked for their places."""
-MODULES = {"norm": "layernorm", "mlp_act": "moe_act"}
-SHARDED = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+LACKING = ("--no-rope-fusion", "--no-gradient-accumulation-fusion")
+"""What needs kernels that are not installed here."""
 NAMES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B",
          "looped-bfs": "LoopedBFS", "zb1p": "InterleavedZeroBubble", "dualpipev": "DualPipeV",
          "interleaved-zb": "InterleavedZeroBubble", "zb-v": "ZBVZeroBubble"}
@@ -68,97 +73,26 @@ def options(given: dict[str, Any]) -> list[str]:
 
 
 def megatron(case: Case) -> dict[str, Any]:
-    model, job, way, stage = case.model, case.job, case.way, case.way.stages[0]
-    layout = case.layout if case.plan is None else case.plan.layout
-    given: dict[str, Any] = {
-        "num-layers": model.layers, "hidden-size": model.hidden, "num-attention-heads": model.heads,
-        "ffn-hidden-size": model.ffn, "seq-length": job.seq_len, "position-embedding-type": "rope",
-        "max-position-embeddings": job.seq_len, "normalization": "RMSNorm", "swiglu": None,
-        "disable-bias-linear": None, "no-rope-fusion": None, "mock-data": None, "lr": 1e-4,
-        "no-gradient-accumulation-fusion": None, "train-iters": 10, "cp-comm-type": stage.cp_comm,
-        "micro-batch-size": way.micro_batch // stage.dp_in, "global-batch-size": job.global_batch,
-        "tensor-model-parallel-size": stage.tp, "pipeline-model-parallel-size": case.pp,
-        "context-parallel-size": stage.cp, **_attention(case), **_experts(case),
-        **_precision(case), **_states(case), **_recompute(case)}
-    if not model.tied_embeddings:
-        given["untie-embeddings-and-output-weights"] = None
-    if case.mtp:
-        given["mtp-num-layers"] = case.mtp
-    if stage.sp:
-        given["sequence-parallel"] = None
-    if case.pp * case.vpp > 1:
-        given["pipeline-model-parallel-layout"] = layout
-    if way.group is not None:
-        given["microbatch-group-size-per-virtual-pipeline-stage"] = way.group
-    if way.schedule == "combined":
-        given["overlap-moe-expert-parallel-comm"] = None
-    if mapped(case):
-        given["use-tp-pp-dp-mapping"] = None
-    return {"layout": layout, "flags": options(given),
-            "instances": case.outer_dp if stage.shard == "dp_in" else 1}
+    """What the exported script gives the program, or would if it were exported."""
+    model, job, way = case.model, case.job, case.way
+    layout = (case.plan.layout if case.plan else None) or case.layout
+    if case.broken or case.plan is None:
+        sections = arguments(model, job, way, layout, bool(case.needs))
+        words = [word for given in sections.values() for one in export_options(given)
+                 for word in one] + ["--mock-data", "--lr", "1e-4", "--train-iters", "10"]
+        given = variables(way, job, case.cluster.device.name)
+    else:
+        started = launched(nest.export(case.plan, "megatron"), 0)[0]
+        words, given = started.words, {
+            name: value for name, value in started.variables.items()
+            if name in ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1")}
+    return {"layout": layout, "flags": [*words, *LACKING], "variables": given,
+            "instances": case.outer_dp if way.stages[0].shard == "dp_in" else 1}
 
 
 def mapped(case: Case) -> bool:
     """Whether ranks go replica by replica, which a flag says."""
-    stage = case.way.stages[0]
-    return not case.needs and min(case.pp, case.outer_dp) > 1 and stage.dp_in == 1
-
-
-def _attention(case: Case) -> dict[str, Any]:
-    mla, model = case.model.mla, case.model
-    if mla is not None:
-        return {"multi-latent-attention": None, "q-lora-rank": mla.q_rank, "kv-lora-rank":
-                mla.kv_rank, "qk-head-dim": mla.nope_dim, "qk-pos-emb-head-dim": mla.rope_dim,
-                "v-head-dim": mla.value_dim}
-    if model.kv_heads == model.heads:
-        return {}
-    return {"group-query-attention": None, "num-query-groups": model.kv_heads}
-
-
-def _experts(case: Case) -> dict[str, Any]:
-    moe, stage, layers = case.model.moe, case.way.stages[0], case.model.layers
-    if moe is None:
-        return {}
-    found = {
-        "num-experts": moe.experts, "moe-router-topk": moe.top_k, "moe-ffn-hidden-size": moe.ffn,
-        "moe-layer-freq": f"([0]*{moe.first_dense}+[1]*{layers - moe.first_dense})",
-        "moe-grouped-gemm": None, "moe-token-dispatcher-type": "alltoall",
-        "expert-model-parallel-size": stage.ep, "expert-tensor-parallel-size": stage.etp}
-    return found | ({"moe-shared-expert-intermediate-size": moe.shared_ffn} if moe.shared_ffn
-                    else {})
-
-
-def _precision(case: Case) -> dict[str, Any]:
-    fp8 = {"bf16": None, "fp8-format": "hybrid", "fp8-recipe": "tensorwise"}
-    found = {"bf16": {"bf16": None}, "fp16": {"fp16": None}, "fp32": {}, "fp8": fp8}
-    return found[case.job.precision]
-
-
-def _states(case: Case) -> dict[str, Any]:
-    stage = case.way.stages[0]
-    found: dict[str, Any] = {}
-    if case.job.stack.name == "megatron-fsdp":
-        found = {"use-megatron-fsdp": None, "ckpt-format": "fsdp_dtensor",
-                 "data-parallel-sharding-strategy": SHARDED[stage.zero]}
-    if stage.zero:
-        found |= {"use-distributed-optimizer": None, "overlap-grad-reduce": None,
-                  "overlap-param-gather": None}
-    if stage.shard == "dp_in":
-        found["num-distributed-optimizer-instances"] = case.outer_dp
-    return found
-
-
-def _recompute(case: Case) -> dict[str, Any]:
-    stage = case.way.stages[0]
-    if stage.recompute == "none":
-        return {}
-    found: dict[str, Any] = {"recompute-granularity": stage.recompute}
-    if stage.recompute == "selective":
-        modules = [MODULES.get(one, one) for one in stage.recompute_modules]
-        return found | {"recompute-modules": modules}
-    if stage.recompute_layers:
-        return found | {"recompute-method": "block", "recompute-num-layers": stage.recompute_layers}
-    return found | {"recompute-method": "uniform", "recompute-num-layers": 1}
+    return replica_by_replica(case.way, bool(case.needs))
 
 
 def torchtitan(case: Case) -> dict[str, Any]:

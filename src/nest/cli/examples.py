@@ -15,6 +15,7 @@ EXAMPLES = {
         "nest compare llama2-7b dgx-a100 --global-batch 512 --seq-len 4096",
     ),
     "explain": ("nest explain plan.json",),
+    "export": ("nest export plan.json --to megatron -o launch",),
     "simulate": ("nest simulate plan.json --trace trace.json",),
     "validate": ("nest validate", "nest validate runs.csv -o priced.csv"),
     "list": ("nest list models",),

@@ -1,8 +1,8 @@
 """The command `nest`: its subcommands and exit codes.
 
-Exit codes: 0 ok, 2 input, 3 infeasible, 4 limit, 70 a defect of NEST, 74 output not written (both
-as in sysexits.h), 130 interrupted. Large modules are imported only when a command runs, which keeps
-`nest --help` fast.
+Exit codes: 0 ok, 2 input, 3 infeasible or not to be exported, 4 limit, 70 a defect of NEST, 74
+output not written (both as in sysexits.h), 130 interrupted. Large modules are imported only when a
+command runs, which keeps `nest --help` fast.
 """
 
 from __future__ import annotations
@@ -23,13 +23,21 @@ from nest.cli.compare import compare
 from nest.cli.evaluate import evaluate
 from nest.cli.examples import epilog
 from nest.cli.explain import explain
+from nest.cli.export import export
 from nest.cli.listing import show
 from nest.cli.output import emit, say, tolerate
 from nest.cli.plan import plan
 from nest.cli.schema import schema
 from nest.cli.simulate import simulate
 from nest.cli.validate import validate
-from nest.errors import InfeasibleError, InputError, KernelError, LimitError, OutputError
+from nest.errors import (
+    InfeasibleError,
+    InputError,
+    KernelError,
+    LimitError,
+    OutputError,
+    UnsupportedError,
+)
 
 OK, INPUT, INFEASIBLE, LIMIT, DEFECT, UNWRITTEN, INTERRUPTED = 0, 2, 3, 4, 70, 74, 130
 
@@ -44,6 +52,7 @@ app.command("plan", epilog=epilog("plan"))(plan)
 app.command("evaluate", epilog=epilog("evaluate"))(evaluate)
 app.command("compare", epilog=epilog("compare"))(compare)
 app.command("explain", epilog=epilog("explain"))(explain)
+app.command("export", epilog=epilog("export"))(export)
 app.command("simulate", epilog=epilog("simulate"))(simulate)
 app.command("validate", epilog=epilog("validate"))(validate)
 app.command("list", epilog=epilog("list"))(show)
@@ -100,7 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 _CODES = {InputError: ("input", INPUT), InfeasibleError: ("infeasible", INFEASIBLE),
-          LimitError: ("limit", LIMIT), OutputError: ("output", UNWRITTEN)}
+          UnsupportedError: ("unsupported", INFEASIBLE), LimitError: ("limit", LIMIT),
+          OutputError: ("output", UNWRITTEN)}
 
 
 def _report(error: Exception, as_json: bool) -> int:

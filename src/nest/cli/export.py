@@ -1,0 +1,56 @@
+"""`nest export`: the files that training software is launched with."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from nest.cli import options
+from nest.cli.output import emit, say
+from nest.errors import InputError
+
+
+def export(
+    file: Annotated[
+        str, typer.Argument(metavar="PLAN.json", help="A plan, as `nest plan -o` writes it.")
+    ],
+    target: Annotated[
+        str, typer.Option("--to", metavar="TARGET", help="What to write for: megatron.")
+    ],
+    folder: Annotated[
+        str, typer.Option("-o", "--output", metavar="DIR", help="Folder for the files; it is made.")
+    ],
+    gpus_per_node: Annotated[
+        int | None,
+        options.number("Devices of a node; default: those of the cluster's innermost level, or 4 "
+                       "where that is a rack."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace files of the same names in DIR.")
+    ] = False,
+) -> None:
+    """Write a plan as the launch script of its training software.
+
+    Nothing is written if the software cannot express the plan. Data, tokenizer and checkpoint are
+    variables that the script asks for.
+    """
+    from nest.cli.inputs import check_counts
+    from nest.exports import export
+    from nest.exports.folder import check_folder, write_folder
+    from nest.exports.targets import need_target
+    from nest.pricing.plan_file import looks_like_file, reread
+
+    need_target(target)
+    check_counts(gpus_per_node=gpus_per_node)
+    check_folder(folder, force)
+    if not looks_like_file(file):
+        raise InputError(f"export: got {file[:60]!r}, which is not a file; allowed: PLAN.json as "
+                         "`nest plan -o` writes it")
+    plan, notes = reread(file)
+    for note in notes:
+        say(f"nest: note: {note}")
+    files = export(plan, target, gpus_per_node=gpus_per_node)
+    write_folder(folder, files, force)
+    emit("\n".join(os.path.join(folder, name) for name in files))

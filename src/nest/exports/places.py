@@ -1,0 +1,70 @@
+"""Which process of a launch goes to which device of which node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from nest.describe.cluster import Cluster
+from nest.errors import InputError
+from nest.pricing.ranks import Rank
+
+MOST_PER_NODE = 16
+"""Devices of a node, at most; a larger group of the innermost level is a rack (NVL72)."""
+TRAY = 4
+"""Devices of a node of such a rack: the trays of NVIDIA's NVL72."""
+
+
+class Place(NamedTuple):
+    """A device of a node."""
+
+    node: int
+    """Number of the node in the order of the cluster, from 0."""
+    local: int
+    """Number of the device in its node."""
+
+
+class Places(NamedTuple):
+    """The place of each rank of a launch, and the forms in which a launcher takes them."""
+
+    at: tuple[Place, ...]
+    """By rank."""
+    each: int | None
+    """Ranks of a node, where all have as many, with local ranks in order; None: by rank alone."""
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Nodes in the order of their ranks, each once."""
+        return tuple(dict.fromkeys(place.node for place in self.at))
+
+    @property
+    def permuted(self) -> bool:
+        """Whether the order of the nodes is not that of the cluster."""
+        return self.nodes != tuple(range(len(self.nodes)))
+
+
+def per_node(cluster: Cluster, given: int | None = None) -> int:
+    """Devices of a node: as given, or the innermost level, or the trays of a rack.
+
+    Raises
+    ------
+    InputError : neither, or nodes that do not divide the innermost level.
+    """
+    inner = cluster.whole_sizes[0]
+    found = given or (inner if inner <= MOST_PER_NODE else TRAY)
+    if found < 1 or (inner % found and found % inner):
+        raise InputError(f"gpus_per_node: got {given if given is not None else found}; allowed: a "
+                         f"divisor or a multiple of {inner}, the devices of a "
+                         f"{cluster.levels[0].name}")
+    return found
+
+
+def places(listed: Sequence[Rank], gpus_per_node: int) -> Places:
+    """Places of ranks in the order in which a launch numbers them."""
+    at = tuple(Place(*divmod(rank.device, gpus_per_node)) for rank in listed)
+    runs = [[place.local for place in members]
+            for _, members in groupby(at, key=lambda place: place.node)]
+    once = len(runs) == len({place.node for place in at})
+    alike = all(run == list(range(len(runs[0]))) for run in runs)
+    return Places(at, len(runs[0]) if once and alike else None)

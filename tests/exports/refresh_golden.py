@@ -1,0 +1,16 @@
+"""Write the golden scripts anew: `python tests/exports/refresh_golden.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+
+from test_exports_megatron import GOLDEN, PLANS, golden_plan
+
+import nest
+
+for name in PLANS:
+    for file, text in nest.export(golden_plan(name), "megatron").items():
+        (GOLDEN / f"{name}.{file}").write_text(text, encoding="utf-8")
