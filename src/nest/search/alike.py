@@ -32,6 +32,10 @@ SCHEDULES = ("1f1b", "gpipe", "interleaved")
 """Schedules of alike stages that are searched, by number."""
 HELD = {"mtp_chunks": "mtp", "vision_chunks": "vision"}
 """Figures of the cuts by the kind of layer that they count."""
+LONGEST = 200
+"""Layers of a chain up to which the family of cuts is listed; longer ones have even chunks."""
+MOST_KINDS = 16
+"""Kinds of layers up to which three stages of a layout are looked at first."""
 SEEN = 3, 5
 """Stages of a layout that ``Pipelines.seen`` has, and figures of each."""
 MOST_CUTS = 300
@@ -98,10 +102,11 @@ class Alike:
         self._last = np.full(len(listed), -1)
         self._longest = np.full(len(listed), builder.signatures.longest + 1)
         self._count = 0
+        self._stages = SEEN[0] if len(builder.chain.kinds) <= MOST_KINDS else 0
         self._parts: list[tuple[Ints, Ints, Floats]] = []
         none: Ints = np.zeros(0, dtype=np.int64)
         self._known: tuple[Ints, Ints, Floats, Ints] = (
-            none, none, np.zeros((0, *SEEN, len(builder.chain.kinds))), none)
+            none, none, np.zeros((0, self._stages, SEEN[1], len(builder.chain.kinds))), none)
 
     def solve(
         self, kernel: Any, number: int, limit: float, exact: bool, spread: bool
@@ -269,6 +274,8 @@ class Alike:
         start = np.clip(found[:, :p], *chain.body) - chain.body[0]
         # A forward takes 1, a backward 2, for many micro-batches.
         seconds = 12 * p * own + 2 * start + (start if v == 1 else -ran)
+        if not self._stages:
+            return (np.zeros((len(found), 0, SEEN[1], len(chain.kinds))), seconds.max(axis=1))
         stages = np.zeros((len(found), SEEN[0]), dtype=np.int64)
         stages[:, 0] = (own * 12 * p * len(chain) + seconds).argmax(axis=1)
         stages[:, 2] = p - 1
@@ -304,7 +311,10 @@ class Alike:
     def _listed(self, pipeline: Pipeline, free: bool, rules: dict[str, list[Any]]) -> Ints:
         """(W, pp x vpp + 1) cuts that a pipeline may have: of a family, or of the forms by name."""
         chain, (pp, vpp) = self.builder.chain, pipeline[1:]
-        found = family(chain, pp, vpp) if free else _by_form(chain, pp * vpp)
+        if len(chain) > LONGEST:
+            found = _by_form(chain, pp * vpp, even=True)
+        else:
+            found = family(chain, pp, vpp) if free else _by_form(chain, pp * vpp)
         if not self.builder.own:  # chunks that are as large as each other, but for the ends
             layers = _layers(chain, found)
             found = found[(layers == layers[:, :1]).all(axis=1)]
@@ -334,8 +344,11 @@ def _layers(chain: Chain, cuts: Ints) -> Ints:
     return ends[:, 1:] - ends[:, :-1]
 
 
-def _by_form(chain: Chain, parts: int) -> Ints:
-    """Cuts of the forms of ``nest.describe.capabilities.CUTS``; (W, parts + 1), each once."""
+def _by_form(chain: Chain, parts: int, even: bool = False) -> Ints:
+    """Cuts of the forms of ``nest.describe.capabilities.CUTS``; (W, parts + 1), each once.
+
+    ``even``: only those of chunks that differ by a layer at the most.
+    """
     first, last = chain.body
     layers, found = last - first, set()
 
@@ -349,7 +362,7 @@ def _by_form(chain: Chain, parts: int) -> Ints:
     add(larger[::-1], first)
     each, more = divmod(len(chain), parts)
     add([each + 1] * more + [each] * (parts - more), 0)
-    if parts > 2:
+    if parts > 2 and not even:
         for each in range(1, (layers - 2) // (parts - 2) + 1):
             ends = layers - (parts - 2) * each
             for head in range(1, ends):
