@@ -46,6 +46,7 @@ def plan(
     reorder: bool = True,
     fillings: bool = False,
     beyond_stack: bool = False,
+    near_batches: bool = False,
     progress: Follower | None = None,
 ) -> Plan:
     """Find the fastest configuration of a space that fits, and price it.
@@ -67,6 +68,8 @@ def plan(
         (:mod:`nest.describe.filling`), and take those with the fastest plan.
     beyond_stack : search what the job's stack cannot run too: stages of their own block and
         degrees each. False: only what it can run, where that is known; all stages are alike then.
+    near_batches : where the batch is no multiple of the devices, look for one near it that takes
+        less time per sequence: ``better_batch`` of the plan. The plan is not affected.
     progress : called about ten times a second with a :class:`nest.search.progress.Progress`.
         Returning False ends the search with the best plan so far, as the time limit does; what it
         raises is passed on.
@@ -138,12 +141,17 @@ def plan(
         transitions=found.transitions, peak_bytes=_peak_bytes(), space=space.describe(),
         within_stack=not beyond_stack and job.stack.capabilities is not None,
     )
+    better = None
+    if near_batches:
+        from nest.search.batches import better_batch
+
+        better = better_batch(chain, cluster, job, space, priced.step_time_s, threads, watch)
     optimal = found.lower_bound >= found.step_time
     lower = priced.step_time_s if optimal else found.lower_bound
     return priced.model_copy(update={
         "optimal": optimal, "lower_bound_s": lower, "gap": priced.step_time_s / lower - 1.0,
         "alternatives": tuple(alternatives), "alternatives_proved": found.others_proved,
-        "search": report,
+        "better_batch": better, "search": report,
     })
 
 

@@ -8,6 +8,7 @@ import pytest
 from command_line import run
 
 import nest
+from nest.search.batches import multiples
 
 pytestmark = pytest.mark.kernels
 MODEL, CLUSTER = nest.load_model("bert-large"), nest.load_cluster("dgx-h100", devices=16)
@@ -50,3 +51,37 @@ def test_a_range_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None
                        ("1..5000", "1 to 1000 numbers"), ("0..4", "global_batch: got 0")):
         _, err = run(capsys, *words, "--global-batch", text, code=2)
         assert told in err
+
+
+@pytest.mark.parametrize(("devices", "batch", "near"), [
+    (96, 256, [288]), (64, 127, [128]), (64, 128, []), (1000, 4096, [4000]), (1024, 100, [96]),
+    (72, 512, [504, 576]), (96, 240, []), (7, 1, []), (1, 5, [])])
+def test_multiples_of_the_devices_near_a_batch(devices, batch, near):
+    assert multiples(devices, batch) == near
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_a_better_batch_is_one(beyond, capsys):
+    """The plan is as without it, and the other batch has a plan at least as fast as is said."""
+    cluster, job = nest.load_cluster("dgx-h100", devices=16), JOB.replace(global_batch=31)
+    plan = nest.plan(MODEL, cluster, job, SPACE, beyond_stack=beyond, near_batches=True)
+    without = nest.plan(MODEL, cluster, job, SPACE, beyond_stack=beyond)
+    assert plan.configuration == without.configuration
+    assert without.better_batch is None
+    better = plan.better_batch
+    assert better.global_batch == 32
+    assert better.faster == pytest.approx(1 - better.step_time_s / 32 / (plan.step_time_s / 31))
+    best = nest.plan(MODEL, cluster, job.replace(global_batch=32), SPACE, beyond_stack=beyond,
+                     near_batches=True)
+    assert best.step_time_s <= better.step_time_s * (1 + 1e-9)
+    assert best.better_batch is None
+    assert nest.load_plan(plan.as_dict()).better_batch == better
+
+
+def test_the_report_names_a_better_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("plan", "bert-large", "dgx-h100", "--devices", "16", "--seq-len", "512", "--cp", "1",
+             "--pp", "1,2", "--zero", "0,1")
+    text = " ".join(run(capsys, *words, "--global-batch", "31")[0].split())
+    assert "Other batch 32 sequences take at least " in text
+    assert "(--global-batch 32)" in text
+    assert "Other batch" not in run(capsys, *words, "--global-batch", "32")[0]

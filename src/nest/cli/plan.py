@@ -113,7 +113,8 @@ def plan(
 
     what = f"{subject.name[:30]} on {cluster.size:,} devices"
     with progress(quiet), Follow(what, quiet) as follow:
-        ask = partial(api.plan_batches, batches=batch) if several else api.plan
+        ask = (partial(api.plan_batches, batches=batch) if several
+               else partial(api.plan, near_batches=True))
         found = ask(subject, cluster, wanted, space=bounds, threads=threads, top=top or 1,
                     time_limit=time_limit, reorder=not keep_order, fillings=try_fillings,
                     beyond_stack=beyond_stack, progress=follow)

@@ -23,7 +23,7 @@ from nest.describe.files import SUFFIXES, read_description
 from nest.describe.offload import OffloadText
 from nest.describe.space import AnySchedule
 from nest.errors import InputError
-from nest.pricing.plans import SCHEMA, SCHEMAS, Alternative, Inputs, Plan, SearchReport, Stage
+from nest.pricing.plans import SCHEMA, SCHEMAS, Alternative, BetterBatch, Inputs, Plan, SearchReport, Stage
 from nest.pricing.problems import told
 from nest.units import shorten
 
@@ -76,6 +76,7 @@ class Searched(Description):
     gap: Number | None = None
     alternatives: tuple[Alternative, ...] = ()
     alternatives_proved: Flag = True
+    better_batch: BetterBatch | None = None
     search: SearchReport = Field(description="statistics of the search")
 
 

@@ -159,6 +159,14 @@ class Alternative(Written):
     configuration: Configuration
 
 
+class BetterBatch(Written):
+    """A batch near that of the plan which takes less time per sequence."""
+
+    global_batch: int
+    step_time_s: float = Field(description="of a plan that was found for it; there may be faster")
+    faster: float = Field(description="share of the plan's seconds per sequence that it saves")
+
+
 class Confidence(Written):
     """Accuracy of prices with the plan's stack against measured runs."""
 
@@ -221,6 +229,9 @@ class Plan(Written):
     alternatives_proved: bool = Field(
         True, description="no plan of search.space, in this order of the devices, that differs "
         "from all of these is faster than the last"
+    )
+    better_batch: BetterBatch | None = Field(
+        None, description="a batch that fits the devices better; null: none was found or looked for"
     )
     search: SearchReport | None = None
     inputs: Inputs

@@ -98,6 +98,11 @@ def plan_text(
         page.fact("Expected", sure(plan, plan.confidence))
     if plan.search is not None:
         page.fact("Optimal", proved(plan))
+    if (better := plan.better_batch) is not None:
+        page.fact("Other batch", f"{better.global_batch:,} sequences take at least "
+                  f"{int(100 * better.faster)} % less time per sequence, at most "
+                  f"{format_seconds(better.step_time_s)} per step (--global-batch "
+                  f"{better.global_batch})")
     page.fact("Search", searched(plan))
     return page.text()
 
