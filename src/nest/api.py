@@ -145,7 +145,8 @@ def plan(
     if near_batches:
         from nest.search.batches import better_batch
 
-        better = better_batch(chain, cluster, job, space, priced.step_time_s, threads, watch)
+        better = better_batch(chain, cluster, job, space, priced.step_time_s, threads, watch,
+                              found.builder.signatures)
     optimal = found.lower_bound >= found.step_time
     lower = priced.step_time_s if optimal else found.lower_bound
     return priced.model_copy(update={
@@ -199,13 +200,14 @@ def plan_batches(
     from nest.search.progress import Watch
 
     watch = Watch(options.get("time_limit") or math.inf, options.get("progress"))
-    best, least = (legal or jobs)[0], math.inf
+    best, least, known = (legal or jobs)[0], math.inf, None
     for each in legal:
         if watch.over:
             break
         found = search(chain, cluster, each, space, options.get("threads"), watch=watch,
                        below=least * each.global_batch,
-                       beyond_stack=options.get("beyond_stack", False))
+                       beyond_stack=options.get("beyond_stack", False), known=known)
+        known = found.builder.signatures
         if found.configuration is not None:
             best, least = each, found.step_time / each.global_batch
     return plan(model, cluster, best, space, **options)
@@ -238,7 +240,8 @@ def _searched(
             break
         bounds = space if count is None else space.replace(outer_dp=count)
         tried = search(chain, other, job, bounds, threads=threads, top=top, watch=watch,
-                       below=found.step_time, beyond_stack=beyond_stack)
+                       below=found.step_time, beyond_stack=beyond_stack,
+                       known=found.builder.signatures)
         if tried.step_time < found.step_time:
             # Plans with other numbers of super-pipelines have other orders.
             proved = tried.others_proved and (top == 1 or count is None)

@@ -26,19 +26,23 @@ from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
 from nest.search.hosts import search
 from nest.search.progress import Watch
-from nest.search.rounds import DRAFT, least_memory, narrowed
+from nest.search.rounds import DRAFT, least_memory, narrowed, stack_part
+from nest.search.signatures import Signatures
 from nest.search.tensors import Builder
 from nest.stacks.check import impossible
 from nest.units import format_bytes
 
 CLOSE = 1.01
 """Accuracy of the least memory: it is at most this times too much."""
+CLOSE_GRAPH = 1.05
+"""The same for a graph, which has no quick bound."""
 PROBES = 8
 """Numbers of devices to try."""
 SPARING: dict[str, Any] = {**DRAFT, "cp": 1, "mbs": 1, "zero": 3, "recompute": "full"}
 """Bounds under which plans need least memory as a rule; on dimensions that the space leaves free.
 """
-SPARING_ALIKE: dict[str, Any] = {"cp": 1, "mbs": 1, "vpp": 1, "recompute": "full"}
+SPARING_ALIKE: dict[str, Any] = {
+    "cp": 1, "mbs": 1, "vpp": 1, "recompute": "full", "etp": 1, "shard": "dp"}
 """The same for what a stack can run, whatever ZeRO and schedules it has."""
 GENTLE: dict[str, tuple[object, ...]] = {
     "zero": (1, 2, 3), "recompute": ("selective", "full"), "shard": ("dp",),
@@ -57,9 +61,13 @@ def explain(
     ``watch`` ends before one is found.
     """
     cluster, job = builder.cluster, builder.job
+    close = CLOSE if builder.chain.is_chain else CLOSE_GRAPH
+    needed, found = least_memory(builder, threads, close, watch)
+    if found is None and (part := stack_part(builder)) is not None:
+        needed, found = least_memory(part, threads, close, watch)
+        builder = builder if found is None else part
     probe = _Probe(builder.chain, cluster, job, builder.space, threads, watch,
-                   not builder.own)
-    needed, found = least_memory(builder, threads, CLOSE, watch)
+                   not builder.own, builder.signatures)
     if found is None:
         text = "no plan exists: the bounds of the space contradict each other"
         known = job.stack.capabilities
@@ -121,9 +129,11 @@ class _Probe:
     def __init__(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
         threads: int | None, watch: Watch, beyond_stack: bool = True,
+        known: Signatures | None = None,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.threads, self.watch, self.beyond_stack = threads, watch, beyond_stack
+        self.known = known
 
     def _any(
         self, space: SearchSpace, cluster: Cluster | None = None, job: Job | None = None,
@@ -131,6 +141,8 @@ class _Probe:
     ) -> Configuration | None:
         """A plan of the space, looked for where plans need least; ``thorough``: everywhere."""
         cluster, job = cluster or self.cluster, job or self.job
+        # Signatures hold bytes per sample: they take most of the time of a graph.
+        known = self.known if job.seq_len == self.job.seq_len else None
         sparing = narrowed(
             space, SPARING if self.beyond_stack else SPARING_ALIKE, self.chain)
         for bounds in (sparing, *([space] if thorough else [])):
@@ -138,7 +150,8 @@ class _Probe:
                     space_problems(self.chain, cluster, job, bounds)):
                 continue
             found = search(self.chain, cluster, job, bounds, self.threads, any_plan=True,
-                           watch=self.watch, beyond_stack=self.beyond_stack).configuration
+                           watch=self.watch, beyond_stack=self.beyond_stack,
+                           known=known).configuration
             if found is not None:
                 return found
         return None

@@ -20,6 +20,7 @@ from nest.pricing.plans import BetterBatch
 from nest.search.hosts import search
 from nest.search.progress import Watch
 from nest.search.rounds import DRAFT, narrowed
+from nest.search.signatures import Signatures
 
 NEAR = 0.125
 """Largest difference from the given batch, as a share of it."""
@@ -46,13 +47,14 @@ def multiples(devices: int, batch: int) -> list[int]:
 
 def better_batch(
     chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, step_time: float,
-    threads: int | None, watch: Watch,
+    threads: int | None, watch: Watch, known: Signatures,
 ) -> BetterBatch | None:
     """The batch of :func:`multiples` that takes the least time per sequence.
 
     Parameters
     ----------
     step_time : seconds that the best plan known takes for the batch of ``job``.
+    known : signatures of the chain and job, which do not depend on the batch.
 
     Returns
     -------
@@ -66,7 +68,8 @@ def better_batch(
         if watch.over or sequence_problem(chain, other) or any(
                 space_problems(chain, cluster, other, bounds)):
             continue
-        found = search(chain, cluster, other, bounds, threads, watch=watch, below=least * batch)
+        found = search(chain, cluster, other, bounds, threads, watch=watch, below=least * batch,
+                       known=known)
         if found.configuration is not None:
             least = found.step_time / batch
             best = BetterBatch(global_batch=batch, step_time_s=found.step_time,

@@ -17,7 +17,7 @@ from nest.pricing.stages import Pricing
 from nest.search.progress import Watch
 from nest.search.rounds import Found, distinct
 from nest.search.rounds import search as search_one
-from nest.search.signatures import signatures
+from nest.search.signatures import Signatures, signatures
 
 
 def search(
@@ -32,6 +32,7 @@ def search(
     below: float = np.inf,
     *,
     beyond_stack: bool = False,
+    known: Signatures | None = None,
 ) -> Found:
     """Best configuration over all ways of ``space.offload``; see :func:`nest.search.rounds.search`.
 
@@ -42,10 +43,11 @@ def search(
     watch = watch or Watch()
     watch.begin()
     one = partial(search_one, chain, cluster, job, threads=threads, any_plan=any_plan, top=top,
-                  watch=watch, beyond_stack=beyond_stack)
+                  watch=watch, beyond_stack=beyond_stack,
+                  known=known or signatures(chain, job))
     if space.offload == ("none",):
         return one(space, below=below)
-    one, found = partial(one, known=signatures(chain, job)), list[Found]()
+    found = list[Found]()
     for text in space.offload:
         # Of several plans, the next best of a way may be among the next best of all.
         limit = min([below, *(way.step_time for way in found if top == 1)])

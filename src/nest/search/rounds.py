@@ -260,18 +260,19 @@ def least_memory(
     """Bytes of a device that a plan must be allowed to use, and that plan; None: it found none.
 
     They are at most ``close`` times too many. Devices of several types all get as many more. Of
-    alike stages only those of one chunk are looked at.
+    alike stages only those of one chunk are looked at, where the space has any.
     """
     kernels, _ = compiled.load(_entries(builder.own, builder.cluster))
     watch.begin()
     pool = ThreadPoolExecutor(threads or thread_count())
 
     fitting = Fitting(builder, kernels)
+    plain = builder.own and any(one.vpp == 1 for one in builder.pipelines)
 
     def any_within(limit: float) -> Solution | None:
         run = _Run(builder.within(limit), kernels, pool, np.zeros(3, dtype=np.int64), watch)
         run.drop_unfit(fitting)
-        return run.any(plain=builder.own)
+        return run.any(plain=plain)
 
     try:
         tasks = [(n, name) for n in np.flatnonzero(np.isfinite(builder.needs)).tolist()
@@ -284,7 +285,8 @@ def least_memory(
             found = any_within(high)
             if found is None:
                 low, high, step = high, step * high, step * step
-        step = close
+        # The first bound is close as a rule; behind it the least is between the last two limits.
+        step = close if step == close else math.inf
         while found is not None and high > close * low and not watch.over:
             middle = max((low * high) ** 0.5, high / step)
             better = any_within(middle)
@@ -295,6 +297,16 @@ def least_memory(
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     return high, found.configuration() if found is not None else None
+
+
+def stack_part(builder: Builder) -> Builder | None:
+    """What a stack's own space adds to everything, as a space of its own; None: nothing."""
+    chain, cluster, job, space = builder.chain, builder.cluster, builder.job, builder.space
+    *some, _ = _parts(chain, space, cluster, job, True)
+    if builder.own or not some:
+        return None
+    return Builder(chain, cluster, job, space, builder.signatures, rules=job.stack.capabilities,
+                   pipelines=some[0][1], offload=builder.offload)
 
 
 def narrowed(space: SearchSpace, bounds: dict[str, Any], chain: Chain) -> SearchSpace:
