@@ -61,9 +61,9 @@ class Recipe(NamedTuple):
         return self.job.global_batch * self.job.seq_len / (self.cluster.size * found["tokens"])
 
 
-def recipes(part: str = "") -> list[Recipe]:
-    """All recipes whose name has this part."""
-    every = yaml.safe_load(FILE.read_text())
+def recipes(part: str = "", file: Path = FILE) -> list[Recipe]:
+    """All recipes of a file whose name has this part."""
+    every = yaml.safe_load(file.read_text())
     return [_recipe(name, given) for name, given in every.items() if part in name]
 
 

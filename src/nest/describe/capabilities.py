@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
@@ -134,6 +134,7 @@ AsGiven = PlainSerializer(
 ProductText = Annotated[
     Any, BeforeValidator(_product), PlainSerializer(lambda v: None if v is None else str(v))]
 Sentence = Annotated[str, Field(min_length=1, max_length=400)]
+OffloadPart = Literal["optimizer", "layers", "modules"]
 
 
 def _plain(value: Any) -> Any:
@@ -268,6 +269,11 @@ class Capabilities(Description):
         default_factory=FrozenDict,
         description="rules by name; a configuration that breaks one needs what it says",
     )
+    offload: Annotated[dict[OffloadPart, Sentence], Freeze] = Field(
+        default_factory=FrozenDict,
+        description="settings that keep a part in the memory of the hosts; VALUE stands for the "
+        "share, the layers or the modules",
+    )
 
     def __hash__(self) -> int:
         return hash((self.name, self.software, self.version))
@@ -291,7 +297,7 @@ def resolve_capabilities(value: Any) -> Any:
         raise ValueError(f"base: got {shorten(value['base'])}; allowed: a table of the catalog")
     base = resolve_capabilities(catalog.load_table(value["base"]))
     found = {**base, "name": "", **{key: given for key, given in value.items() if key != "base"}}
-    for part in ("rules", "needs"):
+    for part in ("rules", "needs", "offload"):
         own = value.get(part)
         if own is None or isinstance(own, Mapping):
             both = {**base.get(part, {}), **(own or {})}

@@ -23,7 +23,16 @@ from nest.describe.files import SUFFIXES, read_description
 from nest.describe.offload import OffloadText
 from nest.describe.space import AnySchedule
 from nest.errors import InputError
-from nest.pricing.plans import SCHEMA, SCHEMAS, Alternative, BetterBatch, Inputs, Plan, SearchReport, Stage
+from nest.pricing.plans import (
+    SCHEMA,
+    SCHEMAS,
+    Alternative,
+    BetterBatch,
+    Inputs,
+    Plan,
+    SearchReport,
+    Stage,
+)
 from nest.pricing.problems import told
 from nest.units import shorten
 

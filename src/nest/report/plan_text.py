@@ -13,6 +13,7 @@ from nest.report.defaults import defaults
 from nest.report.page import Page
 from nest.report.stages import Table, memory_table, stage_tables, time_table
 from nest.simulation import simulate
+from nest.stacks import offload_settings
 from nest.units import format_bytes, format_seconds
 
 BAR = 24
@@ -246,6 +247,9 @@ def launch(plan: Plan) -> list[tuple[str, str]]:
     shown = broken[:MOST_PROBLEMS]
     if len(broken) > len(shown):
         shown.append(f"and {len(broken) - len(shown)} more; --json lists them all")
+    if plan.runnable and (words := offload_settings(plan.inputs.job, plan.parallelism.offload)):
+        verb += " with" if verb.endswith("this") else ""
+        shown.append(" ".join(words))
     if len(shown) == 1:
         return [("Launch", f"{known.title} {verb} {shown[0]}")]
     return [("Launch", f"{known.title} {verb}"), *(("", f"- {text}") for text in shown)]
