@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import nest
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
@@ -16,7 +18,8 @@ import recipes  # noqa: E402
 NOTABLE = 0.1
 """A gain above this needs a reason."""
 TABLE = (ROOT / "docs" / "jobs.md").read_text()
-ROWS = {cells[0]: cells for line in TABLE.splitlines() if line.startswith("| ")
+ROWS = {cells[0]: cells for line in TABLE.partition("## Table")[2].splitlines()
+        if line.startswith("| ")
         and (cells := [cell.strip() for cell in line.strip("|").split("|")])}
 QUICK = ("llama3-8b on 8 H100", "llama3-8b on 128 H100, torchtitan", "qwen2.5-7b on 64 H100",
          "mixtral-8x7b on 128 H100")
@@ -57,3 +60,14 @@ def test_plans_are_those_of_the_table(name: str) -> None:
     assert plan is not None and plan.runnable and plan.optimal
     row = ROWS[name]
     assert [recipes.shape(plan), recipes.seconds(plan.step_time_s), jobs.launch(plan)] == row[2:5]
+
+
+@pytest.mark.kernels
+def test_another_stack_may_run_what_everything_adds() -> None:
+    """The other table: columns are the job, its stack, Megatron-FSDP, everything."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")]
+            for line in TABLE.splitlines() if line.startswith("| mixtral")]
+    job, = jobs.jobs("mixtral")
+    seconds = [nest.plan(job.model, job.cluster, job.job.replace(stack=stack)).step_time_s
+               for stack in ("megatron-core", "megatron-fsdp")]
+    assert rows[0][1:3] == [f"{one:.4g}" for one in seconds]

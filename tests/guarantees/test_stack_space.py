@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from instances import Instance, instance
+from instances_graphs import graph_instance
 from oracle import solve
 
 import nest
@@ -17,6 +21,7 @@ from nest.explanation import infeasible
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 INSTANCES = int(os.environ.get("NEST_INSTANCES", "16" if WITHOUT_JIT else "2000")) // 8
 CHUNKS = 4
+NETWORKS = INSTANCES // 4
 CLOSE = 1e-9
 SAME_SCHEDULES = ("megatron-core", "megatron-bridge", "internevo", "deepspeed", "megatron-2021")
 """Stacks all of whose schedules are searched as everything, too: the oracle lists no others."""
@@ -27,9 +32,10 @@ def no_explanations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(infeasible, "explain", lambda *_: nest.InfeasibleError("nothing fits"))
 
 
-def ruled(seed: int, stacks: tuple[str, ...]) -> Instance:
-    """An instance whose stack can run what one of the catalog can."""
-    x = instance(seed)
+def ruled(seed: int, stacks: tuple[str, ...], links: bool = False) -> Instance:
+    """An instance whose stack can run what one of the catalog can; ``links``: on a network, often
+    with devices of several types."""
+    x = graph_instance(seed) if links else instance(seed)
     rules = load_stack(stacks[seed % len(stacks)]).capabilities
     assert rules is not None
     return replace(x, job=x.job.replace(stack=x.job.stack.replace(capabilities=rules)))
@@ -59,6 +65,33 @@ def test_everything_is_never_slower_than_what_the_stack_can_run(chunk: int) -> N
         ran += 1
         slower += everything.step_time_s < 0.999 * own.step_time_s
     assert WITHOUT_JIT or INSTANCES < 200 or (ran > 30 and slower > 8)
+
+
+@pytest.mark.kernels
+def test_networks_device_types_graphs_and_part_groups() -> None:
+    """The whole question, with orders, fillings and a better batch, and its answer read again."""
+    stacks, seen = tuple(names("stacks")), Counter[str]()
+    for seed in range(NETWORKS):
+        x = ruled(seed, stacks, links=bool(seed % 3))
+        plans = []
+        for beyond in (False, True):
+            with suppress(nest.InfeasibleError, nest.InputError):
+                plans.append(nest.plan(x.model, x.cluster, x.job, x.space, beyond_stack=beyond,
+                                       fillings=True, near_batches=True))
+        if not plans:
+            continue
+        everything = plans[-1]
+        assert everything.search is not None and not everything.search.within_stack, seed
+        for own in plans[:-1]:
+            assert own.runnable and own.optimal, seed
+            assert everything.step_time_s <= own.step_time_s * (1.0 + CLOSE), seed
+            assert nest.load_plan(own.as_dict()) == own, seed
+            seen.update(name for name, has in (
+                ("types", len(own.inputs.cluster.device_types) > 1),
+                ("graph", not x.chain.is_chain), ("links", x.cluster.links is not None),
+                ("profile", own.inputs.profile is not None), ("part", x.cluster.size < math.prod(
+                    level.size for level in x.cluster.levels))) if has)
+    assert NETWORKS < 60 or {*seen} >= {"types", "graph", "links", "profile", "part"}, seen
 
 
 @pytest.mark.kernels

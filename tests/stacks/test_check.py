@@ -11,10 +11,11 @@ import nest
 from nest.describe import catalog, load_stack
 from nest.describe.capabilities import load_capabilities
 from nest.errors import InputError
+from nest.exports.megatron import arguments, options
 from nest.graph import build_chain
 from nest.graph.layout_text import layout_of
 from nest.pricing.even import even_configuration
-from nest.stacks import launch_needs, not_runnable
+from nest.stacks import launch_needs, not_runnable, offload_settings
 
 MODELS = {name: nest.load_model(name) for name in (
     "llama3-70b", "deepseek-v3", "mixtral-8x7b", "t5-11b", "llava1.5-7b", "gpt2-xl")}
@@ -397,3 +398,41 @@ def test_evaluate_says_what_the_stack_cannot_run() -> None:
     fine = nest.evaluate(MODELS["llama3-70b"], CLUSTER, job,
                          configured(job, "llama3-70b", tp=8, pp=4, zero=1))
     assert fine.runnable is True and fine.not_runnable == ()
+
+
+# ---------------------------------------------------------------- offloading
+
+
+def test_settings_that_offload_are_those_of_the_stack():
+    core, text = job_of("megatron-core"), "optimizer:0.5+qkv_linear+core_attn"
+    optimizer, modules = offload_settings(core, text)
+    assert optimizer == ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5 "
+                         "--use-precision-aware-optimizer --overlap-cpu-optimizer-d2h-h2d")
+    assert modules == ("--fine-grained-activation-offloading --offload-modules qkv_linear "
+                       "core_attn")
+    assert offload_settings(core, "layers:8") == ("--cpu-offloading-num-layers 8",)
+    assert offload_settings(core, "none") == ()
+    bridge = offload_settings(job_of("megatron-bridge"), text)
+    assert bridge[1].endswith("model.offload_modules=[qkv_linear,core_attn]")
+    assert offload_settings(job_of("deepspeed"), "optimizer") == (
+        "zero_optimization.offload_optimizer: {device: cpu, ratio: 1}",)
+    assert offload_settings(job_of("maxtext"), "optimizer") == ()
+
+
+@pytest.mark.parametrize("text", ["optimizer:0.5", "optimizer", "layers:8", "core_attn+attn_proj"])
+def test_settings_that_offload_are_those_of_the_exported_script(text):
+    configuration = configured(job_of("megatron-core"), "llama3-70b", tp=8, zero=1)
+    sections = arguments(MODELS["llama3-70b"], job_of("megatron-core"),
+                         configuration.model_copy(update={"offload": text}), None, False)
+    exported = {word for one in options(sections["MEMORY"]) for word in one}
+    words = {word for one in offload_settings(job_of("megatron-core"), text)
+             for word in one.split()}
+    assert {word.removesuffix(".0") for word in exported} >= words
+
+
+def test_the_report_has_the_settings():
+    job = job_of("megatron-core", global_batch=8)
+    model, cluster = nest.load_model("llama3-8b"), nest.load_cluster("dgx-h100", devices=8)
+    way = even_configuration(model, cluster, job, zero=1, offload="optimizer")
+    text = " ".join(str(nest.evaluate(model, cluster, job, way)).split())
+    assert "can run this with --optimizer-cpu-offload --optimizer-offload-fraction 1 --use" in text

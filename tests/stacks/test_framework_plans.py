@@ -236,3 +236,41 @@ def test_what_breaks_a_rule_is_refused(stack: str) -> None:
     accepted = [(case.broken, question(case)) for case, answer in zip(cases, answers, strict=True)
                 if not answer["refused"]]
     assert not accepted, (len(accepted), [rule for rule, _ in accepted], accepted[0])
+
+
+# ---------------------------------------------------------------- offloading
+
+
+OFFLOADS = ("optimizer", "optimizer:0.5", "layers:1", "core_attn", "qkv_linear+core_attn+attn_proj",
+            "attn_norm", "mlp_norm+expert_fc1", "moe_act", "optimizer+core_attn")
+"""What is kept on the hosts."""
+
+
+REFUSED_OFFLOADS = {"offload-optimizer-zero": "optimizer", "offload-layers-pp": "layers:1",
+                    "offload-layers-recompute": "layers:1"}
+"""Rules that Megatron's code has too, and what is kept on the hosts where they are broken alone."""
+
+
+def offloading(texts: dict[str, str], broken: bool) -> list[Case]:
+    """Plans that break the rule of each name alone, or none, and keep its text on the hosts."""
+    found: dict[str, list[Case]] = {name: [] for name in texts}
+    for case in drawn("megatron-core", "offload"):
+        lacking = [name for name in texts if len(found[name]) < EACH]
+        if not lacking:
+            return [case for each in found.values() for case in each]
+        name = lacking[case.world % len(lacking)]
+        case.way = case.way.model_copy(update={"offload": texts[name]})
+        if case.broken == ({name} if broken else set()) and case.plan:
+            found[name].append(case)
+    raise AssertionError
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_offloading_is_judged_as_by_megatron(broken: bool) -> None:
+    """By the flags of the exported script."""
+    texts = REFUSED_OFFLOADS if broken else {text: text for text in OFFLOADS}
+    cases = offloading(texts, broken)
+    answers = judged("megatron", [question(case) for case in cases], "framework_launch.py")
+    wrong = [(case.way.offload, case.broken, answer["refused"]) for case, answer in zip(
+        cases, answers, strict=True) if bool(answer["refused"]) != broken]
+    assert not wrong, wrong
