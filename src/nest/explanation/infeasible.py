@@ -36,6 +36,8 @@ CLOSE = 1.01
 """Accuracy of the least memory: it is at most this times too much."""
 CLOSE_GRAPH = 1.05
 """The same for a graph, which has no quick bound."""
+ANY_MEMORY = 1e18
+"""Bytes of a device on which memory rules nothing out: the most that a device may have."""
 PROBES = 8
 """Numbers of devices to try."""
 SPARING: dict[str, Any] = {**DRAFT, "cp": 1, "mbs": 1, "zero": 3, "recompute": "full"}
@@ -77,6 +79,9 @@ def explain(
         if watch.over:
             text = "no plan fits, which is proved; the time ended before the nearest miss was found"
         remedies = [] if watch.over else list(probe.unbound(thorough=True))
+        if not remedies and (ways := list(probe.in_the_way())):
+            text += (f". Plans exist with {', or '.join(ways)}, but none fits: ask so to see what "
+                     "they lack")
         return InfeasibleError(_with(text, remedies), {"remedies": remedies})
     priced = evaluate(model, cluster, job, found)
     number, over = worst_stage(priced)
@@ -169,6 +174,17 @@ class _Probe:
                 if found is not None:
                     yield f"{name} not bound to {bound} ({_values(found, name)} would do)"
                     break
+
+    def in_the_way(self) -> Iterator[str]:
+        """Dimensions whose bounds leave no plan on devices of any memory."""
+        large = self.cluster.replace(
+            device=self.cluster.device.replace(memory=ANY_MEMORY),
+            types=tuple(one.replace(memory=ANY_MEMORY) for one in self.cluster.types))
+        for name, bound in self.space.describe().items():
+            default = SearchSpace.model_fields[name].default
+            if getattr(self.space, name) not in (None, default) and self._any(
+                    self.space.replace(**{name: default}), cluster=large, thorough=True):
+                yield f"{name} not bound to {bound}"
 
     def more_devices(self, factor: float) -> Iterator[str]:
         """The fewest devices found that would do; ``factor`` times as much memory is needed."""

@@ -17,5 +17,5 @@ def offload_settings(job: Job, text: str) -> tuple[str, ...]:
     separator = "," if "[" in known.offload.get("modules", "") else " "
     values = {"optimizer": f"{away.optimizer:g}" if away.optimizer else "",
               "layers": str(away.layers or ""), "modules": separator.join(away.modules)}
-    return tuple(known.offload[part].replace("VALUE", value)  # type: ignore[index]
+    return tuple(known.offload[part].replace("VALUE", value)
                  for part, value in values.items() if value and part in known.offload)
