@@ -260,7 +260,7 @@ def offloading(texts: dict[str, str], broken: bool) -> list[Case]:
             return [case for each in found.values() for case in each]
         name = lacking[case.world % len(lacking)]
         case.way = case.way.model_copy(update={"offload": texts[name]})
-        if case.broken == ({name} if broken else set()) and case.plan:
+        if case.broken == ({name} if broken else set()) and (broken or case.plan):
             found[name].append(case)
     raise AssertionError
 
