@@ -246,9 +246,9 @@ OFFLOADS = ("optimizer", "optimizer:0.5", "layers:1", "core_attn", "qkv_linear+c
 """What is kept on the hosts."""
 
 
-REFUSED_OFFLOADS = {"offload-optimizer-zero": "optimizer", "offload-layers-pp": "layers:1",
-                    "offload-layers-recompute": "layers:1"}
-"""Rules that Megatron's code has too, and what is kept on the hosts where they are broken alone."""
+REFUSED_OFFLOADS = {"offload-layers-pp": "layers:1", "offload-layers-recompute": "layers:1"}
+"""Rules that Megatron's parser has too, and what is kept on the hosts where they are broken alone.
+Those of the optimizer are in its OptimizerConfig, which the parser does not make."""
 
 
 def offloading(texts: dict[str, str], broken: bool) -> list[Case]:
