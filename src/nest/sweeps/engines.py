@@ -1,6 +1,7 @@
 """Where questions run: processes of this machine, or a cluster of Dask, MPI or Ray.
 
-Each is an executor of :mod:`concurrent.futures`, which is all that :mod:`nest.sweeps.running` knows.
+Each is an executor of :mod:`concurrent.futures`, which is all that :mod:`nest.sweeps.running`
+knows.
 """
 
 from __future__ import annotations

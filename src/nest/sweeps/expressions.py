@@ -165,8 +165,8 @@ class Expression:
                          f"{', '.join(filter(None, known)) or 'none here'}")
 
 
-_ALLOWED = (ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.UnaryOp, ast.BoolOp,
-            ast.Compare, ast.IfExp, ast.Tuple, ast.List)
+_ALLOWED = (ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.UnaryOp,
+            ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.List)
 _UNUSABLE = (ast.Pow, ast.LShift, ast.RShift, ast.BitOr, ast.BitXor, ast.BitAnd, ast.MatMult,
              ast.Invert, ast.Is, ast.IsNot)
 

@@ -35,7 +35,8 @@ class Owner:
             if fcntl is None:
                 return
             fcntl.flock(self._file, fcntl.LOCK_EX)
-            if os.fstat(self._file).st_nlink:  # else another process took it for that of an ended one
+            # unless another process took it for that of one that has ended
+            if os.fstat(self._file).st_nlink:
                 return
             os.close(self._file)
 

@@ -15,6 +15,7 @@ from pydantic import Field
 from nest import __version__
 from nest.describe import Cluster, Job, Model, SearchSpace, load_cluster
 from nest.describe.base import Description
+from nest.describe.job import DEFAULT_STACK
 from nest.errors import InfeasibleError, InputError, LimitError
 from nest.sweeps.axes import Choice
 from nest.sweeps.fields import with_field
@@ -83,7 +84,7 @@ class Resolver:
         self._base: dict[str, Any] = {name: getattr(study, name) for name in SECTIONS}
         for name in ("job", "space", "search"):
             self._base[name] = dict(self._base[name])
-        self._base["job"].setdefault("stack", Job.parse({"global_batch": 1, "seq_len": 1}).stack.name)
+        self._base["job"].setdefault("stack", DEFAULT_STACK)
 
     def data(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """The sections with what the choices set: whole sections first, then deeper fields.
@@ -118,7 +119,7 @@ class Resolver:
             parts.append(part)
             texts.append(text)
         key = hashlib.sha256("\n".join((__version__, *texts)).encode()).hexdigest()
-        return Question(*parts, __version__), key
+        return Question._make((*parts, __version__)), key
 
     def unknown_fields(self, name: str, first: Mapping[str, Choice]) -> list[str]:
         """Problems of the paths of an axis, but not of the values there.

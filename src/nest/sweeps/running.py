@@ -93,8 +93,9 @@ class Sweeping:
             while self._elsewhere and not self.stopped:
                 waiting, self._elsewhere = self._elsewhere, []
                 for number, choices in waiting:
-                    if point := self._points.point(number, choices):
-                        self._take(point, choices)
+                    found = self._points.point(number, choices)
+                    if found is not None:
+                        self._take(found, choices)
                     if self.stopped:
                         break
                 self._drain()

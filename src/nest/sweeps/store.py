@@ -86,8 +86,8 @@ class Store:
                 self._check(base, new=True)
                 return base
             for mode in ("mode=ro", "immutable=1"):  # the log cannot be read in some folders
-                base = sqlite3.connect(f"{Path(self.path).absolute().as_uri()}?{mode}", WAIT, uri=True,
-                                       isolation_level=None)
+                address = f"{Path(self.path).absolute().as_uri()}?{mode}"
+                base = sqlite3.connect(address, WAIT, uri=True, isolation_level=None)
                 try:
                     self._check(base, new=False)
                     return base

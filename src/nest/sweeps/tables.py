@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import io
 import json
 import os
 from collections.abc import Iterator, Mapping
