@@ -165,7 +165,7 @@ def _stored(source: str, answers: str | None) -> Sweep:
     place = folder_of(study.name) if answers is None else answers
     if stored(place).study.digest != study.digest:
         raise InputError(f"{source[:200]}: differs from the study that was started last in "
-                         f"{place}; allowed: `nest sweep {source[:200]}` first, or the folder alone")
+                         f"{place}; allowed: `nest sweep` with it first, or the folder alone")
     return Sweep(study, place, False)
 
 

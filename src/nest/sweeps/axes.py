@@ -13,6 +13,7 @@ from nest.describe.base import Description, Freeze, Name, Number, Problems, Whol
 from nest.units import shorten
 
 MOST_VALUES = 10_000
+_PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)", re.ASCII)
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\D*)", re.ASCII)
 
 
@@ -93,7 +94,7 @@ class Axis(Description):
         name : of the axis; where there are no choices, the path of its field.
         """
         if self.choices is not None:
-            return tuple(Choice(label, fields) for label, fields in self.choices.items())
+            return tuple(Choice(_named(name), fields) for name, fields in self.choices.items())
         values = self.values if self.values is not None else tuple(self._spaced())
         return tuple(Choice(_label(value), {name: value}) for value in values)
 
@@ -129,7 +130,7 @@ def _read(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return {"values": value}
     if isinstance(value, dict) and value and all(isinstance(one, dict) for one in value.values()):
-        return {"choices": value}
+        return {"choices": {str(name): one for name, one in value.items()}}
     return value
 
 
@@ -155,6 +156,13 @@ def _written(number: float, like: Bound, whole: bool) -> Any:
     if like.unit:
         return f"{float(f'{number:.6g}'):.12g} {like.unit}"
     return round(number) if whole else float(f"{number:.12g}")
+
+
+def _named(name: str) -> str | int | float:
+    """The name of a choice as a number where it is one."""
+    if not _PLAIN.fullmatch(name):
+        return name
+    return int(name) if name.lstrip("+-").isdigit() else float(name)
 
 
 def _label(value: Any) -> str | int | float | bool | None:

@@ -7,9 +7,11 @@ knows.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -126,6 +128,8 @@ def _terminate(executor: Executor) -> None:
 def _dask(text: str, address: str) -> Engine:
     from distributed import Client
 
+    for name in ("distributed", "distributed.client"):  # a lost scheduler is told once, by NEST
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     clients: list[Any] = []
 
     def make() -> Executor:
@@ -167,10 +171,13 @@ class RayExecutor(Executor):
         import ray
 
         self._ray = ray
+        host, _, port = address.rpartition(":")
         try:
+            if address != "auto":  # Ray itself would wait for minutes
+                socket.create_connection((host, int(port)), timeout=10).close()
             ray.init(address=address, log_to_driver=False, configure_logging=False,
                      ignore_reinit_error=True)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, OverflowError) as error:
             raise InputError(f"engine: no head of Ray at {shorten(address)} "
                              f"({type(error).__name__}); allowed: where `ray start --head` listens"
                              ) from None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, wait
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, wait
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from nest.errors import InputError, NestError
@@ -20,6 +21,8 @@ AHEAD = 2
 """Questions in flight for each worker: none waits for the parent (chosen)."""
 CHUNK = 200
 """Points that are noted at once (chosen)."""
+NOTED = 1.0
+"""Seconds after which points are noted in any case, for those who look at a running study."""
 POLL = 0.2
 """Seconds between two looks at what another process answers."""
 LIVES = 2
@@ -121,18 +124,17 @@ class Sweeping:
                     yield point
             return
         rows: list[tuple[int, str | None, str, str]] = []
-        count = tried = 0
+        count, noted = 0, time.monotonic()
         for number, choices in combinations(self._study):
-            tried += 1
             point = self._points.point(number, choices)
             if point is None:
                 self._total -= 1
                 continue
             count += 1
             rows.append((number, point.key, json.dumps(point.labels), _about(point)))
-            if len(rows) >= CHUNK:
+            if len(rows) >= CHUNK or time.monotonic() - noted > NOTED:
                 self._store.add_points(self._digest, rows)
-                rows = []
+                rows, noted = [], time.monotonic()
             self._here = choices
             yield point
         self._store.add_points(self._digest, rows)
@@ -155,7 +157,7 @@ class Sweeping:
         """Hand a question to the workers once there is room."""
         if self._executor is None:
             self._executor = self._started()
-        while len(self._running) >= AHEAD * self._engine.width(self._executor) and not self.stopped:
+        while len(self._running) >= AHEAD * self._width(self._executor) and not self.stopped:
             self._collect()
         if self.stopped:
             self._store.release(key)
@@ -165,8 +167,22 @@ class Sweeping:
         except BrokenExecutor:
             self._suspects.append((key, question, 0))
             self._clear_suspects()
+        except Exception as error:
+            raise self._lost(error) from None
         if self._executor is not None and self._engine.name == "inline":
             self._collect()
+
+    def _width(self, executor: Executor) -> int:
+        try:
+            return self._engine.width(executor)
+        except Exception as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: Exception) -> InputError:
+        """The engine as a whole has failed, not the answer to a question."""
+        said = f"{type(error).__name__} {' '.join(str(error).split())[:200]}".strip()
+        return InputError(f"engine: {self._engine.name} is lost ({said}); what is answered is "
+                          "stored, the same command goes on")
 
     def _started(self) -> Executor:
         """A new executor, whose first worker has loaded the kernels."""
@@ -196,6 +212,8 @@ class Sweeping:
             key, question = self._running.pop(future)
             if future.cancelled():
                 self._store.release(key)
+                if not self.stopped:
+                    raise self._lost(CancelledError())
                 continue
             error = future.exception()
             if error is None:
@@ -263,11 +281,15 @@ class Sweeping:
         executor, self._executor = self._executor, None
         if executor is None:
             return
-        if kill:
-            self._engine.kill(executor)
-        executor.shutdown(wait=not kill, cancel_futures=True)
+        for future in self._running:
+            future.cancel()
+        self._running.clear()
         if not kill:
-            self._engine.kill(executor)
+            executor.shutdown()
+        self._engine.kill(executor)
+        if kill:
+            with suppress(Exception):  # of an engine that is lost
+                executor.shutdown(wait=False)
 
 
 def _about(point: Point) -> str:

@@ -214,7 +214,7 @@ def _plain_data(study: Study, folder: Path, where: str, problems: list[str]) -> 
         elif axis.values is not None and name in _PLAIN:  # labels stay what was written
             labels = [choice.label for choice in study.listed(name)]
             axes[name] = axis.unchecked(values=None, choices={
-                label: {name: plain(name, value, f"axes.{name}")}
+                str(label): {name: plain(name, value, f"axes.{name}")}
                 for label, value in zip(labels, axis.values, strict=True)})
         else:
             axes[name] = axis
