@@ -85,7 +85,8 @@ def front_figure(results: Results) -> Figure:
         axes.set_ylabel(title(first, study))
         axes.set_title(f"{study.name}: all plans and the front")
         axes.grid(True)
-        axes.legend(loc="best", fontsize=8.0)
+        if results.light:
+            axes.legend(loc="best", fontsize=8.0)
         _thousands(axes)
     return figure
 

@@ -66,8 +66,8 @@ def engine(text: str = "local", workers: int | None = None) -> Engine:
     made = {"dask": _dask, "mpi": _mpi, "ray": _ray}.get(name)
     if made is None or (name == "dask") != bool(address) and name != "ray" or (
             name == "mpi" and text != "mpi"):
-        raise InputError(f"engine: got {shorten(text)}; {did_you_mean(name, NAMES)}allowed: "
-                         f"{', '.join(NAMES)}")
+        near = did_you_mean(name, ("local", "inline", *_NEEDS))
+        raise InputError(f"engine: got {shorten(text)}; {near}allowed: {', '.join(NAMES)}")
     if importlib.util.find_spec(_NEEDS[name]) is None:
         raise InputError(f"engine: {name} needs {_NEEDS[name]}, which is not installed; "
                          f"pip install 'nest-planner[{name}]' adds it")

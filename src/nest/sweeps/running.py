@@ -65,6 +65,7 @@ class Sweeping:
         self._points = Points(study)
         self._executor: Executor | None = None
         self._running: dict[Future[Answered], tuple[str, Question]] = {}
+        self._rows: list[tuple[int, str | None, str, str]] = []
         self._suspects: list[tuple[str, Question, int]] = []
         self._elsewhere: list[tuple[int, tuple[Choice, ...]]] = []
         self._total, self._done, self._asked = study.size, 0, 0
@@ -105,8 +106,11 @@ class Sweeping:
                 if self._elsewhere and len(self._elsewhere) == len(waiting):
                     time.sleep(POLL)
                     self._tell()
+            self._note()
         except BaseException:
             self._end(kill=True)
+            with suppress(NestError):
+                self._note()
             raise
         self._end(kill=False)
         return self._asked
@@ -123,7 +127,6 @@ class Sweeping:
                     self._here = choices
                     yield point
             return
-        rows: list[tuple[int, str | None, str, str]] = []
         count, noted = 0, time.monotonic()
         for number, choices in combinations(self._study):
             point = self._points.point(number, choices)
@@ -131,15 +134,19 @@ class Sweeping:
                 self._total -= 1
                 continue
             count += 1
-            rows.append((number, point.key, json.dumps(point.labels), _about(point)))
-            if len(rows) >= CHUNK or time.monotonic() - noted > NOTED:
-                self._store.add_points(self._digest, rows)
-                rows, noted = [], time.monotonic()
+            self._rows.append((number, point.key, json.dumps(point.labels), _about(point)))
+            if len(self._rows) >= CHUNK or time.monotonic() - noted > NOTED:
+                self._note()
+                noted = time.monotonic()
             self._here = choices
             yield point
-        self._store.add_points(self._digest, rows)
+        self._note()
         self._store.complete(self._digest, count)
         self._total = count
+
+    def _note(self) -> None:
+        rows, self._rows = self._rows, []
+        self._store.add_points(self._digest, rows)
 
     def _take(self, point: Point, choices: tuple[Choice, ...] | None = None) -> None:
         """Ask a point's question, unless it is answered or being asked."""

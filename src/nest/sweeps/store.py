@@ -74,6 +74,8 @@ class Store:
             if not reads:
                 owners.clear(path)
                 self._owner = owners.Owner(path)
+        except InputError:
+            raise
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise OutputError(f"{self._shown}: cannot be written ({reason})") from None
@@ -85,7 +87,8 @@ class Store:
                                        check_same_thread=False)
                 self._check(base, new=True)
                 return base
-            for mode in ("mode=ro", "immutable=1"):  # the log cannot be read in some folders
+            # the last one to close the file removes its log, where it may write
+            for mode in ("mode=rw", "mode=ro", "immutable=1"):
                 address = f"{Path(self.path).absolute().as_uri()}?{mode}"
                 base = sqlite3.connect(address, WAIT, uri=True, isolation_level=None)
                 try:
@@ -93,7 +96,7 @@ class Store:
                     return base
                 except sqlite3.OperationalError:
                     base.close()
-                    if mode != "mode=ro":
+                    if mode == "immutable=1":
                         raise
         raise AssertionError
 
