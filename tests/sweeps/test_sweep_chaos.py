@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from studies import STUDY, asked, child, grid, made_up, table, written
 
-from nest.errors import OutputError
+from nest.errors import InputError, OutputError
 from nest.sweeps import owners
 from nest.sweeps.engines import engine
 from nest.sweeps.store import Store
@@ -152,7 +152,7 @@ def test_a_full_disk_ends_in_a_message_with_the_store_whole(tmp_path):
 def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     place = tmp_path / "file"
     place.write_text("x")
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(InputError, match="output: .* cannot be made"):
         asked(grid(2), place / "folder")
     asked(grid(2), tmp_path / "old")
     monkeypatch.setattr(owners, "Owner", lambda path: (_ for _ in ()).throw(

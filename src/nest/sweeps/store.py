@@ -19,6 +19,8 @@ from nest.errors import InputError, OutputError
 from nest.sweeps import owners
 from nest.units import shorten
 
+FILE = "answers.db"
+"""Name of the store in a folder."""
 APPLICATION = 0x4E455354
 """``NEST`` as the number that marks the file."""
 VERSION = 1
@@ -33,6 +35,20 @@ CREATE TABLE points (study TEXT NOT NULL, number INTEGER NOT NULL, question TEXT
                      labels TEXT NOT NULL, about TEXT NOT NULL,
                      PRIMARY KEY (study, number)) WITHOUT ROWID;
 """
+
+
+def make_folder(folder: str) -> None:
+    """Make a folder for answers, if it does not exist.
+
+    Raises
+    ------
+    InputError : it cannot be made.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"output: {folder[:200]} cannot be made ({reason})") from None
 
 
 class Stored(NamedTuple):
@@ -51,7 +67,7 @@ class Store:
 
     Parameters
     ----------
-    path : is made, with its folder, if it does not exist.
+    path : is made if it does not exist.
     reads : only read it; it may lie in a folder that cannot be written.
 
     Raises
@@ -68,12 +84,9 @@ class Store:
             raise InputError(f"{self._shown}: no such file; allowed: the answers of a study that "
                              "was started")
         try:
-            if not reads:
-                os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
             self._base = self._opened(reads)
             if not reads:
                 owners.clear(path)
-                self._owner = owners.Owner(path)
         except InputError:
             raise
         except (OSError, ValueError) as error:
@@ -192,8 +205,7 @@ class Store:
         ------
         OutputError : as :meth:`add`.
         """
-        assert self._owner is not None
-        mine = self._owner.name
+        mine = self._named()
         with self._writing() as base:
             answered = base.execute("SELECT 1 FROM answers WHERE question = ?", (question,))
             if answered.fetchone():
@@ -204,6 +216,16 @@ class Store:
                 return False
             base.execute("INSERT OR REPLACE INTO claims VALUES (?, ?)", (question, mine))
         return True
+
+    def _named(self) -> str:
+        """The name that this process claims under."""
+        if self._owner is None:
+            try:
+                self._owner = owners.Owner(self.path)
+            except OSError as error:
+                raise OutputError(f"{self._shown}: cannot be written "
+                                  f"({error.strerror or error})") from None
+        return self._owner.name
 
     def release(self, question: str) -> None:
         """Give a claimed question back."""

@@ -14,15 +14,12 @@ from nest.sweeps.engines import Engine, engine
 from nest.sweeps.questions import Answered, Question, ask
 from nest.sweeps.results import Results
 from nest.sweeps.running import Follower, Progress, Sweeping
-from nest.sweeps.store import Store
+from nest.sweeps.store import FILE, Store, make_folder
 from nest.sweeps.study import Study, load_study
 from nest.units import shorten
 
 if TYPE_CHECKING:
     from nest.pricing.plans import Plan
-
-FILE = "answers.db"
-"""Name of the store in the folder of a study."""
 
 
 class Sweep:
@@ -123,6 +120,7 @@ def sweep(
     if problem := count_problem("threads", workers):
         raise InputError(problem.replace("threads", "workers"))
     where = engine if isinstance(engine, Engine) else _engine(engine, workers)
+    make_folder(place)
     with Store(os.path.join(place, FILE)) as store:
         run = Sweeping(found, store, where, progress or _silent, question)
         run.run()
