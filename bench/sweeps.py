@@ -104,16 +104,18 @@ def dask(counts: list[int]) -> None:
             client.wait_for_workers(count)
             client.run(prepare)
             client.close()
-            warm: list[float] = []
-            busy = time.process_time()
+            seen: list[tuple[float, float, float]] = []
             swept = sweep(given, folder, engine="dask://127.0.0.1:18788",
-                          progress=lambda now, warm=warm: warm.append(time.perf_counter()))
-            parent = (time.process_time() - busy) / 120
-            skip = 4 * count
-            rate = (len(warm) - skip) / (warm[-1] - warm[skip - 1])
+                          progress=lambda now, seen=seen, scheduler=scheduler: seen.append((
+                              time.perf_counter(), time.process_time(),
+                              processor_seconds(scheduler.pid))))
+            skip = 4 * count  # until all are busy
+            done = len(seen) - skip
+            took, parent, middle = ((end - begin) / done for begin, end in zip(
+                seen[skip - 1], seen[-1], strict=True))
+            rate = 1.0 / took
             with swept.results() as results:
                 each = results.seconds / 120
-            middle = processor_seconds(scheduler.pid) / 120
             for process in (*workers, scheduler):
                 process.kill()
                 process.wait()

@@ -67,7 +67,7 @@ _HOME = {
     "export": "exports",
     "simulate": "simulation",
     "sweep": "sweeps.sweep",
-    "load_study": "sweeps.study",
+    "load_study": "sweeps.loading",
     **dict.fromkeys((name for name in __all__ if name.startswith("list_")), "describe.catalog"),
     "load_network": "topology.network",
     "load_plan": "pricing.plan_file",
@@ -113,7 +113,7 @@ if TYPE_CHECKING:
     from nest.pricing.plan_file import load_plan
     from nest.pricing.plans import Plan
     from nest.simulation import Simulation, simulate
-    from nest.sweeps.study import load_study
+    from nest.sweeps.loading import load_study
     from nest.sweeps.sweep import sweep
     from nest.topology.network import load_network
 

@@ -15,9 +15,10 @@ from nest.errors import InputError
 from nest.sweeps.axes import Axis
 from nest.sweeps.expressions import Expression
 from nest.sweeps.fields import with_field
+from nest.sweeps.loading import load_study
 from nest.sweeps.points import Point, Points, combinations
 from nest.sweeps.prices import Prices, bill, switches_of
-from nest.sweeps.study import Study, load_study
+from nest.sweeps.study import Study
 
 
 def points(study: dict) -> list[Point]:

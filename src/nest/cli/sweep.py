@@ -75,7 +75,7 @@ def run(
 
     Writes answers.db, points.csv and points.json. Several processes may work on one folder.
     """
-    from nest.sweeps.study import load_study
+    from nest.sweeps.loading import load_study
     from nest.sweeps.sweep import sweep
     from nest.sweeps.tables import need_parquet
 
@@ -156,7 +156,7 @@ def show(
 
 def _stored(source: str, answers: str | None) -> Sweep:
     """The answers of a study's file, or of a folder."""
-    from nest.sweeps.study import load_study
+    from nest.sweeps.loading import load_study
     from nest.sweeps.sweep import Sweep, folder_of, stored
 
     if os.path.isdir(source):

@@ -162,11 +162,13 @@ class Sweeping:
 
     def _submit(self, key: str, question: Question) -> None:
         """Hand a question to the workers once there is room."""
-        if self._executor is None:
-            self._executor = self._started()
-        while len(self._running) >= AHEAD * self._width(self._executor) and not self.stopped:
+        while not self.stopped:
+            if self._executor is None:  # before the first question, and after a worker's death
+                self._executor = self._started()
+            if len(self._running) < AHEAD * self._width(self._executor):
+                break
             self._collect()
-        if self.stopped:
+        if self.stopped or self._executor is None:
             self._store.release(key)
             return
         try:

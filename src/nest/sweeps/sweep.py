@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from nest.errors import InputError
 from nest.limits import count_problem
 from nest.sweeps.engines import Engine, engine
+from nest.sweeps.loading import load_study
 from nest.sweeps.questions import Answered, Question, ask
 from nest.sweeps.results import Results
 from nest.sweeps.running import Follower, Progress, Sweeping
 from nest.sweeps.store import FILE, Store, make_folder
-from nest.sweeps.study import Study, load_study
+from nest.sweeps.study import Study
 from nest.units import shorten
 
 if TYPE_CHECKING:
