@@ -21,7 +21,7 @@ from nest.sweeps.questions import Answer, Answered, Question
 from nest.sweeps.store import FILE, Store
 from nest.sweeps.sweep import sweep
 
-POINTS = 10_000
+POINTS, QUICK = 10_000, 2000
 CORES = 1000
 BANDWIDTH = {"cluster.levels.leaf.bandwidth": {"from": "100 Gb/s", "to": "1600 Gb/s"}}
 CASES = {
@@ -104,26 +104,28 @@ def dask(counts: list[int]) -> None:
             client.wait_for_workers(count)
             client.run(prepare)
             client.close()
-            seen: list[tuple[float, float, float]] = []
+            seen: list[float] = []
             swept = sweep(given, folder, engine="dask://127.0.0.1:18788",
-                          progress=lambda now, seen=seen, scheduler=scheduler: seen.append((
-                              time.perf_counter(), time.process_time(),
-                              processor_seconds(scheduler.pid))))
+                          progress=lambda now, seen=seen: seen.append(time.perf_counter()))
             skip = 4 * count  # until all are busy
             done = len(seen) - skip
-            took, parent, middle = ((end - begin) / done for begin, end in zip(
-                seen[skip - 1], seen[-1], strict=True))
-            rate = 1.0 / took
+            rate = done / (seen[-1] - seen[skip - 1])
             with swept.results() as results:
                 each = results.seconds / 120
+            begun = time.perf_counter(), time.process_time(), processor_seconds(scheduler.pid)
+            sweep(study("llama3-8b", 256, False, QUICK), os.path.join(folder, "quick"),
+                  engine="dask://127.0.0.1:18788", question=at_once)
+            end = time.perf_counter(), time.process_time(), processor_seconds(scheduler.pid)
+            took, parent, middle = ((b - a) / QUICK for a, b in zip(begun, end, strict=True))
+            overhead = max(parent, middle)
             for process in (*workers, scheduler):
                 process.kill()
                 process.wait()
             base = base or rate
-            overhead = max(parent, middle)
             print(f"{count} workers: {rate:.2f} plans/s, x {rate / base:.2f}; {each:.3f} s of a "
-                  f"processor a plan; parent {1e3 * parent:.1f} ms, scheduler "
-                  f"{1e3 * middle:.1f} ms a plan", flush=True)
+                  f"processor a plan; answers at once: {1.0 / took:.0f} /s, parent "
+                  f"{1e3 * parent:.2f} ms, scheduler {1e3 * middle:.2f} ms of a processor each",
+                  flush=True)
     for seconds in (0.15, 1.0, 5.0):
         most = 1 / overhead
         ideal = CORES / seconds

@@ -198,7 +198,7 @@ def test_answers_are_used_by_other_studies_and_not_by_other_versions(tmp_path, m
     asked(grid(6), tmp_path, progress=told.append)
     assert told[-1].asked == 2
     for module in ("questions", "study"):
-        monkeypatch.setattr(f"nest.sweeps.{module}.__version__", "9.9")
+        monkeypatch.setattr(f"nest.sweeps.{module}.VERSION", "9.9")
     asked(grid(6), tmp_path, progress=told.append)
     assert told[-1].asked == 6
 

@@ -1,6 +1,6 @@
 """Where questions run: processes of this machine, or a cluster of Dask, MPI or Ray.
 
-Each is an executor of :mod:`concurrent.futures`, which is all that :mod:`nest.sweeps.running`
+Each is an executor of `concurrent.futures`, which is all that :mod:`nest.sweeps.running`
 knows.
 """
 

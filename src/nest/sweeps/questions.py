@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from nest import __version__
 from nest.describe import Cluster, Job, Model, SearchSpace, load_cluster
 from nest.describe.base import Description
 from nest.describe.job import DEFAULT_STACK
@@ -20,6 +19,7 @@ from nest.errors import InfeasibleError, InputError, LimitError
 from nest.sweeps.axes import Choice
 from nest.sweeps.fields import with_field
 from nest.sweeps.study import SECTIONS, Search, Study
+from nest.sweeps.version import VERSION
 
 if TYPE_CHECKING:
     from nest.pricing.plans import Plan
@@ -118,8 +118,8 @@ class Resolver:
             part, text = _section(name, json.dumps(data[name]))
             parts.append(part)
             texts.append(text)
-        key = hashlib.sha256("\n".join((__version__, *texts)).encode()).hexdigest()
-        return Question._make((*parts, __version__)), key
+        key = hashlib.sha256("\n".join((VERSION, *texts)).encode()).hexdigest()
+        return Question._make((*parts, VERSION)), key
 
     def unknown_fields(self, name: str, first: Mapping[str, Choice]) -> list[str]:
         """Problems of the paths of an axis, but not of the values there.
@@ -165,9 +165,9 @@ _READ: Mapping[str, Any] = {
 
 def planned(question: Question) -> Plan:
     """Ask the planner: the only place of a sweep that does."""
-    import nest
+    from nest.api import plan
 
-    return nest.plan(
+    return plan(
         question.model, question.cluster, question.job, question.space, threads=1,
         reorder=question.search.reorder, fillings=question.search.fillings,
         time_limit=question.search.time_limit, beyond_stack=question.search.beyond_stack)
@@ -180,8 +180,8 @@ def ask(question: Question) -> Answered:
     ------
     InputError : the worker has another version of NEST.
     """
-    if question.version != __version__:
-        raise InputError(f"worker: got NEST {__version__}; allowed: {question.version}, as where "
+    if question.version != VERSION:
+        raise InputError(f"worker: got NEST {VERSION}; allowed: {question.version}, as where "
                          "the sweep was started")
     started = time.process_time()
     plan = None

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from nest import __version__
 from nest.describe.base import Description, Flag, Freeze, Name, Number, Problems, Whole, at_most
 from nest.errors import InputError, did_you_mean
 from nest.sweeps.axes import AnyAxis, Choice
 from nest.sweeps.expressions import Expression
 from nest.sweeps.prices import Prices
+from nest.sweeps.version import VERSION
 from nest.units import Seconds, shorten
 
 SECTIONS = ("model", "cluster", "job", "space", "search")
@@ -157,5 +157,5 @@ class Study(Description):
     @property
     def digest(self) -> str:
         """SHA-256 of the whole study and the version of NEST, as 64 hexadecimal digits."""
-        text = json.dumps([__version__, self.as_dict()], sort_keys=True)
+        text = json.dumps([VERSION, self.as_dict()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
