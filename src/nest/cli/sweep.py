@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,10 +82,11 @@ def run(
     if parquet:
         need_parquet()
     found = load_study(study)
-    with _follow(found.name, quiet) as follow:
+    done = None
+    with _follow(found.name, quiet) as follow, suppress(KeyboardInterrupt):
         done = sweep(found, folder, engine=engine, workers=workers, progress=follow)
-    if not done.complete:
-        output.say(f"nest: interrupted: {follow.last}; the same command goes on")
+    if done is None or not done.complete:
+        output.say(f"nest: {follow.last}; the same command goes on")
         raise typer.Exit(130)
     _deliver(done, ("csv", "json", *(["parquet"] if parquet else [])), as_json, quiet)
 

@@ -1,7 +1,6 @@
 """Where questions run: processes of this machine, or a cluster of Dask, MPI or Ray.
 
-Each is an executor of `concurrent.futures`, which is all that :mod:`nest.sweeps.running`
-knows.
+Each is an `Executor` of the standard library, which is all that :mod:`nest.sweeps.running` knows.
 """
 
 from __future__ import annotations
