@@ -34,6 +34,7 @@ ROWS = (
     ("planners",),
     ("report",),
     ("exports",),
+    ("sweeps",),
     ("bench",),
     ("cli",),
     ("__main__",),

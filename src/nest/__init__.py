@@ -50,9 +50,11 @@ __all__ = [
     "load_plan",
     "load_profile",
     "load_space",
+    "load_study",
     "plan",
     "plan_batches",
     "simulate",
+    "sweep",
 ]
 
 # Modules of the names that are not descriptions. They are imported when first used, which keeps
@@ -64,6 +66,8 @@ _HOME = {
     "explain": "explanation.explanation",
     "export": "exports",
     "simulate": "simulation",
+    "sweep": "sweeps.sweep",
+    "load_study": "sweeps.loading",
     **dict.fromkeys((name for name in __all__ if name.startswith("list_")), "describe.catalog"),
     "load_network": "topology.network",
     "load_plan": "pricing.plan_file",
@@ -109,6 +113,8 @@ if TYPE_CHECKING:
     from nest.pricing.plan_file import load_plan
     from nest.pricing.plans import Plan
     from nest.simulation import Simulation, simulate
+    from nest.sweeps.loading import load_study
+    from nest.sweeps.sweep import sweep
     from nest.topology.network import load_network
 
 

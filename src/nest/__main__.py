@@ -6,4 +6,5 @@ import sys
 
 from nest.cli.main import main
 
-sys.exit(main())
+if __name__ == "__main__":  # workers of MPI import it under another name
+    sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,13 @@ from command_line import Files
 from made_up_answers import count_calls, tiny
 
 from nest.bench import answers as answers_module
-from nest.bench.answers import START, Answers, digest
+from nest.bench.answers import Answers, digest
 from nest.bench.asking import ask
 from nest.bench.paper import MODELS, PARTS, Question, questions
 from nest.bench.published import PLANNERS, RECOUNTED, published
 from nest.bench.results import published_gain
 from nest.errors import InputError
+from nest.sweeps.store import FILE, Store
 
 QUICK = ["manual", "zero"]
 
@@ -82,9 +84,9 @@ def test_answers_are_kept_and_used_again(files, calls):
     first = ask(asked, QUICK, Answers(folder), lambda q, p: told.append((q.devices, p)))
     assert calls == QUICK * 2
     assert told == [(8, "manual"), (8, "zero"), (4, "manual"), (4, "zero")]
-    lines = Path(folder, "answers.jsonl").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 4 and all(line.startswith(START) for line in lines)
-    assert [json.loads(line)["planner"] for line in lines] == QUICK * 2
+    with Store(str(Path(folder, FILE)), reads=True) as store:
+        stored = [json.loads(answer) for _, answer in store.all_answers()]
+    assert [one["planner"] for one in stored] == QUICK * 2
     again = ask(asked, QUICK, Answers(folder))
     assert calls == QUICK * 2 and again == first
     assert first[0].answer.feasible and first[0].answer.plan == "dp 8 mbs 1 zero 1"
@@ -129,43 +131,21 @@ def test_what_changed_is_asked_again(files, calls, monkeypatch):
     assert digest(described, "mcmc", {}) != digest(described, "zero", {})
 
 
-def test_a_line_that_was_cut_off_is_asked_again(files, calls):
-    folder = files.path("out")
-    whole = ask([tiny(files)], QUICK, Answers(folder))
-    path = Path(folder, "answers.jsonl")
-    text = path.read_text(encoding="utf-8")
-    first = text.index("\n") + 1
-    for end in (len(text) - 1, first + 200, first + 5, first):  # without its last line break, ...
-        path.write_text(text[:end], encoding="utf-8")
-        found = ask([tiny(files)], QUICK, Answers(folder))
-        assert [one.answer.step_time_s for one in found] == [
-            one.answer.step_time_s for one in whole]
-        assert ask([tiny(files)], QUICK, Answers(folder)) == found  # nothing is asked again
-        assert len(path.read_text(encoding="utf-8").splitlines()) == 2
-    assert calls == QUICK + ["zero"] * 4
-
-
 @pytest.mark.parametrize(("change", "told"), [
-    (lambda text: "model,devices\n" + text, "line 1: "),
-    (lambda text: text + "[1]\n", "line 3: got no answer of a planner; allowed: lines with"),
-    (lambda text: text + "my notes", "line 3: got no answer of a planner"),
-    (lambda text: text + "\n" + text, "line 3: "),
-    (lambda text: text.replace("nest.answer/1", "nest.plan/1", 1), "line 1: got no answer"),
-    (lambda text: text.replace('"mbs":1', '"mbs":"x"'), "line 1: mbs: got 'x'; allowed: a whole"),
-    (lambda text: text.replace('"devices":8,', ""), "line 1: devices: missing; needed:"),
-    (lambda text: text.replace('"feasible":true', '"feasible":false'),
-     "line 1: reason: got null without feasible"),
-    (lambda text: text.replace('"reason":null,"step_time_s":', '"reason":null,"step_time_s":-'),
-     "line 1: step_time_s: got -"),
-    (lambda text: "\0" + text, "is a binary file"),
+    ({"schema": "nest.plan/1"}, "got no answer of a planner"),
+    ({"mbs": "x"}, "mbs: got 'x'; allowed: a whole"), ({"devices": ...}, "devices: missing"),
+    ({"feasible": False}, "reason: got null without feasible"),
+    ({"step_time_s": -1}, "step_time_s: got -"),
 ])
-def test_a_file_of_something_else_is_told(files, change, told):
+def test_an_answer_of_something_else_is_told(files, change, told):
     folder = files.path("out")
-    ask([tiny(files)], QUICK, Answers(folder))
-    path = Path(folder, "answers.jsonl")
-    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
-    before = path.read_bytes()
-    with pytest.raises(InputError) as raised:
-        Answers(folder)
-    assert f"{path}: {told}" in str(raised.value)
-    assert path.read_bytes() == before
+    first = ask([tiny(files)], ["zero"], Answers(folder))[0].answer
+    data = {**first.as_dict(), **change}
+    text = json.dumps({name: value for name, value in data.items() if value is not ...})
+    base = sqlite3.connect(Path(folder, FILE))
+    base.execute("UPDATE answers SET answer = ?", (text,))
+    base.commit()
+    base.close()
+    with pytest.raises(InputError, match=f"answer to {first.question[:8]}: ") as raised:
+        ask([tiny(files)], ["zero"], Answers(folder))
+    assert told in str(raised.value)

@@ -189,7 +189,7 @@ def test_the_command_writes_tables_and_figures(files, capsys, calls, monkeypatch
     out, err = run(capsys, *words)
     assert max(map(len, out.splitlines())) <= 80
     names = {path.name for path in Path(files.path("out")).iterdir()}
-    assert names == {"answers.jsonl", "results.csv", "results.md", "scaling.svg", "scaling.png",
+    assert names == {"answers.db", "results.csv", "results.md", "scaling.svg", "scaling.png",
                      "h100.svg", "h100.png"}
     for name in names:
         assert name in "".join(out.split())
@@ -229,9 +229,9 @@ def test_bad_words_are_told(tmp_path, capsys, words, told):
 
 
 def test_a_bad_file_of_answers_is_told(tmp_path, capsys):
-    (tmp_path / "answers.jsonl").write_text("a,b\n", encoding="utf-8")
+    (tmp_path / "answers.db").write_text("a,b\n" * 200, encoding="utf-8")
     _, err = run(capsys, "bench", "paper", "-o", str(tmp_path), code=2)
-    assert f"{tmp_path}/answers.jsonl: line 1: " in err
+    assert f"{tmp_path}/answers.db: cannot be read" in err
 
 
 def test_the_group_shows_its_commands(capsys):

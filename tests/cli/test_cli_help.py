@@ -34,7 +34,8 @@ def commands(*words: str) -> list[str]:
 
 
 def test_every_command_has_examples():
-    every = [*commands(), *commands("calibrate"), *commands("bench")]
+    every = [*commands(), *commands("calibrate"), *commands("bench"),
+             *commands("sweep")]
     assert set(every) == set(EXAMPLES)
 
 
@@ -46,7 +47,10 @@ def test_examples_are_of_this_version(command, capsys):
     for line in EXAMPLES[command]:
         assert f"  {line}\n" in text
         words = shlex.split(line)[1:]
-        known = run(capsys, *words[:2 if words[0] in ("calibrate", "bench") else 1], "--help")[0]
+        if words[0] == "sweep" and words[1] != "show":
+            words.insert(1, "run")
+        group = words[0] in ("calibrate", "bench", "sweep")
+        known = run(capsys, *words[:2 if group else 1], "--help")[0]
         for word in words:
             assert not word.startswith("-") or re.search(rf"{word}\b", known)
 

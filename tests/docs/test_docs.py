@@ -151,6 +151,8 @@ def test_commands_exist(document: str, line: str) -> None:
     if words and not words[0].startswith("-"):
         assert words[0] in group.commands, f"{document}: {line}"
         command = group.commands[words[0]]
+        if words[0] == "sweep" and words[1] not in command.commands:
+            words.insert(1, "run")
         for word in words[1:]:
             command = getattr(command, "commands", {}).get(word, command)
         options = {name for option in command.params

@@ -1,7 +1,7 @@
-"""The answers of planners, one line each in a growing file: a run can be interrupted and resumed.
+"""The answers of planners, in a store as those of a study: a run can be interrupted and resumed.
 
-A line is JSON, schema `nest.answer/1`. It holds a digest of all that was asked, so that an answer
-is used again only for the same question to the same planner of the same version of NEST.
+An answer is JSON, schema `nest.answer/1`. It holds a digest of all that was asked, so that an
+answer is used again only for the same question to the same planner of the same version of NEST.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from pydantic import Field, model_validator
 from nest import __version__
 from nest.bench.paper import Described
 from nest.describe.base import Description, Flag, Name, Number, Whole
-from nest.describe.files import parse_text, read_text, write_text_atomic
-from nest.errors import InputError, OutputError
+from nest.describe.files import parse_text
+from nest.errors import InputError
+from nest.sweeps.store import FILE, Store, make_folder
 
-FILE = "answers.jsonl"
-START = '{"schema":"nest.answer/1",'
-"""What every line starts with."""
 Text = Annotated[str, Field(max_length=4000)]
 Positive = Annotated[Number, Field(gt=0)]
 
@@ -76,7 +74,7 @@ def digest(described: Described, planner: str, options: Mapping[str, Any]) -> st
 
 
 class Answers:
-    """The answers of a folder, by digest; new ones are written at once.
+    """The answers of a folder, by digest; new ones are stored at once.
 
     Parameters
     ----------
@@ -85,35 +83,36 @@ class Answers:
     Raises
     ------
     InputError
-        The folder cannot be written, or its file of answers holds something else. A last line that
-        was cut off is dropped.
+        The folder cannot be made, or its file of answers holds something else.
+    OutputError
+        The file cannot be written.
     """
 
     def __init__(self, folder: str) -> None:
+        make_folder(folder)
         self.path = os.path.join(folder, FILE)
-        try:
-            os.makedirs(folder, exist_ok=True)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(f"output: {folder[:200]} cannot be made ({reason})") from None
-        self._found: dict[str, Answer] = {}
-        if os.path.exists(self.path):
-            self._read()
-
-    def _read(self) -> None:
-        text = read_text(self.path)
-        *lines, last = text.split("\n")
-        for number, line in enumerate(lines, 1):
-            answer = _parsed(line, f"{self.path}: line {number}")
-            self._found[answer.question] = answer
-        if last:  # was being written when the run was interrupted
-            if not (last.startswith(START) or START.startswith(last)):
-                raise _no_answer(f"{self.path}: line {len(lines) + 1}")
-            write_text_atomic(self.path, text[: len(text) - len(last)])
+        self._store = Store(self.path)
 
     def get(self, question: str) -> Answer | None:
-        """The answer to a question by its digest; None: not asked yet."""
-        return self._found.get(question)
+        """The answer to a question by its digest; None: not asked yet.
+
+        Raises
+        ------
+        InputError : what is stored is no answer of a planner.
+        """
+        text = self._store.answer(question)
+        if text is None:
+            return None
+        where = f"{self.path}: answer to {question[:8]}"
+        data = parse_text(text, ".json", where)
+        if not isinstance(data, dict) or data.get("schema") != "nest.answer/1":
+            raise InputError(f"{where}: got no answer of a planner; allowed: the schema "
+                             "nest.answer/1 (another -o FOLDER starts anew)")
+        return Answer.parse(data, where)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._store.close()
 
     def add(self, answer: Answer) -> None:
         """Store an answer, also on disk.
@@ -122,24 +121,5 @@ class Answers:
         ------
         OutputError : the file cannot be written.
         """
-        line = answer.model_dump_json(by_alias=True)
-        try:
-            with open(self.path, "a", encoding="utf-8") as stream:
-                stream.write(line + "\n")
-                stream.flush()
-        except OSError as error:
-            reason = error.strerror or error
-            raise OutputError(f"{self.path}: cannot be written ({reason})") from None
-        self._found[answer.question] = answer
-
-
-def _parsed(line: str, where: str) -> Answer:
-    data = parse_text(line, ".json", where)
-    if not isinstance(data, dict) or data.get("schema") != "nest.answer/1":
-        raise _no_answer(where)
-    return Answer.parse(data, where)
-
-
-def _no_answer(where: str) -> InputError:
-    return InputError(f"{where}: got no answer of a planner; allowed: lines with the schema "
-                      "nest.answer/1 (another -o FOLDER starts anew)")
+        self._store.add(answer.question, "ok" if answer.feasible else "infeasible",
+                        answer.model_dump_json(by_alias=True))

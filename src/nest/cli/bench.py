@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,7 +76,7 @@ def paper(
     names = chosen("planners", planners, PLANNERS)
     wanted = questions(chosen("part", part, PARTS), chosen("models", models, MODELS))
     answers = Answers(folder)
-    with progress(quiet), _bar(len(wanted) * len(names), quiet) as tell:
+    with closing(answers), progress(quiet), _bar(len(wanted) * len(names), quiet) as tell:
         found = results(ask(wanted, names, answers, tell))
     files = [answers.path]
 

@@ -26,6 +26,10 @@ EXAMPLES = {
         "nest calibrate collectives all_reduce.txt --cluster dgx-h100 -o mine.yaml",
     ),
     "calibrate runs": ("nest calibrate runs runs.csv --stack megatron-core -o mine.yaml",),
+    "sweep": ("nest sweep study.yaml", "nest sweep show study.yaml"),
+    "sweep run": ("nest sweep study.yaml --engine dask://head:8786 -o answers",),
+    "sweep show": ("nest sweep show study.yaml --objective tokens_per_money",
+                   "nest sweep show answers --plan 17"),
     "bench": ("nest bench paper --part h100",),
     "bench paper": ("nest bench paper --models bert-large --planners nest,manual",),
 }

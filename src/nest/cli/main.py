@@ -29,6 +29,7 @@ from nest.cli.output import emit, say, tolerate
 from nest.cli.plan import plan
 from nest.cli.schema import schema
 from nest.cli.simulate import simulate
+from nest.cli.sweep import app as sweep
 from nest.cli.validate import validate
 from nest.errors import (
     InfeasibleError,
@@ -58,6 +59,7 @@ app.command("validate", epilog=epilog("validate"))(validate)
 app.command("list", epilog=epilog("list"))(show)
 app.command("schema", epilog=epilog("schema"))(schema)
 app.add_typer(calibrate, name="calibrate", epilog=epilog("calibrate"))
+app.add_typer(sweep, name="sweep", epilog=epilog("sweep"))
 app.add_typer(bench, name="bench", epilog=epilog("bench"))
 
 

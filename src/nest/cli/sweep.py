@@ -1,0 +1,263 @@
+"""`nest sweep`: a study of many questions, and what its answers show."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from nest.cli import options, output
+from nest.cli.examples import epilog
+from nest.errors import InputError
+
+if TYPE_CHECKING:
+    from nest.sweeps.running import Progress
+    from nest.sweeps.sweep import Sweep
+
+USUAL = "run"
+
+
+class _WithUsual(TyperGroup):
+    """A group whose first command may be left out: `nest sweep STUDY` is `nest sweep run STUDY`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "-h", "--help"):
+            args = [USUAL, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_WithUsual,
+    help="Ask the planner many questions: a study of ranges, lists and grids over any field.\n\n"
+    "`nest sweep STUDY.yaml` is `nest sweep run STUDY.yaml`.",
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _sweep(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        output.emit(context.get_help())
+
+
+@app.command(USUAL, epilog=epilog("sweep run"))
+def run(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="File of a study.")],
+    folder: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FOLDER",
+                     help="Folder for answers and tables; default: NAME-sweep. A study that was "
+                     "interrupted goes on there."),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="ENGINE", help="local (default), dask://HOST:PORT, mpi, ray, "
+                          "ray://HOST:PORT, or inline.")] = "local",
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Processes of this machine; default: one for "
+                                 "each processor. Each has one thread.")] = None,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Write points.parquet too.")] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Ask all questions of a study that have no answer yet, and show the answers.
+
+    Writes answers.db, points.csv and points.json. Several processes may work on one folder.
+    """
+    from nest.sweeps.loading import load_study
+    from nest.sweeps.sweep import sweep
+    from nest.sweeps.tables import need_parquet
+
+    if parquet:
+        need_parquet()
+    found = load_study(study)
+    done = None
+    with _follow(found.name, quiet) as follow, suppress(KeyboardInterrupt):
+        done = sweep(found, folder, engine=engine, workers=workers, progress=follow)
+    if done is None or not done.complete:
+        output.say(f"nest: {follow.last}; the same command goes on")
+        raise typer.Exit(130)
+    _deliver(done, ("csv", "json", *(["parquet"] if parquet else [])), as_json, quiet)
+
+
+@app.command("show", epilog=epilog("sweep show"))
+def show(
+    source: Annotated[str, typer.Argument(metavar="STUDY", help="File of a study, or the folder of "
+                                          "its answers.")],
+    folder: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for pictures; "
+                                 "default: that of the answers.")] = None,
+    answers: Annotated[
+        str | None, typer.Option("--answers", metavar="FOLDER", help="Folder of the answers of a "
+                                 "study's file; default: NAME-sweep.")] = None,
+    objective: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Objective of the heat map; default: the "
+                                 "first of the study.")] = None,
+    x: Annotated[str | None, typer.Option("--x", metavar="AXIS", help="Axis of the heat map; "
+                                          "default: of most values.")] = None,
+    y: Annotated[str | None, typer.Option("--y", metavar="AXIS", help="Its other axis.")] = None,
+    suffix: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="svg (default) or png.")] = "svg",
+    plan: Annotated[
+        int | None, typer.Option("--plan", metavar="NUMBER", help="Show the plan of this point "
+                                 "instead; with --json as a plan file.")] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Draw the front, a heat map and the effect of each axis, and print the answers.
+
+    Writes front, heat-map and sensitivity as pictures; shows what there is of a study that still
+    runs.
+    """
+    from nest.report.figure import SUFFIXES, need_matplotlib
+
+    done = _stored(source, answers)
+    if plan is not None:
+        found = done.plan(plan)
+        output.emit(found.to_json() if as_json else found.report(**output.page()))
+        return
+    need_matplotlib("sweep show")
+    if f".{suffix}" not in SUFFIXES:
+        raise InputError(f"format: got {suffix[:60]!r}; allowed: svg, png")
+    place = done.folder if folder is None else folder
+    if not os.path.isdir(place):
+        raise InputError(f"output: got {place[:200]}, which is no folder; allowed: a folder")
+    from nest.report.figure import save_figure
+    from nest.sweeps.charts import (
+        front_figure,
+        heat_map,
+        objective_of,
+        pair_of,
+        sensitivity_figure,
+    )
+
+    wanted = objective_of(done.study, objective)
+    with done.results() as results:
+        if not results.light:
+            raise InputError(f"{source[:200]}: got no plan to draw; allowed: a study with answers "
+                             "(`nest sweep` asks)")
+        figures = {"front": front_figure(results), "sensitivity": sensitivity_figure(results)}
+        if len(done.study.axes) > 1 or x or y:
+            figures["heat-map"] = heat_map(results, wanted, *pair_of(done.study, x, y))
+    files = {os.path.join(place, f"{name}.{suffix}"): figure for name, figure in figures.items()}
+    _deliver(done, (), as_json, quiet,
+             {file: partial(save_figure, file, figure) for file, figure in files.items()})
+
+
+def _stored(source: str, answers: str | None) -> Sweep:
+    """The answers of a study's file, or of a folder."""
+    from nest.sweeps.loading import load_study
+    from nest.sweeps.sweep import Sweep, folder_of, stored
+
+    if os.path.isdir(source):
+        return stored(source)
+    study = load_study(source)
+    place = folder_of(study.name) if answers is None else answers
+    if stored(place).study.digest != study.digest:
+        raise InputError(f"{source[:200]}: differs from the study that was started last in "
+                         f"{place}; allowed: `nest sweep` with it first, or the folder alone")
+    return Sweep(study, place, False)
+
+
+def _deliver(done: Sweep, kinds: tuple[str, ...], as_json: bool, quiet: bool,
+             writes: dict[str, Any] | None = None) -> None:
+    """Write tables and pictures, then print the report."""
+    from nest.sweeps.tables import head, write
+
+    with done.results() as results:
+        files = dict(writes or {})
+        for kind in kinds:
+            path = os.path.join(done.folder, f"points.{kind}")
+            files[path] = partial(write, results, kind, path)
+        named = (os.path.join(done.folder, "answers.db"), *files) if kinds else (*files,)
+
+        def text() -> str:
+            from nest.sweeps.text import report_text
+
+            return head(results) if as_json else report_text(results, named, **output.page())
+
+        output.deliver(text, *files.values(), quiet=quiet and not as_json)
+
+
+class _Follow:
+    """Shows how far a sweep is, and ends it at Ctrl-C.
+
+    The first Ctrl-C waits for the questions in flight; the second does not.
+    """
+
+    def __init__(self, bar: Any, task: Any) -> None:
+        self._bar, self._task = bar, task
+        self.last = "nothing is answered"
+        self.interrupted = False
+
+    def __call__(self, now: Progress) -> bool:
+        self.last = f"{now.done:,} of {now.total:,} points have answers"
+        if self._bar is not None:
+            self._bar.update(self._task, total=now.total, completed=now.done)
+        return not self.interrupted
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Ctrl-C."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        output.say("nest: waiting for the questions in flight; Ctrl-C again leaves them")
+
+
+@contextmanager
+def _follow(name: str, quiet: bool) -> Iterator[_Follow]:
+    """A bar with rate and time left on a terminal, and nothing elsewhere."""
+    shows = not quiet and sys.stderr is not None and sys.stderr.isatty()
+    before: Any = None
+    main = threading.current_thread() is threading.main_thread()
+    with _bar(name) if shows else _nothing() as (bar, task):
+        follow = _Follow(bar, task)
+        if main:
+            before = signal.signal(signal.SIGINT, follow.interrupt)
+        try:
+            yield follow
+        finally:
+            if main:
+                signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _nothing() -> Iterator[tuple[None, None]]:
+    yield None, None
+
+
+@contextmanager
+def _bar(name: str) -> Iterator[tuple[Any, Any]]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Bar
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """Points a second."""
+
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:.3g}/s")
+
+    with Bar(TextColumn("{task.description}", markup=False), BarColumn(24), MofNCompleteColumn(),
+             Rate(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
+             transient=True) as bar:
+        yield bar, bar.add_task(name, total=None)

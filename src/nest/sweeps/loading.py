@@ -1,0 +1,126 @@
+"""From the file of a study to plain data that no other file is needed for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nest.describe import load_model, read_description
+from nest.describe.catalog import find, load
+from nest.describe.loading import names_a_file
+from nest.errors import InputError
+from nest.sweeps.questions import Resolver
+from nest.sweeps.study import Study
+from nest.units import shorten
+
+
+def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> Study:
+    """Read a study from YAML, JSON, TOML or plain data.
+
+    Parameters
+    ----------
+    source : path, mapping, or a Study, which is returned unchanged. Files that it names are
+        relative to its own folder, and read now.
+
+    Raises
+    ------
+    InputError : an unreadable file, or fields that are missing or not allowed, one line each.
+    """
+    if isinstance(source, Study):
+        return source
+    where, folder, data = "study", Path(), source
+    if not isinstance(source, Mapping):
+        where, folder = shorten(os.fspath(source), 300)[1:-1], Path(source).parent
+        data = {"name": Path(source).stem, **read_description(source)}
+    study = Study.parse(dict(data), where)  # type: ignore[arg-type]
+    problems: list[str] = []
+    plain = _plain_data(study, folder, where, problems)
+    if problems:
+        raise InputError("\n".join(problems), tuple(problems))
+    found = study.unchecked(**plain)
+    _try_axes(found, where)
+    return found
+
+
+def _plain_data(study: Study, folder: Path, where: str, problems: list[str]) -> dict[str, Any]:
+    """Fields of a study with names and files of models and clusters replaced by their content."""
+
+    def plain(path: str, value: Any, place: str) -> Any:
+        try:
+            return _PLAIN[path](value, folder) if path in _PLAIN and value is not None else value
+        except InputError as error:
+            problems.extend(f"{where}: {place}: {line}" for line in error.problems)
+            return value
+
+    axes = {}
+    for name, axis in study.axes.items():
+        if axis.choices is not None:
+            axes[name] = axis.unchecked(choices={
+                label: {path: plain(path, value, f"axes.{name}.{label}")
+                        for path, value in fields.items()}
+                for label, fields in axis.choices.items()})
+        elif axis.values is not None and name in _PLAIN:  # labels stay what was written
+            labels = [choice.label for choice in study.listed(name)]
+            axes[name] = axis.unchecked(values=None, choices={
+                str(label): {name: plain(name, value, f"axes.{name}")}
+                for label, value in zip(labels, axis.values, strict=True)})
+        else:
+            axes[name] = axis
+    return {"model": plain("model", study.model, "model"),
+            "cluster": plain("cluster", study.cluster, "cluster"), "axes": axes, "_listed": {}}
+
+
+def _model(value: Any, folder: Path) -> Any:
+    if isinstance(value, dict) and "base" in value:
+        changes = {name: one for name, one in value.items() if name != "base"}
+        return {**_model(value["base"], folder), **changes}
+    return load_model(_beside(value, folder)).as_dict()
+
+
+def _cluster(value: Any, folder: Path) -> Any:
+    """Plain data of a cluster; a catalog's or a file's template stays one, for any size."""
+    if isinstance(value, dict) and "base" in value:
+        changes = {name: one for name, one in value.items() if name != "base"}
+        return {**_cluster(value["base"], folder), **changes}
+    if isinstance(value, dict):
+        return value
+    source = _beside(value, folder)
+    if isinstance(source, str) and (known := find("clusters", source)) is not None:
+        return load("clusters", known)
+    if isinstance(source, str) and names_a_file(source) and Path(source).suffix != ".xml":
+        data = read_description(source)
+        if "levels" in data:
+            return data
+    from nest.topology.network import load_network
+
+    return load_network(source).as_dict()
+
+
+_PLAIN = {"model": _model, "cluster": _cluster}
+
+
+def _beside(value: Any, folder: Path) -> Any:
+    """The path of a file from where the study lies; other texts as they are."""
+    if isinstance(value, str) and (folder / value).is_file():
+        return str(folder / value)
+    return value
+
+
+def _try_axes(study: Study, where: str) -> None:
+    """Refuse a path that no value of its axis can be set at.
+
+    Raises
+    ------
+    InputError : the path, and why the first value cannot be set there.
+    """
+    resolver = Resolver(study)
+    first = {name: (study.axes[name].at(name, 0.5) if study.axes[name].continuous
+                    else study.listed(name)[0]) for name in study.axes}
+    problems = []
+    for name in study.axes:
+        for problem in resolver.unknown_fields(name, first):
+            problems.append(f"{where}: axes.{name}: {problem}")
+    if problems:
+        raise InputError("\n".join(problems), tuple(problems))

@@ -1,0 +1,70 @@
+"""What a study wants: figures of an answer, and which of two is better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nest.sweeps.study import ObjectiveName, Train
+
+
+class Objective(NamedTuple):
+    """A figure, and its direction."""
+
+    title: str
+    most: bool
+    """The more the better."""
+    decimals: int = 3
+    """Digits in tables."""
+
+
+OBJECTIVES: Mapping[ObjectiveName, Objective] = {
+    "tokens_per_s": Objective("tokens/s", True),
+    "tokens_per_money": Objective("tokens per {currency}", True),
+    "tokens_per_joule": Objective("tokens per joule", True),
+    "mfu": Objective("MFU", True),
+    "step_time_s": Objective("step (s)", False),
+    "devices": Objective("devices", False),
+    "days": Objective("days", False),
+    "money": Objective("{currency} in all", False),
+}
+
+
+class Figures(NamedTuple):
+    """All figures of a plan; None: what they need is not given."""
+
+    tokens_per_s: float
+    step_time_s: float
+    mfu: float
+    devices: int
+    money_per_hour: float | None
+    watts: float | None
+    tokens_per_money: float | None
+    tokens_per_joule: float | None
+    days: float | None
+    money: float | None
+    in_time: bool
+    """The training ends in the days it may take; True without such."""
+
+
+def figures(
+    answer: Mapping[str, float], devices: int, hour: float | None, watts: float | None,
+    train: Train | None,
+) -> Figures:
+    """Figures of an answer that has a plan.
+
+    Parameters
+    ----------
+    answer : fields of :class:`nest.sweeps.questions.Answer`.
+    hour, watts : money for an hour of the cluster, and its power; None or 0: not known.
+    train : the whole training.
+    """
+    speed = answer["tokens_per_s"]
+    days = None if train is None else train.tokens / speed / train.productive / 86400.0
+    return Figures(
+        tokens_per_s=speed, step_time_s=answer["step_time_s"], mfu=answer["mfu"], devices=devices,
+        money_per_hour=hour, watts=watts,
+        tokens_per_money=speed * 3600.0 / hour if hour else None,
+        tokens_per_joule=speed / watts if watts else None, days=days,
+        money=hour * 24.0 * days if hour and days is not None else None,
+        in_time=train is None or train.days is None or days is None or days <= train.days)

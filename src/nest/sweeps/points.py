@@ -1,0 +1,108 @@
+"""The points of a study: all combinations of its axes, or samples of them, less the excluded."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from nest.errors import InputError
+from nest.sweeps.axes import Choice
+from nest.sweeps.expressions import Expression
+from nest.sweeps.prices import Bill, bill
+from nest.sweeps.questions import Question, Resolver
+from nest.sweeps.study import SECTIONS, Sample, Study
+
+
+class Point(NamedTuple):
+    """A combination of the axes, and what is asked there."""
+
+    number: int
+    """Place among all combinations, from 0 on; excluded ones count."""
+    labels: tuple[Any, ...]
+    """Values of the axes as tables show them."""
+    question: Question | None
+    """None: the descriptions are not valid there."""
+    key: str | None
+    """Of the question."""
+    problem: str | None
+    """Why there is no question."""
+    bill: Bill | None
+    """What the cluster costs; None: no price list, or no question."""
+
+
+def combinations(study: Study) -> Iterator[tuple[int, tuple[Choice, ...]]]:
+    """All points, numbered, before constraints; the last axis changes fastest."""
+    if study.sample is None:
+        listed = [study.listed(name) for name in study.axes]
+        yield from enumerate(itertools.product(*listed))
+        return
+    seen = set()
+    for number, choices in enumerate(_samples(study, study.sample)):
+        labels = tuple(choice.label for choice in choices)
+        if labels not in seen:
+            seen.add(labels)
+            yield number, choices
+
+
+def _samples(study: Study, sample: Sample) -> Iterator[tuple[Choice, ...]]:
+    names = [*study.axes]
+    lengths = [len(study.listed(name)) for name in names]
+    whole = math.prod(lengths)
+    if sample.method == "random" and whole:
+        chosen = random.Random(sample.seed).sample(range(whole), min(sample.count, whole))
+        for number in chosen:
+            places = []
+            for length in reversed(lengths):
+                number, place = divmod(number, length)
+                places.append(place)
+            yield tuple(study.listed(name)[place]
+                        for name, place in zip(names, reversed(places), strict=True))
+        return
+    for shares in _shares(sample, len(names)):
+        yield tuple(
+            study.listed(name)[int(share * length)] if length else study.axes[name].at(name, share)
+            for name, length, share in zip(names, lengths, shares, strict=True))
+
+
+def _shares(sample: Sample, axes: int) -> Iterator[Sequence[float]]:
+    """Samples of the unit cube."""
+    if sample.method == "random":
+        numbers = random.Random(sample.seed)
+        for _ in range(sample.count):
+            yield [numbers.random() for _ in range(axes)]
+        return
+    from scipy.stats.qmc import LatinHypercube
+
+    yield from LatinHypercube(axes, rng=sample.seed).random(sample.count).tolist()
+
+
+class Points:
+    """Turns combinations of a study into points.
+
+    Parameters
+    ----------
+    study : whose constraints and prices hold.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self._study, self._resolver = study, Resolver(study)
+        self._constraints = [Expression(text, study.names) for text in study.constraints]
+
+    def point(self, number: int, choices: tuple[Choice, ...]) -> Point | None:
+        """What is asked at a combination; None: a constraint excludes it."""
+        labels = tuple(choice.label for choice in choices)
+        try:
+            question, key = self._resolver.question(choices)
+            names = {**dict(zip(SECTIONS, question, strict=False)),
+                     "devices": question.cluster.size,
+                     **dict(zip(self._study.axes, labels, strict=True))}
+            if not all(one.value(names) for one in self._constraints):
+                return None
+            prices = self._study.prices
+            costs = None if prices is None else bill(prices, names)
+        except InputError as error:
+            return Point(number, labels, None, None, " ".join(str(error).split())[:4000], None)
+        return Point(number, labels, question, key, None, costs)

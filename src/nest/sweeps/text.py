@@ -1,0 +1,130 @@
+"""The report of a study on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nest.report.page import Page
+from nest.sweeps.objectives import OBJECTIVES
+from nest.sweeps.results import Results, Row
+from nest.sweeps.study import ObjectiveName, Study
+from nest.units import format_count
+
+MOST = 12
+"""Rows of a table of a report (chosen); the files have all."""
+WIDEST = 18
+"""Columns of a value of an axis."""
+
+
+def report_text(
+    results: Results, files: Sequence[str] = (), width: int = 80, colour: bool = False,
+    unicode: bool = True,
+) -> str:
+    """The report: what was asked, the front, the best of each group, the effect of each axis.
+
+    Parameters
+    ----------
+    files : that were written, to be named.
+    width, colour, unicode : as of :class:`nest.report.page.Page`.
+    """
+    page = Page(width, colour, unicode)
+    study, counts = results.study, results.counts
+    page.paragraph(f"{study.name}: {sum(counts.values()):,} points", "bold")
+    said = ", ".join(f"{count:,} {status}" for status, count in counts.most_common())
+    if results.late:
+        assert study.train is not None
+        said += f"; {results.late:,} take more than {study.train.days:g} days"
+    page.fact("Status", said or "no point")
+    page.fact("Processor", f"{results.seconds:,.1f} s for all answers")
+    front = results.chosen(results.front)
+    if front:
+        page.blank()
+        each = f" of each {_names(study.groups)}" if study.groups else ""
+        _table(page, f"Front{each}: no point is better in one objective and not worse in "
+               "another", study, front)
+    for name in study.wanted:
+        best = results.best(name)
+        if best and (study.groups or len(study.wanted) > 1):
+            page.blank()
+            rows = results.chosen({one.number for one in best.values()})
+            _table(page, f"Best by {title(name, study)}", study, rows)
+    _sensitivity(page, results)
+    if files:
+        page.blank()
+        page.fact("Written", ", ".join(files))
+    return page.text()
+
+
+def title(name: ObjectiveName, study: Study) -> str:
+    """The objective for people."""
+    return OBJECTIVES[name].title.format(
+        currency=study.prices.currency if study.prices else "money")
+
+
+def short_names(study: Study) -> list[str]:
+    """Names of the axes for the head of a table: the last words of their paths that differ."""
+    names = [*study.axes]
+    for words in range(1, 9):
+        short = [" ".join(name.split(".")[-words:]) for name in names]
+        if len(set(short)) == len(short):
+            return short
+    return names
+
+
+def shown(value: Any) -> str:
+    """A value of an axis or an objective."""
+    if isinstance(value, float):
+        return format_count(value, 4) if abs(value) >= 1000 else f"{value:.4g}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    text = str(value)
+    return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+def _table(page: Page, title_text: str, study: Study, rows: Sequence[Row]) -> None:
+    wanted = study.wanted
+    first = wanted[0]
+    sign = -1.0 if OBJECTIVES[first].most else 1.0
+
+    def order(row: Row) -> tuple[Any, ...]:
+        names = [*study.axes]
+        value = getattr(row.figures, first)
+        return (*(str(row.labels[names.index(name)]) for name in study.groups),
+                sign * (value if value is not None else 0.0))
+
+    ordered = sorted(rows, key=order)
+    heads = [*short_names(study), *(title(name, study) for name in wanted)]
+    cells = [[*(shown(label) for label in row.labels),
+              *(shown(getattr(row.figures, name)) for name in wanted)]
+             for row in ordered[:MOST]]
+    page.table(title_text, heads, cells, [
+        place for place in range(len(study.axes))
+        if any(isinstance(row.labels[place], str) for row in ordered)])
+    if len(ordered) > MOST:
+        page.paragraph(f"and {len(ordered) - MOST:,} more")
+
+
+def _sensitivity(page: Page, results: Results) -> None:
+    study = results.study
+    short = dict(zip(study.axes, short_names(study), strict=True))
+    cells = []
+    for effect in results.sensitivity():
+        cells.append([
+            short[effect.axis], title(effect.objective, study),
+            "" if effect.ratio is None else f"x {effect.ratio:.3g}",
+            "" if effect.better is None else shown(effect.better),
+            "" if effect.elasticity is None else f"{effect.elasticity:+.2f}",
+            "" if effect.rank is None else f"{effect.rank:+.2f}"])
+    if any(any(row[2:]) for row in cells):
+        page.blank()
+        page.table("Effect of each axis: best over worst, all else equal; the best value; % for "
+                   "1 % of the axis; rank correlation",
+                   ["axis", "objective", "ratio", "best at", "% for 1 %", "rank"], cells,
+                   [0, 1, 3])

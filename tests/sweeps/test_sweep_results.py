@@ -1,0 +1,284 @@
+"""What answers show: front, groups, sensitivity, the whole training; tables, pictures, commands."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from command_line import LARGE, run
+from studies import STUDY, asked, grid, written
+
+import nest
+from nest.errors import InputError
+from nest.sweeps.charts import front_figure, heat_map, objective_of, pair_of, sensitivity_figure
+from nest.sweeps.objectives import OBJECTIVES
+from nest.sweeps.results import number_of
+from nest.sweeps.sweep import stored
+from nest.sweeps.tables import FORMATS, columns, write
+
+PRICED = {**STUDY, "prices": {"device_hour": "1 + cluster.device.memory / 1e10",
+                              "device_watts": 500},
+          "train": {"tokens": 1e15, "days": 18.0, "productive": 0.5},
+          "objectives": ["tokens_per_s", "tokens_per_money", "money"]}
+
+
+def test_figures_by_hand(tmp_path):
+    """128 x 16 tokens; 8 devices of 4 GiB: 8 x (1 + 0.4295) an hour, 4,000 W."""
+    row = next(row for row in asked(PRICED, tmp_path).rows() if row["job.global_batch"] == 16)
+    speed = 16_000 * (4 * 2.0**30) ** 0.5
+    hour = 8 * (1 + 4 * 2.0**30 / 1e10)
+    days = 1e15 / speed / 0.5 / 86400
+    assert row["tokens_per_s"] == pytest.approx(speed)
+    assert row["money_per_hour"] == pytest.approx(hour) and row["watts"] == 4000
+    assert row["tokens_per_money"] == pytest.approx(3600 * speed / hour)
+    assert row["tokens_per_joule"] == pytest.approx(speed / 4000)
+    assert row["days"] == pytest.approx(days) and row["money"] == pytest.approx(24 * days * hour)
+    assert row["in_time"] is (days <= 18.0)
+
+
+def test_the_front_is_what_nothing_beats(tmp_path):
+    found = asked(PRICED, tmp_path)
+    rows = [row for row in found.rows() if row["status"] == "ok" and row["in_time"]]
+    assert 1 < len(rows) < 12
+    signs = {name: 1 if OBJECTIVES[name].most else -1 for name in PRICED["objectives"]}
+
+    def beats(one: dict, other: dict) -> bool:
+        pairs = [(signs[name] * one[name], signs[name] * other[name]) for name in signs]
+        same = all(a == b for a, b in pairs)
+        return all(a >= b for a, b in pairs) and (not same or one["number"] < other["number"])
+
+    expected = {one["number"] for one in rows
+                if not any(beats(other, one) for other in rows if other is not one)}
+    with found.results() as results:
+        assert results.front == expected
+        for name, sign in signs.items():
+            best, = results.best(name).values()
+            assert results.value(best, name) == sign * max(sign * row[name] for row in rows)
+        assert results.late == 12 - len(rows)
+
+
+def test_the_smallest_cluster_that_is_in_time(tmp_path):
+    study = {**STUDY, "axes": {"cluster.devices": [4, 8, 12, 16]},
+             "objectives": ["devices", "days"], "train": {"tokens": 1e12}}
+    asked(study, tmp_path / "all")
+    days = {row["devices"]: row["days"] for row in asked(study, tmp_path / "all").rows()}
+    assert len(set(days.values())) == 1  # made-up answers do not know the devices
+    with asked({**study, "train": {"tokens": 1e12, "days": days[4] * 1.01}},
+               tmp_path / "all").results() as results:
+        assert {results.value(one, "devices") for one in results.best("devices").values()} == {4}
+    with asked({**study, "train": {"tokens": 1e12, "days": days[4] * 0.99}},
+               tmp_path / "all").results() as results:
+        assert results.best("devices") == {} and results.late == 4
+
+
+def test_groups_have_fronts_of_their_own(tmp_path):
+    study = {**STUDY, "groups": ["job.global_batch"]}
+    with asked(study, tmp_path).results() as results:
+        assert [*results.groups] == [(8,), (16,), (32,)]
+        rows = results.chosen(results.front)
+        assert [row.labels[0] for row in rows] == [8, 16, 32]
+        assert {row.labels[2] for row in rows} == {"8 GiB"}
+
+
+def test_sensitivity_by_hand(tmp_path):
+    """Made-up answers: speed = batch x root of memory; the bandwidth does nothing."""
+    with asked(STUDY, tmp_path).results() as results:
+        batch, bandwidth, memory = results.sensitivity()
+    assert (batch.axis, batch.objective) == ("job.global_batch", "tokens_per_s")
+    assert batch.ratio == pytest.approx(4.0) and batch.elasticity == pytest.approx(1.0)
+    assert batch.better == 32 and batch.rank == pytest.approx(0.9466, abs=0.05)
+    assert bandwidth.ratio == pytest.approx(1.0) and bandwidth.elasticity == pytest.approx(0.0)
+    assert memory.ratio == pytest.approx(2**0.5) and memory.elasticity == pytest.approx(0.5)
+    assert memory.better == "8 GiB"
+
+
+def test_a_sample_has_rank_correlations(tmp_path):
+    study = {**STUDY, "axes": {"job.global_batch": {"from": 1, "to": 997, "step": 4},
+                               "cluster.device.memory": {"from": "1 GiB", "to": "9 GiB"}},
+             "sample": {"count": 30}}
+    with asked(study, tmp_path).results() as results:
+        batch, memory = results.sensitivity()
+    assert batch.ratio is None and batch.rank > 0.8 and abs(memory.rank) < 0.6
+
+
+@pytest.mark.parametrize(("label", "number"), [
+    ("25 GB/s", 25e9), ("8 GiB", 2**33), (4, 4.0), (True, None), ("h100", None), ("5 us", 5e-6)])
+def test_numbers_of_labels(label, number):
+    assert number_of(label) == (number if number is None else pytest.approx(number))
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_files_have_all_rows_and_repeat(tmp_path):
+    study = {**grid(12), "axes": {"status": {"a": {"job.global_batch": 5}, "b": {
+        "job.global_batch": 6}}, "job.seq_len": [64, 128, 0]}}
+    found = asked(study, tmp_path)
+    kinds = [kind for kind in FORMATS if kind != "parquet"]
+    for kind in kinds:
+        with found.results() as results:
+            assert columns(results)[1:3] == ["axis status", "job.seq_len"]
+            write(results, kind, str(tmp_path / f"one.{kind}"))
+    asked(study, tmp_path / "again")
+    for kind in kinds:
+        with stored(tmp_path / "again").results() as results:
+            write(results, kind, str(tmp_path / f"two.{kind}"))
+        one, two = (tmp_path / f"{name}.{kind}" for name in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
+    with open(tmp_path / "one.csv", newline="") as stream:
+        rows = [*csv.DictReader(stream)]
+    assert [row["status"] for row in rows] == ["infeasible", "infeasible", "invalid", "ok", "ok",
+                                               "invalid"]
+    assert rows[0]["message"] == "made up" and "seq_len: got 0" in rows[2]["message"]
+    document = json.loads((tmp_path / "one.json").read_text())
+    assert document["schema"] == "nest.sweep/1" and document["rows"] == [*found.rows()]
+    assert document["status"] == {"infeasible": 2, "invalid": 2, "ok": 2}
+
+
+def test_parquet(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    found = asked({**PRICED, "axes": {**STUDY["axes"], "job.seq_len": [128, 0, 64.0]}}, tmp_path)
+    with found.results() as results:
+        write(results, "parquet", str(tmp_path / "points.parquet"))
+    rows = parquet.read_table(tmp_path / "points.parquet").to_pylist()
+    expected = [*found.rows()]
+    assert len(rows) == len(expected) == 36
+    for row, one in zip(rows, expected, strict=True):
+        assert row == one
+
+
+def test_parquet_without_its_package_is_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    study = str(written(tmp_path, STUDY))
+    assert "nest-planner[parquet]" in run(capsys, "sweep", study, "--parquet", code=2)[1]
+
+
+# ---------------------------------------------------------------- pictures
+
+
+@pytest.mark.parametrize("study", [STUDY, PRICED, {**PRICED, "groups": ["job.global_batch"]},
+                                   {**STUDY, "axes": {"job.global_batch": [5]}}])
+def test_pictures_of_any_study(tmp_path, study):
+    with asked(study, tmp_path).results() as results:
+        front_figure(results), sensitivity_figure(results)
+        for x, y in itertools.permutations(study["axes"], 2):
+            figure = heat_map(results, objective_of(results.study, None), x, y)
+            assert figure.axes
+    found = nest.load_study(STUDY)
+    assert pair_of(found, None, None) == ("job.global_batch", "cluster.levels.leaf.bandwidth")
+    assert pair_of(found, None, "job.global_batch")[1] == "job.global_batch"
+    for x, y in (("nope", None), ("job.global_batch", "job.global_batch")):
+        with pytest.raises(InputError):
+            pair_of(found, x, y)
+    with pytest.raises(InputError, match="objective: got 'speed'"):
+        objective_of(found, "speed")
+
+
+# ---------------------------------------------------------------- commands
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Commands with made-up answers."""
+    from studies import made_up
+
+    monkeypatch.setattr("nest.sweeps.questions.ask", made_up)
+    monkeypatch.setattr("nest.sweeps.sweep.ask", made_up)
+    import nest.sweeps.sweep as module
+
+    whole = module.sweep
+    monkeypatch.setattr(module, "sweep", lambda *a, **k: whole(*a, **k, question=made_up))
+
+
+def test_the_command_asks_and_shows(tmp_path, capsys, quick, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    study = str(written(tmp_path, {**PRICED, "groups": ["job.global_batch"]}))
+    out, err = run(capsys, "sweep", study, "--engine", "inline")
+    assert err == "" and "small: 12 points" in out and "Effect of each axis" in out
+    assert max(map(len, out.splitlines())) <= 80
+    folder = Path("small-sweep")
+    assert {path.name for path in folder.iterdir()} == {"answers.db", "points.csv", "points.json"}
+    document = json.loads(run(capsys, "sweep", "run", study, "--engine", "inline", "--json")[0])
+    assert document["points"] == 12 and document["status"] == {"ok": 12}
+    out, _ = run(capsys, "sweep", "show", study, "--format", "png")
+    assert {path.name for path in folder.glob("*.png")} == {
+        "front.png", "heat-map.png", "sensitivity.png"}
+    assert run(capsys, "sweep", "show", str(folder), "-q", "-o", str(tmp_path)) == ("", "")
+    assert (tmp_path / "heat-map.svg").exists()
+    for words, told in (
+            ((study, "--x", "nope"), "x: got 'nope'"),
+            ((study, "--objective", "s"), "objective: got"),
+            ((study, "--format", "gif"), "format: got 'gif'"), (("nope.yaml",), "nope.yaml"),
+            ((str(tmp_path),), "no such file"), ((study, "--plan", "99"), "point: got 99"),
+            ((study, "-o", "no/where"), "output: got no/where")):
+        assert told in run(capsys, "sweep", "show", *words, code=2)[1]
+    written(tmp_path, STUDY)
+    assert "differs from the study that was started last" in run(
+        capsys, "sweep", "show", study, code=2)[1]
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["--engine", "dsk://x"], "engine: got 'dsk://x'; did you mean"),
+    (["--engine", "dask"], "engine: got 'dask'"), (["--engine", "mpi://x"], "engine: got 'mpi://x'"),
+    (["--workers", "0"], "workers: got 0; allowed: 1 to 1024"),
+])
+def test_bad_options_are_told(tmp_path, capsys, words, told):
+    study = str(written(tmp_path, STUDY))
+    assert told in run(capsys, "sweep", study, "-o", str(tmp_path / "o"), *words, code=2)[1]
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("name", ["dask://h:1", "mpi", "ray"])
+def test_an_engine_without_its_package_is_told(tmp_path, capsys, monkeypatch, name):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    study = str(written(tmp_path, STUDY))
+    extra = name.partition(":")[0]
+    assert f"pip install 'nest-planner[{extra}]'" in run(
+        capsys, "sweep", study, "-o", str(tmp_path / "o"), "--engine", name, code=2)[1]
+
+
+def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path, capsys, quick, monkeypatch):
+    monkeypatch.setenv("NEST_TEST_PAUSE", "0.05")
+    study, folder = str(written(tmp_path, grid(40))), str(tmp_path / "o")
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    before = signal.getsignal(signal.SIGINT)
+    _, err = run(capsys, "sweep", study, "-o", folder, "--engine", "inline", code=130)
+    assert "of 40 points have answers; the same command goes on" in err
+    assert signal.getsignal(signal.SIGINT) is before
+    kept = sum(row["status"] != "open" for row in stored(folder).rows())
+    assert 0 < kept < 40
+    assert "40 points" in run(capsys, "sweep", study, "-o", folder, "--engine", "inline")[0]
+
+
+@pytest.mark.kernels
+def test_plans_are_those_of_nest_plan(tmp_path, capsys):
+    """From processes of their own, and as plan files that can be priced again."""
+    study = {**STUDY, "model": LARGE, "job": {**STUDY["job"], "memory_margin": 0}, "axes": {
+        "job.global_batch": [8, 16], "cluster.device.memory": ["1.6 GiB", "8 GiB"],
+        "cluster.devices": [4, 8], "search.beyond_stack": [False, True]}}
+    found = nest.sweep(study, tmp_path / "o", workers=2)
+    by_status = {row["number"]: row["status"] for row in found.rows()}
+    assert [*by_status.values()].count("infeasible") == [*by_status.values()].count("ok") == 8
+    for row in found.rows():
+        cluster = nest.load_cluster(found.study.cluster, devices=row["cluster.devices"])
+        device = cluster.device.replace(memory=row["cluster.device.memory"])
+        cluster = cluster.replace(device=device)
+        question = (nest.load_model(found.study.model), cluster,
+                    nest.Job(global_batch=row["job.global_batch"], seq_len=128, memory_margin=0))
+        if row["status"] == "infeasible":
+            with pytest.raises(nest.InfeasibleError):
+                nest.plan(*question, beyond_stack=row["search.beyond_stack"])
+            continue
+        plan = nest.plan(*question, beyond_stack=row["search.beyond_stack"])
+        assert plan.step_time_s == row["step_time_s"]
+        assert found.plan(row["number"]).configuration == plan.configuration
+    number = next(number for number, status in by_status.items() if status == "ok")
+    text, _ = run(capsys, "sweep", "show", str(tmp_path / "o"), "--plan", str(number), "--json")
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    assert run(capsys, "evaluate", str(path), "--json")[0]
