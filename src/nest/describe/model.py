@@ -105,6 +105,9 @@ class Vision(Description):
         "language model with 2 projector_layers, else none",
     )
     projector_bias: Flag = Field(True, description="biases of the projector's linear layers")
+    projector_norm: Flag = Field(
+        False, description="a norm (RMSNorm, width of the tower) before the projector (Gemma 3)"
+    )
     deepstack: Count = Field(
         0, description="further projectors, each with a norm of its whole input, of features of "
         "earlier layers (Qwen3-VL: 3)",

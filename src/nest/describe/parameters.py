@@ -120,6 +120,7 @@ def _vision(model: Model) -> int:
     total += (tower.embedding_norm + tower.final_norm) * _norm(inner)
     projector = sum((depth + tower.projector_bias) * width
                     for depth, width in tower.projector(model.hidden))
+    projector += tower.projector_norm * tower.hidden
     further = tower.deepstack * (projector + _norm(inner, tower.wide))
     return total + projector + further
 

@@ -162,6 +162,11 @@ def projector(model: Model, tower: Vision, inner: Model) -> Layer:
     if tower.final_norm:
         last = norm(inner, "vision_norm", tower.merge * tower.hidden)
         ops.append(replace(last, parameters=last.parameters // tower.merge))
+    if tower.projector_norm:
+        wide = tower.merge * tower.hidden if not tower.pooled else tower.hidden
+        ops.append(Operator("projector_norm", "memory", "sequence", forward_elements=2 * wide,
+                            backward_elements=3 * wide, parameters=tower.hidden,
+                            saved_elements=wide))
     products = _projector(model, tower, "projector")
     for number in range(tower.deepstack):
         further = _projector(model, tower, f"projector_{number + 1}")
