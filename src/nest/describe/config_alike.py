@@ -28,7 +28,7 @@ def gqa(config: Config, kv_default: bool = False) -> dict[str, Any]:
         "tied_embeddings": config.flag("tie_word_embeddings", False),
         "norm": "rmsnorm",
         "bias": False,
-        "max_seq_len": config.whole("max_position_embeddings", 0, 0) or None,
+        "max_seq_len": config.whole("max_position_embeddings", 0, 0, 10**9) or None,
     }
     if config.get("head_dim") is not None:
         fields["head_dim"] = config.whole("head_dim")
@@ -256,7 +256,9 @@ def _glm4_moe(config: Config) -> dict[str, Any]:
     }
     if (groups := config.whole("n_group", 1)) > 1:
         moe |= {"groups": groups, "group_limit": config.whole("topk_group", groups)}
-    return {**gqa(config), "qk_norm": config.flag("use_qk_norm", False), "moe": moe,
+    fields = gqa(config)
+    fields.setdefault("head_dim", max(1, fields["hidden"] // fields["heads"]))
+    return {**fields, "qk_norm": config.flag("use_qk_norm", False), "moe": moe,
             "qkv_bias": config.flag("attention_bias", False),
             "mtp_layers": config.whole("num_nextn_predict_layers", 0, 0)}
 
@@ -266,6 +268,9 @@ def _minimax_m2(config: Config) -> dict[str, Any]:
     config.only("qk_norm_type", "per_layer", "per_layer")
     config.only("shared_intermediate_size", 0, 0, None)
     config.only("mtp_transformer_layers", 1, 1)
+    flags = config.get("attn_type_list")  # 1: attention, 0: lightning attention
+    if flags is not None and (not isinstance(flags, list) or {*map(str, flags)} != {"1"}):
+        config.refuse("attn_type_list", "1 for each layer")
     mtp = config.whole("num_mtp_modules", 0, 0) if config.flag("use_mtp", False) else 0
     config.read |= {"num_mtp_modules"}
     return {**_mixtral(config), "qk_norm": True, "qk_norm_form": "all", "mtp_layers": mtp}

@@ -17,7 +17,8 @@ _SAME = (
     ("num_experts", "num_local_experts", "n_routed_experts"),
     ("num_experts_per_tok", "num_experts_per_token", "num_selected_experts"),
     ("n_shared_experts", "num_shared_experts"),
-    ("num_nextn_predict_layers", "num_mtp_modules"),
+    ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"),
+    ("head_dim", "attention_head_dim"),
 )
 """Names of one field in different model types (`attribute_map` of the configuration classes)."""
 _OTHER_NAMES = {
@@ -70,14 +71,16 @@ class Config:
         given = f"got {shorten(self.data[key])}" if key in self.data else "missing"
         self.problems.append(f"{self.where}: {self.prefix}{key}: {given}; allowed: {allowed}")
 
-    def whole(self, key: str, default: int | None = None, low: int = 1) -> int:
+    def whole(
+        self, key: str, default: int | None = None, low: int = 1, high: int = 10**7
+    ) -> int:
         """A whole number; needed where there is no default (null counts as not given)."""
         key = self.named(key)
         value = self.get(key)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= 10**7:
-            self.refuse(key, f"a whole number, {low} to {10**7}")
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            self.refuse(key, f"a whole number, {low} to {high}")
             return max(low, 1)
         return value
 

@@ -92,6 +92,7 @@ def _llava(config: Config) -> Fields | None:
     if tower is None:
         return None
     tower.only("model_type", "clip_vision_model", "clip_vision_model")
+    tower.read.add("vocab_size")  # of the text model that CLIP has beside it
     config.only("vision_feature_select_strategy", "default", "default")
     bias = config.flag("multimodal_projector_bias", True)
     return {**_encoder(tower), "patch_bias": False, "class_token": True, "embedding_norm": True,
@@ -117,6 +118,7 @@ def _llama4(config: Config) -> Fields | None:
     if tower is None:
         return None
     fields = _encoder(tower)
+    tower.read.add("vision_feature_select_strategy")
     tower.only("pixel_shuffle_ratio", 0.5, 0.5)
     tower.only("multi_modal_projector_bias", False, False)
     wide = 4 * fields["hidden"]

@@ -163,7 +163,8 @@ def _nemotron_h(config: Config) -> Fields:
         "max_seq_len": config.whole("max_position_embeddings", 0, 0) or None,
         **mixture(mixers, mlps),
     }
-    config.read |= {"mtp_layers_block_type", "n_group", "topk_group", "num_nextn_predict_layers"}
+    config.read |= {"expand", "hybrid_override_pattern", "mtp_hybrid_override_pattern",
+                    "mtp_layers_block_type", "n_group", "topk_group", "num_nextn_predict_layers"}
     if config.data.get("num_nextn_predict_layers"):
         config.refuse("num_nextn_predict_layers", "0: its prediction layers have kinds of their "
                       "own (mtp_layers_block_type)")

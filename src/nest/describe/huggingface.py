@@ -25,6 +25,9 @@ _READERS: dict[str, Callable[[Config], dict[str, Any]]] = {
     **config_alike.READERS, **config_mixed.READERS, "vit": config_images.vit}
 MODEL_TYPES = tuple(sorted({*_READERS, *config_images.TOWERS}))
 
+_COMMON = ("llama", "mixtral", "qwen3_moe", "deepseek_v3", "gpt2", "bert")
+"""Types that others derive from, to name first where several have the keys of an unknown one."""
+
 # which field of config.json a field of the description came from, where the names differ
 _NAMES = {
     "kv_heads": "num_key_value_heads",
@@ -111,12 +114,17 @@ def _likeness(data: Mapping[str, Any], where: str) -> str:
     given = str(data.get("model_type", data.get("architectures", "")))
     found = []
     for known in MODEL_TYPES:
-        problems = _fields(data, where, known)[1].problems
-        keys = list(dict.fromkeys(line.removeprefix(f"{where}: ").split(":")[0]
-                                  for line in problems))
+        problems = [line.removeprefix(f"{where}: ")
+                    for line in _fields(data, where, known)[1].problems]
+        if any(": missing;" in line for line in problems):
+            continue
+        keys = list(dict.fromkeys(line.split(":")[0] for line in problems))
+        rank = _COMMON.index(known) if known in _COMMON else len(_COMMON)
         near = difflib.SequenceMatcher(None, given, known).ratio()
-        found.append((len(keys), -near, known != "llama", known, keys))
-    _, _, _, known, keys = min(found)
+        found.append((len(keys) + (rank == len(_COMMON)), rank, -near, known, keys))
+    if not found:
+        return ""
+    known, keys = min(found)[3:]
     if not keys:
         return (f"its keys are those of {known}: if its layers are the same, read it with --as "
                 f"{known} (in Python: as_type={known!r}); ")
