@@ -1,11 +1,12 @@
 """Descriptions that a user writes, and how they are read from files.
 
-Frozen classes, validated once: `model`, `cluster` (with `device`, `links` and `filling`: which
+Frozen classes, validated once: `model` (with `layers`), `cluster` (with `device`, `links` and `filling`: which
 devices of a group are used), `job` (with the stack, and `capabilities`: what it can run), `space`
 (bounds of a search), `offload` (what is kept in the memory of the hosts), `configuration` (one way
 to run), `profile` (measured layers). Start with `base`, the base class of all, then `model`,
 `cluster`, `job`. `loading` turns a name, a file or a mapping into one of them, with `files` (YAML,
-JSON, limits), `catalog`, `huggingface` (with `config_keys`) and `profile_csv`. `given` checks the
+JSON, limits), `catalog`, `huggingface` (with `config_fields`,
+`config_alike`, `config_mixed`, `config_images`, `config_windows` and `config_keys`) and `profile_csv`. `given` checks the
 arguments of the functions of `nest`.
 """
 

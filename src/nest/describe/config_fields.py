@@ -20,7 +20,7 @@ _SAME = (
     ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"),
     ("head_dim", "attention_head_dim"),
 )
-"""Names of one field in different model types (`attribute_map` of the configuration classes)."""
+"""Names of one field in different model types (attribute_map of the configuration classes)."""
 _OTHER_NAMES = {
     name: tuple(other for other in group if other != name) for group in _SAME for name in group
 }

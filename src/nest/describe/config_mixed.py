@@ -308,7 +308,7 @@ def _llama4_text(config: Config) -> Fields:
 
 
 def _nemotron_nas(config: Config) -> Fields:
-    """Layers with sizes of their own (nvidia/Llama-3_3-Nemotron-Super-49B-v1 block_config.py)."""
+    """Layers with sizes of their own (nvidia/Llama-3_3-Nemotron-Super-49B-v1, BlockConfig)."""
     hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     blocks = config.get("block_configs")
     kinds: dict[str, Fields] = {}

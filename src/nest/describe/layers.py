@@ -1,4 +1,4 @@
-"""Kinds of layers that a model may mix, and layers that pass on a state instead of attending."""
+"""Parts of a model: latent and sparse attention, experts, a tower for images, layers with a state."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from nest.describe.base import Description, Flag, Name, Problems, Whole
+from nest.describe.base import Description, Flag, Name, Problems, Whole, at_most
+from nest.units import shorten
 
 Size = Annotated[Whole, Field(ge=1, le=10**7)]
 SizeOrZero = Annotated[Whole, Field(ge=0, le=10**7)]
+Count = Annotated[Whole, Field(ge=0, le=10**4)]
 Heads = Annotated[Whole, Field(ge=1, le=10**5)]
 Window = Annotated[Whole, Field(ge=1, le=10**9)]
 
 
 class Indexer(Description):
-    """What selects the keys of sparse attention (DeepSeek-V3.2, DSA: arXiv:2512.02556, section 2.1).
+    """What selects the keys of sparse attention (DSA of DeepSeek-V3.2, arXiv:2512.02556,
+    section 2.1).
 
     It scores all earlier tokens; attention reads only the keys with the highest scores.
     """
@@ -23,6 +26,145 @@ class Indexer(Description):
     heads: Heads = Field(description="query heads of the indexer; they share one key")
     head_dim: Size = Field(description="width of a head")
     top_k: Window = Field(description="keys that a token attends to at most")
+
+
+class MLA(Description):
+    """Multi-head latent attention (arXiv:2412.19437, section 2.1.1)."""
+
+    q_rank: SizeOrZero = Field(description="rank of the query compression; 0 = not compressed")
+    kv_rank: Size = Field(description="rank of the key-value compression")
+    nope_dim: Size = Field(description="query/key dimensions of a head without rotary embedding")
+    rope_dim: Size = Field(description="query/key dimensions of a head with rotary embedding")
+    value_dim: Size = Field(description="value dimensions of a head")
+    indexer: Indexer | None = Field(None, description="sparse attention: what selects the keys")
+
+
+class MoE(Description):
+    """A mixture of experts that replaces the dense MLP."""
+
+    experts: Annotated[Whole, Field(ge=1, le=10**5)] = Field(description="routed experts a layer")
+    top_k: Size = Field(description="routed experts that a token uses")
+    ffn: Size = Field(description="width of one routed expert")
+    shared_ffn: SizeOrZero = Field(0, description="total width of the shared experts; 0 = none")
+    shared_gate: Flag = Field(False, description="a gate (hidden -> 1) scales the shared experts")
+    router_bias: Flag = Field(False, description="a trained bias of the router (GPT-OSS)")
+    groups: Annotated[Whole, Field(ge=1, le=10**5)] = Field(
+        1, description="groups of experts that routing chooses among"
+    )
+    group_limit: Annotated[Whole, Field(ge=1, le=10**5)] = Field(
+        default_factory=lambda data: data["groups"],
+        description="groups that the experts of a token are in at most; default: all",
+    )
+    clamped: Flag = Field(
+        False, description="inputs of the experts' activation function are clamped (GPT-OSS)"
+    )
+    first_dense: Count = Field(0, description="the first layers that stay dense")
+    every: Annotated[Whole, Field(ge=1, le=10**4)] = Field(
+        1, description="of this many layers after the first dense ones, the last has experts"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.top_k > self.experts:
+            raise Problems([("top_k", f"got {self.top_k}; allowed: 1 to {self.experts} (experts)")])
+        if self.experts % self.groups:
+            text = f"got {self.groups}; allowed: a divisor of experts = {self.experts}"
+            raise Problems([("groups", text)])
+        if self.group_limit > self.groups:
+            text = f"got {self.group_limit}; allowed: 1 to {self.groups} (groups)"
+            raise Problems([("group_limit", text)])
+        return self
+
+
+class Vision(Description):
+    """A tower of transformer layers for images, whose output joins the text embedding."""
+
+    layers: Annotated[Whole, Field(ge=1, le=10**4)] = Field(description="transformer layers")
+    hidden: Annotated[Whole, Field(ge=1, le=10**6)] = Field(description="width of the residual")
+    heads: Annotated[Whole, Field(ge=1, le=10**5)] = Field(description="attention heads")
+    ffn: Size = Field(description="width of the MLP (of one MLP matrix when gated)")
+    tokens: Size = Field(description="patches of all images of a sample, without class token")
+    patch_width: Size = Field(description="values of a patch (3 x 14 x 14: 588)")
+    gated: Flag = Field(False, description="gated MLP: three matrices instead of two")
+    norm: Literal["rmsnorm", "layernorm"] = Field("layernorm", description="type of all norms")
+    bias: Flag = Field(True, description="biases of all linear layers of attention and MLP")
+    patch_bias: Flag = Field(True, description="a bias of the patch embedding (CLIP: false)")
+    class_token: Flag = Field(
+        False,
+        description="a learned token before the patches (CLIP); counted in the parameters only",
+    )
+    positions: SizeOrZero | None = Field(
+        None, description="learned position embeddings, interpolated to the patches (Qwen3-VL: "
+        "2,304); 0 = rotary (Qwen2-VL); default: one a patch, and of the class token",
+    )
+    chunk: Size | None = Field(
+        None, description="patches of a window that attention stays in (Qwen2.5-VL: 64); null: all"
+    )
+    full_layers: Annotated[tuple[Count, ...], at_most(10**4)] = Field(
+        (), description="layers, from 0, whose attention has no windows"
+    )
+    embedding_norm: Flag = Field(False, description="a norm after the embeddings (CLIP)")
+    final_norm: Flag = Field(True, description="a norm after the last layer")
+    merge: Size = Field(1, description="patches that the projector joins to one token")
+    pooled: Flag = Field(
+        False, description="joined patches are averaged (Gemma 3), not put side by side"
+    )
+    projector_layers: Annotated[Whole, Field(ge=1, le=2)] = Field(
+        1, description="linear layers (with bias) from the tower to the language model's hidden"
+    )
+    projector_widths: Annotated[tuple[Size, ...], at_most(8)] | None = Field(
+        None, description="widths between the projector's linear layers; default: hidden of the "
+        "language model with 2 projector_layers, else none",
+    )
+    projector_bias: Flag = Field(True, description="biases of the projector's linear layers")
+    projector_norm: Flag = Field(
+        False, description="a norm (RMSNorm, width of the tower) before the projector (Gemma 3)"
+    )
+    deepstack: Count = Field(
+        0, description="further projectors, each with a norm of its whole input, of features of "
+        "earlier layers (Qwen3-VL: 3)",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems: list[tuple[str, str]] = []
+        if self.hidden % self.heads:
+            allowed = f"a divisor of hidden = {self.hidden}"
+            problems.append(("heads", f"got {self.heads}; allowed: {allowed}"))
+        if self.tokens % self.merge:
+            allowed = f"a divisor of tokens = {self.tokens}"
+            problems.append(("merge", f"got {self.merge}; allowed: {allowed}"))
+        if self.full_layers and self.chunk is None:
+            text = f"got {shorten(self.full_layers)}; allowed: nothing without chunk"
+            problems.append(("full_layers", text))
+        if self.projector_widths is not None and self.projector_layers != 1:
+            text = f"got {self.projector_layers}; allowed: nothing with projector_widths"
+            problems.append(("projector_layers", text))
+        if problems:
+            raise Problems(problems)
+        return self
+
+    @property
+    def merged_tokens(self) -> int:
+        """Positions of a sample's images in the sequence of the language model."""
+        return self.tokens // self.merge
+
+    @property
+    def wide(self) -> int:
+        """Elements that the projector makes one token of."""
+        return self.hidden * (1 if self.pooled else self.merge)
+
+    def projector(self, hidden: int) -> tuple[tuple[int, int], ...]:
+        """Depth and width of the projector's linear layers; ``hidden`` is the model's."""
+        inner = self.projector_widths
+        if inner is None:
+            inner = (hidden,) * (self.projector_layers - 1)
+        widths = (self.wide, *inner, hidden)
+        return tuple(zip(widths, widths[1:], strict=False))
+
+    def window_of(self, layer: int) -> int | None:
+        """Patches of the windows that a layer (0-based) attends in; None: all patches."""
+        return None if layer in self.full_layers else self.chunk
 
 
 class Product(NamedTuple):
@@ -168,8 +310,8 @@ class Recurrence(Description):
         products C x C x d_k, two C x C x d_v, three C x d_k x d_v for each head, and the triangular
         inverse of C^3 / 3 multiply-adds. Mamba-2 (arXiv:2405.21060, section 6): C x C x d_k for
         each group; C x C x d_v and two C x d_k x d_v for each head; lightning attention the same.
-        Mamba: 9 FLOP for each element of the state (arXiv:2312.00752, appendix; its
-        selective_scan_interface.py).
+        Mamba: 9 FLOP for each element of the state (arXiv:2312.00752, the selective scan
+        of its appendix).
         """
         c, k, v = self.chunk, self.state, self.head_dim
         if self.form == "mamba":

@@ -8,160 +8,19 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from nest.describe import parameters
 from nest.describe.base import Description, Flag, Name, Number, Problems, Whole, at_most
-from nest.describe.layers import Indexer, LayerKind, Recurrence, Size, SizeOrZero
+from nest.describe.layers import (
+    MLA,
+    Count,
+    LayerKind,
+    MoE,
+    Recurrence,
+    Size,
+    SizeOrZero,
+    Vision,
+)
 from nest.units import shorten
 
-Count = Annotated[Whole, Field(ge=0, le=10**4)]
-
-
-class MLA(Description):
-    """Multi-head latent attention (arXiv:2412.19437, section 2.1.1)."""
-
-    q_rank: SizeOrZero = Field(description="rank of the query compression; 0 = not compressed")
-    kv_rank: Size = Field(description="rank of the key-value compression")
-    nope_dim: Size = Field(description="query/key dimensions of a head without rotary embedding")
-    rope_dim: Size = Field(description="query/key dimensions of a head with rotary embedding")
-    value_dim: Size = Field(description="value dimensions of a head")
-    indexer: Indexer | None = Field(None, description="sparse attention: what selects the keys")
-
-
-class MoE(Description):
-    """A mixture of experts that replaces the dense MLP."""
-
-    experts: Annotated[Whole, Field(ge=1, le=10**5)] = Field(description="routed experts a layer")
-    top_k: Size = Field(description="routed experts that a token uses")
-    ffn: Size = Field(description="width of one routed expert")
-    shared_ffn: SizeOrZero = Field(0, description="total width of the shared experts; 0 = none")
-    shared_gate: Flag = Field(False, description="a gate (hidden -> 1) scales the shared experts")
-    router_bias: Flag = Field(False, description="a trained bias of the router (GPT-OSS)")
-    groups: Annotated[Whole, Field(ge=1, le=10**5)] = Field(
-        1, description="groups of experts that routing chooses among"
-    )
-    group_limit: Annotated[Whole, Field(ge=1, le=10**5)] = Field(
-        default_factory=lambda data: data["groups"],
-        description="groups that the experts of a token are in at most; default: all",
-    )
-    clamped: Flag = Field(
-        False, description="inputs of the experts' activation function are clamped (GPT-OSS)"
-    )
-    first_dense: Count = Field(0, description="the first layers that stay dense")
-    every: Annotated[Whole, Field(ge=1, le=10**4)] = Field(
-        1, description="of this many layers after the first dense ones, the last has experts"
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.top_k > self.experts:
-            raise Problems([("top_k", f"got {self.top_k}; allowed: 1 to {self.experts} (experts)")])
-        if self.experts % self.groups:
-            text = f"got {self.groups}; allowed: a divisor of experts = {self.experts}"
-            raise Problems([("groups", text)])
-        if self.group_limit > self.groups:
-            text = f"got {self.group_limit}; allowed: 1 to {self.groups} (groups)"
-            raise Problems([("group_limit", text)])
-        return self
-
-
-class Vision(Description):
-    """A tower of transformer layers for images, whose output joins the text embedding."""
-
-    layers: Annotated[Whole, Field(ge=1, le=10**4)] = Field(description="transformer layers")
-    hidden: Annotated[Whole, Field(ge=1, le=10**6)] = Field(description="width of the residual")
-    heads: Annotated[Whole, Field(ge=1, le=10**5)] = Field(description="attention heads")
-    ffn: Size = Field(description="width of the MLP (of one MLP matrix when gated)")
-    tokens: Size = Field(description="patches of all images of a sample, without class token")
-    patch_width: Size = Field(description="values of a patch (3 x 14 x 14: 588)")
-    gated: Flag = Field(False, description="gated MLP: three matrices instead of two")
-    norm: Literal["rmsnorm", "layernorm"] = Field("layernorm", description="type of all norms")
-    bias: Flag = Field(True, description="biases of all linear layers of attention and MLP")
-    patch_bias: Flag = Field(True, description="a bias of the patch embedding (CLIP: false)")
-    class_token: Flag = Field(
-        False,
-        description="a learned token before the patches (CLIP); counted in the parameters only",
-    )
-    positions: SizeOrZero | None = Field(
-        None, description="learned position embeddings, interpolated to the patches (Qwen3-VL: "
-        "2,304); 0 = rotary (Qwen2-VL); default: one a patch, and of the class token",
-    )
-    chunk: Size | None = Field(
-        None, description="patches of a window that attention stays in (Qwen2.5-VL: 64); null: all"
-    )
-    full_layers: Annotated[tuple[Count, ...], at_most(10**4)] = Field(
-        (), description="layers, from 0, whose attention has no windows"
-    )
-    embedding_norm: Flag = Field(False, description="a norm after the embeddings (CLIP)")
-    final_norm: Flag = Field(True, description="a norm after the last layer")
-    merge: Size = Field(1, description="patches that the projector joins to one token")
-    pooled: Flag = Field(
-        False, description="joined patches are averaged (Gemma 3), not put side by side"
-    )
-    projector_layers: Annotated[Whole, Field(ge=1, le=2)] = Field(
-        1, description="linear layers (with bias) from the tower to the language model's hidden"
-    )
-    projector_widths: Annotated[tuple[Size, ...], at_most(8)] | None = Field(
-        None, description="widths between the projector's linear layers; default: hidden of the "
-        "language model with 2 projector_layers, else none",
-    )
-    projector_bias: Flag = Field(True, description="biases of the projector's linear layers")
-    projector_norm: Flag = Field(
-        False, description="a norm (RMSNorm, width of the tower) before the projector (Gemma 3)"
-    )
-    deepstack: Count = Field(
-        0, description="further projectors, each with a norm of its whole input, of features of "
-        "earlier layers (Qwen3-VL: 3)",
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        problems: list[tuple[str, str]] = []
-        if self.hidden % self.heads:
-            allowed = f"a divisor of hidden = {self.hidden}"
-            problems.append(("heads", f"got {self.heads}; allowed: {allowed}"))
-        if self.tokens % self.merge:
-            allowed = f"a divisor of tokens = {self.tokens}"
-            problems.append(("merge", f"got {self.merge}; allowed: {allowed}"))
-        if self.full_layers and self.chunk is None:
-            text = f"got {shorten(self.full_layers)}; allowed: nothing without chunk"
-            problems.append(("full_layers", text))
-        if self.projector_widths is not None and self.projector_layers != 1:
-            text = f"got {self.projector_layers}; allowed: nothing with projector_widths"
-            problems.append(("projector_layers", text))
-        if problems:
-            raise Problems(problems)
-        return self
-
-    @property
-    def merged_tokens(self) -> int:
-        """Positions of a sample's images in the sequence of the language model."""
-        return self.tokens // self.merge
-
-    @property
-    def wide(self) -> int:
-        """Elements that the projector makes one token of."""
-        return self.hidden * (1 if self.pooled else self.merge)
-
-    def projector(self, hidden: int) -> tuple[tuple[int, int], ...]:
-        """Depth and width of the projector's linear layers; ``hidden`` is the model's."""
-        inner = self.projector_widths
-        if inner is None:
-            inner = (hidden,) * (self.projector_layers - 1)
-        widths = (self.wide, *inner, hidden)
-        return tuple(zip(widths, widths[1:], strict=False))
-
-    def window_of(self, layer: int) -> int | None:
-        """Patches of the windows that a layer (0-based) attends in; None: all patches."""
-        return None if layer in self.full_layers else self.chunk
-
-    def transformer(self) -> Model:
-        """The tower's layers as a model without vocabulary."""
-        positions = self.tokens + self.class_token if self.positions is None else self.positions
-        return Model(
-            name="vision", kind="encoder", layers=self.layers, hidden=self.hidden,
-            heads=self.heads, ffn=self.ffn, gated=self.gated, vocab=1, tied_embeddings=True,
-            positions=positions, norm=self.norm, bias=self.bias,
-        )
 
 
 class Model(Description):
@@ -447,7 +306,8 @@ class Model(Description):
         """Kinds of layers, each with their number, in the order of their first layers."""
         if self.layer_types:
             named = self._kinds
-            return Counter({named[name]: count for name, count in Counter(self.layer_types).items()})
+            return Counter({named[name]: times
+                            for name, times in Counter(self.layer_types).items()})
         return Counter(self.layer(number) for number in range(self.layers))
 
     def sized(self, kind: LayerKind) -> Model:
@@ -480,15 +340,15 @@ class Model(Description):
 
     def parameters(self) -> int:
         """All parameters without multi-token prediction layers, as published counts have them."""
-        return parameters.count(self)
+        return _count(self)
 
     def mtp_parameters(self) -> int:
         """Parameters of the multi-token prediction layers, without the embedding they share."""
-        return parameters.prediction(self)
+        return _prediction(self)
 
     def active_parameters(self) -> int:
         """Parameters that one token uses: only the top_k of the routed experts."""
-        return parameters.count(self, active=True)
+        return _count(self, active=True)
 
 
 @lru_cache(maxsize=1024)
@@ -504,3 +364,164 @@ def _head_dim(data: dict[str, Any]) -> int:
     if data["mla"] is not None:
         return int(data["mla"].nope_dim + data["mla"].rope_dim)
     return max(1, int(data["hidden"] // data["heads"]))
+
+
+def tower_model(tower: Vision) -> Model:
+    """The layers of a tower as a model without vocabulary."""
+    positions = tower.tokens + tower.class_token if tower.positions is None else tower.positions
+    return Model(
+        name="vision", kind="encoder", layers=tower.layers, hidden=tower.hidden,
+        heads=tower.heads, ffn=tower.ffn, gated=tower.gated, vocab=1, tied_embeddings=True,
+        positions=positions, norm=tower.norm, bias=tower.bias,
+    )
+
+
+# ---------------------------------------------------------------- parameters
+
+# Part by part, linear layers as in the reference implementations (Hugging Face transformers,
+# modeling files of the model types that are read): a matrix `in x out`, a bias of `out` where the
+# model has biases, norms of one vector, or of two with a bias.
+
+
+def _norm(model: Model, width: int | None = None) -> int:
+    """Parameters of one norm of the given width (default: hidden)."""
+    return (1 + model.norm_bias) * (model.hidden if width is None else width)
+
+
+def _attention(model: Model) -> int:
+    """Parameters of one attention without the norm before it.
+
+    Latent attention: arXiv:2412.19437, equations 1 to 11; a norm follows each compression.
+    """
+    h, a = model.hidden, model.heads
+    if model.mla is not None:
+        mla = model.mla
+        query = a * (mla.nope_dim + mla.rope_dim)
+        if mla.q_rank:
+            total = h * mla.q_rank + _norm(model, mla.q_rank) + mla.q_rank * query
+        else:
+            total = h * query
+        total += h * (mla.kv_rank + mla.rope_dim) + _norm(model, mla.kv_rank)
+        total += mla.kv_rank * a * (mla.nope_dim + mla.value_dim)
+        if (index := mla.indexer) is not None:  # queries, one key, its norm, weights of the heads
+            total += mla.q_rank * index.heads * index.head_dim
+            total += (h + 2) * index.head_dim + h * index.heads
+        return total + a * mla.value_dim * h
+    query, key = a * model.head_dim, model.kv_heads * model.head_dim
+    asked = query * (2 if model.attention_gate else 1)
+    total = h * asked + 2 * h * key + query * h
+    if model.bias or model.qkv_bias:
+        total += asked + 2 * key
+    if model.bias or model.output_bias:
+        total += h
+    if model.qk_norm and model.qk_norm_form == "head":
+        total += 2 * _norm(model, model.head_dim)
+    if model.qk_norm and model.qk_norm_form == "all":
+        total += _norm(model, query) + _norm(model, key)
+    return total + (a if model.sinks else 0)
+
+
+def _mlp(model: Model, width: int) -> int:
+    """Parameters of one MLP (or expert) of the given width."""
+    if width == 0:
+        return 0
+    inner = 2 if model.gated else 1
+    biases = inner * width + model.hidden if model.bias or model.mlp_bias else 0
+    return (inner + 1) * model.hidden * width + biases
+
+
+def _experts(model: Model, active: bool = False) -> int:
+    """Parameters of one mixture of experts: router, routed and shared experts, gate."""
+    moe = model.moe
+    if moe is None:
+        return 0
+    routed = moe.top_k if active else moe.experts
+    total = model.hidden * moe.experts + routed * _mlp(model, moe.ffn) + _mlp(model, moe.shared_ffn)
+    return total + (model.hidden if moe.shared_gate else 0) + (
+        moe.experts if moe.router_bias else 0)
+
+
+def _layer(model: Model, kind: LayerKind, active: bool = False) -> int:
+    """Parameters of a layer of a kind, norms included; ``active``: those that a token uses."""
+    own = model.sized(kind)
+    total = model.norms(kind) * _norm(model)
+    if kind.mixer == "attention":
+        total += _attention(own)
+    elif kind.mixer == "recurrence":
+        assert model.recurrence is not None
+        total += model.recurrence.parameters(model.hidden)
+    if kind.mlp != "none":
+        total += _experts(model, active) if kind.mlp == "experts" else _mlp(own, own.ffn)
+    return total
+
+
+def _places(model: Model) -> int:
+    """Parameters of position and token-type embeddings, the norm after them, distance biases."""
+    total = (model.positions + model.token_types) * model.hidden
+    total += model.relative_positions * model.heads
+    return total + (_norm(model) if model.embedding_norm else 0)
+
+
+def _embedding(model: Model) -> int:
+    """Parameters of token, position and token-type embeddings and the norm after them."""
+    if model.patch_width:  # with a bias, and a class token
+        return (model.patch_width + 2) * model.hidden + _places(model)
+    return model.vocab * model.hidden + _places(model)
+
+
+def _encoder(model: Model) -> int:
+    """Parameters of the encoder of an encoder-decoder; its token embedding is the decoder's."""
+    each = _attention(model) + _mlp(model, model.ffn) + model.layer_norms * _norm(model)
+    last = _norm(model) if model.final_norm else 0
+    return (model.encoder_layers or 0) * each + last + _places(model)
+
+
+def _vision(model: Model) -> int:
+    """Parameters of the tower for images and of the projector to the language model."""
+    tower = model.vision
+    if tower is None:
+        return 0
+    inner = tower_model(tower)
+    total = (tower.patch_width + tower.patch_bias) * tower.hidden
+    total += (inner.positions + tower.class_token) * tower.hidden
+    total += tower.layers * _layer(inner, inner.layer(0))
+    total += (tower.embedding_norm + tower.final_norm) * _norm(inner)
+    projector = sum((depth + tower.projector_bias) * width
+                    for depth, width in tower.projector(model.hidden))
+    projector += tower.projector_norm * tower.hidden
+    further = tower.deepstack * (projector + _norm(inner, tower.wide))
+    return total + projector + further
+
+
+def _prediction(model: Model) -> int:
+    """Parameters of the multi-token prediction layers (arXiv:2412.19437, section 2.2).
+
+    Each has norms of the hidden state and of the embedding, a projection of both, a transformer
+    layer like the last one, and a norm; embedding and vocabulary matrix are the model's.
+    """
+    last = model.layer(model.layers - 1)
+    each = 3 * _norm(model) + 2 * model.hidden**2 + _layer(model, last)
+    return model.mtp_layers * each
+
+
+def _head(model: Model) -> int:
+    """Parameters after the layers; a tied vocabulary matrix is not counted again."""
+    h = model.hidden
+    total = _norm(model) if model.final_norm else 0
+    if model.head_transform:
+        total += h * h + h + _norm(model)
+    if model.pooler:
+        total += h * h + h
+    if not model.tied_embeddings or model.patch_width:
+        total += model.vocab * h
+    return total + (model.vocab if model.head_bias else 0)
+
+
+def _count(model: Model, active: bool = False) -> int:
+    """All parameters except those of `prediction`; ``active``: only those of one token."""
+    total = _embedding(model) + _head(model) + _vision(model)
+    if model.kind == "encoder-decoder":
+        # attention to the encoder's output, and the norm before it
+        total += _encoder(model) + model.layers * (_attention(model) + _norm(model))
+    return total + sum(
+        times * _layer(model, kind, active) for kind, times in model.kinds.items())

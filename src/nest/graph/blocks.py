@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nest.describe.layers import Indexer, LayerKind
-from nest.describe.model import MLA, Model
+from nest.describe.layers import MLA, Indexer, LayerKind
+from nest.describe.model import Model
 from nest.graph.operators import Experts, Layer, Operator, Traffic
 from nest.graph.parts import gemm, kept_input, norm, residual
 from nest.graph.recurrence import recurrence
@@ -255,7 +255,7 @@ def block(
         ops += recurrence(model)
     if mixes and not model.parallel:
         ops.append(residual(model, "attention_residual"))
-    dense, routed, across = mixes + (kind.mlp == "dense"), None, None
+    dense, routed, across, shared = mixes + (kind.mlp == "dense"), None, None, False
     if cross:
         length = model.encoder_seq_len
         ops += [replace(norm(model, "cross_norm", model.hidden), again=("norm",)),
@@ -267,7 +267,8 @@ def block(
     if moe:
         assert model.moe is not None
         ops += experts(model)
-        dense += 1 if model.moe.shared_ffn else 0
+        shared = model.moe.shared_ffn > 0
+        dense += shared
         routed = Experts(model.moe.experts, model.moe.top_k, model.moe.ffn,
                          3 if model.gated else 2, model.moe.groups, model.moe.group_limit)
     elif kind.mlp == "dense":
@@ -287,11 +288,11 @@ def block(
     # Backward gathers the saved input of each column-split product once more.
     gathers = scatters = dense
     if model.parallel and kind.mlp == "dense":
-        # One sum of both outputs; one input if they share the norm (EleutherAI/gpt-neox
-        # megatron/model/transformer.py, ParallelTransformerLayer with gpt_j_residual).
+        # One sum of both outputs; one input if they share the norm (ParallelTransformerLayer
+        # of EleutherAI/gpt-neox with gpt_j_residual).
         gathers, scatters = min(2, model.layer_norms), 1
     traffic = Traffic(gathers, scatters, gathers + scatters, gathers, scatters, gathers,
-                      experts=1.0 / dense if routed and model.moe.shared_ffn else 0.0,
+                      experts=1.0 / dense if shared else 0.0,
                       mlp=0.0 if moe or kind.mlp == "none" else 1.0 / dense)
     return Layer(name, tuple(ops), traffic, across, routed, hidden=model.hidden, tokens=tokens,
                  repeated=repeated, checkpointed=True)
@@ -305,7 +306,7 @@ def _norms(model: Model, kind: LayerKind) -> list[Operator]:
     ops = [replace(op, dropped=("products",)) if i == 1 else op for i, op in enumerate(ops)]
     # A norm is a module of its own where it is not fused with the product behind it.
     behind = "mlp_norm" if kind.mlp == "experts" else ""
-    modules = ("attn_norm" if model.mla else "qkv_linear", behind)
+    modules: tuple[str, ...] = ("attn_norm" if model.mla else "qkv_linear", behind)
     if kind.mixer != "attention":
         modules = ("", behind) if kind.parts == 2 else (behind,)
     named = [replace(op, offloaded=name) for op, name in zip(ops, modules, strict=False)]

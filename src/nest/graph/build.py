@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nest.describe.layers import LayerKind
-from nest.describe.model import Model
+from nest.describe.model import Model, tower_model
 from nest.describe.profile import Profile
 from nest.graph import ends
 from nest.graph.blocks import block
@@ -125,7 +125,7 @@ def _tower(draft: _Draft, model: Model) -> int:
     """Layers of the tower for images; the number of the last one."""
     tower = model.vision
     assert tower is not None
-    inner = tower.transformer()
+    inner = tower_model(tower)
     last = draft.add(ends.patches(tower, inner))
     layers = {window: block(inner, "vision_layer", False, _windowed(window), tokens=tower.tokens,
                             repeated=False) for window in {tower.chunk, None}}

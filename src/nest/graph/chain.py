@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from nest.describe.job import Job
-from nest.describe.model import Model, MoE
+from nest.describe.layers import MoE
+from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.errors import LimitError
 from nest.graph.operators import EXPERT, FURTHER_MODULES, MODULES, Layer
@@ -139,7 +140,7 @@ class Chain:
         model = self.model
         if model is None:
             return frozenset()
-        found = {model.recurrence.form if model.recurrence is not None
+        found: set[str] = {model.recurrence.form if model.recurrence is not None
                  and kind.mixer == "recurrence" else kind.mixer for kind in model.kinds}
         if model.mla is not None and model.mla.indexer is not None:
             found.add("sparse attention")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nest.describe.model import Model, Vision
+from nest.describe.layers import Vision
+from nest.describe.model import Model
 from nest.graph.blocks import block
 from nest.graph.operators import Layer, Operator, Traffic
 from nest.graph.parts import gemm, norm
