@@ -39,8 +39,8 @@ _FREE: dict[str, str] = {
         gradient_checkpointing output_attentions output_hidden_states output_router_logits
         output_scores pretraining_tp reorder_and_upcast_attn scale_attn_by_inverse_layer_idx
         scale_attn_weights torchscript use_bfloat16 slow_but_exact use_mamba_kernels
-        use_mambapy use_associative_scan residual_in_fp32 mamba_ssm_cache_dtype mamba_ssm_dtype rms_norm
-        fused_add_norm moe_shared_expert_overlap
+        use_mambapy use_associative_scan residual_in_fp32 mamba_ssm_cache_dtype mamba_ssm_dtype
+        rms_norm fused_add_norm moe_shared_expert_overlap
     """,
     "initial values, dropout, scales, activation functions: element-wise and fused": """
         activation_dropout activation_function attention_dropout attention_probs_dropout_prob

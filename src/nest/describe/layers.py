@@ -1,4 +1,4 @@
-"""Parts of a model: latent and sparse attention, experts, a tower for images, layers with a state."""
+"""Parts of a model: latent and sparse attention, experts, image towers, layers with a state."""
 
 from __future__ import annotations
 

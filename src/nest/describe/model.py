@@ -22,7 +22,6 @@ from nest.describe.layers import (
 from nest.units import shorten
 
 
-
 class Model(Description):
     """A transformer as its publisher describes it; a layer is one attention and one MLP."""
 

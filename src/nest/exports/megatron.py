@@ -12,7 +12,8 @@ from itertools import groupby
 
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
-from nest.describe.model import Model, MoE
+from nest.describe.layers import MoE
+from nest.describe.model import Model
 from nest.describe.offload import Offload
 
 VERSION = "Megatron-LM core_v0.16.1"
