@@ -9,11 +9,13 @@ from descriptions import MODEL, TOWER, message
 from plain import B, cost
 from plain import S as SEQ
 
-from nest.describe import load_job, load_model
+from nest.describe import load_cluster, load_job, load_model
 from nest.describe.layers import Recurrence
 from nest.graph import Operator, build_chain, model_flop
 from nest.graph.legality import cp_problem, tensor_degrees, tp_problem
 from nest.graph.operators import Layer
+from nest.pricing.evaluation import evaluate
+from nest.pricing.even import even_configuration
 
 JOB = load_job({"global_batch": 8, "seq_len": 128})
 DELTA = {"form": "gated_delta", "heads": 4, "head_dim": 8, "groups": 2, "state": 8, "conv": 4}
@@ -192,3 +194,19 @@ def test_parts_of_attention_and_mlp_by_hand() -> None:
 ])
 def test_layers_that_do_not_go_together(changes: dict[str, Any], expected: str) -> None:
     assert expected in message(load_model, {**mixed(DELTA), **changes})
+
+
+def test_stacks_are_not_said_to_run_what_their_tables_do_not_cover() -> None:
+    assert build_chain(load_model(MODEL)).unlisted == ()
+    assert build_chain(load_model(mixed(DELTA))).unlisted == ("gated_delta", "layers of one part")
+    assert build_chain(load_model({**MODEL, "parallel": True})).unlisted == ("parallel blocks",)
+    cluster = load_cluster("dgx-h100", devices=8)
+    for data, runs in ((MODEL, True), (mixed(DELTA), None)):
+        model = load_model(data)
+        way = even_configuration(model, cluster, JOB)
+        plan = evaluate(model, cluster, JOB, way)
+        assert (plan.feasible, plan.runnable) == (True, runs)
+        shown = plan.report()
+        assert ("does not cover gated_delta, layers of one part" in " ".join(shown.split())) == (
+            runs is None)
+        assert "transformer layers" in shown

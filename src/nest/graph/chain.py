@@ -146,6 +146,23 @@ class Chain:
             found.add("sparse attention")
         return frozenset(found - {"none"})
 
+    @cached_property
+    def unlisted(self) -> tuple[str, ...]:
+        """What of its layers the tables of stacks do not cover, in words."""
+        model = self.model
+        if model is None:
+            return ()
+        kinds = tuple(model.kinds)
+        found = {name: True for name in sorted(self.mixers - {"attention"})}
+        found |= {
+            "chunked attention": any(kind.chunked for kind in kinds),
+            "parallel blocks": model.parallel,
+            "layers of one part": any(kind.parts < 2 for kind in kinds),
+            "layers of unequal sizes": any(model.sized(kind) is not model for kind in kinds),
+            "an encoder of images": model.patch_width > 0,
+        }
+        return tuple(name for name, has in found.items() if has)
+
     def lengths(self, seq_len: int) -> tuple[int, ...]:
         """Tokens per sample of all layers, each number once; ``seq_len`` is the job's."""
         return tuple(dict.fromkeys(kind.tokens or seq_len for kind in self.kinds))
