@@ -7,7 +7,9 @@ builds on the meta device (`test_transformers.py` repeats that where it is insta
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from descriptions import CONFIGS, message
 
 from nest.describe import load_model
 from nest.describe.huggingface import MODEL_TYPES
+from nest.errors import InputError
 from nest.graph import build_chain, model_flop
 
 MODELS: dict[str, dict[str, Any]] = json.loads(
@@ -88,6 +91,11 @@ def test_layers_that_differ_are_read_one_by_one() -> None:
     ("DeepSeek-V3.2", {"mlp_layer_types": 61 * ["sparse"]}, "mlp_layer_types: got ['sparse'"),
     ("Llama-3_3-Nemotron-Super-49B", {"block_configs": 80 * [{"attention": 3}]},
      "block_configs: got"),
+    ("gpt-neo-1.3B", {"attention_layers": None, "attention_types": [[["global"], 1e300]]},
+     "attention_types: got"),
+    ("Jamba-v0.1", {"num_hidden_layers": 10**7}, "num_hidden_layers: got 10000000; allowed: a who"),
+    ("Nemotron-3-Nano-30B-A3B", {"hybrid_override_pattern": "M" * 10**6},
+     "layers_block_type: missing"),
     ("t5-11b", {"feed_forward_proj": "odd"}, "feed_forward_proj: got 'odd'; allowed: relu"),
     ("vit-large-patch16-224", {"image_size": 225}, "image_size: got 225; allowed: a multiple"),
 ])
@@ -119,3 +127,18 @@ def test_an_endless_time_step_is_read(tmp_path: Path) -> None:
                        ("more", [{"a": [float("inf")]}])):
         path.write_text(json.dumps(config("Meta-Llama-3.1-8B", **{key: value})))
         assert "allowed: finite numbers" in message(load_model, path)
+
+
+HOSTILE = (None, True, -1, 0, 10**7, 10**40, 1e300, 0.5, "", "x" * 500, [], [None], [[1e9]],
+           ["full_attention"], {}, {"a": []}, [{"attention": None}], 10**4 * [0])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_any_value_of_a_key_is_read_or_refused(name: str) -> None:
+    draw = random.Random(name)
+    for _ in range(12):
+        data = json.loads(json.dumps(MODELS[name]["config"]))
+        inner = draw.choice([part for part in (data, *data.values()) if isinstance(part, dict)])
+        inner[draw.choice([key for key in inner if key != "model_type"])] = draw.choice(HOSTILE)
+        with contextlib.suppress(InputError):
+            load_model(data).parameters()

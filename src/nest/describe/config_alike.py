@@ -395,10 +395,11 @@ def _gpt_neo(config: Config) -> dict[str, Any]:
     kinds = config.layers_of("attention_layers", layers, words)
     groups = config.get("attention_types")
     if kinds is None and isinstance(groups, list):
-        try:
-            kinds = [name for names, times in groups for name in int(times) * list(names)][:layers]
-        except (TypeError, ValueError):
-            kinds = []
+        kinds = []
+        for group in groups[:layers]:  # [names, times]
+            names, times = group if isinstance(group, list) and len(group) == 2 else ((), 0)
+            if isinstance(times, int) and times <= layers and isinstance(names, list):
+                kinds += times * names[:layers]
         if len(kinds) != layers or not {*map(str, kinds)} <= {*words}:
             config.refuse("attention_types", f"[[names], times] with {layers} names in all, each "
                           "global or local")

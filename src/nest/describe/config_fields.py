@@ -21,6 +21,8 @@ _SAME = (
     ("head_dim", "attention_head_dim"),
 )
 """Names of one field in different model types (attribute_map of the configuration classes)."""
+MOST_LAYERS = 10**4
+_LAYERS = (*_SAME[1], "num_decoder_layers", "depth")
 _OTHER_NAMES = {
     name: tuple(other for other in group if other != name) for group in _SAME for name in group
 }
@@ -76,6 +78,8 @@ class Config:
     ) -> int:
         """A whole number; needed where there is no default (null counts as not given)."""
         key = self.named(key)
+        if key in _LAYERS:
+            high = MOST_LAYERS
         value = self.get(key)
         if value is None and default is not None:
             return default

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nest.describe.config_alike import gqa
-from nest.describe.config_fields import Config
+from nest.describe.config_fields import MOST_LAYERS, Config
 
 Fields = dict[str, Any]
 _ATTENTION = {"full_attention": "attention", "linear_attention": "recurrence"}
@@ -140,7 +140,8 @@ def _nemotron_h(config: Config) -> Fields:
     pattern = config.get("hybrid_override_pattern")
     blocks = config.get("layers_block_type")
     blocks = list(pattern) if blocks is None and isinstance(pattern, str) else blocks
-    if not isinstance(blocks, list) or not blocks or not {*map(str, blocks)} <= {*_BLOCKS}:
+    if not isinstance(blocks, list) or not 0 < len(blocks) <= MOST_LAYERS or not (
+            {*map(str, blocks)} <= {*_BLOCKS}):
         config.refuse("layers_block_type", "a list of linear_attention, full_attention, mlp, moe, "
                       "or hybrid_override_pattern of the letters M * - E")
         blocks = ["M"]
@@ -313,7 +314,7 @@ def _nemotron_nas(config: Config) -> Fields:
     blocks = config.get("block_configs")
     kinds: dict[str, Fields] = {}
     names = []
-    for block in blocks if isinstance(blocks, list) else []:
+    for block in blocks[:MOST_LAYERS] if isinstance(blocks, list) else []:
         try:
             attention, ffn = block["attention"], block["ffn"]
             groups = None if attention["no_op"] else heads // attention["n_heads_in_group"]
