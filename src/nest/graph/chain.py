@@ -153,7 +153,7 @@ class Chain:
         if model is None:
             return ()
         kinds = tuple(model.kinds)
-        found = {name: True for name in sorted(self.mixers - {"attention"})}
+        found = dict.fromkeys(sorted(self.mixers - {"attention"}), True)
         found |= {
             "chunked attention": any(kind.chunked for kind in kinds),
             "parallel blocks": model.parallel,

@@ -305,7 +305,8 @@ def _layers(plan: Plan) -> str:
         return f"{start}: 0..{profile.length - 1} of the profile, in its order"
     chain = build_chain(model)
     named, first = [], 0
-    for word, members in groupby(LAYERS.get(chain.kinds[kind].name, "transformer layers") for kind in chain.order):
+    words = (LAYERS.get(chain.kinds[kind].name, "transformer layers") for kind in chain.order)
+    for word, members in groupby(words):
         count = len(list(members))
         named.append(f"{first if count == 1 else f'{first}..{first + count - 1}'} {word}")
         first += count
