@@ -20,6 +20,7 @@ ROWS = (
     ("forms",),
     ("describe",),
     ("topology",),
+    ("capture",),
     ("graph",),
     ("stacks",),
     ("costs",),

@@ -38,12 +38,14 @@ __all__ = [
     "evaluate",
     "explain",
     "export",
+    "from_torch",
     "list_clusters",
     "list_devices",
     "list_models",
     "list_stacks",
     "load_cluster",
     "load_configuration",
+    "load_graph",
     "load_job",
     "load_model",
     "load_network",
@@ -65,6 +67,8 @@ _HOME = {
     "evaluate": "pricing.evaluation",
     "explain": "explanation.explanation",
     "export": "exports",
+    "from_torch": "capture",
+    "load_graph": "capture",
     "simulate": "simulation",
     "sweep": "sweeps.sweep",
     "load_study": "sweeps.loading",
@@ -78,6 +82,7 @@ _HOME = {
 
 if TYPE_CHECKING:
     from nest.api import plan, plan_batches
+    from nest.capture import from_torch, load_graph
     from nest.describe import (
         Cluster,
         Configuration,

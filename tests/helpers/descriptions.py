@@ -345,7 +345,7 @@ NOTES = {
               "eos_token_id": 151645, "hidden_act": "silu", "use_cache": True},
     "gemma3_text": {"cache_implementation": "hybrid", "query_pre_attn_scalar": 256,
                     "rope_local_base_freq": 10000, "eos_token_id": [1, 106]},
-    "gpt_neox": {"rotary_pct": 1.0, "rotary_emb_base": 10000, "use_parallel_residual": False,
+    "gpt_neox": {"rotary_pct": 1.0, "rotary_emb_base": 10000, "use_parallel_residual": True,
                  "_name_or_path": "model"},
     "gpt2": {"n_ctx": 1024, "summary_type": "cls_index", "summary_first_dropout": 0.1,
              "resid_pdrop": 0.1, "task_specific_params": {"text-generation": {"max_length": 50}}},

@@ -27,6 +27,7 @@ def compare(
         typer.Option(metavar="NAMES", help="all (default), or some of nest, manual, zero, mcmc, "
                      "alpa, phaze, piper, exhaustive, joined by commas."),
     ] = None,
+    as_type: options.AsType = None,
     devices: options.Devices = None,
     filling: options.Filling = None,
     device: options.DeviceName = None,
@@ -94,7 +95,7 @@ def compare(
     check_counts(threads=threads, proposals=proposals)
     asked = chosen("planners", planners, PLANNERS)
     subject, cluster = subject_and_cluster(
-        names or (), profile, devices=devices, filling=filling, device=device,
+        names or (), profile, as_type, devices=devices, filling=filling, device=device,
         without=without or None, degrade=degrade or None)
     wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len, precision=precision,
                       optimizer=optimizer, memory_margin=memory_margin)

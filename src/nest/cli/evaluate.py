@@ -24,6 +24,7 @@ def evaluate(
                        help="Catalog names or files; CLUSTER may also be a graph "
                        "(docs/topologies.md). Or a plan file, as written or edited."),
     ] = None,
+    as_type: options.AsType = None,
     devices: options.Devices = None,
     filling: options.Filling = None,
     device: options.DeviceName = None,
@@ -138,7 +139,7 @@ def evaluate(
     check_map(map_file)
     job_options = {"global_batch": global_batch, "seq_len": seq_len, "precision": precision,
                    "optimizer": optimizer, "memory_margin": memory_margin, "stack": stack,
-                   "job": job, "profile": profile,
+                   "job": job, "profile": profile, "as": as_type,
                    "devices": devices, "filling": filling, "device": device,
                    "without": without or None, "degrade": degrade or None}
     degrees = {"tp": tp, "pp": pp, "vpp": vpp, "layout": layout,
@@ -188,7 +189,7 @@ def _from_options(
     from nest.pricing.even import even_configuration
     from nest.pricing.problems import told
 
-    subject, cluster = subject_and_cluster(names, given["profile"], **{
+    subject, cluster = subject_and_cluster(names, given["profile"], given["as"], **{
         name: given[name] for name in ("devices", "filling", "device", "without", "degrade")})
     job = job_from(given["job"], given["stack"], **{
         name: given[name] for name in JOB_OPTIONS})

@@ -17,7 +17,7 @@ COMMAND_LINE = "command line"
 
 
 def subject_and_cluster(
-    names: Sequence[str], profile: str | None, **changes: Any
+    names: Sequence[str], profile: str | None, as_type: str | None = None, **changes: Any
 ) -> tuple[Model | Profile, Cluster]:
     """What is trained and where, from the positional arguments.
 
@@ -25,6 +25,7 @@ def subject_and_cluster(
     ----------
     names : MODEL CLUSTER, or CLUSTER.
     profile : file in the place of MODEL.
+    as_type : model type to read a config.json as.
     changes : keyword arguments of `nest.load_network`.
 
     Raises
@@ -40,8 +41,11 @@ def subject_and_cluster(
         why = " (--profile stands for MODEL)" if profile is not None else ""
         given = " ".join(names) or "none"
         raise InputError(f"arguments: got {given}; allowed: {' '.join(wanted)}{why}")
+    if profile is not None and as_type is not None:
+        raise InputError(f"--as: got {as_type[:60]!r}; allowed: nothing with --profile")
     subject: Model | Profile
-    subject = load_profile(profile) if profile is not None else load_model(names[0])
+    subject = load_profile(profile) if profile is not None else load_model(
+        names[0], as_type)
     return subject, load_network(names[-1], **changes)
 
 

@@ -52,6 +52,11 @@ def seconds(text: str) -> typer.models.OptionInfo:
     return found
 
 
+AsType = Annotated[
+    str | None,
+    typer.Option("--as", metavar="TYPE", help="Model type to read MODEL's config.json as, such as "
+                 "llama, if its own is not known."),
+]
 Devices = Annotated[int | None, number("Number of devices; sets the size of the outermost level.")]
 Filling = Annotated[
     int | None,

@@ -20,6 +20,7 @@ def plan(
                        "CLUSTER may also be a graph (docs/topologies.md): a file, or a text such "
                        "as fat-tree:k=8."),
     ] = None,
+    as_type: options.AsType = None,
     devices: options.Devices = None,
     filling: options.Filling = None,
     device: options.DeviceName = None,
@@ -92,7 +93,7 @@ def plan(
     check_map(map_file)
     check_counts(threads=threads, top=top)
     subject, cluster = subject_and_cluster(
-        names or (), profile, devices=devices, filling=filling, device=device,
+        names or (), profile, as_type, devices=devices, filling=filling, device=device,
         without=without or None, degrade=degrade or None)
     batch: Any = global_batch  # as `options` reads it
     several = isinstance(batch, range)

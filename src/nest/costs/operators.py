@@ -90,6 +90,8 @@ def compute_seconds(
             ahead, back = _gemm(op, layer, c, s, rows, ranks, padding)
         elif op.type == "attention":
             ahead, back = attention(op, layer, s, tokens, ranks)
+        elif op.type == "scan":
+            ahead, back = scan(op, s, tokens / ranks)
         elif op.fusable and s.machine.stack.fused_experts:
             continue
         else:
@@ -101,6 +103,23 @@ def compute_seconds(
             again[bits] = again.get(bits, 0.0) + share * ahead
         backward = backward + back
     return sum(again.values(), np.zeros(len(c.tp))), backward, again
+
+
+def scan(op: Operator, s: Setting, tokens: Array) -> tuple[Array, Array]:
+    """A recurrence over the tokens: its products at the rate of attention, or its bytes.
+
+    The rate, and 2.5 times the FLOP backward as in attention, are assumed: no kernel was measured.
+    Mamba has no products for tensor cores: all of its state passes through registers, and its
+    bytes are what is priced on top.
+    """
+    machine = s.machine
+    rate = machine.core_peak * machine.device.attention_fraction * machine.attention_derate
+    flop = 2.0 * tokens * op.attention_width
+    times = []
+    for work, elements in ((1.0, op.forward_elements), (2.5, op.backward_elements)):
+        moved = memory_seconds(machine, elements * tokens * machine.element)
+        times.append(np.maximum(work * flop / rate + machine.overhead, moved))
+    return times[0], times[1]
 
 
 def _gemm(

@@ -1,12 +1,14 @@
 """Descriptions that a user writes, and how they are read from files.
 
-Frozen classes, validated once: `model`, `cluster` (with `device`, `links` and `filling`: which
-devices of a group are used), `job` (with the stack, and `capabilities`: what it can run), `space`
-(bounds of a search), `offload` (what is kept in the memory of the hosts), `configuration` (one way
-to run), `profile` (measured layers). Start with `base`, the base class of all, then `model`,
-`cluster`, `job`. `loading` turns a name, a file or a mapping into one of them, with `files` (YAML,
-JSON, limits), `catalog`, `huggingface` (with `config_keys`) and `profile_csv`. `given` checks the
-arguments of the functions of `nest`.
+Frozen classes, validated once: `model` (with `layers`), `cluster` (with `device`, `links` and
+`filling`: which devices of a group are used), `job` (with the stack, and `capabilities`: what it
+can run), `space` (bounds of a search), `offload` (what is kept in the memory of the hosts),
+`configuration` (one way to run), `profile` (measured layers), `operator_graph` (operators with
+their FLOP and bytes). Start with `base`, the base class of all, then `model`, `cluster`, `job`.
+`loading` turns a name, a file or a mapping into one of them, with `files` (YAML, JSON, limits),
+`catalog`, `huggingface` (with `config_fields`, `config_alike`, `config_mixed`, `config_images`,
+`config_windows` and `config_keys`) and `profile_csv`. `given` checks the arguments of the functions
+of `nest`.
 """
 
 from nest.describe.base import Description
@@ -15,6 +17,7 @@ from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.device import Device, GemmEfficiency, GroupedEfficiency
 from nest.describe.files import read_description, write_text_atomic
 from nest.describe.job import Job, Stack
+from nest.describe.layers import MLA, MoE
 from nest.describe.links import Links
 from nest.describe.loading import (
     load_cluster,
@@ -26,7 +29,7 @@ from nest.describe.loading import (
     load_space,
     load_stack,
 )
-from nest.describe.model import MLA, Model, MoE
+from nest.describe.model import Model
 from nest.describe.profile import MeasuredLayer, Measurement, Profile
 from nest.describe.space import IntSet, SearchSpace
 

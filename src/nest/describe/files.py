@@ -115,12 +115,34 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in pairs:
         if key in result:
             raise _Refused(f"{shorten(key)} is given twice in one object; allowed: once")
+        if key not in _UNBOUNDED:
+            _refuse_endless(value)
         result[key] = value
     return result
 
 
+class _Endless(float):
+    """NaN or Infinity, which a known key may have."""
+
+
+_UNBOUNDED = ("time_step_limit",)
+"""Keys of config.json that published files give an infinite value (Mamba-2, Nemotron-H)."""
+
+
 def _constant(text: str) -> float:
-    raise _Refused(f"got {text}; allowed: finite numbers")
+    return _Endless(text.replace("Infinity", "inf"))
+
+
+def _refuse_endless(value: Any) -> None:
+    """Refuse NaN and Infinity, alone or in lists; mappings in them were checked before."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, _Endless):
+            text = str(float(item)).replace("inf", "Infinity").replace("nan", "NaN")
+            raise _Refused(f"got {text}; allowed: finite numbers")
+        if isinstance(item, list):
+            stack += item
 
 
 def parse_json(text: str) -> Any:
@@ -131,7 +153,9 @@ def parse_json(text: str) -> Any:
     ValueError : malformed, a key twice, NaN or Infinity.
     """
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        data = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        _refuse_endless(data)
+        return data
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise _Refused(f"{place}: malformed JSON: {error.msg}") from None

@@ -47,13 +47,14 @@ _WORDS = {
 }
 
 
-def load_model(source: Source | Model) -> Model:
+def load_model(source: Source | Model, as_type: str | None = None) -> Model:
     """Read a model from the catalog, a NEST file, a Hugging Face config.json or plain data.
 
     Parameters
     ----------
     source : catalog name (any case), path of a file or of a folder with a config.json, mapping, or
         a Model, which is returned unchanged.
+    as_type : model type to read a config.json as, in place of its own (`llama`).
 
     Raises
     ------
@@ -65,7 +66,10 @@ def load_model(source: Source | Model) -> Model:
     if "model_type" in data or "architectures" in data:
         from nest.describe.huggingface import from_huggingface
 
-        return from_huggingface(data, where, path)
+        return from_huggingface(data, where, path, as_type)
+    if as_type is not None:
+        raise InputError(f"{where}: as: got {shorten(as_type)}; allowed: with a Hugging Face "
+                         "config.json only")
     return _validated(Model, data, where)
 
 

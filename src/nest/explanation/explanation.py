@@ -319,7 +319,7 @@ class _Solver:
             stage.replace(layers=span, chunks=(span,))
             for stage, span in zip(way.stages, spans, strict=True)))
         priced = evaluate(self.subject, self.cluster, self.job, even)
-        if self.within and not priced.runnable:
+        if self.within and priced.runnable is False:
             return _none("even cuts", {}, True, "the stack cannot run such a plan")
         if not priced.feasible:
             return _short("even cuts", {}, priced, "does not fit")

@@ -12,7 +12,8 @@ from itertools import groupby
 
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
-from nest.describe.model import Model, MoE
+from nest.describe.layers import MoE
+from nest.describe.model import Model
 from nest.describe.offload import Offload
 
 VERSION = "Megatron-LM core_v0.16.1"
@@ -30,7 +31,9 @@ _SHARDED = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 _BLACKWELL = ("b200", "b300", "gb200", "gb300")
 _PLAIN = {"relative_positions": 0, "token_types": 0, "layer_norms": 2, "final_norm": True,
           "embedding_norm": False, "head_transform": False, "head_bias": False, "pooler": False,
-          "vision": None}
+          "vision": None, "chunked": False, "recurrence": None, "layer_types": (),
+          "unrotated": False, "parallel": False, "output_bias": False, "mlp_bias": False,
+          "qk_norm_form": "head", "attention_gate": False, "sinks": False, "patch_width": 0}
 """Properties of a model that Megatron-Core's GPT has no arguments for, and what they must be."""
 
 
@@ -43,6 +46,12 @@ def inexpressible(model: Model, job: Job, way: Configuration) -> Iterator[str]:
             yield f"model.{name}: Megatron-Core's GPT has no argument for it"
     if model.moe is not None and model.moe.clamped:
         yield "model.moe.clamped: --activation-func-clamp-value needs a value, which no plan has"
+    if model.moe is not None and model.moe.router_bias:
+        yield "model.moe.router_bias: Megatron-Core's router has no trained bias of this kind"
+    if model.mla is not None and model.mla.indexer is not None:
+        yield "model.mla.indexer: sparse attention has no arguments in core_v0.16.1"
+    if model.norm_bias != (model.norm == "layernorm"):
+        yield "model.norm_bias: Megatron-Core's LayerNorm has a bias, its RMSNorm has none"
     if model.positions and model.positions < job.seq_len:
         yield (f"job.seq_len {job.seq_len}: the model has {model.positions} learned positions "
                "(--max-position-embeddings)")

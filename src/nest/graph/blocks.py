@@ -16,37 +16,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nest.describe.layers import MLA, Indexer, LayerKind
 from nest.describe.model import Model
-from nest.graph.operators import Experts, Layer, Operator, Split, Traffic
+from nest.graph.operators import Experts, Layer, Operator, Traffic
+from nest.graph.parts import gemm, kept_input, norm, residual
+from nest.graph.recurrence import recurrence
 
 _MOE = ("moe",)
 _MLP = ("mlp",)
 _UP = ("mla_up_proj",)
 _SHARED = (*_MOE, "shared_experts")
-
-
-def norm(model: Model, name: str, width: int) -> Operator:
-    """A norm that reads and writes ``width`` elements per token."""
-    parameters = width * (2 if model.norm == "layernorm" else 1)
-    return Operator(name, "memory", "sequence", forward_elements=2 * width,
-                    backward_elements=3 * width, parameters=parameters, saved_elements=width)
-
-
-def gemm(
-    name: str, split: Split, width: int, depth: int, bias: bool, saved: float,
-    again: tuple[str, ...] = (), dropped: tuple[str, ...] = (), fp8_bytes: float | None = None,
-) -> Operator:
-    """A linear layer; ``saved``: elements of its input that no other operator saves."""
-    return Operator(name, "gemm", split, width=width, depth=depth,
-                    parameters=width * depth + (width if bias else 0), saved_elements=saved,
-                    product_input=saved == depth, again=again, dropped=dropped,
-                    fp8_bytes=fp8_bytes)
-
-
-def kept_input(model: Model, name: str) -> Operator:
-    """The normed input of linear layers, saved once for all that read it."""
-    return Operator(name, "memory", "sequence", saved_elements=model.hidden, dropped=("norm",),
-                    product_input=True, fp8_bytes=model.hidden)
 
 
 def _output(model: Model, name: str, width: int) -> Operator:
@@ -55,25 +34,21 @@ def _output(model: Model, name: str, width: int) -> Operator:
     The core keeps its output in 16 bit for its own backward; in fp8 the projection keeps another
     copy.
     """
-    return replace(gemm(name, "row", model.hidden, width, model.bias, width, ("products",),
+    bias = model.bias or model.output_bias
+    return replace(gemm(name, "row", model.hidden, width, bias, width, ("products",),
                         fp8_bytes=3 * width), offloaded="attn_proj")
 
 
-def residual(model: Model, name: str) -> Operator:
-    """Residual addition; its gradient is added once in the backward."""
-    return Operator(name, "memory", "sequence", forward_elements=3 * model.hidden,
-                    backward_elements=model.hidden)
-
-
-def attention(model: Model, causal: bool, window: int | None = None) -> list[Operator]:
-    """Self-attention after its norm; ``window``: keys that a position sees at most."""
+def attention(model: Model, causal: bool, kind: LayerKind) -> list[Operator]:
+    """Self-attention after its norm, with the windows of a kind of layer."""
     if model.mla is not None:
-        return _latent_attention(model, causal, window)
+        return _latent_attention(model, causal, kind)
     h, q, kv = model.hidden, model.heads * model.head_dim, model.kv_heads * model.head_dim
     bias = model.bias or model.qkv_bias
+    gated = model.attention_gate
     # The projections read the normed input, saved once.
     ops = [
-        gemm("query", "column", q, h, bias, 0),
+        gemm("query", "column", 2 * q if gated else q, h, bias, 0),
         replace(gemm("key_value", "column", 2 * kv, h, bias, 2 * kv), groups=model.kv_heads,
                 halves=True, product_input=False, offloaded="core_attn"),
         replace(kept_input(model, "projection_input"), offloaded="qkv_linear"),
@@ -83,8 +58,11 @@ def attention(model: Model, causal: bool, window: int | None = None) -> list[Ope
                             backward_elements=2 * (q + kv)))
     if model.qk_norm:
         ops += [_head_norm(model, "query_norm", q), _head_norm(model, "key_norm", kv)]
-    return [*ops, _core(model, q, q, saved=q, causal=causal, window=window),
-            _output(model, "attention_output", q)]
+    ops.append(_core(model, q, q, saved=q, causal=causal, kind=kind))
+    if gated:  # it keeps the core's output and the gate, the projection what they make
+        ops.append(Operator("attention_gate", "memory", "heads", forward_elements=3 * q,
+                            backward_elements=5 * q, saved_elements=2 * q))
+    return [*ops, _output(model, "attention_output", q)]
 
 
 def cross_attention(model: Model, positions: int | None) -> list[Operator]:
@@ -110,27 +88,33 @@ def cross_attention(model: Model, positions: int | None) -> list[Operator]:
 
 
 def _head_norm(model: Model, name: str, width: int) -> Operator:
-    """A norm of every head of queries or keys, ``width`` over all heads."""
+    """A norm of every head of queries or keys, or of all heads at once, of ``width`` elements."""
+    weights = {"head": model.head_dim, "all": width, "plain": 0}[model.qk_norm_form]
     return Operator(name, "memory", "heads", forward_elements=2 * width,
                     backward_elements=3 * width,
-                    parameters=norm(model, name, model.head_dim).parameters, saved_elements=width)
+                    parameters=norm(model, name, weights).parameters, saved_elements=width)
 
 
 def _core(
     model: Model, key_width: int, value_width: int, saved: float, causal: bool,
-    window: int | None = None,
+    kind: LayerKind | None = None,
 ) -> Operator:
     """Attention core; ``saved`` are the elements of its inputs that no projection keeps."""
     shared = model.heads // model.kv_heads
+    window, chunked = (kind.window, kind.chunked) if kind else (None, False)
     return Operator("attention_core", "attention", "heads",
                     attention_width=key_width + value_width, saved_elements=saved,
                     heads=model.heads, kv_width=(key_width + value_width) // shared,
-                    kv_groups=model.kv_heads, causal=causal, window=window,
+                    kv_groups=model.kv_heads, causal=causal, window=window, chunked=chunked,
+                    parameters=model.heads if model.sinks else 0,
                     again=("core_attn",), offloaded="core_attn")
 
 
-def _latent_attention(model: Model, causal: bool, window: int | None) -> list[Operator]:
-    """Multi-head latent attention (DeepSeek-V3, arXiv:2412.19437, section 2.1.1)."""
+def _latent_attention(model: Model, causal: bool, kind: LayerKind) -> list[Operator]:
+    """Multi-head latent attention (DeepSeek-V3, arXiv:2412.19437, section 2.1.1).
+
+    Sparse attention needs the keys that its indexer selects: as many pairs as a window of them has.
+    """
     mla = model.mla
     assert mla is not None
     h, a = model.hidden, model.heads
@@ -153,7 +137,10 @@ def _latent_attention(model: Model, causal: bool, window: int | None) -> list[Op
              mla.kv_rank, _UP, _UP, fp8_bytes=mla.kv_rank),
     ]
     ops = [replace(op, offloaded="qkv_linear") for op in ops]
-    core = _core(model, query, value, saved=2 * query + value, causal=causal, window=window)
+    core = _core(model, query, value, saved=2 * query + value, causal=causal, kind=kind)
+    if mla.indexer is not None:
+        ops += _indexer(model, mla, mla.indexer, causal)
+        core = replace(core, window=mla.indexer.top_k)
     ops += [
         Operator("rope", "memory", "heads", forward_elements=2 * query,
                  backward_elements=2 * query, again=_UP),
@@ -163,18 +150,38 @@ def _latent_attention(model: Model, causal: bool, window: int | None) -> list[Op
     return ops
 
 
+def _indexer(model: Model, mla: MLA, index: Indexer, causal: bool) -> list[Operator]:
+    """Scores of all earlier tokens by small heads with one key (arXiv:2512.02556, section 2.1).
+
+    Its inputs are detached, so the projections pass no gradient on; their product backward is
+    priced nevertheless. Every tensor-parallel rank runs all of it. The selection of the highest
+    scores is not priced.
+    """
+    wide, a = index.heads * index.head_dim, index.heads
+    return [
+        gemm("index_query", "sequence", wide, mla.q_rank, False, wide),
+        gemm("index_key", "sequence", index.head_dim, model.hidden, False, index.head_dim),
+        Operator("index_norm", "memory", "sequence", forward_elements=2 * index.head_dim,
+                 backward_elements=3 * index.head_dim, parameters=2 * index.head_dim,
+                 saved_elements=index.head_dim),
+        gemm("index_weights", "sequence", a, model.hidden, False, a),
+        Operator("index_scores", "attention", "sequence", attention_width=wide, causal=causal),
+    ]
+
+
 def mlp(
     model: Model, width: int, name: str = "mlp", modules: tuple[str, ...] = ()
 ) -> list[Operator]:
     """An MLP without its saved input; ``modules`` run all of it again."""
     h, up = model.hidden, (2 if model.gated else 1) * width
     activation = ("mlp_act", *modules)
+    bias = model.bias or model.mlp_bias
     return [
-        replace(gemm(f"{name}_up", "column", up, h, model.bias, 0, modules), halves=model.gated),
+        replace(gemm(f"{name}_up", "column", up, h, bias, 0, modules), halves=model.gated),
         Operator(f"{name}_activation", "memory", "column", width=width,
                  forward_elements=up + width, backward_elements=2 * up + width,
                  saved_elements=up, again=activation, dropped=modules, halves=model.gated),
-        gemm(f"{name}_down", "row", h, width, model.bias, width, modules, activation,
+        gemm(f"{name}_down", "row", h, width, bias, width, modules, activation,
              fp8_bytes=width),
     ]
 
@@ -184,10 +191,10 @@ def experts(model: Model) -> list[Operator]:
     moe = model.moe
     assert moe is not None
     h, up = model.hidden, (2 if model.gated else 1) * moe.ffn
-    bias = 1 if model.bias else 0
+    bias = 1 if model.bias or model.mlp_bias else 0
     activation = ("mlp_act", *_MOE)
     ops = [
-        gemm("router", "sequence", moe.experts, h, False, 2 * moe.experts, _MOE, _MOE),
+        gemm("router", "sequence", moe.experts, h, moe.router_bias, 2 * moe.experts, _MOE, _MOE),
         # The router reads it in 16 bit.
         replace(kept_input(model, "moe_input"), fp8_bytes=None),
         Operator("permute", "memory", "dispatch", forward_elements=4 * h,
@@ -227,52 +234,80 @@ def _unfused(model: Model, up: int) -> Operator:
 
 
 def block(
-    model: Model, name: str, causal: bool, *, moe: bool = False, tokens: int | None = None,
-    cross: bool = False, repeated: bool = True, window: int | None = None,
+    model: Model, name: str, causal: bool, kind: LayerKind | None = None, *,
+    tokens: int | None = None, cross: bool = False, repeated: bool = True,
 ) -> Layer:
     """A transformer layer.
 
     Parameters
     ----------
-    moe : has experts instead of the MLP.
+    kind : what it consists of; ``None``: attention and the dense MLP.
     tokens : tokens of a sample; ``None``: the job's sequence length.
     cross : attends to the output of the model's encoder.
     repeated : even cuts divide it.
-    window : keys that a position sees at most; ``None``: no such limit.
     """
-    # The first two norms precede attention and MLP, further ones follow them.
-    ops = [norm(model, f"norm_{i}", model.hidden) for i in range(model.layer_norms)]
-    ops = [replace(op, again=("norm",)) if i < 2 else op for i, op in enumerate(ops)]
-    # The second one reads the result of the output projection.
-    ops = [replace(op, dropped=("products",)) if i == 1 else op for i, op in enumerate(ops)]
-    # A norm is a module of its own where it is not fused with the product behind it.
-    modules = ("attn_norm" if model.mla else "qkv_linear", "mlp_norm" if moe else "")
-    ops = [replace(op, offloaded=name) for op, name in zip(ops, modules, strict=False)] + ops[2:]
-    ops += [*attention(model, causal, window), residual(model, "attention_residual")]
-    dense, routed, across = 2, None, None
+    kind = kind or LayerKind(name=name)
+    model, mixes, moe = model.sized(kind), kind.mixer != "none", kind.mlp == "experts"
+    ops = _norms(model, kind)
+    if kind.mixer == "attention":
+        ops += attention(model, causal, kind)
+    elif kind.mixer == "recurrence":
+        ops += recurrence(model)
+    if mixes and not model.parallel:
+        ops.append(residual(model, "attention_residual"))
+    dense, routed, across, shared = mixes + (kind.mlp == "dense"), None, None, False
     if cross:
         length = model.encoder_seq_len
         ops += [replace(norm(model, "cross_norm", model.hidden), again=("norm",)),
                 *cross_attention(model, length), residual(model, "cross_residual")]
-        dense = 3
+        dense += 1
         # One column-split product reads the encoder's output; backward gathers it once more.
         across = Traffic(forward_gathers=1, backward_gathers=1, backward_scatters=1,
                          backward_reduces=1, tokens=length)
     if moe:
         assert model.moe is not None
         ops += experts(model)
-        dense = 2 if model.moe.shared_ffn else 1
+        shared = model.moe.shared_ffn > 0
+        dense += shared
         routed = Experts(model.moe.experts, model.moe.top_k, model.moe.ffn,
                          3 if model.gated else 2, model.moe.groups, model.moe.group_limit)
-    else:
+    elif kind.mlp == "dense":
         inside = kept_input(model, "mlp_input")
-        ops += [*mlp(model, model.ffn, modules=_MLP),
-                replace(inside, dropped=(*inside.dropped, *_MLP))]
-        ops = [replace(op, again=(*op.again, *_MLP)) if op.name == "norm_1" else op for op in ops]
-    ops.append(residual(model, "mlp_residual"))
+        dense_mlp = mlp(model, model.ffn, modules=_MLP)
+        if model.parallel and model.layer_norms == 1:
+            ops += dense_mlp  # attention keeps its input
+        else:
+            ops += [*dense_mlp, replace(inside, dropped=(*inside.dropped, *_MLP))]
+        before = "norm_1" if mixes else "norm_0"
+        ops = [replace(op, again=(*op.again, *_MLP)) if op.name == before else op for op in ops]
+    if kind.mlp != "none":
+        last = residual(model, "mlp_residual")
+        if model.parallel:  # of the input and both outputs
+            last = replace(last, forward_elements=4 * model.hidden)
+        ops.append(last)
     # Backward gathers the saved input of each column-split product once more.
-    traffic = Traffic(dense, dense, 2 * dense, dense, dense, dense,
-                      experts=0.5 if routed and dense == 2 else 0.0,
-                      mlp=0.0 if moe else 1.0 / dense)
+    gathers = scatters = dense
+    if model.parallel and kind.mlp == "dense":
+        # One sum of both outputs; one input if they share the norm (ParallelTransformerLayer
+        # of EleutherAI/gpt-neox with gpt_j_residual).
+        gathers, scatters = min(2, model.layer_norms), 1
+    traffic = Traffic(gathers, scatters, gathers + scatters, gathers, scatters, gathers,
+                      experts=1.0 / dense if shared else 0.0,
+                      mlp=0.0 if moe or kind.mlp == "none" else 1.0 / dense)
     return Layer(name, tuple(ops), traffic, across, routed, hidden=model.hidden, tokens=tokens,
                  repeated=repeated, checkpointed=True)
+
+
+def _norms(model: Model, kind: LayerKind) -> list[Operator]:
+    """The first two precede the mixer and the MLP, further ones follow them."""
+    ops = [norm(model, f"norm_{i}", model.hidden) for i in range(model.norms(kind))]
+    ops = [replace(op, again=("norm",)) if i < kind.parts else op for i, op in enumerate(ops)]
+    # The second one reads the result of the output projection.
+    ops = [replace(op, dropped=("products",)) if i == 1 else op for i, op in enumerate(ops)]
+    # A norm is a module of its own where it is not fused with the product behind it.
+    behind = "mlp_norm" if kind.mlp == "experts" else ""
+    modules: tuple[str, ...] = ("attn_norm" if model.mla else "qkv_linear", behind)
+    if kind.mixer != "attention":
+        modules = ("", behind) if kind.parts == 2 else (behind,)
+    named = [replace(op, offloaded=name) for op, name in zip(ops, modules, strict=False)]
+    return named + ops[len(named):]

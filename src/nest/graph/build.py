@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nest.describe.model import Model
+from nest.describe.layers import LayerKind
+from nest.describe.model import Model, tower_model
 from nest.describe.profile import Profile
 from nest.graph import ends
 from nest.graph.blocks import block
@@ -69,11 +70,10 @@ def build_chain(model: Model) -> Chain:
         if images is not None:
             draft.unkept(images, last)
             last = draft.add(ends.merge(model), images, last)
-        alike = [(model.is_moe_layer(n), model.window_of(n)) for n in range(model.layers)]
-        blocks = {(moe, window): block(model, _name(moe, window), model.kind == "decoder", moe=moe,
-                                       window=window)
-                  for moe, window in set(alike)}
-        for kind in alike:
+        kinds = [model.layer(n) for n in range(model.layers)]
+        blocks = {kind: block(model, kind.name, model.kind == "decoder", kind,
+                              tokens=ends.image_tokens(model)) for kind in {*kinds}}
+        for kind in kinds:
             last = draft.add(blocks[kind], last)
         if model.mtp_layers:
             predicting = ends.prediction(model)
@@ -83,10 +83,6 @@ def build_chain(model: Model) -> Chain:
     shared = _shared(draft)
     return Chain(model.name, tuple(draft.kinds), tuple(draft.order), draft.tensors, shared,
                  model=model)
-
-
-def _name(moe: bool, window: int | None) -> str:
-    return f"{'window_' if window else ''}{'moe_' if moe else ''}layer"
 
 
 def profile_chain(profile: Profile) -> Chain:
@@ -129,12 +125,18 @@ def _tower(draft: _Draft, model: Model) -> int:
     """Layers of the tower for images; the number of the last one."""
     tower = model.vision
     assert tower is not None
-    inner = tower.transformer()
+    inner = tower_model(tower)
     last = draft.add(ends.patches(tower, inner))
-    layer = block(inner, "vision_layer", False, tokens=tower.tokens, repeated=False)
-    for _ in range(tower.layers):
-        last = draft.add(layer, last)
+    layers = {window: block(inner, "vision_layer", False, _windowed(window), tokens=tower.tokens,
+                            repeated=False) for window in {tower.chunk, None}}
+    for number in range(tower.layers):
+        last = draft.add(layers[tower.window_of(number)], last)
     return draft.add(ends.projector(model, tower, inner), last)
+
+
+def _windowed(window: int | None) -> LayerKind:
+    """A layer of a tower whose attention stays in windows of so many patches."""
+    return LayerKind(name="vision_layer", window=window, chunked=window is not None)
 
 
 def _shared(draft: _Draft) -> dict[int, int]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from nest.describe.job import Job
-from nest.describe.model import Model, MoE
+from nest.describe.layers import MoE
+from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.errors import LimitError
 from nest.graph.operators import EXPERT, FURTHER_MODULES, MODULES, Layer
@@ -119,14 +120,48 @@ class Chain:
         model = self.model
         if model is None:
             return ()
-        widths = [("heads", model.heads)]
-        if model.moe_layers < model.layers:
-            widths.append(("ffn", model.ffn))
+        kinds, r = model.kinds, model.recurrence
+        sized = [model.sized(kind) for kind in kinds]
+        found = [("heads", own.heads) for kind, own in zip(kinds, sized, strict=True)
+                 if kind.mixer == "attention"]
+        found += [("ffn", own.ffn) for kind, own in zip(kinds, sized, strict=True)
+                  if kind.mlp == "dense"]
+        if r is not None:
+            found += [("recurrence.heads", r.heads), ("recurrence.groups", r.groups)]
         if model.moe is not None and model.moe.shared_ffn:
-            widths.append(("shared_ffn", model.moe.shared_ffn))
+            found.append(("shared_ffn", model.moe.shared_ffn))
         if model.vision is not None:
-            widths += [("vision.heads", model.vision.heads), ("vision.ffn", model.vision.ffn)]
-        return tuple(widths)
+            found += [("vision.heads", model.vision.heads), ("vision.ffn", model.vision.ffn)]
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def mixers(self) -> frozenset[str]:
+        """How its layers mix tokens: attention, sparse attention, or the form of a state."""
+        model = self.model
+        if model is None:
+            return frozenset()
+        found: set[str] = {model.recurrence.form if model.recurrence is not None
+                 and kind.mixer == "recurrence" else kind.mixer for kind in model.kinds}
+        if model.mla is not None and model.mla.indexer is not None:
+            found.add("sparse attention")
+        return frozenset(found - {"none"})
+
+    @cached_property
+    def unlisted(self) -> tuple[str, ...]:
+        """What of its layers the tables of stacks do not cover, in words."""
+        model = self.model
+        if model is None:
+            return ()
+        kinds = tuple(model.kinds)
+        found = dict.fromkeys(sorted(self.mixers - {"attention"}), True)
+        found |= {
+            "chunked attention": any(kind.chunked for kind in kinds),
+            "parallel blocks": model.parallel,
+            "layers of one part": any(kind.parts < 2 for kind in kinds),
+            "layers of unequal sizes": any(model.sized(kind) is not model for kind in kinds),
+            "an encoder of images": model.patch_width > 0,
+        }
+        return tuple(name for name, has in found.items() if has)
 
     def lengths(self, seq_len: int) -> tuple[int, ...]:
         """Tokens per sample of all layers, each number once; ``seq_len`` is the job's."""
@@ -243,3 +278,5 @@ def _operator_flop(layer: Layer, seq_len: int) -> Iterator[float]:
             yield 2.0 * positions * op.width * op.depth * copies
         elif op.type == "attention":
             yield 2.0 * tokens * positions * op.attention_width * op.seen(positions)
+        elif op.type == "scan":
+            yield 2.0 * tokens * op.attention_width

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nest.describe.model import Model, Vision
-from nest.graph.blocks import block, gemm, norm
+from nest.describe.layers import Vision
+from nest.describe.model import Model
+from nest.graph.blocks import block
 from nest.graph.operators import Layer, Operator, Traffic
+from nest.graph.parts import gemm, norm
 
 TABLES = ("embedding_table", "logits")
 """Operators that hold a matrix of the vocabulary, which copies of it may share."""
@@ -27,6 +29,8 @@ def _lookup(model: Model) -> list[Operator]:
 def embedding(model: Model, name: str = "embedding", tokens: int | None = None) -> Layer:
     """Token, position and further embeddings; ``tokens`` as in :func:`nest.graph.blocks.block`."""
     h = model.hidden
+    if model.patch_width:
+        return _images(model)
     ops = _lookup(model)
     rows = model.positions + model.token_types
     if rows:
@@ -43,6 +47,17 @@ def embedding(model: Model, name: str = "embedding", tokens: int | None = None) 
                  tied_parameters=model.vocab * h if shared else 0)
 
 
+def _images(model: Model) -> Layer:
+    """Patches of an image instead of tokens, and the class token; positions are learned."""
+    h = model.hidden
+    ops = [
+        gemm("patch_embedding", "sequence", h, model.patch_width, True, model.patch_width),
+        Operator("position_embedding", "memory", "sequence", forward_elements=2 * h,
+                 backward_elements=2 * h, parameters=(model.positions + 1) * h),
+    ]
+    return Layer("embedding", tuple(ops), hidden=h, tokens=model.positions)
+
+
 def prediction(model: Model) -> Layer:
     """One multi-token prediction layer (arXiv:2412.19437, section 2.2).
 
@@ -52,8 +67,7 @@ def prediction(model: Model) -> Layer:
     projection.
     """
     h = model.hidden
-    inner = block(model, "mtp_layer", True, moe=model.is_moe_layer(model.layers - 1),
-                  repeated=False, window=model.window_of(model.layers - 1))
+    inner = block(model, "mtp_layer", True, model.layer(model.layers - 1), repeated=False)
     ops = (
         *_lookup(model), norm(model, "mtp_hidden_norm", h), norm(model, "mtp_embedding_norm", h),
         gemm("mtp_projection", "sequence", h, 2 * h, False, 2 * h), *inner.operators,
@@ -86,12 +100,24 @@ def head(model: Model) -> Layer:
         Operator("loss", "memory", "column", width=vocab, padded=True, forward_elements=5 * vocab,
                  backward_elements=3 * vocab, saved_elements=3 * vocab, loss=True),
     ]
+    if model.patch_width:  # classes, of one token of a sample; they are few, and not padded
+        first = [replace(op, positions=1, padded=False) for op in first]
     further = [replace(op, name=f"mtp_{op.name}", parameters=0) for op in first]
     times = 1 + model.mtp_layers
     return Layer("head", (*ops, *first, *further * model.mtp_layers),
                  Traffic(forward_gathers=times, backward_gathers=times, backward_scatters=times,
                          backward_reduces=times),
-                 hidden=h, tied_parameters=vocab * h if model.tied_embeddings else 0)
+                 hidden=h, tokens=image_tokens(model),
+                 tied_parameters=vocab * h if _ties(model) else 0)
+
+
+def image_tokens(model: Model) -> int | None:
+    """Tokens of a sample where they are patches of an image; ``None``: those of the job."""
+    return model.positions if model.patch_width else None
+
+
+def _ties(model: Model) -> bool:
+    return model.tied_embeddings and not model.patch_width
 
 
 def held_once(layer: Layer, drop_copy: bool) -> Layer:
@@ -129,20 +155,37 @@ def patches(tower: Vision, inner: Model) -> Layer:
 
 
 def projector(model: Model, tower: Vision, inner: Model) -> Layer:
-    """From the tower's last layer to the width of the language model, merged patches at once."""
-    h, wide = model.hidden, tower.merge * tower.hidden
-    ops = []
+    """From the tower's last layer to the width of the language model, merged patches at once.
+
+    Further projectors (Qwen3-VL) are a part of it: they read what earlier layers keep anyway.
+    """
+    ops: list[Operator] = []
     if tower.final_norm:
-        last = norm(inner, "vision_norm", wide)
+        last = norm(inner, "vision_norm", tower.merge * tower.hidden)
         ops.append(replace(last, parameters=last.parameters // tower.merge))
-    ops.append(gemm("projector", "sequence", h, wide, True, wide))
-    if tower.projector_layers == 2:
-        ops += [
-            Operator("projector_activation", "memory", "sequence", forward_elements=2 * h,
-                     backward_elements=3 * h, saved_elements=h),
-            gemm("projector_output", "sequence", h, h, True, h),
-        ]
-    return Layer("projector", tuple(ops), hidden=h, tokens=tower.merged_tokens)
+    if tower.projector_norm:
+        wide = tower.merge * tower.hidden if not tower.pooled else tower.hidden
+        ops.append(Operator("projector_norm", "memory", "sequence", forward_elements=2 * wide,
+                            backward_elements=3 * wide, parameters=tower.hidden,
+                            saved_elements=wide))
+    products = _projector(model, tower, "projector")
+    for number in range(tower.deepstack):
+        further = _projector(model, tower, f"projector_{number + 1}")
+        products += [norm(inner, f"projector_norm_{number + 1}", tower.wide), *further]
+    return Layer("projector", (*ops, *products), hidden=model.hidden, tokens=tower.merged_tokens)
+
+
+def _projector(model: Model, tower: Vision, name: str) -> list[Operator]:
+    """Linear layers with activations between them."""
+    ops: list[Operator] = []
+    for depth, width in tower.projector(model.hidden):
+        if ops:
+            ops.append(Operator(f"{name}_activation", "memory", "sequence",
+                                forward_elements=2 * depth, backward_elements=3 * depth,
+                                saved_elements=depth))
+        ops.append(gemm(f"{name}_output" if ops else name, "sequence", width, depth,
+                        tower.projector_bias, depth))
+    return ops
 
 
 def merge(model: Model) -> Layer:

@@ -28,6 +28,8 @@ def divisors(number: int) -> tuple[int, ...]:
 def tensor_degrees(chain: Chain, most: int) -> tuple[int, ...]:
     """Tensor-parallel degrees up to ``most`` that divide all widths, or were measured."""
     widths = [width for _, width in chain.tensor_widths]
+    if "mamba" in chain.mixers:
+        return (1,) if most else ()
     found = divisors(math.gcd(*widths)) if chain.profile is None else chain.profile.degrees
     return tuple(tp for tp in found if tp <= most)
 
@@ -41,6 +43,9 @@ def tp_problem(chain: Chain, job: Job, tp: int, sp: bool, cp: int = 1) -> str | 
         return None
     if tp == 1:
         return "sp needs tp above 1" if sp else None
+    if "mamba" in chain.mixers:
+        return (f"tp {tp} with layers of recurrence.form mamba: the ranks would exchange time "
+                "steps, B and C within a layer, which is not priced")
     for name, size in chain.tensor_widths:
         if size % tp:
             return f"tp {tp} does not divide {name} {size}"
@@ -66,6 +71,9 @@ def cp_problem(chain: Chain, job: Job, cp: int, cp_comm: str, tp: int) -> str | 
         return None if cp_comm == "p2p" else f"cp_comm {cp_comm} needs cp above 1"
     if chain.model is None:
         return f"cp {cp} needs a model: a profile is measured without"
+    if states := sorted(chain.mixers - {"attention"}):
+        return (f"cp {cp} needs attention in all layers, but some have {states[0]}, whose "
+                "exchange between the parts of a sequence is not priced")
     for length in chain.lengths(job.seq_len):
         if length % (2 * cp):
             return f"2 x cp {cp} does not divide the sequence of {length} tokens"

@@ -29,7 +29,7 @@ class Operator:
     """
 
     name: str
-    type: Literal["gemm", "attention", "memory"]
+    type: Literal["gemm", "attention", "scan", "memory"]
     split: Split
     width: int = 0
     """gemm: output elements per token."""
@@ -42,7 +42,8 @@ class Operator:
     bf16: bool = False
     """gemm: in 16 bit where the job trains in fp8."""
     attention_width: float = 0.0
-    """attention: query-key plus value elements per token and position, over all heads."""
+    """attention: query-key plus value elements per token and position, over all heads; scan: half
+    of the FLOP per token, whatever the number of positions."""
     forward_elements: float = 0.0
     """memory: elements read and written per token in the forward."""
     backward_elements: float = 0.0
@@ -67,6 +68,8 @@ class Operator:
     """attention: a position sees only earlier ones."""
     window: int | None = None
     """attention: of these, at most so many, itself included; ``None``: all."""
+    chunked: bool = False
+    """attention: the window is a chunk of the sequence, which a position does not look beyond."""
     positions: int | None = None
     """attention: keys per sample; others: tokens per sample; ``None``: those of the layer."""
     again: tuple[str, ...] = ()
@@ -88,12 +91,13 @@ class Operator:
         """Share of all pairs of a query and one of ``positions`` keys that the attention needs.
 
         Query i of s sees min(i, w) keys with a window of w, w s - w^2 / 2 pairs in all, and s^2 / 2
-        without one. (Both leave out half of the diagonal.)
+        without one. (Both leave out half of the diagonal.) A chunk of w holds w^2 / 2 pairs, and
+        there are s / w of them.
         """
-        if not self.causal:
-            return 1.0
         width = min(1.0, (self.window or positions) / positions)
-        return width * (1.0 - width / 2.0)
+        if not self.causal:
+            return width if self.chunked else 1.0
+        return width / 2.0 if self.chunked else width * (1.0 - width / 2.0)
 
 
 @dataclass(frozen=True)

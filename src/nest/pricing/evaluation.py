@@ -27,7 +27,7 @@ from nest.pricing.confidence import confidence
 from nest.pricing.feasibility import check, shortages
 from nest.pricing.plans import Inputs, Parallelism, Plan, Stage, StageMemory, StageTime
 from nest.pricing.stages import Pricing, StagePrice, body_of, layers_of, state_of
-from nest.stacks import launch_needs, not_runnable
+from nest.stacks import Finding, launch_needs, not_runnable
 
 
 def chain_of(model: Model | Profile) -> Chain:
@@ -94,7 +94,7 @@ def evaluate(
         optimal=False,
         lower_bound_s=None,
         confidence=confidence(time.total, chain, cluster, job),
-        runnable=None if job.stack.capabilities is None else not broken,
+        runnable=_runnable(chain, job, broken),
         not_runnable=broken,
         launch_needs=launch_needs(chain, job, configuration),
         bottleneck=bottleneck(longest, seconds, time.total),
@@ -111,6 +111,13 @@ def evaluate(
         breakdown_s=seconds,
         inputs=Inputs(model=chain.model, profile=chain.profile, cluster=cluster, job=job),
     )
+
+
+def _runnable(chain: Chain, job: Job, broken: tuple[Finding, ...]) -> bool | None:
+    """Whether the job's stack can run a plan; None: its tables do not say."""
+    if job.stack.capabilities is None or (chain.unlisted and not broken):
+        return None
+    return not broken
 
 
 def _layout(chain: Chain, plan: Configuration) -> str | None:

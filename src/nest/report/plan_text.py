@@ -239,6 +239,10 @@ def launch(plan: Plan) -> list[tuple[str, str]]:
     if known is None:
         return [("Launch", f"not known: stack {stack.name} does not say what it can run")]
     broken = [found.sentence for found in plan.not_runnable]
+    model = plan.inputs.model
+    if not broken and plan.runnable is None and model is not None:
+        parts = ", ".join(build_chain(model).unlisted)
+        return [("Launch", f"not known: the table of {known.title} does not cover {parts}")]
     if broken:
         verb = "cannot run this:"
     else:
@@ -310,7 +314,8 @@ def _layers(plan: Plan) -> str:
         return f"{start}: 0..{profile.length - 1} of the profile, in its order"
     chain = build_chain(model)
     named, first = [], 0
-    for word, members in groupby(LAYERS[chain.kinds[kind].name] for kind in chain.order):
+    words = (LAYERS.get(chain.kinds[kind].name, "transformer layers") for kind in chain.order)
+    for word, members in groupby(words):
         count = len(list(members))
         named.append(f"{first if count == 1 else f'{first}..{first + count - 1}'} {word}")
         first += count

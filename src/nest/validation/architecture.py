@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from nest.describe.model import MLA, Model, MoE
+from nest.describe.layers import MLA, MoE
+from nest.describe.model import Model
 from nest.errors import InputError
 
 if TYPE_CHECKING:

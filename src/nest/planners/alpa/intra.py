@@ -69,7 +69,7 @@ def products(layer: Layer, seq_len: int) -> list[list[Product]]:
     for op in layer.operators:
         rows = op.positions if op.positions and op.type != "attention" else (
             layer.tokens or seq_len)
-        if op.type == "attention":
+        if op.type in ("attention", "scan"):
             paths[-1].append(Product(0.0, 0.0, True))
         elif op.type == "gemm" and op.split in ("column", "row"):
             taken, given = float(rows * op.depth), float(rows * (op.width if op.depth else 0))

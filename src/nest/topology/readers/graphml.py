@@ -40,7 +40,7 @@ def from_graphml(
     graphs = [part for part in root if part.tag.rpartition("}")[2] == "graph"]
     if len(graphs) != 1:
         raise InputError(f"{where}: got {len(graphs)} graphs; allowed: one graph")
-    _check_ids(graphs[0], where)
+    check_ids(graphs[0], where)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -53,7 +53,7 @@ def from_graphml(
     return from_networkx(graph, name, where, device)
 
 
-def _check_ids(graph: ElementTree.Element, where: str) -> None:
+def check_ids(graph: ElementTree.Element, where: str) -> None:
     """Refuse what networkx would merge or make up: a node twice, an edge to no node."""
     seen: set[str] = set()
     parts = list(graph.iter())

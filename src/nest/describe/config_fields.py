@@ -1,0 +1,115 @@
+"""Fields of a Hugging Face config.json: reading, names in use for the same field, problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nest.units import shorten
+
+_SAME = (
+    ("hidden_size", "n_embd", "n_embed", "d_model"),
+    ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv"),
+    ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "ffn_hidden_size"),
+    ("max_position_embeddings", "n_positions"),
+    ("num_experts", "num_local_experts", "n_routed_experts"),
+    ("num_experts_per_tok", "num_experts_per_token", "num_selected_experts"),
+    ("n_shared_experts", "num_shared_experts"),
+    ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"),
+    ("head_dim", "attention_head_dim"),
+)
+"""Names of one field in different model types (attribute_map of the configuration classes)."""
+MOST_LAYERS = 10**4
+_LAYERS = (*_SAME[1], "num_decoder_layers", "depth")
+_OTHER_NAMES = {
+    name: tuple(other for other in group if other != name) for group in _SAME for name in group
+}
+
+
+class Config:
+    """Reads fields of a config.json, and collects every problem."""
+
+    def __init__(self, data: Mapping[str, Any], where: str, prefix: str = "") -> None:
+        self.data = data
+        self.where = where
+        self.prefix = prefix
+        self.problems: list[str] = []
+        self.read: set[str] = set()
+        self.children: list[Config] = []
+
+    def named(self, key: str) -> str:
+        """The key that the file has for a field: its own name, or another one in use for it.
+
+        Two that differ are refused.
+        """
+        names = _OTHER_NAMES.get(key, ())
+        given = [name for name in (key, *names) if self.data.get(name) is not None]
+        if len(given) > 1 and any(self.data[name] != self.data[given[0]] for name in given):
+            self.refuse(given[1], f"the value of {given[0]}, or one of the two")
+        return given[0] if given else key
+
+    def get(self, key: str, default: object = None) -> Any:
+        """The value as it stands, or the default where there is none."""
+        self.read.add(key)
+        return self.data.get(key, default)
+
+    def nested(self, key: str, defaults: Mapping[str, Any]) -> Config | None:
+        """A mapping within the file, with the defaults of its own class; None: there is none."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            self.refuse(key, "a mapping of fields")
+            return None
+        child = Config({**defaults, **value}, self.where, f"{self.prefix}{key}.")
+        child.problems = self.problems
+        self.children.append(child)
+        return child
+
+    def refuse(self, key: str, allowed: str) -> None:
+        """Note a value that cannot be described."""
+        given = f"got {shorten(self.data[key])}" if key in self.data else "missing"
+        self.problems.append(f"{self.where}: {self.prefix}{key}: {given}; allowed: {allowed}")
+
+    def whole(
+        self, key: str, default: int | None = None, low: int = 1, high: int = 10**7
+    ) -> int:
+        """A whole number; needed where there is no default (null counts as not given)."""
+        key = self.named(key)
+        if key in _LAYERS:
+            high = MOST_LAYERS
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            self.refuse(key, f"a whole number, {low} to {high}")
+            return max(low, 1)
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false, with the default of the configuration class."""
+        value = self.get(key, default)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            self.refuse(key, "true or false")
+            return default
+        return value
+
+    def only(self, key: str, default: object, *allowed: object) -> None:
+        """Refuse variants whose operators NEST does not describe."""
+        if self.get(key, default) not in allowed:
+            self.refuse(key, " or ".join(shorten(value) for value in allowed))
+
+    def layers_of(self, key: str, layers: int, allowed: Mapping[str, str]) -> list[str] | None:
+        """A list with a word for each layer, translated; None: the file has no such list."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != layers or any(
+                not isinstance(word, str) or word not in allowed for word in value):
+            self.refuse(key, f"{layers} entries, each {' or '.join(allowed)}")
+            return None
+        return [allowed[word] for word in value]
