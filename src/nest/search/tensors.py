@@ -83,6 +83,9 @@ class Builder:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.offload, self.spare_host = offload, spare_host
         self.pipelines, self.own = pipelines, rules is not None
+        schedules = {one.schedule for one in pipelines}
+        self.together = "combined" in schedules
+        self.in_parts = any(in_parts(SCHEDULES[name]) for name in schedules)
         limits = [limit_bytes(device, job) for device in cluster.device_types]
         self.limit = max(limits)
         self._less = [self.limit - limit for limit in limits]
@@ -123,9 +126,6 @@ class Builder:
         self.rows = Rows(*(np.concatenate([none, *column]) for column in zip(*rows, strict=True))
                          ) if rows else Rows(*[none] * 5)
         self.runnable.look_at(self.rows, self.candidates.splits, self.candidates.pairs)
-        schedules = {one.schedule for one in pipelines}
-        self.together = "combined" in schedules
-        self.in_parts = any(in_parts(SCHEDULES[name]) for name in schedules)
         self._keep(np.flatnonzero(self.runnable.rows))
         self._price_all()
         self._drop_dominated()
