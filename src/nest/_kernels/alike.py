@@ -27,6 +27,7 @@ from nest._kernels.layers import (
     RESIDENT,
     TIED,
     UPDATE,
+    WEIGHTS,
     WORK,
     add_parts,
     chunk_costs,
@@ -93,6 +94,8 @@ class Work(NamedTuple):
     """float64 (N+1,) least seconds forward of the layers in front of each cut."""
     back: np.ndarray
     """float64 (N+1,) the same backward."""
+    inputs: np.ndarray
+    """float64 (N+1,) the same backward for inputs alone."""
     resident: np.ndarray
     """float64 (N+1,) least bytes of them."""
     kept: np.ndarray
@@ -138,6 +141,8 @@ class Work(NamedTuple):
     seconds that passes beside each other save of it."""
     saved: np.ndarray
     """float64 (T + 1,) the same of a layer of each kind, and of all layers."""
+    weights: np.ndarray
+    """float64 (T,) most seconds of its backward that are for weights."""
     open: np.ndarray
     """float64 (1,) see :func:`alike`."""
     order: Order
@@ -186,6 +191,7 @@ def alike(t, q, a, legal, limit, spread):
         layers=np.empty((Y, t.back.shape[1], t.ahead.shape[1], FIELDS)),
         least=np.empty((5, t.ahead.shape[1])),
         again=np.zeros(N, np.int64), ahead=np.zeros(N + 1), back=np.zeros(N + 1),
+        inputs=np.zeros(N + 1),
         resident=np.zeros(N + 1), kept=np.zeros(N + 1),
         figures=np.empty((Y, G, FIGURES)), stamp=np.zeros((2, Y, G), np.int64),
         bound=np.empty((S + 1, N + 1)), via=np.zeros((S + 1, N + 1), np.int64),
@@ -196,6 +202,7 @@ def alike(t, q, a, legal, limit, spread):
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
         tally=np.zeros(3, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
         layer=np.zeros(3), saved=np.zeros(t.ahead.shape[1] + 1),
+        weights=np.zeros(t.ahead.shape[1]),
         order=order_of(S, chunks, 3 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks))
     if Q:
@@ -321,13 +328,14 @@ def _sum_up(t, q, a, w, c, z, r, kept):
                 w.least[KEPT, kind] = min(w.least[KEPT, kind], own[ACTIVATIONS])
             else:
                 w.least[KEPT, kind] = 0.0
-    w.layer[:2], w.layer[2], w.saved[:] = np.inf, 0.0, 0.0
+    w.layer[:2], w.layer[2], w.saved[:], w.weights[:] = np.inf, 0.0, 0.0, 0.0
     for y in range(q.alike.shape[1] if len(a.apart) else 0):
         if q.alike[c, y] >= 0:
             apart = a.apart[t.body[q.alike[c, y]]]
             for kind in range(apart.shape[1]):
                 both = apart[r, kind, EXCHANGED_FORWARD] + apart[r, kind, EXCHANGED_BACKWARD]
                 w.saved[kind] = max(w.saved[kind], both)
+                w.weights[kind] = max(w.weights[kind], apart[r, kind, WEIGHTS])
     for n in range(len(a.order)):
         kind, whole = a.order[n], a.whole[n]
         ahead = min(w.least[AHEAD, kind], w.least[AHEAD, whole])
@@ -344,6 +352,7 @@ def _sum_up(t, q, a, w, c, z, r, kept):
                     w.layer[1] = min(w.layer[1], again[FORWARD] + again[BACKWARD]
                                      - own[FORWARD] - own[BACKWARD])
         w.ahead[n + 1], w.back[n + 1] = w.ahead[n] + ahead, w.back[n] + back
+        w.inputs[n + 1] = w.inputs[n] + max(0.0, back - max(w.weights[kind], w.weights[whole]))
         w.resident[n + 1] = w.resident[n] + resident
         w.kept[n + 1] = w.kept[n] + activations
 
@@ -529,7 +538,7 @@ def _layout_may_be_below(t, a, w, k, number, top):
     p, v, m = a.pp[k], a.vpp[k], t.micro_batches
     together, split = a.schedule[k] == COMBINED, _split(a.schedule[k])
     loops = (a.schedule[k] == INTERLEAVED or together) and p > 1
-    if loops and a.group[k] != p:
+    if p > 1 and a.group[k] != p:
         return True
     hops = w.near[p - 1] * (v + 1) / 2 if loops else 0.0
     for x in range(a.seen.shape[1]):
@@ -550,7 +559,7 @@ def _layout_may_be_below(t, a, w, k, number, top):
         if split:
             after = 0.0
         if time + hops + max(after, left) >= top * SLACK or (
-                held > t.limit_bytes and loops and m >= 2 * p):
+                held > t.limit_bytes and a.schedule[k] > GPIPE and m >= 2 * p):
             return False
     return True
 
@@ -567,7 +576,8 @@ def _fits(t, q, a, w, number, top):
     for s in range(p):
         y, resident, work, buffers, own, left = q.place[x, s], 0.0, 0.0, 0.0, 0.0, 0.0
         ran = kept = saved = largest = 0.0
-        run = min(m * v, warm_up(s, p, v, m, size, min(v, 2), 0) + 1)
+        slope = 1 if split else min(v, 2)
+        run = min(m * v, warm_up(s, p, v, m, size, slope, 0) + 1)
         cycles, rest = run // (size * v), run % (size * v)
         for d in range(v):
             n = _position(a, k, s, d)
@@ -576,6 +586,10 @@ def _fits(t, q, a, w, number, top):
             work = max(work, w.figures[y, g, F_WORK])
             buffers = max(buffers, w.figures[y, g, F_BUFFERS])
             times = cycles * size + min(size, max(0, rest - d * size))
+            if a.schedule[k] == LOOPED_BFS:
+                times = m
+            elif a.schedule[k] == ZB_V or a.schedule[k] == DUALPIPEV:
+                times = min(m, s + 1 if d else 2 * p - 1 - s)
             kept += times * w.figures[y, g, F_ACTIVATIONS]
             ran += times * w.figures[y, g, C_FORWARD]
             w.activations[s, d] = w.figures[y, g, F_ACTIVATIONS]
@@ -590,7 +604,7 @@ def _fits(t, q, a, w, number, top):
             left += w.figures[y, g, C_UPDATE] + w.figures[y, g, C_TIED]
             if d == 0 and not split:
                 left += w.figures[y, g, C_LEFT]
-        i, j = w.cuts[s], w.cuts[(v - 1) * p + s + 1]
+        i, j = w.cuts[s], w.cuts[_position(a, k, s, v - 1) + 1]
         first, after = w.ahead[i] + w.near[s] / 2, left
         if not split:
             after = max(w.back[i] + w.near[s] / 2, left)
@@ -601,8 +615,8 @@ def _fits(t, q, a, w, number, top):
             first = max(first, there + back - (w.saved[-1] if together else 0.0) - ran)
         elif a.schedule[k] <= GPIPE:
             kept = (m if a.schedule[k] == GPIPE else min(p - s, m)) * w.activations[s, 0]
-        else:
-            kept = 0.0
+        elif split:  # the first backward for inputs waits for those of all stages behind
+            first = max(first, w.ahead[N] + w.inputs[N] - w.inputs[j] - ran)
         if together:
             own -= saved / m
             if m * v > run:

@@ -65,7 +65,7 @@ def pipelines(
     found = []
     names: tuple[str, ...] = space.schedule
     if own and names == SearchSpace().schedule:
-        names = SCHEDULES
+        names = tuple(name for name in SCHEDULES if name != "combined")
     names = tuple(name for name in names if _may_run(name, chain, rules))
     for pp in range(1, min(len(chain), devices) + 1):
         if not space.allows("pp", pp):
@@ -327,8 +327,7 @@ class Alike:
         chain, (schedule, p, v) = self.builder.chain, pipeline
         loops = schedule in LOOPS and p > 1
         # Each stage's own layers, and those of the forwards before its first backward.
-        sums = np.array([[np.ones(v), _forwards(s, p, v) if loops else np.full(v, v == 1)]
-                         for s in range(p)])
+        sums = np.array([[np.ones(v), _forwards(schedule, s, p, v)] for s in range(p)])
         places = _positions(pipeline)
         layers = _layers(chain, found)[:, places]
         own, ran = np.moveaxis((sums @ layers[:, :, :, None].astype(float))[:, :, :, 0], 2, 0)
@@ -407,9 +406,19 @@ def _positions(pipeline: Pipeline) -> Ints:
     return np.array([[position(schedule, p, s, n, v) for n in range(v)] for s in range(p)])
 
 
-def _forwards(s: int, p: int, v: int) -> list[int]:
-    """Forwards of each chunk that an interleaved stage has begun when its first backward comes."""
-    cycles, rest = divmod(warm_up(s, p, v, 2 * p, p, 2, 0) + 1, p * v)
+def _forwards(schedule: str, s: int, p: int, v: int) -> list[int]:
+    """Forwards of each chunk that a stage has begun when its first backward comes.
+
+    Of 2 p micro-batches or more, in groups of p.
+    """
+    if schedule in UNLIKE or p == 1:
+        return [1] * v
+    if schedule == "looped-bfs":
+        return [2 * p] * v
+    if is_folded(schedule):
+        return [2 * p - 1 - s, s + 1]
+    slope = 2 if schedule in LOOPS else 1
+    cycles, rest = divmod(warm_up(s, p, v, 2 * p, p, slope, 0) + 1, p * v)
     return [cycles * p + min(p, max(0, rest - d * p)) for d in range(v)]
 
 

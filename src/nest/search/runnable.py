@@ -198,7 +198,8 @@ class Runnable:
     @property
     def verdicts(self) -> Ints:
         """A number for candidates that can be run alike; (C,)."""
-        masks = [mask.reshape(len(mask), -1) for mask in self._masks.values() if len(mask) > 1]
+        masks = [_distinct(mask.reshape(len(mask), -1))
+                 for mask in self._masks.values() if len(mask) > 1]
         if not masks:
             return np.zeros(self._sizes[ROW], dtype=np.int64)
         return np.unique(np.concatenate(masks, axis=1), axis=0, return_inverse=True)[1]
@@ -254,6 +255,15 @@ class Runnable:
                 if name in CUTS and applies(rule, figures):
                     found[name].append(rule.allowed)
         return found
+
+
+def _distinct(mask: Bools) -> Bools:
+    """Each column once: few differ, and sorting rows takes long for many."""
+    found: list[Bools] = []
+    for column in np.ascontiguousarray(mask.T):
+        if not any(np.array_equal(column, other) for other in found):
+            found.append(column)
+    return np.stack(found, axis=1)
 
 
 def _broken(rule: Rule, columns: Columns) -> Iterator[Bools]:
