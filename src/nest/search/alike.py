@@ -340,7 +340,9 @@ class Alike:
         stages[:, 0] = (own * 12 * p * len(chain) + seconds).argmax(axis=1)
         stages[:, 2] = p - 1
 
-        kinds = np.eye(len(chain.kinds))[self.builder.order]
+        # A single stage has no copies of tied embeddings.
+        order = self.builder.order if p > 1 else self.builder.signatures.whole_kinds
+        kinds = np.eye(len(chain.kinds))[np.array(order)]
         front = np.concatenate([np.zeros((1, len(chain.kinds))), np.cumsum(kinds, axis=0)])
         at = places[stages]
         rows = np.arange(len(found))[:, None, None]
