@@ -127,9 +127,13 @@ def _degrees(
     chain: Chain, job: Job, space: SearchSpace, outer: Outer, m: int, pp: int, size: int,
     names: list[str],
 ) -> Iterator[Configuration]:
+    rules = job.stack.capabilities
+    rounds = rules is not None and any(
+        rule.equal_to == ("round",) for rule in rules.rules.values())
     for split in splits(chain, job, space, outer.micro_batch, size):
         for state in states(job, space, outer.outer_dp, split, piped=pp > 1):
-            for name, vpp, group, cuts in _orders(chain, space, m, pp, names):
+            for name, vpp, group, cuts in _orders(
+                    chain, space, m, pp, names, rounds):
                 chunks = _placed(name, pp, vpp, cuts)
                 most = max(checkpointed(chain, range(i, j)) for c in chunks for i, j in c)
                 for policy in policies(chain, space, most):
@@ -141,9 +145,9 @@ def _degrees(
 
 
 def _orders(
-    chain: Chain, space: SearchSpace, m: int, pp: int, names: list[str]
+    chain: Chain, space: SearchSpace, m: int, pp: int, names: list[str], rounds: bool
 ) -> Iterator[tuple[str, int, int | None, Cuts]]:
-    """Schedule, chunks a stage, group and cuts."""
+    """Schedule, chunks a stage, group and cuts; ``rounds``: groups may be PyTorch's rounds."""
     if pp == 1:
         names = [*[n for n in names if n in FREE][:1], *[n for n in names if n == "combined"]]
     for name in names:
@@ -151,8 +155,8 @@ def _orders(
             if not space.allows("vpp", vpp) or not _takes(name, pp, vpp):
                 continue
             group = None
-            if name in ("interleaved", "interleaved-zb", "combined") and vpp > 1 and m % pp:
-                group = m // max(1, m // pp)  # a round of PyTorch's
+            if rounds and name in ("interleaved", "interleaved-zb") and m % pp:
+                group = m // max(1, m // pp)
             for cuts in _cuts(chain, name, pp, vpp):
                 yield name, vpp, group, cuts
 
