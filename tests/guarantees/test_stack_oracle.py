@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from instances import Instance, instance
+from instances import Instance
 from oracle_stack import EVERY, Best, TooMany, schedules_of, solve
 from test_stack_space import ruled
 

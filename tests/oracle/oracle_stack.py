@@ -33,8 +33,8 @@ from nest.pricing.feasibility import check
 from nest.pricing.stages import Layers, Pricing
 from nest.stacks import not_runnable
 
-EVERY = ("1f1b", "gpipe", "interleaved", "zb1p", "interleaved-zb", "zb-v", "dualpipev", "looped-bfs",
-         "combined")
+EVERY = ("1f1b", "gpipe", "interleaved", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
+         "looped-bfs", "combined")
 ON_REQUEST = ("combined",)
 FREE = ("1f1b", "gpipe")
 """Schedules whose stages may be cut anywhere."""

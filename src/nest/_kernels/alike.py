@@ -709,13 +709,13 @@ def _write_order(t, a, w, k):
         return
     w.tally[2] = k + 1
     schedule, p, v, m = a.schedule[k], a.pp[k], a.vpp[k], t.micro_batches
-    if schedule == ZB_V or schedule == DUALPIPEV:
+    if schedule in (ZB_V, DUALPIPEV):
         folded(p, w.order)
     else:
         looped(p, v, w.order)
-    if schedule == INTERLEAVED or schedule == COMBINED:
+    if schedule in (INTERLEAVED, COMBINED):
         in_turn(p, v, m, a.group[k], 2, np.int64(schedule == COMBINED), w.order)
-    elif schedule == ZB1P or schedule == INTERLEAVED_ZB:
+    elif schedule in (ZB1P, INTERLEAVED_ZB):
         zero_bubble(p, v, m, a.group[k], w.order)
     elif schedule == ZB_V:
         zero_bubble_v(p, m, w.order)

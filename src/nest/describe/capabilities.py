@@ -19,12 +19,12 @@ from nest.describe.offload import OFFLOAD_MODULES
 from nest.describe.space import (
     LARGEST,
     MODULES,
-    Schedule,
     CpComm,
     IntSet,
     Optimizer,
     Precision,
     Recompute,
+    Schedule,
     Shard,
 )
 from nest.units import shorten

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from nest.describe.base import Degree, Description, Flag, Problems, Whole, at_most
 from nest.describe.offload import OffloadText
-from nest.describe.space import MODULES, Schedule, CpComm, Module, Recompute, Shard
+from nest.describe.space import MODULES, CpComm, Module, Recompute, Schedule, Shard
 
 Index = Annotated[Whole, Field(ge=0, le=10**7)]
 Range = Annotated[tuple[Index, Index], Field()]

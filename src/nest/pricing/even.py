@@ -13,7 +13,7 @@ from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
-from nest.describe.space import LARGEST, Schedule, CpComm, Module, Recompute, Shard
+from nest.describe.space import LARGEST, CpComm, Module, Recompute, Schedule, Shard
 from nest.errors import InputError
 from nest.pricing.divisions import chunks_of_stages
 

@@ -221,7 +221,8 @@ class Runnable:
         columns = {**self._fixed, "micro_batches": Column.same(m), "rounds": Column(rounds),
                    "round": Column(m // rounds), "group": Column.of(PIPELINE, group),
                    "missing": Column.of(PIPELINE, np.where(
-                       rest > 0, np.maximum(0, self._pp - rest), 0)), "outer_dp": Column.same(outer.outer_dp)}
+                       rest > 0, np.maximum(0, self._pp - rest), 0)),
+                   "outer_dp": Column.same(outer.outer_dp)}
         found: Any = np.ones([1] * AXES, dtype=np.bool_)
         for rule in self.rules:
             if self._named(rule) & {*OUTER} and self._named(rule) <= {*columns}:

@@ -230,10 +230,10 @@ class Builder:
                 costs = body_costs(layer, body.take(mine), using)
                 self._price_body(mine, kind, costs, self._host[n])
                 if self.in_parts:
-                    split = parts(layer, body.take(mine), using, costs.backward, costs.activations)
+                    two = parts(layer, body.take(mine), using, costs.backward, costs.activations)
                     share = self.job.stack.overlap_ep
                     for column, figure in enumerate((
-                            share * costs.ep_forward, share * costs.ep_backward, *split)):
+                            share * costs.ep_forward, share * costs.ep_backward, *two)):
                         self.apart[mine, :, kind, column] = figure
                 self._price_state(own, kind, state_costs(layer, state.take(own), using),
                                   self._less[n], self._host[n])
