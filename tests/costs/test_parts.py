@@ -28,7 +28,7 @@ def parts_of(described: Model, tp: int = 1, **machine: Any) -> Parts:
     job = Job(global_batch=64, seq_len=S, stack=stack())
     setting = Setting(Machine(device(**machine), job.stack, "bf16"),
                       Network(np.array([LINK]), np.array([0.0]), np.array([False])), job)
-    return parts(layer, body, setting, 1.0, 1.0)
+    return parts(layer, body, setting, np.ones(1), np.ones(1))
 
 
 def test_weights_are_half_of_the_backward_of_products() -> None:

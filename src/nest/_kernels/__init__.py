@@ -49,4 +49,5 @@ def form(function):
     names = function.__globals__
     called = {name: form(names[name]) for name in function.__code__.co_names
               if isinstance(names.get(name), FunctionType)}
-    return inlined(FunctionType(function.__code__, {**names, **called}, function.__name__))
+    return inlined(FunctionType(
+        function.__code__, {**names, **called}, function.__name__, function.__defaults__))

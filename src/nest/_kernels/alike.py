@@ -19,31 +19,52 @@ from nest._kernels.layers import (
     ACTIVATIONS,
     BACKWARD,
     BUFFERS,
+    EXCHANGED_BACKWARD,
+    EXCHANGED_FORWARD,
     FIELDS,
     FORWARD,
+    KEPT_BACK,
     RESIDENT,
     TIED,
     UPDATE,
+    WEIGHTS,
     WORK,
+    add_parts,
     chunk_costs,
     layer_sums,
 )
 from nest._kernels.pipeline import SLACK
 from nest.forms import gpipe, one_f_one_b, orders, passes
-from nest.forms.chunk import C_BACKWARD, C_FORWARD, C_LATE, C_LEFT, C_TIED, C_UPDATE, CHUNK
+from nest.forms.chunk import (
+    C_BACKWARD,
+    C_EXCHANGED_BACKWARD,
+    C_EXCHANGED_FORWARD,
+    C_FORWARD,
+    C_LATE,
+    C_LEFT,
+    C_TIED,
+    C_UPDATE,
+    CHUNK,
+)
 from nest.forms.passes import Order, Room
 
 held, in_turn, looped = form(orders.held), form(orders.in_turn), form(orders.looped)
+folded, breadth_first = form(orders.folded), form(orders.breadth_first)
+zero_bubble, zero_bubble_v = form(orders.zero_bubble), form(orders.zero_bubble_v)
+dual_pipe = form(orders.dual_pipe)
 step_seconds, warm_up = form(passes.step_seconds), form(orders.warm_up)
 add_stage, stage_of = form(one_f_one_b.add_stage), form(one_f_one_b.stage_of)
 add_gpipe_stage, gpipe_stage_of = form(gpipe.add_stage), form(gpipe.stage_of)
 
-ONE_F_ONE_B, GPIPE, INTERLEAVED = range(3)
+(ONE_F_ONE_B, GPIPE, INTERLEAVED, COMBINED, ZB1P, INTERLEAVED_ZB, ZB_V, DUALPIPEV,
+ LOOPED_BFS) = range(9)
 """Numbers of schedules, as in ``nest.search.alike.SCHEDULES``."""
 
 # Bytes of a chunk, behind its figures of time.
-F_RESIDENT, F_ACTIVATIONS, F_WORK, F_BUFFERS = range(CHUNK, CHUNK + 4)
-FIGURES = CHUNK + 4
+# The last two are of activations: what a backward for inputs leaves, and those of the largest of
+# the transformer layers.
+F_RESIDENT, F_ACTIVATIONS, F_WORK, F_BUFFERS, F_KEPT, F_LARGEST = range(CHUNK, CHUNK + 6)
+FIGURES = CHUNK + 6
 # Fields of a question.
 CANDIDATE, PIPELINE, POLICY, FIRST, OPTION = range(5)
 LEAST = -1
@@ -73,6 +94,8 @@ class Work(NamedTuple):
     """float64 (N+1,) least seconds forward of the layers in front of each cut."""
     back: np.ndarray
     """float64 (N+1,) the same backward."""
+    inputs: np.ndarray
+    """float64 (N+1,) the same backward for inputs alone."""
     resident: np.ndarray
     """float64 (N+1,) least bytes of them."""
     kept: np.ndarray
@@ -80,7 +103,8 @@ class Work(NamedTuple):
     figures: np.ndarray
     """float64 (Y, G, FIGURES) of the stages and chunks that were asked for."""
     stamp: np.ndarray
-    """int64 (Y, G) for which question."""
+    """int64 (2, Y, G) for which question; those of a backward in two parts, and beside a forward,
+    apart."""
     bound: np.ndarray
     """float64 (S+1, N+1) no step is shorter whose stages from s on begin at a cut."""
     via: np.ndarray
@@ -95,6 +119,8 @@ class Work(NamedTuple):
     """int64 (S+1,) next cut to try behind each stage."""
     activations: np.ndarray
     """float64 (S, V) bytes of a micro-batch in each chunk."""
+    kept_back: np.ndarray
+    """float64 (S, V) bytes of them that a backward for inputs leaves to that for weights."""
     room_left: np.ndarray
     """float64 (S,) bytes for all activations of a stage."""
     costs: np.ndarray
@@ -111,7 +137,12 @@ class Work(NamedTuple):
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
     layer: np.ndarray
-    """float64 (2,) least seconds of a layer of the body, and what recompute of it adds."""
+    """float64 (3,) least seconds of a layer of the body, and what recompute of it adds; most
+    seconds that passes beside each other save of it."""
+    saved: np.ndarray
+    """float64 (T + 1,) the same of a layer of each kind, and of all layers."""
+    weights: np.ndarray
+    """float64 (T,) most seconds of its backward that are for weights."""
     open: np.ndarray
     """float64 (1,) see :func:`alike`."""
     order: Order
@@ -160,17 +191,19 @@ def alike(t, q, a, legal, limit, spread):
         layers=np.empty((Y, t.back.shape[1], t.ahead.shape[1], FIELDS)),
         least=np.empty((5, t.ahead.shape[1])),
         again=np.zeros(N, np.int64), ahead=np.zeros(N + 1), back=np.zeros(N + 1),
+        inputs=np.zeros(N + 1),
         resident=np.zeros(N + 1), kept=np.zeros(N + 1),
-        figures=np.empty((Y, G, FIGURES)), stamp=np.zeros((Y, G), np.int64),
+        figures=np.empty((Y, G, FIGURES)), stamp=np.zeros((2, Y, G), np.int64),
         bound=np.empty((S + 1, N + 1)), via=np.zeros((S + 1, N + 1), np.int64),
         near=np.zeros(S + 1), question=np.zeros(5, np.int64),
         cuts=np.zeros(chunks + 1, np.int64), at=np.zeros(S + 1, np.int64),
-        activations=np.empty((S, V)), room_left=np.empty(S),
+        activations=np.empty((S, V)), kept_back=np.empty((S, V)), room_left=np.empty(S),
         costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
         tally=np.zeros(3, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(2),
-        order=order_of(S, chunks, 2 * t.micro_batches * chunks),
+        layer=np.zeros(3), saved=np.zeros(t.ahead.shape[1] + 1),
+        weights=np.zeros(t.ahead.shape[1]),
+        order=order_of(S, chunks, 3 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks))
     if Q:
         try_all(t, q, a, legal, w, limit, spread)
@@ -258,7 +291,8 @@ def _ask(w, c, r, some, option):
 def _may_be_below(t, a, w, k, top):
     """Whether pipeline k may take less than ``top`` somewhere, by its seconds and its bytes."""
     N = len(a.order)
-    return (a.warm[k] * (w.ahead[N] + w.back[N]) < top * SLACK
+    least = w.ahead[N] + w.back[N] - (w.saved[-1] if a.schedule[k] == COMBINED else 0.0)
+    return (a.warm[k] * least < top * SLACK
             and w.resident[N] + w.kept[N] <= a.pp[k] * t.limit_bytes)
 
 
@@ -294,21 +328,31 @@ def _sum_up(t, q, a, w, c, z, r, kept):
                 w.least[KEPT, kind] = min(w.least[KEPT, kind], own[ACTIVATIONS])
             else:
                 w.least[KEPT, kind] = 0.0
-    w.layer[:] = np.inf
+    w.layer[:2], w.layer[2], w.saved[:], w.weights[:] = np.inf, 0.0, 0.0, 0.0
+    for y in range(q.alike.shape[1] if len(a.apart) else 0):
+        if q.alike[c, y] >= 0:
+            apart = a.apart[t.body[q.alike[c, y]]]
+            for kind in range(apart.shape[1]):
+                both = apart[r, kind, EXCHANGED_FORWARD] + apart[r, kind, EXCHANGED_BACKWARD]
+                w.saved[kind] = max(w.saved[kind], both)
+                w.weights[kind] = max(w.weights[kind], apart[r, kind, WEIGHTS])
     for n in range(len(a.order)):
         kind, whole = a.order[n], a.whole[n]
         ahead = min(w.least[AHEAD, kind], w.least[AHEAD, whole])
         back = min(w.least[BACK, kind], w.least[BACK, whole])
         resident = min(w.least[HELD, kind], w.least[HELD, whole])
         activations = min(w.least[KEPT, kind], w.least[KEPT, whole])
+        saved = max(w.saved[kind], w.saved[whole])
+        w.saved[-1] += saved
         if a.body[0] <= n < a.body[1]:
-            w.layer[0] = min(w.layer[0], ahead + back)
+            w.layer[0], w.layer[2] = min(w.layer[0], ahead + back), max(w.layer[2], saved)
             for y in range(q.alike.shape[1] if kept >= 0 else 0):
                 if q.alike[c, y] >= 0:
                     again, own = w.layers[y, kept, kind], w.layers[y, r, kind]
                     w.layer[1] = min(w.layer[1], again[FORWARD] + again[BACKWARD]
                                      - own[FORWARD] - own[BACKWARD])
         w.ahead[n + 1], w.back[n + 1] = w.ahead[n] + ahead, w.back[n] + back
+        w.inputs[n + 1] = w.inputs[n] + max(0.0, back - max(w.weights[kind], w.weights[whole]))
         w.resident[n + 1] = w.resident[n] + resident
         w.kept[n + 1] = w.kept[n] + activations
 
@@ -374,6 +418,8 @@ def _look(t, q, a, w, top, first):
 def _of_body(a, w, k, layers):
     """Least seconds of a micro-batch of so many layers of the body in one stage of pipeline k."""
     some, most = w.question[FIRST], a.longest[k]
+    if a.schedule[k] == COMBINED:
+        return layers * (w.layer[0] - w.layer[2])
     if some < 1:
         return layers * w.layer[0]
     # Fewest of them are first layers of chunks as long as any.
@@ -490,7 +536,11 @@ def _layout_may_be_below(t, a, w, k, number, top):
     of p; that backward waits for the first micro-batch to pass all layers, and to come back.
     """
     p, v, m = a.pp[k], a.vpp[k], t.micro_batches
-    hops = w.near[p - 1] * (v + 1) / 2 if v > 1 else 0.0
+    together, split = a.schedule[k] == COMBINED, _split(a.schedule[k])
+    loops = (a.schedule[k] == INTERLEAVED or together) and p > 1
+    if p > 1 and a.group[k] != p:
+        return True
+    hops = w.near[p - 1] * (v + 1) / 2 if loops else 0.0
     for x in range(a.seen.shape[1]):
         held = after = left = time = 0.0
         if x == 0:  # the heaviest
@@ -503,8 +553,13 @@ def _layout_may_be_below(t, a, w, k, number, top):
             left += w.least[LEFT, kind] * own
             held += w.least[HELD, kind] * own
             held += w.least[KEPT, kind] * a.seen[number, x, S_KEPT, kind]
+            if together:  # forwards before the first backward are beside none
+                apart = a.seen[number, x, S_KEPT, kind] if p > 1 and m >= 2 * p else 0.0
+                time -= w.saved[kind] * (m * own - apart + a.seen[number, x, S_BACK, kind])
+        if split:
+            after = 0.0
         if time + hops + max(after, left) >= top * SLACK or (
-                held > t.limit_bytes and v > 1 and m >= 2 * p):
+                held > t.limit_bytes and a.schedule[k] > GPIPE and m >= 2 * p):
             return False
     return True
 
@@ -514,42 +569,67 @@ def _fits(t, q, a, w, number, top):
     """Whether a layout fits and may take less than ``top``; ``w.cuts`` gets its cuts."""
     c, k = w.question[CANDIDATE], w.question[PIPELINE]
     p, v, m, x, N = a.pp[k], a.vpp[k], t.micro_batches, q.size[c], len(a.order)
+    together, split, size = a.schedule[k] == COMBINED, _split(a.schedule[k]), a.group[k]
+    loops = a.schedule[k] == INTERLEAVED or (together and p > 1)
     for n in range(p * v + 1):
         w.cuts[n] = a.layouts[a.begin[number] + n]
     for s in range(p):
         y, resident, work, buffers, own, left = q.place[x, s], 0.0, 0.0, 0.0, 0.0, 0.0
-        ran = kept = 0.0
-        run = min(m * v, warm_up(s, p, v, m, p, min(v, 2), 0) + 1)
-        cycles, rest = run // (p * v), run % (p * v)
+        ran = kept = saved = largest = 0.0
+        slope = 1 if split else min(v, 2)
+        run = min(m * v, warm_up(s, p, v, m, size, slope, 0) + 1)
+        cycles, rest = run // (size * v), run % (size * v)
         for d in range(v):
-            g = _figures(t, q, a, w, y, w.cuts[d * p + s], w.cuts[d * p + s + 1])
+            n = _position(a, k, s, d)
+            g = _figures(t, q, a, w, y, w.cuts[n], w.cuts[n + 1])
             resident += w.figures[y, g, F_RESIDENT]
             work = max(work, w.figures[y, g, F_WORK])
             buffers = max(buffers, w.figures[y, g, F_BUFFERS])
-            times = cycles * p + min(p, max(0, rest - d * p))
+            times = cycles * size + min(size, max(0, rest - d * size))
+            if a.schedule[k] == LOOPED_BFS:
+                times = m
+            elif a.schedule[k] == ZB_V or a.schedule[k] == DUALPIPEV:
+                times = min(m, s + 1 if d else 2 * p - 1 - s)
             kept += times * w.figures[y, g, F_ACTIVATIONS]
             ran += times * w.figures[y, g, C_FORWARD]
             w.activations[s, d] = w.figures[y, g, F_ACTIVATIONS]
             own += w.figures[y, g, C_FORWARD] + w.figures[y, g, C_BACKWARD]
             own -= w.figures[y, g, C_LATE]
+            if split or together:
+                _parts(t, q, a, w, y, w.cuts[n], w.cuts[n + 1], g)
+                w.kept_back[s, d] = w.figures[y, g, F_KEPT]
+                largest = max(largest, w.figures[y, g, F_LARGEST])
+                saved += max(0, m - times) * (w.figures[y, g, C_EXCHANGED_FORWARD]
+                                              + w.figures[y, g, C_EXCHANGED_BACKWARD])
             left += w.figures[y, g, C_UPDATE] + w.figures[y, g, C_TIED]
-            if d == 0:
+            if d == 0 and not split:
                 left += w.figures[y, g, C_LEFT]
-        i, j = w.cuts[s], w.cuts[(v - 1) * p + s + 1]
-        first, after = w.ahead[i] + w.near[s] / 2, max(w.back[i] + w.near[s] / 2, left)
-        if a.schedule[k] == INTERLEAVED:
+        i, j = w.cuts[s], w.cuts[_position(a, k, s, v - 1) + 1]
+        first, after = w.ahead[i] + w.near[s] / 2, left
+        if not split:
+            after = max(w.back[i] + w.near[s] / 2, left)
+        w.room_left[s] = t.limit_bytes - resident - work - buffers
+        if loops:
             there = w.ahead[N] + v * w.near[p - 1] / 2
             back = w.back[N] - w.back[j] + (w.near[p - 1] - w.near[s]) / 2
-            first = max(first, there + back - ran)
-        else:
+            first = max(first, there + back - (w.saved[-1] if together else 0.0) - ran)
+        elif a.schedule[k] <= GPIPE:
             kept = (m if a.schedule[k] == GPIPE else min(p - s, m)) * w.activations[s, 0]
-        w.room_left[s] = t.limit_bytes - resident - work - buffers
+        elif split:  # the first backward for inputs waits for those of all stages behind
+            first = max(first, w.ahead[N] + w.inputs[N] - w.inputs[j] - ran)
+        if together:
+            own -= saved / m
+            if m * v > run:
+                w.room_left[s] -= largest
         if first + m * own + after >= top * SLACK or kept > w.room_left[s]:
             return False
-    if a.schedule[k] == INTERLEAVED:
+    if a.schedule[k] > GPIPE:
         _write_order(t, a, w, k)
+        # Of a backward in two parts the last micro-batches may hold the most.
+        passes = 8 * size * v if loops else len(w.order.codes)
         for s in range(p):
-            if held(w.activations[s], w.activations[s], s, w.order, 8 * p * v) > w.room_left[s]:
+            kept_back = w.kept_back[s] if split else w.activations[s]
+            if held(w.activations[s], kept_back, s, w.order, passes) > w.room_left[s]:
                 return False
     return True
 
@@ -560,9 +640,9 @@ def _figures(t, q, a, w, y, i, j):
     c, k = w.question[CANDIDATE], w.question[PIPELINE]
     r, some = w.question[POLICY], w.question[FIRST]
     g = a.signature[i, j]
-    if w.stamp[y, g] == w.tally[0]:
+    if w.stamp[0, y, g] == w.tally[0]:
         return g
-    w.stamp[y, g] = w.tally[0]
+    w.stamp[0, y, g] = w.tally[0]
     kinds = a.whole if a.pp[k] == 1 else a.order
     resident = kept = work = buffers = 0.0
     for n in range(i, j):
@@ -585,13 +665,64 @@ def _figures(t, q, a, w, y, i, j):
 
 
 @leaf
+def _parts(t, q, a, w, y, i, j, g):
+    """Add to the figures of layers i..j, signature g, those of passes in parts or side by side."""
+    if w.stamp[1, y, g] == w.tally[0]:
+        return
+    w.stamp[1, y, g] = w.tally[0]
+    kinds = a.whole if a.pp[w.question[PIPELINE]] == 1 else a.order
+    apart = a.apart[t.body[q.alike[w.question[CANDIDATE], y]]]
+    out, kept, largest = w.figures[y, g], 0.0, 0.0
+    marked, some = 0, w.question[FIRST]
+    for n in range(i, j):
+        # As in ``_figures``, whose answer may be that of equal layers elsewhere.
+        marked = q.marked_before[n + 1] - q.marked_before[i]
+        kind, r = kinds[n], w.question[POLICY]
+        if some == LEAST or 0 < some < marked:
+            r = 0
+        w.again[n] = r
+        kept += apart[r, kind, KEPT_BACK]
+        if a.repeated[kind]:
+            largest = max(largest, w.layers[y, r, kind, ACTIVATIONS])
+    add_parts(w.layers[y], apart, t.overlaps, kinds, w.again, i, j, out)
+    out[F_KEPT], out[F_LARGEST] = kept, largest
+
+
+@leaf
+def _split(schedule):
+    """Whether backwards are in two parts."""
+    return ZB1P <= schedule <= DUALPIPEV
+
+
+@leaf
+def _position(a, k, s, d):
+    """Place in the model of chunk d of stage s."""
+    if d == 1 and (a.schedule[k] == ZB_V or a.schedule[k] == DUALPIPEV):
+        return 2 * a.pp[k] - 1 - s
+    return d * a.pp[k] + s
+
+
+@leaf
 def _write_order(t, a, w, k):
-    """Fill ``w.order`` with the passes of interleaved pipeline k, unless it has them."""
+    """Fill ``w.order`` with the passes of pipeline k, unless it has them."""
     if w.tally[2] == k + 1:
         return
     w.tally[2] = k + 1
-    looped(a.pp[k], a.vpp[k], w.order)
-    in_turn(a.pp[k], a.vpp[k], t.micro_batches, a.pp[k], 2, 0, w.order)
+    schedule, p, v, m = a.schedule[k], a.pp[k], a.vpp[k], t.micro_batches
+    if schedule in (ZB_V, DUALPIPEV):
+        folded(p, w.order)
+    else:
+        looped(p, v, w.order)
+    if schedule in (INTERLEAVED, COMBINED):
+        in_turn(p, v, m, a.group[k], 2, np.int64(schedule == COMBINED), w.order)
+    elif schedule in (ZB1P, INTERLEAVED_ZB):
+        zero_bubble(p, v, m, a.group[k], w.order)
+    elif schedule == ZB_V:
+        zero_bubble_v(p, m, w.order)
+    elif schedule == DUALPIPEV:
+        dual_pipe(p, m, p, 0, w.order)
+    else:
+        breadth_first(p, v, m, w.order)
 
 
 @leaf
@@ -601,24 +732,34 @@ def _price(t, q, a, w, top):
         return 0.0
     c, k = w.question[CANDIDATE], w.question[PIPELINE]
     p, v, x = a.pp[k], a.vpp[k], q.size[c]
+    apart = _split(a.schedule[k]) or a.schedule[k] == COMBINED
     for s in range(p):
         y = q.place[x, s]
-        per_byte, latency = q.wrap[0, x, p], q.wrap[1, x, p]
-        if s < p - 1:
-            per_byte, latency = q.hop[0, x, s + 1], q.hop[1, x, s + 1]
         for d in range(v):
-            i, j = w.cuts[d * p + s], w.cuts[d * p + s + 1]
+            n = _position(a, k, s, d)
+            i, j = w.cuts[n], w.cuts[n + 1]
+            per_byte, latency = q.wrap[0, x, p], q.wrap[1, x, p]
+            if n != d * p + s:  # back along a V
+                per_byte, latency = q.hop[0, x, s], q.hop[1, x, s]
+            elif s < p - 1:
+                per_byte, latency = q.hop[0, x, s + 1], q.hop[1, x, s + 1]
+            elif a.schedule[k] == ZB_V or a.schedule[k] == DUALPIPEV:
+                per_byte = latency = 0.0  # its own second chunk
             g = _figures(t, q, a, w, y, i, j)
+            if apart:
+                _parts(t, q, a, w, y, i, j, g)
             for f in range(CHUNK):
                 w.costs[s, d, f] = w.figures[y, g, f]
             gap = q.handed[j] / t.shards[c] * per_byte
             w.hops[s, d, 0], w.hops[s, d, 1] = q.both * (gap + latency), gap
             w.alone[s, d] = j - i == 1
     w.tally[1] += 1
-    if a.schedule[k] == INTERLEAVED:
+    if a.schedule[k] > GPIPE:
         _write_order(t, a, w, k)
+        # Where it may stop early is known for forwards and whole backwards.
         time = step_seconds(
-            w.costs, w.alone, w.hops, p, v, t.micro_batches, p * v, w.order, w.room, top)
+            w.costs, w.alone, w.hops, p, v, t.micro_batches, p * v, w.order, w.room,
+            np.inf if apart else top)
     else:
         time = _in_closed_form(w, p, t.micro_batches, a.schedule[k] == GPIPE)
     if time >= top * SLACK:

@@ -12,16 +12,24 @@ from nest.forms.chunk import (
     C_BACKWARD,
     C_BEGUN,
     C_BELOW,
+    C_BUSY_BACKWARD,
+    C_BUSY_FORWARD,
     C_CHASE,
+    C_EXCHANGED_BACKWARD,
+    C_EXCHANGED_FORWARD,
     C_FORWARD,
     C_GATHER,
     C_GATHERED,
     C_HIDES_GATHER,
+    C_HIDES_INPUTS,
     C_HIDES_SYNC,
+    C_HIDES_WEIGHTS,
+    C_INPUTS,
     C_LARGEST,
     C_LATE,
     C_LATE_BACK,
     C_LEFT,
+    C_LEFT_WEIGHTS,
     C_QUEUE_BACKWARD,
     C_QUEUE_FORWARD,
     C_REGATHERED,
@@ -33,11 +41,14 @@ from nest.forms.chunk import (
     C_TRAILING,
     C_TRAILS_BACKWARD,
     C_TRAILS_FORWARD,
+    C_TRAILS_INPUTS,
+    C_TRAILS_WEIGHTS,
     C_TURN,
     C_UNDER_FIRST,
     C_UNDER_LAST,
     C_UPDATE,
     C_WAIT,
+    C_WEIGHTS,
     CHUNK,
 )
 
@@ -48,6 +59,8 @@ from nest.forms.chunk import (
 (FREE_FORWARD, FORWARD, FREE_BACKWARD, BACKWARD, GATHERED, REGATHERED, SCATTERED, SYNC, GATHER,
  BUFFERS, UPDATE, TIED, RESIDENT, ACTIVATIONS, WORK) = range(15)
 FIELDS = 15
+# Figures of ``nest.search.problems.Pipelines.apart``.
+EXCHANGED_FORWARD, EXCHANGED_BACKWARD, WEIGHTS, KEPT_BACK = range(4)
 
 
 @leaf
@@ -64,12 +77,17 @@ def layer_sums(t, c, z, r, layers):
 
 
 @leaf
-def spare(layers, r, kind, beside, overlap):
-    """Computing backward that hides no ZeRO traffic; ``_spare`` of ``nest.costs.stage``."""
-    free = layers[r, kind, FREE_BACKWARD]
+def _remains(free, beside, overlap):
+    """Of computing what hides no ``beside`` seconds of ZeRO traffic."""
     if overlap > 0.0:
         return max(0.0, free - beside / overlap)
     return 0.0 if beside > 0.0 else free
+
+
+@leaf
+def spare(layers, r, kind, beside, overlap):
+    """Computing backward that hides no ZeRO traffic; ``_spare`` of ``nest.costs.stage``."""
+    return _remains(layers[r, kind, FREE_BACKWARD], beside, overlap)
 
 
 delayed, longer = leaf(chunk.delayed), leaf(chunk.longer)
@@ -169,3 +187,34 @@ def chunk_costs(layers, overlaps, kinds, again, start, stop, out):
     out[C_BACKWARD] += out[C_LATE]
     if out[C_LARGEST] == 0.0:
         out[C_TRAILING] = out[C_SCATTERED]
+
+
+@leaf
+def add_parts(layers, apart, overlaps, kinds, again, start, stop, out):
+    """Add to ``out`` what :func:`nest.costs.stage.with_parts` does, given :func:`chunk_costs`.
+
+    ``apart`` (R, T, 4) as in ``nest.search.problems.Pipelines``, of a body.
+    """
+    o, reduce, end, left = overlaps[0], overlaps[1], stop - 1, 0.0
+    first = layers[0, kinds[start], SCATTERED]
+    for field in range(C_INPUTS, CHUNK):
+        out[field] = 0.0
+    for n in range(end, start - 1, -1):
+        kind, r = kinds[n], again[n]
+        own = apart[r, kind, WEIGHTS]
+        scattered = layers[0, kinds[n + 1], SCATTERED] if n < end else 0.0
+        free = max(0.0, layers[r, kind, FREE_BACKWARD] - own)
+        out[C_INPUTS] += layers[r, kind, BACKWARD] - own
+        out[C_WEIGHTS] += own + (max(0.0, scattered - o * own) if n < end else 0.0)
+        out[C_TRAILS_INPUTS] += o * free
+        out[C_HIDES_INPUTS] += reduce * free
+        left = max(0.0, left - reduce * _remains(own, scattered, o)) + layers[r, kind, SYNC]
+        beside = scattered if n < end else first
+        out[C_HIDES_WEIGHTS] += reduce * _remains(own, beside, o)
+        if apart[r, kind, EXCHANGED_FORWARD] > 0.0:
+            out[C_EXCHANGED_FORWARD] += apart[r, kind, EXCHANGED_FORWARD]
+            out[C_EXCHANGED_BACKWARD] += apart[r, kind, EXCHANGED_BACKWARD]
+            out[C_BUSY_FORWARD] += layers[r, kind, FREE_FORWARD]
+            out[C_BUSY_BACKWARD] += _remains(layers[r, kind, FREE_BACKWARD], scattered, o)
+    out[C_TRAILS_WEIGHTS] = o * apart[again[end], kinds[end], WEIGHTS]
+    out[C_LEFT_WEIGHTS] = first + left

@@ -185,8 +185,9 @@ MicroBatch = Annotated[str | None, _set("Samples per micro-batch of a replica.")
 Mbs = Annotated[str | None, _set("Samples per micro-batch of a device.")]
 Schedules = Annotated[
     str | None,
-    _set("Schedules: 1f1b, interleaved, gpipe; default: those that the stack has, beyond it the "
-         "first two.")
+    _set("Schedules: 1f1b, interleaved, gpipe, combined, zb1p, interleaved-zb, zb-v, dualpipev, "
+         "looped-bfs; default: those that the stack has but combined; beyond it 1f1b and "
+         "interleaved too.")
 ]
 BeyondStack = Annotated[
     bool,

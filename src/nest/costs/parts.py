@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.costs.choices import Body, Setting
+from nest.costs.compute import Array
 from nest.costs.operators import (
     product_shape,
     rows_of,
@@ -23,26 +24,23 @@ from nest.graph import Layer
 
 
 class Parts(NamedTuple):
-    """Of one layer and micro-batch, beside :class:`nest.costs.layer.BodyCosts`."""
+    """Of a layer and micro-batch, beside :class:`nest.costs.layer.BodyCosts`; (C,), or (C, R)."""
 
-    weights: float
+    weights: Array
     """Seconds of ``backward`` that are for weights."""
-    kept: float
+    kept: Array
     """Bytes that the backward for inputs leaves to the one for weights."""
 
 
-NO_PARTS = Parts(0.0, 0.0)
-
-
-def parts(layer: Layer, c: Body, s: Setting, backward: float, activations: float) -> Parts:
-    """Price the second part of a backward, given all of it, under one configuration.
+def parts(layer: Layer, c: Body, s: Setting, backward: Array, activations: Array) -> Parts:
+    """Price the second part of a backward, given all of it, under each configuration.
 
     Of a measured layer half of the backward is assumed to be for weights, as of matrix products,
     and all activations to be kept.
     """
     if layer.measured:
         return Parts(backward / 2.0, activations)
-    seconds, kept = np.zeros(1), np.zeros(1)
+    seconds, kept = np.zeros(len(c.tp)), np.zeros(len(c.tp))
     tokens, rest = tokens_of(layer, c, s)
     element, fp8 = s.machine.element, s.machine.fp8 and s.machine.stack.fp8_inputs
     for op in layer.operators:
@@ -55,4 +53,6 @@ def parts(layer: Layer, c: Body, s: Setting, backward: float, activations: float
             count, each, width, _ = product_shape(op, layer, c, rows, ranks, padding)
             seconds = seconds + weight_seconds(op, layer, c, s, rows, ranks, padding)
             kept = kept + count * each * width * element
-    return Parts(float(seconds[0]), float(kept[0]))
+    if backward.ndim == 2:  # no recompute policy changes them
+        return Parts(seconds[:, None], kept[:, None])
+    return Parts(seconds, kept)

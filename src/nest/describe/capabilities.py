@@ -19,12 +19,12 @@ from nest.describe.offload import OFFLOAD_MODULES
 from nest.describe.space import (
     LARGEST,
     MODULES,
-    AnySchedule,
     CpComm,
     IntSet,
     Optimizer,
     Precision,
     Recompute,
+    Schedule,
     Shard,
 )
 from nest.units import shorten
@@ -48,7 +48,7 @@ FIGURES: Mapping[str, Figure] = {
     "pp": Figure("pipeline stages"),
     "vpp": Figure("virtual stages per device"),
     "schedule": Figure("order of passes", (
-        *get_args(AnySchedule), "circular")),
+        *get_args(Schedule), "circular")),
     "micro_batches": Figure("micro-batches of a super-pipeline per step"),
     "rounds": Figure("micro_batches // pp, at least 1: PyTorch's groups of micro-batches"),
     "round": Figure("micro-batches of a round"),

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from nest.describe.base import Degree, Description, Flag, Problems, Whole, at_most
 from nest.describe.offload import OffloadText
-from nest.describe.space import MODULES, AnySchedule, CpComm, Module, Recompute, Shard
+from nest.describe.space import MODULES, CpComm, Module, Recompute, Schedule, Shard
 
 Index = Annotated[Whole, Field(ge=0, le=10**7)]
 Range = Annotated[tuple[Index, Index], Field()]
@@ -90,7 +90,7 @@ class Configuration(Description):
         description="devices from one replica's first device to the next one's",
     )
     vpp: Degree = Field(1, description="virtual stages per device")
-    schedule: AnySchedule = Field(
+    schedule: Schedule = Field(
         default_factory=lambda data: "interleaved" if data["vpp"] > 1 else "1f1b",
         description="pipeline schedule",
     )

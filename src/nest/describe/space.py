@@ -31,11 +31,11 @@ MODULES: tuple[Module, ...] = get_args(Module)
 """Parts of a layer that selective recompute may run again, with Megatron-Core's names."""
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 Optimizer = Literal["adam", "sgd", "sgd-momentum"]
-Schedule = Literal["1f1b", "interleaved", "gpipe"]
-"""Schedules that are searched."""
-AnySchedule = Literal[
-    Schedule, "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev", "looped-bfs"]
-"""Schedules that are priced."""
+Schedule = Literal[
+    "1f1b", "interleaved", "gpipe", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
+    "looped-bfs"]
+PLAIN: tuple[Schedule, ...] = ("1f1b", "interleaved", "gpipe")
+"""Schedules of stages that may differ, or that planners other than NEST know."""
 CpComm = Literal["p2p", "a2a"]
 Shard = Literal["dp", "dp_in"]
 
@@ -236,7 +236,8 @@ class SearchSpace(Description):
                         json_schema_input_type=Schedule | list[Schedule]),
         AfterValidator(_distinct),
     ] = Field(
-        ("1f1b", "interleaved"), description="pipeline schedules: 1f1b, interleaved, gpipe"
+        ("1f1b", "interleaved"),
+        description="pipeline schedules: " + ", ".join(get_args(Schedule))
     )
     offload: Annotated[
         tuple[OffloadText, ...],

@@ -40,6 +40,30 @@ RULES = {
 }
 
 
+def most_zero(schedule: str) -> int:
+    """Largest ZeRO stage that is priced under a schedule."""
+    return RULES[schedule].most_zero if schedule in RULES else 3
+
+
+def is_grouped(schedule: str, vpp: int) -> bool:
+    """Whether micro-batches pass the chunks of a schedule in groups."""
+    return vpp > 1 and (schedule == "interleaved" or (
+        schedule in RULES and RULES[schedule].grouped))
+
+
+def chunk_counts(schedule: str, pp: int, most: int) -> range:
+    """Chunks that a stage of a pipeline of ``pp`` stages may have; up to ``most``."""
+    if schedule == "combined":
+        return range(1, 2) if pp == 1 else range(2, most + 1)
+    if pp == 1:
+        return range(1, 2) if schedule in ("1f1b", "gpipe") else range(0)
+    if schedule == "interleaved":
+        return range(2, most + 1)
+    if schedule not in RULES:
+        return range(1, 2)
+    return range(RULES[schedule].least_chunks, min(RULES[schedule].most_chunks, most) + 1)
+
+
 def is_folded(schedule: str) -> bool:
     """Whether the chunks of a schedule are placed in a V."""
     return schedule in RULES and RULES[schedule].folded

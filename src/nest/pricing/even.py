@@ -13,7 +13,7 @@ from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
-from nest.describe.space import LARGEST, AnySchedule, CpComm, Module, Recompute, Shard
+from nest.describe.space import LARGEST, CpComm, Module, Recompute, Schedule, Shard
 from nest.errors import InputError
 from nest.pricing.divisions import chunks_of_stages
 
@@ -46,7 +46,7 @@ def even_configuration(
     layout: str | None = None,
     first_stage_layers: int | None = None,
     last_stage_layers: int | None = None,
-    schedule: AnySchedule | None = None,
+    schedule: Schedule | None = None,
     group: int | None = None,
     offload: str = "none",
 ) -> Configuration:

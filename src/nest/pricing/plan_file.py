@@ -21,7 +21,7 @@ from nest.describe.base import Degree, Description, Flag, Number, Whole, at_most
 from nest.describe.configuration import Configuration, Index, StageConfiguration
 from nest.describe.files import SUFFIXES, read_description
 from nest.describe.offload import OffloadText
-from nest.describe.space import AnySchedule
+from nest.describe.space import Schedule
 from nest.errors import InputError
 from nest.pricing.plans import (
     SCHEMA,
@@ -53,7 +53,7 @@ class GivenParallelism(Description):
         None, description="devices from one replica's first device to the next one's"
     )
     vpp: Degree = Field(1, description="virtual stages per device")
-    schedule: AnySchedule | None = None
+    schedule: Schedule | None = None
     group: Degree | None = None
     order: Annotated[tuple[Index, ...], at_most(10**4)] | None = None
     offload: OffloadText = "none"

@@ -19,7 +19,7 @@ from nest.costs.host import kept_away
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import Fabric, fabric_of
-from nest.costs.parts import NO_PARTS, Parts, parts
+from nest.costs.parts import parts
 from nest.costs.schedules import SCHEDULES, Path, StepTime
 from nest.costs.stage import (
     ChunkCosts,
@@ -47,8 +47,10 @@ class PricedLayer(NamedTuple):
     seconds: LayerSeconds
     costs: dict[str, float]
     """Every field of :class:`nest.costs.layer.LayerCosts`."""
-    parts: Parts
-    """Of a backward in two; nothing where the schedule has none."""
+    weights: float
+    """Seconds of the backward that are for weights; 0 where the schedule has no parts."""
+    kept: float
+    """Bytes that the backward for inputs leaves to the one for weights; likewise."""
     repeated: bool
     """Not an embedding, a head or the like."""
 
@@ -82,7 +84,7 @@ class StagePrice:
         if not in_parts(self.schedule):
             return found
         return with_parts(
-            found, seconds, [layer.parts.weights for layer in layers],
+            found, seconds, [layer.weights for layer in layers],
             [(layer.costs["ep_forward"], layer.costs["ep_backward"]) for layer in layers],
             self.stack)
 
@@ -101,7 +103,7 @@ class StagePrice:
     @property
     def kept_for_weights(self) -> tuple[float, ...]:
         """Bytes that a backward for inputs leaves to the one for weights, by chunk."""
-        return tuple(sum(layer.parts.kept for layer in chunk) for chunk in self.layers)
+        return tuple(sum(layer.kept for layer in chunk) for chunk in self.layers)
 
     @cached_property
     def causes(self) -> dict[str, float]:
@@ -186,12 +188,13 @@ class Pricing:
             body = body_of(stage, plan, again, self.fabric)
             layer, s = self.chain.kinds[kind], self.setting(plan, stage)
             costs = layer_costs(layer, body, state, s)
-            split = NO_PARTS
+            weights = kept = 0.0
             if in_parts(SCHEDULES[plan.schedule]):
-                split = parts(layer, body, s, float(costs.backward[0]), float(costs.activations[0]))
+                split = parts(layer, body, s, costs.backward, costs.activations)
+                weights, kept = float(split.weights[0]), float(split.kept[0])
             found[kind, again] = PricedLayer(
-                layer_seconds(costs), {name: float(x[0]) for name, x in vars(costs).items()}, split,
-                layer.repeated)
+                layer_seconds(costs), {name: float(x[0]) for name, x in vars(costs).items()},
+                weights, kept, layer.repeated)
         return found
 
     def _relayed_bytes(

@@ -14,22 +14,33 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.choices import FULL
-from nest.describe.space import SearchSpace
+from nest.costs.choices import FULL, policy
+from nest.costs.schedules import SCHEDULES as COSTS
+from nest.costs.schedules import Path
+from nest.describe.capabilities import Capabilities
+from nest.describe.space import Schedule, SearchSpace
 from nest.forms.orders import warm_up
 from nest.graph import Chain
 from nest.graph.layouts import family
+from nest.graph.schedules import chunk_counts, chunks_at, is_folded, most_zero, position
 from nest.search.problems import Legal, Pipelines, Rings
 from nest.search.runnable import FIRST, PIPELINE, POLICY, ROW, WAY, Pipeline
 from nest.search.tables import Degrees
 from nest.search.tensors import Builder, distinct_rows
+from nest.stacks.check import applies
 from nest.stacks.figures import cut_forms
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-SCHEDULES = ("1f1b", "gpipe", "interleaved")
+SCHEDULES: tuple[Schedule, ...] = (
+    "1f1b", "gpipe", "interleaved", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
+    "looped-bfs")
 """Schedules of alike stages that are searched, by number."""
+LOOPS = ("interleaved", "combined")
+"""Those whose forwards before the first backward are those of interleaved 1F1B."""
+UNLIKE = ("1f1b", "gpipe")
+"""Schedules of stages that may differ; alike ones may be cut anywhere."""
 HELD = {"mtp_chunks": "mtp", "vision_chunks": "vision"}
 """Figures of the cuts by the kind of layer that they count."""
 LONGEST = 200
@@ -42,28 +53,50 @@ MOST_CUTS = 300
 """Ways to cut one pipeline that are priced at the most; beyond them nothing is proved."""
 
 
-def pipelines(chain: Chain, space: SearchSpace, devices: int, own: bool) -> list[Pipeline]:
+def pipelines(
+    chain: Chain, space: SearchSpace, devices: int, own: bool, rules: Capabilities | None = None
+) -> list[Pipeline]:
     """Pipelines of alike stages of a space on so many devices, by stages, schedule and chunks.
 
-    ``own``: the space is that of a stack. Else stages of one chunk may differ, and are searched
-    elsewhere.
+    ``own``: the space is that of a stack, of these rules. Else stages under 1F1B and GPipe may
+    differ, and are searched elsewhere.
     """
     first, last = chain.body
     found = []
     names: tuple[str, ...] = space.schedule
     if own and names == SearchSpace().schedule:
-        names = SCHEDULES  # those that the stack has
+        names = tuple(name for name in SCHEDULES if name != "combined")
+    names = tuple(name for name in names if _may_run(name, chain, rules))
     for pp in range(1, min(len(chain), devices) + 1):
         if not space.allows("pp", pp):
             continue
-        if own and space.allows("vpp", 1):
-            whole = [Pipeline(name, pp, 1) for name in names if name != "interleaved"]
-            found += whole[:1] if pp == 1 else whole  # a single stage has no schedule
-        if "interleaved" in names and chain.is_chain and pp > 1:
-            found += [Pipeline("interleaved", pp, vpp)
-                      for vpp in range(2, len(chain) // pp + 1) if space.allows("vpp", vpp)
+        # A single stage has no schedule, but passes may run beside each other.
+        alone = [name for name in names if name in UNLIKE][:1]
+        for name in names if pp > 1 else [*alone, *(n for n in names if n == "combined")]:
+            if name in UNLIKE and not own:
+                continue
+            found += [Pipeline(name, pp, vpp)
+                      for vpp in chunk_counts(name, pp, len(chain) // pp)
+                      if space.allows("vpp", vpp)
                       and (own or (last - first) % (pp * vpp) == 0)]
     return found
+
+
+def _may_run(name: str, chain: Chain, rules: Capabilities | None) -> bool:
+    """Whether a schedule may be one that a stack with these rules has, of a model at all."""
+    model = chain.model
+    if name in UNLIKE:
+        return rules is None or name in UNLIKE
+    if not chain.is_chain or (is_folded(name) and model is not None and model.tied_embeddings):
+        return False
+    if name == "combined" and (chain.experts is None or (
+            model is not None and model.mtp_layers > 1)):
+        return False
+    return rules is None or all(
+        rule.allowed is None or not applies(rule, {"pp": 2})
+        or (name in rule.allowed if "schedule" in rule.fields else
+            "pp" not in rule.fields or 2 in rule.allowed)
+        for rule in rules.rules.values())
 
 
 class AlikePlan(NamedTuple):
@@ -78,9 +111,7 @@ class AlikePlan(NamedTuple):
     @property
     def chunks(self) -> list[tuple[tuple[int, int], ...]]:
         """Layers [i, j) of the chunks of each stage."""
-        p = self.pipeline.pp
-        return [tuple((self.cuts[n], self.cuts[n + 1])
-                      for n in range(s, p * self.pipeline.vpp, p)) for s in range(p)]
+        return chunks_at(self.cuts, self.pipeline.pp, self.pipeline.schedule)
 
 
 class Alike:
@@ -92,6 +123,13 @@ class Alike:
         self._pp, self._vpp = np.array([(one.pp, one.vpp) for one in listed]).reshape(-1, 2).T
         self._schedule = np.array([SCHEDULES.index(one.schedule) for one in listed])
         self._turns = self._vpp > 1
+        names = [one.schedule for one in listed]
+        self._split = np.array([_split(name) for name in names], dtype=np.bool_)
+        self._together = np.array([name == "combined" for name in names], dtype=np.bool_)
+        self._fewest = np.where([name == "dualpipev" for name in names], 2 * self._pp, 1)
+        """Micro-batches that a pipeline needs."""
+        # What is legal whatever the stack.
+        self._zero = np.array([most_zero(name) for name in names], dtype=np.int64)
         self.plain = False
         """Look at pipelines of one chunk a stage alone."""
         self._lock = Lock()
@@ -144,18 +182,24 @@ class Alike:
         outer, block = builder.outers[number], builder.rows.block[builder.span(number)]
         # Of blocks that fit so often.
         order = np.argsort(block, kind="stable")
-        least = np.minimum.accumulate(builder.totals(number)[order])
+        totals, m = builder.totals(number), outer.micro_batches
+        least = np.minimum.accumulate(totals[order])
         fit = np.searchsorted(block[order], outer.stride // self._pp, side="right") - 1
-        legal = (fit >= 0) & builder.runnable.piped(outer)
-        legal &= ~self._turns | (not self.plain and outer.micro_batches % self._pp == 0)
-        return np.where(legal, least[fit], np.inf) * self._warm(outer.micro_batches)
+        legal = (fit >= 0) & builder.runnable.piped(outer) & (m >= self._fewest)
+        legal &= builder.runnable.groups(m) > 0
+        if self.plain:
+            legal &= ~self._turns
+        found = least[fit]
+        if self._together.any():
+            less = np.minimum.accumulate((totals - builder.hidden(number))[order])
+            found = np.where(self._together, less[fit], found)
+        return np.where(legal, found, np.inf) * self._warm(m)
 
     def _warm(self, m: int) -> Any:
         """float64 (Q,) see ``Pipelines.warm``; docs/proofs.md."""
-        if m == 1:
-            return np.ones(len(self.listed))
-        once = 1.0 / -np.expm1(self._pp * math.log1p(-1.0 / m))
-        return np.where(self._turns, np.maximum(1.0, m / self._pp), once)
+        once = 1.0 / -np.expm1(self._pp * math.log1p(-1.0 / m)) if m > 1 else 1.0
+        found = np.where(self._turns | self._together, np.maximum(1.0, m / self._pp), once)
+        return np.where(self._split, m / self._pp, found)
 
     # ------------------------------------------------------------ arrays
 
@@ -205,28 +249,43 @@ class Alike:
             return np.ascontiguousarray(allow(axis, PIPELINE, rows)[:, chosen])
 
         some = allow(POLICY, FIRST)
+        row_pipeline, policy_pipeline = picked(ROW, span), picked(POLICY)
+        together = self._together[chosen]
+        if together.any():
+            pairs = builder.candidates.pairs.ep[builder.rows.pair[span]]
+            row_pipeline &= ~together | (pairs[:, None] > 1)
+            again = np.array([bits == FULL or bits & policy("", ["moe"]) > 0
+                              for bits in builder.policies])
+            policy_pipeline &= ~(again[:, None] & together)
+        zeros = np.array([zero for zero, _ in builder.zeros])
         first_pipeline = picked(FIRST)
         if FULL in builder.policies:
             first_pipeline[1:] &= some[builder.policies.index(FULL), 1:, None]
         every = np.ones(len(chain) + 1, dtype=np.bool_)
         cuts = self._prefixes
         return chosen, Pipelines(
-            schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen], warm=warm[chosen],
+            schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen],
+            group=builder.runnable.groups(outer.micro_batches)[chosen], warm=warm[chosen],
             free=np.array([k in self._free for k in chosen.tolist()], dtype=np.bool_),
             first=self._first[chosen], last=self._last[chosen], begin=begin, load=load,
             seen=seen, layouts=layouts,
             cut=np.array([self._free.get(k, every) for k in chosen.tolist()]).reshape(
                 -1, len(every)),
-            longest=self._longest[chosen],
+            apart=builder.apart, repeated=self._repeated, longest=self._longest[chosen],
             signature=np.ascontiguousarray(index[np.ix_(cuts, cuts)]), order=builder.order,
             whole=np.array(builder.signatures.whole_kinds, dtype=np.int64),
             least_handed=outer.micro_batch * float(
                 builder.boundaries[cuts[1:-1]].min() if len(chain) > 1 else 0.0),
             body=np.array(chain.body), chain=chain.is_chain, most=0), Legal(
-                row_pipeline=picked(ROW, span), way_pipeline=picked(WAY),
-                policy_pipeline=picked(POLICY), first_pipeline=first_pipeline,
+                row_pipeline=row_pipeline,
+                way_pipeline=picked(WAY) & (zeros[:, None] <= self._zero[chosen]),
+                policy_pipeline=policy_pipeline, first_pipeline=first_pipeline,
                 row_way=allow(ROW, WAY, span), row_policy=allow(ROW, POLICY, span),
                 way_policy=allow(WAY, POLICY) & some[:, 0])
+
+    @cached_property
+    def _repeated(self) -> Bools:
+        return np.array([kind.repeated for kind in self.builder.chain.kinds], dtype=np.bool_)
 
     @cached_property
     def _prefixes(self) -> Ints:
@@ -244,7 +303,7 @@ class Alike:
         chain, pipeline = self.builder.chain, self.listed[k]
         rules = self.builder.runnable.about_cuts(pipeline)
         forms = set.intersection({"free"}, *map(set, rules["cuts"])) if rules["cuts"] else {"free"}
-        if forms and pipeline.vpp == 1:
+        if forms and pipeline.schedule in UNLIKE:
             cut = np.ones(len(chain) + 1, dtype=np.bool_)
             for name, start in HELD.items():
                 if any(2 not in allowed for allowed in rules[name]):
@@ -253,8 +312,7 @@ class Alike:
             return
         found = self._listed(pipeline, bool(forms), rules)
         # The lightest of the heaviest stages first.
-        load: Ints = _layers(chain, found).reshape(
-            len(found), pipeline.vpp, pipeline.pp).sum(axis=1).max(axis=1)
+        load: Ints = _layers(chain, found)[:, _positions(pipeline)].sum(axis=2).max(axis=1)
         seen, seconds = self._seen(found, pipeline)
         order = np.lexsort((seconds, load))
         found, load, seen = found[order], load[order], seen[order]
@@ -266,29 +324,35 @@ class Alike:
 
     def _seen(self, found: Ints, pipeline: Pipeline) -> tuple[Floats, Floats]:
         """``Pipelines.seen`` of layouts; (W,) about how long each takes, in layers of the body."""
-        chain, (p, v) = self.builder.chain, pipeline[1:]
+        chain, (schedule, p, v) = self.builder.chain, pipeline
+        loops = schedule in LOOPS and p > 1
         # Each stage's own layers, and those of the forwards before its first backward.
-        sums = np.array([[np.ones(v), _forwards(s, p, v)] for s in range(p)])
-        layers = _layers(chain, found).reshape(-1, v, p).transpose(0, 2, 1)
+        sums = np.array([[np.ones(v), _forwards(schedule, s, p, v)] for s in range(p)])
+        places = _positions(pipeline)
+        layers = _layers(chain, found)[:, places]
         own, ran = np.moveaxis((sums @ layers[:, :, :, None].astype(float))[:, :, :, 0], 2, 0)
         start = np.clip(found[:, :p], *chain.body) - chain.body[0]
         # A forward takes 1, a backward 2, for many micro-batches.
-        seconds = 12 * p * own + 2 * start + (start if v == 1 else -ran)
+        seconds = 12 * p * own + 2 * start + (-ran if loops else start)
         if not self._stages:
             return (np.zeros((len(found), 0, SEEN[1], len(chain.kinds))), seconds.max(axis=1))
         stages = np.zeros((len(found), SEEN[0]), dtype=np.int64)
         stages[:, 0] = (own * 12 * p * len(chain) + seconds).argmax(axis=1)
         stages[:, 2] = p - 1
 
-        kinds = np.eye(len(chain.kinds))[self.builder.order]
+        # A single stage has no copies of tied embeddings.
+        order = self.builder.order if p > 1 else self.builder.signatures.whole_kinds
+        kinds = np.eye(len(chain.kinds))[np.array(order)]
         front = np.concatenate([np.zeros((1, len(chain.kinds))), np.cumsum(kinds, axis=0)])
-        at = stages[:, :, None] + p * np.arange(v)
+        at = places[stages]
         rows = np.arange(len(found))[:, None, None]
         begin, end = front[found[rows, at]], front[found[rows, at + 1]]
         held, kept = np.moveaxis(sums[stages] @ (end - begin), 2, 0)
         first, behind = begin[:, :, 0], front[-1] - end[:, :, -1]
-        there = (first, 0.0 * first) if v == 1 else (front[-1] - kept, behind)
-        return np.stack([held, *there, first, kept], axis=2), seconds.max(axis=1)
+        there = (front[-1] - kept, behind) if loops else (first, 0.0 * first)
+        # Behind the last backward for weights no other needs to follow.
+        after = 0.0 * first if _split(schedule) else first
+        return np.stack([held, *there, after, kept], axis=2), seconds.max(axis=1)
 
     def _arrays(self) -> tuple[Ints, Ints, Floats, Ints]:
         """Where each layout begins, its load, what is seen of it, and the cuts of all of them."""
@@ -332,9 +396,31 @@ class Alike:
         return found
 
 
-def _forwards(s: int, p: int, v: int) -> list[int]:
-    """Forwards of each chunk that an interleaved stage has begun when its first backward comes."""
-    cycles, rest = divmod(warm_up(s, p, v, 2 * p, p, 2, 0) + 1, p * v)
+def _split(schedule: str) -> bool:
+    """Whether its backwards are in two parts."""
+    found = COSTS[schedule]
+    return isinstance(found, Path) and found.split
+
+
+def _positions(pipeline: Pipeline) -> Ints:
+    """(p, v) places in the model of the chunks of each stage."""
+    schedule, p, v = pipeline
+    return np.array([[position(schedule, p, s, n, v) for n in range(v)] for s in range(p)])
+
+
+def _forwards(schedule: str, s: int, p: int, v: int) -> list[int]:
+    """Forwards of each chunk that a stage has begun when its first backward comes.
+
+    Of 2 p micro-batches or more, in groups of p.
+    """
+    if schedule in UNLIKE or p == 1:
+        return [1] * v
+    if schedule == "looped-bfs":
+        return [2 * p] * v
+    if is_folded(schedule):
+        return [2 * p - 1 - s, s + 1]
+    slope = 2 if schedule in LOOPS else 1
+    cycles, rest = divmod(warm_up(s, p, v, 2 * p, p, slope, 0) + 1, p * v)
     return [cycles * p + min(p, max(0, rest - d * p)) for d in range(v)]
 
 

@@ -278,8 +278,9 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
             size=zero, alike=zero[None], place=zero[None], hop=np.ones((2, 1, 2)),
             wrap=np.ones((2, 1, 2)), both=1.0, handed=np.zeros(2),
             marked_before=np.zeros(2, np.int64)), Pipelines(
-                schedule=zero, pp=zero + 1, vpp=zero + 1, warm=one, free=yes[0], first=zero,
-                last=zero, begin=zero, load=zero, layouts=zero, body=np.arange(2),
+                schedule=zero, pp=zero + 1, vpp=zero + 1, group=zero + 1, warm=one,
+                apart=np.zeros((1, 1, 2, 4)), repeated=np.zeros(2, np.bool_), free=yes[0],
+                first=zero, last=zero, begin=zero, load=zero, layouts=zero, body=np.arange(2),
                 cut=np.ones((1, 2), np.bool_),
                 longest=zero, seen=np.zeros((1, 3, 5, 2)), signature=np.array([[-1, 0], [-1, -1]]),
                 order=zero, whole=zero, least_handed=0.0, chain=True, most=1), Legal(

@@ -115,6 +115,8 @@ class Pipelines(NamedTuple):
     """(Q,) stages."""
     vpp: Ints
     """(Q,) chunks a stage."""
+    group: Ints
+    """(Q,) micro-batches that pass a chunk in a row."""
     warm: Floats
     """(Q,) least seconds of a step for each second that a micro-batch computes."""
     free: Bools
@@ -135,6 +137,11 @@ class Pipelines(NamedTuple):
     """(W, 3, 5, T) of three stages of a layout, by kind of layers: those that it holds; those whose
     forwards, and whose backwards, a step takes besides its own micro-batches; those in front of it;
     and micro-batches in its own that it holds at once (not of few: ``_kernels.alike``)."""
+    apart: Floats
+    """(U, R, T, 4) of bodies: all-to-alls of experts forward and backward that a pass beside may
+    hide, seconds; seconds of the backward for weights, and bytes that are kept for it."""
+    repeated: Bools
+    """(T,) transformer layers."""
     longest: Ints
     """(Q,) more layers than any chunk has that recompute applies to."""
     signature: Ints

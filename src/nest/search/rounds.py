@@ -23,7 +23,7 @@ from nest.describe.job import Job
 from nest.describe.space import LARGEST, IntSet, SearchSpace
 from nest.graph import Chain
 from nest.search import compiled
-from nest.search.alike import Alike, AlikePlan, pipelines
+from nest.search.alike import UNLIKE, Alike, AlikePlan, pipelines
 from nest.search.fitting import LARGEST_MEMORY, Fitting, Task
 from nest.search.progress import Timeout, Watch
 from nest.search.runnable import Pipeline
@@ -36,8 +36,6 @@ FIRST_ROUND, ROUND = 2, 8
 WIDTH = 3
 """Labels per cell in the first pass."""
 UNBOUNDED = 1 << 62
-UNLIKE = ("1f1b", "gpipe")
-"""Schedules of stages that may differ."""
 ALIKE = "alike"
 """Task of an outer choice: pipelines whose stages are alike, under any schedule."""
 FACTORS = (1.5, 2.0, 4.0, np.inf)
@@ -65,7 +63,9 @@ def distinct(
     """
     if pp == 1:
         outer_dp, micro_batch = 1, outer_dp * micro_batch
-    return outer_dp, micro_batch, pp, vpp, "1f1b" if micro_batches == vpp == 1 else schedule
+    if micro_batches == vpp == 1 and schedule in (*UNLIKE, "combined"):
+        schedule = "1f1b"
+    return outer_dp, micro_batch, pp, vpp, schedule
 
 
 class Solution(NamedTuple):
@@ -87,6 +87,16 @@ class Solution(NamedTuple):
         outer = self.builder.outers[self.number]
         return distinct(outer.outer_dp, outer.micro_batch, len(self.stages), self.vpp,
                         self.schedule, outer.micro_batches)
+
+    @property
+    def group(self) -> int | None:
+        """Micro-batches that pass a chunk in a row, where these are not as many as stages."""
+        if self.alike is None:
+            return None
+        builder, pipeline = self.builder, self.alike.pipeline
+        m = builder.outers[self.number].micro_batches
+        group = int(builder.runnable.groups(m)[builder.pipelines.index(pipeline)])
+        return group if group != pipeline.pp else None
 
     def configuration(self) -> Configuration:
         """The plan in devices and degrees."""
@@ -110,7 +120,7 @@ class Solution(NamedTuple):
         return Configuration(
             outer_dp=outer.outer_dp, stride=outer.stride, micro_batch=outer.micro_batch,
             stages=tuple(stages), vpp=self.vpp, schedule=self.schedule,
-            order=None if straight else tuple(order), offload=builder.offload,
+            group=self.group, order=None if straight else tuple(order), offload=builder.offload,
         )
 
 
@@ -337,10 +347,11 @@ def _parts(
     every = (None, pipelines(chain, space, cluster.size, False))
     if rules is None:
         return [every]
-    own = pipelines(chain, space, cluster.size, True)
+    own = pipelines(chain, space, cluster.size, True, rules)
     if not beyond_stack:
         return [(rules, own)]
-    more = [one for one in own if one.vpp > 1 or one.schedule not in space.schedule]
+    more = [one for one in own
+            if one.schedule not in UNLIKE or one.schedule not in space.schedule]
     return [(rules, more), every] if more else [every]
 
 

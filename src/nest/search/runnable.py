@@ -21,6 +21,7 @@ from nest.describe.capabilities import Capabilities, Product, Rule
 from nest.describe.job import Job
 from nest.describe.space import MODULES
 from nest.graph import Chain
+from nest.graph.schedules import is_grouped
 from nest.search.candidates import Outer, Pairs, Rows, Splits
 from nest.stacks.check import applies, outside
 from nest.stacks.figures import Value, model_figures, offload_figures
@@ -29,7 +30,7 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 ROW, WAY, POLICY, FIRST, PIPELINE = range(5)
 AXES = 5
-OUTER = ("micro_batches", "rounds", "round", "missing", "outer_dp")
+OUTER = ("micro_batches", "rounds", "round", "group", "missing", "outer_dp")
 """Figures of an outer choice."""
 TOGETHER = ((ROW, WAY), (ROW, POLICY), (ROW, PIPELINE), (WAY, POLICY), (WAY, PIPELINE),
             (POLICY, FIRST), (POLICY, PIPELINE), (FIRST, PIPELINE))
@@ -118,6 +119,8 @@ class Runnable:
         self._model = {**model_figures(chain, job), **offload_figures(offload)}
         self._fixed: dict[str, Column] = {name: Column.same(v) for name, v in self._model.items()}
         schedule, pp, vpp = ([one[n] for one in pipelines] for n in range(3))
+        self._pp = np.array(pp, dtype=np.int64)
+        self._grouped = np.array([is_grouped(s, v) for s, _, v in pipelines], dtype=np.bool_)
         names = list(dict.fromkeys(schedule))
         modules = [tuple(m for m in MODULES if bits & policy("", [m])) if bits != FULL else ()
                    for bits in policies]
@@ -125,7 +128,6 @@ class Runnable:
         each = np.arange(len(policies))
         self._fixed |= {
             "pp": Column.of(PIPELINE, pp), "vpp": Column.of(PIPELINE, vpp),
-            "group": Column.of(PIPELINE, pp),
             "schedule": Column.of(PIPELINE, [names.index(s) for s in schedule], names),
             "zero": Column.of(WAY, [zero for zero, _ in zeros]),
             "shard": Column.of(WAY, [shard for _, shard in zeros], ("dp", "dp_in")),
@@ -134,6 +136,7 @@ class Runnable:
             "module_set": Column.of(POLICY, each, ["+".join(m) for m in modules]),
             "recompute_layers": Column.of(FIRST, np.arange(longest + 1)),
         }
+        self._by_rounds = self.names(("round",))
 
     def _columns(self, rows: Rows, splits: Splits, pairs: Pairs) -> Columns:
         """Figures of candidates."""
@@ -195,17 +198,30 @@ class Runnable:
     @property
     def verdicts(self) -> Ints:
         """A number for candidates that can be run alike; (C,)."""
-        masks = [mask.reshape(len(mask), -1) for mask in self._masks.values() if len(mask) > 1]
+        masks = [_distinct(mask.reshape(len(mask), -1))
+                 for mask in self._masks.values() if len(mask) > 1]
         if not masks:
             return np.zeros(self._sizes[ROW], dtype=np.int64)
         return np.unique(np.concatenate(masks, axis=1), axis=0, return_inverse=True)[1]
 
+    def groups(self, m: int) -> Ints:
+        """Micro-batches of m that pass a chunk of each pipeline in a row; 0: there is no way; (Q,).
+
+        As many as stages where these divide m; else those of a round, if the rules know rounds.
+        """
+        rounds = np.maximum(1, m // self._pp)
+        by_rounds = np.where(self._by_rounds & (m % rounds == 0), m // rounds, 0)
+        return np.where(~self._grouped | (m % self._pp == 0), self._pp, by_rounds)
+
     def piped(self, outer: Outer) -> Bools:
         """Pipelines that the rules about an outer choice allow; (Q,)."""
         m, pp = outer.micro_batches, self._fixed["pp"].values
-        rounds = np.maximum(1, m // pp)
+        rounds, group = np.maximum(1, m // pp), np.maximum(1, self.groups(m))
+        rest = m % group
         columns = {**self._fixed, "micro_batches": Column.same(m), "rounds": Column(rounds),
-                   "round": Column(m // rounds), "missing": Column(-m % pp),
+                   "round": Column(m // rounds), "group": Column.of(PIPELINE, group),
+                   "missing": Column.of(PIPELINE, np.where(
+                       rest > 0, np.maximum(0, self._pp - rest), 0)),
                    "outer_dp": Column.same(outer.outer_dp)}
         found: Any = np.ones([1] * AXES, dtype=np.bool_)
         for rule in self.rules:
@@ -218,13 +234,17 @@ class Runnable:
     def _named(rule: Rule) -> set[str]:
         return {*rule.fields, *rule.when, *_factors(rule)}
 
-    def names(self, figures: Iterable[str]) -> bool:
-        """Whether a rule that may apply to the pipelines names one of these figures."""
+    def names(self, figures: Iterable[str], but: str = "") -> bool:
+        """Whether a rule that may apply to the pipelines names one of these figures.
+
+        ``but``: rules about this schedule alone do not count.
+        """
         own = {*figures}
         return any(
             own & self._named(rule) and all(
                 self._fixed[name].among(values).any()
                 for name, values in rule.when.items() if name in self._fixed)
+            and {*rule.when.get("schedule", ())} != {but}
             for rule in self.rules)
 
     def about_cuts(self, pipeline: Pipeline) -> dict[str, list[Any]]:
@@ -236,6 +256,15 @@ class Runnable:
                 if name in CUTS and applies(rule, figures):
                     found[name].append(rule.allowed)
         return found
+
+
+def _distinct(mask: Bools) -> Bools:
+    """Each column once: few differ, and sorting rows takes long for many."""
+    found: list[Bools] = []
+    for column in np.ascontiguousarray(mask.T):
+        if not any(np.array_equal(column, other) for other in found):
+            found.append(column)
+    return np.stack(found, axis=1)
 
 
 def _broken(rule: Rule, columns: Columns) -> Iterator[Bools]:

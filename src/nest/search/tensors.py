@@ -25,6 +25,8 @@ from nest.costs.layer import BodyCosts, StateCosts, body_costs, state_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import fabric_of
 from nest.costs.network.twins import Twins
+from nest.costs.parts import parts
+from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import hop
 from nest.describe.capabilities import Capabilities
 from nest.describe.cluster import Cluster
@@ -32,6 +34,7 @@ from nest.describe.job import Job
 from nest.describe.offload import Offload
 from nest.describe.space import MODULES, SearchSpace
 from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
+from nest.pricing.stages import in_parts
 from nest.search import compiled
 from nest.search.candidates import Candidates, Outer, Rows, outers
 from nest.search.problems import Problem, Spans
@@ -44,7 +47,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-BODY, STATE = 4, 9
+BODY, STATE, APART = 4, 9, 4
 MOST = 1 << 40
 
 
@@ -80,6 +83,9 @@ class Builder:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.offload, self.spare_host = offload, spare_host
         self.pipelines, self.own = pipelines, rules is not None
+        schedules = {one.schedule for one in pipelines}
+        self.together = "combined" in schedules
+        self.in_parts = any(in_parts(SCHEDULES[name]) for name in schedules)
         limits = [limit_bytes(device, job) for device in cluster.device_types]
         self.limit = max(limits)
         self._less = [self.limit - limit for limit in limits]
@@ -141,7 +147,7 @@ class Builder:
         anywhere = not self.candidates.fabric.by_links  # the same pair is better at every start
         if (not layers or not self.policies or not legal.any() or not anywhere
                 or Offload.of(self.offload).activations  # transfers hide under whole layers
-                or self.runnable.names(("ep", "etp", "expert_ranks"))):
+                or self.runnable.names(("ep", "etp", "expert_ranks"), but="combined")):
             return dict(zip(blocks.tolist(), legal, strict=True))
         at, pair = np.nonzero(legal)
         one = np.ones(len(at), dtype=np.int64)
@@ -159,6 +165,8 @@ class Builder:
         for away in range(1, len(pairs.ep)):
             alike = (at[away:] == at[:-away]) & (
                 pairs.width[pair[away:]] == pairs.width[pair[:-away]])
+            if self.together:  # which needs ep above 1
+                alike &= (pairs.ep[pair[away:]] > 1) == (pairs.ep[pair[:-away]] > 1)
             here = np.flatnonzero(alike)
             if len(here):
                 first, second = costs[here], costs[here + away]
@@ -178,6 +186,7 @@ class Builder:
         self._ahead = np.zeros((0, kinds, 2))
         self._back = np.zeros((0, len(self.policies), kinds, BODY))
         self._state = np.zeros((0, len(self.zeros), kinds, STATE))
+        self.apart = np.zeros((0, len(self.policies), kinds, APART))
         self._body = self._held = np.zeros(0, dtype=np.int64)
         if not len(rows.block) or not self.policies or not self.zeros:
             return
@@ -211,13 +220,21 @@ class Builder:
         self._ahead = np.empty((len(body.tp), kinds, 2))
         self._back = np.empty((len(body.tp), len(self.policies), kinds, BODY))
         self._state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
+        if self.in_parts:
+            self.apart = np.zeros((len(body.tp), len(self.policies), kinds, APART))
         for n, using in enumerate(self.settings):
             mine, own = np.flatnonzero(machine == n), np.flatnonzero(device == n)
             if not len(mine):  # no block may lie on devices of the type
                 continue
             for kind, layer in enumerate(self.chain.kinds):
-                self._price_body(mine, kind, body_costs(layer, body.take(mine), using),
-                                 self._host[n])
+                costs = body_costs(layer, body.take(mine), using)
+                self._price_body(mine, kind, costs, self._host[n])
+                if self.in_parts:
+                    two = parts(layer, body.take(mine), using, costs.backward, costs.activations)
+                    share = self.job.stack.overlap_ep
+                    for column, figure in enumerate((
+                            share * costs.ep_forward, share * costs.ep_backward, *two)):
+                        self.apart[mine, :, kind, column] = figure
                 self._price_state(own, kind, state_costs(layer, state.take(own), using),
                                   self._less[n], self._host[n])
 
@@ -260,8 +277,9 @@ class Builder:
         begin = np.array([0, *np.flatnonzero(changes) + 1, len(outer)])
         starts = np.cumsum([0, *(changes | (np.diff(rows.start[by]) != 0))])
         choices = np.bincount(starts)[starts[begin[:-1]]]
+        ahead, back = self._compared()
         kept = compiled.load(("undominated",))[0].undominated(Blocks(
-            ahead=self._ahead, back=self._back, state=self._state, body=self._body[by],
+            ahead=ahead, back=back, state=self._state, body=self._body[by],
             held=self._held[by], shards=self._shards[by], relayed=self._relayed[by],
             hybrid=self._hybrid[by], overlaps=self._overlaps, begin=begin, choices=choices))
         kept = np.sort(by[np.flatnonzero(kept)])
@@ -269,6 +287,29 @@ class Builder:
         self._shards, self._relayed, self._hybrid = (
             column[kept] for column in (self._shards, self._relayed, self._hybrid))
         self._keep(kept)
+
+    def _compared(self) -> tuple[Floats, Floats]:
+        """What one body is compared with another by: ``ahead`` and ``back``, with more kinds.
+
+        Of a backward in two parts each part is one; of all-to-alls that computing of the other
+        direction hides a pass less these, less the computing, and less both; docs/proofs.md.
+        """
+        if not self.in_parts:
+            return self._ahead, self._back
+        away, back, weights, kept = np.moveaxis(self.apart, 3, 0)
+        free, whole = self._back[..., 0], self._back[..., 1]
+        none = 0.0 * free
+        extra = [np.stack([np.maximum(0.0, free - weights), whole - weights, kept, none], axis=3),
+                 np.stack([weights, weights, none, none], axis=3)]
+        ahead = [np.zeros((len(self._ahead), 2 * free.shape[2], 2))]
+        if self.together:
+            own, spare = self._ahead[..., 1], self._ahead[..., 0]
+            for out, less in ((away, 0.0), (none, 1.0), (away, 1.0)):
+                ahead.append(np.stack([0.0 * own, own - out[:, 0] - less * spare], axis=2))
+            for out, less in ((back, 0.0), (none, 1.0), (back, 1.0)):
+                extra.append(np.stack([none, whole - out - less * free, none, none], axis=3))
+        return (np.concatenate([self._ahead, *ahead], axis=1),
+                np.concatenate([self._back, *extra], axis=2))
 
     def _keep(self, kept: Ints) -> None:
         """Leave out all other rows."""
@@ -324,6 +365,13 @@ class Builder:
         seconds, kept, held = self._least
         body, state = self._body[span], self._held[span]
         return np.where(kept[body] + held[state] <= self.limit, seconds[body], np.inf)
+
+    def hidden(self, number: int) -> Floats:
+        """(C,) most seconds of a micro-batch that passes beside each other may save."""
+        counts = np.bincount(self.signatures.whole_kinds, minlength=len(self.chain.kinds))
+        both = (self.apart[..., 0] + self.apart[..., 1]).max(axis=1)
+        found: Floats = both[self._body[self.span(number)]] @ counts
+        return found
 
     @cached_property
     def _least(self) -> tuple[Floats, Floats, Floats]:

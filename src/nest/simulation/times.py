@@ -61,7 +61,7 @@ class Times:
             for kept, left, chunk in zip(price.kept, price.kept_for_weights, chunks, strict=True))
         resident = sum(c["parameters"] + c["gradients"] + c["optimizer"] for c in every)
         return Priced(
-            StageWork(tuple(tuple(_layer_work(layer.costs, layer.parts.weights,
+            StageWork(tuple(tuple(_layer_work(layer.costs, layer.weights,
                                               price.stack.overlap_ep) for layer in chunk)
                             for chunk in price.layers),
                       sum(c["tied"] for c in every), sum(c["update"] for c in every)),

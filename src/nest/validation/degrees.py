@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
-from nest.describe.space import AnySchedule
+from nest.describe.space import Schedule
 from nest.errors import InputError
 from nest.graph import Chain
 from nest.graph.schedules import chunks_at
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Range = tuple[int, int]
 
-_SCHEDULES: tuple[tuple[str, AnySchedule], ...] = (
+_SCHEDULES: tuple[tuple[str, Schedule], ...] = (
     # pattern of the cell, schedule; the first that matches counts
     (r"dualpipe-?v", "dualpipev"), (r"zb-?v|v-?half|v-?min", "zb-v"),
     (r"interleaved.*(?:zero|zb)", "interleaved-zb"), (r"zero-?bubble|zb1p|zb-?h1|zbb", "zb1p"),
@@ -88,7 +88,7 @@ def configuration(
     }, where), remarks
 
 
-def _schedule(run: Run, pp: int, vpp: int, remarks: list[str]) -> AnySchedule | None:
+def _schedule(run: Run, pp: int, vpp: int, remarks: list[str]) -> Schedule | None:
     """The schedule that a row names; None: the usual one of its virtual stages."""
     words = run.text("schedule").lower()
     if pp > 1 and (other := _OTHERS.search(words)):

@@ -13,7 +13,7 @@ from nest.costs.memory import limit_bytes
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
-from nest.describe.space import SearchSpace
+from nest.describe.space import PLAIN, SearchSpace
 from nest.graph import Chain
 from nest.graph.legality import (
     divisors,
@@ -128,6 +128,8 @@ class Grid:
         """Schedules of a pipeline, and the virtual stages of each."""
         first, last = self.chain.body
         for name in self.space.schedule:
+            if name not in PLAIN:
+                continue
             if name != "interleaved":
                 if self.space.allows("vpp", 1):
                     yield name, 1

@@ -21,7 +21,7 @@ from typing import Any
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
-from nest.describe.space import SearchSpace
+from nest.describe.space import PLAIN, SearchSpace
 from nest.graph import Chain
 from nest.graph.legality import divisors, interleaved_chunks
 from nest.planners.bounds import outside
@@ -276,7 +276,8 @@ class Moves:
         """Another schedule, or other virtual stages; only between even cuts and equal stages."""
         first, last = self.chain.body
         options: list[tuple[str, int]] = [
-            (name, 1) for name in self.space.schedule if name != "interleaved"]
+            (name, 1) for name in self.space.schedule
+            if name in PLAIN and name != "interleaved"]
         if "interleaved" in self.space.schedule and plan.pp > 1 and (last - first) % plan.pp == 0:
             options += [("interleaved", vpp) for vpp in divisors((last - first) // plan.pp)
                         if vpp > 1]

@@ -1,0 +1,91 @@
+"""The search of what a stack can run against the exhaustive oracle of that space.
+
+Random instances with the rules of catalog stacks, layouts, all schedules, groups that are partly
+filled and margins. ``NEST_INSTANCES`` sets how many seeds are looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+from typing import Any
+
+import pytest
+from instances import Instance
+from oracle_stack import EVERY, Best, TooMany, schedules_of, solve
+from test_stack_space import ruled
+
+import nest
+from nest.describe.catalog import names
+from nest.explanation import infeasible
+
+WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+INSTANCES = int(os.environ.get("NEST_INSTANCES", "16" if WITHOUT_JIT else "160"))
+CHUNKS = 4
+CLOSE = 1e-9
+MOST = 2500
+"""Configurations that are listed for an instance; those with more are left out."""
+LIKELY = ("torchtitan", "deepspeed", "megatron-deepspeed", "megatron-core")
+"""Stacks with many schedules come twice as often."""
+
+
+@pytest.fixture(autouse=True)
+def no_explanations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(infeasible, "explain", lambda *_: nest.InfeasibleError("nothing fits"))
+
+
+def question(seed: int) -> Instance:
+    """An instance whose stack has rules, with few enough configurations as a rule."""
+    x, rng = ruled(seed, (*names("stacks"), *LIKELY)), Random(f"own {seed}")
+    space: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        space = dict(x.space)
+        space["schedule"] = nest.SearchSpace().schedule
+    else:
+        experts = x.chain.experts is not None
+        for name, likely, values in (
+            ("cp", 0.9, (1,)), ("tp", 0.9, (1, (1, 2), 2)), ("shard", 0.8, ("dp",)),
+            ("recompute_modules", 0.8, ("core_attn", "norm+mlp_act", "core_attn+norm+mlp_act")),
+            ("recompute", 0.7, ("none", "selective", ("none", "full"))),
+            ("mbs", 0.6, (1, 2)), ("zero", 0.6, (0, 1, 2, (0, 1), (0, 2))),
+            ("pp", 0.9, (2, (2, 3), (1, 2), 3, (2, 3, 4))), ("vpp", 0.2, ((1, 2), 2, 3)),
+            ("ep", 0.9 * experts, ((1, 2), 2)), ("etp", 0.9 * experts, (1,)),
+        ):
+            if rng.random() < likely:
+                space[name] = rng.choice(values)
+    rules = x.job.stack.capabilities
+    if rng.random() < 0.4 and rules is not None:
+        own = schedules_of(rules, nest.SearchSpace(schedule=EVERY))
+        space["schedule"] = tuple(rng.sample(own, min(len(own), rng.choice((1, 2, 3)))))
+    return Instance(**{**vars(x), "space": nest.SearchSpace(**space)})
+
+
+def compared(seed: int) -> Best | None:
+    """Hold the search against the oracle; None: too many configurations, or a graph."""
+    x = question(seed)
+    if not x.chain.is_chain:
+        return None
+    try:
+        best = solve(x.chain, x.cluster, x.job, x.space, MOST)
+    except TooMany:
+        return None
+    try:
+        found = nest.plan(x.model, x.cluster, x.job, x.space, threads=1, reorder=False)
+    except (nest.InfeasibleError, nest.InputError):
+        assert best.seconds is None, seed
+        return best
+    assert best.seconds is not None, seed
+    assert found.step_time_s == pytest.approx(best.seconds, rel=CLOSE), seed
+    assert found.runnable and found.optimal, seed
+    return best
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_configuration_that_the_stack_can_run_is_faster(chunk: int) -> None:
+    done, fit = 0, 0
+    for seed in range(chunk, INSTANCES, CHUNKS):
+        best = compared(seed)
+        done += best is not None
+        fit += best is not None and best.seconds is not None
+    assert WITHOUT_JIT or (done > INSTANCES // 16 and fit > 0)

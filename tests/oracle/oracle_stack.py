@@ -1,0 +1,184 @@
+"""Exhaustive twin of the search of a stack's own space, from docs/stacks.md and docs/layouts.md.
+
+Every configuration whose stages are alike is listed, asked whether it is legal and whether the
+stack can run it, and priced with the functions of `nest.evaluate`. What the search knows of rules
+for many configurations at once, of bounds, tensors and kernels is not used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import combinations
+from typing import NamedTuple
+
+from oracle_layouts import Cuts, family
+from oracle_plans import write_stage
+from oracle_rules import (
+    Choice,
+    Outer,
+    blocks,
+    checkpointed,
+    outer_choices,
+    policies,
+    splits,
+    states,
+)
+
+from nest.describe import Cluster, Configuration, Job, SearchSpace
+from nest.describe.capabilities import Capabilities
+from nest.errors import InputError
+from nest.graph import Chain
+from nest.pricing.feasibility import check
+from nest.pricing.stages import Layers, Pricing
+from nest.stacks import not_runnable
+
+EVERY = ("1f1b", "gpipe", "interleaved", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
+         "looped-bfs", "combined")
+ON_REQUEST = ("combined",)
+FREE = ("1f1b", "gpipe")
+"""Schedules whose stages may be cut anywhere."""
+
+
+class TooMany(Exception):
+    """More configurations than asked for."""
+
+
+class Best(NamedTuple):
+    """The best runnable configuration that fits."""
+
+    seconds: float | None
+    configuration: Configuration | None
+    fitting: int
+    schedules: frozenset[str]
+    """Of all runnable configurations that fit."""
+
+
+def solve(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, most: int) -> Best:
+    """Price every configuration of the stack's own space; at most ``most`` are listed."""
+    pricing, known = Pricing(chain, cluster, job), dict[object, Layers]()
+    best, chosen, fitting, seen, count = math.inf, None, 0, set(), 0
+    for plan in listed(chain, cluster, job, space):
+        count += 1
+        if count > most:
+            raise TooMany
+        try:
+            check(chain, cluster, job, plan)
+        except InputError:
+            continue
+        if not_runnable(chain, job, plan):
+            continue
+        seconds = priced(pricing, plan, known)
+        if seconds is not None:
+            fitting, seen = fitting + 1, seen | {plan.schedule}
+            if seconds < best:
+                best, chosen = seconds, plan
+    return Best(best if chosen else None, chosen, fitting, frozenset(seen))
+
+
+def priced(pricing: Pricing, plan: Configuration, known: dict[object, Layers]) -> float | None:
+    """Seconds of a step; None: it does not fit."""
+    prices = []
+    for number, stage in enumerate(plan.stages):
+        # Chunks do not change the price of a layer, nor does the order but for its parts.
+        same = stage.unchecked(layers=(0, 1), chunks=((0, 1),), recompute_layers=None)
+        key = (same, plan.outer_dp, plan.micro_batch, plan.stride, plan.schedule)
+        layers = known.setdefault(key, {})
+        price = pricing.stage(plan, stage, layers)
+        if price.resident + pricing.held(plan, number, price) > pricing.limit(stage):
+            return None
+        prices.append(price)
+    hops = [pricing.hops(plan, number) for number in range(plan.pp)]
+    return pricing.step_time(plan, prices, hops).total
+
+
+def schedules_of(rules: Capabilities, space: SearchSpace) -> list[str]:
+    """Schedules that the stack has and the space allows; by default those not on request."""
+    free = space.schedule == SearchSpace().schedule
+    names = [n for n in EVERY if n not in ON_REQUEST] if free else list(space.schedule)
+    lone = any("pp" in r.fields and not r.when and r.allowed is not None and 2 not in r.allowed
+               for r in rules.rules.values())
+    for rule in rules.rules.values():
+        if "schedule" in rule.fields:
+            names = [name for name in names if name in FREE or name in rule.allowed]
+    return [name for name in names if name in FREE or not lone]
+
+
+def listed(
+    chain: Chain, cluster: Cluster, job: Job, space: SearchSpace
+) -> Iterator[Configuration]:
+    """All configurations with alike stages of a space, legal or not."""
+    rules, many = job.stack.capabilities, len(chain)
+    assert rules is not None
+    names = schedules_of(rules, space)
+    sizes = tuple(cluster.group_sizes)
+    for outer in outer_choices(cluster, job, space):
+        m = job.global_batch // (outer.outer_dp * outer.micro_batch)
+        whole = set(blocks(sizes, outer.outer_dp, outer.stride))
+        for pp in range(1, min(many, outer.stride) + 1):
+            if not space.allows("pp", pp):
+                continue
+            for size in range(1, outer.stride // pp + 1):
+                if all((s * size, size) in whole for s in range(pp)):
+                    yield from _degrees(chain, job, space, outer, m, pp, size, names)
+
+
+def _degrees(
+    chain: Chain, job: Job, space: SearchSpace, outer: Outer, m: int, pp: int, size: int,
+    names: list[str],
+) -> Iterator[Configuration]:
+    rules = job.stack.capabilities
+    rounds = rules is not None and any(
+        rule.equal_to == ("round",) for rule in rules.rules.values())
+    for split in splits(chain, job, space, outer.micro_batch, size):
+        for state in states(job, space, outer.outer_dp, split, piped=pp > 1):
+            for name, vpp, group, cuts in _orders(
+                    chain, space, m, pp, names, rounds):
+                chunks = _placed(name, pp, vpp, cuts)
+                most = max(checkpointed(chain, range(i, j)) for c in chunks for i, j in c)
+                for policy in policies(chain, space, most):
+                    yield Configuration(
+                        outer_dp=outer.outer_dp, micro_batch=outer.micro_batch,
+                        stride=outer.stride, vpp=vpp, schedule=name, group=group, stages=[
+                            write_stage(Choice(s * size, size, split, state), policy, own)
+                            for s, own in enumerate(chunks)])
+
+
+def _orders(
+    chain: Chain, space: SearchSpace, m: int, pp: int, names: list[str], rounds: bool
+) -> Iterator[tuple[str, int, int | None, Cuts]]:
+    """Schedule, chunks a stage, group and cuts; ``rounds``: groups may be PyTorch's rounds."""
+    if pp == 1:
+        names = [*[n for n in names if n in FREE][:1], *[n for n in names if n == "combined"]]
+    for name in names:
+        for vpp in range(1, len(chain) // pp + 1):
+            if not space.allows("vpp", vpp) or not _takes(name, pp, vpp):
+                continue
+            group = None
+            if rounds and name in ("interleaved", "interleaved-zb") and m % pp:
+                group = m // max(1, m // pp)
+            for cuts in _cuts(chain, name, pp, vpp):
+                yield name, vpp, group, cuts
+
+
+def _takes(name: str, pp: int, vpp: int) -> bool:
+    """Whether a schedule may have so many chunks a stage."""
+    if name in (*FREE, "zb1p") or (name == "combined" and pp == 1):
+        return vpp == 1
+    return vpp == 2 if name in ("zb-v", "dualpipev") else vpp > 1
+
+
+def _cuts(chain: Chain, name: str, pp: int, vpp: int) -> Iterator[Cuts]:
+    if name in FREE:
+        for inner in combinations(range(1, len(chain)), pp * vpp - 1):
+            yield (0, *inner, len(chain))
+    else:
+        yield from family(chain, pp, vpp)
+
+
+def _placed(name: str, pp: int, vpp: int, cuts: Cuts) -> list[list[tuple[int, int]]]:
+    """Layers of each chunk of each stage: dealt out in turn, or along a V."""
+    spans = list(zip(cuts, cuts[1:], strict=False))
+    if name in ("zb-v", "dualpipev"):
+        return [[spans[s], spans[2 * pp - 1 - s]] for s in range(pp)]
+    return [spans[s::pp] for s in range(pp)]
