@@ -261,7 +261,7 @@ BAD_FIELDS = [
     ("space", "vpp", "0..2", "1 to 10000000"),
     ("space", "cp_comm", "ring", "'p2p' or 'a2a'"),
     ("space", "shard", ["dp", "fsdp"], "'dp' or 'dp_in'"),
-    ("space", "schedule", "zb", "'1f1b', 'interleaved' or 'gpipe'"),
+    ("space", "schedule", "zb", "'1f1b', 'interleaved', 'gpipe', 'combined', 'zb1p'"),
     ("space", "recompute", ["none", "some"], "'none', 'selective' or 'full'"),
     ("space", "recompute", [], "at least one value"),
     ("space", "recompute_modules", "core", "modules joined by +, of core_attn, norm, mlp_act, moe"),
