@@ -6,7 +6,6 @@ Only data is read: nothing is unpickled, imported by name or executed.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from nest.describe import read_description
 from nest.describe.files import read_text
 from nest.describe.operator_graph import OperatorGraph
 from nest.errors import InputError
-from nest.topology.readers.graphml import check_ids
+from nest.topology.readers.graphml import graph_of
 from nest.topology.readers.xml_text import parse_xml
 from nest.units import shorten
 
@@ -88,22 +87,7 @@ def _listed(data: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, 
 
 
 def _from_graphml(text: str, where: str, name: str) -> OperatorGraph:
-    import networkx as nx
-
-    root = parse_xml(text, where)
-    graphs = [part for part in root if part.tag.rpartition("}")[2] == "graph"]
-    if len(graphs) != 1:
-        raise InputError(f"{where}: got {len(graphs)} graphs; allowed: one graph")
-    check_ids(graphs[0], where)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            graph = nx.parse_graphml(text, node_type=str)
-    except RecursionError:
-        raise InputError(f"{where}: nested too deep") from None
-    except (nx.NetworkXException, ValueError, LookupError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{where}: malformed GraphML: {reason}") from None
+    graph = graph_of(parse_xml(text, where), text, where)
     if not graph.is_directed():
         raise InputError(f"{where}: edgedefault: got undirected; allowed: directed")
     return _ordered({str(node): dict(fields) for node, fields in graph.nodes(data=True)},

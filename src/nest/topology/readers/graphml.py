@@ -7,6 +7,7 @@ networkx.org/documentation/stable/reference/readwrite/graphml.html (no hyperedge
 from __future__ import annotations
 
 import warnings
+from typing import Any
 from xml.etree import ElementTree
 
 from nest.describe import Device
@@ -35,6 +36,16 @@ def from_graphml(
     ------
     InputError : not what networkx can read, several graphs, or a bad network.
     """
+    return from_networkx(graph_of(root, text, where), name, where, device)
+
+
+def graph_of(root: ElementTree.Element, text: str, where: str) -> Any:
+    """The networkx graph of a file of one graph.
+
+    Raises
+    ------
+    InputError : not what networkx can read, several graphs, or ids that do not fit.
+    """
     import networkx as nx
 
     graphs = [part for part in root if part.tag.rpartition("}")[2] == "graph"]
@@ -50,7 +61,7 @@ def from_graphml(
     except (nx.NetworkXException, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{where}: malformed GraphML: {reason}") from None
-    return from_networkx(graph, name, where, device)
+    return graph
 
 
 def check_ids(graph: ElementTree.Element, where: str) -> None:
