@@ -152,8 +152,8 @@ def bounded(
         if not finished and bounds:
             del bounds[rng.choice(list(bounds))]
             continue
-        if count <= most:
-            return question.space
+        if count <= most:  # schedules are named: of a stack's own the oracle has not all
+            return question.space.replace(schedule=question.space.schedules)
         present = {name: values for name, values in _present(question).items()
                    if len(values) > 1}
         for _ in range(1 + int(math.log10(count / most))):
@@ -189,6 +189,6 @@ def _present(question: Question) -> dict[str, list[Any]]:
         "outer_dp": {o.outer_dp for o in question.outers},
         "micro_batch": {o.micro_batch for o in question.outers},
         "pp": {n for n in range(1, len(chain) + 1) if space.allows("pp", n)},
-        "schedule": set(space.schedule),
+        "schedule": set(space.schedules),
     }
     return {name: sorted(values) for name, values in found.items()}

@@ -79,7 +79,7 @@ class Question:
     @cached_property
     def trees(self) -> tuple[str, ...]:
         """Schedules whose stages hold one range of layers each."""
-        named = tuple(name for name in ("1f1b", "gpipe") if name in self.space.schedule)
+        named = tuple(name for name in ("1f1b", "gpipe") if name in self.space.schedules)
         return named if self.space.allows("vpp", 1) else ()
 
     def layers(self, i: int, j: int) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ class Question:
 
     def wraps(self, unequal: bool = False) -> Iterator[Wrap]:
         """All interleaved pipelines of equal chunks but for their degrees; or the other ones."""
-        if "interleaved" not in self.space.schedule or not self.chain.is_chain:
+        if "interleaved" not in self.space.schedules or not self.chain.is_chain:
             return
         for pp in range(2, len(self.chain) + 1):
             for vpp in range(2, len(self.chain) // pp + 1):

@@ -98,7 +98,7 @@ def every_plan(x: Instance) -> Iterator[Configuration]:
     choices = list(question.choices())
     for number, outer in enumerate(question.outers):
         own = [c for n, c in choices if n == number]
-        for schedule in x.space.schedule:
+        for schedule in x.space.schedules:
             if schedule == "interleaved":
                 yield from dealt_out(x, outer, own)
             else:

@@ -94,8 +94,8 @@ def priced(pricing: Pricing, plan: Configuration, known: dict[object, Layers]) -
 
 def schedules_of(rules: Capabilities, space: SearchSpace) -> list[str]:
     """Schedules that the stack has and the space allows; by default those not on request."""
-    free = space.schedule == SearchSpace().schedule
-    names = [n for n in EVERY if n not in ON_REQUEST] if free else list(space.schedule)
+    names = ([n for n in EVERY if n not in ON_REQUEST] if space.schedule is None
+             else list(space.schedule))
     lone = any("pp" in r.fields and not r.when and r.allowed is not None and 2 not in r.allowed
                for r in rules.rules.values())
     for rule in rules.rules.values():

@@ -34,6 +34,8 @@ Optimizer = Literal["adam", "sgd", "sgd-momentum"]
 Schedule = Literal[
     "1f1b", "interleaved", "gpipe", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
     "looped-bfs"]
+USUAL: tuple[Schedule, ...] = ("1f1b", "interleaved")
+"""Schedules of a search that names none and keeps to no stack."""
 PLAIN: tuple[Schedule, ...] = ("1f1b", "interleaved", "gpipe")
 """Schedules of stages that may differ, or that planners other than NEST know."""
 CpComm = Literal["p2p", "a2a"]
@@ -231,13 +233,13 @@ class SearchSpace(Description):
         "any number, all of them included"
     )
     schedule: Annotated[
-        tuple[Schedule, ...],
-        BeforeValidator(lambda v: get_args(Schedule) if _any(v) else _listed(v),
-                        json_schema_input_type=Schedule | list[Schedule]),
+        tuple[Schedule, ...] | None,
+        BeforeValidator(lambda v: v if v is None else get_args(Schedule) if _any(v) else _listed(v),
+                        json_schema_input_type=Schedule | list[Schedule] | None),
         AfterValidator(_distinct),
     ] = Field(
-        ("1f1b", "interleaved"),
-        description="pipeline schedules: " + ", ".join(get_args(Schedule))
+        None, description="pipeline schedules: " + ", ".join(get_args(Schedule)) + "; not given: "
+        "those of the job's stack but combined, or where anything may run " + " and ".join(USUAL)
     )
     offload: Annotated[
         tuple[OffloadText, ...],
@@ -270,6 +272,11 @@ class SearchSpace(Description):
     def describe(self) -> dict[str, str]:
         """Each dimension as text: `any`, or the values it may take."""
         return {name: _shown(getattr(self, name)) for name in type(self).model_fields}
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """Those that are named, or else the usual ones."""
+        return USUAL if self.schedule is None else self.schedule
 
     def allows(self, name: str, value: object) -> bool:
         """Whether a dimension may take a value."""

@@ -265,7 +265,7 @@ class _Rules:
     def _schedule(self, vpp: int) -> str:
         if vpp > 1:
             return "interleaved"
-        return "1f1b" if "1f1b" in self.space.schedule else "gpipe"
+        return "1f1b" if "1f1b" in self.space.schedules else "gpipe"
 
     def _zero(self) -> int:
         """The sharded optimizer if stack and space allow it; else the lowest allowed ZeRO stage."""

@@ -63,8 +63,8 @@ def pipelines(
     """
     first, last = chain.body
     found = []
-    names: tuple[str, ...] = space.schedule
-    if own and names == SearchSpace().schedule:
+    names: tuple[str, ...] = space.schedules
+    if own and space.schedule is None:
         names = tuple(name for name in SCHEDULES if name != "combined")
     names = tuple(name for name in names if _may_run(name, chain, rules))
     for pp in range(1, min(len(chain), devices) + 1):

@@ -330,7 +330,7 @@ def narrowed(space: SearchSpace, bounds: dict[str, Any], chain: Chain) -> Search
 def _draft(space: SearchSpace, chain: Chain) -> SearchSpace | None:
     """A part of the space that holds good plans; None where it is the space itself."""
     part = narrowed(space, DRAFT, chain)
-    if "1f1b" in space.schedule and len(space.schedule) > 1:
+    if "1f1b" in space.schedules and len(space.schedules) > 1:
         part = part.replace(schedule=DRAFT["schedule"])
     return None if part is space else part
 
@@ -351,13 +351,13 @@ def _parts(
     if not beyond_stack:
         return [(rules, own)]
     more = [one for one in own
-            if one.schedule not in UNLIKE or one.schedule not in space.schedule]
+            if one.schedule not in UNLIKE or one.schedule not in space.schedules]
     return [(rules, more), every] if more else [every]
 
 
 def _schedules(builder: Builder) -> list[str]:
     """Tasks of each outer choice: schedules of stages that may differ, and alike stages."""
-    unlike = [name for name in builder.space.schedule
+    unlike = [name for name in builder.space.schedules
               if name in UNLIKE and not builder.own and builder.space.allows("vpp", 1)]
     return [*unlike, *([ALIKE] if builder.pipelines else [])]
 

@@ -127,7 +127,7 @@ class Grid:
     def ways(self, pp: int) -> Iterator[tuple[str, int]]:
         """Schedules of a pipeline, and the virtual stages of each."""
         first, last = self.chain.body
-        for name in self.space.schedule:
+        for name in self.space.schedules:
             if name not in PLAIN:
                 continue
             if name != "interleaved":

@@ -276,9 +276,9 @@ class Moves:
         """Another schedule, or other virtual stages; only between even cuts and equal stages."""
         first, last = self.chain.body
         options: list[tuple[str, int]] = [
-            (name, 1) for name in self.space.schedule
+            (name, 1) for name in self.space.schedules
             if name in PLAIN and name != "interleaved"]
-        if "interleaved" in self.space.schedule and plan.pp > 1 and (last - first) % plan.pp == 0:
+        if "interleaved" in self.space.schedules and plan.pp > 1 and (last - first) % plan.pp == 0:
             options += [("interleaved", vpp) for vpp in divisors((last - first) // plan.pp)
                         if vpp > 1]
         schedule, vpp = rng.choice(options) if options else (plan.schedule, plan.vpp)
