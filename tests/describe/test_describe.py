@@ -132,10 +132,9 @@ def test_replace_validates_and_lets_defaults_follow():
 
 def test_a_space_keeps_each_value_once_and_modules_in_order():
     free = SearchSpace()
-    assert free.schedule == ("1f1b", "interleaved")
+    assert free.schedules == ("1f1b", "interleaved")
     assert free.describe() == {
-        name: {"schedule": "1f1b,interleaved", "offload": "none"}.get(name, "any")
-        for name in SearchSpace.model_fields}
+        name: "none" if name == "offload" else "any" for name in SearchSpace.model_fields}
     assert SearchSpace(cp="any", sp="any", shard="any", recompute_modules="any") == free
     space = SearchSpace(recompute_modules="moe+norm,mlp_act, core_attn", shard="dp_in,dp,dp_in",
                         cp_comm="a2a", sp="yes", recompute_layers=3, schedule="gpipe")

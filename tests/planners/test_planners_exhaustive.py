@@ -69,7 +69,8 @@ def naive(model, cluster, job, space) -> tuple[float | None, float | None, int]:
                     chain, cluster, job, tp=tp, pp=pp, ep=ep, etp=etp, dp_in=dp_in,
                     outer_dp=dp // dp_in, mbs=mbs, zero=zero, recompute=again, sp=sp, vpp=vpp,
                     schedule=schedule)
-                if not prices.legal(way) or outside(space, chain, way) is not None:
+                if (not prices.legal(way) or outside(space, chain, way) is not None
+                        or schedule not in space.schedules):
                     continue
                 points += 1
                 price = prices.price(way)
