@@ -25,6 +25,7 @@ from nest._kernels import (
     fold,
     layers,
     options,
+    orders,
     pipeline,
     recompute,
     spans,
@@ -150,8 +151,8 @@ def test_chunk_costs() -> None:
 def test_interleaved_seconds() -> None:
     rng, early = np.random.default_rng(2), 0
     twin = SCHEDULES["interleaved"]
-    step_seconds = compiled_call(alike.step_seconds)
-    looped, in_turn, held = map(compiled_call, (alike.looped, alike.in_turn, alike.held))
+    step_seconds = compiled_call(orders.step_seconds)
+    looped, in_turn, held = map(compiled_call, (orders.looped, orders.in_turn, alike.held))
     for _ in range(100):
         p, v = int(rng.integers(2, 9)), int(rng.integers(2, 6))
         m = p * int(rng.integers(1, 5))
@@ -167,8 +168,8 @@ def test_interleaved_seconds() -> None:
         # The arrays have room for the deepest pipeline.
         wide = np.full((p + 1, v + 1, chunk.CHUNK), np.nan)
         wide[:p, :v] = costs
-        order = alike.order_of(p + 1, p * v + 1, 2 * p * m * v + 1)
-        room = alike.room_of(p + 1, p * v + 1, p * m * v + 1)
+        order = orders.order_of(p + 1, p * v + 1, 2 * p * m * v + 1)
+        room = orders.room_of(p + 1, p * v + 1, p * m * v + 1)
         looped(p, v, order)
         in_turn(p, v, m, p, 2, 0, order)
         total = twin.step_time(stages, hops, m).total

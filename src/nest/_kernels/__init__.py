@@ -4,10 +4,12 @@
 folder can be written.
 """
 
-from functools import cache
+from functools import cache, cached_property
 from types import FunctionType
 
-from numba import njit
+from numba import cfunc, njit, types
+from numba.core import config
+from numba.experimental import function_type  # noqa: F401 (numba takes a Called with it alone)
 
 CACHE = True
 
@@ -41,6 +43,38 @@ def inlined(function):
     A call passes seven numbers for each array, through memory: a quarter of a transition's time.
     """
     return njit(function, _nrt=False, forceinline=True, **PART)
+
+
+class Called(types.WrapperAddressProtocol):
+    """A function that kernels call by its address, compiled when that is first asked for."""
+
+    def __init__(self, function, signature):
+        self.function, self.types = function, signature
+        self.cached, self.folder = CACHE, config.CACHE_DIR
+
+    def signature(self):
+        """Types of what it takes and returns."""
+        return self.types
+
+    @cached_property
+    def compiled(self):
+        """The function with an address."""
+        before, config.CACHE_DIR = config.CACHE_DIR, self.folder
+        try:
+            return cfunc(self.types, cache=self.cached, _nrt=False)(self.function)
+        finally:
+            config.CACHE_DIR = before
+
+    def __wrapper_address__(self):
+        return self.compiled.address
+
+
+def called(signature):
+    """Compile a part by itself, for kernels that get it as an argument and call it by its address.
+
+    It is not compiled again with each part that calls it.
+    """
+    return lambda function: function if config.DISABLE_JIT else Called(function, signature)
 
 
 @cache

@@ -10,6 +10,7 @@ signatures, Y classes of places, S most stages, V most chunks a stage.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +34,21 @@ from nest._kernels.layers import (
     chunk_costs,
     layer_sums,
 )
+from nest._kernels.orders import (
+    COMBINED,
+    DUALPIPEV,
+    GPIPE,
+    INTERLEAVED,
+    LOOPED_BFS,
+    ZB1P,
+    ZB_V,
+    longest_path,
+    order_of,
+    room_of,
+    write_order,
+)
 from nest._kernels.pipeline import SLACK
-from nest.forms import gpipe, one_f_one_b, orders, passes
+from nest.forms import gpipe, one_f_one_b, orders
 from nest.forms.chunk import (
     C_BACKWARD,
     C_EXCHANGED_BACKWARD,
@@ -48,17 +62,9 @@ from nest.forms.chunk import (
 )
 from nest.forms.passes import Order, Room
 
-held, in_turn, looped = form(orders.held), form(orders.in_turn), form(orders.looped)
-folded, breadth_first = form(orders.folded), form(orders.breadth_first)
-zero_bubble, zero_bubble_v = form(orders.zero_bubble), form(orders.zero_bubble_v)
-dual_pipe = form(orders.dual_pipe)
-step_seconds, warm_up = form(passes.step_seconds), form(orders.warm_up)
+held, warm_up = form(orders.held), form(orders.warm_up)
 add_stage, stage_of = form(one_f_one_b.add_stage), form(one_f_one_b.stage_of)
 add_gpipe_stage, gpipe_stage_of = form(gpipe.add_stage), form(gpipe.stage_of)
-
-(ONE_F_ONE_B, GPIPE, INTERLEAVED, COMBINED, ZB1P, INTERLEAVED_ZB, ZB_V, DUALPIPEV,
- LOOPED_BFS) = range(9)
-"""Numbers of schedules, as in ``nest.search.alike.SCHEDULES``."""
 
 # Bytes of a chunk, behind its figures of time.
 # The last two are of activations: what a backward for inputs leaves, and those of the largest of
@@ -147,25 +153,9 @@ class Work(NamedTuple):
     """float64 (1,) see :func:`alike`."""
     order: Order
     room: Room
-
-
-def order_of(p, positions, passes):
-    """Room for the order of p ranks with so many positions and passes."""
-    return Order(
-        codes=np.empty(passes, np.int64), rows=np.empty(p + 1, np.int64),
-        at=np.empty(positions, np.int64), ahead=np.empty(positions, np.int64),
-        back=np.empty(positions, np.int64))
-
-
-def room_of(p, positions, passes):
-    """Room for ``step_seconds`` of p ranks with so many positions and passes of a way."""
-    return Room(
-        arrives=np.empty(2 * passes), came=np.empty(2 * positions, np.int64),
-        run=np.empty(2 * positions, np.int64), hop=np.empty(positions), gap=np.empty(positions),
-        took=np.empty(4 * positions), late=np.empty(positions), links=np.empty(2 * positions),
-        ends=np.empty(positions),
-        place=np.empty(p, np.int64), begun=np.empty(p, np.int64), traffic=np.empty(p, np.int64),
-        clock=np.empty(p), scattered=np.empty(p), fresh=np.empty(p))
+    write_order: Callable[..., None]
+    longest_path: Callable[..., float]
+    """Those of :mod:`nest._kernels.orders`."""
 
 
 def alike(t, q, a, legal, limit, spread):
@@ -204,7 +194,8 @@ def alike(t, q, a, legal, limit, spread):
         layer=np.zeros(3), saved=np.zeros(t.ahead.shape[1] + 1),
         weights=np.zeros(t.ahead.shape[1]),
         order=order_of(S, chunks, 3 * t.micro_batches * chunks),
-        room=room_of(S, chunks, t.micro_batches * chunks))
+        room=room_of(S, chunks, t.micro_batches * chunks),
+        write_order=write_order, longest_path=longest_path)
     if Q:
         try_all(t, q, a, legal, w, limit, spread)
     if not spread:
@@ -705,24 +696,9 @@ def _position(a, k, s, d):
 @leaf
 def _write_order(t, a, w, k):
     """Fill ``w.order`` with the passes of pipeline k, unless it has them."""
-    if w.tally[2] == k + 1:
-        return
-    w.tally[2] = k + 1
-    schedule, p, v, m = a.schedule[k], a.pp[k], a.vpp[k], t.micro_batches
-    if schedule in (ZB_V, DUALPIPEV):
-        folded(p, w.order)
-    else:
-        looped(p, v, w.order)
-    if schedule in (INTERLEAVED, COMBINED):
-        in_turn(p, v, m, a.group[k], 2, np.int64(schedule == COMBINED), w.order)
-    elif schedule in (ZB1P, INTERLEAVED_ZB):
-        zero_bubble(p, v, m, a.group[k], w.order)
-    elif schedule == ZB_V:
-        zero_bubble_v(p, m, w.order)
-    elif schedule == DUALPIPEV:
-        dual_pipe(p, m, p, 0, w.order)
-    else:
-        breadth_first(p, v, m, w.order)
+    if w.tally[2] != k + 1:
+        w.tally[2] = k + 1
+        w.write_order(a.schedule[k], a.pp[k], a.vpp[k], t.micro_batches, a.group[k], w.order)
 
 
 @leaf
@@ -757,9 +733,8 @@ def _price(t, q, a, w, top):
     if a.schedule[k] > GPIPE:
         _write_order(t, a, w, k)
         # Where it may stop early is known for forwards and whole backwards.
-        time = step_seconds(
-            w.costs, w.alone, w.hops, p, v, t.micro_batches, p * v, w.order, w.room,
-            np.inf if apart else top)
+        time = w.longest_path(w.costs, w.alone, w.hops, p, v, t.micro_batches, w.order, w.room,
+                              np.inf if apart else top)
     else:
         time = _in_closed_form(w, p, t.micro_batches, a.schedule[k] == GPIPE)
     if time >= top * SLACK:

@@ -37,12 +37,12 @@ from nest.search.threads import thread_count
 
 MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.spans",
            "nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.alike",
-           "nest._kernels.fitting")
+           "nest._kernels.orders", "nest._kernels.fitting")
 
-SECONDS = {"alike": 15, "select": 9, "routes": 6, "may_fit": 5, "solve": 5, "useful": 3,
-           "undominated": 1}
+SECONDS = {"alike": 13, "select": 9, "routes": 6, "may_fit": 5, "solve": 5, "longest_path": 3,
+           "useful": 3, "write_order": 2, "undominated": 1}
 """About what compiling an entry point takes, the longest first: what two processes divide."""
-ALIKE = ("alike", "may_fit", "undominated")
+ALIKE = ("alike", "longest_path", "write_order", "may_fit", "undominated")
 UNLIKE = ("select", "solve", "useful")
 LINKS = ("routes",)
 """What plans of alike stages need, what others need besides, and what clusters with links do."""
@@ -66,6 +66,8 @@ class Kernels(NamedTuple):
     solve: Callable[..., Any]
     alike: Callable[..., Any]
     may_fit: Callable[..., Any]
+    by_address: dict[str, Any]
+    """Those that ``alike`` calls by their address, by name."""
     option: int
     """Figures of an option."""
 
@@ -147,11 +149,14 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
 
 
 def _half(names: Sequence[str]) -> list[str]:
-    """Of entry points those that a second process compiles: about half of the seconds."""
+    """Of entry points those that a second process compiles: about half of the seconds.
+
+    The shortest first: ``alike`` needs some of them, once it is compiled itself.
+    """
     halves: tuple[list[str], list[str]] = ([], [])
     for name in names:
         min(halves, key=lambda half: sum(SECONDS[one] for one in half)).append(name)
-    return halves[1]
+    return halves[1][::-1]
 
 
 def _compiling_beside(names: Collection[str]) -> subprocess.Popen[bytes]:
@@ -193,14 +198,16 @@ def _import(folder: Path | None) -> Kernels:
     try:
         if folder is not None:
             config.CACHE_DIR = str(folder)
-        routes, dominance, spans, options, pipeline, alike, fitting = map(
+        routes, dominance, spans, options, pipeline, alike, orders, fitting = map(
             importlib.import_module, MODULES)
     finally:
         config.CACHE_DIR = before
     return Kernels(
         (routes.ways, routes.unrouted, routes.rates), dominance.undominated, spans.useful,
         options.select,
-        pipeline.solve, alike.alike, fitting.may_fit, options.OPTION)
+        pipeline.solve, alike.alike, fitting.may_fit,
+        {"longest_path": orders.longest_path, "write_order": orders.write_order},
+        options.OPTION)
 
 
 def _say(text: str) -> None:
@@ -271,6 +278,9 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         kernels.solve(problem, 1e9, 1, False)
     if "may_fit" in names:
         kernels.may_fit(tables, problem.signature, problem.sizes, problem.price, problem.depths)
+    for name, part in kernels.by_address.items():
+        if name in names:
+            part.__wrapper_address__()
     if "alike" in names:
         yes = np.ones((1, 1), np.bool_)
         degrees = Degrees(**{name: getattr(tables, name) for name in Degrees._fields})

@@ -1,0 +1,71 @@
+"""The order of passes of a pipeline, and the longest path through it.
+
+Both are called by address: compiled once each, in a process of their own, and not with each part of
+``alike`` that calls them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import boolean, float64, int64, typeof, void
+
+from nest._kernels import called, form
+from nest.forms import orders, passes
+from nest.forms.passes import Order, Room
+
+in_turn, looped, folded = form(orders.in_turn), form(orders.looped), form(orders.folded)
+breadth_first, dual_pipe = form(orders.breadth_first), form(orders.dual_pipe)
+zero_bubble, zero_bubble_v = form(orders.zero_bubble), form(orders.zero_bubble_v)
+step_seconds = form(passes.step_seconds)
+
+(ONE_F_ONE_B, GPIPE, INTERLEAVED, COMBINED, ZB1P, INTERLEAVED_ZB, ZB_V, DUALPIPEV,
+ LOOPED_BFS) = range(9)
+"""Numbers of schedules, as in ``nest.search.alike.SCHEDULES``."""
+
+
+def order_of(p, positions, passes):
+    """Room for the order of p ranks with so many positions and passes."""
+    return Order(
+        codes=np.empty(passes, np.int64), rows=np.empty(p + 1, np.int64),
+        at=np.empty(positions, np.int64), ahead=np.empty(positions, np.int64),
+        back=np.empty(positions, np.int64))
+
+
+def room_of(p, positions, passes):
+    """Room for ``step_seconds`` of p ranks with so many positions and passes of a way."""
+    return Room(
+        arrives=np.empty(2 * passes), came=np.empty(2 * positions, np.int64),
+        run=np.empty(2 * positions, np.int64), hop=np.empty(positions), gap=np.empty(positions),
+        took=np.empty(4 * positions), late=np.empty(positions), links=np.empty(2 * positions),
+        ends=np.empty(positions),
+        place=np.empty(p, np.int64), begun=np.empty(p, np.int64), traffic=np.empty(p, np.int64),
+        clock=np.empty(p), scattered=np.empty(p), fresh=np.empty(p))
+
+
+ORDER, ROOM = typeof(order_of(1, 1, 1)), typeof(room_of(1, 1, 1))
+
+
+@called(void(int64, int64, int64, int64, int64, ORDER))
+def write_order(schedule, p, v, m, group, order):
+    """Fill ``order`` with the passes of a pipeline."""
+    if schedule in (ZB_V, DUALPIPEV):
+        folded(p, order)
+    else:
+        looped(p, v, order)
+    if schedule in (INTERLEAVED, COMBINED):
+        in_turn(p, v, m, group, 2, np.int64(schedule == COMBINED), order)
+    elif schedule in (ZB1P, INTERLEAVED_ZB):
+        zero_bubble(p, v, m, group, order)
+    elif schedule == ZB_V:
+        zero_bubble_v(p, m, order)
+    elif schedule == DUALPIPEV:
+        dual_pipe(p, m, p, 0, order)
+    else:
+        breadth_first(p, v, m, order)
+
+
+@called(float64(float64[:, :, ::1], boolean[:, ::1], float64[:, :, ::1], int64, int64, int64,
+                ORDER, ROOM, float64))
+def longest_path(costs, alone, hops, p, v, m, order, room, limit):
+    """:func:`nest.forms.passes.step_seconds` of one chain."""
+    return step_seconds(costs, alone, hops, p, v, m, p * v, order, room, limit)
