@@ -117,6 +117,7 @@ def test_chunks_interleave_on_blocks_of_one_type_only(slow: int) -> None:
         assert len({plan.inputs.cluster.type_at(d) for d in range(*stage.devices)}) == 1
 
 
+@pytest.mark.kernels
 def test_the_order_of_the_types_is_chosen() -> None:
     """The plan is the fastest of those for each order; more than one number of replicas."""
     cluster, space = load_network(network(2, 2)), nest.SearchSpace()
@@ -169,6 +170,7 @@ def test_bad_types_are_told(changes: dict[str, object], message: str) -> None:
         load_network(network(1, 1)).replace(**changes)
 
 
+@pytest.mark.kernels
 def test_other_planners_take_all_devices_to_be_alike() -> None:
     found = compare(model(), load_network(network(1, 1)), JOB, names=("nest", "manual", "alpa"))
     assert [entry.plan is not None for entry in found] == [True, False, False]
@@ -176,6 +178,7 @@ def test_other_planners_take_all_devices_to_be_alike() -> None:
     assert {entry.reason for entry in found[1:]} == {reason}
 
 
+@pytest.mark.kernels
 def test_the_command_shows_the_types(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

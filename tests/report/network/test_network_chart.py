@@ -323,7 +323,7 @@ def shown(path: Path) -> list[str]:
     return [text.rpartition(":")[0] if text.endswith("per step") else text for text in found]
 
 
-@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.kernels
 @pytest.mark.parametrize("family", ["fat-tree", "dragonfly"])
 def test_commands_of_the_page_draw_its_pictures(family: str, tmp_path: Path) -> None:
     line, written, _ = next(each for each in PICTURES if f"/{family}.svg" in each[1])
