@@ -46,6 +46,18 @@ def test_the_devices_named_are_enough_and_no_fewer_are(
     refused(model, before, job, cluster, beyond)
 
 
+def test_on_links_too_the_devices_named_are_enough():
+    """How the links would go on does not matter: what fits depends on the groups alone."""
+    job, model = JOB.replace(memory_margin=0), nest.load_model("llama3-70b")
+    with pytest.raises(nest.InfeasibleError) as caught:
+        nest.plan(model, nest.load_network("torus:dims=2x2"), job)
+    enough = named(caught.value)
+    assert enough == 40
+    assert nest.plan(model, nest.load_network("torus:dims=5x8"), job).feasible
+    with pytest.raises(nest.InfeasibleError):
+        nest.plan(model, nest.load_network("torus:dims=4x8"), job)
+
+
 @pytest.mark.parametrize("least", [10, 100, 130, 1000])
 def test_the_devices_named_are_a_number_that_the_cluster_can_have(least, monkeypatch):
     """Of a cluster of the catalog, cut to 8 devices, numbers are those of the whole."""
@@ -113,7 +125,8 @@ def test_a_stack_that_can_run_nothing_says_why():
     assert text.endswith("It would fit with zero not bound to 3 (1 would do)")
 
 
-def test_the_time_limit_ends_the_explanation(monkeypatch):
+@pytest.mark.parametrize("where", ["h100-spine-leaf", "torus:dims=2x4"])
+def test_the_time_limit_ends_the_explanation(where, monkeypatch):
     """The clock jumps once the search is done: it is proved, and no more is looked for."""
     from nest.explanation import infeasible
 
@@ -127,9 +140,9 @@ def test_the_time_limit_ends_the_explanation(monkeypatch):
         return explain(*arguments)
 
     monkeypatch.setattr(infeasible, "explain", late)
-    where = nest.load_cluster("h100-spine-leaf", devices=8)
+    cluster = (nest.load_network(where) if ":" in where else nest.load_cluster(where, devices=8))
     with pytest.raises(nest.InfeasibleError, match="no plan fits, which is proved") as caught:
-        nest.plan(nest.load_model("llama3.1-405b"), where, JOB, time_limit=0.5)
+        nest.plan(nest.load_model("llama3.1-405b"), cluster, JOB, time_limit=0.5)
     assert caught.value.nearest == {"remedies": []}
 
 

@@ -188,9 +188,11 @@ class _Probe:
 
     def more_devices(self, factor: float) -> Iterator[str]:
         """The fewest devices found that would do; ``factor`` times as much memory is needed."""
+        if self.cluster.types:
+            return
         whole, size = _whole(self.cluster), self.cluster.size
         few, enough, step, wanted = size, 0, 1.125, size * factor
-        for _ in range(PROBES if self.cluster.links is None else 0):
+        for _ in range(PROBES):
             count = whole.size_from((few + enough + 1) // 2 if enough else math.ceil(wanted))
             if count in (few, enough):
                 count = whole.size_from(few + 1)
@@ -221,7 +223,16 @@ class _Probe:
 
 
 def _whole(cluster: Cluster) -> Cluster:
-    """The cluster of the catalog that a cluster is a part of, else itself: what can be had."""
+    """The cluster of the catalog that a cluster is a part of, else itself: what can be had.
+
+    Of links nobody knows how they go on: there as many outermost groups as may be, since what fits
+    depends on their sizes alone.
+    """
+    if cluster.links is not None:
+        *inner, outer = cluster.levels
+        most = MOST_DEVICES // math.prod(level.size for level in inner)
+        return Cluster(name=cluster.name, device=cluster.device,
+                       levels=(*inner, outer.replace(size=most)))
     if catalog.find("clusters", cluster.name) is not None:
         whole = load_cluster(cluster.name)
         if whole.with_devices(whole.size_from(cluster.size)) == cluster:

@@ -26,9 +26,7 @@ NEAR = 0.125
 """Largest difference from the given batch, as a share of it."""
 LEAST = 0.02
 """Least gain per sequence that is worth naming: larger batches always gain a little."""
-QUICK: dict[str, Any] = {
-    **{name: value for name, value in DRAFT.items() if name != "schedule"},
-    "cp": IntSet.of((1, 2, 4, 8)), "mbs": IntSet.of("1..4")}
+QUICK: dict[str, Any] = {**DRAFT, "cp": IntSet.of((1, 2, 4, 8)), "mbs": IntSet.of("1..4")}
 """Bounds of the search on dimensions that the space leaves free."""
 
 

@@ -47,7 +47,6 @@ SPREADS = (1.01, 1.03, 1.1, 1.3, 2.0, 4.0, np.inf)
 DRAFT: dict[str, Any] = {
     "sp": (True,), "cp_comm": ("p2p",), "etp": IntSet.of(1), "shard": ("dp",),
     "recompute": ("none", "full"), "recompute_layers": IntSet.of(LARGEST),
-    "schedule": ("1f1b",),
 }
 """Bounds of the draft on dimensions that the space leaves free."""
 
@@ -331,7 +330,7 @@ def _draft(space: SearchSpace, chain: Chain) -> SearchSpace | None:
     """A part of the space that holds good plans; None where it is the space itself."""
     part = narrowed(space, DRAFT, chain)
     if "1f1b" in space.schedules and len(space.schedules) > 1:
-        part = part.replace(schedule=DRAFT["schedule"])
+        part = part.replace(schedule="1f1b")
     return None if part is space else part
 
 
