@@ -23,8 +23,10 @@ from nest.describe.job import Job
 from nest.describe.space import LARGEST, IntSet, SearchSpace
 from nest.graph import Chain
 from nest.search import compiled
-from nest.search.alike import UNLIKE, Alike, AlikePlan, pipelines
+from nest.search.alike import Alike, AlikePlan, pipelines
 from nest.search.fitting import LARGEST_MEMORY, Fitting, Task
+from nest.search.kept import Kept
+from nest.search.layouts import UNLIKE
 from nest.search.progress import Timeout, Watch
 from nest.search.runnable import Pipeline
 from nest.search.signatures import Signatures, signatures
@@ -178,6 +180,7 @@ def search(
     known: Signatures | None = None,
     offload: str = "none",
     spare_host: bool = False,
+    kept: Kept | None = None,
 ) -> Found:
     """Best configuration of a space.
 
@@ -193,6 +196,7 @@ def search(
     known : signatures of the chain and job.
     offload, spare_host : see :class:`nest.search.tensors.Builder`; the space's ``offload`` does not
         count here, but in :func:`nest.search.hosts.search`.
+    kept : what near questions share; the result does not depend on it.
 
     Returns
     -------
@@ -213,14 +217,14 @@ def search(
         known = known or signatures(chain, job)
         *some, whole = [
             Builder(chain, cluster, job, space, known, rules=rules, pipelines=listed,
-                    offload=offload, spare_host=spare_host)
+                    offload=offload, spare_host=spare_host, kept=kept)
             for rules, listed in _parts(chain, space, cluster, job, beyond_stack)]
         draft = None
         if not whole.own and not any_plan and below == np.inf:
             draft = _draft(space, chain)
         if draft is not None:
             builder = Builder(chain, cluster, job, draft, known, offload=offload,
-                              spare_host=spare_host)
+                              spare_host=spare_host, kept=kept)
             best = _Run(builder, kernels, pool, counts, watch, part=True).first()
         runs = [*(_Run(builder, kernels, pool, counts, watch, part=True) for builder in some),
                 _Run(whole, kernels, pool, counts, watch)]
