@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.search.candidates import Candidates, Outer, Rows, outers
+from nest.search.floors import Floors
 from nest.search.layouts import Layouts
 from nest.search.runnable import Pipeline, Runnable
 from nest.search.signatures import Signatures
@@ -58,6 +59,12 @@ class Frame:
         self._runnable = runnable
         self.rows, self.first = every.take(kept), firsts(first, kept)
         self.layouts = Layouts(c.chain, pipelines, runnable, own, signatures)
+        self.floors = Floors(len(self.outers))
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """Grows when the frame does."""
+        return self.layouts.count, self._runnable.count, self.floors.asked
 
     @property
     def runnable(self) -> Runnable:

@@ -42,6 +42,8 @@ class Kept:
         self.most = most
         self._entries: OrderedDict[Hashable, Any] = OrderedDict()
         self._sizes: dict[Hashable, int] = {}
+        self._extents: dict[Hashable, Any] = {}
+        """``extent`` of what grows, when it was measured."""
         self._touched: set[Hashable] = set()
         self._lock = RLock()
 
@@ -61,11 +63,14 @@ class Kept:
         """Drop what is beyond the bound; objects grow while they are used."""
         with self._lock:
             for key in self._touched:
-                self._sizes[key] = size_of((key, self._entries[key]))
+                entry = self._entries[key]
+                extent = getattr(entry, "extent", None)
+                if key not in self._sizes or self._extents[key] != extent:
+                    self._sizes[key], self._extents[key] = size_of((key, entry)), extent
             self._touched.clear()
             while self._entries and self.size > self.most:
                 key, _ = self._entries.popitem(last=False)
-                del self._sizes[key]
+                del self._sizes[key], self._extents[key]
 
     @property
     def size(self) -> int:

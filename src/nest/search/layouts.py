@@ -72,7 +72,7 @@ class Layouts:
         self.first = np.full(len(listed), -1)
         self.last = np.full(len(listed), -1)
         self.longest = np.full(len(listed), signatures.longest + 1)
-        self._count = 0
+        self.count = 0
         self._stages = SEEN[0] if len(chain.kinds) <= MOST_KINDS else 0
         self._parts: list[tuple[Ints, Ints, Floats]] = []
         none: Ints = np.zeros(0, dtype=np.int64)
@@ -111,8 +111,8 @@ class Layouts:
         found, load, seen = found[order], load[order], seen[order]
         marked = self._marked
         self.longest[k] = np.diff(marked[found], axis=1).max(initial=0)
-        self.first[k], self.last[k] = self._count, self._count + len(found)
-        self._count += len(found)
+        self.first[k], self.last[k] = self.count, self.count + len(found)
+        self.count += len(found)
         self._parts.append((found, load, seen))
 
     def _seen(self, found: Ints, pipeline: Pipeline) -> tuple[Floats, Floats]:

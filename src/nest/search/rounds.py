@@ -25,6 +25,7 @@ from nest.graph import Chain
 from nest.search import compiled
 from nest.search.alike import Alike, AlikePlan, pipelines
 from nest.search.fitting import LARGEST_MEMORY, Fitting, Task
+from nest.search.floors import SURE, WIDER
 from nest.search.kept import Kept
 from nest.search.layouts import UNLIKE
 from nest.search.progress import Timeout, Watch
@@ -567,13 +568,39 @@ class _Run:
                 row += depth
         return solutions, dropped, counts[:3]
 
+    def _rules_out(self, number: int, limit: float) -> bool:
+        """Whether no plan of an outer choice takes less than ``limit``, by what is known of it.
+
+        Where near questions are asked, it is worth looking a little further for those to come.
+        """
+        if self.builder.floors is None:
+            return False
+        assert self.alike is not None
+        floors, again = self.builder.floors
+        if again and self.known < np.inf and floors[number] < limit * SURE:
+            wider = limit * WIDER
+            self._learn(number, wider, *self.alike.solve(
+                self.kernels.alike, number, wider, False, False)[:2])
+        return bool(floors[number] >= limit * SURE)
+
+    def _learn(self, number: int, limit: float, found: list[AlikePlan], left: float) -> None:
+        """Note what no plan of an outer choice takes less than; nothing where cuts were left."""
+        if self.builder.floors is not None and left == np.inf:
+            floors, _ = self.builder.floors
+            least = min((plan.step_time for plan in found), default=limit)
+            floors[number] = max(floors[number], min(least, limit))
+
     def _alike(
         self, number: int, limit: float, exact: bool, spread: bool
     ) -> tuple[list[Solution], float, Any]:
         assert self.alike is not None
         builder, solutions = self.builder, []
+        if not exact and not spread and self._rules_out(number, limit):
+            return [], np.inf, np.zeros(3, dtype=np.int64)
         found, left, priced = self.alike.solve(
             self.kernels.alike, number, limit, exact, spread)
+        if not spread:
+            self._learn(number, limit, found, left)
         for plan in found:
             block = builder.degrees(number, plan.option)["block"]
             p = plan.pipeline

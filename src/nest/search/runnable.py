@@ -215,6 +215,11 @@ class Runnable:
         by_rounds = np.where(self._by_rounds & (m % rounds == 0), m // rounds, 0)
         return np.where(~self._grouped | (m % self._pp == 0), self._pp, by_rounds)
 
+    @property
+    def count(self) -> int:
+        """Outer choices of which is known which pipelines they allow."""
+        return len(self._piped)
+
     def copy(self) -> Runnable:
         """The same, which may leave out candidates; what is known of pipelines is shared."""
         other = copy(self)
