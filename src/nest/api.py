@@ -38,6 +38,8 @@ MOST_BATCHES = 1000
 """Batches that one question may ask for."""
 PLANNER_MEMORY = 256 * 2**20
 """Bytes that a planner keeps by default: some ten families of near questions (chosen)."""
+NEAR = 1.0 + 1e-8
+"""A plan that is known is found below its price times this."""
 TOLERANCE = 1e-9
 """Relative difference between the search and ``evaluate`` above which the search is wrong."""
 
@@ -165,6 +167,12 @@ class Planner:
             near_batches=question.near_batches, progress=progress)
 
 
+class Last:
+    """The plan that answered the last question of a family."""
+
+    configuration: Configuration | None = None
+
+
 def _planned(
     kept: Kept, model: Model | Profile, cluster: Cluster, job: Job,
     space: SearchSpace | None = None, *, threads: int | None = None, top: int = 1,
@@ -188,8 +196,10 @@ def _planned(
     from nest.search.progress import Watch
 
     watch = Watch(math.inf if time_limit is None else time_limit, progress)
-    cluster, found = _searched(
-        chain, cluster, job, space, watch, reorder, fillings, beyond_stack, threads, top, kept)
+    last = _last(kept, chain, cluster, job, space, beyond_stack)
+    near = _still_good(last, chain, cluster, job)
+    cluster, found = _searched(chain, cluster, job, space, watch, reorder, fillings, beyond_stack,
+                               threads, top, kept, near)
     if found.configuration is None and found.lower_bound < math.inf:
         if not watch.over:
             raise LimitError("no plan was found that fits into the memory of the hosts, which does "
@@ -206,7 +216,9 @@ def _planned(
         if announce is not None:
             announce("Nothing fits; looking for the nearest miss ...")
         raise explain(model, found.builder, threads, watch)
-    best = _confirmed(chain, cluster, job, found.configuration, found.step_time)
+    known = near if near is not None and found.configuration == last.configuration else None
+    last.configuration = found.configuration
+    best = _confirmed(chain, cluster, job, found.configuration, found.step_time, known)
     if not beyond_stack and best.runnable is False:
         raise KernelError(f"the stack cannot run what was found: {best.not_runnable}")
     alternatives = []
@@ -305,12 +317,18 @@ def _counted(batches: Iterable[int]) -> list[int]:
 def _searched(
     chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, watch: Watch, reorder: bool,
     fillings: bool, beyond_stack: bool, threads: int | None, top: int, kept: Kept,
+    near: Plan | None,
 ) -> tuple[Cluster, Found]:
     """Search until ``watch`` ends it; the cluster comes back in its best order and filling."""
     from nest.search.hosts import search
 
-    found = search(chain, cluster, job, space, threads=threads, top=top, watch=watch,
-                   beyond_stack=beyond_stack, kept=kept)
+    def best(below: float) -> Found:
+        return search(chain, cluster, job, space, threads=threads, top=top, watch=watch,
+                      beyond_stack=beyond_stack, kept=kept, below=below)
+
+    found = best(math.inf if near is None else near.step_time_s * NEAR)
+    if near is not None and (found.configuration is None or found.lower_bound < found.step_time):
+        found = best(math.inf)
     replicas = [n for n in divisors(job.global_batch)
                 if n <= cluster.size and space.allows("outer_dp", n)]
     for other, count in (*(other_orders(cluster, replicas) if reorder else ()),
@@ -330,11 +348,38 @@ def _searched(
     return cluster, found
 
 
+def _last(
+    kept: Kept, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, beyond_stack: bool
+) -> Last:
+    """The plan of the question before, where it is one of this space whatever the prices.
+
+    Only in the space of a stack: elsewhere plans that are equally fast may be found in turn.
+    """
+    own = not beyond_stack and job.stack.capabilities is not None
+    if not own or cluster.links is not None or space.offload != ("none",):
+        return Last()
+    from nest.search.kept import Same
+
+    return kept.of(("last", Same(chain), cluster.size, cluster.group_sizes, job, space), Last)
+
+
+def _still_good(last: Last, chain: Chain, cluster: Cluster, job: Job) -> Plan | None:
+    """The last plan with the prices of today; None: there is none, or it does not fit."""
+    if last.configuration is None:
+        return None
+    found = priced(chain, cluster, job, last.configuration)
+    return found if found.feasible else None
+
+
 def _confirmed(
-    chain: Chain, cluster: Cluster, job: Job, configuration: Configuration, value: float
+    chain: Chain, cluster: Cluster, job: Job, configuration: Configuration, value: float,
+    known: Plan | None = None,
 ) -> Plan:
-    """Price a found configuration with ``evaluate``; the search found ``value`` seconds."""
-    found = priced(chain, cluster, job, configuration)
+    """Price a found configuration with ``evaluate``; the search found ``value`` seconds.
+
+    ``known``: its price, where that was asked for before.
+    """
+    found = priced(chain, cluster, job, configuration) if known is None else known
     if not found.feasible or abs(found.step_time_s - value) > TOLERANCE * value:
         raise KernelError(
             f"search found {value!r} s, evaluate says {found.step_time_s!r} s, "

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 SURE = 1.0 + 1e-9
 """What is known counts from so much above a limit on: sums are rounded."""
 WIDER = 1.02
@@ -54,6 +55,17 @@ class Prices(NamedTuple):
             and np.array_equal(self.apart, other.apart))
 
 
+class Known(NamedTuple):
+    """What is known of the outer choices of a question, which its search adds to."""
+
+    seconds: Floats
+    """No plan takes less."""
+    tight: Bools
+    """Looking further than asked is not worth it: there is a plan that takes about so long."""
+    again: bool
+    """Another question of the frame came before."""
+
+
 class Floors:
     """Floors of the questions of one frame.
 
@@ -64,17 +76,18 @@ class Floors:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._known: list[tuple[Prices, Floats]] = []
+        self._known: list[tuple[Prices, Known]] = []
         self.asked = 0
         """Questions, up to those that are kept."""
 
-    def begin(self, prices: Prices) -> tuple[Floats, bool]:
-        """Seconds that no plan of each outer choice takes less than, which the search raises, and
-        whether another question came before."""
-        found, again = np.zeros(self._count), bool(self._known)
-        for known, seconds in self._known:
-            if prices.no_lower_than(known):
-                np.maximum(found, seconds, out=found)
+    def begin(self, prices: Prices) -> Known:
+        """What is known at the start of a question."""
+        found = Known(np.zeros(self._count), np.zeros(self._count, dtype=np.bool_),
+                      bool(self._known))
+        for before, known in self._known:
+            found.tight[:] |= known.tight
+            if prices.no_lower_than(before):
+                np.maximum(found.seconds, known.seconds, out=found.seconds)
         self._known = [*self._known[1 - MOST:], (prices, found)]
         self.asked = len(self._known)
-        return found, again
+        return found

@@ -39,6 +39,8 @@ FIRST_ROUND, ROUND = 2, 8
 WIDTH = 3
 """Labels per cell in the first pass."""
 UNBOUNDED = 1 << 62
+TIE = 1.0 + 1e-9
+"""Step times apart by a smaller factor are the same."""
 ALIKE = "alike"
 """Task of an outer choice: pipelines whose stages are alike, under any schedule."""
 FACTORS = (1.5, 2.0, 4.0, np.inf)
@@ -136,7 +138,7 @@ class Found(NamedTuple):
     """The result and the effort of a search."""
 
     step_time: float
-    """Seconds; inf when nothing was found."""
+    """Seconds; inf when nothing was found. No plan takes less but for ``TIE``."""
     configuration: Configuration | None
     lower_bound: float
     """No plan of the space takes less; the step time itself where the search ran to its end."""
@@ -246,10 +248,11 @@ def search(
         # Nobody waits for a kernel that was stopped: it ends by itself.
         pool.shutdown(wait=False, cancel_futures=True)
     lower = best.step_time if best is not None else np.inf
+    bound = min(run.lower_bound() for run in runs)
     return Found(
         lower,
         best.configuration() if best is not None else None,
-        min(lower, *(run.lower_bound() for run in runs)),
+        lower if bound * TIE >= lower else bound,
         [(other.step_time, other.configuration()) for other in others],
         proved,
         time.perf_counter() - started,
@@ -368,9 +371,14 @@ def _schedules(builder: Builder) -> list[str]:
 
 
 def _fastest(found: dict[Any, Solution], known: Solution | None) -> Solution | None:
-    """The best of the found and the known plans; on a tie a found one."""
-    return min([*found.values(), *([known] if known is not None else [])],
-               key=lambda x: x.step_time, default=None)
+    """The first plan that takes no longer than the best but for ``TIE``; the known one is ahead.
+
+    Which of them are found depends on the limits that outer choices were solved under; which one is
+    first does not (docs/planner.md).
+    """
+    plans = [*([known] if known is not None else []), *found.values()]
+    least = min((plan.step_time for plan in plans), default=np.inf)
+    return next((plan for plan in plans if plan.step_time <= least * TIE), None)
 
 
 class _Run:
@@ -525,9 +533,10 @@ class _Run:
                     unsure.append(task)
                 self.open[task] = max(self.open[task], min(now, dropped))
                 for solution in solutions:
-                    known = found.get(solution.key)
+                    key = task if top == 1 else solution.key
+                    known = found.get(key)
                     if known is None or solution.step_time < known.step_time:
-                        found[solution.key] = solution
+                        found[key] = solution
             ranked = sorted(x.step_time for x in found.values())
             self.known = min([self.known, *ranked[:1]])
             if len(ranked) >= top:
@@ -576,17 +585,19 @@ class _Run:
         if self.builder.floors is None:
             return False
         assert self.alike is not None
-        floors, again = self.builder.floors
-        if again and self.known < np.inf and floors[number] < limit * SURE:
+        floors, tight, again = self.builder.floors
+        if (again and self.known < np.inf and not tight[number]
+                and floors[number] < limit * SURE):
             wider = limit * WIDER
             self._learn(number, wider, *self.alike.solve(
                 self.kernels.alike, number, wider, False, False)[:2])
+            tight[number] = floors[number] < limit * SURE
         return bool(floors[number] >= limit * SURE)
 
     def _learn(self, number: int, limit: float, found: list[AlikePlan], left: float) -> None:
         """Note what no plan of an outer choice takes less than; nothing where cuts were left."""
         if self.builder.floors is not None and left == np.inf:
-            floors, _ = self.builder.floors
+            floors = self.builder.floors.seconds
             least = min((plan.step_time for plan in found), default=limit)
             floors[number] = max(floors[number], min(least, limit))
 

@@ -37,7 +37,7 @@ from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
 from nest.pricing.stages import in_parts
 from nest.search import compiled
 from nest.search.candidates import Candidates
-from nest.search.floors import Prices
+from nest.search.floors import Known, Prices
 from nest.search.frame import Frame, firsts
 from nest.search.kept import Kept, Same
 from nest.search.problems import Problem, Spans
@@ -118,7 +118,7 @@ class Builder:
             self.frame.outers, self.frame.first, self.frame.rows)
         self.runnable = self.frame.runnable
         self._price_all()
-        self.floors: tuple[Floats, bool] | None = None
+        self.floors: Known | None = None
         """See :meth:`nest.search.floors.Floors.begin`; None: nothing is kept."""
         if kept is not None and kept.most and self.own and not fabric.by_links:
             self.floors = self.frame.floors.begin(Prices(
