@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from nest import __version__
+from nest.cli.ask import ask
 from nest.cli.bench import app as bench
 from nest.cli.calibrate import app as calibrate
 from nest.cli.compare import compare
@@ -42,6 +43,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("plan", epilog=epilog("plan"))(plan)
+app.command("ask", epilog=epilog("ask"))(ask)
 app.command("evaluate", epilog=epilog("evaluate"))(evaluate)
 app.command("compare", epilog=epilog("compare"))(compare)
 app.command("explain", epilog=epilog("explain"))(explain)
@@ -99,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os._exit(INTERRUPTED)
         return INTERRUPTED
     except Exception as error:
-        return _report(error, as_json="--json" in words)
+        return _report(error, as_json="--json" in words or words[:2] == ["plan", "-"])
 
 
 def _report(error: Exception, as_json: bool) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 from pydantic import Field
@@ -25,5 +24,4 @@ class Answer(Written):
 
     def to_json(self) -> str:
         """The answer as one line of JSON."""
-        head = {"schema": self.schema_, "id": self.id, "notes": self.notes}
-        return f'{json.dumps(head)[:-1]}, "plan": {self.plan.to_json(None)}}}'
+        return self.model_dump_json(by_alias=True, ensure_ascii=True)

@@ -42,7 +42,8 @@ class Failure(Written):
         """The failure as JSON: in one line, or indented."""
         absent = {name for name, value in (("id", self.id), ("nearest", self.nearest))
                   if value is None or (name == "nearest" and self.error != "infeasible")}
-        return self.model_dump_json(by_alias=True, indent=indent, exclude=absent)
+        return self.model_dump_json(
+            by_alias=True, indent=indent, exclude=absent, ensure_ascii=True)
 
 
 def failure(error: Exception, asked: str | int | None = None) -> Failure:
