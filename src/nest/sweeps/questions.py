@@ -7,7 +7,7 @@ import json
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -23,6 +23,7 @@ from nest.sweeps.study import SECTIONS, Study
 from nest.sweeps.version import VERSION
 
 if TYPE_CHECKING:
+    from nest.api import Planner
     from nest.pricing.plans import Plan
 
 Status = Literal["ok", "infeasible", "invalid", "limit", "failed"]
@@ -159,14 +160,17 @@ _READ: Mapping[str, Any] = {
 }
 
 
+@cache
+def planner() -> Planner:
+    """The planner of a process, which keeps what its questions share."""
+    from nest.api import Planner
+
+    return Planner()
+
+
 def planned(question: Question) -> Plan:
     """Ask the planner: the only place of a sweep that does."""
-    from nest.api import plan
-
-    return plan(
-        question.subject, question.cluster, question.job, question.space, threads=1,
-        reorder=question.search.reorder, fillings=question.search.fillings,
-        time_limit=question.search.time_limit, beyond_stack=question.search.beyond_stack)
+    return planner().answer(question, threads=1)
 
 
 def ask(question: VersionedQuestion) -> Answered:
