@@ -395,6 +395,7 @@ class Builder:
         """The same for devices of which a plan may use ``limit`` bytes."""
         other = copy(self)
         other.limit = limit
+        other.floors = None  # they are of the limit that the devices have
         other.bounds = other._bounds()
         return other
 

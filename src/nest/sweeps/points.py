@@ -16,7 +16,6 @@ from nest.sweeps.questions import Resolver, VersionedQuestion
 from nest.sweeps.study import SECTIONS, Sample, Study
 from nest.units import parse_bandwidth, parse_bytes, parse_seconds
 
-
 BETTER: Mapping[str, tuple[Callable[[Any], float], int]] = {
     "bandwidth": (parse_bandwidth, 1), "memory": (parse_bytes, 1), "latency": (parse_seconds, -1),
     "oversubscription": (float, -1),
