@@ -29,6 +29,7 @@ __all__ = [
     "NoPlanError",
     "OutputError",
     "Plan",
+    "Planner",
     "Profile",
     "SearchSpace",
     "Simulation",
@@ -62,6 +63,7 @@ __all__ = [
 # Modules of the names that are not descriptions. They are imported when first used, which keeps
 # `nest --help` fast.
 _HOME = {
+    "Planner": "api",
     "plan": "api",
     "plan_batches": "api",
     "evaluate": "pricing.evaluation",
@@ -81,7 +83,7 @@ _HOME = {
 }
 
 if TYPE_CHECKING:
-    from nest.api import plan, plan_batches
+    from nest.api import Planner, plan, plan_batches
     from nest.capture import from_torch, load_graph
     from nest.describe import (
         Cluster,

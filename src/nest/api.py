@@ -1,16 +1,20 @@
-"""The public functions :func:`plan`: search, confirm, report; and :func:`plan_batches`."""
+"""The public functions :func:`plan`: search, confirm, report; and :func:`plan_batches`.
+
+:class:`Planner` does the same for many questions.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Iterable
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from nest.costs.memory import memory_problem
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
-from nest.describe.given import need, need_count, need_seconds
+from nest.describe.given import need, need_bytes, need_count, need_seconds
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile
@@ -18,18 +22,24 @@ from nest.describe.space import SearchSpace
 from nest.errors import InputError, KernelError, LimitError
 from nest.graph import Chain
 from nest.graph.legality import divisors, sequence_problem, space_problems
-from nest.pricing.evaluation import chain_of, evaluate, need_question
+from nest.pricing.evaluation import chain_of, need_question, priced
 from nest.pricing.plans import Alternative, Plan, SearchReport
 from nest.stacks import cannot_offload
 from nest.topology.network import other_fillings, other_orders
 from nest.units import format_seconds, shorten
 
 if TYPE_CHECKING:
+    from nest.questions import Question
+    from nest.search.kept import Kept
     from nest.search.progress import Follower, Watch
     from nest.search.rounds import Found
 
 MOST_BATCHES = 1000
 """Batches that one question may ask for."""
+PLANNER_MEMORY = 256 * 2**20
+"""Bytes that a planner keeps by default: some ten families of near questions (chosen)."""
+NEAR = 1.0 + 1e-8
+"""A plan that is known is found below its price times this."""
 TOLERANCE = 1e-9
 """Relative difference between the search and ``evaluate`` above which the search is wrong."""
 
@@ -91,6 +101,84 @@ def plan(
     KernelError
         The search and ``evaluate`` disagree: a defect of NEST.
     """
+    return Planner(0).plan(
+        model, cluster, job, space, threads=threads, top=top, time_limit=time_limit,
+        reorder=reorder, fillings=fillings, beyond_stack=beyond_stack, near_batches=near_batches,
+        progress=progress)
+
+
+class Planner:
+    """Plans as :func:`plan` does, and keeps what near questions share.
+
+    It pays where one model or one cluster is asked about again: a sweep, a scheduler, a server.
+    What is kept is made of parts of the question alone, so that the answer is that of :func:`plan`
+    bit for bit, whatever was asked before, but for the seconds and the effort in ``search``.
+
+    Parameters
+    ----------
+    memory : bytes that it may keep between two questions; those used least recently go first. A
+        question may take more while it is answered. 0: nothing is kept.
+
+    Raises
+    ------
+    InputError : ``memory`` is no number from 0 on.
+
+    Notes
+    -----
+    One question at a time: others wait.
+    """
+
+    def __init__(self, memory: int = PLANNER_MEMORY) -> None:
+        from nest.search.kept import Kept
+
+        need_bytes("memory", memory)
+        self._kept, self._lock = Kept(int(memory)), Lock()
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it may keep."""
+        return self._kept.most
+
+    @property
+    def held(self) -> int:
+        """Bytes that it keeps now, at most ``memory``."""
+        return self._kept.size
+
+    def plan(
+        self, model: Model | Profile, cluster: Cluster, job: Job,
+        space: SearchSpace | None = None, **options: Any,
+    ) -> Plan:
+        """The fastest configuration; arguments and errors are those of :func:`plan`."""
+        with self._lock:
+            try:
+                return _planned(self._kept, model, cluster, job, space, **options)
+            finally:
+                self._kept.settle()
+
+    def answer(
+        self, question: Question, threads: int | None = None, progress: Follower | None = None
+    ) -> Plan:
+        """The plan that a question asks for; errors are those of :func:`plan`."""
+        search = question.search
+        return self.plan(
+            question.subject, question.cluster, question.job, question.space, threads=threads,
+            top=question.top, time_limit=search.time_limit, reorder=search.reorder,
+            fillings=search.fillings, beyond_stack=search.beyond_stack,
+            near_batches=question.near_batches, progress=progress)
+
+
+class Last:
+    """The plan that answered the last question of a family."""
+
+    configuration: Configuration | None = None
+
+
+def _planned(
+    kept: Kept, model: Model | Profile, cluster: Cluster, job: Job,
+    space: SearchSpace | None = None, *, threads: int | None = None, top: int = 1,
+    time_limit: float | None = None, reorder: bool = True, fillings: bool = False,
+    beyond_stack: bool = False, near_batches: bool = False, progress: Follower | None = None,
+) -> Plan:
     need_question(model, cluster, job)
     space = SearchSpace() if space is None else space
     need("space", space, (SearchSpace,), "nest.SearchSpace(tp=8)")
@@ -98,7 +186,7 @@ def plan(
     threads = None if threads is None else need_count("threads", threads)
     if time_limit is not None:
         need_seconds("time_limit", time_limit)
-    chain = chain_of(model)
+    chain = kept.of(("chain", model), lambda: chain_of(model))
     problems = [*filter(None, [sequence_problem(chain, job), memory_problem(cluster, job)])]
     problems += space_problems(chain, cluster, job, space)
     if not beyond_stack:
@@ -108,8 +196,10 @@ def plan(
     from nest.search.progress import Watch
 
     watch = Watch(math.inf if time_limit is None else time_limit, progress)
-    cluster, found = _searched(
-        chain, cluster, job, space, watch, reorder, fillings, beyond_stack, threads, top)
+    last = _last(kept, chain, cluster, job, space, beyond_stack)
+    near = _still_good(last, chain, cluster, job)
+    cluster, found = _searched(chain, cluster, job, space, watch, reorder, fillings, beyond_stack,
+                               threads, top, kept, near)
     if found.configuration is None and found.lower_bound < math.inf:
         if not watch.over:
             raise LimitError("no plan was found that fits into the memory of the hosts, which does "
@@ -126,14 +216,16 @@ def plan(
         if announce is not None:
             announce("Nothing fits; looking for the nearest miss ...")
         raise explain(model, found.builder, threads, watch)
-    priced = _confirmed(model, cluster, job, found.configuration, found.step_time)
-    if not beyond_stack and priced.runnable is False:
-        raise KernelError(f"the stack cannot run what was found: {priced.not_runnable}")
+    known = near if near is not None and found.configuration == last.configuration else None
+    last.configuration = found.configuration
+    best = _confirmed(chain, cluster, job, found.configuration, found.step_time, known)
+    if not beyond_stack and best.runnable is False:
+        raise KernelError(f"the stack cannot run what was found: {best.not_runnable}")
     alternatives = []
     for value, configuration in found.others:
-        seconds = _confirmed(model, cluster, job, configuration, value).step_time_s
+        seconds = _confirmed(chain, cluster, job, configuration, value).step_time_s
         alternatives.append(Alternative(
-            step_time_s=seconds, slower=max(0.0, seconds / priced.step_time_s - 1.0),
+            step_time_s=seconds, slower=max(0.0, seconds / best.step_time_s - 1.0),
             configuration=configuration))
     report = SearchReport(
         seconds=found.seconds, compile_seconds=found.compile_seconds, threads=found.threads,
@@ -145,15 +237,14 @@ def plan(
     if near_batches:
         from nest.search.batches import better_batch
 
-        better = better_batch(chain, cluster, job, space, priced.step_time_s, threads, watch,
+        better = better_batch(chain, cluster, job, space, best.step_time_s, threads, watch,
                               found.builder.signatures)
     optimal = found.lower_bound >= found.step_time
-    lower = priced.step_time_s if optimal else found.lower_bound
-    return priced.model_copy(update={
-        "optimal": optimal, "lower_bound_s": lower, "gap": priced.step_time_s / lower - 1.0,
-        "alternatives": tuple(alternatives), "alternatives_proved": found.others_proved,
-        "better_batch": better, "search": report,
-    })
+    lower = best.step_time_s if optimal else found.lower_bound
+    return best.unchecked(
+        optimal=optimal, lower_bound_s=lower, gap=best.step_time_s / lower - 1.0,
+        alternatives=tuple(alternatives), alternatives_proved=found.others_proved,
+        better_batch=better, search=report)
 
 
 def plan_batches(
@@ -225,13 +316,19 @@ def _counted(batches: Iterable[int]) -> list[int]:
 
 def _searched(
     chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, watch: Watch, reorder: bool,
-    fillings: bool, beyond_stack: bool, threads: int | None, top: int,
+    fillings: bool, beyond_stack: bool, threads: int | None, top: int, kept: Kept,
+    near: Plan | None,
 ) -> tuple[Cluster, Found]:
     """Search until ``watch`` ends it; the cluster comes back in its best order and filling."""
     from nest.search.hosts import search
 
-    found = search(chain, cluster, job, space, threads=threads, top=top, watch=watch,
-                   beyond_stack=beyond_stack)
+    def best(below: float) -> Found:
+        return search(chain, cluster, job, space, threads=threads, top=top, watch=watch,
+                      beyond_stack=beyond_stack, kept=kept, below=below)
+
+    found = best(math.inf if near is None else near.step_time_s * NEAR)
+    if near is not None and (found.configuration is None or found.lower_bound < found.step_time):
+        found = best(math.inf)
     replicas = [n for n in divisors(job.global_batch)
                 if n <= cluster.size and space.allows("outer_dp", n)]
     for other, count in (*(other_orders(cluster, replicas) if reorder else ()),
@@ -241,7 +338,7 @@ def _searched(
         bounds = space if count is None else space.replace(outer_dp=count)
         tried = search(chain, other, job, bounds, threads=threads, top=top, watch=watch,
                        below=found.step_time, beyond_stack=beyond_stack,
-                       known=found.builder.signatures)
+                       known=found.builder.signatures, kept=kept)
         if tried.step_time < found.step_time:
             # Plans with other numbers of super-pipelines have other orders.
             proved = tried.others_proved and (top == 1 or count is None)
@@ -251,17 +348,44 @@ def _searched(
     return cluster, found
 
 
+def _last(
+    kept: Kept, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, beyond_stack: bool
+) -> Last:
+    """The plan of the question before, where it is one of this space whatever the prices.
+
+    Only in the space of a stack: elsewhere plans that are equally fast may be found in turn.
+    """
+    own = not beyond_stack and job.stack.capabilities is not None
+    if not own or cluster.links is not None or space.offload != ("none",):
+        return Last()
+    from nest.search.kept import Same
+
+    return kept.of(("last", Same(chain), cluster.size, cluster.group_sizes, job, space), Last)
+
+
+def _still_good(last: Last, chain: Chain, cluster: Cluster, job: Job) -> Plan | None:
+    """The last plan with the prices of today; None: there is none, or it does not fit."""
+    if last.configuration is None:
+        return None
+    found = priced(chain, cluster, job, last.configuration)
+    return found if found.feasible else None
+
+
 def _confirmed(
-    model: Model | Profile, cluster: Cluster, job: Job, configuration: Configuration, value: float
+    chain: Chain, cluster: Cluster, job: Job, configuration: Configuration, value: float,
+    known: Plan | None = None,
 ) -> Plan:
-    """Price a found configuration with ``evaluate``; the search found ``value`` seconds."""
-    priced = evaluate(model, cluster, job, configuration)
-    if not priced.feasible or abs(priced.step_time_s - value) > TOLERANCE * value:
+    """Price a found configuration with ``evaluate``; the search found ``value`` seconds.
+
+    ``known``: its price, where that was asked for before.
+    """
+    found = priced(chain, cluster, job, configuration) if known is None else known
+    if not found.feasible or abs(found.step_time_s - value) > TOLERANCE * value:
         raise KernelError(
-            f"search found {value!r} s, evaluate says {priced.step_time_s!r} s, "
-            f"problems: {priced.problems}"
+            f"search found {value!r} s, evaluate says {found.step_time_s!r} s, "
+            f"problems: {found.problems}"
         )
-    return priced
+    return found
 
 
 def _peak_bytes() -> int:

@@ -6,7 +6,9 @@ EXAMPLES = {
     "plan": (
         "nest plan llama2-7b dgx-a100 --devices 64 --global-batch 512 --seq-len 4096",
         "nest plan gpt3-175b dgx-h100 --job job.yaml --tp 8 --pp 1..16 -o plan.json",
+        "nest plan - < question.json > plan.json",
     ),
+    "ask": ("nest ask < questions.jsonl > answers.jsonl",),
     "evaluate": (
         "nest evaluate llama2-7b dgx-a100 --global-batch 512 --seq-len 4096 --tp 8",
         "nest evaluate plan.json",

@@ -14,20 +14,22 @@ from nest.errors import OutputError
 NARROWEST, WIDEST = 80, 100  # columns of a report
 
 
-def emit(text: str) -> None:
-    """Write data to stdout.
+def emit(text: str) -> bool:
+    """Write data to stdout; whether anybody may read it.
 
     Raises
     ------
     OutputError : stdout cannot be written (a full disk); a closed pipe is ignored.
     """
     if sys.stdout is None:  # closed by the parent process
-        return
+        return False
     try:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
+        return True
     except BrokenPipeError:
         _drop_stdout()
+        return False
     except OSError as error:
         _drop_stdout()
         reason = error.strerror or error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import Annotated, Any
 
@@ -11,6 +12,9 @@ from nest.cli import options
 from nest.cli.follow import Follow
 from nest.errors import InputError
 
+BESIDE_A_QUESTION = {"names", "threads", "as_json", "output", "ranks", "map_file", "quiet"}
+"""Arguments that `nest plan -` takes; all else is part of the question."""
+
 
 def plan(
     names: Annotated[
@@ -18,7 +22,8 @@ def plan(
         typer.Argument(metavar="MODEL CLUSTER",
                        help="Catalog names (`nest list models`, `nest list clusters`) or files; "
                        "CLUSTER may also be a graph (docs/topologies.md): a file, or a text such "
-                       "as fat-tree:k=8."),
+                       "as fat-tree:k=8. Or - alone: a question as JSON on stdin "
+                       "(docs/planner.md)."),
     ] = None,
     as_type: options.AsType = None,
     devices: options.Devices = None,
@@ -85,6 +90,7 @@ def plan(
     Every plan that the job's stack can run is searched; a SET bounds one dimension of the search.
     Ctrl-C ends the search with the best plan so far and its gap.
     """
+    given = {name for name, value in locals().items() if value not in (None, False)}
     from nest.cli.inputs import check_counts, job_from, space_from, subject_and_cluster
     from nest.cli.present import check_map, check_target, present, progress
 
@@ -92,6 +98,9 @@ def plan(
     check_target(ranks)
     check_map(map_file)
     check_counts(threads=threads, top=top)
+    if names == ["-"]:
+        plan_question(given, threads, output, quiet, ranks, map_file)
+        return
     subject, cluster = subject_and_cluster(
         names or (), profile, as_type, devices=devices, filling=filling, device=device,
         without=without or None, degrade=degrade or None)
@@ -123,3 +132,33 @@ def plan(
     if follow.interrupted:
         raise KeyboardInterrupt
 
+
+def plan_question(
+    given: set[str], threads: int | None, output: str | None, quiet: bool, ranks: str | None,
+    map_file: str | None,
+) -> None:
+    """Read a question from stdin, and print its plan as JSON.
+
+    Raises
+    ------
+    InputError : no question, or options that are part of it.
+    """
+    from nest.api import Planner
+    from nest.cli.output import say
+    from nest.cli.present import check_map, present, progress
+    from nest.describe.files import LARGEST
+    from nest.questions import read_question
+
+    if more := sorted(given - BESIDE_A_QUESTION):
+        raise InputError(f"arguments: got - with {', '.join(more)}; allowed: the question says it")
+    text = b"" if sys.stdin is None else sys.stdin.buffer.read(LARGEST + 1)
+    question, notes = read_question(text, "standard input")
+    for note in notes:
+        say(f"nest: {note}")
+    check_map(map_file, question.cluster)
+    what = f"{question.subject.name[:30]} on {question.cluster.size:,} devices"
+    with progress(quiet), Follow(what, quiet) as follow:
+        found = Planner(0).answer(question, threads, follow)
+    present(found, True, output, quiet, ranks, map_file)
+    if follow.interrupted:
+        raise KeyboardInterrupt

@@ -65,7 +65,11 @@ def evaluate(
     """
     need_question(model, cluster, job)
     need("configuration", configuration, (Configuration,), "nest.load_configuration")
-    chain = chain_of(model)
+    return priced(chain_of(model), cluster, job, configuration)
+
+
+def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuration) -> Plan:
+    """:func:`evaluate` for the layers of a model or of a profile."""
     check(chain, cluster, job, configuration)
     m = job.global_batch // (configuration.outer_dp * configuration.micro_batch)
     pricing = Pricing(chain, cluster, job)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -143,6 +143,7 @@ class Pricing:
         self._settings: dict[str, list[Setting]] = {}
         self._limits = [limit_bytes(device, job) for device in types]
         self._sizes: dict[tuple[int, tuple[int, ...] | None], float] = {}
+        self._priced: dict[tuple[Any, ...], Layers] = {}
 
     def setting(self, plan: Configuration, stage: StageConfiguration) -> Setting:
         """The setting of the devices of a stage."""
@@ -165,7 +166,7 @@ class Pricing:
         self, plan: Configuration, stage: StageConfiguration, known: Layers | None = None
     ) -> StagePrice:
         """Price a stage; ``known`` is a cache of layers for equal stages, which is extended."""
-        known = {} if known is None else known
+        known = self._priced.setdefault(self.alike(plan, stage), {}) if known is None else known
         order = self.order(plan)
         chunks, kept, hosted = [], [], []
         for span in stage.chunks:
@@ -179,6 +180,14 @@ class Pricing:
             hosted.append(sum(layer.costs["host_activations"] for layer in layers))
         return StagePrice(tuple(chunks), tuple(kept), tuple(hosted), self.job.stack,
                           SCHEDULES[plan.schedule])
+
+    def alike(self, plan: Configuration, stage: StageConfiguration) -> tuple[Any, ...]:
+        """A key: stages that have the same price their layers alike, whichever these are."""
+        start, stop = stage.devices
+        degrees = (getattr(stage, name) for name in _DEGREES)
+        return (plan.outer_dp, plan.stride, plan.micro_batch, plan.schedule, plan.offload,
+                stop - start, self.fabric.place(start, plan.outer_dp, plan.stride),
+                self.cluster.type_at(start), *degrees)
 
     def _layers(
         self, plan: Configuration, stage: StageConfiguration, pairs: Iterable[tuple[int, int]]
@@ -295,6 +304,11 @@ class Pricing:
         found: StepTime = schedule.step_time(
             [s.chunks[0] for s in stages], [behind[0] for behind in hops[:-1]], m)
         return found
+
+
+_DEGREES = tuple(name for name in StageConfiguration.model_fields if name not in (
+    "layers", "devices", "chunks", "recompute", "recompute_modules", "recompute_layers"))
+"""Fields of a stage that prices of a layer under a given policy depend on."""
 
 
 def in_parts(schedule: ModuleType | Path) -> bool:

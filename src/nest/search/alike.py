@@ -7,28 +7,22 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from itertools import pairwise
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL, policy
-from nest.costs.schedules import SCHEDULES as COSTS
-from nest.costs.schedules import Path
 from nest.describe.capabilities import Capabilities
 from nest.describe.space import Schedule, SearchSpace
-from nest.forms.orders import warm_up
 from nest.graph import Chain
-from nest.graph.layouts import family
-from nest.graph.schedules import chunk_counts, chunks_at, is_folded, most_zero, position
+from nest.graph.schedules import chunk_counts, chunks_at, is_folded, most_zero
+from nest.search.layouts import UNLIKE, is_split
 from nest.search.problems import Legal, Pipelines, Rings
 from nest.search.runnable import FIRST, PIPELINE, POLICY, ROW, WAY, Pipeline
 from nest.search.tables import Degrees
 from nest.search.tensors import Builder, distinct_rows
 from nest.stacks.check import applies
-from nest.stacks.figures import cut_forms
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -37,18 +31,6 @@ SCHEDULES: tuple[Schedule, ...] = (
     "1f1b", "gpipe", "interleaved", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
     "looped-bfs")
 """Schedules of alike stages that are searched, by number."""
-LOOPS = ("interleaved", "combined")
-"""Those whose forwards before the first backward are those of interleaved 1F1B."""
-UNLIKE = ("1f1b", "gpipe")
-"""Schedules of stages that may differ; alike ones may be cut anywhere."""
-HELD = {"mtp_chunks": "mtp", "vision_chunks": "vision"}
-"""Figures of the cuts by the kind of layer that they count."""
-LONGEST = 200
-"""Layers of a chain up to which the family of cuts is listed; longer ones have even chunks."""
-MOST_KINDS = 16
-"""Kinds of layers up to which three stages of a layout are looked at first."""
-SEEN = 3, 5
-"""Stages of a layout that ``Pipelines.seen`` has, and figures of each."""
 MOST_CUTS = 300
 """Ways to cut one pipeline that are priced at the most; beyond them nothing is proved."""
 
@@ -119,12 +101,15 @@ class Alike:
 
     def __init__(self, builder: Builder) -> None:
         self.builder, self.listed = builder, builder.pipelines
+        self._layouts = builder.frame.layouts
+        self._done: dict[int, float] = {}
+        """By outer choice the limit below which all listed cuts were searched."""
         listed = self.listed
         self._pp, self._vpp = np.array([(one.pp, one.vpp) for one in listed]).reshape(-1, 2).T
         self._schedule = np.array([SCHEDULES.index(one.schedule) for one in listed])
         self._turns = self._vpp > 1
         names = [one.schedule for one in listed]
-        self._split = np.array([_split(name) for name in names], dtype=np.bool_)
+        self._split = np.array([is_split(name) for name in names], dtype=np.bool_)
         self._together = np.array([name == "combined" for name in names], dtype=np.bool_)
         self._fewest = np.where([name == "dualpipev" for name in names], 2 * self._pp, 1)
         """Micro-batches that a pipeline needs."""
@@ -132,19 +117,6 @@ class Alike:
         self._zero = np.array([most_zero(name) for name in names], dtype=np.int64)
         self.plain = False
         """Look at pipelines of one chunk a stage alone."""
-        self._lock = Lock()
-        self._free: dict[int, Bools] = {}
-        self._done: dict[int, float] = {}
-        """By outer choice the limit below which all listed cuts were searched."""
-        self._first = np.full(len(listed), -1)
-        self._last = np.full(len(listed), -1)
-        self._longest = np.full(len(listed), builder.signatures.longest + 1)
-        self._count = 0
-        self._stages = SEEN[0] if len(builder.chain.kinds) <= MOST_KINDS else 0
-        self._parts: list[tuple[Ints, Ints, Floats]] = []
-        none: Ints = np.zeros(0, dtype=np.int64)
-        self._known: tuple[Ints, Ints, Floats, Ints] = (
-            none, none, np.zeros((0, self._stages, SEEN[1], len(builder.chain.kinds))), none)
 
     def solve(
         self, kernel: Any, number: int, limit: float, exact: bool, spread: bool
@@ -239,10 +211,8 @@ class Alike:
         outer, span = builder.outers[number], builder.span(number)
         pp, vpp, warm = self._pp, self._vpp, self._warm(outer.micro_batches)
         chosen = np.flatnonzero(self._least(number) < limit)
-        with self._lock:
-            for k in chosen.tolist():
-                self._add(k)
-            begin, load, seen, layouts = self._arrays()
+        known = self._layouts
+        begin, load, seen, layouts = known.of(chosen)
         allow, index = builder.runnable.allow, builder.signatures.index
 
         def picked(axis: int, rows: slice = slice(None)) -> Bools:
@@ -266,12 +236,12 @@ class Alike:
         return chosen, Pipelines(
             schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen],
             group=builder.runnable.groups(outer.micro_batches)[chosen], warm=warm[chosen],
-            free=np.array([k in self._free for k in chosen.tolist()], dtype=np.bool_),
-            first=self._first[chosen], last=self._last[chosen], begin=begin, load=load,
+            free=np.array([k in known.free for k in chosen.tolist()], dtype=np.bool_),
+            first=known.first[chosen], last=known.last[chosen], begin=begin, load=load,
             seen=seen, layouts=layouts,
-            cut=np.array([self._free.get(k, every) for k in chosen.tolist()]).reshape(
+            cut=np.array([known.free.get(k, every) for k in chosen.tolist()]).reshape(
                 -1, len(every)),
-            apart=builder.apart, repeated=self._repeated, longest=self._longest[chosen],
+            apart=builder.apart, repeated=self._repeated, longest=known.longest[chosen],
             signature=np.ascontiguousarray(index[np.ix_(cuts, cuts)]), order=builder.order,
             whole=np.array(builder.signatures.whole_kinds, dtype=np.int64),
             least_handed=outer.micro_batch * float(
@@ -293,165 +263,3 @@ class Alike:
         downsets = self.builder.signatures.downsets
         number = {mask: n for n, mask in enumerate(downsets)}
         return np.array([number[(1 << n) - 1] for n in range(len(self.builder.chain) + 1)])
-
-    # ------------------------------------------------------------ cuts
-
-    def _add(self, k: int) -> None:
-        """Note what cuts a pipeline may have."""
-        if k in self._free or self._first[k] >= 0:
-            return
-        chain, pipeline = self.builder.chain, self.listed[k]
-        rules = self.builder.runnable.about_cuts(pipeline)
-        forms = set.intersection({"free"}, *map(set, rules["cuts"])) if rules["cuts"] else {"free"}
-        if forms and pipeline.schedule in UNLIKE:
-            cut = np.ones(len(chain) + 1, dtype=np.bool_)
-            for name, start in HELD.items():
-                if any(2 not in allowed for allowed in rules[name]):
-                    cut[self._held(start)[1:]] = False
-            self._free[k] = cut
-            return
-        found = self._listed(pipeline, bool(forms), rules)
-        # The lightest of the heaviest stages first.
-        load: Ints = _layers(chain, found)[:, _positions(pipeline)].sum(axis=2).max(axis=1)
-        seen, seconds = self._seen(found, pipeline)
-        order = np.lexsort((seconds, load))
-        found, load, seen = found[order], load[order], seen[order]
-        marked = self.builder.marked
-        self._longest[k] = np.diff(marked[found], axis=1).max(initial=0)
-        self._first[k], self._last[k] = self._count, self._count + len(found)
-        self._count += len(found)
-        self._parts.append((found, load, seen))
-
-    def _seen(self, found: Ints, pipeline: Pipeline) -> tuple[Floats, Floats]:
-        """``Pipelines.seen`` of layouts; (W,) about how long each takes, in layers of the body."""
-        chain, (schedule, p, v) = self.builder.chain, pipeline
-        loops = schedule in LOOPS and p > 1
-        # Each stage's own layers, and those of the forwards before its first backward.
-        sums = np.array([[np.ones(v), _forwards(schedule, s, p, v)] for s in range(p)])
-        places = _positions(pipeline)
-        layers = _layers(chain, found)[:, places]
-        own, ran = np.moveaxis((sums @ layers[:, :, :, None].astype(float))[:, :, :, 0], 2, 0)
-        start = np.clip(found[:, :p], *chain.body) - chain.body[0]
-        # A forward takes 1, a backward 2, for many micro-batches.
-        seconds = 12 * p * own + 2 * start + (-ran if loops else start)
-        if not self._stages:
-            return (np.zeros((len(found), 0, SEEN[1], len(chain.kinds))), seconds.max(axis=1))
-        stages = np.zeros((len(found), SEEN[0]), dtype=np.int64)
-        stages[:, 0] = (own * 12 * p * len(chain) + seconds).argmax(axis=1)
-        stages[:, 2] = p - 1
-
-        # A single stage has no copies of tied embeddings.
-        order = self.builder.order if p > 1 else self.builder.signatures.whole_kinds
-        kinds = np.eye(len(chain.kinds))[np.array(order)]
-        front = np.concatenate([np.zeros((1, len(chain.kinds))), np.cumsum(kinds, axis=0)])
-        at = places[stages]
-        rows = np.arange(len(found))[:, None, None]
-        begin, end = front[found[rows, at]], front[found[rows, at + 1]]
-        held, kept = np.moveaxis(sums[stages] @ (end - begin), 2, 0)
-        first, behind = begin[:, :, 0], front[-1] - end[:, :, -1]
-        there = (front[-1] - kept, behind) if loops else (first, 0.0 * first)
-        # Behind the last backward for weights no other needs to follow.
-        after = 0.0 * first if _split(schedule) else first
-        return np.stack([held, *there, after, kept], axis=2), seconds.max(axis=1)
-
-    def _arrays(self) -> tuple[Ints, Ints, Floats, Ints]:
-        """Where each layout begins, its load, what is seen of it, and the cuts of all of them."""
-        if self._parts:
-            begin, load, seen, layouts = self._known
-            parts, loads, sights = zip(*self._parts, strict=True)
-            sizes = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
-            self._known = (
-                np.concatenate([begin, len(layouts) + np.cumsum(sizes) - sizes]),
-                np.concatenate([load, *loads]), np.concatenate([seen, *sights]),
-                np.concatenate([layouts, *(part.ravel() for part in parts)]))
-            self._parts = []
-        return self._known
-
-    def _held(self, start: str) -> list[int]:
-        """Layers of a kind whose name begins so; they follow each other."""
-        chain = self.builder.chain
-        return [n for n, kind in enumerate(chain.order) if chain.kinds[kind].name.startswith(start)]
-
-    def _listed(self, pipeline: Pipeline, free: bool, rules: dict[str, list[Any]]) -> Ints:
-        """(W, pp x vpp + 1) cuts that a pipeline may have: of a family, or of the forms by name."""
-        chain, (pp, vpp) = self.builder.chain, pipeline[1:]
-        if len(chain) > LONGEST:
-            found = _by_form(chain, pp * vpp, even=True)
-        else:
-            found = family(chain, pp, vpp) if free else _by_form(chain, pp * vpp)
-        if not self.builder.own:  # chunks that are as large as each other, but for the ends
-            layers = _layers(chain, found)
-            found = found[(layers == layers[:, :1]).all(axis=1)]
-        for name, start in HELD.items():
-            held = self._held(start)
-            if held:
-                inside = ((found > held[0]) & (found <= held[-1])).sum(axis=1) + 1
-                for allowed in rules[name]:
-                    found = found[[count in allowed for count in inside.tolist()]]
-        if not free:
-            whole = np.diff(found, axis=1).tolist()
-            found = found[[
-                all(cut_forms(own, every) & {*allowed} for allowed in rules["cuts"])
-                for own, every in zip(_layers(chain, found).tolist(), whole, strict=True)]]
-        return found
-
-
-def _split(schedule: str) -> bool:
-    """Whether its backwards are in two parts."""
-    found = COSTS[schedule]
-    return isinstance(found, Path) and found.split
-
-
-def _positions(pipeline: Pipeline) -> Ints:
-    """(p, v) places in the model of the chunks of each stage."""
-    schedule, p, v = pipeline
-    return np.array([[position(schedule, p, s, n, v) for n in range(v)] for s in range(p)])
-
-
-def _forwards(schedule: str, s: int, p: int, v: int) -> list[int]:
-    """Forwards of each chunk that a stage has begun when its first backward comes.
-
-    Of 2 p micro-batches or more, in groups of p.
-    """
-    if schedule in UNLIKE or p == 1:
-        return [1] * v
-    if schedule == "looped-bfs":
-        return [2 * p] * v
-    if is_folded(schedule):
-        return [2 * p - 1 - s, s + 1]
-    slope = 2 if schedule in LOOPS else 1
-    cycles, rest = divmod(warm_up(s, p, v, 2 * p, p, slope, 0) + 1, p * v)
-    return [cycles * p + min(p, max(0, rest - d * p)) for d in range(v)]
-
-
-def _layers(chain: Chain, cuts: Ints) -> Ints:
-    """Layers of the body in each chunk; (W, chunks)."""
-    ends = np.clip(cuts, *chain.body)
-    return ends[:, 1:] - ends[:, :-1]
-
-
-def _by_form(chain: Chain, parts: int, even: bool = False) -> Ints:
-    """Cuts of the forms of ``nest.describe.capabilities.CUTS``; (W, parts + 1), each once.
-
-    ``even``: only those of chunks that differ by a layer at the most.
-    """
-    first, last = chain.body
-    layers, found = last - first, set()
-
-    def add(sizes: list[int], start: int) -> None:
-        cuts = [start + sum(sizes[:n]) for n in range(1, parts)]
-        found.add((0, *cuts, len(chain)))
-
-    each, more = divmod(layers, parts)
-    larger = [each + 1] * more + [each] * (parts - more)
-    add(larger, first)
-    add(larger[::-1], first)
-    each, more = divmod(len(chain), parts)
-    add([each + 1] * more + [each] * (parts - more), 0)
-    if parts > 2 and not even:
-        for each in range(1, (layers - 2) // (parts - 2) + 1):
-            ends = layers - (parts - 2) * each
-            for head in range(1, ends):
-                add([head, *[each] * (parts - 2), ends - head], first)
-    rows = [cuts for cuts in found if all(a < b for a, b in pairwise(cuts))]
-    return np.array(sorted(rows), dtype=np.int64).reshape(-1, parts + 1)

@@ -69,6 +69,10 @@ class Rows(NamedTuple):
     split: Ints
     pair: Ints
 
+    def take(self, kept: Ints) -> Rows:
+        """Some of them."""
+        return Rows(*(column[kept] for column in self))
+
 
 def outers(cluster: Cluster, job: Job, space: SearchSpace) -> list[Outer]:
     """Outer choices of a space, by outer_dp, stride and micro_batch."""

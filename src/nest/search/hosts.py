@@ -14,6 +14,7 @@ from nest.describe.offload import Offload
 from nest.describe.space import SearchSpace
 from nest.graph import Chain
 from nest.pricing.stages import Pricing
+from nest.search.kept import Kept, Same
 from nest.search.progress import Watch
 from nest.search.rounds import Found, distinct
 from nest.search.rounds import search as search_one
@@ -33,6 +34,7 @@ def search(
     *,
     beyond_stack: bool = False,
     known: Signatures | None = None,
+    kept: Kept | None = None,
 ) -> Found:
     """Best configuration over all ways of ``space.offload``; see :func:`nest.search.rounds.search`.
 
@@ -43,8 +45,8 @@ def search(
     watch = watch or Watch()
     watch.begin()
     one = partial(search_one, chain, cluster, job, threads=threads, any_plan=any_plan, top=top,
-                  watch=watch, beyond_stack=beyond_stack,
-                  known=known or signatures(chain, job))
+                  watch=watch, beyond_stack=beyond_stack, known=known or kept_signatures(
+                      chain, job, Kept() if kept is None else kept), kept=kept)
     if space.offload == ("none",):
         return one(space, below=below)
     found = list[Found]()
@@ -69,6 +71,12 @@ def search(
         whole = whole if way is best else whole.after(way)
     return whole if top == 1 else whole._replace(
         others=_ranked(found, job)[1:top], others_proved=all(way.others_proved for way in found))
+
+
+def kept_signatures(chain: Chain, job: Job, kept: Kept) -> Signatures:
+    """Signatures of a chain; what is relayed beside it, which none is on a line, is the job's."""
+    return kept.of(("signatures", Same(chain), None if chain.is_chain else job),
+                   lambda: signatures(chain, job))
 
 
 def _fills_host(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> bool:

@@ -23,8 +23,11 @@ from nest.describe.job import Job
 from nest.describe.space import LARGEST, IntSet, SearchSpace
 from nest.graph import Chain
 from nest.search import compiled
-from nest.search.alike import UNLIKE, Alike, AlikePlan, pipelines
+from nest.search.alike import Alike, AlikePlan, pipelines
 from nest.search.fitting import LARGEST_MEMORY, Fitting, Task
+from nest.search.floors import SURE, WIDER
+from nest.search.kept import Kept
+from nest.search.layouts import UNLIKE
 from nest.search.progress import Timeout, Watch
 from nest.search.runnable import Pipeline
 from nest.search.signatures import Signatures, signatures
@@ -36,6 +39,8 @@ FIRST_ROUND, ROUND = 2, 8
 WIDTH = 3
 """Labels per cell in the first pass."""
 UNBOUNDED = 1 << 62
+TIE = 1.0 + 1e-9
+"""Step times apart by a smaller factor are the same."""
 ALIKE = "alike"
 """Task of an outer choice: pipelines whose stages are alike, under any schedule."""
 FACTORS = (1.5, 2.0, 4.0, np.inf)
@@ -132,7 +137,7 @@ class Found(NamedTuple):
     """The result and the effort of a search."""
 
     step_time: float
-    """Seconds; inf when nothing was found."""
+    """Seconds; inf when nothing was found. No plan takes less but for ``TIE``."""
     configuration: Configuration | None
     lower_bound: float
     """No plan of the space takes less; the step time itself where the search ran to its end."""
@@ -177,6 +182,7 @@ def search(
     known: Signatures | None = None,
     offload: str = "none",
     spare_host: bool = False,
+    kept: Kept | None = None,
 ) -> Found:
     """Best configuration of a space.
 
@@ -192,6 +198,7 @@ def search(
     known : signatures of the chain and job.
     offload, spare_host : see :class:`nest.search.tensors.Builder`; the space's ``offload`` does not
         count here, but in :func:`nest.search.hosts.search`.
+    kept : what near questions share; the result does not depend on it.
 
     Returns
     -------
@@ -212,14 +219,14 @@ def search(
         known = known or signatures(chain, job)
         *some, whole = [
             Builder(chain, cluster, job, space, known, rules=rules, pipelines=listed,
-                    offload=offload, spare_host=spare_host)
+                    offload=offload, spare_host=spare_host, kept=kept)
             for rules, listed in _parts(chain, space, cluster, job, beyond_stack)]
         draft = None
         if not whole.own and not any_plan and below == np.inf:
             draft = _draft(space, chain)
         if draft is not None:
             builder = Builder(chain, cluster, job, draft, known, offload=offload,
-                              spare_host=spare_host)
+                              spare_host=spare_host, kept=kept)
             best = _Run(builder, kernels, pool, counts, watch, part=True).first()
         runs = [*(_Run(builder, kernels, pool, counts, watch, part=True) for builder in some),
                 _Run(whole, kernels, pool, counts, watch)]
@@ -240,10 +247,11 @@ def search(
         # Nobody waits for a kernel that was stopped: it ends by itself.
         pool.shutdown(wait=False, cancel_futures=True)
     lower = best.step_time if best is not None else np.inf
+    bound = min(run.lower_bound() for run in runs)
     return Found(
         lower,
         best.configuration() if best is not None else None,
-        min(lower, *(run.lower_bound() for run in runs)),
+        lower if bound * TIE >= lower else bound,
         [(other.step_time, other.configuration()) for other in others],
         proved,
         time.perf_counter() - started,
@@ -362,9 +370,14 @@ def _schedules(builder: Builder) -> list[str]:
 
 
 def _fastest(found: dict[Any, Solution], known: Solution | None) -> Solution | None:
-    """The best of the found and the known plans; on a tie a found one."""
-    return min([*found.values(), *([known] if known is not None else [])],
-               key=lambda x: x.step_time, default=None)
+    """The first plan that takes no longer than the best but for ``TIE``; the known one is ahead.
+
+    Which of them are found depends on the limits that outer choices were solved under; which one is
+    first does not (docs/planner.md).
+    """
+    plans = [*([known] if known is not None else []), *found.values()]
+    least = min((plan.step_time for plan in plans), default=np.inf)
+    return next((plan for plan in plans if plan.step_time <= least * TIE), None)
 
 
 class _Run:
@@ -519,9 +532,10 @@ class _Run:
                     unsure.append(task)
                 self.open[task] = max(self.open[task], min(now, dropped))
                 for solution in solutions:
-                    known = found.get(solution.key)
+                    key = task if top == 1 else solution.key
+                    known = found.get(key)
                     if known is None or solution.step_time < known.step_time:
-                        found[solution.key] = solution
+                        found[key] = solution
             ranked = sorted(x.step_time for x in found.values())
             self.known = min([self.known, *ranked[:1]])
             if len(ranked) >= top:
@@ -562,13 +576,41 @@ class _Run:
                 row += depth
         return solutions, dropped, counts[:3]
 
+    def _rules_out(self, number: int, limit: float) -> bool:
+        """Whether no plan of an outer choice takes less than ``limit``, by what is known of it.
+
+        Where near questions are asked, it is worth looking a little further for those to come.
+        """
+        if self.builder.floors is None:
+            return False
+        assert self.alike is not None
+        floors, tight, again = self.builder.floors
+        if (again and self.known < np.inf and not tight[number]
+                and floors[number] < limit * SURE):
+            wider = limit * WIDER
+            self._learn(number, wider, *self.alike.solve(
+                self.kernels.alike, number, wider, False, False)[:2])
+            tight[number] = floors[number] < limit * SURE
+        return bool(floors[number] >= limit * SURE)
+
+    def _learn(self, number: int, limit: float, found: list[AlikePlan], left: float) -> None:
+        """Note what no plan of an outer choice takes less than; nothing where cuts were left."""
+        if self.builder.floors is not None and left == np.inf:
+            floors = self.builder.floors.seconds
+            least = min((plan.step_time for plan in found), default=limit)
+            floors[number] = max(floors[number], min(least, limit))
+
     def _alike(
         self, number: int, limit: float, exact: bool, spread: bool
     ) -> tuple[list[Solution], float, Any]:
         assert self.alike is not None
         builder, solutions = self.builder, []
+        if not exact and not spread and self._rules_out(number, limit):
+            return [], np.inf, np.zeros(3, dtype=np.int64)
         found, left, priced = self.alike.solve(
             self.kernels.alike, number, limit, exact, spread)
+        if not spread:
+            self._learn(number, limit, found, left)
         for plan in found:
             block = builder.degrees(number, plan.option)["block"]
             p = plan.pipeline

@@ -11,6 +11,7 @@ axes of a mask, 1 where a rule has no figure of an axis.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,6 +138,7 @@ class Runnable:
             "recompute_layers": Column.of(FIRST, np.arange(longest + 1)),
         }
         self._by_rounds = self.names(("round",))
+        self._piped: dict[tuple[int, int], Bools] = {}
 
     def _columns(self, rows: Rows, splits: Splits, pairs: Pairs) -> Columns:
         """Figures of candidates."""
@@ -213,8 +215,25 @@ class Runnable:
         by_rounds = np.where(self._by_rounds & (m % rounds == 0), m // rounds, 0)
         return np.where(~self._grouped | (m % self._pp == 0), self._pp, by_rounds)
 
+    @property
+    def count(self) -> int:
+        """Outer choices of which is known which pipelines they allow."""
+        return len(self._piped)
+
+    def copy(self) -> Runnable:
+        """The same, which may leave out candidates; what is known of pipelines is shared."""
+        other = copy(self)
+        other._sizes, other._masks = [*self._sizes], {**self._masks}
+        return other
+
     def piped(self, outer: Outer) -> Bools:
         """Pipelines that the rules about an outer choice allow; (Q,)."""
+        key = outer.micro_batches, outer.outer_dp
+        if key not in self._piped:
+            self._piped[key] = self._piped_under(outer)
+        return self._piped[key]
+
+    def _piped_under(self, outer: Outer) -> Bools:
         m, pp = outer.micro_batches, self._fixed["pp"].values
         rounds, group = np.maximum(1, m // pp), np.maximum(1, self.groups(m))
         rest = m % group

@@ -36,7 +36,10 @@ from nest.describe.space import MODULES, SearchSpace
 from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
 from nest.pricing.stages import in_parts
 from nest.search import compiled
-from nest.search.candidates import Candidates, Outer, Rows, outers
+from nest.search.candidates import Candidates
+from nest.search.floors import Known, Prices
+from nest.search.frame import Frame, firsts
+from nest.search.kept import Kept, Same
 from nest.search.problems import Problem, Spans
 from nest.search.runnable import Pipeline, Runnable
 from nest.search.signatures import Signatures, signatures
@@ -63,6 +66,7 @@ class Builder:
     offload : what is kept in the memory of the hosts.
     spare_host : count bytes on a host as so many of a device that no plan fills the host: too many,
         so that plans that fit may be left out.
+    kept : what near questions share; None: nothing.
 
     Attributes
     ----------
@@ -79,6 +83,7 @@ class Builder:
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
         known: Signatures | None = None, *, rules: Capabilities | None = None,
         pipelines: Sequence[Pipeline] = (), offload: str = "none", spare_host: bool = False,
+        kept: Kept | None = None,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.offload, self.spare_host = offload, spare_host
@@ -108,29 +113,37 @@ class Builder:
         self.depths = np.array(
             [d > 0 and space.allows("pp", d) for d in range(self.signatures.cuts + 1)]
         )
-        self.runnable = Runnable(rules, chain, job, pipelines, self.zeros, self.policies,
-                                 self.signatures.longest, offload)
-        self.outers: list[Outer] = []
-        rows: list[Rows] = []
-        useful: dict[int, dict[int, Bools]] = {}
-        for outer in outers(cluster, job, space):
-            if outer.micro_batch not in useful:
-                useful[outer.micro_batch] = self._useful(outer.micro_batch)
-            found = self.candidates.rows(outer, useful[outer.micro_batch])
-            if len(found.block):
-                self.outers.append(outer)
-                rows.append(found)
-        sizes = [0, *(len(r.block) for r in rows)]
-        self._first = np.cumsum(sizes)
-        none: Ints = np.zeros(0, dtype=np.int64)
-        self.rows = Rows(*(np.concatenate([none, *column]) for column in zip(*rows, strict=True))
-                         ) if rows else Rows(*[none] * 5)
-        self.runnable.look_at(self.rows, self.candidates.splits, self.candidates.pairs)
-        self._keep(np.flatnonzero(self.runnable.rows))
+        self.frame = self._frame(Kept() if kept is None else kept, rules)
+        self.outers, self._first, self.rows = (
+            self.frame.outers, self.frame.first, self.frame.rows)
+        self.runnable = self.frame.runnable
         self._price_all()
+        self.floors: Known | None = None
+        """See :meth:`nest.search.floors.Floors.begin`; None: nothing is kept."""
+        if kept is not None and kept.most and self.own and not fabric.by_links:
+            self.floors = self.frame.floors.begin(Prices(
+                self._body, self._held, self._ahead, self._back, self._state, self.apart,
+                np.stack(fabric.rates), self.limit))
         self._drop_dominated()
         self.needs = self._needs()
         self.bounds = self._bounds()
+
+    def _frame(self, kept: Kept, rules: Capabilities | None) -> Frame:
+        """Outer choices and candidates; those on levels without experts depend on no price."""
+        cluster, c = self.cluster, self.candidates
+
+        def make() -> Frame:
+            self.runnable = Runnable(
+                rules, self.chain, self.job, self.pipelines, self.zeros, self.policies,
+                self.signatures.longest, self.offload)
+            return Frame(c, self._useful, self.runnable, self.pipelines, self.own,
+                         self.signatures)
+
+        if c.fabric.by_links or self.chain.experts is not None:
+            return make()
+        return kept.of(("frame", Same(self.chain), Same(self.signatures), self.job, self.space,
+                        cluster.size, cluster.group_sizes, self.offload, self.own,
+                        tuple(self.pipelines)), make)
 
     def _useful(self, micro_batch: int) -> dict[int, Bools]:
         """Expert pairs worth trying, by block: no other of the same ep x etp is better in all.
@@ -271,7 +284,7 @@ class Builder:
             return
         # Rows of a block come by start, and at each start with the same degrees. One is no reason
         # to leave out another that the software can run where it cannot run the first.
-        verdict = self.runnable.verdicts
+        verdict = self.frame.verdicts
         by = np.lexsort((np.arange(len(outer)), verdict, rows.block, outer))
         changes = np.any([np.diff(column[by]) for column in (outer, rows.block, verdict)], axis=0)
         begin = np.array([0, *np.flatnonzero(changes) + 1, len(outer)])
@@ -313,9 +326,7 @@ class Builder:
 
     def _keep(self, kept: Ints) -> None:
         """Leave out all other rows."""
-        outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
-        self.rows = Rows(*(column[kept] for column in self.rows))
-        self._first = np.searchsorted(outer[kept], np.arange(len(self.outers) + 1))
+        self.rows, self._first = self.rows.take(kept), firsts(self._first, kept)
         self.runnable.keep(kept)
 
     @cached_property
@@ -384,6 +395,7 @@ class Builder:
         """The same for devices of which a plan may use ``limit`` bytes."""
         other = copy(self)
         other.limit = limit
+        other.floors = None  # they are of the limit that the devices have
         other.bounds = other._bounds()
         return other
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nest.errors import InputError
 from nest.sweeps.axes import Choice
 from nest.sweeps.expressions import Expression
 from nest.sweeps.prices import Bill, bill
-from nest.sweeps.questions import Question, Resolver
+from nest.sweeps.questions import Resolver, VersionedQuestion
 from nest.sweeps.study import SECTIONS, Sample, Study
+from nest.units import parse_bandwidth, parse_bytes, parse_seconds
+
+BETTER: Mapping[str, tuple[Callable[[Any], float], int]] = {
+    "bandwidth": (parse_bandwidth, 1), "memory": (parse_bytes, 1), "latency": (parse_seconds, -1),
+    "oversubscription": (float, -1),
+}
+"""Fields of a cluster, how they are read, and whether more of them is better (1) or worse (-1)."""
 
 
 class Point(NamedTuple):
@@ -23,7 +30,7 @@ class Point(NamedTuple):
     """Place among all combinations, from 0 on; excluded ones count."""
     labels: tuple[Any, ...]
     """Values of the axes as tables show them."""
-    question: Question | None
+    question: VersionedQuestion | None
     """None: the descriptions are not valid there."""
     key: str | None
     """Of the question."""
@@ -34,10 +41,21 @@ class Point(NamedTuple):
 
 
 def combinations(study: Study) -> Iterator[tuple[int, tuple[Choice, ...]]]:
-    """All points, numbered, before constraints; the last axis changes fastest."""
+    """All points, numbered, before constraints; the last axis changes fastest.
+
+    Of the axes in ``BETTER`` the best values come first, with which planners rule out much of what
+    comes behind (:mod:`nest.search.floors`); numbers are those of the axes as they are.
+    """
     if study.sample is None:
         listed = [study.listed(name) for name in study.axes]
-        yield from enumerate(itertools.product(*listed))
+        orders = [_best_first(name, choices)
+                  for name, choices in zip(study.axes, listed, strict=True)]
+        for places in itertools.product(*orders):
+            number = 0
+            for place, choices in zip(places, listed, strict=True):
+                number = number * len(choices) + place
+            yield number, tuple(choices[place]
+                                for place, choices in zip(places, listed, strict=True))
         return
     seen = set()
     for number, choices in enumerate(_samples(study, study.sample)):
@@ -45,6 +63,18 @@ def combinations(study: Study) -> Iterator[tuple[int, tuple[Choice, ...]]]:
         if labels not in seen:
             seen.add(labels)
             yield number, choices
+
+
+def _best_first(name: str, choices: Sequence[Choice]) -> Sequence[int]:
+    """Places of the values of an axis in the order in which they are asked about."""
+    read, sign = BETTER.get(name.rpartition(".")[2], (None, 0))
+    if read is None or not name.startswith("cluster."):
+        return range(len(choices))
+    try:
+        figures = [sign * read(choice.fields[name]) for choice in choices]
+    except (KeyError, ValueError, TypeError):
+        return range(len(choices))
+    return sorted(range(len(choices)), key=lambda place: -figures[place])
 
 
 def _samples(study: Study, sample: Sample) -> Iterator[tuple[Choice, ...]]:
@@ -96,7 +126,7 @@ class Points:
         labels = tuple(choice.label for choice in choices)
         try:
             question, key = self._resolver.question(choices)
-            names = {**dict(zip(SECTIONS, question, strict=False)),
+            names = {**{name: getattr(question, name) for name in SECTIONS},
                      "devices": question.cluster.size,
                      **dict(zip(self._study.axes, labels, strict=True))}
             if not all(one.value(names) for one in self._constraints):

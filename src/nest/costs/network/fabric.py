@@ -65,6 +65,11 @@ class Fabric:
         """Whether prices depend on the start of a block, besides its size and its replicas."""
         return self._links is not None
 
+    @property
+    def rates(self) -> tuple[Floats, Floats]:
+        """Seconds per byte, and latency, of the levels."""
+        return self._per_byte, self._latency
+
     def alike(self, starts: Ints, block: int, outer_dp: int, stride: int) -> NDArray[np.bool_]:
         """Whether all devices of a block and of its replicas are of one type; (K,)."""
         if self._types is None or not len(starts):
