@@ -17,7 +17,7 @@ from pathlib import Path
 
 import nest
 from nest.sweeps.engines import prepare
-from nest.sweeps.questions import Answer, Answered, Question
+from nest.sweeps.questions import Answer, Answered, VersionedQuestion
 from nest.sweeps.store import FILE, Store
 from nest.sweeps.sweep import sweep
 
@@ -40,7 +40,7 @@ def study(model: str, devices: int, beyond: bool, count: int) -> dict:
         "axes": {name: {**axis, "count": count} for name, axis in BANDWIDTH.items()}}
 
 
-def at_once(question: Question) -> Answered:
+def at_once(question: VersionedQuestion) -> Answered:
     """An answer as long as a real one."""
     answer = Answer(status="ok", step_time_s=1.0, samples_per_s=1.0, tokens_per_s=1e6, mfu=0.5,
                     peak_memory_bytes=1e9, optimal=True, gap=0.0, plan="tp 2 pp 4 dp 32")

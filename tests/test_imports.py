@@ -31,6 +31,7 @@ ROWS = (
     ("_kernels",),
     ("search",),
     ("explanation",),
+    ("questions",),
     ("api",),
     ("planners",),
     ("report",),

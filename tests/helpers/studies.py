@@ -13,7 +13,7 @@ from command_line import CLUSTER
 from descriptions import MODEL
 
 import nest
-from nest.sweeps.questions import Answer, Answered, Question
+from nest.sweeps.questions import Answer, Answered, VersionedQuestion
 from nest.sweeps.sweep import Sweep, sweep
 
 STUDY = {
@@ -33,7 +33,7 @@ def grid(points: int) -> dict:
     return {**STUDY, "axes": {"job.global_batch": [*range(1, points + 1)]}}
 
 
-def made_up(question: Question) -> Answered:
+def made_up(question: VersionedQuestion) -> Answered:
     """An answer that follows from the question, after a moment; every fifth batch does not fit."""
     time.sleep(float(os.environ.get(PAUSE, "0")))
     batch = question.job.global_batch

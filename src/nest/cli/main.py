@@ -7,7 +7,6 @@ command runs, which keeps `nest --help` fast.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -31,16 +30,9 @@ from nest.cli.schema import schema
 from nest.cli.simulate import simulate
 from nest.cli.sweep import app as sweep
 from nest.cli.validate import validate
-from nest.errors import (
-    InfeasibleError,
-    InputError,
-    KernelError,
-    LimitError,
-    OutputError,
-    UnsupportedError,
-)
+from nest.errors import InputError, OutputError
 
-OK, INPUT, INFEASIBLE, LIMIT, DEFECT, UNWRITTEN, INTERRUPTED = 0, 2, 3, 4, 70, 74, 130
+OK, INTERRUPTED = 0, 130
 
 app = typer.Typer(
     name="nest",
@@ -110,42 +102,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(error, as_json="--json" in words)
 
 
-_CODES = {InputError: ("input", INPUT), InfeasibleError: ("infeasible", INFEASIBLE),
-          UnsupportedError: ("unsupported", INFEASIBLE), LimitError: ("limit", LIMIT),
-          OutputError: ("output", UNWRITTEN)}
-
-
 def _report(error: Exception, as_json: bool) -> int:
     """Print an error, as a document on stdout too if asked for, and return its exit code."""
+    from nest.questions.failure import failure
+
     if os.environ.get("NEST_DEBUG") == "1":
         import traceback
 
         say("".join(traceback.format_exception(error)).rstrip())
-    name, code, message = _described(error)
-    if as_json and not getattr(error, "printed", False):
-        document = {"schema": "nest.error/1", "error": name, "code": code, "message": message,
-                    "problems": getattr(error, "problems", (message,))}
-        if isinstance(error, InfeasibleError):
-            document["nearest"] = error.nearest
-        with suppress(OutputError):
-            emit(json.dumps(document, indent=2, default=str))
-    say("nest: error: " + "\n  ".join(message.splitlines() or [""]))
-    return code
-
-
-def _described(error: Exception) -> tuple[str, int, str]:
-    """Name, exit code and text of an error."""
     if hasattr(error, "format_message"):  # of the option parser, whose class moved with versions
-        return "input", INPUT, error.format_message()
-    for cls, (name, code) in _CODES.items():
-        if isinstance(error, cls):
-            return name, code, str(error)
-    ask = "this is a defect of NEST, please report it with the command and its files"
-    if isinstance(error, KernelError):
-        return "defect", DEFECT, f"{error}; {ask}"
-    shown = " ".join(str(error).split())[:500]
-    return "defect", DEFECT, (f"{type(error).__name__}: {shown}; {ask} "
-                              "(NEST_DEBUG=1 shows where)")
+        error = InputError(error.format_message())
+    found = failure(error)
+    if as_json and not getattr(error, "printed", False):
+        with suppress(OutputError):
+            emit(found.to_json(2))
+    say("nest: error: " + "\n  ".join(found.message.splitlines() or [""]))
+    return found.code
 
 
 if __name__ == "__main__":

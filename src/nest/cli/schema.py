@@ -11,7 +11,7 @@ from nest.cli.output import emit
 from nest.errors import InputError, did_you_mean
 
 DOCUMENTS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
-             "explanation")
+             "explanation", "question", "answer", "error")
 
 
 def schema(
@@ -28,7 +28,8 @@ def schema(
 def document(name: str) -> dict[str, object]:
     """JSON Schema of one of ``DOCUMENTS``.
 
-    The schemas of a plan and an explanation describe NEST's output, all others its input.
+    The schemas of a plan, an explanation, an answer and an error describe NEST's output, all others
+    its input.
     """
     from nest.describe import (
         Cluster,
@@ -41,13 +42,15 @@ def document(name: str) -> dict[str, object]:
     )
     from nest.explanation.explanation import Explanation
     from nest.pricing.plans import Plan
+    from nest.questions import Answer, Failure, Question
 
-    written: dict[str, type[Description]] = {"plan": Plan, "explanation": Explanation}
+    written: dict[str, type[Description]] = {
+        "plan": Plan, "explanation": Explanation, "answer": Answer, "error": Failure}
     if name in written:
         found = written[name].model_json_schema(mode="serialization")
     else:
         classes: dict[str, type[Description]] = {
             "model": Model, "cluster": Cluster, "job": Job, "space": SearchSpace,
-            "configuration": Configuration, "profile": Profile}
+            "configuration": Configuration, "profile": Profile, "question": Question}
         found = classes[name].model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

@@ -12,7 +12,7 @@ from nest.errors import InputError
 from nest.sweeps.axes import Choice
 from nest.sweeps.expressions import Expression
 from nest.sweeps.prices import Bill, bill
-from nest.sweeps.questions import Question, Resolver
+from nest.sweeps.questions import Resolver, VersionedQuestion
 from nest.sweeps.study import SECTIONS, Sample, Study
 
 
@@ -23,7 +23,7 @@ class Point(NamedTuple):
     """Place among all combinations, from 0 on; excluded ones count."""
     labels: tuple[Any, ...]
     """Values of the axes as tables show them."""
-    question: Question | None
+    question: VersionedQuestion | None
     """None: the descriptions are not valid there."""
     key: str | None
     """Of the question."""
@@ -96,7 +96,7 @@ class Points:
         labels = tuple(choice.label for choice in choices)
         try:
             question, key = self._resolver.question(choices)
-            names = {**dict(zip(SECTIONS, question, strict=False)),
+            names = {**{name: getattr(question, name) for name in SECTIONS},
                      "devices": question.cluster.size,
                      **dict(zip(self._study.axes, labels, strict=True))}
             if not all(one.value(names) for one in self._constraints):

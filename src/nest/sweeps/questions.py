@@ -16,9 +16,10 @@ from nest.describe import Cluster, Job, Model, SearchSpace, load_cluster
 from nest.describe.base import Description
 from nest.describe.job import DEFAULT_STACK
 from nest.errors import InfeasibleError, InputError, LimitError
+from nest.questions import Question, Search
 from nest.sweeps.axes import Choice
 from nest.sweeps.fields import with_field
-from nest.sweeps.study import SECTIONS, Search, Study
+from nest.sweeps.study import SECTIONS, Study
 from nest.sweeps.version import VERSION
 
 if TYPE_CHECKING:
@@ -34,16 +35,11 @@ STATUSES: Mapping[str, str] = {
 }
 
 
-class Question(NamedTuple):
+class VersionedQuestion(Question):
     """All that an answer depends on."""
 
-    model: Model
-    cluster: Cluster
-    job: Job
-    space: SearchSpace
-    search: Search
-    version: str
-    """Of NEST."""
+    version: str = VERSION
+    """Of NEST, where the sweep was started."""
 
 
 class Answer(Description):
@@ -102,7 +98,7 @@ class Resolver:
                 raise InputError(f"{path}: {error}") from None
         return found  # type: ignore[no-any-return]
 
-    def question(self, choices: Sequence[Choice]) -> tuple[Question, str]:
+    def question(self, choices: Sequence[Choice]) -> tuple[VersionedQuestion, str]:
         """What is asked at a point, and its key.
 
         Raises
@@ -110,16 +106,16 @@ class Resolver:
         InputError : a section is not valid.
         """
         data = self.data(choices)
-        parts, texts = [], []
+        parts, texts = dict[str, Any](), []
         for name in SECTIONS:
             if data[name] is None:
                 raise InputError(f"{name}: missing; needed: a {name} of the study, or an axis "
                                  f"{name}")
             part, text = _section(name, json.dumps(data[name]))
-            parts.append(part)
+            parts[name] = part
             texts.append(text)
         key = hashlib.sha256("\n".join((VERSION, *texts)).encode()).hexdigest()
-        return Question._make((*parts, VERSION)), key
+        return VersionedQuestion(**parts), key
 
     def unknown_fields(self, name: str, first: Mapping[str, Choice]) -> list[str]:
         """Problems of the paths of an axis, but not of the values there.
@@ -168,12 +164,12 @@ def planned(question: Question) -> Plan:
     from nest.api import plan
 
     return plan(
-        question.model, question.cluster, question.job, question.space, threads=1,
+        question.subject, question.cluster, question.job, question.space, threads=1,
         reorder=question.search.reorder, fillings=question.search.fillings,
         time_limit=question.search.time_limit, beyond_stack=question.search.beyond_stack)
 
 
-def ask(question: Question) -> Answered:
+def ask(question: VersionedQuestion) -> Answered:
     """Answer a question, whatever comes of it; runs in a worker.
 
     Raises

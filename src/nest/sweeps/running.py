@@ -13,7 +13,7 @@ from nest.errors import InputError, NestError
 from nest.sweeps.axes import Choice
 from nest.sweeps.engines import Engine, prepare
 from nest.sweeps.points import Point, Points, combinations
-from nest.sweeps.questions import Answered, Question, ask, failed
+from nest.sweeps.questions import Answered, VersionedQuestion, ask, failed
 from nest.sweeps.store import Store
 from nest.sweeps.study import Study
 
@@ -58,15 +58,15 @@ class Sweeping:
     """
 
     def __init__(self, study: Study, store: Store, engine: Engine, follow: Follower,
-                 question: Callable[[Question], Answered] = ask) -> None:
+                 question: Callable[[VersionedQuestion], Answered] = ask) -> None:
         self._study, self._store, self._engine, self._follow = study, store, engine, follow
         self._ask = question
         self._digest = study.digest
         self._points = Points(study)
         self._executor: Executor | None = None
-        self._running: dict[Future[Answered], tuple[str, Question]] = {}
+        self._running: dict[Future[Answered], tuple[str, VersionedQuestion]] = {}
         self._rows: list[tuple[int, str | None, str, str]] = []
-        self._suspects: list[tuple[str, Question, int]] = []
+        self._suspects: list[tuple[str, VersionedQuestion, int]] = []
         self._elsewhere: list[tuple[int, tuple[Choice, ...]]] = []
         self._total, self._done, self._asked = study.size, 0, 0
         self.stopped = False
@@ -160,7 +160,7 @@ class Sweeping:
         else:
             self._elsewhere.append((point.number, self._here if choices is None else choices))
 
-    def _submit(self, key: str, question: Question) -> None:
+    def _submit(self, key: str, question: VersionedQuestion) -> None:
         """Hand a question to the workers once there is room."""
         while not self.stopped:
             if self._executor is None:  # before the first question, and after a worker's death

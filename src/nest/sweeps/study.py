@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from nest.describe.base import Description, Flag, Freeze, Name, Number, Problems, Whole, at_most
+from nest.describe.base import Description, Freeze, Name, Number, Problems, Whole, at_most
 from nest.errors import InputError, did_you_mean
 from nest.sweeps.axes import AnyAxis, Choice
 from nest.sweeps.expressions import Expression
 from nest.sweeps.prices import Prices
 from nest.sweeps.version import VERSION
-from nest.units import Seconds, shorten
+from nest.units import shorten
 
 SECTIONS = ("model", "cluster", "job", "space", "search")
 """Parts of a question that paths begin with."""
@@ -24,17 +24,6 @@ MOST_POINTS = 10**6
 """Points of one study; larger grids are sampled."""
 ObjectiveName = Literal["tokens_per_s", "tokens_per_money", "tokens_per_joule", "mfu",
                         "step_time_s", "devices", "days", "money"]
-
-
-class Search(Description):
-    """How the planner searches: arguments of :func:`nest.plan`."""
-
-    beyond_stack: Flag = Field(False, description="also what the job's stack cannot run")
-    time_limit: Seconds | None = Field(
-        None, description="seconds for a question; null: none. With it, answers depend on the "
-        "speed of the machine")
-    reorder: Flag = Field(True, description="try other orders of the devices of a graph")
-    fillings: Flag = Field(False, description="try other fillings of groups partly used")
 
 
 class Sample(Description):

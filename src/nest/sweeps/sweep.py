@@ -12,7 +12,7 @@ from nest.errors import InputError
 from nest.limits import count_problem
 from nest.sweeps.engines import Engine, engine
 from nest.sweeps.loading import load_study
-from nest.sweeps.questions import Answered, Question, ask
+from nest.sweeps.questions import Answered, VersionedQuestion, ask
 from nest.sweeps.results import Results
 from nest.sweeps.running import Follower, Progress, Sweeping
 from nest.sweeps.store import FILE, Store, make_folder
@@ -96,7 +96,7 @@ def sweep(
     engine: str | Engine = "local",
     workers: int | None = None,
     progress: Follower | None = None,
-    question: Callable[[Question], Answered] = ask,
+    question: Callable[[VersionedQuestion], Answered] = ask,
 ) -> Sweep:
     """Ask the planner all questions of a study that have no answer yet.
 

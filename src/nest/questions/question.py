@@ -1,0 +1,118 @@
+"""A question to the planner as a document.
+
+Questions of all minor versions are read; fields that this version does not know are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import Field, StrictInt, StrictStr, WrapValidator, model_validator
+
+from nest.describe import Cluster, Job, Model, Profile, SearchSpace
+from nest.describe.base import Description, Flag, Problems, Whole
+from nest.describe.files import parse_text
+from nest.errors import InputError
+from nest.limits import MOST
+from nest.questions.network import cluster_of, model_of
+from nest.questions.search import Search
+from nest.units import shorten
+
+SCHEMA = "nest.question/1.0"
+"""What is written, MAJOR.MINOR; read are all of this major version, a missing minor is 0."""
+SCHEMAS = r"^nest\.question/1(\.\d{1,9})?$"
+Id = Annotated[StrictStr, Field(max_length=200)] | Annotated[
+    StrictInt, Field(ge=-(2**63), lt=2**64)]
+"""What a question is called by whoever asks it."""
+
+
+class Question(Description):
+    """A question to the planner, and all that its answer depends on besides NEST's version."""
+
+    schema_: Annotated[str, Field(alias="schema", pattern=SCHEMAS)] = SCHEMA
+    id: Id | None = Field(None, description="comes back with the answer")
+    model: Annotated[
+        Model, WrapValidator(model_of, json_schema_input_type=Model | str | dict[str, Any])
+    ] | None = Field(
+        None, description="a catalog name, a mapping, one with `base` and changes, or the content "
+        "of a config.json")
+    profile: Profile | None = Field(None, description="measured layers in the place of a model")
+    cluster: Annotated[
+        Cluster, WrapValidator(cluster_of, json_schema_input_type=Cluster | str | dict[str, Any])
+    ] = Field(
+        description="a catalog name, a network to generate, a mapping, a graph, or a mapping with "
+        "`base` and changes, `devices`, `filling`, `without`, `degrade`")
+    job: Job = Field(description="what a step trains, and with which software")
+    space: SearchSpace = Field(
+        default_factory=SearchSpace, description="bounds; default: everything legal")
+    search: Search = Field(default_factory=Search, description="how the planner searches")
+    top: Annotated[Whole, Field(ge=1, le=MOST["top"])] = Field(
+        1, description="distinct plans wanted; those after the best are its `alternatives`")
+    near_batches: Flag = Field(False, description="look for a batch that fits the devices better")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.model is None) == (self.profile is None):
+            given = "neither" if self.model is None else "both"
+            raise Problems([("model", f"got {given} of model and profile; allowed: one of them")])
+        return self
+
+    @property
+    def subject(self) -> Model | Profile:
+        """What is trained."""
+        found = self.model or self.profile
+        assert found is not None  # kept by the validator
+        return found
+
+
+def read_question(
+    source: str | bytes | Mapping[str, Any], where: str = "question"
+) -> tuple[Question, tuple[str, ...]]:
+    """Read a question from the text of a JSON document or from its data.
+
+    Parameters
+    ----------
+    source : at most 16 MiB of text, or plain data. Nothing in it is read as the name of a file.
+    where : start of messages.
+
+    Returns
+    -------
+    The question, and a note for each field that was ignored.
+
+    Raises
+    ------
+    InputError : no JSON object, another version, or fields that are missing or not allowed.
+    """
+    data = plain(source, where) if isinstance(source, (str, bytes)) else dict(source)
+    found = data.get("schema", SCHEMA)
+    if not (isinstance(found, str) and re.fullmatch(SCHEMAS, found)):
+        raise InputError(f'{where}: schema: got {shorten(found)}; allowed: "{SCHEMA}" or another '
+                         "minor version")
+    return Question.parse_known(data, where)
+
+
+def plain(text: str | bytes, where: str = "question") -> dict[str, Any]:
+    """The data of the text of a JSON document.
+
+    Raises
+    ------
+    InputError : no JSON, or no object.
+    """
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{where}: {error.reason} at byte {error.start}; allowed: UTF-8"
+                             ) from None
+    found: dict[str, Any] = parse_text(text, ".json", where)
+    return found
+
+
+def id_of(data: object) -> str | int | None:
+    """The id of what may be no question; None: it has no usable one."""
+    found = data.get("id") if isinstance(data, Mapping) else None
+    short = isinstance(found, str) and len(found) <= 200
+    whole = type(found) is int and -(2**63) <= found < 2**64
+    return found if short or whole else None
