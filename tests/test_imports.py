@@ -33,6 +33,7 @@ ROWS = (
     ("explanation",),
     ("questions",),
     ("api",),
+    ("replanning",),
     ("planners",),
     ("report",),
     ("exports",),

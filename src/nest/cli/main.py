@@ -26,6 +26,7 @@ from nest.cli.export import export
 from nest.cli.listing import show
 from nest.cli.output import emit, say, tolerate
 from nest.cli.plan import plan
+from nest.cli.replan import replan
 from nest.cli.schema import schema
 from nest.cli.simulate import simulate
 from nest.cli.sweep import app as sweep
@@ -45,6 +46,7 @@ app.command("plan", epilog=epilog("plan"))(plan)
 app.command("evaluate", epilog=epilog("evaluate"))(evaluate)
 app.command("compare", epilog=epilog("compare"))(compare)
 app.command("explain", epilog=epilog("explain"))(explain)
+app.command("replan", epilog=epilog("replan"))(replan)
 app.command("export", epilog=epilog("export"))(export)
 app.command("simulate", epilog=epilog("simulate"))(simulate)
 app.command("validate", epilog=epilog("validate"))(validate)
