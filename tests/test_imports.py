@@ -38,6 +38,7 @@ ROWS = (
     ("report",),
     ("exports",),
     ("sweeps",),
+    ("server",),
     ("bench",),
     ("cli",),
     ("__main__",),

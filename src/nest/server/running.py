@@ -1,0 +1,62 @@
+"""A server from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from nest.server.settings import Settings, need
+
+
+def serve(settings: Settings, say: Any = print) -> None:
+    """Answer requests until SIGTERM or Ctrl-C; then end what runs, and hand back what waits.
+
+    Parameters
+    ----------
+    settings : addresses and limits.
+    say : told the address.
+
+    Raises
+    ------
+    InputError : the extra is not installed.
+    OSError : the address is in use.
+    """
+    for module in ("fastapi", "prometheus_client"):
+        need(module)
+    uvicorn = need("uvicorn")
+    from nest.server.app import application
+
+    app = application(settings)
+    service = app.state.service
+    config = uvicorn.Config(app, settings.host, settings.port, log_level="warning",
+                            access_log=False, server_header=False, lifespan="on",
+                            timeout_graceful_shutdown=int(settings.grace) + 5)
+    server = uvicorn.Server(config)
+    asyncio.run(_run(server, service, settings, say))
+
+
+async def _run(server: Any, service: Any, settings: Settings, say: Any) -> None:
+    loop = asyncio.get_running_loop()
+    ending: list[asyncio.Task[None]] = []
+
+    def end(number: int, frame: Any) -> None:
+        """The first signal ends the service, then the server; the second ends at once."""
+        if ending:
+            server.force_exit = server.should_exit = True
+            return
+        loop.call_soon_threadsafe(lambda: ending.append(asyncio.ensure_future(_end())))
+
+    async def _end() -> None:
+        await service.end()
+        server.should_exit = True
+
+    server.handle_exit = end
+    started = asyncio.create_task(server.serve())
+    while not server.started and not started.done():
+        await asyncio.sleep(0.02)
+    if server.started:
+        port = server.servers[0].sockets[0].getsockname()[1]
+        shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+        say(f"nest: http://{shown}:{port} answers; {settings.processes} workers; "
+            f"{'a token is asked for' if settings.token else 'no token is asked for'}")
+    await started
