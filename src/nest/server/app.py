@@ -55,8 +55,7 @@ def application(settings: Settings) -> FastAPI:
                   openapi_url=None)
     app.state.service = service
     for kind in KINDS:
-        app.add_api_route(f"/v1/{kind}", partial(_ask, service, kind), methods=["POST"],
-                          name=kind)
+        app.add_route(f"/v1/{kind}", partial(_ask, service, kind), methods=["POST"])
     routes: tuple[tuple[str, str, Any], ...] = (
         ("POST", "/v1/sweeps", _start), ("GET", "/v1/sweeps", _list),
         ("GET", "/v1/sweeps/{name}", _state), ("DELETE", "/v1/sweeps/{name}", _cancel),
@@ -65,8 +64,7 @@ def application(settings: Settings) -> FastAPI:
         ("GET", "/openapi.json", _openapi), ("GET", "/healthz", _health),
         ("GET", "/metrics", _metrics))
     for method, path, handler in routes:
-        app.add_api_route(path, partial(handler, service), methods=[method],
-                          name=f"{method} {path}")
+        app.add_route(path, partial(handler, service), methods=[method])
     app.add_exception_handler(HTTPException, _no_address)
     app.add_middleware(Guard, service=service)
     return app
@@ -137,7 +135,11 @@ class Guard:
 
 def _template(scope: Scope) -> str:
     """The path of a request as its route has it, so that there are few."""
-    return getattr(scope.get("route"), "path", "other")
+    if "endpoint" not in scope:
+        return "other"
+    path: str = scope["path"]
+    name = scope.get("path_params", {}).get("name")
+    return path if name is None else path.replace(name, "{name}", 1)
 
 
 def _response(reply: Reply) -> Response:
@@ -215,21 +217,21 @@ async def _list(service: Service, request: Request) -> Response:
     return JSONResponse({"sweeps": [one.document() for one in service.studies.known.values()]})
 
 
-async def _state(service: Service, name: str, request: Request) -> Response:
-    one = _found(service, name)
+async def _state(service: Service, request: Request) -> Response:
+    one = _found(service, request)
     return one if isinstance(one, Response) else JSONResponse(one.document())
 
 
-async def _cancel(service: Service, name: str, request: Request) -> Response:
-    one = _found(service, name)
+async def _cancel(service: Service, request: Request) -> Response:
+    one = _found(service, request)
     if isinstance(one, Response):
         return one
     service.studies.cancel(one)
     return JSONResponse(one.document(), 202)
 
 
-async def _points(service: Service, name: str, request: Request) -> Response:
-    one, kind = _found(service, name), request.query_params.get("format", "json")
+async def _points(service: Service, request: Request) -> Response:
+    one, kind = _found(service, request), request.query_params.get("format", "json")
     if isinstance(one, Response):
         return one
     if kind not in TABLES:
@@ -242,15 +244,16 @@ async def _points(service: Service, name: str, request: Request) -> Response:
     return Response(text, 200, None, TABLES[kind])
 
 
-async def _events(service: Service, name: str, request: Request) -> Response:
-    one = _found(service, name)
+async def _events(service: Service, request: Request) -> Response:
+    one = _found(service, request)
     if isinstance(one, Response):
         return one
     return StreamingResponse(service.studies.events(one), 200, {"Cache-Control": "no-store"},
                              "text/event-stream")
 
 
-def _found(service: Service, name: str) -> Running | Response:
+def _found(service: Service, request: Request) -> Running | Response:
+    name = request.path_params["name"]
     one = service.studies.known.get(name)
     if one is None:
         return _response(told(404, "input", f"sweep: got {shorten(name)}; allowed: an id that "

@@ -20,6 +20,8 @@ from nest.sweeps.engines import begin, prepare
 
 LIVES = 2
 """Workers that may die of a request."""
+STARTS = 5
+"""Processes that are started before a worker counts as broken (chosen)."""
 FIRST, LATER = 0, 1
 """Order of requests: questions, then those of sweeps."""
 
@@ -44,22 +46,40 @@ class Worker:
     initial : run first in each process.
     """
 
-    def __init__(self, initial: Callable[[], object] | None) -> None:
+    def __init__(self, initial: Callable[[], object]) -> None:
         self._initial = initial
         self._executor: ProcessPoolExecutor | None = None
+        self._prepared: Future[object] | None = None
 
-    def start(self) -> ProcessPoolExecutor:
-        """The executor, with a process that is ready or on the way."""
-        if self._executor is None:
+    def start(self) -> tuple[ProcessPoolExecutor, Future[object]]:
+        """The executor, and what is done once its process is ready."""
+        if self._executor is None or self._prepared is None:
             self._executor = ProcessPoolExecutor(
                 1, mp_context=multiprocessing.get_context("spawn"), initializer=begin)
-            if self._initial is not None:
-                self._executor.submit(self._initial)
-        return self._executor
+            self._prepared = self._executor.submit(self._initial)
+        return self._executor, self._prepared
+
+    async def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
+        """Hand work to a process that is ready; one that ended meanwhile is replaced.
+
+        Raises
+        ------
+        BrokenExecutor : new processes end before they are ready.
+        """
+        for start in range(STARTS):
+            executor, prepared = self.start()
+            try:
+                await asyncio.wrap_future(prepared)
+                return executor.submit(work, *given)
+            except BrokenExecutor:
+                self.kill()
+                if start + 1 == STARTS:
+                    raise
+        raise AssertionError
 
     def kill(self) -> None:
         """End the process at once; what it runs breaks."""
-        executor, self._executor = self._executor, None
+        executor, self._executor, self._prepared = self._executor, None, None
         if executor is None:
             return
         for process in list((executor._processes or {}).values()):
@@ -82,11 +102,11 @@ class Pool:
     ----------
     count : processes.
     waiting : requests that may wait.
-    initial : run first in each process; None: nothing.
+    initial : run first in each process.
     """
 
     def __init__(self, count: int, waiting: int,
-                 initial: Callable[[], object] | None = prepare) -> None:
+                 initial: Callable[[], object] = prepare) -> None:
         self.workers = [Worker(initial) for _ in range(count)]
         self.deaths, self.running = 0, 0
         self._most, self._numbers = waiting, itertools.count()
@@ -153,7 +173,7 @@ class Pool:
                    seconds: float | None) -> Any:
         for life in range(LIVES):
             try:
-                future = worker.start().submit(work, *given)
+                future = await worker.submit(work, *given)
                 async with asyncio.timeout(seconds):
                     return await asyncio.wrap_future(future)
             except TimeoutError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
 from typing import Any
 
 from nest.server.settings import Settings, need
@@ -32,7 +33,16 @@ def serve(settings: Settings, say: Any = print) -> None:
                             access_log=False, server_header=False, lifespan="on",
                             timeout_graceful_shutdown=int(settings.grace) + 5)
     server = uvicorn.Server(config)
-    asyncio.run(_run(server, service, settings, say))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_run(server, service, settings, say))
+
+
+def _loop_factory() -> Any:
+    """The event loop of uvloop, where it is installed; None: that of Python."""
+    try:
+        return import_module("uvloop").new_event_loop
+    except ImportError:  # not on Windows
+        return None
 
 
 async def _run(server: Any, service: Any, settings: Settings, say: Any) -> None:
