@@ -38,6 +38,7 @@ ROWS = (
     ("report",),
     ("exports",),
     ("sweeps",),
+    ("client",),
     ("server",),
     ("bench",),
     ("cli",),

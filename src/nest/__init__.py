@@ -30,6 +30,7 @@ __all__ = [
     "OutputError",
     "Plan",
     "Profile",
+    "Replan",
     "SearchSpace",
     "Simulation",
     "Stack",
@@ -78,6 +79,7 @@ _HOME = {
     "load_network": "topology.network",
     "load_plan": "pricing.plan_file",
     "Plan": "pricing.plans",
+    "Replan": "replanning.result",
     "Simulation": "simulation",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
 }
@@ -120,6 +122,7 @@ if TYPE_CHECKING:
     from nest.pricing.plan_file import load_plan
     from nest.pricing.plans import Plan
     from nest.replanning.replan import replan
+    from nest.replanning.result import Replan
     from nest.simulation import Simulation, simulate
     from nest.sweeps.loading import load_study
     from nest.sweeps.sweep import sweep

@@ -9,6 +9,7 @@ from nest import __version__
 from nest.describe import Description
 from nest.questions import Answer, Failure, Question
 from nest.replanning.result import Replan
+from nest.server.requests import ReplanRequest
 from nest.sweeps.study import Study
 
 TEMPLATE = "#/components/schemas/{model}"
@@ -34,8 +35,8 @@ _REFUSED = ("400", "401", "403", "413", "415", "422", "429", "500", "503")
 
 
 _CLASSES: tuple[tuple[type[Description], Literal["validation", "serialization"]], ...] = (
-    (Question, "validation"), (Study, "validation"), (Answer, "serialization"),
-    (Replan, "serialization"), (Failure, "serialization"))
+    (Question, "validation"), (Study, "validation"), (ReplanRequest, "validation"),
+    (Answer, "serialization"), (Replan, "serialization"), (Failure, "serialization"))
 
 
 def _schema(name: str) -> dict[str, str]:
@@ -73,9 +74,6 @@ def openapi() -> dict[str, Any]:
     wider = {**question, "properties": {**question["properties"], "configuration": _ANY},
              "required": [*question["required"], "configuration"]}
     compared = {**question, "properties": {**question["properties"], "planners": _NAMES}}
-    replan = {"type": "object", "required": ["plan", "without"], "additionalProperties": False,
-              "properties": {"plan": _ANY, "without": _NAMES, "space": _ANY,
-                             "beyond_stack": {"type": "boolean"}, "id": {}}}
     name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"},
             "description": "id of the sweep"}
     states = {"404": {"description": "no such sweep", "content": {
@@ -91,7 +89,8 @@ def openapi() -> dict[str, Any]:
             _answered("the priced plan", _schema("Answer")))},
         "/v1/compare": {"post": _post("Plans of several planners", compared,
                                       _answered("a plan each", _COMPARISON))},
-        "/v1/replan": {"post": _post("The next plan after a loss of devices", replan,
+        "/v1/replan": {"post": _post("The next plan after a loss of devices",
+                                     _schema("ReplanRequest"),
                                      _answered("the plan and what moves", _schema("Replan")))},
         "/v1/sweeps": {
             "post": _post("Ask all questions of a study", _schema("Study"),

@@ -17,6 +17,7 @@ from nest.pricing.plans import Plan
 from nest.questions import Question, failure, read_question
 from nest.questions.answer import SCHEMA
 from nest.questions.question import id_of, plain
+from nest.server.requests import ReplanRequest
 from nest.sweeps.questions import Answered, VersionedQuestion, ask, failed
 from nest.units import shorten
 
@@ -193,12 +194,10 @@ def _reprice(data: dict[str, Any], limits: Limits) -> Reply:
     return Reply(200, _answer(_plan_of(data, limits)), True)
 
 
-def _plan_of(data: Any, limits: Limits) -> Plan:
+def _plan_of(data: Mapping[str, Any], limits: Limits) -> Plan:
     """The plan of a document, priced again; sizes are checked as soon as they are known."""
     from nest.pricing.plan_file import reread
 
-    if not isinstance(data, dict):
-        raise InputError(f"request: plan: got {shorten(data)}; allowed: a plan document")
     plan, _ = reread(data)
     subject = plan.inputs.model or plan.inputs.profile
     assert subject is not None  # kept by reread
@@ -247,30 +246,18 @@ def _compare(data: dict[str, Any], limits: Limits) -> Reply:
 
 
 def _read_replan(data: dict[str, Any], limits: Limits) -> Read:
-    known = ("plan", "without", "space", "beyond_stack", "id")
-    if unknown := [name for name in data if name not in known]:
-        raise InputError(f"request: {shorten(unknown[0])}: unknown field; allowed: "
-                         f"{', '.join(known)}")
-    if not isinstance(data.get("beyond_stack", False), bool):
-        raise InputError(f"request: beyond_stack: got {shorten(data['beyond_stack'])}; allowed: "
-                         "true or false")
-    if not isinstance(data.get("without"), (str, list)):
-        raise InputError("request: without: missing; needed: parts that are lost, a list")
-    if not isinstance(data.get("plan"), dict):
-        raise InputError("request: plan: missing; needed: a plan document")
+    ReplanRequest.parse(data, "request")
     text = json.dumps({**data, "id": None}, sort_keys=True)
     return Read(hashlib.sha256(b"replan" + text.encode()).hexdigest())
 
 
 def _replan(data: dict[str, Any], limits: Limits) -> Reply:
-    from nest.describe import SearchSpace
     from nest.replanning.replan import replan
 
-    _read_replan(data, limits)
-    plan = _plan_of(data["plan"], limits)
-    space = SearchSpace.parse(data.get("space") or {}, "request: space")
-    found = replan(plan, data["without"], space, beyond_stack=data.get("beyond_stack", False),
-                   threads=1, time_limit=limits.seconds)
+    asked = ReplanRequest.parse(data, "request")
+    plan = _plan_of(asked.plan, limits)
+    found = replan(plan, asked.without, asked.space, cluster=asked.cluster,
+                   beyond_stack=asked.beyond_stack, threads=1, time_limit=limits.seconds)
     ended = found.plan.search is None or found.plan.search.seconds < limits.seconds
     return Reply(200, found.to_json(None).encode(), ended)
 
