@@ -77,9 +77,11 @@ def answer(kind: str, body: bytes, limits: Limits) -> Reply:
 
 def _told(body: bytes, make: Callable[[dict[str, Any]], Any], named: bool) -> Any:
     """What ``make`` returns, or the reply for the error that it raises."""
-    data: dict[str, Any] = {}
+    data: Any = None
     try:
         data = plain(body, "request")
+        if not isinstance(data, dict):
+            raise InputError(f"request: got {shorten(data)}; allowed: a JSON object")
         return make(data)
     except Exception as error:
         return refusal(error, id_of(data) if named else None)
