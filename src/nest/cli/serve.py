@@ -8,7 +8,6 @@ import typer
 
 from nest.cli import options
 from nest.cli.output import say
-from nest.errors import InputError
 
 
 def serve(
@@ -41,14 +40,12 @@ def serve(
     GET /openapi.json describes the addresses. Questions that are not answered when the server ends
     are handed back.
     """
+    from nest.cli.inputs import check_counts
     from nest.server.running import serve as run
     from nest.server.settings import Settings, token_of
 
-    settings = Settings(
+    check_counts(threads=workers)
+    run(Settings(
         host=host, port=port, token=token_of(token_file), workers=workers or 0, folder=folder,
-        seconds=time_limit, devices=most_devices, layers=most_layers, body=most_bytes, grace=grace)
-    try:
-        run(settings, say)
-    except (OSError, SystemExit):
-        raise InputError(f"host, port: got {host} and {port}, which cannot be listened at; "
-                         "allowed: an address of this machine and a free port") from None
+        seconds=time_limit, devices=most_devices, layers=most_layers, body=most_bytes,
+        grace=grace), say)
