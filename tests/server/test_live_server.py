@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.client import HTTPConnection
 
 import pytest
+from serving import serving
 
 for module in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(module)
@@ -25,59 +22,6 @@ CLIENTS = 50
 def question(batch: int, model: str = "bert-large") -> dict:
     return {"model": model, "cluster": {"base": "dgx-a100", "devices": 64},
             "job": {"global_batch": batch, "seq_len": 512}}
-
-
-class Server:
-    """A server, and requests to it."""
-
-    def __init__(self, *options: str) -> None:
-        self.ended = False
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "nest", "serve", "--port", "0", *options],
-            stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        line = self.process.stderr.readline()
-        assert line.startswith("nest: http://127.0.0.1:"), line
-        self.port = int(line.split()[1].rpartition(":")[2])
-
-    def end(self) -> None:
-        """Send the first SIGTERM."""
-        if not self.ended:
-            self.process.send_signal(signal.SIGTERM)
-        self.ended = True
-
-    def ask(self, path: str, data: object) -> tuple[int, dict, str | None]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
-        connection.request("POST", path, json.dumps(data), {"content-type": "application/json"})
-        answer = connection.getresponse()
-        found = answer.status, json.loads(answer.read()), answer.headers.get("Retry-After")
-        connection.close()
-        return found
-
-    def figure(self, name: str) -> float:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
-        connection.request("GET", "/metrics")
-        lines = connection.getresponse().read().decode().splitlines()
-        connection.close()
-        return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
-
-    @property
-    def workers(self) -> list[int]:
-        listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(self.process.pid)],
-                                capture_output=True, text=True, check=True).stdout.splitlines()
-        return [int(line.split()[0]) for line in listed if "spawn_main" in line]
-
-
-@contextmanager
-def serving(*options: str) -> Iterator[Server]:
-    server = Server(*options)
-    try:
-        yield server
-    finally:
-        server.end()
-        assert server.process.wait(60) == 0
-        assert server.process.stderr is not None
-        assert "Traceback" not in server.process.stderr.read()
 
 
 def test_fifty_clients_and_killed_workers() -> None:
