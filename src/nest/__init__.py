@@ -31,6 +31,7 @@ __all__ = [
     "Plan",
     "Planner",
     "Profile",
+    "Replan",
     "SearchSpace",
     "Simulation",
     "Stack",
@@ -56,6 +57,7 @@ __all__ = [
     "load_study",
     "plan",
     "plan_batches",
+    "replan",
     "simulate",
     "sweep",
 ]
@@ -71,6 +73,7 @@ _HOME = {
     "export": "exports",
     "from_torch": "capture",
     "load_graph": "capture",
+    "replan": "replanning.replan",
     "simulate": "simulation",
     "sweep": "sweeps.sweep",
     "load_study": "sweeps.loading",
@@ -78,6 +81,7 @@ _HOME = {
     "load_network": "topology.network",
     "load_plan": "pricing.plan_file",
     "Plan": "pricing.plans",
+    "Replan": "replanning.result",
     "Simulation": "simulation",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
 }
@@ -119,6 +123,8 @@ if TYPE_CHECKING:
     from nest.pricing.evaluation import evaluate
     from nest.pricing.plan_file import load_plan
     from nest.pricing.plans import Plan
+    from nest.replanning.replan import replan
+    from nest.replanning.result import Replan
     from nest.simulation import Simulation, simulate
     from nest.sweeps.loading import load_study
     from nest.sweeps.sweep import sweep

@@ -18,6 +18,8 @@ EXAMPLES = {
     ),
     "explain": ("nest explain plan.json",),
     "export": ("nest export plan.json --to megatron -o launch",),
+    "replan": ("nest replan plan.json --without node17 -o next.json",),
+    "serve": ("nest serve --port 8316", "nest serve --host 0.0.0.0 --token-file token.txt"),
     "simulate": ("nest simulate plan.json --trace trace.json",),
     "validate": ("nest validate", "nest validate runs.csv -o priced.csv"),
     "list": ("nest list models",),

@@ -27,7 +27,9 @@ from nest.cli.export import export
 from nest.cli.listing import show
 from nest.cli.output import emit, say, tolerate
 from nest.cli.plan import plan
+from nest.cli.replan import replan
 from nest.cli.schema import schema
+from nest.cli.serve import serve
 from nest.cli.simulate import simulate
 from nest.cli.sweep import app as sweep
 from nest.cli.validate import validate
@@ -47,7 +49,9 @@ app.command("ask", epilog=epilog("ask"))(ask)
 app.command("evaluate", epilog=epilog("evaluate"))(evaluate)
 app.command("compare", epilog=epilog("compare"))(compare)
 app.command("explain", epilog=epilog("explain"))(explain)
+app.command("replan", epilog=epilog("replan"))(replan)
 app.command("export", epilog=epilog("export"))(export)
+app.command("serve", epilog=epilog("serve"))(serve)
 app.command("simulate", epilog=epilog("simulate"))(simulate)
 app.command("validate", epilog=epilog("validate"))(validate)
 app.command("list", epilog=epilog("list"))(show)

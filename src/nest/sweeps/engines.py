@@ -98,10 +98,10 @@ class Inline(Executor):
 
 def _processes(count: int) -> Executor:
     return ProcessPoolExecutor(
-        count, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
+        count, mp_context=multiprocessing.get_context("spawn"), initializer=begin)
 
 
-def _begin() -> None:
+def begin() -> None:
     """Set up a worker: one thread, no Ctrl-C of its own, an end when its parent ends."""
     for name in ("NEST_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"

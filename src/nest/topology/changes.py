@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -22,7 +23,8 @@ from nest.topology.topology import MOST_NODES, Flags, Floats, Topology
 from nest.units import shorten
 
 _RANGE = re.compile(r"(.*?)(\d{1,9})\.\.(.*?)(\d{1,9})", re.ASCII | re.DOTALL)
-_LINK = "link:"
+LINK = "link:"
+"""Start of a part that is a link."""
 _FACTOR = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -41,8 +43,8 @@ def without(topology: Topology, text: str) -> Topology:
     where = "without"
     kept_V = np.ones(len(topology.nodes), dtype=np.bool_)
     kept_E = np.ones(len(topology.source_E), dtype=np.bool_)
-    for part in _parts(text, where):
-        if part.startswith(_LINK):
+    for part in split(text, where):
+        if part.startswith(LINK):
             kept_E &= ~_link(topology, part, where)
         else:
             kept_V &= ~_nodes(topology, part, where)
@@ -71,13 +73,13 @@ def degrade(topology: Topology, text: str) -> Topology:
     where = "degrade"
     bandwidth_E = topology.bandwidth_E.copy()
     factor_V = np.ones(len(topology.nodes))
-    for part in _parts(text, where):
+    for part in split(text, where):
         name, _, given = part.rpartition("=")
         factor = float(given) if _FACTOR.fullmatch(given.strip()) and len(given) < 30 else 0.0
         if not name or not 0 < factor <= 1:
             allowed = "PART=FACTOR with a factor above 0 and at most 1"
             raise InputError(f"{where}: got {shorten(part)}; allowed: {allowed}")
-        if name.startswith(_LINK):
+        if name.startswith(LINK):
             bandwidth_E[_link(topology, name, where)] *= factor
         else:
             chosen = _nodes(topology, name.strip(), where)
@@ -120,7 +122,13 @@ def _slower_device(device: Device, factor: float) -> Device:
     )
 
 
-def _parts(text: str, where: str) -> list[str]:
+def split(text: str, where: str) -> list[str]:
+    """The parts of a text, with commas between them.
+
+    Raises
+    ------
+    InputError : an empty one.
+    """
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
         allowed = "names of nodes, ranges (gpu8..15) or links (link:A-B), with commas between"
@@ -131,20 +139,43 @@ def _parts(text: str, where: str) -> list[str]:
 def _nodes(topology: Topology, part: str, where: str) -> Flags:
     """Nodes of one part of the text, bool of shape (V,)."""
     found = np.zeros(len(topology.nodes), dtype=np.bool_)
+    found[numbered(part, lambda name: _named(topology, name),
+                   lambda name: _unknown(topology, name, where), where)] = True
+    return found
+
+
+def numbered(
+    part: str, named: Callable[[str], Sequence[int]], unknown: Callable[[str], InputError],
+    where: str,
+) -> list[int]:
+    """Numbers of what a name or a range of names stands for.
+
+    Parameters
+    ----------
+    part : such as ``node17`` or ``gpu8..15``.
+    named : numbers of a name; none of an unknown one.
+    unknown : the error of an unknown name.
+    where : start of messages.
+
+    Raises
+    ------
+    InputError : an unknown name, or a range that falls or is too long.
+    """
     names = [part]
     match = _RANGE.fullmatch(part)
     beginnings = ("", match[1], match[1].rpartition("/")[2]) if match else ()
-    if match and match[3] in beginnings and not _named(topology, part):
+    if match and match[3] in beginnings and not named(part):
         first, last = int(match[2]), int(match[4])
         if not first <= last < first + MOST_NODES:
             problem = f"got {shorten(part)}; allowed: a range that does not fall"
             raise InputError(f"{where}: {problem}")
         names = [f"{match[1]}{number}" for number in range(first, last + 1)]
+    found: list[int] = []
     for name in names:
-        chosen = _named(topology, name)
-        if not chosen:
-            raise _unknown(topology, name, where)
-        found[chosen] = True
+        chosen = named(name)
+        if not len(chosen):
+            raise unknown(name)
+        found += chosen
     return found
 
 
@@ -161,7 +192,7 @@ def _unknown(topology: Topology, name: str, where: str) -> InputError:
 
 def _link(topology: Topology, part: str, where: str) -> Flags:
     """Links of one part of the text, both directions, bool of shape (E,)."""
-    text = part[len(_LINK) :].strip()
+    text = part[len(LINK) :].strip()
     cuts = [place for place, letter in enumerate(text) if letter == "-"]
     pairs = [(text[:cut].strip(), text[cut + 1 :].strip()) for cut in cuts]
     known = [pair for pair in pairs if all(name in topology.index for name in pair)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -303,15 +304,11 @@ def graph_of(cluster: Cluster) -> Topology:
     """
     draft = Draft(cluster.name, f"graph of {cluster.name}")
     sizes, rates = cluster.group_sizes, cluster.resolved_bandwidth
-    shown = [v for v, level in enumerate(cluster.levels) if level.size > 1] or [0]
-    stems = _stems([cluster.levels[v].name for v in shown])
-    inner = sizes[shown[0]]
-    names = cluster.names or [
-        f"{stems[0]}{number // inner}/device{number % inner}" for number in range(cluster.size)
-    ]
+    stems = group_stems(cluster)
+    names = device_names(cluster)
     devices = [draft.device(name, cluster.device) for name in names]
     below, joined, before = devices, 1, 0.0  # nodes, the devices of each, latency up to there
-    for depth, (v, stem) in enumerate(zip(shown, stems, strict=True)):
+    for depth, (v, stem) in enumerate(stems.items()):
         level = cluster.levels[v]
         if level.latency < before:
             below, joined, before = _add_ports(draft, devices, depth, rates[v]), 1, 0.0
@@ -339,6 +336,24 @@ def _add_ports(draft: Draft, devices: list[int], depth: int, bandwidth: float) -
             draft.cable(node, port, bandwidth, 0.0)
         below = ports
     return below
+
+
+def device_names(cluster: Cluster) -> Sequence[str]:
+    """Names of the devices of a cluster: its own, or those by group that its graph has."""
+    if cluster.names is not None:
+        return cluster.names
+    if cluster.links is not None:
+        return [f"device{number}" for number in range(cluster.size)]
+    level, stem = next(iter(group_stems(cluster).items()))
+    inner = cluster.group_sizes[level]
+    return [f"{stem}{number // inner}/device{number % inner}" for number in range(cluster.size)]
+
+
+def group_stems(cluster: Cluster) -> dict[int, str]:
+    """Prefixes of the names of groups, by level: those that join several groups of the one below.
+    """
+    shown = [v for v, level in enumerate(cluster.levels) if level.size > 1] or [0]
+    return dict(zip(shown, _stems([cluster.levels[v].name for v in shown]), strict=True))
 
 
 def _stems(names: list[str]) -> list[str]:

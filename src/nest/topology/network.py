@@ -155,7 +155,7 @@ def _cluster(
     name, left = graph.name, graph
     if without is not None:
         left = topology.without(left, without)
-        name += f" without {' '.join(without.split())}"
+        name = named_without(name, [without])
     if degrade is not None:
         left = topology.degrade(left, degrade)
         name += f" degraded by {' '.join(degrade.split())}"
@@ -169,10 +169,19 @@ def _cluster(
     if numbers is not None:
         order = [numbers[number] for number in order]
     return found.cluster.replace(
-        name=name if len(name) <= LONGEST else f"{name[: LONGEST - 3].rstrip()}...",
+        name=_short(name),
         order=None if order == list(range(len(order))) else order,
         names=nodes,
     )
+
+
+def named_without(name: str, parts: Sequence[str]) -> str:
+    """Name of a cluster without some parts."""
+    return _short(f"{name} without {' '.join(','.join(parts).split())}")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 3].rstrip()}..."
 
 
 def other_orders(cluster: Cluster, replicas: Sequence[int]) -> Iterator[tuple[Cluster, int | None]]:

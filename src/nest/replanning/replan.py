@@ -1,0 +1,95 @@
+"""The public function :func:`replan`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nest.api import plan as fastest
+from nest.describe import Cluster, SearchSpace
+from nest.describe.given import need
+from nest.errors import InputError
+from nest.pricing.evaluation import chain_of
+from nest.pricing.plan_file import load_plan
+from nest.pricing.plans import Plan
+from nest.replanning.moves import received
+from nest.replanning.result import Move, Moves, Replan
+from nest.units import shorten
+
+if TYPE_CHECKING:
+    from nest.search.progress import Follower
+
+
+def replan(
+    plan: Plan | str | os.PathLike[str] | Mapping[str, Any],
+    without: str | Sequence[str],
+    space: SearchSpace | None = None,
+    *,
+    cluster: Cluster | None = None,
+    beyond_stack: bool = False,
+    threads: int | None = None,
+    time_limit: float | None = None,
+    progress: Follower | None = None,
+) -> Replan:
+    """Find the next plan after devices are lost, and count what devices must receive for it.
+
+    Parameters
+    ----------
+    plan : what runs now: a plan, its file or its data. Model and job stay as they are.
+    without : parts that are lost, as ``node17`` or ``["node3..5", "leaf2"]``; see
+        :func:`nest.topology.losses.left_of`.
+    space : bounds of the new plan; default: everything legal.
+    cluster : the cluster that ``without`` is taken from; default: that of the plan. Give the whole
+        cluster, and all that is lost now, where devices have returned. Its devices are those of the
+        plan that have the same names.
+    beyond_stack, threads, time_limit, progress : as of :func:`nest.plan`.
+
+    Returns
+    -------
+    Replan
+        With the plan, whose ``inputs.cluster`` is what is left, and the ``moves``
+        (:mod:`nest.replanning.moves`).
+
+    Raises
+    ------
+    InputError : no such part, nothing left, or no plan.
+    InfeasibleError : nothing fits on what is left.
+    LimitError : as of :func:`nest.plan`.
+    """
+    from nest.topology.hierarchy import device_names
+    from nest.topology.losses import left_of
+
+    before = load_plan(plan)
+    given = (without,) if isinstance(without, str) else without
+    if not isinstance(given, Sequence) or not all(isinstance(part, str) for part in given):
+        raise InputError(f"without: got {shorten(without)}; allowed: a text or a list of texts")
+    if not given and cluster is None:
+        raise InputError("without: got nothing; allowed: parts that are lost, such as node17, or "
+                         "nothing with a cluster")
+    subject = before.inputs.model or before.inputs.profile
+    whole = before.inputs.cluster if cluster is None else cluster
+    need("cluster", whole, (Cluster,), "nest.load_cluster or nest.load_network")
+    assert subject is not None  # kept by evaluate
+    left = left_of(whole, given)
+    after = fastest(subject, left.cluster, before.inputs.job, space, threads=threads,
+                    time_limit=time_limit, beyond_stack=beyond_stack, progress=progress)
+    found = received(
+        chain_of(subject), before.inputs.job, before.configuration,
+        device_names(before.inputs.cluster), after.configuration,
+        device_names(after.inputs.cluster), left.lost)
+    each = zip(after.ranks(), found.parameters.tolist(), found.optimizer.tolist(), strict=True)
+    both = found.parameters + found.optimizer
+    return Replan(
+        without=tuple(given), lost=left.lost, idle=left.idle,
+        step_time_before_s=before.step_time_s, plan=after,
+        moves=Moves(
+            total_bytes=float(both.sum()), most_bytes=float(both.max()),
+            parameters_bytes=float(found.parameters.sum()),
+            optimizer_bytes=float(found.optimizer.sum()),
+            lost_parameters_bytes=found.lost_parameters,
+            lost_optimizer_bytes=found.lost_optimizer,
+            devices=tuple(
+                Move(rank=rank.rank, name=rank.name, parameters_bytes=parameters,
+                     optimizer_bytes=optimizer)
+                for rank, parameters, optimizer in each if parameters + optimizer > 0.0)))

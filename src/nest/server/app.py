@@ -1,0 +1,285 @@
+"""The addresses of a server, as a FastAPI application."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from nest import __version__
+from nest.errors import LimitError, NestError
+from nest.server.pool import Busy, Died, Ending
+from nest.server.schema import TEXTS, openapi
+from nest.server.service import AGAIN, Service, busy, died, handed_back, told
+from nest.server.settings import Settings
+from nest.server.studies import Running
+from nest.server.work import KINDS, Reply, refusal
+from nest.units import shorten
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+TABLES = {"json": "application/json", "csv": "text/csv"}
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+
+
+class TooLarge(Exception):
+    """A body of more bytes than a request may have."""
+
+
+def application(settings: Settings) -> FastAPI:
+    """The application; ``state.service`` is its :class:`nest.server.service.Service`.
+
+    Parameters
+    ----------
+    settings : its limits.
+    """
+    service = Service(settings)
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        if not service.ending:
+            await service.end()
+
+    app = FastAPI(title="NEST", version=__version__, lifespan=life, docs_url=None, redoc_url=None,
+                  openapi_url=None)
+    app.state.service = service
+    for kind in KINDS:
+        app.add_route(f"/v1/{kind}", partial(_ask, service, kind), methods=["POST"])
+    routes: tuple[tuple[str, str, Any], ...] = (
+        ("POST", "/v1/sweeps", _start), ("GET", "/v1/sweeps", _list),
+        ("GET", "/v1/sweeps/{name}", _state), ("DELETE", "/v1/sweeps/{name}", _cancel),
+        ("GET", "/v1/sweeps/{name}/points", _points),
+        ("GET", "/v1/sweeps/{name}/events", _events), ("GET", "/v1/catalog", _catalog),
+        ("GET", "/openapi.json", _openapi), ("GET", "/healthz", _health),
+        ("GET", "/metrics", _metrics))
+    for method, path, handler in routes:
+        app.add_route(path, partial(handler, service), methods=[method])
+    app.add_exception_handler(HTTPException, _no_address)
+    app.add_middleware(Guard, service=service)
+    return app
+
+
+# ---------------------------------------------------------------- every request
+
+
+class Guard:
+    """Refuses requests without the token, from web pages, or too large; counts all.
+
+    Parameters
+    ----------
+    app : what answers the others.
+    service : whose settings count.
+    """
+
+    def __init__(self, app: Any, service: Service) -> None:
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.monotonic(), [500]
+
+        async def noted(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                status[0] = message["status"]
+            await send(message)
+
+        try:
+            refused = self._refused(scope)
+            if refused is not None:
+                await _response(refused)(scope, receive, noted)
+            else:
+                await self._app(scope, receive, noted)
+        finally:
+            metrics, path = self._service.metrics, _template(scope)
+            metrics.requests.labels(path, str(status[0])).inc()
+            metrics.seconds.labels(path).observe(time.monotonic() - started)
+
+    def _refused(self, scope: Scope) -> Reply | None:
+        """Why a request is refused before it is read; None: it is not."""
+        settings, path = self._service.settings, scope["path"]
+        headers = dict(scope["headers"])
+        if path == "/healthz":
+            return None
+        if settings.token is not None:
+            given = headers.get(b"authorization", b"")
+            wanted = f"Bearer {settings.token}".encode()
+            if not hmac.compare_digest(given, wanted):
+                return told(401, "token", "got no token or another; allowed: the header "
+                            "Authorization: Bearer TOKEN")
+        else:  # a web page must not reach it by a name of its own for this machine
+            host = headers.get(b"host", b"").decode("latin-1")
+            name = host if host.endswith("]") else host.rpartition(":")[0] or host
+            if name not in LOCAL:
+                return told(403, "host", f"host: got {shorten(host)}; allowed: "
+                            f"{', '.join(LOCAL)}, or a server with a token")
+        if self._service.ending:
+            return handed_back()
+        if scope["method"] == "POST" and headers.get(
+                b"content-type", b"").partition(b";")[0].strip() != b"application/json":
+            return told(415, "input", "content-type: allowed: application/json")
+        return None
+
+
+def _template(scope: Scope) -> str:
+    """The path of a request as its route has it, so that there are few."""
+    if "endpoint" not in scope:
+        return "other"
+    path: str = scope["path"]
+    name = scope.get("path_params", {}).get("name")
+    return path if name is None else path.replace(name, "{name}", 1)
+
+
+def _response(reply: Reply) -> Response:
+    headers = {}
+    if reply.status in (429, 503):
+        headers["Retry-After"] = str(AGAIN)
+    if reply.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(reply.body, reply.status, headers, "application/json")
+
+
+async def _no_address(request: Request, error: Any) -> Response:
+    """Another address or method, as a document like all errors."""
+    reply = told(error.status_code, "input", f"{request.method} {shorten(request.url.path)}: "
+                 f"{error.detail}; allowed: the addresses of /openapi.json")
+    response = _response(reply)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _body(service: Service, request: Request) -> bytes:
+    """The body of a request.
+
+    Raises
+    ------
+    TooLarge : it has more bytes than allowed.
+    """
+    most, parts, size = service.settings.body, [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise TooLarge
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _too_large(service: Service) -> Response:
+    return _response(told(413, "input", f"body: got more than {service.settings.body} bytes; "
+                          f"allowed: {service.settings.body}"))
+
+
+# ---------------------------------------------------------------- questions
+
+
+async def _ask(service: Service, kind: str, request: Request) -> Response:
+    try:
+        return _response(await service.ask(kind, await _body(service, request)))
+    except TooLarge:
+        return _too_large(service)
+
+
+# ---------------------------------------------------------------- sweeps
+
+
+async def _start(service: Service, request: Request) -> Response:
+    try:
+        body = await _body(service, request)
+        found = await service.studies.start(body)
+    except TooLarge:
+        return _too_large(service)
+    except Busy:
+        return _response(busy(f"{service.studies.running} sweeps run"))
+    except Ending:
+        return _response(handed_back(body))
+    except LimitError as error:
+        return _response(refusal(error))
+    except Died:
+        return _response(died())
+    if isinstance(found, Reply):
+        return _response(found)
+    return JSONResponse(found.document(), 202, {"Location": f"/v1/sweeps/{found.id}"})
+
+
+async def _list(service: Service, request: Request) -> Response:
+    return JSONResponse({"sweeps": [one.document() for one in service.studies.known.values()]})
+
+
+async def _state(service: Service, request: Request) -> Response:
+    one = _found(service, request)
+    return one if isinstance(one, Response) else JSONResponse(one.document())
+
+
+async def _cancel(service: Service, request: Request) -> Response:
+    one = _found(service, request)
+    if isinstance(one, Response):
+        return one
+    service.studies.cancel(one)
+    return JSONResponse(one.document(), 202)
+
+
+async def _points(service: Service, request: Request) -> Response:
+    one, kind = _found(service, request), request.query_params.get("format", "json")
+    if isinstance(one, Response):
+        return one
+    if kind not in TABLES:
+        return _response(told(400, "input", f"format: got {shorten(kind)}; allowed: "
+                              f"{', '.join(TABLES)}"))
+    try:
+        text = await asyncio.to_thread(service.studies.table, one, kind)
+    except NestError as error:
+        return _response(refusal(error))
+    return Response(text, 200, None, TABLES[kind])
+
+
+async def _events(service: Service, request: Request) -> Response:
+    one = _found(service, request)
+    if isinstance(one, Response):
+        return one
+    return StreamingResponse(service.studies.events(one), 200, {"Cache-Control": "no-store"},
+                             "text/event-stream")
+
+
+def _found(service: Service, request: Request) -> Running | Response:
+    name = request.path_params["name"]
+    one = service.studies.known.get(name)
+    if one is None:
+        return _response(told(404, "input", f"sweep: got {shorten(name)}; allowed: an id that "
+                              "POST /v1/sweeps gave"))
+    return one
+
+
+# ---------------------------------------------------------------- the rest
+
+
+async def _catalog(service: Service, request: Request) -> Response:
+    import nest
+
+    return JSONResponse({"models": nest.list_models(), "clusters": nest.list_clusters(),
+                         "devices": nest.list_devices(), "stacks": nest.list_stacks()})
+
+
+async def _openapi(service: Service, request: Request) -> Response:
+    return JSONResponse(openapi())
+
+
+async def _health(service: Service, request: Request) -> Response:
+    if service.ending:
+        return _response(handed_back())
+    return JSONResponse({"status": "ok", "version": __version__})
+
+
+async def _metrics(service: Service, request: Request) -> Response:
+    return Response(service.metrics.text(), 200, None, TEXTS["metrics"])

@@ -1,0 +1,231 @@
+"""Worker processes that requests share; the death of one concerns no other.
+
+Every worker is an executor of one process, so that a worker that dies, is killed or has to be
+killed breaks its own request alone. It is replaced, and the request is asked again once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import multiprocessing
+import time
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from nest.errors import LimitError
+from nest.sweeps.engines import begin, prepare
+
+LIVES = 2
+"""Workers that may die of a request."""
+STARTS = 5
+"""Processes that are started before a worker counts as broken (chosen)."""
+FIRST, LATER = 0, 1
+"""Order of requests: questions, then those of sweeps."""
+
+
+class Died(Exception):
+    """Workers died of a request, twice."""
+
+
+class Ending(Exception):
+    """The server ends before the request was answered."""
+
+
+class Busy(Exception):
+    """Too many requests wait."""
+
+
+class Worker:
+    """A process that is started when it is needed, and again after its death.
+
+    Parameters
+    ----------
+    initial : run first in each process.
+    """
+
+    def __init__(self, initial: Callable[[], object]) -> None:
+        self._initial = initial
+        self._executor: ProcessPoolExecutor | None = None
+        self._prepared: Future[object] | None = None
+
+    def start(self) -> tuple[ProcessPoolExecutor, Future[object]]:
+        """The executor, and what is done once its process is ready."""
+        if self._executor is None or self._prepared is None:
+            self._executor = ProcessPoolExecutor(
+                1, mp_context=multiprocessing.get_context("spawn"), initializer=begin)
+            self._prepared = self._executor.submit(self._initial)
+        return self._executor, self._prepared
+
+    async def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
+        """Hand work to a process that is ready; one that ended meanwhile is replaced.
+
+        Raises
+        ------
+        BrokenExecutor : new processes end before they are ready.
+        """
+        for start in range(STARTS):
+            executor, prepared = self.start()
+            try:
+                await asyncio.wrap_future(prepared)
+                return executor.submit(work, *given)
+            except BrokenExecutor:
+                self.kill()
+                if start + 1 == STARTS:
+                    raise
+        raise AssertionError
+
+    def kill(self) -> None:
+        """End the process at once; what it runs breaks."""
+        executor, self._executor, self._prepared = self._executor, None, None
+        if executor is None:
+            return
+        for process in list((executor._processes or {}).values()):
+            with suppress(OSError, ValueError, AttributeError):
+                process.kill()
+        executor.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None: it has none."""
+        if self._executor is None:
+            return None
+        return next(iter(self._executor._processes or {}), None)
+
+
+class Pool:
+    """Workers for requests that wait in a queue.
+
+    Parameters
+    ----------
+    count : processes.
+    waiting : requests that may wait.
+    initial : run first in each process.
+    """
+
+    def __init__(self, count: int, waiting: int,
+                 initial: Callable[[], object] = prepare) -> None:
+        self.workers = [Worker(initial) for _ in range(count)]
+        self.deaths, self.running = 0, 0
+        self._most, self._numbers = waiting, itertools.count()
+        self._queue: asyncio.PriorityQueue[Any] = asyncio.PriorityQueue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ending = False
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return self._queue.qsize()
+
+    def start(self) -> None:
+        """Start the workers; they load the kernels meanwhile."""
+        self.loop = asyncio.get_running_loop()
+        for worker in self.workers:
+            worker.start()
+            self._tasks.append(asyncio.create_task(self._serve(worker)))
+
+    async def run(self, work: Callable[..., Any], *given: Any, order: int = FIRST,
+                  seconds: float | None = None) -> Any:
+        """Have a worker do something.
+
+        Parameters
+        ----------
+        seconds : after which the worker is killed.
+
+        Raises
+        ------
+        Busy, Ending, Died : see there.
+        LimitError : it took longer than ``seconds``.
+        """
+        if self._ending:
+            raise Ending
+        if order == FIRST and self.waiting >= self._most:
+            raise Busy
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((order, next(self._numbers), done, work, given, seconds))
+        return await done
+
+    async def _serve(self, worker: Worker) -> None:
+        """Take what waits, one after the other."""
+        while True:
+            _, _, done, work, given, seconds = await self._queue.get()
+            if done.done():  # nobody waits for it any more
+                continue
+            self.running += 1
+            try:
+                found = await self._try(worker, work, given, seconds)
+                if not done.done():
+                    done.set_result(found)
+            except asyncio.CancelledError:
+                if not done.done():
+                    done.set_exception(Ending())
+                raise
+            except Exception as error:
+                if not done.done():
+                    done.set_exception(error)
+            finally:
+                self.running -= 1
+
+    async def _try(self, worker: Worker, work: Callable[..., Any], given: tuple[Any, ...],
+                   seconds: float | None) -> Any:
+        for life in range(LIVES):
+            try:
+                future = await worker.submit(work, *given)
+                async with asyncio.timeout(seconds):
+                    return await asyncio.wrap_future(future)
+            except TimeoutError:
+                worker.kill()
+                raise LimitError(f"no answer was found in {seconds:g} s, as long as this server "
+                                 "allows") from None
+            except asyncio.CancelledError:
+                worker.kill()
+                raise
+            except BrokenExecutor:
+                self.deaths += 1
+                worker.kill()
+                if life + 1 == LIVES:
+                    worker.start()
+        raise Died
+
+    async def drain(self, grace: float) -> None:
+        """Give back what waits, let what runs end for some seconds, and stop."""
+        self._ending = True
+        while not self._queue.empty():
+            _, _, done, *_ = self._queue.get_nowait()
+            if not done.done():
+                done.set_exception(Ending())
+        until = time.monotonic() + grace
+        while self.running and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for worker in self.workers:
+            worker.kill()
+
+
+class Lent(Executor):
+    """The pool as an executor for threads, such as those of sweeps.
+
+    Parameters
+    ----------
+    pool : whose loop runs in another thread.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        loop = self._pool.loop
+        assert loop is not None and not kwargs  # the pool was started
+
+        async def run() -> Any:
+            try:
+                return await self._pool.run(fn, *args, order=LATER)
+            except Ending:
+                raise asyncio.CancelledError from None
+
+        return asyncio.run_coroutine_threadsafe(run(), loop)

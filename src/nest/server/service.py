@@ -1,0 +1,153 @@
+"""What happens to a request: it is read, looked up, asked once, and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from typing import Any
+
+from nest.errors import LimitError
+from nest.server.answers import Answers
+from nest.server.metrics import Metrics
+from nest.server.pool import Busy, Died, Ending, Pool
+from nest.server.settings import Settings
+from nest.server.studies import Studies
+from nest.server.work import Limits, Read, Reply, answer, read, refusal
+
+READING = 20.0
+"""Seconds to read a request (chosen: a network of 100,000 devices takes 5)."""
+BESIDES = 30.0
+"""Seconds of an answer besides its search, at most (chosen)."""
+AGAIN = 5
+"""Seconds after which a client should ask again."""
+
+
+def warm() -> bool:
+    """Load what reading needs."""
+    from nest.questions import read_question
+
+    read_question({"model": "bert-large", "cluster": "dgx-a100",
+                   "job": {"global_batch": 8, "seq_len": 512}})
+    return True
+
+
+class Service:
+    """Answers requests; one object for a server.
+
+    Parameters
+    ----------
+    settings : its limits.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.limits = Limits(settings.devices, settings.layers, settings.seconds)
+        self.pool = Pool(settings.processes, settings.waiting)
+        self.reader = Pool(1, settings.waiting, warm)
+        self.answers = Answers(settings.cache)
+        self.studies = Studies(self.pool, self.reader, self.limits, settings)
+        self.metrics = Metrics(self.pool, self.answers, self.studies)
+        self.ending = False
+        self._asked: dict[str, asyncio.Task[Reply]] = {}
+
+    def start(self) -> None:
+        """Start the workers; needs a running loop."""
+        self.pool.start()
+        self.reader.start()
+
+    async def end(self) -> None:
+        """Let what runs end within the grace, hand back the rest, and stop the workers."""
+        self.ending = True
+        self.studies.stop()
+        await asyncio.gather(self.pool.drain(self.settings.grace), self.reader.drain(0.0))
+        await self.studies.ended()
+
+    def known(self, kind: str, body: bytes) -> Reply | None:
+        """The reply to exactly this request, if it is kept."""
+        found = self.answers.get(_exact(kind, body))
+        if found is not None:
+            self.metrics.cached.labels("request").inc()
+        return found
+
+    async def ask(self, kind: str, body: bytes) -> Reply:
+        """The reply to a request, whatever comes of it."""
+        try:
+            return self.known(kind, body) or await self._ask(kind, body)
+        except Busy:
+            return busy("too many questions wait")
+        except Ending:
+            return handed_back(body)
+        except LimitError as error:
+            return refusal(error)
+        except Died:
+            return died()
+
+    async def _ask(self, kind: str, body: bytes) -> Reply:
+        found = await self.reader.run(read, kind, body, self.limits, seconds=READING)
+        if isinstance(found, Reply):
+            return self._kept(_exact(kind, body), found)
+        assert isinstance(found, Read)
+        reply = self.answers.get(found.key)
+        if reply is not None:
+            self.metrics.cached.labels("question").inc()
+        else:
+            reply = await self._once(found.key, kind, body)
+        return self._kept(_exact(kind, body), reply._replace(body=found.named(reply.body)))
+
+    async def _once(self, key: str, kind: str, body: bytes) -> Reply:
+        """The reply to a question that several clients may ask at the same time."""
+        task = self._asked.get(key)
+        if task is None:
+            seconds = self.limits.seconds + BESIDES
+            task = asyncio.ensure_future(
+                self.pool.run(answer, kind, body, self.limits, seconds=seconds))
+            self._asked[key] = task
+            task.add_done_callback(lambda done: self._forget(key, done))
+        else:
+            self.metrics.cached.labels("asked").inc()
+        return await asyncio.shield(task)
+
+    def _forget(self, key: str, task: asyncio.Task[Reply]) -> None:
+        del self._asked[key]
+        if not task.cancelled() and task.exception() is None:
+            self._kept(key, task.result())
+
+    def _kept(self, key: str, reply: Reply) -> Reply:
+        if reply.lasting:
+            self.answers.keep(key, reply)
+        return reply
+
+
+def _exact(kind: str, body: bytes) -> str:
+    return hashlib.sha256(kind.encode() + b"\n" + body).hexdigest()
+
+
+# ---------------------------------------------------------------- replies of the server itself
+
+
+def told(status: int, error: str, message: str, **more: Any) -> Reply:
+    """An error of the server itself as a document of the same form."""
+    return Reply(status, json.dumps({
+        "schema": "nest.error/1", "error": error, "code": 75, "message": message,
+        "problems": [message], **more}).encode())
+
+
+def busy(why: str) -> Reply:
+    """Refuse for now."""
+    return told(429, "busy", f"{why}; ask again in {AGAIN} seconds")
+
+
+def died() -> Reply:
+    """Give up a request that ends workers."""
+    return told(422, "died", "the process that worked on this question ended, twice: it may need "
+                "more memory than there is")
+
+
+def handed_back(body: bytes | None = None) -> Reply:
+    """Give a question back because the server ends."""
+    try:
+        asked = {} if body is None else {"question": json.loads(body)}
+    except ValueError:
+        asked = {}
+    return told(503, "ending", f"the server ends; ask again in {AGAIN} seconds", **asked)

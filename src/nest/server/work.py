@@ -1,0 +1,352 @@
+"""What worker processes do with a request: from its text to the text of its answer.
+
+Everything about a request happens here, reading it included, so that one that takes all memory or
+crashes ends its worker and not the server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from nest.describe import Cluster, Model, Profile, load_configuration
+from nest.errors import InputError, NestError
+from nest.pricing.plans import Plan
+from nest.questions import Question, failure, read_question
+from nest.questions.answer import SCHEMA
+from nest.questions.question import id_of, plain
+from nest.server.requests import ReplanRequest
+from nest.sweeps.questions import Answered, VersionedQuestion, ask, failed
+from nest.units import shorten
+
+STATUS = {"input": 400, "infeasible": 422, "unsupported": 422, "limit": 422}
+"""HTTP status of errors, by their names; of others 500."""
+_CONFIGURED = ("configuration",)
+
+
+class Limits(NamedTuple):
+    """Sizes of problems that are allowed."""
+
+    devices: int
+    layers: int
+    seconds: float
+
+
+class Reply(NamedTuple):
+    """What a request is answered with."""
+
+    status: int
+    body: bytes
+    """A JSON document."""
+    lasting: bool = False
+    """The same request has the same answer at any time."""
+
+
+class Read(NamedTuple):
+    """What is known of a request once it is read."""
+
+    key: str
+    """Hash of all that its answer depends on."""
+    notes: tuple[str, ...] = ()
+    """Fields that were ignored."""
+    id: str | int | None = None
+    """Of the question."""
+
+    def named(self, body: bytes) -> bytes:
+        """A document with the id and the notes, which are no part of what is kept."""
+        head: dict[str, object] = {} if self.id is None else {"id": self.id}
+        if self.notes:
+            head["notes"] = self.notes
+        return json.dumps(head).encode()[:-1] + b", " + body[1:] if head else body
+
+
+def read(kind: str, body: bytes, limits: Limits) -> Read | Reply:
+    """Read a request: its key, or the reply that says what is wrong."""
+    found: Read | Reply = _told(
+        body, lambda data: _READ[kind](data, limits)._replace(id=id_of(data)), named=True)
+    return found
+
+
+def answer(kind: str, body: bytes, limits: Limits) -> Reply:
+    """Answer a request; the document has neither its id nor notes."""
+    found: Reply = _told(body, lambda data: _ANSWER[kind](data, limits), named=False)
+    return found
+
+
+def _told(body: bytes, make: Callable[[dict[str, Any]], Any], named: bool) -> Any:
+    """What ``make`` returns, or the reply for the error that it raises."""
+    data: Any = None
+    try:
+        data = plain(body, "request")
+        if not isinstance(data, dict):
+            raise InputError(f"request: got {shorten(data)}; allowed: a JSON object")
+        return make(data)
+    except Exception as error:
+        return refusal(error, id_of(data) if named else None)
+
+
+def refusal(error: Exception, asked: str | int | None = None) -> Reply:
+    """The reply for an error."""
+    found = failure(error, asked)
+    lasting = isinstance(error, NestError) and found.error in ("input", "infeasible", "unsupported")
+    return Reply(STATUS.get(found.error, 500), found.to_json().encode(), lasting)
+
+
+# ---------------------------------------------------------------- questions
+
+
+def planned(question: Question) -> Plan:
+    """Ask the planner: the only place of the server that does."""
+    from nest.api import plan
+
+    search = question.search
+    return plan(question.subject, question.cluster, question.job, question.space, threads=1,
+                top=question.top, near_batches=question.near_batches,
+                time_limit=search.time_limit, reorder=search.reorder, fillings=search.fillings,
+                beyond_stack=search.beyond_stack)
+
+
+def _question(data: Mapping[str, Any], limits: Limits) -> tuple[Question, tuple[str, ...]]:
+    question, notes = read_question(data, "request")
+    _check(question.subject, question.cluster, limits)
+    seconds = min(question.search.time_limit or limits.seconds, limits.seconds)
+    search = question.search.replace(time_limit=seconds)
+    return question.model_copy(update={"search": search}), notes
+
+
+def _check(subject: Model | Profile, cluster: Cluster, limits: Limits) -> None:
+    """Refuse problems that are larger than the server takes."""
+    from nest.pricing.evaluation import chain_of
+
+    problems = []
+    if cluster.size > limits.devices:
+        problems.append(f"request: cluster: got {cluster.size} devices; allowed: "
+                        f"{limits.devices}, as many as this server takes")
+    layers = subject.layers if isinstance(subject, Model) else len(chain_of(subject))
+    if layers > limits.layers:
+        problems.append(f"request: model: got {layers} layers; allowed: {limits.layers}, as many "
+                        "as this server takes")
+    if problems:
+        raise InputError("\n".join(problems), tuple(problems))
+
+
+def _key(kind: str, question: Question, *more: object) -> str:
+    """Hash of a question without its id, and of what else is asked."""
+    from nest.sweeps.version import VERSION
+
+    asked = question.as_dict()
+    asked.pop("id", None)
+    text = json.dumps([VERSION, kind, asked, *more], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read_plan(data: dict[str, Any], limits: Limits) -> Read:
+    question, notes = _question(data, limits)
+    return Read(_key("plan", question), notes)
+
+
+def _plan(data: dict[str, Any], limits: Limits) -> Reply:
+    question, _ = _question(data, limits)
+    plan = planned(question)
+    ended = plan.search is None or plan.search.seconds < (question.search.time_limit or 0.0)
+    return Reply(200, _answer(plan), plan.optimal or ended)
+
+
+def _answer(plan: Plan) -> bytes:
+    return f'{{"schema": "{SCHEMA}", "plan": {plan.to_json(None)}}}'.encode()
+
+
+# ---------------------------------------------------------------- configurations
+
+
+def _split(data: dict[str, Any], names: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The question of a request, and its fields besides."""
+    question = {name: value for name, value in data.items() if name not in names}
+    return question, {name: data[name] for name in names if name in data}
+
+
+def _read_evaluate(data: dict[str, Any], limits: Limits) -> Read:
+    if "configuration" not in data and str(data.get("schema", "")).startswith("nest.plan/"):
+        text = json.dumps(data, sort_keys=True)
+        return Read(hashlib.sha256(b"plan" + text.encode()).hexdigest())
+    asked, rest = _split(data, _CONFIGURED)
+    if not isinstance(rest.get("configuration"), dict):
+        raise InputError("request: configuration: missing; needed: a configuration, or a plan "
+                         "document in the place of the request")
+    question, notes = _question(asked, limits)
+    return Read(_key("evaluate", question, rest), notes)
+
+
+def _evaluate(data: dict[str, Any], limits: Limits) -> Reply:
+    from nest.pricing.evaluation import evaluate
+
+    _read_evaluate(data, limits)
+    if "configuration" not in data:
+        return _reprice(data, limits)
+    asked, rest = _split(data, _CONFIGURED)
+    question, _ = _question(asked, limits)
+    way = load_configuration(rest["configuration"])
+    plan = evaluate(question.subject, question.cluster, question.job, way)
+    return Reply(200, _answer(plan), True)
+
+
+def _reprice(data: dict[str, Any], limits: Limits) -> Reply:
+    return Reply(200, _answer(_plan_of(data, limits)), True)
+
+
+def _plan_of(data: Mapping[str, Any], limits: Limits) -> Plan:
+    """The plan of a document, priced again; sizes are checked as soon as they are known."""
+    from nest.pricing.plan_file import reread
+
+    plan, _ = reread(data)
+    subject = plan.inputs.model or plan.inputs.profile
+    assert subject is not None  # kept by reread
+    _check(subject, plan.inputs.cluster, limits)
+    return plan
+
+
+# ---------------------------------------------------------------- other planners
+
+
+def _planners(given: Any) -> list[str]:
+    from nest.errors import did_you_mean
+    from nest.planners import PLANNERS
+
+    names = list(PLANNERS) if given is None else given
+    if not isinstance(names, list) or not names:
+        raise InputError(f"request: planners: got {shorten(names)}; allowed: a list of names")
+    for name in names:
+        if name not in PLANNERS:
+            near = did_you_mean(name, PLANNERS) if isinstance(name, str) else ""
+            raise InputError(f"request: planners: got {shorten(name)}; {near}allowed: "
+                             f"{', '.join(PLANNERS)}")
+    return list(dict.fromkeys(names))
+
+
+def _read_compare(data: dict[str, Any], limits: Limits) -> Read:
+    asked, rest = _split(data, ("planners",))
+    question, notes = _question(asked, limits)
+    return Read(_key("compare", question, _planners(rest.get("planners"))), notes)
+
+
+def _compare(data: dict[str, Any], limits: Limits) -> Reply:
+    from nest.planners.compare import compare
+
+    asked, rest = _split(data, ("planners",))
+    question, _ = _question(asked, limits)
+    found = compare(question.subject, question.cluster, question.job, question.space,
+                    _planners(rest.get("planners")),
+                    {"nest": {"threads": 1, "beyond_stack": question.search.beyond_stack}})
+    document = {"schema": "nest.comparison/1.0",
+                "planners": [entry.document() for entry in found]}
+    return Reply(200, json.dumps(document).encode(), True)
+
+
+# ---------------------------------------------------------------- losses
+
+
+def _read_replan(data: dict[str, Any], limits: Limits) -> Read:
+    ReplanRequest.parse(data, "request")
+    text = json.dumps({**data, "id": None}, sort_keys=True)
+    return Read(hashlib.sha256(b"replan" + text.encode()).hexdigest())
+
+
+def _replan(data: dict[str, Any], limits: Limits) -> Reply:
+    from nest.replanning.replan import replan
+
+    asked = ReplanRequest.parse(data, "request")
+    plan = _plan_of(asked.plan, limits)
+    found = replan(plan, asked.without, asked.space, cluster=asked.cluster,
+                   beyond_stack=asked.beyond_stack, threads=1, time_limit=limits.seconds)
+    ended = found.plan.search is None or found.plan.search.seconds < limits.seconds
+    return Reply(200, found.to_json(None).encode(), ended)
+
+
+# ---------------------------------------------------------------- studies
+
+
+class ReadStudy(NamedTuple):
+    """A study that can be asked."""
+
+    digest: str
+    text: str
+    """All of it as JSON."""
+
+
+def read_study(body: bytes, limits: Limits) -> ReadStudy | Reply:
+    """Read a study whose texts name no files, and limit its searches."""
+    found: ReadStudy | Reply = _told(body, lambda data: _study(data, limits), named=True)
+    return found
+
+
+def _study(data: dict[str, Any], limits: Limits) -> ReadStudy:
+    from nest.sweeps.loading import load_study
+
+    for name in ("model", "cluster"):
+        _no_file(name, data.get(name), name)
+    axes = data.get("axes")
+    for axis, values in (axes if isinstance(axes, dict) else {}).items():
+        _no_files_of(str(axis), values)
+    search = data.setdefault("search", {})
+    if isinstance(search, dict):
+        given = search.get("time_limit")
+        known = isinstance(given, (int, float)) and not isinstance(given, bool)
+        if given is None or (known and given > limits.seconds):
+            search["time_limit"] = limits.seconds
+    study = load_study({"name": "study", **data})
+    return ReadStudy(study.digest, json.dumps(study.as_dict()))
+
+
+def _no_files_of(axis: str, values: Any) -> None:
+    """Refuse names of files among the values of an axis, and time limits."""
+    listed = values.get("values") if isinstance(values, dict) and "values" in values else values
+    choices = values.get("choices", values) if isinstance(values, dict) else {}
+    fields = [(axis, one) for one in (listed if isinstance(listed, list) else [listed])]
+    for choice in choices.values() if isinstance(choices, dict) else ():
+        fields += choice.items() if isinstance(choice, dict) else []
+    for path, value in fields:
+        if path == "search" or str(path).startswith("search.time_limit"):
+            raise InputError(f"axes.{axis[:100]}: got {shorten(path)}; allowed: other fields: the "
+                             "server limits the time")
+        if path in ("model", "cluster"):
+            _no_file(path, value, f"axes.{axis[:100]}")
+
+
+def _no_file(noun: str, value: Any, place: str) -> None:
+    """Refuse a text that is no name of the catalog and no network to generate.
+
+    Raises
+    ------
+    InputError : it could name a file of the server.
+    """
+    from nest.describe import catalog
+    from nest.topology import names_generator
+
+    if isinstance(value, dict) and "base" in value:
+        value = value["base"]
+    if not isinstance(value, str):
+        return
+    section: catalog.Section = "models" if noun == "model" else "clusters"
+    if catalog.find(section, value) is None and not (
+            noun == "cluster" and names_generator(value)):
+        raise InputError(f"{place}: got {shorten(value)}; allowed: "
+                         f"{catalog.suggestions(section, value)}; or a mapping")
+
+
+def ask_study(limits: Limits, question: VersionedQuestion) -> Answered:
+    """Answer a question of a study."""
+    try:
+        _check(question.subject, question.cluster, limits)
+    except InputError as error:
+        return failed(error)
+    return ask(question)
+
+
+_READ: Mapping[str, Callable[[dict[str, Any], Limits], Read]] = {
+    "plan": _read_plan, "evaluate": _read_evaluate, "compare": _read_compare,
+    "replan": _read_replan}
+_ANSWER: Mapping[str, Callable[[dict[str, Any], Limits], Reply]] = {
+    "plan": _plan, "evaluate": _evaluate, "compare": _compare, "replan": _replan}
+KINDS = tuple(_ANSWER)

@@ -1,0 +1,36 @@
+"""Requests made up from the served description never give a 5xx."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from serving import Server, serving
+
+for module in ("fastapi", "uvicorn", "prometheus_client"):
+    pytest.importorskip(module)
+schemathesis = pytest.importorskip("schemathesis")
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+from nest.server.schema import openapi  # noqa: E402
+
+EXAMPLES = int(os.environ.get("NEST_FUZZED", "30"))
+"""Requests to each address."""
+SCHEMA = schemathesis.openapi.from_dict(openapi())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving("--workers", "1", "--time-limit", "5", "--most-devices", "64", "--most-layers",
+                 "32", "--grace", "0.1") as found:
+        yield found
+
+
+@SCHEMA.parametrize()
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_request_gives_a_5xx(case: Any, server: Server) -> None:
+    answer = case.call(base_url=f"http://127.0.0.1:{server.port}", timeout=120)
+    assert answer.status_code < 500, answer.text[:2000]
+    assert answer.status_code in (200, 202) or answer.json()["schema"] == "nest.error/1"

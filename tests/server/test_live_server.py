@@ -1,0 +1,78 @@
+"""A server as a process: many clients, killed workers, its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from serving import serving
+
+for module in ("fastapi", "uvicorn", "prometheus_client"):
+    pytest.importorskip(module)
+
+CLIENTS = 50
+
+
+def question(batch: int, model: str = "bert-large") -> dict:
+    return {"model": model, "cluster": {"base": "dgx-a100", "devices": 64},
+            "job": {"global_batch": batch, "seq_len": 512}}
+
+
+def test_fifty_clients_and_killed_workers() -> None:
+    with serving("--workers", "2") as server, ThreadPoolExecutor(CLIENTS) as clients:
+        asked = [clients.submit(server.ask, "/v1/plan", question(64 + 8 * (n % 25)))
+                 for n in range(CLIENTS)]
+        time.sleep(1.0)
+        for pid in server.workers[:1]:
+            os.kill(pid, signal.SIGKILL)
+        assert [one.result(120)[0] for one in asked] == [200] * CLIENTS
+        again = [clients.submit(server.ask, "/v1/plan", question(64 + 8 * (n % 25)))
+                 for n in range(CLIENTS)]
+        assert [one.result(60)[1]["plan"]["step_time_s"] for one in again] == [
+            one.result()[1]["plan"]["step_time_s"] for one in asked]
+        assert server.figure("nest_workers") == 2
+
+
+def test_what_is_not_answered_at_the_end_is_handed_back() -> None:
+    """With a grace of a moment all questions come back; none is left without a word."""
+    with serving("--workers", "1", "--grace", "0.1") as server, ThreadPoolExecutor(8) as clients:
+        server.ask("/v1/plan", question(64))
+        long = {**question(512, "deepseek-v3"), "cluster": {"base": "dgx-h100", "devices": 4096},
+                "search": {"beyond_stack": True}}
+        asked = [clients.submit(server.ask, "/v1/plan", {**long, "id": n, "top": 1 + n})
+                 for n in range(4)]
+        time.sleep(1.5)
+        server.end()
+        for number, one in enumerate(asked):
+            status, found, retry = one.result(30)
+            assert status == 503 and found["error"] == "ending" and retry
+            assert found["question"]["id"] == number
+
+
+def test_what_runs_at_the_end_is_answered() -> None:
+    with serving("--workers", "1", "--grace", "60") as server:
+        server.ask("/v1/plan", question(64))
+        found: list[int] = []
+        thread = threading.Thread(target=lambda: found.append(server.ask(
+            "/v1/plan", {**question(4096, "llama3-70b"), "cluster": {
+                "base": "h100-spine-leaf", "devices": 1024}})[0]))
+        thread.start()
+        time.sleep(0.4)
+        server.end()
+        thread.join(60)
+        assert found == [200]
+
+
+def test_a_port_in_use_is_told() -> None:
+    with serving("--workers", "1") as server:
+        other = subprocess.run(
+            [sys.executable, "-m", "nest", "serve", "--port", str(server.port)],
+            capture_output=True, text=True, timeout=60)
+        assert other.returncode == 2
+        assert "where nothing can listen" in other.stderr and "Traceback" not in other.stderr

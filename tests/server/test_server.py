@@ -1,0 +1,177 @@
+"""The addresses of a server: answers, errors, tokens, limits, sweeps, figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("httpx")
+pytest.importorskip("prometheus_client")
+from fastapi.testclient import TestClient  # noqa: E402
+
+from nest import InputError, __version__, load_plan, plan  # noqa: E402
+from nest.questions import read_question  # noqa: E402
+from nest.server.app import application  # noqa: E402
+from nest.server.settings import TOKEN, Settings, token_of  # noqa: E402
+
+QUESTION = {"model": "bert-large", "cluster": {"base": "dgx-a100", "devices": 8},
+            "job": {"global_batch": 64, "seq_len": 512}}
+STUDY = {**QUESTION, "name": "lengths", "axes": {"job.seq_len": [128, 256, 384, 512]}}
+SECRET = "0123456789abcdef"
+LOCAL = "http://localhost"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    with TestClient(application(Settings(workers=1, grace=1.0)), LOCAL) as found:
+        yield found
+
+
+def error(answer: Any, status: int, name: str | None = None) -> dict:
+    assert answer.status_code == status, answer.text[:500]
+    found = answer.json()
+    assert found["schema"] == "nest.error/1" and found["message"] and found["problems"]
+    assert name is None or found["error"] == name
+    return found
+
+
+@pytest.mark.kernels
+def test_plans_are_those_of_nest_plan(client: TestClient) -> None:
+    answer = client.post("/v1/plan", json={**QUESTION, "id": 7})
+    assert answer.status_code == 200, answer.text[:500]
+    found = answer.json()
+    question, _ = read_question(QUESTION)
+    expected = plan(question.subject, question.cluster, question.job, threads=1)
+    assert found["id"] == 7 and found["plan"]["step_time_s"] == expected.step_time_s
+    assert load_plan(found["plan"]).configuration == expected.configuration
+
+
+def figure(client: TestClient, name: str) -> float:
+    lines = [line for line in client.get("/metrics").text.splitlines() if line.startswith(name)]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def test_kept_answers_are_given_the_name_of_their_question(client: TestClient) -> None:
+    client.post("/v1/plan", json=QUESTION)
+    before = figure(client, 'nest_cached_total{what="question"}')
+    found = client.post("/v1/plan", json={**QUESTION, "id": "other"}).json()
+    assert found["id"] == "other"
+    assert figure(client, 'nest_cached_total{what="question"}') == before + 1
+    again = figure(client, 'nest_cached_total{what="request"}')
+    assert client.post("/v1/plan", json={**QUESTION, "id": "other"}).json() == found
+    assert figure(client, 'nest_cached_total{what="request"}') == again + 1
+
+
+def test_a_plan_document_is_priced_and_planned_again(client: TestClient) -> None:
+    found = client.post("/v1/plan", json=QUESTION).json()["plan"]
+    again = client.post("/v1/evaluate", json=found).json()["plan"]
+    assert again["step_time_s"] == found["step_time_s"]
+    next_ = client.post("/v1/replan", json={"plan": found, "without": ["nvlink0/device3"]})
+    assert next_.status_code == 200, next_.text[:500]
+    assert next_.json()["plan"]["inputs"]["cluster"]["devices"] == 7
+    error(client.post("/v1/replan", json={"plan": found, "without": ["node7"]}), 400, "input")
+
+
+def test_planners_are_compared(client: TestClient) -> None:
+    answer = client.post("/v1/compare", json={**QUESTION, "planners": ["nest", "manual"]})
+    assert [one["planner"] for one in answer.json()["planners"]] == ["nest", "manual"]
+
+
+@pytest.mark.parametrize("data, said", [
+    ({}, "cluster: missing"), ({**QUESTION, "model": "bert"}, "bert-large"),
+    ({**QUESTION, "cluster": {"base": "dgx-a100", "devices": 10**6}}, "allowed: 131072"),
+    ({**QUESTION, "job": {"global_batch": "many", "seq_len": 1}}, "global_batch"),
+])
+def test_bad_questions_are_told(client: TestClient, data: dict, said: str) -> None:
+    assert said in error(client.post("/v1/plan", json=data), 400, "input")["message"]
+
+
+def test_what_fits_nowhere_is_told(client: TestClient) -> None:
+    found = error(client.post("/v1/plan", json={**QUESTION, "model": "gpt3-175b"}), 422,
+                  "infeasible")
+    assert found["nearest"]
+
+
+def test_other_addresses_methods_and_types(client: TestClient) -> None:
+    error(client.get("/v1/nothing"), 404)
+    error(client.get("/v1/plan"), 405)
+    error(client.post("/v1/plan", content="{}", headers={"content-type": "text/plain"}), 415)
+    error(client.post("/v1/plan", content=b"x" * (4 * 2**20 + 1),
+                      headers={"content-type": "application/json"}), 413)
+    error(client.get("/v1/catalog", headers={"host": "evil.example"}), 403)
+
+
+def test_names_health_and_description(client: TestClient) -> None:
+    assert "llama3-70b" in client.get("/v1/catalog").json()["models"]
+    assert client.get("/healthz").json() == {"status": "ok", "version": __version__}
+    found = client.get("/openapi.json").json()
+    assert found["openapi"].startswith("3.1")
+    assert {"/v1/plan", "/v1/evaluate", "/v1/compare", "/v1/replan", "/v1/sweeps"} <= set(
+        found["paths"])
+    names = set(found["components"]["schemas"])
+    used = {part.split('"')[0] for part in json.dumps(found).split("#/components/schemas/")[1:]}
+    assert used <= names
+
+
+def test_sweeps_are_followed_read_and_asked_once(client: TestClient) -> None:
+    started = client.post("/v1/sweeps", json=STUDY)
+    assert started.status_code == 202, started.text
+    place = started.headers["location"]
+    with client.stream("GET", f"{place}/events") as events:
+        assert events.headers["content-type"].startswith("text/event-stream")
+        lines = [line for line in events.iter_lines() if line]
+    assert lines[-2] == "event: end"
+    assert json.loads(lines[-1].removeprefix("data: "))["state"] == "done"
+    rows = client.get(f"{place}/points").json()["rows"]
+    assert [row["status"] for row in rows] == ["ok"] * 4
+    assert len(client.get(f"{place}/points?format=csv").text.splitlines()) == 5
+    assert client.post("/v1/sweeps", json=STUDY).json()["state"] == "done"
+    assert len(client.get("/v1/sweeps").json()["sweeps"]) == 1
+    error(client.get(f"{place}/points?format=xml"), 400)
+
+
+def test_sweeps_are_cancelled(client: TestClient) -> None:
+    long = {**STUDY, "name": "long", "axes": {"job.seq_len": [*range(128, 513)]}}
+    place = client.post("/v1/sweeps", json=long).headers["location"]
+    assert client.delete(place).json()["state"] in ("cancelling", "cancelled")
+    with client.stream("GET", f"{place}/events") as events:
+        last = [line for line in events.iter_lines() if line][-1]
+    found = json.loads(last.removeprefix("data: "))
+    assert found["state"] == "cancelled" and found["answered"] < 385
+    error(client.get("/v1/sweeps/none"), 404)
+    error(client.delete("/v1/sweeps/none"), 404)
+    error(client.post("/v1/sweeps", json={**STUDY, "model": "/etc/hostname"}), 400)
+
+
+def test_a_token_is_asked_for() -> None:
+    with TestClient(application(Settings(workers=1, token=SECRET, grace=1.0)), LOCAL) as client:
+        error(client.get("/v1/catalog"), 401)
+        error(client.get("/v1/catalog", headers={"authorization": "Bearer wrong"}), 401)
+        right = {"authorization": f"Bearer {SECRET}"}
+        assert client.get("/v1/catalog", headers=right).status_code == 200
+        assert client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("given", [
+    {"host": "0.0.0.0"}, {"host": "::"}, {"host": "example.org"}, {"token": "short"},
+    {"token": "with spaces in the token"}, {"port": 70000}, {"workers": -1}, {"seconds": 0.0},
+])
+def test_settings_that_are_not_allowed(given: dict) -> None:
+    with pytest.raises(InputError, match="allowed: "):
+        Settings(**given)
+
+
+def test_tokens_come_from_a_file_or_the_environment(tmp_path, monkeypatch) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{SECRET}\n")
+    monkeypatch.setenv(TOKEN, "of the environment")
+    assert token_of(str(file)) == SECRET
+    assert token_of(None) == "of the environment"
+    with pytest.raises(InputError, match="token-file"):
+        token_of(str(tmp_path / "none"))
+    assert Settings(host="::1").local and Settings(host="localhost").local
+    assert not Settings(host="0.0.0.0", token=SECRET).local
