@@ -11,7 +11,10 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cache
-from types import SimpleNamespace
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from tempfile import NamedTemporaryFile
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from framework_judge import (
@@ -136,8 +139,112 @@ def torchtitan(case: Case) -> Case:
                      torchtitan_pipeline)
 
 
+class Lacking(MetaPathFinder, Loader):
+    """Empty modules for what torchtitan imports, but a configuration does not need."""
+
+    names = ("torchdata", "datasets", "wandb", "tokenizers", "safetensors", "torchao", "jinja2",
+             "huggingface_hub", "PIL", "transformers", "fsspec")
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name.split(".")[0] in self.names:
+            return ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        class Empty(ModuleType):
+            def __getattr__(self, name: str) -> Any:
+                if name.startswith("__"):
+                    raise AttributeError(name)
+                return type(name, (), {"__class_getitem__": classmethod(lambda cls, _: cls)})
+
+        found = Empty(spec.name)
+        found.__path__ = []
+        return found
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is in it."""
+
+
+@cache
+def pretend() -> None:
+    """Let torchtitan's trainer be imported."""
+    import typing
+
+    import typing_extensions
+
+    typing.override = typing_extensions.override  # it is of Python 3.12
+    sys.modules["torch.utils.tensorboard"] = ModuleType("torch.utils.tensorboard")
+    sys.modules["torch.utils.tensorboard"].SummaryWriter = object
+    sys.meta_path.append(Lacking())
+
+
+def torchtitan_exported(case: Case) -> Case:
+    """The exported module, by torchtitan's own manager of configurations."""
+    pretend()
+    from torchtitan.config import ConfigManager
+    from torchtitan.models import llama3
+    from torchtitan.models.common import ComplexRoPE
+    from torchtitan.models.llama3.config_registry import llama3_debugmodel
+
+    def base() -> Any:
+        """A configuration of the user's own."""
+        config = llama3_debugmodel()
+        config.model_spec.model.dim, config.model_spec.model.vocab_size = 512, 128
+        config.model_spec.model.layers = llama3._build_llama3_layers(
+            n_layers=case["layers"], dim=512, n_heads=8, hidden_dim=512, attn_backend="flex",
+            rope=ComplexRoPE.Config(dim=64, max_seq_len=64, theta=1e4, scaling="llama"))
+        return config
+
+    sys.modules["own"] = SimpleNamespace(base=base)
+    os.environ["BASE"] = "own:base"
+    sys.modules["plan_config"] = module = ModuleType("plan_config")
+    exec(compile(case["exported"], "plan_config.py", "exec"), vars(module))
+    config = ConfigManager().parse_args(["--module", "plan_config", "--config", "plan"])
+    policy = type(config.activation_checkpoint).__qualname__.partition(".")[0]
+    return {"training": config.training, "parallelism": config.parallelism,
+            "policy": None if config.activation_checkpoint is None else policy}
+
+
+def toml(case: Case) -> Case:
+    """The exported TOML, by the manager of configurations of torchtitan 0.2."""
+    return taken(case, toml_settings)
+
+
+def toml_settings(case: Case) -> Case:
+    folder = os.environ["NEST_FRAMEWORK_TOML"]
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    pretend()
+    from torchtitan.config import ConfigManager
+    from torchtitan.distributed import ParallelDims
+
+    with NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(case["toml"])
+        file.flush()
+        words = ["--job.config_file", file.name]
+        found = ConfigManager().parse_args([*words, "--model.name", "m", "--model.flavor", "f"])
+    given, training = found.parallelism, found.training
+    ParallelDims(
+        dp_replicate=given.data_parallel_replicate_degree,
+        dp_shard=given.data_parallel_shard_degree,
+        cp=given.context_parallel_degree, tp=given.tensor_parallel_degree,
+        pp=given.pipeline_parallel_degree, ep=given.expert_parallel_degree,
+        etp=given.expert_tensor_parallel_degree, world_size=case["world"])
+    return {"steps": torchtitan_steps(case, training), "zero": given.fsdp_reshard_after_forward,
+            "mode": found.activation_checkpoint.mode,
+            "modules": given.module_fqns_per_model_part}
+
+
 def torchtitan_settings(case: Case) -> Case:
-    """Its own classes, as its command line reads them."""
+    """Its own classes, as its manager of configurations or its command line reads them."""
+    if case["exported"]:
+        found = torchtitan_exported(case)
+        training, settings = found["training"], found["parallelism"]
+        assert settings.module_fqns_per_model_part == (case["modules"] if case["pp"] > 1 else None)
+        case |= {"settings": settings, "local": training.local_batch_size,
+                 "policy": found["policy"]}
+        settings.module_fqns_per_model_part = case["modules"]
+        return {"policy": found["policy"], "steps": torchtitan_steps(case, training)}
     import tyro
     from torchtitan.config import ParallelismConfig, TrainingConfig
 
@@ -150,14 +257,19 @@ def torchtitan_settings(case: Case) -> Case:
         sys.stderr = kept
     case["settings"].module_fqns_per_model_part = case["modules"]
     case["local"] = training.local_batch_size
+    return {"steps": torchtitan_steps(case, training)}
+
+
+def torchtitan_steps(case: Case, training: Any) -> int:
     assert training.global_batch_size % (case["dp"] * training.local_batch_size) == 0, "batch"
-    return {"steps": training.global_batch_size // (case["dp"] * training.local_batch_size)}
+    return int(training.global_batch_size // (case["dp"] * training.local_batch_size))
 
 
 def torchtitan_model(case: Case) -> Case:
     """What a decoder says of the degrees."""
-    sys.modules["torchtitan.trainer"] = SimpleNamespace(  # it needs more than is installed
-        Trainer=SimpleNamespace(Config=type("Config", (), {})))
+    if "torchtitan.trainer" not in sys.modules:  # it needs more than is installed
+        sys.modules["torchtitan.trainer"] = SimpleNamespace(
+            Trainer=SimpleNamespace(Config=type("Config", (), {})))
     from torchtitan.models.common.decoder import Decoder
 
     model = SimpleNamespace(
@@ -281,4 +393,5 @@ def deepspeed_ranks(case: Case) -> Case:
 
 
 if __name__ == "__main__":
-    answer({"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed})
+    answer({"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed,
+            "toml": toml})

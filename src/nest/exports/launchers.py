@@ -38,7 +38,8 @@ class Launcher(NamedTuple):
     files: Callable[[Places, str], dict[str, str]]
     """Lists of hosts or ranks, by name, with a title in their first line."""
     lines: Callable[[Places, str, Sequence[str]], list[str]]
-    """Lines of shell that start a program with its arguments; names of variables that it needs."""
+    """Lines of shell that start a program with its arguments; of places, the program with its
+    arguments, and names of the environment variables that it reads."""
     ranks: bool = True
     """It can place each rank, and not only whole nodes."""
 
@@ -107,7 +108,8 @@ def _torchrun(found: Places, program: str, _: Sequence[str]) -> list[str]:
 
 def _deepspeed(found: Places, program: str, variables: Sequence[str]) -> list[str]:
     """Its launcher passes few variables on, and those that a file of its own names."""
-    lines = ["export DS_ENV_FILE=$here/deepspeed_env"] if variables else []
+    lines = ["[ ! -f \"$here/deepspeed_env\" ] || export DS_ENV_FILE=$here/deepspeed_env"] \
+        if variables else []
     module = f"--module {program[3:]}" if program.startswith("-m ") else program
     local = "" if len(found.nodes) > 1 else f"--num_gpus {len(found.at)} "
     hosts = '--hostfile "$here/hostfile" ' if not local else ""
@@ -126,6 +128,7 @@ def _process(found: Places, rank: str) -> list[str]:
 def _mpirun(found: Places, program: str, variables: Sequence[str]) -> list[str]:
     places = '--map-by slot' if found.each is not None else \
         '--map-by "rankfile:file=$here/rankfile"'
+    # It warns of variables that are not set, and goes on.
     names = " ".join(f"-x {name}" for name in ("MASTER_ADDR", "MASTER_PORT", *variables))
     return [*_process(found, "OMPI_COMM_WORLD_RANK"), "export MASTER_ADDR MASTER_PORT",
             f'mpirun -np {len(found.at)} --hostfile "$here/hostfile" {places} --bind-to none \\',

@@ -29,6 +29,8 @@ class Script(NamedTuple):
     """Arrays of ``given`` that are arguments too."""
     words: Sequence[str] = ()
     """Words of shell between the program and the arrays, such as a file of ``$here``."""
+    passed: Sequence[str] = ()
+    """Names of other environment variables that each process reads."""
 
 
 def script_text(script: Script, found: Places, launcher: str) -> str:
@@ -58,7 +60,7 @@ def script_text(script: Script, found: Places, launcher: str) -> str:
         lines += ["", f"{name}=(", *(f"  {shlex.join(each)}" for each in words), ")"]
     arrays = (f'"${{{name}[@]}}"' for name in (*script.sections, *script.more))
     program = " ".join([script.program, *script.words, *arrays, '"$@"'])
-    ends = how.lines(found, program, [*script.variables])
+    ends = how.lines(found, program, [*script.variables, *script.passed])
     if any("$here" in line for line in ends):
         ends.insert(0, HERE)
     return "\n".join([*lines, "", *ends]) + "\n"

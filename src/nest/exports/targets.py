@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from nest.describe.given import need, need_count
 from nest.errors import InputError, UnsupportedError, did_you_mean
-from nest.exports import deepspeed, megatron
+from nest.exports import deepspeed, megatron, torchtitan
 from nest.exports.launchers import DEFAULT, LAUNCHERS
 from nest.exports.places import per_node, places
 from nest.exports.script import Script
@@ -122,5 +122,7 @@ TARGETS: Mapping[str, Target] = {
         stacks="megatron-core or megatron-fsdp", inexpressible=_megatron_lacks,
         order=_megatron_order, files=_megatron),
     "deepspeed": deepspeed.TARGET,
+    "torchtitan": torchtitan.TARGET,
+    "torchtitan-toml": torchtitan.OLD_TARGET,
 }
 """Targets by name."""
