@@ -7,6 +7,7 @@ null and what it made of the case.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -319,6 +320,113 @@ def torchtitan_pipeline(case: Case) -> Case:
     return {"stages": every, "order": order_of(built, case["pp"])}
 
 
+# ---------------------------------------------------------------- FSDP2
+
+
+def fsdp2(case: Case) -> Case:
+    """In a process of its own: meshes outlive their groups."""
+    exec(compile(case["text"], "parallelize.py", "exec"), {})  # imports, once for all
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        with os.fdopen(theirs, "w") as stream:
+            try:
+                with world(case["world"]):
+                    stream.write(json.dumps(taken(case, fsdp2_step)))
+            finally:
+                stream.flush()
+                os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    found: Case = json.loads(text or '{"refused": "it ended"}')
+    return found
+
+
+def fsdp2_step(case: Case) -> Case:
+    """A forward and a backward pass of a decoder with the names of transformers'."""
+    import torch
+
+    given: dict[str, Any] = {}
+    exec(compile(case["text"], "parallelize.py", "exec"), given)
+    with torch.device("meta"):
+        model = decoder(case["layers"])
+    ranks = given["mesh"]("cpu")
+    given["parallelize"](model, ranks)
+    rows = model.model.layers[0].self_attn.q_proj.weight.to_local().shape[0]
+    model.to_empty(device="cpu")
+    for weight in model.parameters():
+        torch.nn.init.ones_(weight)
+    model(torch.zeros(1, 8, dtype=torch.long)).sum().backward()
+    group = model.model.layers[0]._get_fsdp_state()._fsdp_param_group
+    return {"mesh": list(ranks.mesh.shape), "rows": rows,
+            "reshard": group.post_forward_mesh_info is not None}
+
+
+def decoder(layers: int, width: int = 128, heads: int = 8) -> Any:
+    import torch
+    from torch import nn
+
+    def linear(*sizes: int) -> nn.Linear:
+        return nn.Linear(*sizes, bias=False)
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q_proj, self.k_proj = linear(width, width), linear(width, width)
+            self.v_proj, self.o_proj = linear(width, width), linear(width, width)
+
+        def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+            rows, tokens = hidden_states.shape[:2]
+            parts = (own(hidden_states).view(rows, tokens, -1, width // heads).transpose(1, 2)
+                     for own in (self.q_proj, self.k_proj, self.v_proj))
+            found = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+            return self.o_proj(found.transpose(1, 2).reshape(rows, tokens, -1))
+
+    class Mlp(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate_proj, self.up_proj = linear(width, width), linear(width, width)
+            self.down_proj, self.act_fn = linear(width, width), nn.SiLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.self_attn, self.mlp = Attention(), Mlp()
+            self.input_layernorm = nn.RMSNorm(width)
+            self.post_attention_layernorm = nn.RMSNorm(width)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x + self.self_attn(hidden_states=self.input_layernorm(x))
+            return x + self.mlp(self.post_attention_layernorm(x))
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed_tokens, self.norm = nn.Embedding(128, width), nn.RMSNorm(width)
+            self.layers = nn.ModuleList(Block() for _ in range(layers))
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            x = self.embed_tokens(tokens)
+            for layer in self.layers:
+                x = layer(x)
+            return self.norm(x)
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.lm_head = Inner(), linear(width, 128)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.lm_head(self.model(tokens))
+
+    return Whole()
+
+
 # ---------------------------------------------------------------- DeepSpeed
 
 
@@ -394,4 +502,4 @@ def deepspeed_ranks(case: Case) -> Case:
 
 if __name__ == "__main__":
     answer({"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed,
-            "toml": toml})
+            "toml": toml, "fsdp2": fsdp2})

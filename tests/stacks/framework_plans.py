@@ -28,7 +28,7 @@ from nest.stacks import launch_needs, not_runnable
 PYTHON = os.environ.get("NEST_FRAMEWORKS", "")
 CASES = int(os.environ.get("NEST_FRAMEWORK_CASES", "100"))
 LETTERS = {"embedding": "E", "head": "L", "mtp": "m"}
-TARGETS = {"megatron-core": "megatron", "megatron-fsdp": "megatron"}
+TARGETS = {"megatron-core": "megatron", "megatron-fsdp": "megatron", "fsdp": "fsdp2"}
 """Targets of `nest export` by stack; default: the name of the stack."""
 DRAWS = 10**5
 """Declared limit of configurations that are drawn."""
@@ -55,7 +55,7 @@ class Case:
         assert known is not None
         allowed = known.rules["schedule"].allowed if "schedule" in known.rules else ("1f1b",)
         self.pp = rng.choice((1, 2, 2, 3, 4))
-        if stack == "megatron-fsdp" and rng.random() < 0.8:
+        if stack in ("megatron-fsdp", "fsdp") and rng.random() < 0.8:
             self.pp = 1
         names = tuple(name for name in (allowed or ()) if self.pp > 1 or name == "combined")
         self.schedule = rng.choice((*names, "1f1b"))
@@ -231,7 +231,7 @@ def runnable(stack: str, count: int) -> list[Case]:
         if (case.schedule == "1f1b" and 2 * plain >= count > 2) or not case.files:
             continue
         found.append(case)
-        plain += case.schedule == "1f1b" and stack != "megatron-fsdp"
+        plain += case.schedule == "1f1b" and stack not in ("megatron-fsdp", "fsdp")
         if len(found) == count:
             return found
     raise AssertionError

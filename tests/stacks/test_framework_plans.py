@@ -244,6 +244,22 @@ def passes(case: Case) -> list[list[list[Any]]]:
             for rank in range(case.pp)]
 
 
+def test_the_module_for_fsdp2_runs() -> None:
+    """On a small decoder of its own, on the first rank of a group that talks to nobody."""
+    cases = runnable("fsdp", min(CASES, 40))
+    answers = judged("fsdp2", [
+        {"text": case.files and case.files["parallelize.py"], "world": case.world,
+         "layers": case.model.layers} for case in cases], "framework_launch.py")
+    for case, answer in zip(cases, answers, strict=True):
+        stage, dp = case.way.stages[0], case.outer_dp * case.way.stages[0].dp_in
+        replicas = dp if not stage.zero else case.outer_dp if stage.shard == "dp_in" else 1
+        assert not answer["refused"], (answer["refused"], case.way)
+        assert answer["mesh"] == [replicas, dp // replicas, stage.cp, stage.tp]
+        assert answer["rows"] == -(-128 // stage.tp // (dp // replicas * stage.cp))
+        assert answer["reshard"] == (stage.zero == 3)
+    assert {case.way.stages[0].recompute for case in cases} == {"none", "selective", "full"}
+
+
 # ---------------------------------------------------------------- others are refused
 
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from nest.describe.given import need, need_count
 from nest.errors import InputError, UnsupportedError, did_you_mean
-from nest.exports import deepspeed, megatron, torchtitan
+from nest.exports import deepspeed, fsdp2, megatron, torchtitan
 from nest.exports.launchers import DEFAULT, LAUNCHERS
 from nest.exports.places import per_node, places
 from nest.exports.script import Script
@@ -124,5 +124,6 @@ TARGETS: Mapping[str, Target] = {
     "deepspeed": deepspeed.TARGET,
     "torchtitan": torchtitan.TARGET,
     "torchtitan-toml": torchtitan.OLD_TARGET,
+    "fsdp2": fsdp2.TARGET,
 }
 """Targets by name."""
