@@ -246,7 +246,7 @@ def passes(case: Case) -> list[list[list[Any]]]:
 
 def test_the_module_for_fsdp2_runs() -> None:
     """On a small decoder of its own, on the first rank of a group that talks to nobody."""
-    cases = runnable("fsdp", min(CASES, 40))
+    cases = runnable("fsdp", min(CASES, 24))
     answers = judged("fsdp2", [
         {"text": case.files and case.files["parallelize.py"], "world": case.world,
          "layers": case.model.layers} for case in cases], "framework_launch.py")

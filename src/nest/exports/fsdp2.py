@@ -10,10 +10,10 @@ module on groups of ranks that talk to nobody.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from nest.exports.figures import Figures, figures
+from nest.exports.known import plain_lines
 from nest.exports.script import Script
 from nest.exports.settings import Setting, settings
 from nest.exports.target import Files, Sheet, Target, model_of, stage_by_stage, written
@@ -182,7 +182,7 @@ def module_text(plan: Plan, title: str, priced: str) -> str:
     """The text of the module."""
     given = settings(SETTINGS, figures_here(plan))
     lines = ['"""The division of a plan.', "",
-             *(json.dumps(line)[1:-1].replace('\\"', "'") for line in (title, priced)), '"""', "",
+             *plain_lines(title, priced), '"""', "",
              _IMPORTS, f"LAYERS = {model_of(plan).layers}"]
     given.setdefault("RECOMPUTE_LAYERS", None)
     for name, value in given.items():

@@ -30,6 +30,17 @@ _NO_NODE = ['  echo "$0: no node $NODE in this plan" >&2', "  exit 2", "fi"]
 DEFAULT = "torchrun"
 
 
+class Program(NamedTuple):
+    """What a launcher starts."""
+
+    text: str
+    """Words of shell: the program and its arguments."""
+    names: Sequence[str]
+    """Environment variables that it reads, besides those that say its place."""
+    lines: Sequence[str]
+    """Lines of shell in each process before it, with RANK, LOCAL_RANK and WORLD_SIZE set."""
+
+
 class Launcher(NamedTuple):
     """What starts the processes."""
 
@@ -37,9 +48,8 @@ class Launcher(NamedTuple):
     """The script is run on each node; else on one."""
     files: Callable[[Places, str], dict[str, str]]
     """Lists of hosts or ranks, by name, with a title in their first line."""
-    lines: Callable[[Places, str, Sequence[str]], list[str]]
-    """Lines of shell that start a program with its arguments; of places, the program with its
-    arguments, and names of the environment variables that it reads."""
+    lines: Callable[[Places, Program], list[str]]
+    """Lines of shell that start a program."""
     ranks: bool = True
     """It can place each rank, and not only whole nodes."""
 
@@ -85,13 +95,16 @@ def _tasks(found: Places, title: str) -> dict[str, str]:
         f"{found.names[place.node]}\n" for place in found.at)}
 
 
-def _torchrun(found: Places, program: str, _: Sequence[str]) -> list[str]:
+def _torchrun(found: Places, program: Program) -> list[str]:
     if found.each is None:  # torchrun numbers the ranks of a node in a row
-        return ["processes=()", "while read -r node device rank; do",
+        start, own = "python", []
+        if program.lines:
+            start, own = 'bash -c "$process" "$here"', _process(program)
+        return [*own, "processes=()", "while read -r node device rank; do",
                 '  [ "$node" = "$NODE" ] || continue',
                 f'  RANK=$rank LOCAL_RANK=$device WORLD_SIZE={len(found.at)} '
                 'MASTER_ADDR=$MASTER_ADDR MASTER_PORT=$MASTER_PORT \\',
-                f"    python {program} </dev/null &", "  processes+=($!)",
+                f"    {start} {program.text} </dev/null &", "  processes+=($!)",
                 "done < <(grep -v '^#' \"$here/ranks\")",
                 'if [ "${#processes[@]}" = 0 ]; then', *_NO_NODE,
                 "trap 'kill \"${processes[@]}\" 2>/dev/null || true' EXIT",
@@ -103,43 +116,49 @@ def _torchrun(found: Places, program: str, _: Sequence[str]) -> list[str]:
         node = "$((rank - 1))"
     return [*lines, f"torchrun --nnodes {len(found.nodes)} --nproc-per-node {found.each} \\",
             f'  --node-rank "{node}" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\',
-            f"  {program}"]
+            f"  {program.text}"]
 
 
-def _deepspeed(found: Places, program: str, variables: Sequence[str]) -> list[str]:
+def _deepspeed(found: Places, program: Program) -> list[str]:
     """Its launcher passes few variables on, and those that a file of its own names."""
     lines = ["[ ! -f \"$here/deepspeed_env\" ] || export DS_ENV_FILE=$here/deepspeed_env"] \
-        if variables else []
-    module = f"--module {program[3:]}" if program.startswith("-m ") else program
+        if program.names else []
+    module = f"--module {program.text[3:]}" if program.text.startswith("-m ") else program.text
     local = "" if len(found.nodes) > 1 else f"--num_gpus {len(found.at)} "
     hosts = '--hostfile "$here/hostfile" ' if not local else ""
     return [*lines, f"deepspeed {hosts}{local}\\",
             '  --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \\', f"  {module}"]
 
 
-def _process(found: Places, rank: str) -> list[str]:
+def _process(program: Program, *before: str) -> list[str]:
     """Lines that define ``process``, shell for each process: its variables, then its program."""
+    return ["process='set -eu", *before, *program.lines, "exec python \"$@\"'"]
+
+
+def _by_rank(found: Places, program: Program, rank: str) -> list[str]:
+    """The process of a launcher that says the rank alone."""
     device = f"$((RANK % {found.each}))" if found.each is not None else \
         '$(grep " $RANK\\$" "$0/ranks" | cut -d" " -f2)'
-    return ["process='set -eu", f"export RANK=${rank}",
-            f"export LOCAL_RANK={device} WORLD_SIZE={len(found.at)}", "exec python \"$@\"'"]
+    return [*_process(program, f"export RANK=${rank}",
+                      f"export LOCAL_RANK={device} WORLD_SIZE={len(found.at)}"),
+            "export MASTER_ADDR MASTER_PORT"]
 
 
-def _mpirun(found: Places, program: str, variables: Sequence[str]) -> list[str]:
+def _mpirun(found: Places, program: Program) -> list[str]:
     places = '--map-by slot' if found.each is not None else \
         '--map-by "rankfile:file=$here/rankfile"'
     # It warns of variables that are not set, and goes on.
-    names = " ".join(f"-x {name}" for name in ("MASTER_ADDR", "MASTER_PORT", *variables))
-    return [*_process(found, "OMPI_COMM_WORLD_RANK"), "export MASTER_ADDR MASTER_PORT",
+    names = " ".join(f"-x {name}" for name in ("MASTER_ADDR", "MASTER_PORT", *program.names))
+    return [*_by_rank(found, program, "OMPI_COMM_WORLD_RANK"),
             f'mpirun -np {len(found.at)} --hostfile "$here/hostfile" {places} --bind-to none \\',
-            f'  {names} bash -c "$process" "$here" \\', f"  {program}"]
+            f'  {names} bash -c "$process" "$here" \\', f"  {program.text}"]
 
 
-def _srun(found: Places, program: str, _: Sequence[str]) -> list[str]:
-    return [*_process(found, "SLURM_PROCID"), "export MASTER_ADDR MASTER_PORT",
+def _srun(found: Places, program: Program) -> list[str]:
+    return [*_by_rank(found, program, "SLURM_PROCID"),
             'SLURM_HOSTFILE=$here/slurm.hosts srun --distribution=arbitrary \\',
             f"  --nodes={len(found.nodes)} --ntasks={len(found.at)} "
-            'bash -c "$process" "$here" \\', f"  {program}"]
+            'bash -c "$process" "$here" \\', f"  {program.text}"]
 
 
 LAUNCHERS: Mapping[str, Launcher] = {

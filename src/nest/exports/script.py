@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from nest.exports.launchers import HERE, LAUNCHERS
+from nest.exports.launchers import HERE, LAUNCHERS, Program
 from nest.exports.places import Places
 
 
@@ -31,6 +31,8 @@ class Script(NamedTuple):
     """Words of shell between the program and the arrays, such as a file of ``$here``."""
     passed: Sequence[str] = ()
     """Names of other environment variables that each process reads."""
+    process: Sequence[str] = ()
+    """Lines of shell in each process before its program."""
 
 
 def script_text(script: Script, found: Places, launcher: str) -> str:
@@ -60,7 +62,7 @@ def script_text(script: Script, found: Places, launcher: str) -> str:
         lines += ["", f"{name}=(", *(f"  {shlex.join(each)}" for each in words), ")"]
     arrays = (f'"${{{name}[@]}}"' for name in (*script.sections, *script.more))
     program = " ".join([script.program, *script.words, *arrays, '"$@"'])
-    ends = how.lines(found, program, [*script.variables, *script.passed])
+    ends = how.lines(found, Program(program, (*script.variables, *script.passed), script.process))
     if any("$here" in line for line in ends):
         ends.insert(0, HERE)
     return "\n".join([*lines, "", *ends]) + "\n"

@@ -26,7 +26,8 @@ class Setting(NamedTuple):
     """Its value for each value of the figure, no two alike; values that are not here leave it out.
     None: it has the figure's value."""
     unless: tuple[Figure, ...] = (None,)
-    """Values of the figure that leave it out; the first is what its absence says, if not None."""
+    """Values of the figure that leave it out; the first is what its absence says, if not None. None
+    is a value that is written, too, where this is empty."""
     when: Mapping[str, tuple[Figure, ...]] = {}
     """Values that other figures must have, or it is left out."""
 
@@ -74,7 +75,7 @@ def figures_of(table: Iterable[Setting], given: Mapping[str, Any]) -> dict[str, 
 def _absent(table: Iterable[Setting], found: Mapping[str, Figure]) -> dict[str, Figure]:
     """What settings say by not being there, where they might have been."""
     return {one.figure: one.unless[0] for one in reversed([*table])
-            if one.unless[0] is not None
+            if one.unless and one.unless[0] is not None
             and all(name in found and found[name] in allowed for name, allowed in one.when.items())}
 
 

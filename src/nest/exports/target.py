@@ -46,6 +46,8 @@ class Target(NamedTuple):
     """Ranks as it numbers them."""
     files: Callable[[Sheet], Files]
     """Texts by name, but for the places."""
+    alone: bool = False
+    """Each process is started by its rank, as torchrun and DeepSpeed do not know its variables."""
 
 
 def refuse(target: Target, plan: Plan, name: str) -> None:

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from nest.describe.given import need, need_count
 from nest.errors import InputError, UnsupportedError, did_you_mean
-from nest.exports import deepspeed, fsdp2, megatron, torchtitan
+from nest.exports import bridge, deepspeed, fsdp2, maxtext, megatron, torchtitan
 from nest.exports.launchers import DEFAULT, LAUNCHERS
 from nest.exports.places import per_node, places
 from nest.exports.script import Script
@@ -54,6 +54,8 @@ def export(
     software = TARGETS[target]
     refuse(software, plan, target)
     found = places(software.order(plan), per_node(plan.inputs.cluster, gpus_per_node), hosts)
+    if software.alone:
+        found = found._replace(each=None)
     if found.each is None and not LAUNCHERS[launcher].ranks:
         others = ", ".join(name for name, one in LAUNCHERS.items() if one.ranks)
         reason = (f"launcher {launcher}: it numbers the ranks of a node in a row, and this plan "
@@ -125,5 +127,7 @@ TARGETS: Mapping[str, Target] = {
     "torchtitan": torchtitan.TARGET,
     "torchtitan-toml": torchtitan.OLD_TARGET,
     "fsdp2": fsdp2.TARGET,
+    "megatron-bridge": bridge.TARGET,
+    "maxtext": maxtext.TARGET,
 }
 """Targets by name."""

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from nest.exports.figures import Figures, figures
+from nest.exports.known import catalog_name, plain_lines
 from nest.exports.script import Script
 from nest.exports.settings import Setting, flag, nested, settings
 from nest.exports.target import Files, Sheet, Target, model_of, stage_by_stage, written
@@ -106,7 +107,7 @@ def figures_here(plan: Plan, head: str = "lm_head") -> Figures:
     head : name of the module of the head: ``output`` up to 0.2.
     """
     job, way, model = plan.inputs.job, plan.configuration, model_of(plan)
-    base = BASES.get(model.name)
+    base = BASES.get(catalog_name(model))
     # A model of the user's own is named on the command line.
     named = base is not None and base.family in _TOML_FAMILIES
     modules: Any = _modules(plan, head) if way.pp > 1 else None
@@ -174,7 +175,7 @@ def configuration(plan: Plan, title: str, priced: str) -> str:
     given = nested(settings(PYTHON, here))
     compiled = given.pop("compile")["enable"]
     policy = POLICIES[str(here["recompute"])]
-    base, fp8 = BASES.get(model.name), plan.inputs.job.precision == "fp8"
+    base, fp8 = BASES.get(catalog_name(model)), plan.inputs.job.precision == "fp8"
     imports = ["from torchtitan.config import CompileConfig, ParallelismConfig"]
     imports += ["from torchtitan.components.quantization import Float8LinearConverter"] * fp8
     imports += [f"from torchtitan.distributed.activation_checkpoint import {policy}"] * bool(policy)
@@ -183,7 +184,7 @@ def configuration(plan: Plan, title: str, priced: str) -> str:
                        f"{base.function}, model_registry")
     imports.append("from torchtitan.trainer import Trainer")
     lines = [
-        '"""The configuration of a plan.', "", *_plain(title, priced), '"""', "",
+        '"""The configuration of a plan.', "", *plain_lines(title, priced), '"""', "",
         *(["import importlib", "import os"] if base is None else []), "import dataclasses", "",
         *sorted(imports), "", "", "def plan() -> Trainer.Config:", *_base(base, fp8),
         "    spec = config.model_spec.model",
@@ -197,11 +198,6 @@ def configuration(plan: Plan, title: str, priced: str) -> str:
         f"    config.activation_checkpoint = {f'{policy}.Config()' if policy else None}",
         f"    config.compile = CompileConfig(enable={compiled})", "    return config"]
     return "\n".join(lines) + "\n"
-
-
-def _plain(*lines: str) -> list[str]:
-    """Lines that a docstring can hold: a name of a model may hold quotes and backslashes."""
-    return [json.dumps(line)[1:-1].replace('\\"', "'") for line in lines]
 
 
 def _base(base: Base | None, fp8: bool) -> list[str]:
@@ -233,7 +229,8 @@ _OWN = {"BASE": "function that describes the model, such as "
 def _files(given: Sheet) -> Files:
     script = Script(
         title=(given.title, given.priced), variables={},
-        asked={} if model_of(given.plan).name in BASES else _OWN, passed=("PYTHONPATH", "BASE"),
+        asked={} if catalog_name(model_of(given.plan)) in BASES else _OWN,
+        passed=("PYTHONPATH", "BASE"),
         given=["export PYTHONPATH=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)"
                "${PYTHONPATH:+:$PYTHONPATH}"],
         sections={}, program="-m torchtitan.train",
@@ -262,7 +259,7 @@ def _toml(value: Any) -> str:
 
 
 def _old_files(given: Sheet) -> Files:
-    base = BASES.get(model_of(given.plan).name)
+    base = BASES.get(catalog_name(model_of(given.plan)))
     named = base is not None and base.family in _TOML_FAMILIES
     script = Script(
         title=(given.title, given.priced), variables={},
