@@ -131,6 +131,19 @@ def megatron_ranks(case: Case) -> Case:
     return {"ranks": found}
 
 
+def bridge(case: Case) -> Case:
+    """Which fields of Megatron-Bridge's parts Megatron-Core does not have."""
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig
+    from megatron.core.transformer import TransformerConfig
+
+    parts = {"model": TransformerConfig, "ddp": DistributedDataParallelConfig,
+             "optimizer": OptimizerConfig}
+    names = (name.split(".") for name in case["fields"])
+    return {"unknown": [f"{part}.{name}" for part, name in names if part in parts
+                        and name not in parts[part].__dataclass_fields__]}
+
+
 # ---------------------------------------------------------------- torchtitan
 
 
@@ -447,6 +460,15 @@ def deepspeed_settings(case: Case) -> Case:
             "zero": int(found.zero_optimization_stage)}
 
 
+def hostfile(case: Case) -> Case:
+    """Hosts and their devices, in the order of their ranks."""
+    from deepspeed.launcher import runner
+
+    found = runner.parse_inclusion_exclusion(
+        runner._parse_hostfile(case["text"].splitlines()), "", "")
+    return {"hosts": [[host, *slots] for host, slots in found.items()]}
+
+
 def deepspeed_pipeline(case: Case) -> Case:
     """The rules of its pipelines; kind and chunk of each pass of each rank."""
     from deepspeed.runtime.pipe import schedule
@@ -502,4 +524,4 @@ def deepspeed_ranks(case: Case) -> Case:
 
 if __name__ == "__main__":
     answer({"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed,
-            "toml": toml, "fsdp2": fsdp2})
+            "toml": toml, "fsdp2": fsdp2, "bridge": bridge, "hostfile": hostfile})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from contextlib import suppress
 from functools import cache
 from random import Random
 from typing import Any
@@ -21,6 +22,7 @@ import nest
 from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
 from nest.costs.schedules import Path as SchedulePath
 from nest.errors import UnsupportedError
+from nest.exports import bridge
 from nest.exports.megatron import arguments, replica_by_replica, variables
 from nest.exports.megatron import options as export_options
 from nest.forms.passes import KINDS
@@ -242,6 +244,28 @@ def passes(case: Case) -> list[list[list[Any]]]:
     return [[["fbiwf"[code % KINDS], order.at[rank * case.vpp + code // KINDS]]
              for code in order.codes[order.rows[rank]:order.rows[rank + 1]]]
             for rank in range(case.pp)]
+
+
+def test_fields_of_megatron_bridge_are_those_of_megatron_core() -> None:
+    own = {"model.seq_length"}  # Megatron-Bridge's
+    names = {one.name for one in bridge.SETTINGS} - own
+    [answer] = judged("bridge", [{"fields": sorted(names)}], "framework_launch.py")
+    assert not answer["unknown"]
+
+
+def test_deepspeed_reads_the_hostfile() -> None:
+    """Hosts in the order of their ranks."""
+    found: list[tuple[Case, str]] = []
+    for case in runnable("deepspeed", min(CASES, 60)):
+        assert case.plan
+        with suppress(UnsupportedError):  # ranks in another order than this launcher's
+            files = nest.export(case.plan, "deepspeed", launcher="deepspeed")
+            found.append((case, files["hostfile"]))
+    answers = judged("hostfile", [{"text": text} for _, text in found], "framework_launch.py")
+    assert len(found) > 10 and any(len(answer["hosts"]) > 1 for answer in answers)
+    for (case, _), answer in zip(found, answers, strict=True):
+        assert [(host, at) for host, *devices in answer["hosts"] for at in devices] == [
+            (f"node{rank.device // 8}", rank.device % 8) for rank in case.ranks]
 
 
 def test_the_module_for_fsdp2_runs() -> None:

@@ -4,10 +4,11 @@ Names and meanings are those of NVIDIA-NeMo/Megatron-Bridge@v0.6.0
 src/megatron/bridge/training/config.py:961 (`ConfigContainer`), comm_overlap.py:377,
 mixed_precision.py:185, pretrain.py:39, utils/omegaconf_utils.py:105, whose fields of ``model``,
 ``ddp`` and ``optimizer`` are those of NVIDIA/Megatron-LM@core_v0.16.1
-megatron/core/transformer/transformer_config.py, megatron/core/distributed/
-distributed_data_parallel_config.py and megatron/core/optimizer/optimizer_config.py;
-`.ci/frameworks` looks them up there. A recipe describes the model, its data and its optimizer; what a plan does not
-decide stays as it is there. Overrides behind the program (``train.train_iters=10``) go on top.
+megatron/core/transformer/transformer_config.py,
+megatron/core/distributed/distributed_data_parallel_config.py and
+megatron/core/optimizer/optimizer_config.py; `.ci/frameworks` looks them up there. A recipe
+describes the model, its data and its optimizer; what a plan does not decide stays as it is there.
+Overrides behind the program (``train.train_iters=10``) go on top.
 """
 
 from __future__ import annotations

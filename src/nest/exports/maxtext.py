@@ -57,6 +57,8 @@ SETTINGS = (
     Setting("gradient_dtype", "grad_dtype", {"fp32": "float32", "bf16": "bfloat16"}),
     Setting("optimizer", "opt_type", {"adam": "adamw", "sgd": "sgd"}),
     Setting("attention", "attention"),
+    # GPUs accumulate gradients without it: src/maxtext/configs/pyconfig_deprecated.py:803.
+    Setting("accumulates", "shardy", {True: False}, unless=(False,)),
 )
 """Settings of the YAML."""
 OWN = (
@@ -99,6 +101,7 @@ def figures_here(plan: Plan) -> Figures:
         **found, **model_figures(model), "hardware": "gpu", "one": 1,
         "model_name": name, "block": None if name else "llama2", "mtp": model.mtp_layers,
         "device_batch": job.global_batch / accumulated / devices, "accumulated": accumulated,
+        "accumulates": accumulated > 1,
         "data": replicas if sharded else replicas * shards,
         "fsdp": shards // stage.ep if sharded else 1, "optimizer_only": stage.zero == 1,
         "pipeline": way.pp > 1, "stage_layers": model.layers // way.pp if way.pp > 1 else None,
