@@ -1,4 +1,4 @@
-"""Write the golden scripts anew: `python tests/exports/refresh_golden.py`."""
+"""Write the golden files anew: `python tests/exports/refresh_golden.py`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
+import golden_plans
 from test_exports_megatron import GOLDEN, PLANS, golden_plan
 
 import nest
 
 for name in PLANS:
     for file, text in nest.export(golden_plan(name), "megatron").items():
+        (GOLDEN / f"{name}.{file}").write_text(text, encoding="utf-8")
+for name, golden in golden_plans.PLANS.items():
+    for file, text in golden.files.items():
         (GOLDEN / f"{name}.{file}").write_text(text, encoding="utf-8")

@@ -47,10 +47,12 @@ def run_script(
     return done, found
 
 
-def launched(files: Mapping[str, str], node: int) -> list[Started]:
-    """Processes on a node, with made-up data."""
-    done, found = run_script(
-        files, {"MOCK_DATA": "1", "NODE": str(node), "MASTER_ADDR": "first"})
+def launched(
+    files: Mapping[str, str], node: int, given: Mapping[str, str] | None = None
+) -> list[Started]:
+    """Processes on a node; variables: made-up data, where none are given."""
+    variables = {"MOCK_DATA": "1"} if given is None else given
+    done, found = run_script(files, {**variables, "NODE": str(node), "MASTER_ADDR": "first"})
     assert done.returncode == 0 and found, done.stderr
     return found
 
@@ -58,7 +60,7 @@ def launched(files: Mapping[str, str], node: int) -> list[Started]:
 def _started(text: str) -> Started:
     words, _, variables = text.partition("\1\0")
     given = words.split("\0")[:-1]
-    at = next(n for n, word in enumerate(given) if word.endswith("pretrain_gpt.py"))
+    at = next(n for n, word in enumerate(given) if word.endswith(".py") or word == "-m")
     pairs = zip(given[:at:2], given[1:at:2], strict=True)
     return Started(
         given[at + 1:], dict(one.split("=", 1) for one in variables.split("\0") if one),

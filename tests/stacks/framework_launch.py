@@ -7,11 +7,15 @@ null and what it made of the case.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
 from functools import cache
-from types import SimpleNamespace
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from tempfile import NamedTemporaryFile
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from framework_judge import (
@@ -127,6 +131,19 @@ def megatron_ranks(case: Case) -> Case:
     return {"ranks": found}
 
 
+def bridge(case: Case) -> Case:
+    """Which fields of Megatron-Bridge's parts Megatron-Core does not have."""
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig
+    from megatron.core.transformer import TransformerConfig
+
+    parts = {"model": TransformerConfig, "ddp": DistributedDataParallelConfig,
+             "optimizer": OptimizerConfig}
+    names = (name.split(".") for name in case["fields"])
+    return {"unknown": [f"{part}.{name}" for part, name in names if part in parts
+                        and name not in parts[part].__dataclass_fields__]}
+
+
 # ---------------------------------------------------------------- torchtitan
 
 
@@ -136,8 +153,112 @@ def torchtitan(case: Case) -> Case:
                      torchtitan_pipeline)
 
 
+class Lacking(MetaPathFinder, Loader):
+    """Empty modules for what torchtitan imports, but a configuration does not need."""
+
+    names = ("torchdata", "datasets", "wandb", "tokenizers", "safetensors", "torchao", "jinja2",
+             "huggingface_hub", "PIL", "transformers", "fsspec")
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name.split(".")[0] in self.names:
+            return ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        class Empty(ModuleType):
+            def __getattr__(self, name: str) -> Any:
+                if name.startswith("__"):
+                    raise AttributeError(name)
+                return type(name, (), {"__class_getitem__": classmethod(lambda cls, _: cls)})
+
+        found = Empty(spec.name)
+        found.__path__ = []
+        return found
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is in it."""
+
+
+@cache
+def pretend() -> None:
+    """Let torchtitan's trainer be imported."""
+    import typing
+
+    import typing_extensions
+
+    typing.override = typing_extensions.override  # it is of Python 3.12
+    sys.modules["torch.utils.tensorboard"] = ModuleType("torch.utils.tensorboard")
+    sys.modules["torch.utils.tensorboard"].SummaryWriter = object
+    sys.meta_path.append(Lacking())
+
+
+def torchtitan_exported(case: Case) -> Case:
+    """The exported module, by torchtitan's own manager of configurations."""
+    pretend()
+    from torchtitan.config import ConfigManager
+    from torchtitan.models import llama3
+    from torchtitan.models.common import ComplexRoPE
+    from torchtitan.models.llama3.config_registry import llama3_debugmodel
+
+    def base() -> Any:
+        """A configuration of the user's own."""
+        config = llama3_debugmodel()
+        config.model_spec.model.dim, config.model_spec.model.vocab_size = 512, 128
+        config.model_spec.model.layers = llama3._build_llama3_layers(
+            n_layers=case["layers"], dim=512, n_heads=8, hidden_dim=512, attn_backend="flex",
+            rope=ComplexRoPE.Config(dim=64, max_seq_len=64, theta=1e4, scaling="llama"))
+        return config
+
+    sys.modules["own"] = SimpleNamespace(base=base)
+    os.environ["BASE"] = "own:base"
+    sys.modules["plan_config"] = module = ModuleType("plan_config")
+    exec(compile(case["exported"], "plan_config.py", "exec"), vars(module))
+    config = ConfigManager().parse_args(["--module", "plan_config", "--config", "plan"])
+    policy = type(config.activation_checkpoint).__qualname__.partition(".")[0]
+    return {"training": config.training, "parallelism": config.parallelism,
+            "policy": None if config.activation_checkpoint is None else policy}
+
+
+def toml(case: Case) -> Case:
+    """The exported TOML, by the manager of configurations of torchtitan 0.2."""
+    return taken(case, toml_settings)
+
+
+def toml_settings(case: Case) -> Case:
+    folder = os.environ["NEST_FRAMEWORK_TOML"]
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    pretend()
+    from torchtitan.config import ConfigManager
+    from torchtitan.distributed import ParallelDims
+
+    with NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(case["toml"])
+        file.flush()
+        words = ["--job.config_file", file.name]
+        found = ConfigManager().parse_args([*words, "--model.name", "m", "--model.flavor", "f"])
+    given, training = found.parallelism, found.training
+    ParallelDims(
+        dp_replicate=given.data_parallel_replicate_degree,
+        dp_shard=given.data_parallel_shard_degree,
+        cp=given.context_parallel_degree, tp=given.tensor_parallel_degree,
+        pp=given.pipeline_parallel_degree, ep=given.expert_parallel_degree,
+        etp=given.expert_tensor_parallel_degree, world_size=case["world"])
+    return {"steps": torchtitan_steps(case, training), "zero": given.fsdp_reshard_after_forward,
+            "mode": found.activation_checkpoint.mode,
+            "modules": given.module_fqns_per_model_part}
+
+
 def torchtitan_settings(case: Case) -> Case:
-    """Its own classes, as its command line reads them."""
+    """Its own classes, as its manager of configurations or its command line reads them."""
+    if case["exported"]:
+        found = torchtitan_exported(case)
+        training, settings = found["training"], found["parallelism"]
+        assert settings.module_fqns_per_model_part == (case["modules"] if case["pp"] > 1 else None)
+        case |= {"settings": settings, "local": training.local_batch_size,
+                 "policy": found["policy"]}
+        settings.module_fqns_per_model_part = case["modules"]
+        return {"policy": found["policy"], "steps": torchtitan_steps(case, training)}
     import tyro
     from torchtitan.config import ParallelismConfig, TrainingConfig
 
@@ -150,14 +271,19 @@ def torchtitan_settings(case: Case) -> Case:
         sys.stderr = kept
     case["settings"].module_fqns_per_model_part = case["modules"]
     case["local"] = training.local_batch_size
+    return {"steps": torchtitan_steps(case, training)}
+
+
+def torchtitan_steps(case: Case, training: Any) -> int:
     assert training.global_batch_size % (case["dp"] * training.local_batch_size) == 0, "batch"
-    return {"steps": training.global_batch_size // (case["dp"] * training.local_batch_size)}
+    return int(training.global_batch_size // (case["dp"] * training.local_batch_size))
 
 
 def torchtitan_model(case: Case) -> Case:
     """What a decoder says of the degrees."""
-    sys.modules["torchtitan.trainer"] = SimpleNamespace(  # it needs more than is installed
-        Trainer=SimpleNamespace(Config=type("Config", (), {})))
+    if "torchtitan.trainer" not in sys.modules:  # it needs more than is installed
+        sys.modules["torchtitan.trainer"] = SimpleNamespace(
+            Trainer=SimpleNamespace(Config=type("Config", (), {})))
     from torchtitan.models.common.decoder import Decoder
 
     model = SimpleNamespace(
@@ -207,6 +333,113 @@ def torchtitan_pipeline(case: Case) -> Case:
     return {"stages": every, "order": order_of(built, case["pp"])}
 
 
+# ---------------------------------------------------------------- FSDP2
+
+
+def fsdp2(case: Case) -> Case:
+    """In a process of its own: meshes outlive their groups."""
+    exec(compile(case["text"], "parallelize.py", "exec"), {})  # imports, once for all
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        with os.fdopen(theirs, "w") as stream:
+            try:
+                with world(case["world"]):
+                    stream.write(json.dumps(taken(case, fsdp2_step)))
+            finally:
+                stream.flush()
+                os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    found: Case = json.loads(text or '{"refused": "it ended"}')
+    return found
+
+
+def fsdp2_step(case: Case) -> Case:
+    """A forward and a backward pass of a decoder with the names of transformers'."""
+    import torch
+
+    given: dict[str, Any] = {}
+    exec(compile(case["text"], "parallelize.py", "exec"), given)
+    with torch.device("meta"):
+        model = decoder(case["layers"])
+    ranks = given["mesh"]("cpu")
+    given["parallelize"](model, ranks)
+    rows = model.model.layers[0].self_attn.q_proj.weight.to_local().shape[0]
+    model.to_empty(device="cpu")
+    for weight in model.parameters():
+        torch.nn.init.ones_(weight)
+    model(torch.zeros(1, 8, dtype=torch.long)).sum().backward()
+    group = model.model.layers[0]._get_fsdp_state()._fsdp_param_group
+    return {"mesh": list(ranks.mesh.shape), "rows": rows,
+            "reshard": group.post_forward_mesh_info is not None}
+
+
+def decoder(layers: int, width: int = 128, heads: int = 8) -> Any:
+    import torch
+    from torch import nn
+
+    def linear(*sizes: int) -> nn.Linear:
+        return nn.Linear(*sizes, bias=False)
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q_proj, self.k_proj = linear(width, width), linear(width, width)
+            self.v_proj, self.o_proj = linear(width, width), linear(width, width)
+
+        def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+            rows, tokens = hidden_states.shape[:2]
+            parts = (own(hidden_states).view(rows, tokens, -1, width // heads).transpose(1, 2)
+                     for own in (self.q_proj, self.k_proj, self.v_proj))
+            found = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+            return self.o_proj(found.transpose(1, 2).reshape(rows, tokens, -1))
+
+    class Mlp(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate_proj, self.up_proj = linear(width, width), linear(width, width)
+            self.down_proj, self.act_fn = linear(width, width), nn.SiLU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.self_attn, self.mlp = Attention(), Mlp()
+            self.input_layernorm = nn.RMSNorm(width)
+            self.post_attention_layernorm = nn.RMSNorm(width)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x + self.self_attn(hidden_states=self.input_layernorm(x))
+            return x + self.mlp(self.post_attention_layernorm(x))
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed_tokens, self.norm = nn.Embedding(128, width), nn.RMSNorm(width)
+            self.layers = nn.ModuleList(Block() for _ in range(layers))
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            x = self.embed_tokens(tokens)
+            for layer in self.layers:
+                x = layer(x)
+            return self.norm(x)
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.lm_head = Inner(), linear(width, 128)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.lm_head(self.model(tokens))
+
+    return Whole()
+
+
 # ---------------------------------------------------------------- DeepSpeed
 
 
@@ -225,6 +458,15 @@ def deepspeed_settings(case: Case) -> Case:
             get_data_parallel_world_size=lambda: case["dp"]))
     return {"micro_batches": found.gradient_accumulation_steps,
             "zero": int(found.zero_optimization_stage)}
+
+
+def hostfile(case: Case) -> Case:
+    """Hosts and their devices, in the order of their ranks."""
+    from deepspeed.launcher import runner
+
+    found = runner.parse_inclusion_exclusion(
+        runner._parse_hostfile(case["text"].splitlines()), "", "")
+    return {"hosts": [[host, *slots] for host, slots in found.items()]}
 
 
 def deepspeed_pipeline(case: Case) -> Case:
@@ -281,4 +523,5 @@ def deepspeed_ranks(case: Case) -> Case:
 
 
 if __name__ == "__main__":
-    answer({"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed})
+    answer({"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed,
+            "toml": toml, "fsdp2": fsdp2, "bridge": bridge, "hostfile": hostfile})

@@ -19,7 +19,7 @@ from typing import Any
 
 import nest
 from nest.describe import load_stack
-from nest.errors import InputError
+from nest.errors import InputError, UnsupportedError
 from nest.graph import Chain, build_chain
 from nest.graph.schedules import chunks_at
 from nest.pricing.ranks import Rank, ranks
@@ -28,6 +28,8 @@ from nest.stacks import launch_needs, not_runnable
 PYTHON = os.environ.get("NEST_FRAMEWORKS", "")
 CASES = int(os.environ.get("NEST_FRAMEWORK_CASES", "100"))
 LETTERS = {"embedding": "E", "head": "L", "mtp": "m"}
+TARGETS = {"megatron-core": "megatron", "megatron-fsdp": "megatron", "fsdp": "fsdp2"}
+"""Targets of `nest export` by stack; default: the name of the stack."""
 DRAWS = 10**5
 """Declared limit of configurations that are drawn."""
 CHUNKS = {"1f1b": (1,), "gpipe": (1,), "zb1p": (1,), "zb-v": (2,), "dualpipev": (2,)}
@@ -53,7 +55,7 @@ class Case:
         assert known is not None
         allowed = known.rules["schedule"].allowed if "schedule" in known.rules else ("1f1b",)
         self.pp = rng.choice((1, 2, 2, 3, 4))
-        if stack == "megatron-fsdp" and rng.random() < 0.8:
+        if stack in ("megatron-fsdp", "fsdp") and rng.random() < 0.8:
             self.pp = 1
         names = tuple(name for name in (allowed or ()) if self.pp > 1 or name == "combined")
         self.schedule = rng.choice((*names, "1f1b"))
@@ -170,6 +172,17 @@ class Case:
         except InputError:
             return None
 
+    @cached_property
+    def files(self) -> dict[str, str] | None:
+        """The exported files; None: it is not runnable, or the target has no setting for it."""
+        if self.broken or self.plan is None:
+            return None
+        stack = self.job.stack.name
+        try:
+            return nest.export(self.plan, TARGETS.get(stack, stack))
+        except UnsupportedError:
+            return None
+
     @property
     def chunks(self) -> list[list[str]]:
         """Letters of the layers of each chunk of each stage."""
@@ -211,14 +224,14 @@ def drawn(stack: str, seed: str = "1") -> Iterator[Case]:
 
 
 def runnable(stack: str, count: int) -> list[Case]:
-    """Random plans that NEST calls runnable."""
+    """Random plans that NEST calls runnable, and exports."""
     found: list[Case] = []
     plain = 0  # without a pipeline's choices: at most half
     for case in drawn(stack):
-        if (case.schedule == "1f1b" and 2 * plain >= count > 2) or case.broken or not case.plan:
+        if (case.schedule == "1f1b" and 2 * plain >= count > 2) or not case.files:
             continue
         found.append(case)
-        plain += case.schedule == "1f1b" and stack != "megatron-fsdp"
+        plain += case.schedule == "1f1b" and stack not in ("megatron-fsdp", "fsdp")
         if len(found) == count:
             return found
     raise AssertionError

@@ -1,14 +1,15 @@
 """Plans that NEST calls runnable are taken by the frameworks' own code, and others are refused.
 
-Skipped as ``test_frameworks.py``. Megatron gets what the exported script gives it; the settings of
-the others are written here. Megatron's command line is that of 0.19.2: the package has none before
-0.17.
+Skipped as ``test_frameworks.py``. Each gets what the exported files give it, where a plan is
+exported. Megatron's command line is that of 0.19.2: the package has none before 0.17.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
+from contextlib import suppress
 from functools import cache
 from random import Random
 from typing import Any
@@ -20,6 +21,8 @@ from launches import launched
 import nest
 from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
 from nest.costs.schedules import Path as SchedulePath
+from nest.errors import UnsupportedError
+from nest.exports import bridge
 from nest.exports.megatron import arguments, replica_by_replica, variables
 from nest.exports.megatron import options as export_options
 from nest.forms.passes import KINDS
@@ -76,13 +79,13 @@ def megatron(case: Case) -> dict[str, Any]:
     """What the exported script gives the program, or would if it were exported."""
     model, job, way = case.model, case.job, case.way
     layout = (case.plan.layout if case.plan else None) or case.layout
-    if case.broken or case.plan is None:
+    if case.files is None:
         sections = arguments(model, job, way, layout, bool(case.needs))
         words = [word for given in sections.values() for one in export_options(given)
                  for word in one] + ["--mock-data", "--lr", "1e-4", "--train-iters", "10"]
         given = variables(way, job, case.cluster.device.name)
     else:
-        started = launched(nest.export(case.plan, "megatron"), 0)[0]
+        started = launched(case.files, 0)[0]
         words, given = started.words, {
             name: value for name, value in started.variables.items()
             if name in ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1")}
@@ -119,11 +122,15 @@ def torchtitan(case: Case) -> dict[str, Any]:
             "pipeline-parallel-degree": case.pp, "expert-parallel-degree": stage.ep,
             "pipeline-parallel-microbatch-size": mbs,
             "pipeline-parallel-schedule": NAMES[case.schedule]}),
+        "exported": case.files and case.files["plan_config.py"],
         "modules": parts, "tied": model.tied_embeddings, "heads": model.heads,
         "kv_heads": model.heads if model.mla else model.kv_heads}
 
 
 def deepspeed(case: Case) -> dict[str, Any]:
+    """The exported JSON, or what it would be."""
+    if case.files is not None:
+        return {"parts": case.parts, "settings": json.loads(case.files["ds_config.json"])}
     stage = case.way.stages[0]
     formats = {name: {"enabled": True} for name in ("bf16", "fp16") if name == case.job.precision}
     return {"parts": case.parts, "settings": {
@@ -182,7 +189,9 @@ def test_megatron_trains_what_was_priced() -> None:
 
 def test_torchtitan_trains_what_was_priced() -> None:
     seen = set()
+    policies = {"none": None, "full": "FullAC", "selective": "SelectiveAC"}
     for case, answer in taken("torchtitan"):
+        assert answer["policy"] == policies[case.way.stages[0].recompute]
         assert answer["steps"] == (1 if case.pp > 1 else case.micro_batches)
         if case.pp > 1:
             assert answer["stages"] == [
@@ -192,6 +201,29 @@ def test_torchtitan_trains_what_was_priced() -> None:
                 seen.add(case.schedule)
                 assert answer["order"] == passes(case), question(case)
     assert seen == {*NAMES} - {"gpipe"}
+
+
+@pytest.mark.skipif("NEST_FRAMEWORK_TOML" not in os.environ,
+                    reason="NEST_FRAMEWORK_TOML is not set")
+def test_torchtitan_up_to_0_2_takes_the_toml() -> None:
+    cases, asked = [], []
+    for case in runnable("torchtitan", CASES):
+        try:
+            files = nest.export(case.plan, "torchtitan-toml") if case.plan else {}
+        except UnsupportedError:  # sequence parallelism was not a choice
+            continue
+        cases.append(case)
+        asked.append({"toml": files["plan.toml"], "world": case.world,
+                      "dp": case.outer_dp * case.way.stages[0].dp_in})
+    answers = judged("toml", asked, "framework_launch.py")
+    assert len(cases) > CASES // 2
+    for case, answer in zip(cases, answers, strict=True):
+        assert not answer["refused"], (answer["refused"], question(case))
+        assert answer["steps"] == (1 if case.pp > 1 else case.micro_batches)
+        assert answer["mode"] == case.way.stages[0].recompute
+        assert (answer["zero"] == "always") == (case.way.stages[0].zero == 3)
+        assert case.pp == 1 or [sum(name.startswith("layers.") for name in part)
+                                for part in answer["modules"]] == case.parts
 
 
 def test_deepspeed_trains_what_was_priced() -> None:
@@ -212,6 +244,44 @@ def passes(case: Case) -> list[list[list[Any]]]:
     return [[["fbiwf"[code % KINDS], order.at[rank * case.vpp + code // KINDS]]
              for code in order.codes[order.rows[rank]:order.rows[rank + 1]]]
             for rank in range(case.pp)]
+
+
+def test_fields_of_megatron_bridge_are_those_of_megatron_core() -> None:
+    own = {"model.seq_length"}  # Megatron-Bridge's
+    names = {one.name for one in bridge.SETTINGS} - own
+    [answer] = judged("bridge", [{"fields": sorted(names)}], "framework_launch.py")
+    assert not answer["unknown"]
+
+
+def test_deepspeed_reads_the_hostfile() -> None:
+    """Hosts in the order of their ranks."""
+    found: list[tuple[Case, str]] = []
+    for case in runnable("deepspeed", min(CASES, 60)):
+        assert case.plan
+        with suppress(UnsupportedError):  # ranks in another order than this launcher's
+            files = nest.export(case.plan, "deepspeed", launcher="deepspeed")
+            found.append((case, files["hostfile"]))
+    answers = judged("hostfile", [{"text": text} for _, text in found], "framework_launch.py")
+    assert len(found) > 10 and any(len(answer["hosts"]) > 1 for answer in answers)
+    for (case, _), answer in zip(found, answers, strict=True):
+        assert [(host, at) for host, *devices in answer["hosts"] for at in devices] == [
+            (f"node{rank.device // 8}", rank.device % 8) for rank in case.ranks]
+
+
+def test_the_module_for_fsdp2_runs() -> None:
+    """On a small decoder of its own, on the first rank of a group that talks to nobody."""
+    cases = runnable("fsdp", min(CASES, 24))
+    answers = judged("fsdp2", [
+        {"text": case.files and case.files["parallelize.py"], "world": case.world,
+         "layers": case.model.layers} for case in cases], "framework_launch.py")
+    for case, answer in zip(cases, answers, strict=True):
+        stage, dp = case.way.stages[0], case.outer_dp * case.way.stages[0].dp_in
+        replicas = dp if not stage.zero else case.outer_dp if stage.shard == "dp_in" else 1
+        assert not answer["refused"], (answer["refused"], case.way)
+        assert answer["mesh"] == [replicas, dp // replicas, stage.cp, stage.tp]
+        assert answer["rows"] == -(-128 // stage.tp // (dp // replicas * stage.cp))
+        assert answer["reshard"] == (stage.zero == 3)
+    assert {case.way.stages[0].recompute for case in cases} == {"none", "selective", "full"}
 
 
 # ---------------------------------------------------------------- others are refused

@@ -17,7 +17,8 @@ def export(
         str, typer.Argument(metavar="PLAN.json", help="A plan, as `nest plan -o` writes it.")
     ],
     target: Annotated[
-        str, typer.Option("--to", metavar="TARGET", help="What to write for: megatron.")
+        str, typer.Option("--to", metavar="TARGET", help="What to write for: megatron, deepspeed, "
+                          "torchtitan, fsdp2, megatron-bridge, maxtext.")
     ],
     folder: Annotated[
         str, typer.Option("-o", "--output", metavar="DIR", help="Folder for the files; it is made.")
@@ -26,6 +27,16 @@ def export(
         int | None,
         options.number("Devices of a node; default: those of the cluster's innermost level, or 4 "
                        "where that is a rack."),
+    ] = None,
+    launcher: Annotated[
+        str,
+        typer.Option("--launcher", metavar="NAME", help="What starts the processes: torchrun, on "
+                     "each node; deepspeed, mpi or slurm, on one."),
+    ] = "torchrun",
+    hosts: Annotated[
+        str | None,
+        typer.Option("--hosts", metavar="FILE", help="Names of the nodes, a line each, in the "
+                     "order of the cluster; default: node0, node1, ..."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace files of the same names in DIR.")
@@ -39,10 +50,11 @@ def export(
     from nest.cli.inputs import check_counts
     from nest.exports import export
     from nest.exports.folder import check_folder, write_folder
-    from nest.exports.targets import need_target
+    from nest.exports.targets import need_launcher, need_target
     from nest.pricing.plan_file import looks_like_file, reread
 
     need_target(target)
+    need_launcher(launcher)
     check_counts(gpus_per_node=gpus_per_node)
     check_folder(folder, force)
     if not looks_like_file(file):
@@ -51,6 +63,15 @@ def export(
     plan, notes = reread(file)
     for note in notes:
         say(f"nest: note: {note}")
-    files = export(plan, target, gpus_per_node=gpus_per_node)
+    names = None if hosts is None else _names(hosts)
+    files = export(plan, target, gpus_per_node=gpus_per_node, launcher=launcher, hosts=names)
     write_folder(folder, files, force)
     emit("\n".join(os.path.join(folder, name) for name in files))
+
+
+def _names(file: str) -> list[str]:
+    """Lines of a file; empty ones and comments are left out."""
+    from nest.describe.files import read_text
+
+    lines = (line.strip() for line in read_text(file).splitlines())
+    return [line for line in lines if line and not line.startswith("#")]

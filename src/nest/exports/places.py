@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -9,11 +10,15 @@ from typing import NamedTuple
 from nest.describe.cluster import Cluster
 from nest.errors import InputError
 from nest.pricing.ranks import Rank
+from nest.units import shorten
 
 MOST_PER_NODE = 16
 """Devices of a node, at most; a larger group of the innermost level is a rack (NVL72)."""
 TRAY = 4
 """Devices of a node of such a rack: the trays of NVIDIA's NVL72."""
+
+
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}", re.ASCII)
 
 
 class Place(NamedTuple):
@@ -32,6 +37,8 @@ class Places(NamedTuple):
     """By rank."""
     each: int | None
     """Ranks of a node, where all have as many, with local ranks in order; None: by rank alone."""
+    names: tuple[str, ...]
+    """Names of the hosts, by the number of the node."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -60,11 +67,48 @@ def per_node(cluster: Cluster, given: int | None = None) -> int:
     return found
 
 
-def places(listed: Sequence[Rank], gpus_per_node: int) -> Places:
-    """Places of ranks in the order in which a launch numbers them."""
+def places(
+    listed: Sequence[Rank], gpus_per_node: int, hosts: Sequence[str] | None = None
+) -> Places:
+    """Places of ranks in the order in which a launch numbers them.
+
+    Parameters
+    ----------
+    listed : ranks in that order.
+    gpus_per_node : devices of a node.
+    hosts : names of the nodes in the order of the cluster; default: node0, node1, ...
+
+    Raises
+    ------
+    InputError : a name that is none of a host, two alike, or fewer than nodes.
+    """
     at = tuple(Place(*divmod(rank.device, gpus_per_node)) for rank in listed)
     runs = [[place.local for place in members]
             for _, members in groupby(at, key=lambda place: place.node)]
     once = len(runs) == len({place.node for place in at})
     alike = all(run == list(range(len(runs[0]))) for run in runs)
-    return Places(at, len(runs[0]) if once and alike else None)
+    nodes = 1 + max(place.node for place in at)
+    names = host_names(hosts, nodes) if hosts is not None else tuple(
+        f"node{number}" for number in range(nodes))
+    return Places(at, len(runs[0]) if once and alike else None, names)
+
+
+def host_names(given: Sequence[str], nodes: int) -> tuple[str, ...]:
+    """Names of hosts, checked: they are words of shell scripts and of lists of hosts.
+
+    Raises
+    ------
+    InputError : as :func:`places`.
+    """
+    names, seen = tuple(given), set[str]()
+    for number, name in enumerate(names):
+        if not isinstance(name, str) or not _HOST.fullmatch(name):
+            raise InputError(f"hosts: {number + 1}. name: got {shorten(name)}; allowed: letters, "
+                             "digits, dots and hyphens, a letter or digit first")
+        if name in seen:
+            raise InputError(f"hosts: {number + 1}. name: got {name} again; allowed: each once")
+        seen.add(name)
+    if len(names) < nodes:
+        raise InputError(f"hosts: got {len(names)} names; allowed: at least {nodes}, one for each "
+                         "node up to the last that is used")
+    return names

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from nest.exports.launchers import HERE, LAUNCHERS, Program
 from nest.exports.places import Places
 
 
@@ -24,48 +25,52 @@ class Script(NamedTuple):
     """Arguments by the name of their array, the words of each."""
     program: str
     """Words of shell for the program and what comes before its arguments."""
-    more: Sequence[str]
+    more: Sequence[str] = ()
     """Arrays of ``given`` that are arguments too."""
+    words: Sequence[str] = ()
+    """Words of shell between the program and the arrays, such as a file of ``$here``."""
+    passed: Sequence[str] = ()
+    """Names of other environment variables that each process reads."""
+    process: Sequence[str] = ()
+    """Lines of shell in each process before its program."""
 
 
-def script_text(script: Script, found: Places) -> str:
+def script_text(script: Script, found: Places, launcher: str) -> str:
     """The text of a script for bash."""
-    several = len(found.nodes) > 1
+    how = LAUNCHERS[launcher]
+    several = len(found.nodes) > 1 and how.per_node
     asked = dict(script.asked)
     if several:
         asked |= {"NODE": f"number of this node, 0 to {max(found.nodes)}, in the order of the "
                           "cluster",
                   "MASTER_ADDR": f"address of node {found.nodes[0]}"}
     lines = ["#!/usr/bin/env bash", *(f"# {line}" for line in script.title), "#",
-             "# Set in the environment:", *(f"#   {name}: {text}" for name, text in asked.items()),
+             *(["# Set in the environment:", *(f"#   {name}: {text}"
+                                               for name, text in asked.items())] if asked else []),
              "# Arguments of this script go to the program, behind all others.",
              "set -euo pipefail", ""]
     if several:
         lines += ['NODE=${NODE:-${SLURM_NODEID:-}}']
-    else:
+    elif how.per_node:
         lines += ["NODE=0", "MASTER_ADDR=${MASTER_ADDR:-localhost}"]
+    else:
+        first = shlex.quote(found.names[found.nodes[0]])
+        lines += [f"MASTER_ADDR=${{MASTER_ADDR:-{first}}}"]
     lines += ["MASTER_PORT=${MASTER_PORT:-29500}", *script.given, *_check(asked), ""]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in script.variables.items()]
     for name, words in script.sections.items():
         lines += ["", f"{name}=(", *(f"  {shlex.join(each)}" for each in words), ")"]
-    arrays = " ".join(f'"${{{name}[@]}}"' for name in (*script.sections, *script.more))
-    program = f'{script.program} {arrays} "$@"'
-    return "\n".join([*lines, "", *_launch(program, found)]) + "\n"
-
-
-def places_files(found: Places, title: str) -> dict[str, str]:
-    """The file of the places, if a launcher does not find them by itself."""
-    if found.each is None:
-        rows = [f"{place.node} {place.local} {rank}" for rank, place in enumerate(found.at)]
-        return {"ranks": "\n".join(
-            [f"# {title}", "# node, device of the node, rank", *rows]) + "\n"}
-    if not found.permuted:
-        return {}
-    head = [f"# {title}", "# nodes, numbered as in the cluster, by their rank"]
-    return {"hosts": "\n".join([*head, *map(str, found.nodes)]) + "\n"}
+    arrays = (f'"${{{name}[@]}}"' for name in (*script.sections, *script.more))
+    program = " ".join([script.program, *script.words, *arrays, '"$@"'])
+    ends = how.lines(found, Program(program, (*script.variables, *script.passed), script.process))
+    if any("$here" in line for line in ends):
+        ends.insert(0, HERE)
+    return "\n".join([*lines, "", *ends]) + "\n"
 
 
 def _check(asked: Mapping[str, str]) -> list[str]:
+    if not asked:
+        return []
     names = " ".join(asked)
     return ["missing=", f"for name in {names}; do",
             '  [ -n "${!name:-}" ] || missing+=" $name"', "done",
@@ -74,24 +79,11 @@ def _check(asked: Mapping[str, str]) -> list[str]:
             "  exit 2", "fi"]
 
 
-def _launch(program: str, found: Places) -> list[str]:
-    here = 'here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
-    unknown = ['  echo "$0: no node $NODE in this plan" >&2', "  exit 2", "fi"]
-    if found.each is None:  # torchrun numbers the ranks of a node in a row
-        return [here, "processes=()", "while read -r node device rank; do",
-                '  [ "$node" = "$NODE" ] || continue',
-                f'  RANK=$rank LOCAL_RANK=$device WORLD_SIZE={len(found.at)} '
-                'MASTER_ADDR=$MASTER_ADDR MASTER_PORT=$MASTER_PORT \\',
-                f"    python {program} </dev/null &", "  processes+=($!)",
-                "done < <(grep -v '^#' \"$here/ranks\")",
-                'if [ "${#processes[@]}" = 0 ]; then', *unknown,
-                "trap 'kill \"${processes[@]}\" 2>/dev/null || true' EXIT",
-                'for process in "${processes[@]}"; do wait "$process"; done']
-    lines, node = [], "$NODE"
-    if found.permuted:
-        lines = [here, "rank=$(grep -v '^#' \"$here/hosts\" | grep -nx -- \"$NODE\" | "
-                 "cut -d: -f1) || true", 'if [ -z "$rank" ]; then', *unknown]
-        node = "$((rank - 1))"
-    return [*lines, f"torchrun --nnodes {len(found.nodes)} --nproc-per-node {found.each} \\",
-            f'  --node-rank "{node}" --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\',
-            f"  {program}"]
+def places_files(
+    found: Places, title: str, launcher: str, variables: Mapping[str, str]
+) -> dict[str, str]:
+    """Lists of hosts or ranks that a launcher needs, and for DeepSpeed's the variables."""
+    files = LAUNCHERS[launcher].files(found, title)
+    if launcher == "deepspeed" and variables:
+        files["deepspeed_env"] = "".join(f"{name}={value}\n" for name, value in variables.items())
+    return files

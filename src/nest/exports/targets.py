@@ -1,48 +1,67 @@
-"""The software that plans are exported to, and what it refuses."""
+"""The software that plans are exported to, and the files of a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from nest.describe.given import need, need_count
 from nest.errors import InputError, UnsupportedError, did_you_mean
-from nest.exports import megatron
+from nest.exports import bridge, deepspeed, fsdp2, maxtext, megatron, torchtitan
+from nest.exports.launchers import DEFAULT, LAUNCHERS
 from nest.exports.places import per_node, places
-from nest.exports.script import Script, places_files, script_text
+from nest.exports.script import Script
+from nest.exports.target import Files, Sheet, Target, model_of, refuse, sheet, written
 from nest.pricing.plans import Plan
-from nest.units import format_seconds, shorten
-
-Files = dict[str, str]
-LAUNCH = "launch.sh"
+from nest.pricing.ranks import Rank
+from nest.units import shorten
 
 
-def export(plan: Plan, target: str, *, gpus_per_node: int | None = None) -> Files:
+def export(
+    plan: Plan, target: str, *, gpus_per_node: int | None = None, launcher: str = DEFAULT,
+    hosts: Sequence[str] | None = None,
+) -> Files:
     """Write a plan as the files that its software is launched with.
 
     Parameters
     ----------
     plan : one that ``target`` runs; what it cannot express is refused.
-    target : "megatron": the launch script of Megatron-LM.
+    target : a name of ``nest.exports.TARGETS``, such as "megatron".
     gpus_per_node : devices of a node; default: those of the innermost level of the cluster, or 4
         where that is a rack (more than 16 devices).
+    launcher : what starts the processes: "torchrun", on each node; "deepspeed", "mpi" (Open MPI) or
+        "slurm", on one.
+    hosts : names of the nodes in the order of the cluster, for lists of hosts; default: node0,
+        node1, ...
 
     Returns
     -------
-    Texts of the files by name: a script, and where the ranks need it a list of nodes (``hosts``)
-    or of ranks (``ranks``).
+    Texts of the files by name: a script, what it hands to the program, and where the ranks need
+    them lists of hosts or ranks.
 
     Raises
     ------
-    InputError : no target, no plan, or nodes that do not divide the cluster.
-    UnsupportedError : the plan does not fit, its stack is not the target's, or the target cannot
-        express it; one sentence for each.
+    InputError : no target, launcher or plan, names that are none of hosts, or nodes that do not
+        divide the cluster.
+    UnsupportedError : the plan does not fit, its stack is not the target's, or target or launcher
+        cannot express it; one sentence for each.
     """
     need("plan", plan, (Plan,), 'nest.load_plan("plan.json")')
     need_target(target)
+    need_launcher(launcher)
     if gpus_per_node is not None:
         gpus_per_node = need_count("gpus_per_node", gpus_per_node)
-    return TARGETS[target](plan, gpus_per_node)
+    software = TARGETS[target]
+    refuse(software, plan, target)
+    found = places(software.order(plan), per_node(plan.inputs.cluster, gpus_per_node), hosts)
+    if software.alone:
+        found = found._replace(each=None)
+    if found.each is None and not LAUNCHERS[launcher].ranks:
+        others = ", ".join(name for name, one in LAUNCHERS.items() if one.ranks)
+        reason = (f"launcher {launcher}: it numbers the ranks of a node in a row, and this plan "
+                  f"has another order; use {others} (--launcher)")
+        raise UnsupportedError(f"{target} cannot launch this plan:\n{reason}", (reason,))
+    return software.files(sheet(software, plan, found, launcher))
 
 
 def need_target(target: object) -> None:
@@ -52,59 +71,63 @@ def need_target(target: object) -> None:
     ------
     InputError : it is none; lists those there are.
     """
-    if not isinstance(target, str) or target not in TARGETS:
-        near = did_you_mean(target, TARGETS) if isinstance(target, str) else ""
-        raise InputError(
-            f"target: got {shorten(target)}; {near}allowed: {', '.join(TARGETS)}")
+    _need("target", target, TARGETS)
 
 
-def _refuse(problems: list[str], target: str) -> None:
-    if problems:
-        raise UnsupportedError("\n".join(
-            [f"{target} cannot launch this plan:", *problems]), tuple(problems))
+def need_launcher(launcher: object) -> None:
+    """Refuse what is no launcher.
+
+    Raises
+    ------
+    InputError : it is none; lists those there are.
+    """
+    _need("launcher", launcher, LAUNCHERS)
 
 
-def _common(plan: Plan, software: tuple[str, ...], version: str, stacks: str) -> list[str]:
-    """Why a plan is not for some software."""
-    known = plan.inputs.job.stack.capabilities
-    name = plan.inputs.job.stack.name
-    if known is None or known.software not in software or known.version != version:
-        what = "not known what it runs" if known is None else f"{known.software} {known.version}"
-        return [f"stack {name} ({what}): plan for {stacks} (--stack), whose prices and rules are "
-                "the target's"]
-    return [*(finding.sentence for finding in plan.not_runnable), *plan.problems]
+def _need(what: str, given: object, known: Mapping[str, object]) -> None:
+    if not isinstance(given, str) or given not in known:
+        near = did_you_mean(given, known) if isinstance(given, str) else ""
+        raise InputError(f"{what}: got {shorten(given)}; {near}allowed: {', '.join(known)}")
 
 
-def _megatron(plan: Plan, gpus_per_node: int | None) -> Files:
-    model, job, way = plan.inputs.model, plan.inputs.job, plan.configuration
-    problems = _common(plan, megatron.SOFTWARE, megatron.RULES, "megatron-core or megatron-fsdp")
-    if model is None:
-        problems.append("inputs.profile: measured layers are no model that arguments describe")
-    elif not problems:
-        problems += megatron.inexpressible(model, job, way)
-        if plan.layout is None and way.pp * way.vpp > 1:
-            problems.append("layers of the chunks: --pipeline-model-parallel-layout has no text "
-                            "for them")
-    _refuse(problems, "megatron")
-    assert model is not None
-    listed = bool(plan.launch_needs)
-    ranks = plan.ranks()
-    if not megatron.replica_by_replica(way, listed):  # stage by stage
-        ranks = tuple(sorted(ranks, key=attrgetter("stage")))
-    found = places(ranks, per_node(plan.inputs.cluster, gpus_per_node))
-    title = f"{model.name}, {len(ranks)} devices of {plan.inputs.cluster.name}"
-    sections = megatron.arguments(model, job, way, plan.layout, listed)
+def _megatron_order(plan: Plan) -> tuple[Rank, ...]:
+    """Replica by replica, which a flag says, or stage by stage."""
+    if megatron.replica_by_replica(plan.configuration, bool(plan.launch_needs)):
+        return plan.ranks()
+    return tuple(sorted(plan.ranks(), key=attrgetter("stage")))
+
+
+def _megatron_lacks(plan: Plan) -> list[str]:
+    way = plan.configuration
+    found = [*megatron.inexpressible(model_of(plan), plan.inputs.job, way)]
+    if plan.layout is None and way.pp * way.vpp > 1:
+        found.append("layers of the chunks: --pipeline-model-parallel-layout has no text for them")
+    return found
+
+
+def _megatron(given: Sheet) -> Files:
+    plan, model = given.plan, model_of(given.plan)
+    job, way = plan.inputs.job, plan.configuration
+    sections = megatron.arguments(model, job, way, plan.layout, bool(plan.launch_needs))
     script = Script(
-        title=(f"{title}: for {megatron.VERSION}.",
-               f"Priced: {format_seconds(plan.step_time_s)} per step, "
-               f"{plan.tokens_per_s:,.0f} tokens/s."),
+        title=(given.title, given.priced),
         variables=megatron.variables(way, job, plan.inputs.cluster.device.name),
         asked=megatron.ASKED, given=megatron.data(model),
-        sections={name: megatron.options(given) for name, given in sections.items() if given},
+        sections={name: megatron.options(one) for name, one in sections.items() if one},
         program='"$MEGATRON/pretrain_gpt.py"', more=("DATA",))
-    return {LAUNCH: script_text(script, found),
-            **places_files(found, f"{title}: for {megatron.VERSION}.")}
+    return written(given, script, {})
 
 
-TARGETS: Mapping[str, Callable[[Plan, int | None], Files]] = {"megatron": _megatron}
-"""Targets by name: what makes their files of a plan and the devices of a node."""
+TARGETS: Mapping[str, Target] = {
+    "megatron": Target(
+        version=megatron.VERSION, rules=tuple((name, megatron.RULES) for name in megatron.SOFTWARE),
+        stacks="megatron-core or megatron-fsdp", inexpressible=_megatron_lacks,
+        order=_megatron_order, files=_megatron),
+    "deepspeed": deepspeed.TARGET,
+    "torchtitan": torchtitan.TARGET,
+    "torchtitan-toml": torchtitan.OLD_TARGET,
+    "fsdp2": fsdp2.TARGET,
+    "megatron-bridge": bridge.TARGET,
+    "maxtext": maxtext.TARGET,
+}
+"""Targets by name."""

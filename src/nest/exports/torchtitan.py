@@ -1,0 +1,279 @@
+"""torchtitan's configuration: Python of today, TOML up to 0.2.
+
+Names and meanings are those of torchtitan==0.3.0 torchtitan/config/configs.py:33 to 345,
+torchtitan/trainer.py:66 (`Trainer.Config`), torchtitan/distributed/activation_checkpoint.py:166 and
+the registries torchtitan/models/llama3/config_registry.py and beside it; of the TOML,
+torchtitan==0.2.2 torchtitan/config/job_config.py:243 to 480 and 651. `.ci/frameworks` has both
+versions' own code take them.
+
+The Python starts from a configuration of torchtitan's own registry, which describes the model, the
+data and the optimizer. What a plan does not decide stays as it is there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from nest.exports.figures import Figures, figures
+from nest.exports.known import catalog_name, plain_lines
+from nest.exports.script import Script
+from nest.exports.settings import Setting, flag, nested, settings
+from nest.exports.target import Files, Sheet, Target, model_of, stage_by_stage, written
+from nest.graph import build_chain
+from nest.pricing.plans import Plan
+from nest.stacks.figures import chunks_of
+
+RULES = (("torchtitan", "0.3.0"),)
+STACKS = "torchtitan or torchtitan-eager"
+CONFIG = "plan_config.py"
+TOML = "plan.toml"
+
+SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B",
+             "looped-bfs": "LoopedBFS", "interleaved-zb": "InterleavedZeroBubble",
+             "zb1p": "InterleavedZeroBubble", "zb-v": "ZBVZeroBubble", "dualpipev": "DualPipeV"}
+"""Names of `get_schedule_class` (torch==2.13.0 torch/distributed/pipelining/schedules.py:3627).
+With as many modules as stages InterleavedZeroBubble is zb1p."""
+
+COMMON = (
+    Setting("local_batch", "training.local_batch_size"),
+    Setting("global_batch", "training.global_batch_size"),
+    Setting("seq_len", "training.seq_len"),
+    Setting("precision", "training.mixed_precision_param",
+            {"bf16": "bfloat16", "fp32": "float32"}),
+    Setting("replicas", "parallelism.data_parallel_replicate_degree"),
+    Setting("shards", "parallelism.data_parallel_shard_degree"),
+    Setting("zero", "parallelism.fsdp_reshard_after_forward", {3: "always", 2: "never"}),
+    Setting("tp", "parallelism.tensor_parallel_degree"),
+    Setting("cp", "parallelism.context_parallel_degree"),
+    Setting("ep", "parallelism.expert_parallel_degree"),
+    Setting("pp", "parallelism.pipeline_parallel_degree"),
+    Setting("schedule", "parallelism.pipeline_parallel_schedule", SCHEDULES,
+            when={"pipeline": (True,)}),
+    Setting("micro_batch", "parallelism.pipeline_parallel_microbatch_size",
+            when={"pipeline": (True,)}),
+    Setting("modules", "parallelism.module_fqns_per_model_part"),
+    Setting("compiled", "compile.enable"),
+)
+PYTHON = (
+    *COMMON,
+    Setting("sp", "parallelism.enable_sequence_parallel"),
+    flag("graphs", "training.disable_cuda_graphs", {False: True}),
+)
+"""Settings of 0.3.0."""
+POLICIES = {"none": None, "full": "FullAC", "selective": "SelectiveAC"}
+"""Classes of activation checkpointing, by recompute."""
+OLD = (
+    *COMMON,
+    Setting("recompute", "activation_checkpoint.mode",
+            {"none": "none", "full": "full", "selective": "selective"}),
+    Setting("recompute", "activation_checkpoint.selective_ac_option", {"selective": "op"}),
+    Setting("etp", "parallelism.expert_tensor_parallel_degree", when={"experts": (True,)}),
+    Setting("converters", "model.converters"),
+    Setting("flavor", "model.flavor"),
+    Setting("family", "model.name"),
+)
+"""Settings of the TOML."""
+
+
+class Base(NamedTuple):
+    """A model of torchtitan's registry."""
+
+    family: str
+    """Folder of torchtitan/models."""
+    function: str
+    """Of its config_registry, in 0.3.0."""
+    flavor: str
+
+
+BASES: Mapping[str, Base] = {
+    "llama3-8b": Base("llama3", "llama3_8b", "8B"),
+    "llama3.1-8b": Base("llama3", "llama3_8b", "8B"),
+    "llama3-70b": Base("llama3", "llama3_70b", "70B"),
+    "llama3.1-405b": Base("llama3", "llama3_405b", "405B"),
+    "qwen3-30b-a3b": Base("qwen3", "qwen3_30b_a3b", "30B-A3B"),
+    "gpt-oss-120b": Base("gpt_oss", "gpt_oss_120b", "120b"),
+}
+"""By the names of the catalog; other models need a configuration of the user's own."""
+_TOML_FAMILIES = ("llama3", "qwen3")
+
+
+def figures_here(plan: Plan, head: str = "lm_head") -> Figures:
+    """Figures of a plan that the tables name.
+
+    Parameters
+    ----------
+    head : name of the module of the head: ``output`` up to 0.2.
+    """
+    job, way, model = plan.inputs.job, plan.configuration, model_of(plan)
+    base = BASES.get(catalog_name(model))
+    # A model of the user's own is named on the command line.
+    named = base is not None and base.family in _TOML_FAMILIES
+    modules: Any = _modules(plan, head) if way.pp > 1 else None
+    return {
+        **figures(job, way), "pipeline": way.pp > 1, "experts": model.moe is not None,
+        "modules": modules, "compiled": not job.stack.name.startswith("torchtitan-eager"),
+        "graphs": job.stack.cuda_graphs == "step",
+        "converters": ("quantize.linear.float8",) if job.precision == "fp8" else None,
+        "flavor": base.flavor if base and named else None,
+        "family": base.family if base and named else None}
+
+
+def _modules(plan: Plan, head: str) -> list[list[str]]:
+    """Names of the modules of each chunk, in the order of the layers."""
+    numbers = iter(range(model_of(plan).layers))
+    found = []
+    for chunk in chunks_of(build_chain(model_of(plan)), plan.configuration):
+        names = []
+        for layer in chunk:
+            if layer.startswith("embedding"):
+                names.append("tok_embeddings")
+            elif layer.startswith("head"):
+                names += ["norm", head]
+            else:
+                names.append(f"layers.{next(numbers)}")
+        found.append(names)
+    return found
+
+
+def _inexpressible(plan: Plan) -> Iterator[str]:
+    job, model, stage = plan.inputs.job, model_of(plan), plan.configuration.stages[0]
+    if model.mtp_layers:
+        yield "model.mtp_layers: layers of multi-token prediction are not among the priced modules"
+    if model.vision is not None:
+        yield "model.vision: an image tower has module names of its own"
+    if job.optimizer != "adam":
+        yield f"job.optimizer {job.optimizer}: its optimizers are AdamW and Muon"
+    narrow = job.stack.fp8_gradient_dtype if job.precision == "fp8" else job.stack.gradient_dtype
+    if narrow != "fp32":
+        yield f"stack.gradient_dtype {narrow}: mixed_precision_reduce has float32 alone"
+    if model.moe is not None and job.stack.dispatcher != "alltoall":
+        yield (f"stack.dispatcher {job.stack.dispatcher}: it is part of the model's configuration "
+               "(moe_comm_backend)")
+    if job.stack.cuda_graphs == "layers":
+        yield "stack.cuda_graphs layers: the whole step is captured, or nothing"
+    if job.precision == "fp8" and stage.tp > 1 and not stage.sp:
+        yield "precision fp8: float8 products with tp need sequence parallelism"
+
+
+def _old_inexpressible(plan: Plan) -> Iterator[str]:
+    yield from _inexpressible(plan)
+    stage, job = plan.configuration.stages[0], plan.inputs.job
+    if stage.tp > 1 and not stage.sp:
+        yield "sp off: up to 0.2 tensor parallelism always divides the sequence"
+    if job.stack.cuda_graphs != "none":
+        yield f"stack.cuda_graphs {job.stack.cuda_graphs}: 0.2 has no CUDA graphs"
+
+
+# ---------------------------------------------------------------- Python
+
+
+def configuration(plan: Plan, title: str, priced: str) -> str:
+    """The text of the Python module."""
+    model, here = model_of(plan), figures_here(plan)
+    given = nested(settings(PYTHON, here))
+    compiled = given.pop("compile")["enable"]
+    policy = POLICIES[str(here["recompute"])]
+    base, fp8 = BASES.get(catalog_name(model)), plan.inputs.job.precision == "fp8"
+    imports = ["from torchtitan.config import CompileConfig, ParallelismConfig"]
+    imports += ["from torchtitan.components.quantization import Float8LinearConverter"] * fp8
+    imports += [f"from torchtitan.distributed.activation_checkpoint import {policy}"] * bool(policy)
+    if base:
+        imports.append(f"from torchtitan.models.{base.family}.config_registry import "
+                       f"{base.function}, model_registry")
+    imports.append("from torchtitan.trainer import Trainer")
+    lines = [
+        '"""The configuration of a plan.', "", *plain_lines(title, priced), '"""', "",
+        *(["import importlib", "import os"] if base is None else []), "import dataclasses", "",
+        *sorted(imports), "", "", "def plan() -> Trainer.Config:", *_base(base, fp8),
+        "    spec = config.model_spec.model",
+        "    found = len(spec.layers), spec.dim, spec.vocab_size",
+        f"    if found != ({model.layers}, {model.hidden}, {model.vocab}):",
+        '        raise ValueError(f"layers, width, vocabulary {found}: the plan is for "',
+        f'                         "{model.layers}, {model.hidden}, {model.vocab}")',
+        "    config.training = dataclasses.replace(", "        config.training,",
+        *_keywords(given["training"]), "    )",
+        "    config.parallelism = ParallelismConfig(", *_keywords(given["parallelism"]), "    )",
+        f"    config.activation_checkpoint = {f'{policy}.Config()' if policy else None}",
+        f"    config.compile = CompileConfig(enable={compiled})", "    return config"]
+    return "\n".join(lines) + "\n"
+
+
+def _base(base: Base | None, fp8: bool) -> list[str]:
+    converters = ('converters=[Float8LinearConverter.Config(\n        filter_fqns=["lm_head"], '
+                  "model_compile_enabled=True)]")
+    if base is None:
+        return ['    module, _, function = os.environ["BASE"].partition(":")',
+                "    config = getattr(importlib.import_module(module), function)()"]
+    more = f", {converters}" if fp8 else ""
+    return [f"    config = {base.function}()",
+            f"    config.model_spec = model_registry({base.flavor!r}{more})"]
+
+
+def _keywords(given: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name, value in given.items():
+        if isinstance(value, list):
+            rows = [f"            {part!r}," for part in value]
+            found += [f"        {name}=[", *rows, "        ],"]
+        else:
+            found.append(f"        {name}={value!r},")
+    return found
+
+
+_OWN = {"BASE": "function that describes the model, such as "
+                "torchtitan.models.llama3.config_registry:llama3_8b; for fp8 with its converters"}
+
+
+def _files(given: Sheet) -> Files:
+    script = Script(
+        title=(given.title, given.priced), variables={},
+        asked={} if catalog_name(model_of(given.plan)) in BASES else _OWN,
+        passed=("PYTHONPATH", "BASE"),
+        given=["export PYTHONPATH=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)"
+               "${PYTHONPATH:+:$PYTHONPATH}"],
+        sections={}, program="-m torchtitan.train",
+        words=("--module plan_config --config plan",))
+    return written(given, script, {CONFIG: configuration(given.plan, given.title, given.priced)})
+
+
+# ---------------------------------------------------------------- TOML
+
+
+def old_configuration(plan: Plan, title: str, priced: str) -> str:
+    """The text of the TOML."""
+    lines = [f"# {title}", f"# {priced}"]
+    for section, values in nested(settings(OLD, figures_here(plan, "output"))).items():
+        lines += ["", f"[{section}]", *(f"{name} = {_toml(value)}"
+                                        for name, value in values.items())]
+    if plan.inputs.job.precision == "fp8":
+        lines += ["", "[quantize.linear.float8]", 'recipe_name = "tensorwise"',
+                  'filter_fqns = ["output"]']
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """JSON of numbers, words and lists of them is TOML too."""
+    return json.dumps(value)
+
+
+def _old_files(given: Sheet) -> Files:
+    base = BASES.get(catalog_name(model_of(given.plan)))
+    named = base is not None and base.family in _TOML_FAMILIES
+    script = Script(
+        title=(given.title, given.priced), variables={},
+        asked={} if named else {"MODEL": "its model.name", "FLAVOR": "its model.flavor"},
+        given=[] if named else ['OWN=(--model.name "${MODEL:-}" --model.flavor "${FLAVOR:-}")'],
+        sections={}, program="-m torchtitan.train",
+        words=(f'--job.config_file "$here/{TOML}"',), more=() if named else ("OWN",))
+    return written(given, script, {
+        TOML: old_configuration(given.plan, given.title, given.priced)})
+
+
+TARGET = Target(
+    version="torchtitan 0.3.0", rules=RULES, stacks=STACKS, inexpressible=_inexpressible,
+    order=stage_by_stage, files=_files)
+OLD_TARGET = Target(
+    version="torchtitan 0.2.2", rules=RULES, stacks=STACKS, inexpressible=_old_inexpressible,
+    order=stage_by_stage, files=_old_files)

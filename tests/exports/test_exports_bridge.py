@@ -1,0 +1,109 @@
+"""Megatron-Bridge's program: each field, refusals, and what is read back.
+
+`tests/stacks/test_framework_plans.py` looks the fields up in Megatron-Core.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+from exported import EXPERTS, files_of
+from launches import launched
+from test_exports_megatron import plan, small
+
+import nest
+from nest.errors import UnsupportedError
+from nest.exports import bridge
+from nest.exports.settings import figures_of
+
+
+def fields(text: str) -> dict[str, Any]:
+    """Fields of the configuration that a program sets; nothing is run."""
+    found: dict[str, Any] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            name = ast.unparse(node.targets[0]).removeprefix("config.")
+            call = isinstance(node.value, ast.Call)
+            found[name] = ast.unparse(node.value) if call else ast.literal_eval(node.value)
+    return found
+
+
+@pytest.mark.parametrize(("given", "wanted"), [
+    ({"tp": 8, "zero": 1}, {
+        "model.tensor_model_parallel_size": 8, "model.sequence_parallel": True,
+        "ddp.use_distributed_optimizer": True, "train.global_batch_size": 64,
+        "train.micro_batch_size": 1, "dataset.seq_length": 64, "model.recompute_granularity": None,
+        "model.pipeline_model_parallel_layout": None, "mixed_precision": "bf16_mixed()",
+        "mixed_precision.grad_reduce_in_fp32": False}),
+    ({"tp": 8, "pp": 2, "vpp": 2, "outer_dp": 1}, {
+        "model.pipeline_model_parallel_layout": "Ett|tt|tt|ttL",
+        "model.virtual_pipeline_model_parallel_size": 2, "dist.use_tp_pp_dp_mapping": False}),
+    ({"tp": 2, "pp": 4}, {"dist.use_tp_pp_dp_mapping": True}),
+    ({"zero": 3}, {"ddp.use_megatron_fsdp": True, "checkpoint.ckpt_format": "fsdp_dtensor",
+                   "ddp.data_parallel_sharding_strategy": "optim_grads_params"}),
+    ({"zero": 1, "ep": 4, "changes": {"moe": EXPERTS},
+      "stack": {"base": "megatron-bridge", "dispatcher": "deepep"}},
+     {"model.expert_model_parallel_size": 4, "model.moe_token_dispatcher_type": "flex",
+      "model.moe_flex_dispatcher_backend": "deepep"}),
+    ({"zero": 1, "recompute": "selective", "recompute_modules": ("core_attn", "mlp")},
+     {"model.recompute_granularity": "selective", "model.recompute_method": None,
+      "model.recompute_modules": ["core_attn", "mlp"]}),
+    ({"zero": 1, "recompute": "full", "recompute_layers": 2},
+     {"model.recompute_method": "block", "model.recompute_num_layers": 2}),
+    ({"zero": 1, "offload": "optimizer:0.5+core_attn"},
+     {"optimizer.optimizer_offload_fraction": 0.5, "optimizer.optimizer_cpu_offload": True,
+      "model.offload_modules": ["core_attn"]}),
+    ({"zero": 1, "shard": "dp_in", "dp_in": 8}, {"ddp.num_distributed_optimizer_instances": 2}),
+    ({"zero": 1, "cp": 2}, {"model.context_parallel_size": 2, "model.cp_comm_type": "p2p"}),
+], ids=lambda value: str(value)[:60])
+def test_fields(given: dict[str, Any], wanted: dict[str, Any]) -> None:
+    text = files_of("megatron-bridge", given.pop("stack", "megatron-bridge"),
+                    **given)["plan_recipe.py"]
+    found = fields(text)
+    assert {name: found.get(name) for name in wanted} == wanted
+
+
+def test_the_program_is_read_back() -> None:
+    for given in ({"tp": 4, "zero": 1}, {"zero": 3, "recompute": "full"},
+                  {"tp": 2, "pp": 2, "vpp": 2, "zero": 1}, {"zero": 1, "offload": "optimizer"}):
+        found = small(stack="megatron-bridge", **given)
+        here = bridge.figures_here(found)
+        names = {one.name for one in bridge.SETTINGS}
+        text = nest.export(found, "megatron-bridge")["plan_recipe.py"]
+        back = figures_of(bridge.SETTINGS, {
+            name: value for name, value in fields(text).items() if name in names})
+        assert back == {name: here[name] for name in back}
+        assert {"tp", "pp", "ep", "global_batch", "micro_batch", "layout"} <= set(back)
+
+
+def test_a_recipe_is_known_or_asked_for() -> None:
+    job = nest.Job(global_batch=64, seq_len=64, stack="megatron-bridge", precision="fp8")
+    files = nest.export(plan(nest.load_model("llama3-8b"), nest.load_cluster(
+        "dgx-h100", devices=8), job, zero=1), "megatron-bridge")
+    assert "import llama3_8b_pretrain_2gpu_h100_bf16_config" in files["plan_recipe.py"]
+    assert "bf16_with_fp8_current_scaling_mixed()" in files["plan_recipe.py"]
+    [one] = launched(files, 0, {})
+    assert one.words == []
+    name = '"""+__import__("os").system("touch owned")+"""\\'
+    other = files_of("megatron-bridge", "megatron-bridge", zero=1, devices=8,
+                     changes={"name": name})
+    assert 'os.environ["RECIPE"]' in other["plan_recipe.py"]
+    assert ast.get_docstring(ast.parse(other["plan_recipe.py"]))
+    changed = nest.load_model("llama3-8b").replace(ffn=512)
+    again = nest.export(plan(changed, nest.load_cluster("dgx-h100", devices=8), job, zero=1),
+                        "megatron-bridge")
+    assert "RECIPE" in again["launch.sh"]  # the recipe's model is another
+
+
+@pytest.mark.parametrize(("given", "wanted"), [
+    ({"stack": "megatron-core"}, "plan for megatron-bridge"),
+    ({"stack": {"base": "megatron-bridge", "cuda_graphs": "layers"}}, "stack.cuda_graphs layers"),
+    ({"zero": 2, "pp": 2}, "zero 2: "),
+    ({"pp": 2, "schedule": "zb1p"}, "schedule zb1p: "),
+], ids=str)
+def test_what_it_cannot_express(given: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        files_of("megatron-bridge", given.pop("stack", "megatron-bridge"), **given)
+    assert wanted in caught.value.problems[0]
