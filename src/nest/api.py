@@ -198,8 +198,9 @@ def _planned(
     watch = Watch(math.inf if time_limit is None else time_limit, progress)
     last = _last(kept, chain, cluster, job, space, beyond_stack)
     near = _still_good(last, chain, cluster, job)
-    cluster, found = _searched(chain, cluster, job, space, watch, reorder, fillings, beyond_stack,
-                               threads, top, kept, near)
+    cluster, found = _searched(
+        chain, cluster, job, space, watch, reorder=reorder, fillings=fillings,
+        beyond_stack=beyond_stack, threads=threads, top=top, kept=kept, near=near)
     if found.configuration is None and found.lower_bound < math.inf:
         if not watch.over:
             raise LimitError("no plan was found that fits into the memory of the hosts, which does "
@@ -315,7 +316,7 @@ def _counted(batches: Iterable[int]) -> list[int]:
 
 
 def _searched(
-    chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, watch: Watch, reorder: bool,
+    chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, watch: Watch, *, reorder: bool,
     fillings: bool, beyond_stack: bool, threads: int | None, top: int, kept: Kept,
     near: Plan | None,
 ) -> tuple[Cluster, Found]:

@@ -85,6 +85,7 @@ def collectives(
                        help="Output of nccl-tests, its -J files, or CSV (collective, n_ranks, "
                        "message_bytes, latency_us)."),
     ],
+    *,
     cluster: Annotated[
         str, typer.Option("--cluster", metavar="NAME",
                           help="Measured cluster: a name (`nest list clusters`) or a file.")

@@ -22,6 +22,7 @@ def compare(
         typer.Argument(metavar="MODEL CLUSTER",
                        help="Catalog names (`nest list models`, `nest list clusters`) or files."),
     ] = None,
+    *,
     planners: Annotated[
         str | None,
         typer.Option(metavar="NAMES", help="all (default), or some of nest, manual, zero, mcmc, "

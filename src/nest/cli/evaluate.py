@@ -24,6 +24,7 @@ def evaluate(
                        help="Catalog names or files; CLUSTER may also be a graph "
                        "(docs/topologies.md). Or a plan file, as written or edited."),
     ] = None,
+    *,
     as_type: options.AsType = None,
     devices: options.Devices = None,
     filling: options.Filling = None,

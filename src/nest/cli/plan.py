@@ -25,6 +25,7 @@ def plan(
                        "as fat-tree:k=8. Or - alone: a question as JSON on stdin "
                        "(docs/planner.md)."),
     ] = None,
+    *,
     as_type: options.AsType = None,
     devices: options.Devices = None,
     filling: options.Filling = None,

@@ -17,6 +17,7 @@ def replan(
         str, typer.Argument(metavar="PLAN.json", help="The plan that runs, as `nest plan -o` "
                             "writes it.")
     ],
+    *,
     without: Annotated[
         list[str] | None,
         typer.Option("--without", metavar="PARTS", help="What is lost, such as node17, node3..5, "

@@ -11,6 +11,7 @@ from nest.cli.output import say
 
 
 def serve(
+    *,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen at; others than loopback need "
                           "a token.")] = "127.0.0.1",

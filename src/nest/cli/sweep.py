@@ -95,6 +95,7 @@ def run(
 def show(
     source: Annotated[str, typer.Argument(metavar="STUDY", help="File of a study, or the folder of "
                                           "its answers.")],
+    *,
     folder: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for pictures; "
                                  "default: that of the answers.")] = None,
