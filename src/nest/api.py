@@ -328,7 +328,8 @@ def _searched(
                       beyond_stack=beyond_stack, kept=kept, below=below)
 
     found = best(math.inf if near is None else near.step_time_s * NEAR)
-    if near is not None and (found.configuration is None or found.lower_bound < found.step_time):
+    unproved = found.configuration is None or found.lower_bound < found.step_time
+    if near is not None and unproved and not watch.over:
         found = best(math.inf)
     replicas = [n for n in divisors(job.global_batch)
                 if n <= cluster.size and space.allows("outer_dp", n)]

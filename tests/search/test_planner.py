@@ -36,12 +36,12 @@ def cluster(devices: int, leaf: str, latency: str, memory: str) -> nest.Cluster:
 
 def question(draw: random.Random) -> tuple:
     """Indices of a question: models, networks, memories, batches, spaces; few are whole spaces."""
-    return (
-        draw.choice((0, 0, 1, 2)), draw.choice((8, 8, 16)),
-        draw.choice(("5 GB/s", "20 GB/s", "25 GB/s", "26 GB/s")),
-        draw.choice(("10 us", "10 us", "40 us")),
-        draw.choice(("8 GiB", "8 GiB", "1.9 GiB", "1.76 GiB")), draw.choice((16, 16, 24)),
-        draw.randrange(len(SPACES)), draw.random() < 0.1, draw.choice((1, 1, 1, 3)))
+    return (draw.choice((0, 0, 1, 2)), draw.choice((8, 8, 16)),
+            draw.choice(("5 GB/s", "20 GB/s", "25 GB/s", "26 GB/s")),
+            draw.choice(("10 us", "10 us", "40 us")),
+            draw.choice(("8 GiB", "8 GiB", "1.9 GiB", "1.76 GiB")),
+            draw.choice((16, 16, 24)), draw.randrange(len(SPACES)), draw.random() < 0.1,
+            draw.choice((1, 1, 1, 3)))
 
 
 def answer(plan, asked: tuple) -> str:

@@ -16,7 +16,7 @@ from nest.sweeps.axes import Axis
 from nest.sweeps.expressions import Expression
 from nest.sweeps.fields import with_field
 from nest.sweeps.loading import load_study
-from nest.sweeps.points import Point, Points, combinations
+from nest.sweeps.points import Point, Points, best_first, combinations
 from nest.sweeps.prices import Prices, bill, switches_of
 from nest.sweeps.study import Study
 
@@ -302,3 +302,15 @@ def test_fields_are_set_in_a_copy():
     assert with_field(data, "device.memory", 4)["device"] == {"base": "d", "memory": 4}
     assert with_field(data, "new.deep", 5)["new"] == {"deep": 5}
     assert data == {"a": [{"name": "n", "b": 1}], "device": "d"}
+
+
+def test_the_best_hardware_is_asked_about_first():
+    """Numbers and points are those of the order in which the axes say them."""
+    found = load_study({**STUDY, "axes": {
+        "job.global_batch": [8, 16], "cluster.levels.leaf.bandwidth": ["10 GB/s", "200 Gb/s"],
+        "cluster.levels.leaf.latency": {"from": "10 us", "to": "30 us", "count": 3}}})
+    asked = [*best_first(found)]
+    assert sorted(asked, key=lambda one: one[0]) == [*combinations(found)] != asked
+    assert [[choice.label for choice in choices] for _, choices in asked[:4]] == [
+        [8, "200 Gb/s", "10 us"], [8, "200 Gb/s", "20 us"], [8, "200 Gb/s", "30 us"],
+        [8, "10 GB/s", "10 us"]]

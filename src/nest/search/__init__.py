@@ -7,6 +7,8 @@ cache; `alike` has the pipelines whose stages are alike, `runnable` what the job
 them; `rounds` visits the outer choices on `threads`, best bound first, and returns the best
 configuration; `hosts` does so for each way to use the memory of the hosts; `batches` looks for a
 batch near the given one that fits the devices better; `fitting` rules out those that memory
-forbids, `progress` ends a search early and tells how far it is. Read `rounds` first, then
+forbids, `progress` ends a search early and tells how far it is. Near questions share, in `kept`,
+what no price decides: the `frame` of outer choices and candidates, the `layouts` of pipelines, and
+`floors`, what plans of an outer choice take at the least. Read `rounds` first, then
 `tensors`, then `_kernels/options.py` and `_kernels/pipeline.py`.
 """

@@ -128,7 +128,7 @@ def signatures(chain: Chain, job: Job) -> Signatures:
             "consecutive layers as one")
     number = {mask: n for n, mask in enumerate(cuts)}
     length = len(cuts) - 1
-    index = np.full((length + 1, length + 1), -1, dtype=np.int64)
+    rows = [[-1] * (length + 1) for _ in cuts]
     known: dict[tuple[int, float], int] = {}
     sequence: list[int] = []  # number of the sequence of kinds of a signature
     stretch: list[tuple[int, int]] = []
@@ -152,15 +152,20 @@ def signatures(chain: Chain, job: Job) -> Signatures:
         return found
 
     for i, front in enumerate(cuts[:-1]):
+        row = rows[i]
         for j in range(i + 1, length + 1):
+            if chain.is_chain:  # each cut holds one layer more than the one before
+                row[j] = extend(row[j - 1], chain.order[j - 1], 0.0, (i, j))
+                continue
             if front & ~cuts[j]:
                 continue
             layers = cuts[j] & ~front
             top = layers.bit_length() - 1
             shorter = cuts[j] & ~(1 << top)
-            before = int(index[i, number[shorter]]) if shorter != front else -1
-            passed = 0.0 if chain.is_chain else relay_bytes(chain, job, front, cuts[j])
-            index[i, j] = extend(before, chain.order[top], passed, (i, j))
+            before = row[number[shorter]] if shorter != front else -1
+            passed = relay_bytes(chain, job, front, cuts[j])
+            row[j] = extend(before, chain.order[top], passed, (i, j))
+    index = np.array(rows, dtype=np.int64)
     # The whole chain holds tied embeddings once, and allows any ZeRO stage: its own signature.
     kinds = chain.stage(range(len(chain)))
     shorter = cuts[-1] & ~(1 << (len(chain) - 1))

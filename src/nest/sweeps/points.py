@@ -41,21 +41,10 @@ class Point(NamedTuple):
 
 
 def combinations(study: Study) -> Iterator[tuple[int, tuple[Choice, ...]]]:
-    """All points, numbered, before constraints; the last axis changes fastest.
-
-    Of the axes in ``BETTER`` the best values come first, with which planners rule out much of what
-    comes behind (:mod:`nest.search.floors`); numbers are those of the axes as they are.
-    """
+    """All points, numbered, before constraints; the last axis changes fastest."""
     if study.sample is None:
         listed = [study.listed(name) for name in study.axes]
-        orders = [_best_first(name, choices)
-                  for name, choices in zip(study.axes, listed, strict=True)]
-        for places in itertools.product(*orders):
-            number = 0
-            for place, choices in zip(places, listed, strict=True):
-                number = number * len(choices) + place
-            yield number, tuple(choices[place]
-                                for place, choices in zip(places, listed, strict=True))
+        yield from enumerate(itertools.product(*listed))
         return
     seen = set()
     for number, choices in enumerate(_samples(study, study.sample)):
@@ -65,8 +54,27 @@ def combinations(study: Study) -> Iterator[tuple[int, tuple[Choice, ...]]]:
             yield number, choices
 
 
-def _best_first(name: str, choices: Sequence[Choice]) -> Sequence[int]:
-    """Places of the values of an axis in the order in which they are asked about."""
+def best_first(study: Study) -> Iterator[tuple[int, tuple[Choice, ...]]]:
+    """The same points in the order in which they are asked about.
+
+    Of the axes in ``BETTER`` the best values come first: planners know from them much of what comes
+    behind (:mod:`nest.search.floors`).
+    """
+    if study.sample is not None:
+        yield from combinations(study)
+        return
+    listed = [study.listed(name) for name in study.axes]
+    orders = [_order(name, choices) for name, choices in zip(study.axes, listed, strict=True)]
+    for places in itertools.product(*orders):
+        number = 0
+        for place, choices in zip(places, listed, strict=True):
+            number = number * len(choices) + place
+        yield number, tuple(choices[place]
+                            for place, choices in zip(places, listed, strict=True))
+
+
+def _order(name: str, choices: Sequence[Choice]) -> Sequence[int]:
+    """Places of the values of an axis, the best first where that is known."""
     read, sign = BETTER.get(name.rpartition(".")[2], (None, 0))
     if read is None or not name.startswith("cluster."):
         return range(len(choices))

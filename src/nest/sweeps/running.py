@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from nest.errors import InputError, NestError
 from nest.sweeps.axes import Choice
 from nest.sweeps.engines import Engine, prepare
-from nest.sweeps.points import Point, Points, combinations
+from nest.sweeps.points import Point, Points, best_first
 from nest.sweeps.questions import Answered, VersionedQuestion, ask, failed
 from nest.sweeps.store import Store
 from nest.sweeps.study import Study
@@ -122,13 +122,13 @@ class Sweeping:
             left = set(self._store.open_points(self._digest))
             self._total, self._done = known, known - len(left)
             self._tell()
-            for number, choices in combinations(self._study) if left else ():
+            for number, choices in best_first(self._study) if left else ():
                 if number in left and (point := self._points.point(number, choices)):
                     self._here = choices
                     yield point
             return
         count, noted = 0, time.monotonic()
-        for number, choices in combinations(self._study):
+        for number, choices in best_first(self._study):
             point = self._points.point(number, choices)
             if point is None:
                 self._total -= 1
