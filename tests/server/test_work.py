@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -177,3 +180,44 @@ def test_answers_used_last_are_kept_within_their_bytes() -> None:
     kept.keep("large", Reply(200, b"x" * 10_000))
     assert kept.get("large") is None and len(kept) == 3
     assert kept.held <= 3 * (OVERHEAD + 100)
+
+
+# ---------------------------------------------------------------- made-up requests
+
+JUNK = (None, True, -1, 0, 10**30, 1e308, float("inf"), float("nan"), "", "x" * 300, "\x00", "n",
+        [], [[]], {}, {"base": "h100-sxm"}, {"base": 3}, "1e400", "-5 GB/s", ["a", "a"])
+WHOLE = {
+    "plan": {**QUESTION, "id": "a", "top": 2, "near_batches": True,
+             "search": {"time_limit": 1, "beyond_stack": True},
+             "space": {"tp": "1,2", "pp": "1..4", "zero": 1}},
+    "evaluate": {**QUESTION, "configuration": WAY},
+    "compare": {**QUESTION, "planners": ["nest", "manual"]},
+    "replan": {"plan": {"schema": "nest.plan/1.1"}, "without": ["a"], "cluster": "dgx-a100",
+               "space": {"tp": 1}, "beyond_stack": True},
+}
+
+
+def spoilt(rng: Random, data: object) -> object:
+    """The data with a value, at any depth, replaced by something else, or a field more."""
+    if isinstance(data, (dict, list)) and data and rng.random() < 0.85:
+        found = copy.copy(data)
+        place = rng.choice(list(found) if isinstance(found, dict) else range(len(found)))
+        found[place] = spoilt(rng, found[place])
+        if isinstance(found, dict) and rng.random() < 0.1:
+            found[rng.choice(("extra", "schema", "", "base"))] = rng.choice(JUNK)
+        return found
+    return rng.choice(JUNK)
+
+
+@pytest.mark.parametrize("kind", [*WHOLE, "study"])
+def test_spoilt_requests_are_told(kind: str) -> None:
+    rng = Random(kind)
+    for _ in range(int(os.environ.get("NEST_INSTANCES", "150"))):
+        data = spoilt(rng, STUDY if kind == "study" else WHOLE[kind])
+        body = text(data)
+        found = read_study(body, LIMITS) if kind == "study" else read(kind, body, LIMITS)
+        if isinstance(found, Reply):
+            error(found)
+        elif kind in ("evaluate", "replan"):  # which do not search here
+            reply = answer(kind, body, LIMITS)
+            assert reply.status < 500, (data, reply)

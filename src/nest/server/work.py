@@ -218,7 +218,7 @@ def _planners(given: Any) -> list[str]:
     if not isinstance(names, list) or not names:
         raise InputError(f"request: planners: got {shorten(names)}; allowed: a list of names")
     for name in names:
-        if name not in PLANNERS:
+        if not isinstance(name, str) or name not in PLANNERS:
             near = did_you_mean(name, PLANNERS) if isinstance(name, str) else ""
             raise InputError(f"request: planners: got {shorten(name)}; {near}allowed: "
                              f"{', '.join(PLANNERS)}")
