@@ -26,23 +26,41 @@ SOURCES = sorted(path for folder in (PACKAGE, ROOT / "tests", ROOT / "bench")
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 
 OTHERS_FILES = frozenset({
+    "parallelize.py", "plan_config.py", "plan_recipe.py",
     "_utils.py", "alpa/pipeline_parallel/layer_construction.py",
     "alpa/pipeline_parallel/stage_construction.py", "alpa/pipeline_parallel/stage_profiling.py",
     "astra-sim-alibabacloud/inputs/topo/gen_Topo_Template.py", "calculon/llm/validation.py",
-    "configs/7B_sft.py", "deepspeed/runtime/pipe/engine.py", "gpt_oss_provider.py",
-    "MEGATRON/pretrain_gpt.py", "megatron/core/pipeline_parallel/schedules.py",
+    "configs/7B_sft.py", "deepspeed/launcher/launch.py", "deepspeed/launcher/runner.py",
+    "deepspeed/runtime/config.py", "deepspeed/runtime/pipe/engine.py",
+    "deepspeed/runtime/pipe/module.py", "deepspeed/runtime/precision_config.py",
+    "deepspeed/runtime/zero/config.py", "deepspeed/runtime/zero/offload_config.py",
+    "gpt_oss_provider.py",
+    "MEGATRON/pretrain_gpt.py", "MEGATRON_DEEPSPEED/pretrain_gpt.py", "megatron/arguments.py",
+    "megatron/core/distributed/distributed_data_parallel_config.py",
+    "megatron/core/optimizer/optimizer_config.py",
+    "megatron/core/pipeline_parallel/schedules.py",
     "megatron/core/tensor_parallel/cross_entropy.py",
     "megatron/core/transformer/transformer_config.py", "megatron/training/arguments.py",
     "megatron_base_model.py",
     "nest/GraphExtractor/models/bert.py", "nest/Solver/baselines_tpuv4_fatTree/128/"
     "baseline_configs_Manual.py", "nest/Solver/solver.py", "parallelize_llama.py",
     "pretrain_gpt.py",
+    "src/maxtext/configs/pyconfig_deprecated.py", "src/maxtext/configs/types.py",
+    "src/maxtext/utils/max_utils.py", "src/megatron/bridge/training/comm_overlap.py",
+    "src/megatron/bridge/training/config.py", "src/megatron/bridge/training/mixed_precision.py",
+    "src/megatron/bridge/training/pretrain.py",
+    "src/megatron/bridge/training/utils/omegaconf_utils.py",
     "scripts/performance/helpers.py", "solver.py",
+    "torch/distributed/fsdp/_fully_shard/_fully_shard.py",
     "torch/distributed/pipelining/schedules.py",
+    "torch/distributed/tensor/experimental/_context_parallel/_attention.py",
+    "torch/utils/checkpoint.py", "torchtitan/config/configs.py",
+    "torchtitan/config/job_config.py", "torchtitan/distributed/activation_checkpoint.py",
+    "torchtitan/models/llama3/config_registry.py", "torchtitan/trainer.py",
     "torchtitan/parallelisms/parallelize_llama.py",
     "transformer_engine/pytorch/cross_entropy.py",
 })
-"""Files of other projects, cited as sources."""
+"""Files of other projects, cited as sources, and files that are exported."""
 OTHERS_NAMES = frozenset({
     # Alpa
     "allow_replicated_parameters", "cluster_jaxpr_by_cost", "DEFAULT_EPS",
@@ -60,6 +78,8 @@ OTHERS_NAMES = frozenset({
     # NCCL and nccl-tests
     "alltoall_perf", "config.devices", "NCCL_TOPO_DUMP_FILE", "reduce_scatter_perf",
     "sendrecv_perf",
+    # torchtitan, DeepSpeed
+    "Trainer.Config", "deepspeed.initialize",
     # SciPy
     "scipy.cluster.hierarchy",
 })

@@ -19,8 +19,8 @@ from nest.errors import UnsupportedError
 from nest.exports import deepspeed
 from nest.exports.settings import figures_of, flat
 
-GIVEN = {"PROGRAM": "train.py", "DATA_PATH": "d", "TOKENIZER": "t", "CHECKPOINT": "c", "LR": "1",
-         "TRAIN_ITERS": "5", "MEGATRON_DEEPSPEED": "/m"}
+GIVEN = {"PROGRAM": "pretrain_gpt.py", "DATA_PATH": "d", "TOKENIZER": "t", "CHECKPOINT": "c",
+         "LR": "1", "TRAIN_ITERS": "5", "MEGATRON_DEEPSPEED": "/m"}
 
 
 def text_of(stack: Any = "deepspeed", **given: Any) -> tuple[dict[str, Any], str]:

@@ -21,9 +21,9 @@ from nest.exports.target import Files
 
 NODES = 4
 EACH = 4
-GIVEN = {"PROGRAM": "x.py", "BASE": "m:f", "RECIPE": "m:f", "MOCK_DATA": "1", "DATA_PATH": "d",
-         "TOKENIZER": "t", "CHECKPOINT": "c", "LR": "1", "TRAIN_ITERS": "5", "RUN_NAME": "r",
-         "OUTPUT": "o", "STEPS": "5"}
+GIVEN = {"PROGRAM": "pretrain_gpt.py", "BASE": "m:f", "RECIPE": "m:f", "MOCK_DATA": "1",
+         "DATA_PATH": "d", "TOKENIZER": "t", "CHECKPOINT": "c", "LR": "1", "TRAIN_ITERS": "5",
+         "RUN_NAME": "r", "OUTPUT": "o", "STEPS": "5"}
 STACKS = {"megatron": "megatron-core", "megatron-bridge": "megatron-bridge",
           "deepspeed": "deepspeed", "torchtitan": "torchtitan", "fsdp2": "fsdp",
           "maxtext": "maxtext"}

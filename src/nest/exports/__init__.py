@@ -1,8 +1,11 @@
 """A plan as what its training software is launched with: files for a folder of their own.
 
-Reading order: `targets` (which software, what is refused, :func:`nest.export`), `megatron` (the
-arguments of Megatron-LM's command line), `places` (which process goes to which device),
-`script` (the launch script around both), `folder` (files written together, or none).
+Reading order: `targets` (which software, :func:`nest.export`), `target` (what each says of itself,
+what is refused), `figures` and `settings` (the figures of a plan, tables of the settings that say
+them), `deepspeed`, `torchtitan`, `fsdp2`, `bridge`, `maxtext`, `megatron` (one file per target),
+`known` (models that targets have themselves), `places` (which process goes to which device),
+`launchers` (what starts it there), `script` (the launch script), `folder` (files written together,
+or none).
 """
 
 from nest.exports.targets import TARGETS, export

@@ -1,9 +1,11 @@
 """Megatron-Bridge: a recipe of its own, and a program that changes it to a plan.
 
 Names and meanings are those of NVIDIA-NeMo/Megatron-Bridge@v0.6.0
-src/megatron/bridge/training/config.py:961 (`ConfigContainer`), comm_overlap.py:377,
-mixed_precision.py:185, pretrain.py:39, utils/omegaconf_utils.py:105, whose fields of ``model``,
-``ddp`` and ``optimizer`` are those of NVIDIA/Megatron-LM@core_v0.16.1
+src/megatron/bridge/training/config.py:961 (its container), and beside it
+src/megatron/bridge/training/comm_overlap.py:377,
+src/megatron/bridge/training/mixed_precision.py:185, src/megatron/bridge/training/pretrain.py:39,
+src/megatron/bridge/training/utils/omegaconf_utils.py:105. Fields of ``model``, ``ddp`` and
+``optimizer`` are those of NVIDIA/Megatron-LM@core_v0.16.1
 megatron/core/transformer/transformer_config.py,
 megatron/core/distributed/distributed_data_parallel_config.py and
 megatron/core/optimizer/optimizer_config.py; `.ci/frameworks` looks them up there. A recipe
@@ -85,7 +87,7 @@ OVERLAP = (
 """Arguments of its CommOverlapConfig."""
 PRECISIONS = {"bf16": "bf16_mixed", "fp16": "fp16_mixed",
               "fp8": "bf16_with_fp8_current_scaling_mixed"}
-"""Functions of mixed_precision.py."""
+"""Functions that make its number formats."""
 
 RECIPES = {
     "llama2-7b": ("recipes.llama.h100.llama2", "llama2_7b_pretrain_2gpu_h100_bf16_config"),
@@ -219,7 +221,7 @@ def _files(given: Sheet) -> Files:
     plan = given.plan
     asked = {} if catalog_name(model_of(plan)) in RECIPES else _OWN
     found = variables(plan.configuration, plan.inputs.job, plan.inputs.cluster.device.name)
-    if _fsdp(plan):  # config.py:1101
+    if _fsdp(plan):  # src/megatron/bridge/training/config.py:1101
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
     script = Script(
         title=(given.title, given.priced), variables=found, asked=asked, given=[], sections={},

@@ -1,16 +1,16 @@
 """DeepSpeed's JSON, and the arguments of what the JSON cannot say.
 
 Names and meanings of the JSON are those of deepspeed==0.19.8: deepspeed/runtime/config.py:447,
-runtime/zero/config.py, runtime/zero/offload_config.py, runtime/precision_config.py,
-runtime/pipe/engine.py:217; `.ci/frameworks` has DeepSpeed's own DeepSpeedConfig take them.
+deepspeed/runtime/zero/config.py, deepspeed/runtime/zero/offload_config.py,
+deepspeed/runtime/precision_config.py, deepspeed/runtime/pipe/engine.py:217; `.ci/frameworks` has
+DeepSpeed's own DeepSpeedConfig take them.
 Arguments are those of deepspeedai/Megatron-DeepSpeed@4efb479 megatron/arguments.py, whose
 `pretrain_gpt.py` is launched with a plan for the stacks of Megatron-DeepSpeed. A plan for DeepSpeed
 by itself launches a program of the user's with the same names, and two of this file's: how a
 pipeline divides its layers (``--partition-method``) and orders them (``--pipeline-schedule``) is
 decided by code.
 
-hpZ (``zero_hpz_partition_size``) and MiCS keep second copies of parameters or shards; no plan that
-the rules let pass has them.
+hpZ and MiCS keep second copies of parameters or shards; no plan that the rules let pass has them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ JSON = (
 )
 """Settings of the JSON. Where a plan has no pipeline, DeepSpeed divides products by itself
 (``autotp_size``); its pipelines leave that to the program. A program that divides them gives
-`deepspeed.initialize` its groups (``mpu``)."""
+``deepspeed.initialize`` its groups (``mpu``)."""
 
 ARGUMENTS = (
     Setting("tp", "tensor-model-parallel-size"),

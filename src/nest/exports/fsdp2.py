@@ -1,8 +1,8 @@
 """A module of Python for PyTorch's FSDP2: mesh, tensor parallelism, recompute, sharding.
 
 Names and meanings are those of torch==2.13.0:
-torch/distributed/fsdp/_fully_shard/_fully_shard.py:98 and _fsdp_api.py,
-torch/distributed/tensor/parallel/, torch/utils/checkpoint.py,
+torch/distributed/fsdp/_fully_shard/_fully_shard.py:98, torch/distributed/tensor/parallel/,
+torch/utils/checkpoint.py,
 torch/distributed/tensor/experimental/_context_parallel/_attention.py:77. Blocks and their parts
 have the names of transformers' decoders, such as `LlamaForCausalLM`. `.ci/frameworks` runs the
 module on groups of ranks that talk to nobody.

@@ -5,8 +5,8 @@ A launcher numbers ranks in its own way. Whole nodes are permuted where that is 
 
 - torchrun, started on each node: ranks of a node in a row, nodes by ``--node-rank``. Else the
   script starts the processes of a node itself.
-- deepspeed, started once: ranks in the order of the lines of a hostfile
-  (deepspeed==0.19.8 deepspeed/launcher/runner.py:212, launcher/launch.py:186); no other order.
+- deepspeed, started once: ranks in the order of the lines of a hostfile, and no other
+  (deepspeed==0.19.8 deepspeed/launcher/runner.py:212, deepspeed/launcher/launch.py:167).
 - mpirun of Open MPI 5, started once: in the order of the lines of a hostfile (``--map-by slot``),
   or by a rankfile (``--map-by rankfile``). Slots of a rankfile are processors; ``--bind-to none``
   leaves a process all of them.
