@@ -22,8 +22,8 @@ from nest.exports.target import Files
 NODES = 4
 EACH = 4
 GIVEN = {"PROGRAM": "pretrain_gpt.py", "BASE": "m:f", "RECIPE": "m:f", "MOCK_DATA": "1",
-         "DATA_PATH": "d", "TOKENIZER": "t", "CHECKPOINT": "c", "LR": "1", "TRAIN_ITERS": "5", "RUN_NAME": "r",
-         "OUTPUT": "o", "STEPS": "5"}
+         "DATA_PATH": "d", "TOKENIZER": "t", "CHECKPOINT": "c", "LR": "1", "TRAIN_ITERS": "5",
+         "RUN_NAME": "r", "OUTPUT": "o", "STEPS": "5"}
 STACKS = {"megatron": "megatron-core", "megatron-bridge": "megatron-bridge",
           "deepspeed": "deepspeed", "torchtitan": "torchtitan", "fsdp2": "fsdp",
           "maxtext": "maxtext"}
@@ -167,3 +167,12 @@ def test_variables_reach_processes_of_other_nodes() -> None:
     [line] = [one for one in script.splitlines() if " -x " in one]
     assert line.split()[:6] == ["-x", "MASTER_ADDR", "-x", "MASTER_PORT", "-x",
                                      "CUDA_DEVICE_MAX_CONNECTIONS"]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_one_node_has_no_address(launcher: str) -> None:
+    cluster = nest.load_cluster("dgx-h100", devices=8)
+    model = nest.Model.parse({**MODEL, "layers": 8, "heads": 8})
+    found = plan(model, cluster, nest.Job(global_batch=16, seq_len=64), tp=8)
+    script = nest.export(found, "megatron", launcher=launcher)["launch.sh"]
+    assert "MASTER_ADDR=${MASTER_ADDR:-localhost}" in script
