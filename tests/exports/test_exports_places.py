@@ -167,3 +167,12 @@ def test_variables_reach_processes_of_other_nodes() -> None:
     [line] = [one for one in script.splitlines() if " -x " in one]
     assert line.split()[:6] == ["-x", "MASTER_ADDR", "-x", "MASTER_PORT", "-x",
                                      "CUDA_DEVICE_MAX_CONNECTIONS"]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_one_node_has_no_address(launcher: str) -> None:
+    cluster = nest.load_cluster("dgx-h100", devices=8)
+    model = nest.Model.parse({**MODEL, "layers": 8, "heads": 8})
+    found = plan(model, cluster, nest.Job(global_batch=16, seq_len=64), tp=8)
+    script = nest.export(found, "megatron", launcher=launcher)["launch.sh"]
+    assert "MASTER_ADDR=${MASTER_ADDR:-localhost}" in script

@@ -18,7 +18,7 @@ def export(
     ],
     target: Annotated[
         str, typer.Option("--to", metavar="TARGET", help="What to write for: megatron, deepspeed, "
-                          "torchtitan, fsdp2, megatron-bridge, maxtext.")
+                          "torchtitan, torchtitan-toml, fsdp2, megatron-bridge, maxtext.")
     ],
     folder: Annotated[
         str, typer.Option("-o", "--output", metavar="DIR", help="Folder for the files; it is made.")

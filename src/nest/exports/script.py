@@ -54,7 +54,7 @@ def script_text(script: Script, found: Places, launcher: str) -> str:
     elif how.per_node:
         lines += ["NODE=0", "MASTER_ADDR=${MASTER_ADDR:-localhost}"]
     else:
-        first = shlex.quote(found.names[found.nodes[0]])
+        first = found.names[found.nodes[0]] if len(found.nodes) > 1 else "localhost"
         lines += [f"MASTER_ADDR=${{MASTER_ADDR:-{first}}}"]
     lines += ["MASTER_PORT=${MASTER_PORT:-29500}", *script.given, *_check(asked), ""]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in script.variables.items()]
