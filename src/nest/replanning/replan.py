@@ -28,6 +28,7 @@ def replan(
     *,
     cluster: Cluster | None = None,
     beyond_stack: bool = False,
+    reorder: bool = False,
     threads: int | None = None,
     time_limit: float | None = None,
     progress: Follower | None = None,
@@ -43,6 +44,8 @@ def replan(
     cluster : the cluster that ``without`` is taken from; default: that of the plan. Give the whole
         cluster, and all that is lost now, where devices have returned. Its devices are those of the
         plan that have the same names.
+    reorder : where the network is one of links, try other orders of the devices too, which takes
+        twice as long and gains little; devices of several types are always distributed anew.
     beyond_stack, threads, time_limit, progress : as of :func:`nest.plan`.
 
     Returns
@@ -73,7 +76,8 @@ def replan(
     assert subject is not None  # kept by evaluate
     left = left_of(whole, given)
     after = fastest(subject, left.cluster, before.inputs.job, space, threads=threads,
-                    time_limit=time_limit, beyond_stack=beyond_stack, progress=progress)
+                    time_limit=time_limit, beyond_stack=beyond_stack, progress=progress,
+                    reorder=reorder or bool(left.cluster.types))
     found = received(
         chain_of(subject), before.inputs.job, before.configuration,
         device_names(before.inputs.cluster), after.configuration,
