@@ -35,6 +35,7 @@ ROWS = (
     ("planners",),
     ("report",),
     ("exports",),
+    ("reading",),
     ("sweeps",),
     ("bench",),
     ("cli",),

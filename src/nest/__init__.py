@@ -55,6 +55,7 @@ __all__ = [
     "load_study",
     "plan",
     "plan_batches",
+    "read",
     "simulate",
     "sweep",
 ]
@@ -69,6 +70,7 @@ _HOME = {
     "export": "exports",
     "from_torch": "capture",
     "load_graph": "capture",
+    "read": "reading",
     "simulate": "simulation",
     "sweep": "sweeps.sweep",
     "load_study": "sweeps.loading",
@@ -117,6 +119,7 @@ if TYPE_CHECKING:
     from nest.pricing.evaluation import evaluate
     from nest.pricing.plan_file import load_plan
     from nest.pricing.plans import Plan
+    from nest.reading import read
     from nest.simulation import Simulation, simulate
     from nest.sweeps.loading import load_study
     from nest.sweeps.sweep import sweep

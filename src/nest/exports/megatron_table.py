@@ -173,7 +173,7 @@ def parallel_figures(
         "combined": way.schedule == "combined", "mapped": mapped,
         "fsdp": fsdp, "checkpoints": "fsdp_dtensor" if fsdp else None,
         "strategy": SHARDED[stage.zero] if fsdp else None, "sharded": sharded,
-        "overlap_grad_reduce": sharded and stack.overlap_grad_reduce > 0.0,
+        "overlap_grad_reduce": (sharded or not fsdp) and stack.overlap_grad_reduce > 0.0,
         "overlap_param_gather": sharded and stack.overlap_param_gather > 0.0,
         "instances": way.outer_dp if stage.shard == "dp_in" else None}
 
