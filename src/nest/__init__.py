@@ -30,6 +30,7 @@ __all__ = [
     "OutputError",
     "Plan",
     "Profile",
+    "Reading",
     "SearchSpace",
     "Simulation",
     "Stack",
@@ -71,6 +72,7 @@ _HOME = {
     "from_torch": "capture",
     "load_graph": "capture",
     "read": "reading",
+    "Reading": "reading",
     "simulate": "simulation",
     "sweep": "sweeps.sweep",
     "load_study": "sweeps.loading",
@@ -119,7 +121,7 @@ if TYPE_CHECKING:
     from nest.pricing.evaluation import evaluate
     from nest.pricing.plan_file import load_plan
     from nest.pricing.plans import Plan
-    from nest.reading import read
+    from nest.reading import Reading, read
     from nest.simulation import Simulation, simulate
     from nest.sweeps.loading import load_study
     from nest.sweeps.sweep import sweep

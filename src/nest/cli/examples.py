@@ -16,6 +16,7 @@ EXAMPLES = {
     ),
     "explain": ("nest explain plan.json",),
     "export": ("nest export plan.json --to megatron -o launch",),
+    "read": ("nest read launch/launch.sh --set MOCK_DATA=1 -o job",),
     "simulate": ("nest simulate plan.json --trace trace.json",),
     "validate": ("nest validate", "nest validate runs.csv -o priced.csv"),
     "list": ("nest list models",),

@@ -27,6 +27,7 @@ from nest.cli.export import export
 from nest.cli.listing import show
 from nest.cli.output import emit, say, tolerate
 from nest.cli.plan import plan
+from nest.cli.read import read
 from nest.cli.schema import schema
 from nest.cli.simulate import simulate
 from nest.cli.sweep import app as sweep
@@ -54,6 +55,7 @@ app.command("evaluate", epilog=epilog("evaluate"))(evaluate)
 app.command("compare", epilog=epilog("compare"))(compare)
 app.command("explain", epilog=epilog("explain"))(explain)
 app.command("export", epilog=epilog("export"))(export)
+app.command("read", epilog=epilog("read"))(read)
 app.command("simulate", epilog=epilog("simulate"))(simulate)
 app.command("validate", epilog=epilog("validate"))(validate)
 app.command("list", epilog=epilog("list"))(show)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from nest.describe import load_stack
-from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.configuration import Configuration
 from nest.describe.job import Dispatcher, Job, Stack
 from nest.describe.model import Model
 from nest.describe.offload import Offload
@@ -232,8 +232,8 @@ def _vocabulary(given: Mapping[str, Any], notes: list[str]) -> int:
                      "(--vocab)")
     if kind in VOCABULARIES:
         return VOCABULARIES[kind]
-    raise InputError(f"--vocab-size: not given, and the tokens of {kind or 'the tokenizer'} are not "
-                     "in the script; give them by --vocab N")
+    raise InputError(f"--vocab-size: not given, and the tokens of {kind or 'the tokenizer'} are "
+                     "not in the script; give them by --vocab N")
 
 
 def _latent(f: Figures, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -394,9 +394,9 @@ def _configuration(
     block = tp * cp * dp_in
     chain = build_chain(model)
     combined = f["combined"]
-    vpp = None if combined and not f.get("layout") else None
-    layout, vpp, ends = _division(f, given, model, pp)
-    chunks = chunks_of_stages(chain, job, pp, vpp, layout=layout, **ends)
+    layout, vpp, (first, last) = _division(f, given, model, pp)
+    chunks = chunks_of_stages(chain, job, pp, vpp, layout=layout, first_stage_layers=first,
+                              last_stage_layers=last)
     recompute: dict[str, Any] = {"recompute": f["recompute"]}
     if f["recompute"] == "selective":
         names = {other: one for one, other in MODULES.items()}
@@ -428,16 +428,15 @@ def _configuration(
              **({"schedule": "combined"} if combined else {}),
              "group": f.get("group"), "offload": str(away)}
     Configuration.parse(found, "configuration")
-    assert StageConfiguration is not None
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _division(
     f: Figures, given: Mapping[str, Any], model: Model, pp: int
-) -> tuple[str | None, int | None, dict[str, int]]:
+) -> tuple[str | None, int | None, tuple[int | None, int | None]]:
     """Layout, virtual stages, and layers of the first and the last stage; lines 515 to 556."""
     if f.get("layout") is not None:
-        return str(f["layout"]), None, {}
+        return str(f["layout"]), None, (None, None)
     each = given.get("num-layers-per-virtual-pipeline-stage")
     counted = ["account-for-embedding-in-pipeline-split" in given,
                "account-for-loss-in-pipeline-split" in given]
@@ -458,11 +457,10 @@ def _division(
         sizes[-1] -= counted[1]
         parts = ["t" * n for n in sizes]
         parts[0], parts[-1] = "E" + parts[0], parts[-1] + "m" * model.mtp_layers + "L"
-        return "|".join(parts), None, {}
-    ends = {name: given[f"decoder-{which}-pipeline-num-layers"]
-            for which, name in (("first", "first_stage_layers"), ("last", "last_stage_layers"))
-            if f"decoder-{which}-pipeline-num-layers" in given}
-    return None, vpp, ends
+        return "|".join(parts), None, (None, None)
+    first, last = (given.get(f"decoder-{which}-pipeline-num-layers")
+                   for which in ("first", "last"))
+    return None, vpp, (first, last)
 
 
 def _places(

@@ -19,8 +19,8 @@ def layer_pattern(value: object, layers: int, name: str, *, last_full: bool = Fa
     value : a whole number N, or the text of an expression.
     last_full : what N means: of N layers the last is 0 and the others are 1; else the first is 1
         and the others are 0. Source: NVIDIA/Megatron-LM@core_v0.16.1
-        megatron/core/models/gpt/gpt_layer_specs.py:478 (experts: layer % N == 0), and
-        megatron/core/transformer/utils.py is_layer_window_attention.
+        megatron/core/models/gpt/gpt_layer_specs.py:583 (experts), and
+        megatron/core/transformer/utils.py:451 (windows).
 
     Raises
     ------
@@ -64,6 +64,6 @@ def _evaluated(node: ast.expr, depth: int) -> list[int] | int:
         elif isinstance(node.op, ast.Mult) and isinstance(left, list) != isinstance(right, list):
             items, times = (left, right) if isinstance(left, list) else (right, left)
             assert isinstance(items, list) and isinstance(times, int)
-            if 0 <= times and len(items) * times <= MOST:
+            if times >= 0 and len(items) * times <= MOST:
                 return items * times
     raise ValueError

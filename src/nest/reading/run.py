@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
@@ -16,8 +16,9 @@ from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.errors import InputError
 from nest.reading import megatron
+from nest.reading.arguments import known
 from nest.reading.places import Placed, devices_of
-from nest.reading.shell import Command, Script
+from nest.reading.shell import MARK, Command, Script
 from nest.units import shorten
 
 PROGRAM = re.compile(r"(?:^|/)[\w.-]+\.py$")
@@ -113,8 +114,8 @@ def _command(script: Script, where: str) -> Command:
                                   for word in command.words[at:]):
             found.append(command)
     if not found:
-        raise InputError(f"{where}: no command found that starts a program (*.py) with --num-layers; "
-                         "allowed: a launch script or a command line of Megatron-LM")
+        raise InputError(f"{where}: no command found that starts a program (*.py) with "
+                         "--num-layers; allowed: a launch script or a command line of Megatron-LM")
     sure = [command for command in found if command.sure] or found
     if len({command.words for command in sure}) > 1:
         lines = ", ".join(str(command.line) for command in sure[:20])
@@ -123,39 +124,33 @@ def _command(script: Script, where: str) -> Command:
 
 
 def _inside(script: Script) -> list[Command]:
-    """Commands in a text that another command runs: bash -c "...", srun sh -c "...", eval."""
+    """Commands in a text that another command runs: bash -c "...", eval, a variable."""
+    texts = [(command.line, word, command.sure) for command in script.commands
+             for word in command.words]
+    if not any(" " in word and ".py " in word for _, word, _ in texts):
+        texts = [(1, " ".join(value), True) for value in script.values.values()]
     found = []
-    for command in script.commands:
-        for word in command.words:
-            if " " in word and ".py" in word and len(word) < 10**5:
-                inner = Script(script.plain(word) if not script.unknowns(word) else
-                               _quoted(script, word), script.where)
-                found += [Command(command.line, one.words, command.variables, command.sure)
-                          for one in inner.commands]
+    for line, word, sure in texts:
+        if " " in word and ".py " in word:
+            inner = Script(MARK.sub("${UNKNOWN}", word), script.where)
+            found += [Command(line, one.words, one.variables, sure and one.sure)
+                      for one in inner.commands]
     return found
-
-
-def _quoted(script: Script, word: str) -> str:
-    """A text with unknown values as variables that nobody sets."""
-    from nest.reading.shell import _MARK
-
-    return _MARK.sub("${UNKNOWN}", word)
 
 
 def _known(script: Script, words: Sequence[str]) -> list[str]:
     """Words of the arguments; those that matter are known."""
-    table = megatron.known(megatron.TABLE)
+    table = known(megatron.TABLE)
     found: list[str] = []
     name = ""
     for word in words:
         if word.startswith("--"):
             name = word[2:].partition("=")[0]
         unknown = script.unknowns(word)
-        if unknown and all(one.unset for one in unknown) and not word.startswith("--"):
-            if table.takes.get(name) == "flag" or name == "":
-                continue  # a variable of further arguments, empty unless it is set
-        if unknown and (name not in table.free or word.startswith("--")) and name not in (
-                "tokenizer-model",):
+        unset = bool(unknown) and all(one.unset for one in unknown)
+        if unset and not word.startswith("--") and table.takes.get(name, "flag") == "flag":
+            continue  # a variable of further arguments, empty unless it is set
+        if unknown and (word.startswith("--") or name not in table.free | {"tokenizer-model"}):
             script.need(word, f"--{name}" if name else "the command")
         found.append(script.plain(word))
         if table.takes.get(name) == "one" and not word.startswith("--"):
@@ -175,9 +170,7 @@ def _launcher(text: str, command: Command, script: Script) -> dict[str, str]:
         pairs.append((name, value if equals else words[n + 1] if n + 1 < len(words) else ""))
     for name, value in pairs:
         for key, form in (("each", _PER_NODE), ("nodes", _NODES)):
-            if form.match(name):
-                if key == "each" and name == "--ntasks-per-node" and "each" in found:
-                    continue
+            if form.match(name) and (name != "--ntasks-per-node" or key not in found):
                 found[key] = value
     if "WORLD_SIZE" in command.variables:
         found |= {"each": command.variables["WORLD_SIZE"], "nodes": "1"}
@@ -206,13 +199,7 @@ def _beside(
     for name in ("hosts", "ranks"):
         if f'"$here/{name}"' in text:
             listed = read_text(folder / name)
-            each = int(launcher.get("each", "1"))
-            return devices_of(*((listed, None) if name == "hosts" else (None, listed)), each,
-                              str(folder / name))
+            if name == "ranks":
+                return devices_of(None, listed, 1, str(folder / name))
+            return devices_of(listed, None, int(launcher.get("each", "1")), str(folder / name))
     return None
-
-
-def as_words(found: Reading) -> dict[str, Any]:
-    """Values of the arguments by name, for comparison."""
-    given, _ = megatron.arguments_of(found.words, megatron.known(megatron.TABLE))
-    return dict(given)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ LONGEST_VALUE = 10**5
 DEEPEST = 40
 """Expansions and blocks inside one another."""
 OPEN, CLOSE = "\ue000", "\ue001"
-_MARK = re.compile(f"{OPEN}(\\d+){CLOSE}")
+MARK = re.compile(f"{OPEN}(\\d+){CLOSE}")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _PARAMETER = re.compile(
@@ -97,11 +98,11 @@ class Script:
 
     def unknowns(self, text: str) -> list[Unknown]:
         """The unknown values that a text depends on."""
-        return [self.unknown[int(number)] for number in _MARK.findall(text)]
+        return [self.unknown[int(number)] for number in MARK.findall(text)]
 
     def plain(self, text: str) -> str:
         """A text with its unknown values as they stand in the script."""
-        return _MARK.sub(lambda mark: self.unknown[int(mark[1])].text, text)
+        return MARK.sub(lambda mark: self.unknown[int(mark[1])].text, text)
 
     def need(self, text: str, what: str) -> str:
         """A text that has to be known.
@@ -114,7 +115,8 @@ class Script:
             why = ("is not set in the script; give it by --set NAME=VALUE" if one.unset else
                    "is not understood, and nothing is executed")
             raise InputError(
-                f"{self.where}: line {one.line}: {what} depends on {shorten(one.text)}, which {why}")
+                f"{self.where}: line {one.line}: {what} depends on {shorten(one.text)}, which "
+                f"{why}")
         return text
 
     # ------------------------------------------------------------ statements
@@ -274,7 +276,7 @@ class Script:
     def _compared(self, words: list[str]) -> bool | None:
         if any(not one.unset for word in words for one in self.unknowns(word)):
             return None
-        words = [_MARK.sub("", word) for word in words]  # what is not set is empty
+        words = [MARK.sub("", word) for word in words]  # what is not set is empty
         if len(words) == 1:
             return bool(words[0])
         if len(words) == 2 and words[0] in ("-z", "-n", "-v"):
@@ -352,7 +354,9 @@ class Script:
                 at = end
             elif one == "$" and at + 1 < len(text) and text[at + 1] == "{":
                 end = _matching(text, at, self.where, line)
-                yield quote, self._parameter(text[at + 2:end - 1], text[at:end], line, depth, quote)
+                inner = text[at + 2:end - 1]
+                whole = quote or re.search(r"-([\"']).*\1$", inner, re.DOTALL) is not None
+                yield whole, self._parameter(inner, text[at:end], line, depth, quote)
                 at = end
             elif one == "$" and (name := re.compile(r"[A-Za-z_]\w*|[0-9@*#?!$-]").match(
                     text, at + 1)):
@@ -405,8 +409,11 @@ class Script:
             found = self._number(ast.parse(inner.strip().replace("/", "//").replace("////", "//"),
                                            mode="eval").body, 0)
         except (ValueError, SyntaxError, ZeroDivisionError, MemoryError, RecursionError):
-            marks = _MARK.findall(inner)
-            return f"{OPEN}{marks[0]}{CLOSE}" if marks else unknown
+            marks = MARK.findall(inner)
+            if marks:
+                return f"{OPEN}{marks[0]}{CLOSE}"
+            names = [name for name in _NAME.findall(inner) if name not in self.values]
+            return self._mark(line, f"${names[0]}", unset=True) if names else unknown
         return str(found)
 
     def _number(self, node: ast.expr, depth: int) -> int:
@@ -415,7 +422,7 @@ class Script:
         if isinstance(node, ast.Constant) and type(node.value) is int:
             found = node.value
         elif isinstance(node, ast.Name):
-            text = (self.values.get(node.id) or ["0"])[0] or "0"
+            text = (self.values.get(node.id) or [""])[0]
             if not re.fullmatch(r"\s*-?\d{1,18}\s*", text):
                 raise ValueError
             found = int(text)
@@ -489,8 +496,7 @@ def _tokens(text: str, where: str) -> list[_Token]:
     """Words and operators; continued lines are one, comments are left out."""
     text = text.replace("\r\n", "\n")
     lines = _Lines(text)
-    found, at = _listed(text, 0, where, lines, None)
-    assert at == len(text)
+    found, _ = _listed(text, 0, where, lines, None)
     return found
 
 
@@ -501,8 +507,6 @@ class _Lines:
         self.ends = [at for at, one in enumerate(text) if one == "\n"]
 
     def __call__(self, at: int) -> int:
-        from bisect import bisect_left
-
         return bisect_left(self.ends, at) + 1
 
 
@@ -524,7 +528,7 @@ def _listed(
             return found, at + 1
         elif close is not None and one == "\n":
             at += 1
-        elif one in "<>" or (match := re.compile(r"\d?>&?\d?|&>").match(text, at)):
+        elif one in "<>" or re.compile(r"\d?>&?\d?|&>").match(text, at):
             if text.startswith("<<", at) and not text.startswith("<<<", at):
                 at = _after_document(text, at)
                 continue
@@ -637,8 +641,9 @@ def _closing(tokens: list[_Token], at: int) -> int:
 def _split(tokens: list[_Token]) -> list[tuple[list[_Token] | None, list[_Token]]]:
     """Conditions of an ``if`` with their statements; None: else."""
     found: list[tuple[list[_Token] | None, list[_Token]]] = []
-    depth, run, condition = 0, [], None
-    started = False
+    run: list[_Token] = []
+    condition: list[_Token] | None = None
+    depth, started = 0, False
     for n, token in enumerate(tokens):
         first = n == 0 or tokens[n - 1].kind == "operator" or tokens[n - 1].text in (
             "then", "else", "do", "{")
