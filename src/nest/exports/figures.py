@@ -59,7 +59,7 @@ def figures(job: Job, way: Configuration) -> Figures:
 
 
 def model_figures(model: Model) -> Figures:
-    """Figures of a model: its fields as ``model.NAME``, of its parts ``moe.NAME`` and ``mla.NAME``.
+    """Figures of a model: its fields behind ``model.``, those of its parts ``moe.`` and ``mla.``.
 
     What a model does not have is None.
     """

@@ -26,7 +26,8 @@ class Setting(NamedTuple):
     """Its value for each value of the figure, no two alike; values that are not here leave it out.
     None: it has the figure's value."""
     unless: tuple[Figure, ...] = (None,)
-    """Values of the figure that leave it out; the first is what its absence says, if not None."""
+    """Values of the figure that leave it out; the first is what its absence says, if not None. None
+    is a value that is written, too, where this is empty."""
     when: Mapping[str, tuple[Figure, ...]] = {}
     """Values that other figures must have, or it is left out."""
 
@@ -57,11 +58,8 @@ def figures_of(table: Iterable[Setting], given: Mapping[str, Any]) -> dict[str, 
     ValueError : a value that is none of a setting's words; names the setting.
     """
     found: dict[str, Figure] = {}
-    absent: dict[str, Figure] = {}
     for one in table:
         if one.name not in given:
-            if one.unless[0] is not None:
-                absent.setdefault(one.figure, one.unless[0])
             continue
         value = given[one.name]
         if one.words is not None:
@@ -71,7 +69,14 @@ def figures_of(table: Iterable[Setting], given: Mapping[str, Any]) -> dict[str, 
                                  f"{', '.join(map(str, one.words.values()))}")
             value = means[0]
         found.setdefault(one.figure, value)
-    return {**absent, **found}
+    return {**_absent(table, found), **found}
+
+
+def _absent(table: Iterable[Setting], found: Mapping[str, Figure]) -> dict[str, Figure]:
+    """What settings say by not being there, where they might have been."""
+    return {one.figure: one.unless[0] for one in reversed([*table])
+            if one.unless and one.unless[0] is not None
+            and all(name in found and found[name] in allowed for name, allowed in one.when.items())}
 
 
 def nested(given: Mapping[str, Any]) -> Plain:
