@@ -224,7 +224,7 @@ def _vocabulary(given: Mapping[str, Any], notes: list[str]) -> int:
     if isinstance(given.get("padded-vocab-size"), int):
         return int(given["padded-vocab-size"])
     if isinstance(given.get("vocab-size"), int):
-        # NullTokenizer adds the end of a document: megatron/training/tokenizer/tokenizer.py:813
+        # NullTokenizer adds the end of a document: class _NullTokenizer of Megatron-LM
         return int(given["vocab-size"]) + (kind == "NullTokenizer")
     if kind is None and "tokenizer-model" not in given:
         kind = "GPT2BPETokenizer"
@@ -350,7 +350,7 @@ def _stack(
     if remainders_asked(job, zero) and job.optimizer == "adam" and not f["offload_optimizer"]:
         said["master_remainders"] = f["precision_aware"]
     if model.moe is not None:
-        kind = f.get("dispatcher", "allgather")  # transformer_config.py:675
+        kind = f.get("dispatcher", "allgather")  # Megatron-Core: moe_token_dispatcher_type
         said["dispatcher"] = f.get("backend", "deepep") if kind == "flex" else kind
         assert said["dispatcher"] in get_args(Dispatcher)
     if given.get("attention-backend") in ("unfused", "local"):

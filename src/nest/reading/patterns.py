@@ -18,9 +18,8 @@ def layer_pattern(value: object, layers: int, name: str, *, last_full: bool = Fa
     ----------
     value : a whole number N, or the text of an expression.
     last_full : what N means: of N layers the last is 0 and the others are 1; else the first is 1
-        and the others are 0. Source: NVIDIA/Megatron-LM@core_v0.16.1
-        megatron/core/models/gpt/gpt_layer_specs.py:583 (experts), and
-        megatron/core/transformer/utils.py:451 (windows).
+        and the others are 0. Source: NVIDIA/Megatron-LM@core_v0.16.1, line 583 of
+        GPT's layer specifications (experts), and is_layer_window_attention (windows).
 
     Raises
     ------
