@@ -37,6 +37,7 @@ ROWS = (
     ("planners",),
     ("report",),
     ("exports",),
+    ("reading",),
     ("sweeps",),
     ("client",),
     ("server",),

@@ -31,6 +31,7 @@ __all__ = [
     "Plan",
     "Planner",
     "Profile",
+    "Reading",
     "Replan",
     "SearchSpace",
     "Simulation",
@@ -57,6 +58,7 @@ __all__ = [
     "load_study",
     "plan",
     "plan_batches",
+    "read",
     "replan",
     "simulate",
     "sweep",
@@ -73,6 +75,8 @@ _HOME = {
     "export": "exports",
     "from_torch": "capture",
     "load_graph": "capture",
+    "read": "reading",
+    "Reading": "reading",
     "replan": "replanning.replan",
     "simulate": "simulation",
     "sweep": "sweeps.sweep",
@@ -123,6 +127,7 @@ if TYPE_CHECKING:
     from nest.pricing.evaluation import evaluate
     from nest.pricing.plan_file import load_plan
     from nest.pricing.plans import Plan
+    from nest.reading import Reading, read
     from nest.replanning.replan import replan
     from nest.replanning.result import Replan
     from nest.simulation import Simulation, simulate

@@ -27,6 +27,7 @@ from nest.cli.export import export
 from nest.cli.listing import show
 from nest.cli.output import emit, say, tolerate
 from nest.cli.plan import plan
+from nest.cli.read import read
 from nest.cli.replan import replan
 from nest.cli.schema import schema
 from nest.cli.serve import serve
@@ -51,6 +52,7 @@ app.command("compare", epilog=epilog("compare"))(compare)
 app.command("explain", epilog=epilog("explain"))(explain)
 app.command("replan", epilog=epilog("replan"))(replan)
 app.command("export", epilog=epilog("export"))(export)
+app.command("read", epilog=epilog("read"))(read)
 app.command("serve", epilog=epilog("serve"))(serve)
 app.command("simulate", epilog=epilog("simulate"))(simulate)
 app.command("validate", epilog=epilog("validate"))(validate)

@@ -2,10 +2,10 @@
 
 Reading order: `targets` (which software, :func:`nest.export`), `target` (what each says of itself,
 what is refused), `figures` and `settings` (the figures of a plan, tables of the settings that say
-them), `deepspeed`, `torchtitan`, `fsdp2`, `bridge`, `maxtext`, `megatron` (one file per target),
-`known` (models that targets have themselves), `places` (which process goes to which device),
-`launchers` (what starts it there), `script` (the launch script), `folder` (files written together,
-or none).
+them), `deepspeed`, `torchtitan`, `fsdp2`, `bridge`, `maxtext`, `megatron` with
+`megatron_table` (one file per target), `known` (models that targets have themselves), `places`
+(which process goes to which device), `launchers` (what starts it there), `script` (the launch
+script), `folder` (files written together, or none).
 """
 
 from nest.exports.targets import TARGETS, export

@@ -1,0 +1,205 @@
+"""A job's own files read back: :func:`read`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from nest.describe.configuration import Configuration
+from nest.describe.files import read_text
+from nest.describe.job import Job
+from nest.describe.model import Model
+from nest.errors import InputError
+from nest.reading import megatron
+from nest.reading.arguments import known
+from nest.reading.places import Placed, devices_of
+from nest.reading.shell import MARK, Command, Script
+from nest.units import shorten
+
+PROGRAM = re.compile(r"(?:^|/)[\w.-]+\.py$")
+OTHERS = ("pretrain_bert", "pretrain_t5", "pretrain_vlm", "pretrain_ict", "pretrain_mamba",
+          "pretrain_vision", "pretrain_retro", "train_rl")
+"""Programs of Megatron-LM that train other models than GPT's."""
+_PER_NODE = re.compile(r"^--?(?:nproc[-_]per[-_]node|num[-_]gpus|ntasks-per-node|gpus-per-node)$")
+_NODES = re.compile(r"^--?(?:nnodes|num[-_]nodes|nodes|N)$")
+_SBATCH = re.compile(r"^#SBATCH\s+(--?[\w-]+)[=\s]\s*(?:gpu:)?(\S+)", re.MULTILINE)
+
+
+class Reading(NamedTuple):
+    """A job as NEST describes it."""
+
+    model: Model
+    job: Job
+    configuration: Configuration
+    devices: int
+    notes: tuple[str, ...]
+    """What was assumed, and what has no price."""
+    files: Mapping[str, str]
+    """The same as texts of files: model.yaml, job.yaml, configuration.yaml."""
+    words: tuple[str, ...]
+    """Arguments of the program."""
+    line: int
+    """Of the command in the script."""
+
+
+def read(
+    path: str | os.PathLike[str], *, devices: int | None = None, vocab: int | None = None,
+    stack: str | None = None, variables: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+) -> Reading:
+    """Read a launch script of Megatron-LM as model, job and configuration.
+
+    The script is read as text; nothing in it is executed.
+
+    Parameters
+    ----------
+    path : of a shell script, or of a file with a command line.
+    devices : that the job runs on; default: as the launcher in the script says.
+    vocab : tokens of the vocabulary, where only the tokenizer's files say them.
+    stack : name of the training software in the catalog; default: as the arguments say.
+    variables : of the environment, by name; "1", "2", ... are arguments of the script.
+    ignore : arguments to leave out, which are not understood otherwise.
+
+    Returns
+    -------
+    Reading
+        ``nest.evaluate(found.model, cluster, found.job, found.configuration)`` prices it.
+
+    Raises
+    ------
+    InputError : no such file, no command of Megatron-LM in it, arguments that may change the cost
+        and are not understood, or values that the script does not say.
+    """
+    where = shorten(os.fspath(path), 300)[1:-1]
+    text = read_text(path)
+    names = tuple(one.removeprefix("--") for one in ignore)
+    script = Script(text, where, dict(variables or {}))
+    command = _command(script, where)
+    at = next(n for n, word in enumerate(command.words) if PROGRAM.search(word))
+    program = os.path.basename(command.words[at])
+    if program.removesuffix(".py") in OTHERS:
+        raise InputError(f"{where}: line {command.line}: got {program}; allowed: programs that "
+                         "train GPT models, as pretrain_gpt.py")
+    words = _known(script, command.words[at + 1:])
+    launcher = _launcher(text, command, script)
+    world = devices or _world(launcher, where)
+    found = megatron.described(
+        words, world, name=_name(path), vocab=vocab, stack=stack, ignored=names,
+        places=_beside(path, script, launcher))
+    plain = {"model": found.model, "job": found.job, "configuration": found.configuration}
+    title = f"# Read from {os.path.basename(where)}, line {command.line}; {world} devices.\n"
+    return Reading(
+        Model.parse(found.model, where), Job.parse(found.job, where),
+        Configuration.parse(found.configuration, where), world, found.notes,
+        {f"{name}.yaml": title + yaml.safe_dump(data, sort_keys=False, width=100)
+         for name, data in plain.items()}, tuple(words), command.line)
+
+
+def _name(path: str | os.PathLike[str]) -> str:
+    found = re.sub(r"[^\w.-]+", "-", Path(os.fspath(path)).stem).strip("-")[:80]
+    return found or "model"
+
+
+def _command(script: Script, where: str) -> Command:
+    """The command whose program has arguments of a model."""
+    found = []
+    for command in [*script.commands, *_inside(script)]:
+        at = next((n for n, word in enumerate(command.words) if PROGRAM.search(word)), None)
+        if at is not None and any(word.startswith("--num-layers") or word == "--micro-batch-size"
+                                  for word in command.words[at:]):
+            found.append(command)
+    if not found:
+        raise InputError(f"{where}: no command found that starts a program (*.py) with "
+                         "--num-layers; allowed: a launch script or a command line of Megatron-LM")
+    sure = [command for command in found if command.sure] or found
+    if len({command.words for command in sure}) > 1:
+        lines = ", ".join(str(command.line) for command in sure[:20])
+        raise InputError(f"{where}: several commands train a model (lines {lines}); allowed: one")
+    return sure[-1]
+
+
+def _inside(script: Script) -> list[Command]:
+    """Commands in a text that another command runs: bash -c "...", eval, a variable."""
+    texts = [(command.line, word, command.sure) for command in script.commands
+             for word in command.words]
+    if not any(" " in word and ".py " in word for _, word, _ in texts):
+        texts = [(1, " ".join(value), True) for value in script.values.values()]
+    found = []
+    for line, word, sure in texts:
+        if " " in word and ".py " in word:
+            inner = Script(MARK.sub("${UNKNOWN}", word), script.where)
+            found += [Command(line, one.words, one.variables, sure and one.sure)
+                      for one in inner.commands]
+    return found
+
+
+def _known(script: Script, words: Sequence[str]) -> list[str]:
+    """Words of the arguments; those that matter are known."""
+    table = known(megatron.TABLE)
+    found: list[str] = []
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name = word[2:].partition("=")[0]
+        unknown = script.unknowns(word)
+        unset = bool(unknown) and all(one.unset for one in unknown)
+        if unset and not word.startswith("--") and table.takes.get(name, "flag") == "flag":
+            continue  # a variable of further arguments, empty unless it is set
+        if unknown and (word.startswith("--") or name not in table.free | {"tokenizer-model"}):
+            script.need(word, f"--{name}" if name else "the command")
+        found.append(script.plain(word))
+        if table.takes.get(name) == "one" and not word.startswith("--"):
+            name = ""
+    return found
+
+
+def _launcher(text: str, command: Command, script: Script) -> dict[str, str]:
+    """Nodes, and devices of each, as the launcher or Slurm's lines say them."""
+    found: dict[str, str] = {}
+    pairs = [(name, value) for name, value in _SBATCH.findall(text)]
+    words = list(command.words)
+    for n, word in enumerate(words):
+        if PROGRAM.search(word):
+            break
+        name, equals, value = word.partition("=")
+        pairs.append((name, value if equals else words[n + 1] if n + 1 < len(words) else ""))
+    for name, value in pairs:
+        for key, form in (("each", _PER_NODE), ("nodes", _NODES)):
+            if form.match(name) and (name != "--ntasks-per-node" or key not in found):
+                found[key] = value
+    if "WORLD_SIZE" in command.variables:
+        found |= {"each": command.variables["WORLD_SIZE"], "nodes": "1"}
+    elif words[0].rpartition("/")[2] in ("python", "python3"):
+        found.setdefault("each", "1")
+        found.setdefault("nodes", "1")
+    for key in list(found):
+        if script.unknowns(found[key]) or not re.fullmatch(r"\d{1,7}", found[key]):
+            del found[key]
+    return found
+
+
+def _world(launcher: Mapping[str, str], where: str) -> int:
+    if "each" not in launcher:
+        raise InputError(f"{where}: the number of devices is not in the script; give it by "
+                         "--devices N")
+    return int(launcher["each"]) * int(launcher.get("nodes", "1"))
+
+
+def _beside(
+    path: str | os.PathLike[str], script: Script, launcher: Mapping[str, str]
+) -> Placed | None:
+    """Places in the files that an exported script reads."""
+    text = read_text(path)
+    folder = Path(os.fspath(path)).parent
+    for name in ("hosts", "ranks"):
+        if f'"$here/{name}"' in text:
+            listed = read_text(folder / name)
+            if name == "ranks":
+                return devices_of(None, listed, 1, str(folder / name))
+            return devices_of(listed, None, int(launcher.get("each", "1")), str(folder / name))
+    return None

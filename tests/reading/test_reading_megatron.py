@@ -1,0 +1,218 @@
+"""`nest read` of Megatron-LM's command lines: round trips of random plans, defaults, refusals."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run
+
+import nest
+from nest.errors import InputError
+from nest.exports.megatron_table import SECTIONS
+from nest.exports.settings import figures_of, settings
+from nest.reading.arguments import known
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "stacks"))
+from framework_plans import runnable  # noqa: E402
+
+COUNT = int(os.environ.get("NEST_READ_PLANS", "24"))
+"""Random plans of a round trip."""
+BASE = ("torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 8 --hidden-size 64 "
+        "--num-attention-heads 8 --seq-length 64 --max-position-embeddings 64 "
+        "--micro-batch-size 1 --global-batch-size 32 --bf16")
+
+
+def reading(folder: Path, more: str = "", base: str = BASE, **given: Any) -> nest.Reading:
+    path = folder / "run.sh"
+    path.write_text(f"{base} {more}\n", encoding="utf-8")
+    return nest.read(path, **given)
+
+
+# ---------------------------------------------------------------- round trips
+
+
+@pytest.mark.parametrize(("stack", "count"), [
+    ("megatron-core", COUNT - COUNT // 4), ("megatron-fsdp", COUNT // 4)])
+def test_exported_plans_are_read_back(stack: str, count: int, tmp_path: Path) -> None:
+    """The step time of what is read is that of the plan, to the last digit."""
+    seen = set()
+    for number, case in enumerate(runnable(stack, count)):
+        assert case.plan is not None
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, text in nest.export(case.plan, "megatron").items():
+            (folder / name).write_text(text, encoding="utf-8")
+            seen.add(name)
+        found = nest.read(folder / "launch.sh", variables={"MOCK_DATA": "1"})
+        assert found.devices == case.world
+        priced = nest.evaluate(found.model, case.cluster, found.job, found.configuration)
+        assert priced.step_time_s == case.plan.step_time_s, case.plan.inputs
+    assert seen & {"hosts", "ranks"} or stack == "megatron-fsdp"
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_each_setting_is_read_as_it_is_written(section: str) -> None:
+    """Figures that a table writes are those that it reads; all names are Megatron's."""
+    table = SECTIONS[section]
+    assert {one.name for one in table} <= {*known("megatron_flags").takes}
+    for one in table:
+        values = one.words or ((3, 5) if one.unless == (None,) else (3,))
+        for value in values:
+            given = {each.figure: each.unless[0] for each in table} | {one.figure: value}
+            written = settings((one,), given)
+            if written:
+                assert figures_of((one,), written) == {one.figure: value}
+
+
+# ---------------------------------------------------------------- defaults and aliases
+
+
+@pytest.mark.parametrize(("more", "field", "value"), [
+    ("", "ffn", 256),
+    ("--swiglu", "ffn", 128),  # int(4 x 64 x 2 / 3 / 64) x 64
+    ("", "vocab", 50257),
+    ("--vocab-size 99 --tokenizer-type NullTokenizer", "vocab", 100),
+    ("", "positions", 64),
+    ("--use-rotary-position-embeddings", "positions", 0),
+    ("", "bias", True),
+    ("", "tied_embeddings", True),
+    ("--num-query-groups 2", "kv_heads", 8),
+    ("--group-query-attention --num-query-groups 2", "kv_heads", 2),
+    ("--kv-channels 16", "head_dim", 16),
+    ("--window-size 31,0 --window-attn-skip-freq 4", "full_layers", (3, 7)),
+    ("--softmax-type learnable", "sinks", True),
+    ("--quick-geglu", "gated", True),
+])
+def test_models(tmp_path: Path, more: str, field: str, value: object) -> None:
+    assert getattr(reading(tmp_path, more).model, field) == value
+
+
+@pytest.mark.parametrize(("freq", "experts"), [
+    ("1", range(8)), ("2", (0, 2, 4, 6)), ("'([0]*3+[1]*5)'", range(3, 8)),
+    ("[0,1]*4", (1, 3, 5, 7)), ("[0,1,1,0]*2", (1, 2, 5, 6)), ("[0]*7+[1]", (7,)),
+])
+def test_layers_with_experts(tmp_path: Path, freq: str, experts: Any) -> None:
+    model = reading(tmp_path, f"--num-experts 4 --moe-layer-freq {freq}").model
+    assert [n for n in range(8) if model.is_moe_layer(n)] == [*experts]
+    assert model.moe and (model.moe.top_k, model.moe.ffn) == (2, 256)
+
+
+@pytest.mark.parametrize(("more", "wanted"), [
+    ("", {"pp": 1, "outer_dp": 16, "zero": 0, "sp": False}),
+    ("--tensor-model-parallel-size 4 --sequence-parallel", {"tp": 4, "sp": True, "outer_dp": 4}),
+    ("--sequence-parallel", {"sp": False}),
+    ("--pipeline-model-parallel-size 4", {"pp": 4, "outer_dp": 1, "dp_in": 4}),
+    ("--pipeline-model-parallel-size 4 --use-tp-pp-dp-mapping", {"outer_dp": 4, "dp_in": 1}),
+    ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
+     {"vpp": 2, "schedule": "interleaved"}),
+    ("--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2", {"vpp": 2}),
+    ("--pipeline-model-parallel-size 2 --num-layers 6 --account-for-embedding-in-pipeline-split "
+     "--account-for-loss-in-pipeline-split", {"layers": (0, 4)}),
+    ("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 3", {"layers": (0, 4)}),
+    ("--use-distributed-optimizer", {"zero": 1, "shard": "dp"}),
+    ("--use-distributed-optimizer --num-distributed-optimizer-instances 2",
+     {"outer_dp": 2, "dp_in": 8, "shard": "dp_in"}),
+    ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", {"zero": 3}),
+    ("--recompute-activations", {"recompute": "selective", "recompute_modules": ("core_attn",)}),
+    ("--recompute-granularity full --recompute-method block --recompute-num-layers 2",
+     {"recompute": "full", "recompute_layers": 2}),
+    ("--num-experts 8 --expert-model-parallel-size 8", {"ep": 8, "etp": 1, "dp_in": 8}),
+])
+def test_configurations(tmp_path: Path, more: str, wanted: dict[str, Any]) -> None:
+    way = reading(tmp_path, more).configuration
+    for name, value in wanted.items():
+        assert getattr(way if hasattr(way, name) else way.stages[0], name) == value, name
+
+
+@pytest.mark.parametrize(("more", "changes"), [
+    ("--use-distributed-optimizer --use-precision-aware-optimizer --overlap-grad-reduce "
+     "--overlap-param-gather", {}),
+    ("", {"overlap_grad_reduce": 0.0}),
+    ("--overlap-grad-reduce --grad-reduce-in-bf16", {"gradient_dtype": "bf16"}),
+    ("--overlap-grad-reduce --attention-backend unfused", {"flash_attention": False}),
+    ("--overlap-grad-reduce --num-experts 8 --moe-enable-deepep", {"dispatcher": "deepep"}),
+    ("--overlap-grad-reduce --cuda-graph-impl local --cuda-graph-scope full_iteration",
+     {"cuda_graphs": "step"}),
+])
+def test_stacks(tmp_path: Path, more: str, changes: dict[str, Any]) -> None:
+    base, found = nest.Stack.parse(nest.Job(global_batch=1, seq_len=1).stack), reading(
+        tmp_path, more).job.stack
+    assert {name: getattr(found, name) for name in nest.Stack.model_fields
+            if name != "name" and getattr(found, name) != getattr(base, name)} == changes
+
+
+@pytest.mark.parametrize(("more", "precision"), [
+    ("--fp8-format hybrid", "fp8"), ("", "bf16")])
+def test_number_formats(tmp_path: Path, more: str, precision: str) -> None:
+    assert reading(tmp_path, more).job.precision == precision
+    half = reading(tmp_path, base=BASE.replace("--bf16", "--fp16")).job
+    assert (half.precision, half.stack.gradient_dtype) == ("fp16", "bf16")
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(("more", "wanted"), [
+    ("--spec a b", "--spec: it may change the cost, and NEST does not read it"),
+    ("--num-layer 3", "--num-layer: no argument of Megatron-LM core_v0.16.1; did you mean "
+     "num-layers?"),
+    ("--optimizer muon", "--optimizer: got 'muon'; allowed: adam, sgd"),
+    ("--tensor-model-parallel-size 3", "16 devices are no multiple"),
+    ("--tensor-model-parallel-size " + "9" * 400, "--tensor-model-parallel-size: got"),
+    ("--hidden-size nan", "--hidden-size: got 'nan'"),
+    ("--hidden-size 1e400", "--hidden-size: got"),
+    ("--moe-layer-freq \"__import__('os')\" --num-experts 2", "--moe-layer-freq: got"),
+    ("--moe-layer-freq [1]*99999999 --num-experts 2", "--moe-layer-freq: got"),
+    ("--moe-layer-freq [1]*7 --num-experts 2", "got 7 entries; allowed: 8"),
+    ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model a/b", "give them by --vocab N"),
+    ("--exp-avg-dtype bf16", "--exp-avg-dtype: got 'bf16'; allowed: fp32"),
+    ("--cp-comm-type bogus", "--cp-comm-type: got 'bogus'"),
+    ("--window-size 3,9", "--window-size: got"),
+    ("--num-layers", "--num-layers: got"),
+    ("--hidden-dropout", "--hidden-dropout: got"),
+    ("--recompute-granularity selective --recompute-modules nothing", "--recompute-modules: got"),
+    ("--num-distributed-optimizer-instances 3", "a divisor of the data parallel size 16"),
+])
+def test_refusals(tmp_path: Path, more: str, wanted: str) -> None:
+    with pytest.raises(InputError) as caught:
+        reading(tmp_path, more)
+    assert wanted in str(caught.value), str(caught.value)
+    assert len(str(caught.value)) < 1500
+
+
+def test_arguments_can_be_ignored(tmp_path: Path) -> None:
+    found = reading(tmp_path, "--spec a b --no-masked-softmax-fusion", ignore=["spec"])
+    assert "ignored: --spec" in found.notes
+    assert "no price for --no-masked-softmax-fusion" in found.notes
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_files_are_taken_by_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(BASE + " --tensor-model-parallel-size 8\n", encoding="utf-8")
+    folder = tmp_path / "job"
+    out, err = run(capsys, "read", str(script), "-o", str(folder))
+    assert out.split() == [str(folder / f"{name}.yaml")
+                           for name in ("model", "job", "configuration")]
+    assert "nest: note: no price for dropout" in err
+    out, _ = run(capsys, "evaluate", str(folder / "model.yaml"), "dgx-h100", "--devices", "16",
+                 "--job", str(folder / "job.yaml"), "--configuration",
+                 str(folder / "configuration.yaml"))
+    assert "tokens/s" in out
+
+
+def test_nothing_is_written_of_what_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.sh").write_text(BASE + " --spec a b\n", encoding="utf-8")
+    _, err = run(capsys, "read", str(tmp_path / "run.sh"), "-o", str(tmp_path / "job"), code=2)
+    assert "--spec" in err and not (tmp_path / "job").exists()
+    _, err = run(capsys, "read", str(tmp_path / "run.sh"), "-o", str(tmp_path / "job"), "--set",
+                 "a b=1", code=2)
+    assert "--set: got 'a b=1'; allowed: NAME=VALUE" in err

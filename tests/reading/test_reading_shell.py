@@ -1,0 +1,120 @@
+"""Launch scripts as text: what bash would run, what is not known, and that nothing is executed."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import nest
+from nest.errors import InputError
+from nest.reading.shell import Script
+
+RUN = "pretrain_gpt.py --num-layers 8"
+
+
+def words(text: str, **given: str) -> list[str]:
+    """Of the last command."""
+    script = Script(text, "run.sh", given)
+    return [script.plain(word) for word in script.commands[-1].words]
+
+
+@pytest.mark.parametrize("text", [
+    "A=3\nB=$A\nprintf '%s\\n' $A $B ${A}x \"$A $B\" '$A' \\$A",
+    "A=(1 \"2 3\" 4)\nA+=(5)\nprintf '%s\\n' ${A[@]} \"${A[@]}\" ${A[*]}",
+    "A='--x 1 --y 2'\nprintf '%s\\n' $A \"$A\"",
+    "A=(\n  --x 1  # a comment\n  # another\n  --y \"a#b\" 'c d'\n)\nprintf '%s\\n' \"${A[@]}\"",
+    "printf '%s\\n' a \\\n  b \\\n  c # d",
+    "N=4\nG=8\nprintf '%s\\n' $((N*G)) $(( $N * ($G+1) - 7/2 % 3 )) $((2**10)) $((-7/2))",
+    "printf '%s\\n' ${X:-7} ${X-8} ${Y:=9} $Y ${Y:+10} ${X:-${Y}}",
+    "printf '%s\\n' \"${X:-a b}\" ${X:-\"a b\"} ${X:-a b}",
+    "A=1\nif [ $A -gt 0 ]; then B=2; else B=3; fi\nprintf '%s\\n' $B",
+    "A=fp8\nif [[ \"$A\" == \"bf16\" ]]; then B=2\nelif [ \"$A\" = fp8 ]; then B=4\nelse B=3\nfi\n"
+    "printf '%s\\n' $B",
+    "if [ -z \"$Q\" ]; then B=2; fi\nprintf '%s\\n' $B",
+    "if [ -n \"$Q\" ] && [ 1 = 1 ]; then B=2; else B=5; fi\nprintf '%s\\n' $B",
+    "if [ -n \"$Q\" ] || [ 1 = 1 ]; then if [ 1 -eq 2 ]; then B=1; else B=6; fi; fi\n"
+    "printf '%s\\n' $B",
+    "export A=5 B=6\nprintf '%s\\n' $A $B",
+    "A=x\nA+=y\nprintf '%s\\n' $A${A}\"$A\"",
+    "f() {\n  A=9\n}\nA=1\nprintf '%s\\n' $A",
+    "cat <<EOF >/dev/null\nA=$(echo 5)\nEOF\nprintf '%s\\n' 1",
+    "A=\"--x $((1+1)) \\\n --y 3\"\nprintf '%s\\n' $A",
+    "A=()\nprintf '%s\\n' a \"${A[@]}\" \"$@\" b",
+    "A=\"a\\\"b\\$c\"\nprintf '%s\\n' \"$A\"",
+    "A=a; B=b && printf '%s\\n' $A",
+])
+def test_words_are_those_of_bash(text: str) -> None:
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True,
+                          env={"PATH": "/usr/bin:/bin"})
+    assert words(text)[2:] == done.stdout.splitlines(), text
+
+
+@pytest.mark.parametrize("text", [
+    "N=$(nproc)", "N=`nproc`", "for n in 1 2; do N=$n; done", "while true; do N=1; done",
+    "if grep -q x y; then N=1; else N=2; fi", "read N", "case $X in a) N=1;; esac",
+    "N=$RANDOM", "N=${!M}", "N=${M//a/b}", "true && N=4", "N=$((1/0))",
+    "if [[ $(hostname) == a ]]; then N=2; fi",
+])
+def test_what_is_not_understood_is_an_error_only_where_it_counts(
+    text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.sh"
+    rest = ("--hidden-size 64 --num-attention-heads 8 --seq-length 64 --max-position-embeddings 64 "
+            "--micro-batch-size 1 --bf16")
+    start = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers"
+    path.write_text(f"{text}\n{start} 8 --save ckpt$N --train-iters $N {rest}\n", encoding="utf-8")
+    assert nest.read(path).model.layers == 8
+    path.write_text(f"{text}\n{start} $N {rest}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"run.sh: line 1: --num-layers depends on .*not underst"):
+        nest.read(path)
+
+
+def test_a_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS "
+                    "--hidden-size 64 --num-attention-heads 8 --seq-length 64 --bf16 "
+                    "--max-position-embeddings 64 --micro-batch-size 1 $MORE\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"depends on '\$LAYERS', which is not set .*--set"):
+        nest.read(path)
+    assert nest.read(path, variables={"LAYERS": "6"}).model.layers == 6
+    text = path.read_text(encoding="utf-8").replace("$LAYERS", "$((2*LAYERS))")
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"depends on '\$LAYERS', which is not set .*--set"):
+        nest.read(path)
+
+
+@pytest.mark.parametrize("evil", [
+    "$(touch {0})", "`touch {0}`", "eval 'touch {0}'", "touch {0}", "bash -c 'touch {0}'",
+    "X=$(touch {0})", "trap 'touch {0}' EXIT", "<(touch {0})", "${{X:-$(touch {0})}}",
+    "$((X[$(touch {0})]))", "source <(echo touch {0})", ": > {0}",
+])
+def test_nothing_is_executed(tmp_path: Path, evil: str) -> None:
+    mark = tmp_path / "owned"
+    line = evil.format(mark)
+    path = tmp_path / "run.sh"
+    for text in (f"{line}\npython {RUN} --lr {line}\n", f"A=({line})\npython {RUN} ${{A[@]}}\n",
+                 f"if {line}; then python {RUN}; fi\n"):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(InputError):
+            nest.read(path)
+        assert not mark.exists()
+
+
+@pytest.mark.parametrize("text", [
+    "A=x\n" + "A=$A$A\n" * 60, "A=(x y)\n" + "A=(${A[@]} ${A[@]})\n" * 60,
+    "echo " + "${A:-" * 500 + "}" * 500, "echo " + "$(" * 5000, "if " * 3000, "{ " * 3000 + "\n",
+    "'", '"', "`", "A=(", "${", "$((" + "9" * 10**5 + "**" + "9" * 10**4 + "))",
+    "echo $((" + "(" * 200 + "1" + ")" * 200 + "))", "\0", "\ue0000\ue001", "x" * (2**20 + 1),
+    "if [ 1 = 1 ]; then\n" * 2000, "A=$((9**9**9))\necho $A", "((((", ")" * 1000, "fi fi fi",
+    "<<EOF\n", "A+=", "=", "echo ${A[@]:1:2}", "\\", "|| && ;;",
+])
+def test_hostile_scripts_end_in_one_message(text: str, tmp_path: Path) -> None:
+    path, before = tmp_path / "run.sh", time.process_time()
+    path.write_text(f"{text}", encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        nest.read(path)
+    assert len(str(caught.value)) < 1000 and "run.sh" in str(caught.value)
+    assert time.process_time() - before < 5.0
