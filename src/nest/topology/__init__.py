@@ -5,8 +5,8 @@ line of text, `readers` from files of other tools, `changes` remove failed parts
 `losses` say what is left of a cluster.
 `routing` finds shortest routes. `hierarchy` (with `planes`) tells whether a graph is a hierarchy of
 levels; `arrangement` and `mixture` choose the order of its devices. `network` is the entry: the
-cluster of a name, a file or a graph (`nest.load_network`). Read `topology`, `network`, `hierarchy`
-first.
+cluster of a name, a file or a graph (`nest.load_network`); `losses` is what is left of a cluster.
+Read `topology`, `network`, `hierarchy` first.
 
 The names below are imported when they are first used: a cluster with levels needs no graphs.
 """
