@@ -18,7 +18,7 @@ from nest.questions import Question, failure, read_question
 from nest.questions.answer import SCHEMA
 from nest.questions.question import id_of, plain
 from nest.server.requests import ReplanRequest
-from nest.sweeps.questions import Answered, VersionedQuestion, ask, failed
+from nest.sweeps.questions import Answered, VersionedQuestion, ask, failed, planner
 from nest.units import shorten
 
 STATUS = {"input": 400, "infeasible": 422, "unsupported": 422, "limit": 422}
@@ -99,13 +99,7 @@ def refusal(error: Exception, asked: str | int | None = None) -> Reply:
 
 def planned(question: Question) -> Plan:
     """Ask the planner: the only place of the server that does."""
-    from nest.api import plan
-
-    search = question.search
-    return plan(question.subject, question.cluster, question.job, question.space, threads=1,
-                top=question.top, near_batches=question.near_batches,
-                time_limit=search.time_limit, reorder=search.reorder, fillings=search.fillings,
-                beyond_stack=search.beyond_stack)
+    return planner().answer(question, threads=1)
 
 
 def _question(data: Mapping[str, Any], limits: Limits) -> tuple[Question, tuple[str, ...]]:
