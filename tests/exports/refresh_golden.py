@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
-import golden_plans
+import exported_plans
 from test_exports_megatron import GOLDEN, PLANS, golden_plan
 
 import nest
@@ -15,6 +15,6 @@ import nest
 for name in PLANS:
     for file, text in nest.export(golden_plan(name), "megatron").items():
         (GOLDEN / f"{name}.{file}").write_text(text, encoding="utf-8")
-for name, golden in golden_plans.PLANS.items():
+for name, golden in exported_plans.PLANS.items():
     for file, text in golden.files.items():
         (GOLDEN / f"{name}.{file}").write_text(text, encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from golden_plans import PLANS, kept
+from exported_plans import PLANS, kept
 
 from nest.exports import TARGETS
 

@@ -101,7 +101,7 @@ def told(monkeypatch, capsys, words: list[str], text: str) -> tuple[int, str, st
     return code, out, err
 
 
-@pytest.mark.kernels
+@pytest.mark.kernels(uncompiled=True)
 def test_a_stream_is_answered_in_order_whatever_it_holds(monkeypatch, capsys):
     lines = [json.dumps({**QUESTION, "id": 1, "hurry": 1}), "nonsense", "", "[1]",
              json.dumps({**QUESTION, "id": "two", "job": 3}), b"\xff".decode("latin-1"),
@@ -124,7 +124,7 @@ def test_a_stream_is_answered_in_order_whatever_it_holds(monkeypatch, capsys):
     jsonschema.validate(answers[0], document("answer"))
 
 
-@pytest.mark.kernels
+@pytest.mark.kernels(uncompiled=True)
 def test_one_question_from_standard_input(monkeypatch, capsys, tmp_path):
     code, out, err = told(monkeypatch, capsys, ["plan", "-"], json.dumps({**QUESTION, "hurry": 1}))
     assert code == 0 and "hurry: unknown field" in err
@@ -139,7 +139,7 @@ def test_one_question_from_standard_input(monkeypatch, capsys, tmp_path):
     assert code == 2 and "got - with tp" in err
 
 
-@pytest.mark.kernels
+@pytest.mark.kernels(uncompiled=True)
 def test_a_stream_answers_before_the_next_question_and_ends_with_its_reader():
     child = subprocess.Popen(
         [sys.executable, "-m", "nest", "ask"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -159,7 +159,8 @@ def test_a_stream_answers_before_the_next_question_and_ends_with_its_reader():
 def test_ctrl_c_ends_a_stream_cleanly():
     child = subprocess.Popen(
         [sys.executable, "-m", "nest", "ask"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": SOURCE})
+        stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": SOURCE},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     child.stdin.write(b"no question\n")
     child.stdin.flush()
     assert json.loads(child.stdout.readline())["error"] == "input"

@@ -14,12 +14,15 @@ from nest import (
     Job,
     Plan,
     Replan,
+    evaluate,
     load_cluster,
     load_model,
     load_plan,
     plan,
     replan,
 )
+from nest.pricing.evaluation import chain_of
+from nest.pricing.even import even_configuration
 
 BOUNDS = {"tp": 1, "zero": 1, "recompute": "none", "vpp": 1, "schedule": "1f1b"}
 
@@ -115,3 +118,18 @@ def test_the_command_refuses(tmp_path: Path, capsys) -> None:
         assert said in err
     _, err = run(capsys, "replan", "bert-large", "--without", "node1", code=2)
     assert "not a file" in err
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_the_command_in_small(tmp_path: Path, capsys) -> None:
+    file, space = tmp_path / "plan.json", tmp_path / "space.json"
+    model = load_model("bert-large").replace(layers=2)
+    cluster = load_cluster("h100-spine-leaf", devices=16)
+    job = Job(global_batch=48, seq_len=512)
+    way = even_configuration(chain_of(model), cluster, job, tp=1, dp_in=8, outer_dp=2)
+    file.write_text(evaluate(model, cluster, job, way).to_json())
+    space.write_text(json.dumps({**BOUNDS, "pp": 1, "sp": False}))
+    out, _ = run(capsys, "replan", str(file), "--without", "node1", "--space", str(space))
+    assert out.splitlines()[0] == "Lost         8 devices (of node1); 8 devices left"
+    out, _ = run(capsys, "replan", str(file), "--without", "node0", "--space", str(space), "--json")
+    assert Replan.parse(json.loads(out)).plan.inputs.cluster.size == 8
