@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from nest.describe import Configuration
-from nest.describe.base import Description, Flag, Number, Written
+from nest.describe.base import Flag, Number, Written
 from nest.describe.files import parse_text, read_description
 from nest.errors import InputError
 from nest.questions import Question, read_question
@@ -125,7 +125,7 @@ def load_instance(path: str) -> Instance:
     if not (isinstance(schema, str) and re.fullmatch(SCHEMAS, schema)):
         raise InputError(f'{shown}: schema: got {shorten(schema)}; allowed: "{SCHEMA}" or another '
                          "minor version")
-    found = Instance.parse(data, shown)
+    found, _ = Instance.parse_known(data, shown)
     if f"{found.name}.json" != os.path.basename(path):
         raise InputError(f"{shown}: name: got {found.name}; allowed: that of the file")
     return found

@@ -69,5 +69,5 @@ def score_text(
 
 
 def _distance(one: Scored) -> str:
-    """How much longer a step takes than the best, or what is wrong."""
-    return STATUSES[one.status] if one.distance is None else f"{one.distance:+.2%}"
+    """How much longer a step takes than the best, or why it does not count."""
+    return one.status if one.distance is None else f"{one.distance:+.2%}"

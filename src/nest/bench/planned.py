@@ -16,11 +16,14 @@ from nest.bench.submission import Submission, Submitted
 from nest.bench.working import done
 from nest.describe.files import write_text_atomic
 from nest.errors import InputError, LimitError
+from nest.planners import PLANNERS
 from nest.sweeps.engines import Engine
 from nest.sweeps.store import Store, make_folder
 from nest.sweeps.version import VERSION
 
 STORE = "planners.db"
+OTHERS = tuple(name for name in PLANNERS if name != "nest")
+"""Planners whose answers are no part of the instances."""
 TIME_LIMIT = 60.0
 """Seconds of a processor for an answer by default (chosen)."""
 
@@ -33,7 +36,7 @@ def answers_of(
 
     Parameters
     ----------
-    planners : of :data:`nest.planners.PLANNERS`.
+    planners : of ``OTHERS``.
     instances : by name.
     folder : gets PLANNER.json for each planner, a submission, and the store of answers.
     engine : where they plan.
@@ -87,11 +90,9 @@ def answer(planner: str, instance: Instance, time_limit: float) -> Submitted:
     asked = instance.question
     started = time.process_time()
     configuration, reason = None, None
-    options = {"nest": {"threads": 1, "beyond_stack": instance.beyond_stack}}
     try:
         with _limited(time_limit):
-            entry, = compare(
-                asked.subject, asked.cluster, asked.job, asked.space, [planner], options)
+            entry, = compare(asked.subject, asked.cluster, asked.job, asked.space, [planner])
         reason = entry.reason
         configuration = None if entry.plan is None else entry.plan.configuration.as_dict()
     except LimitError as error:
@@ -114,7 +115,7 @@ def _limited(seconds: float) -> Iterator[None]:
         raise LimitError(f"no answer in {seconds:g} s of a processor")
 
     before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)  # again, where something swallows it
     try:
         yield
     finally:

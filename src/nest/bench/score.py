@@ -128,8 +128,6 @@ def _scored(instance: Instance, answer: Submitted | None) -> Scored:
 def _counts(instance: Instance, way: Configuration, plan: Plan) -> tuple[Status, str | None]:
     """Whether a priced configuration is one that the instance asks for, and why not."""
     asked = instance.question
-    if not plan.feasible:
-        return "memory", shortage(plan)
     left = outside(asked.space, chain_of(asked.subject), way)
     if left is None and asked.space.schedule is None and way.schedule not in USUAL and (
             way.schedule == "combined" or not plan.runnable):
@@ -138,6 +136,8 @@ def _counts(instance: Instance, way: Configuration, plan: Plan) -> tuple[Status,
         return "space", f"{left}, which the space does not have"
     if not instance.beyond_stack and plan.runnable is False:
         return "stack", plan.not_runnable[0].sentence
+    if not plan.feasible:
+        return "memory", shortage(plan)
     return "ok", None
 
 

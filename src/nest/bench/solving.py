@@ -14,7 +14,7 @@ from nest.describe.files import write_text_atomic
 from nest.errors import InputError
 from nest.pricing.plan_file import load_plan
 from nest.questions import Question
-from nest.sweeps.engines import Engine
+from nest.sweeps.engines import Engine, prepare
 from nest.sweeps.questions import Answer, VersionedQuestion, ask
 from nest.sweeps.store import FILE, Store, make_folder
 from nest.sweeps.version import VERSION
@@ -49,14 +49,13 @@ def solve(
     """
     make_folder(folder)
     asked = {name: VersionedQuestion(
-        **{part: getattr(question, part) for part in ("model", "profile", "cluster", "job", "space")},
-        search=question.search.replace(time_limit=time_limit))
-        for name, question in problems.items()}
+        model=one.model, profile=one.profile, cluster=one.cluster, job=one.job, space=one.space,
+        search=one.search.replace(time_limit=time_limit)) for name, one in problems.items()}
     keys = {name: key_of(question) for name, question in asked.items()}
     with Store(os.path.join(folder, FILE)) as store:
         missing = {name: (question,) for name, question in asked.items()
                  if store.status(keys[name]) is None}
-        for name, answered in done(engine, ask, missing):
+        for name, answered in done(engine, ask, missing, prepare):
             if answered.status == "failed":
                 raise InputError(
                     f"{name}: {Answer.model_validate_json(answered.answer).message}")

@@ -7,20 +7,22 @@ from concurrent.futures import BrokenExecutor, as_completed
 from typing import Any, TypeVar
 
 from nest.errors import InputError
-from nest.sweeps.engines import Engine, prepare
+from nest.sweeps.engines import Engine
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 
 
 def done(
-    engine: Engine, work: Callable[..., R], given: Mapping[K, tuple[Any, ...]]
+    engine: Engine, work: Callable[..., R], given: Mapping[K, tuple[Any, ...]],
+    first: Callable[[], object] = bool,
 ) -> Iterator[tuple[K, R]]:
     """Call a function with each of several arguments; yield what it returns, as it comes.
 
     Parameters
     ----------
     given : arguments by a key, which comes back with the result.
+    first : done once in a worker, if there is anything to do.
 
     Raises
     ------
@@ -30,7 +32,7 @@ def done(
         return
     executor = engine.make()
     try:
-        executor.submit(prepare).result()  # compiles the kernels once, if need be
+        executor.submit(first).result()
         running = {executor.submit(work, *one): key for key, one in given.items()}
         for future in as_completed(running):
             yield running[future], future.result()

@@ -66,8 +66,8 @@ def answers(
     source: Instances = FOLDER,
     planners: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="all (default), or some of nest, manual, zero, mcmc, "
-                     "alpa, phaze, piper, exhaustive, joined by commas."),
+        typer.Option(metavar="NAMES", help="all (default), or some of manual, zero, mcmc, alpa, "
+                     "phaze, piper, exhaustive, joined by commas."),
     ] = None,
     only: Only = None,
     time_limit: Annotated[
@@ -75,17 +75,19 @@ def answers(
     workers: Workers = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Have the planners of `nest compare` answer the instances, as files for `nest bench score`."""
+    """Have the other planners of `nest compare` answer the instances.
+
+    Writes a file for `nest bench score` of each.
+    """
     from nest.bench.instance import load_instances
-    from nest.bench.planned import answers_of
+    from nest.bench.planned import OTHERS, answers_of
     from nest.cli.compare import chosen
     from nest.cli.inputs import check_counts
     from nest.cli.present import progress
-    from nest.planners import PLANNERS
     from nest.sweeps.engines import engine
 
     check_counts(threads=workers)
-    names = chosen("planners", planners, PLANNERS)
+    names = chosen("planners", planners, OTHERS)
     known = load_instances(source)
     asked = {name: known[name] for name in chosen("only", only, known)}
     with progress(quiet), _told(len(asked) * len(names), quiet) as tell:
