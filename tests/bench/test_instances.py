@@ -17,6 +17,7 @@ from nest.bench.instance import (
     Instance,
     Made,
     Optimum,
+    layers_of,
     load_instance,
     load_instances,
     read_problems,
@@ -28,6 +29,7 @@ from nest.bench.submission import Submission, load_submission
 from nest.cli.main import main
 from nest.cli.schema import document
 from nest.describe import catalog, load_configuration
+from nest.pricing.evaluation import chain_of
 from nest.questions import read_question
 from nest.sweeps.engines import Engine, engine
 
@@ -54,7 +56,7 @@ def instance(space: dict | None = None, beyond: bool = False, faster: float = 1.
     seconds = nest.evaluate(
         question.subject, question.cluster, question.job, way).step_time_s / faster
     return Instance(
-        name="small", question=question, made=Made(
+        name="small", question=question, layers=layers_of(chain_of(question.subject)), made=Made(
             version="1", command="none", seconds=1.0, time_limit=None),
         optimum=Optimum(step_time_s=seconds, proved=True, lower_bound_s=seconds, gap=0.0,
                         configuration=way))
@@ -89,7 +91,10 @@ def test_files_need_no_catalog(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     files = {}
     for name in ("bert-8", "torus-32-experts", "mixed-16", "skips-16-torus", "llama3-70b-64-fsdp"):
         optimum = instance().optimum
-        text = text_of(Instance(name=name, question=PROBLEMS[name], optimum=optimum, made=made))
+        chain = chain_of(PROBLEMS[name].subject)
+        text = text_of(Instance(name=name, question=PROBLEMS[name], optimum=optimum, made=made,
+                                layers=layers_of(chain)))
+        assert sum(run["count"] for run in json.loads(text)["layers"]) == len(chain)
         jsonschema.validate(json.loads(text), document("instance"))
         files[name] = tmp_path / f"{name}.json"
         files[name].write_text(text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from importlib import resources
+from itertools import groupby
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
@@ -17,6 +18,7 @@ from nest.describe import Configuration
 from nest.describe.base import Flag, Number, Written
 from nest.describe.files import parse_text, read_description
 from nest.errors import InputError
+from nest.graph import Chain
 from nest.questions import Question, read_question
 from nest.units import shorten
 
@@ -41,6 +43,14 @@ class Optimum(Written):
     configuration: Configuration = Field(description="reaches step_time_s")
 
 
+class Layers(Written):
+    """Consecutive layers of one kind, in the order that the ranges of stages count in."""
+
+    name: str
+    count: int
+    parameters: int | None = Field(description="of one of them; null: measured, see the profile")
+
+
 class Made(Written):
     """How an optimum was found."""
 
@@ -56,6 +66,7 @@ class Instance(Written):
     schema_: Annotated[str, Field(alias="schema", pattern=SCHEMAS)] = SCHEMA
     name: InstanceName
     question: Question = Field(description="model or profile, cluster, job, space, search")
+    layers: tuple[Layers, ...] = Field(description="of the model or profile, the first ones first")
     optimum: Optimum
     made: Made
 
@@ -71,6 +82,16 @@ class Instance(Written):
         network = ("mixed devices" if cluster.types else "links" if cluster.links is not None
                    else "levels")
         return f"{network}, {'everything' if self.beyond_stack else 'stack'}"
+
+
+def layers_of(chain: Chain) -> tuple[Layers, ...]:
+    """The layers of a chain, those of one kind that follow each other together."""
+    found = []
+    for number, same in groupby(chain.order):
+        kind = chain.kinds[number]
+        found.append(Layers(name=kind.name, count=len([*same]),
+                            parameters=None if kind.measured else kind.parameters))
+    return tuple(found)
 
 
 def read_problems() -> dict[str, Question]:

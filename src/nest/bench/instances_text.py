@@ -22,7 +22,7 @@ def instances_text(
         for name, one in found.items()], (0, 2))
     page.blank()
     for name, why in unsolved.items():
-        page.fact(name, f"no file: {why}", 24)
+        page.fact(name, f"no file: {why}", 28)
     proved = sum(one.optimum.proved for one in found.values())
     seconds = sum(one.made.seconds for one in found.values())
     page.paragraph(f"{len(found)} instances, {proved} proved, {seconds:.0f} s of a processor; "
@@ -50,7 +50,7 @@ def score_text(
         page.blank()
         for one in found:
             if one.why is not None:
-                page.fact(one.instance.name, f"{STATUSES[one.status]}: {one.why}", 24)
+                page.fact(one.instance.name, f"{STATUSES[one.status]}: {one.why}", 28)
     lines = []
     for planner, found in scores.items():
         whole = summary(found)
@@ -64,7 +64,7 @@ def score_text(
     faster = [(planner, one) for planner, found in scores.items() for one in found if one.beats]
     for planner, one in faster:
         page.fact(planner, f"{one.instance.name}: faster than any configuration of NEST's space, "
-                  "or a defect of NEST: please report it with the file", 24)
+                  "or a defect of NEST: please report it with the file", 28)
     return page.text()
 
 

@@ -8,10 +8,11 @@ import os
 import zlib
 from collections.abc import Callable, Mapping
 
-from nest.bench.instance import Instance, Made, Optimum
+from nest.bench.instance import Instance, Made, Optimum, layers_of
 from nest.bench.working import done
 from nest.describe.files import write_text_atomic
 from nest.errors import InputError
+from nest.pricing.evaluation import chain_of
 from nest.pricing.plan_file import load_plan
 from nest.questions import Question
 from nest.sweeps.engines import Engine, prepare
@@ -89,7 +90,7 @@ def _instance(
     best = load_plan(json.loads(zlib.decompress(plan)))
     assert best.lower_bound_s is not None and best.gap is not None  # it was searched for
     return Instance(
-        name=name, question=question,
+        name=name, question=question, layers=layers_of(chain_of(question.subject)),
         optimum=Optimum(
             step_time_s=best.step_time_s, proved=best.optimal, lower_bound_s=best.lower_bound_s,
             gap=max(best.gap, 0.0), configuration=best.configuration),
