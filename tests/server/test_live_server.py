@@ -74,6 +74,16 @@ def test_what_runs_at_the_end_is_answered() -> None:
         assert found == [200]
 
 
+def test_answers_in_a_file_are_those_of_the_next_server(tmp_path: Path) -> None:
+    options = "--workers", "1", "--store", str(tmp_path / "kept.db")
+    with serving(*options) as server:
+        first = server.ask("/v1/plan", question(64))[1]
+    with serving(*options) as server:
+        again = server.ask("/v1/plan", {**question(64), "id": "b"})[1]
+        assert again == {**first, "id": "b"}
+        assert server.figure('nest_cached_total{what="question"}') == 1
+
+
 def test_a_port_in_use_is_told() -> None:
     with serving("--workers", "1") as server:
         other = subprocess.run(
