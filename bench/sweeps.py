@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import nest
+from nest.questions import read_question
 from nest.sweeps.engines import prepare
 from nest.sweeps.questions import Answer, Answered, VersionedQuestion
 from nest.sweeps.store import FILE, Store
 from nest.sweeps.sweep import sweep
 
-POINTS, QUICK = 10_000, 2000
+POINTS, QUICK, PLANS = 10_000, 2000, 120
 CORES = 1000
 BANDWIDTH = {"cluster.levels.leaf.bandwidth": {"from": "100 Gb/s", "to": "1600 Gb/s"}}
 CASES = {
@@ -53,12 +59,7 @@ def store() -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Store(os.path.join(folder, "alone.db"))
         started, busy = time.perf_counter(), time.process_time()
-        found = at_once(None)  # type: ignore[arg-type]
-        for number in range(POINTS):
-            key = f"{number:064x}"
-            file.status(key)
-            file.claim(key)
-            file.add(key, found.status, found.answer, found.plan)
+        answers(file, POINTS)
         print(f"store alone: {1e3 * (time.perf_counter() - started) / POINTS:.3f} ms a point, "
               f"{1e3 * (time.process_time() - busy) / POINTS:.3f} ms of a processor")
         file.close()
@@ -71,6 +72,16 @@ def store() -> None:
         print(f"report: {time.perf_counter() - started:.2f} s; {POINTS:,} points, "
               f"{os.path.getsize(os.path.join(folder, FILE)) / 2**20:.0f} MiB; most memory of the "
               f"parent {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:.0f} MiB")
+
+
+def answers(file: Store, count: int) -> None:
+    """Store answers as a sweep does."""
+    found = at_once(None)  # type: ignore[arg-type]
+    for number in range(count):
+        key = f"{number:064x}"
+        file.status(key)
+        file.claim(key)
+        file.add(key, found.status, found.answer, found.plan)
 
 
 def plans() -> None:
@@ -89,48 +100,105 @@ def plans() -> None:
 
 
 def dask(counts: list[int]) -> None:
-    """Plans a second of 1, 2, 4 workers; what the parent and the scheduler take for each plan."""
+    """Plans a second of 1, 2, 4 workers; what a question takes besides planning, and where."""
+    overheads = []
+    for count in counts:
+        with cluster(count) as (address, scheduler, workers):
+            rate, took = planning(address, workers)
+            besides = at_once_by(address, scheduler)
+        each, around = took.plan, took.worker - took.plan
+        overheads.append((each, around, *besides))
+        busy = each + around + sum(besides)
+        print(f"{count} workers: {rate:.2f} plans/s; of a processor for each: plan {each:.3f} s, "
+              f"worker besides {1e3 * around:.1f} ms, parent {1e3 * besides[0]:.2f} ms, scheduler "
+              f"{1e3 * besides[1]:.2f} ms; {100 * each / busy:.0f} % is planning", flush=True)
+    serialised()
+    _, around, parent, middle = (statistics.median(part) for part in zip(*overheads, strict=True))
+    print("plans/s of C cores = min(C / (plan + worker), 1 / parent, 1 / scheduler), where parent "
+          "and scheduler have a core each:")
+    for seconds in (0.15, 1.0, 5.0):
+        ideal = CORES / seconds
+        found = min(CORES / (seconds + max(around, 0.0)), 1 / parent, 1 / middle)
+        print(f"{CORES:,} cores, plans of {seconds:g} s: {found:,.0f} plans/s of {ideal:,.0f} "
+              f"without overheads ({100 * found / ideal:.0f} %)")
+
+
+class Took(NamedTuple):
+    """Processor seconds for a question."""
+
+    plan: float
+    """By the planner."""
+    worker: float
+    """By the whole process of its worker."""
+
+
+def planning(address: str, workers: list[subprocess.Popen]) -> tuple[float, Took]:
+    """Plans a second once all workers are busy, and what workers take for each."""
+    seen: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        before = sum(processor_seconds(one.pid) for one in workers)
+        swept = sweep(study("llama3-8b", 256, False, PLANS), folder, engine=address,
+                      progress=lambda now: seen.append(time.perf_counter()))
+        after = sum(processor_seconds(one.pid) for one in workers)
+        with swept.results() as results:
+            each = results.seconds / PLANS
+    skip = 4 * len(workers)
+    rate = (len(seen) - skip) / (seen[-1] - seen[skip - 1])
+    return rate, Took(each, (after - before) / PLANS)
+
+
+def at_once_by(address: str, scheduler: subprocess.Popen) -> tuple[float, float]:
+    """Processor seconds of parent and scheduler for a question that is answered at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.process_time(), processor_seconds(scheduler.pid)
+        sweep(study("llama3-8b", 256, False, QUICK), folder, engine=address, question=at_once)
+        end = time.process_time(), processor_seconds(scheduler.pid)
+    parent, middle = ((b - a) / QUICK for a, b in zip(begun, end, strict=True))
+    return parent, middle
+
+
+def serialised() -> None:
+    """What of the parent's share is serialisation, and what the store."""
+    from distributed.protocol.pickle import dumps, loads
+
+    given = study("llama3-8b", 256, False, 1)
+    one, _ = read_question({name: given[name] for name in ("model", "cluster", "job", "search")})
+    question = VersionedQuestion(model=one.model, cluster=one.cluster, job=one.job,
+                                 search=one.search)
+    sent, found = dumps(question), dumps(at_once(question))
+    begun = time.process_time()
+    for _ in range(QUICK):
+        dumps(question)
+        loads(found)
+    between = time.process_time()
+    with tempfile.TemporaryDirectory() as folder, Store(os.path.join(folder, FILE)) as file:
+        answers(file, QUICK)
+    end = time.process_time()
+    print(f"of the parent: serialisation {1e3 * (between - begun) / QUICK:.2f} ms "
+          f"({len(sent):,} bytes there, {len(found):,} back), store "
+          f"{1e3 * (end - between) / QUICK:.2f} ms")
+
+
+@contextmanager
+def cluster(count: int) -> Iterator[tuple[str, subprocess.Popen, list[subprocess.Popen]]]:
+    """A scheduler and workers of one thread each over TCP, whose kernels are loaded."""
     from distributed import Client
 
-    given = study("llama3-8b", 256, False, 120)
-    base, overhead = 0.0, 0.0
-    for count in counts:
-        with tempfile.TemporaryDirectory() as folder:
-            scheduler = start("scheduler", "--host", "127.0.0.1", "--port", "18788")
-            time.sleep(4)
-            workers = [start("worker", "tcp://127.0.0.1:18788", "--nthreads", "1", "--no-nanny")
-                       for _ in range(count)]
-            client = Client("tcp://127.0.0.1:18788")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{found.getsockname()[1]}"
+    scheduler = start("scheduler", "--host", "127.0.0.1", "--port", place.rpartition(":")[2])
+    workers = [start("worker", f"tcp://{place}", "--nthreads", "1", "--no-nanny")
+               for _ in range(count)]
+    try:
+        with Client(f"tcp://{place}", timeout=60) as client:
             client.wait_for_workers(count)
             client.run(prepare)
-            client.close()
-            seen: list[float] = []
-            swept = sweep(given, folder, engine="dask://127.0.0.1:18788",
-                          progress=lambda now, seen=seen: seen.append(time.perf_counter()))
-            skip = 4 * count  # until all are busy
-            done = len(seen) - skip
-            rate = done / (seen[-1] - seen[skip - 1])
-            with swept.results() as results:
-                each = results.seconds / 120
-            begun = time.perf_counter(), time.process_time(), processor_seconds(scheduler.pid)
-            sweep(study("llama3-8b", 256, False, QUICK), os.path.join(folder, "quick"),
-                  engine="dask://127.0.0.1:18788", question=at_once)
-            end = time.perf_counter(), time.process_time(), processor_seconds(scheduler.pid)
-            took, parent, middle = ((b - a) / QUICK for a, b in zip(begun, end, strict=True))
-            overhead = max(parent, middle)
-            for process in (*workers, scheduler):
-                process.kill()
-                process.wait()
-            base = base or rate
-            print(f"{count} workers: {rate:.2f} plans/s, x {rate / base:.2f}; {each:.3f} s of a "
-                  f"processor a plan; answers at once: {1.0 / took:.0f} /s, parent "
-                  f"{1e3 * parent:.2f} ms, scheduler {1e3 * middle:.2f} ms of a processor each",
-                  flush=True)
-    for seconds in (0.15, 1.0, 5.0):
-        most = 1 / overhead
-        ideal = CORES / seconds
-        print(f"{CORES:,} cores, plans of {seconds:g} s: {min(most, ideal):,.0f} plans/s of "
-              f"{ideal:,.0f} without overheads ({100 * min(most / ideal, 1):.0f} %)")
+        yield f"dask://{place}", scheduler, workers
+    finally:
+        for process in (*workers, scheduler):
+            process.kill()
+            process.wait()
 
 
 def start(*words: str) -> subprocess.Popen:

@@ -38,6 +38,13 @@ class Server:
         connection.close()
         return found
 
+    def get(self, path: str) -> dict:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request("GET", path)
+        found = json.loads(connection.getresponse().read())
+        connection.close()
+        return found
+
     def figure(self, name: str) -> float:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
         connection.request("GET", "/metrics")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from serving import serving
+from serving import Server, serving
+
+from nest.sweeps.store import FILE, Store
 
 for module in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(module)
@@ -69,6 +74,16 @@ def test_what_runs_at_the_end_is_answered() -> None:
         assert found == [200]
 
 
+def test_answers_in_a_file_are_those_of_the_next_server(tmp_path: Path) -> None:
+    options = "--workers", "1", "--store", str(tmp_path / "kept.db")
+    with serving(*options) as server:
+        first = server.ask("/v1/plan", question(64))[1]
+    with serving(*options) as server:
+        again = server.ask("/v1/plan", {**question(64), "id": "b"})[1]
+        assert again == {**first, "id": "b"}
+        assert server.figure('nest_cached_total{what="question"}') == 1
+
+
 def test_a_port_in_use_is_told() -> None:
     with serving("--workers", "1") as server:
         other = subprocess.run(
@@ -76,3 +91,43 @@ def test_a_port_in_use_is_told() -> None:
             capture_output=True, text=True, timeout=60)
         assert other.returncode == 2
         assert "where nothing can listen" in other.stderr and "Traceback" not in other.stderr
+
+
+LONG = {**question(512, "llama2-7b"), "name": "long", "axes": {
+    "cluster.levels.0.bandwidth": {"from": "100 GB/s", "to": "900 GB/s", "count": 60}}}
+
+
+def followed(server: Server, name: str, answered: int) -> dict:
+    """The state of a sweep once it has so many answers, or is over."""
+    while True:
+        found = server.get(f"/v1/sweeps/{name}")
+        if found["answered"] >= answered or found["state"] not in ("running", "cancelling"):
+            return found
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("grace", ["60", "0.05"])
+def test_a_sweep_that_runs_at_the_end_goes_on_afterwards(tmp_path: Path, grace: str) -> None:
+    """What is answered is stored, what is not is asked by the next server; nothing is lost."""
+    with serving("--workers", "2", "--grace", grace, "--folder", str(tmp_path)) as server:
+        name = server.ask("/v1/sweeps", LONG)[1]["id"]
+        before = followed(server, name, 5)
+        assert before["state"] == "running" and 5 <= before["answered"] < 60
+    with Store(str(tmp_path / FILE)) as store:
+        stored = {key: json.loads(text) for key, text in store.all_answers()}
+        assert before["answered"] <= len(stored) < 60
+        assert {one["status"] for one in stored.values()} == {"ok"}
+        # no question is taken any more: this process could ask each of the others
+        assert all(store.claim(row.question) for row in store.rows(store.latest()[0])
+                   if row.status is None)
+    base = sqlite3.connect(tmp_path / FILE)
+    assert base.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    base.close()
+    with serving("--workers", "2", "--folder", str(tmp_path)) as server:
+        assert server.ask("/v1/sweeps", LONG)[1]["id"] == name
+        after = followed(server, name, 61)
+        assert (after["state"], after["points"]) == ("done", 60)
+        assert after["asked"] == 60 - len(stored)
+    with Store(str(tmp_path / FILE), reads=True) as store:
+        now = dict(store.all_answers())
+        assert len(now) == 60 and all(json.loads(now[key]) == one for key, one in stored.items())

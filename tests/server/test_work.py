@@ -12,6 +12,7 @@ import pytest
 
 from nest import evaluate
 from nest.describe import load_configuration
+from nest.errors import InputError, OutputError
 from nest.questions import Answer, read_question
 from nest.server.answers import OVERHEAD, Answers
 from nest.server.work import (
@@ -180,6 +181,38 @@ def test_answers_used_last_are_kept_within_their_bytes() -> None:
     kept.keep("large", Reply(200, b"x" * 10_000))
     assert kept.get("large") is None and len(kept) == 3
     assert kept.held <= 3 * (OVERHEAD + 100)
+
+
+def test_answers_in_a_file_outlive_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, reply = str(tmp_path / "kept.db"), Reply(422, b'{"error": "infeasible"}', True)
+    for most in (10**6, 0):  # with and without room in memory
+        kept = Answers(most, file)
+        kept.store("a", reply)
+        kept.keep("b", reply)
+        assert kept.get("a") == reply
+        kept.close()
+        again = Answers(most, file)
+        assert again.get("a") == reply and again.get("b") is None
+        with monkeypatch.context() as other:
+            other.setattr("nest.server.answers.VERSION", "0.0.0")
+            assert Answers(most, file).get("a") is None
+        again.close()
+
+    def full(*_: object) -> None:
+        raise OutputError("kept.db: cannot be written (the disk is full)")
+
+    kept = Answers(10**6, file)
+    monkeypatch.setattr("nest.sweeps.store.Store.add", full)
+    kept.store("c", reply)
+    assert kept.get("c") == reply and "the disk is full" in caplog.text
+    monkeypatch.setattr("nest.sweeps.store.Store.status", full)
+    assert kept.get("d") is None
+    kept.close()
+    (tmp_path / "other.db").write_text("x" * 1000)
+    with pytest.raises(InputError, match=r"other\.db"):
+        Answers(10**6, str(tmp_path / "other.db"))
 
 
 # ---------------------------------------------------------------- made-up requests

@@ -1,4 +1,4 @@
-"""`nest bench`: published evaluations, repeated."""
+"""`nest bench`: published evaluations, repeated, and a set of problems for all planners."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nest.cli import options, output
+from nest.cli import instances, options, output
 from nest.cli.examples import epilog
 
 if TYPE_CHECKING:
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from nest.bench.results import Result
 
 app = typer.Typer(
-    help="Repeat a published evaluation.",
+    help="Repeat a published evaluation, or measure planners on a set of problems.",
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+for _name in ("instances", "answers", "score"):
+    app.command(_name, epilog=epilog(f"bench {_name}"))(getattr(instances, _name))
 
 
 @app.callback(invoke_without_command=True)

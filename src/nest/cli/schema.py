@@ -11,7 +11,8 @@ from nest.cli.output import emit
 from nest.errors import InputError, did_you_mean
 
 DOCUMENTS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
-             "explanation", "replan", "question", "answer", "error")
+             "explanation", "replan", "question", "answer", "error", "instance", "submission",
+             "score")
 
 
 def schema(
@@ -28,9 +29,12 @@ def schema(
 def document(name: str) -> dict[str, object]:
     """JSON Schema of one of ``DOCUMENTS``.
 
-    The schemas of a plan, an explanation, a replan, an answer and an error describe NEST's output,
-    all others its input.
+    The schemas of a plan, an explanation, a replan, an answer, an error, an instance and a score
+    describe NEST's output, all others its input.
     """
+    from nest.bench.instance import Instance
+    from nest.bench.score_document import Score
+    from nest.bench.submission import Submission
     from nest.describe import (
         Cluster,
         Configuration,
@@ -47,12 +51,13 @@ def document(name: str) -> dict[str, object]:
 
     written: dict[str, type[Description]] = {
         "plan": Plan, "explanation": Explanation, "replan": Replan, "answer": Answer,
-        "error": Failure}
+        "error": Failure, "instance": Instance, "score": Score}
     if name in written:
         found = written[name].model_json_schema(mode="serialization")
     else:
         classes: dict[str, type[Description]] = {
             "model": Model, "cluster": Cluster, "job": Job, "space": SearchSpace,
-            "configuration": Configuration, "profile": Profile, "question": Question}
+            "configuration": Configuration, "profile": Profile, "question": Question,
+            "submission": Submission}
         found = classes[name].model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}

@@ -25,6 +25,10 @@ def serve(
     folder: Annotated[
         str | None, typer.Option("--folder", metavar="FOLDER", help="Folder for the answers of "
                                  "sweeps; default: one that goes with the server.")] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="FILE", help="File for answers to questions, "
+                                 "which the next server answers with; default: memory alone.")
+    ] = None,
     time_limit: Annotated[
         float, options.seconds("Longest search; default 60.")] = 60.0,
     most_devices: Annotated[
@@ -48,5 +52,5 @@ def serve(
     check_counts(threads=workers)
     run(Settings(
         host=host, port=port, token=token_of(token_file), workers=workers or 0, folder=folder,
-        seconds=time_limit, devices=most_devices, layers=most_layers, body=most_bytes,
+        store=store, seconds=time_limit, devices=most_devices, layers=most_layers, body=most_bytes,
         grace=grace), say)

@@ -44,6 +44,7 @@ def _chosen(chain: Chain, plan: Configuration) -> Iterator[tuple[str, object]]:
     yield "micro_batch", plan.micro_batch
     yield "vpp", plan.vpp
     yield "schedule", plan.schedule
+    yield "offload", plan.offload
     seen: set[tuple[object, ...]] = set()
     for stage in plan.stages:
         if degrees_of(stage) not in seen:

@@ -45,7 +45,7 @@ class Service:
         self.limits = Limits(settings.devices, settings.layers, settings.seconds)
         self.pool = Pool(settings.processes, settings.waiting)
         self.reader = Pool(1, settings.waiting, warm)
-        self.answers = Answers(settings.cache)
+        self.answers = Answers(settings.cache, settings.store)
         self.studies = Studies(self.pool, self.reader, self.limits, settings)
         self.metrics = Metrics(self.pool, self.answers, self.studies)
         self.ending = False
@@ -61,7 +61,9 @@ class Service:
         self.ending = True
         self.studies.stop()
         await asyncio.gather(self.pool.drain(self.settings.grace), self.reader.drain(0.0))
+        await asyncio.gather(*self._asked.values(), return_exceptions=True)
         await self.studies.ended()
+        self.answers.close()
 
     def known(self, kind: str, body: bytes) -> Reply | None:
         """The reply to exactly this request, if it is kept."""
@@ -110,8 +112,8 @@ class Service:
 
     def _forget(self, key: str, task: asyncio.Task[Reply]) -> None:
         del self._asked[key]
-        if not task.cancelled() and task.exception() is None:
-            self._kept(key, task.result())
+        if not task.cancelled() and task.exception() is None and task.result().lasting:
+            self.answers.store(key, task.result())
 
     def _kept(self, key: str, reply: Reply) -> Reply:
         if reply.lasting:

@@ -30,6 +30,8 @@ class Settings:
     """Processes that plan, one thread each; 0: one for each processor."""
     folder: str | None = None
     """Where answers of sweeps are kept; None: a temporary folder."""
+    store: str | None = None
+    """File for answers to questions; None: they are kept in memory alone."""
     body: int = 4 * 2**20
     """Bytes of a request."""
     devices: int = 131_072

@@ -1,0 +1,154 @@
+"""Scoring the configurations of any planner: each is priced by `evaluate`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+from nest.bench.instance import Instance
+from nest.bench.submission import Submission, Submitted
+from nest.describe import load_configuration
+from nest.describe.configuration import Configuration
+from nest.describe.space import USUAL
+from nest.errors import InputError
+from nest.planners.bounds import outside
+from nest.planners.compare import shortage
+from nest.pricing.evaluation import chain_of, priced
+from nest.pricing.plans import Plan
+from nest.sweeps.version import VERSION
+
+Status = Literal["ok", "memory", "stack", "space", "illegal", "none", "missing"]
+STATUSES: Mapping[Status, str] = {
+    "ok": "counts", "memory": "does not fit into memory", "stack": "the job's stack cannot run it",
+    "space": "leaves the space", "illegal": "is no legal configuration",
+    "none": "the planner gives none", "missing": "not answered",
+}
+SAME = 1e-9
+"""Relative difference below which two step times are the same."""
+NEAR = 1e-3
+"""Distance from the best below which an answer counts as near (chosen)."""
+
+
+class Scored(NamedTuple):
+    """What an answer to an instance is worth."""
+
+    instance: Instance
+    status: Status
+    why: str | None
+    """Why it does not count."""
+    step_time_s: float | None
+    """Seconds, also of what does not count but can be priced."""
+    seconds: float | None
+    """Of a processor, as the planner says."""
+
+    @property
+    def ratio(self) -> float:
+        """Best step time over this one: 1 is the best known, 0 does not count."""
+        if self.status != "ok" or self.step_time_s is None:
+            return 0.0
+        return self.instance.optimum.step_time_s / self.step_time_s
+
+    @property
+    def distance(self) -> float | None:
+        """Step time over the best, less 1; None: it does not count."""
+        return 1.0 / self.ratio - 1.0 if self.ratio else None
+
+    @property
+    def beats(self) -> bool:
+        """It is faster than what was proved to be the least."""
+        best = self.instance.optimum
+        return self.ratio * best.lower_bound_s > best.step_time_s * (1.0 + SAME)
+
+
+class Summary(NamedTuple):
+    """Several scored answers."""
+
+    instances: int
+    counted: int
+    """Configurations that count."""
+    best: int
+    """Those as fast as the best known."""
+    near: int
+    """Those within ``NEAR`` of it."""
+    mean_distance: float | None
+    """Geometric mean of step time over the best, less 1, of those that count; None: none does."""
+    score: float
+    """Mean of best step time over step time; 0 for each that does not count."""
+
+
+def score(submission: Submission, instances: Mapping[str, Instance]) -> list[Scored]:
+    """Price the answers of a planner, in the order of the instances.
+
+    Raises
+    ------
+    InputError : an instance was made with other prices than those of this version.
+    """
+    answers = {one.instance: one for one in submission.answers}
+    return [_scored(instance, answers.get(name)) for name, instance in instances.items()]
+
+
+def check_prices(instances: Iterable[Instance]) -> None:
+    """Refuse instances whose best configurations have other prices by now.
+
+    Raises
+    ------
+    InputError : says which, and how to make them again.
+    """
+    for one in instances:
+        now = _price(one, one.optimum.configuration).step_time_s
+        if abs(now - one.optimum.step_time_s) > SAME * now:
+            raise InputError(
+                f"instances: {one.name}: its best takes {now!r} s by NEST {VERSION}, not "
+                f"{one.optimum.step_time_s!r} s as by NEST {one.made.version}, which made it; "
+                f"allowed: that version, or instances made again ({one.made.command})")
+
+
+def _price(instance: Instance, way: Configuration) -> Plan:
+    asked = instance.question
+    return priced(chain_of(asked.subject), asked.cluster, asked.job, way)
+
+
+def _scored(instance: Instance, answer: Submitted | None) -> Scored:
+    if answer is None:
+        return Scored(instance, "missing", None, None, None)
+    if answer.configuration is None:
+        return Scored(instance, "none", answer.reason, None, answer.seconds)
+    try:
+        if not isinstance(answer.configuration, dict):
+            raise InputError("configuration: allowed: a mapping of fields")
+        way = load_configuration(answer.configuration)
+        plan = _price(instance, way)
+    except InputError as error:
+        return Scored(instance, "illegal", error.problems[0], None, answer.seconds)
+    status, why = _counts(instance, way, plan)
+    return Scored(instance, status, why, plan.step_time_s, answer.seconds)
+
+
+def _counts(instance: Instance, way: Configuration, plan: Plan) -> tuple[Status, str | None]:
+    """Whether a priced configuration is one that the instance asks for, and why not."""
+    asked = instance.question
+    left = outside(asked.space, chain_of(asked.subject), way)
+    if left is None and asked.space.schedule is None and way.schedule not in USUAL and (
+            way.schedule == "combined" or not plan.runnable):
+        left = f"schedule {way.schedule}"
+    if left is not None:
+        return "space", f"{left}, which the space does not have"
+    if not instance.beyond_stack and plan.runnable is False:
+        return "stack", plan.not_runnable[0].sentence
+    if not plan.feasible:
+        return "memory", shortage(plan)
+    return "ok", None
+
+
+def summary(scored: Iterable[Scored]) -> Summary:
+    """What answers are worth together."""
+    found = [*scored]
+    ratios = [one.ratio for one in found if one.ratio]
+    return Summary(
+        instances=len(found), counted=len(ratios),
+        best=sum(ratio >= 1.0 - SAME for ratio in ratios),
+        near=sum(ratio >= 1.0 / (1.0 + NEAR) for ratio in ratios),
+        mean_distance=math.exp(-math.fsum(map(math.log, ratios)) / len(ratios)) - 1.0
+        if ratios else None,
+        score=math.fsum(ratios) / len(found) if found else 0.0)
