@@ -59,7 +59,7 @@ COMMON = (
 PYTHON = (
     *COMMON,
     Setting("sp", "parallelism.enable_sequence_parallel"),
-    flag("graphs", "training.disable_cuda_graphs", {False: True}),
+    Setting("graphs", "training.disable_cuda_graphs", {False: True, True: False}),
 )
 """Settings of 0.3.0."""
 POLICIES = {"none": None, "full": "FullAC", "selective": "SelectiveAC"}
