@@ -6,6 +6,7 @@ configuration, by the tables that `nest.exports` writes them with), `places` (de
 `run` (:func:`nest.read`).
 """
 
-from nest.reading.run import Reading, read
+from nest.reading.reader import TARGETS, read
+from nest.reading.run import Reading
 
-__all__ = ["Reading", "read"]
+__all__ = ["TARGETS", "Reading", "read"]

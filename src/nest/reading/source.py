@@ -83,10 +83,11 @@ class Settings(NamedTuple):
 @cache
 def known(target: str) -> Settings:
     """A table of `settings.yaml`."""
-    data = read_description(Path(__file__).with_name("settings.yaml"))[target]
+    tables = read_description(Path(__file__).with_name("settings.yaml"))
+    data = tables[target]
     free, small = (tuple(str(data.get(name, "")).split()) for name in ("free", "small"))
     return Settings(free, small, {name: tuple(values) for name, values in data.get(
-        "only", {}).items()}, data.get("defaults", {}))
+        "only", {}).items()}, tables[data.get("defaults_of", target)].get("defaults", {}))
 
 
 def understood(
