@@ -49,7 +49,7 @@ def read(source: Source) -> Found:
     kept = load_stack(stack).gradient_dtype
     changes = {} if f["gradient_dtype"] == kept else {"gradient_dtype": f["gradient_dtype"]}
     dp = f["replicas"] * f["shards"]
-    zero = f["zero"] if f["zero"] == 3 or f["shards"] > 1 else 0
+    zero = f["zero"] if f["zero"] == 3 or f["shards"] * f["cp"] > 1 else 0
     modules = f["recompute_modules"]
     if f["recompute"] not in ("none", "full", "selective") or not isinstance(modules, tuple):
         raise InputError(f"{source.where}: RECOMPUTE, RECOMPUTE_MODULES: got "
