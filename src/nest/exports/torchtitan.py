@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from nest.exports.figures import Figures, figures
 from nest.exports.known import catalog_name, plain_lines
 from nest.exports.script import Script
-from nest.exports.settings import Setting, flag, nested, settings
+from nest.exports.settings import Setting, nested, settings
 from nest.exports.target import Files, Sheet, Target, model_of, stage_by_stage, written
 from nest.graph import build_chain
 from nest.pricing.plans import Plan
