@@ -15,10 +15,11 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import nest
 from nest.describe import load_stack
+from nest.describe.space import Schedule
 from nest.errors import InputError, UnsupportedError
 from nest.graph import Chain, build_chain
 from nest.graph.schedules import chunks_at
@@ -57,7 +58,8 @@ class Case:
         self.pp = rng.choice((1, 2, 2, 3, 4))
         if stack in ("megatron-fsdp", "fsdp") and rng.random() < 0.8:
             self.pp = 1
-        names = tuple(name for name in (allowed or ()) if self.pp > 1 or name == "combined")
+        names = tuple(name for name in (allowed or ()) if name in get_args(Schedule)
+                      and (self.pp > 1 or name == "combined"))
         self.schedule = rng.choice((*names, "1f1b"))
         self.vpp = rng.choice(CHUNKS.get(self.schedule, (2, 2, 3)))
         if self.schedule == "combined" and rng.random() < 0.3 + (self.pp == 1):

@@ -14,7 +14,7 @@ from nest.describe.files import read_text
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.errors import InputError, did_you_mean
-from nest.reading import deepspeed, fsdp2, launches, run, torchtitan
+from nest.reading import bridge, deepspeed, fsdp2, launches, maxtext, run, torchtitan
 from nest.reading.launches import Launch
 from nest.reading.run import Reading
 from nest.reading.shell import Script
@@ -26,6 +26,8 @@ READERS: Mapping[str, Callable[[Source], Found]] = {
     "torchtitan-toml": torchtitan.read_toml,
     "fsdp2": fsdp2.read,
     "deepspeed": deepspeed.read,
+    "megatron-bridge": bridge.read,
+    "maxtext": maxtext.read,
 }
 """Readers of configuration files by target; Megatron-LM has command lines."""
 TARGETS = ("megatron", *READERS)
