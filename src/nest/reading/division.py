@@ -65,7 +65,7 @@ def configuration(
     try:
         outer, stride = placed(
             range(world) if places is None else places, dp, given.tp, pp, given.cp,
-            experts=given.ep * given.etp if given.ep > 1 else 1, replicas=given.replicas)
+            experts=given.ep * given.etp, replicas=given.replicas)
     except InputError:
         if places is not None or given.replicas is None:
             raise
