@@ -56,9 +56,9 @@ def read(source: Source) -> Found:
     module = Module(source.text, source.where)
     base = module.returned(source.asked.function or "plan")
     if not isinstance(base, Made):
-        line = base.line if isinstance(base, Unread) else 0
-        raise InputError(f"{source.where}: line {line}: the configuration is not understood, and "
-                         "nothing is executed")
+        line = f"line {base.line}: " if isinstance(base, Unread) else ""
+        raise InputError(f"{source.where}: {line}the configuration is not understood, and nothing "
+                         "is executed")
     found = fields_of(base, source.where)
     found.pop("model", None)
     for name in ("optimizer", "tokenizer", "dataset"):
@@ -87,7 +87,8 @@ def read(source: Source) -> Found:
         raise InputError(f"{source.where}: model.mtp_num_layers: got "
                          f"{shorten(given['model.mtp_num_layers'])}; allowed: {model.mtp_layers}, "
                          f"as {model.name} has")
-    f = figures_in(known, given, source, COUNTS)
+    f = figures_in(known, {name: value for name, value in given.items() if value is not None},
+                   source, COUNTS)
     if isinstance(overlaps, Made) or overlaps is None:
         return _found(source, f, given, model, precision, notes)
     raise InputError(f"{source.where}: comm_overlap: got {shorten(overlaps)}; allowed: None, "

@@ -69,8 +69,8 @@ def read(source: Source) -> Found:
     optimizer = _optimizer(given, arguments_given, source, notes)
     chain = build_chain(model)
     changes = _stack(f, stack, precision, chain, notes)
-    micro = f["micro_batch"]
     batch, steps = _batches(f, source)
+    micro = f["micro_batch"]
     dp = divided(source, "train_batch_size", batch, micro * steps,
                  "train_micro_batch_size_per_gpu x gradient_accumulation_steps")
     if f.get("dp", dp) != dp:

@@ -72,7 +72,7 @@ def _overrides(source: Source) -> Plain:
 
 def _own(given: Plain, source: Source) -> bool:
     """Whether the YAML describes the model itself, by widths of Llama 2's layers."""
-    own = given["model_name"] == "default"
+    own = bool(given["model_name"] == "default")
     if own and given["decoder_block"] != "llama2" and source.asked.model is None:
         raise InputError(f"{source.where}: decoder_block: got {shorten(given['decoder_block'])}; "
                          "allowed: llama2, or the model by --model MODEL")
@@ -125,11 +125,11 @@ def _found(
                     "the data parallel degree x micro-batches")
     seq_len = said(source, "max_target_length", f["seq_len"], source.asked.seq_len, "--seq-len")
     precision = "fp8" if f.get("precision") == "fp8" else f["dtype"]
-    if f["attention"] not in FLASH:
+    if not isinstance(f["attention"], str) or f["attention"] not in FLASH:
         notes.append(f"attention {shorten(f['attention'])} is priced as fused attention")
     base = source.asked.stack or "maxtext"
     stack = load_stack(base)
-    said_ = {"flash_attention": FLASH.get(f["attention"], True),
+    said_ = {"flash_attention": FLASH.get(str(f["attention"]), True),
              "fp8_gradient_dtype" if precision == "fp8" else "gradient_dtype": f["gradient_dtype"]}
     changes = {name: value for name, value in said_.items() if getattr(stack, name) != value}
     recompute, modules = _policy(f, source)
@@ -151,19 +151,20 @@ def _axes(source: Source, axes: Plain, inner: int) -> tuple[int, int]:
         if type(value) is not int or not (value == -1 or 1 <= value <= 10**7):
             raise InputError(f"{source.where}: {name}: got {shorten(value)}; allowed: a whole "
                              "number, or -1")
+    if axes[AXES[2]] == -1:  # GPUs are one slice: src/maxtext/utils/max_utils.py, get_num_slices
+        axes = {**axes, AXES[2]: 1}
     world = source.asked.devices or source.world
     there = math.prod(value for value in axes.values() if value != -1)
     if world is None and -1 in axes.values():
         raise InputError(f"{source.where}: an axis is -1, all devices that are left; say how many "
                          "there are by --devices N")
     left = [name for name, value in axes.items() if value == -1]
+    if len(left) > 1:
+        raise InputError(f"{source.where}: {' and '.join(left)} are -1; allowed: one of them")
     if left:
         assert world is not None
-        # Several nodes are the dcn axis, which holds what one node does not.
-        rest = divided(source, "devices", world, there * inner, "the product of the axes")
-        if len(left) > 1 and rest > 1:
-            raise InputError(f"{source.where}: {' and '.join(left)} are -1; allowed: one of them")
-        axes = {**axes, **dict.fromkeys(left, 1), left[0]: rest}
+        axes = {**axes, left[0]: divided(source, "devices", world, there * inner,
+                                         "the product of the axes")}
     return axes[AXES[0]] * axes[AXES[2]], axes[AXES[1]]
 
 
@@ -190,7 +191,7 @@ def _policy(f: dict[str, Any], source: Source) -> tuple[str, tuple[str, ...]]:
     names = {policy: modules for modules, policy in POLICIES.items()}
     if f["policy"] == "full":
         return "full", ()
-    if f["policy"] not in names:
+    if not isinstance(f["policy"], str) or f["policy"] not in names:
         raise InputError(f"{source.where}: remat_policy: got {shorten(f['policy'])}; allowed: "
                          f"full, {', '.join(names)}")
     return "selective", names[f["policy"]]

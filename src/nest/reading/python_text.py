@@ -34,10 +34,18 @@ class Unread(NamedTuple):
 class Made:
     """What a call makes: its name, its plain arguments, and fields by name, set later or not."""
 
-    def __init__(self, name: str, words: list[Any], fields: dict[str, Any]) -> None:
+    def __init__(
+        self, name: str, words: list[Any], fields: dict[str, Any], line: int = 0
+    ) -> None:
         self.name = name
         self.words = words
         self.fields = fields
+        self.line = line
+
+    @property
+    def text(self) -> str:
+        """The call, for messages."""
+        return f"{self.name}(...)"
 
 
 class Module:
@@ -187,10 +195,8 @@ class Module:
             return self._returned(self.functions[name], depth + 1)
         if name in ("dataclasses.replace", "replace") and len(words) == 1:
             base = words[0] if isinstance(words[0], Made) else Made("", [], {})
-            return Made(base.name, base.words, {**base.fields, **fields})
-        if name == "":
-            return Made(shorten(ast.unparse(node.func)), words, fields)
-        return Made(name, words, fields)
+            return Made(base.name, base.words, {**base.fields, **fields}, node.lineno)
+        return Made(name or _unread(node.func).text, words, fields, node.lineno)
 
 
 def dotted(node: ast.expr) -> str:

@@ -13,7 +13,7 @@ from nest.describe.model import Model
 from nest.errors import InputError, did_you_mean
 from nest.exports.settings import Plain, Setting, figures_of
 from nest.reading.places import Placed
-from nest.reading.python_text import Unread
+from nest.reading.python_text import Made, Unread
 from nest.units import shorten
 
 T = TypeVar("T")
@@ -114,15 +114,15 @@ def understood(
     for name, value in found.items():
         if _among(name, source.asked.ignored):
             seen["ignored"].append(name)
-        elif name in table.only and not isinstance(value, Unread) and value in table.only[name]:
+        elif name in table.only and value in table.only[name]:
             seen["no effect on the cost"].append(name)
-        elif name in wanted and isinstance(value, Unread):
+        elif name in wanted and isinstance(value, (Made, Unread)):
             problems.append(f"line {value.line}: {name} is {shorten(value.text)}, which is not "
                             "understood, and nothing is executed")
         elif name in wanted:
             given[name] = value
         elif name in table.only:
-            shown = value.text if isinstance(value, Unread) else value
+            shown = value.text if isinstance(value, (Made, Unread)) else value
             problems.append(f"{name}: got {shorten(shown)}; allowed: "
                             f"{', '.join(map(str, table.only[name]))}; leave it out by --ignore "
                             f"{name}")
@@ -135,7 +135,7 @@ def understood(
             problems.append(f"{shorten(name)[1:-1]}: it may change the cost, and NEST does not "
                             f"read it; {near}leave it out by --ignore {shorten(name)[1:-1]}")
     if problems:
-        shown = problems[:20] + [f"and {len(problems) - 20} more"] * (len(problems) > 20)
+        shown = problems[:8] + [f"and {len(problems) - 8} more"] * (len(problems) > 8)
         raise InputError("\n".join(f"{where}: {one}" for one in shown), tuple(problems))
     notes += [f"{what}: {_listed(names)}" for what, names in seen.items() if names]
     return {**{name: value for name, value in table.defaults.items() if name in wanted}, **given}
@@ -168,7 +168,7 @@ def figures_in(
     tables, counts = [*tables], {*counts}
     for one in tables:
         value = given.get(one.name)
-        if one.figure in counts and one.words is None and value is not None and not (
+        if one.figure in counts and one.words is None and one.name in given and not (
                 type(value) is int and 1 <= value <= LARGEST):
             raise InputError(f"{source.where}: {one.name}: got {shorten(value)}; allowed: a whole "
                              f"number, 1 to {LARGEST}")

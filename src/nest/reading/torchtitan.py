@@ -111,14 +111,14 @@ def read_python(source: Source) -> Found:
     module = Module(source.text, source.where)
     base = module.returned(_function(module, source))
     if not isinstance(base, Made):
-        line = base.line if isinstance(base, Unread) else 0
-        raise InputError(f"{source.where}: line {line}: the configuration is not understood, and "
-                         "nothing is executed")
+        line = f"line {base.line}: " if isinstance(base, Unread) else ""
+        raise InputError(f"{source.where}: {line}the configuration is not understood, and nothing "
+                         "is executed")
     found = fields_of(base, source.where) | overrides(source)
     own = base.name.endswith("Config")  # else fields of a function that is elsewhere
     whole = {name for name, value in found.items() if isinstance(value, Made) and value.name in (
         "ParallelismConfig", "TrainingConfig", "CompileConfig")}
-    recompute = _policy(found, own, source)
+    recompute = _policy(found, None if own else base, source)
     _check_optimizer(found, source)
     model, fp8 = _model(module, base, found, source)
     notes: list[str] = []
@@ -145,9 +145,11 @@ def _function(module: Module, source: Source) -> str:
     return names[0]
 
 
-def _policy(found: Plain, own: bool, source: Source) -> str:
-    """Recompute by the class of activation checkpointing."""
-    made = found.pop("activation_checkpoint", Made("SelectiveAC", [], {}) if own else "")
+def _policy(found: Plain, base: Made | None, source: Source) -> str:
+    """Recompute by the class of activation checkpointing; by default a base decides it."""
+    if base is not None and "activation_checkpoint" not in found:
+        raise _elsewhere("activation_checkpoint", base, source)
+    made = found.pop("activation_checkpoint", Made("SelectiveAC", [], {}))
     name = made.name.removesuffix(".Config").rpartition(".")[2] if isinstance(made, Made) else made
     for recompute, policy in POLICIES.items():
         if name == policy:
@@ -210,8 +212,12 @@ def _check_whole(
     for one in PYTHON:
         if one.name not in found and one.name not in optional and (
                 one.name.partition(".")[0] not in whole):
-            raise InputError(f"{source.where}: {one.name}: {shorten(base.name)[1:-1]} decides it, "
-                             "which is not in this file; give it by --set NAME=VALUE")
+            raise _elsewhere(one.name, base, source)
+
+
+def _elsewhere(name: str, base: Made, source: Source) -> InputError:
+    return InputError(f"{source.where}: {name}: {shorten(base.name)[1:-1]} decides it, which is "
+                      f"not in this file; give it by --set {name}=VALUE")
 
 
 # ---------------------------------------------------------------- figures
