@@ -213,7 +213,8 @@ def _stack(
         found["overlap_grad_reduce"] = 0.0
     elif zero and not stack.overlap_grad_reduce:
         notes.append(f"overlap_comm: with stack {stack.name} nothing overlaps")
-    narrow = "fp32" if precision == "fp32" else "bf16"  # its engine.py: data types
+    # deepspeed==0.19.8 deepspeed/runtime/engine.py, get_data_types
+    narrow = "fp32" if precision == "fp32" else "bf16"
     if zero or narrow == "bf16":
         found["gradient_dtype"] = "bf16" if f.get("gradients", narrow) != "fp32" else "fp32"
     if zero == 3:
