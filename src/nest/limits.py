@@ -9,6 +9,9 @@ MOST = {
     "proposals": 1_000_000,
     "rounds": 1000,
     "gpus_per_node": 1024,
+    "devices": 10**7,
+    "vocab": 10**9,
+    "seq_len": 10**8,
 }
 """By the name of the argument; all allow 1."""
 

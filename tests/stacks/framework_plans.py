@@ -15,10 +15,11 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import nest
 from nest.describe import load_stack
+from nest.describe.space import Schedule
 from nest.errors import InputError, UnsupportedError
 from nest.graph import Chain, build_chain
 from nest.graph.schedules import chunks_at
@@ -28,7 +29,8 @@ from nest.stacks import launch_needs, not_runnable
 PYTHON = os.environ.get("NEST_FRAMEWORKS", "")
 CASES = int(os.environ.get("NEST_FRAMEWORK_CASES", "100"))
 LETTERS = {"embedding": "E", "head": "L", "mtp": "m"}
-TARGETS = {"megatron-core": "megatron", "megatron-fsdp": "megatron", "fsdp": "fsdp2"}
+TARGETS = {"megatron-core": "megatron", "megatron-fsdp": "megatron", "fsdp": "fsdp2",
+           "megatron-deepspeed": "deepspeed", "torchtitan-eager": "torchtitan"}
 """Targets of `nest export` by stack; default: the name of the stack."""
 DRAWS = 10**5
 """Declared limit of configurations that are drawn."""
@@ -53,11 +55,13 @@ class Case:
     def __init__(self, rng: Random, stack: str) -> None:
         known = load_stack(stack).capabilities
         assert known is not None
+        self.target = TARGETS.get(stack, stack)
         allowed = known.rules["schedule"].allowed if "schedule" in known.rules else ("1f1b",)
         self.pp = rng.choice((1, 2, 2, 3, 4))
         if stack in ("megatron-fsdp", "fsdp") and rng.random() < 0.8:
             self.pp = 1
-        names = tuple(name for name in (allowed or ()) if self.pp > 1 or name == "combined")
+        names = tuple(name for name in (allowed or ()) if name in get_args(Schedule)
+                      and (self.pp > 1 or name == "combined"))
         self.schedule = rng.choice((*names, "1f1b"))
         self.vpp = rng.choice(CHUNKS.get(self.schedule, (2, 2, 3)))
         if self.schedule == "combined" and rng.random() < 0.3 + (self.pp == 1):
@@ -177,9 +181,8 @@ class Case:
         """The exported files; None: it is not runnable, or the target has no setting for it."""
         if self.broken or self.plan is None:
             return None
-        stack = self.job.stack.name
         try:
-            return nest.export(self.plan, TARGETS.get(stack, stack))
+            return nest.export(self.plan, self.target)
         except UnsupportedError:
             return None
 
@@ -223,11 +226,12 @@ def drawn(stack: str, seed: str = "1") -> Iterator[Case]:
     raise AssertionError("not found what was looked for")
 
 
-def runnable(stack: str, count: int) -> list[Case]:
+def runnable(stack: str, count: int, target: str | None = None) -> list[Case]:
     """Random plans that NEST calls runnable, and exports."""
     found: list[Case] = []
     plain = 0  # without a pipeline's choices: at most half
     for case in drawn(stack):
+        case.target = target or case.target
         if (case.schedule == "1f1b" and 2 * plain >= count > 2) or not case.files:
             continue
         found.append(case)

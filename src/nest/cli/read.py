@@ -13,22 +13,41 @@ from nest.cli.output import emit, say
 from nest.errors import InputError
 
 Script = Annotated[
-    str, typer.Argument(metavar="RUN.sh", help="Launch script or command line of Megatron-LM; it "
-                        "is read as text and never executed.")]
+    str, typer.Argument(metavar="FILE", help="Launch script or command line, or the file that it "
+                        "hands to the program: TOML or Python of torchtitan, JSON of DeepSpeed, a "
+                        "recipe of Megatron-Bridge, YAML of MaxText, a module of `nest export "
+                        "--to fsdp2`. It is read as text and never executed.")]
+Target = Annotated[
+    str | None, typer.Option("--from", metavar="TARGET", help="What FILE is for: megatron, "
+                             "torchtitan, torchtitan-toml, fsdp2, deepspeed, megatron-bridge or "
+                             "maxtext; default: as it shows.")]
+ModelName = Annotated[
+    str | None, typer.Option("--model", metavar="MODEL", help="The model, where FILE does not "
+                             "describe it: a name from `nest list models`, or a file.")]
+SeqLen = Annotated[int | None, options.number("Tokens of a sequence, where FILE does not say.")]
+Precision = Annotated[
+    str | None, typer.Option("--precision", metavar="NAME", help="Number format, where FILE does "
+                             "not say: bf16, fp16, fp32 or fp8.")]
+Optimizer = Annotated[
+    str | None, typer.Option("--optimizer", metavar="NAME", help="Optimizer, where FILE does not "
+                             "say: adam, sgd or sgd-momentum.")]
+Function = Annotated[
+    str | None, typer.Option("--function", metavar="NAME", help="Function of a Python FILE that "
+                             "returns the configuration.")]
 World = Annotated[int | None, options.number("Devices of the job; default: as the launcher in the "
                                              "script says.")]
 Vocab = Annotated[int | None, options.number("Tokens of the vocabulary, where only the "
                                              "tokenizer's files say them.")]
 StackName = Annotated[
     str | None, typer.Option("--stack", metavar="NAME", help="Training software from `nest list "
-                             "stacks`; default: megatron-core or megatron-fsdp.")]
+                             "stacks`; default: as FILE says.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable of the "
-                                   "environment, or 1=VALUE for an argument of the script; may "
-                                   "be repeated.")]
+                                   "environment, 1=VALUE for an argument of the script, or a "
+                                   "setting that overrides FILE's; may be repeated.")]
 Ignored = Annotated[
-    list[str] | None, typer.Option("--ignore", metavar="ARGUMENT", help="An argument to leave out, "
-                                   "without hyphens; may be repeated.")]
+    list[str] | None, typer.Option("--ignore", metavar="ARGUMENT", help="An argument or setting to "
+                                   "leave out, without hyphens; may be repeated.")]
 
 
 def read(
@@ -36,29 +55,37 @@ def read(
     folder: Annotated[
         str, typer.Option("-o", "--output", metavar="DIR", help="Folder for the files; it is made.")
     ],
+    target: Target = None,
     devices: World = None,
+    model: ModelName = None,
     vocab: Vocab = None,
+    seq_len: SeqLen = None,
+    precision: Precision = None,
+    optimizer: Optimizer = None,
     stack: StackName = None,
+    function: Function = None,
     settings: Settings = None,
     ignore: Ignored = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace files of the same names in DIR.")
     ] = False,
 ) -> None:
-    """Read a launch script back as model.yaml, job.yaml and configuration.yaml.
+    """Read a running job's file back as model.yaml, job.yaml and configuration.yaml.
 
     `nest evaluate DIR/model.yaml CLUSTER --job DIR/job.yaml --configuration
-    DIR/configuration.yaml` prices the job. An argument that may change the cost and is not
-    understood is an error.
+    DIR/configuration.yaml` prices the job. An argument or setting that may change the
+    cost and is not understood is an error.
     """
     from nest.cli.inputs import check_counts
     from nest.exports.folder import check_folder, write_folder
     from nest.reading import read
 
-    check_counts(devices=devices, vocab=vocab)
+    check_counts(devices=devices, vocab=vocab, seq_len=seq_len)
     check_folder(folder, force)
-    found = read(file, devices=devices, vocab=vocab, stack=stack, variables=variables(settings),
-                 ignore=ignore or ())
+    found = read(
+        file, target=target, devices=devices, model=model, vocab=vocab, seq_len=seq_len,
+        precision=precision, optimizer=optimizer, stack=stack, function=function,
+        variables=variables(settings), ignore=ignore or ())
     for note in found.notes:
         say(f"nest: note: {note}")
     write_folder(folder, found.files, force)
@@ -75,7 +102,7 @@ def variables(given: list[str] | None) -> dict[str, str]:
     found = {}
     for text in given or ():
         name, equals, value = text.partition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z_]\w*|\d{1,3}", name):
+        if not equals or not re.fullmatch(r"[A-Za-z_][\w.-]*|\d{1,3}", name):
             raise InputError(f"--set: got {text[:60]!r}; allowed: NAME=VALUE")
         found[name] = value
     return found

@@ -42,7 +42,7 @@ JSON = (
     flag("untested", "zero_allow_untested_optimizer"),
     Setting("zero", "zero_optimization.stage"),
     # Gathered parameters are freed behind the forward pass, and gathered again: so are they priced.
-    Setting("reshard", "zero_optimization.stage3_max_reuse_distance", {True: 0}, unless=(False,),
+    Setting("reshard", "zero_optimization.stage3_max_reuse_distance", {True: 0, False: 10**12},
             when={"zero": (3,)}),
     Setting("overlap", "zero_optimization.overlap_comm", when={"zero": (1, 2, 3)}),
     Setting("offload_optimizer", "zero_optimization.offload_optimizer.ratio", unless=(0.0,)),
@@ -115,7 +115,8 @@ TRAINING = (
     Setting("recompute_layers", "recompute-num-layers"),
     flag("flash", "use-flash-attn-v2"),
     flag("offloads", "cpu-optimizer"),
-    Setting("optimizer", "optimizer", {"adam": "adam", "sgd-momentum": "sgd"}),
+    Setting("optimizer", "optimizer", {"adam": "adam", "sgd-momentum": "sgd", "sgd": "sgd"}),
+    Setting("momentum", "sgd-momentum"),
 )
 """Arguments that Megatron-DeepSpeed asks for beside the JSON, which says the same."""
 
@@ -148,7 +149,7 @@ def figures_here(plan: Plan) -> Figures:
         "kv_groups": model.kv_heads if model.kv_heads != model.heads else None,
         "kv_channels": model.head_dim if model.head_dim * model.heads != model.hidden else None,
         "positions": model.positions or job.seq_len, "no_dropout": 0,
-        "moe.plain": model.moe is not None}
+        "momentum": 0.0 if job.optimizer == "sgd" else None, "moe.plain": model.moe is not None}
 
 
 def _megatron(plan: Plan) -> bool:

@@ -165,6 +165,10 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
         yield "precision fp8: its products in fp8 are another package's (torchao)"
     if stage.ep > 1:
         yield f"ep {stage.ep}: FSDP2 divides no experts; torchtitan does (stack torchtitan)"
+    if stage.cp > 1 and stage.zero == 0:
+        yield f"zero 0 with cp {stage.cp}: states are sharded over the ranks of cp too"
+    if stage.etp > 1 and stage.tp == 1 and model.moe is not None:
+        yield f"etp {stage.etp}: FSDP2 divides no experts"
     if stage.tp > 1 and model.moe is not None:
         yield f"tp {stage.tp}: experts have no division by name"
     if stage.tp > 1 and model.mla is not None:

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from nest.exports.figures import Figure, Figures
+from nest.units import shorten
 
 Plain = dict[str, Any]
 """Values of JSON, TOML or a command line by name; a True of a command line is a flag."""
@@ -65,7 +66,7 @@ def figures_of(table: Iterable[Setting], given: Mapping[str, Any]) -> dict[str, 
         if one.words is not None:
             means = [figure for figure, word in one.words.items() if word == value]
             if not means:
-                raise ValueError(f"{one.name}: got {value!r}; allowed: "
+                raise ValueError(f"{one.name}: got {shorten(value)}; allowed: "
                                  f"{', '.join(map(str, one.words.values()))}")
             value = means[0]
         found.setdefault(one.figure, value)

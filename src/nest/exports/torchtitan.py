@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from nest.exports.figures import Figures, figures
 from nest.exports.known import catalog_name, plain_lines
 from nest.exports.script import Script
-from nest.exports.settings import Setting, flag, nested, settings
+from nest.exports.settings import Setting, nested, settings
 from nest.exports.target import Files, Sheet, Target, model_of, stage_by_stage, written
 from nest.graph import build_chain
 from nest.pricing.plans import Plan
@@ -59,7 +59,7 @@ COMMON = (
 PYTHON = (
     *COMMON,
     Setting("sp", "parallelism.enable_sequence_parallel"),
-    flag("graphs", "training.disable_cuda_graphs", {False: True}),
+    Setting("graphs", "training.disable_cuda_graphs", {False: True, True: False}),
 )
 """Settings of 0.3.0."""
 POLICIES = {"none": None, "full": "FullAC", "selective": "SelectiveAC"}

@@ -3,9 +3,13 @@
 Reading order: `shell` (what a launch script runs, followed as text), `arguments` (a command line as
 arguments by name), `patterns` (lists of layers), `megatron` (arguments as model, job and
 configuration, by the tables that `nest.exports` writes them with), `places` (devices of the ranks),
-`run` (:func:`nest.read`).
+`run` (scripts of Megatron-LM); files of other targets: `launches` (scripts that hand over a file),
+`source` (a file with what the user says besides, settings that are understood), `python_text`
+(Python as text), `division` (degrees as a configuration), `torchtitan`, `fsdp2`, `deepspeed`,
+`bridge`, `maxtext` (one file per target); `reader` (:func:`nest.read`).
 """
 
-from nest.reading.run import Reading, read
+from nest.reading.reader import TARGETS, read
+from nest.reading.run import Reading
 
-__all__ = ["Reading", "read"]
+__all__ = ["TARGETS", "Reading", "read"]

@@ -394,7 +394,7 @@ def _configuration(
     block = tp * cp * dp_in
     chain = build_chain(model)
     combined = f["combined"]
-    layout, vpp, (first, last) = _division(f, given, model, pp)
+    layout, vpp, (first, last) = split(f, given, model, pp)
     chunks = chunks_of_stages(chain, job, pp, vpp, layout=layout, first_stage_layers=first,
                               last_stage_layers=last)
     recompute: dict[str, Any] = {"recompute": f["recompute"]}
@@ -431,7 +431,7 @@ def _configuration(
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _division(
+def split(
     f: Figures, given: Mapping[str, Any], model: Model, pp: int
 ) -> tuple[str | None, int | None, tuple[int | None, int | None]]:
     """Layout, virtual stages, and layers of the first and the last stage; lines 515 to 556."""

@@ -37,10 +37,18 @@ def devices_of(hosts: str | None, ranks: str | None, per_node: int, where: str) 
     return tuple(by_rank[rank] for rank in range(len(rows)))
 
 
-def placed(found: Placed, dp: int, tp: int, pp: int, cp: int) -> tuple[int, int | None]:
+def placed(
+    found: Placed | range, dp: int, tp: int, pp: int, cp: int, *, experts: int = 1,
+    replicas: int | None = None,
+) -> tuple[int, int | None]:
     """Replicas, and devices from one to the next, whose devices are those of the ranks.
 
     Ranks are numbered tp, cp, dp, pp, the first the fastest.
+
+    Parameters
+    ----------
+    experts : ranks that share experts, which are in one block.
+    replicas : number of replicas; default: the most.
 
     Raises
     ------
@@ -49,17 +57,21 @@ def placed(found: Placed, dp: int, tp: int, pp: int, cp: int) -> tuple[int, int 
     inner = tp * cp
     if len(found) != dp * inner * pp:
         raise InputError(f"places of {len(found)} ranks; allowed: {dp * inner * pp}")
+    outer = [n for n in range(dp, 0, -1) if dp % n == 0 and replicas in (None, n)
+             and dp // n * inner % experts == 0]
     # Where groups are partly used, devices are numbered with those that are not.
     order = {device: n for n, device in enumerate(sorted(found))}
     for listed in (found, tuple(order[device] for device in found)):
-        if (match := _order(listed, dp, inner, pp)) is not None:
+        if (match := _order(listed, dp, inner, pp, outer)) is not None:
             return match
     raise InputError("places: no configuration of replicas one behind the other has this order of "
                      "ranks")
 
 
-def _order(found: Placed, dp: int, inner: int, pp: int) -> tuple[int, int] | None:
-    for outer in (n for n in range(dp, 0, -1) if dp % n == 0):
+def _order(
+    found: Placed | range, dp: int, inner: int, pp: int, replicas: list[int]
+) -> tuple[int, int] | None:
+    for outer in replicas:
         dp_in = dp // outer
         stride = found[dp_in * inner] - found[0] if outer > 1 else pp * dp_in * inner
         block = dp_in * inner

@@ -1,0 +1,290 @@
+"""DeepSpeed's JSON with the arguments of its launch, as model, job and configuration.
+
+Defaults and rules: deepspeed==0.19.8 deepspeed/runtime/config.py:429, 447,
+deepspeed/runtime/zero/config.py:95 to 376, deepspeed/runtime/pipe/module.py:395; arguments:
+deepspeedai/Megatron-DeepSpeed@4efb479 megatron/arguments.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any
+
+from nest.describe import load_stack
+from nest.describe.files import parse_text
+from nest.describe.job import Stack
+from nest.describe.model import Model
+from nest.describe.offload import Offload
+from nest.errors import InputError, did_you_mean
+from nest.exports.deepspeed import ARGUMENTS, JSON, MODEL, TRAINING
+from nest.exports.settings import Plain, Setting, flat
+from nest.graph import Chain, build_chain
+from nest.graph.schedules import chunks_at, is_folded
+from nest.reading import arguments
+from nest.reading.arguments import Known, arguments_of, plain
+from nest.reading.division import Division, Span, configuration, job
+from nest.reading.source import Found, Source, divided, figures_in, model_of, said, understood
+from nest.reading.torchtitan import typed
+from nest.units import shorten
+
+COUNTS = ("global_batch", "micro_batch", "micro_batches", "tp", "pp", "cp", "ep", "dp", "seq_len",
+          "model.layers", "model.hidden", "model.heads", "kv_groups", "kv_channels", "model.ffn",
+          "positions", "moe.experts", "moe.top_k", "moe.every", "recompute_layers")
+TABLES = (*ARGUMENTS, *MODEL, *TRAINING)
+ALIASES = {"checkpoint-activations": "deepspeed-activation-checkpointing",
+           "use-flash-attn": "use-flash-attn-v2", "use-flash-attn-v1": "use-flash-attn-v2"}
+OWN = frozenset((
+    "deepspeed", "deepspeed_config", "deepspeed-config", "deepspeed_mpi", "local_rank",
+    "vocab-file", "merge-file", "tokenizer-type", "tokenizer-model", "data-path", "train-samples",
+    "train-tokens", "lr-decay-tokens", "lr-warmup-tokens", "mlp-type", "split", "data-impl",
+    "checkpoint-num-layers", "checkpoint-in-cpu", "contigious-checkpointing",
+    "partition-activations", "aml-data-download-path"))
+"""Arguments of Megatron-DeepSpeed that change no cost, beside those of Megatron-LM."""
+_ADAM = ("adam", "adamw", "fusedadam", "deepspeedcpuadam")
+_TYPE, _MOMENTUM = "optimizer.type", "optimizer.params.momentum"
+
+
+def read(source: Source) -> Found:
+    """The JSON, and what the arguments of the program say besides.
+
+    Raises
+    ------
+    InputError : settings that may change the cost and are not understood, or do not fit together.
+    """
+    data = parse_text(source.text, ".json", source.where)
+    if not isinstance(data, dict):
+        raise InputError(f"{source.where}: got {shorten(data)}; allowed: a mapping of settings")
+    notes: list[str] = []
+    found = flat(data) | {name: typed(value) for name, value in source.asked.settings.items()
+                          if name not in {one.name for one in TABLES}}
+    given = understood(found, JSON, "deepspeed", source, notes, (_TYPE, _MOMENTUM))
+    arguments_given, megatron = _arguments(source, notes)
+    f = _figures(given, arguments_given, source)
+    model = _model(f, source, megatron)
+    base = source.asked.stack or ("megatron-deepspeed" if megatron else "deepspeed")
+    stack = load_stack(base)
+    precision = said(source, "the number format", f["precision"], source.asked.precision,
+                     "--precision")
+    optimizer = _optimizer(given, arguments_given, source, notes)
+    chain = build_chain(model)
+    changes = _stack(f, stack, precision, chain, notes)
+    batch, steps = _batches(f, source)
+    micro = f["micro_batch"]
+    dp = divided(source, "train_batch_size", batch, micro * steps,
+                 "train_micro_batch_size_per_gpu x gradient_accumulation_steps")
+    if f.get("dp", dp) != dp:
+        raise InputError(f"{source.where}: data_parallel_size: got {f['dp']}; allowed: {dp}")
+    tp, pp, cp, ep = (f.get(name) or 1 for name in ("tp", "pp", "cp", "ep"))
+    schedule = f.get("schedule", "1f1b") if pp > 1 else None
+    recompute = f.get("recompute", "none")
+    way = configuration(Division(
+        _chunks(chain, pp, schedule, f, source), dp, micro, tp=tp,
+        sp=f.get("sp", False), cp=cp, cp_comm="a2a" if cp > 1 else "p2p", ep=ep,
+        etp=tp if f.get("expert_tp") or model.moe is None else 1, zero=f.get("zero", 0),
+        recompute=recompute, modules=("core_attn",), recompute_layers=f.get("recompute_layers")
+        if f.get("recompute_method") == "block" else None, schedule=schedule,
+        offload=_offload(f, source)), source.places, source.where, notes)
+    seq_len = said(source, "the tokens of a sequence", f.get("seq_len"), source.asked.seq_len,
+                   "--seq-len")
+    return Found(model, job(batch, seq_len, precision, optimizer, base, changes), way,
+                 dp * tp * pp * cp, tuple(notes))
+
+
+def _arguments(source: Source, notes: list[str]) -> tuple[Plain, bool]:
+    """Arguments of the program by name, and whether it is Megatron-DeepSpeed's."""
+    flags = {one.name for one in TABLES if one.words is not None and True in one.words.values()}
+    table = arguments.known("megatron_flags")
+    takes = {**table.takes, **{one.name: "flag" if one.name in flags else "one" for one in TABLES}}
+    words = [word for word in source.words if "\ue000" not in word]
+    found, _ = arguments_of(words, Known(takes, table.free, table.small))
+    found = {ALIASES.get(name, name): value for name, value in found.items()
+             if name not in source.asked.ignored}
+    found |= {name: (value,) for name, value in source.asked.settings.items()
+              if name in {one.name for one in TABLES}}
+    megatron = "num-layers" in found
+    wanted = {one.name for one in (TABLES if megatron else ARGUMENTS)}
+    rest = [name for name in found if name not in wanted]
+    if megatron:
+        problems = [
+            f"--{name}: it may change the cost, and NEST does not read it; "
+            f"{did_you_mean(name, wanted)}leave it out by --ignore {name}"
+            for name in rest if name not in table.free | table.small | OWN]
+        if problems:
+            raise InputError("\n".join(problems[:20]), tuple(problems))
+    elif rest:
+        notes.append(f"arguments of the program itself are not read: "
+                     f"{arguments.listed(rest[:12])}")
+    given = {name: plain(name, value, takes.get(name, "one")) for name, value in found.items()
+             if name in wanted}
+    return {name: value for name, value in given.items() if value is not None}, megatron
+
+
+def _figures(given: Plain, words: Plain, source: Source) -> dict[str, Any]:
+    """Figures of the JSON and of the arguments, which come first."""
+    for name in ("bf16.enabled", "fp16.enabled"):
+        if given.get(name) is False:
+            del given[name]
+    overlap = "zero_optimization.overlap_comm"
+    stage = given.get("zero_optimization.stage", words.get("zero-stage", 0))
+    if given.get(overlap) is None:  # deepspeed/runtime/zero/config.py: overlap_comm_valid
+        given[overlap] = stage == 3
+    for names in (("pipeline.pipe_partitioned", "pipeline.grad_partitioned"),
+                  ("data_types.grad_accum_dtype", "communication_data_type")):
+        there = [given[name] for name in names if name in given]
+        if len({str(value) for value in there}) > 1:
+            raise InputError(f"{source.where}: {' and '.join(names)}: got {shorten(there)}; "
+                             "allowed: the same for both")
+    distance = given.pop("zero_optimization.stage3_max_reuse_distance", 10**9)
+    if type(distance) is not int or distance < 0:
+        raise InputError(f"{source.where}: zero_optimization.stage3_max_reuse_distance: got "
+                         f"{shorten(distance)}; allowed: a whole number")
+    device = given.pop("zero_optimization.offload_optimizer.device", None)
+    if device not in (None, "none", "cpu"):
+        raise InputError(f"{source.where}: zero_optimization.offload_optimizer.device: got "
+                         f"{shorten(device)}; allowed: none, cpu")
+    given.pop("zero_optimization.offload_optimizer.pin_memory", None)
+    json = tuple(one for one in JSON if one.figure not in ("reshard", "offloads"))
+    found = _said(json, given, source)
+    for table in (ARGUMENTS, MODEL, TRAINING):
+        for name, value in _said(table, words, source).items():
+            if name == "recompute":
+                found[name] = value if found.get(name, "none") == "none" else found[name]
+            elif name in found and found[name] != value:
+                raise InputError(f"{source.where}: {name} is {shorten(found[name])}, and an "
+                                 f"argument says {shorten(value)}; allowed: the same")
+            else:
+                found[name] = value
+    return {"precision": "fp32", **found, "distance": distance,
+            "offloads": device == "cpu" or "cpu-optimizer" in words}
+
+
+def _said(table: tuple[Setting, ...], given: Plain, source: Source) -> dict[str, Any]:
+    """Figures of settings that are there, without what the absence of others says."""
+    there = tuple(one._replace(unless=(None,)) for one in table if one.name in given)
+    return figures_in(there, given, source, COUNTS)
+
+
+def _batches(f: Mapping[str, Any], source: Source) -> tuple[int, int]:
+    """Samples of a step, and micro-batches; two of three figures say the third with the devices."""
+    for name, setting in (("micro_batch", "train_micro_batch_size_per_gpu"),
+                          ("global_batch", "train_batch_size")):
+        if name not in f:
+            raise InputError(f"{source.where}: {setting}: missing; give it by --set "
+                             f"{setting}=N")
+    steps = f.get("micro_batches")
+    if steps is None:
+        world = source.asked.devices or source.world
+        if world is None:
+            raise InputError(f"{source.where}: gradient_accumulation_steps: missing; give it by "
+                             "--set gradient_accumulation_steps=N, or --devices N")
+        split = (f.get("tp") or 1) * (f.get("pp") or 1) * (f.get("cp") or 1)
+        dp = divided(source, "devices", world, split, "the product of the degrees")
+        steps = divided(source, "train_batch_size", f["global_batch"], f["micro_batch"] * dp,
+                        "train_micro_batch_size_per_gpu x data parallel degree")
+    return f["global_batch"], steps
+
+
+def _optimizer(given: Plain, words: Plain, source: Source, notes: list[str]) -> str:
+    kind = given.get(_TYPE)
+    if kind is not None:
+        name = str(kind).lower()
+        found = "adam" if name in _ADAM else {"sgd": "sgd"}.get(name)
+        if found is None:
+            raise InputError(f"{source.where}: {_TYPE}: got {shorten(kind)}; allowed: Adam, AdamW, "
+                             "SGD")
+        momentum = given.get(_MOMENTUM, 0)
+        return "sgd-momentum" if found == "sgd" and momentum else found
+    if "optimizer" in words:
+        momentum = words.get("sgd-momentum", 0.9)
+        return "adam" if words["optimizer"] == "adam" else "sgd-momentum" if momentum else "sgd"
+    if source.asked.optimizer is None:
+        notes.append("the optimizer is not in the files: Adam is assumed (--optimizer)")
+    return source.asked.optimizer or "adam"
+
+
+def _stack(
+    f: Mapping[str, Any], stack: Stack, precision: str, chain: Chain, notes: list[str]
+) -> dict[str, Any]:
+    """What the files say otherwise than the stack."""
+    zero = f.get("zero", 0)
+    found: dict[str, Any] = {}
+    if zero and not f["overlap"]:
+        found["overlap_grad_reduce"] = 0.0
+    elif zero and not stack.overlap_grad_reduce:
+        notes.append(f"overlap_comm: with stack {stack.name} nothing overlaps")
+    # deepspeed==0.19.8 deepspeed/runtime/engine.py, get_data_types
+    narrow = "fp32" if precision == "fp32" else "bf16"
+    if zero or narrow == "bf16":
+        found["gradient_dtype"] = "bf16" if f.get("gradients", narrow) != "fp32" else "fp32"
+    if zero == 3:
+        size = sum(chain.kinds[kind].parameters for kind in chain.order)
+        found["reshard_after_forward"] = f["distance"] < size
+    if (f.get("pp") or 1) > 1 and f.get("schedule") != "dualpipev":
+        found["scatter_gather"] = f.get("scattered", True)
+    if "model.layers" in f:
+        found["flash_attention"] = "flash" in f
+    return {name: value for name, value in found.items() if getattr(stack, name) != value}
+
+
+def _offload(f: Mapping[str, Any], source: Source) -> str:
+    """The optimizer on the hosts, in the words of a configuration."""
+    if not f["offloads"]:
+        return "none"
+    share = f.get("offload_optimizer", 1.0)
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+        raise InputError(f"{source.where}: zero_optimization.offload_optimizer.ratio: got "
+                         f"{shorten(share)}; allowed: 0 to 1")
+    return str(Offload(float(share), 0, ()))
+
+
+def _model(f: Mapping[str, Any], source: Source, megatron: bool) -> Model:
+    """The model of Megatron-DeepSpeed's arguments, or the one that the user names."""
+    if not megatron or source.asked.model is not None:
+        return model_of(source, None, "DeepSpeed's JSON does not describe the model")
+    lacking = [one.name for one in MODEL if one.figure in ("model.hidden", "model.heads", "seq_len")
+               and one.figure not in f]
+    if lacking:
+        raise InputError(f"--{lacking[0]}: missing; allowed: a whole number")
+    if source.asked.vocab is None:
+        raise InputError("--vocab-size: the tokens of the tokenizer are not in the script; give "
+                         "them by --vocab N")
+    hidden, heads, gated = f["model.hidden"], f["model.heads"], f.get("model.gated", False)
+    ffn = f.get("model.ffn") or (int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden)
+    found: dict[str, Any] = {
+        "name": "model", "layers": f["model.layers"], "hidden": hidden, "heads": heads,
+        "kv_heads": f.get("kv_groups") or heads, "ffn": ffn, "gated": gated,
+        "vocab": source.asked.vocab, "norm": f.get("model.norm", "layernorm"),
+        "bias": f.get("model.bias", True), "tied_embeddings": f.get("model.tied_embeddings", True),
+        "source": "read from a command line of Megatron-DeepSpeed"}
+    if f.get("kv_channels"):
+        found["head_dim"] = f["kv_channels"]
+    if not f.get("model.rotary", False):
+        found["positions"] = f.get("positions") or f["seq_len"]
+    if f.get("moe.experts", 1) > 1:
+        found["moe"] = {"experts": f["moe.experts"], "top_k": f.get("moe.top_k", 1), "ffn": ffn,
+                        "every": f.get("moe.every", 2)}  # megatron/arguments.py: expert-interval
+        if not f.get("moe.plain", False):
+            raise InputError("--disable-moe-token-dropping: missing; allowed: with it (experts of "
+                             "limited capacity have no price)")
+    return Model.parse(found, source.where)
+
+
+def _chunks(
+    chain: Chain, pp: int, schedule: str | None, f: Mapping[str, Any], source: Source
+) -> list[tuple[Span, ...]]:
+    """Layers of the chunks: all layers divided evenly, or those of a type; more to the first."""
+    if pp == 1:
+        return [((0, len(chain)),)]
+    assert schedule is not None
+    parts = pp * 2 if is_folded(schedule) else pp
+    method = f.get("partition", "type:transformer" if "model.layers" in f else None)
+    first, end = (0, len(chain)) if method == "uniform" else chain.body
+    size, more = divmod(end - first, parts)
+    if method not in ("uniform", "type:transformer"):
+        raise InputError(f"{source.where}: --partition-method: got {shorten(method)}; "
+                         "allowed: uniform, type:transformer (--set partition-method=uniform)")
+    cuts = [0, *accumulate(size + (n < more) for n in range(parts))]
+    cuts = [cut + first for cut in cuts]
+    cuts[0], cuts[-1] = 0, len(chain)
+    return chunks_at(cuts, pp, schedule)

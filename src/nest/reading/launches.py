@@ -1,0 +1,188 @@
+"""Launch scripts that hand a configuration file to a program: which file, and where its ranks are.
+
+Programs: torchtitan (``torchtitan.train``), DeepSpeed (``--deepspeed_config``), MaxText
+(``train`` with a .yml), and those that `nest export` writes itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from nest.describe.files import read_text
+from nest.errors import InputError
+from nest.exports import bridge, fsdp2, torchtitan
+from nest.reading.places import Placed, devices_of
+from nest.reading.shell import Command, Script
+
+_EACH = re.compile(r"--?(?:nproc[-_]per[-_]node|num_gpus)(?:=(.*))?")
+_NODES = re.compile(r"--?(?:nnodes|num_nodes)(?:=(.*))?")
+_ALL = re.compile(r"(?:-np|-n|--ntasks)(?:=(.*))?")
+_SLOTS = re.compile(r"(\S+)(?:\s+slots=(\d{1,6}))?")
+_TORCHTITAN = re.compile(r"(?:^|[./])torchtitan[./]train(?:\.py)?$")
+_MAXTEXT = re.compile(r"(?:^|[./])(?:maxtext|MaxText)(?:[./]\w+)*[./]train(?:\.py)?$")
+
+
+class Launch(NamedTuple):
+    """A command that hands a file to a program."""
+
+    target: str
+    file: str
+    """Name of the file, as the command has it."""
+    words: tuple[str, ...]
+    """Arguments of the program besides it."""
+    line: int
+    function: str | None
+    """Of a Python file."""
+    world: int | None
+    """Devices; None: the script does not say."""
+    each: int
+    """Devices of a node; 1 where the script does not say."""
+    known: bool
+    """The file is one that `nest export` names."""
+
+
+def launched(script: Script, text: str) -> Launch | None:
+    """The command of a script that hands a configuration file to a program; None: there is none.
+
+    Raises
+    ------
+    InputError : several such commands with different files.
+    """
+    found = [one for command in script.commands if (one := _launch(script, command, text))]
+    if len({(one.target, one.file, one.function) for one in found}) > 1:
+        lines = ", ".join(str(one.line) for one in found[:20])
+        raise InputError(f"{script.where}: several commands train a model (lines {lines}); "
+                         "allowed: one")
+    return found[-1] if found else None
+
+
+def _launch(script: Script, command: Command, text: str) -> Launch | None:
+    words = [*command.words]
+    handed = _handed(words, script)
+    if handed is None and any(script.plain(word).strip("\"'") == "$PROGRAM" or (
+            "PROGRAM" in script.values and word in script.values["PROGRAM"]) for word in words):
+        handed = ("fsdp2", fsdp2.MODULE, None, words.index(words[-1]) + 1)
+        if "PYTHONPATH" not in text:
+            return None
+    if handed is None:
+        return None
+    target, file, function, at = handed
+    rest = [word for n, word in enumerate(words[at:], at) if word != file and not (
+        n + 1 < len(words) and words[n + 1] == file and target == "torchtitan-toml") and not (
+        (unknown := script.unknowns(word)) and all(one.unset for one in unknown))]
+    if target not in ("deepspeed", "megatron-deepspeed"):  # these read their arguments themselves
+        for word in rest:
+            script.need(word, "an argument")
+    world, each = _devices(words[:at], command)
+    plain = script.plain(file)
+    return Launch(target, plain.rpartition("/")[2] if script.unknowns(file) else plain,
+                  tuple(rest), command.line, function, world, each,
+                  plain.endswith(("$here/" + plain.rpartition("/")[2], bridge.PROGRAM)))
+
+
+def _handed(words: list[str], script: Script) -> tuple[str, str, str | None, int] | None:
+    """Target, file, function, and the first word behind the program."""
+    for at, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        following = value if equals else words[at + 1] if at + 1 < len(words) else ""
+        if option in ("--deepspeed_config", "--deepspeed-config", "--deepspeed") and following \
+                and script.plain(following).endswith(".json"):
+            start = next((n for n, one in enumerate(words) if one.endswith((".py", '$PROGRAM'))
+                          or script.plain(one).endswith("$PROGRAM")), at - 1)
+            return "deepspeed", following, None, start + 1
+        if _TORCHTITAN.search(word):
+            options = dict(zip(words[at + 1:], words[at + 2:], strict=False))
+            if "--module" in options and "--config" in options:
+                module = options["--module"]
+                file = torchtitan.CONFIG if module == "plan_config" else f"{module}.py"
+                return "torchtitan", file, options["--config"], at + 1
+            for name, named in options.items():
+                if name in ("--job.config_file", "--job.config-file"):
+                    return "torchtitan-toml", named, None, at + 1
+        if _MAXTEXT.search(word) and script.plain(following).endswith((".yml", ".yaml")):
+            return "maxtext", following, None, at + 2
+        if script.plain(word).endswith(bridge.PROGRAM):
+            return "megatron-bridge", word, None, at + 1
+    return None
+
+
+def _devices(words: list[str], command: Command) -> tuple[int | None, int]:
+    """Devices in all, and of a node."""
+    found: dict[str, int] = {}
+    for at, word in enumerate(words):
+        for name, form in (("each", _EACH), ("nodes", _NODES), ("all", _ALL)):
+            if match := form.fullmatch(word):
+                value = match[1] or (words[at + 1] if at + 1 < len(words) else "")
+                if re.fullmatch(r"\d{1,7}", value):
+                    found.setdefault(name, int(value))
+    if re.fullmatch(r"\d{1,7}", size := command.variables.get("WORLD_SIZE", "")):
+        found["all"] = int(size)
+    each = found.get("each", 1)
+    if "all" not in found and "each" in found:
+        found["all"] = each * found.get("nodes", 1)
+    return found.get("all"), each
+
+
+def file_of(launch: Launch, script: str) -> str:
+    """Path of the file that a command names: from the script's folder, or one above it.
+
+    Raises
+    ------
+    InputError : there is no such file.
+    """
+    folder = Path(os.path.abspath(script)).parent
+    name = os.path.basename(launch.file)
+    for above in (folder, *list(folder.parents)[:3]):
+        found = above / launch.file
+        if not launch.file.startswith("/") and found.is_file():
+            return str(found)
+    if (folder / name).is_file():
+        return str(folder / name)
+    raise InputError(f"{script}: line {launch.line}: the program reads {launch.file!r:.80}, which "
+                     "is not beside the script; read that file by itself, with --devices N")
+
+
+def places_beside(launch: Launch, text: str, script: str) -> Placed | None:
+    """Device of each rank, in lists of hosts or ranks that a script reads; None: it reads none.
+
+    Raises
+    ------
+    InputError : a list that cannot be read.
+    """
+    folder = Path(os.path.abspath(script)).parent
+
+    def there(name: str) -> bool:
+        return f"$here/{name}" in text or f"$0/{name}" in text
+
+    def listed(name: str) -> tuple[str, str]:
+        return read_text(folder / name), str(folder / name)
+
+    if there("ranks"):
+        rows, where = listed("ranks")
+        return devices_of(None, rows, 1, where)
+    if there("hosts"):
+        rows, where = listed("hosts")
+        return devices_of(rows, None, launch.each, where)
+    for name in ("hostfile", "slurm.hosts"):
+        if there(name):
+            return _hosts(*listed(name))
+    return None
+
+
+def _hosts(rows: str, where: str) -> Placed:
+    """Devices of a list of hosts: with slots, or a line for each rank."""
+    found: dict[str, int] = {}
+    for row in rows.splitlines():
+        if row.strip() and not row.startswith("#"):
+            match = _SLOTS.fullmatch(row.strip())
+            if match is None:
+                raise InputError(f"{where}: got {row[:60]!r}; allowed: a host, or host slots=N")
+            found[match[1]] = found.get(match[1], 0) + int(match[2] or 1)
+    if len({*found.values()}) != 1:
+        raise InputError(f"{where}: hosts of several sizes; allowed: as many ranks on each")
+    numbers = "\n".join(name if name[-1].isdigit() else f"{name} {n}"
+                        for n, name in enumerate(found))
+    return devices_of(numbers, None, next(iter(found.values())), where)

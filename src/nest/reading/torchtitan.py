@@ -1,0 +1,362 @@
+"""torchtitan's configurations, TOML up to 0.2 and Python of today, as model, job and configuration.
+
+Defaults and rules: torchtitan==0.2.2 torchtitan/config/job_config.py, torchtitan==0.3.0
+torchtitan/config/configs.py; the division of layers:
+torchtitan==0.2.2 torchtitan/distributed/pipeline_parallel.py:59 to 120, 236.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from nest.describe import load_stack
+from nest.describe.files import parse_text
+from nest.describe.model import Model
+from nest.errors import InputError
+from nest.exports.settings import Plain, flat
+from nest.exports.torchtitan import BASES, OLD, POLICIES, PYTHON
+from nest.graph import Chain, build_chain
+from nest.graph.schedules import chunks_at
+from nest.reading.arguments import number_or_text
+from nest.reading.division import Division, Span, configuration, job
+from nest.reading.python_text import Made, Module, Unread, fields_of
+from nest.reading.source import (
+    Found,
+    Source,
+    divided,
+    figures_in,
+    model_of,
+    said,
+    understood,
+)
+from nest.units import shorten
+
+TOML, NEW = "torchtitan-toml", "torchtitan"
+COUNTS = ("local_batch", "seq_len", "replicas", "tp", "cp", "ep", "pp", "etp", "micro_batch")
+_PIPELINE = tuple(f"parallelism.pipeline_parallel_{name}" for name in (
+    "first_stage_less_layers", "last_stage_less_layers", "layers_per_stage"))
+_ROTATE = "parallelism.context_parallel_rotate_method"
+_SINGLE = ("1f1b", "gpipe")
+_MODULES = re.compile(r"layers\.(\d{1,5})")
+_FAMILY = re.compile(r"torchtitan\.models\.(\w+)")
+
+
+def read_toml(source: Source) -> Found:
+    """A TOML of torchtitan up to 0.2.
+
+    Raises
+    ------
+    InputError : settings that may change the cost and are not understood, or do not fit together.
+    """
+    data = parse_text(source.text, ".toml", source.where)
+    found = flat(data) | overrides(source)
+    notes: list[str] = []
+    given = understood(found, OLD, TOML, source, notes, (*_PIPELINE, _ROTATE))
+    if given.get("activation_checkpoint.mode") != "selective":
+        del given["activation_checkpoint.selective_ac_option"]
+    family, flavor = given.pop("model.name"), given.pop("model.flavor")
+    name = next((name for name, base in BASES.items()
+                 if (base.family, base.flavor) == (family, flavor)), None)
+    model = model_of(source, name, f"no model of the catalog is {shorten(family)[1:-1]} "
+                     f"{shorten(flavor)}")
+    converters = given.pop("model.converters", [])
+    fp8 = converters == ["quantize.linear.float8"]
+    if converters and not fp8:
+        raise InputError(f"{source.where}: model.converters: got {shorten(converters)}; allowed: "
+                         "none, or quantize.linear.float8")
+    return _found(source, given, model, fp8, OLD, notes)
+
+
+def overrides(source: Source) -> Plain:
+    """Arguments behind the file, and settings of the user, by name with dots."""
+    found: Plain = {}
+    words, at = source.words, 0
+    while at < len(words):
+        name, equals, value = words[at].removeprefix("--").partition("=")
+        at += 1
+        if not words[at - 1].startswith("--") or "." not in name:
+            continue  # arguments of other programs, and what belongs to them
+        name = name.replace("-", "_")
+        section, _, last = name.rpartition(".")
+        if not equals and (at == len(words) or words[at].startswith("--")):
+            off = last.startswith("no_")
+            found[f"{section}.{last[3 * off:]}"] = not off
+            continue
+        if not equals:
+            value, at = words[at], at + 1
+        found[name] = typed(value)
+    return found | {name: typed(value) for name, value in source.asked.settings.items()}
+
+
+def typed(text: str) -> Any:
+    """A word as truth, nothing, a number, or text."""
+    plain = {"true": True, "false": False, "none": None, "null": None}
+    return plain.get(text.lower(), number_or_text(text))
+
+
+# ---------------------------------------------------------------- Python
+
+
+def read_python(source: Source) -> Found:
+    """A module with a function that returns a ``Trainer.Config``; nothing of it is run.
+
+    Raises
+    ------
+    InputError : as :func:`read_toml`, or no such function.
+    """
+    module = Module(source.text, source.where)
+    base = module.returned(_function(module, source))
+    if not isinstance(base, Made):
+        line = f"line {base.line}: " if isinstance(base, Unread) else ""
+        raise InputError(f"{source.where}: {line}the configuration is not understood, and nothing "
+                         "is executed")
+    found = fields_of(base, source.where) | overrides(source)
+    own = base.name.endswith("Config")  # else fields of a function that is elsewhere
+    whole = {name for name, value in found.items() if isinstance(value, Made) and value.name in (
+        "ParallelismConfig", "TrainingConfig", "CompileConfig")}
+    recompute = _policy(found, None if own else base, source)
+    _check_optimizer(found, source)
+    model, fp8 = _model(module, base, found, source)
+    notes: list[str] = []
+    found = {name: value for name, value in found.items() if name not in whole}
+    given = understood(found, PYTHON, NEW, source, notes, _PIPELINE)
+    if not own:
+        _check_whole(found, whole, base, source)
+    if fp8 is None:
+        fp8 = source.asked.precision == "fp8"
+        if not fp8:
+            notes.append("products are priced as the parameters' format: converters to fp8 of the "
+                         "model's own function are not in the file (--precision fp8)")
+    given["activation_checkpoint.mode"] = recompute
+    return _found(source, given, model, fp8, PYTHON, notes)
+
+
+def _function(module: Module, source: Source) -> str:
+    if source.asked.function is not None:
+        return source.asked.function
+    names = [name for name in module.functions if not name.startswith("_")]
+    if len(names) != 1:
+        raise InputError(f"{source.where}: got {len(names)} functions ({', '.join(names[:20])}); "
+                         "say which one returns the configuration by --function NAME")
+    return names[0]
+
+
+def _policy(found: Plain, base: Made | None, source: Source) -> str:
+    """Recompute by the class of activation checkpointing; by default a base decides it."""
+    if base is not None and "activation_checkpoint" not in found:
+        raise _elsewhere("activation_checkpoint", base, source)
+    made = found.pop("activation_checkpoint", Made("SelectiveAC", [], {}))
+    name = made.name.removesuffix(".Config").rpartition(".")[2] if isinstance(made, Made) else made
+    for recompute, policy in POLICIES.items():
+        if name == policy:
+            return recompute
+    shown = made.text if isinstance(made, Unread) else name
+    raise InputError(f"{source.where}: activation_checkpoint: got {shorten(shown)}; allowed: None, "
+                     "FullAC.Config(), SelectiveAC.Config()")
+
+
+def _check_optimizer(found: Plain, source: Source) -> None:
+    made = found.pop("optimizer", None)
+    names = [name for name, value in found.items()
+             if name.startswith("optimizer.") and isinstance(value, str)
+             and name.endswith("name") and value not in ("Adam", "AdamW")]
+    if isinstance(made, Made) and made.name.rpartition(".")[2] == "default_adamw" and not names:
+        return
+    if made is not None or names:
+        shown = made.name if isinstance(made, Made) else names[0] if names else made
+        raise InputError(f"{source.where}: optimizer: got {shorten(shown)}; allowed: default_adamw")
+
+
+def _model(
+    module: Module, base: Made, found: Plain, source: Source
+) -> tuple[Model, bool | None]:
+    """The model, and whether its products are in fp8; None: the file does not say."""
+    spec = found.pop("model_spec", None)
+    registry = isinstance(spec, Made) and spec.name.rpartition(".")[2] == "model_registry"
+    fp8: bool | None = None
+    name = None
+    if isinstance(spec, Made) and registry:
+        origin = _FAMILY.search(module.imports.get(spec.name, ""))
+        family = origin[1] if origin else PurePath(source.where).parent.name
+        name = next((name for name, one in BASES.items()
+                     if [one.family, one.flavor] == [family, *spec.words]), None)
+        for each in [key for key in found if key.startswith("model_spec.")]:
+            value = found.pop(each)
+            if each == "model_spec.converters" and isinstance(value, list) and all(
+                    isinstance(one, Made) and one.name == "Float8LinearConverter.Config"
+                    for one in value):
+                fp8 = bool(value)
+            elif not _ignored(each, source):
+                raise InputError(f"{source.where}: {each}: it may change the cost, and NEST does "
+                                 f"not read it; leave it out by --ignore {each}")
+        fp8 = bool(fp8)
+    elif spec is not None and source.asked.model is None:
+        raise InputError(f"{source.where}: model_spec is not understood, and nothing is executed; "
+                         "name the model by --model MODEL")
+    return model_of(source, name, "no model of the catalog is known by its function"), fp8
+
+
+def _ignored(name: str, source: Source) -> bool:
+    return any(name == one or name.startswith(f"{one}.") for one in source.asked.ignored)
+
+
+def _check_whole(
+    found: Mapping[str, Any], whole: set[str], base: Made, source: Source
+) -> None:
+    """Fields of a base that is elsewhere are not known: those that count must be there."""
+    optional = {"training.mixed_precision_param", "training.disable_cuda_graphs"}
+    for one in PYTHON:
+        if one.name not in found and one.name not in optional and (
+                one.name.partition(".")[0] not in whole):
+            raise _elsewhere(one.name, base, source)
+
+
+def _elsewhere(name: str, base: Made, source: Source) -> InputError:
+    return InputError(f"{source.where}: {name}: {shorten(base.name)[1:-1]} decides it, which is "
+                      f"not in this file; give it by --set {name}=VALUE")
+
+
+# ---------------------------------------------------------------- figures
+
+
+def _found(
+    source: Source, given: Plain, model: Model, fp8: bool, table: Any, notes: list[str]
+) -> Found:
+    if given.get("parallelism.fsdp_reshard_after_forward") == "default":
+        # torchtitan==0.2.2 torchtitan/models/llama3/infra/parallelize.py:324
+        after = given["parallelism.pipeline_parallel_degree"] == 1
+        given["parallelism.fsdp_reshard_after_forward"] = "always" if after else "never"
+        sharded = None
+    else:
+        sharded = given["parallelism.fsdp_reshard_after_forward"]
+    f = figures_in(table, given, source, COUNTS)
+    if f["cp"] > 1 and given.get(_ROTATE) != "alltoall":
+        raise InputError(f"{source.where}: parallelism.context_parallel_degree: got {f['cp']}; "
+                         "allowed: 1 (keys and values of all ranks are gathered, which has no "
+                         "price)")
+    shards = _shards(f, source)
+    dp = f["replicas"] * shards
+    zero = f["zero"] if shards > 1 or sharded else 0
+    world = dp * f["tp"] * f["cp"] * f["pp"]
+    seq_len = said(source, "training.seq_len", f["seq_len"], source.asked.seq_len, "--seq-len")
+    precision = said(source, "the number format", "fp8" if fp8 else f["precision"],
+                     source.asked.precision, "--precision")
+    stack = source.asked.stack or ("torchtitan" if f["compiled"] else "torchtitan-eager")
+    graphs = "step" if f.get("graphs", False) else "none"
+    changes = {} if load_stack(stack).cuda_graphs == graphs else {"cuda_graphs": graphs}
+    local = f["local_batch"]
+    batch = f["global_batch"] if f["global_batch"] != -1 else local * dp
+    if type(batch) is not int:
+        raise InputError(f"{source.where}: training.global_batch_size: got {shorten(batch)}; "
+                         "allowed: a whole number, or -1")
+    steps = divided(source, "training.global_batch_size", batch, local * dp,
+                    "training.local_batch_size x data parallel degree")
+    schedule, micro, chunks = _pipeline(source, f, given, build_chain(model))
+    if schedule and steps > 1:
+        raise InputError(f"{source.where}: training.global_batch_size: got {batch}; allowed: "
+                         f"{local * dp} (several pipelines a step have no price)")
+    count = divided(source, "training.local_batch_size", local, micro,
+                    "parallelism.pipeline_parallel_microbatch_size")
+    rounds = max(1, count // f["pp"])
+    way = Division(
+        chunks, dp, micro, tp=f["tp"], sp=f.get("sp", True), cp=f["cp"], ep=f["ep"],
+        etp=(f["etp"] if table is OLD else 1) if f["ep"] > 1 else f["tp"], zero=zero,
+        replicas=f["replicas"] if zero and f["replicas"] > 1 else None, recompute=f["recompute"]
+        if table is OLD else given["activation_checkpoint.mode"], modules=("norm", "mlp_act"),
+        schedule=schedule,
+        group=count // rounds if schedule in ("interleaved", "interleaved-zb") else None)
+    found = configuration(way, source.places, source.where, notes)
+    return Found(model, job(batch, seq_len, precision, "adam", stack, changes), found, world,
+                 tuple(notes))
+
+
+def _shards(f: Mapping[str, Any], source: Source) -> int:
+    """Ranks that a copy is sharded over; -1: all that are left."""
+    shards = f["shards"]
+    if shards == -1:
+        world = source.asked.devices or source.world
+        if world is None:
+            raise InputError(f"{source.where}: parallelism.data_parallel_shard_degree is -1, all "
+                             "devices that are left; say how many there are by --devices N")
+        return divided(source, "devices", world, math.prod(
+            f[name] for name in ("replicas", "tp", "cp", "pp")), "the product of the degrees")
+    if type(shards) is not int or not 1 <= shards <= 10**7:
+        raise InputError(f"{source.where}: parallelism.data_parallel_shard_degree: got "
+                         f"{shorten(shards)}; allowed: a whole number, or -1")
+    return shards
+
+
+def _pipeline(
+    source: Source, f: Mapping[str, Any], given: Plain, chain: Chain
+) -> tuple[str | None, int, list[tuple[Span, ...]]]:
+    """Schedule, samples of a micro-batch, and layers of the chunks."""
+    pp = f["pp"]
+    if pp == 1:
+        return None, f["local_batch"], [((0, len(chain)),)]
+    schedule = f["schedule"]
+    parts = f.get("modules")
+    if parts is None:
+        parts = generated(source, chain, pp, schedule in _SINGLE, given)
+    cuts = _cuts(parts, chain, source)
+    if (len(cuts) - 1) % pp:
+        raise InputError(f"{source.where}: parallelism.module_fqns_per_model_part: got "
+                         f"{len(cuts) - 1} parts; allowed: a multiple of {pp}, the stages")
+    if schedule == "interleaved-zb" and len(cuts) - 1 == pp:
+        schedule = "zb1p"
+    return schedule, f["micro_batch"], chunks_at(cuts, pp, schedule)
+
+
+def _cuts(parts: Any, chain: Chain, source: Source) -> list[int]:
+    """First layer of each part, and the number of layers."""
+    first, end = chain.body
+    cuts = [0]
+    ends = {"tok_embeddings": first, "norm": len(chain), "output": len(chain),
+            "lm_head": len(chain)}
+    for part in parts if isinstance(parts, Sequence) and not isinstance(parts, str) else [None]:
+        at = cuts[-1]
+        for name in part if isinstance(part, Sequence) and not isinstance(part, str) else [None]:
+            layer = _MODULES.fullmatch(name) if isinstance(name, str) else None
+            found = first + int(layer[1]) + 1 if layer else ends.get(name)  # type: ignore[arg-type]
+            if found is None or found < at or (layer and (found != at + 1 or found > end)):
+                raise InputError(
+                    f"{source.where}: parallelism.module_fqns_per_model_part: got "
+                    f"{shorten(part if name is None else name)}; allowed: tok_embeddings, layers.0 "
+                    f"to layers.{end - first - 1}, norm and output or lm_head, in this order")
+            at = found
+        cuts.append(at)
+    if cuts[-1] != len(chain) or cuts[-2] == cuts[-1]:
+        raise InputError(f"{source.where}: parallelism.module_fqns_per_model_part: the last part "
+                         "is not the model's end")
+    return cuts
+
+
+def generated(
+    source: Source, chain: Chain, pp: int, single: bool, given: Plain
+) -> list[list[str]]:
+    """Names of the modules of each part, as torchtitan divides them by itself."""
+    before, behind, each = (given.get(name) for name in _PIPELINE)
+    layers = chain.body[1] - chain.body[0]
+    for name, value in zip(_PIPELINE, (before, behind, 1 if each is None else each), strict=True):
+        least = int(name == _PIPELINE[2])
+        if type(value) is not int or not least <= value <= 10**4:
+            raise InputError(f"{source.where}: {name}: got {shorten(value)}; allowed: a whole "
+                             f"number, {least} to 10000")
+    assert isinstance(before, int) and isinstance(behind, int)
+    total = layers + before + behind
+    stages = pp * (1 if single else 2) if each is None else math.ceil(total / each)
+    size, more = divmod(total, stages)
+    if stages % pp or size < max(1, before, behind):
+        raise InputError(f"{source.where}: {total} layers, with both ends, in {stages} parts on "
+                         f"{pp} stages: torchtitan cannot divide them")
+    numbers = iter(range(layers))
+    sizes = [size + (n < more) - (before if n == 0 else behind if n == stages - 1 else 0)
+             for n in range(stages)]
+    parts = [[f"layers.{n}" for _, n in zip(range(count), numbers, strict=False)]
+             for count in sizes]
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "output"]
+    return parts

@@ -1,0 +1,186 @@
+"""Hostile configuration files: one clear message each, and nothing is executed or imported."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nest
+from nest.errors import InputError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "exports"))
+from exported_plans import PLANS, Golden  # noqa: E402
+from test_reading_targets import FILES  # noqa: E402
+
+DEEP = 5000
+TITAN = ("from torchtitan.models.llama3.config_registry import llama3_8b, model_registry\n"
+         "def plan():\n    config = llama3_8b()\n    config.model_spec = model_registry('8B')\n"
+         "    config.activation_checkpoint = None\n")
+
+
+def refused(path: Path, text: str | bytes, **given: Any) -> str:
+    """The one message of a file that is refused, soon."""
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    before = time.process_time()
+    with pytest.raises(InputError) as caught:
+        nest.read(path, **given)
+    assert time.process_time() - before < 5.0
+    message = str(caught.value)
+    assert len(message) < 3000 and path.name in message, message
+    return message
+
+
+@pytest.mark.parametrize("name", ["plan.toml", "ds_config.json", "plan.yml", "plan_config.py"])
+@pytest.mark.parametrize("make", [
+    lambda n: "a = " + "[" * n + "]" * n, lambda n: "[" * n, lambda n: '{"a":' * n + "1" + "}" * n,
+    lambda n: "a: " + "[" * n + "]" * n, lambda n: "a." * n + "b = 1",
+    lambda n: "x = " + "-" * n + "1", lambda n: "x = " + "f(" * n + ")" * n,
+    lambda n: "x = a" + ".b" * n, lambda n: "x = " + "(" * n + ")" * n, lambda n: "def " * n])
+def test_deep_nesting(name: str, make: Callable[[int], str], tmp_path: Path) -> None:
+    refused(tmp_path / name, make(DEEP))
+
+
+@pytest.mark.parametrize(("name", "text", "wanted"), [
+    ("plan.toml", "[training]\nseq_len = nan", "training.seq_len: got nan"),
+    ("plan.toml", "[training]\nseq_len = " + "9" * 5000, "a value cannot be read"),
+    ("plan.toml", "[training]\nlocal_batch_size = " + "9" * 400, "got a whole number of"),
+    ("plan.toml", "[parallelism]\ndata_parallel_shard_degree = 99999999999\n"
+     "[activation_checkpoint]\nmode = 'none'", "got 99999999999"),
+    ("plan.toml", "[parallelism]\nmodule_fqns_per_model_part = 3\npipeline_parallel_degree = 2\n"
+     "data_parallel_shard_degree = 1\n[model]\nflavor = '8B'\n[activation_checkpoint]\n"
+     "mode = 'none'", "module_fqns_per_model_part: got 3"),
+    ("ds_config.json", '{"train_batch_size": NaN}', "got NaN; allowed: finite"),
+    ("ds_config.json", '{"train_batch_size": "auto"}', "got 'auto'; allowed: a whole number"),
+    ("ds_config.json", '{"train_batch_size": 1, "train_batch_size": 2}', "train_batch_size"),
+    ("ds_config.json", "[1]", "got [1]; allowed: a mapping"),
+    ("ds_config.json", '{"zero_optimization": {"stage3_max_reuse_distance": 1e400}}', "max_reuse"),
+    ("ds_config.json", '{"zero_optimization": {"zero_hpz_partition_size": 8}}',
+     "zero_hpz_partition_size: got 8; allowed: 1"),
+    ("plan.yml", "a: &a [1]\nb: *a", "got an alias"),
+    ("plan.yml", "a: &a [x, x]\n" + "\n".join(
+        f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]" for n in range(20)),
+     "alias"),
+    ("plan.yml", "!!python/object/apply:os.system ['touch MARK']", "tag"),
+    ("plan.yml", "steps: !!python/name:os.system", "tag"),
+    ("plan.yml", "hardware: gpu\nper_device_batch_size: .nan", "size: got nan"),
+    ("plan.yml", "hardware: gpu\nmax_target_length: -4", "max_target_length: got -4"),
+    ("plan.yml", "- 1", "allowed: a mapping"),
+    ("parallelize.py", "DP_REPLICATE = 1\nDP_SHARD = __import__('os').system('touch MARK')",
+     "is \"__import__('os').system('touch MARK')\", which is not understood"),
+    ("plan_config.py", TITAN + "    __import__('os').system('touch MARK')\n    return config",
+     "llama3_8b decides it"),
+    ("plan_config.py", TITAN + "    config.training.seq_len = __import__('os').system('touch "
+     "MARK')\n    return config", "not understood"),
+    ("plan_config.py", TITAN + "    config.training.seq_len = eval('1')\n    exec('x')\n"
+     "    return config", "not understood"),
+    ("plan_config.py", TITAN + "    for n in range(9): config.training.seq_len = n\n"
+     "    return config", "is not understood"),
+    ("plan_config.py", "def plan():\n    return plan()", "more than 40 values"),
+    ("plan_config.py", "def a(): return [b(), b()]\ndef b(): return [c(), c()]\n"
+     + "".join(f"def {x}(): return [{y}(), {y}()]\n"
+               for x, y in zip("cdefghijklmnopqrst", "defghijklmnopqrstu", strict=True)),
+     "functions"),
+    ("plan_config.py", "def plan(:", "line 1: no Python"),
+    ("plan_config.py", "x = " + "9" * 5000, "no Python"),
+    ("plan_config.py", "class A: pass", "got 0 functions"),
+    ("plan_config.py", "@__import__('os').system('touch MARK')\ndef plan(): return 1",
+     "the configuration is not understood"),
+    ("plan_recipe.py", "# megatron.bridge\ndef plan():\n    config = f()\n    config.model.x = "
+     "open('MARK', 'w')\n    return config", "model.x: it may change the cost"),
+])
+def test_hostile_values(name: str, text: str, wanted: str, tmp_path: Path) -> None:
+    mark = tmp_path / "owned"
+    more: dict[str, Any] = {"model": "llama3-8b", "devices": 8}
+    message = refused(tmp_path / name, text.replace("MARK", str(mark)), **more)
+    assert wanted.replace("MARK", str(mark)) in message or wanted[:20] in message, message
+    assert not mark.exists()
+
+
+def test_functions_that_call_each_other_twice_end(tmp_path: Path) -> None:
+    names = [f"f{n}" for n in range(40)]
+    text = "".join(f"def {a}(): return [{b}(), {b}()]\n"
+                   for a, b in zip(names, names[1:], strict=False))
+    message = refused(tmp_path / "plan_config.py", text + "def f39(): return 1\n", function="f0")
+    assert "inside one another, or 100000 in all" in message
+
+
+@pytest.mark.parametrize("name", [*FILES.values(), "run.sh"])
+def test_pickles_are_not_read(name: str, tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "owned",))
+
+    refused(tmp_path / name, pickle.dumps(Evil()))
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("evil", ["$(touch {0})", "`touch {0}`", "; touch {0}", "<(touch {0})"])
+def test_scripts_are_not_executed(evil: str, tmp_path: Path) -> None:
+    files = PLANS["torchtitan-toml"].files
+    (tmp_path / "plan.toml").write_text(files["plan.toml"], encoding="utf-8")
+    mark = tmp_path / "owned"
+    script = tmp_path / "launch.sh"
+    text = files["launch.sh"].replace('"$@"', f"--training.seq_len {evil.format(mark)}")
+    script.write_text(text, encoding="utf-8")
+    if evil.startswith(";"):  # another command
+        (tmp_path / "plan.toml").write_text("training = 3", encoding="utf-8")
+    with pytest.raises(InputError):
+        nest.read(script)
+    assert not mark.exists()
+
+
+VALUES = ("-1", "0", "3", "9" * 40, "1e400", "nan", ".nan", "Infinity", "true", "null", "None",
+          "[]", "[[]]", "{}", '"x"', '""', "1.5", '"' + "a" * 5000 + '"', "*a", "&a [1]",
+          "$(touch MARK)", "__import__('os').system('touch MARK')", "lambda: 1", "('a',)",
+          "[1, 2, [3]]", "torch.float32", "['layers.99999']", "\u202e")
+_VALUE = re.compile(r"(?<=[=: ])\s*([\w.'\"\[\]-]+)(,?)\s*$")
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_spoilt_files_are_read_or_refused(name: str, tmp_path: Path) -> None:
+    """Lines with other values, twice, elsewhere, left out: never another error than InputError."""
+    golden, rng = PLANS[name], random.Random(name)
+    mark = tmp_path / "owned"
+    more: dict[str, Any] = {}
+    if golden.target in ("deepspeed", "fsdp2"):
+        more = {"model": golden.model, "seq_len": golden.job["seq_len"]}
+    files, refusals = golden.files, 0
+    for number in range(30):
+        spoilt = _spoilt(golden, files, rng, str(mark))
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for file, text in {**files, **spoilt}.items():
+            (folder / file).write_text(text, encoding="utf-8")
+        try:
+            nest.read(folder / rng.choice(("launch.sh", FILES[golden.target])), **more)
+        except InputError as error:
+            refusals += 1
+            assert len(str(error)) < 3000
+    assert refusals and not mark.exists()
+
+
+def _spoilt(
+    golden: Golden, files: dict[str, str], rng: random.Random, mark: str
+) -> dict[str, str]:
+    name = rng.choice((FILES[golden.target], FILES[golden.target], *files))
+    lines = files[name].split("\n")
+    at, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    how = rng.choice(("value", "value", "less", "twice", "mark"))
+    if how == "value":
+        lines[at] = _VALUE.sub(lambda found: rng.choice(VALUES).replace("MARK", mark) + found[2],
+                               lines[at])
+    elif how == "less":
+        del lines[at]
+    elif how == "twice":
+        lines.insert(other, lines[at])
+    else:
+        lines[at] += rng.choice("'\"()[]{}:,=\\#$\x01")
+    return {name: "\n".join(lines)}

@@ -1,0 +1,148 @@
+"""`nest read` of the files that `nest export` writes for each target: round trips, places."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run
+
+import nest
+from nest.errors import InputError
+from nest.exports.launchers import LAUNCHERS
+
+sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("stacks", "exports")]
+from exported_plans import PLANS  # noqa: E402
+from framework_plans import Case, runnable  # noqa: E402
+
+COUNT = int(os.environ.get("NEST_READ_PLANS", "24"))
+"""Random plans of a round trip."""
+FILES = {"deepspeed": "ds_config.json", "torchtitan": "plan_config.py",
+         "torchtitan-toml": "plan.toml", "fsdp2": "parallelize.py",
+         "megatron-bridge": "plan_recipe.py", "maxtext": "plan.yml"}
+
+
+def written(folder: Path, files: dict[str, str]) -> Path:
+    """The script of exported files, in a folder of their own."""
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder / "launch.sh"
+
+
+def unsaid(case: Case, stack: str) -> dict[str, Any]:
+    """What the files of a target do not say."""
+    if stack == "megatron-deepspeed":  # its arguments describe all but the tokenizer
+        return {"vocab": case.model.vocab}
+    if stack == "maxtext":
+        return {}
+    given: dict[str, Any] = {"model": case.model}
+    if stack == "deepspeed":
+        given["seq_len"] = case.job.seq_len
+    if stack.startswith("torchtitan"):  # a model's own function has its converters
+        given["precision"] = case.job.precision
+    return given
+
+
+@pytest.mark.parametrize(("stack", "target", "share"), [
+    ("fsdp", "fsdp2", 3), ("torchtitan", "torchtitan", 3), ("torchtitan", "torchtitan-toml", 3),
+    ("torchtitan-eager", "torchtitan", 8), ("deepspeed", "deepspeed", 3),
+    ("megatron-deepspeed", "deepspeed", 3), ("megatron-bridge", "megatron-bridge", 3),
+    ("maxtext", "maxtext", 3)])
+def test_exported_plans_are_read_back(
+    stack: str, target: str, share: int, tmp_path: Path
+) -> None:
+    """The step time of what is read is that of the plan, to the last digit.
+
+    With ``NEST_READ_PLANS`` set, of as many plans; else of a share of the default number.
+    """
+    count = COUNT if "NEST_READ_PLANS" in os.environ else COUNT // share
+    for number, case in enumerate(runnable(stack, count, target)):
+        assert case.plan is not None and case.files is not None
+        script = written(tmp_path / str(number), case.files)
+        found = nest.read(script, **unsaid(case, stack))
+        assert found.devices == case.world
+        priced = nest.evaluate(found.model, case.cluster, found.job, found.configuration)
+        assert priced.step_time_s == case.plan.step_time_s, case.plan.inputs
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_kept_plans_are_read_back(name: str, tmp_path: Path) -> None:
+    """With models of the catalog, all sorts of launchers, and offloading."""
+    golden = PLANS[name]
+    more: dict[str, Any] = {}
+    if golden.target in ("deepspeed", "fsdp2"):
+        more = {"model": golden.model, "seq_len": golden.job["seq_len"]}
+    found = nest.read(written(tmp_path / "one", golden.files), **more)
+    assert found.devices == golden.devices
+    cluster = nest.load_cluster(golden.cluster, devices=golden.devices)
+    priced = nest.evaluate(found.model, cluster, found.job, found.configuration)
+    assert priced.step_time_s == golden.plan.step_time_s
+    assert priced.configuration.offload == golden.plan.configuration.offload
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_places_are_those_of_any_launcher(launcher: str, tmp_path: Path) -> None:
+    golden = PLANS["deepspeed-pipeline"]
+    files = nest.export(golden.plan, "deepspeed", launcher=launcher)
+    found = nest.read(written(tmp_path / "one", files), vocab=128256)
+    way = golden.plan.configuration
+    assert (found.configuration.outer_dp, found.configuration.stride) == (way.outer_dp, way.stride)
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if name != "deepspeed-pipeline"])
+def test_files_without_their_script(name: str, tmp_path: Path) -> None:
+    """The configuration file by itself: ranks in the order of the devices."""
+    golden = PLANS[name]
+    written(tmp_path / "one", golden.files)
+    (tmp_path / "one" / "launch.sh").unlink()
+    more: dict[str, Any] = {"devices": golden.devices}
+    if golden.target in ("deepspeed", "fsdp2"):
+        more |= {"model": golden.model, "seq_len": golden.job["seq_len"]}
+    if golden.target == "deepspeed":  # an argument says it
+        more |= {"variables": {"deepspeed-activation-checkpointing": "true"}}
+    found = nest.read(tmp_path / "one" / FILES[golden.target], **more)
+    assert found.job.global_batch == golden.job["global_batch"]
+    ours, theirs = golden.plan.configuration.stages[0], found.configuration.stages[0]
+    for field in ("tp", "sp", "cp", "ep", "zero", "recompute", "recompute_modules", "chunks"):
+        assert getattr(theirs, field) == getattr(ours, field), field
+
+
+def test_settings_of_the_user_come_first(tmp_path: Path) -> None:
+    script = written(tmp_path / "one", PLANS["torchtitan-toml"].files)
+    found = nest.read(script, variables={"training.seq_len": "4096"})
+    assert found.job.seq_len == 4096
+    text = script.read_text(encoding="utf-8")
+    script.write_text(text.replace('"$@"', "--training.seq_len=2048 --metrics.log_freq 1"),
+                      encoding="utf-8")
+    found = nest.read(script)
+    assert found.job.seq_len == 2048
+    assert "no effect on the cost: metrics.log_freq" in found.notes
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path / "one", PLANS["torchtitan-toml"].files)
+    folder = tmp_path / "job"
+    out, _ = run(capsys, "read", str(tmp_path / "one" / "plan.toml"), "-o", str(folder))
+    assert out.split() == [str(folder / f"{name}.yaml")
+                           for name in ("model", "job", "configuration")]
+    out, _ = run(capsys, "evaluate", str(folder / "model.yaml"), "dgx-h100", "--devices", "32",
+                 "--job", str(folder / "job.yaml"), "--configuration",
+                 str(folder / "configuration.yaml"))
+    assert "tokens/s" in out
+    _, err = run(capsys, "read", str(tmp_path / "one" / "plan.toml"), "-o", str(folder), "--force",
+                 "--from", "megatron", code=2)
+    assert "got a file for torchtitan-toml; allowed: a launch script" in err
+    _, err = run(capsys, "read", str(tmp_path / "one" / "plan.toml"), "-o", str(folder), "--force",
+                 "--devices", "16", code=2)
+    assert "its degrees take 32 devices, and --devices says 16" in err
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    script = written(tmp_path / "one", PLANS["torchtitan-toml"].files)
+    (tmp_path / "one" / "plan.toml").unlink()
+    with pytest.raises(InputError, match=r"'plan.toml', which is not beside the script"):
+        nest.read(script)
