@@ -11,7 +11,7 @@ from nest.cli.output import emit
 from nest.errors import InputError, did_you_mean
 
 DOCUMENTS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
-             "explanation", "replan", "question", "answer", "error")
+             "explanation", "replan", "improvement", "question", "answer", "error")
 
 
 def schema(
@@ -28,7 +28,7 @@ def schema(
 def document(name: str) -> dict[str, object]:
     """JSON Schema of one of ``DOCUMENTS``.
 
-    The schemas of a plan, an explanation, a replan, an answer and an error describe NEST's output,
+    The schemas of a plan, an explanation, a replan, an improvement, an answer and an error describe NEST's output,
     all others its input.
     """
     from nest.describe import (
@@ -43,11 +43,12 @@ def document(name: str) -> dict[str, object]:
     from nest.explanation.explanation import Explanation
     from nest.pricing.plans import Plan
     from nest.questions import Answer, Failure, Question
+    from nest.reading.improvement import Improvement
     from nest.replanning.result import Replan
 
     written: dict[str, type[Description]] = {
-        "plan": Plan, "explanation": Explanation, "replan": Replan, "answer": Answer,
-        "error": Failure}
+        "plan": Plan, "explanation": Explanation, "replan": Replan,
+        "improvement": Improvement, "answer": Answer, "error": Failure}
     if name in written:
         found = written[name].model_json_schema(mode="serialization")
     else:

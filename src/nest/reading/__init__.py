@@ -4,8 +4,13 @@ Reading order: `shell` (what a launch script runs, followed as text), `arguments
 arguments by name), `patterns` (lists of layers), `megatron` (arguments as model, job and
 configuration, by the tables that `nest.exports` writes them with), `places` (devices of the ranks),
 `run` (:func:`nest.read`).
+Scripts with a better plan: `flags` (arguments that a plan decides), `edit` (a script with some of
+them changed), `remade` (a new one), `improvement` (the result, `improvement_text` its report),
+`improving` (:func:`nest.improve`).
 """
 
+from nest.reading.improvement import Improvement
+from nest.reading.improving import improve
 from nest.reading.run import Reading, read
 
-__all__ = ["Reading", "read"]
+__all__ = ["Improvement", "Reading", "improve", "read"]

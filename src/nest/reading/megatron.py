@@ -78,13 +78,16 @@ class Described(NamedTuple):
     model: dict[str, Any]
     job: dict[str, Any]
     configuration: dict[str, Any]
+    """Empty: it fits no devices, and ``problem`` says why."""
     notes: tuple[str, ...]
     """What was assumed or has no price."""
+    problem: str = ""
 
 
 def described(
     words: Sequence[str], devices: int, *, name: str, vocab: int | None = None,
     stack: str | None = None, ignored: Sequence[str] = (), places: Placed | None = None,
+    lenient: bool = False,
 ) -> Described:
     """Read the words behind the program.
 
@@ -97,6 +100,7 @@ def described(
     stack : catalog name of a stack; default: megatron-core, or megatron-fsdp as the arguments say.
     ignored : arguments to leave out, without hyphens.
     places : devices of the ranks, where the launch orders them itself.
+    lenient : return what does not fit together on these devices too, without a configuration.
 
     Raises
     ------
@@ -107,8 +111,14 @@ def described(
     model = _model(figures, given, name, vocab, notes)
     parsed = Model.parse(model, f"model {name}")
     job = _job(figures, given, devices, stack, parsed, notes)
-    return Described(model, job, _configuration(
-        figures, given, parsed, Job.parse(job, "job"), devices, places, notes), tuple(notes))
+    try:
+        configuration = _configuration(
+            figures, given, parsed, Job.parse(job, "job"), devices, places, notes)
+    except InputError as error:
+        if not lenient:
+            raise
+        return Described(model, job, {}, tuple(notes), str(error))
+    return Described(model, job, configuration, tuple(notes))
 
 
 def _given(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

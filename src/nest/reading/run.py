@@ -47,6 +47,57 @@ class Reading(NamedTuple):
     """Of the command in the script."""
 
 
+class Launch(NamedTuple):
+    """A launch script, followed up to the command that trains."""
+
+    text: str
+    where: str
+    """Its name, for messages."""
+    given: Mapping[str, str]
+    """Variables of the environment."""
+    script: Script
+    command: Command
+    marked: tuple[str, ...]
+    """Arguments of the program; those of no cost may have unknown values."""
+    launcher: Mapping[str, str]
+    """Nodes, and devices of each, where it says them."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Arguments of the program; unknown values as they stand in the script."""
+        return tuple(self.script.plain(word) for word in self.marked)
+
+
+def opened(path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> Launch:
+    """Follow a launch script; see :func:`read`.
+
+    Raises
+    ------
+    InputError : no such file, or no command of Megatron-LM in it.
+    """
+    where = shorten(os.fspath(path), 300)[1:-1]
+    return followed(read_text(path), where, variables or {})
+
+
+def followed(text: str, where: str, given: Mapping[str, str]) -> Launch:
+    """Follow the text of a launch script.
+
+    Raises
+    ------
+    InputError : no command of Megatron-LM in it, or values that it does not say.
+    """
+    script = Script(text, where, dict(given))
+    command = _command(script, where)
+    at = next(n for n, word in enumerate(command.words) if PROGRAM.search(word))
+    program = os.path.basename(command.words[at])
+    if program.removesuffix(".py") in OTHERS:
+        raise InputError(f"{where}: line {command.line}: got {program}; allowed: programs that "
+                         "train GPT models, as pretrain_gpt.py")
+    return Launch(text, where, given, script, command,
+                  tuple(_known(script, command.words[at + 1:])),
+                  _launcher(text, command, script))
+
+
 def read(
     path: str | os.PathLike[str], *, devices: int | None = None, vocab: int | None = None,
     stack: str | None = None, variables: Mapping[str, str] | None = None,
@@ -75,32 +126,25 @@ def read(
     InputError : no such file, no command of Megatron-LM in it, arguments that may change the cost
         and are not understood, or values that the script does not say.
     """
-    where = shorten(os.fspath(path), 300)[1:-1]
-    text = read_text(path)
+    launch = opened(path, variables)
+    where = launch.where
     names = tuple(one.removeprefix("--") for one in ignore)
-    script = Script(text, where, dict(variables or {}))
-    command = _command(script, where)
-    at = next(n for n, word in enumerate(command.words) if PROGRAM.search(word))
-    program = os.path.basename(command.words[at])
-    if program.removesuffix(".py") in OTHERS:
-        raise InputError(f"{where}: line {command.line}: got {program}; allowed: programs that "
-                         "train GPT models, as pretrain_gpt.py")
-    words = _known(script, command.words[at + 1:])
-    launcher = _launcher(text, command, script)
-    world = devices or _world(launcher, where)
+    words = launch.words
+    world = devices or world_of(launch.launcher, where)
     found = megatron.described(
-        words, world, name=_name(path), vocab=vocab, stack=stack, ignored=names,
-        places=_beside(path, script, launcher))
+        words, world, name=name_of(path), vocab=vocab, stack=stack, ignored=names,
+        places=placed_beside(path, launch.launcher))
     plain = {"model": found.model, "job": found.job, "configuration": found.configuration}
-    title = f"# Read from {os.path.basename(where)}, line {command.line}; {world} devices.\n"
+    title = f"# Read from {os.path.basename(where)}, line {launch.command.line}; {world} devices.\n"
     return Reading(
         Model.parse(found.model, where), Job.parse(found.job, where),
         Configuration.parse(found.configuration, where), world, found.notes,
         {f"{name}.yaml": title + yaml.safe_dump(data, sort_keys=False, width=100)
-         for name, data in plain.items()}, tuple(words), command.line)
+         for name, data in plain.items()}, words, launch.command.line)
 
 
-def _name(path: str | os.PathLike[str]) -> str:
+def name_of(path: str | os.PathLike[str]) -> str:
+    """The name of a model whose script says none: that of the file."""
     found = re.sub(r"[^\w.-]+", "-", Path(os.fspath(path)).stem).strip("-")[:80]
     return found or "model"
 
@@ -152,7 +196,7 @@ def _known(script: Script, words: Sequence[str]) -> list[str]:
             continue  # a variable of further arguments, empty unless it is set
         if unknown and (word.startswith("--") or name not in table.free | {"tokenizer-model"}):
             script.need(word, f"--{name}" if name else "the command")
-        found.append(script.plain(word))
+        found.append(word)
         if table.takes.get(name) == "one" and not word.startswith("--"):
             name = ""
     return found
@@ -183,16 +227,20 @@ def _launcher(text: str, command: Command, script: Script) -> dict[str, str]:
     return found
 
 
-def _world(launcher: Mapping[str, str], where: str) -> int:
+def world_of(launcher: Mapping[str, str], where: str) -> int:
+    """Devices of a job, as its launcher says.
+
+    Raises
+    ------
+    InputError : it does not.
+    """
     if "each" not in launcher:
         raise InputError(f"{where}: the number of devices is not in the script; give it by "
                          "--devices N")
     return int(launcher["each"]) * int(launcher.get("nodes", "1"))
 
 
-def _beside(
-    path: str | os.PathLike[str], script: Script, launcher: Mapping[str, str]
-) -> Placed | None:
+def placed_beside(path: str | os.PathLike[str], launcher: Mapping[str, str]) -> Placed | None:
     """Places in the files that an exported script reads."""
     text = read_text(path)
     folder = Path(os.fspath(path)).parent
