@@ -34,6 +34,10 @@ def improve(
                      "overlap-param-gather or tp-comm-overlap, or change "
                      "moe-token-dispatcher-type; may be repeated."),
     ] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Only plans that need no list of nodes or ranks: the "
+                           "script keeps its launcher.")
+    ] = False,
     space: options.SpaceFile = None,
     time_limit: Annotated[
         float | None, options.seconds("Stop after this time with the best plan so far and its gap.")
@@ -71,8 +75,8 @@ def improve(
     what = f"{os.path.basename(file)[:30]} on {world:,} devices"
     with progress(quiet), Follow(what, quiet) as follow:
         found = ask(file, where, bounds, vocab=vocab, stack=stack, variables=given,
-                    ignore=ignore or (), keep=keep or (), threads=threads, time_limit=time_limit,
-                    progress=follow)
+                    ignore=ignore or (), keep=keep or (), in_place=in_place, threads=threads,
+                    time_limit=time_limit, progress=follow)
     writes = [partial(write_folder, folder, found.files, force)] if folder and found.files else []
     deliver(lambda: found.to_json() if as_json else found.report(**page()), *writes,
             quiet=quiet and not as_json)

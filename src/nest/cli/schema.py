@@ -28,8 +28,8 @@ def schema(
 def document(name: str) -> dict[str, object]:
     """JSON Schema of one of ``DOCUMENTS``.
 
-    The schemas of a plan, an explanation, a replan, an improvement, an answer and an error describe NEST's output,
-    all others its input.
+    The schemas of a plan, an explanation, a replan, an improvement, an answer and an error describe
+    NEST's output, all others its input.
     """
     from nest.describe import (
         Cluster,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from nest.errors import InputError
 from nest.reading.arguments import Known, Words, arguments_of
 from nest.reading.flags import Flags, applied
-from nest.reading.run import Launch, followed
+from nest.reading.run import SHOWING, Launch, followed
 
 ANCHORS = ("micro-batch-size", "batch-size", "num-layers")
 """Arguments beside which new ones are written, where none is replaced."""
@@ -179,7 +179,8 @@ def _stands(text: str, launch: Launch, flags: Flags, table: Known) -> bool:
     except InputError:
         return False
     old, new = ([one.script.plain(" ".join(each.words)) for each in one.script.commands
-                 if each.words != one.command.words] for one in (launch, found))
+                 if each.words[0] not in SHOWING and each.line != one.command.line]
+                for one in (launch, found))
     if old != new:
         return False
     before, after = (arguments_of(each.words, table) for each in (launch, found))

@@ -73,6 +73,15 @@ def said(plan: Plan, mapped: bool) -> dict[str, Words]:
     return found
 
 
+def unpriced(given: Mapping[str, Words], after: Mapping[str, Words]) -> dict[str, Words]:
+    """What a command line says that is no configuration, so that no plan says it."""
+    of_job = {one.name for one in SECTIONS["TRAINING"]} - {"micro-batch-size"}
+    plain = {one.name for name in DECIDED for one in SECTIONS[name]} - of_job
+    decided = {one for name in plain for one in _family(name)}
+    return {**{name: value for name, value in given.items() if name in decided},
+            **{name: value for name, value in after.items() if name in of_job}}
+
+
 def mapped(plan: Plan) -> bool:
     """Whether a plan's ranks go replica by replica, as `nest export` decides it."""
     return megatron.replica_by_replica(plan.configuration, bool(plan.launch_needs))

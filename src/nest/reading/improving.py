@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nest.api import Planner
 from nest.describe.cluster import Cluster
@@ -13,7 +14,6 @@ from nest.describe.given import need
 from nest.describe.job import Job, Stack
 from nest.describe.loading import load_stack
 from nest.describe.model import Model
-from nest.describe.offload import Offload
 from nest.describe.space import SearchSpace
 from nest.errors import InfeasibleError, InputError, KernelError, UnsupportedError
 from nest.exports import megatron
@@ -41,8 +41,8 @@ SHOWN = ("tp", "sp", "pp", "vpp", "cp", "cp_comm", "ep", "etp", "dp", "outer_dp"
          "micro_batches", "schedule", "group", "zero", "shard", "recompute", "recompute_modules",
          "recompute_layers")
 """Figures of a plan that a difference lists."""
-ORDER = ('Ranks of nodes: the first node of "$here/hosts" is rank 0, the next one rank 1, and so on; '
-         "nodes are numbered as in the cluster, from 0.")
+ORDER = ('Ranks of nodes: the first node of "$here/hosts" is rank 0, the next one rank 1, and so '
+         "on; nodes are numbered as in the cluster, from 0.")
 """Comment of a script whose nodes have another order than those of the cluster."""
 LEAST = 1e-9
 """Share of a step below which a plan is not faster."""
@@ -57,7 +57,7 @@ class _Asked(NamedTuple):
     model: Model
     job: Job
     cluster: Cluster
-    again: Mapping[str, object]
+    again: Mapping[str, Any]
     """Arguments of :func:`described` besides words, devices and places."""
 
 
@@ -65,8 +65,8 @@ def improve(
     path: str | os.PathLike[str], cluster: Cluster, space: SearchSpace | None = None, *,
     vocab: int | None = None, stack: str | None = None,
     variables: Mapping[str, str] | None = None, ignore: Sequence[str] = (),
-    keep: Sequence[str] = (), threads: int | None = None, time_limit: float | None = None,
-    progress: Follower | None = None,
+    keep: Sequence[str] = (), in_place: bool = False, threads: int | None = None,
+    time_limit: float | None = None, progress: Follower | None = None,
 ) -> Improvement:
     """Price what a launch script of Megatron-LM does, and find the fastest plan in its place.
 
@@ -83,6 +83,8 @@ def improve(
     vocab, stack, variables, ignore : as of :func:`nest.read`.
     keep : arguments that are not switched on, without hyphens: those of ``OVERLAPS`` and
         moe-token-dispatcher-type.
+    in_place : only plans that arguments say alone, without a list of nodes or ranks, so that the
+        script keeps its launcher.
     threads, time_limit, progress : as of :func:`nest.plan`.
 
     Returns
@@ -100,8 +102,11 @@ def improve(
     _check_kept(keep)
     asked = _asked(path, cluster, vocab, stack, variables, ignore)
     before, problems = _before(asked)
-    plan = _fastest(asked, before, space, keep, {
-        "threads": threads, "time_limit": time_limit, "progress": progress})
+    plan, nothing = _fastest(
+        asked, [*_spaces(before, space, in_place)], [*_stacks(asked, keep)], in_place,
+        {"threads": threads, "time_limit": time_limit, "progress": progress})
+    if nothing is not None and (before is None or not before.feasible):
+        raise nothing
     runs = before is not None and not problems
     if plan is None or (runs and before is not None and plan.step_time_s >= before.step_time_s * (
             1.0 - LEAST)):
@@ -129,9 +134,9 @@ def _asked(
     variables: Mapping[str, str] | None, ignore: Sequence[str],
 ) -> _Asked:
     launch = opened(path, variables)
-    again = {"name": name_of(path), "vocab": vocab, "stack": stack,
+    again: dict[str, Any] = {"name": name_of(path), "vocab": vocab, "stack": stack,
              "ignored": tuple(one.removeprefix("--") for one in ignore)}
-    found = described(launch.words, cluster.size, lenient=True,  # type: ignore[arg-type]
+    found = described(launch.words, cluster.size, lenient=True,
                       places=placed_beside(path, launch.launcher), **again)
     return _Asked(os.fspath(path), launch, found, Model.parse(found.model, launch.where),
                   Job.parse(found.job, launch.where), cluster, again)
@@ -153,29 +158,23 @@ def _before(asked: _Asked) -> tuple[Plan | None, tuple[str, ...]]:
 
 
 def _fastest(
-    asked: _Asked, before: Plan | None, space: SearchSpace | None, keep: Sequence[str],
-    options: Mapping[str, object],
-) -> Plan | None:
-    """The fastest plan that the stack of a job can run; None: the script's own is the only one.
-
-    Raises
-    ------
-    InfeasibleError : nothing fits, and neither does the script's own configuration.
-    """
+    asked: _Asked, spaces: Sequence[SearchSpace], stacks: Sequence[Stack], in_place: bool,
+    options: Mapping[str, Any],
+) -> tuple[Plan | None, InfeasibleError | None]:
+    """The fastest plan of several spaces and stacks, or why nothing fits."""
     planner, best, nothing = Planner(), None, None
-    for stack in _stacks(asked, keep):
-        for bounds in _spaces(before, space):
-            try:
-                found = planner.plan(asked.model, asked.cluster, asked.job.replace(stack=stack),
-                                     bounds, **options)
-            except InfeasibleError as error:
-                nothing = error
-                continue
-            if best is None or found.step_time_s < best.step_time_s:
-                best = found
-    if best is None and nothing is not None and (before is None or not before.feasible):
-        raise nothing
-    return best
+    for stack, space in product(stacks, spaces):
+        try:
+            found = planner.plan(
+                asked.model, asked.cluster, asked.job.replace(stack=stack), space, **options)
+        except InfeasibleError as error:
+            nothing = nothing or error
+            continue
+        if in_place and found.launch_needs:
+            continue
+        if best is None or found.step_time_s < best.step_time_s:
+            best = found
+    return best, nothing if best is None else None
 
 
 def _stacks(asked: _Asked, keep: Sequence[str]) -> Iterator[Stack]:
@@ -196,18 +195,26 @@ def _base(asked: _Asked) -> str:
     return str(given["base"] if isinstance(given, dict) else given)
 
 
-def _spaces(before: Plan | None, space: SearchSpace | None) -> Iterator[SearchSpace]:
+def _spaces(
+    before: Plan | None, space: SearchSpace | None, in_place: bool
+) -> Iterator[SearchSpace]:
     """The space asked for; if none is, also what the script does and no search tries by itself."""
-    yield space or SearchSpace()
-    if before is None or space is not None:
-        return
-    way, stage = before.configuration, before.configuration.stages[0]
-    if way.schedule == "combined":
-        yield SearchSpace(schedule=("combined",))
-    if Offload.of(way.offload) != Offload():
-        yield SearchSpace(offload=(way.offload,))
-    if {"mlp", "mla_up_proj", "shared_experts"} & {*stage.recompute_modules}:
-        yield SearchSpace(recompute_modules=("+".join(stage.recompute_modules),))
+    bounds = [space or SearchSpace()]
+    if before is not None and space is None:
+        way, stage = before.configuration, before.configuration.stages[0]
+        if way.schedule == "combined":
+            bounds.append(SearchSpace(schedule=("combined",)))
+        if way.offload != "none":
+            bounds.append(SearchSpace(offload=(way.offload,)))
+        if {"mlp", "mla_up_proj", "shared_experts"} & {*stage.recompute_modules}:
+            bounds.append(SearchSpace(recompute_modules=("+".join(stage.recompute_modules),)))
+    # Ranks go stage by stage, or with a flag replica by replica.
+    ways = ("pp", "outer_dp", "dp_in") if in_place else ("",)
+    for each, name in product(bounds, ways):
+        if not name:
+            yield each
+        elif each.allows(name, 1):
+            yield each.replace(**{name: 1})
 
 
 # ---------------------------------------------------------------- the difference
@@ -215,12 +222,16 @@ def _spaces(before: Plan | None, space: SearchSpace | None) -> Iterator[SearchSp
 
 def _options(before: Plan | None, plan: Plan) -> Iterator[Change]:
     """The difference in the words of plans."""
+    model = plan.inputs.model
+    experts = model is not None and model.moe is not None
     old, new = ({} if one is None else {
         **{name: figures(one.inputs.job, one.configuration)[name] for name in SHOWN},
         "layout": one.layout, "offload": one.parallelism.offload,
         **{name: getattr(one.inputs.job.stack, name) for name in (
             *OVERLAPS.values(), "dispatcher")}} for one in (before, plan))
     for name, value in new.items():
+        if name in ("ep", "etp", "dispatcher") and not experts:
+            continue
         if old and old[name] != value:
             yield Change(name=name, before=_text(old[name]), after=_text(value))
         elif not old and name in SHOWN and value not in (None, ()):
@@ -246,9 +257,9 @@ def _written(
     table = known(TABLE)
     given, _ = arguments_of(asked.launch.words, table)
     try:
-        old = {name: given[name] for name in given} if before is None else flags.said(
-            before, "use-tp-pp-dp-mapping" in given)
         new = flags.said(plan, flags.mapped(plan))
+        old = flags.unpriced(given, new) if before is None else flags.said(
+            before, "use-tp-pp-dp-mapping" in given)
     except UnsupportedError as error:
         return {}, (), error.problems
     change = flags.changed(given, old, new)
@@ -271,13 +282,14 @@ def _files(asked: _Asked, plan: Plan, change: flags.Flags) -> dict[str, str]:
     title = f"{asked.model.name}, {asked.cluster.size} devices: for {megatron.VERSION}."
     listed = LAUNCHERS[DEFAULT].files(found, title)
     wanted = megatron.variables(plan.configuration, plan.inputs.job, asked.cluster.device.name)
-    text = None if "ranks" in listed else edit.edited(
+    own = placed_beside(asked.path, launch.launcher) is not None  # it orders its nodes itself
+    text = None if own or "ranks" in listed else edit.edited(
         launch, change, table, wanted, ORDER if "hosts" in listed else "")
     name = os.path.basename(asked.path)
     if text is None:
         marked, _ = arguments_of(launch.marked, table)
         given, _ = arguments_of(launch.words, table)
-        text, name = remade(launch, plan, edit.applied(given, change), marked, found,
+        text, name = remade(launch, plan, flags.applied(given, change), marked, found,
                             (title,)), NAME
     files = {name: text, **listed}
     _check(asked, plan, files, name, each)
@@ -295,7 +307,7 @@ def _check(asked: _Asked, plan: Plan, files: Mapping[str, str], name: str, each:
     where = f"{asked.launch.where}, changed"
     hosts, ranks = files.get("hosts"), files.get("ranks")
     found = described(
-        launch.words, asked.cluster.size, **asked.again,  # type: ignore[arg-type]
+        launch.words, asked.cluster.size, **asked.again,
         places=devices_of(hosts, ranks, each, where) if hosts or ranks else None)
     priced = evaluate(Model.parse(found.model, where), asked.cluster, Job.parse(found.job, where),
                       Configuration.parse(found.configuration, where))

@@ -19,6 +19,8 @@ from nest.reading.run import PROGRAM, Launch
 from nest.reading.shell import MARK, Unknown
 
 NAME = "launch.sh"
+SEVERAL = ("data-path", "train-data-path", "valid-data-path", "test-data-path")
+"""Arguments of which one variable may hold several words."""
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|\d{1,3})\}?", re.ASCII)
 
 
@@ -48,8 +50,8 @@ def remade(
     for name, words in arguments.items():
         old = marked.get(name, ())
         same = tuple(launch.script.plain(word) for word in old) == words
-        texts = [_shell(word, launch.script.unknown) for word in old] if same else [
-            shlex.quote(word) for word in words]
+        texts = [_shell(word, launch.script.unknown, name in SEVERAL) for word in old] \
+            if same else [shlex.quote(word) for word in words]
         lines.append("  " + " ".join([f"--{name}", *texts]))
     variables = {
         name: value for name, value in launch.script.exported.items()
@@ -63,9 +65,15 @@ def remade(
     return script_text(script, found, "torchrun")
 
 
-def _shell(word: str, unknown: Sequence[Unknown]) -> str:
-    """A word of shell, with what the old script does not say as it stands there."""
-    return "".join(_parts(word, unknown)) or "''"
+def _shell(word: str, unknown: Sequence[Unknown], several: bool = False) -> str:
+    """A word of shell, with what the old script does not say as it stands there.
+
+    ``several``: where it is a variable, words of it are arguments of their own.
+    """
+    found = [*_parts(word, unknown)]
+    if several and len(found) == 1 and found[0].startswith('"$'):
+        return found[0].strip('"')
+    return "".join(found) or "''"
 
 
 def _parts(word: str, unknown: Sequence[Unknown]) -> Iterator[str]:

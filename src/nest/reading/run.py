@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,8 @@ PROGRAM = re.compile(r"(?:^|/)[\w.-]+\.py$")
 OTHERS = ("pretrain_bert", "pretrain_t5", "pretrain_vlm", "pretrain_ict", "pretrain_mamba",
           "pretrain_vision", "pretrain_retro", "train_rl")
 """Programs of Megatron-LM that train other models than GPT's."""
+SHOWING = ("echo", "printf", "cat", "logger", "tee", "set", "export")
+"""Commands that run nothing of their words."""
 _PER_NODE = re.compile(r"^--?(?:nproc[-_]per[-_]node|num[-_]gpus|ntasks-per-node|gpus-per-node)$")
 _NODES = re.compile(r"^--?(?:nnodes|num[-_]nodes|nodes|N)$")
 _SBATCH = re.compile(r"^#SBATCH\s+(--?[\w-]+)[=\s]\s*(?:gpu:)?(\S+)", re.MULTILINE)
@@ -151,12 +153,10 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 def _command(script: Script, where: str) -> Command:
     """The command whose program has arguments of a model."""
-    found = []
-    for command in [*script.commands, *_inside(script)]:
-        at = next((n for n, word in enumerate(command.words) if PROGRAM.search(word)), None)
-        if at is not None and any(word.startswith("--num-layers") or word == "--micro-batch-size"
-                                  for word in command.words[at:]):
-            found.append(command)
+    run = [command for command in script.commands if command.words[0] not in SHOWING]
+    found = (_training(run) or _training(_inside(script, run))
+             or _training(_inside(script, [Command(1, (" ".join(value),), {}, True)
+                                           for value in script.values.values()])))
     if not found:
         raise InputError(f"{where}: no command found that starts a program (*.py) with "
                          "--num-layers; allowed: a launch script or a command line of Megatron-LM")
@@ -167,19 +167,27 @@ def _command(script: Script, where: str) -> Command:
     return sure[-1]
 
 
-def _inside(script: Script) -> list[Command]:
-    """Commands in a text that another command runs: bash -c "...", eval, a variable."""
-    texts = [(command.line, word, command.sure) for command in script.commands
-             for word in command.words]
-    if not any(" " in word and ".py " in word for _, word, _ in texts):
-        texts = [(1, " ".join(value), True) for value in script.values.values()]
+def _training(commands: Iterable[Command]) -> list[Command]:
+    """Those that start a program with arguments of a model."""
     found = []
-    for line, word, sure in texts:
-        if " " in word and ".py " in word:
-            inner = Script(MARK.sub("${UNKNOWN}", word), script.where)
-            found += [Command(line, one.words, one.variables, sure and one.sure)
-                      for one in inner.commands]
+    for command in commands:
+        at = next((n for n, word in enumerate(command.words) if PROGRAM.search(word)), None)
+        if at is not None and any(word.startswith("--num-layers") or word == "--micro-batch-size"
+                                  for word in command.words[at:]):
+            found.append(command)
     return found
+
+
+def _inside(script: Script, commands: Iterable[Command]) -> Iterator[Command]:
+    """Commands in a text that another command runs: bash -c "...", eval, a variable."""
+    for command in commands:
+        for word in command.words:
+            if " " in word and ".py " in word:
+                unknown = {f"UNKNOWN_{mark[1]}": mark[0] for mark in MARK.finditer(word)}
+                inner = Script(MARK.sub(r"${UNKNOWN_\1}", word), script.where, unknown, script)
+                for one in inner.commands:
+                    yield Command(command.line, one.words, one.variables,
+                                  command.sure and one.sure)
 
 
 def _known(script: Script, words: Sequence[str]) -> list[str]:

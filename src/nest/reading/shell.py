@@ -74,15 +74,19 @@ class Script:
     text : of the script.
     where : its name, for messages.
     given : variables of the environment.
+    outer : the script whose command runs this text; unknown values are numbered on from its own.
 
     Raises
     ------
     InputError : not a text of a script, or one that is longer or nested deeper than allowed.
     """
 
-    def __init__(self, text: str, where: str, given: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, text: str, where: str, given: Mapping[str, str] | None = None,
+        outer: Script | None = None,
+    ) -> None:
         self.where = where
-        self.unknown: list[Unknown] = []
+        self.unknown: list[Unknown] = [] if outer is None else outer.unknown
         self.values: dict[str, list[str]] = {
             name: [value] for name, value in (given or {}).items()}
         self.exported: dict[str, str] = {}
