@@ -175,7 +175,7 @@ def _headed(
 def _stands(text: str, launch: Launch, flags: Flags, table: Known) -> bool:
     """Whether a new text has the commands of a script, but for the arguments that are changed."""
     try:
-        found = followed(text, launch.where, launch.given)
+        found = followed(text, launch.where, launch.given, launch.folder)
     except InputError:
         return False
     old, new = ([one.script.plain(" ".join(each.words)) for each in one.script.commands

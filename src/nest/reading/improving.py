@@ -303,7 +303,7 @@ def _check(asked: _Asked, plan: Plan, files: Mapping[str, str], name: str, each:
     ------
     KernelError : it has another one.
     """
-    launch = followed(files[name], asked.launch.where, asked.launch.given)
+    launch = followed(files[name], asked.launch.where, asked.launch.given, asked.launch.folder)
     where = f"{asked.launch.where}, changed"
     hosts, ranks = files.get("hosts"), files.get("ranks")
     found = described(

@@ -27,9 +27,13 @@ OTHERS = ("pretrain_bert", "pretrain_t5", "pretrain_vlm", "pretrain_ict", "pretr
 """Programs of Megatron-LM that train other models than GPT's."""
 SHOWING = ("echo", "printf", "cat", "logger", "tee", "set", "export")
 """Commands that run nothing of their words."""
-_PER_NODE = re.compile(r"^--?(?:nproc[-_]per[-_]node|num[-_]gpus|ntasks-per-node|gpus-per-node)$")
+_PER_NODE = re.compile(
+    r"^--?(?:nproc[-_]per[-_]node|num[-_]gpus|ntasks-per-node|gpus-per-node|gres)$")
 _NODES = re.compile(r"^--?(?:nnodes|num[-_]nodes|nodes|N)$")
-_SBATCH = re.compile(r"^#SBATCH\s+(--?[\w-]+)[=\s]\s*(?:gpu:)?(\S+)", re.MULTILINE)
+_SBATCH = re.compile(r"^#SBATCH\s+(.*)", re.MULTILINE)
+_SLURM = {"SLURM_NNODES": "nodes", "SLURM_JOB_NUM_NODES": "nodes", "SLURM_GPUS_PER_NODE": "each",
+          "SLURM_GPUS_ON_NODE": "each"}
+"""Variables that Slurm sets, and what of a launcher they say."""
 
 
 class Reading(NamedTuple):
@@ -57,6 +61,8 @@ class Launch(NamedTuple):
     """Its name, for messages."""
     given: Mapping[str, str]
     """Variables of the environment."""
+    folder: Path | None
+    """Of the script."""
     script: Script
     command: Command
     marked: tuple[str, ...]
@@ -78,26 +84,36 @@ def opened(path: str | os.PathLike[str], variables: Mapping[str, str] | None = N
     InputError : no such file, or no command of Megatron-LM in it.
     """
     where = shorten(os.fspath(path), 300)[1:-1]
-    return followed(read_text(path), where, variables or {})
+    return followed(read_text(path), where, variables or {}, Path(os.fspath(path)).parent)
 
 
-def followed(text: str, where: str, given: Mapping[str, str]) -> Launch:
+def followed(
+    text: str, where: str, given: Mapping[str, str], folder: Path | None = None
+) -> Launch:
     """Follow the text of a launch script.
+
+    Parameters
+    ----------
+    text, where : of the script, and its name.
+    given : variables of the environment.
+    folder : of the script.
 
     Raises
     ------
     InputError : no command of Megatron-LM in it, or values that it does not say.
     """
-    script = Script(text, where, dict(given))
+    allocated = _found(_allocated(text))
+    slurm = {name: allocated[key] for name, key in _SLURM.items()
+             if allocated.get(key, "").isdecimal()}
+    script = Script(text, where, {**slurm, **given}, folder=folder)
     command = _command(script, where)
     at = next(n for n, word in enumerate(command.words) if PROGRAM.search(word))
     program = os.path.basename(command.words[at])
     if program.removesuffix(".py") in OTHERS:
         raise InputError(f"{where}: line {command.line}: got {program}; allowed: programs that "
                          "train GPT models, as pretrain_gpt.py")
-    return Launch(text, where, given, script, command,
-                  tuple(_known(script, command.words[at + 1:])),
-                  _launcher(text, command, script))
+    return Launch(text, where, given, folder, script, command,
+                  tuple(_known(script, command.words[at + 1:])), _launcher(command, script))
 
 
 def read(
@@ -154,12 +170,16 @@ def name_of(path: str | os.PathLike[str]) -> str:
 def _command(script: Script, where: str) -> Command:
     """The command whose program has arguments of a model."""
     run = [command for command in script.commands if command.words[0] not in SHOWING]
-    found = (_training(run) or _training(_inside(script, run))
-             or _training(_inside(script, [Command(1, (" ".join(value),), {}, True)
-                                           for value in script.values.values()])))
+    found = _training(run) or _training(_inside(script, run)) or _training(
+        _split(script, name) for name in script.values)
     if not found:
         raise InputError(f"{where}: no command found that starts a program (*.py) with "
                          "--num-layers; allowed: a launch script or a command line of Megatron-LM")
+    lost = next((one for one in run if one.words[0].startswith("--")), None)
+    if lost is not None:
+        raise InputError(f"{where}: line {lost.line}: a command begins with "
+                         f"{shorten(script.plain(lost.words[0]))}; allowed: a \\ at the end of the "
+                         "line before it, without spaces behind")
     sure = [command for command in found if command.sure] or found
     if len({command.words for command in sure}) > 1:
         lines = ", ".join(str(command.line) for command in sure[:20])
@@ -179,15 +199,23 @@ def _training(commands: Iterable[Command]) -> list[Command]:
 
 
 def _inside(script: Script, commands: Iterable[Command]) -> Iterator[Command]:
-    """Commands in a text that another command runs: bash -c "...", eval, a variable."""
+    """Commands in a text that another command runs: bash -c "...", and the like."""
     for command in commands:
-        for word in command.words:
-            if " " in word and ".py " in word:
+        shell = {n + 1 for n, word in enumerate(command.words) if word == "-c"}
+        for n, word in enumerate(command.words):
+            if n in shell or (" " in word and ".py " in word):
                 unknown = {f"UNKNOWN_{mark[1]}": mark[0] for mark in MARK.finditer(word)}
-                inner = Script(MARK.sub(r"${UNKNOWN_\1}", word), script.where, unknown, script)
+                inner = Script(MARK.sub(r"${UNKNOWN_\1}", word), script.where,
+                               {**command.variables, **unknown}, script)
                 for one in inner.commands:
                     yield Command(command.line, one.words, one.variables,
                                   command.sure and one.sure)
+
+
+def _split(script: Script, name: str) -> Command:
+    """The words of a variable, as a command."""
+    words = tuple(" ".join(script.values[name]).split()) or ("",)
+    return Command(1, words, script.exported, True)
 
 
 def _known(script: Script, words: Sequence[str]) -> list[str]:
@@ -202,7 +230,8 @@ def _known(script: Script, words: Sequence[str]) -> list[str]:
         unset = bool(unknown) and all(one.unset for one in unknown)
         if unset and not word.startswith("--") and table.takes.get(name, "flag") == "flag":
             continue  # a variable of further arguments, empty unless it is set
-        if unknown and (word.startswith("--") or name not in table.free | {"tokenizer-model"}):
+        if unknown and (word.startswith("--") or name not in table.free | table.elsewhere | {
+                "tokenizer-model"}):
             script.need(word, f"--{name}" if name else "the command")
         found.append(word)
         if table.takes.get(name) == "one" and not word.startswith("--"):
@@ -210,28 +239,45 @@ def _known(script: Script, words: Sequence[str]) -> list[str]:
     return found
 
 
-def _launcher(text: str, command: Command, script: Script) -> dict[str, str]:
+def _launcher(command: Command, script: Script) -> dict[str, str]:
     """Nodes, and devices of each, as the launcher or Slurm's lines say them."""
-    found: dict[str, str] = {}
-    pairs = [(name, value) for name, value in _SBATCH.findall(text)]
+    pairs = [pair for text in script.texts for pair in _allocated(text)]
+    for one in script.commands:
+        if one.words[0] == "sbatch":
+            pairs += _options(one.words)
     words = list(command.words)
-    for n, word in enumerate(words):
-        if PROGRAM.search(word):
-            break
-        name, equals, value = word.partition("=")
-        pairs.append((name, value if equals else words[n + 1] if n + 1 < len(words) else ""))
-    for name, value in pairs:
-        for key, form in (("each", _PER_NODE), ("nodes", _NODES)):
-            if form.match(name) and (name != "--ntasks-per-node" or key not in found):
-                found[key] = value
-    if "WORLD_SIZE" in command.variables:
+    pairs += _options(words[:next(n for n, word in enumerate(words) if PROGRAM.search(word))])
+    found = _found(pairs)
+    if command.variables.get("WORLD_SIZE", "").isdecimal():
         found |= {"each": command.variables["WORLD_SIZE"], "nodes": "1"}
     elif words[0].rpartition("/")[2] in ("python", "python3"):
         found.setdefault("each", "1")
         found.setdefault("nodes", "1")
-    for key in list(found):
-        if script.unknowns(found[key]) or not re.fullmatch(r"\d{1,7}", found[key]):
-            del found[key]
+    return {key: value for key, value in found.items()
+            if not script.unknowns(value) and re.fullmatch(r"\d{1,7}", value)}
+
+
+def _allocated(text: str) -> list[tuple[str, str]]:
+    """Options of Slurm in the comments of a script, and their values."""
+    return [pair for line in _SBATCH.findall(text) for pair in _options(line.split())]
+
+
+def _options(words: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = []
+    for n, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.startswith("-"):
+            pairs.append((name, value if equals else words[n + 1] if n + 1 < len(words) else ""))
+    return pairs
+
+
+def _found(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Nodes, and devices of each; tasks of a node count where nothing says its devices."""
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        for key, form in (("each", _PER_NODE), ("nodes", _NODES)):
+            if form.match(name) and (name != "--ntasks-per-node" or key not in found):
+                found[key] = value.rpartition(":")[2]
     return found
 
 

@@ -1,8 +1,9 @@
 """A launch script's commands, read as text: its variables are followed, and nothing is executed.
 
 Understood: assignments (``NAME=``, ``+=``, arrays, export), quotes, continued lines, comments,
-``$NAME``, ``${NAME:-default}`` and its relatives, ``$(( ))`` of whole numbers, and ``if`` whose
-condition compares known texts. Anything else gives an *unknown* value, which remembers its line and
+``$NAME``, ``${NAME:-default}`` and its relatives, ``$(( ))`` of whole numbers, ``if`` and ``case``
+that compare known texts, and scripts of the same folder that are sourced or started. Anything else
+gives an *unknown* value, which remembers its line and
 text; it is an error only where the result depends on it.
 
 An unknown value is a text with a mark: the number of its :class:`Unknown` between two characters
@@ -11,10 +12,14 @@ of Unicode's private area, which scripts may not contain.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import NamedTuple
 
+from nest.describe.files import read_text
 from nest.errors import InputError
 from nest.reading.arithmetic import computed
 from nest.reading.tokens import (
@@ -22,6 +27,7 @@ from nest.reading.tokens import (
     OPENS,
     Token,
     body_end,
+    cases,
     closing,
     is_function,
     line_of,
@@ -39,10 +45,18 @@ DEEPEST = 40
 """Expansions and blocks inside one another."""
 OPEN, CLOSE = "\ue000", "\ue001"
 MARK = re.compile(f"{OPEN}(\\d+){CLOSE}")
+MOST_FILES = 20
+"""Scripts that one script sources or starts."""
+STARTING = ("bash", "sh", "sbatch")
+"""Commands that start a script."""
+STARTED = (".sh", ".slurm", ".sbatch")
+"""Suffixes of scripts that they start."""
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _PARAMETER = re.compile(
     r"(?P<all>!?)(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?P<array>\[[@*]\])?"
     r"(?:(?P<mark>:?[-=+?])(?P<word>.*))?", re.ASCII | re.DOTALL)
+_BLANK = re.compile(r"<([A-Za-z](?:[\w.,/-]|[ \t](?=\S))*)>(?=[\s\"']|$)", re.ASCII)
+"""What the user of a published script is to fill in: <path to the data>."""
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 
 
@@ -53,6 +67,8 @@ class Unknown(NamedTuple):
     text: str
     unset: bool
     """It is a variable or an argument that is empty unless the user gives it."""
+    where: str
+    """Name of the script."""
 
 
 class Command(NamedTuple):
@@ -75,6 +91,7 @@ class Script:
     where : its name, for messages.
     given : variables of the environment.
     outer : the script whose command runs this text; unknown values are numbered on from its own.
+    folder : of the script; scripts that it sources or starts are followed if they lie there.
 
     Raises
     ------
@@ -83,22 +100,28 @@ class Script:
 
     def __init__(
         self, text: str, where: str, given: Mapping[str, str] | None = None,
-        outer: Script | None = None,
+        outer: Script | None = None, folder: Path | None = None,
     ) -> None:
-        self.where = where
+        self.where, self.folder = where, folder
+        self.texts: list[str] = []
         self.unknown: list[Unknown] = [] if outer is None else outer.unknown
         self.values: dict[str, list[str]] = {
             name: [value] for name, value in (given or {}).items()}
         self.exported: dict[str, str] = {}
         self.commands: list[Command] = []
-        if len(text) > LONGEST_SCRIPT:
-            raise InputError(f"{where}: got {len(text)} characters; allowed: {LONGEST_SCRIPT}")
-        if OPEN in text or CLOSE in text or "\0" in text:
-            raise InputError(f"{where}: got a character of no use in a script; allowed: text")
         try:
-            self._run(tokens_of(text, where), sure=True, depth=0)
+            self._text(text, sure=True)
         except RecursionError:
             raise InputError(f"{where}: nested too deep; allowed: {DEEPEST}") from None
+
+    def _text(self, text: str, sure: bool) -> None:
+        if len(text) > LONGEST_SCRIPT:
+            raise InputError(f"{self.where}: got {len(text)} characters; allowed: {LONGEST_SCRIPT}")
+        if OPEN in text or CLOSE in text or "\0" in text:
+            raise InputError(f"{self.where}: got a character of no use in a script; allowed: text")
+        self.texts.append(text)
+        text = _BLANK.sub(lambda found: re.sub(r"\W+", "_", found[1]), text)
+        self._run(tokens_of(text, self.where), sure, depth=0)
 
     def unknowns(self, text: str) -> list[Unknown]:
         """The unknown values that a text depends on."""
@@ -119,14 +142,14 @@ class Script:
             why = ("is not set in the script; give it by --set NAME=VALUE" if one.unset else
                    "is not understood, and nothing is executed")
             raise InputError(
-                f"{self.where}: line {one.line}: {what} depends on {shorten(one.text)}, which "
+                f"{one.where}: line {one.line}: {what} depends on {shorten(one.text)}, which "
                 f"{why}")
         return text
 
     # ------------------------------------------------------------ statements
 
     def _mark(self, line: int, text: str, unset: bool = False) -> str:
-        self.unknown.append(Unknown(line, text, unset))
+        self.unknown.append(Unknown(line, text, unset, self.where))
         return f"{OPEN}{len(self.unknown) - 1}{CLOSE}"
 
     def _run(self, tokens: list[Token], sure: bool, depth: int) -> None:
@@ -143,7 +166,9 @@ class Script:
                 end = closing(tokens, at)
                 if token.text == "if":
                     self._branches(tokens[at + 1:end], sure, depth)
-                else:
+                elif token.text == "case":
+                    self._case(tokens[at + 1:end], token, sure, depth)
+                elif not self._skipped(tokens[at:end]):
                     self._blurred(tokens[at + 1:end], token, depth)
                 at = end + 1
                 continue
@@ -173,6 +198,46 @@ class Script:
             if value and not taken:
                 self._run(body, sure, depth + 1)
                 return
+
+    def _case(self, tokens: list[Token], cause: Token, sure: bool, depth: int) -> None:
+        """Of a ``case`` the statements whose pattern fits, or all of them as unknown."""
+        begins = next((n for n, token in enumerate(tokens[:4]) if token.text == "in"), None)
+        subject = self._joined(tokens[0].text, cause.line) if begins == 1 else ""
+        if begins is None or begins != 1 or any(
+                not one.unset for one in self.unknowns(subject)):
+            self._blurred(tokens, cause, depth)
+            return
+        subject = MARK.sub("", subject)
+        for patterns, body in cases(tokens[begins + 1:]):
+            if any(fnmatchcase(subject, self._joined(one.text, one.line)) for one in patterns):
+                self._run(body, sure, depth + 1)
+                return
+
+    def _skipped(self, tokens: list[Token]) -> bool:
+        """Whether the condition of a loop does not hold at its beginning."""
+        ends = next((n for n, token in enumerate(tokens) if token.text == "do"), None)
+        return tokens[0].text in ("while", "until") and ends is not None and (
+            self._condition(tokens[1:ends]) == (tokens[0].text == "until"))
+
+    def _followed(self, words: list[str], sure: bool) -> None:
+        """Follow a script of the same folder that another one sources, or starts."""
+        own = words[0] in ("source", ".")
+        name = next((word for word in words[1:] if own or word.endswith(STARTED)), "")
+        file = MARK.sub("\0", name).rpartition("\0")[2].lstrip("/" if MARK.search(name) else "")
+        if self.folder is None or not file or len(self.texts) > MOST_FILES:
+            return
+        folder = Path(os.path.realpath(self.folder))
+        path = Path(os.path.realpath(folder / file))
+        if not path.is_relative_to(folder) or not path.is_file():
+            return
+        values, where = self.values, self.where
+        if not own:  # what is exported, and nothing comes back
+            self.values = {key: [value] for key, value in self.exported.items()}
+        self.where = str(self.folder / file)
+        self._text(read_text(path), sure)
+        self.where = where
+        if not own:
+            self.values = values
 
     def _blurred(self, tokens: list[Token], cause: Token, depth: int) -> None:
         """Statements that may be run or not, or several times: what they set is unknown."""
@@ -216,11 +281,16 @@ class Script:
             words += found
             if len(words) > LONGEST_VALUE:
                 raise InputError(f"{self.where}: line {line}: more than {LONGEST_VALUE} words")
+        if declares and words[0] == "export":
+            self.exported |= {name: " ".join(self.values[name]) for name in words[1:]
+                              if name in self.values}
         if words and not declares:
             if words[0] == "shift":
                 return
             self.commands.append(Command(
                 line, tuple(words), {**self.exported, **local}, sure))
+            if words[0] in ("source", ".", *STARTING):
+                self._followed(words, sure)
             if words[0] in ("read", "source", ".", "mapfile", "readarray", "unset", "set"):
                 for name in words[1:]:
                     if words[0] == "unset":
@@ -379,7 +449,9 @@ class Script:
         if name in self.values:
             value = self.values[name]
             return list(value) if listed else [value[0] if value else ""]
-        if name in "#?!$-" or name in ("PWD", "HOME", "USER", "RANDOM", "HOSTNAME"):
+        if name == "#":
+            return [str(sum(each.isdigit() for each in self.values))]
+        if name in "?!$-" or name in ("PWD", "HOME", "USER", "RANDOM", "HOSTNAME"):
             return [self._mark(line, shown)]
         return [self._mark(line, shown, unset=True)]
 

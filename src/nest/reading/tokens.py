@@ -230,6 +230,31 @@ def split(tokens: list[Token]) -> list[tuple[list[Token] | None, list[Token]]]:
     return found
 
 
+def cases(tokens: list[Token]) -> list[tuple[list[Token], list[Token]]]:
+    """Patterns of a ``case`` with their statements; ``tokens`` begin behind its ``in``."""
+    found: list[tuple[list[Token], list[Token]]] = []
+    at = 0
+    while at < len(tokens):
+        patterns: list[Token] = []
+        while at < len(tokens) and tokens[at].text != ")":
+            if tokens[at].kind == "word":
+                patterns.append(tokens[at])
+            at += 1
+        at += 1
+        start, depth = at, 0
+        while at < len(tokens) and not (depth == 0 and tokens[at].text == ";;"):
+            first = tokens[at].kind == "word" and (
+                at == start or tokens[at - 1].kind == "operator"
+                or tokens[at - 1].text in ("then", "else", "do", "{"))
+            if first:
+                depth += (tokens[at].text in OPENS) - (tokens[at].text in OPENS.values())
+            at += 1
+        if patterns:
+            found.append((patterns, tokens[start:at]))
+        at += 1
+    return found
+
+
 def is_function(tokens: list[Token], at: int) -> bool:
     if tokens[at].text == "function":
         return True
