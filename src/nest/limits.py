@@ -9,6 +9,8 @@ MOST = {
     "proposals": 1_000_000,
     "rounds": 1000,
     "gpus_per_node": 1024,
+    "devices": 10**7,
+    "vocab": 10**7,
 }
 """By the name of the argument; all allow 1."""
 
