@@ -3,8 +3,8 @@
     python bench/scripts.py                     # the table, of the figures in bench/scripts.json
     python bench/scripts.py CLONES [SUBSTRING]  # read again, and keep the figures
 
-CLONES is a folder with git clones, CLONES/OWNER/NAME, of the repositories in bench/scripts.yaml, which
-lists the scripts. They are read as text at their commits; nothing in them is executed.
+bench/scripts.yaml lists the scripts. CLONES is a folder with git clones of their repositories,
+CLONES/OWNER/NAME. They are read as text at their commits; nothing in them is executed.
 bench/scripts.json has what was read and found: model, job, both configurations, and why others are
 refused.
 """
@@ -69,6 +69,8 @@ def _improved(case: dict[str, Any], path: Path) -> dict[str, Any]:
         found = nest.improve(path, cluster, **given)
     except nest.InputError as error:
         return {"refused": str(error).replace(str(path), path.name).splitlines()}
+    except nest.InfeasibleError as error:
+        return {"refused": [str(error)]}
     plan = found.plan or found.before
     assert plan is not None and plan.inputs.model is not None
     before = found.before
@@ -127,7 +129,7 @@ def row(name: str, case: dict[str, Any], figure: dict[str, Any]) -> str:
     mark = "†" if before is not None and figure["problems"] else ""
     where = f"{figure['devices']:,} of {case['cluster']}{' (assumed)' if 'assumed' in case else ''}"
     cells = [
-        name, where, f"{model.layers} layers, {model.parameters / 1e9:.3g} B",
+        name, where, f"{model.layers} layers, {model.parameters() / 1e9:.3g} B",
         f"{job['global_batch']:,} x {job['seq_len']:,}, {job['precision']}",
         shape(own) if own else "no configuration of these devices",
         f"{before['step_time_s']:.4g}{mark}" if before else "-"]
@@ -159,7 +161,7 @@ def table() -> str:
 def source(name: str, case: dict[str, Any], figure: dict[str, Any]) -> str:
     """Where a script is from, and how it was read."""
     parts = [_where(case)]
-    parts += [f"with {new} for {old}" for old, new in case.get("edit", {}).items()]
+    parts += [f"with {new} for {old}" for old, new in case.get("edit", {}).items() if old != new]
     if "set" in case:
         parts.append("called with " + " ".join(str(one) for one in case["set"][:18]) + " ...")
     parts += [f"{one} {case[one]:,}" for one in ("devices", "vocab") if one in case]
@@ -194,9 +196,9 @@ def main() -> None:
         known = figures() if FIGURES.exists() else {}
         for name, case in cases(sys.argv[2] if len(sys.argv) > 2 else "").items():
             known[name] = read(case, Path(sys.argv[1]))
+            FIGURES.write_text(json.dumps(
+                {one: known[one] for one in cases() if one in known}) + "\n", encoding="utf-8")
             print(name, file=sys.stderr, flush=True)
-        known = {name: known[name] for name in cases() if name in known}
-        FIGURES.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     print(table(), end="")
 
 

@@ -259,3 +259,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "Megatron-LM 2.5" in err and not again.exists()
     _, err = run(capsys, "improve", str(tmp_path / "none.sh"), "dgx-h100", code=2)
     assert "none.sh" in err
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(("more", "most"), [
+    ("--rampup-batch-size 4 4 1000", 4), ("--step-batch-size-schedule 0:8 2.4B:12 3B:32", 4),
+    ("--rampup-batch-size 4 4 1000 --decrease-batch-size-if-needed", None), ("", None)])
+def test_batches_that_grow_stay_multiples(
+    more: str, most: int | None, tmp_path: Path, cluster: nest.Cluster
+) -> None:
+    """With 16 devices, tp 8: only two data-parallel ranks; alone the plan has more."""
+    found = nest.improve(script(tmp_path, line(KEPT=f"{KEPT} {more}")), cluster)
+    assert found.plan is not None
+    way = found.plan.configuration
+    samples = way.outer_dp * way.micro_batch
+    assert (4 % samples == 0) if most else samples > 4

@@ -25,6 +25,7 @@ from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
 from nest.reading import edit, flags
 from nest.reading.arguments import arguments_of, known
+from nest.reading.batches import bounded, common_batch
 from nest.reading.improvement import Change, Improvement
 from nest.reading.megatron import TABLE, Described, described
 from nest.reading.places import devices_of
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 OVERLAPS = {"overlap-grad-reduce": "overlap_grad_reduce",
             "overlap-param-gather": "overlap_param_gather", "tp-comm-overlap": "overlap_tp"}
 """Arguments that switch overlap on, and the field of a stack that prices it."""
+MAPPED = "--use-tp-pp-dp-mapping"
+"""The argument by which ranks go replica by replica."""
 SHOWN = ("tp", "sp", "pp", "vpp", "cp", "cp_comm", "ep", "etp", "dp", "outer_dp", "micro_batch",
          "micro_batches", "schedule", "group", "zero", "shard", "recompute", "recompute_modules",
          "recompute_layers")
@@ -101,9 +104,16 @@ def improve(
     need("cluster", cluster, (Cluster,), 'nest.load_network("dgx-h100")')
     _check_kept(keep)
     asked = _asked(path, cluster, vocab, stack, variables, ignore)
-    before, problems = _before(asked)
+    before, problems, notes = _before(asked)
+    notes = (*asked.described.notes, *notes)
+    spaces = [*_spaces(before, space, in_place)]
+    given, _ = arguments_of(asked.launch.words, known(TABLE))
+    if common := common_batch(given, asked.job.global_batch):
+        notes += (f"batches of the schedule are multiples of {common}: micro-batch x data "
+                  "parallel size divides it",)
+        spaces = [part for each in spaces for part in bounded(each, common)]
     plan, nothing = _fastest(
-        asked, [*_spaces(before, space, in_place)], [*_stacks(asked, keep)], in_place,
+        asked, spaces, [*_stacks(asked, keep)], in_place,
         {"threads": threads, "time_limit": time_limit, "progress": progress})
     if nothing is not None and (before is None or not before.feasible):
         raise nothing
@@ -111,12 +121,11 @@ def improve(
     if plan is None or (runs and before is not None and plan.step_time_s >= before.step_time_s * (
             1.0 - LEAST)):
         return Improvement(
-            script=asked.launch.where, line=asked.launch.command.line,
-            notes=asked.described.notes, before=before, problems=problems, plan=None, faster=None,
-            options=(), arguments=(), files={})
+            script=asked.launch.where, line=asked.launch.command.line, notes=notes, before=before,
+            problems=problems, plan=None, faster=None, options=(), arguments=(), files={})
     files, changes, refused = _written(asked, before, plan)
     return Improvement(
-        script=asked.launch.where, line=asked.launch.command.line, notes=asked.described.notes,
+        script=asked.launch.where, line=asked.launch.command.line, notes=notes,
         before=before, problems=problems, plan=plan,
         faster=None if before is None else before.step_time_s / plan.step_time_s - 1.0,
         options=tuple(_options(before, plan)), arguments=changes, refused=refused, files=files)
@@ -142,16 +151,28 @@ def _asked(
                   Job.parse(found.job, launch.where), cluster, again)
 
 
-def _before(asked: _Asked) -> tuple[Plan | None, tuple[str, ...]]:
-    """The plan of a script, and why it cannot run."""
+def _before(asked: _Asked) -> tuple[Plan | None, tuple[str, ...], tuple[str, ...]]:
+    """The plan of a script, why it cannot run, and what was assumed."""
     if asked.described.problem:
-        return None, tuple(asked.described.problem.splitlines())
+        return None, tuple(asked.described.problem.splitlines()), ()
+    notes: tuple[str, ...] = ()
     try:
-        found = evaluate(asked.model, asked.cluster, asked.job, Configuration.parse(
-            asked.described.configuration, asked.launch.where))
+        found = _evaluated(asked, asked.described)
     except InputError as error:
-        return None, tuple(str(error).splitlines())
-    return found, (*found.problems, *(one.sentence for one in found.not_runnable))
+        if "straddle" not in str(error):
+            return None, tuple(str(error).splitlines()), ()
+        try:  # ranks stage by stage leave groups of the cluster partly used
+            found = _evaluated(asked, described(
+                (*asked.launch.words, MAPPED), asked.cluster.size, **asked.again))
+        except InputError:
+            return None, tuple(str(error).splitlines()), ()
+        notes = ("ranks are priced replica by replica: stages straddle groups of the cluster",)
+    return found, (*found.problems, *(one.sentence for one in found.not_runnable)), notes
+
+
+def _evaluated(asked: _Asked, found: Described) -> Plan:
+    return evaluate(asked.model, asked.cluster, asked.job, Configuration.parse(
+        found.configuration, asked.launch.where))
 
 
 # ---------------------------------------------------------------- the search
@@ -161,19 +182,29 @@ def _fastest(
     asked: _Asked, spaces: Sequence[SearchSpace], stacks: Sequence[Stack], in_place: bool,
     options: Mapping[str, Any],
 ) -> tuple[Plan | None, InfeasibleError | None]:
-    """The fastest plan of several spaces and stacks, or why nothing fits."""
-    planner, best, nothing = Planner(), None, None
+    """The fastest plan of several spaces and stacks, or why nothing fits.
+
+    Raises
+    ------
+    InputError : no space has a legal value in each dimension.
+    """
+    planner, best = Planner(), None
+    nothing: InfeasibleError | None = None
+    illegal: InputError | None = None
     for stack, space in product(stacks, spaces):
         try:
             found = planner.plan(
                 asked.model, asked.cluster, asked.job.replace(stack=stack), space, **options)
         except InfeasibleError as error:
             nothing = nothing or error
-            continue
-        if in_place and found.launch_needs:
-            continue
-        if best is None or found.step_time_s < best.step_time_s:
-            best = found
+        except InputError as error:
+            illegal = illegal or error
+        else:
+            if not (in_place and found.launch_needs) and (
+                    best is None or found.step_time_s < best.step_time_s):
+                best = found
+    if best is None and nothing is None and illegal is not None:
+        raise illegal
     return best, nothing if best is None else None
 
 
@@ -259,7 +290,7 @@ def _written(
     try:
         new = flags.said(plan, flags.mapped(plan))
         old = flags.unpriced(given, new) if before is None else flags.said(
-            before, "use-tp-pp-dp-mapping" in given)
+            before, MAPPED[2:] in given)
     except UnsupportedError as error:
         return {}, (), error.problems
     change = flags.changed(given, old, new)

@@ -169,7 +169,8 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 def _command(script: Script, where: str) -> Command:
     """The command whose program has arguments of a model."""
-    run = [command for command in script.commands if command.words[0] not in SHOWING]
+    run = [one for command in script.commands if command.words[0] not in SHOWING
+           for one in _evaluated(script, command)]
     found = _training(run) or _training(_inside(script, run)) or _training(
         _split(script, name) for name in script.values)
     if not found:
@@ -204,12 +205,23 @@ def _inside(script: Script, commands: Iterable[Command]) -> Iterator[Command]:
         shell = {n + 1 for n, word in enumerate(command.words) if word == "-c"}
         for n, word in enumerate(command.words):
             if n in shell or (" " in word and ".py " in word):
-                unknown = {f"UNKNOWN_{mark[1]}": mark[0] for mark in MARK.finditer(word)}
-                inner = Script(MARK.sub(r"${UNKNOWN_\1}", word), script.where,
-                               {**command.variables, **unknown}, script)
-                for one in inner.commands:
-                    yield Command(command.line, one.words, one.variables,
-                                  command.sure and one.sure)
+                yield from _read_again(script, command, word)
+
+
+def _evaluated(script: Script, command: Command) -> Iterable[Command]:
+    """A command, or those that it evaluates."""
+    if command.words[0] != "eval":
+        return [command]
+    return _read_again(script, command, " ".join(command.words[1:]))
+
+
+def _read_again(script: Script, command: Command, text: str) -> Iterator[Command]:
+    """Commands in a text of a command; exported variables are known in it."""
+    unknown = {f"UNKNOWN_{mark[1]}": mark[0] for mark in MARK.finditer(text)}
+    inner = Script(MARK.sub(r"${UNKNOWN_\1}", text), script.where,
+                   {**command.variables, **unknown}, script)
+    for one in inner.commands:
+        yield Command(command.line, one.words, one.variables, command.sure and one.sure)
 
 
 def _split(script: Script, name: str) -> Command:
