@@ -18,6 +18,7 @@ __all__ = [
     "Cluster",
     "Configuration",
     "Device",
+    "Improvement",
     "InfeasibleError",
     "InputError",
     "Job",
@@ -42,6 +43,7 @@ __all__ = [
     "explain",
     "export",
     "from_torch",
+    "improve",
     "list_clusters",
     "list_devices",
     "list_models",
@@ -75,6 +77,8 @@ _HOME = {
     "export": "exports",
     "from_torch": "capture",
     "load_graph": "capture",
+    "improve": "reading",
+    "Improvement": "reading",
     "read": "reading",
     "Reading": "reading",
     "replan": "replanning.replan",
@@ -127,7 +131,7 @@ if TYPE_CHECKING:
     from nest.pricing.evaluation import evaluate
     from nest.pricing.plan_file import load_plan
     from nest.pricing.plans import Plan
-    from nest.reading import Reading, read
+    from nest.reading import Improvement, Reading, improve, read
     from nest.replanning.replan import replan
     from nest.replanning.result import Replan
     from nest.simulation import Simulation, simulate

@@ -54,7 +54,7 @@ def test_words_are_those_of_bash(text: str) -> None:
 
 @pytest.mark.parametrize("text", [
     "N=$(nproc)", "N=`nproc`", "for n in 1 2; do N=$n; done", "while true; do N=1; done",
-    "if grep -q x y; then N=1; else N=2; fi", "read N", "case $X in a) N=1;; esac",
+    "if grep -q x y; then N=1; else N=2; fi", "read N", "case $(x) in a) N=1;; esac",
     "N=$RANDOM", "N=${!M}", "N=${M//a/b}", "true && N=4", "N=$((1/0))",
     "if [[ $(hostname) == a ]]; then N=2; fi",
 ])

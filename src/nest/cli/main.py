@@ -24,6 +24,7 @@ from nest.cli.evaluate import evaluate
 from nest.cli.examples import epilog
 from nest.cli.explain import explain
 from nest.cli.export import export
+from nest.cli.improve import improve
 from nest.cli.listing import show
 from nest.cli.output import emit, say, tolerate
 from nest.cli.plan import plan
@@ -54,6 +55,7 @@ app.command("explain", epilog=epilog("explain"))(explain)
 app.command("replan", epilog=epilog("replan"))(replan)
 app.command("export", epilog=epilog("export"))(export)
 app.command("read", epilog=epilog("read"))(read)
+app.command("improve", epilog=epilog("improve"))(improve)
 app.command("serve", epilog=epilog("serve"))(serve)
 app.command("simulate", epilog=epilog("simulate"))(simulate)
 app.command("validate", epilog=epilog("validate"))(validate)

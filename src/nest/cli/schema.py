@@ -11,8 +11,8 @@ from nest.cli.output import emit
 from nest.errors import InputError, did_you_mean
 
 DOCUMENTS = ("plan", "model", "cluster", "job", "space", "configuration", "profile",
-             "explanation", "replan", "question", "answer", "error", "instance", "submission",
-             "score")
+             "explanation", "replan", "improvement", "question", "answer", "error", "instance",
+             "submission", "score")
 
 
 def schema(
@@ -29,8 +29,8 @@ def schema(
 def document(name: str) -> dict[str, object]:
     """JSON Schema of one of ``DOCUMENTS``.
 
-    The schemas of a plan, an explanation, a replan, an answer, an error, an instance and a score
-    describe NEST's output, all others its input.
+    The schemas of a plan, an explanation, a replan, an improvement, an answer, an error, an
+    instance and a score describe NEST's output, all others its input.
     """
     from nest.bench.instance import Instance
     from nest.bench.score_document import Score
@@ -47,11 +47,13 @@ def document(name: str) -> dict[str, object]:
     from nest.explanation.explanation import Explanation
     from nest.pricing.plans import Plan
     from nest.questions import Answer, Failure, Question
+    from nest.reading.improvement import Improvement
     from nest.replanning.result import Replan
 
     written: dict[str, type[Description]] = {
-        "plan": Plan, "explanation": Explanation, "replan": Replan, "answer": Answer,
-        "error": Failure, "instance": Instance, "score": Score}
+        "plan": Plan, "explanation": Explanation, "replan": Replan,
+        "improvement": Improvement, "answer": Answer, "error": Failure, "instance": Instance,
+        "score": Score}
     if name in written:
         found = written[name].model_json_schema(mode="serialization")
     else:

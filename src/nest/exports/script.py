@@ -26,13 +26,15 @@ class Script(NamedTuple):
     program: str
     """Words of shell for the program and what comes before its arguments."""
     more: Sequence[str] = ()
-    """Arrays of ``given`` that are arguments too."""
+    """Arrays of ``given`` or ``later`` that are arguments too."""
     words: Sequence[str] = ()
     """Words of shell between the program and the arrays, such as a file of ``$here``."""
     passed: Sequence[str] = ()
     """Names of other environment variables that each process reads."""
     process: Sequence[str] = ()
     """Lines of shell in each process before its program."""
+    later: Sequence[str] = ()
+    """Lines of shell behind the arrays, where the variables of the user are known to be set."""
 
 
 def script_text(script: Script, found: Places, launcher: str) -> str:
@@ -60,6 +62,7 @@ def script_text(script: Script, found: Places, launcher: str) -> str:
     lines += [f"export {name}={shlex.quote(value)}" for name, value in script.variables.items()]
     for name, words in script.sections.items():
         lines += ["", f"{name}=(", *(f"  {shlex.join(each)}" for each in words), ")"]
+    lines += script.later
     arrays = (f'"${{{name}[@]}}"' for name in (*script.sections, *script.more))
     program = " ".join([script.program, *script.words, *arrays, '"$@"'])
     ends = how.lines(found, Program(program, (*script.variables, *script.passed), script.process))

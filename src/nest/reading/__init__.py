@@ -7,9 +7,14 @@ configuration, by the tables that `nest.exports` writes them with), `places` (de
 `source` (a file with what the user says besides, settings that are understood), `python_text`
 (Python as text), `division` (degrees as a configuration), `torchtitan`, `fsdp2`, `deepspeed`,
 `bridge`, `maxtext` (one file per target); `reader` (:func:`nest.read`).
+Scripts with a better plan: `flags` (arguments that a plan decides), `edit` (a script with some of
+them changed), `remade` (a new one), `improvement` (the result, `improvement_text` its report),
+`improving` (:func:`nest.improve`).
 """
 
+from nest.reading.improvement import Improvement
+from nest.reading.improving import improve
 from nest.reading.reader import TARGETS, read
 from nest.reading.run import Reading
 
-__all__ = ["TARGETS", "Reading", "read"]
+__all__ = ["TARGETS", "Improvement", "Reading", "improve", "read"]

@@ -25,6 +25,8 @@ class Known(NamedTuple):
     """Those that change no cost."""
     small: frozenset[str]
     """Those that have no price, and little effect."""
+    elsewhere: frozenset[str]
+    """Those of other versions and forks that change no cost."""
 
 
 @cache
@@ -33,9 +35,9 @@ def known(name: str) -> Known:
     data = read_description(Path(__file__).with_name(f"{name}.yaml"))
     takes = {one: kind for group in data.values() for kind, names in group.items()
              for one in names.split()}
-    listed = {group: frozenset(one for names in data[group].values() for one in names.split())
-              for group in ("free", "small")}
-    return Known(takes, listed["free"], listed["small"])
+    groups = {group: frozenset(one for names in data[group].values() for one in names.split())
+              for group in ("free", "small", "elsewhere") if group in data}
+    return Known(takes, groups["free"], groups["small"], groups.get("elsewhere", frozenset()))
 
 
 def arguments_of(words: Sequence[str], table: Known) -> tuple[dict[str, Words], list[str]]:

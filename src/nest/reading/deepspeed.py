@@ -22,7 +22,7 @@ from nest.exports.settings import Plain, Setting, flat
 from nest.graph import Chain, build_chain
 from nest.graph.schedules import chunks_at, is_folded
 from nest.reading import arguments
-from nest.reading.arguments import Known, arguments_of, plain
+from nest.reading.arguments import arguments_of, plain
 from nest.reading.division import Division, Span, configuration, job
 from nest.reading.source import Found, Source, divided, figures_in, model_of, said, understood
 from nest.reading.torchtitan import typed
@@ -97,7 +97,7 @@ def _arguments(source: Source, notes: list[str]) -> tuple[Plain, bool]:
     table = arguments.known("megatron_flags")
     takes = {**table.takes, **{one.name: "flag" if one.name in flags else "one" for one in TABLES}}
     words = [word for word in source.words if "\ue000" not in word]
-    found, _ = arguments_of(words, Known(takes, table.free, table.small))
+    found, _ = arguments_of(words, table._replace(takes=takes))
     found = {ALIASES.get(name, name): value for name, value in found.items()
              if name not in source.asked.ignored}
     found |= {name: (value,) for name, value in source.asked.settings.items()

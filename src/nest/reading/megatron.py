@@ -37,8 +37,18 @@ ALIASES: Mapping[str, tuple[str, Words]] = {
     "recompute-activations": ("recompute-granularity", ("selective",)),  # line 430
     "checkpoint-activations": ("recompute-granularity", ("full",)),
     "moe-enable-deepep": ("moe-token-dispatcher-type", ("flex",)),
+    "activations-checkpoint-granularity": ("recompute-granularity", ()),
+    "activations-checkpoint-num-layers": ("recompute-num-layers", ()),
+    "activations-checkpoint-method": ("recompute-method", ()),
+    "checkpoint-num-layers": ("recompute-num-layers", ()),
+    "pad-vocab-size-to": ("padded-vocab-size", ()),
 }
 """Arguments that another one says; with its words where these differ."""
+MORE: Mapping[str, tuple[str, Words]] = {
+    "moe-enable-deepep": ("moe-flex-dispatcher-backend", ("deepep",)),
+    # Of NVIDIA/Megatron-LM@v2.5 on, megatron/arguments.py, where it switched recompute on.
+    "activations-checkpoint-method": ("recompute-granularity", ("full",))}
+"""What such an argument says besides."""
 
 READ = (
     "attention-backend", "vocab-size", "padded-vocab-size", "tokenizer-type", "tokenizer-model",
@@ -50,13 +60,13 @@ READ = (
     "external-cuda-graph", "use-flash-attn", "moe-layer-recompute",
     "experimental-attention-variant", "dsa-indexer-n-heads", "dsa-indexer-head-dim",
     "dsa-indexer-topk", "dsa-indexer-loss-coeff", "dsa-indexer-use-sparse-loss",
-    "outer-dp-sharding-strategy", "main-grads-dtype", "main-params-dtype", "exp-avg-dtype",
-    "exp-avg-sq-dtype", "position-embedding-type")
+    "attention-head-type", "outer-dp-sharding-strategy", "main-grads-dtype", "main-params-dtype",
+    "exp-avg-dtype", "exp-avg-sq-dtype", "position-embedding-type")
 """Arguments besides those of the tables that are read."""
 ONLY: Mapping[str, tuple[object, ...]] = {
     "outer-dp-sharding-strategy": ("no_shard",), "experimental-attention-variant": ("dsa",),
-    "main-grads-dtype": ("fp32",), "main-params-dtype": ("fp32",), "exp-avg-dtype": ("fp32",),
-    "exp-avg-sq-dtype": ("fp32",),
+    "main-grads-dtype": ("fp32", "bf16"), "attention-head-type": ("multihead", "multiquery"),
+    "main-params-dtype": ("fp32",), "exp-avg-dtype": ("fp32",), "exp-avg-sq-dtype": ("fp32",),
     "position-embedding-type": ("rope", "mrope", "learned_absolute", "none"),
     "attention-backend": ("auto", "flash", "fused", "unfused", "local"),
     "optimizer": ("adam", "sgd"), "softmax-type": ("vanilla", "learnable"),
@@ -78,13 +88,16 @@ class Described(NamedTuple):
     model: dict[str, Any]
     job: dict[str, Any]
     configuration: dict[str, Any]
+    """Empty: it fits no devices, and ``problem`` says why."""
     notes: tuple[str, ...]
     """What was assumed or has no price."""
+    problem: str = ""
 
 
 def described(
     words: Sequence[str], devices: int, *, name: str, vocab: int | None = None,
     stack: str | None = None, ignored: Sequence[str] = (), places: Placed | None = None,
+    lenient: bool = False,
 ) -> Described:
     """Read the words behind the program.
 
@@ -97,6 +110,7 @@ def described(
     stack : catalog name of a stack; default: megatron-core, or megatron-fsdp as the arguments say.
     ignored : arguments to leave out, without hyphens.
     places : devices of the ranks, where the launch orders them itself.
+    lenient : return what does not fit together on these devices too, without a configuration.
 
     Raises
     ------
@@ -107,8 +121,14 @@ def described(
     model = _model(figures, given, name, vocab, notes)
     parsed = Model.parse(model, f"model {name}")
     job = _job(figures, given, devices, stack, parsed, notes)
-    return Described(model, job, _configuration(
-        figures, given, parsed, Job.parse(job, "job"), devices, places, notes), tuple(notes))
+    try:
+        configuration = _configuration(
+            figures, given, parsed, Job.parse(job, "job"), devices, places, notes)
+    except InputError as error:
+        if not lenient:
+            raise
+        return Described(model, job, {}, tuple(notes), str(error))
+    return Described(model, job, configuration, tuple(notes))
 
 
 def _given(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -119,18 +139,19 @@ def _given(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, Any]
         if name in found:
             own = found.pop(name)
             found.setdefault(target, value or own)
-            if name == "moe-enable-deepep":
-                found.setdefault("moe-flex-dispatcher-backend", ("deepep",))
+            if name in MORE:
+                found.setdefault(*MORE[name])
     found = {name: value for name, value in found.items() if name not in ignored}
     small = [name for name in found if name in table.small]
     wanted = {one.name for each in SECTIONS.values() for one in each} | {*READ}
-    unread = [name for name in found if name not in wanted | table.small | table.free]
+    costless = table.small | table.free | table.elsewhere
+    unread = [name for name in found if name not in wanted | costless]
     problems = [f"--{name}: " + (
         "it may change the cost, and NEST does not read it" if name in table.takes else
         f"no argument of Megatron-LM core_v0.16.1; {did_you_mean(name, table.takes)}".rstrip("; "))
         + f"; leave it out by --ignore {name}" for name in unread]
     given = {name: plain(name, value, table.takes.get(name, "one"))
-             for name, value in found.items() if name in wanted and name not in table.free}
+             for name, value in found.items() if name in wanted and name not in costless}
     given = {name: value[0] if isinstance(value, tuple) and len(value) == 1
              and name not in ("recompute-modules", "offload-modules") else value
              for name, value in given.items()}
@@ -144,6 +165,8 @@ def _given(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, Any]
     if given.get("position-embedding-type") == "mrope":
         given["position-embedding-type"] = "rope"
     notes = [f"no price for {listed(small)}"] if small else []
+    if others := [name for name in found if name in table.elsewhere]:
+        notes.append(f"no arguments of Megatron-LM core_v0.16.1, and of no cost: {listed(others)}")
     if ignored:
         notes.append(f"ignored: {listed(ignored)}")
     return given, notes
@@ -202,6 +225,8 @@ def _model(
     else:
         # line 1349; without --group-query-attention its number of groups does not count
         found["kv_heads"] = (f.get("kv_heads") or f["heads"]) if f["grouped"] else f["heads"]
+        if given.get("attention-head-type") == "multiquery":
+            found["kv_heads"] = 1
         found["qk_norm"] = f["qk_norm"] or "qk-l2-norm" in given
         if "qk-l2-norm" in given:
             found["qk_norm_form"] = "plain"
@@ -345,8 +370,9 @@ def _stack(
     if job.precision == "fp16":
         said["gradient_dtype"] = "fp32" if f["gradients_fp32"] else "bf16"
     elif job.precision != "fp32":
-        said["fp8_gradient_dtype" if fp8 else "gradient_dtype"] = (
-            "bf16" if f["gradients_bf16"] else "fp32")
+        narrow = f["gradients_bf16"] or (  # lines 716 to 723
+            given.get("main-grads-dtype") == "bf16" and not f["gradients_fp32"])
+        said["fp8_gradient_dtype" if fp8 else "gradient_dtype"] = "bf16" if narrow else "fp32"
     if remainders_asked(job, zero) and job.optimizer == "adam" and not f["offload_optimizer"]:
         said["master_remainders"] = f["precision_aware"]
     if model.moe is not None:

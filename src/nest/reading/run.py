@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,9 +25,15 @@ PROGRAM = re.compile(r"(?:^|/)[\w.-]+\.py$")
 OTHERS = ("pretrain_bert", "pretrain_t5", "pretrain_vlm", "pretrain_ict", "pretrain_mamba",
           "pretrain_vision", "pretrain_retro", "train_rl")
 """Programs of Megatron-LM that train other models than GPT's."""
-_PER_NODE = re.compile(r"^--?(?:nproc[-_]per[-_]node|num[-_]gpus|ntasks-per-node|gpus-per-node)$")
+SHOWING = ("echo", "printf", "cat", "logger", "tee", "set", "export")
+"""Commands that run nothing of their words."""
+_PER_NODE = re.compile(
+    r"^--?(?:nproc[-_]per[-_]node|num[-_]gpus|ntasks-per-node|gpus-per-node|gres)$")
 _NODES = re.compile(r"^--?(?:nnodes|num[-_]nodes|nodes|N)$")
-_SBATCH = re.compile(r"^#SBATCH\s+(--?[\w-]+)[=\s]\s*(?:gpu:)?(\S+)", re.MULTILINE)
+_SBATCH = re.compile(r"^#SBATCH\s+(.*)", re.MULTILINE)
+_SLURM = {"SLURM_NNODES": "nodes", "SLURM_JOB_NUM_NODES": "nodes", "SLURM_GPUS_PER_NODE": "each",
+          "SLURM_GPUS_ON_NODE": "each"}
+"""Variables that Slurm sets, and what of a launcher they say."""
 
 
 class Reading(NamedTuple):
@@ -45,6 +51,69 @@ class Reading(NamedTuple):
     """Arguments of the program."""
     line: int
     """Of the command in the script."""
+
+
+class Launch(NamedTuple):
+    """A launch script, followed up to the command that trains."""
+
+    text: str
+    where: str
+    """Its name, for messages."""
+    given: Mapping[str, str]
+    """Variables of the environment."""
+    folder: Path | None
+    """Of the script."""
+    script: Script
+    command: Command
+    marked: tuple[str, ...]
+    """Arguments of the program; those of no cost may have unknown values."""
+    launcher: Mapping[str, str]
+    """Nodes, and devices of each, where it says them."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Arguments of the program; unknown values as they stand in the script."""
+        return tuple(self.script.plain(word) for word in self.marked)
+
+
+def opened(path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> Launch:
+    """Follow a launch script; see :func:`read`.
+
+    Raises
+    ------
+    InputError : no such file, or no command of Megatron-LM in it.
+    """
+    where = shorten(os.fspath(path), 300)[1:-1]
+    return followed(read_text(path), where, variables or {}, Path(os.fspath(path)).parent)
+
+
+def followed(
+    text: str, where: str, given: Mapping[str, str], folder: Path | None = None
+) -> Launch:
+    """Follow the text of a launch script.
+
+    Parameters
+    ----------
+    text, where : of the script, and its name.
+    given : variables of the environment.
+    folder : of the script.
+
+    Raises
+    ------
+    InputError : no command of Megatron-LM in it, or values that it does not say.
+    """
+    allocated = _found(_allocated(text))
+    slurm = {name: allocated[key] for name, key in _SLURM.items()
+             if allocated.get(key, "").isdecimal()}
+    script = Script(text, where, {**slurm, **given}, folder=folder)
+    command = _command(script, where)
+    at = next(n for n, word in enumerate(command.words) if PROGRAM.search(word))
+    program = os.path.basename(command.words[at])
+    if program.removesuffix(".py") in OTHERS:
+        raise InputError(f"{where}: line {command.line}: got {program}; allowed: programs that "
+                         "train GPT models, as pretrain_gpt.py")
+    return Launch(text, where, given, folder, script, command,
+                  tuple(_known(script, command.words[at + 1:])), _launcher(command, script))
 
 
 def read(
@@ -75,47 +144,43 @@ def read(
     InputError : no such file, no command of Megatron-LM in it, arguments that may change the cost
         and are not understood, or values that the script does not say.
     """
-    where = shorten(os.fspath(path), 300)[1:-1]
-    text = read_text(path)
+    launch = opened(path, variables)
+    where = launch.where
     names = tuple(one.removeprefix("--") for one in ignore)
-    script = Script(text, where, dict(variables or {}))
-    command = _command(script, where)
-    at = next(n for n, word in enumerate(command.words) if PROGRAM.search(word))
-    program = os.path.basename(command.words[at])
-    if program.removesuffix(".py") in OTHERS:
-        raise InputError(f"{where}: line {command.line}: got {program}; allowed: programs that "
-                         "train GPT models, as pretrain_gpt.py")
-    words = _known(script, command.words[at + 1:])
-    launcher = _launcher(text, command, script)
-    world = devices or _world(launcher, where)
+    words = launch.words
+    world = devices or world_of(launch.launcher, where)
     found = megatron.described(
-        words, world, name=_name(path), vocab=vocab, stack=stack, ignored=names,
-        places=_beside(path, script, launcher))
+        words, world, name=name_of(path), vocab=vocab, stack=stack, ignored=names,
+        places=placed_beside(path, launch.launcher))
     plain = {"model": found.model, "job": found.job, "configuration": found.configuration}
-    title = f"# Read from {os.path.basename(where)}, line {command.line}; {world} devices.\n"
+    title = f"# Read from {os.path.basename(where)}, line {launch.command.line}; {world} devices.\n"
     return Reading(
         Model.parse(found.model, where), Job.parse(found.job, where),
         Configuration.parse(found.configuration, where), world, found.notes,
         {f"{name}.yaml": title + yaml.safe_dump(data, sort_keys=False, width=100)
-         for name, data in plain.items()}, tuple(words), command.line)
+         for name, data in plain.items()}, words, launch.command.line)
 
 
-def _name(path: str | os.PathLike[str]) -> str:
+def name_of(path: str | os.PathLike[str]) -> str:
+    """The name of a model whose script says none: that of the file."""
     found = re.sub(r"[^\w.-]+", "-", Path(os.fspath(path)).stem).strip("-")[:80]
     return found or "model"
 
 
 def _command(script: Script, where: str) -> Command:
     """The command whose program has arguments of a model."""
-    found = []
-    for command in [*script.commands, *_inside(script)]:
-        at = next((n for n, word in enumerate(command.words) if PROGRAM.search(word)), None)
-        if at is not None and any(word.startswith("--num-layers") or word == "--micro-batch-size"
-                                  for word in command.words[at:]):
-            found.append(command)
+    run = [one for command in script.commands if command.words[0] not in SHOWING
+           for one in _evaluated(script, command)]
+    found = _training(run) or _training(_inside(script, run)) or _training(
+        _split(script, name) for name in script.values)
     if not found:
         raise InputError(f"{where}: no command found that starts a program (*.py) with "
                          "--num-layers; allowed: a launch script or a command line of Megatron-LM")
+    lost = next((one for one in run if one.words[0].startswith("--")), None)
+    if lost is not None:
+        raise InputError(f"{where}: line {lost.line}: a command begins with "
+                         f"{shorten(script.plain(lost.words[0]))}; allowed: a \\ at the end of the "
+                         "line before it, without spaces behind")
     sure = [command for command in found if command.sure] or found
     if len({command.words for command in sure}) > 1:
         lines = ", ".join(str(command.line) for command in sure[:20])
@@ -123,19 +188,46 @@ def _command(script: Script, where: str) -> Command:
     return sure[-1]
 
 
-def _inside(script: Script) -> list[Command]:
-    """Commands in a text that another command runs: bash -c "...", eval, a variable."""
-    texts = [(command.line, word, command.sure) for command in script.commands
-             for word in command.words]
-    if not any(" " in word and ".py " in word for _, word, _ in texts):
-        texts = [(1, " ".join(value), True) for value in script.values.values()]
+def _training(commands: Iterable[Command]) -> list[Command]:
+    """Those that start a program with arguments of a model."""
     found = []
-    for line, word, sure in texts:
-        if " " in word and ".py " in word:
-            inner = Script(MARK.sub("${UNKNOWN}", word), script.where)
-            found += [Command(line, one.words, one.variables, sure and one.sure)
-                      for one in inner.commands]
+    for command in commands:
+        at = next((n for n, word in enumerate(command.words) if PROGRAM.search(word)), None)
+        if at is not None and any(word.startswith("--num-layers") or word == "--micro-batch-size"
+                                  for word in command.words[at:]):
+            found.append(command)
     return found
+
+
+def _inside(script: Script, commands: Iterable[Command]) -> Iterator[Command]:
+    """Commands in a text that another command runs: bash -c "...", and the like."""
+    for command in commands:
+        shell = {n + 1 for n, word in enumerate(command.words) if word == "-c"}
+        for n, word in enumerate(command.words):
+            if n in shell or (" " in word and ".py " in word):
+                yield from _read_again(script, command, word)
+
+
+def _evaluated(script: Script, command: Command) -> Iterable[Command]:
+    """A command, or those that it evaluates."""
+    if command.words[0] != "eval":
+        return [command]
+    return _read_again(script, command, " ".join(command.words[1:]))
+
+
+def _read_again(script: Script, command: Command, text: str) -> Iterator[Command]:
+    """Commands in a text of a command; exported variables are known in it."""
+    unknown = {f"UNKNOWN_{mark[1]}": mark[0] for mark in MARK.finditer(text)}
+    inner = Script(MARK.sub(r"${UNKNOWN_\1}", text), script.where,
+                   {**command.variables, **unknown}, script)
+    for one in inner.commands:
+        yield Command(command.line, one.words, one.variables, command.sure and one.sure)
+
+
+def _split(script: Script, name: str) -> Command:
+    """The words of a variable, as a command."""
+    words = tuple(" ".join(script.values[name]).split()) or ("",)
+    return Command(1, words, script.exported, True)
 
 
 def _known(script: Script, words: Sequence[str]) -> list[str]:
@@ -150,49 +242,71 @@ def _known(script: Script, words: Sequence[str]) -> list[str]:
         unset = bool(unknown) and all(one.unset for one in unknown)
         if unset and not word.startswith("--") and table.takes.get(name, "flag") == "flag":
             continue  # a variable of further arguments, empty unless it is set
-        if unknown and (word.startswith("--") or name not in table.free | {"tokenizer-model"}):
+        if unknown and (word.startswith("--") or name not in table.free | table.elsewhere | {
+                "tokenizer-model"}):
             script.need(word, f"--{name}" if name else "the command")
-        found.append(script.plain(word))
+        found.append(word)
         if table.takes.get(name) == "one" and not word.startswith("--"):
             name = ""
     return found
 
 
-def _launcher(text: str, command: Command, script: Script) -> dict[str, str]:
+def _launcher(command: Command, script: Script) -> dict[str, str]:
     """Nodes, and devices of each, as the launcher or Slurm's lines say them."""
-    found: dict[str, str] = {}
-    pairs = [(name, value) for name, value in _SBATCH.findall(text)]
+    pairs = [pair for text in script.texts for pair in _allocated(text)]
+    for one in script.commands:
+        if one.words[0] == "sbatch":
+            pairs += _options(one.words)
     words = list(command.words)
-    for n, word in enumerate(words):
-        if PROGRAM.search(word):
-            break
-        name, equals, value = word.partition("=")
-        pairs.append((name, value if equals else words[n + 1] if n + 1 < len(words) else ""))
-    for name, value in pairs:
-        for key, form in (("each", _PER_NODE), ("nodes", _NODES)):
-            if form.match(name) and (name != "--ntasks-per-node" or key not in found):
-                found[key] = value
-    if "WORLD_SIZE" in command.variables:
+    pairs += _options(words[:next(n for n, word in enumerate(words) if PROGRAM.search(word))])
+    found = _found(pairs)
+    if command.variables.get("WORLD_SIZE", "").isdecimal():
         found |= {"each": command.variables["WORLD_SIZE"], "nodes": "1"}
     elif words[0].rpartition("/")[2] in ("python", "python3"):
         found.setdefault("each", "1")
         found.setdefault("nodes", "1")
-    for key in list(found):
-        if script.unknowns(found[key]) or not re.fullmatch(r"\d{1,7}", found[key]):
-            del found[key]
+    return {key: value for key, value in found.items()
+            if not script.unknowns(value) and re.fullmatch(r"\d{1,7}", value)}
+
+
+def _allocated(text: str) -> list[tuple[str, str]]:
+    """Options of Slurm in the comments of a script, and their values."""
+    return [pair for line in _SBATCH.findall(text) for pair in _options(line.split())]
+
+
+def _options(words: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = []
+    for n, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.startswith("-"):
+            pairs.append((name, value if equals else words[n + 1] if n + 1 < len(words) else ""))
+    return pairs
+
+
+def _found(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Nodes, and devices of each; tasks of a node count where nothing says its devices."""
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        for key, form in (("each", _PER_NODE), ("nodes", _NODES)):
+            if form.match(name) and (name != "--ntasks-per-node" or key not in found):
+                found[key] = value.rpartition(":")[2]
     return found
 
 
-def _world(launcher: Mapping[str, str], where: str) -> int:
+def world_of(launcher: Mapping[str, str], where: str) -> int:
+    """Devices of a job, as its launcher says.
+
+    Raises
+    ------
+    InputError : it does not.
+    """
     if "each" not in launcher:
         raise InputError(f"{where}: the number of devices is not in the script; give it by "
                          "--devices N")
     return int(launcher["each"]) * int(launcher.get("nodes", "1"))
 
 
-def _beside(
-    path: str | os.PathLike[str], script: Script, launcher: Mapping[str, str]
-) -> Placed | None:
+def placed_beside(path: str | os.PathLike[str], launcher: Mapping[str, str]) -> Placed | None:
     """Places in the files that an exported script reads."""
     text = read_text(path)
     folder = Path(os.fspath(path)).parent

@@ -591,10 +591,12 @@ def _policies(chain: Chain, space: SearchSpace) -> list[int]:
 
 def distinct_rows(*columns: Ints | Floats) -> tuple[Ints, Ints]:
     """Rows that differ in some column: the first of each, and the number of each row's."""
-    code, size = np.zeros(len(columns[0]), dtype=np.int64), 1
+    code: Any = np.zeros(len(columns[0]), dtype=np.int64)
+    size = 1
     for column in columns:
         # Small whole numbers need not be sorted, nor what is known of the columns before.
-        number, many = column, 0
+        number: Ints | Floats = column
+        many = 0
         if column.dtype == np.int64 and len(column):
             number = column - column.min()
             many = int(number.max()) + 1

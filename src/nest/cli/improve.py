@@ -1,0 +1,90 @@
+"""`nest improve`: the better plan for a job that runs today, and its launch script."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from nest.cli import options
+from nest.cli.follow import Follow
+from nest.cli.output import deliver, page, say
+from nest.cli.read import Ignored, Script, Settings, StackName, Vocab, World, variables
+from nest.errors import UnsupportedError
+
+
+def improve(
+    file: Script,
+    cluster: Annotated[
+        str, typer.Argument(metavar="CLUSTER", help="Catalog name, file or graph of what the job "
+                            "runs on.")],
+    folder: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="DIR", help="Folder for the new "
+                                 "script; it is made. Nothing is written where no plan is better.")
+    ] = None,
+    devices: World = None,
+    vocab: Vocab = None,
+    stack: StackName = None,
+    settings: Settings = None,
+    ignore: Ignored = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="ARGUMENT", help="Do not switch on overlap-grad-reduce, "
+                     "overlap-param-gather or tp-comm-overlap, or change "
+                     "moe-token-dispatcher-type; may be repeated."),
+    ] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Only plans that need no list of nodes or ranks: the "
+                           "script keeps its launcher.")
+    ] = False,
+    space: options.SpaceFile = None,
+    time_limit: Annotated[
+        float | None, options.seconds("Stop after this time with the best plan so far and its gap.")
+    ] = None,
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace files of the same names in DIR.")
+    ] = False,
+) -> None:
+    """Price a launch script of Megatron-LM, and find the fastest plan in its place.
+
+    The plan is the fastest that the script's software can run for the same model, batch and
+    devices. The new script is the old one with the arguments that NEST decides replaced.
+    """
+    from functools import partial
+
+    from nest.cli.inputs import check_counts, space_from
+    from nest.cli.present import progress
+    from nest.exports.folder import check_folder, write_folder
+    from nest.reading import improve as ask
+    from nest.reading.run import opened, world_of
+    from nest.topology.network import load_network
+
+    check_counts(devices=devices, vocab=vocab, threads=threads)
+    if folder is not None:
+        check_folder(folder, force)
+    given, bounds = variables(settings), None if space is None else space_from(space)
+    launch = opened(file, given)
+    world = devices or world_of(launch.launcher, launch.where)
+    where = load_network(cluster)
+    if where.size != world:
+        where = load_network(cluster, devices=world)
+    what = f"{os.path.basename(file)[:30]} on {world:,} devices"
+    with progress(quiet), Follow(what, quiet) as follow:
+        found = ask(file, where, bounds, vocab=vocab, stack=stack, variables=given,
+                    ignore=ignore or (), keep=keep or (), in_place=in_place, threads=threads,
+                    time_limit=time_limit, progress=follow)
+    writes = [partial(write_folder, folder, found.files, force)] if folder and found.files else []
+    deliver(lambda: found.to_json() if as_json else found.report(**page()), *writes,
+            quiet=quiet and not as_json)
+    if writes:
+        say("nest: written: " + ", ".join(os.path.join(str(folder), name) for name in found.files))
+    elif folder and not found.refused:
+        say("nest: nothing is written, because no plan is better")
+    if follow.interrupted:
+        raise KeyboardInterrupt
+    if folder and found.refused:
+        raise UnsupportedError("\n".join(found.refused), found.refused)

@@ -1,0 +1,187 @@
+"""A launch script with other arguments, its text kept otherwise; and where it cannot be, a new one.
+
+Arguments are found in the text of the script by their names and replaced in place. The result is
+read again: it stands only if its commands are those of the script, but for these arguments.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from nest.errors import InputError
+from nest.reading.arguments import Known, Words, arguments_of
+from nest.reading.flags import Flags, applied
+from nest.reading.run import SHOWING, Launch, followed
+
+ANCHORS = ("micro-batch-size", "batch-size", "num-layers")
+"""Arguments beside which new ones are written, where none is replaced."""
+_BLANK = r"(?:[ \t]|\\\r?\n)"
+_EXPANDED = r"\$\{[^{}\n]*\}|\$\(\([^\n]*?\)\)"
+_BARE = re.compile(rf"{_BLANK}+((?:{_EXPANDED}|[^\s\"'\\|&;<>()`])+)")
+_WORD = re.compile(
+    rf"{_BLANK}+((?:\"(?:{_EXPANDED}|[^\"\\`])*\"|'[^']*'|{_EXPANDED}|[^\s\"'\\|&;<>()`])+)")
+_ASSIGNED = re.compile(rf"=((?:{_EXPANDED}|[^\s\"'\\|&;<>()`])*)")
+
+
+class _Place(NamedTuple):
+    """Where an argument stands in a text."""
+
+    start: int
+    end: int
+    quoted: bool
+    """Inside quotes."""
+    name: str
+
+
+def edited(
+    launch: Launch, flags: Flags, table: Known, variables: Mapping[str, str],
+    comment: str = "",
+) -> str | None:
+    """The text of a script with arguments changed; None: the text does not show them.
+
+    Parameters
+    ----------
+    launch : the script.
+    flags : what to take out and what to write.
+    table : words that arguments take.
+    variables : what the environment must have for them, by name.
+    comment : a line for its beginning; empty: none.
+    """
+    places = [*_places(launch.text, table)]
+    there = {place.name for place in places}
+    named = [name for name in flags.given if name in there]
+    last = next((name for name in (*reversed(named), *ANCHORS) if name in there), None)
+    if last is None or any(name not in there for name in flags.taken):
+        return None
+    for ticks in (False, True):
+        text = _replaced(launch.text, places, flags, last, ticks)
+        text = _headed(text, comment, launch.command.variables, variables)
+        if _stands(text, launch, flags, table):
+            return text
+    return None
+
+
+def _places(text: str, table: Known) -> Iterator[_Place]:
+    """Arguments in a text, outside of its comments."""
+    quotes = _quotes(text)
+    for match in re.finditer(r"(?<![\w$./=-])--([A-Za-z][\w-]*)", text):
+        quote = quotes[match.start()]
+        if quote == "#":
+            continue
+        name, end = match[1], match.end()
+        kind = table.takes.get(name, "one")
+        form = _WORD if not quote else _BARE
+        if assigned := _ASSIGNED.match(text, end):
+            end = assigned.end()
+        elif kind != "flag":
+            while (value := form.match(text, end)) and not value[1].startswith(("--", "#")):
+                end = value.end()
+                if kind == "one":
+                    break
+        yield _Place(match.start(), end, bool(quote), name)
+
+
+def _quotes(text: str) -> list[str]:
+    """For each character the quote that it is in, # in a comment, else nothing."""
+    found = [""] * len(text)
+    at, quote = 0, ""
+    while at < len(text):
+        one = text[at]
+        found[at] = quote
+        if quote == "#":
+            quote = "" if one == "\n" else quote
+        elif one == "\\" and quote != "'":
+            found[at:at + 2] = [quote] * len(found[at:at + 2])
+            at += 1
+        elif not quote and one in "\"'":
+            quote = one
+        elif quote == one:
+            quote = ""
+        elif not quote and one == "#" and (at == 0 or text[at - 1] in " \t\n;"):
+            found[at] = quote = "#"
+        at += 1
+    return found
+
+
+def _replaced(
+    text: str, places: Sequence[_Place], flags: Flags, last: str, ticks: bool
+) -> str:
+    """A text with arguments replaced in place, and new ones behind those named ``last``."""
+    there = {place.name for place in places}
+    new = [name for name in flags.given if name not in there]
+    done = 0
+    found: list[str] = []
+    for place in places:
+        names = [place.name] if place.name in flags.given else []
+        kept = place.name not in flags.taken and not names
+        names += new if place.name == last else []
+        if kept and not names:
+            continue
+        old = text[place.start:place.end]
+        words = " ".join(([old] if kept else []) + [
+            _text(name, flags.given[name], place.quoted, ticks) for name in names])
+        start, end = place.start, place.end
+        if not words:
+            start, end = _wide(text, place)
+        found += [text[done:start], words]
+        done = max(end, done)
+    return "".join([*found, text[done:]])
+
+
+def _text(name: str, value: Words, quoted: bool, ticks: bool) -> str:
+    """An argument as words of shell; in quotes as it is, or with ticks around what needs them."""
+    words = (f"--{name}", *value)
+    return " ".join(words) if quoted and not ticks else shlex.join(words)
+
+
+def _wide(text: str, place: _Place) -> tuple[int, int]:
+    """What goes with an argument that is taken out: quotes around it alone, spaces, its line."""
+    start, end = place.start, place.end
+    if place.quoted and text[start - 1:start] == text[end:end + 1] and text[end] in "\"'" and (
+            text[start - 2:start - 1] in " \t\n("):
+        start, end = start - 1, end + 1
+    while text[start - 1:start] in (" ", "\t"):
+        start -= 1
+    line = re.compile(r"[ \t]*\\?\r?\n").match(text, end)
+    first = start == 0 or text[start - 1] == "\n"
+    if line is None or not first:
+        return start, end
+    # A line that no other follows ends what is continued by the line before it.
+    return start, line.end() - ("\\" not in line[0])
+
+
+def _headed(
+    text: str, comment: str, before: Mapping[str, str], wanted: Mapping[str, str]
+) -> str:
+    """A text with a comment, that gives variables of the environment these values."""
+    new = []
+    for name, value in wanted.items():
+        if before.get(name) == value:
+            continue
+        assigned = re.compile(rf"(?m)^([^#\n]*\b{name}=)(?:{_EXPANDED}|[\w.-]*)")
+        if assigned.search(text):
+            text = assigned.sub(rf"\g<1>{value}", text)
+        else:
+            new.append(f"export {name}={value}\n")
+    head = re.match(r"(?:#[^\n]*\n)*", text)
+    assert head is not None
+    more = ([f"# {comment}\n"] if comment else []) + new
+    return text[:head.end()] + "".join(more) + text[head.end():]
+
+
+def _stands(text: str, launch: Launch, flags: Flags, table: Known) -> bool:
+    """Whether a new text has the commands of a script, but for the arguments that are changed."""
+    try:
+        found = followed(text, launch.where, launch.given, launch.folder)
+    except InputError:
+        return False
+    old, new = ([one.script.plain(" ".join(each.words)) for each in one.script.commands
+                 if each.words[0] not in SHOWING and each.line != one.command.line]
+                for one in (launch, found))
+    if old != new:
+        return False
+    before, after = (arguments_of(each.words, table) for each in (launch, found))
+    return applied(before[0], flags) == after[0] and before[1] == after[1]

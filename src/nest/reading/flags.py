@@ -1,0 +1,124 @@
+"""Arguments that a plan decides: what a command line says of them, and what it should say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from nest.errors import UnsupportedError
+from nest.exports import megatron
+from nest.exports.megatron_table import (
+    SECTIONS,
+    memory_figures,
+    parallel_figures,
+    training_figures,
+)
+from nest.exports.settings import settings, words
+from nest.pricing.plans import Plan
+from nest.reading.arguments import Words
+from nest.reading.megatron import ALIASES
+
+DECIDED = ("PARALLEL", "MEMORY", "TRAINING")
+"""Sections of arguments that a plan decides; those of the model are the user's."""
+DIVISION = (
+    "pipeline-model-parallel-layout", "num-layers-per-virtual-pipeline-stage",
+    "num-virtual-stages-per-pipeline-rank", "decoder-first-pipeline-num-layers",
+    "decoder-last-pipeline-num-layers", "account-for-embedding-in-pipeline-split",
+    "account-for-loss-in-pipeline-split")
+RECOMPUTE = ("recompute-granularity", "recompute-modules", "recompute-method",
+             "recompute-num-layers", "recompute-activations", "checkpoint-activations",
+             "moe-layer-recompute")
+TOGETHER = (DIVISION, RECOMPUTE, ("micro-batch-size", "batch-size"),
+            ("tensor-model-parallel-size", "model-parallel-size"),
+            ("moe-token-dispatcher-type", "moe-flex-dispatcher-backend", "moe-enable-deepep"))
+"""Arguments that say one thing between them: if it changes, all are written anew."""
+DEPENDS = ("global-batch-size", "expert-tensor-parallel-size", "sequence-parallel",
+           "tp-comm-overlap")
+"""Arguments that mean something else without others: their absence, or the size of tp, counts."""
+
+
+class Flags(NamedTuple):
+    """A command line's arguments, changed."""
+
+    taken: tuple[str, ...]
+    """Names of arguments that are taken out."""
+    given: Mapping[str, Words]
+    """Words of those that are written, by name; without hyphens."""
+
+
+def said(plan: Plan, mapped: bool) -> dict[str, Words]:
+    """Words of each argument that a plan decides.
+
+    Parameters
+    ----------
+    plan : of a stack that Megatron-LM's command line speaks of.
+    mapped : ranks go replica by replica (``--use-tp-pp-dp-mapping``).
+
+    Raises
+    ------
+    UnsupportedError : layers of chunks that have no text.
+    """
+    model, job, way = plan.inputs.model, plan.inputs.job, plan.configuration
+    assert model is not None
+    if plan.layout is None and way.pp * way.vpp > 1:
+        reason = ("layers of the chunks: --pipeline-model-parallel-layout has no text for them",)
+        raise UnsupportedError(reason[0], reason)
+    figures = {**memory_figures(way), **training_figures(job, way),
+               **parallel_figures(model, job, way, plan.layout, mapped)}
+    found: dict[str, Words] = {}
+    for section in DECIDED:
+        for first, *rest in words(settings(SECTIONS[section], figures)):
+            found[first[2:]] = tuple(rest)
+    found.pop("log-throughput", None)
+    return found
+
+
+def unpriced(given: Mapping[str, Words], after: Mapping[str, Words]) -> dict[str, Words]:
+    """What a command line says that is no configuration, so that no plan says it."""
+    of_job = {one.name for one in SECTIONS["TRAINING"]} - {"micro-batch-size"}
+    plain = {one.name for name in DECIDED for one in SECTIONS[name]} - of_job
+    decided = {one for name in plain for one in _family(name)}
+    return {**{name: value for name, value in given.items() if name in decided},
+            **{name: value for name, value in after.items() if name in of_job}}
+
+
+def mapped(plan: Plan) -> bool:
+    """Whether a plan's ranks go replica by replica, as `nest export` decides it."""
+    return megatron.replica_by_replica(plan.configuration, bool(plan.launch_needs))
+
+
+def changed(
+    given: Mapping[str, Words], before: Mapping[str, Words], after: Mapping[str, Words]
+) -> Flags:
+    """What to take out of a command line and what to write, such that the rest stays as it is.
+
+    Parameters
+    ----------
+    given : arguments of the command line, by name.
+    before, after : those that its plan and the next one decide (:func:`said`).
+    """
+    names = [name for name in dict.fromkeys((*before, *after))
+             if before.get(name) != after.get(name)
+             or (name in DEPENDS and given.get(name) != after.get(name))]
+    touched = dict.fromkeys(one for name in names for one in _family(name))
+    wanted = {name: after[name] for name in touched if name in after}
+    same = [name for name, value in wanted.items()
+            if given.get(name) == value and not {*_family(name)} & ({*given} - {*wanted})]
+    for name in same:
+        del wanted[name]
+    taken = [name for name in touched if name in given and name not in same]
+    return Flags(tuple(taken), wanted)
+
+
+def applied(given: Mapping[str, Words], flags: Flags) -> dict[str, Words]:
+    """Arguments of a command line after a change."""
+    kept = {name: value for name, value in given.items() if name not in flags.taken}
+    return {**kept, **flags.given}
+
+
+def _family(name: str) -> Iterator[str]:
+    """Arguments that are written together with one; aliases of it."""
+    group = next((one for one in TOGETHER if name in one), (name,))
+    yield from group
+    yield from (alias for alias, (target, _) in ALIASES.items()
+                if target in group and alias not in group)

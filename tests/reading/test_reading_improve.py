@@ -1,0 +1,276 @@
+"""`nest improve`: never slower, the fastest that the stack runs, and scripts that say it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run
+
+import nest
+from nest.errors import InfeasibleError, InputError
+from nest.reading.run import opened
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "stacks"))
+from framework_plans import runnable  # noqa: E402
+
+COUNT = int(os.environ.get("NEST_IMPROVED_PLANS", "8"))
+"""Random plans whose scripts are improved."""
+MODEL = ("--num-layers 8 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 "
+         "--max-position-embeddings 1024")
+KEPT = "--data-path /data/a --lr 3e-4 --train-iters 9 --save /ckpt"
+TRAINING = "--micro-batch-size 1 --global-batch-size 32 --bf16"
+SLOW = "--tensor-model-parallel-size 8 --recompute-activations"
+PARTS = {"MODEL": MODEL, "KEPT": KEPT, "TRAINING": TRAINING, "SLOW": SLOW}
+LINE = "pretrain_gpt.py {MODEL} {KEPT} {TRAINING} {SLOW}"
+
+ARRAYS = """#!/bin/bash
+# --tensor-model-parallel-size 8 is a comment
+TP=8
+MODEL=(
+    --num-layers 8 --hidden-size 1024 --num-attention-heads 8
+    --seq-length 1024 --max-position-embeddings 1024
+)
+TRAINING=(
+    --micro-batch-size 1
+    --global-batch-size 32
+    --bf16
+    "--recompute-activations"
+    --tensor-model-parallel-size $TP  # all of a node
+)
+torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py \\
+    "${MODEL[@]}" ${TRAINING[@]} \\
+    --data-path $DATA --save "ckpt-$(date)"
+"""
+TEXTS = """#!/bin/bash
+TP=8
+OPTIONS=" \\
+    --num-layers 8 --hidden-size 1024 --num-attention-heads 8 \\
+    --seq-length 1024 --max-position-embeddings 1024 \\
+    --micro-batch-size 1 --global-batch-size 32 --bf16 \\
+    --tensor-model-parallel-size ${TP} \\
+    --recompute-activations \\
+    --data-path $DATA \\
+    "
+CMD="pretrain_gpt.py $OPTIONS"
+echo $CMD
+"""
+TORCHRUN = "torchrun --nproc_per_node 8 --nnodes 2 "
+SCRIPTS = {
+    "arrays": ARRAYS,
+    "texts": TEXTS + TORCHRUN + "$CMD\n",
+    "in another shell": f"{TEXTS}srun bash -c \"{TORCHRUN} --node_rank \\$SLURM_PROCID $CMD\"\n",
+    "equals": "torchrun --nproc_per_node=8 --nnodes=2 pretrain_gpt.py "
+    "--tensor-model-parallel-size=8 " + " ".join(PARTS[name] for name in (
+        "MODEL", "KEPT", "TRAINING")) + "\n",
+    "one line": TORCHRUN + LINE.format(**PARTS) + "\n",
+    "a branch": TORCHRUN.join(("if [ -z \"$X\" ]; then A='--tensor-model-parallel-size 8'\n"
+                               "else A='--tensor-model-parallel-size 4'; fi\n", "")) + LINE.format(
+        **{**PARTS, "SLOW": "$A"}) + "\n",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> nest.Cluster:
+    return nest.load_cluster("dgx-h100", devices=16)
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "run.sh"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def line(**parts: str) -> str:
+    return TORCHRUN + LINE.format(**{**PARTS, **parts}) + "\n"
+
+
+# ---------------------------------------------------------------- plans
+
+
+@pytest.mark.kernels
+def test_plans_are_never_slower_and_said_to_the_last_digit(tmp_path: Path) -> None:
+    """Scripts of random plans: the new script takes what the plan takes, and has no better one."""
+    better = 0
+    for number, case in enumerate(runnable("megatron-core", COUNT)):
+        assert case.plan is not None
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, text in nest.export(case.plan, "megatron").items():
+            (folder / name).write_text(text, encoding="utf-8")
+        given: dict[str, Any] = {"variables": {"MOCK_DATA": "1"}}
+        found = nest.improve(folder / "launch.sh", case.cluster, **given)
+        assert found.before is not None
+        assert found.before.step_time_s == case.plan.step_time_s
+        best = nest.plan(found.before.inputs.model, case.cluster, found.before.inputs.job)
+        if found.plan is None:
+            assert best.step_time_s >= found.before.step_time_s * (1.0 - 1e-9)
+            continue
+        better += 1
+        assert found.plan.step_time_s < found.before.step_time_s
+        assert found.plan.step_time_s <= best.step_time_s
+        again = tmp_path / f"{number}-better"
+        again.mkdir()
+        for name, text in found.files.items():
+            (again / name).write_text(text, encoding="utf-8")
+        [new] = again.glob("*.sh")
+        read = nest.read(new, **given)
+        priced = nest.evaluate(read.model, case.cluster, read.job, read.configuration)
+        assert priced.step_time_s == found.plan.step_time_s
+        assert nest.improve(new, case.cluster, **given).plan is None
+    assert better > COUNT // 2
+
+
+@pytest.mark.kernels
+def test_a_script_that_does_not_fit_or_run_is_improved_all_the_same(
+    tmp_path: Path, cluster: nest.Cluster
+) -> None:
+    wide = MODEL.replace("--num-layers 8", "--num-layers 48").replace("1024", "8192")
+    for more, why in (("", "does not fit"),
+                      ("--context-parallel-size 3", "16 devices are no multiple"),
+                      ("--pipeline-model-parallel-size 5", "16 devices are no multiple")):
+        path = script(tmp_path, line(MODEL=wide, SLOW=f"--recompute-activations {more}"))
+        found = nest.improve(path, cluster)
+        assert found.plan is not None and found.plan.feasible and found.plan.runnable
+        assert found.problems and (found.before is None) == bool(more)
+        assert why in found.report() or "short" in found.report(), found.report()
+        read = nest.read(script(tmp_path, found.files["run.sh"]))
+        assert nest.evaluate(read.model, cluster, read.job,
+                             read.configuration).step_time_s == found.plan.step_time_s
+
+
+@pytest.mark.kernels
+def test_nothing_fits(tmp_path: Path, cluster: nest.Cluster) -> None:
+    path = script(tmp_path, line(MODEL=MODEL.replace("1024", "65536")))
+    with pytest.raises(InfeasibleError):
+        nest.improve(path, cluster)
+
+
+@pytest.mark.kernels
+def test_what_is_kept_is_not_switched_on(tmp_path: Path, cluster: nest.Cluster) -> None:
+    path = script(tmp_path, line(SLOW="--tensor-model-parallel-size 2 --sequence-parallel",
+                                 MODEL=MODEL + " --num-experts 8 --moe-router-topk 2"))
+    found = nest.improve(path, cluster)
+    assert found.plan is not None
+    changed = {one.name: (one.before, one.after) for one in found.arguments}
+    assert changed["--overlap-grad-reduce"] == ("", "given")
+    assert changed["--moe-token-dispatcher-type"] == ("", "alltoall")
+    kept = nest.improve(path, cluster, keep=["overlap-grad-reduce", "moe-token-dispatcher-type"])
+    names = {one.name for one in kept.arguments}
+    assert not names & {"--overlap-grad-reduce", "--moe-token-dispatcher-type"}
+    with pytest.raises(InputError, match="keep: got 'lr'; allowed: overlap-grad-reduce"):
+        nest.improve(path, cluster, keep=["lr"])
+
+
+# ---------------------------------------------------------------- scripts
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS)
+def test_the_rest_of_a_script_stays(text: str, tmp_path: Path, cluster: nest.Cluster) -> None:
+    """Lines without arguments that NEST decides are those of the old script, and bash agrees."""
+    path = script(tmp_path, text)
+    found = nest.improve(path, cluster, in_place=True)
+    assert found.plan is not None and [*found.files] == ["run.sh"]
+    new = found.files["run.sh"]
+    decided = [one.name for one in found.arguments]
+    anchors = (*decided, "--micro-batch-size")
+    kept = [one for one in text.splitlines()
+            if one.startswith("#") or not any(name in one for name in anchors)]
+    assert [one for one in new.splitlines() if one in kept] == kept
+    before, after = (set(_words(one, tmp_path)) for one in (text, new))
+    names = {word for word in before ^ after if word.startswith("--")}
+    assert {name.partition("=")[0] for name in names} <= {*decided}
+    assert "--recompute-activations" not in after
+    assert set(opened(script(tmp_path, new)).words) >= {
+        word for word in after if word.startswith("--") and "n" not in word[:4]}
+
+
+def _words(text: str, folder: Path) -> list[str]:
+    """Words that bash hands to torchrun."""
+    binary = folder / "bin"
+    binary.mkdir(exist_ok=True)
+    for name, body in (("torchrun", 'printf "%s\\n" "$@"'),
+                       ("srun", '"$@"')):
+        (binary / name).write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+        (binary / name).chmod(0o755)
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True,
+                          env={"PATH": f"{binary}:/usr/bin:/bin", "DATA": "d"}, cwd=folder)
+    return done.stdout.split("\n")
+
+
+@pytest.mark.kernels
+def test_a_script_that_cannot_say_the_plan_is_written_anew(
+    tmp_path: Path, cluster: nest.Cluster
+) -> None:
+    """The name of an argument is put together: no text of it can be replaced."""
+    text = ("T=tensor-model-parallel\nexport NCCL_DEBUG=INFO\n" + TORCHRUN + LINE.format(**{
+        **PARTS, "SLOW": "--${T}-size 8", "KEPT": "--data-path $1 --save 'a b' --load c-$(date)",
+        "MODEL": MODEL}) + "\n")
+    found = nest.improve(script(tmp_path, text), cluster, in_place=True)
+    [(name, new)] = found.files.items()
+    assert name == "launch.sh"
+    for wanted in ("export NCCL_DEBUG=INFO", "--data-path ${ARG1}\n", "--save 'a b'\n",
+                   '--load c-"$(date)"\n', "#   ARG1: argument 1 of"):
+        assert wanted in new
+    assert "--tensor-model-parallel-size 8" not in new
+    done = subprocess.run(["bash", "-n"], input=new, text=True, capture_output=True, check=True)
+    assert not done.stderr
+
+
+@pytest.mark.kernels
+def test_variables_of_the_environment_follow(tmp_path: Path, cluster: nest.Cluster) -> None:
+    """Tensor parallelism needs one connection before Blackwell."""
+    space = nest.SearchSpace(tp=2, pp=1)
+    for head, wanted in (("", "export CUDA_DEVICE_MAX_CONNECTIONS=1"),
+                         ("export CUDA_DEVICE_MAX_CONNECTIONS=32\n",
+                          "export CUDA_DEVICE_MAX_CONNECTIONS=1")):
+        found = nest.improve(script(tmp_path, head + line()), cluster, space)
+        assert found.files["run.sh"].splitlines()[0] == wanted
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.mark.kernels
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, folder = script(tmp_path, ARRAYS), tmp_path / "better"
+    words = ("improve", str(path), "dgx-h100", "--in-place")
+    out, err = run(capsys, *words, "-o", str(folder))
+    assert "--tensor-model-parallel-size" in out and "tokens/s" in out
+    assert f"nest: written: {folder / 'run.sh'}" in err
+    out, err = run(capsys, *words, "--json", "-q")
+    found = json.loads(out)
+    assert found["schema"] == "nest.improvement/1.0"
+    assert found["files"]["run.sh"] == (folder / "run.sh").read_text(encoding="utf-8")
+    again = tmp_path / "again"
+    out, err = run(capsys, "improve", str(folder / "run.sh"), "dgx-h100", "--in-place", "-o",
+                   str(again))
+    assert "no plan that the stack can run is faster" in out
+    assert "nothing is written" in err and not again.exists()
+    _, err = run(capsys, *words, "-o", str(folder), code=2)
+    assert "is not empty" in err
+    _, err = run(capsys, *words, "--stack", "megatron-2021", "-o", str(again), code=3)
+    assert "Megatron-LM 2.5" in err and not again.exists()
+    _, err = run(capsys, "improve", str(tmp_path / "none.sh"), "dgx-h100", code=2)
+    assert "none.sh" in err
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(("more", "most"), [
+    ("--rampup-batch-size 4 4 1000", 4), ("--step-batch-size-schedule 0:8 2.4B:12 3B:32", 4),
+    ("--rampup-batch-size 4 4 1000 --decrease-batch-size-if-needed", None), ("", None)])
+def test_batches_that_grow_stay_multiples(
+    more: str, most: int | None, tmp_path: Path, cluster: nest.Cluster
+) -> None:
+    """With 16 devices, tp 8: only two data-parallel ranks; alone the plan has more."""
+    found = nest.improve(script(tmp_path, line(KEPT=f"{KEPT} {more}")), cluster)
+    assert found.plan is not None
+    way = found.plan.configuration
+    samples = way.outer_dp * way.micro_batch
+    assert (4 % samples == 0) if most else samples > 4
