@@ -191,7 +191,7 @@ class Candidates:
             row, pair = np.nonzero([useful[size] for size in block[fitting].tolist()] or [[]])
             split = fitting[row]
             parts.append(np.stack([block[split], np.full_like(split, samples), split, pair]))
-        if not parts:
+        if not any(part.size for part in parts):
             return Rows(*np.zeros((5, 0), dtype=np.int64))
         block, samples_, split, pair = np.concatenate(parts, axis=1)
         sizes, size = np.unique(block, return_inverse=True)
