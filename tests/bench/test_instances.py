@@ -175,8 +175,10 @@ def test_the_distance_is_that_of_step_times() -> None:
     faster = scored(instance(faster=0.8), BEST)
     assert faster.beats and faster.distance == pytest.approx(-0.2, rel=1e-12)
     whole = summary([scored(best, BEST), scored(slower, BEST), scored(best, None)])
-    assert (whole.instances, whole.counted, whole.best, whole.near) == (3, 2, 1, 1)
-    assert whole.score == pytest.approx((1.0 + 0.8) / 3)
+    assert (whole.instances, whole.counted, whole.best) == (3, 2, 1)
+    assert whole.score == whole.stack == pytest.approx((1.0 + 0.8) / 3)
+    other = summary([scored(best, BEST), scored(instance(beyond=True, faster=2.0), BEST)])
+    assert (other.score, other.stack, other.everything) == (0.75, 1.0, 0.5)
     assert whole.mean_distance == pytest.approx(1.25**0.5 - 1.0)
 
 
