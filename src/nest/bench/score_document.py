@@ -59,7 +59,8 @@ def _planner(name: str, found: Sequence[Scored]) -> PlannerScore:
     whole = summary(found)
     return PlannerScore(
         planner=name, score=whole.score, stack=whole.stack, everything=whole.everything,
-        counted=whole.counted, best=whole.best, mean_distance=whole.mean_distance, answers=tuple(ScoredAnswer(
+        counted=whole.counted, best=whole.best, mean_distance=whole.mean_distance,
+        answers=tuple(ScoredAnswer(
             instance=one.instance.name, status=one.status, why=one.why,
             step_time_s=one.step_time_s, best_s=one.instance.optimum.step_time_s,
             proved=one.instance.optimum.proved, distance=one.distance, seconds=one.seconds)
