@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import socket
@@ -19,9 +20,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import nest
 from nest.questions import read_question
+from nest.sweeps import bundles
 from nest.sweeps.engines import prepare
 from nest.sweeps.questions import Answer, Answered, VersionedQuestion
 from nest.sweeps.store import FILE, Store
@@ -101,26 +104,55 @@ def plans() -> None:
 
 def dask(counts: list[int]) -> None:
     """Plans a second of 1, 2, 4 workers; what a question takes besides planning, and where."""
-    overheads = []
+    arounds, parents, middles = [], [], []
     for count in counts:
         with cluster(count) as (address, scheduler, workers):
             rate, took = planning(address, workers)
-            besides = at_once_by(address, scheduler)
+            alone, ten = (at_once_by(address, scheduler, size) for size in (1, 10))
         each, around = took.plan, took.worker - took.plan
-        overheads.append((each, around, *besides))
-        busy = each + around + sum(besides)
+        arounds.append(around)
+        for found, one, some in zip((parents, middles), alone, ten, strict=True):
+            found.append(Share.of(one, some, 10))
+        share = 100 * each / (each + around + sum(alone))
         print(f"{count} workers: {rate:.2f} plans/s; of a processor for each: plan {each:.3f} s, "
-              f"worker besides {1e3 * around:.1f} ms, parent {1e3 * besides[0]:.2f} ms, scheduler "
-              f"{1e3 * besides[1]:.2f} ms; {100 * each / busy:.0f} % is planning", flush=True)
+              f"worker besides {1e3 * around:.1f} ms; {parents[-1]} in the parent, {middles[-1]} "
+              f"in the scheduler; {share:.0f} % is planning", flush=True)
     serialised()
-    _, around, parent, middle = (statistics.median(part) for part in zip(*overheads, strict=True))
-    print("plans/s of C cores = min(C / (plan + worker), 1 / parent, 1 / scheduler), where parent "
-          "and scheduler have a core each:")
+    around, parent, middle = (max(statistics.median(arounds), 0.0), Share.median(parents),
+                              Share.median(middles))
+    print("plans/s of C cores = min(C / (plan + worker), k / (task + k question) of parent and "
+          f"scheduler, with a core each), for k = C / ({bundles.RATE:g} plan) questions a task")
     for seconds in (0.15, 1.0, 5.0):
         ideal = CORES / seconds
-        found = min(CORES / (seconds + max(around, 0.0)), 1 / parent, 1 / middle)
-        print(f"{CORES:,} cores, plans of {seconds:g} s: {found:,.0f} plans/s of {ideal:,.0f} "
-              f"without overheads ({100 * found / ideal:.0f} %)")
+        size = max(1, min(bundles.MOST, math.ceil(ideal / bundles.RATE)))
+        for k in sorted({1, size}):
+            found = min(CORES / (seconds + around), 1 / parent.each(k), 1 / middle.each(k))
+            print(f"{CORES:,} cores, plans of {seconds:g} s, {k} a task: {found:,.0f} plans/s of "
+                  f"{ideal:,.0f} without overheads ({100 * found / ideal:.0f} %)")
+
+
+class Share(NamedTuple):
+    """Processor seconds for a task, and for each question in it."""
+
+    task: float
+    question: float
+
+    @classmethod
+    def of(cls, alone: float, some: float, size: int) -> Share:
+        """Of seconds a question, alone in a task and with others."""
+        question = max((size * some - alone) / (size - 1), 0.0)
+        return cls(alone - question, question)
+
+    @classmethod
+    def median(cls, found: list[Share]) -> Share:
+        return cls(*map(statistics.median, zip(*found, strict=True)))
+
+    def each(self, size: int) -> float:
+        """Seconds for a question in a task of so many."""
+        return self.task / size + self.question
+
+    def __str__(self) -> str:
+        return f"{1e3 * self.task:.2f} ms a task + {1e3 * self.question:.2f} ms a question"
 
 
 class Took(NamedTuple):
@@ -147,9 +179,14 @@ def planning(address: str, workers: list[subprocess.Popen]) -> tuple[float, Took
     return rate, Took(each, (after - before) / PLANS)
 
 
-def at_once_by(address: str, scheduler: subprocess.Popen) -> tuple[float, float]:
-    """Processor seconds of parent and scheduler for a question that is answered at once."""
-    with tempfile.TemporaryDirectory() as folder:
+def at_once_by(
+    address: str, scheduler: subprocess.Popen, size: int
+) -> tuple[float, float]:
+    """Processor seconds of parent and scheduler for a question that is answered at once.
+
+    ``size``: questions of a task.
+    """
+    with mock.patch.object(bundles.Bundles, "size", size), tempfile.TemporaryDirectory() as folder:
         begun = time.process_time(), processor_seconds(scheduler.pid)
         sweep(study("llama3-8b", 256, False, QUICK), folder, engine=address, question=at_once)
         end = time.process_time(), processor_seconds(scheduler.pid)

@@ -22,6 +22,7 @@ import pytest
 from studies import SOURCE, STUDY, table, written
 
 from nest.errors import InputError
+from nest.sweeps import bundles
 from nest.sweeps.store import Store
 from nest.sweeps.sweep import FILE, sweep
 
@@ -117,23 +118,47 @@ def children(part: str) -> list[int]:
                   if part in command_of(int(path.name)))
 
 
-@needs("distributed")
-def test_dask_over_tcp_with_a_worker_killed(tmp_path, whole):
-    port, log, folder = free_port(), tmp_path / "log", tmp_path / "answers"
-    address = f"tcp://127.0.0.1:{port}"
-    dask = [sys.executable, "-m", "dask"]
-    with process(*dask, "scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard",
-                 log=log):
+@contextmanager
+def dask_cluster(log: Path) -> Iterator[tuple[str, subprocess.Popen]]:
+    """A scheduler and two workers: its address, and the first worker."""
+    place, dask = f"127.0.0.1:{free_port()}", [sys.executable, "-m", "dask"]
+    with process(*dask, "scheduler", "--host", "127.0.0.1", "--port", place.rpartition(":")[2],
+                 "--no-dashboard", log=log):
         until(lambda: "Scheduler at" in log.read_text())
-        worker = [*dask, "worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]
+        worker = [*dask, "worker", f"tcp://{place}", "--nthreads", "1", "--no-nanny",
+                  "--no-dashboard"]
         with process(*worker, log=log) as first, process(*worker, log=log):
             until(lambda: log.read_text().count("Registered to") == 2)
-            with process(sys.executable, *command(folder, f"dask://127.0.0.1:{port}"),
-                         log=log) as run:
-                until(lambda: answered(folder) > 3)
+            yield f"dask://{place}", first
+
+
+@needs("distributed")
+def test_dask_over_tcp_with_a_worker_killed(tmp_path, whole):
+    log, folder = tmp_path / "log", tmp_path / "answers"
+    with dask_cluster(log) as (address, first), process(
+            sys.executable, *command(folder, address), log=log) as run:
+        until(lambda: answered(folder) > 3)
+        with_group(first, signal.SIGKILL)
+        assert answered(folder) < len(whole)
+        assert run.wait(120) == 0, log.read_text()[-3000:]
+    assert table(folder, POINTS) == whole
+
+
+@needs("distributed")
+def test_dask_with_several_questions_a_task_and_a_worker_killed(tmp_path, whole, monkeypatch):
+    log, folder = tmp_path / "log", tmp_path / "answers"
+    monkeypatch.setattr(bundles, "RATE", 1.0)
+    sizes, together = [], bundles.Bundles._give
+    monkeypatch.setattr(bundles.Bundles, "_give", lambda self, calls: (
+        sizes.append(len(calls)), together(self, calls)))
+    with dask_cluster(log) as (address, first):
+        def follow(now):
+            if now.asked > 3:
                 with_group(first, signal.SIGKILL)
-                assert answered(folder) < len(whole)
-                assert run.wait(120) == 0, log.read_text()[-3000:]
+
+        sweep(POINTS, folder, engine=address, progress=follow)
+        assert first.poll() is not None
+    assert max(sizes) > 4
     assert table(folder, POINTS) == whole
 
 

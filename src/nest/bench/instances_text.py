@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nest.bench.instance import Instance
-from nest.bench.score import NEAR, STATUSES, Scored, summary
+from nest.bench.score import STATUSES, Scored, summary
 from nest.report.page import Page
 from nest.units import format_seconds
 
@@ -55,11 +55,13 @@ def score_text(
     for planner, found in scores.items():
         whole = summary(found)
         mean = whole.mean_distance
-        lines.append((planner, f"{whole.score:.3f}", f"{whole.counted} of {whole.instances}",
-                      str(whole.best), str(whole.near), "-" if mean is None else f"{mean:.1%}"))
+        lines.append((
+            planner, *(f"{part:.3f}" for part in (whole.score, whole.stack, whole.everything)),
+            f"{whole.counted} of {whole.instances}", str(whole.best),
+            "-" if mean is None else f"{mean:.1%}"))
     page.blank()
     page.table("Best step over step, mean over all instances; 0 for each that does not count",
-               ("planner", "score", "count", "best", f"within {NEAR:.1%}", "slower, mean"),
+               ("planner", "score", "stack", "everything", "count", "best", "slower, mean"),
                lines, (0,))
     faster = [(planner, one) for planner, found in scores.items() for one in found if one.beats]
     for planner, one in faster:

@@ -26,8 +26,6 @@ STATUSES: Mapping[Status, str] = {
 }
 SAME = 1e-9
 """Relative difference below which two step times are the same."""
-NEAR = 1e-3
-"""Distance from the best below which an answer counts as near (chosen)."""
 
 
 class Scored(NamedTuple):
@@ -69,12 +67,14 @@ class Summary(NamedTuple):
     """Configurations that count."""
     best: int
     """Those as fast as the best known."""
-    near: int
-    """Those within ``NEAR`` of it."""
     mean_distance: float | None
     """Geometric mean of step time over the best, less 1, of those that count; None: none does."""
     score: float
     """Mean of best step time over step time; 0 for each that does not count."""
+    stack: float
+    """The same of instances of what a stack can run."""
+    everything: float
+    """The same of the others."""
 
 
 def score(submission: Submission, instances: Mapping[str, Instance]) -> list[Scored]:
@@ -148,7 +148,14 @@ def summary(scored: Iterable[Scored]) -> Summary:
     return Summary(
         instances=len(found), counted=len(ratios),
         best=sum(ratio >= 1.0 - SAME for ratio in ratios),
-        near=sum(ratio >= 1.0 / (1.0 + NEAR) for ratio in ratios),
         mean_distance=math.exp(-math.fsum(map(math.log, ratios)) / len(ratios)) - 1.0
         if ratios else None,
-        score=math.fsum(ratios) / len(found) if found else 0.0)
+        score=_mean(found),
+        stack=_mean(one for one in found if not one.instance.beyond_stack),
+        everything=_mean(one for one in found if one.instance.beyond_stack))
+
+
+def _mean(scored: Iterable[Scored]) -> float:
+    """Mean of ratios; 0 of none."""
+    ratios = [one.ratio for one in scored]
+    return math.fsum(ratios) / len(ratios) if ratios else 0.0

@@ -34,6 +34,8 @@ class PlannerScore(Written):
 
     planner: str
     score: float = Field(description="mean of best_s / step_time_s; 0 for what does not count")
+    stack: float = Field(description="the same of instances of what a stack can run")
+    everything: float = Field(description="the same of the others")
     counted: int = Field(description="answers with status ok")
     best: int = Field(description="answers as fast as the best known")
     mean_distance: float | None = Field(description="of those that count, geometric mean")
@@ -56,8 +58,9 @@ def document(scores: Mapping[str, Sequence[Scored]]) -> Score:
 def _planner(name: str, found: Sequence[Scored]) -> PlannerScore:
     whole = summary(found)
     return PlannerScore(
-        planner=name, score=whole.score, counted=whole.counted, best=whole.best,
-        mean_distance=whole.mean_distance, answers=tuple(ScoredAnswer(
+        planner=name, score=whole.score, stack=whole.stack, everything=whole.everything,
+        counted=whole.counted, best=whole.best, mean_distance=whole.mean_distance,
+        answers=tuple(ScoredAnswer(
             instance=one.instance.name, status=one.status, why=one.why,
             step_time_s=one.step_time_s, best_s=one.instance.optimum.step_time_s,
             proved=one.instance.optimum.proved, distance=one.distance, seconds=one.seconds)

@@ -3,6 +3,7 @@
 Read `study` first: what a person writes, with `axes`, `prices` and `expressions`; `loading` reads
 it. `points` lists the points of a study (`fields` sets one field of plain data, `questions` is what
 is asked at a point, with the `version`). `store` keeps answers, with `owners` for processes that
-work at once; `engines` are where questions run, `running` asks them. `objectives` and `results`
-judge the answers; `tables`, `text` and `charts` show them; `sweep` does it all.
+work at once; `engines` are where questions run, in `bundles` where workers are many; `running` asks
+them. `objectives` and `results` judge the answers; `tables`, `text` and `charts` show them; `sweep`
+does it all.
 """

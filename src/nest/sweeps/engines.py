@@ -19,6 +19,7 @@ from typing import Any
 
 from nest.errors import InputError, did_you_mean
 from nest.search.threads import thread_count
+from nest.sweeps.bundles import Bundles
 from nest.units import shorten
 
 NAMES = ("local", "inline", "dask://HOST:PORT", "mpi", "ray", "ray://HOST:PORT")
@@ -138,14 +139,16 @@ def _dask(text: str, address: str) -> Engine:
             raise InputError(f"engine: no scheduler of Dask at {shorten(address)} "
                              f"({type(error).__name__}); allowed: where `dask scheduler` listens"
                              ) from None
-        return clients[-1].get_executor(pure=False, retries=2)  # type: ignore[no-any-return]
+        client = clients[-1]
+        return Bundles(client.get_executor(pure=False, retries=2),
+                       lambda: sum(client.nthreads().values()) or 1)
 
     def kill(executor: Executor) -> None:
         for client in clients:
             with suppress(Exception):
                 client.close(timeout=2)
 
-    return Engine(text, make, lambda executor: sum(clients[-1].nthreads().values()) or 1, kill)
+    return Engine(text, make, lambda executor: executor.width, kill)  # type: ignore[attr-defined]
 
 
 def _mpi(text: str, address: str) -> Engine:
