@@ -25,6 +25,8 @@ VERSION = "Chakra 0.0.4"
 MOST_NODES = 3_000_000
 """Nodes of all ranks (chosen: about 300 MB)."""
 GROUPS = "comm_group.json"
+Part = tuple[str, int]
+"""What a rank has of its own in a node: a group, or the stage that it sends to or receives from."""
 _COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = 4, 5, 6, 7
 _TYPES = {REDUCE: 0, GATHER: 2, EXCHANGE: 6, SCATTER: 7}
 _BOOL, _INT32, _INT64, _TEXT = 27, 7, 9, 29
@@ -53,10 +55,14 @@ def files(plan: Plan) -> dict[str, str | bytes]:
     groups: dict[tuple[int, ...], int] = {}
     title = protobuf.block(1, VERSION.rpartition(" ")[2].encode()) + protobuf.block(
         2, _text("nest", f"{plan.step_time_s:.6g} s per step"))
+    shared = [[*_shared(graph, number)] for number in range(plan.parallelism.pp)]
     found: dict[str, str | bytes] = {}
     for rank in graph.ranks:
-        messages = [title, *_messages(graph, rank, groups)]
-        found[f"plan.{rank.rank}.et"] = b"".join(map(protobuf.delimited, messages))
+        own = {part: _own(graph, rank, part, groups)
+               for part in dict.fromkeys(part for _, part in shared[rank.stage])}
+        messages = (message + own[part] for message, part in shared[rank.stage])
+        found[f"plan.{rank.rank}.et"] = b"".join(
+            map(protobuf.delimited, (title, *messages)))
     found[GROUPS] = json.dumps({str(number): list(members) for members, number in groups.items()},
                                indent=1) + "\n"
     return found
@@ -67,40 +73,50 @@ def _problems(plan: Plan) -> Iterator[str]:
     yield from unlike(plan.configuration)
 
 
-def _messages(
-    graph: StepGraph, rank: Rank, groups: dict[tuple[int, ...], int]
-) -> Iterator[bytes]:
-    """The nodes of a rank; groups that they need get numbers from 1 on."""
+def _shared(graph: StepGraph, stage: int) -> Iterator[tuple[bytes, Part]]:
+    """Nodes of a stage but for what its ranks have of their own, and what that is."""
+    first = next(one for one in graph.ranks if one.stage == stage)
     seconds, micros = 0.0, 0
-    for at, node in enumerate(graph.stages[rank.stage]):
+    for at, node in enumerate(graph.stages[stage]):
         seconds += node.seconds  # rounded over the step, so that all microseconds add up to it
         until = round(seconds * 1e6)
-        kind, attributes = _attributes(graph, rank, node, groups)
+        kind, attributes, part = _attributes(graph, first, node)
         yield b"".join((
             protobuf.number(1, at), protobuf.block(2, node.name.encode()),
             protobuf.number(3, kind), protobuf.packed(5, node.after),
             protobuf.number(7, until - micros),
-            *(protobuf.block(10, one) for one in (_flag("is_cpu_op", False), *attributes))))
+            *(protobuf.block(10, one) for one in (_flag("is_cpu_op", False), *attributes)))), part
         micros = until
 
 
-def _attributes(
-    graph: StepGraph, rank: Rank, node: Node, groups: dict[tuple[int, ...], int]
-) -> tuple[int, list[bytes]]:
-    """Type of a node, and its attributes."""
+def _attributes(graph: StepGraph, rank: Rank, node: Node) -> tuple[int, list[bytes], Part]:
+    """Type of a node, attributes that all ranks of the stage share, and those that they do not."""
     if node.peer is not None:
-        other = graph.peer(rank, node.peer)
-        ends = (other, rank.rank) if node.receives else (rank.rank, other)
         return _RECEIVE if node.receives else _SEND, [
-            _whole("comm_size", round(node.size)), _small("comm_src", ends[0]),
-            _small("comm_dst", ends[1]), _small("comm_tag", node.tag)]
+            _whole("comm_size", round(node.size)), _small("comm_tag", node.tag)
+        ], ("receives" if node.receives else "sends", node.peer)
     if node.sent is None:
-        return _COMPUTE, []
-    members = graph.members(node.sent.group, rank)
-    number = groups.setdefault(members, len(groups) + 1)
-    return _COLLECTIVE, [
-        _whole("comm_type", _TYPES[node.sent.kind]),
-        _whole("comm_size", round(node.sent.buffer(len(members)))), _text("pg_name", str(number))]
+        return _COMPUTE, [], ("", 0)
+    size = node.sent.buffer(len(graph.members(node.sent.group, rank)))
+    return _COLLECTIVE, [_whole("comm_type", _TYPES[node.sent.kind]),
+                         _whole("comm_size", round(size))], (node.sent.group, 0)
+
+
+def _own(
+    graph: StepGraph, rank: Rank, part: Part, groups: dict[tuple[int, ...], int]
+) -> bytes:
+    """Attributes of a rank: ends of a message, or a group, which gets a number from 1 on."""
+    name, stage = part
+    if not name:
+        return b""
+    if name in ("sends", "receives"):
+        ends = rank.rank, graph.peer(rank, stage)
+        source, target = ends if name == "sends" else ends[::-1]
+        found = [_small("comm_src", source), _small("comm_dst", target)]
+    else:
+        members = graph.members(name, rank)
+        found = [_text("pg_name", str(groups.setdefault(members, len(groups) + 1)))]
+    return b"".join(protobuf.block(10, one) for one in found)
 
 
 def _whole(name: str, value: int) -> bytes:

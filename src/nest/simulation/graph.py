@@ -61,6 +61,8 @@ class StepGraph:
         self.at = {(s, n): position(way.schedule, way.pp, s, n, way.vpp)
                    for s in range(way.pp) for n in range(way.vpp)}
         """Positions of the chunks in the order of the model."""
+        self.holders = self._holders()
+        """Stages with a copy of a tied embedding, if there are several."""
         self.stages = [_StageGraph(self, number).nodes for number in range(way.pp)]
 
     def members(self, group: str, rank: Rank) -> tuple[int, ...]:
@@ -71,12 +73,20 @@ class StepGraph:
         """The rank at the same place of another stage."""
         return self._by_place[rank.replica, stage, self._place(rank)]
 
+    def _holders(self) -> frozenset[int]:
+        chain, order = self.pricing.chain, self.pricing.order(self.way)
+        found = frozenset(
+            number for number, stage in enumerate(self.way.stages) for span in stage.chunks
+            if any(chain.kinds[kind].tied_parameters
+                   for kind, _ in layers_of(chain, order, stage, span)))
+        return found if len(found) > 1 else frozenset()
+
     @cached_property
     def _groups(self) -> dict[tuple[str, int, tuple[int, ...]], list[int]]:
         found: dict[tuple[str, int, tuple[int, ...]], list[int]] = {}
         for rank in self.ranks:
             for group in GROUPS:
-                if group != "tied" or rank.stage in (0, self.way.pp - 1):
+                if group != "tied" or rank.stage in self.holders:
                     found.setdefault(self._key(group, rank), []).append(rank.rank)
         return found
 
@@ -247,11 +257,11 @@ class _StageGraph:
             self._add(node)
 
     def _finish(self) -> None:
-        """Copies of tied embeddings, and the optimizer."""
+        """The gradients of a stage's copy of a tied embedding, and the optimizer."""
         layers = [layer for chunk in self.chunks for layer in chunk]
-        for layer in layers:
-            self.ends += self._collectives(layer, ("tied",), self.last) \
-                if "tied" in layer.sent else ()
+        if self.number in self.step.holders:
+            holder = next(layer for layer in layers if "tied" in layer.sent)
+            self.ends += self._collectives(holder, ("tied",), self.last)
         seconds = sum(layer.priced.costs["update"] for layer in layers)
         self._add(Node("optimizer", tuple(dict.fromkeys((*self.last, *self.ends))),
                        seconds=seconds))
