@@ -34,7 +34,7 @@ def check_folder(folder: str, force: bool) -> None:
         raise OutputError(f"{shown}: cannot be read ({error.strerror or error})") from None
 
 
-def write_folder(folder: str, files: Mapping[str, str], force: bool = False) -> None:
+def write_folder(folder: str, files: Mapping[str, str | bytes], force: bool = False) -> None:
     """Write files by name; a new folder appears with all of them, or not at all.
 
     In a folder that has files, all are written beside their places first, and then moved there.
@@ -50,8 +50,8 @@ def write_folder(folder: str, files: Mapping[str, str], force: bool = False) -> 
     try:
         draft = tempfile.mkdtemp(prefix=".nest-", dir=target if inside else os.path.dirname(target))
         for name, text in files.items():
-            with open(os.path.join(draft, name), "w", encoding="utf-8", newline="\n") as stream:
-                stream.write(text)
+            with open(os.path.join(draft, name), "wb") as stream:
+                stream.write(text.encode() if isinstance(text, str) else text)
         if inside:
             for name in files:
                 os.replace(os.path.join(draft, name), os.path.join(target, name))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
 from nest.describe.given import need, need_count
 from nest.errors import InputError, UnsupportedError, did_you_mean
-from nest.exports import bridge, deepspeed, fsdp2, maxtext, megatron, torchtitan
+from nest.exports import bridge, chakra, deepspeed, fsdp2, maxtext, megatron, torchtitan
 from nest.exports.launchers import DEFAULT, LAUNCHERS
 from nest.exports.places import per_node, places
 from nest.exports.script import Script
@@ -20,13 +21,13 @@ from nest.units import shorten
 def export(
     plan: Plan, target: str, *, gpus_per_node: int | None = None, launcher: str = DEFAULT,
     hosts: Sequence[str] | None = None,
-) -> Files:
-    """Write a plan as the files that its software is launched with.
+) -> dict[str, Any]:
+    """Write a plan as the files that its software is launched with, or as traces of its step.
 
     Parameters
     ----------
     plan : one that ``target`` runs; what it cannot express is refused.
-    target : a name of ``nest.exports.TARGETS``, such as "megatron".
+    target : a name of ``nest.exports.TARGETS``, such as "megatron", or of ``TRACES``.
     gpus_per_node : devices of a node; default: those of the innermost level of the cluster, or 4
         where that is a rack (more than 16 devices).
     launcher : what starts the processes: "torchrun", on each node; "deepspeed", "mpi" (Open MPI) or
@@ -37,7 +38,7 @@ def export(
     Returns
     -------
     Texts of the files by name: a script, what it hands to the program, and where the ranks need
-    them lists of hosts or ranks.
+    them lists of hosts or ranks; of traces also bytes.
 
     Raises
     ------
@@ -51,6 +52,8 @@ def export(
     need_launcher(launcher)
     if gpus_per_node is not None:
         gpus_per_node = need_count("gpus_per_node", gpus_per_node)
+    if target in TRACES:
+        return {**TRACES[target](plan)}
     software = TARGETS[target]
     refuse(software, plan, target)
     found = places(software.order(plan), per_node(plan.inputs.cluster, gpus_per_node), hosts)
@@ -71,7 +74,7 @@ def need_target(target: object) -> None:
     ------
     InputError : it is none; lists those there are.
     """
-    _need("target", target, TARGETS)
+    _need("target", target, {**TARGETS, **TRACES})
 
 
 def need_launcher(launcher: object) -> None:
@@ -131,3 +134,5 @@ TARGETS: Mapping[str, Target] = {
     "maxtext": maxtext.TARGET,
 }
 """Targets by name."""
+TRACES: Mapping[str, Callable[[Plan], Mapping[str, str | bytes]]] = {"chakra": chakra.files}
+"""Inputs of simulators by name: files of one step, which launch nothing."""

@@ -1,0 +1,142 @@
+"""A step as a graph: seconds and bytes are those that `evaluate` counts, and the graph can be run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nest
+from nest.costs.network.collectives import all_gather, all_reduce, all_to_all, reduce_scatter
+from nest.pricing.stages import body_of, state_of
+from nest.simulation.graph import Node, StepGraph
+from nest.simulation.volumes import EXCHANGE, GATHER, REDUCE, SCATTER, Sent
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "stacks"))
+from framework_plans import Case, runnable  # noqa: E402
+
+COUNT = int(os.environ.get("NEST_GRAPH_PLANS", "8"))
+BARE = {"overlap_tp": 0.0, "overlap_cp": 0.0, "overlap_grad_reduce": 0.0,
+        "overlap_param_gather": 0.0, "layer_gap": 0.0, "expert_gap": 0.0}
+PRICES: dict[str, Callable[..., Any]] = {
+    GATHER: all_gather, SCATTER: reduce_scatter, REDUCE: all_reduce, EXCHANGE: all_to_all}
+
+
+def plain(case: Case) -> nest.Plan:
+    """The plan of a case where nothing overlaps, on a network without latency."""
+    cluster = case.cluster
+    levels = [{**level.model_dump(), "latency": 0.0, "base_time": 0.0, "ramp": 0.0,
+               "in_network_reduction": False} for level in cluster.levels]
+    cluster = nest.Cluster.parse({**cluster.model_dump(exclude_unset=True), "levels": levels})
+    stack = case.job.stack.model_copy(update=BARE)
+    return nest.evaluate(case.model, cluster, case.job.model_copy(update={"stack": stack}),
+                         case.way)
+
+
+def seconds(graph: StepGraph, stage: nest.StageConfiguration, sent: Sent) -> float:
+    """The price of what is sent, on the groups that `evaluate` prices."""
+    pricing = graph.pricing
+    body, state = (body_of(stage, graph.way, 0, pricing.fabric),
+                   state_of(stage, graph.way, pricing.fabric))
+    group = {"tp": body.tp_group, "cp": body.cp_group, "ep": body.ep_group,
+             "etp": body.etp_group, "dp": state.dp_group, "expert_dp": state.expert_dp_group,
+             "inner": state.inner_group, "inner_expert": state.inner_expert_group,
+             "outer": state.outer_group}[sent.group]
+    members = int(group.size[0])
+    whole = sent.buffer(members) * (members if sent.kind == GATHER else 1)
+    network = pricing.setting(graph.way, stage).network
+    return float(PRICES[sent.kind](np.array([whole]), network, group)[0])
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "megatron-fsdp", "torchtitan"])
+def test_totals_are_those_of_evaluate(stack: str) -> None:
+    """Seconds of computing, and of all bytes of the collectives, priced."""
+    for case in runnable(stack, COUNT // 2):
+        plan = plain(case)
+        graph, m = StepGraph(plan), plan.parallelism.micro_batches
+        for number, (nodes, stage) in enumerate(zip(graph.stages, plan.stages, strict=True)):
+            t = stage.time_s
+            *computed, update = (node.seconds for node in nodes if node.sent is None)
+            assert sum(computed) == pytest.approx(
+                m * (t.forward + t.backward + t.recompute + t.offload))
+            spent: dict[str, float] = defaultdict(float)
+            for node in nodes:
+                if node.sent is not None and node.sent.group != "tied":
+                    spent[node.sent.field] += seconds(graph, graph.way.stages[number], node.sent)
+            assert spent["tp_forward"] + spent["tp_backward"] == pytest.approx(m * t.tp)
+            assert spent["cp_forward"] + spent["cp_backward"] == pytest.approx(m * t.cp)
+            if plan.inputs.job.stack.dispatcher in ("alltoall", "allgather"):
+                assert spent["ep_forward"] + spent["ep_backward"] == pytest.approx(m * t.ep)
+            causes = graph.pricing.stage(graph.way, graph.way.stages[number]).causes
+            assert update == pytest.approx(causes["update"])
+            for field, times in (("sync", 1), ("gather", 1), ("gathered", m), ("regathered", m),
+                                 ("scattered", m)):
+                assert spent[field] == pytest.approx(times * causes[field]), field
+            if stage.zero < 2 and graph.way.vpp == 1:
+                assert spent["sync"] == pytest.approx(stage.grad_sync_s)
+                assert spent["gather"] == pytest.approx(stage.param_wait_s)
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan", "megatron-bridge"])
+def test_the_graph_can_be_run(stack: str) -> None:
+    """All ranks end; members of a collective agree; messages have two ends of one size."""
+    for case in runnable(stack, COUNT // 2):
+        assert case.plan is not None
+        graph = StepGraph(case.plan)
+        end = replayed(graph)
+        busiest = max(sum(node.seconds for node in nodes) for nodes in graph.stages)
+        assert busiest * (1.0 - 1e-9) <= end
+
+
+def replayed(graph: StepGraph) -> float:
+    """Run all ranks, with traffic that takes no time; seconds to the end."""
+    ranks = {one.rank: one for one in graph.ranks}
+    done: dict[tuple[int, int], float] = {}
+    waiting: dict[Any, dict[int, tuple[int, Node, float]]] = defaultdict(dict)
+    free = dict.fromkeys(ranks, 0.0)
+    moved = True
+    open_ = {number: list(range(len(graph.stages[one.stage]))) for number, one in ranks.items()}
+    started: set[tuple[int, int]] = set()
+    while moved:
+        moved = False
+        for number, rank in ranks.items():
+            nodes = graph.stages[rank.stage]
+            for n in list(open_[number]):
+                node = nodes[n]
+                if (number, n) in started or any((number, d) not in done for d in node.after):
+                    continue
+                ready = max((done[number, d] for d in node.after), default=0.0)
+                moved = True
+                if node.peer is None and node.sent is None:
+                    free[number] = done[number, n] = max(ready, free[number]) + node.seconds
+                    open_[number].remove(n)
+                    continue
+                started.add((number, n))
+                if node.peer is not None:
+                    other = graph.peer(rank, node.peer)
+                    ends = (other, number) if node.receives else (number, other)
+                    key: Any = ("message", *ends, node.tag)
+                    members: tuple[int, ...] = ends
+                else:
+                    assert node.sent is not None
+                    members = graph.members(node.sent.group, rank)
+                    key = ("collective", members, n if node.sent.group != "tied" else "tied")
+                    assert number in members and len(members) > 1
+                waiting[key][number] = (n, node, ready)
+                if len(waiting[key]) == len(members):
+                    found = waiting.pop(key)
+                    assert {*found} == {*members}
+                    assert len({(one.sent.kind, one.sent.size) if one.sent else one.size
+                                for _, one, _ in found.values()}) == 1
+                    last = max(when for _, _, when in found.values())
+                    for member, (where, _, _) in found.items():
+                        done[member, where] = last
+                        open_[member].remove(where)
+    assert not waiting and not any(open_.values()), waiting
+    return max(done.values())
