@@ -52,6 +52,7 @@ def words(text: str, **given: str) -> list[str]:
     "A=2\nprintf '%s\\n' $(( ($A > 1) ? 7 : 8 )) $((A==2 && 1<0 || !0)) $((2**3**2)) $((-A%3))",
     "A=0; while [[ $# -gt 0 ]]; do A=$1; shift; done\nprintf '%s\\n' \"x$A\"",
     "A=1\nexport A\nprintf '%s\\n' $A",
+    "A=(1 \"2 3\")\nB=()\nprintf '%s\\n' \"x ${A[*]} y\" \"${B[*]}z\"",
 ])
 def test_words_are_those_of_bash(text: str) -> None:
     done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True,
