@@ -191,6 +191,18 @@ def test_the_rest_of_a_script_stays(text: str, tmp_path: Path, cluster: nest.Clu
         word for word in after if word.startswith("--") and "n" not in word[:4]}
 
 
+@pytest.mark.kernels
+@pytest.mark.parametrize("name", ["arrays", "texts", "in another shell", "one line"])
+def test_layouts_reach_the_program(name: str, tmp_path: Path, cluster: nest.Cluster) -> None:
+    """Their bars and parentheses are no words of a shell, nor of one inside another."""
+    found = nest.improve(script(tmp_path, SCRIPTS[name]), cluster, nest.SearchSpace(pp=4),
+                         in_place=True)
+    assert found.plan is not None and found.plan.layout is not None
+    assert any(mark in found.plan.layout for mark in "|(")
+    words = _words(found.files["run.sh"], tmp_path)
+    assert words[words.index("--pipeline-model-parallel-layout") + 1] == found.plan.layout
+
+
 def _words(text: str, folder: Path) -> list[str]:
     """Words that bash hands to torchrun."""
     binary = folder / "bin"

@@ -45,6 +45,14 @@ def words(text: str, **given: str) -> list[str]:
     "A=()\nprintf '%s\\n' a \"${A[@]}\" \"$@\" b",
     "A=\"a\\\"b\\$c\"\nprintf '%s\\n' \"$A\"",
     "A=a; B=b && printf '%s\\n' $A",
+    "A=2B\ncase $A in\n  1B|2B) B=1; if [ 1 = 1 ]; then C=3; fi ;;\n  *) B=2 ;;\nesac\n"
+    "printf '%s\\n' $B $C",
+    "case \"$Q\" in a) B=1;; \"\") B=5;; esac\nprintf '%s\\n' $B",
+    "case abc in a*) B=1;; *) B=2;; esac\nprintf '%s\\n' $B",
+    "A=2\nprintf '%s\\n' $(( ($A > 1) ? 7 : 8 )) $((A==2 && 1<0 || !0)) $((2**3**2)) $((-A%3))",
+    "A=0; while [[ $# -gt 0 ]]; do A=$1; shift; done\nprintf '%s\\n' \"x$A\"",
+    "A=1\nexport A\nprintf '%s\\n' $A",
+    "A=(1 \"2 3\")\nB=()\nprintf '%s\\n' \"x ${A[*]} y\" \"${B[*]}z\"",
 ])
 def test_words_are_those_of_bash(text: str) -> None:
     done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True,
@@ -118,3 +126,69 @@ def test_hostile_scripts_end_in_one_message(text: str, tmp_path: Path) -> None:
         nest.read(path)
     assert len(str(caught.value)) < 1000 and "run.sh" in str(caught.value)
     assert time.process_time() - before < 5.0
+
+
+# ---------------------------------------------------------------- other scripts, other shells
+
+REST = ("--hidden-size 64 --num-attention-heads 8 --seq-length 64 --max-position-embeddings 64 "
+        "--micro-batch-size 1 --bf16")
+
+
+def layers(folder: Path, text: str, **given: str) -> int:
+    path = folder / "run.sh"
+    path.write_text(text, encoding="utf-8")
+    return nest.read(path, variables=given).model.layers
+
+
+def test_scripts_of_the_same_folder_are_followed(tmp_path: Path) -> None:
+    """As of a published study: the case, its settings, what is submitted, what that runs."""
+    (tmp_path / "config.sh").write_text(
+        f'export PARAMS=" --num-layers ${{N}} {REST} "\nDATA=<path to the data>\n',
+        encoding="utf-8")
+    (tmp_path / "submit.sh").write_text(
+        "sbatch --nodes=${NODES} --export=PARAMS start.sh\nexit 0\n", encoding="utf-8")
+    (tmp_path / "start.sh").write_text(
+        '#!/bin/bash\n#SBATCH -t 0:30:00 --exclusive --ntasks-per-node=8\n'
+        'CMD="python -u pretrain_gpt.py ${PARAMS}"\nsrun -l sh -c "${CMD}"\n', encoding="utf-8")
+    text = "N=6\nNODES=4\n. `pwd`/config.sh\nsource $(dirname $0)/submit.sh\n"
+    path = tmp_path / "run.sh"
+    path.write_text(text, encoding="utf-8")
+    found = nest.read(path)
+    assert (found.model.layers, found.devices) == (6, 32)
+    path.write_text(text.replace("N=6\n", ""), encoding="utf-8")
+    with pytest.raises(InputError, match=r"config\.sh: line 1: .*depends on '\$\{N\}'"):
+        nest.read(path)
+
+
+@pytest.mark.parametrize("name", ["../other.sh", "/{0}/other.sh", "link.sh", "run.sh", "none.sh"])
+def test_no_other_file_is_read(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (tmp_path / "other.sh").write_text("N=9\n", encoding="utf-8")
+    (folder / "link.sh").symlink_to(tmp_path / "other.sh")
+    name = name.format(str(tmp_path).strip("/"))
+    text = f"source {name}\nsource {name}\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers"
+    assert layers(folder, f"{text} ${{N:-3}} {REST}\n") == 3
+
+
+@pytest.mark.parametrize("text", [
+    "CMD=\"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 5 \\\n\n {0}\"\n"
+    "export CMD\nsrun bash -c '$CMD --lr 1 2>&1'\n",
+    "CMD=\"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 5 {0}\"\necho $CMD\n"
+    "eval $CMD\n",
+    "O='{0}'\nCMD=\"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers '5' $O\"\n"
+    "eval ${{CMD}}\n",
+    "srun sh -c \"torchrun --nproc_per_node 8 pretrain_gpt.py --rank \\$X --num-layers 5 {0}\"\n",
+    "#SBATCH --gres=gpu:8 --nodes=1\nexport RANKS=$SLURM_NNODES\n"
+    "srun bash -c \"RANK=\\$R python pretrain_gpt.py --save <a b> --num-layers 5 {0}\"\n",
+])
+def test_words_of_variables_are_not_lines(text: str, tmp_path: Path) -> None:
+    """What another shell gets is split into words there, once more after eval."""
+    found = text.format(REST).replace("--rank \\$X", "--local-rank \\$X")
+    assert layers(tmp_path, found) == 5
+
+
+def test_arguments_that_a_script_loses_are_named(tmp_path: Path) -> None:
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 5 \\ \n  --swiglu {REST}\n"
+    with pytest.raises(InputError, match="line 2: a command begins with '--swiglu'"):
+        layers(tmp_path, text)

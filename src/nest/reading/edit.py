@@ -21,7 +21,7 @@ ANCHORS = ("micro-batch-size", "batch-size", "num-layers")
 _BLANK = r"(?:[ \t]|\\\r?\n)"
 _EXPANDED = r"\$\{[^{}\n]*\}|\$\(\([^\n]*?\)\)"
 _BARE = re.compile(rf"{_BLANK}+((?:{_EXPANDED}|[^\s\"'\\|&;<>()`])+)")
-_WORD = re.compile(
+_QUOTED = re.compile(
     rf"{_BLANK}+((?:\"(?:{_EXPANDED}|[^\"\\`])*\"|'[^']*'|{_EXPANDED}|[^\s\"'\\|&;<>()`])+)")
 _ASSIGNED = re.compile(rf"=((?:{_EXPANDED}|[^\s\"'\\|&;<>()`])*)")
 
@@ -56,8 +56,8 @@ def edited(
     last = next((name for name in (*reversed(named), *ANCHORS) if name in there), None)
     if last is None or any(name not in there for name in flags.taken):
         return None
-    for ticks in (False, True):
-        text = _replaced(launch.text, places, flags, last, ticks)
+    for again in (False, True):
+        text = _replaced(launch.text, places, flags, last, again)
         text = _headed(text, comment, launch.command.variables, variables)
         if _stands(text, launch, flags, table):
             return text
@@ -73,7 +73,7 @@ def _places(text: str, table: Known) -> Iterator[_Place]:
             continue
         name, end = match[1], match.end()
         kind = table.takes.get(name, "one")
-        form = _WORD if not quote else _BARE
+        form = _QUOTED if not quote else _BARE
         if assigned := _ASSIGNED.match(text, end):
             end = assigned.end()
         elif kind != "flag":
@@ -107,7 +107,7 @@ def _quotes(text: str) -> list[str]:
 
 
 def _replaced(
-    text: str, places: Sequence[_Place], flags: Flags, last: str, ticks: bool
+    text: str, places: Sequence[_Place], flags: Flags, last: str, again: bool
 ) -> str:
     """A text with arguments replaced in place, and new ones behind those named ``last``."""
     there = {place.name for place in places}
@@ -122,7 +122,7 @@ def _replaced(
             continue
         old = text[place.start:place.end]
         words = " ".join(([old] if kept else []) + [
-            _text(name, flags.given[name], place.quoted, ticks) for name in names])
+            _text(name, flags.given[name], place.quoted, again) for name in names])
         start, end = place.start, place.end
         if not words:
             start, end = _wide(text, place)
@@ -131,10 +131,20 @@ def _replaced(
     return "".join([*found, text[done:]])
 
 
-def _text(name: str, value: Words, quoted: bool, ticks: bool) -> str:
-    """An argument as words of shell; in quotes as it is, or with ticks around what needs them."""
-    words = (f"--{name}", *value)
-    return " ".join(words) if quoted and not ticks else shlex.join(words)
+def _text(name: str, value: Words, quoted: bool, again: bool) -> str:
+    """An argument as words of shell.
+
+    Words in quotes need none of their own; ``again``: another shell reads them once more.
+    """
+    return " ".join([f"--{name}", *(_word(word, (not quoted) + again) for word in value)])
+
+
+def _word(word: str, shells: int) -> str:
+    """A word that so many shells read, one inside the other."""
+    found = shlex.quote(word) if shells else word
+    if shells < 2 or found == word:
+        return found
+    return shlex.quote(found) if re.search(r'[$"\\`!]', found) else f'"{found}"'
 
 
 def _wide(text: str, place: _Place) -> tuple[int, int]:
@@ -149,8 +159,9 @@ def _wide(text: str, place: _Place) -> tuple[int, int]:
     first = start == 0 or text[start - 1] == "\n"
     if line is None or not first:
         return start, end
-    # A line that no other follows ends what is continued by the line before it.
-    return start, line.end() - ("\\" not in line[0])
+    # The last line of a command ends what the line before it continues.
+    continued = text[:start].rstrip("\r\n").endswith("\\") and "\\" not in line[0]
+    return start, line.end() - continued
 
 
 def _headed(

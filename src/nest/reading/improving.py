@@ -258,8 +258,7 @@ def _options(before: Plan | None, plan: Plan) -> Iterator[Change]:
     old, new = ({} if one is None else {
         **{name: figures(one.inputs.job, one.configuration)[name] for name in SHOWN},
         "layout": one.layout, "offload": one.parallelism.offload,
-        **{name: getattr(one.inputs.job.stack, name) for name in (
-            *OVERLAPS.values(), "dispatcher")}} for one in (before, plan))
+        "dispatcher": one.inputs.job.stack.dispatcher} for one in (before, plan))
     for name, value in new.items():
         if name in ("ep", "etp", "dispatcher") and not experts:
             continue

@@ -463,6 +463,8 @@ class Script:
             return [self._mark(line, shown)]
         name, mark, word = found["name"], found["mark"] or "", found["word"] or ""
         value = self._value(name, bool(found["array"]), shown, line, quoted)
+        if quoted and found["array"] == "[*]":
+            value = [" ".join(value)]
         empty = name not in self.values or (":" in mark and value == [""])
         other = "".join(
             " ".join(values) for _, values in self._pieces(word, line, depth + 1))
