@@ -316,8 +316,8 @@ def test_the_host_of_layers_with_experts() -> None:
 
 
 def test_what_captured_layers_save() -> None:
-    # A gap of 1 + 2 s, 0.5 s captured, 60 % of the way with parts of layers: 1.5 s; no less than 40 %
-    # of 6 s forward. A layer without experts keeps its gap.
+    # A gap of 1 + 2 s, 0.5 s captured, 60 % of the way with parts of layers: 1.5 s; no less than
+    # 40 % of 6 s forward. A layer without experts keeps its gap.
     plain = cost(block(mixture()))
     stack = {"layer_gap": 1.0, "expert_gap": 2.0, "captured_gap": 0.5, "captured_share": 0.6}
     for graphs, gap in (("none", 3.0), ("layers", 1.5), ("step", 0.5)):

@@ -260,6 +260,10 @@ class Job(Description):
         "bf16", description="number format of matrix products"
     )
     optimizer: Optimizer = Field("adam", description="optimizer")
+    expert_imbalance: Annotated[Number, Field(ge=1, le=1000)] = Field(
+        1.0, description="token copies that the busiest device of an expert-parallel group gets, "
+        "over the mean",
+    )
     stack: Annotated[
         Stack, BeforeValidator(resolve_stack, json_schema_input_type=Stack | str | dict[str, Any])
     ] = Field(
