@@ -36,7 +36,7 @@ def test_where_imbalance_changes_nothing() -> None:
 
 def test_a_plan_states_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evaluate", "mixtral-8x7b", "dgx-h100", "--devices", "64", "--global-batch", "64",
-             "--seq-len", "4096", "--ep", "8", "--zero", "1"]
+             "--seq-len", "4096", "--ep", "8", "--zero", "1", "--tp", "2", "--etp", "1"]
     even = json.loads(run(capsys, *words, "--json")[0])
     out, _ = run(capsys, *words, "--expert-imbalance", "1.25")
     assert "gets 1.25 times" in " ".join(out.split())

@@ -157,6 +157,7 @@ def random_job(rng: Random, theme: str) -> Job:
         batches = [2, 4, 6, 8, 12]
     return Job(
         memory_margin=more.choice((0.0, 0.0, 0.05, 0.1)),
+        expert_imbalance=more.choice((1.0, 1.0, 1.3)),
         global_batch=rng.choice(batches), seq_len=rng.choice(lengths),
         precision=rng.choice(("bf16", "bf16", "fp16", "fp32", "fp8")),
         optimizer=rng.choice(("adam", "adam", "sgd", "sgd-momentum")), stack=stack,
