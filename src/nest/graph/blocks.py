@@ -225,8 +225,8 @@ def _bias(model: Model, up: int) -> Operator:
 
     Product with the probability, sum and concatenation; backward two products, their sums and a
     concatenation; the first product's bias gradient is a sum. Fused experts have kernels of their
-    own for it too (compute_grouped_dbias_dscales and the dequantised gradient in
-    transformer_engine/pytorch/ops/fused/grouped_mlp.py at d0067d0), priced alike, assumed.
+    own for it too (compute_grouped_dbias_dscales and the dequantised gradient in the fused grouped
+    MLP of NVIDIA/TransformerEngine@d0067d0), priced alike, assumed.
     """
     h = model.hidden
     return Operator("expert_bias", "memory", "dispatch", again=_MOE, forward_elements=6 * h,
