@@ -69,6 +69,13 @@ def test_grouped_products() -> None:
     found = grouped_seconds(grouped, *sides(1000, 1000, 100), 3, 0.0)
     assert found == pytest.approx([3 * (5e-6 + 2e-6) + 1e-6])
     assert grouped_seconds(grouped, *sides(0, 100, 100), 3, 4.0) == 0.0
+    # Fused experts: 4/5 of a single product's rate, 1e8 x 2 FLOP at 64 TFLOP/s; without a figure of
+    # their own the same.
+    for more, seconds in (({"fused_rate": 0.8}, 3.125e-6), ({}, 5e-6)):
+        device = grouped.device.replace(grouped={"default": {**usual, **more}})
+        fused = Machine(device, grouped.stack.replace(fused_experts=True), "bf16")
+        found = grouped_seconds(fused, *sides(1000, 1000, 100), 3, 0.0)
+        assert found == pytest.approx([3 * (seconds + 2e-6) + 1e-6])
 
 
 def test_large_products_decline() -> None:

@@ -315,9 +315,24 @@ def test_the_host_of_layers_with_experts() -> None:
     assert cost(block(), **{**whole, "cuda_graphs": "none"}).forward == cost(block()).forward
 
 
+def test_what_captured_layers_save() -> None:
+    # A gap of 1 + 2 s, 0.5 s captured, 60 % of the way with parts of layers: 1.5 s; no less than
+    # 40 % of 6 s forward. A layer without experts keeps its gap.
+    plain = cost(block(mixture()))
+    stack = {"layer_gap": 1.0, "expert_gap": 2.0, "captured_gap": 0.5, "captured_share": 0.6}
+    for graphs, gap in (("none", 3.0), ("layers", 1.5), ("step", 0.5)):
+        found = cost(block(mixture()), cuda_graphs=graphs, **stack)
+        assert found.forward - plain.forward == pytest.approx([gap])
+        assert found.backward - plain.backward == pytest.approx([gap])
+    host = cost(block(mixture()), cuda_graphs="layers", expert_overhead=6.0, **stack)
+    assert host.forward == pytest.approx([2.4])
+    dense = cost(block(), cuda_graphs="step", **stack)
+    assert dense.forward - cost(block()).forward == pytest.approx([1.0])
+
+
 def test_biases_and_clamps_of_experts() -> None:
     # 2 copies of each token, 2 bytes an element at 1 TB/s: bias 6 h forward, 8 h and 2 x 24
-    # backward; clamps 4 and 5 times 2 x 24. None of it where experts are fused.
+    # backward; clamps 4 and 5 times 2 x 24. Fused experts have no clamps of their own.
     copies = 2 * SBH // H * 2 / 1e12
     plain, clamped = cost(block(mixture())), cost(block(mixture(clamped=True)))
     assert clamped.forward - plain.forward == pytest.approx([copies * 4 * 48])
@@ -325,8 +340,11 @@ def test_biases_and_clamps_of_experts() -> None:
     biased = cost(block(mixture().replace(bias=True)))
     assert biased.forward - plain.forward == pytest.approx([copies * 6 * H])
     assert biased.backward - plain.backward == pytest.approx([copies * (8 * H + 48)])
-    assert cost(block(mixture(clamped=True)), fused_experts=True).forward == cost(
-        block(mixture()), fused_experts=True).forward < plain.forward
+    fused = cost(block(mixture()), fused_experts=True)
+    assert cost(block(mixture(clamped=True)), fused_experts=True).forward == fused.forward
+    assert fused.forward < plain.forward
+    fused_bias = cost(block(mixture().replace(bias=True)), fused_experts=True)
+    assert fused_bias.forward - fused.forward == pytest.approx([copies * 6 * H])
 
 
 def test_cross_attention() -> None:

@@ -142,6 +142,8 @@ def random_job(rng: Random, theme: str) -> Job:
         "expert_gap": last.choice((0.0, log_uniform(last, 1e-7, 1e-4))),
         "expert_overhead": last.choice((0.0, 0.0, log_uniform(last, 1e-6, 1e-3))),
         "fused_experts": last.random() < 0.2,
+        "captured_gap": last.choice((0.0, log_uniform(last, 1e-7, 1e-4))),
+        "captured_share": last.choice((0.0, 0.5, 1.0)),
     }
     batches = [*range(1, 13), 6, 8, 9, 10, 12]
     lengths = [60, 120, 240, 256, 500, 1024]
@@ -155,6 +157,7 @@ def random_job(rng: Random, theme: str) -> Job:
         batches = [2, 4, 6, 8, 12]
     return Job(
         memory_margin=more.choice((0.0, 0.0, 0.05, 0.1)),
+        expert_imbalance=more.choice((1.0, 1.0, 1.3)),
         global_batch=rng.choice(batches), seq_len=rng.choice(lengths),
         precision=rng.choice(("bf16", "bf16", "fp16", "fp32", "fp8")),
         optimizer=rng.choice(("adam", "adam", "sgd", "sgd-momentum")), stack=stack,

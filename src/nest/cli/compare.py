@@ -39,6 +39,7 @@ def compare(
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,
     memory_margin: options.MemoryMargin = None,
+    expert_imbalance: options.ExpertImbalance = None,
     stack: options.StackName = None,
     job: options.JobFile = None,
     profile: options.ProfileFile = None,
@@ -99,7 +100,8 @@ def compare(
         names or (), profile, as_type, devices=devices, filling=filling, device=device,
         without=without or None, degrade=degrade or None)
     wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len, precision=precision,
-                      optimizer=optimizer, memory_margin=memory_margin)
+                      optimizer=optimizer, memory_margin=memory_margin,
+                      expert_imbalance=expert_imbalance)
     bounds = space_from(
         space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard, recompute=recompute,
         recompute_modules=recompute_modules, recompute_layers=recompute_layers, sp=sp,

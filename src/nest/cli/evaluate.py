@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from nest.pricing.plans import Plan
 
 DOES_NOT_FIT = 3
-JOB_OPTIONS = ("global_batch", "seq_len", "precision", "optimizer", "memory_margin")
+JOB_OPTIONS = ("global_batch", "seq_len", "precision", "optimizer", "memory_margin",
+               "expert_imbalance")
 
 
 def evaluate(
@@ -36,6 +37,7 @@ def evaluate(
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,
     memory_margin: options.MemoryMargin = None,
+    expert_imbalance: options.ExpertImbalance = None,
     stack: options.StackName = None,
     job: options.JobFile = None,
     profile: options.ProfileFile = None,
@@ -139,7 +141,8 @@ def evaluate(
     check_target(ranks)
     check_map(map_file)
     job_options = {"global_batch": global_batch, "seq_len": seq_len, "precision": precision,
-                   "optimizer": optimizer, "memory_margin": memory_margin, "stack": stack,
+                   "optimizer": optimizer, "memory_margin": memory_margin,
+                   "expert_imbalance": expert_imbalance, "stack": stack,
                    "job": job, "profile": profile, "as": as_type,
                    "devices": devices, "filling": filling, "device": device,
                    "without": without or None, "degrade": degrade or None}

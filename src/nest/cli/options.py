@@ -102,6 +102,11 @@ Precision = Annotated[
 Optimizer = Annotated[
     str | None, typer.Option(metavar="NAME", help="adam (default), sgd or sgd-momentum.")
 ]
+ExpertImbalance = Annotated[
+    float | None,
+    typer.Option(metavar="FACTOR", help="Tokens of the busiest expert-parallel rank over the mean; "
+                 "default 1."),
+]
 MemoryMargin = Annotated[
     float | None,
     fraction("Share of each device's memory that no plan may use; default 0.1."),

@@ -37,6 +37,7 @@ def plan(
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,
     memory_margin: options.MemoryMargin = None,
+    expert_imbalance: options.ExpertImbalance = None,
     stack: options.StackName = None,
     job: options.JobFile = None,
     profile: options.ProfileFile = None,
@@ -111,7 +112,8 @@ def plan(
         raise InputError("global_batch: got an empty range; allowed: such as 4000..4200")
     wanted = job_from(job, stack, global_batch=batch[0] if several else batch,
                       seq_len=seq_len, precision=precision,
-                      optimizer=optimizer, memory_margin=memory_margin)
+                      optimizer=optimizer, memory_margin=memory_margin,
+                      expert_imbalance=expert_imbalance)
     bounds = space_from(
         space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard,
         recompute=recompute, recompute_modules=recompute_modules,

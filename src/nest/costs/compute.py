@@ -57,6 +57,8 @@ class Machine:
         self.bandwidth = self.copy_bandwidth * rates.memory_derate
         """Of element-wise kernels in training."""
         self.grouped = device.grouped_for(precision)
+        fused = stack.fused_experts
+        self.grouped_rate = self.grouped.fused_rate if fused else self.grouped.rate
         self.half = Machine(device, stack, "bf16") if self.fp8 else self
         """The same for products that stay in 16 bit in fp8 training."""
         self.overhead = device.launch_overhead
@@ -104,7 +106,8 @@ def grouped_seconds(
     gradient that is added to is read and written.
     """
     e = machine.grouped
-    arithmetic = _flop(machine, m, n, k) / (machine.peak * machine.gemm.peak_fraction * e.rate)
+    arithmetic = _flop(machine, m, n, k) / (machine.peak * machine.gemm.peak_fraction
+                                            * machine.grouped_rate)
     moved = machine.weight_element * (m * k + k * n) + written * m * n
     bound = np.maximum(arithmetic, moved / (machine.device.memory_bandwidth * e.memory_share))
     return np.where(m * n * k * count > 0, count * (bound + e.group_time) + machine.overhead, 0.0)

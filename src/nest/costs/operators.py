@@ -50,10 +50,16 @@ def share_of(op: Operator, tp: NDArray[np.int64], etp: NDArray[np.int64]) -> tup
     return ranks.astype(np.float64), padding
 
 
-def copies_of(layer: Layer, c: Body, tokens: Array) -> Array:
-    """Token copies that one device runs through its experts (balanced routing)."""
+def copies_of(layer: Layer, c: Body, s: Setting, tokens: Array) -> Array:
+    """Token copies that one device runs through its experts: the busiest, which all wait for.
+
+    Balanced routing times the job's ``expert_imbalance``; without expert parallelism every device
+    runs its own tokens, whichever experts they go to.
+    """
     assert layer.experts is not None
-    return tokens * layer.experts.top_k * c.etp / c.tp
+    mean = tokens * layer.experts.top_k * c.etp / c.tp
+    busiest: Array = np.where(c.ep > 1, s.job.expert_imbalance, 1.0) * mean
+    return busiest
 
 
 def rows_of(
@@ -61,7 +67,7 @@ def rows_of(
 ) -> Array:
     """Tokens that the operator sees on one device."""
     if op.split == "dispatch" or op.split in EXPERT:
-        return copies_of(layer, c, tokens)
+        return copies_of(layer, c, s, tokens)
     rows = rest if op.split == "sequence" else tokens
     if op.positions and op.type != "attention":  # it works on another sequence, such as keys
         return rows * op.positions / positions_of(layer, s)

@@ -91,18 +91,20 @@ def expert_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
     By all-to-all 2 T k h bytes per device and direction (arXiv:2401.06066 routing; Megatron-Core's
     dispatchers), T the tokens that a rank holds; by all-gather and reduce-scatter all tokens of the
     group; else as :func:`nest.costs.network.collectives.dispatch`, one of two ways in fp8 if the
-    stack says so.
+    stack says so. Where the busiest rank gets more than the mean, so much more goes to it, but for
+    all-gathers, which send every token anyway.
     """
     if layer.experts is None:
         return np.zeros(len(c.tp)), np.zeros(len(c.tp))
     moe, stack, ranks = layer.experts, s.machine.stack, c.ep_group
     tokens, _ = tokens_of(layer, c, s)
-    size = copies_of(layer, c, tokens) * layer.hidden * s.machine.element
+    size = copies_of(layer, c, s, tokens) * layer.hidden * s.machine.element
     each = size / c.etp
     if stack.dispatcher == "alltoall":
         once = 2.0 * all_to_all(each, s.network, ranks)
     elif stack.dispatcher == "allgather":
-        once = 2.0 * all_gather(each / moe.top_k * ranks.size, s.network, ranks)
+        every = each / moe.top_k * ranks.size / s.job.expert_imbalance
+        once = 2.0 * all_gather(every, s.network, ranks)
     else:
         most = PER_PROCESSOR * stack.dispatch_processors
         rate = most if stack.dispatcher == "deepep" else np.inf

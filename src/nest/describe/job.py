@@ -143,8 +143,17 @@ class Stack(Rates):
         0.0, description="seconds that the host takes to issue the forward of a layer with "
         "experts, and twice that backward, unless the whole step is captured: it takes no less",
     )
+    captured_gap: Delay = Field(
+        default_factory=lambda data: data["layer_gap"],
+        description="seconds that a layer with experts takes longer each way, instead of layer_gap "
+        "and expert_gap, where the whole step is captured; default: layer_gap",
+    )
+    captured_share: Share = Field(
+        0.0, description="how much of that is reached where parts of layers are captured, among "
+        "them attention and the router",
+    )
     fused_experts: Flag = Field(
-        False, description="activation functions, biases and casts of experts are part of their "
+        False, description="activation functions, clamps and casts of experts are part of their "
         "grouped products",
     )
     scatter_gather: Flag = Field(
@@ -205,11 +214,13 @@ class Stack(Rates):
 
     def host(self, experts: bool) -> tuple[float, float, float]:
         """Seconds that a layer takes longer each way; and no less than, forward and backward."""
-        if not experts or self.cuda_graphs == "step":
+        if not experts:
             return self.layer_gap, self.layer_overhead, self.layer_overhead
-        each = self.expert_overhead
-        return (self.layer_gap + self.expert_gap, max(self.layer_overhead, each),
-                max(self.layer_overhead, 2.0 * each))
+        captured = {"none": 0.0, "layers": self.captured_share, "step": 1.0}[self.cuda_graphs]
+        gap = self.layer_gap + self.expert_gap
+        gap += captured * (self.captured_gap - gap)
+        each = (1.0 - captured) * self.expert_overhead
+        return gap, max(self.layer_overhead, each), max(self.layer_overhead, 2.0 * each)
 
     def rates(self, device: str) -> Rates:
         """Derates on a device, by its name."""
@@ -249,6 +260,10 @@ class Job(Description):
         "bf16", description="number format of matrix products"
     )
     optimizer: Optimizer = Field("adam", description="optimizer")
+    expert_imbalance: Annotated[Number, Field(ge=1, le=1000)] = Field(
+        1.0, description="token copies that the busiest device of an expert-parallel group gets, "
+        "over the mean",
+    )
     stack: Annotated[
         Stack, BeforeValidator(resolve_stack, json_schema_input_type=Stack | str | dict[str, Any])
     ] = Field(

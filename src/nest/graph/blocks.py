@@ -209,8 +209,10 @@ def experts(model: Model) -> list[Operator]:
                  parameters=moe.experts * h * (moe.ffn + bias), saved_elements=moe.ffn,
                  product_input=True, again=_MOE, dropped=activation, fp8_bytes=moe.ffn),
     ]
-    if model.bias or moe.clamped:
-        ops.append(_unfused(model, up))
+    if model.bias:
+        ops.append(_bias(model, up))
+    if moe.clamped:
+        ops.append(_clamp(up))
     if moe.shared_ffn:
         ops += mlp(model, moe.shared_ffn, "shared", _SHARED)
         if moe.shared_gate:
@@ -218,19 +220,26 @@ def experts(model: Model) -> list[Operator]:
     return ops
 
 
-def _unfused(model: Model, up: int) -> Operator:
-    """Bias of the experts' output, and clamps before the gate, as Megatron-Core runs them.
+def _bias(model: Model, up: int) -> Operator:
+    """Bias of the experts' output, as Megatron-Core runs it (the apply_bias of its grouped MLP).
 
-    Bias (the apply_bias of its grouped MLP): product with the probability, sum and concatenation;
-    backward two products, their sums and a concatenation; the first product's bias gradient is a
-    sum. Clamps (its fused bias and quick GeGLU): two clamps and a concatenation, backward their
-    masks and a concatenation.
+    Product with the probability, sum and concatenation; backward two products, their sums and a
+    concatenation; the first product's bias gradient is a sum. Fused experts have kernels of their
+    own for it too (compute_grouped_dbias_dscales and the dequantised gradient in the fused grouped
+    MLP of NVIDIA/TransformerEngine@d0067d0), priced alike, assumed.
     """
-    assert model.moe is not None
-    h, bias, clamps = model.hidden, model.bias, model.moe.clamped
-    return Operator("expert_bias", "memory", "dispatch", again=_MOE, fusable=True,
-                    forward_elements=6 * h * bias + 4 * up * clamps,
-                    backward_elements=(8 * h + up) * bias + 5 * up * clamps)
+    h = model.hidden
+    return Operator("expert_bias", "memory", "dispatch", again=_MOE, forward_elements=6 * h,
+                    backward_elements=8 * h + up)
+
+
+def _clamp(up: int) -> Operator:
+    """Clamps before the gate, as Megatron-Core runs them (its fused bias and quick GeGLU).
+
+    Two clamps and a concatenation; backward their masks and a concatenation.
+    """
+    return Operator("expert_clamp", "memory", "dispatch", again=_MOE, fusable=True,
+                    forward_elements=4 * up, backward_elements=5 * up)
 
 
 def block(

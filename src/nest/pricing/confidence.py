@@ -14,7 +14,7 @@ EXPERTS = (0.81, 1.24)
 spread of :mod:`nest.validation.ranges`."""
 WIDER = 1.2
 """A range is so much wider for each property that was never measured (assumed; with a device left
-out, unwidened ranges cover 93 % of its runs)."""
+out, unwidened ranges cover 90 % of its runs)."""
 
 
 def confidence(step_time: float, chain: Chain, cluster: Cluster, job: Job) -> Confidence | None:

@@ -95,6 +95,9 @@ def plan_text(
     if simulated is not None:
         page.fact("Simulated", f"{format_seconds(simulated)} per step, event by event; the price "
                   f"differs by {percent(plan.step_time_s / simulated - 1.0, 1)}")
+    if (most := plan.inputs.job.expert_imbalance) > 1.0:
+        page.fact("Imbalance", "the busiest device of an expert-parallel group gets "
+                  f"{most:g} times the mean of the tokens (expert_imbalance)")
     if plan.confidence is not None:
         page.fact("Expected", sure(plan, plan.confidence))
     if plan.search is not None:

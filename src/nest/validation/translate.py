@@ -88,8 +88,11 @@ def _job(run: Run, software: Stack) -> Job:
 
 
 GRAPHS = ((r"^(?:none\b.*|unclear.*|unknown.*|)$", "none"), (r"full[_ ]iteration", "step"),
-          (r".", "layers"))
-"""Pattern of the cell of CUDA graphs, what they capture; the first that matches counts."""
+          (r"\battn\b", "layers"), (r".", "none"))
+"""Pattern of the cell of CUDA graphs, what they capture; the first that matches counts.
+
+Graphs of the router alone, or of the dense MLP, count as none.
+"""
 
 
 CAPACITY = re.compile(r"token ?drop")
