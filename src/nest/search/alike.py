@@ -212,7 +212,7 @@ class Alike:
         pp, vpp, warm = self._pp, self._vpp, self._warm(outer.micro_batches)
         chosen = np.flatnonzero(self._least(number) < limit)
         known = self._layouts
-        begin, load, seen, layouts = known.of(chosen)
+        listed = known.of(chosen)
         allow, index = builder.runnable.allow, builder.signatures.index
 
         def picked(axis: int, rows: slice = slice(None)) -> Bools:
@@ -237,8 +237,7 @@ class Alike:
             schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen],
             group=builder.runnable.groups(outer.micro_batches)[chosen], warm=warm[chosen],
             free=np.array([k in known.free for k in chosen.tolist()], dtype=np.bool_),
-            first=known.first[chosen], last=known.last[chosen], begin=begin, load=load,
-            seen=seen, layouts=layouts,
+            first=known.first[chosen], last=known.last[chosen], **listed._asdict(),
             cut=np.array([known.free.get(k, every) for k in chosen.tolist()]).reshape(
                 -1, len(every)),
             apart=builder.apart, repeated=self._repeated, longest=known.longest[chosen],
