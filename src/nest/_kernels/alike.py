@@ -24,8 +24,13 @@ from nest._kernels.layers import (
     EXCHANGED_FORWARD,
     FIELDS,
     FORWARD,
+    FREE_BACKWARD,
+    FREE_FORWARD,
+    GATHERED,
     KEPT_BACK,
+    REGATHERED,
     RESIDENT,
+    SCATTERED,
     TIED,
     UPDATE,
     WEIGHTS,
@@ -37,20 +42,21 @@ from nest._kernels.layers import (
 from nest._kernels.layouts import (
     AHEAD,
     BACK,
-    BLOCK,
     FIRST,
+    GATHER,
     HELD,
     INPUTS,
     KEPT,
     LEASTS,
     LEFT,
     MORE,
+    REGATHER,
     ROOM,
+    SCATTER,
     forwards,
-    layout_may_be_below,
-    of_body,
-    some_may_be_below,
+    next_layout,
     split_of,
+    waits_of,
 )
 from nest._kernels.orders import (
     COMBINED,
@@ -104,7 +110,7 @@ class Work(NamedTuple):
     layers: np.ndarray
     """float64 (Y, R, T, FIELDS)"""
     least: np.ndarray
-    """float64 (8, T) of a layer of a kind, at the least; see ``_kernels.layouts``."""
+    """float64 (11, T) of a layer of a kind, at the least; see ``_kernels.layouts``."""
     again: np.ndarray
     """int64 (N,) recompute policy of each layer."""
     ahead: np.ndarray
@@ -154,9 +160,15 @@ class Work(NamedTuple):
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
     layer: np.ndarray
-    """float64 (4,) least seconds of a layer of the body, and what recompute of it adds; most
+    """float64 (6,) least seconds of a layer of the body, and what recompute of it adds; most
     seconds that passes beside each other save of it; least bytes that recompute frees of a layer
-    that it applies to."""
+    that it applies to; the largest of ``waits``."""
+    waits: np.ndarray
+    """float64 (2, T) see ``_sum_up_waits``."""
+    waited: np.ndarray
+    """float64 (2,) sums of them over all layers of the body."""
+    free: np.ndarray
+    """float64 (2, T) most seconds of a layer, forward and backward, that hide this traffic."""
     marked: np.ndarray
     """bool (T,) kinds of such layers."""
     saved: np.ndarray
@@ -205,7 +217,9 @@ def alike(t, q, a, legal, limit, spread):
         costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
         tally=np.zeros(3, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(4), marked=np.zeros(t.ahead.shape[1], np.bool_),
+        layer=np.zeros(6), free=np.zeros((2, t.ahead.shape[1])),
+        waits=np.zeros((2, t.ahead.shape[1])), waited=np.zeros(2),
+        marked=np.zeros(t.ahead.shape[1], np.bool_),
         saved=np.zeros(t.ahead.shape[1] + 1), weights=np.zeros(t.ahead.shape[1]),
         order=order_of(S, chunks, 3 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks),
@@ -297,6 +311,7 @@ def _may_be_below(t, a, w, k, top):
     """Whether pipeline k may take less than ``top`` somewhere, by its seconds and its bytes."""
     N = len(a.order)
     least = w.ahead[N] + w.back[N] - (w.saved[-1] if a.schedule[k] == COMBINED else 0.0)
+    least += waits_of(w.waited[0], w.waited[1], a.pp[k] * a.vpp[k], w.layer[4], w.layer[5])
     return (a.warm[k] * least < top * SLACK
             and w.resident[N] + w.kept[N] <= a.pp[k] * t.limit_bytes)
 
@@ -315,9 +330,7 @@ def _sum_up(t, q, a, w, c, z, r, kept):
 
     Bytes of activations are those under policy ``kept``; -1: none.
     """
-    for kind in range(w.least.shape[1]):
-        for x in range(LEASTS):
-            w.least[x, kind] = np.inf
+    w.least[:], w.free[:] = np.inf, 0.0
     for y in range(q.alike.shape[1]):
         if q.alike[c, y] < 0:
             continue
@@ -331,6 +344,11 @@ def _sum_up(t, q, a, w, c, z, r, kept):
             least = w.layers[y, max(kept, 0), kind]
             w.least[ROOM, kind] = min(w.least[ROOM, kind], own[WORK] + own[BUFFERS],
                                       least[WORK] + least[BUFFERS])
+            w.least[GATHER, kind] = min(w.least[GATHER, kind], own[GATHERED])
+            w.least[REGATHER, kind] = min(w.least[REGATHER, kind], own[REGATHERED])
+            w.least[SCATTER, kind] = min(w.least[SCATTER, kind], own[SCATTERED])
+            w.free[0, kind] = max(w.free[0, kind], own[FREE_FORWARD], least[FREE_FORWARD])
+            w.free[1, kind] = max(w.free[1, kind], own[FREE_BACKWARD], least[FREE_BACKWARD])
             if kept >= 0:
                 w.least[KEPT, kind] = min(w.least[KEPT, kind], least[ACTIVATIONS])
                 w.least[MORE, kind] = min(
@@ -371,6 +389,37 @@ def _sum_up(t, q, a, w, c, z, r, kept):
         w.inputs[n + 1] = w.inputs[n] + max(0.0, back - max(w.weights[kind], w.weights[whole]))
         w.resident[n + 1] = w.resident[n] + resident
         w.kept[n + 1] = w.kept[n] + activations
+    _sum_up_waits(t, a, w)
+
+
+@leaf
+def _sum_up_waits(t, a, w):
+    """Fill in what passes wait at least for ZeRO traffic between two layers of the body, or more
+    with a third one in front of them; by the kind of the last."""
+    w.waits[:] = np.inf
+    for n in range(len(a.order)):
+        for x in range(4):
+            kind, below = (a.whole[n], a.whole[n - 1]) if x % 2 else (a.order[n], a.order[n - 1])
+            if not a.body[0] <= n < a.body[1]:
+                w.waits[:, kind] = 0.0
+            elif n > a.body[0]:
+                back = w.least[SCATTER, kind] - t.overlaps[0] * w.free[1, below]
+                w.waits[0, kind] = min(w.waits[0, kind], max(0.0, back))
+                if n > a.body[0] + 1:
+                    kinds = a.whole if x // 2 else a.order
+                    w.waits[1, kind] = min(w.waits[1, kind], max(
+                        0.0, back + w.least[REGATHER, kinds[n - 2]]) + max(
+                        0.0, w.least[GATHER, kind] - t.overlaps[0] * w.free[0, below])
+                        - max(0.0, back))
+    w.layer[4:] = 0.0
+    for kind in range(w.least.shape[1]):
+        for x in range(2):
+            w.waits[x, kind] = w.waits[x, kind] if w.waits[x, kind] < np.inf else 0.0
+            w.layer[4 + x] = max(w.layer[4 + x], w.waits[x, kind])
+    w.waited[:] = 0.0
+    for n in range(a.body[0], a.body[1]):
+        for x in range(2):
+            w.waited[x] += min(w.waits[x, a.order[n]], w.waits[x, a.whole[n]])
 
 
 @leaf
@@ -386,17 +435,11 @@ def _look(t, q, a, w, top, first):
         gap = a.least_handed / t.shards[c] * q.hop[0, x, s]
         w.near[s] = w.near[s - 1] + q.both * (gap + q.hop[1, x, s])
     if not a.free[k]:
-        number = a.first[k]
+        number = next_layout(t, a, w, k, a.first[k], top)
         while number < a.last[k]:
-            if t.micro_batches * of_body(a, w, k, a.load[number]) >= top:
-                break
-            if (number % BLOCK == 0 or number == a.first[k]) and not some_may_be_below(
-                    t, a, w, k, number, top):
-                number = (number // BLOCK + 1) * BLOCK
-                continue
-            if layout_may_be_below(t, a, w, k, number, top) and _fits(t, q, a, w, number, top):
+            if _fits(t, q, a, w, number, top):
                 top = _price(t, q, a, w, top)
-            number += 1
+            number = next_layout(t, a, w, k, number + 1, top)
         return top
     if not _reach_the_end(t, a, w, k, w.guess[0] if first else top):
         return top
@@ -555,7 +598,7 @@ def _fits(t, q, a, w, number, top):
             resident += w.figures[y, g, F_RESIDENT]
             work = max(work, w.figures[y, g, F_WORK])
             buffers = max(buffers, w.figures[y, g, F_BUFFERS])
-            times = forwards(t, a, k, s, d)
+            times = forwards(a.schedule[k], p, v, m, size, s, d)
             kept += times * w.figures[y, g, F_ACTIVATIONS]
             ran += times * w.figures[y, g, C_FORWARD]
             w.activations[s, d] = w.figures[y, g, F_ACTIVATIONS]
@@ -583,7 +626,7 @@ def _fits(t, q, a, w, number, top):
             first = max(first, w.ahead[N] + w.inputs[N] - w.inputs[j] - ran)
         if together:
             own -= saved / m
-            if forwards(t, a, k, s, v - 1) < m:
+            if forwards(a.schedule[k], p, v, m, size, s, v - 1) < m:
                 w.room_left[s] -= largest
         if first + m * own + after >= top * SLACK or kept > w.room_left[s]:
             return False

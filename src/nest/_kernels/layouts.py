@@ -21,9 +21,9 @@ FIRST = 3
 """Field of a question: the first layers of each chunk that it holds for."""
 # Of a layer of a kind, the least: seconds forward, backward, backward for inputs, of the optimizer;
 # bytes of its state, its activations, what these are more without recompute, and of work and
-# buffers.
-AHEAD, BACK, INPUTS, LEFT, HELD, KEPT, MORE, ROOM = range(8)
-LEASTS = 8
+# buffers; seconds of ZeRO's gathers, of those backward, and of scatters.
+(AHEAD, BACK, INPUTS, LEFT, HELD, KEPT, MORE, ROOM, GATHER, REGATHER, SCATTER) = range(11)
+LEASTS = 11
 # Layers by kind of ``Pipelines.seen``.
 S_REST, S_FIRST, S_LAST, S_FRONT, S_BEHIND = range(5)
 
@@ -35,105 +35,111 @@ def split_of(schedule):
 
 
 @leaf
-def of_body(a, w, k, layers):
-    """Least seconds of a micro-batch of so many layers of the body in one stage of pipeline k."""
-    some, most = w.question[FIRST], a.longest[k]
-    if a.schedule[k] == COMBINED:
-        return layers * (w.layer[0] - w.layer[2])
-    if some < 1:
-        return layers * w.layer[0]
-    # Fewest of them are first layers of chunks as long as any.
-    again = layers // most * min(some, most) + min(some, layers % most)
-    return layers * w.layer[0] + again * w.layer[1]
+def waits_of(two, three, chunks, most_two, most_three):
+    """Least seconds that passes wait for ZeRO traffic between layers of the body.
+
+    Given the sums over layers, of which those that begin a chunk have none below, and the next
+    ones only one.
+    """
+    return max(0.0, two - chunks * most_two) + max(0.0, three - 2.0 * chunks * most_three)
 
 
 @leaf
-def forwards(t, a, k, s, d):
+def forwards(schedule, p, v, m, group, s, d):
     """Micro-batches of chunk d whose forwards stage s runs before its first backward."""
-    p, v, m, schedule = a.pp[k], a.vpp[k], t.micro_batches, a.schedule[k]
     if schedule in (LOOPED_BFS, GPIPE):
         return m
     if schedule in (ZB_V, DUALPIPEV):
         return min(m, s + 1 if d else 2 * p - 1 - s)
     slope = 1 if split_of(schedule) else min(v, 2)
-    run = min(m * v, warm_up(s, p, v, m, a.group[k], slope, 0) + 1)
-    return begun(d, run, v, m, a.group[k])
+    return begun(d, min(m * v, warm_up(s, p, v, m, group, slope, 0) + 1), v, m, group)
 
 
 @leaf
-def layout_may_be_below(t, a, w, k, number, top):
-    """Whether the three stages of ``Pipelines.seen`` allow less than ``top``, and fit."""
-    p = a.pp[k]
-    for x in range(a.seen.shape[1]):
-        s = a.heaviest[number] if x == 0 else (x - 1) * (p - 1)
-        extra = 0.0
+def next_layout(t, a, w, k, number, top):
+    """First layout of pipeline k from one on that may fit and take less than ``top``, or its last.
+
+    Three stages say so, those of ``Pipelines.seen``; at first of blocks of layouts, from the least
+    of each sum. The heaviest stage of a block may be any: the last one runs the fewest forwards of
+    each chunk before its first backward, on a V the first one of the second chunk.
+    """
+    p, v, m, N, kinds = a.pp[k], a.vpp[k], t.micro_batches, len(a.order), w.least.shape[1]
+    schedule, group, some = a.schedule[k], a.group[k], w.question[FIRST]
+    together, split, near = schedule == COMBINED, split_of(schedule), w.near[p - 1]
+    loops = schedule == INTERLEAVED or (together and p > 1)
+    each = w.layer[0] - (w.layer[2] if together else 0.0)
+    block, x, seen, row = True, 0, a.least_seen, number // BLOCK
+    while number < a.last[k]:
+        load, extra = a.load[number], 0.0
         if x == 0:
-            extra = of_body(a, w, k, a.load[number]) - a.load[number] * w.layer[0]
-        if not _stage_may_be_below(t, a, w, k, a.seen, number, x, s, s, extra, top, True):
-            return False
-    return True
-
-
-@leaf
-def some_may_be_below(t, a, w, k, number, top):
-    """:func:`layout_may_be_below` for all layouts of a block at once, from the least of each sum.
-
-    The heaviest stage may be any: the last runs the fewest forwards of each chunk before its first
-    backward, on a V the first of the second chunk.
-    """
-    p = a.pp[k]
-    for x in range(a.seen.shape[1]):
+            if some > 0:  # fewest of them are first layers of chunks as long as any
+                most = a.longest[k]
+                extra = w.layer[1] * (
+                    load // most * min(some, most) + min(some, load % most))
+            if m * (load * each + extra) >= top:
+                return a.last[k]
+            if seen.shape[1] == 0:
+                return number
+            if block:
+                extra = 0.0
         s = 0 if x == 1 else p - 1
-        last = 0 if x == 0 and a.schedule[k] in (ZB_V, DUALPIPEV) else s
-        if not _stage_may_be_below(
-                t, a, w, k, a.least_seen, number // BLOCK, x, s, last, 0.0, top, False):
-            return False
-    return True
-
-
-@leaf
-def _stage_may_be_below(t, a, w, k, seen, row, x, s, s_last, extra, top, waits):
-    """Whether a stage with such sums of layers allows less than ``top`` seconds, and fits.
-
-    It is stage s, of whose last chunk as many forwards come first as on stage ``s_last``. ``extra``
-    seconds of a micro-batch come on top. Without ``waits`` the first backward waits for nothing,
-    and any other stage may be meant that runs no fewer forwards.
-    """
-    p, v, m = a.pp[k], a.vpp[k], t.micro_batches
-    together, split, some = a.schedule[k] == COMBINED, split_of(a.schedule[k]), w.question[FIRST]
-    loops = a.schedule[k] == INTERLEAVED or (together and p > 1)
-    first, last = forwards(t, a, k, s, 0), forwards(t, a, k, s_last, v - 1)
-    inner = forwards(t, a, k, s, 1) if v > 2 else first
-    own = front = after = behind = left = ran = held = room = marked = saved = 0.0
-    more = w.layer[3]
-    for kind in range(w.least.shape[1]):
-        rest, end = seen[row, x, S_REST, kind], seen[row, x, S_LAST, kind]
-        kept = inner * rest + (first - inner) * seen[row, x, S_FIRST, kind] + last * end
-        ahead, back = w.least[AHEAD, kind], w.least[BACK, kind]
-        own += (rest + end) * (ahead + back)
-        front += seen[row, x, S_FRONT, kind] * ahead
-        after += seen[row, x, S_FRONT, kind] * back
-        behind += seen[row, x, S_BEHIND, kind] * (w.least[INPUTS, kind] if split else back)
-        left += (rest + end) * w.least[LEFT, kind]
-        ran += kept * ahead
-        held += (rest + end) * w.least[HELD, kind] + kept * w.least[KEPT, kind]
-        if rest + end > 0.0:
-            room = max(room, w.least[ROOM, kind])
-        if w.marked[kind]:
-            marked += kept
-        if together:
-            saved += w.saved[kind] * (m * (rest + end) - kept)
-    if some > 0:  # the other layers keep all
-        count = first + last + (v - 2) * inner if v > 1 else first
-        held += max(0.0, marked - some * count) * more
-    if held + (room if some >= 0 else 0.0) > t.limit_bytes / SLACK:
-        return False
-    N, near = len(a.order), w.near[s] if waits else 0.0
-    front += near / 2
-    if waits and loops:
-        front = max(front, w.ahead[N] + v * w.near[p - 1] / 2 + behind
-                    + (w.near[p - 1] - near) / 2 - (w.saved[-1] if together else 0.0) - ran)
-    elif waits and split:
-        front = max(front, w.ahead[N] + behind - ran)
-    after = left if split else max(after + near / 2, left)
-    return front + m * (own + extra) - saved + after < top * SLACK
+        if x == 0 and not block:
+            s = a.heaviest[number]
+        first = inner = forwards(schedule, p, v, m, group, s, 0)
+        if v > 2:
+            inner = forwards(schedule, p, v, m, group, s, 1)
+        last = forwards(schedule, p, v, m, group, 0 if x == 0 and block and (
+            schedule in (ZB_V, DUALPIPEV)) else s, v - 1)
+        own = front = after = behind = left = ran = held = room = 0.0
+        marked = saved = two = three = 0.0
+        for kind in range(kinds):
+            end = seen[row, x, S_LAST, kind]
+            all_in = seen[row, x, S_REST, kind] + end
+            ahead, back = w.least[AHEAD, kind], w.least[BACK, kind]
+            kept = (inner * (all_in - end) + (first - inner) * seen[row, x, S_FIRST, kind]
+                    + last * end)
+            own += all_in * (ahead + back)
+            front += seen[row, x, S_FRONT, kind] * ahead
+            after += seen[row, x, S_FRONT, kind] * back
+            behind += seen[row, x, S_BEHIND, kind] * (w.least[INPUTS, kind] if split else back)
+            left += all_in * w.least[LEFT, kind]
+            ran += kept * ahead
+            held += all_in * w.least[HELD, kind] + kept * w.least[KEPT, kind]
+            if all_in > 0.0:
+                room = max(room, w.least[ROOM, kind])
+            if w.marked[kind]:
+                marked += kept
+            two += all_in * w.waits[0, kind]
+            three += all_in * w.waits[1, kind]
+            if together:
+                saved += w.saved[kind] * (m * all_in - kept)
+        if some > 0:  # the other layers keep all
+            count = first + last + (v - 2) * inner if v > 1 else first
+            held += max(0.0, marked - some * count) * w.layer[3]
+        if some >= 0:
+            held += room
+        before = 0.0 if block else w.near[s]
+        front += before / 2
+        if loops and not block:
+            front = max(front, w.ahead[N] + v * near / 2 + behind + (near - before) / 2
+                        - (w.saved[-1] if together else 0.0) - ran)
+        elif split and not block:
+            front = max(front, w.ahead[N] + behind - ran)
+        if not split:
+            left = max(after + before / 2, left)
+        own += extra + waits_of(two, three, v, w.layer[4], w.layer[5])
+        if held > t.limit_bytes / SLACK or front + m * own - saved + left >= top * SLACK:
+            number = (row + 1) * BLOCK if block else number + 1
+        else:
+            x += 1
+            if x < seen.shape[1]:
+                continue
+            if not block:
+                return number
+            block, x, seen, row = False, 0, a.seen, number
+            continue
+        block, x = number % BLOCK == 0, 0
+        seen, row = a.seen, number
+        if block:
+            seen, row = a.least_seen, number // BLOCK
+    return a.last[k]
