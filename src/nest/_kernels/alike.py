@@ -63,6 +63,8 @@ from nest._kernels.orders import (
     DUALPIPEV,
     GPIPE,
     INTERLEAVED,
+    INTERLEAVED_ZB,
+    ZB1P,
     ZB_V,
     longest_path,
     order_of,
@@ -632,8 +634,10 @@ def _fits(t, q, a, w, number, top):
             return False
     if a.schedule[k] > GPIPE:
         _write_order(t, a, w, k)
-        # Of a backward in two parts the last micro-batches may hold the most.
-        passes = 8 * size * v if loops and m % size == 0 else len(w.order.codes)
+        # Whole groups hold the same in turn, behind the warm-up and what is kept for weights.
+        passes = len(w.order.codes)
+        if m % size == 0 and (loops or a.schedule[k] in (ZB1P, INTERLEAVED_ZB)):
+            passes = 6 * (size * v + p) if split else 8 * size * v
         for s in range(p):
             kept_back = w.kept_back[s] if split else w.activations[s]
             if held(w.activations[s], kept_back, s, w.order, passes) > w.room_left[s]:
@@ -742,9 +746,8 @@ def _price(t, q, a, w, top):
     w.tally[1] += 1
     if a.schedule[k] > GPIPE:
         _write_order(t, a, w, k)
-        # Where it may stop early is known for forwards and whole backwards.
         time = w.longest_path(w.costs, w.alone, w.hops, p, v, t.micro_batches, w.order, w.room,
-                              np.inf if apart else top)
+                              np.inf if a.schedule[k] == COMBINED else top)
     else:
         time = _in_closed_form(w, p, t.micro_batches, a.schedule[k] == GPIPE)
     if time >= top * SLACK:
