@@ -176,7 +176,7 @@ class Layouts:
 
     def _listed(self, pipeline: Pipeline, free: bool, rules: dict[str, list[Any]]) -> Ints:
         """(W, pp x vpp + 1) cuts that a pipeline may have: of a family, or of the forms by name."""
-        chain, (pp, vpp) = self.chain, pipeline[1:]
+        chain, (pp, vpp) = self.chain, pipeline[1:3]
         if len(chain) > LONGEST:
             found = _by_form(chain, pp * vpp, even=True)
         else:
@@ -206,7 +206,7 @@ def is_split(schedule: str) -> bool:
 
 def _positions(pipeline: Pipeline) -> Ints:
     """(p, v) places in the model of the chunks of each stage."""
-    schedule, p, v = pipeline
+    schedule, p, v = pipeline[:3]
     return np.array([[position(schedule, p, s, n, v) for n in range(v)] for s in range(p)])
 
 
