@@ -24,8 +24,13 @@ from nest._kernels.layers import (
     EXCHANGED_FORWARD,
     FIELDS,
     FORWARD,
+    FREE_BACKWARD,
+    FREE_FORWARD,
+    GATHERED,
     KEPT_BACK,
+    REGATHERED,
     RESIDENT,
+    SCATTERED,
     TIED,
     UPDATE,
     WEIGHTS,
@@ -34,12 +39,31 @@ from nest._kernels.layers import (
     chunk_costs,
     layer_sums,
 )
+from nest._kernels.layouts import (
+    AHEAD,
+    BACK,
+    FIRST,
+    GATHER,
+    HELD,
+    INPUTS,
+    KEPT,
+    LEASTS,
+    LEFT,
+    MORE,
+    REGATHER,
+    ROOM,
+    SCATTER,
+    forwards,
+    next_layout,
+    split_of,
+    waits_of,
+)
 from nest._kernels.orders import (
     COMBINED,
     DUALPIPEV,
     GPIPE,
     INTERLEAVED,
-    LOOPED_BFS,
+    INTERLEAVED_ZB,
     ZB1P,
     ZB_V,
     longest_path,
@@ -62,7 +86,7 @@ from nest.forms.chunk import (
 )
 from nest.forms.passes import Order, Room
 
-held, warm_up = form(orders.held), form(orders.warm_up)
+held = form(orders.held)
 add_stage, stage_of = form(one_f_one_b.add_stage), form(one_f_one_b.stage_of)
 add_gpipe_stage, gpipe_stage_of = form(gpipe.add_stage), form(gpipe.stage_of)
 
@@ -71,14 +95,10 @@ add_gpipe_stage, gpipe_stage_of = form(gpipe.add_stage), form(gpipe.stage_of)
 # the transformer layers.
 F_RESIDENT, F_ACTIVATIONS, F_WORK, F_BUFFERS, F_KEPT, F_LARGEST = range(CHUNK, CHUNK + 6)
 FIGURES = CHUNK + 6
-# Fields of a question.
-CANDIDATE, PIPELINE, POLICY, FIRST, OPTION = range(5)
+# Fields of a question, but for that of the layouts.
+CANDIDATE, PIPELINE, POLICY, _, OPTION = range(5)
 LEAST = -1
 """In place of first layers: the seconds without recompute, the bytes with the policy."""
-# Figures of a kind of layers, and of ``Pipelines.seen``.
-AHEAD, BACK, LEFT, HELD, KEPT = range(5)
-S_OWN, S_AHEAD, S_BACK, S_FRONT, S_KEPT = range(5)
-
 
 class Work(NamedTuple):
     """Arrays that :func:`alike` makes and its helpers fill."""
@@ -92,8 +112,7 @@ class Work(NamedTuple):
     layers: np.ndarray
     """float64 (Y, R, T, FIELDS)"""
     least: np.ndarray
-    """float64 (5, T) of a layer of a kind, at the least: seconds forward, backward, and of the
-    optimizer; bytes, and those of activations."""
+    """float64 (11, T) of a layer of a kind, at the least; see ``_kernels.layouts``."""
     again: np.ndarray
     """int64 (N,) recompute policy of each layer."""
     ahead: np.ndarray
@@ -143,8 +162,17 @@ class Work(NamedTuple):
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
     layer: np.ndarray
-    """float64 (3,) least seconds of a layer of the body, and what recompute of it adds; most
-    seconds that passes beside each other save of it."""
+    """float64 (6,) least seconds of a layer of the body, and what recompute of it adds; most
+    seconds that passes beside each other save of it; least bytes that recompute frees of a layer
+    that it applies to; the largest of ``waits``."""
+    waits: np.ndarray
+    """float64 (2, T) see ``_sum_up_waits``."""
+    waited: np.ndarray
+    """float64 (2,) sums of them over all layers of the body."""
+    free: np.ndarray
+    """float64 (2, T) most seconds of a layer, forward and backward, that hide this traffic."""
+    marked: np.ndarray
+    """bool (T,) kinds of such layers."""
     saved: np.ndarray
     """float64 (T + 1,) the same of a layer of each kind, and of all layers."""
     weights: np.ndarray
@@ -179,7 +207,7 @@ def alike(t, q, a, legal, limit, spread):
     w = Work(
         best=best, option=option, found=found,
         layers=np.empty((Y, t.back.shape[1], t.ahead.shape[1], FIELDS)),
-        least=np.empty((5, t.ahead.shape[1])),
+        least=np.empty((LEASTS, t.ahead.shape[1])),
         again=np.zeros(N, np.int64), ahead=np.zeros(N + 1), back=np.zeros(N + 1),
         inputs=np.zeros(N + 1),
         resident=np.zeros(N + 1), kept=np.zeros(N + 1),
@@ -191,8 +219,10 @@ def alike(t, q, a, legal, limit, spread):
         costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
         tally=np.zeros(3, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(3), saved=np.zeros(t.ahead.shape[1] + 1),
-        weights=np.zeros(t.ahead.shape[1]),
+        layer=np.zeros(6), free=np.zeros((2, t.ahead.shape[1])),
+        waits=np.zeros((2, t.ahead.shape[1])), waited=np.zeros(2),
+        marked=np.zeros(t.ahead.shape[1], np.bool_),
+        saved=np.zeros(t.ahead.shape[1] + 1), weights=np.zeros(t.ahead.shape[1]),
         order=order_of(S, chunks, 3 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks),
         write_order=write_order, longest_path=longest_path)
@@ -283,6 +313,7 @@ def _may_be_below(t, a, w, k, top):
     """Whether pipeline k may take less than ``top`` somewhere, by its seconds and its bytes."""
     N = len(a.order)
     least = w.ahead[N] + w.back[N] - (w.saved[-1] if a.schedule[k] == COMBINED else 0.0)
+    least += waits_of(w.waited[0], w.waited[1], a.pp[k] * a.vpp[k], w.layer[4], w.layer[5])
     return (a.warm[k] * least < top * SLACK
             and w.resident[N] + w.kept[N] <= a.pp[k] * t.limit_bytes)
 
@@ -301,9 +332,7 @@ def _sum_up(t, q, a, w, c, z, r, kept):
 
     Bytes of activations are those under policy ``kept``; -1: none.
     """
-    for kind in range(w.least.shape[1]):
-        for x in range(5):
-            w.least[x, kind] = np.inf
+    w.least[:], w.free[:] = np.inf, 0.0
     for y in range(q.alike.shape[1]):
         if q.alike[c, y] < 0:
             continue
@@ -314,12 +343,22 @@ def _sum_up(t, q, a, w, c, z, r, kept):
             w.least[BACK, kind] = min(w.least[BACK, kind], own[BACKWARD])
             w.least[LEFT, kind] = min(w.least[LEFT, kind], own[UPDATE] + own[TIED])
             w.least[HELD, kind] = min(w.least[HELD, kind], own[RESIDENT])
+            least = w.layers[y, max(kept, 0), kind]
+            w.least[ROOM, kind] = min(w.least[ROOM, kind], own[WORK] + own[BUFFERS],
+                                      least[WORK] + least[BUFFERS])
+            w.least[GATHER, kind] = min(w.least[GATHER, kind], own[GATHERED])
+            w.least[REGATHER, kind] = min(w.least[REGATHER, kind], own[REGATHERED])
+            w.least[SCATTER, kind] = min(w.least[SCATTER, kind], own[SCATTERED])
+            w.free[0, kind] = max(w.free[0, kind], own[FREE_FORWARD], least[FREE_FORWARD])
+            w.free[1, kind] = max(w.free[1, kind], own[FREE_BACKWARD], least[FREE_BACKWARD])
             if kept >= 0:
-                own = w.layers[y, kept, kind]
-                w.least[KEPT, kind] = min(w.least[KEPT, kind], own[ACTIVATIONS])
+                w.least[KEPT, kind] = min(w.least[KEPT, kind], least[ACTIVATIONS])
+                w.least[MORE, kind] = min(
+                    w.least[MORE, kind], own[ACTIVATIONS] - least[ACTIVATIONS])
             else:
                 w.least[KEPT, kind] = 0.0
-    w.layer[:2], w.layer[2], w.saved[:], w.weights[:] = np.inf, 0.0, 0.0, 0.0
+    w.layer[:], w.layer[2], w.saved[:], w.weights[:] = np.inf, 0.0, 0.0, 0.0
+    w.marked[:] = False
     for y in range(q.alike.shape[1] if len(a.apart) else 0):
         if q.alike[c, y] >= 0:
             apart = a.apart[t.body[q.alike[c, y]]]
@@ -327,8 +366,14 @@ def _sum_up(t, q, a, w, c, z, r, kept):
                 both = apart[r, kind, EXCHANGED_FORWARD] + apart[r, kind, EXCHANGED_BACKWARD]
                 w.saved[kind] = max(w.saved[kind], both)
                 w.weights[kind] = max(w.weights[kind], apart[r, kind, WEIGHTS])
+    for kind in range(w.least.shape[1]):
+        w.least[INPUTS, kind] = max(0.0, w.least[BACK, kind] - w.weights[kind])
     for n in range(len(a.order)):
         kind, whole = a.order[n], a.whole[n]
+        if q.marked_before[n + 1] > q.marked_before[n]:
+            w.marked[kind] = w.marked[whole] = True
+            w.layer[3] = min(w.layer[3], max(
+                0.0, min(w.least[MORE, kind], w.least[MORE, whole])))
         ahead = min(w.least[AHEAD, kind], w.least[AHEAD, whole])
         back = min(w.least[BACK, kind], w.least[BACK, whole])
         resident = min(w.least[HELD, kind], w.least[HELD, whole])
@@ -346,6 +391,37 @@ def _sum_up(t, q, a, w, c, z, r, kept):
         w.inputs[n + 1] = w.inputs[n] + max(0.0, back - max(w.weights[kind], w.weights[whole]))
         w.resident[n + 1] = w.resident[n] + resident
         w.kept[n + 1] = w.kept[n] + activations
+    _sum_up_waits(t, a, w)
+
+
+@leaf
+def _sum_up_waits(t, a, w):
+    """Fill in what passes wait at least for ZeRO traffic between two layers of the body, or more
+    with a third one in front of them; by the kind of the last."""
+    w.waits[:] = np.inf
+    for n in range(len(a.order)):
+        for x in range(4):
+            kind, below = (a.whole[n], a.whole[n - 1]) if x % 2 else (a.order[n], a.order[n - 1])
+            if not a.body[0] <= n < a.body[1]:
+                w.waits[:, kind] = 0.0
+            elif n > a.body[0]:
+                back = w.least[SCATTER, kind] - t.overlaps[0] * w.free[1, below]
+                w.waits[0, kind] = min(w.waits[0, kind], max(0.0, back))
+                if n > a.body[0] + 1:
+                    kinds = a.whole if x // 2 else a.order
+                    w.waits[1, kind] = min(w.waits[1, kind], max(
+                        0.0, back + w.least[REGATHER, kinds[n - 2]]) + max(
+                        0.0, w.least[GATHER, kind] - t.overlaps[0] * w.free[0, below])
+                        - max(0.0, back))
+    w.layer[4:] = 0.0
+    for kind in range(w.least.shape[1]):
+        for x in range(2):
+            w.waits[x, kind] = w.waits[x, kind] if w.waits[x, kind] < np.inf else 0.0
+            w.layer[4 + x] = max(w.layer[4 + x], w.waits[x, kind])
+    w.waited[:] = 0.0
+    for n in range(a.body[0], a.body[1]):
+        for x in range(2):
+            w.waited[x] += min(w.waits[x, a.order[n]], w.waits[x, a.whole[n]])
 
 
 @leaf
@@ -361,11 +437,11 @@ def _look(t, q, a, w, top, first):
         gap = a.least_handed / t.shards[c] * q.hop[0, x, s]
         w.near[s] = w.near[s - 1] + q.both * (gap + q.hop[1, x, s])
     if not a.free[k]:
-        for number in range(a.first[k], a.last[k]):
-            if t.micro_batches * _of_body(a, w, k, a.load[number]) >= top:
-                break
-            if _layout_may_be_below(t, a, w, k, number, top) and _fits(t, q, a, w, number, top):
+        number = next_layout(t, a, w, k, a.first[k], top)
+        while number < a.last[k]:
+            if _fits(t, q, a, w, number, top):
                 top = _price(t, q, a, w, top)
+            number = next_layout(t, a, w, k, number + 1, top)
         return top
     if not _reach_the_end(t, a, w, k, w.guess[0] if first else top):
         return top
@@ -403,19 +479,6 @@ def _look(t, q, a, w, top, first):
         s += 1
         w.cuts[s] = w.at[s] = w.at[s - 1]
     return top
-
-
-@leaf
-def _of_body(a, w, k, layers):
-    """Least seconds of a micro-batch of so many layers of the body in one stage of pipeline k."""
-    some, most = w.question[FIRST], a.longest[k]
-    if a.schedule[k] == COMBINED:
-        return layers * (w.layer[0] - w.layer[2])
-    if some < 1:
-        return layers * w.layer[0]
-    # Fewest of them are first layers of chunks as long as any.
-    again = layers // most * min(some, most) + min(some, layers % most)
-    return layers * w.layer[0] + again * w.layer[1]
 
 
 @leaf
@@ -520,67 +583,24 @@ def _stage(t, q, a, w, s, i, j):
 
 
 @leaf
-def _layout_may_be_below(t, a, w, k, number, top):
-    """Whether the three stages of ``Pipelines.seen`` allow less than ``top``, and fit.
-
-    Before its first backward an interleaved stage has run so many forwards of its chunks, in groups
-    of p; that backward waits for the first micro-batch to pass all layers, and to come back.
-    """
-    p, v, m = a.pp[k], a.vpp[k], t.micro_batches
-    together, split = a.schedule[k] == COMBINED, _split(a.schedule[k])
-    loops = (a.schedule[k] == INTERLEAVED or together) and p > 1
-    if p > 1 and a.group[k] != p:
-        return True
-    hops = w.near[p - 1] * (v + 1) / 2 if loops else 0.0
-    for x in range(a.seen.shape[1]):
-        held = after = left = time = 0.0
-        if x == 0:  # the heaviest
-            time = m * (_of_body(a, w, k, a.load[number]) - a.load[number] * w.layer[0])
-        for kind in range(w.least.shape[1]):
-            own = a.seen[number, x, S_OWN, kind]
-            time += w.least[AHEAD, kind] * (a.seen[number, x, S_AHEAD, kind] + m * own)
-            time += w.least[BACK, kind] * (a.seen[number, x, S_BACK, kind] + m * own)
-            after += w.least[BACK, kind] * a.seen[number, x, S_FRONT, kind]
-            left += w.least[LEFT, kind] * own
-            held += w.least[HELD, kind] * own
-            held += w.least[KEPT, kind] * a.seen[number, x, S_KEPT, kind]
-            if together:  # forwards before the first backward are beside none
-                apart = a.seen[number, x, S_KEPT, kind] if p > 1 and m >= 2 * p else 0.0
-                time -= w.saved[kind] * (m * own - apart + a.seen[number, x, S_BACK, kind])
-        if split:
-            after = 0.0
-        if time + hops + max(after, left) >= top * SLACK or (
-                held > t.limit_bytes and a.schedule[k] > GPIPE and m >= 2 * p):
-            return False
-    return True
-
-
-@leaf
 def _fits(t, q, a, w, number, top):
     """Whether a layout fits and may take less than ``top``; ``w.cuts`` gets its cuts."""
     c, k = w.question[CANDIDATE], w.question[PIPELINE]
     p, v, m, x, N = a.pp[k], a.vpp[k], t.micro_batches, q.size[c], len(a.order)
-    together, split, size = a.schedule[k] == COMBINED, _split(a.schedule[k]), a.group[k]
+    together, split, size = a.schedule[k] == COMBINED, split_of(a.schedule[k]), a.group[k]
     loops = a.schedule[k] == INTERLEAVED or (together and p > 1)
     for n in range(p * v + 1):
         w.cuts[n] = a.layouts[a.begin[number] + n]
     for s in range(p):
         y, resident, work, buffers, own, left = q.place[x, s], 0.0, 0.0, 0.0, 0.0, 0.0
         ran = kept = saved = largest = 0.0
-        slope = 1 if split else min(v, 2)
-        run = min(m * v, warm_up(s, p, v, m, size, slope, 0) + 1)
-        cycles, rest = run // (size * v), run % (size * v)
         for d in range(v):
             n = _position(a, k, s, d)
             g = _figures(t, q, a, w, y, w.cuts[n], w.cuts[n + 1])
             resident += w.figures[y, g, F_RESIDENT]
             work = max(work, w.figures[y, g, F_WORK])
             buffers = max(buffers, w.figures[y, g, F_BUFFERS])
-            times = cycles * size + min(size, max(0, rest - d * size))
-            if a.schedule[k] == LOOPED_BFS:
-                times = m
-            elif a.schedule[k] == ZB_V or a.schedule[k] == DUALPIPEV:
-                times = min(m, s + 1 if d else 2 * p - 1 - s)
+            times = forwards(a.schedule[k], p, v, m, size, s, d)
             kept += times * w.figures[y, g, F_ACTIVATIONS]
             ran += times * w.figures[y, g, C_FORWARD]
             w.activations[s, d] = w.figures[y, g, F_ACTIVATIONS]
@@ -604,20 +624,20 @@ def _fits(t, q, a, w, number, top):
             there = w.ahead[N] + v * w.near[p - 1] / 2
             back = w.back[N] - w.back[j] + (w.near[p - 1] - w.near[s]) / 2
             first = max(first, there + back - (w.saved[-1] if together else 0.0) - ran)
-        elif a.schedule[k] <= GPIPE:
-            kept = (m if a.schedule[k] == GPIPE else min(p - s, m)) * w.activations[s, 0]
         elif split:  # the first backward for inputs waits for those of all stages behind
             first = max(first, w.ahead[N] + w.inputs[N] - w.inputs[j] - ran)
         if together:
             own -= saved / m
-            if m * v > run:
+            if forwards(a.schedule[k], p, v, m, size, s, v - 1) < m:
                 w.room_left[s] -= largest
         if first + m * own + after >= top * SLACK or kept > w.room_left[s]:
             return False
     if a.schedule[k] > GPIPE:
         _write_order(t, a, w, k)
-        # Of a backward in two parts the last micro-batches may hold the most.
-        passes = 8 * size * v if loops else len(w.order.codes)
+        # Whole groups hold the same in turn, behind the warm-up and what is kept for weights.
+        passes = len(w.order.codes)
+        if m % size == 0 and (loops or a.schedule[k] in (ZB1P, INTERLEAVED_ZB)):
+            passes = 6 * (size * v + p) if split else 8 * size * v
         for s in range(p):
             kept_back = w.kept_back[s] if split else w.activations[s]
             if held(w.activations[s], kept_back, s, w.order, passes) > w.room_left[s]:
@@ -680,12 +700,6 @@ def _parts(t, q, a, w, y, i, j, g):
 
 
 @leaf
-def _split(schedule):
-    """Whether backwards are in two parts."""
-    return ZB1P <= schedule <= DUALPIPEV
-
-
-@leaf
 def _position(a, k, s, d):
     """Place in the model of chunk d of stage s."""
     if d == 1 and (a.schedule[k] == ZB_V or a.schedule[k] == DUALPIPEV):
@@ -708,7 +722,7 @@ def _price(t, q, a, w, top):
         return 0.0
     c, k = w.question[CANDIDATE], w.question[PIPELINE]
     p, v, x = a.pp[k], a.vpp[k], q.size[c]
-    apart = _split(a.schedule[k]) or a.schedule[k] == COMBINED
+    apart = split_of(a.schedule[k]) or a.schedule[k] == COMBINED
     for s in range(p):
         y = q.place[x, s]
         for d in range(v):
@@ -732,9 +746,8 @@ def _price(t, q, a, w, top):
     w.tally[1] += 1
     if a.schedule[k] > GPIPE:
         _write_order(t, a, w, k)
-        # Where it may stop early is known for forwards and whole backwards.
         time = w.longest_path(w.costs, w.alone, w.hops, p, v, t.micro_batches, w.order, w.room,
-                              np.inf if apart else top)
+                              np.inf if a.schedule[k] == COMBINED else top)
     else:
         time = _in_closed_form(w, p, t.micro_batches, a.schedule[k] == GPIPE)
     if time >= top * SLACK:

@@ -99,6 +99,18 @@ def warm_up(s: int, p: int, v: int, m: int, group: int, slope: int, more: int) -
     return min(m * v, slope * (p - s - 1) + (v - 1) * group + more)
 
 
+def begun(d: int, count: int, v: int, m: int, group: int) -> int:
+    """Forwards of chunk d among the first ``count`` of a rank whose micro-batches pass in groups.
+
+    The last group may be smaller. ``count`` is m v at the most.
+    """
+    whole = m // group * group
+    if count > whole * v:
+        return whole + min(m - whole, max(0, count - whole * v - d * (m - whole)))
+    cycles, rest = count // (group * v), count % (group * v)
+    return cycles * group + min(group, max(0, rest - d * group))
+
+
 def in_turn(
     p: int, v: int, m: int, group: int, slope: int, more: int, order: Order
 ) -> None:

@@ -72,7 +72,7 @@ NEVER = -float("inf")
 # are the two parts of a backward, BESIDE is a forward beside the whole backward of the next code.
 FORWARD, BACKWARD, INPUTS, WEIGHTS, BESIDE = range(5)
 KINDS = 8
-LOOKS = 32
+LOOKS = 16
 """Sweeps over the ranks from one look at the limit to the next."""
 # How the data-parallel traffic of a rank meets its passes: not at all, by scattering gradients
 # behind them (ZeRO-2), by gathering parameters in front of them as well (ZeRO-3).
@@ -137,7 +137,7 @@ def step_seconds(
     """Seconds of a step; inf where the rows wait for each other.
 
     As soon as it is known that a step takes ``limit`` seconds or more, a number that is no less,
-    and no more than the step. Below inf that is for orders of forwards and whole backwards alone.
+    and no more than the step. Below inf that is for orders without passes beside each other.
 
     Messages of a link arrive in the order of the passes, no two closer than the link takes for one.
     Afterwards ``room.clock`` has the end of the last pass of each rank. ``depth`` is the number of
@@ -180,7 +180,8 @@ def _least(
 ) -> float:
     """No step is shorter, given the passes that rank s has run: it runs the others in a row.
 
-    The last one is followed by the backwards of the positions in front.
+    A whole backward at its end is followed by those of the positions in front. One in two parts
+    takes no less than a whole one, and parts for weights alone that are left do not count.
     """
     positions, seconds, update = p * v, room.clock[s], 0.0
     for n in range(v):
@@ -188,8 +189,9 @@ def _least(
         seconds += (m - room.run[q]) * room.took[q]
         seconds += (m - room.run[positions + q]) * (c[C_BACKWARD] - c[C_LATE])
         update += c[C_UPDATE]
-    q, behind = order.at[s * v + order.codes[order.rows[s + 1] - 1] // KINDS], 0.0
-    for front in range(q - q % depth, q):
+    code, behind = order.codes[order.rows[s + 1] - 1], 0.0
+    q = order.at[s * v + code // KINDS]
+    for front in range(q - q % depth, q if code % KINDS == BACKWARD else 0):
         behind += room.took[positions + front] - room.late[front]
     return seconds + max(behind, update)
 

@@ -16,10 +16,19 @@ from nest.costs.choices import FULL, policy
 from nest.describe.capabilities import Capabilities
 from nest.describe.space import Schedule, SearchSpace
 from nest.graph import Chain
-from nest.graph.schedules import chunk_counts, chunks_at, is_folded, most_zero
+from nest.graph.schedules import chunk_counts, chunks_at, is_folded, is_grouped, most_zero
 from nest.search.layouts import UNLIKE, is_split
 from nest.search.problems import Legal, Pipelines, Rings
-from nest.search.runnable import FIRST, PIPELINE, POLICY, ROW, WAY, Pipeline
+from nest.search.runnable import (
+    FIRST,
+    PIPELINE,
+    POLICY,
+    QUARTERS,
+    ROW,
+    WAY,
+    Pipeline,
+    larger_groups,
+)
 from nest.search.tables import Degrees
 from nest.search.tensors import Builder, distinct_rows
 from nest.stacks.check import applies
@@ -44,7 +53,7 @@ def pipelines(
     differ, and are searched elsewhere.
     """
     first, last = chain.body
-    found = []
+    found, larger = list[Pipeline](), larger_groups(rules)
     names: tuple[str, ...] = space.schedules
     if own and space.schedule is None:
         names = tuple(name for name in SCHEDULES if name != "combined")
@@ -57,11 +66,13 @@ def pipelines(
         for name in names if pp > 1 else [*alone, *(n for n in names if n == "combined")]:
             if name in UNLIKE and not own:
                 continue
-            found += [Pipeline(name, pp, vpp)
+            found += [Pipeline(name, pp, vpp, quarters)
                       for vpp in chunk_counts(name, pp, len(chain) // pp)
                       if space.allows("vpp", vpp)
-                      and (own or (last - first) % (pp * vpp) == 0)]
-    return found
+                      and (own or (last - first) % (pp * vpp) == 0)
+                      for quarters in (QUARTERS if larger and is_grouped(name, vpp)
+                                       else QUARTERS[:1])]
+    return sorted(found, key=lambda one: one.quarters)  # larger groups seldom gain
 
 
 def _may_run(name: str, chain: Chain, rules: Capabilities | None) -> bool:
@@ -214,7 +225,7 @@ class Alike:
         pp, vpp, warm = self._pp, self._vpp, self._warm(outer.micro_batches)
         chosen = np.flatnonzero(self._least(number) < limit)
         known = self._layouts
-        begin, load, seen, layouts = known.of(chosen)
+        listed = known.of(chosen)
         allow, index = builder.runnable.allow, builder.signatures.index
 
         def picked(axis: int, rows: slice = slice(None)) -> Bools:
@@ -239,8 +250,7 @@ class Alike:
             schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen],
             group=builder.runnable.groups(outer.micro_batches)[chosen], warm=warm[chosen],
             free=np.array([k in known.free for k in chosen.tolist()], dtype=np.bool_),
-            first=known.first[chosen], last=known.last[chosen], begin=begin, load=load,
-            seen=seen, layouts=layouts,
+            first=known.first[chosen], last=known.last[chosen], **listed._asdict(),
             cut=np.array([known.free.get(k, every) for k in chosen.tolist()]).reshape(
                 -1, len(every)),
             apart=builder.apart, repeated=self._repeated, longest=known.longest[chosen],

@@ -292,7 +292,8 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
                 apart=np.zeros((1, 1, 2, 4)), repeated=np.zeros(2, np.bool_), free=yes[0],
                 first=zero, last=zero, begin=zero, load=zero, layouts=zero, body=np.arange(2),
                 cut=np.ones((1, 2), np.bool_),
-                longest=zero, seen=np.zeros((1, 3, 5, 2)), signature=np.array([[-1, 0], [-1, -1]]),
+                longest=zero, heaviest=zero, seen=np.zeros((1, 3, 5, 2)),
+                least_seen=np.zeros((1, 3, 5, 2)), signature=np.array([[-1, 0], [-1, -1]]),
                 order=zero, whole=zero, least_handed=0.0, chain=True, most=1), Legal(
                     row_pipeline=yes, way_pipeline=yes, policy_pipeline=yes, first_pipeline=yes,
                     row_way=yes, row_policy=yes, way_policy=yes), 1e9, False)

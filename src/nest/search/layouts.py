@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.schedules import SCHEDULES as COSTS
 from nest.costs.schedules import Path
-from nest.forms.orders import warm_up
 from nest.graph import Chain
 from nest.graph.layouts import family
 from nest.graph.schedules import is_folded, position
@@ -28,8 +27,6 @@ from nest.stacks.figures import cut_forms
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-LOOPS = ("interleaved", "combined")
-"""Those whose forwards before the first backward are those of interleaved 1F1B."""
 UNLIKE = ("1f1b", "gpipe")
 """Schedules of stages that may differ; alike ones may be cut anywhere."""
 HELD = {"mtp_chunks": "mtp", "vision_chunks": "vision"}
@@ -40,6 +37,19 @@ MOST_KINDS = 16
 """Kinds of layers up to which three stages of a layout are looked at first."""
 SEEN = 3, 5
 """Stages of a layout that ``Pipelines.seen`` has, and figures of each."""
+BLOCK = 16
+"""Layouts that are looked at together first; as in ``_kernels.layouts``."""
+
+
+class Listed(NamedTuple):
+    """Layouts; see the fields of :class:`nest.search.problems.Pipelines`."""
+
+    begin: Ints
+    load: Ints
+    heaviest: Ints
+    seen: Floats
+    least_seen: Floats
+    layouts: Ints
 
 
 class Layouts:
@@ -73,17 +83,16 @@ class Layouts:
         self.last = np.full(len(listed), -1)
         self.longest = np.full(len(listed), signatures.longest + 1)
         self.count = 0
+        self._alike: dict[Any, int] = {}
+        """Number of a pipeline by what its layouts follow from."""
         self._stages = SEEN[0] if len(chain.kinds) <= MOST_KINDS else 0
-        self._parts: list[tuple[Ints, Ints, Floats]] = []
+        self._parts: list[tuple[Ints, Ints, Ints, Floats]] = []
         none: Ints = np.zeros(0, dtype=np.int64)
-        self._known: tuple[Ints, Ints, Floats, Ints] = (
-            none, none, np.zeros((0, self._stages, SEEN[1], len(chain.kinds))), none)
+        nothing = np.zeros((0, self._stages, SEEN[1], len(chain.kinds)))
+        self._known = Listed(none, none, none, nothing, nothing, none)
 
-    def of(self, chosen: Ints) -> tuple[Ints, Ints, Floats, Ints]:
-        """Where each layout begins, its load, what is seen of it, and the cuts of all of them.
-
-        Those of the pipelines ``chosen``, by number, are among them.
-        """
+    def of(self, chosen: Ints) -> Listed:
+        """Layouts, those of the pipelines ``chosen``, by number, among them."""
         with self._lock:
             for k in chosen.tolist():
                 self._add(k)
@@ -103,60 +112,60 @@ class Layouts:
                     cut[self._held(start)[1:]] = False
             self.free[k] = cut
             return
-        found = self._listed(pipeline, bool(forms), rules)
-        # The lightest of the heaviest stages first.
-        load: Ints = _layers(chain, found)[:, _positions(pipeline)].sum(axis=2).max(axis=1)
-        seen, seconds = self._seen(found, pipeline)
-        order = np.lexsort((seconds, load))
-        found, load, seen = found[order], load[order], seen[order]
-        marked = self._marked
-        self.longest[k] = np.diff(marked[found], axis=1).max(initial=0)
-        self.first[k], self.last[k] = self.count, self.count + len(found)
-        self.count += len(found)
-        self._parts.append((found, load, seen))
+        key = is_folded(pipeline.schedule), pipeline.pp, pipeline.vpp, bool(forms), repr(rules)
+        same = self._alike.setdefault(key, k)
+        if same == k:
+            found = self._listed(pipeline, bool(forms), rules)
+            # The lightest of the heaviest stages first.
+            load: Ints = _layers(chain, found)[:, _positions(pipeline)].sum(axis=2).max(axis=1)
+            heaviest, seen, seconds = self._seen(found, pipeline)
+            order = np.lexsort((seconds, load))
+            found = found[order]
+            self._parts.append((found, load[order], heaviest[order], seen[order]))
+            self.longest[k] = np.diff(self._marked[found], axis=1).max(initial=0)
+            self.first[k], self.last[k] = self.count, self.count + len(found)
+            self.count += len(found)
+        for one in (self.first, self.last, self.longest):
+            one[k] = one[same]
 
-    def _seen(self, found: Ints, pipeline: Pipeline) -> tuple[Floats, Floats]:
-        """``Pipelines.seen`` of layouts; (W,) about how long each takes, in layers of the body."""
-        chain, (schedule, p, v) = self.chain, pipeline
-        loops = schedule in LOOPS and p > 1
-        # Each stage's own layers, and those of the forwards before its first backward.
-        sums = np.array([[np.ones(v), _forwards(schedule, s, p, v)] for s in range(p)])
-        places = _positions(pipeline)
-        layers = _layers(chain, found)[:, places]
-        own, ran = np.moveaxis((sums @ layers[:, :, :, None].astype(float))[:, :, :, 0], 2, 0)
-        start = np.clip(found[:, :p], *chain.body) - chain.body[0]
+    def _seen(self, found: Ints, pipeline: Pipeline) -> tuple[Ints, Floats, Floats]:
+        """``Pipelines.heaviest`` and ``seen`` of layouts; (W,) about how long each takes, in
+        thirds of a layer of the body."""
+        chain, p, places = self.chain, pipeline.pp, _positions(pipeline)
+        own = _layers(chain, found)[:, places].sum(axis=2)
         # A forward takes 1, a backward 2, for many micro-batches.
-        seconds = 12 * p * own + 2 * start + (-ran if loops else start)
+        seconds = (12 * p * own + 3 * (np.clip(found[:, :p], *chain.body) - chain.body[0])).astype(
+            np.float64)
+        heaviest: Ints = (own * 12 * p * len(chain) + seconds).argmax(axis=1)
         if not self._stages:
-            return (np.zeros((len(found), 0, SEEN[1], len(chain.kinds))), seconds.max(axis=1))
-        stages = np.zeros((len(found), SEEN[0]), dtype=np.int64)
-        stages[:, 0] = (own * 12 * p * len(chain) + seconds).argmax(axis=1)
-        stages[:, 2] = p - 1
-
+            return (heaviest, np.zeros((len(found), 0, SEEN[1], len(chain.kinds))),
+                    seconds.max(axis=1))
         # A single stage has no copies of tied embeddings.
-        order = self._order if p > 1 else self.signatures.whole_kinds
-        kinds = np.eye(len(chain.kinds))[np.array(order)]
+        kinds = np.eye(len(chain.kinds))[
+            np.array(self._order if p > 1 else self.signatures.whole_kinds)]
         front = np.concatenate([np.zeros((1, len(chain.kinds))), np.cumsum(kinds, axis=0)])
-        at = places[stages]
+        at = places[np.stack([heaviest, 0 * heaviest, 0 * heaviest + p - 1], axis=1)]
         rows = np.arange(len(found))[:, None, None]
         begin, end = front[found[rows, at]], front[found[rows, at + 1]]
-        held, kept = np.moveaxis(sums[stages] @ (end - begin), 2, 0)
-        first, behind = begin[:, :, 0], front[-1] - end[:, :, -1]
-        there = (front[-1] - kept, behind) if loops else (first, 0.0 * first)
-        # Behind the last backward for weights no other needs to follow.
-        after = 0.0 * first if is_split(schedule) else first
-        return np.stack([held, *there, after, kept], axis=2), seconds.max(axis=1)
+        layers = end - begin
+        last = layers[:, :, -1] if pipeline.vpp > 1 else 0.0 * layers[:, :, 0]
+        seen = [layers.sum(axis=2) - last, layers[:, :, 0], last, begin[:, :, 0],
+                front[-1] - end[:, :, -1]]
+        return heaviest, np.stack(seen, axis=2), seconds.max(axis=1)
 
-    def _arrays(self) -> tuple[Ints, Ints, Floats, Ints]:
-        """Where each layout begins, its load, what is seen of it, and the cuts of all of them."""
+    def _arrays(self) -> Listed:
+        """All layouts that are known."""
         if self._parts:
-            begin, load, seen, layouts = self._known
-            parts, loads, sights = zip(*self._parts, strict=True)
+            known = self._known
+            parts, loads, heaviest, sights = zip(*self._parts, strict=True)
             sizes = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
-            self._known = (
-                np.concatenate([begin, len(layouts) + np.cumsum(sizes) - sizes]),
-                np.concatenate([load, *loads]), np.concatenate([seen, *sights]),
-                np.concatenate([layouts, *(part.ravel() for part in parts)]))
+            seen = np.concatenate([known.seen, *sights])
+            self._known = Listed(
+                np.concatenate([known.begin, len(known.layouts) + np.cumsum(sizes) - sizes]),
+                np.concatenate([known.load, *loads]),
+                np.concatenate([known.heaviest, *heaviest]),
+                seen, np.minimum.reduceat(seen, np.arange(0, len(seen), BLOCK)),
+                np.concatenate([known.layouts, *(part.ravel() for part in parts)]))
             self._parts = []
         return self._known
 
@@ -167,7 +176,7 @@ class Layouts:
 
     def _listed(self, pipeline: Pipeline, free: bool, rules: dict[str, list[Any]]) -> Ints:
         """(W, pp x vpp + 1) cuts that a pipeline may have: of a family, or of the forms by name."""
-        chain, (pp, vpp) = self.chain, pipeline[1:]
+        chain, (pp, vpp) = self.chain, pipeline[1:3]
         if len(chain) > LONGEST:
             found = _by_form(chain, pp * vpp, even=True)
         else:
@@ -197,24 +206,8 @@ def is_split(schedule: str) -> bool:
 
 def _positions(pipeline: Pipeline) -> Ints:
     """(p, v) places in the model of the chunks of each stage."""
-    schedule, p, v = pipeline
+    schedule, p, v = pipeline[:3]
     return np.array([[position(schedule, p, s, n, v) for n in range(v)] for s in range(p)])
-
-
-def _forwards(schedule: str, s: int, p: int, v: int) -> list[int]:
-    """Forwards of each chunk that a stage has begun when its first backward comes.
-
-    Of 2 p micro-batches or more, in groups of p.
-    """
-    if schedule in UNLIKE or p == 1:
-        return [1] * v
-    if schedule == "looped-bfs":
-        return [2 * p] * v
-    if is_folded(schedule):
-        return [2 * p - 1 - s, s + 1]
-    slope = 2 if schedule in LOOPS else 1
-    cycles, rest = divmod(warm_up(s, p, v, 2 * p, p, slope, 0) + 1, p * v)
-    return [cycles * p + min(p, max(0, rest - d * p)) for d in range(v)]
 
 
 def _layers(chain: Chain, cuts: Ints) -> Ints:

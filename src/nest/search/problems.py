@@ -133,10 +133,15 @@ class Pipelines(NamedTuple):
     layouts: Ints
     cut: Bools
     """(Q, N+1)"""
+    heaviest: Ints
+    """(W,) the stage with most layers of the body, about."""
     seen: Floats
-    """(W, 3, 5, T) of three stages of a layout, by kind of layers: those that it holds; those whose
-    forwards, and whose backwards, a step takes besides its own micro-batches; those in front of it;
-    and micro-batches in its own that it holds at once (not of few: ``_kernels.alike``)."""
+    """(W, 3, 5, T) of three stages of a layout, the heaviest, the first and the last, layers by
+    kind: of all its chunks but the last, of the first, of the last, those in front of it, those
+    behind it. Of one chunk the last has none."""
+    least_seen: Floats
+    """(W / BLOCK, 3, 5, T) the least of each run of so many layouts, and of what is left at the
+    end of all."""
     apart: Floats
     """(U, R, T, 4) of bodies: all-to-alls of experts forward and backward that a pass beside may
     hide, seconds; seconds of the backward for weights, and bytes that are kept for it."""

@@ -39,6 +39,9 @@ TOGETHER = ((ROW, WAY), (ROW, POLICY), (ROW, PIPELINE), (WAY, POLICY), (WAY, PIP
 CUTS = ("cuts", "mtp_chunks", "vision_chunks")
 """Figures that depend on where a pipeline is cut."""
 YES_NO = ("no", "yes")
+QUARTERS = 4, 5, 6, 8
+"""Groups of micro-batches that are searched where the stack has any: from as many as stages, a
+quarter more, a half more and twice as many on (docs/schedules.md)."""
 
 
 class Pipeline(NamedTuple):
@@ -47,6 +50,9 @@ class Pipeline(NamedTuple):
     schedule: str
     pp: int
     vpp: int
+    quarters: int = QUARTERS[0]
+    """Micro-batches that pass a chunk in a row are as few as can be from so many quarters of the
+    stages on."""
 
 
 class Column(NamedTuple):
@@ -121,7 +127,8 @@ class Runnable:
         self._fixed: dict[str, Column] = {name: Column.same(v) for name, v in self._model.items()}
         schedule, pp, vpp = ([one[n] for one in pipelines] for n in range(3))
         self._pp = np.array(pp, dtype=np.int64)
-        self._grouped = np.array([is_grouped(s, v) for s, _, v in pipelines], dtype=np.bool_)
+        self._grouped = np.array([is_grouped(one.schedule, one.vpp) for one in pipelines],
+                                 dtype=np.bool_)
         names = list(dict.fromkeys(schedule))
         modules = [tuple(m for m in MODULES if bits & policy("", [m])) if bits != FULL else ()
                    for bits in policies]
@@ -138,6 +145,9 @@ class Runnable:
             "recompute_layers": Column.of(FIRST, np.arange(longest + 1)),
         }
         self._by_rounds = self.names(("round",))
+        self._larger = larger_groups(known)
+        self._quarters = np.array([one.quarters for one in pipelines], dtype=np.int64)
+        self._groups: dict[int, Ints] = {}
         self._piped: dict[tuple[int, int], Bools] = {}
 
     def _columns(self, rows: Rows, splits: Splits, pairs: Pairs) -> Columns:
@@ -209,11 +219,22 @@ class Runnable:
     def groups(self, m: int) -> Ints:
         """Micro-batches of m that pass a chunk of each pipeline in a row; 0: there is no way; (Q,).
 
-        As many as stages where these divide m; else those of a round, if the rules know rounds.
+        As many as stages where these divide m; else those of a round, if the rules know rounds. Or
+        a number of the stack's choice: the least that is legal from some quarters of the stages on,
+        unless fewer quarters have the same.
         """
-        rounds = np.maximum(1, m // self._pp)
-        by_rounds = np.where(self._by_rounds & (m % rounds == 0), m // rounds, 0)
-        return np.where(~self._grouped | (m % self._pp == 0), self._pp, by_rounds)
+        if m not in self._groups:
+            rounds = np.maximum(1, m // self._pp)
+            by_rounds = np.where(self._by_rounds & (m % rounds == 0), m // rounds, 0)
+            found = np.where(~self._grouped | (m % self._pp == 0), self._pp, by_rounds)
+            for k in np.flatnonzero(self._grouped & self._larger).tolist():
+                pp, quarters = int(self._pp[k]), int(self._quarters[k])
+                fewer = max((n for n in QUARTERS if n < quarters), default=None)
+                found[k] = least_group(m, pp, quarters)
+                if fewer is not None and found[k] == least_group(m, pp, fewer):
+                    found[k] = 0
+            self._groups[m] = found
+        return self._groups[m]
 
     @property
     def count(self) -> int:
@@ -275,6 +296,21 @@ class Runnable:
                 if name in CUTS and applies(rule, figures):
                     found[name].append(rule.allowed)
         return found
+
+
+def larger_groups(known: Capabilities | None) -> bool:
+    """Whether a stack lets its user say how many micro-batches pass a chunk in a row."""
+    return known is not None and any(
+        "group" in rule.fields and rule.at_least is not None for rule in known.rules.values())
+
+
+def least_group(m: int, pp: int, quarters: int) -> int:
+    """Fewest of m micro-batches that may pass a chunk in a row, from quarters of pp on; 0: none.
+
+    The last group has at least pp of them.
+    """
+    least = -(-quarters * pp // QUARTERS[0])
+    return next((n for n in range(least, m + 1) if m % n == 0 or m % n >= pp), 0)
 
 
 def _distinct(mask: Bools) -> Bools:
