@@ -278,6 +278,13 @@ def test_experts_of_a_capacity_do_not_wait_for_the_host() -> None:
     assert other.expert_gap > 0.0 and other.expert_overhead > 0.0
 
 
+def test_what_cuda_graphs_capture() -> None:
+    # The router alone, attention and the router, the whole step.
+    for run, graphs in (("258", "none"), ("146", "layers"), ("048", "step")):
+        stack = validation.question(RUNS[f"mbridge_{run}"]).job.stack
+        assert stack.cuda_graphs == graphs
+
+
 def test_layers_whose_activations_are_on_the_host() -> None:
     run = RUNS["mbridge_077"]
     question, (row,) = validation.question(run), validation.price([run])
