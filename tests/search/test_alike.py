@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracle_stack import some_groups
 
 import nest
 from nest.describe import Cluster, Configuration, Job, load_cluster, load_model, load_stack
@@ -78,9 +79,11 @@ def every(chain: Chain, where: Cluster, job: Job) -> Iterator[Configuration]:
                         recomputes, range(1, 3), (True, False) if tp > 1 else (False,)):
                     if vpp > 1 and pp == 1:
                         continue
-                    for cuts in cuts_of(chain, pp, vpp):
+                    micro_batches = batch // (outer_dp * micro_batch)
+                    groups = some_groups(micro_batches, pp) if vpp > 1 else (None,)
+                    for cuts, group in product(cuts_of(chain, pp, vpp), groups):
                         yield configuration(cuts, pp, vpp, block, first, {
-                            "outer_dp": outer_dp, "micro_batch": micro_batch,
+                            "outer_dp": outer_dp, "micro_batch": micro_batch, "group": group,
                             "stride": size // outer_dp}, {
                             "dp_in": dp_in, "tp": tp, "sp": sp, "ep": ep, "etp": etp,
                             "zero": zero, "shard": shard, "recompute": recompute})

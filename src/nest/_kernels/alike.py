@@ -649,7 +649,7 @@ def _fits(t, q, a, w, number, top):
         # Between the first groups and the last ones a rank holds the same in turn.
         few = m
         if loops or a.schedule[k] in (ZB1P, INTERLEAVED_ZB):
-            few = min(m, 4 * size + m % size)
+            few = min(m, 4 * max(size, p) + m % size)
         _write_order(a, w, k, few)
         for s in range(p):
             kept_back, most = w.kept_back[s] if split else w.activations[s], w.room_left[s]
