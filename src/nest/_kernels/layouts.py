@@ -52,7 +52,7 @@ def forwards(schedule, p, v, m, group, s, d):
     if schedule in (ZB_V, DUALPIPEV):
         return min(m, s + 1 if d else 2 * p - 1 - s)
     slope = 1 if split_of(schedule) else min(v, 2)
-    return begun(d, min(m * v, warm_up(s, p, v, m, group, slope, 0) + 1), v, m, group)
+    return begun(d, min(m * v, warm_up(s, p, v, m, group, slope, 0) + 1), v, group)
 
 
 @leaf

@@ -99,14 +99,12 @@ def warm_up(s: int, p: int, v: int, m: int, group: int, slope: int, more: int) -
     return min(m * v, slope * (p - s - 1) + (v - 1) * group + more)
 
 
-def begun(d: int, count: int, v: int, m: int, group: int) -> int:
+def begun(d: int, count: int, v: int, group: int) -> int:
     """Forwards of chunk d among the first ``count`` of a rank whose micro-batches pass in groups.
 
-    The last group may be smaller. ``count`` is m v at the most.
+    They reach no further than the first chunk of a last group that is smaller, which has as many
+    micro-batches as stages: so do those before the first backward.
     """
-    whole = m // group * group
-    if count > whole * v:
-        return whole + min(m - whole, max(0, count - whole * v - d * (m - whole)))
     cycles, rest = count // (group * v), count % (group * v)
     return cycles * group + min(group, max(0, rest - d * group))
 

@@ -437,7 +437,7 @@ def test_forwards_before_the_first_backward_are_counted() -> None:
                     break
                 ran[code // KINDS] += 1
             count = min(x.m * x.v, orders.warm_up(s, x.p, x.v, x.m, group, slope, 0) + 1)
-            found = [orders.begun(d, count, x.v, x.m, group) for d in range(x.v)]
+            found = [orders.begun(d, count, x.v, group) for d in range(x.v)]
             assert found == ran, (x.name, x.p, x.v, x.m, x.group, s)
             smaller += x.m % group > 0 and count > x.m // group * group * x.v
     assert smaller > 5
