@@ -443,6 +443,18 @@ def test_forwards_before_the_first_backward_are_counted() -> None:
     assert smaller > 5
 
 
+def until(
+    x: Drawn, ranks: Sequence[Sequence[ChunkCosts]], hops: Sequence[Sequence[Hop]], limit: float
+) -> float:
+    """Seconds of a step, or as soon as that is known a number of ``limit`` or more."""
+    q = x.p * x.v
+    room = Room(*([0.0] * (4 * q * x.m) if name == "arrives" else [0] * (8 * q)
+                  for name in Room._fields))
+    alone = [[one.alone for one in own] for own in ranks]
+    order = x.path.order(x.p, x.m, x.v, x.group)
+    return step_seconds(ranks, alone, hops, x.p, x.v, x.m, q, order, room, limit)
+
+
 def test_no_step_below_the_limit_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are left where what they take at the least says so, and only there."""
     monkeypatch.setattr(passes, "LOOKS", 1)
@@ -451,24 +463,15 @@ def test_no_step_below_the_limit_is_left(monkeypatch: pytest.MonkeyPatch) -> Non
         x = draw(rng)
         if x.name in ("combined", "together"):
             continue
-        q = x.p * x.v
-        order = x.path.order(x.p, x.m, x.v, x.group)
-        f, i, w = (rng.uniform(0.2, 2.0, q).tolist() for _ in range(3))
+        f, i, w = (rng.uniform(0.2, 2.0, x.p * x.v).tolist() for _ in range(3))
         ranks = [[chunk(f[n], i[n] + w[n], inputs=i[n], weights=w[n], update=rng.uniform(0.0, 2.0))
                   for n in range(s * x.v, (s + 1) * x.v)] for s in range(x.p)]
         hops = [[Hop(*rng.uniform(0.0, 0.5, 2).tolist()) for _ in own] for own in ranks]
-        alone = [[one.alone for one in own] for own in ranks]
-
-        def seconds(limit: float) -> float:
-            room = Room(*([0.0] * (4 * q * x.m) if name == "arrives" else [0] * (8 * q)
-                          for name in Room._fields))
-            return step_seconds(ranks, alone, hops, x.p, x.v, x.m, q, order, room, limit)
-
-        whole = seconds(math.inf)
+        whole = until(x, ranks, hops, math.inf)
         if math.isinf(whole):
             continue
-        assert seconds(whole * (1.0 + 1e-12)) == whole, x
-        found = seconds(0.9 * whole)
+        assert until(x, ranks, hops, whole * (1.0 + 1e-12)) == whole, x
+        found = until(x, ranks, hops, 0.9 * whole)
         assert 0.9 * whole <= found <= whole * (1.0 + 1e-12), x
         left[x.name] = left.get(x.name, 0) + (found < whole)
     assert min(left.values()) > 5 and len(left) == 7, left
