@@ -57,7 +57,10 @@ def question(seed: int) -> Instance:
     if rng.random() < 0.4 and rules is not None:
         own = schedules_of(rules, nest.SearchSpace(schedule=EVERY))
         space["schedule"] = tuple(rng.sample(own, min(len(own), rng.choice((1, 2, 3)))))
-    return Instance(**{**vars(x), "space": nest.SearchSpace(**space)})
+    device = x.cluster.device
+    roomy = x.cluster.replace(device=device.replace(  # what a stack lacks costs memory
+        memory=int(device.memory * rng.choice((1.0, 1.0, 1.5, 2.5, 5.0)))))
+    return Instance(**{**vars(x), "cluster": roomy, "space": nest.SearchSpace(**space)})
 
 
 def compared(seed: int) -> Best | None:

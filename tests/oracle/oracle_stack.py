@@ -128,12 +128,13 @@ def _degrees(
     names: list[str],
 ) -> Iterator[Configuration]:
     rules = job.stack.capabilities
-    rounds = rules is not None and any(
-        rule.equal_to == ("round",) for rule in rules.rules.values())
+    assert rules is not None
+    rounds = any(rule.equal_to == ("round",) for rule in rules.rules.values())
+    chosen = any("group" in rule.fields and rule.at_least for rule in rules.rules.values())
     for split in splits(chain, job, space, outer.micro_batch, size):
         for state in states(job, space, outer.outer_dp, split, piped=pp > 1):
             for name, vpp, group, cuts in _orders(
-                    chain, space, m, pp, names, rounds):
+                    chain, space, m, pp, names, rounds, chosen):
                 chunks = _placed(name, pp, vpp, cuts)
                 most = max(checkpointed(chain, range(i, j)) for c in chunks for i, j in c)
                 for policy in policies(chain, space, most):
@@ -145,20 +146,33 @@ def _degrees(
 
 
 def _orders(
-    chain: Chain, space: SearchSpace, m: int, pp: int, names: list[str], rounds: bool
+    chain: Chain, space: SearchSpace, m: int, pp: int, names: list[str], rounds: bool,
+    chosen: bool,
 ) -> Iterator[tuple[str, int, int | None, Cuts]]:
-    """Schedule, chunks a stage, group and cuts; ``rounds``: groups may be PyTorch's rounds."""
+    """Schedule, chunks a stage, group and cuts; ``rounds``: groups may be PyTorch's rounds;
+    ``chosen``: Megatron-Core's, of which some are searched."""
     if pp == 1:
         names = [*[n for n in names if n in FREE][:1], *[n for n in names if n == "combined"]]
     for name in names:
         for vpp in range(1, len(chain) // pp + 1):
             if not space.allows("vpp", vpp) or not _takes(name, pp, vpp):
                 continue
-            group = None
+            groups: list[int | None] = [None]
             if rounds and name in ("interleaved", "interleaved-zb") and m % pp:
-                group = m // max(1, m // pp)
-            for cuts in _cuts(chain, name, pp, vpp):
-                yield name, vpp, group, cuts
+                groups = [m // max(1, m // pp)]
+            if chosen and name in ("interleaved", "combined") and vpp > 1:
+                groups = [*some_groups(m, pp)]
+            for group in groups:
+                for cuts in _cuts(chain, name, pp, vpp):
+                    yield name, vpp, group, cuts
+
+
+def some_groups(m: int, pp: int) -> Iterator[int | None]:
+    """Groups of Megatron-Core that are searched (docs/schedules.md); None: pp."""
+    legal = [n for n in range(pp, m + 1) if not 0 < m % n < pp]
+    for group in sorted({min(n for n in legal if n >= share * pp)
+                         for share in (1.0, 1.25, 2.0) if any(n >= share * pp for n in legal)}):
+        yield group if group > pp else None
 
 
 def _takes(name: str, pp: int, vpp: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracle_stack import some_groups
 
 import nest
 from nest.describe import Cluster, Configuration, Job, load_cluster, load_model, load_stack
@@ -78,9 +79,11 @@ def every(chain: Chain, where: Cluster, job: Job) -> Iterator[Configuration]:
                         recomputes, range(1, 3), (True, False) if tp > 1 else (False,)):
                     if vpp > 1 and pp == 1:
                         continue
-                    for cuts in cuts_of(chain, pp, vpp):
+                    micro_batches = batch // (outer_dp * micro_batch)
+                    groups = some_groups(micro_batches, pp) if vpp > 1 else (None,)
+                    for cuts, group in product(cuts_of(chain, pp, vpp), groups):
                         yield configuration(cuts, pp, vpp, block, first, {
-                            "outer_dp": outer_dp, "micro_batch": micro_batch,
+                            "outer_dp": outer_dp, "micro_batch": micro_batch, "group": group,
                             "stride": size // outer_dp}, {
                             "dp_in": dp_in, "tp": tp, "sp": sp, "ep": ep, "etp": etp,
                             "zero": zero, "shard": shard, "recompute": recompute})
@@ -102,7 +105,8 @@ def configuration(
 ZEROS = (0, 1)
 CASES = [
     ("megatron-core", MODEL, "400 MiB", 4), ("megatron-core", TIED, "80 MiB", 8),
-    ("megatron-core", EXPERTS, "150 MiB", 4), ("deepspeed", MODEL, "150 MiB", 4),
+    ("megatron-core", EXPERTS, "150 MiB", 4), ("megatron-core", MODEL, "150 MiB", 6),
+    ("deepspeed", MODEL, "150 MiB", 4),
     ("internevo", TIED, "200 MiB", 4), ("megatron-2021", MODEL, "200 MiB", 4),
 ]
 
@@ -195,7 +199,7 @@ def test_schedules_are_listed_in_any_order():
 @pytest.mark.kernels
 @pytest.mark.parametrize(("model", "devices", "batch", "seq_len", "stack"), [
     ("llama3-70b", 64, 128, 4096, "megatron-core"), ("llama3-8b", 16, 64, 8192, "torchtitan"),
-    ("mixtral-8x7b", 64, 64, 4096, "megatron-core"),
+    ("mixtral-8x7b", 64, 64, 4096, "megatron-core"), ("llama3-70b", 64, 128, 4096, "torchtitan"),
     ("deepseek-v3", 512, 512, 4096, "megatron-core"),
 ])
 def test_what_rules_out_layouts_rules_out_no_better_one(model, devices, batch, seq_len, stack):
@@ -213,7 +217,8 @@ def test_what_rules_out_layouts_rules_out_no_better_one(model, devices, batch, s
         tables = builder.tables(number, False)
         degrees = Degrees(**{name: getattr(tables, name) for name in Degrees._fields})
         _, given, legal = found.arrays(number, limit)
-        without = given._replace(seen=0.0 * given.seen, load=0 * given.load)
+        without = given._replace(seen=0.0 * given.seen, least_seen=0.0 * given.least_seen,
+                                 load=0 * given.load)
         results = [kernel(degrees, found.rings(number), one, legal, limit, True)
                    for one in (given, without)]
         assert (results[0][0] == results[1][0]).all()

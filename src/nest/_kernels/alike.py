@@ -64,6 +64,7 @@ from nest._kernels.orders import (
     GPIPE,
     INTERLEAVED,
     INTERLEAVED_ZB,
+    LOOPED_BFS,
     ZB1P,
     ZB_V,
     longest_path,
@@ -157,8 +158,13 @@ class Work(NamedTuple):
     label: np.ndarray
     """float64 (2, FIGURES) of :mod:`nest.forms.one_f_one_b`, or of :mod:`nest.forms.gpipe`."""
     tally: np.ndarray
-    """int64 (3,) number of the last question, pipelines priced, and the pipeline whose passes
-    ``order`` has, plus 1."""
+    """int64 (5,) number of the last question, pipelines priced, the pipeline whose passes ``order``
+    has, plus 1, of how many micro-batches, and whether the last :func:`next_layout` came past the
+    first look at a block of layouts."""
+    barren: np.ndarray
+    """int64 (Q,) the last option, plus 1, with which it came past none."""
+    under: np.ndarray
+    """float64 (Q,) and below so many seconds."""
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
     layer: np.ndarray
@@ -218,11 +224,12 @@ def alike(t, q, a, legal, limit, spread):
         activations=np.empty((S, V)), kept_back=np.empty((S, V)), room_left=np.empty(S),
         costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
-        tally=np.zeros(3, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
+        tally=np.zeros(5, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
         layer=np.zeros(6), free=np.zeros((2, t.ahead.shape[1])),
         waits=np.zeros((2, t.ahead.shape[1])), waited=np.zeros(2),
         marked=np.zeros(t.ahead.shape[1], np.bool_),
         saved=np.zeros(t.ahead.shape[1] + 1), weights=np.zeros(t.ahead.shape[1]),
+        barren=np.zeros(Q, np.int64), under=np.zeros(Q),
         order=order_of(S, chunks, 3 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks),
         write_order=write_order, longest_path=longest_path)
@@ -437,7 +444,13 @@ def _look(t, q, a, w, top, first):
         gap = a.least_handed / t.shards[c] * q.hop[0, x, s]
         w.near[s] = w.near[s - 1] + q.both * (gap + q.hop[1, x, s])
     if not a.free[k]:
+        # The first look knows nothing of groups but that larger ones hold more.
+        base, whole = a.base[k], w.question[FIRST] <= 0
+        if whole and w.barren[base] == w.question[OPTION] + 1 and top <= w.under[base]:
+            return top
         number = next_layout(t, a, w, k, a.first[k], top)
+        if whole and not w.tally[4]:
+            w.barren[k], w.under[k] = w.question[OPTION] + 1, top
         while number < a.last[k]:
             if _fits(t, q, a, w, number, top):
                 top = _price(t, q, a, w, top)
@@ -632,15 +645,15 @@ def _fits(t, q, a, w, number, top):
                 w.room_left[s] -= largest
         if first + m * own + after >= top * SLACK or kept > w.room_left[s]:
             return False
-    if a.schedule[k] > GPIPE:
-        _write_order(t, a, w, k)
-        # Whole groups hold the same in turn, behind the warm-up and what is kept for weights.
-        passes = len(w.order.codes)
-        if m % size == 0 and (loops or a.schedule[k] in (ZB1P, INTERLEAVED_ZB)):
-            passes = 6 * (size * v + p) if split else 8 * size * v
+    if GPIPE < a.schedule[k] < LOOPED_BFS:
+        # Between the first groups and the last ones a rank holds the same in turn.
+        few = m
+        if loops or a.schedule[k] in (ZB1P, INTERLEAVED_ZB):
+            few = min(m, 4 * max(size, p) + m % size)
+        _write_order(a, w, k, few)
         for s in range(p):
-            kept_back = w.kept_back[s] if split else w.activations[s]
-            if held(w.activations[s], kept_back, s, w.order, passes) > w.room_left[s]:
+            kept_back, most = w.kept_back[s] if split else w.activations[s], w.room_left[s]
+            if held(w.activations[s], kept_back, s, w.order, most) > most:
                 return False
     return True
 
@@ -708,11 +721,11 @@ def _position(a, k, s, d):
 
 
 @leaf
-def _write_order(t, a, w, k):
-    """Fill ``w.order`` with the passes of pipeline k, unless it has them."""
-    if w.tally[2] != k + 1:
-        w.tally[2] = k + 1
-        w.write_order(a.schedule[k], a.pp[k], a.vpp[k], t.micro_batches, a.group[k], w.order)
+def _write_order(a, w, k, m):
+    """Fill ``w.order`` with the passes of m micro-batches in pipeline k, unless it has them."""
+    if w.tally[2] != k + 1 or w.tally[3] != m:
+        w.tally[2], w.tally[3] = k + 1, m
+        w.write_order(a.schedule[k], a.pp[k], a.vpp[k], m, a.group[k], w.order)
 
 
 @leaf
@@ -745,7 +758,7 @@ def _price(t, q, a, w, top):
             w.alone[s, d] = j - i == 1
     w.tally[1] += 1
     if a.schedule[k] > GPIPE:
-        _write_order(t, a, w, k)
+        _write_order(a, w, k, t.micro_batches)
         time = w.longest_path(w.costs, w.alone, w.hops, p, v, t.micro_batches, w.order, w.room,
                               np.inf if a.schedule[k] == COMBINED else top)
     else:

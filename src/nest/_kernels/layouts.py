@@ -52,7 +52,7 @@ def forwards(schedule, p, v, m, group, s, d):
     if schedule in (ZB_V, DUALPIPEV):
         return min(m, s + 1 if d else 2 * p - 1 - s)
     slope = 1 if split_of(schedule) else min(v, 2)
-    return begun(d, min(m * v, warm_up(s, p, v, m, group, slope, 0) + 1), v, m, group)
+    return begun(d, min(m * v, warm_up(s, p, v, m, group, slope, 0) + 1), v, group)
 
 
 @leaf
@@ -69,6 +69,7 @@ def next_layout(t, a, w, k, number, top):
     loops = schedule == INTERLEAVED or (together and p > 1)
     each = w.layer[0] - (w.layer[2] if together else 0.0)
     block, x, seen, row = True, 0, a.least_seen, number // BLOCK
+    w.tally[4] = 0
     while number < a.last[k]:
         load, extra = a.load[number], 0.0
         if x == 0:
@@ -79,6 +80,7 @@ def next_layout(t, a, w, k, number, top):
             if m * (load * each + extra) >= top:
                 return a.last[k]
             if seen.shape[1] == 0:
+                w.tally[4] = 1
                 return number
             if block:
                 extra = 0.0
@@ -136,7 +138,7 @@ def next_layout(t, a, w, k, number, top):
                 continue
             if not block:
                 return number
-            block, x, seen, row = False, 0, a.seen, number
+            block, x, seen, row, w.tally[4] = False, 0, a.seen, number, 1
             continue
         block, x = number % BLOCK == 0, 0
         seen, row = a.seen, number

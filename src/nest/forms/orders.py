@@ -99,14 +99,12 @@ def warm_up(s: int, p: int, v: int, m: int, group: int, slope: int, more: int) -
     return min(m * v, slope * (p - s - 1) + (v - 1) * group + more)
 
 
-def begun(d: int, count: int, v: int, m: int, group: int) -> int:
+def begun(d: int, count: int, v: int, group: int) -> int:
     """Forwards of chunk d among the first ``count`` of a rank whose micro-batches pass in groups.
 
-    The last group may be smaller. ``count`` is m v at the most.
+    They reach no further than the first chunk of a last group that is smaller, which has as many
+    micro-batches as stages: so do those before the first backward.
     """
-    whole = m // group * group
-    if count > whole * v:
-        return whole + min(m - whole, max(0, count - whole * v - d * (m - whole)))
     cycles, rest = count // (group * v), count % (group * v)
     return cycles * group + min(group, max(0, rest - d * group))
 
@@ -299,16 +297,16 @@ def _next_kept(codes: Ints, kept: int, stop: int) -> int:
 
 
 def held(
-    activations: Sequence[float], kept: Sequence[float], s: int, order: Order, most_passes: int
+    activations: Sequence[float], kept: Sequence[float], s: int, order: Order, limit: float
 ) -> float:
     """Most bytes of activations that rank s holds at once, given those of each chunk.
 
     ``kept`` are those of them, and of gradients, that a backward for inputs leaves to the one for
-    weights. Without the one layer that a forward beside a backward is ahead of it. Only the first
-    ``most_passes`` are walked: an order repeats itself.
+    weights. Without the one layer that a forward beside a backward is ahead of it. Where it is more
+    than ``limit``, any number above that.
     """
     now = most = 0.0
-    for i in range(order.rows[s], min(order.rows[s + 1], order.rows[s] + most_passes)):
+    for i in range(order.rows[s], order.rows[s + 1]):
         n, kind = order.codes[i] // KINDS, order.codes[i] % KINDS
         if kind in (FORWARD, BESIDE):
             now += activations[n]
@@ -321,4 +319,6 @@ def held(
         # Layer by layer the backward beside a forward frees what the forward takes.
         if kind != BESIDE:
             most = max(most, now)
+            if most > limit:
+                break
     return most

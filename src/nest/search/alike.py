@@ -244,11 +244,14 @@ class Alike:
         first_pipeline = picked(FIRST)
         if FULL in builder.policies:
             first_pipeline[1:] &= some[builder.policies.index(FULL), 1:, None]
+        same: dict[Any, int] = {}
+        base = [same.setdefault(self.listed[k][:3], n) for n, k in enumerate(chosen.tolist())]
         every = np.ones(len(chain) + 1, dtype=np.bool_)
         cuts = self._prefixes
         return chosen, Pipelines(
             schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen],
-            group=builder.runnable.groups(outer.micro_batches)[chosen], warm=warm[chosen],
+            group=builder.runnable.groups(outer.micro_batches)[chosen],
+            base=np.array(base, dtype=np.int64), warm=warm[chosen],
             free=np.array([k in known.free for k in chosen.tolist()], dtype=np.bool_),
             first=known.first[chosen], last=known.last[chosen], **listed._asdict(),
             cut=np.array([known.free.get(k, every) for k in chosen.tolist()]).reshape(

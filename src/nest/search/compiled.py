@@ -288,7 +288,7 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
             size=zero, alike=zero[None], place=zero[None], hop=np.ones((2, 1, 2)),
             wrap=np.ones((2, 1, 2)), both=1.0, handed=np.zeros(2),
             marked_before=np.zeros(2, np.int64)), Pipelines(
-                schedule=zero, pp=zero + 1, vpp=zero + 1, group=zero + 1, warm=one,
+                schedule=zero, pp=zero + 1, vpp=zero + 1, group=zero + 1, base=zero, warm=one,
                 apart=np.zeros((1, 1, 2, 4)), repeated=np.zeros(2, np.bool_), free=yes[0],
                 first=zero, last=zero, begin=zero, load=zero, layouts=zero, body=np.arange(2),
                 cut=np.ones((1, 2), np.bool_),

@@ -86,7 +86,7 @@ class Layouts:
         self._alike: dict[Any, int] = {}
         """Number of a pipeline by what its layouts follow from."""
         self._stages = SEEN[0] if len(chain.kinds) <= MOST_KINDS else 0
-        self._parts: list[tuple[Ints, Ints, Ints, Floats]] = []
+        self._parts: list[tuple[Ints, Ints, Ints, Floats, Floats]] = []
         none: Ints = np.zeros(0, dtype=np.int64)
         nothing = np.zeros((0, self._stages, SEEN[1], len(chain.kinds)))
         self._known = Listed(none, none, none, nothing, nothing, none)
@@ -120,11 +120,13 @@ class Layouts:
             load: Ints = _layers(chain, found)[:, _positions(pipeline)].sum(axis=2).max(axis=1)
             heaviest, seen, seconds = self._seen(found, pipeline)
             order = np.lexsort((seconds, load))
-            found = found[order]
-            self._parts.append((found, load[order], heaviest[order], seen[order]))
             self.longest[k] = np.diff(self._marked[found], axis=1).max(initial=0)
             self.first[k], self.last[k] = self.count, self.count + len(found)
-            self.count += len(found)
+            if len(found):  # the last one again where a block is not full
+                order = np.pad(order, (0, -len(order) % BLOCK), mode="edge")
+            self.count += len(order)
+            least = seen[order].reshape(-1, BLOCK, *seen.shape[1:]).min(axis=1)
+            self._parts.append((found[order], load[order], heaviest[order], seen[order], least))
         for one in (self.first, self.last, self.longest):
             one[k] = one[same]
 
@@ -157,14 +159,14 @@ class Layouts:
         """All layouts that are known."""
         if self._parts:
             known = self._known
-            parts, loads, heaviest, sights = zip(*self._parts, strict=True)
+            parts, loads, heaviest, sights, least = zip(*self._parts, strict=True)
             sizes = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
-            seen = np.concatenate([known.seen, *sights])
             self._known = Listed(
                 np.concatenate([known.begin, len(known.layouts) + np.cumsum(sizes) - sizes]),
                 np.concatenate([known.load, *loads]),
                 np.concatenate([known.heaviest, *heaviest]),
-                seen, np.minimum.reduceat(seen, np.arange(0, len(seen), BLOCK)),
+                np.concatenate([known.seen, *sights]),
+                np.concatenate([known.least_seen, *least]),
                 np.concatenate([known.layouts, *(part.ravel() for part in parts)]))
             self._parts = []
         return self._known

@@ -117,6 +117,8 @@ class Pipelines(NamedTuple):
     """(Q,) chunks a stage."""
     group: Ints
     """(Q,) micro-batches that pass a chunk in a row."""
+    base: Ints
+    """(Q,) the same pipeline with the fewest of them; itself where it is none of the others."""
     warm: Floats
     """(Q,) least seconds of a step for each second that a micro-batch computes."""
     free: Bools
@@ -140,8 +142,7 @@ class Pipelines(NamedTuple):
     kind: of all its chunks but the last, of the first, of the last, those in front of it, those
     behind it. Of one chunk the last has none."""
     least_seen: Floats
-    """(W / BLOCK, 3, 5, T) the least of each run of so many layouts, and of what is left at the
-    end of all."""
+    """(W / BLOCK, 3, 5, T) the least of each run of so many layouts."""
     apart: Floats
     """(U, R, T, 4) of bodies: all-to-alls of experts forward and backward that a pass beside may
     hide, seconds; seconds of the backward for weights, and bytes that are kept for it."""

@@ -39,9 +39,9 @@ TOGETHER = ((ROW, WAY), (ROW, POLICY), (ROW, PIPELINE), (WAY, POLICY), (WAY, PIP
 CUTS = ("cuts", "mtp_chunks", "vision_chunks")
 """Figures that depend on where a pipeline is cut."""
 YES_NO = ("no", "yes")
-QUARTERS = 4, 5, 6, 8
+QUARTERS = 4, 5, 8
 """Groups of micro-batches that are searched where the stack has any: from as many as stages, a
-quarter more, a half more and twice as many on (docs/schedules.md)."""
+quarter more and twice as many on (docs/schedules.md)."""
 
 
 class Pipeline(NamedTuple):

@@ -14,7 +14,7 @@ from plain import chunk, stack
 from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES, Path, StepTime
 from nest.costs.stage import EMPTY, ChunkCosts, Hop, LayerSeconds, chunk_costs, with_parts
 from nest.describe import Stack
-from nest.forms import orders
+from nest.forms import orders, passes
 from nest.forms.passes import (
     BACKWARD,
     BESIDE,
@@ -131,7 +131,7 @@ def test_a_few_groups_hold_the_most() -> None:
         sizes, left = rng.random(x.v).tolist(), rng.random(x.v).tolist()
         order = x.path.order(x.p, x.m, x.v, x.group)
         for s in range(x.p):
-            full = orders.held(sizes, left, s, order, len(order.codes))
+            full = orders.held(sizes, left, s, order, math.inf)
             assert x.path.held(sizes, s, x.p, x.m, x.group, left) == pytest.approx(full, rel=1e-12)
 
 
@@ -416,3 +416,62 @@ def seconds(codes: list[int], chunks: list[ChunkCosts], m: int) -> float:
         order.rows[:] = [0, len(codes)]
 
     return Path(write).step_time([chunks], [[Hop(0.0, 0.0)] * len(chunks)], m).total
+
+
+# ---------------------------------------------------------------- what the search knows of orders
+
+
+def test_forwards_before_the_first_backward_are_counted() -> None:
+    """For groups of any size, the last one smaller."""
+    rng, smaller = np.random.default_rng(11), 0
+    for _ in range(400):
+        x = draw(rng)
+        if x.name not in ("interleaved", "combined", "zb1p", "interleaved-zb"):
+            continue
+        group, slope = x.group or x.p, 1 if x.path.split else 2
+        order = x.path.order(x.p, x.m, x.v, x.group)
+        for s in range(x.p):
+            ran = [0] * x.v
+            for code in order.codes[order.rows[s]:order.rows[s + 1]]:
+                if code % KINDS != FORWARD:
+                    break
+                ran[code // KINDS] += 1
+            count = min(x.m * x.v, orders.warm_up(s, x.p, x.v, x.m, group, slope, 0) + 1)
+            found = [orders.begun(d, count, x.v, group) for d in range(x.v)]
+            assert found == ran, (x.name, x.p, x.v, x.m, x.group, s)
+            smaller += x.m % group > 0 and count > x.m // group * group * x.v
+    assert smaller > 5
+
+
+def until(
+    x: Drawn, ranks: Sequence[Sequence[ChunkCosts]], hops: Sequence[Sequence[Hop]], limit: float
+) -> float:
+    """Seconds of a step, or as soon as that is known a number of ``limit`` or more."""
+    q = x.p * x.v
+    room = Room(*([0.0] * (4 * q * x.m) if name == "arrives" else [0] * (8 * q)
+                  for name in Room._fields))
+    alone = [[one.alone for one in own] for own in ranks]
+    order = x.path.order(x.p, x.m, x.v, x.group)
+    return step_seconds(ranks, alone, hops, x.p, x.v, x.m, q, order, room, limit)
+
+
+def test_no_step_below_the_limit_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are left where what they take at the least says so, and only there."""
+    monkeypatch.setattr(passes, "LOOKS", 1)
+    rng, left = np.random.default_rng(12), dict[str, int]()
+    for _ in range(500):
+        x = draw(rng)
+        if x.name in ("combined", "together"):
+            continue
+        f, i, w = (rng.uniform(0.2, 2.0, x.p * x.v).tolist() for _ in range(3))
+        ranks = [[chunk(f[n], i[n] + w[n], inputs=i[n], weights=w[n], update=rng.uniform(0.0, 2.0))
+                  for n in range(s * x.v, (s + 1) * x.v)] for s in range(x.p)]
+        hops = [[Hop(*rng.uniform(0.0, 0.5, 2).tolist()) for _ in own] for own in ranks]
+        whole = until(x, ranks, hops, math.inf)
+        if math.isinf(whole):
+            continue
+        assert until(x, ranks, hops, whole * (1.0 + 1e-12)) == whole, x
+        found = until(x, ranks, hops, 0.9 * whole)
+        assert 0.9 * whole <= found <= whole * (1.0 + 1e-12), x
+        left[x.name] = left.get(x.name, 0) + (found < whole)
+    assert min(left.values()) > 5 and len(left) == 7, left

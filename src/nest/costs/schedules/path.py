@@ -47,7 +47,7 @@ class Path:
         """Most chunks of which a stage holds activations of a micro-batch at once, or parts."""
         ones = [1.0] * vpp
         order = self.order(stages, micro_batches, vpp, group)
-        return round(orders.held(ones, ones, stage, order, len(order.codes)))
+        return round(orders.held(ones, ones, stage, order, inf))
 
     def held(
         self, activations: Sequence[float], stage: int, stages: int, micro_batches: int,
@@ -65,7 +65,7 @@ class Path:
         order = self.order(stages, m, len(activations), group)
         row = order.codes[order.rows[stage]:order.rows[stage + 1]]
         more = layer if any(code % KINDS == BESIDE for code in row) else 0.0
-        return more + orders.held(activations, kept or activations, stage, order, len(order.codes))
+        return more + orders.held(activations, kept or activations, stage, order, inf)
 
     def hidden(
         self, chunks: Sequence[ChunkCosts], stage: int, stages: int, micro_batches: int,
