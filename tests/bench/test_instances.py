@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from concurrent.futures import Executor
+from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from random import Random
 
@@ -23,6 +23,7 @@ from nest.bench.instance import (
     load_instances,
     read_problems,
 )
+from nest.bench.instances_text import score_text
 from nest.bench.score import SAME, check_prices, score, summary
 from nest.bench.score_document import document as scores_of
 from nest.bench.solving import solve, text_of
@@ -280,6 +281,14 @@ def test_instances_of_other_prices_are_refused() -> None:
         check_prices([instance(faster=1.001)])
 
 
+def test_the_report_says_why_an_answer_beats_what_is_proved() -> None:
+    faster = instance(beyond=True, faster=0.1)
+    for way, expected in ((moved(7), "do not try its division into chunks"),
+                          (moved(9), "a defect of NEST: please report it")):
+        text = score_text({"mine": [scored(faster, way)]}, 300)
+        assert "faster than the proved bound" in text and expected in text
+
+
 def test_scores_as_a_document() -> None:
     found = scores_of({"mine": [scored(instance(), BEST, seconds=2.0)],
                        "other": [scored(instance(), FULL)]})
@@ -369,6 +378,18 @@ def test_other_planners_hand_in_answers(tmp_path: Path) -> None:
         assert one.status == "ok" and one.seconds is not None and one.seconds > 0.0
 
 
+def test_a_process_that_ends_is_told(tmp_path: Path) -> None:
+    class Broken(Executor):
+        def submit(self, *_: object) -> Future:
+            future: Future = Future()
+            future.set_exception(BrokenExecutor())
+            return future
+
+    with pytest.raises(nest.InputError, match="has ended; what is answered is stored"):
+        planned.answers_of(["zero"], {"small": instance()}, str(tmp_path),
+                           Engine("none", Broken, lambda executor: 1))
+
+
 def test_a_planner_has_so_much_time_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     def long(*_: object) -> None:
         while True:
@@ -379,3 +400,27 @@ def test_a_planner_has_so_much_time_and_no_more(monkeypatch: pytest.MonkeyPatch)
     found = planned.answer("zero", instance(), 0.2)
     assert found.configuration is None and found.reason == "no answer in 0.2 s of a processor"
     assert 0.1 < time.process_time() - started < 5.0
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_the_commands_from_problems_to_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nest.sweeps.engines.engine", lambda *_: engine("inline"))
+    folder, given = str(tmp_path / "set"), str(tmp_path / "answers")
+    assert main(["bench", "instances", "--only", "bert-8", "-o", folder]) == 0
+    said = capsys.readouterr().out
+    assert "bert-8" in said and "1 instances, 1 proved" in said
+    assert main(["bench", "answers", "--instances", folder, "--planners", "zero,manual",
+                 "-o", given]) == 0
+    files = capsys.readouterr().out.split()
+    assert [Path(file).name for file in files] == ["zero.json", "manual.json"]
+    assert main(["bench", "score", *files, "--instances", folder]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^zero +\d\.\d{3} ", said, re.MULTILINE) and "1 of 1" in said
+    for words, expected in ((["instances", "--only", "bert-9"], "did you mean bert-8?"),
+                            (["answers", "--planners", "nest"], "allowed: all, or some of manual"),
+                            (["score", files[0], files[0]], "got 'zero' again")):
+        place = ["-o" if words[0] == "instances" else "--instances", folder]
+        assert main(["bench", *words, *place]) == 2
+        assert expected in capsys.readouterr().err
