@@ -6,5 +6,6 @@ them.
 
 `instance` has the problems of `instances.yaml` as documents, `solving` their best configurations;
 `submission` what a planner hands in, `planned` what those of `nest compare` hand in, `working` the
-processes for both; `score` prices it, `score_document` and `instances_text` show that.
+processes for both; `score` prices it, `untried` says what searches leave out, `score_document` and
+`instances_text` show that.
 """

@@ -36,8 +36,8 @@ class Optimum(Written):
     """The best configuration that is known."""
 
     step_time_s: Positive = Field(description="seconds of a training step")
-    proved: Flag = Field(description="no configuration of the space is faster")
-    lower_bound_s: Positive = Field(description="no configuration of the space takes less")
+    proved: Flag = Field(description="no configuration that is searched in the space is faster")
+    lower_bound_s: Positive = Field(description="none of those takes less")
     gap: Annotated[Number, Field(ge=0)] = Field(
         description="step_time_s / lower_bound_s, less 1; 0 where it is proved")
     configuration: Configuration = Field(description="reaches step_time_s")

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from nest.bench.instance import Instance
 from nest.bench.submission import Submission, Submitted
+from nest.bench.untried import untried
 from nest.describe import load_configuration
 from nest.describe.configuration import Configuration
 from nest.describe.space import USUAL
@@ -39,6 +40,8 @@ class Scored(NamedTuple):
     """Seconds, also of what does not count but can be priced."""
     seconds: float | None
     """Of a processor, as the planner says."""
+    untried: str | None = None
+    """What of it NEST's searches do not try; None: nothing, or it is no faster than they allow."""
 
     @property
     def ratio(self) -> float:
@@ -122,7 +125,9 @@ def _scored(instance: Instance, answer: Submitted | None) -> Scored:
     except InputError as error:
         return Scored(instance, "illegal", error.problems[0], None, answer.seconds)
     status, why = _counts(instance, way, plan)
-    return Scored(instance, status, why, plan.step_time_s, answer.seconds)
+    found = Scored(instance, status, why, plan.step_time_s, answer.seconds)
+    return found if not found.beats else found._replace(
+        untried=untried(instance, chain_of(instance.question.subject), way, plan.runnable))
 
 
 def _counts(instance: Instance, way: Configuration, plan: Plan) -> tuple[Status, str | None]:

@@ -26,6 +26,10 @@ class ScoredAnswer(Written):
     proved: bool = Field(description="nothing of the space is faster than best_s")
     distance: float | None = Field(
         description="step_time_s / best_s, less 1; null: it does not count")
+    beats: bool = Field(description="it is faster than the proved lower bound")
+    untried: str | None = Field(
+        description="where it beats that: what of it NEST's searches do not try; null: nothing, "
+        "which is a defect of NEST")
     seconds: float | None = Field(description="of a processor, as the planner says")
 
 
@@ -63,5 +67,6 @@ def _planner(name: str, found: Sequence[Scored]) -> PlannerScore:
         answers=tuple(ScoredAnswer(
             instance=one.instance.name, status=one.status, why=one.why,
             step_time_s=one.step_time_s, best_s=one.instance.optimum.step_time_s,
-            proved=one.instance.optimum.proved, distance=one.distance, seconds=one.seconds)
+            proved=one.instance.optimum.proved, distance=one.distance, beats=one.beats,
+            untried=one.untried, seconds=one.seconds)
             for one in found))
