@@ -1,4 +1,4 @@
-"""A step as a graph: seconds and bytes are those that `evaluate` counts, and the graph can be run."""
+"""A step as a graph: seconds and bytes are those of `evaluate`, and the graph can be run."""
 
 from __future__ import annotations
 

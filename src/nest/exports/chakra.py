@@ -1,7 +1,7 @@
 """Chakra execution traces of one training step, a file for each rank, for ASTRA-sim.
 
 Nodes: mlcommons/chakra@21585d8f2d schema/protobuf/et_def.proto:88 to 147, written one behind the
-other with their lengths in front, as its ``encodeMessage`` does. Attributes, groups of ranks
+other with their lengths in front. Attributes, groups of ranks
 (``comm_group.json``) and the meaning of sizes: astra-sim/astra-sim@518bd513ae
 astra-sim/workload/Workload.cc:71 (groups), 213 (durations), 283 (collectives), 391 (messages) and
 astra-sim/system/astraccl/native_collectives/collective_algorithm/Ring.cc:69: an all-gather takes

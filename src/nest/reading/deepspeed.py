@@ -122,9 +122,6 @@ def _arguments(source: Source, notes: list[str]) -> tuple[Plain, bool]:
 
 def _figures(given: Plain, words: Plain, source: Source) -> dict[str, Any]:
     """Figures of the JSON and of the arguments, which come first."""
-    for name in ("bf16.enabled", "fp16.enabled"):
-        if given.get(name) is False:
-            del given[name]
     overlap = "zero_optimization.overlap_comm"
     stage = given.get("zero_optimization.stage", words.get("zero-stage", 0))
     if given.get(overlap) is None:  # deepspeed/runtime/zero/config.py: overlap_comm_valid
@@ -161,7 +158,9 @@ def _figures(given: Plain, words: Plain, source: Source) -> dict[str, Any]:
 
 def _said(table: tuple[Setting, ...], given: Plain, source: Source) -> dict[str, Any]:
     """Figures of settings that are there, without what the absence of others says."""
-    there = tuple(one._replace(unless=(None,)) for one in table if one.name in given)
+    there = tuple(one._replace(unless=(None,)) for one in table
+                  if given.get(one.name, False) is not False or one.words is None)
+    there = tuple(one for one in there if one.name in given)
     return figures_in(there, given, source, COUNTS)
 
 

@@ -166,6 +166,9 @@ def figures_in(
     InputError : values that settings do not have.
     """
     tables, counts = [*tables], {*counts}
+    flags = {one.name for one in tables if one.words and {*one.words.values()} == {True}}
+    given = {name: value for name, value in given.items()
+             if not (value is False and name in flags)}
     for one in tables:
         value = given.get(one.name)
         if one.figure in counts and one.words is None and one.name in given and not (
