@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ _EACH = re.compile(r"--?(?:nproc[-_]per[-_]node|num_gpus)(?:=(.*))?")
 _NODES = re.compile(r"--?(?:nnodes|num_nodes)(?:=(.*))?")
 _ALL = re.compile(r"(?:-np|-n|--ntasks)(?:=(.*))?")
 _SLOTS = re.compile(r"(\S+)(?:\s+slots=(\d{1,6}))?")
+_DOCUMENT = re.compile(r"cat[ \t]*<<-?[ \t]*(['\"]?)(\w{1,60})['\"]?[ \t]*>[ \t]*(\S{1,300})\n")
+MOST_DOCUMENTS = 100
 _TORCHTITAN = re.compile(r"(?:^|[./])torchtitan[./]train(?:\.py)?$")
 _MAXTEXT = re.compile(r"(?:^|[./])(?:maxtext|MaxText)(?:[./]\w+)*[./]train(?:\.py)?$")
 
@@ -124,6 +127,37 @@ def _devices(words: list[str], command: Command) -> tuple[int | None, int]:
     if "all" not in found and "each" in found:
         found["all"] = each * found.get("nodes", 1)
     return found.get("all"), each
+
+
+def text_inside(launch: Launch, script: Script, text: str) -> str | None:
+    """The file that a command names, where the script writes it itself: ``cat <<END > FILE``.
+
+    Raises
+    ------
+    InputError : its text depends on what the script does not say.
+    """
+    known = {key: " ".join(value) for key, value in script.values.items()}
+    for found in islice(_DOCUMENT.finditer(text), MOST_DOCUMENTS):
+        quoted, end, name = found.groups()
+        there = _expanded(name, script, known)
+        stop = text.find(f"\n{end}\n", found.end() - 1)
+        if stop >= 0 and (there == launch.file or there.endswith(f"/{launch.file}")):
+            body = text[found.end():stop + 1]
+            return body if quoted else _expanded(body, script, known, launch)
+    return None
+
+
+def _expanded(
+    text: str, script: Script, known: dict[str, str], launch: Launch | None = None
+) -> str:
+    """A text with the values of variables, as between double quotes."""
+    for name in re.findall(r"\$\{?(\w+)", text) if launch else ():
+        script.need(known.get(name, ""), launch.file if launch else "")
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    inner = Script(f'NEST_TEXT="{quoted}"', script.where, {
+        name: value for name, value in known.items() if not script.unknowns(value)})
+    [value] = inner.values["NEST_TEXT"]
+    return inner.need(value, launch.file) if launch else inner.plain(value)
 
 
 def file_of(launch: Launch, script: str) -> str:

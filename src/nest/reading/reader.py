@@ -109,9 +109,10 @@ def _kind(path: str | os.PathLike[str], text: str) -> str | None:
 
 
 def _launched(launch: Launch, script: Script, path: str, text: str, asked: Asked) -> Reading:
-    file = launches.file_of(launch, path)
+    inside = launches.text_inside(launch, script, text)
+    file = path if inside is not None else launches.file_of(launch, path)
     source = Source(
-        read_text(file), shorten(file, 300)[1:-1], asked._replace(
+        read_text(file) if inside is None else inside, shorten(file, 300)[1:-1], asked._replace(
             function=asked.function or launch.function), launch.words,
         launches.places_beside(launch, text, path), launch.world,
         {name: " ".join(value) for name, value in script.values.items()})
