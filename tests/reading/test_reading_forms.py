@@ -207,6 +207,11 @@ def test_a_script_that_writes_its_json(tmp_path: Path) -> None:
                                      encoding="utf-8")
     with pytest.raises(InputError, match=r"depends on '\$\(cat stage\)', which is not understood"):
         nest.read(tmp_path / "run.sh", vocab=1000)
+    for word in ("--zero-stage=$(cat stage)", "--zero-stage $(cat stage)", "--lr 1 $(cat more)"):
+        (tmp_path / "run.sh").write_text(
+            SCRIPT.replace("--zero-stage $STAGE", word), encoding="utf-8")
+        with pytest.raises(InputError, match="which is not understood, and nothing is executed"):
+            nest.read(tmp_path / "run.sh", vocab=1000)
 
 
 def test_a_yaml_of_maxtext(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ COUNTS = ("global_batch", "micro_batch", "micro_batches", "tp", "pp", "cp", "ep"
 TABLES = (*ARGUMENTS, *MODEL, *TRAINING)
 ALIASES = {"checkpoint-activations": "deepspeed-activation-checkpointing",
            "use-flash-attn": "use-flash-attn-v2", "use-flash-attn-v1": "use-flash-attn-v2"}
+READ = frozenset((*(one.name for one in TABLES), *ALIASES))
+"""Arguments that are read."""
 OWN = frozenset((
     "deepspeed", "deepspeed_config", "deepspeed-config", "deepspeed_mpi", "local_rank",
     "vocab-file", "merge-file", "tokenizer-type", "tokenizer-model", "data-path", "train-samples",
@@ -106,8 +108,7 @@ def _arguments(source: Source, notes: list[str]) -> tuple[Plain, bool]:
     flags = {one.name for one in TABLES if one.words is not None and True in one.words.values()}
     table = arguments.known("megatron_flags")
     takes = {**table.takes, **{one.name: "flag" if one.name in flags else "one" for one in TABLES}}
-    words = [word for word in source.words if "\ue000" not in word]
-    found, _ = arguments_of(words, Known(takes, table.free, table.small))
+    found, _ = arguments_of(source.words, Known(takes, table.free, table.small))
     found = {ALIASES.get(name, name): value for name, value in found.items()
              if name not in source.asked.ignored}
     found |= {name: (value,) for name, value in source.asked.settings.items()

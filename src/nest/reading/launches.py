@@ -15,6 +15,7 @@ from typing import NamedTuple
 from nest.describe.files import read_text
 from nest.errors import InputError
 from nest.exports import bridge, fsdp2, torchtitan
+from nest.reading import deepspeed
 from nest.reading.places import Placed, devices_of
 from nest.reading.shell import Command, Script
 
@@ -43,18 +44,21 @@ class Launch(NamedTuple):
     """Devices; None: the script does not say."""
     each: int
     """Devices of a node; 1 where the script does not say."""
-    known: bool
-    """The file is one that `nest export` names."""
 
 
-def launched(script: Script, text: str) -> Launch | None:
+def launched(script: Script, path: str) -> Launch | None:
     """The command of a script that hands a configuration file to a program; None: there is none.
+
+    Parameters
+    ----------
+    path : of the script.
 
     Raises
     ------
     InputError : several such commands with different files.
     """
-    found = [one for command in script.commands if (one := _launch(script, command, text))]
+    imports = (Path(os.path.abspath(path)).parent / fsdp2.MODULE).is_file()
+    found = [one for command in script.commands if (one := _launch(script, command, imports))]
     if len({(one.target, one.file, one.function) for one in found}) > 1:
         lines = ", ".join(str(one.line) for one in found[:20])
         raise InputError(f"{script.where}: several commands train a model (lines {lines}); "
@@ -62,28 +66,28 @@ def launched(script: Script, text: str) -> Launch | None:
     return found[-1] if found else None
 
 
-def _launch(script: Script, command: Command, text: str) -> Launch | None:
+def _launch(script: Script, command: Command, imports: bool) -> Launch | None:
+    """``imports``: beside the script is a module that its program imports."""
     words = [*command.words]
     handed = _handed(words, script)
-    if handed is None and any(script.plain(word).strip("\"'") == "$PROGRAM" or (
-            "PROGRAM" in script.values and word in script.values["PROGRAM"]) for word in words):
-        handed = ("fsdp2", fsdp2.MODULE, None, words.index(words[-1]) + 1)
-        if "PYTHONPATH" not in text:
-            return None
+    if handed is None and imports and any(
+            script.plain(word).strip("\"'") == "$PROGRAM"
+            or word in script.values.get("PROGRAM", ()) for word in words):
+        handed = ("fsdp2", fsdp2.MODULE, None, len(words))
     if handed is None:
         return None
     target, file, function, at = handed
     rest = [word for n, word in enumerate(words[at:], at) if word != file and not (
         n + 1 < len(words) and words[n + 1] == file and target == "torchtitan-toml") and not (
         (unknown := script.unknowns(word)) and all(one.unset for one in unknown))]
-    if target not in ("deepspeed", "megatron-deepspeed"):  # these read their arguments themselves
-        for word in rest:
-            script.need(word, "an argument")
+    for before, word in zip(["", *rest], rest, strict=False):
+        name = before.removeprefix("--")  # values of options that are not read may be unknown
+        if target != "deepspeed" or word.startswith("--") or name in (before, *deepspeed.READ):
+            script.need(word, f"--{name}" if name != before else "an argument")
     world, each = _devices(words[:at], command)
     plain = script.plain(file)
     return Launch(target, plain.rpartition("/")[2] if script.unknowns(file) else plain,
-                  tuple(rest), command.line, function, world, each,
-                  plain.endswith(("$here/" + plain.rpartition("/")[2], bridge.PROGRAM)))
+                  tuple(map(script.plain, rest)), command.line, function, world, each)
 
 
 def _handed(words: list[str], script: Script) -> tuple[str, str, str | None, int] | None:

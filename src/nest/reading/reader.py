@@ -83,7 +83,7 @@ def read(
     if kind is None:
         script = Script(text, where, {name: value for name, value in given.items()
                                       if name not in settings})
-        launch = None if target == "megatron" else launches.launched(script, text)
+        launch = None if target == "megatron" else launches.launched(script, os.fspath(path))
         if launch is None:
             if target not in (None, "megatron"):
                 raise InputError(f"{where}: no command found that hands a file to {target}; "
