@@ -74,8 +74,7 @@ def read(
         raise InputError(f"target: got {shorten(target)}; {did_you_mean(target, TARGETS)}allowed: "
                          f"{', '.join(TARGETS)}")
     where = shorten(os.fspath(path), 300)[1:-1]
-    text = read_text(path)
-    given = dict(variables or {})
+    text, given = read_text(path), dict(variables or {})
     settings = {name: value for name, value in given.items() if "." in name}
     asked = Asked(model, vocab, seq_len, precision, optimizer, stack, devices,
                   tuple(one.removeprefix("--") for one in ignore), function, settings)
@@ -114,8 +113,7 @@ def _launched(launch: Launch, script: Script, path: str, text: str, asked: Asked
     source = Source(
         read_text(file) if inside is None else inside, shorten(file, 300)[1:-1], asked._replace(
             function=asked.function or launch.function), launch.words,
-        launches.places_beside(launch, text, path), launch.world,
-        {name: " ".join(value) for name, value in script.values.items()})
+        launches.places_beside(launch, text, path), launch.world)
     return _read(launch.target, source, launch.line, [*launch.words])
 
 

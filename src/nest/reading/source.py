@@ -52,8 +52,6 @@ class Source(NamedTuple):
     """Device of each rank, where the launch orders them itself."""
     world: int | None = None
     """Devices that the launch starts."""
-    known: Mapping[str, str] = {}
-    """Variables of the launch script that name things."""
 
 
 class Found(NamedTuple):
