@@ -29,6 +29,7 @@ from nest.describe import SearchSpace
 from nest.forms import one_f_one_b
 from nest.pricing.evaluation import chain_of
 from nest.search import compiled
+from nest.search.alike import Alike
 from nest.search.problems import Problem
 from nest.search.rounds import Found
 from nest.search.tensors import Builder
@@ -150,9 +151,9 @@ def profile(case: Case) -> Profile:
     kernels, _ = compiled.load()
 
     class Timed(Builder):
-        def __init__(self, *arguments: Any) -> None:
+        def __init__(self, *arguments: Any, **named: Any) -> None:
             with _clock(parts, "prices of all layers"):
-                super().__init__(*arguments)
+                super().__init__(*arguments, **named)
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any) -> Any:
@@ -160,8 +161,12 @@ def profile(case: Case) -> Profile:
                 return function(*arguments)
         return run
 
-    for name in ("tables", "spans", "problem", "rings"):
+    for name in ("tables", "spans", "problem"):
         setattr(Timed, name, timed("arrays of an outer choice", getattr(Builder, name)))
+
+    class TimedAlike(Alike):
+        arrays = timed("arrays of an outer choice", Alike.arrays)
+        rings = timed("arrays of an outer choice", Alike.rings)
 
     def select(t: Any, *rest: Any) -> Any:
         nonlocal pairs
@@ -181,9 +186,9 @@ def profile(case: Case) -> Profile:
     chain = chain_of(model)
     clocked = kernels._replace(
         select=select, solve=solve, useful=timed("useful", kernels.useful),
-        interleave=timed("interleave", kernels.interleave))
-    with (patch.object(searching, "Builder", Timed),
-          patch.object(compiled, "load", lambda: (clocked, 0.0))):
+        alike=timed("alike", kernels.alike))
+    with (patch.object(searching, "Builder", Timed), patch.object(searching, "Alike", TimedAlike),
+          patch.object(compiled, "load", lambda *_: (clocked, 0.0))):
         started = process_time()
         found = searching.search(chain, cluster, job, SearchSpace(), threads=1, beyond_stack=True)
         seconds = process_time() - started

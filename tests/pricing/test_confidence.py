@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import measured
 import numpy as np
 import pytest
 
 import nest
-from nest import validation
 from nest.describe import catalog, load_stack
 from nest.pricing.confidence import WIDER
 from nest.pricing.plans import Plan
@@ -44,7 +44,7 @@ def test_what_was_never_measured_is_named() -> None:
 
 def test_the_catalog_says_what_validation_finds() -> None:
     """Where it fails after a change of prices: write the figures found into catalog/stacks.yaml."""
-    rows = validation.price(validation.read())
+    rows = measured.rows()
     found, largest = ratios(rows), defaultdict(int)
     for row in rows:
         if row.error is not None:
@@ -68,7 +68,7 @@ def test_the_catalog_says_what_validation_finds() -> None:
 
 def test_ranges_hold_on_models_left_out() -> None:
     """G10: nine of ten runs of models that took no part in the range lie in it."""
-    found = ratios(validation.price(validation.read()))
+    found = ratios(measured.rows())
     inside = [one for (_, experts), models in found.items() for one in covered(models, experts)]
     assert 0.85 <= np.mean(inside) <= 0.95
     mixtures = covered(found["megatron-bridge", True], True)

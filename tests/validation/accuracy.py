@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from measured import rows
+
 from nest import validation
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "accuracy.json"
@@ -19,7 +21,7 @@ FIELDS = ("rows", "priced", "median_abs_error", "bias", "memory_median_abs_error
 
 def measured() -> dict[str, dict[str, float | int | None]]:
     """Scores of NEST's own table of measured runs, by group; errors rounded to 0.01 %."""
-    report = validation.score(validation.price(validation.read()))
+    report = validation.score(rows())
     every = {**report.groups, "all": report.overall}
     return {name: {field: _rounded(getattr(found, field)) for field in FIELDS}
             for name, found in every.items()}

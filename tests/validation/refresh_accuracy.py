@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
-from accuracy import GOLDEN, golden, measured, worse, write
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+
+from accuracy import GOLDEN, golden, measured, worse, write  # noqa: E402
 
 
 def main() -> None:

@@ -1,0 +1,28 @@
+"""bench/kernels.py clocks every part of a search and counts what a transition does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+
+import kernels  # noqa: E402
+from cases import Case  # noqa: E402
+
+
+@pytest.mark.kernels
+def test_every_part_of_a_search_is_clocked() -> None:
+    run = kernels.profile(Case("bert-large", "h100-spine-leaf", 64))
+    named = {name: seconds for name, seconds in run.parts.items() if name != "the rest"}
+    assert set(named) == {"prices of all layers", "arrays of an outer choice", "select", "solve",
+                          "useful", "alike"}
+    assert all(seconds > 0.0 for seconds in named.values()) and run.pairs > 0
+    assert sum(named.values()) <= run.seconds
+
+    transitions = kernels.count(run.problem)
+    assert transitions > 0
+    done = kernels.TALLY.bounds + kernels.TALLY.labels
+    assert {"additions", "comparisons", "loads", "stores"} <= set(done)

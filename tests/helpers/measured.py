@@ -1,0 +1,14 @@
+"""NEST's own table of measured runs, priced once."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from nest import validation
+from nest.validation import Priced
+
+
+@cache
+def rows() -> list[Priced]:
+    """All rows of the table, priced with the figures of the catalog."""
+    return validation.price(validation.read())
