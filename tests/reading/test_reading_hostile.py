@@ -92,7 +92,7 @@ def test_deep_nesting(name: str, make: Callable[[int], str], tmp_path: Path) -> 
     ("plan_config.py", "x = " + "9" * 5000, "no Python"),
     ("plan_config.py", "class A: pass", "got 0 functions"),
     ("plan_config.py", "@__import__('os').system('touch MARK')\ndef plan(): return 1",
-     "the configuration is not understood"),
+     "the function returns no configuration"),
     ("plan_recipe.py", "# megatron.bridge\ndef plan():\n    config = f()\n    config.model.x = "
      "open('MARK', 'w')\n    return config", "model.x: it may change the cost"),
 ])

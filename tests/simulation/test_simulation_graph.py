@@ -1,4 +1,4 @@
-"""A step as a graph: seconds and bytes are those that `evaluate` counts, and the graph can be run."""
+"""A step as a graph: seconds and bytes are those of `evaluate`, and the graph can be run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 import nest
 from nest.costs.network.collectives import all_gather, all_reduce, all_to_all, reduce_scatter
+from nest.pricing.even import even_configuration
 from nest.pricing.stages import body_of, state_of
 from nest.simulation.graph import Node, StepGraph
 from nest.simulation.volumes import EXCHANGE, GATHER, REDUCE, SCATTER, Sent
@@ -60,6 +61,9 @@ def test_totals_are_those_of_evaluate(stack: str) -> None:
     for case in runnable(stack, COUNT // 2):
         plan = plain(case)
         graph, m = StepGraph(plan), plan.parallelism.micro_batches
+        assert case.plan is not None  # what a stack hides is sent, too
+        assert [[node.sent for node in nodes] for nodes in StepGraph(case.plan).stages] == [
+            [node.sent for node in nodes] for nodes in graph.stages]
         for number, (nodes, stage) in enumerate(zip(graph.stages, plan.stages, strict=True)):
             t = stage.time_s
             *computed, update = (node.seconds for node in nodes if node.sent is None)
@@ -140,3 +144,28 @@ def replayed(graph: StepGraph) -> float:
                         open_[member].remove(where)
     assert not waiting and not any(open_.values()), waiting
     return max(done.values())
+
+
+@pytest.mark.parametrize(("degrees", "wanted"), [
+    ({"cp": 2}, {("cp_forward", GATHER, "cp"), ("cp_backward", GATHER, "cp"),
+                 ("sync", REDUCE, "dp")}),
+    ({"cp": 2, "cp_comm": "a2a"}, {("cp_forward", EXCHANGE, "cp"), ("cp_backward", EXCHANGE, "cp"),
+                                   ("sync", REDUCE, "dp")}),
+    ({"tp": 2, "sp": False}, {("tp_forward", REDUCE, "tp"), ("tp_backward", REDUCE, "tp"),
+                              ("sync", REDUCE, "dp")}),
+    ({"zero": 1}, {("sync", SCATTER, "dp"), ("gather", GATHER, "dp")}),
+    ({"zero": 2, "dp_in": 2, "shard": "dp_in"},
+     {("scattered", SCATTER, "inner"), ("gather", GATHER, "inner"), ("sync", REDUCE, "outer")}),
+    ({"zero": 3}, {("gathered", GATHER, "dp"), ("regathered", GATHER, "dp"),
+                   ("scattered", SCATTER, "dp")})])
+def test_collectives_are_those_of_the_dimension(
+    degrees: dict[str, Any], wanted: set[tuple[str, str, str]]
+) -> None:
+    model = nest.Model.parse({"name": "m", "layers": 4, "hidden": 64, "heads": 4, "kv_heads": 4,
+                              "ffn": 128, "gated": True, "vocab": 100, "norm": "rmsnorm",
+                              "bias": False, "tied_embeddings": False})
+    cluster, job = nest.load_cluster("dgx-h100", devices=8), nest.Job(global_batch=16, seq_len=64)
+    graph = StepGraph(nest.evaluate(model, cluster, job, even_configuration(
+        model, cluster, job, **degrees)))
+    assert {(node.sent.field, node.sent.kind, node.sent.group)
+            for node in graph.stages[0] if node.sent is not None} == wanted

@@ -18,7 +18,8 @@ def export(
     ],
     target: Annotated[
         str, typer.Option("--to", metavar="TARGET", help="What to write for: megatron, deepspeed, "
-                          "torchtitan, torchtitan-toml, fsdp2, megatron-bridge, maxtext.")
+                          "torchtitan, torchtitan-toml, fsdp2, megatron-bridge, maxtext; or "
+                          "a step for a simulator: chakra (ASTRA-sim), simai.")
     ],
     folder: Annotated[
         str, typer.Option("-o", "--output", metavar="DIR", help="Folder for the files; it is made.")
@@ -42,7 +43,7 @@ def export(
         bool, typer.Option("--force", help="Replace files of the same names in DIR.")
     ] = False,
 ) -> None:
-    """Write a plan as the launch script of its training software.
+    """Write a plan as the launch script of its training software, or its step for a simulator.
 
     Nothing is written if the software cannot express the plan. Data, tokenizer and checkpoint are
     variables that the script asks for.

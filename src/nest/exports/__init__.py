@@ -5,7 +5,8 @@ what is refused), `figures` and `settings` (the figures of a plan, tables of the
 them), `deepspeed`, `torchtitan`, `fsdp2`, `bridge`, `maxtext`, `megatron` with
 `megatron_table` (one file per target), `known` (models that targets have themselves), `places`
 (which process goes to which device), `launchers` (what starts it there), `script` (the launch
-script), `folder` (files written together, or none).
+script), `folder` (files written together, or none); inputs of simulators: `chakra` (with
+`protobuf`), `simai`.
 """
 
 from nest.exports.targets import TARGETS, export

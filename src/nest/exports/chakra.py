@@ -1,7 +1,7 @@
 """Chakra execution traces of one training step, a file for each rank, for ASTRA-sim.
 
 Nodes: mlcommons/chakra@21585d8f2d schema/protobuf/et_def.proto:88 to 147, written one behind the
-other as in src/third_party/utils/protolib.py of the same. Attributes, groups of ranks
+other with their lengths in front. Attributes, groups of ranks
 (``comm_group.json``) and the meaning of sizes: astra-sim/astra-sim@518bd513ae
 astra-sim/workload/Workload.cc:71 (groups), 213 (durations), 283 (collectives), 391 (messages) and
 astra-sim/system/astraccl/native_collectives/collective_algorithm/Ring.cc:69: an all-gather takes
@@ -34,7 +34,7 @@ _BOOL, _INT32, _INT64, _TEXT = 27, 7, 9, 29
 
 
 def files(plan: Plan) -> dict[str, str | bytes]:
-    """``plan.RANK.et`` by rank, and the groups of ranks.
+    """``plan.0.et`` and so on by rank, and the groups of ranks.
 
     Ranks are numbered in the order of the cluster.
 

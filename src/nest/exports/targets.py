@@ -8,7 +8,7 @@ from typing import Any
 
 from nest.describe.given import need, need_count
 from nest.errors import InputError, UnsupportedError, did_you_mean
-from nest.exports import bridge, chakra, deepspeed, fsdp2, maxtext, megatron, torchtitan
+from nest.exports import bridge, chakra, deepspeed, fsdp2, maxtext, megatron, simai, torchtitan
 from nest.exports.launchers import DEFAULT, LAUNCHERS
 from nest.exports.places import per_node, places
 from nest.exports.script import Script
@@ -134,5 +134,6 @@ TARGETS: Mapping[str, Target] = {
     "maxtext": maxtext.TARGET,
 }
 """Targets by name."""
-TRACES: Mapping[str, Callable[[Plan], Mapping[str, str | bytes]]] = {"chakra": chakra.files}
+TRACES: Mapping[str, Callable[[Plan], Mapping[str, str | bytes]]] = {
+    "chakra": chakra.files, "simai": simai.files}
 """Inputs of simulators by name: files of one step, which launch nothing."""

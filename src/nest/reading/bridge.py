@@ -23,7 +23,7 @@ from nest.pricing.divisions import chunks_of_stages
 from nest.reading.division import Division, configuration, job
 from nest.reading.megatron import split
 from nest.reading.places import Placed
-from nest.reading.python_text import Made, Module, Unread, fields_of
+from nest.reading.python_text import Made, Module, Unread, fields_of, not_read
 from nest.reading.source import Found, Source, divided, figures_in, model_of, said, understood
 from nest.reading.torchtitan import typed
 from nest.units import shorten
@@ -53,12 +53,10 @@ def read(source: Source) -> Found:
     ------
     InputError : fields that may change the cost and are not understood, or do not fit together.
     """
-    module = Module(source.text, source.where)
+    module = Module(source.text, source.where, source.asked.ignored)
     base = module.returned(source.asked.function or "plan")
     if not isinstance(base, Made):
-        line = f"line {base.line}: " if isinstance(base, Unread) else ""
-        raise InputError(f"{source.where}: {line}the configuration is not understood, and nothing "
-                         "is executed")
+        raise not_read(base, source.where)
     found = fields_of(base, source.where)
     found.pop("model", None)
     for name in ("optimizer", "tokenizer", "dataset"):

@@ -34,14 +34,17 @@ COUNTS = ("global_batch", "micro_batch", "micro_batches", "tp", "pp", "cp", "ep"
 TABLES = (*ARGUMENTS, *MODEL, *TRAINING)
 ALIASES = {"checkpoint-activations": "deepspeed-activation-checkpointing",
            "use-flash-attn": "use-flash-attn-v2", "use-flash-attn-v1": "use-flash-attn-v2"}
+READ = frozenset((*(one.name for one in TABLES), *ALIASES))
+"""Arguments that are read."""
 OWN = frozenset((
     "deepspeed", "deepspeed_config", "deepspeed-config", "deepspeed_mpi", "local_rank",
     "vocab-file", "merge-file", "tokenizer-type", "tokenizer-model", "data-path", "train-samples",
     "train-tokens", "lr-decay-tokens", "lr-warmup-tokens", "mlp-type", "split", "data-impl",
     "checkpoint-num-layers", "checkpoint-in-cpu", "contigious-checkpointing",
-    "partition-activations", "aml-data-download-path"))
+    "no-query-key-layer-scaling", "partition-activations", "aml-data-download-path"))
 """Arguments of Megatron-DeepSpeed that change no cost, beside those of Megatron-LM."""
 _ADAM = ("adam", "adamw", "fusedadam", "deepspeedcpuadam")
+_OLD, _PARTED = "zero_optimization.cpu_offload", "activation_checkpointing.partition_activations"
 _TYPE, _MOMENTUM = "optimizer.type", "optimizer.params.momentum"
 
 
@@ -56,9 +59,10 @@ def read(source: Source) -> Found:
     if not isinstance(data, dict):
         raise InputError(f"{source.where}: got {shorten(data)}; allowed: a mapping of settings")
     notes: list[str] = []
-    found = flat(data) | {name: typed(value) for name, value in source.asked.settings.items()
-                          if name not in {one.name for one in TABLES}}
-    given = understood(found, JSON, "deepspeed", source, notes, (_TYPE, _MOMENTUM))
+    words = {one.name for one in TABLES}
+    found = {name: _whole(value) for name, value in flat(data).items()} | {
+        name: typed(value) for name, value in source.asked.settings.items() if name not in words}
+    given = understood(found, JSON, "deepspeed", source, notes, (_TYPE, _MOMENTUM, _OLD, _PARTED))
     arguments_given, megatron = _arguments(source, notes)
     f = _figures(given, arguments_given, source)
     model = _model(f, source, megatron)
@@ -69,13 +73,15 @@ def read(source: Source) -> Found:
     optimizer = _optimizer(given, arguments_given, source, notes)
     chain = build_chain(model)
     changes = _stack(f, stack, precision, chain, notes)
-    batch, steps = _batches(f, source)
-    micro = f["micro_batch"]
+    batch, micro, steps = _batches(f, source)
     dp = divided(source, "train_batch_size", batch, micro * steps,
                  "train_micro_batch_size_per_gpu x gradient_accumulation_steps")
     if f.get("dp", dp) != dp:
         raise InputError(f"{source.where}: data_parallel_size: got {f['dp']}; allowed: {dp}")
     tp, pp, cp, ep = (f.get(name) or 1 for name in ("tp", "pp", "cp", "ep"))
+    if given.get(_PARTED) not in (None, False) and tp > 1:
+        raise InputError(f"{source.where}: {_PARTED}: got true; allowed: false, or tp 1 "
+                         "(activations that are divided over tp have no price)")
     schedule = f.get("schedule", "1f1b") if pp > 1 else None
     recompute = f.get("recompute", "none")
     way = configuration(Division(
@@ -91,13 +97,18 @@ def read(source: Source) -> Found:
                  dp * tp * pp * cp, tuple(notes))
 
 
+def _whole(value: object) -> object:
+    """Whole numbers such as 5e8, which JSON has as fractions."""
+    return int(value) if isinstance(value, float) and value.is_integer() and (
+        abs(value) < 1e15) else value
+
+
 def _arguments(source: Source, notes: list[str]) -> tuple[Plain, bool]:
     """Arguments of the program by name, and whether it is Megatron-DeepSpeed's."""
     flags = {one.name for one in TABLES if one.words is not None and True in one.words.values()}
     table = arguments.known("megatron_flags")
     takes = {**table.takes, **{one.name: "flag" if one.name in flags else "one" for one in TABLES}}
-    words = [word for word in source.words if "\ue000" not in word]
-    found, _ = arguments_of(words, table._replace(takes=takes))
+    found, _ = arguments_of(source.words, table._replace(takes=takes))
     found = {ALIASES.get(name, name): value for name, value in found.items()
              if name not in source.asked.ignored}
     found |= {name: (value,) for name, value in source.asked.settings.items()
@@ -122,9 +133,6 @@ def _arguments(source: Source, notes: list[str]) -> tuple[Plain, bool]:
 
 def _figures(given: Plain, words: Plain, source: Source) -> dict[str, Any]:
     """Figures of the JSON and of the arguments, which come first."""
-    for name in ("bf16.enabled", "fp16.enabled"):
-        if given.get(name) is False:
-            del given[name]
     overlap = "zero_optimization.overlap_comm"
     stage = given.get("zero_optimization.stage", words.get("zero-stage", 0))
     if given.get(overlap) is None:  # deepspeed/runtime/zero/config.py: overlap_comm_valid
@@ -140,6 +148,8 @@ def _figures(given: Plain, words: Plain, source: Source) -> dict[str, Any]:
         raise InputError(f"{source.where}: zero_optimization.stage3_max_reuse_distance: got "
                          f"{shorten(distance)}; allowed: a whole number")
     device = given.pop("zero_optimization.offload_optimizer.device", None)
+    if given.pop(_OLD, False) is True:
+        device = "cpu"
     if device not in (None, "none", "cpu"):
         raise InputError(f"{source.where}: zero_optimization.offload_optimizer.device: got "
                          f"{shorten(device)}; allowed: none, cpu")
@@ -161,28 +171,39 @@ def _figures(given: Plain, words: Plain, source: Source) -> dict[str, Any]:
 
 def _said(table: tuple[Setting, ...], given: Plain, source: Source) -> dict[str, Any]:
     """Figures of settings that are there, without what the absence of others says."""
-    there = tuple(one._replace(unless=(None,)) for one in table if one.name in given)
+    there = tuple(one._replace(unless=(None,)) for one in table
+                  if given.get(one.name, False) is not False or one.words is None)
+    there = tuple(one for one in there if one.name in given)
     return figures_in(there, given, source, COUNTS)
 
 
-def _batches(f: Mapping[str, Any], source: Source) -> tuple[int, int]:
-    """Samples of a step, and micro-batches; two of three figures say the third with the devices."""
-    for name, setting in (("micro_batch", "train_micro_batch_size_per_gpu"),
-                          ("global_batch", "train_batch_size")):
-        if name not in f:
-            raise InputError(f"{source.where}: {setting}: missing; give it by --set "
-                             f"{setting}=N")
-    steps = f.get("micro_batches")
-    if steps is None:
-        world = source.asked.devices or source.world
-        if world is None:
-            raise InputError(f"{source.where}: gradient_accumulation_steps: missing; give it by "
-                             "--set gradient_accumulation_steps=N, or --devices N")
-        split = (f.get("tp") or 1) * (f.get("pp") or 1) * (f.get("cp") or 1)
-        dp = divided(source, "devices", world, split, "the product of the degrees")
-        steps = divided(source, "train_batch_size", f["global_batch"], f["micro_batch"] * dp,
+def _batches(f: Mapping[str, Any], source: Source) -> tuple[int, int, int]:
+    """Samples of a step, of a micro-batch, and micro-batches; what is missing follows.
+
+    Source: deepspeed==0.19.8 deepspeed/runtime/config.py, _set_batch_related_parameters.
+    """
+    batch, micro, steps = (f.get(name) for name in ("global_batch", "micro_batch", "micro_batches"))
+    if batch and micro and steps:
+        return batch, micro, steps
+    world = source.asked.devices or source.world
+    if world is None or not (batch or micro):
+        lacking = "train_batch_size" if not batch else "train_micro_batch_size_per_gpu"
+        raise InputError(f"{source.where}: {lacking}: missing; give it by --set {lacking}=N, or "
+                         "--devices N")
+    split = (f.get("tp") or 1) * (f.get("pp") or 1) * (f.get("cp") or 1)
+    dp = divided(source, "devices", world, split, "the product of the degrees")
+    if batch and micro:
+        steps = divided(source, "train_batch_size", batch, micro * dp,
                         "train_micro_batch_size_per_gpu x data parallel degree")
-    return f["global_batch"], steps
+    elif batch:
+        steps = steps or 1
+        micro = divided(source, "train_batch_size", batch, dp * steps,
+                        "data parallel degree x gradient_accumulation_steps")
+    else:
+        assert micro
+        steps = steps or 1
+        batch = micro * steps * dp
+    return batch, micro, steps
 
 
 def _optimizer(given: Plain, words: Plain, source: Source, notes: list[str]) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from nest.describe.files import read_text
 from nest.errors import InputError
 from nest.exports import bridge, fsdp2, torchtitan
+from nest.reading import deepspeed
 from nest.reading.places import Placed, devices_of
 from nest.reading.shell import Command, Script
 
@@ -21,6 +23,8 @@ _EACH = re.compile(r"--?(?:nproc[-_]per[-_]node|num_gpus)(?:=(.*))?")
 _NODES = re.compile(r"--?(?:nnodes|num_nodes)(?:=(.*))?")
 _ALL = re.compile(r"(?:-np|-n|--ntasks)(?:=(.*))?")
 _SLOTS = re.compile(r"(\S+)(?:\s+slots=(\d{1,6}))?")
+_DOCUMENT = re.compile(r"cat[ \t]*<<-?[ \t]*(['\"]?)(\w{1,60})['\"]?[ \t]*>[ \t]*(\S{1,300})\n")
+MOST_DOCUMENTS = 100
 _TORCHTITAN = re.compile(r"(?:^|[./])torchtitan[./]train(?:\.py)?$")
 _MAXTEXT = re.compile(r"(?:^|[./])(?:maxtext|MaxText)(?:[./]\w+)*[./]train(?:\.py)?$")
 
@@ -40,18 +44,21 @@ class Launch(NamedTuple):
     """Devices; None: the script does not say."""
     each: int
     """Devices of a node; 1 where the script does not say."""
-    known: bool
-    """The file is one that `nest export` names."""
 
 
-def launched(script: Script, text: str) -> Launch | None:
+def launched(script: Script, path: str) -> Launch | None:
     """The command of a script that hands a configuration file to a program; None: there is none.
+
+    Parameters
+    ----------
+    path : of the script.
 
     Raises
     ------
     InputError : several such commands with different files.
     """
-    found = [one for command in script.commands if (one := _launch(script, command, text))]
+    imports = (Path(os.path.abspath(path)).parent / fsdp2.MODULE).is_file()
+    found = [one for command in script.commands if (one := _launch(script, command, imports))]
     if len({(one.target, one.file, one.function) for one in found}) > 1:
         lines = ", ".join(str(one.line) for one in found[:20])
         raise InputError(f"{script.where}: several commands train a model (lines {lines}); "
@@ -59,28 +66,28 @@ def launched(script: Script, text: str) -> Launch | None:
     return found[-1] if found else None
 
 
-def _launch(script: Script, command: Command, text: str) -> Launch | None:
+def _launch(script: Script, command: Command, imports: bool) -> Launch | None:
+    """``imports``: beside the script is a module that its program imports."""
     words = [*command.words]
     handed = _handed(words, script)
-    if handed is None and any(script.plain(word).strip("\"'") == "$PROGRAM" or (
-            "PROGRAM" in script.values and word in script.values["PROGRAM"]) for word in words):
-        handed = ("fsdp2", fsdp2.MODULE, None, words.index(words[-1]) + 1)
-        if "PYTHONPATH" not in text:
-            return None
+    if handed is None and imports and any(
+            script.plain(word).strip("\"'") == "$PROGRAM"
+            or word in script.values.get("PROGRAM", ()) for word in words):
+        handed = ("fsdp2", fsdp2.MODULE, None, len(words))
     if handed is None:
         return None
     target, file, function, at = handed
     rest = [word for n, word in enumerate(words[at:], at) if word != file and not (
         n + 1 < len(words) and words[n + 1] == file and target == "torchtitan-toml") and not (
         (unknown := script.unknowns(word)) and all(one.unset for one in unknown))]
-    if target not in ("deepspeed", "megatron-deepspeed"):  # these read their arguments themselves
-        for word in rest:
-            script.need(word, "an argument")
+    for before, word in zip(["", *rest], rest, strict=False):
+        name = before.removeprefix("--")  # values of options that are not read may be unknown
+        if target != "deepspeed" or word.startswith("--") or name in (before, *deepspeed.READ):
+            script.need(word, f"--{name}" if name != before else "an argument")
     world, each = _devices(words[:at], command)
     plain = script.plain(file)
     return Launch(target, plain.rpartition("/")[2] if script.unknowns(file) else plain,
-                  tuple(rest), command.line, function, world, each,
-                  plain.endswith(("$here/" + plain.rpartition("/")[2], bridge.PROGRAM)))
+                  tuple(map(script.plain, rest)), command.line, function, world, each)
 
 
 def _handed(words: list[str], script: Script) -> tuple[str, str, str | None, int] | None:
@@ -124,6 +131,37 @@ def _devices(words: list[str], command: Command) -> tuple[int | None, int]:
     if "all" not in found and "each" in found:
         found["all"] = each * found.get("nodes", 1)
     return found.get("all"), each
+
+
+def text_inside(launch: Launch, script: Script, text: str) -> str | None:
+    """The file that a command names, where the script writes it itself: ``cat <<END > FILE``.
+
+    Raises
+    ------
+    InputError : its text depends on what the script does not say.
+    """
+    known = {key: " ".join(value) for key, value in script.values.items()}
+    for found in islice(_DOCUMENT.finditer(text), MOST_DOCUMENTS):
+        quoted, end, name = found.groups()
+        there = _expanded(name, script, known)
+        stop = text.find(f"\n{end}\n", found.end() - 1)
+        if stop >= 0 and (there == launch.file or there.endswith(f"/{launch.file}")):
+            body = text[found.end():stop + 1]
+            return body if quoted else _expanded(body, script, known, launch)
+    return None
+
+
+def _expanded(
+    text: str, script: Script, known: dict[str, str], launch: Launch | None = None
+) -> str:
+    """A text with the values of variables, as between double quotes."""
+    for name in re.findall(r"\$\{?(\w+)", text) if launch else ():
+        script.need(known.get(name, ""), launch.file if launch else "")
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    inner = Script(f'NEST_TEXT="{quoted}"', script.where, {
+        name: value for name, value in known.items() if not script.unknowns(value)})
+    [value] = inner.values["NEST_TEXT"]
+    return inner.need(value, launch.file) if launch else inner.plain(value)
 
 
 def file_of(launch: Launch, script: str) -> str:

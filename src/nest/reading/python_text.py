@@ -2,15 +2,15 @@
 
 Understood: constants, lists, tuples and mappings of them, calls (kept as name and arguments),
 attributes that are set, ``dataclasses.replace``, functions of the same module without arguments,
-and ``if`` whose body only raises. Anything else gives an *unread* value, which remembers its line
-and text; it is an error only where the result depends on it.
+and ``if`` of a plain value; what another ``if`` sets is not known. Anything else gives an *unread*
+value, which remembers its line and text; it is an error only where the result depends on it.
 """
 
 from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nest.errors import InputError
@@ -55,14 +55,15 @@ class Module:
     ----------
     text : of the module.
     where : its name, for messages.
+    ignored : functions whose calls are left out, where nothing takes what they return.
 
     Raises
     ------
     InputError : not a text of Python, or one that is longer or nested deeper than allowed.
     """
 
-    def __init__(self, text: str, where: str) -> None:
-        self.where = where
+    def __init__(self, text: str, where: str, ignored: Sequence[str] = ()) -> None:
+        self.where, self._ignored = where, ignored
         self._seen = 0
         if len(text) > LONGEST:
             raise InputError(f"{where}: got {len(text)} characters; allowed: {LONGEST}")
@@ -96,19 +97,42 @@ class Module:
     # ------------------------------------------------------------ statements
 
     def _returned(self, function: ast.FunctionDef, depth: int) -> Any:
-        names: dict[str, Any] = {}
-        for one in function.body:
+        return self._body(function.body, {}, depth)[1]
+
+    def _body(
+        self, body: list[ast.stmt], names: dict[str, Any], depth: int
+    ) -> tuple[bool, Any]:
+        """Follow statements: whether they return, and what."""
+        for one in body:
             if isinstance(one, ast.Return):
-                return None if one.value is None else self._value(one.value, names, depth)
+                return True, None if one.value is None else self._value(one.value, names, depth)
             if isinstance(one, (ast.Assign, ast.AnnAssign)):
                 self._assign(one, names, depth)
-            elif isinstance(one, ast.If) and not one.orelse and all(
-                    isinstance(each, ast.Raise) for each in one.body):
-                continue
+            elif isinstance(one, ast.If):
+                done = self._branch(one, names, depth)
+                if done[0]:
+                    return done
             elif not (isinstance(one, (ast.Import, ast.ImportFrom, ast.Pass, ast.Assert))
-                      or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))):
+                      or (isinstance(one, ast.Expr) and (
+                          isinstance(one.value, ast.Constant) or self._ignores(one.value)))):
                 self._blur(one, names)
-        return None
+        return False, None
+
+    def _ignores(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Call) and dotted(node.func) in self._ignored
+
+    def _branch(self, one: ast.If, names: dict[str, Any], depth: int) -> tuple[bool, Any]:
+        """The branch that a plain value chooses; of others what they set is not known."""
+        test = self._value(one.test, names, depth + 1)
+        if not isinstance(test, (Made, Unread)):
+            return self._body(one.body if test else one.orelse, names, depth + 1)
+        for each in (*one.body, *one.orelse):
+            if isinstance(each, (ast.Assign, ast.AnnAssign)):
+                for target in each.targets if isinstance(each, ast.Assign) else [each.target]:
+                    self._set(target, _unread(each), names)
+            elif not isinstance(each, (ast.Raise, ast.Pass)):
+                self._blur(one, names)
+        return False, None
 
     def _assign(self, one: ast.Assign | ast.AnnAssign, names: dict[str, Any], depth: int) -> None:
         if one.value is None:
@@ -148,7 +172,8 @@ class Module:
     def _blur(self, node: ast.AST, names: dict[str, Any]) -> None:
         """A statement that is not followed: nothing that it names is known behind it."""
         for each in ast.walk(node):
-            if isinstance(each, ast.Name) and each.id in names:
+            if isinstance(each, ast.Name) and not isinstance(
+                    names.get(each.id, _unread(each)), Unread):
                 names[each.id] = _unread(node)
 
     # ------------------------------------------------------------ values
@@ -247,3 +272,12 @@ def fields_of(made: Made, where: str, start: str = "") -> dict[str, Any]:
         else:
             found[start + name] = value
     return found
+
+
+def not_read(value: object, where: str) -> InputError:
+    """The error that what a function returns is no configuration, or is not understood."""
+    if not isinstance(value, Unread):
+        return InputError(f"{where}: the function returns no configuration that is understood, and "
+                          "nothing is executed")
+    return InputError(f"{where}: line {value.line}: {shorten(value.text, 100)} is not understood, "
+                      "and nothing is executed; a call can be left out by --ignore FUNCTION")

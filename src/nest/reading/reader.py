@@ -74,8 +74,7 @@ def read(
         raise InputError(f"target: got {shorten(target)}; {did_you_mean(target, TARGETS)}allowed: "
                          f"{', '.join(TARGETS)}")
     where = shorten(os.fspath(path), 300)[1:-1]
-    text = read_text(path)
-    given = dict(variables or {})
+    text, given = read_text(path), dict(variables or {})
     settings = {name: value for name, value in given.items() if "." in name}
     asked = Asked(model, vocab, seq_len, precision, optimizer, stack, devices,
                   tuple(one.removeprefix("--") for one in ignore), function, settings)
@@ -83,7 +82,7 @@ def read(
     if kind is None:
         script = Script(text, where, {name: value for name, value in given.items()
                                       if name not in settings})
-        launch = None if target == "megatron" else launches.launched(script, text)
+        launch = None if target == "megatron" else launches.launched(script, os.fspath(path))
         if launch is None:
             if target not in (None, "megatron"):
                 raise InputError(f"{where}: no command found that hands a file to {target}; "
@@ -109,12 +108,12 @@ def _kind(path: str | os.PathLike[str], text: str) -> str | None:
 
 
 def _launched(launch: Launch, script: Script, path: str, text: str, asked: Asked) -> Reading:
-    file = launches.file_of(launch, path)
+    inside = launches.text_inside(launch, script, text)
+    file = path if inside is not None else launches.file_of(launch, path)
     source = Source(
-        read_text(file), shorten(file, 300)[1:-1], asked._replace(
+        read_text(file) if inside is None else inside, shorten(file, 300)[1:-1], asked._replace(
             function=asked.function or launch.function), launch.words,
-        launches.places_beside(launch, text, path), launch.world,
-        {name: " ".join(value) for name, value in script.values.items()})
+        launches.places_beside(launch, text, path), launch.world)
     return _read(launch.target, source, launch.line, [*launch.words])
 
 

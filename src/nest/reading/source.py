@@ -52,8 +52,6 @@ class Source(NamedTuple):
     """Device of each rank, where the launch orders them itself."""
     world: int | None = None
     """Devices that the launch starts."""
-    known: Mapping[str, str] = {}
-    """Variables of the launch script that name things."""
 
 
 class Found(NamedTuple):
@@ -166,6 +164,9 @@ def figures_in(
     InputError : values that settings do not have.
     """
     tables, counts = [*tables], {*counts}
+    flags = {one.name for one in tables if one.words and {*one.words.values()} == {True}}
+    given = {name: value for name, value in given.items()
+             if not (value is False and name in flags)}
     for one in tables:
         value = given.get(one.name)
         if one.figure in counts and one.words is None and one.name in given and not (

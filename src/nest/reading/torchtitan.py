@@ -23,7 +23,7 @@ from nest.graph import Chain, build_chain
 from nest.graph.schedules import chunks_at
 from nest.reading.arguments import number_or_text
 from nest.reading.division import Division, Span, configuration, job
-from nest.reading.python_text import Made, Module, Unread, fields_of
+from nest.reading.python_text import Made, Module, Unread, fields_of, not_read
 from nest.reading.source import (
     Found,
     Source,
@@ -55,6 +55,8 @@ def read_toml(source: Source) -> Found:
     data = parse_text(source.text, ".toml", source.where)
     found = flat(data) | overrides(source)
     notes: list[str] = []
+    if not found.get("model.converters"):  # settings of converters that are not used
+        found = {name: value for name, value in found.items() if not name.startswith("quantize.")}
     given = understood(found, OLD, TOML, source, notes, (*_PIPELINE, _ROTATE))
     if given.get("activation_checkpoint.mode") != "selective":
         del given["activation_checkpoint.selective_ac_option"]
@@ -108,12 +110,10 @@ def read_python(source: Source) -> Found:
     ------
     InputError : as :func:`read_toml`, or no such function.
     """
-    module = Module(source.text, source.where)
+    module = Module(source.text, source.where, source.asked.ignored)
     base = module.returned(_function(module, source))
     if not isinstance(base, Made):
-        line = f"line {base.line}: " if isinstance(base, Unread) else ""
-        raise InputError(f"{source.where}: {line}the configuration is not understood, and nothing "
-                         "is executed")
+        raise not_read(base, source.where)
     found = fields_of(base, source.where) | overrides(source)
     own = base.name.endswith("Config")  # else fields of a function that is elsewhere
     whole = {name for name, value in found.items() if isinstance(value, Made) and value.name in (

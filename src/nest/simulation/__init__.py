@@ -4,6 +4,8 @@
 the passes and `parts` their figures; `times` takes seconds from `pricing`; `device` and `stream`
 run them, `events` all devices together; `memory` follows bytes, `record` the events. `step` puts
 it together, and `result` is what it returns. Read `step`, `events`, `device`.
+The same step for other simulators: `volumes` (bytes of collectives), `graph` (what each rank does,
+and what waits for what).
 """
 
 from __future__ import annotations

@@ -63,7 +63,10 @@ class StepGraph:
         """Positions of the chunks in the order of the model."""
         self.holders = self._holders()
         """Stages with a copy of a tied embedding, if there are several."""
-        self.stages = [_StageGraph(self, number).nodes for number in range(way.pp)]
+        built = [_StageGraph(self, number) for number in range(way.pp)]
+        self.stages = [one.nodes for one in built]
+        self.layers = [one.chunks for one in built]
+        """Layers of each chunk of each stage, with what they send."""
 
     def members(self, group: str, rank: Rank) -> tuple[int, ...]:
         """Ranks of a group that a rank is in, in order."""
@@ -114,7 +117,10 @@ def _key(group: str, rank: Rank, place: int) -> tuple[int, ...]:
     return every[group]
 
 
-class _Layer(NamedTuple):
+class StageLayer(NamedTuple):
+    """A layer of a stage, and what a device sends for it."""
+
+    name: str
     priced: PricedLayer
     sent: dict[str, tuple[Sent, ...]]
     """By field of the layer's costs."""
@@ -130,13 +136,14 @@ class _StageGraph:
         stage = way.stages[number]
         price = pricing.stage(way, stage)
         order, volumes = pricing.order(way), dict[tuple[int, int], dict[str, tuple[Sent, ...]]]()
-        self.chunks: list[list[_Layer]] = []
+        self.chunks: list[list[StageLayer]] = []
         for span, layers in zip(stage.chunks, price.layers, strict=True):
             pairs = layers_of(pricing.chain, order, stage, span)
             for pair in pairs:
                 if pair not in volumes:
                     volumes[pair] = _by_field(layer_volumes(pricing, way, stage, *pair))
-            self.chunks.append([_Layer(priced, volumes[pair])
+            kinds = pricing.chain.kinds
+            self.chunks.append([StageLayer(kinds[pair[0]].name, priced, volumes[pair])
                                 for priced, pair in zip(layers, pairs, strict=True)])
         self.last: tuple[int, ...] = ()
         """Nodes that the next pass waits for."""
@@ -151,7 +158,7 @@ class _StageGraph:
         return len(self.nodes) - 1
 
     def _collectives(
-        self, layer: _Layer, fields: Sequence[str], after: tuple[int, ...]
+        self, layer: StageLayer, fields: Sequence[str], after: tuple[int, ...]
     ) -> tuple[int, ...]:
         """Collectives one behind the other; the numbers of the last, or what they wait for."""
         for name in fields:
@@ -208,7 +215,7 @@ class _StageGraph:
         if task.part != WEIGHTS:
             self._hand_over(task)
 
-    def _leave(self, layer: _Layer, task: Task, after: tuple[int, ...]) -> None:
+    def _leave(self, layer: StageLayer, task: Task, after: tuple[int, ...]) -> None:
         """Gradients of a layer that leave the device."""
         fields = ["scattered"]
         if task.micro_batch == self._final(task):
