@@ -1,12 +1,13 @@
 """Jobs that run today, read back as model, job and configuration; nothing is executed.
 
-Reading order: `shell` (what a launch script runs, followed as text), `arguments` (a command line as
-arguments by name), `patterns` (lists of layers), `megatron` (arguments as model, job and
-configuration, by the tables that `nest.exports` writes them with), `places` (devices of the ranks),
-`run` (:func:`nest.read`).
-Scripts with a better plan: `flags` (arguments that a plan decides), `edit` (a script with some of
-them changed), `remade` (a new one), `improvement` (the result, `improvement_text` its report),
-`improving` (:func:`nest.improve`).
+Reading order: `tokens` and `arithmetic` (words and numbers of a script), `shell` (what it runs,
+followed as text), `arguments` (a command line as arguments by name), `patterns` (lists of layers),
+`megatron` (arguments as model, job and configuration, by the tables that `nest.exports` writes them
+with), `places` (devices of the ranks), `run` (:func:`nest.read`).
+
+Scripts with a better plan: `flags` (arguments that a plan decides), `batches` (which grow), `edit`
+(a script with some arguments changed), `remade` (a new one), `improvement` (the result,
+`improvement_text` its report), `improving` (:func:`nest.improve`).
 """
 
 from nest.reading.improvement import Improvement

@@ -177,10 +177,10 @@ def _headed(
             text = assigned.sub(rf"\g<1>{value}", text)
         else:
             new.append(f"export {name}={value}\n")
-    head = re.match(r"(?:#[^\n]*\n)*", text)
-    assert head is not None
+    heads = [*re.finditer(r"(?m)^#(?:!|SBATCH|PBS|BSUB|\$ )[^\n]*\n", text)]
+    at = heads[-1].end() if heads else 0  # a scheduler reads nothing behind the first command
     more = ([f"# {comment}\n"] if comment else []) + new
-    return text[:head.end()] + "".join(more) + text[head.end():]
+    return text[:at] + "".join(more) + text[at:]
 
 
 def _stands(text: str, launch: Launch, flags: Flags, table: Known) -> bool:

@@ -99,7 +99,7 @@ def changed(
     """
     names = [name for name in dict.fromkeys((*before, *after))
              if before.get(name) != after.get(name)
-             or (name in DEPENDS and given.get(name) != after.get(name))]
+             or (name in DEPENDS and given.get(name, _absent(name, after)) != after.get(name))]
     touched = dict.fromkeys(one for name in names for one in _family(name))
     wanted = {name: after[name] for name in touched if name in after}
     same = [name for name, value in wanted.items()
@@ -108,6 +108,11 @@ def changed(
         del wanted[name]
     taken = [name for name in touched if name in given and name not in same]
     return Flags(tuple(taken), wanted)
+
+
+def _absent(name: str, after: Mapping[str, Words]) -> Words | None:
+    """What an argument's absence says beside others."""
+    return after.get("tensor-model-parallel-size") if name.startswith("expert-tensor") else None
 
 
 def applied(given: Mapping[str, Words], flags: Flags) -> dict[str, Words]:

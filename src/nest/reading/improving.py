@@ -47,6 +47,9 @@ SHOWN = ("tp", "sp", "pp", "vpp", "cp", "cp_comm", "ep", "etp", "dp", "outer_dp"
 ORDER = ('Ranks of nodes: the first node of "$here/hosts" is rank 0, the next one rank 1, and so '
          "on; nodes are numbered as in the cluster, from 0.")
 """Comment of a script whose nodes have another order than those of the cluster."""
+UNSET = {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+"""Variables that mean this where they are not set (CUDA C++ Programming Guide, CUDA Environment
+Variables)."""
 LEAST = 1e-9
 """Share of a step below which a plan is not faster."""
 
@@ -311,7 +314,9 @@ def _files(asked: _Asked, plan: Plan, change: flags.Flags) -> dict[str, str]:
     found = places(order, each)
     title = f"{asked.model.name}, {asked.cluster.size} devices: for {megatron.VERSION}."
     listed = LAUNCHERS[DEFAULT].files(found, title)
-    wanted = megatron.variables(plan.configuration, plan.inputs.job, asked.cluster.device.name)
+    wanted = {name: value for name, value in megatron.variables(
+        plan.configuration, plan.inputs.job, asked.cluster.device.name).items()
+        if launch.command.variables.get(name, UNSET.get(name)) != value}
     own = placed_beside(asked.path, launch.launcher) is not None  # it orders its nodes itself
     text = None if own or "ranks" in listed else edit.edited(
         launch, change, table, wanted, ORDER if "hosts" in listed else "")
