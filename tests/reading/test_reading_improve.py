@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,36 @@ def test_variables_of_the_environment_follow(tmp_path: Path, cluster: nest.Clust
                           "export CUDA_DEVICE_MAX_CONNECTIONS=1")):
         found = nest.improve(script(tmp_path, head + line()), cluster, space)
         assert found.files["run.sh"].splitlines()[0] == wanted
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(("argument", "slow", "space", "stays"), [
+    ("defer-embedding-wgrad-compute", "--pipeline-model-parallel-size 4", {"pp": 1}, False),
+    ("defer-embedding-wgrad-compute", "--tensor-model-parallel-size 8", {"pp": 2}, True),
+    ("overlap-p2p-communication-warmup-flush", SLOW, {"vpp": 1}, False),
+    ("overlap-p2p-communication-warmup-flush", SLOW, {"pp": 2, "vpp": 2}, True),
+    ("distribute-saved-activations", SLOW, {"recompute": "none"}, False),
+    ("fp8-param-gather", SLOW, {"zero": 0}, False), ("fp8-param-gather", SLOW, {"zero": 1}, True),
+])
+def test_what_megatron_refuses_beside_the_plan_is_taken_out(
+    argument: str, slow: str, space: dict[str, Any], stays: bool, tmp_path: Path,
+    cluster: nest.Cluster,
+) -> None:
+    path = script(tmp_path, line(SLOW=slow, KEPT=f"{KEPT} --{argument}" + (
+        " yes" if argument.startswith("distribute") else "")))
+    found = nest.improve(path, cluster, nest.SearchSpace(**space), in_place=True)
+    assert (f"--{argument}" in found.files["run.sh"]) == stays
+    assert (f"--{argument}" in {one.name for one in found.arguments}) != stays
+
+
+@pytest.mark.kernels
+def test_hostile_texts_take_no_time(tmp_path: Path, cluster: nest.Cluster) -> None:
+    value = "${A}" * 60
+    kept = f'--load "{value}\\"" --wandb-project {value}\\" --seed ${{B:-{value}}}'
+    text = line(KEPT=f"{KEPT} {kept}")
+    before = time.process_time()
+    found = nest.improve(script(tmp_path, text), cluster, in_place=True)
+    assert found.files and time.process_time() - before < 5.0
 
 
 # ---------------------------------------------------------------- the command

@@ -19,11 +19,12 @@ from nest.reading.run import SHOWING, Launch, followed
 ANCHORS = ("micro-batch-size", "batch-size", "num-layers")
 """Arguments beside which new ones are written, where none is replaced."""
 _BLANK = r"(?:[ \t]|\\\r?\n)"
-_EXPANDED = r"\$\{[^{}\n]*\}|\$\(\([^\n]*?\)\)"
-_BARE = re.compile(rf"{_BLANK}+((?:{_EXPANDED}|[^\s\"'\\|&;<>()`])+)")
-_QUOTED = re.compile(
-    rf"{_BLANK}+((?:\"(?:{_EXPANDED}|[^\"\\`])*\"|'[^']*'|{_EXPANDED}|[^\s\"'\\|&;<>()`])+)")
-_ASSIGNED = re.compile(rf"=((?:{_EXPANDED}|[^\s\"'\\|&;<>()`])*)")
+_EXPANDED = r"\$\{[^{}\n]*\}|\$\(\([^()\n]*\)\)"
+_PLAIN = rf"{_EXPANDED}|\$(?![{{(])|[^\s\"'\\|&;<>()`$]"
+"""Part of a word without quotes; each text is matched in one way, so that no match takes long."""
+_BARE = re.compile(rf"{_BLANK}+((?:{_PLAIN})+)")
+_QUOTED = re.compile(rf"{_BLANK}+((?:\"[^\"\\`]*\"|'[^']*'|{_PLAIN})+)")
+_ASSIGNED = re.compile(rf"=((?:{_PLAIN})*)")
 
 
 class _Place(NamedTuple):

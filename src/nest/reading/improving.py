@@ -105,7 +105,7 @@ def improve(
     InfeasibleError : nothing fits.
     """
     need("cluster", cluster, (Cluster,), 'nest.load_network("dgx-h100")')
-    _check_kept(keep)
+    keep = _checked(keep)
     asked = _asked(path, cluster, vocab, stack, variables, ignore)
     before, problems, notes = _before(asked)
     notes = (*asked.described.notes, *notes)
@@ -134,11 +134,13 @@ def improve(
         options=tuple(_options(before, plan)), arguments=changes, refused=refused, files=files)
 
 
-def _check_kept(keep: Sequence[str]) -> None:
+def _checked(keep: Sequence[str]) -> tuple[str, ...]:
     allowed = (*OVERLAPS, "moe-token-dispatcher-type")
-    for name in keep:
+    found = tuple(str(name).removeprefix("--") for name in keep)
+    for name in found:
         if name not in allowed:
-            raise InputError(f"keep: got {str(name)[:60]!r}; allowed: {', '.join(allowed)}")
+            raise InputError(f"keep: got {name[:60]!r}; allowed: {', '.join(allowed)}")
+    return found
 
 
 def _asked(
@@ -295,7 +297,7 @@ def _written(
             before, MAPPED[2:] in given)
     except UnsupportedError as error:
         return {}, (), error.problems
-    change = flags.changed(given, old, new)
+    change = flags.changed(given, old, new, plan)
     files = _files(asked, plan, change)
     names = dict.fromkeys((*change.taken, *change.given))
     lines = (Change(name=f"--{name}", before=_said(given, name), after=_said(change.given, name))
