@@ -33,7 +33,7 @@ OTHERS_FILES = frozenset({
     "configs/7B_sft.py", "deepspeed/launcher/launch.py", "deepspeed/launcher/runner.py",
     "deepspeed/runtime/config.py", "deepspeed/runtime/pipe/engine.py",
     "deepspeed/runtime/pipe/module.py", "deepspeed/runtime/precision_config.py",
-    "megatron/core/num_microbatches_calculator.py",
+    "megatron/core/model_parallel_config.py", "megatron/core/num_microbatches_calculator.py",
     "deepspeed/runtime/zero/config.py", "deepspeed/runtime/zero/offload_config.py",
     "gpt_oss_provider.py",
     "MEGATRON/pretrain_gpt.py", "MEGATRON_DEEPSPEED/pretrain_gpt.py", "megatron/arguments.py",

@@ -14,7 +14,7 @@ import pytest
 from command_line import run
 
 import nest
-from nest.errors import InfeasibleError, InputError
+from nest.errors import InfeasibleError, InputError, LimitError
 from nest.reading.run import opened
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stacks"))
@@ -150,6 +150,31 @@ def test_nothing_fits(tmp_path: Path, cluster: nest.Cluster) -> None:
     path = script(tmp_path, line(MODEL=MODEL.replace("1024", "65536")))
     with pytest.raises(InfeasibleError):
         nest.improve(path, cluster)
+    with pytest.raises(InputError, match="tp 7 does not divide heads 8"):
+        nest.improve(script(tmp_path, line()), cluster, nest.SearchSpace(tp=7))
+
+
+@pytest.mark.kernels
+def test_a_plan_may_leave_devices_idle(tmp_path: Path, cluster: nest.Cluster) -> None:
+    """Its script starts fewer processes, and is written anew."""
+    found = nest.improve(script(tmp_path, line(SLOW=SLOW.replace("8", "16"))), cluster,
+                         nest.SearchSpace(pp=7, dp_in=1))
+    assert found.plan is not None and found.plan.parallelism.devices_used < 16
+    assert [*found.files] == ["launch.sh", "ranks"]
+    for name, text in found.files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    read = nest.read(tmp_path / "launch.sh")
+    assert read.devices == found.plan.parallelism.devices_used
+    assert nest.evaluate(read.model, cluster, read.job,
+                         read.configuration).step_time_s == found.plan.step_time_s
+
+
+@pytest.mark.kernels
+def test_a_search_ends_in_time(tmp_path: Path, cluster: nest.Cluster) -> None:
+    """With what was found so far, or a message."""
+    path = script(tmp_path, line())
+    with pytest.raises(LimitError, match="no plan was found"):
+        nest.improve(path, cluster, time_limit=1e-9)
 
 
 @pytest.mark.kernels

@@ -207,6 +207,19 @@ def test_files_are_taken_by_evaluate(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "tokens/s" in out
 
 
+def test_devices_and_vocabulary_are_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, folder = tmp_path / "run.sh", tmp_path / "job"
+    script.write_text(BASE, encoding="utf-8")
+    run(capsys, "read", str(script), "-o", str(folder), "--devices", "32", "--vocab", "999")
+    assert "vocab: 999" in (folder / "model.yaml").read_text(encoding="utf-8")
+    assert "32 devices" in (folder / "job.yaml").read_text(encoding="utf-8")
+    for name in ("devices", "vocab"):
+        _, err = run(capsys, "read", str(script), "-o", str(folder), f"--{name}", "0", code=2)
+        assert f"{name}: got 0; allowed: 1 to" in err
+
+
 def test_nothing_is_written_of_what_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

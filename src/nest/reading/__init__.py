@@ -2,8 +2,8 @@
 
 Reading order: `tokens` and `arithmetic` (words and numbers of a script), `shell` (what it runs,
 followed as text), `arguments` (a command line as arguments by name), `patterns` (lists of layers),
-`megatron` (arguments as model, job and configuration, by the tables that `nest.exports` writes them
-with), `places` (devices of the ranks), `run` (:func:`nest.read`).
+`megatron_arguments` (their values, by the tables that `nest.exports` writes them with), `megatron`
+(model, job and configuration of these), `places` (devices of the ranks), `run` (:func:`nest.read`).
 
 Scripts with a better plan: `flags` (arguments that a plan decides), `batches` (which grow), `edit`
 (a script with some arguments changed), `remade` (a new one), `improvement` (the result,

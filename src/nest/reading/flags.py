@@ -19,7 +19,7 @@ from nest.exports.megatron_table import (
 from nest.exports.settings import settings, words
 from nest.pricing.plans import Plan
 from nest.reading.arguments import Words
-from nest.reading.megatron import ALIASES
+from nest.reading.megatron_arguments import ALIASES
 
 DECIDED = ("PARALLEL", "MEMORY", "TRAINING")
 """Sections of arguments that a plan decides; those of the model are the user's."""

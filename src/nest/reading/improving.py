@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,11 +16,18 @@ from nest.describe.job import Job, Stack
 from nest.describe.loading import load_stack
 from nest.describe.model import Model
 from nest.describe.space import SearchSpace
-from nest.errors import InfeasibleError, InputError, KernelError, UnsupportedError
+from nest.errors import (
+    InfeasibleError,
+    InputError,
+    KernelError,
+    LimitError,
+    NestError,
+    UnsupportedError,
+)
 from nest.exports import megatron
 from nest.exports.figures import figures
 from nest.exports.launchers import DEFAULT, LAUNCHERS
-from nest.exports.places import places
+from nest.exports.places import Places, places
 from nest.exports.targets import TARGETS
 from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
@@ -27,7 +35,8 @@ from nest.reading import edit, flags
 from nest.reading.arguments import arguments_of, known
 from nest.reading.batches import bounded, common_batch
 from nest.reading.improvement import Change, Improvement
-from nest.reading.megatron import TABLE, Described, described
+from nest.reading.megatron import Described, described
+from nest.reading.megatron_arguments import TABLE
 from nest.reading.places import devices_of
 from nest.reading.remade import NAME, remade
 from nest.reading.run import Launch, followed, name_of, opened, placed_beside
@@ -51,7 +60,7 @@ UNSET = {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
 """Variables that mean this where they are not set (CUDA C++ Programming Guide, CUDA Environment
 Variables)."""
 LEAST = 1e-9
-"""Share of a step below which a plan is not faster."""
+"""Share of a step below which a plan is not faster; seconds that each search has at least."""
 
 
 class _Asked(NamedTuple):
@@ -103,6 +112,7 @@ def improve(
     ------
     InputError : as :func:`nest.read`, but for configurations that do not fit these devices.
     InfeasibleError : nothing fits.
+    LimitError : no plan was found in time.
     """
     need("cluster", cluster, (Cluster,), 'nest.load_network("dgx-h100")')
     keep = _checked(keep)
@@ -117,7 +127,7 @@ def improve(
         spaces = [part for each in spaces for part in bounded(each, common)]
     plan, nothing = _fastest(
         asked, spaces, [*_stacks(asked, keep)], in_place,
-        {"threads": threads, "time_limit": time_limit, "progress": progress})
+        time_limit, {"threads": threads, "progress": progress})
     if nothing is not None and (before is None or not before.feasible):
         raise nothing
     runs = before is not None and not problems
@@ -185,32 +195,35 @@ def _evaluated(asked: _Asked, found: Described) -> Plan:
 
 def _fastest(
     asked: _Asked, spaces: Sequence[SearchSpace], stacks: Sequence[Stack], in_place: bool,
-    options: Mapping[str, Any],
+    time_limit: float | None, options: Mapping[str, Any],
 ) -> tuple[Plan | None, InfeasibleError | None]:
     """The fastest plan of several spaces and stacks, or why nothing fits.
 
     Raises
     ------
     InputError : no space has a legal value in each dimension.
+    LimitError : no plan was found in time.
     """
     planner, best = Planner(), None
-    nothing: InfeasibleError | None = None
-    illegal: InputError | None = None
+    nothing: dict[type[NestError], NestError] = {}
+    ends = None if time_limit is None else time.monotonic() + time_limit
     for stack, space in product(stacks, spaces):
+        left = None if ends is None else max(LEAST, ends - time.monotonic())
         try:
-            found = planner.plan(
-                asked.model, asked.cluster, asked.job.replace(stack=stack), space, **options)
-        except InfeasibleError as error:
-            nothing = nothing or error
-        except InputError as error:
-            illegal = illegal or error
-        else:
-            if not (in_place and found.launch_needs) and (
-                    best is None or found.step_time_s < best.step_time_s):
-                best = found
-    if best is None and nothing is None and illegal is not None:
-        raise illegal
-    return best, nothing if best is None else None
+            found = planner.plan(asked.model, asked.cluster, asked.job.replace(stack=stack), space,
+                                 time_limit=left, **options)
+        except (InfeasibleError, InputError, LimitError) as error:
+            nothing.setdefault(type(error), error)
+            continue
+        if not (in_place and found.launch_needs) and (
+                best is None or found.step_time_s < best.step_time_s):
+            best = found
+    infeasible = nothing.get(InfeasibleError)
+    if best is None and (other := nothing.get(LimitError) or (
+            None if infeasible else nothing.get(InputError))):
+        raise other
+    assert infeasible is None or isinstance(infeasible, InfeasibleError)
+    return best, infeasible if best is None else None
 
 
 def _stacks(asked: _Asked, keep: Sequence[str]) -> Iterator[Stack]:
@@ -320,7 +333,8 @@ def _files(asked: _Asked, plan: Plan, change: flags.Flags) -> dict[str, str]:
         plan.configuration, plan.inputs.job, asked.cluster.device.name).items()
         if launch.command.variables.get(name, UNSET.get(name)) != value}
     own = placed_beside(asked.path, launch.launcher) is not None  # it orders its nodes itself
-    text = None if own or "ranks" in listed else edit.edited(
+    other = own or "ranks" in listed or len(found.at) != asked.cluster.size
+    text = None if other else edit.edited(
         launch, change, table, wanted, ORDER if "hosts" in listed else "")
     name = os.path.basename(asked.path)
     if text is None:
@@ -329,11 +343,13 @@ def _files(asked: _Asked, plan: Plan, change: flags.Flags) -> dict[str, str]:
         text, name = remade(launch, plan, flags.applied(given, change), marked, found,
                             (title,)), NAME
     files = {name: text, **listed}
-    _check(asked, plan, files, name, each)
+    _check(asked, plan, files, name, found)
     return files
 
 
-def _check(asked: _Asked, plan: Plan, files: Mapping[str, str], name: str, each: int) -> None:
+def _check(
+    asked: _Asked, plan: Plan, files: Mapping[str, str], name: str, at: Places
+) -> None:
     """Read a new script: it must have the plan's step time.
 
     Raises
@@ -344,8 +360,8 @@ def _check(asked: _Asked, plan: Plan, files: Mapping[str, str], name: str, each:
     where = f"{asked.launch.where}, changed"
     hosts, ranks = files.get("hosts"), files.get("ranks")
     found = described(
-        launch.words, asked.cluster.size, **asked.again,
-        places=devices_of(hosts, ranks, each, where) if hosts or ranks else None)
+        launch.words, len(at.at), **asked.again,
+        places=devices_of(hosts, ranks, at.each or at.per_node, where) if hosts or ranks else None)
     priced = evaluate(Model.parse(found.model, where), asked.cluster, Job.parse(found.job, where),
                       Configuration.parse(found.configuration, where))
     if priced.step_time_s != plan.step_time_s:

@@ -17,6 +17,7 @@ from nest.describe.model import Model
 from nest.errors import InputError
 from nest.reading import megatron
 from nest.reading.arguments import known
+from nest.reading.megatron_arguments import TABLE
 from nest.reading.places import Placed, devices_of
 from nest.reading.shell import MARK, Command, Script
 from nest.units import shorten
@@ -232,7 +233,7 @@ def _split(script: Script, name: str) -> Command:
 
 def _known(script: Script, words: Sequence[str]) -> list[str]:
     """Words of the arguments; those that matter are known."""
-    table = known(megatron.TABLE)
+    table = known(TABLE)
     found: list[str] = []
     name = ""
     for word in words:
