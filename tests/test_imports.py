@@ -25,6 +25,7 @@ ROWS = (
     ("stacks",),
     ("costs",),
     ("pricing",),
+    ("profiles",),
     ("simulation",),
     ("validation",),
     ("calibration",),

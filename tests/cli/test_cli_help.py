@@ -35,7 +35,7 @@ def commands(*words: str) -> list[str]:
 
 def test_every_command_has_examples():
     every = [*commands(), *commands("calibrate"), *commands("bench"),
-             *commands("sweep")]
+             *commands("sweep"), *commands("profile")]
     assert set(every) == set(EXAMPLES)
 
 
@@ -49,7 +49,7 @@ def test_examples_are_of_this_version(command, capsys):
         words = shlex.split(line)[1:]
         if words[0] == "sweep" and words[1] != "show":
             words.insert(1, "run")
-        group = words[0] in ("calibrate", "bench", "sweep")
+        group = words[0] in ("calibrate", "bench", "sweep", "profile")
         known = run(capsys, *words[:2 if group else 1], "--help")[0]
         for word in words:
             assert not word.startswith("-") or re.search(rf"{word}\b", known)

@@ -43,6 +43,9 @@ OTHERS_FILES = frozenset({
     "megatron/core/tensor_parallel/cross_entropy.py",
     "megatron/core/transformer/transformer_config.py", "megatron/training/arguments.py",
     "megatron_base_model.py",
+    "galvatron/core/cost_model/components/embedding_lmhead_cost.py",
+    "galvatron/core/cost_model/components/layer_cost.py", "galvatron/core/profiler/utils.py",
+    "galvatron/utils/config_utils.py",
     "nest/GraphExtractor/models/bert.py", "nest/Solver/baselines_tpuv4_fatTree/128/"
     "baseline_configs_Manual.py", "nest/Solver/solver.py", "parallelize_llama.py",
     "pretrain_gpt.py",

@@ -32,6 +32,14 @@ EXAMPLES = {
         "nest calibrate collectives all_reduce.txt --cluster dgx-h100 -o mine.yaml",
     ),
     "calibrate runs": ("nest calibrate runs runs.csv --stack megatron-core -o mine.yaml",),
+    "profile": ("nest profile metis profiles --output-bytes 8MiB -o profile.yaml",),
+    "profile metis": ("nest profile metis profiles --output-bytes 8MiB -o profile.yaml",),
+    "profile galvatron": (
+        "nest profile galvatron t.json m.json --layers 32 --hidden 4096 -o p.yaml",
+    ),
+    "profile trace": (
+        "nest profile trace t.json gpt2-xl --layer GPT2Block --seq-len 1024 -o p.yaml",
+    ),
     "sweep": ("nest sweep study.yaml", "nest sweep show study.yaml"),
     "sweep run": ("nest sweep study.yaml --engine dask://head:8786 -o answers",),
     "sweep show": ("nest sweep show study.yaml --objective tokens_per_money",

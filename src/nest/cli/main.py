@@ -28,6 +28,7 @@ from nest.cli.improve import improve
 from nest.cli.listing import show
 from nest.cli.output import emit, say, tolerate
 from nest.cli.plan import plan
+from nest.cli.profile import app as profile
 from nest.cli.read import read
 from nest.cli.replan import replan
 from nest.cli.schema import schema
@@ -61,6 +62,7 @@ app.command("validate", epilog=epilog("validate"))(validate)
 app.command("list", epilog=epilog("list"))(show)
 app.command("schema", epilog=epilog("schema"))(schema)
 app.add_typer(calibrate, name="calibrate", epilog=epilog("calibrate"))
+app.add_typer(profile, name="profile", epilog=epilog("profile"))
 app.add_typer(sweep, name="sweep", epilog=epilog("sweep"))
 app.add_typer(bench, name="bench", epilog=epilog("bench"))
 

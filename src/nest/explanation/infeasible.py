@@ -58,9 +58,10 @@ def explain(
     """The error that says how much memory the best configuration of a space lacks.
 
     ``nearest`` holds ``stage``, ``layers``, ``category``, ``bytes_short``, ``needs_bytes``,
-    ``limit_bytes``, ``memory_bytes`` (sufficient device memory), ``configuration`` and
-    ``remedies``; only ``remedies`` where no configuration is legal at any memory, or the time of
-    ``watch`` ends before one is found.
+    ``limit_bytes``, ``memory_bytes`` (sufficient memory of a device; of several types, of the
+    first, and the others have as many bytes more), ``configuration`` and ``remedies``; only
+    ``remedies`` where no configuration is legal at any memory, or the time of ``watch`` ends before
+    one is found.
     """
     cluster, job = builder.cluster, builder.job
     close = CLOSE if builder.chain.is_chain else CLOSE_GRAPH
@@ -86,14 +87,15 @@ def explain(
     priced = evaluate(model, cluster, job, found)
     number, over = worst_stage(priced)
     stage = priced.stages[number]
-    limit = max(each.memory_limit_bytes for each in priced.stages)
-    memory = cluster.device.memory + (needed - limit) / usable_share(job)
+    more = (needed - builder.limit) / usable_share(job)
+    memory = cluster.device.memory + more
     parts = stage.memory_bytes.model_dump(exclude={"total"})
     most = max(parts, key=lambda name: parts[name])
     remedies = [
-        *_less_margin(cluster, job, needed - limit), *probe.unbound(),
-        *probe.more_devices(needed / limit), *probe.larger_batch(),
+        *_less_margin(cluster, job, needed - builder.limit), *probe.unbound(),
+        *probe.more_devices(needed / builder.limit), *probe.larger_batch(),
         *probe.shorter_sequences(1.0 - over / max(parts["activations"], over)),
+        f"{format_bytes(more)} more on every device" if cluster.types else
         f"devices of {format_bytes(memory)} instead of {format_bytes(cluster.device.memory)}"]
     text = (
         f"no plan fits. The nearest miss is {format_bytes(over)} short on stage {number} "
@@ -187,9 +189,10 @@ class _Probe:
                 yield f"{name} not bound to {bound}"
 
     def more_devices(self, factor: float) -> Iterator[str]:
-        """The fewest devices found that would do; ``factor`` times as much memory is needed."""
-        if self.cluster.types:
-            return
+        """The fewest devices found that would do; ``factor`` times as much memory is needed.
+
+        Of several types, all would be of the one with the least memory.
+        """
         whole, size = _whole(self.cluster), self.cluster.size
         few, enough, step, wanted = size, 0, 1.125, size * factor
         for _ in range(PROBES):
@@ -203,7 +206,8 @@ class _Probe:
             else:
                 few, wanted, step = count, count * step, min(step * step, 2.0)
         if enough:
-            yield f"no more than {enough:,} devices instead of {size:,}"
+            kind = f" {whole.device.name}" if self.cluster.types else ""
+            yield f"no more than {enough:,}{kind} devices instead of {size:,}"
 
     def larger_batch(self) -> Iterator[str]:
         """A batch that more replicas share, where there are fewer samples than devices."""
@@ -231,7 +235,8 @@ def _whole(cluster: Cluster) -> Cluster:
     if cluster.links is not None:
         *inner, outer = cluster.levels
         most = MOST_DEVICES // math.prod(level.size for level in inner)
-        return Cluster(name=cluster.name, device=cluster.device,
+        device = min(cluster.device_types, key=lambda one: one.memory - one.memory_reserved)
+        return Cluster(name=cluster.name, device=device,
                        levels=(*inner, outer.replace(size=most)))
     if catalog.find("clusters", cluster.name) is not None:
         whole = load_cluster(cluster.name)

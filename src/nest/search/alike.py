@@ -197,11 +197,13 @@ class Alike:
         # A pipeline ends where no block may lie.
         place[np.minimum.accumulate(place, axis=1) < 0] = -1
         edge = np.minimum(sizes[:, None] * np.arange(most + 1), outer.stride)
-        hop = np.array(places.hops(edge.ravel())).reshape(2, *edge.shape)
-        wrap = np.array([places.pair(max(k - 1, 0), 0) for k in edge.ravel().tolist()])
+        each, where = np.unique(edge, return_inverse=True)
+        where = where.reshape(edge.shape)
+        hop = np.array(places.hops(each))
+        wrap = np.array([places.pair(max(k - 1, 0), 0) for k in each.tolist()]).T
         return Rings(
-            size=size.astype(np.int64), alike=known[degrees], place=place, hop=hop,
-            wrap=np.ascontiguousarray(wrap.T).reshape(2, *edge.shape), both=builder.both,
+            size=size.astype(np.int64), alike=known[degrees], place=place,
+            hop=np.take(hop, where, axis=1), wrap=np.take(wrap, where, axis=1), both=builder.both,
             handed=outer.micro_batch * builder.boundaries[self._prefixes],
             marked_before=builder.marked)
 

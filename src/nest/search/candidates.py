@@ -191,15 +191,16 @@ class Candidates:
             row, pair = np.nonzero([useful[size] for size in block[fitting].tolist()] or [[]])
             split = fitting[row]
             parts.append(np.stack([block[split], np.full_like(split, samples), split, pair]))
-        if not parts:
+        if not any(part.size for part in parts):
             return Rows(*np.zeros((5, 0), dtype=np.int64))
         block, samples_, split, pair = np.concatenate(parts, axis=1)
-        starts = {size: places.representatives(size) for size in np.unique(block).tolist()}
-        times = np.array([len(starts[size]) for size in block.tolist()], dtype=np.int64)
+        sizes, size = np.unique(block, return_inverse=True)
+        starts = [places.representatives(one) for one in sizes.tolist()]
+        counts = np.array([len(each) for each in starts])
+        times = counts[size]
         at = np.repeat(np.arange(len(block)), times)
         nth = np.arange(len(at)) - np.repeat(np.cumsum(times) - times, times)
-        start = np.array([starts[b][n] for b, n in zip(block[at].tolist(), nth.tolist(),
-                                                       strict=True)], dtype=np.int64)
+        start = np.concatenate(starts)[(np.cumsum(counts) - counts)[size[at]] + nth]
         order = np.lexsort((pair[at], split[at], start, block[at]))
         at = at[order]
         return Rows(block[at], start[order], samples_[at], split[at], pair[at])

@@ -33,6 +33,7 @@ class Places:
         self.origins = stride * np.arange(1 if alike else outer_dp)[:, None]
         self._allowed: dict[int, NDArray[np.bool_]] = {}
         self._classes: dict[int, Ints] = {}
+        self._first: dict[int, Ints] = {}
         self._pairs: dict[tuple[int, int], tuple[float, float]] = {}
 
     def allowed(self, block: int) -> NDArray[np.bool_]:
@@ -57,11 +58,13 @@ class Places:
                     starts, block, self.outer_dp, self.stride, self._shapes)
         return self._classes[block]
 
-    def representatives(self, block: int) -> list[int]:
+    def representatives(self, block: int) -> Ints:
         """One start for every class of places that a block may take, ascending."""
-        starts = np.flatnonzero(self.allowed(block))
-        _, first = np.unique(self.classes(block)[starts], return_index=True)
-        return sorted(int(s) for s in starts[first])
+        if block not in self._first:
+            starts = np.flatnonzero(self.allowed(block))
+            _, first = np.unique(self.classes(block)[starts], return_index=True)
+            self._first[block] = np.sort(starts[first])
+        return self._first[block]
 
     def prices(self, block: int, starts: Ints, numbers: dict[tuple[int, int], int]) -> Ints:
         """Price of a block at ``starts`` (the last is the end), -1 where it may not start."""

@@ -591,11 +591,21 @@ def _policies(chain: Chain, space: SearchSpace) -> list[int]:
 
 def distinct_rows(*columns: Ints | Floats) -> tuple[Ints, Ints]:
     """Rows that differ in some column: the first of each, and the number of each row's."""
-    code = np.zeros(len(columns[0]), dtype=np.int64)
+    code, size = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
-        values, number = np.unique(column, return_inverse=True)
-        _, code = np.unique(code * len(values) + number, return_inverse=True)
-    _, first = np.unique(code, return_index=True)
+        # Small whole numbers need not be sorted, nor what is known of the columns before.
+        number, many = column, 0
+        if column.dtype == np.int64 and len(column):
+            number = column - column.min()
+            many = int(number.max()) + 1
+        if not 0 < many < 2**31:
+            values, number = np.unique(column, return_inverse=True)
+            many = len(values)
+        if size * many > 2**62:
+            values, code = np.unique(code, return_inverse=True)
+            size = len(values)
+        code, size = code * many + number, size * many
+    _, first, code = np.unique(code, return_index=True, return_inverse=True)
     return first.astype(np.int64), code.astype(np.int64)
 
 

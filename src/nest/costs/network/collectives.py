@@ -16,6 +16,7 @@ reduction and scan", Parallel Computing 35(12), 2009.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -137,8 +138,16 @@ def _rates(network: Network, group: Group) -> tuple[Array, Array]:
 
 def _largest(group: Group, figures: Array) -> Array:
     """The largest figure of a level crossed, (C,)."""
-    largest: Array = np.where(group.crossed, figures, 0.0).max(axis=1)
-    return largest
+    return _over_levels(np.maximum, np.where(group.crossed, figures, 0.0))
+
+
+def _over_levels(function: np.ufunc, figures: Array) -> Array:
+    """Figures of (C, V) put together level by level, (C,).
+
+    NumPy's own reduction over a short axis takes four to twenty times as long.
+    """
+    found: Array = functools.reduce(function, figures.T)
+    return found
 
 
 def _start(size: Array, network: Network, group: Group, per_byte: Array) -> Array:
@@ -205,7 +214,7 @@ def _seconds(size: Array, network: Network, group: Group, reduce: bool) -> Array
     per_byte, latency = _rates(network, group)
     times = 2.0 if reduce else 1.0
     start = _start(size, network, group, per_byte)
-    latest = start.max(axis=1)
+    latest = _over_levels(np.maximum, start)
     ring = times * ring_pass(size, network, group) + latest
     volume = times * (group.children - 1) / np.maximum(group.children, 1)
     steps = times * group.steps
@@ -214,12 +223,12 @@ def _seconds(size: Array, network: Network, group: Group, reduce: bool) -> Array
         volume = np.where(in_network, np.minimum(volume, 1.0), volume)
         steps = np.where(in_network, 2.0, steps)
     tiers = volume * size[:, None] * per_byte + steps * latency
-    hierarchical = np.where(group.even, (tiers + start).sum(axis=1), np.inf)
+    hierarchical = np.where(group.even, _over_levels(np.add, tiers + start), np.inf)
     tree = np.full_like(ring, np.inf)
     if reduce:
         if group.paths is None:
             rate = _largest(group, per_byte)
-            hops = (np.ceil(group.depth) * latency).sum(axis=1)
+            hops = _over_levels(np.add, np.ceil(group.depth) * latency)
         else:
             rate, hops = group.paths.tree_per_byte, group.paths.tree_latency
         tree = np.where(group.even, 2.0 * size * rate + 2.0 * hops + latest, np.inf)
@@ -235,12 +244,12 @@ def all_to_all(size: Array, network: Network, group: Group) -> Array:
     """
     size = np.asarray(size, dtype=np.float64)
     per_byte, latency = _rates(network, group)
-    start: Array = _start(size, network, group, per_byte).max(axis=1)
+    start = _over_levels(np.maximum, _start(size, network, group, per_byte))
     if group.paths is not None:
         return size * group.paths.spread_per_byte + group.paths.spread_latency + start
     n = group.size[:, None]
     away = np.where(group.crossed, (n - group.rails) / n, 0.0)
-    slowest: Array = (away * size[:, None] / network.bandwidth).max(axis=1)
+    slowest = _over_levels(np.maximum, away * size[:, None] / network.bandwidth)
     return slowest + _largest(group, latency) + start
 
 
@@ -273,13 +282,13 @@ def dispatch(
     parts = group.size[:, None] / group.rails
     copies = np.where(group.crossed, reached(parts, top_k, *limits), 0.0)
     away = np.where(group.crossed, copies * (1.0 - 1.0 / np.maximum(group.children, 1.0)), 0.0)
-    handled: Array = away.max(axis=1) * size / most_rate
+    handled = _over_levels(np.maximum, away) * size / most_rate
     outer = copies[np.arange(len(size)), _outermost(group)] * size
-    start: Array = _start(outer, network, group, per_byte).max(axis=1)
+    start = _over_levels(np.maximum, _start(outer, network, group, per_byte))
     if group.paths is not None:
         sent = outer * group.paths.spread_per_byte
         return np.maximum(sent, handled) + group.paths.spread_latency + start
-    slowest: Array = (away * size[:, None] / network.bandwidth).max(axis=1)
+    slowest = _over_levels(np.maximum, away * size[:, None] / network.bandwidth)
     return np.maximum(slowest, handled) + _largest(group, latency) + start
 
 
