@@ -293,6 +293,26 @@ def test_what_megatron_refuses_beside_the_plan_is_taken_out(
 
 
 @pytest.mark.kernels
+@pytest.mark.parametrize(("recipe", "allowed"), [("", False), ("--fp8-recipe tensorwise", True)])
+def test_delayed_scaling_excludes_some_recompute(
+    recipe: str, allowed: bool, tmp_path: Path, cluster: nest.Cluster
+) -> None:
+    """Megatron-LM refuses to recompute norms and experts' activations with it, which is default."""
+    wide = MODEL.replace("--hidden-size 1024", "--hidden-size 8192").replace(
+        "--num-layers 8", "--num-layers 24").replace("length 1024", "length 4096")
+    experts = "--num-experts 8 --moe-ffn-hidden-size 2048 --moe-router-topk 2 --swiglu"
+    text = line(MODEL=f"{wide} --max-position-embeddings 4096 {experts}",
+                TRAINING=f"{TRAINING} --fp8-format hybrid {recipe}", SLOW="")
+    found = nest.improve(script(tmp_path, text), cluster,
+                         nest.SearchSpace(recompute="selective") if allowed else None)
+    assert found.plan is not None
+    modules = {*found.plan.configuration.stages[0].recompute_modules}
+    assert allowed or not modules & {"norm", "mlp_act"}
+    assert found.plan.search is not None
+    assert ("mlp_act" not in found.plan.search.space["recompute_modules"]) or allowed
+
+
+@pytest.mark.kernels
 def test_hostile_texts_take_no_time(tmp_path: Path, cluster: nest.Cluster) -> None:
     value = "${A}" * 60
     kept = f'--load "{value}\\"" --wandb-project {value}\\" --seed ${{B:-{value}}}'

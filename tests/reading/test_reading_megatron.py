@@ -175,6 +175,8 @@ def test_number_formats(tmp_path: Path, more: str, precision: str) -> None:
     ("--num-layers", "--num-layers: got"),
     ("--hidden-dropout", "--hidden-dropout: got"),
     ("--recompute-granularity selective --recompute-modules nothing", "--recompute-modules: got"),
+    ("--pipeline-model-parallel-size 16 --tensor-model-parallel-size 1",
+     "--num-layers: got 8; allowed without a layout: a multiple of pp 16 x virtual stages 1"),
     ("--num-distributed-optimizer-instances 3", "a divisor of the data parallel size 16"),
 ])
 def test_refusals(tmp_path: Path, more: str, wanted: str) -> None:

@@ -364,6 +364,9 @@ def _division(
         return "|".join(parts), None, (None, None)
     first, last = (given.get(f"decoder-{which}-pipeline-num-layers")
                    for which in ("first", "last"))
+    if first is None and last is None and model.layers % (pp * vpp):  # line 571
+        raise InputError(f"--num-layers: got {model.layers}; allowed without a layout: a multiple "
+                         f"of pp {pp} x virtual stages {vpp}")
     return None, vpp, (first, last)
 
 

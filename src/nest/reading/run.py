@@ -222,7 +222,8 @@ def _read_again(script: Script, command: Command, text: str) -> Iterator[Command
     inner = Script(MARK.sub(r"${UNKNOWN_\1}", text), script.where,
                    {**command.variables, **unknown}, script)
     for one in inner.commands:
-        yield Command(command.line, one.words, one.variables, command.sure and one.sure)
+        yield Command(command.line, one.words, {**command.variables, **one.variables},
+                      command.sure and one.sure)
 
 
 def _split(script: Script, name: str) -> Command:
@@ -241,7 +242,10 @@ def _known(script: Script, words: Sequence[str]) -> list[str]:
             name = word[2:].partition("=")[0]
         unknown = script.unknowns(word)
         unset = bool(unknown) and all(one.unset for one in unknown)
-        if unset and not word.startswith("--") and table.takes.get(name, "flag") == "flag":
+        full = table.takes.get(name, "flag") == "flag" or (
+            table.takes[name] == "many" and "path" not in name
+            and not found[-1].startswith("--"))
+        if unset and not word.startswith("--") and full:
             continue  # a variable of further arguments, empty unless it is set
         if unknown and (word.startswith("--") or name not in table.free | table.elsewhere | {
                 "tokenizer-model"}):
