@@ -27,7 +27,8 @@ from nest.pricing.plans import Plan
 
 CASES = Path(__file__).with_name("scripts.yaml")
 FIGURES = Path(__file__).with_name("scripts.json")
-HEAD = ("script", "devices", "model", "job", "now", "step, s", "NEST's plan", "step, s", "gain")
+HEAD = ("script", "devices", "model", "job", "now", "step, s", "NEST's plan", "step, s", "gain",
+        "new script")
 SAME = ("layers", "devices", "chunks")
 """Fields of a stage that differ where stages are alike."""
 
@@ -83,6 +84,7 @@ def _improved(case: dict[str, Any], path: Path) -> dict[str, Any]:
         "problems": list(found.problems),
         "plan": None if found.plan is None else {
             "step_time_s": found.plan.step_time_s, "optimal": found.plan.optimal,
+            "files": ["in place" if name == path.name else name for name in found.files],
             "stack": _stack(found.plan), **_way(found.plan.configuration)}}
 
 
@@ -134,11 +136,11 @@ def row(name: str, case: dict[str, Any], figure: dict[str, Any]) -> str:
         shape(own) if own else "no configuration of these devices",
         f"{before['step_time_s']:.4g}{mark}" if before else "-"]
     if plan is None:
-        cells += ["none is faster", "", ""]
+        cells += ["none is faster", "", "", ""]
     else:
         gain = "" if before is None else f"{before['step_time_s'] / plan['step_time_s'] - 1.0:+.1%}"
         cells += [shape(priced(figure, "plan", case["cluster"])), f"{plan['step_time_s']:.4g}",
-                  gain]
+                  gain, " + ".join(plan["files"]) or "-"]
     return f"| {' | '.join(cells)} |"
 
 
@@ -147,7 +149,7 @@ def table() -> str:
     known = figures()
     listed = {name: (case, known[name]) for name, case in cases().items()}
     taken = {name: pair for name, pair in listed.items() if "refused" not in pair[1]}
-    lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * 5}---:|---|---:|---:|"]
+    lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * 5}---:|---|---:|---:|---|"]
     lines += [row(name, *pair) for name, pair in taken.items()]
     lines += ["", *(source(name, *pair) for name, pair in taken.items()), "", "## Refused", ""]
     for name, (case, figure) in listed.items():
@@ -196,8 +198,9 @@ def main() -> None:
         known = figures() if FIGURES.exists() else {}
         for name, case in cases(sys.argv[2] if len(sys.argv) > 2 else "").items():
             known[name] = read(case, Path(sys.argv[1]))
-            FIGURES.write_text(json.dumps(
-                {one: known[one] for one in cases() if one in known}) + "\n", encoding="utf-8")
+            lines = (f"{json.dumps(one)}: {json.dumps(known[one])}" for one in cases()
+                     if one in known)
+            FIGURES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
             print(name, file=sys.stderr, flush=True)
     print(table(), end="")
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from command_line import run
 
 import nest
-from nest.errors import InfeasibleError, InputError
+from nest.errors import InfeasibleError, InputError, LimitError
 from nest.reading.run import opened
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stacks"))
@@ -149,6 +150,31 @@ def test_nothing_fits(tmp_path: Path, cluster: nest.Cluster) -> None:
     path = script(tmp_path, line(MODEL=MODEL.replace("1024", "65536")))
     with pytest.raises(InfeasibleError):
         nest.improve(path, cluster)
+    with pytest.raises(InputError, match="tp 7 does not divide heads 8"):
+        nest.improve(script(tmp_path, line()), cluster, nest.SearchSpace(tp=7))
+
+
+@pytest.mark.kernels
+def test_a_plan_may_leave_devices_idle(tmp_path: Path, cluster: nest.Cluster) -> None:
+    """Its script starts fewer processes, and is written anew."""
+    found = nest.improve(script(tmp_path, line(SLOW=SLOW.replace("8", "16"))), cluster,
+                         nest.SearchSpace(pp=7, dp_in=1))
+    assert found.plan is not None and found.plan.parallelism.devices_used < 16
+    assert [*found.files] == ["launch.sh", "ranks"]
+    for name, text in found.files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    read = nest.read(tmp_path / "launch.sh")
+    assert read.devices == found.plan.parallelism.devices_used
+    assert nest.evaluate(read.model, cluster, read.job,
+                         read.configuration).step_time_s == found.plan.step_time_s
+
+
+@pytest.mark.kernels
+def test_a_search_ends_in_time(tmp_path: Path, cluster: nest.Cluster) -> None:
+    """With what was found so far, or a message."""
+    path = script(tmp_path, line())
+    with pytest.raises(LimitError, match="no plan was found"):
+        nest.improve(path, cluster, time_limit=1e-9)
 
 
 @pytest.mark.kernels
@@ -244,6 +270,56 @@ def test_variables_of_the_environment_follow(tmp_path: Path, cluster: nest.Clust
                           "export CUDA_DEVICE_MAX_CONNECTIONS=1")):
         found = nest.improve(script(tmp_path, head + line()), cluster, space)
         assert found.files["run.sh"].splitlines()[0] == wanted
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(("argument", "slow", "space", "stays"), [
+    ("defer-embedding-wgrad-compute", "--pipeline-model-parallel-size 4", {"pp": 1}, False),
+    ("defer-embedding-wgrad-compute", "--tensor-model-parallel-size 8", {"pp": 2}, True),
+    ("overlap-p2p-communication-warmup-flush", SLOW, {"vpp": 1}, False),
+    ("overlap-p2p-communication-warmup-flush", SLOW, {"pp": 2, "vpp": 2}, True),
+    ("distribute-saved-activations", SLOW, {"recompute": "none"}, False),
+    ("fp8-param-gather", SLOW, {"zero": 0}, False), ("fp8-param-gather", SLOW, {"zero": 1}, True),
+])
+def test_what_megatron_refuses_beside_the_plan_is_taken_out(
+    argument: str, slow: str, space: dict[str, Any], stays: bool, tmp_path: Path,
+    cluster: nest.Cluster,
+) -> None:
+    path = script(tmp_path, line(SLOW=slow, KEPT=f"{KEPT} --{argument}" + (
+        " yes" if argument.startswith("distribute") else "")))
+    found = nest.improve(path, cluster, nest.SearchSpace(**space), in_place=True)
+    assert (f"--{argument}" in found.files["run.sh"]) == stays
+    assert (f"--{argument}" in {one.name for one in found.arguments}) != stays
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(("recipe", "allowed"), [("", False), ("--fp8-recipe tensorwise", True)])
+def test_delayed_scaling_excludes_some_recompute(
+    recipe: str, allowed: bool, tmp_path: Path, cluster: nest.Cluster
+) -> None:
+    """Megatron-LM refuses to recompute norms and experts' activations with it, which is default."""
+    wide = MODEL.replace("--hidden-size 1024", "--hidden-size 8192").replace(
+        "--num-layers 8", "--num-layers 24").replace("length 1024", "length 4096")
+    experts = "--num-experts 8 --moe-ffn-hidden-size 2048 --moe-router-topk 2 --swiglu"
+    text = line(MODEL=f"{wide} --max-position-embeddings 4096 {experts}",
+                TRAINING=f"{TRAINING} --fp8-format hybrid {recipe}", SLOW="")
+    found = nest.improve(script(tmp_path, text), cluster,
+                         nest.SearchSpace(recompute="selective") if allowed else None)
+    assert found.plan is not None
+    modules = {*found.plan.configuration.stages[0].recompute_modules}
+    assert allowed or not modules & {"norm", "mlp_act"}
+    assert found.plan.search is not None
+    assert ("mlp_act" not in found.plan.search.space["recompute_modules"]) or allowed
+
+
+@pytest.mark.kernels
+def test_hostile_texts_take_no_time(tmp_path: Path, cluster: nest.Cluster) -> None:
+    value = "${A}" * 60
+    kept = f'--load "{value}\\"" --wandb-project {value}\\" --seed ${{B:-{value}}}'
+    text = line(KEPT=f"{KEPT} {kept}")
+    before = time.process_time()
+    found = nest.improve(script(tmp_path, text), cluster, in_place=True)
+    assert found.files and time.process_time() - before < 5.0
 
 
 # ---------------------------------------------------------------- the command

@@ -175,6 +175,8 @@ def test_number_formats(tmp_path: Path, more: str, precision: str) -> None:
     ("--num-layers", "--num-layers: got"),
     ("--hidden-dropout", "--hidden-dropout: got"),
     ("--recompute-granularity selective --recompute-modules nothing", "--recompute-modules: got"),
+    ("--pipeline-model-parallel-size 16 --tensor-model-parallel-size 1",
+     "--num-layers: got 8; allowed without a layout: a multiple of pp 16 x virtual stages 1"),
     ("--num-distributed-optimizer-instances 3", "a divisor of the data parallel size 16"),
 ])
 def test_refusals(tmp_path: Path, more: str, wanted: str) -> None:
@@ -205,6 +207,19 @@ def test_files_are_taken_by_evaluate(tmp_path: Path, capsys: pytest.CaptureFixtu
                  "--job", str(folder / "job.yaml"), "--configuration",
                  str(folder / "configuration.yaml"))
     assert "tokens/s" in out
+
+
+def test_devices_and_vocabulary_are_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, folder = tmp_path / "run.sh", tmp_path / "job"
+    script.write_text(BASE, encoding="utf-8")
+    run(capsys, "read", str(script), "-o", str(folder), "--devices", "32", "--vocab", "999")
+    assert "vocab: 999" in (folder / "model.yaml").read_text(encoding="utf-8")
+    assert "32 devices" in (folder / "job.yaml").read_text(encoding="utf-8")
+    for name in ("devices", "vocab"):
+        _, err = run(capsys, "read", str(script), "-o", str(folder), f"--{name}", "0", code=2)
+        assert f"{name}: got 0; allowed: 1 to" in err
 
 
 def test_nothing_is_written_of_what_is_refused(

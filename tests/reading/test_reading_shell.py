@@ -188,6 +188,15 @@ def test_words_of_variables_are_not_lines(text: str, tmp_path: Path) -> None:
     assert layers(tmp_path, found) == 5
 
 
+def test_variables_of_further_arguments_are_empty_unless_set(tmp_path: Path) -> None:
+    text = (f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 5 $A {REST} $B "
+            "--moe-router-load-balancing-type aux_loss $C --data-path 0.5 $D --swiglu $E\n")
+    path = tmp_path / "run.sh"
+    path.write_text(text, encoding="utf-8")
+    assert [word for word in nest.read(path).words if word.startswith("$")] == ["$D"]
+    assert nest.read(path, variables={"E": "--num-layers 7"}).model.layers == 7
+
+
 def test_arguments_that_a_script_loses_are_named(tmp_path: Path) -> None:
     text = f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 5 \\ \n  --swiglu {REST}\n"
     with pytest.raises(InputError, match="line 2: a command begins with '--swiglu'"):

@@ -39,6 +39,8 @@ class Places(NamedTuple):
     """Ranks of a node, where all have as many, with local ranks in order; None: by rank alone."""
     names: tuple[str, ...]
     """Names of the hosts, by the number of the node."""
+    per_node: int
+    """Devices of a node, those that are not used included."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -90,7 +92,7 @@ def places(
     nodes = 1 + max(place.node for place in at)
     names = host_names(hosts, nodes) if hosts is not None else tuple(
         f"node{number}" for number in range(nodes))
-    return Places(at, len(runs[0]) if once and alike else None, names)
+    return Places(at, len(runs[0]) if once and alike else None, names, gpus_per_node)
 
 
 def host_names(given: Sequence[str], nodes: int) -> tuple[str, ...]:

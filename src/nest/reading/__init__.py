@@ -1,15 +1,17 @@
 """Jobs that run today, read back as model, job and configuration; nothing is executed.
 
-Reading order: `shell` (what a launch script runs, followed as text), `arguments` (a command line as
-arguments by name), `patterns` (lists of layers), `megatron` (arguments as model, job and
-configuration, by the tables that `nest.exports` writes them with), `places` (devices of the ranks),
-`run` (scripts of Megatron-LM); files of other targets: `launches` (scripts that hand over a file),
-`source` (a file with what the user says besides, settings that are understood), `python_text`
-(Python as text), `division` (degrees as a configuration), `torchtitan`, `fsdp2`, `deepspeed`,
-`bridge`, `maxtext` (one file per target); `reader` (:func:`nest.read`).
-Scripts with a better plan: `flags` (arguments that a plan decides), `edit` (a script with some of
-them changed), `remade` (a new one), `improvement` (the result, `improvement_text` its report),
-`improving` (:func:`nest.improve`).
+Reading order: `tokens` and `arithmetic` (words and numbers of a script), `shell` (what it runs,
+followed as text), `arguments` (a command line as arguments by name), `patterns` (lists of layers),
+`megatron_arguments` (their values, by the tables that `nest.exports` writes them with), `megatron`
+(model, job and configuration of these), `places` (devices of the ranks), `run` (scripts of
+Megatron-LM); files of other targets: `launches` (scripts that hand over a file), `source` (a file
+with what the user says besides, settings that are understood), `python_text` (Python as text),
+`division` (degrees as a configuration), `torchtitan`, `fsdp2`, `deepspeed`, `bridge`, `maxtext`
+(one file per target); `reader` (:func:`nest.read`).
+
+Scripts with a better plan: `flags` (arguments that a plan decides), `batches` (which grow), `edit`
+(a script with some arguments changed), `remade` (a new one), `improvement` (the result,
+`improvement_text` its report), `improving` (:func:`nest.improve`).
 """
 
 from nest.reading.improvement import Improvement

@@ -1,7 +1,7 @@
 """Batches that grow during a training: what a micro-batch times data parallelism must divide.
 
-Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/num_microbatches_calculator.py:474 (ramps),
-@d98e8a6 megatron/core/num_microbatches_calculator.py (``--step-batch-size-schedule``).
+Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/num_microbatches_calculator.py:474 (ramps);
+the same file of NVIDIA/Megatron-LM@d98e8a6 has steps (``--step-batch-size-schedule``).
 """
 
 from __future__ import annotations

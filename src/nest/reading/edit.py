@@ -19,11 +19,12 @@ from nest.reading.run import SHOWING, Launch, followed
 ANCHORS = ("micro-batch-size", "batch-size", "num-layers")
 """Arguments beside which new ones are written, where none is replaced."""
 _BLANK = r"(?:[ \t]|\\\r?\n)"
-_EXPANDED = r"\$\{[^{}\n]*\}|\$\(\([^\n]*?\)\)"
-_BARE = re.compile(rf"{_BLANK}+((?:{_EXPANDED}|[^\s\"'\\|&;<>()`])+)")
-_QUOTED = re.compile(
-    rf"{_BLANK}+((?:\"(?:{_EXPANDED}|[^\"\\`])*\"|'[^']*'|{_EXPANDED}|[^\s\"'\\|&;<>()`])+)")
-_ASSIGNED = re.compile(rf"=((?:{_EXPANDED}|[^\s\"'\\|&;<>()`])*)")
+_EXPANDED = r"\$\{[^{}\n]*\}|\$\(\([^()\n]*\)\)"
+_PLAIN = rf"{_EXPANDED}|\$(?![{{(])|[^\s\"'\\|&;<>()`$]"
+"""Part of a word without quotes; each text is matched in one way, so that no match takes long."""
+_BARE = re.compile(rf"{_BLANK}+((?:{_PLAIN})+)")
+_QUOTED = re.compile(rf"{_BLANK}+((?:\"[^\"\\`]*\"|'[^']*'|{_PLAIN})+)")
+_ASSIGNED = re.compile(rf"=((?:{_PLAIN})*)")
 
 
 class _Place(NamedTuple):
@@ -177,10 +178,10 @@ def _headed(
             text = assigned.sub(rf"\g<1>{value}", text)
         else:
             new.append(f"export {name}={value}\n")
-    head = re.match(r"(?:#[^\n]*\n)*", text)
-    assert head is not None
+    heads = [*re.finditer(r"(?m)^#(?:!|SBATCH|PBS|BSUB|\$ )[^\n]*\n", text)]
+    at = heads[-1].end() if heads else 0  # a scheduler reads nothing behind the first command
     more = ([f"# {comment}\n"] if comment else []) + new
-    return text[:head.end()] + "".join(more) + text[head.end():]
+    return text[:at] + "".join(more) + text[at:]
 
 
 def _stands(text: str, launch: Launch, flags: Flags, table: Known) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from nest.describe.configuration import Configuration
+from nest.describe.job import Job
 from nest.errors import UnsupportedError
 from nest.exports import megatron
 from nest.exports.megatron_table import (
     SECTIONS,
+    is_fsdp,
     memory_figures,
     parallel_figures,
     training_figures,
@@ -16,7 +19,7 @@ from nest.exports.megatron_table import (
 from nest.exports.settings import settings, words
 from nest.pricing.plans import Plan
 from nest.reading.arguments import Words
-from nest.reading.megatron import ALIASES
+from nest.reading.megatron_arguments import ALIASES
 
 DECIDED = ("PARALLEL", "MEMORY", "TRAINING")
 """Sections of arguments that a plan decides; those of the model are the user's."""
@@ -35,6 +38,28 @@ TOGETHER = (DIVISION, RECOMPUTE, ("micro-batch-size", "batch-size"),
 DEPENDS = ("global-batch-size", "expert-tensor-parallel-size", "sequence-parallel",
            "tp-comm-overlap")
 """Arguments that mean something else without others: their absence, or the size of tp, counts."""
+
+
+NEEDS: Mapping[str, Callable[[Configuration, Job], bool]] = {
+    "defer-embedding-wgrad-compute": lambda way, job: way.pp > 1,
+    "wgrad-deferral-limit": lambda way, job: way.pp > 1,
+    "overlap-p2p-communication-warmup-flush": lambda way, job: way.vpp > 1,
+    "overlap-param-gather-with-optimizer-step":
+        lambda way, job: way.vpp > 1 and way.stages[0].zero > 0,
+    "no-overlap-p2p-communication": lambda way, job: way.pp > 2 or way.vpp == 1,
+    "distribute-saved-activations": lambda way, job: (
+        way.stages[0].tp > 1 and not way.stages[0].sp and way.stages[0].recompute == "full"),
+    "fp8-param-gather": lambda way, job: way.stages[0].zero > 0 or is_fsdp(job),
+    "delay-wgrad-compute": lambda way, job: way.schedule == "combined",
+    "ep-overlap-early-attn-memory-release": lambda way, job: way.schedule == "combined",
+    "moe-shared-expert-overlap": lambda way, job: (
+        way.schedule != "combined" and job.stack.dispatcher == "alltoall"
+        and "shared_experts" not in way.stages[0].recompute_modules),
+}
+"""Arguments without a price that Megatron-LM refuses beside some plans, and those that it takes.
+Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py:574 to 589, 635, 655, 884;
+megatron/core/model_parallel_config.py:425, 450;
+megatron/core/transformer/transformer_config.py:1090, 1187, 1235, 1887, 1909, 1922."""
 
 
 class Flags(NamedTuple):
@@ -88,7 +113,7 @@ def mapped(plan: Plan) -> bool:
 
 
 def changed(
-    given: Mapping[str, Words], before: Mapping[str, Words], after: Mapping[str, Words]
+    given: Mapping[str, Words], before: Mapping[str, Words], after: Mapping[str, Words], plan: Plan
 ) -> Flags:
     """What to take out of a command line and what to write, such that the rest stays as it is.
 
@@ -96,10 +121,11 @@ def changed(
     ----------
     given : arguments of the command line, by name.
     before, after : those that its plan and the next one decide (:func:`said`).
+    plan : the next one.
     """
     names = [name for name in dict.fromkeys((*before, *after))
              if before.get(name) != after.get(name)
-             or (name in DEPENDS and given.get(name) != after.get(name))]
+             or (name in DEPENDS and given.get(name, _absent(name, after)) != after.get(name))]
     touched = dict.fromkeys(one for name in names for one in _family(name))
     wanted = {name: after[name] for name in touched if name in after}
     same = [name for name, value in wanted.items()
@@ -107,7 +133,14 @@ def changed(
     for name in same:
         del wanted[name]
     taken = [name for name in touched if name in given and name not in same]
+    taken += [name for name, fits in NEEDS.items()
+              if name in given and not fits(plan.configuration, plan.inputs.job)]
     return Flags(tuple(taken), wanted)
+
+
+def _absent(name: str, after: Mapping[str, Words]) -> Words | None:
+    """What an argument's absence says beside others."""
+    return after.get("tensor-model-parallel-size") if name.startswith("expert-tensor") else None
 
 
 def applied(given: Mapping[str, Words], flags: Flags) -> dict[str, Words]:

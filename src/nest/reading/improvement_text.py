@@ -37,7 +37,8 @@ def improvement_text(
     for problem in found.problems:
         page.fact("", f"cannot run: {problem}")
     if found.plan is None:
-        page.fact("Better", "none: no plan that the stack can run is faster")
+        page.fact("Better", "none found that the script's launcher can start" if found.problems
+                  else "none: no plan that the stack can run is faster")
     else:
         more = "" if found.faster is None else f"; {100 * found.faster:+.1f} %"
         page.fact("Better", speed(found.plan) + more)

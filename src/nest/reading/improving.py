@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,11 +16,18 @@ from nest.describe.job import Job, Stack
 from nest.describe.loading import load_stack
 from nest.describe.model import Model
 from nest.describe.space import SearchSpace
-from nest.errors import InfeasibleError, InputError, KernelError, UnsupportedError
+from nest.errors import (
+    InfeasibleError,
+    InputError,
+    KernelError,
+    LimitError,
+    NestError,
+    UnsupportedError,
+)
 from nest.exports import megatron
 from nest.exports.figures import figures
 from nest.exports.launchers import DEFAULT, LAUNCHERS
-from nest.exports.places import places
+from nest.exports.places import Places, places
 from nest.exports.targets import TARGETS
 from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
@@ -27,7 +35,8 @@ from nest.reading import edit, flags
 from nest.reading.arguments import arguments_of, known
 from nest.reading.batches import bounded, common_batch
 from nest.reading.improvement import Change, Improvement
-from nest.reading.megatron import TABLE, Described, described
+from nest.reading.megatron import Described, described
+from nest.reading.megatron_arguments import TABLE
 from nest.reading.places import devices_of
 from nest.reading.remade import NAME, remade
 from nest.reading.run import Launch, followed, name_of, opened, placed_beside
@@ -47,8 +56,11 @@ SHOWN = ("tp", "sp", "pp", "vpp", "cp", "cp_comm", "ep", "etp", "dp", "outer_dp"
 ORDER = ('Ranks of nodes: the first node of "$here/hosts" is rank 0, the next one rank 1, and so '
          "on; nodes are numbered as in the cluster, from 0.")
 """Comment of a script whose nodes have another order than those of the cluster."""
+UNSET = {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+"""Variables that mean this where they are not set (CUDA C++ Programming Guide, CUDA Environment
+Variables)."""
 LEAST = 1e-9
-"""Share of a step below which a plan is not faster."""
+"""Share of a step below which a plan is not faster; seconds that each search has at least."""
 
 
 class _Asked(NamedTuple):
@@ -100,21 +112,22 @@ def improve(
     ------
     InputError : as :func:`nest.read`, but for configurations that do not fit these devices.
     InfeasibleError : nothing fits.
+    LimitError : no plan was found in time.
     """
     need("cluster", cluster, (Cluster,), 'nest.load_network("dgx-h100")')
-    _check_kept(keep)
+    keep = _checked(keep)
     asked = _asked(path, cluster, vocab, stack, variables, ignore)
     before, problems, notes = _before(asked)
     notes = (*asked.described.notes, *notes)
-    spaces = [*_spaces(before, space, in_place)]
     given, _ = arguments_of(asked.launch.words, known(TABLE))
+    spaces = [_delayed(each, asked, given) for each in _spaces(before, space, in_place)]
     if common := common_batch(given, asked.job.global_batch):
         notes += (f"batches of the schedule are multiples of {common}: micro-batch x data "
                   "parallel size divides it",)
         spaces = [part for each in spaces for part in bounded(each, common)]
     plan, nothing = _fastest(
         asked, spaces, [*_stacks(asked, keep)], in_place,
-        {"threads": threads, "time_limit": time_limit, "progress": progress})
+        time_limit, {"threads": threads, "progress": progress})
     if nothing is not None and (before is None or not before.feasible):
         raise nothing
     runs = before is not None and not problems
@@ -131,11 +144,13 @@ def improve(
         options=tuple(_options(before, plan)), arguments=changes, refused=refused, files=files)
 
 
-def _check_kept(keep: Sequence[str]) -> None:
+def _checked(keep: Sequence[str]) -> tuple[str, ...]:
     allowed = (*OVERLAPS, "moe-token-dispatcher-type")
-    for name in keep:
+    found = tuple(str(name).removeprefix("--") for name in keep)
+    for name in found:
         if name not in allowed:
-            raise InputError(f"keep: got {str(name)[:60]!r}; allowed: {', '.join(allowed)}")
+            raise InputError(f"keep: got {name[:60]!r}; allowed: {', '.join(allowed)}")
+    return found
 
 
 def _asked(
@@ -180,32 +195,35 @@ def _evaluated(asked: _Asked, found: Described) -> Plan:
 
 def _fastest(
     asked: _Asked, spaces: Sequence[SearchSpace], stacks: Sequence[Stack], in_place: bool,
-    options: Mapping[str, Any],
+    time_limit: float | None, options: Mapping[str, Any],
 ) -> tuple[Plan | None, InfeasibleError | None]:
     """The fastest plan of several spaces and stacks, or why nothing fits.
 
     Raises
     ------
     InputError : no space has a legal value in each dimension.
+    LimitError : no plan was found in time.
     """
     planner, best = Planner(), None
-    nothing: InfeasibleError | None = None
-    illegal: InputError | None = None
+    nothing: dict[type[NestError], NestError] = {}
+    ends = None if time_limit is None else time.monotonic() + time_limit
     for stack, space in product(stacks, spaces):
+        left = None if ends is None else max(LEAST, ends - time.monotonic())
         try:
-            found = planner.plan(
-                asked.model, asked.cluster, asked.job.replace(stack=stack), space, **options)
-        except InfeasibleError as error:
-            nothing = nothing or error
-        except InputError as error:
-            illegal = illegal or error
-        else:
-            if not (in_place and found.launch_needs) and (
-                    best is None or found.step_time_s < best.step_time_s):
-                best = found
-    if best is None and nothing is None and illegal is not None:
-        raise illegal
-    return best, nothing if best is None else None
+            found = planner.plan(asked.model, asked.cluster, asked.job.replace(stack=stack), space,
+                                 time_limit=left, **options)
+        except (InfeasibleError, InputError, LimitError) as error:
+            nothing.setdefault(type(error), error)
+            continue
+        if not (in_place and found.launch_needs) and (
+                best is None or found.step_time_s < best.step_time_s):
+            best = found
+    infeasible = nothing.get(InfeasibleError)
+    if best is None and (other := nothing.get(LimitError) or (
+            None if infeasible else nothing.get(InputError))):
+        raise other
+    assert infeasible is None or isinstance(infeasible, InfeasibleError)
+    return best, infeasible if best is None else None
 
 
 def _stacks(asked: _Asked, keep: Sequence[str]) -> Iterator[Stack]:
@@ -246,6 +264,21 @@ def _spaces(
             yield each
         elif each.allows(name, 1):
             yield each.replace(**{name: 1})
+
+
+def _delayed(
+    space: SearchSpace, asked: _Asked, given: Mapping[str, tuple[str, ...]]
+) -> SearchSpace:
+    """A space without the recompute that delayed scaling of fp8 excludes; it is the default.
+
+    Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/transformer/transformer_config.py:1242.
+    """
+    delayed = asked.job.precision == "fp8" and given.get(
+        "fp8-recipe", ("delayed",)) == ("delayed",)
+    if not delayed or space.recompute_modules is not None:
+        return space
+    return space.replace(recompute_modules=(
+        ("core_attn", "moe", "core_attn+moe") if asked.model.moe else ("core_attn",)))
 
 
 # ---------------------------------------------------------------- the difference
@@ -292,7 +325,7 @@ def _written(
             before, MAPPED[2:] in given)
     except UnsupportedError as error:
         return {}, (), error.problems
-    change = flags.changed(given, old, new)
+    change = flags.changed(given, old, new, plan)
     files = _files(asked, plan, change)
     names = dict.fromkeys((*change.taken, *change.given))
     lines = (Change(name=f"--{name}", before=_said(given, name), after=_said(change.given, name))
@@ -311,9 +344,12 @@ def _files(asked: _Asked, plan: Plan, change: flags.Flags) -> dict[str, str]:
     found = places(order, each)
     title = f"{asked.model.name}, {asked.cluster.size} devices: for {megatron.VERSION}."
     listed = LAUNCHERS[DEFAULT].files(found, title)
-    wanted = megatron.variables(plan.configuration, plan.inputs.job, asked.cluster.device.name)
+    wanted = {name: value for name, value in megatron.variables(
+        plan.configuration, plan.inputs.job, asked.cluster.device.name).items()
+        if launch.command.variables.get(name, UNSET.get(name)) != value}
     own = placed_beside(asked.path, launch.launcher) is not None  # it orders its nodes itself
-    text = None if own or "ranks" in listed else edit.edited(
+    other = own or "ranks" in listed or len(found.at) != asked.cluster.size
+    text = None if other else edit.edited(
         launch, change, table, wanted, ORDER if "hosts" in listed else "")
     name = os.path.basename(asked.path)
     if text is None:
@@ -322,11 +358,13 @@ def _files(asked: _Asked, plan: Plan, change: flags.Flags) -> dict[str, str]:
         text, name = remade(launch, plan, flags.applied(given, change), marked, found,
                             (title,)), NAME
     files = {name: text, **listed}
-    _check(asked, plan, files, name, each)
+    _check(asked, plan, files, name, found)
     return files
 
 
-def _check(asked: _Asked, plan: Plan, files: Mapping[str, str], name: str, each: int) -> None:
+def _check(
+    asked: _Asked, plan: Plan, files: Mapping[str, str], name: str, at: Places
+) -> None:
     """Read a new script: it must have the plan's step time.
 
     Raises
@@ -337,8 +375,8 @@ def _check(asked: _Asked, plan: Plan, files: Mapping[str, str], name: str, each:
     where = f"{asked.launch.where}, changed"
     hosts, ranks = files.get("hosts"), files.get("ranks")
     found = described(
-        launch.words, asked.cluster.size, **asked.again,
-        places=devices_of(hosts, ranks, each, where) if hosts or ranks else None)
+        launch.words, len(at.at), **asked.again,
+        places=devices_of(hosts, ranks, at.each or at.per_node, where) if hosts or ranks else None)
     priced = evaluate(Model.parse(found.model, where), asked.cluster, Job.parse(found.job, where),
                       Configuration.parse(found.configuration, where))
     if priced.step_time_s != plan.step_time_s:

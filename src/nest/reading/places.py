@@ -10,6 +10,8 @@ Placed = tuple[int, ...]
 """Device of each rank."""
 MOST = 10**7
 _NUMBER = re.compile(r"(\d{1,8})")
+_SIZE = re.compile(r"^# node, device of (\d{1,4}) of the node, rank$", re.MULTILINE)
+"""Devices of a node, where some of each are not used."""
 
 
 def devices_of(hosts: str | None, ranks: str | None, per_node: int, where: str) -> Placed:
@@ -31,6 +33,8 @@ def devices_of(hosts: str | None, ranks: str | None, per_node: int, where: str) 
         raise InputError(f"{where}: allowed: lines of node, device and rank")
     table = [[int(one) for one in row] for row in numbers]
     size = max(per_node, 1 + max((row[1] for row in table), default=0))
+    if named := _SIZE.search(ranks or ""):
+        size = max(size, int(named[1]))
     by_rank = {row[2]: row[0] * size + row[1] for row in table}
     if sorted(by_rank) != list(range(len(rows))):
         raise InputError(f"{where}: allowed: each rank once, from 0")

@@ -17,6 +17,7 @@ from nest.describe.model import Model
 from nest.errors import InputError
 from nest.reading import megatron
 from nest.reading.arguments import known
+from nest.reading.megatron_arguments import TABLE
 from nest.reading.places import Placed, devices_of
 from nest.reading.shell import MARK, Command, Script
 from nest.units import shorten
@@ -221,7 +222,8 @@ def _read_again(script: Script, command: Command, text: str) -> Iterator[Command
     inner = Script(MARK.sub(r"${UNKNOWN_\1}", text), script.where,
                    {**command.variables, **unknown}, script)
     for one in inner.commands:
-        yield Command(command.line, one.words, one.variables, command.sure and one.sure)
+        yield Command(command.line, one.words, {**command.variables, **one.variables},
+                      command.sure and one.sure)
 
 
 def _split(script: Script, name: str) -> Command:
@@ -232,7 +234,7 @@ def _split(script: Script, name: str) -> Command:
 
 def _known(script: Script, words: Sequence[str]) -> list[str]:
     """Words of the arguments; those that matter are known."""
-    table = known(megatron.TABLE)
+    table = known(TABLE)
     found: list[str] = []
     name = ""
     for word in words:
@@ -240,7 +242,10 @@ def _known(script: Script, words: Sequence[str]) -> list[str]:
             name = word[2:].partition("=")[0]
         unknown = script.unknowns(word)
         unset = bool(unknown) and all(one.unset for one in unknown)
-        if unset and not word.startswith("--") and table.takes.get(name, "flag") == "flag":
+        full = table.takes.get(name, "flag") == "flag" or (
+            table.takes[name] == "many" and "path" not in name
+            and not found[-1].startswith("--"))
+        if unset and not word.startswith("--") and full:
             continue  # a variable of further arguments, empty unless it is set
         if unknown and (word.startswith("--") or name not in table.free | table.elsewhere | {
                 "tokenizer-model"}):

@@ -1,0 +1,147 @@
+"""Megatron-LM's command line as values of arguments, and these as figures.
+
+Names, defaults and rules: NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py, cited by
+line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nest.errors import InputError, did_you_mean
+from nest.exports.megatron_table import SECTIONS, SHARDED
+from nest.exports.settings import figures_of
+from nest.reading.arguments import Words, arguments_of, known, listed, plain
+
+Figures = dict[str, Any]
+TABLE = "megatron_flags"
+
+ALIASES: Mapping[str, tuple[str, Words]] = {
+    "batch-size": ("micro-batch-size", ()),
+    "encoder-seq-length": ("seq-length", ()),
+    "model-parallel-size": ("tensor-model-parallel-size", ()),
+    "encoder-num-layers": ("num-layers", ()),
+    "use-rotary-position-embeddings": ("position-embedding-type", ("rope",)),  # line 990
+    "quick-geglu": ("swiglu", ()),
+    "recompute-activations": ("recompute-granularity", ("selective",)),  # line 430
+    "checkpoint-activations": ("recompute-granularity", ("full",)),
+    "moe-enable-deepep": ("moe-token-dispatcher-type", ("flex",)),
+    "activations-checkpoint-granularity": ("recompute-granularity", ()),
+    "activations-checkpoint-num-layers": ("recompute-num-layers", ()),
+    "activations-checkpoint-method": ("recompute-method", ()),
+    "checkpoint-num-layers": ("recompute-num-layers", ()),
+    "pad-vocab-size-to": ("padded-vocab-size", ()),
+}
+"""Arguments that another one says; with its words where these differ."""
+MORE: Mapping[str, tuple[str, Words]] = {
+    "moe-enable-deepep": ("moe-flex-dispatcher-backend", ("deepep",)),
+    # Of NVIDIA/Megatron-LM@v2.5 on, megatron/arguments.py, where it switched recompute on.
+    "activations-checkpoint-method": ("recompute-granularity", ("full",))}
+"""What such an argument says besides."""
+
+READ = (
+    "attention-backend", "vocab-size", "padded-vocab-size", "tokenizer-type", "tokenizer-model",
+    "vocab-extra-ids", "num-layers-per-virtual-pipeline-stage",
+    "num-virtual-stages-per-pipeline-rank", "decoder-first-pipeline-num-layers",
+    "decoder-last-pipeline-num-layers", "account-for-embedding-in-pipeline-split",
+    "account-for-loss-in-pipeline-split", "softmax-type", "qk-l2-norm", "attention-output-gate",
+    "activation-func-clamp-value", "cuda-graph-impl", "cuda-graph-scope", "enable-cuda-graph",
+    "external-cuda-graph", "use-flash-attn", "moe-layer-recompute",
+    "experimental-attention-variant", "dsa-indexer-n-heads", "dsa-indexer-head-dim",
+    "dsa-indexer-topk", "dsa-indexer-loss-coeff", "dsa-indexer-use-sparse-loss",
+    "attention-head-type", "outer-dp-sharding-strategy", "main-grads-dtype", "main-params-dtype",
+    "exp-avg-dtype", "exp-avg-sq-dtype", "position-embedding-type")
+"""Arguments besides those of the tables that are read."""
+ONLY: Mapping[str, tuple[object, ...]] = {
+    "outer-dp-sharding-strategy": ("no_shard",), "experimental-attention-variant": ("dsa",),
+    "main-grads-dtype": ("fp32", "bf16"), "attention-head-type": ("multihead", "multiquery"),
+    "main-params-dtype": ("fp32",), "exp-avg-dtype": ("fp32",), "exp-avg-sq-dtype": ("fp32",),
+    "position-embedding-type": ("rope", "mrope", "learned_absolute", "none"),
+    "attention-backend": ("auto", "flash", "fused", "unfused", "local"),
+    "optimizer": ("adam", "sgd"), "softmax-type": ("vanilla", "learnable"),
+    "recompute-granularity": ("full", "selective"), "normalization": ("RMSNorm", "LayerNorm"),
+    "data-parallel-sharding-strategy": SHARDED, "cp-comm-type": ("p2p", "a2a"),
+    "moe-token-dispatcher-type": ("alltoall", "allgather", "flex"),
+    "moe-flex-dispatcher-backend": ("deepep", "hybridep"),
+    "recompute-method": ("uniform", "block"),
+}
+"""Values that have a price."""
+COUNTS = frozenset((
+    "layers", "hidden", "heads", "ffn", "seq_len", "max_positions", "mtp_layers", "kv_rank",
+    "nope_dim", "rope_dim", "value_dim", "q_rank", "head_dim", "kv_heads", "experts", "top_k",
+    "expert_ffn", "shared_ffn", "router_groups", "group_limit", "tp", "pp", "cp", "ep", "etp",
+    "group", "instances", "recompute_layers", "offload_layers", "micro_batch", "global_batch"))
+"""Figures that are whole numbers."""
+
+
+def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Values of the arguments that matter, and notes on those that have no price.
+
+    Raises
+    ------
+    InputError : arguments that may change the cost and are not read, or values without a price.
+    """
+    table = known(TABLE)
+    found, stray = arguments_of(words, table)
+    for name, (target, value) in ALIASES.items():
+        if name in found:
+            own = found.pop(name)
+            found.setdefault(target, value or own)
+            if name in MORE:
+                found.setdefault(*MORE[name])
+    found = {name: value for name, value in found.items() if name not in ignored}
+    small = [name for name in found if name in table.small]
+    wanted = {one.name for each in SECTIONS.values() for one in each} | {*READ}
+    costless = table.small | table.free | table.elsewhere
+    unread = [name for name in found if name not in wanted | costless]
+    problems = [f"--{name}: " + (
+        "it may change the cost, and NEST does not read it" if name in table.takes else
+        f"no argument of Megatron-LM core_v0.16.1; {did_you_mean(name, table.takes)}".rstrip("; "))
+        + f"; leave it out by --ignore {name}" for name in unread]
+    given = {name: plain(name, value, table.takes.get(name, "one"))
+             for name, value in found.items() if name in wanted and name not in costless}
+    given = {name: value[0] if isinstance(value, tuple) and len(value) == 1
+             and name not in ("recompute-modules", "offload-modules") else value
+             for name, value in given.items()}
+    problems += [f"--{name}: got {given[name]!r}; allowed: {', '.join(map(str, allowed))}"
+                 for name, allowed in ONLY.items()
+                 if name in given and given[name] not in allowed]
+    if stray:
+        problems.append(f"got {stray[0][:60]!r}, which belongs to no argument")
+    if problems:
+        raise InputError("\n".join(problems), tuple(problems))
+    if given.get("position-embedding-type") == "mrope":
+        given["position-embedding-type"] = "rope"
+    notes = [f"no price for {listed(small)}"] if small else []
+    if others := [name for name in found if name in table.elsewhere]:
+        notes.append(f"no arguments of Megatron-LM core_v0.16.1, and of no cost: {listed(others)}")
+    if ignored:
+        notes.append(f"ignored: {listed(ignored)}")
+    return given, notes
+
+
+def figures_given(given: Mapping[str, Any]) -> Figures:
+    """Figures of the tables that arguments say.
+
+    Raises
+    ------
+    InputError : a number that is missing, none, or outside its range.
+    """
+    found: Figures = {}
+    for table in SECTIONS.values():
+        found |= figures_of(table, given)
+    for name in ("layers", "hidden", "heads"):
+        if not isinstance(found.get(name), int):
+            text = {"layers": "num-layers", "hidden": "hidden-size",
+                    "heads": "num-attention-heads"}[name]
+            raise InputError(f"--{text}: got {found.get(name)!r}; allowed: a whole number")
+    for one in (one for each in SECTIONS.values() for one in each):
+        value = found.get(one.figure)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and not (
+                0 <= value <= 10**12):
+            raise InputError(f"--{one.name}: got {value}; allowed: 0 to 10**12")
+        if one.words is None and one.name in given and isinstance(value, str) and (
+                one.figure in COUNTS):
+            raise InputError(f"--{one.name}: got {value[:60]!r}; allowed: a whole number")
+    return found
