@@ -53,6 +53,9 @@ def export(
     if gpus_per_node is not None:
         gpus_per_node = need_count("gpus_per_node", gpus_per_node)
     if target in TRACES:
+        if hosts is not None or gpus_per_node is not None:
+            raise InputError(f"hosts, gpus_per_node: got values with {target}; allowed: with "
+                             "launch scripts only")
         return {**TRACES[target](plan)}
     software = TARGETS[target]
     refuse(software, plan, target)
