@@ -153,5 +153,5 @@ def test_scripts_with_a_program_that_is_named(name: str, tmp_path: Path) -> None
     golden = PLANS[name]
     script = written(tmp_path / "one", golden.files)
     more: dict[str, Any] = {"model": golden.model, "seq_len": golden.job["seq_len"]}
-    assert nest.read(script, variables={"PROGRAM": "train.py"}, **more).configuration == (
+    assert nest.read(script, variables={"PROGRAM": "pretrain_gpt.py"}, **more).configuration == (
         nest.read(script, **more).configuration)
