@@ -14,7 +14,7 @@ from command_line import run
 from test_exports_megatron import small
 
 import nest
-from nest.errors import UnsupportedError
+from nest.errors import InputError, UnsupportedError
 from nest.exports import chakra
 
 COMPUTE, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
@@ -144,6 +144,8 @@ def test_what_cannot_be_traced_is_refused(monkeypatch: pytest.MonkeyPatch, plan:
     monkeypatch.setattr(chakra, "MOST_NODES", 10)
     with pytest.raises(UnsupportedError, match="nodes; allowed: 10; trace a plan of fewer"):
         nest.export(plan, "chakra")
+    with pytest.raises(InputError, match="hosts, gpus_per_node: got values with chakra; allowed"):
+        nest.export(plan, "chakra", gpus_per_node=8)
 
 
 def test_the_command(

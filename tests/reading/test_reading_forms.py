@@ -60,7 +60,7 @@ def muon() -> Trainer.Config:
 
 
 def titan(folder: Path, function: str, **given: Any) -> nest.Reading:
-    path = folder / "config_registry.py"
+    path = folder / "plan_config.py"
     path.write_text(TITAN, encoding="utf-8")
     return nest.read(path, function=function, devices=64, **given)
 
@@ -140,8 +140,8 @@ def recipe():
 
 
 def test_a_recipe_with_overrides(tmp_path: Path) -> None:
-    (tmp_path / "recipe.py").write_text(RECIPE, encoding="utf-8")
-    found = nest.read(tmp_path / "recipe.py", function="recipe", model="llama3-8b", devices=16,
+    (tmp_path / "plan_recipe.py").write_text(RECIPE, encoding="utf-8")
+    found = nest.read(tmp_path / "plan_recipe.py", function="recipe", model="llama3-8b", devices=16,
                       variables={"train.micro_batch_size": "1"})
     way = found.configuration
     assert (way.pp, way.vpp, way.stages[0].tp, way.stages[0].zero) == (2, 4, 2, 1)

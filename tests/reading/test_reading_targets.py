@@ -146,3 +146,12 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "one" / "plan.toml").unlink()
     with pytest.raises(InputError, match=r"'plan.toml', which is not beside the script"):
         nest.read(script)
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "deepspeed-zero3"])
+def test_scripts_with_a_program_that_is_named(name: str, tmp_path: Path) -> None:
+    golden = PLANS[name]
+    script = written(tmp_path / "one", golden.files)
+    more: dict[str, Any] = {"model": golden.model, "seq_len": golden.job["seq_len"]}
+    assert nest.read(script, variables={"PROGRAM": "pretrain_gpt.py"}, **more).configuration == (
+        nest.read(script, **more).configuration)

@@ -98,8 +98,39 @@ def test_the_graph_can_be_run(stack: str) -> None:
         assert busiest * (1.0 - 1e-9) <= end
 
 
-def replayed(graph: StepGraph) -> float:
-    """Run all ranks, with traffic that takes no time; seconds to the end."""
+@pytest.mark.parametrize(("schedule", "vpp"), [
+    ("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("zb1p", 1), ("zb-v", 2), ("dualpipev", 2)])
+def test_the_graph_takes_as_long_as_the_simulation(schedule: str, vpp: int) -> None:
+    """One replica, priced link by link: passes, traffic and messages in the same places."""
+    model = nest.Model.parse({"name": "m", "layers": 8, "hidden": 512, "heads": 8, "kv_heads": 8,
+                              "ffn": 1024, "gated": True, "vocab": 1000, "norm": "rmsnorm",
+                              "bias": False, "tied_embeddings": False})
+    cluster = nest.load_cluster("dgx-h100", devices=8)
+    job = nest.Job(global_batch=8, seq_len=512, stack="megatron-core-serial")
+    plan = nest.evaluate(model, cluster, job, even_configuration(
+        model, cluster, job, tp=2, pp=4, vpp=vpp, schedule=schedule))
+    graph = StepGraph(plan)
+
+    def price(node: Node, stage: int) -> float:
+        if node.peer is not None:
+            ends = sorted((stage, node.peer))
+            per_byte, latency = graph.pricing.fabric.pair(
+                2 * ends[0] + 1, 2 * ends[1], 1, 0)
+            return node.size * per_byte + latency
+        assert node.sent is not None
+        whole = sum(one.priced.costs[node.sent.field] for chunk in graph.layers[stage]
+                    for one in chunk)
+        sent = sum(each.size for chunk in graph.layers[stage] for one in chunk
+                   for each in one.sent.get(node.sent.field, ()))
+        return whole * node.sent.size / sent
+
+    assert replayed(graph, price) == pytest.approx(nest.simulate(plan).step_time_s, rel=1e-9)
+
+
+def replayed(
+    graph: StepGraph, price: Callable[[Node, int], float] = lambda node, stage: 0.0
+) -> float:
+    """Run all ranks; seconds to the end. ``price``: seconds of traffic."""
     ranks = {one.rank: one for one in graph.ranks}
     done: dict[tuple[int, int], float] = {}
     waiting: dict[Any, dict[int, tuple[int, Node, float]]] = defaultdict(dict)
@@ -138,7 +169,7 @@ def replayed(graph: StepGraph) -> float:
                     assert {*found} == {*members}
                     assert len({(one.sent.kind, one.sent.size) if one.sent else one.size
                                 for _, one, _ in found.values()}) == 1
-                    last = max(when for _, _, when in found.values())
+                    last = max(when for _, _, when in found.values()) + price(node, rank.stage)
                     for member, (where, _, _) in found.items():
                         done[member, where] = last
                         open_[member].remove(where)

@@ -339,9 +339,8 @@ def _said(given: Mapping[str, tuple[str, ...]], name: str) -> str:
 
 def _files(asked: _Asked, plan: Plan, change: flags.Flags) -> dict[str, str]:
     launch, table = asked.launch, known(TABLE)
-    each = int(launch.launcher.get("each", "0")) or min(8, asked.cluster.size)
-    order = TARGETS["megatron"].order(plan)
-    found = places(order, each)
+    each = int(launch.launcher.get("each", "0")) or None
+    found = places(TARGETS["megatron"].order(plan), asked.cluster, each)
     title = f"{asked.model.name}, {asked.cluster.size} devices: for {megatron.VERSION}."
     listed = LAUNCHERS[DEFAULT].files(found, title)
     wanted = {name: value for name, value in megatron.variables(
