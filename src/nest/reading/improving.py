@@ -27,7 +27,7 @@ from nest.errors import (
 from nest.exports import megatron
 from nest.exports.figures import figures
 from nest.exports.launchers import DEFAULT, LAUNCHERS
-from nest.exports.places import Places, places
+from nest.exports.places import MOST_PER_NODE, Places, per_node, places
 from nest.exports.targets import TARGETS
 from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
@@ -339,9 +339,10 @@ def _said(given: Mapping[str, tuple[str, ...]], name: str) -> str:
 
 def _files(asked: _Asked, plan: Plan, change: flags.Flags) -> dict[str, str]:
     launch, table = asked.launch, known(TABLE)
-    each = int(launch.launcher.get("each", "0")) or min(8, asked.cluster.size)
-    order = TARGETS["megatron"].order(plan)
-    found = places(order, each)
+    each = int(launch.launcher.get("each", "0"))
+    if not 1 <= each <= MOST_PER_NODE:  # a launcher that starts all ranks says nothing of nodes
+        each = per_node(asked.cluster)
+    found = places(TARGETS["megatron"].order(plan), each)
     title = f"{asked.model.name}, {asked.cluster.size} devices: for {megatron.VERSION}."
     listed = LAUNCHERS[DEFAULT].files(found, title)
     wanted = {name: value for name, value in megatron.variables(
