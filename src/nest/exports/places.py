@@ -40,7 +40,7 @@ class Places(NamedTuple):
     names: tuple[str, ...]
     """Names of the hosts, by the number of the node."""
     per_node: int
-    """Devices of a node, those that are not used included."""
+    """Devices of a node, idle ones included; 0: those of the cluster are not numbered in a row."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -70,7 +70,8 @@ def per_node(cluster: Cluster, given: int | None = None) -> int:
 
 
 def places(
-    listed: Sequence[Rank], gpus_per_node: int, hosts: Sequence[str] | None = None
+    listed: Sequence[Rank], gpus_per_node: int, hosts: Sequence[str] | None = None,
+    in_a_row: bool = True,
 ) -> Places:
     """Places of ranks in the order in which a launch numbers them.
 
@@ -79,6 +80,7 @@ def places(
     listed : ranks in that order.
     gpus_per_node : devices of a node.
     hosts : names of the nodes in the order of the cluster; default: node0, node1, ...
+    in_a_row : devices of the cluster have no numbers of their own (``Cluster.numbers``).
 
     Raises
     ------
@@ -92,7 +94,8 @@ def places(
     nodes = 1 + max(place.node for place in at)
     names = host_names(hosts, nodes) if hosts is not None else tuple(
         f"node{number}" for number in range(nodes))
-    return Places(at, len(runs[0]) if once and alike else None, names, gpus_per_node)
+    return Places(at, len(runs[0]) if once and alike else None, names,
+                  gpus_per_node if in_a_row else 0)
 
 
 def host_names(given: Sequence[str], nodes: int) -> tuple[str, ...]:

@@ -53,7 +53,9 @@ def export(
         gpus_per_node = need_count("gpus_per_node", gpus_per_node)
     software = TARGETS[target]
     refuse(software, plan, target)
-    found = places(software.order(plan), per_node(plan.inputs.cluster, gpus_per_node), hosts)
+    cluster = plan.inputs.cluster
+    found = places(software.order(plan), per_node(cluster, gpus_per_node), hosts,
+                   cluster.numbers is None)
     if software.alone:
         found = found._replace(each=None)
     if found.each is None and not LAUNCHERS[launcher].ranks:

@@ -342,7 +342,8 @@ def _files(asked: _Asked, plan: Plan, change: flags.Flags) -> dict[str, str]:
     each = int(launch.launcher.get("each", "0"))
     if not 1 <= each <= MOST_PER_NODE:  # a launcher that starts all ranks says nothing of nodes
         each = per_node(asked.cluster)
-    found = places(TARGETS["megatron"].order(plan), each)
+    found = places(TARGETS["megatron"].order(plan), each,
+                   in_a_row=asked.cluster.numbers is None)
     title = f"{asked.model.name}, {asked.cluster.size} devices: for {megatron.VERSION}."
     listed = LAUNCHERS[DEFAULT].files(found, title)
     wanted = {name: value for name, value in megatron.variables(
@@ -377,7 +378,7 @@ def _check(
     hosts, ranks = files.get("hosts"), files.get("ranks")
     found = described(
         launch.words, len(at.at), **asked.again,
-        places=devices_of(hosts, ranks, at.each or at.per_node, where) if hosts or ranks else None)
+        places=devices_of(hosts, ranks, at.each or at.per_node or 1, where) if hosts or ranks else None)
     priced = evaluate(Model.parse(found.model, where), asked.cluster, Job.parse(found.job, where),
                       Configuration.parse(found.configuration, where))
     if priced.step_time_s != plan.step_time_s:
