@@ -378,7 +378,8 @@ def _check(
     hosts, ranks = files.get("hosts"), files.get("ranks")
     found = described(
         launch.words, len(at.at), **asked.again,
-        places=devices_of(hosts, ranks, at.each or at.per_node or 1, where) if hosts or ranks else None)
+        places=devices_of(hosts, ranks, at.each or at.per_node or 1, where)
+        if hosts or ranks else None)
     priced = evaluate(Model.parse(found.model, where), asked.cluster, Job.parse(found.job, where),
                       Configuration.parse(found.configuration, where))
     if priced.step_time_s != plan.step_time_s:
