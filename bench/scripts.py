@@ -63,7 +63,8 @@ def read(case: dict[str, Any], clones: Path) -> dict[str, Any]:
 def _improved(case: dict[str, Any], path: Path) -> dict[str, Any]:
     given: dict[str, Any] = {
         "vocab": case.get("vocab"), "stack": case.get("stack"), "ignore": case.get("ignore", ()),
-        "variables": {str(n): str(value) for n, value in enumerate(case.get("set", ()), 1)}}
+        "variables": {str(name): str(value) for name, value in (
+            *enumerate(case.get("set", ()), 1), *case.get("env", {}).items())}}
     try:
         devices = case.get("devices") or nest.read(path, **given).devices
         cluster = nest.load_cluster(case["cluster"], devices=devices)
@@ -166,6 +167,7 @@ def source(name: str, case: dict[str, Any], figure: dict[str, Any]) -> str:
     parts += [f"with {new} for {old}" for old, new in case.get("edit", {}).items() if old != new]
     if "set" in case:
         parts.append("called with " + " ".join(str(one) for one in case["set"][:18]) + " ...")
+    parts += [f"{one}={value}" for one, value in case.get("env", {}).items()]
     parts += [f"{one} {case[one]:,}" for one in ("devices", "vocab") if one in case]
     if "why" in case:
         parts.append(case["why"])

@@ -36,12 +36,15 @@ def test_each_script_is_read_or_refused_with_a_reason() -> None:
 @pytest.mark.parametrize("name", READ)
 def test_prices_are_those_of_today(name: str) -> None:
     figure, cluster = FIGURES[name], CASES[name]["cluster"]
-    before = scripts.priced(figure, "before", cluster)
-    assert before.step_time_s == pytest.approx(figure["before"]["step_time_s"], rel=1e-12)
-    assert bool(figure["problems"]) == (not before.feasible or before.runnable is False)
     plan = scripts.priced(figure, "plan", cluster)
     assert plan.step_time_s == pytest.approx(figure["plan"]["step_time_s"], rel=1e-12)
     assert plan.feasible and plan.runnable and figure["plan"]["optimal"]
+    if figure["before"] is None:
+        assert figure["problems"]
+        return
+    before = scripts.priced(figure, "before", cluster)
+    assert before.step_time_s == pytest.approx(figure["before"]["step_time_s"], rel=1e-12)
+    assert bool(figure["problems"]) == (not before.feasible or before.runnable is False)
     assert plan.step_time_s < before.step_time_s or figure["problems"]
 
 

@@ -150,8 +150,7 @@ def test_names_of_a_file(tmp_path, capsys) -> None:
 def test_places_of_ranks_in_a_row() -> None:
     cluster = nest.load_cluster("dgx-h100", devices=16)
     model = nest.Model.parse({**MODEL, "layers": 8, "heads": 8})
-    ranks = plan(model, cluster, nest.Job(global_batch=16, seq_len=64), tp=8).ranks()
-    found = places(ranks, cluster)
+    found = places(plan(model, cluster, nest.Job(global_batch=16, seq_len=64), tp=8).ranks(), 8)
     assert found.at[9] == Place(1, 1) and (found.each, found.permuted) == (8, False)
     assert found.names == ("node0", "node1")
 

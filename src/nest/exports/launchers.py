@@ -62,7 +62,8 @@ def _ranks(found: Places, title: str) -> dict[str, str]:
     if found.each is not None:
         return {}
     rows = (f"{place.node} {place.local} {rank}" for rank, place in enumerate(found.at))
-    return {"ranks": _text(title, f"node, device of {found.per_node} of the node, rank", rows=rows)}
+    of = f" of {found.per_node}" if found.per_node else ""
+    return {"ranks": _text(title, f"node, device{of} of the node, rank", rows=rows)}
 
 
 def _node_numbers(found: Places, title: str) -> dict[str, str]:

@@ -40,7 +40,7 @@ class Places(NamedTuple):
     names: tuple[str, ...]
     """Names of the hosts, by the number of the node."""
     per_node: int
-    """Devices of a node that the cluster has, those that the plan leaves idle included."""
+    """Devices of a node, idle ones included; 0: those of the cluster are not numbered in a row."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -70,23 +70,23 @@ def per_node(cluster: Cluster, given: int | None = None) -> int:
 
 
 def places(
-    listed: Sequence[Rank], cluster: Cluster, gpus_per_node: int | None = None,
-    hosts: Sequence[str] | None = None,
+    listed: Sequence[Rank], gpus_per_node: int, hosts: Sequence[str] | None = None,
+    in_a_row: bool = True,
 ) -> Places:
     """Places of ranks in the order in which a launch numbers them.
 
     Parameters
     ----------
     listed : ranks in that order.
-    gpus_per_node : devices of a node; default: see :func:`per_node`.
+    gpus_per_node : devices of a node.
     hosts : names of the nodes in the order of the cluster; default: node0, node1, ...
+    in_a_row : devices of the cluster have no numbers of their own (``Cluster.numbers``).
 
     Raises
     ------
     InputError : a name that is none of a host, two alike, or fewer than nodes.
     """
-    size, inner = per_node(cluster, gpus_per_node), cluster.levels[0]
-    at = tuple(Place(*divmod(rank.device, size)) for rank in listed)
+    at = tuple(Place(*divmod(rank.device, gpus_per_node)) for rank in listed)
     runs = [[place.local for place in members]
             for _, members in groupby(at, key=lambda place: place.node)]
     once = len(runs) == len({place.node for place in at})
@@ -94,8 +94,8 @@ def places(
     nodes = 1 + max(place.node for place in at)
     names = host_names(hosts, nodes) if hosts is not None else tuple(
         f"node{number}" for number in range(nodes))
-    had = inner.size if inner.whole == size else size
-    return Places(at, len(runs[0]) if once and alike else None, names, had)
+    return Places(at, len(runs[0]) if once and alike else None, names,
+                  gpus_per_node if in_a_row else 0)
 
 
 def host_names(given: Sequence[str], nodes: int) -> tuple[str, ...]:

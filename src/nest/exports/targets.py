@@ -10,7 +10,7 @@ from nest.describe.given import need, need_count
 from nest.errors import InputError, UnsupportedError, did_you_mean
 from nest.exports import bridge, chakra, deepspeed, fsdp2, maxtext, megatron, simai, torchtitan
 from nest.exports.launchers import DEFAULT, LAUNCHERS
-from nest.exports.places import places
+from nest.exports.places import per_node, places
 from nest.exports.script import Script
 from nest.exports.target import Files, Sheet, Target, model_of, refuse, sheet, written
 from nest.pricing.plans import Plan
@@ -59,7 +59,9 @@ def export(
         return {**TRACES[target](plan)}
     software = TARGETS[target]
     refuse(software, plan, target)
-    found = places(software.order(plan), plan.inputs.cluster, gpus_per_node, hosts)
+    cluster = plan.inputs.cluster
+    found = places(software.order(plan), per_node(cluster, gpus_per_node), hosts,
+                   cluster.numbers is None)
     if software.alone:
         found = found._replace(each=None)
     if found.each is None and not LAUNCHERS[launcher].ranks:

@@ -25,7 +25,7 @@ class Known(NamedTuple):
     """Those that change no cost."""
     small: frozenset[str]
     """Those that have no price, and little effect."""
-    elsewhere: frozenset[str]
+    elsewhere: frozenset[str] = frozenset()
     """Those of other versions and forks that change no cost."""
 
 
@@ -37,7 +37,7 @@ def known(name: str) -> Known:
              for one in names.split()}
     groups = {group: frozenset(one for names in data[group].values() for one in names.split())
               for group in ("free", "small", "elsewhere") if group in data}
-    return Known(takes, groups["free"], groups["small"], groups.get("elsewhere", frozenset()))
+    return Known(takes, **groups)
 
 
 def arguments_of(words: Sequence[str], table: Known) -> tuple[dict[str, Words], list[str]]:

@@ -27,7 +27,7 @@ from nest.errors import (
 from nest.exports import megatron
 from nest.exports.figures import figures
 from nest.exports.launchers import DEFAULT, LAUNCHERS
-from nest.exports.places import Places, places
+from nest.exports.places import MOST_PER_NODE, Places, per_node, places
 from nest.exports.targets import TARGETS
 from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
@@ -339,8 +339,11 @@ def _said(given: Mapping[str, tuple[str, ...]], name: str) -> str:
 
 def _files(asked: _Asked, plan: Plan, change: flags.Flags) -> dict[str, str]:
     launch, table = asked.launch, known(TABLE)
-    each = int(launch.launcher.get("each", "0")) or None
-    found = places(TARGETS["megatron"].order(plan), asked.cluster, each)
+    each = int(launch.launcher.get("each", "0"))
+    if not 1 <= each <= MOST_PER_NODE:  # a launcher that starts all ranks says nothing of nodes
+        each = per_node(asked.cluster)
+    found = places(TARGETS["megatron"].order(plan), each,
+                   in_a_row=asked.cluster.numbers is None)
     title = f"{asked.model.name}, {asked.cluster.size} devices: for {megatron.VERSION}."
     listed = LAUNCHERS[DEFAULT].files(found, title)
     wanted = {name: value for name, value in megatron.variables(
@@ -375,7 +378,8 @@ def _check(
     hosts, ranks = files.get("hosts"), files.get("ranks")
     found = described(
         launch.words, len(at.at), **asked.again,
-        places=devices_of(hosts, ranks, at.each or at.per_node, where) if hosts or ranks else None)
+        places=devices_of(hosts, ranks, at.each or at.per_node or 1, where)
+        if hosts or ranks else None)
     priced = evaluate(Model.parse(found.model, where), asked.cluster, Job.parse(found.job, where),
                       Configuration.parse(found.configuration, where))
     if priced.step_time_s != plan.step_time_s:
