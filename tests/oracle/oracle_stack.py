@@ -32,6 +32,7 @@ from nest.graph import Chain
 from nest.pricing.feasibility import check
 from nest.pricing.stages import Layers, Pricing
 from nest.stacks import not_runnable
+from nest.stacks.check import applies
 
 EVERY = ("1f1b", "gpipe", "interleaved", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
          "looped-bfs", "combined")
@@ -129,12 +130,10 @@ def _degrees(
 ) -> Iterator[Configuration]:
     rules = job.stack.capabilities
     assert rules is not None
-    rounds = any(rule.equal_to == ("round",) for rule in rules.rules.values())
-    chosen = any("group" in rule.fields and rule.at_least for rule in rules.rules.values())
     for split in splits(chain, job, space, outer.micro_batch, size):
         for state in states(job, space, outer.outer_dp, split, piped=pp > 1):
             for name, vpp, group, cuts in _orders(
-                    chain, space, m, pp, names, rounds, chosen):
+                    chain, space, m, pp, names, rules):
                 chunks = _placed(name, pp, vpp, cuts)
                 most = max(checkpointed(chain, range(i, j)) for c in chunks for i, j in c)
                 for policy in policies(chain, space, most):
@@ -146,11 +145,14 @@ def _degrees(
 
 
 def _orders(
-    chain: Chain, space: SearchSpace, m: int, pp: int, names: list[str], rounds: bool,
-    chosen: bool,
+    chain: Chain, space: SearchSpace, m: int, pp: int, names: list[str], rules: Capabilities
 ) -> Iterator[tuple[str, int, int | None, Cuts]]:
-    """Schedule, chunks a stage, group and cuts; ``rounds``: groups may be PyTorch's rounds;
-    ``chosen``: Megatron-Core's, of which some are searched."""
+    """Schedule, chunks a stage, group and cuts.
+
+    Groups may be PyTorch's rounds, or Megatron-Core's, of which some are searched.
+    """
+    rounds = any(rule.equal_to == ("round",) for rule in rules.rules.values())
+    chosen = any("group" in rule.fields and rule.at_least for rule in rules.rules.values())
     if pp == 1:
         names = [*[n for n in names if n in FREE][:1], *[n for n in names if n == "combined"]]
     for name in names:
@@ -163,7 +165,7 @@ def _orders(
             if chosen and name in ("interleaved", "combined") and vpp > 1:
                 groups = [*some_groups(m, pp)]
             for group in groups:
-                for cuts in _cuts(chain, name, pp, vpp):
+                for cuts in _cuts(chain, name, pp, vpp, rules):
                     yield name, vpp, group, cuts
 
 
@@ -182,8 +184,13 @@ def _takes(name: str, pp: int, vpp: int) -> bool:
     return vpp == 2 if name in ("zb-v", "dualpipev") else vpp > 1
 
 
-def _cuts(chain: Chain, name: str, pp: int, vpp: int) -> Iterator[Cuts]:
-    if name in FREE:
+def _cuts(
+    chain: Chain, name: str, pp: int, vpp: int, rules: Capabilities
+) -> Iterator[Cuts]:
+    figures = {"schedule": name, "pp": pp, "vpp": vpp}
+    named = any("cuts" in rule.fields and "free" not in rule.allowed and applies(rule, figures)
+                for rule in rules.rules.values())
+    if name in FREE or named:  # any, of which the rules allow those of some forms
         for inner in combinations(range(1, len(chain)), pp * vpp - 1):
             yield (0, *inner, len(chain))
     else:

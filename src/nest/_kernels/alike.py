@@ -736,17 +736,18 @@ def _price(t, q, a, w, top):
     c, k = w.question[CANDIDATE], w.question[PIPELINE]
     p, v, x = a.pp[k], a.vpp[k], q.size[c]
     apart = split_of(a.schedule[k]) or a.schedule[k] == COMBINED
+    folded = a.schedule[k] == ZB_V or a.schedule[k] == DUALPIPEV
     for s in range(p):
         y = q.place[x, s]
         for d in range(v):
             n = _position(a, k, s, d)
             i, j = w.cuts[n], w.cuts[n + 1]
             per_byte, latency = q.wrap[0, x, p], q.wrap[1, x, p]
-            if n != d * p + s:  # back along a V
+            if d and folded:  # back along a V
                 per_byte, latency = q.hop[0, x, s], q.hop[1, x, s]
             elif s < p - 1:
                 per_byte, latency = q.hop[0, x, s + 1], q.hop[1, x, s + 1]
-            elif a.schedule[k] == ZB_V or a.schedule[k] == DUALPIPEV:
+            elif folded:
                 per_byte = latency = 0.0  # its own second chunk
             g = _figures(t, q, a, w, y, i, j)
             if apart:

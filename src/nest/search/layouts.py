@@ -8,7 +8,7 @@ Shapes: Q pipelines, N layers, W layouts; others as in ``nest.search.problems``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -229,6 +229,12 @@ def _by_form(chain: Chain, parts: int, even: bool = False) -> Ints:
     def add(sizes: list[int], start: int) -> None:
         cuts = [start + sum(sizes[:n]) for n in range(1, parts)]
         found.add((0, *cuts, len(chain)))
+        if start == first:  # chunks without layers of the body divide those in front or behind
+            low, high = sum(c <= first for c in cuts), sum(c >= last for c in cuts)
+            inner = [c for c in cuts if first < c < last]
+            found.update((0, *front, *inner, *behind, len(chain))
+                         for front in combinations(range(1, first + 1), low)
+                         for behind in combinations(range(last, len(chain)), high))
 
     each, more = divmod(layers, parts)
     larger = [each + 1] * more + [each] * (parts - more)
