@@ -173,7 +173,7 @@ def some_groups(m: int, pp: int) -> Iterator[int | None]:
     """Groups of Megatron-Core that are searched (docs/schedules.md); None: pp."""
     legal = [n for n in range(pp, m + 1) if not 0 < m % n < pp]
     for group in sorted({min(n for n in legal if n >= share * pp)
-                         for share in (1.0, 1.25, 2.0) if any(n >= share * pp for n in legal)}):
+                         for share in (1, 2) if any(n >= share * pp for n in legal)}):
         yield group if group > pp else None
 
 

@@ -23,8 +23,8 @@ from nest.search.runnable import (
     FIRST,
     PIPELINE,
     POLICY,
-    QUARTERS,
     ROW,
+    TIMES,
     WAY,
     Pipeline,
     larger_groups,
@@ -66,13 +66,13 @@ def pipelines(
         for name in names if pp > 1 else [*alone, *(n for n in names if n == "combined")]:
             if name in UNLIKE and not own:
                 continue
-            found += [Pipeline(name, pp, vpp, quarters)
+            found += [Pipeline(name, pp, vpp, times)
                       for vpp in chunk_counts(name, pp, len(chain) // pp)
                       if space.allows("vpp", vpp)
                       and (own or (last - first) % (pp * vpp) == 0)
-                      for quarters in (QUARTERS if larger and is_grouped(name, vpp)
-                                       else QUARTERS[:1])]
-    return sorted(found, key=lambda one: one.quarters)  # larger groups seldom gain
+                      for times in (TIMES if larger and is_grouped(name, vpp)
+                                       else TIMES[:1])]
+    return sorted(found, key=lambda one: one.times)  # larger groups seldom gain
 
 
 def _may_run(name: str, chain: Chain, rules: Capabilities | None) -> bool:

@@ -39,9 +39,9 @@ TOGETHER = ((ROW, WAY), (ROW, POLICY), (ROW, PIPELINE), (WAY, POLICY), (WAY, PIP
 CUTS = ("cuts", "mtp_chunks", "vision_chunks")
 """Figures that depend on where a pipeline is cut."""
 YES_NO = ("no", "yes")
-QUARTERS = 4, 5, 8
-"""Groups of micro-batches that are searched where the stack has any: from as many as stages, a
-quarter more and twice as many on (docs/schedules.md)."""
+TIMES = 1, 2
+"""Groups of micro-batches that are searched where the stack has any: from so many times the stages
+on (docs/schedules.md)."""
 
 
 class Pipeline(NamedTuple):
@@ -50,9 +50,9 @@ class Pipeline(NamedTuple):
     schedule: str
     pp: int
     vpp: int
-    quarters: int = QUARTERS[0]
-    """Micro-batches that pass a chunk in a row are as few as can be from so many quarters of the
-    stages on."""
+    times: int = TIMES[0]
+    """Micro-batches that pass a chunk in a row are as few as can be from so many times the stages
+    on."""
 
 
 class Column(NamedTuple):
@@ -146,7 +146,7 @@ class Runnable:
         }
         self._by_rounds = self.names(("round",))
         self._larger = larger_groups(known)
-        self._quarters = np.array([one.quarters for one in pipelines], dtype=np.int64)
+        self._times = np.array([one.times for one in pipelines], dtype=np.int64)
         self._groups: dict[int, Ints] = {}
         self._piped: dict[tuple[int, int], Bools] = {}
 
@@ -220,17 +220,17 @@ class Runnable:
         """Micro-batches of m that pass a chunk of each pipeline in a row; 0: there is no way; (Q,).
 
         As many as stages where these divide m; else those of a round, if the rules know rounds. Or
-        a number of the stack's choice: the least that is legal from some quarters of the stages on,
-        unless fewer quarters have the same.
+        a number of the stack's choice: the least that is legal from the stages or a multiple of them on,
+        unless a smaller multiple has the same.
         """
         if m not in self._groups:
             rounds = np.maximum(1, m // self._pp)
             by_rounds = np.where(self._by_rounds & (m % rounds == 0), m // rounds, 0)
             found = np.where(~self._grouped | (m % self._pp == 0), self._pp, by_rounds)
             for k in np.flatnonzero(self._grouped & self._larger).tolist():
-                pp, quarters = int(self._pp[k]), int(self._quarters[k])
-                fewer = max((n for n in QUARTERS if n < quarters), default=None)
-                found[k] = least_group(m, pp, quarters)
+                pp, times = int(self._pp[k]), int(self._times[k])
+                fewer = max((n for n in TIMES if n < times), default=None)
+                found[k] = least_group(m, pp, times)
                 if fewer is not None and found[k] == least_group(m, pp, fewer):
                     found[k] = 0
             self._groups[m] = found
@@ -304,13 +304,12 @@ def larger_groups(known: Capabilities | None) -> bool:
         "group" in rule.fields and rule.at_least is not None for rule in known.rules.values())
 
 
-def least_group(m: int, pp: int, quarters: int) -> int:
-    """Fewest of m micro-batches that may pass a chunk in a row, from quarters of pp on; 0: none.
+def least_group(m: int, pp: int, times: int) -> int:
+    """Fewest of m micro-batches that may pass a chunk in a row, from times x pp on; 0: none.
 
     The last group has at least pp of them.
     """
-    least = -(-quarters * pp // QUARTERS[0])
-    return next((n for n in range(least, m + 1) if m % n == 0 or m % n >= pp), 0)
+    return next((n for n in range(times * pp, m + 1) if m % n == 0 or m % n >= pp), 0)
 
 
 def _distinct(mask: Bools) -> Bools:
