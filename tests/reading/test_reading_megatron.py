@@ -231,3 +231,19 @@ def test_nothing_is_written_of_what_is_refused(
     _, err = run(capsys, "read", str(tmp_path / "run.sh"), "-o", str(tmp_path / "job"), "--set",
                  "a b=1", code=2)
     assert "--set: got 'a b=1'; allowed: NAME=VALUE" in err
+
+
+@pytest.mark.kernels
+def test_places_in_groups_that_are_partly_used(tmp_path: Path) -> None:
+    """Six devices of each node of eight: the list of ranks has their own numbers."""
+    cluster = nest.load_cluster("dgx-h100", devices=12)
+    assert cluster.numbers is not None
+    model = reading(tmp_path).model
+    plan = nest.plan(model, cluster, nest.Job(global_batch=24, seq_len=64),
+                     nest.SearchSpace(pp=2, outer_dp=2, dp_in=3, tp=1))
+    for name, text in nest.export(plan, "megatron").items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert (tmp_path / "ranks").exists()
+    found = nest.read(tmp_path / "launch.sh", variables={"MOCK_DATA": "1"})
+    assert nest.evaluate(found.model, cluster, found.job,
+                         found.configuration).step_time_s == plan.step_time_s
