@@ -41,7 +41,7 @@ class Bundles(Executor):
     """Calls of an executor, as many in a task as keep it at ``RATE`` tasks a second.
 
     Few workers, or long calls, have a task for each call. A bundle whose worker dies is taken
-    apart: its calls become tasks, one after another, so that one that kills workers fails alone.
+    apart: its calls become tasks, one after another, so that hardly one fails beside a deadly one.
 
     Parameters
     ----------

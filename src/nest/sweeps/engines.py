@@ -135,7 +135,7 @@ class DaskExecutor(Executor):
     """An executor of Dask's tasks; a task whose worker dies is run again by Dask.
 
     That of Dask leaves a future open for ever whose result is lost with its worker while it is
-    fetched (distributed 2026.8.0, distributed/cfexecutor.py, line 21).
+    fetched (distributed 2026.8.0, line 21 of its cfexecutor).
 
     Parameters
     ----------
