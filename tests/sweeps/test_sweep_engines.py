@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from studies import SOURCE, STUDY, table, written
+from studies import HELPERS, SOURCE, STUDY, deadly, table, written
 
 from nest.errors import InputError
 from nest.sweeps import bundles
@@ -31,7 +31,8 @@ POINTS = {**STUDY, "model": "llama2-7b", "cluster": {"base": "dgx-h100", "device
           "job": {"global_batch": 512, "seq_len": 4096}, "axes": {
               "cluster.levels.0.bandwidth": {"from": "100 GB/s", "to": "900 GB/s", "count": 40}}}
 """Questions of about 0.1 s each."""
-SHARED = {**os.environ, "PYTHONPATH": SOURCE, "NEST_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0",
+SHARED = {**os.environ, "PYTHONPATH": os.pathsep.join((SOURCE, HELPERS)), "NEST_THREADS": "1",
+          "RAY_USAGE_STATS_ENABLED": "0",
           "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
           "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
 SPAWNED = "multiprocessing.spawn import spawn_main"
@@ -119,14 +120,13 @@ def children(part: str) -> list[int]:
 
 
 @contextmanager
-def dask_cluster(log: Path) -> Iterator[tuple[str, subprocess.Popen]]:
+def dask_cluster(log: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen]]:
     """A scheduler and two workers: its address, and the first worker."""
     place, dask = f"127.0.0.1:{free_port()}", [sys.executable, "-m", "dask"]
     with process(*dask, "scheduler", "--host", "127.0.0.1", "--port", place.rpartition(":")[2],
                  "--no-dashboard", log=log):
         until(lambda: "Scheduler at" in log.read_text())
-        worker = [*dask, "worker", f"tcp://{place}", "--nthreads", "1", "--no-nanny",
-                  "--no-dashboard"]
+        worker = [*dask, "worker", f"tcp://{place}", "--nthreads", "1", "--no-dashboard", *options]
         with process(*worker, log=log) as first, process(*worker, log=log):
             until(lambda: log.read_text().count("Registered to") == 2)
             yield f"dask://{place}", first
@@ -135,7 +135,7 @@ def dask_cluster(log: Path) -> Iterator[tuple[str, subprocess.Popen]]:
 @needs("distributed")
 def test_dask_over_tcp_with_a_worker_killed(tmp_path, whole):
     log, folder = tmp_path / "log", tmp_path / "answers"
-    with dask_cluster(log) as (address, first), process(
+    with dask_cluster(log, "--no-nanny") as (address, first), process(
             sys.executable, *command(folder, address), log=log) as run:
         until(lambda: answered(folder) > 3)
         with_group(first, signal.SIGKILL)
@@ -151,7 +151,7 @@ def test_dask_with_several_questions_a_task_and_a_worker_killed(tmp_path, whole,
     sizes, together = [], bundles.Bundles._give
     monkeypatch.setattr(bundles.Bundles, "_give", lambda self, calls: (
         sizes.append(len(calls)), together(self, calls)))
-    with dask_cluster(log) as (address, first):
+    with dask_cluster(log, "--no-nanny") as (address, first):
         def follow(now):
             if now.asked > 3:
                 with_group(first, signal.SIGKILL)
@@ -160,6 +160,21 @@ def test_dask_with_several_questions_a_task_and_a_worker_killed(tmp_path, whole,
         assert first.poll() is not None
     assert max(sizes) > 4
     assert table(folder, POINTS) == whole
+
+
+@needs("distributed")
+@pytest.mark.parametrize("size", [1, 10])
+def test_dask_with_a_question_that_kills_workers(tmp_path, monkeypatch, size):
+    """It fails, with those at most that Dask had given the same workers; none is left open."""
+    log, folder = tmp_path / "log", tmp_path / "answers"
+    few = {**POINTS, "axes": {"cluster.levels.0.bandwidth": {
+        "from": "100 GB/s", "to": "900 GB/s", "count": 17}}}
+    monkeypatch.setattr(bundles.Bundles, "size", size)
+    with dask_cluster(log) as (address, _):
+        assert sweep(few, folder, engine=address, question=deadly).complete
+    with Store(str(folder / FILE), reads=True) as store:
+        found = [row.answer for row in store.rows(store.latest()[0])]
+    assert len(found) == 17 and 1 <= sum("KilledWorker" in one for one in found) <= 4
 
 
 @needs("distributed")

@@ -41,7 +41,7 @@ class Bundles(Executor):
     """Calls of an executor, as many in a task as keep it at ``RATE`` tasks a second.
 
     Few workers, or long calls, have a task for each call. A bundle whose worker dies is taken
-    apart: each of its calls becomes a task, so that one that kills workers fails alone.
+    apart: its calls become tasks, one after another, so that hardly one fails beside a deadly one.
 
     Parameters
     ----------
@@ -91,36 +91,38 @@ class Bundles(Executor):
                 self._timer = None
         self._give(calls)
 
-    def _give(self, calls: Sequence[Call]) -> None:
-        """Make a task of calls that nobody has cancelled."""
+    def _give(self, calls: Sequence[Call], rest: Sequence[Call] = ()) -> None:
+        """Make a task of calls that nobody has cancelled, and then one of each of the rest."""
         calls = [call for call in calls if not call.future.done()]
         if not calls:
+            if rest:
+                self._give(rest[:1], rest[1:])
             return
         try:
             task = self._inner.submit(together, [(call.work, call.given) for call in calls])
         except Exception as error:
-            for call in calls:
+            for call in (*calls, *rest):
                 _end(call, Done(None, error, 0.0))
             return
-        task.add_done_callback(lambda done: self._take(calls, done))
+        task.add_done_callback(lambda done: self._take(calls, done, rest))
 
-    def _take(self, calls: Sequence[Call], task: Future[list[Done]]) -> None:
+    def _take(self, calls: Sequence[Call], task: Future[list[Done]], rest: Sequence[Call]) -> None:
         """Hand results on; take a bundle apart that its worker did not live to answer."""
         if task.cancelled():
-            for call in calls:
+            for call in (*calls, *rest):
                 call.future.cancel()
             return
         lost = task.exception()
         if lost is not None and len(calls) > 1:
-            for call in calls:
-                self._give([call])
-        elif lost is not None:
-            _end(calls[0], Done(None, lost, 0.0))
-        else:
-            for call, found in zip(calls, task.result(), strict=True):
+            calls, rest = (), calls  # one after another, so that none dies beside a deadly one
+        for number, call in enumerate(calls):
+            found = Done(None, lost, 0.0) if lost is not None else task.result()[number]
+            if found.seconds:
                 before = found.seconds if self._seconds is None else self._seconds
                 self._seconds = before + RECENT * (found.seconds - before)
-                _end(call, found)
+            _end(call, found)
+        if rest:
+            self._give(rest[:1], rest[1:])
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._send()

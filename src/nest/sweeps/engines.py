@@ -13,7 +13,13 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import (
+    CancelledError,
+    Executor,
+    Future,
+    InvalidStateError,
+    ProcessPoolExecutor,
+)
 from contextlib import suppress
 from typing import Any
 
@@ -125,6 +131,39 @@ def _terminate(executor: Executor) -> None:
 # ---------------------------------------------------------------- clusters
 
 
+class DaskExecutor(Executor):
+    """An executor of Dask's tasks; a task whose worker dies is run again by Dask.
+
+    That of Dask leaves a future open for ever whose result is lost with its worker while it is
+    fetched (distributed 2026.8.0, line 21 of its cfexecutor).
+
+    Parameters
+    ----------
+    client : of the scheduler.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        task = self._client.submit(fn, *args, pure=False, retries=2)
+
+        def take(done: Any) -> None:
+            """In a thread of Dask's client, not in its event loop."""
+            with suppress(InvalidStateError):
+                try:
+                    future.set_result(done.result())
+                except CancelledError:
+                    future.cancel()
+                    future.set_running_or_notify_cancel()
+                except Exception as error:
+                    future.set_exception(error)
+
+        task.add_done_callback(take)
+        return future
+
+
 def _dask(text: str, address: str) -> Engine:
     from distributed import Client
 
@@ -140,8 +179,7 @@ def _dask(text: str, address: str) -> Engine:
                              f"({type(error).__name__}); allowed: where `dask scheduler` listens"
                              ) from None
         client = clients[-1]
-        return Bundles(client.get_executor(pure=False, retries=2),
-                       lambda: sum(client.nthreads().values()) or 1)
+        return Bundles(DaskExecutor(client), lambda: sum(client.nthreads().values()) or 1)
 
     def kill(executor: Executor) -> None:
         for client in clients:
