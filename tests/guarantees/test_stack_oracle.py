@@ -22,6 +22,8 @@ from nest.explanation import infeasible
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 INSTANCES = int(os.environ.get("NEST_INSTANCES", "16" if WITHOUT_JIT else "160"))
 CHUNKS = 4
+ONCE = 1047, 1404, 1464, 2510, 3211
+"""Seeds on which the search and the oracle once differed."""
 CLOSE = 1e-9
 MOST = 2500
 """Configurations that are listed for an instance; those with more are left out."""
@@ -81,6 +83,13 @@ def compared(seed: int) -> Best | None:
     assert found.step_time_s == pytest.approx(best.seconds, rel=CLOSE), seed
     assert found.runnable and found.optimal, seed
     return best
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("seed", ONCE)
+def test_what_once_differed(seed: int) -> None:
+    best = compared(seed)
+    assert best is not None and best.seconds is not None
 
 
 @pytest.mark.kernels

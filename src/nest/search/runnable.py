@@ -220,8 +220,8 @@ class Runnable:
         """Micro-batches of m that pass a chunk of each pipeline in a row; 0: there is no way; (Q,).
 
         As many as stages where these divide m; else those of a round, if the rules know rounds. Or
-        a number of the stack's choice: the least that is legal from the stages or a multiple of them on,
-        unless a smaller multiple has the same.
+        a number of the stack's choice: the least that is legal from the stages, or a multiple of
+        them, on, unless a smaller multiple has the same.
         """
         if m not in self._groups:
             rounds = np.maximum(1, m // self._pp)
