@@ -206,7 +206,8 @@ def _choices(page: Page, plan: Plan) -> None:
     p, job = plan.parallelism, plan.inputs.job
     what = f"pp {p.pp} x blocks of {blocks(plan.configuration)} x outer_dp {p.outer_dp}"
     virtual = f", vpp {p.vpp}" if p.vpp > 1 else ""
-    page.fact("Parallelism", f"{what}{virtual}, schedule {SCHEDULES[p.schedule]}; "
+    groups = f" in groups of {p.group} micro-batches" if p.group is not None else ""
+    page.fact("Parallelism", f"{what}{virtual}, schedule {SCHEDULES[p.schedule]}{groups}; "
               f"{p.devices_used:,} of {plan.inputs.cluster.size:,} devices used")
     page.fact("Batch", f"{p.global_batch:,} sequences of {job.seq_len:,} tokens = outer_dp "
               f"{p.outer_dp} x micro-batch {p.micro_batch} x {p.micro_batches:,} micro-batches")
