@@ -145,7 +145,7 @@ def test_a_script_that_does_not_fit_or_run_is_improved_all_the_same(
                              read.configuration).step_time_s == found.plan.step_time_s
 
 
-@pytest.mark.kernels
+@pytest.mark.kernels(uncompiled=True)
 def test_nothing_fits(tmp_path: Path, cluster: nest.Cluster) -> None:
     path = script(tmp_path, line(MODEL=MODEL.replace("1024", "65536")))
     with pytest.raises(InfeasibleError):
@@ -154,7 +154,7 @@ def test_nothing_fits(tmp_path: Path, cluster: nest.Cluster) -> None:
         nest.improve(script(tmp_path, line()), cluster, nest.SearchSpace(tp=7))
 
 
-@pytest.mark.kernels
+@pytest.mark.kernels(uncompiled=True)
 def test_a_plan_may_leave_devices_idle(tmp_path: Path, cluster: nest.Cluster) -> None:
     """Its script starts fewer processes, and is written anew."""
     found = nest.improve(script(tmp_path, line(SLOW=SLOW.replace("8", "16"))), cluster,
@@ -196,7 +196,7 @@ def test_what_is_kept_is_not_switched_on(tmp_path: Path, cluster: nest.Cluster) 
 # ---------------------------------------------------------------- scripts
 
 
-@pytest.mark.kernels
+@pytest.mark.kernels(uncompiled=True)
 @pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS)
 def test_the_rest_of_a_script_stays(text: str, tmp_path: Path, cluster: nest.Cluster) -> None:
     """Lines without arguments that NEST decides are those of the old script, and bash agrees."""
@@ -242,7 +242,7 @@ def _words(text: str, folder: Path) -> list[str]:
     return done.stdout.split("\n")
 
 
-@pytest.mark.kernels
+@pytest.mark.kernels(uncompiled=True)
 def test_a_script_that_cannot_say_the_plan_is_written_anew(
     tmp_path: Path, cluster: nest.Cluster
 ) -> None:
@@ -325,7 +325,7 @@ def test_hostile_texts_take_no_time(tmp_path: Path, cluster: nest.Cluster) -> No
 # ---------------------------------------------------------------- the command
 
 
-@pytest.mark.kernels
+@pytest.mark.kernels(uncompiled=True)
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, folder = script(tmp_path, ARRAYS), tmp_path / "better"
     words = ("improve", str(path), "dgx-h100", "--in-place")
@@ -349,7 +349,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "none.sh" in err
 
 
-@pytest.mark.kernels
+@pytest.mark.kernels(uncompiled=True)
 @pytest.mark.parametrize(("more", "most"), [
     ("--rampup-batch-size 4 4 1000", 4), ("--step-batch-size-schedule 0:8 2.4B:12 3B:32", 4),
     ("--rampup-batch-size 4 4 1000 --decrease-batch-size-if-needed", None), ("", None)])
