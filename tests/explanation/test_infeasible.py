@@ -190,6 +190,7 @@ def test_signatures_of_a_graph_are_listed_once(beyond, monkeypatch):
 
 @pytest.mark.parametrize("beyond", [False, True])
 def test_a_bound_that_nothing_meets_is_named_where_freeing_it_is_not_enough(beyond):
-    error = refused("llama3-70b", 8, cluster="dgx-h100", beyond_stack=beyond, vpp=4, pp=7, tp=1)
+    error = refused("llama3-70b", 8, JOB.replace(global_batch=4), "dgx-h100", beyond,
+                    vpp=4, pp=7, tp=1)
     assert "Plans exist with pp not bound to 7, or vpp not bound to 4, but none fits" in str(error)
     assert error.nearest == {"remedies": []}

@@ -155,9 +155,10 @@ def test_slower_leaves_make_nothing_faster(text: str, leaves: int) -> None:
     ("spine-leaf:leaves=4,per_leaf=16,node=8", ("spine0", "spine0..1")),
     ("spine-leaf:leaves=4,per_leaf=16,node=8", ("node0", "node0..1,node2"))])
 def test_failed_parts_make_no_plan_faster(text: str, parts: tuple[str, ...]) -> None:
+    """One chunk a stage: idle devices in the middle move blocks, and chunks wrap around them."""
     model, job = nest.load_model("llama2-7b"), Job(global_batch=96, seq_len=4096)
     found = [nest.plan(model, nest.load_network(text, without=failed), job,
-                       beyond_stack=True).step_time_s
+                       nest.SearchSpace(vpp=1), beyond_stack=True).step_time_s
              for failed in (None, *parts)]
     assert found == sorted(found)
 

@@ -125,7 +125,7 @@ class Layouts:
             if len(found):  # the last one again where a block is not full
                 order = np.pad(order, (0, -len(order) % BLOCK), mode="edge")
             self.count += len(order)
-            least = seen[order].reshape(-1, BLOCK, *seen.shape[1:]).min(axis=1)
+            least = seen[order].reshape(len(order) // BLOCK, BLOCK, *seen.shape[1:]).min(axis=1)
             self._parts.append((found[order], load[order], heaviest[order], seen[order], least))
         for one in (self.first, self.last, self.longest):
             one[k] = one[same]
