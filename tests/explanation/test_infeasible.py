@@ -61,12 +61,13 @@ def test_on_links_too_the_devices_named_are_enough():
 @pytest.mark.parametrize("beyond", [False, True])
 def test_of_several_types_the_one_with_the_least_memory_is_counted(beyond):
     """So many of it are enough, and more so where some of them have more memory."""
-    model, nodes = nest.load_model("llama3.1-405b"), "8xh200-sxm"
+    model, nodes = nest.load_model("llama3-70b"), "4xh200-sxm"
     with pytest.raises(nest.InfeasibleError) as caught:
         nest.plan(model, nest.load_network(f"mixed:8xa100-sxm-40gb,{nodes}"), JOB,
                   beyond_stack=beyond)
     (count,) = re.findall(r"no more than (\d+) a100-sxm-40gb devices instead", str(caught.value))
-    larger = nest.load_network(f"mixed:{int(count) // 8 - 1}x8xa100-sxm-40gb,{nodes}")
+    larger = nest.load_network(f"mixed:{int(count) // 8}x8xa100-sxm-40gb,{nodes}")
+    assert larger.size == int(count)
     assert nest.plan(model, larger, JOB, beyond_stack=beyond).feasible
 
 
