@@ -12,9 +12,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from nest.costs.memory import memory_problem
+from nest.describe.arguments import need, need_bytes, need_count, need_seconds
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
-from nest.describe.given import need, need_bytes, need_count, need_seconds
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile

@@ -13,8 +13,8 @@ import pytest
 from nest import validation
 from nest.errors import InputError
 from nest.validation import columns
+from nest.validation.cells import precision, recompute
 from nest.validation.translate import facts
-from nest.validation.words import precision, recompute
 
 GIVEN = {
     "run_id": "one", "model": "GPT-3.6B", "n_layers": "30", "d_model": "3072", "d_ff": "12288",

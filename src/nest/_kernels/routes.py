@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import entry, leaf
-from nest._kernels.room import longer
+from nest._kernels.growing import longer
 
 
 @entry

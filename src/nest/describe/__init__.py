@@ -7,8 +7,8 @@ can run), `space` (bounds of a search), `offload` (what is kept in the memory of
 their FLOP and bytes). Start with `base`, the base class of all, then `model`, `cluster`, `job`.
 `loading` turns a name, a file or a mapping into one of them, with `files` (YAML, JSON, limits),
 `catalog`, `huggingface` (with `config_fields`, `config_alike`, `config_mixed`, `config_images`,
-`config_windows` and `config_keys`) and `profile_csv`. `given` checks the arguments of the functions
-of `nest`.
+`config_windows` and `config_keys`) and `profile_csv`. `arguments` checks the arguments of the
+functions of `nest`.
 """
 
 from nest.describe.base import Description

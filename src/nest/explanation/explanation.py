@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from nest.describe.arguments import need, need_count, need_seconds
 from nest.describe.base import Freeze, Written
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
-from nest.describe.given import need, need_count, need_seconds
 from nest.describe.job import Job
 from nest.describe.space import IntSet, SearchSpace
 from nest.errors import InputError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from nest.describe.given import need, need_count
+from nest.describe.arguments import need, need_count
 from nest.errors import InputError, UnsupportedError, did_you_mean
 from nest.exports import bridge, chakra, deepspeed, fsdp2, maxtext, megatron, simai, torchtitan
 from nest.exports.launchers import DEFAULT, LAUNCHERS

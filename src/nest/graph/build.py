@@ -5,7 +5,7 @@ from __future__ import annotations
 from nest.describe.layers import LayerKind
 from nest.describe.model import Model, tower_model
 from nest.describe.profile import Profile
-from nest.graph import ends
+from nest.graph import embedding_head
 from nest.graph.blocks import block
 from nest.graph.chain import Chain, Tensor
 from nest.graph.operators import Layer, Measured
@@ -66,20 +66,20 @@ def build_chain(model: Model) -> Chain:
         last = _encoder_decoder(draft, model)
     else:
         images = None if model.vision is None else _tower(draft, model)
-        last = draft.add(ends.embedding(model))
+        last = draft.add(embedding_head.embedding(model))
         if images is not None:
             draft.unkept(images, last)
-            last = draft.add(ends.merge(model), images, last)
+            last = draft.add(embedding_head.merge(model), images, last)
         kinds = [model.layer(n) for n in range(model.layers)]
         blocks = {kind: block(model, kind.name, model.kind == "decoder", kind,
-                              tokens=ends.image_tokens(model)) for kind in {*kinds}}
+                              tokens=embedding_head.image_tokens(model)) for kind in {*kinds}}
         for kind in kinds:
             last = draft.add(blocks[kind], last)
         if model.mtp_layers:
-            predicting = ends.prediction(model)
+            predicting = embedding_head.prediction(model)
             for depth in range(1, model.mtp_layers + 1):
                 last = draft.add(predicting, last, copies=1 + depth)
-    draft.add(ends.head(model), last)
+    draft.add(embedding_head.head(model), last)
     shared = _shared(draft)
     return Chain(model.name, tuple(draft.kinds), tuple(draft.order), draft.tensors, shared,
                  model=model)
@@ -108,13 +108,13 @@ def profile_chain(profile: Profile) -> Chain:
 def _encoder_decoder(draft: _Draft, model: Model) -> int:
     """Encoder and decoder (T5, arXiv:1910.10683, section 2.1); the number of the last layer."""
     length = model.encoder_seq_len
-    last = draft.add(ends.embedding(model, "encoder_embedding", length))
+    last = draft.add(embedding_head.embedding(model, "encoder_embedding", length))
     layer = block(model, "encoder_layer", False, tokens=length)
     for _ in range(model.encoder_layers or 0):
         last = draft.add(layer, last)
-    encoded = draft.add(ends.encoder_end(model), last)
+    encoded = draft.add(embedding_head.encoder_end(model), last)
     draft.unkept(encoded)
-    last = draft.add(ends.embedding(model, "decoder_embedding"))
+    last = draft.add(embedding_head.embedding(model, "decoder_embedding"))
     layer = block(model, "decoder_layer", True, cross=True)
     for _ in range(model.layers):
         last = draft.add(layer, last, encoded)
@@ -126,12 +126,12 @@ def _tower(draft: _Draft, model: Model) -> int:
     tower = model.vision
     assert tower is not None
     inner = tower_model(tower)
-    last = draft.add(ends.patches(tower, inner))
+    last = draft.add(embedding_head.patches(tower, inner))
     layers = {window: block(inner, "vision_layer", False, _windowed(window), tokens=tower.tokens,
                             repeated=False) for window in {tower.chunk, None}}
     for number in range(tower.layers):
         last = draft.add(layers[tower.window_of(number)], last)
-    return draft.add(ends.projector(model, tower, inner), last)
+    return draft.add(embedding_head.projector(model, tower, inner), last)
 
 
 def _windowed(window: int | None) -> LayerKind:
@@ -145,5 +145,5 @@ def _shared(draft: _Draft) -> dict[int, int]:
     shared = {}
     for number, kind in enumerate(tied):
         shared[kind] = len(draft.kinds)
-        draft.kinds.append(ends.held_once(draft.kinds[kind], drop_copy=number > 0))
+        draft.kinds.append(embedding_head.held_once(draft.kinds[kind], drop_copy=number > 0))
     return shared

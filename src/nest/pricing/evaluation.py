@@ -13,9 +13,9 @@ import numpy as np
 from nest.costs.compute import peak_flops
 from nest.costs.network.collectives import ALGORITHMS, algorithm
 from nest.costs.stage import Hop
+from nest.describe.arguments import need
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.given import need
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.profile import Profile

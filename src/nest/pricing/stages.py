@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nest.costs.backward import parts
 from nest.costs.choices import Body, Setting, Site, State, bodies, policy, setting, states
 from nest.costs.host import kept_away
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import Fabric, fabric_of
-from nest.costs.parts import parts
 from nest.costs.schedules import SCHEDULES, Path, StepTime
 from nest.costs.stage import (
     ChunkCosts,

@@ -9,9 +9,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nest.api import Planner
+from nest.describe.arguments import need
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
-from nest.describe.given import need
 from nest.describe.job import Job, Stack
 from nest.describe.loading import load_stack
 from nest.describe.model import Model

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nest.api import plan as fastest
 from nest.describe import Cluster, SearchSpace
-from nest.describe.given import need
+from nest.describe.arguments import need
 from nest.errors import InputError
 from nest.pricing.evaluation import chain_of
 from nest.pricing.plan_file import load_plan

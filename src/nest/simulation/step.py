@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from nest.describe.given import need, need_bytes
+from nest.describe.arguments import need, need_bytes
 from nest.errors import InputError
 from nest.graph.schedules import group_of, is_folded
 from nest.pricing.evaluation import chain_of, evaluate

@@ -3,7 +3,7 @@
 >>> from nest import validation
 >>> report = validation.score(validation.price(validation.read()))  # doctest: +SKIP
 
-`runs` reads the table of runs (`columns`, `words`, `inferred`, `reasons` define the contents of a
+`runs` reads the table of runs (`columns`, `cells`, `inferred`, `reasons` define the contents of a
 row and why it is left out); `translate` turns a row into a question (`architecture`, `hardware`,
 `software`, `degrees`); `pricing` prices it, `score` compares (by `statistics`), `ranges` says how
 far measurements lie from prices, `document` writes the result.

@@ -13,7 +13,7 @@ from nest.errors import InputError
 from nest.graph import Chain
 from nest.graph.schedules import chunks_at
 from nest.pricing.divisions import chunks_of_stages, even_sizes
-from nest.validation.words import Recomputed, offload
+from nest.validation.cells import Recomputed, offload
 
 if TYPE_CHECKING:
     from nest.validation.runs import Run

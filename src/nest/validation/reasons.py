@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from nest.validation.cells import offload, precision, recompute
 from nest.validation.hardware import device_name
-from nest.validation.words import offload, precision, recompute
 
 _NEEDED = ("n_layers", "d_model", "d_ff", "n_heads", "vocab", "seq_len", "gated_mlp", "gpu",
            "n_gpus", "gpus_per_node", "precision", "tp", "pp", "dp", "vpp", "mbs", "gbs_seqs")

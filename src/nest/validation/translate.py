@@ -15,11 +15,11 @@ from nest.describe.model import Model
 from nest.errors import InputError
 from nest.graph import build_chain
 from nest.validation.architecture import model
+from nest.validation.cells import is_fp4, precision, recompute
 from nest.validation.degrees import configuration
 from nest.validation.hardware import Shape, cluster, device, fp4_rate, shape
 from nest.validation.runs import Run
 from nest.validation.software import stack, stack_name
-from nest.validation.words import is_fp4, precision, recompute
 
 
 class Question(NamedTuple):

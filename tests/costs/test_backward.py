@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from plain import FAST_MEMORY, LINK, B, S, block, cost, device, group, mixture, model, stack
 
+from nest.costs.backward import Parts, parts
 from nest.costs.choices import Body, Setting
 from nest.costs.compute import Machine
 from nest.costs.network.collectives import Network
-from nest.costs.parts import Parts, parts
 from nest.costs.stage import LayerSeconds, chunk_costs, with_parts
 from nest.describe import Job, Model
 from nest.graph import Layer
