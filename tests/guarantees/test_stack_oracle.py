@@ -67,7 +67,11 @@ def question(seed: int) -> Instance:
 
 def compared(seed: int) -> Best | None:
     """Hold the search against the oracle; None: too many configurations, or a graph."""
-    x = question(seed)
+    return held_against(question(seed), seed)
+
+
+def held_against(x: Instance, seed: int) -> Best | None:
+    """The same of an instance."""
     if not x.chain.is_chain:
         return None
     try:
@@ -101,3 +105,23 @@ def test_no_configuration_that_the_stack_can_run_is_faster(chunk: int) -> None:
         done += best is not None
         fit += best is not None and best.seconds is not None
     assert WITHOUT_JIT or (done > INSTANCES // 16 and fit > 0)
+
+
+@pytest.mark.kernels
+def test_groups_that_the_space_names() -> None:
+    """Any legal ones are taken, and no others; a stack without a choice takes its own, if named."""
+    chosen: list[int | None] = []
+    for seed in range(INSTANCES // 4):
+        x, rng = ruled(seed, ("megatron-core", "megatron-bridge", "torchtitan")), Random(seed)
+        device = x.cluster.device
+        space = {"pp": rng.choice((2, (2, 3))), "vpp": 2, "cp": 1, "tp": 1, "shard": "dp",
+                 "recompute": "none", "zero": (0, 2),
+                 "group": rng.choice(("2..6", 3, (3, 5), "4..7", 5))}
+        if nest.SearchSpace(**space).group.smallest > x.job.global_batch:
+            continue  # refused
+        best = held_against(Instance(**{
+            **vars(x), "space": nest.SearchSpace(**space), "cluster": x.cluster.replace(
+                device=device.replace(memory=4 * device.memory))}), seed)
+        if best is not None and best.configuration is not None:
+            chosen.append(best.configuration.group)
+    assert WITHOUT_JIT or INSTANCES < 160 or len({*chosen}) > 3, chosen

@@ -37,6 +37,7 @@ from nest.stacks.check import applies
 EVERY = ("1f1b", "gpipe", "interleaved", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
          "looped-bfs", "combined")
 ON_REQUEST = ("combined",)
+GROUPED = ("interleaved", "interleaved-zb", "combined")
 FREE = ("1f1b", "gpipe")
 """Schedules whose stages may be cut anywhere."""
 
@@ -149,7 +150,8 @@ def _orders(
 ) -> Iterator[tuple[str, int, int | None, Cuts]]:
     """Schedule, chunks a stage, group and cuts.
 
-    Groups may be PyTorch's rounds, or Megatron-Core's, of which some are searched.
+    Groups may be PyTorch's rounds, or Megatron-Core's, of which some are searched; or those that
+    the space names.
     """
     rounds = any(rule.equal_to == ("round",) for rule in rules.rules.values())
     chosen = any("group" in rule.fields and rule.at_least for rule in rules.rules.values())
@@ -164,6 +166,8 @@ def _orders(
                 groups = [m // max(1, m // pp)]
             if chosen and name in ("interleaved", "combined") and vpp > 1:
                 groups = [*some_groups(m, pp)]
+            if space.group is not None and name in GROUPED and vpp > 1:
+                groups = [None if n == pp else n for n in range(1, m + 1) if n in space.group]
             for group in groups:
                 for cuts in _cuts(chain, name, pp, vpp, rules):
                     yield name, vpp, group, cuts

@@ -138,7 +138,10 @@ def test_what_depends_on_other_dimensions(files):
     model, cluster, job = question(files)
     chain = chain_of(model)
     plain = even_configuration(model, cluster, job)
-    assert outside(nest.SearchSpace(sp=True, shard="dp_in"), chain, plain) is None
+    assert outside(nest.SearchSpace(sp=True, shard="dp_in", group=3), chain, plain) is None
+    turns = even_configuration(model, cluster, job, pp=2, vpp=2)
+    assert outside(nest.SearchSpace(group=3), chain, turns) == "group 2"
+    assert outside(nest.SearchSpace(group="1,2"), chain, turns) is None
     ring = even_configuration(model, cluster, job, cp=2)
     assert outside(nest.SearchSpace(cp_comm="a2a"), chain, ring) == "cp_comm p2p"
     norms = even_configuration(model, cluster, job, recompute="selective",

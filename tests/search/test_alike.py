@@ -224,3 +224,30 @@ def test_what_rules_out_layouts_rules_out_no_better_one(model, devices, batch, s
         assert (results[0][0] == results[1][0]).all()
         compared += (results[0][0] < np.inf).sum()
     assert compared
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize(("stack", "beyond", "group", "found"), [
+    ("megatron-core", False, "3", 3), ("megatron-core", True, "3", 3),
+    ("megatron-core", False, "2..5", None), ("torchtitan", False, "2", None),
+    ("torchtitan", True, "5", 5),
+])
+def test_groups_that_the_space_names_are_searched(stack, beyond, group, found):
+    model, where = load_model(MODEL), cluster("400 MiB")
+    job = Job(global_batch=8, seq_len=256, stack=load_stack(stack).replace(workspace=0))
+    space = SearchSpace(outer_dp=1, micro_batch=1, pp=2, vpp=2, schedule="interleaved", group=group)
+    plan = nest.plan(model, where, job, space, threads=1, beyond_stack=beyond)
+    assert plan.parallelism.group == found
+    legal = [n for n in space.group if not 0 < 8 % n < 2]
+    steps = {n: nest.evaluate(model, where, job, plan.configuration.replace(group=n)).step_time_s
+             for n in legal}
+    assert min(steps.values()) == steps[found or 2]
+
+
+@pytest.mark.kernels
+def test_a_group_that_nothing_can_have_is_named_as_in_the_way():
+    model, where = load_model(MODEL), cluster("400 MiB")
+    job = Job(global_batch=4, seq_len=256, stack=load_stack("torchtitan").replace(workspace=0))
+    space = SearchSpace(pp=2, vpp=2, schedule="interleaved", group=3)
+    with pytest.raises(nest.InfeasibleError, match=r"group not bound to 3 \(2 would do\)"):
+        nest.plan(model, where, job, space, threads=1)

@@ -59,6 +59,7 @@ def compare(
     ep: options.Ep = None,
     etp: options.Etp = None,
     vpp: options.Vpp = None,
+    group: options.Group = None,
     micro_batch: options.MicroBatch = None,
     mbs: options.Mbs = None,
     schedule: options.Schedules = None,
@@ -105,8 +106,8 @@ def compare(
     bounds = space_from(
         space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard, recompute=recompute,
         recompute_modules=recompute_modules, recompute_layers=recompute_layers, sp=sp,
-        outer_dp=outer_dp, dp_in=dp_in, ep=ep, etp=etp, vpp=vpp, micro_batch=micro_batch, mbs=mbs,
-        schedule=schedule,
+        outer_dp=outer_dp, dp_in=dp_in, ep=ep, etp=etp, vpp=vpp, group=group,
+        micro_batch=micro_batch, mbs=mbs, schedule=schedule,
     )
     given = {"seed": seed, "proposals": proposals, "links": _links(links, cluster)}
     mcmc = {name: value for name, value in given.items() if value is not None}

@@ -186,6 +186,10 @@ DpIn = Annotated[str | None, _set("Data-parallel degrees in a block.")]
 Ep = Annotated[str | None, _set("Expert-parallel degrees.")]
 Etp = Annotated[str | None, _set("Expert-tensor-parallel degrees.")]
 Vpp = Annotated[str | None, _set("Virtual stages per device; more than 1 needs interleaved.")]
+Group = Annotated[
+    str | None, _set("Micro-batches that pass a virtual stage in a row; default: pp, or the least "
+                     "legal numbers from pp and 2 pp on.")
+]
 MicroBatch = Annotated[str | None, _set("Samples per micro-batch of a replica.")]
 Mbs = Annotated[str | None, _set("Samples per micro-batch of a device.")]
 Schedules = Annotated[

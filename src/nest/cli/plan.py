@@ -57,6 +57,7 @@ def plan(
     ep: options.Ep = None,
     etp: options.Etp = None,
     vpp: options.Vpp = None,
+    group: options.Group = None,
     micro_batch: options.MicroBatch = None,
     mbs: options.Mbs = None,
     schedule: options.Schedules = None,
@@ -118,7 +119,7 @@ def plan(
         space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard,
         recompute=recompute, recompute_modules=recompute_modules,
         recompute_layers=recompute_layers, sp=sp, outer_dp=outer_dp, dp_in=dp_in, ep=ep,
-        etp=etp, vpp=vpp, micro_batch=micro_batch, mbs=mbs, schedule=schedule,
+        etp=etp, vpp=vpp, group=group, micro_batch=micro_batch, mbs=mbs, schedule=schedule,
         offload=offload,
     )
     check_map(map_file, cluster)

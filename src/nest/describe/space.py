@@ -22,6 +22,8 @@ from nest.describe.offload import OffloadText
 from nest.units import shorten
 
 LARGEST = 10**7  # no degree is larger than this
+MOST_GROUPS = 100
+"""Sizes of groups of micro-batches that a space may name: each is a pipeline of its own."""
 _HELP = 'a whole number, a list of them, or text such as "8", "1..16" or "1,2,4"'
 _PART = re.compile(r"\s*(\d{1,9})\s*(?:\.\.\s*(\d{1,9})\s*)?", re.ASCII)
 Recompute = Literal["none", "selective", "full"]
@@ -210,6 +212,10 @@ class SearchSpace(Description):
     etp: Ints = Field(None, description="expert tensor parallel degree")
     pp: Ints = Field(None, description="pipeline stages")
     vpp: Ints = Field(None, description="virtual stages per device; above 1: interleaved")
+    group: Ints = Field(
+        None, description="micro-batches that pass a virtual stage in a row, of schedules that "
+        "leave it open; not given: pp, or the least legal numbers from pp and 2 pp on"
+    )
     micro_batch: Ints = Field(None, description="samples a super-pipeline takes at once")
     mbs: Ints = Field(None, description="samples a device takes at once (micro_batch / dp_in)")
     zero: Ints = Field(None, description="ZeRO stage, 0 to 3")
@@ -262,6 +268,8 @@ class SearchSpace(Description):
             given: IntSet | None = getattr(self, name)
             if given is not None and not (low <= given.smallest and given.largest <= high):
                 problems.append((name, f"got {given}; allowed: {low} to {high}"))
+        if self.group is not None and len(self.group) > MOST_GROUPS:
+            problems.append(("group", f"got {self.group}; allowed: at most {MOST_GROUPS} numbers"))
         for name in type(self).model_fields:
             if getattr(self, name) == ():
                 problems.append((name, "got an empty list; allowed: at least one value"))

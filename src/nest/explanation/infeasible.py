@@ -22,6 +22,7 @@ from nest.describe.space import SearchSpace
 from nest.errors import InfeasibleError
 from nest.graph import Chain
 from nest.graph.legality import sequence_problem, space_problems
+from nest.graph.schedules import group_of
 from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
 from nest.search.hosts import search
@@ -251,6 +252,8 @@ def _values(plan: Configuration, name: str) -> str:
         return str(getattr(plan, name))
     if name == "pp":
         return str(len(plan.stages))
+    if name == "group":
+        return str(group_of(plan))
     if name == "mbs":
         return ",".join(map(str, sorted({plan.micro_batch // s.dp_in for s in plan.stages})))
     values = {getattr(s, name) for s in plan.stages}

@@ -255,14 +255,17 @@ def space_problems(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace)
     def cp(value: int) -> str | None:
         return cp_problem(chain, job, value, "p2p", 1)
 
+    def group(value: int) -> str | None:
+        return None if value <= batch else f"more than the {batch} samples of global_batch"
+
     rules = {"tp": tp, "cp": cp, "ep": ep, "outer_dp": batch_part, "micro_batch": batch_part,
-             "mbs": batch_part, "dp_in": batch_part, "pp": depth}
+             "mbs": batch_part, "dp_in": batch_part, "pp": depth, "group": group}
     found = []
     for name, rule in rules.items():
         given = getattr(space, name)
         if given is None:
             continue
-        most = batch if name in ("micro_batch", "mbs") else size
+        most = batch if name in ("micro_batch", "mbs", "group") else size
         legal = [value for value in given.values(most) if rule(value) is None]
         if not legal:
             low = given.smallest

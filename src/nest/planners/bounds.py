@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.space import SearchSpace
 from nest.graph import Chain
+from nest.graph.schedules import group_of, is_grouped
 from nest.planners.prices import degrees_of
 
 
@@ -44,6 +45,8 @@ def _chosen(chain: Chain, plan: Configuration) -> Iterator[tuple[str, object]]:
     yield "micro_batch", plan.micro_batch
     yield "vpp", plan.vpp
     yield "schedule", plan.schedule
+    if is_grouped(plan.schedule, plan.vpp):
+        yield "group", group_of(plan)
     yield "offload", plan.offload
     seen: set[tuple[object, ...]] = set()
     for stage in plan.stages:

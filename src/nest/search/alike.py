@@ -66,13 +66,19 @@ def pipelines(
         for name in names if pp > 1 else [*alone, *(n for n in names if n == "combined")]:
             if name in UNLIKE and not own:
                 continue
-            found += [Pipeline(name, pp, vpp, times)
-                      for vpp in chunk_counts(name, pp, len(chain) // pp)
-                      if space.allows("vpp", vpp)
-                      and (own or (last - first) % (pp * vpp) == 0)
-                      for times in (TIMES if larger and is_grouped(name, vpp)
-                                       else TIMES[:1])]
-    return sorted(found, key=lambda one: one.times)  # larger groups seldom gain
+            for vpp in chunk_counts(name, pp, len(chain) // pp):
+                if not space.allows("vpp", vpp) or not (
+                        own or (last - first) % (pp * vpp) == 0):
+                    continue
+                if not is_grouped(name, vpp):
+                    found.append(Pipeline(name, pp, vpp))
+                elif space.group is not None:
+                    found += [Pipeline(name, pp, vpp, group=n)
+                              for n in space.group]
+                else:
+                    found += [Pipeline(name, pp, vpp, times)
+                              for times in (TIMES if larger else TIMES[:1])]
+    return sorted(found, key=lambda one: (one.times, one.group))  # larger groups seldom gain
 
 
 def _may_run(name: str, chain: Chain, rules: Capabilities | None) -> bool:

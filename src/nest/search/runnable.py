@@ -53,6 +53,8 @@ class Pipeline(NamedTuple):
     times: int = TIMES[0]
     """Micro-batches that pass a chunk in a row are as few as can be from so many times the stages
     on."""
+    group: int = 0
+    """Or they are so many, if the space names them."""
 
 
 class Column(NamedTuple):
@@ -147,6 +149,7 @@ class Runnable:
         self._by_rounds = self.names(("round",))
         self._larger = larger_groups(known)
         self._times = np.array([one.times for one in pipelines], dtype=np.int64)
+        self._named = np.array([one.group for one in pipelines], dtype=np.int64)
         self._groups: dict[int, Ints] = {}
         self._piped: dict[tuple[int, int], Bools] = {}
 
@@ -166,7 +169,7 @@ class Runnable:
         columns = self._columns(rows, splits, pairs)
         self._sizes[ROW] = len(rows.block)
         for rule in self.rules:
-            if self._named(rule) <= {*columns}:
+            if self._names(rule) <= {*columns}:
                 for where in _broken(rule, columns):
                     self._forbid(where)
 
@@ -219,15 +222,18 @@ class Runnable:
     def groups(self, m: int) -> Ints:
         """Micro-batches of m that pass a chunk of each pipeline in a row; 0: there is no way; (Q,).
 
-        As many as stages where these divide m; else those of a round, if the rules know rounds. Or
-        a number of the stack's choice: the least that is legal from the stages, or a multiple of
-        them, on, unless a smaller multiple has the same.
+        As many as the space names. Else as many as stages where these divide m; or those of a
+        round, if the rules know rounds; or a number of the stack's choice: the least that is legal
+        from the stages, or a multiple of them, on, unless a smaller multiple has the same.
         """
         if m not in self._groups:
             rounds = np.maximum(1, m // self._pp)
             by_rounds = np.where(self._by_rounds & (m % rounds == 0), m // rounds, 0)
             found = np.where(~self._grouped | (m % self._pp == 0), self._pp, by_rounds)
-            for k in np.flatnonzero(self._grouped & self._larger).tolist():
+            named = self._named > 0
+            legal = _may_pass(m, self._pp, np.maximum(1, self._named))
+            found = np.where(named, np.where(legal, self._named, 0), found)
+            for k in np.flatnonzero(self._grouped & ~named & self._larger).tolist():
                 pp, times = int(self._pp[k]), int(self._times[k])
                 fewer = max((n for n in TIMES if n < times), default=None)
                 found[k] = least_group(m, pp, times)
@@ -265,13 +271,13 @@ class Runnable:
                    "outer_dp": Column.same(outer.outer_dp)}
         found: Any = np.ones([1] * AXES, dtype=np.bool_)
         for rule in self.rules:
-            if self._named(rule) & {*OUTER} and self._named(rule) <= {*columns}:
+            if self._names(rule) & {*OUTER} and self._names(rule) <= {*columns}:
                 for where in _broken(rule, columns):
                     found = found & ~where.any(axis=(ROW, WAY, POLICY, FIRST), keepdims=True)
         return np.broadcast_to(found.reshape(-1), self._sizes[PIPELINE])
 
     @staticmethod
-    def _named(rule: Rule) -> set[str]:
+    def _names(rule: Rule) -> set[str]:
         return {*rule.fields, *rule.when, *_factors(rule)}
 
     def names(self, figures: Iterable[str], but: str = "") -> bool:
@@ -281,7 +287,7 @@ class Runnable:
         """
         own = {*figures}
         return any(
-            own & self._named(rule) and all(
+            own & self._names(rule) and all(
                 self._fixed[name].among(values).any()
                 for name, values in rule.when.items() if name in self._fixed)
             and {*rule.when.get("schedule", ())} != {but}
@@ -310,6 +316,13 @@ def least_group(m: int, pp: int, times: int) -> int:
     The last group has at least pp of them.
     """
     return next((n for n in range(times * pp, m + 1) if m % n == 0 or m % n >= pp), 0)
+
+
+def _may_pass(m: int, pp: Ints, group: Ints) -> Any:
+    """Whether so many of m micro-batches may pass a chunk in a row, as in ``group_problems``."""
+    rest = m % group
+    return ((group >= np.minimum(pp, m)) & (group <= m)
+            & ((rest == 0) | (rest >= pp)))
 
 
 def _distinct(mask: Bools) -> Bools:

@@ -133,7 +133,8 @@ class Grid:
             if name != "interleaved":
                 if self.space.allows("vpp", 1):
                     yield name, 1
-            elif pp > 1 and self.chain.is_chain and (last - first) % pp == 0:
+            elif (pp > 1 and self.chain.is_chain and (last - first) % pp == 0
+                    and self.space.allows("group", pp)):
                 yield from ((name, vpp) for vpp in divisors((last - first) // pp)
                             if vpp > 1 and self.space.allows("vpp", vpp))
 
