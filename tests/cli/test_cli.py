@@ -52,7 +52,8 @@ def test_every_dimension_has_an_option(files, capsys):
              "shard": "dp", "recompute": "none,selective,full",
              "recompute_modules": "norm+core_attn,norm", "recompute_layers": "2..3",
              "sp": "true", "outer_dp": "1..2", "dp_in": "1..4", "ep": "1", "etp": "1..2",
-             "vpp": "1..3", "micro_batch": "1..8", "mbs": "1..4", "schedule": "gpipe,1f1b",
+             "vpp": "1..3", "group": "2..8", "micro_batch": "1..8", "mbs": "1..4",
+             "schedule": "gpipe,1f1b",
              "offload": "none"}
     assert set(words) == set(nest.SearchSpace.model_fields)
     given = [word for name, text in words.items()
