@@ -56,7 +56,7 @@ class Case(NamedTuple):
             "dp_in": "1,2", "sp": True, "cp": 1, "cp_comm": "p2p", "ep": 1, "vpp": 1,
             "micro_batch": "1,2,4", "mbs": 1, "zero": 1, "shard": "dp",
             "recompute": "selective,full", "recompute_modules": "core_attn",
-            "recompute_layers": 10**6, "schedule": "1f1b,interleaved",
+            "recompute_layers": 10**6, "schedule": "1f1b,interleaved", "group": self.bounds["pp"],
         }
         return SearchSpace(**bounds | self.bounds)
 
@@ -69,7 +69,8 @@ CASES = [
     Case("llama2-7b", "dgx-a100", 64, 4096, 64, {
         "tp": 2, "etp": "1,2", "pp": 2, "outer_dp": "2..8", "dp_in": "1..4", "zero": 3}),
     Case("llama3-70b", "dgx-h100", 128, 8192, 64, {
-        "tp": 8, "etp": "1,8", "cp": "1,2", "pp": 4, "outer_dp": 1, "dp_in": "1..4"}),
+        "tp": 8, "etp": "1,8", "cp": "1,2", "pp": 4, "vpp": "1..5", "outer_dp": 1,
+        "dp_in": "1..4"}),
     Case("gpt3-175b", "dgx-a100", 128, 2048, 128, {
         "tp": 8, "etp": "1,8", "pp": 16, "outer_dp": 1, "schedule": "1f1b", "vpp": "1..4",
         "micro_batch": 1}),
