@@ -87,7 +87,7 @@ class Listing:
         one = np.array([1])
         columns = [np.array([v]) for v in (mbs, way.tp, way.sp, 1, False, way.ep, way.etp)]
         site = Site.alone(np.array([way.tp]))
-        body = bodies(fabric_of(self.cluster), site, *columns, policy * one)
+        body = bodies(fabric_of(self.cluster), site, *columns, recompute=policy * one)
         c = body_costs(self.chain.kinds[kind], body, setting(self.cluster, self.job))
         return {
             "forward": float((c.forward + c.tp_forward + c.ep_forward)[0]),

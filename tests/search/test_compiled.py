@@ -210,7 +210,7 @@ def test_layer_sums(seed: int) -> None:
                         start, d["block"], outer.outer_dp, outer.stride)))
                     body = bodies(builder.candidates.fabric, site, *(np.array([v]) for v in (
                         outer.micro_batch // d["dp_in"], d["tp"], d["sp"], d["cp"],
-                        d["cp_comm"] == "a2a", d["ep"], d["etp"], policy)))
+                        d["cp_comm"] == "a2a", d["ep"], d["etp"])), recompute=np.array([policy]))
                     state = states(builder.candidates.fabric, site, *(np.array([v]) for v in (
                         d["tp"], d["ep"] * d["etp"], zero, shard)))
                     layer_sums(tables, c, z, r, figures)

@@ -23,6 +23,7 @@ def improve(
         str | None, typer.Option("-o", "--output", metavar="DIR", help="Folder for the new "
                                  "script; it is made. Nothing is written where no plan is better.")
     ] = None,
+    *,
     devices: World = None,
     vocab: Vocab = None,
     stack: StackName = None,

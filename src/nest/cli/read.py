@@ -55,6 +55,7 @@ def read(
     folder: Annotated[
         str, typer.Option("-o", "--output", metavar="DIR", help="Folder for the files; it is made.")
     ],
+    *,
     target: Target = None,
     devices: World = None,
     model: ModelName = None,

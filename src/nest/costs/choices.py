@@ -146,8 +146,8 @@ class Site(NamedTuple):
 
 
 def bodies(
-    fabric: Fabric, site: Site, samples: Ints | Array, tp: Ints, sp: Bools,
-    cp: Ints, a2a: Bools, ep: Ints, etp: Ints, recompute: Ints,
+    fabric: Fabric, site: Site, samples: Ints | Array, tp: Ints, sp: Bools, cp: Ints, a2a: Bools,
+    ep: Ints, etp: Ints, *, recompute: Ints,
 ) -> Body:
     """Degrees on blocks, with the groups of devices that they form; (C,)."""
     one = np.ones_like(tp)

@@ -342,8 +342,9 @@ def body_of(
 ) -> Body:
     """The body of a stage; ``recompute`` as :func:`nest.costs.choices.policy`."""
     degrees = (plan.micro_batch // stage.dp_in, stage.tp, stage.sp, stage.cp,
-               stage.cp_comm == "a2a", stage.ep, stage.etp, recompute)
-    return bodies(fabric, _site(stage, plan), *(np.array([degree]) for degree in degrees))
+               stage.cp_comm == "a2a", stage.ep, stage.etp)
+    return bodies(fabric, _site(stage, plan), *(np.array([degree]) for degree in degrees),
+                  recompute=np.array([recompute]))
 
 
 def state_of(stage: StageConfiguration, plan: Configuration, fabric: Fabric) -> State:

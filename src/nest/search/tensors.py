@@ -169,7 +169,8 @@ class Builder:
         alone = setting(self.cluster, self.job.replace(
             stack=self.job.stack.replace(layer_overhead=0.0, expert_overhead=0.0)))
         body = bodies(self.candidates.fabric, Site.alone(blocks[at]), micro_batch / blocks[at],
-                      one, no, one, no, pairs.ep[pair], pairs.etp[pair], np.array([self.policies]))
+                      one, no, one, no, pairs.ep[pair], pairs.etp[pair],
+                      recompute=np.array([self.policies]))
         costs = np.concatenate([
             np.concatenate([c.forward, c.backward + c.recompute, c.ep_forward, c.ep_backward,
                             c.activations, c.work], axis=1)
@@ -215,7 +216,7 @@ class Builder:
         body = bodies(
             fabric, site.take(one), rows.samples[one], splits.tp[split], splits.sp[split],
             splits.cp[split], splits.a2a[split], pairs.ep[pair], np.maximum(pairs.etp[pair], 1),
-            np.array([self.policies]),
+            recompute=np.array([self.policies]),
         )
         alike, number = distinct_rows(
             machine, rows.samples[one], split, pair, *(_spread(group) for group in body[8:]))

@@ -239,7 +239,8 @@ class Table:
             site = Site(start, self.block, self.outer_dp, self.stride)
             body, which = _distinct(self.number, self.mbs, self.policy)
             bodied = bodies(fabric, site.take(body), *(column[body] for column in (
-                self.mbs, self.tp, self.sp > 0, one, one > 1, self.ep, self.etp, self.policy)))
+                self.mbs, self.tp, self.sp > 0, one, one > 1, self.ep, self.etp)),
+                recompute=self.policy[body])
             state, of = _distinct(self.number, self.zero)
             stated = states(fabric, site.take(state), *(column[state] for column in (
                 self.tp, self.ep * self.etp, self.zero, 0 * one)))
