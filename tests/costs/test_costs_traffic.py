@@ -9,6 +9,7 @@ import pytest
 from plain import LINK, SBH, A, B, H, S, V, block, cost, mixture, model, translator
 
 from nest.costs.choices import CORE_ATTN, FULL, MLP_ACT, MOE, NORM
+from nest.costs.stage import layer_seconds
 from nest.costs.traffic import PER_PROCESSOR
 from nest.graph import build_chain
 
@@ -201,6 +202,22 @@ def test_zero_traffic() -> None:
     assert three.scattered == pytest.approx([scatter])
     kept = cost(layer, dp=4, zero=3, reshard_after_forward=False)
     assert (kept.gathered, kept.regathered) == (pytest.approx([gather]), [0.0])
+
+
+def test_computing_is_slower_beside_zero() -> None:
+    # A quarter of the seconds of the traffic above, hidden or not; once a step nothing.
+    layer = block()
+    scatter = 0.75 * 4 * layer.parameters / LINK
+    gather = 0.75 * 2 * layer.parameters / LINK
+    for zero, wanted in ((1, (0.0, 0.0)), (2, (0.0, scatter)), (3, (gather, gather + scatter))):
+        found = cost(layer, dp=4, zero=zero, overlap_slowdown=0.25)
+        assert found.slowed_forward == pytest.approx([0.25 * wanted[0]])
+        assert found.slowed_backward == pytest.approx([0.25 * wanted[1]])
+    plain, slowed = (layer_seconds(cost(layer, dp=4, zero=3, overlap_slowdown=share))
+                     for share in (0.0, 0.25))
+    assert slowed.forward - plain.forward == pytest.approx(0.25 * gather)
+    assert slowed.backward - plain.backward == pytest.approx(0.25 * (gather + scatter))
+    assert slowed.free_forward == plain.free_forward
 
 
 def test_hybrid_sharding_traffic() -> None:

@@ -145,6 +145,7 @@ def random_job(rng: Random, theme: str) -> Job:
         "captured_gap": last.choice((0.0, log_uniform(last, 1e-7, 1e-4))),
         "captured_share": last.choice((0.0, 0.5, 1.0)),
     }
+    stack["overlap_slowdown"] = Random(repr(stack)).choice((0.0, 0.16, 1.0))
     batches = [*range(1, 13), 6, 8, 9, 10, 12]
     lengths = [60, 120, 240, 256, 500, 1024]
     if theme == "pipeline":

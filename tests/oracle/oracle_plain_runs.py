@@ -63,7 +63,7 @@ class PlainRun:
     @cached_property
     def f(self) -> float:
         """Forward, when the parameters of its first two layers are there."""
-        names = ("forward", "tp_forward", "cp_forward", "ep_forward")
+        names = ("forward", "tp_forward", "cp_forward", "ep_forward", "slowed_forward")
         inner = range(1, len(self.layers) - 1)
         return self.total(*names) + sum(
             self.shown_f(i, self.layers[i + 1].gathered) for i in inner)
@@ -71,7 +71,8 @@ class PlainRun:
     @cached_property
     def b(self) -> float:
         """Backward with nothing behind it: only of its last two layers parameters are there."""
-        names = ("backward", "recompute", "tp_backward", "cp_backward", "ep_backward")
+        names = ("backward", "recompute", "tp_backward", "cp_backward", "ep_backward",
+                 "slowed_backward")
         x, shown = self.layers, 0.0
         for i in self.all[:-1]:
             # The parameters of the next layer but one come first, then these gradients.

@@ -121,9 +121,10 @@ class LayerPrice(NamedTuple):
 
 
 PARTS = {
-    "forward": ("forward", "tp_forward", "cp_forward", "ep_forward", "offload_forward"),
+    "forward": ("forward", "tp_forward", "cp_forward", "ep_forward", "offload_forward",
+                "slowed_forward"),
     "backward": ("backward", "recompute", "tp_backward", "cp_backward", "ep_backward",
-                 "offload_backward"),
+                 "offload_backward", "slowed_backward"),
     "resident": ("parameters", "gradients", "optimizer"),
 }
 """Of which costs of a layer a price is the sum, where it is not one of them."""

@@ -74,6 +74,10 @@ def layer_sums(t, c, z, r, layers):
             layers[r, kind, ACTIVATIONS + x] = t.back[u, r, kind, 2 + x]
         for x in range(t.state.shape[3]):
             layers[r, kind, GATHERED + x] = t.state[v, z, kind, x]
+        # Compute is slower beside ZeRO's collectives.
+        layers[r, kind, FORWARD] += t.overlaps[3] * layers[r, kind, GATHERED]
+        layers[r, kind, BACKWARD] += t.overlaps[3] * (
+            layers[r, kind, REGATHERED] + layers[r, kind, SCATTERED])
 
 
 @leaf

@@ -43,6 +43,7 @@ STACK_FIGURES: dict[str, tuple[float, float, float, str]] = {
     "overlap_grad_reduce": _SHARE,
     "overlap_param_gather": _SHARE,
     "overlap_zero3": _SHARE,
+    "overlap_slowdown": _SHARE,
     "overlap_tp": _SHARE,
     "overlap_p2p": _SHARE,
     "overlap_cp": _SHARE,

@@ -75,6 +75,10 @@ class StateCosts:
     """The same before the backward, where the stack reshards."""
     scattered: Array
     """Seconds per micro-batch of scattering gradients after the backward (ZeRO-2, 3)."""
+    slowed_forward: Array
+    """Seconds per micro-batch that compute loses to gathers beside the forward (ZeRO-3)."""
+    slowed_backward: Array
+    """The same to gathers and scatters beside the backward (ZeRO-2, 3)."""
     sync: Array
     """Seconds per step of gradient reduction, before overlap."""
     gather: Array
@@ -196,6 +200,10 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
     HSDP (PyTorch FSDP, arXiv:2304.11277, section 3.2.2) does so inside a block and all-reduces the
     shards over the replicas once per step. ZeRO-3 holds the gathered parameters of two layers (the
     next one is prefetched) and, as ZeRO-2 does, the whole gradients of one.
+
+    Collectives take multiprocessors and memory bandwidth from the compute beside them, which loses
+    ``overlap_slowdown`` of each of their seconds, whether they are hidden or not
+    (arXiv:2507.03114).
     """
     def wide(array: Array) -> Array:
         return array[:, None] if c.zero.ndim == 2 else array
@@ -225,9 +233,11 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
         return np.where(hybrid, wide(pair[1]), wide(pair[0]))
 
     scatter, gather, mine = sharded(scattered), sharded(gathered), sharded(owned)
+    ahead = np.where(zero == 3, gather, 0.0)
+    behind = np.where(zero >= 2, scatter, 0.0)
+    again = ahead if stack.reshard_after_forward else 0.0 * ahead
     final = np.where(zero == 1, scatter, 0.0) + np.where(hybrid, wide(across[1]), 0.0)
     held = wide(whole)
-    again = gather if stack.reshard_after_forward else 0.0
     buffers = np.where(zero == 3, 2.0 * r.gathered * (held - mine), 0.0)
     buffers = buffers + np.where(zero >= 2, r.gradient * (held - mine), 0.0)
     if not layer.measured:
@@ -236,9 +246,11 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
     updates = [update_seconds(s.machine, r, n, s.away.optimizer) for n in (held, mine)]
     here = 1.0 - s.away.optimizer
     return StateCosts(
-        gathered=np.where(zero == 3, gather, 0.0),
-        regathered=np.where(zero == 3, again, 0.0),
-        scattered=np.where(zero >= 2, scatter, 0.0),
+        gathered=ahead,
+        regathered=again,
+        scattered=behind,
+        slowed_forward=stack.overlap_slowdown * ahead,
+        slowed_backward=stack.overlap_slowdown * (again + behind),
         sync=np.where(zero == 0, wide(reduced[0]), final),
         gather=np.where((zero == 1) | (zero == 2), gather, 0.0),
         update=np.where(zero == 0, updates[0], updates[1]),

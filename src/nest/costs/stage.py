@@ -151,10 +151,11 @@ def layer_seconds(c: LayerCosts) -> LayerSeconds:
     """Convert a layer that is priced under one configuration."""
     return LayerSeconds(*(float(column[0]) for column in (
         c.free_forward,
-        c.forward + c.tp_forward + c.cp_forward + c.ep_forward + c.offload_forward,
+        c.forward + c.tp_forward + c.cp_forward + c.ep_forward + c.offload_forward
+        + c.slowed_forward,
         c.free_backward,
         c.backward + c.recompute + c.tp_backward + c.cp_backward + c.ep_backward
-        + c.offload_backward,
+        + c.offload_backward + c.slowed_backward,
         c.gathered, c.regathered, c.scattered, c.sync, c.gather,
     )))
 

@@ -93,6 +93,10 @@ class Stack(Rates):
     overlap_zero3: Share = Field(
         description="share of a layer's compute that ZeRO-2 and ZeRO-3 collectives hide under"
     )
+    overlap_slowdown: Share = Field(
+        0.0, description="seconds that compute loses for each second of ZeRO-2 and ZeRO-3 "
+        "collectives, which run beside it",
+    )
     overlap_tp: Share = Field(description="share of tensor-parallel traffic hidden under compute")
     overlap_p2p: Share = Field(description="share of pipeline hand-overs hidden under compute")
     overlap_ep: Share = Field(

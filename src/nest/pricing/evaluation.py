@@ -167,7 +167,8 @@ def _time(price: StagePrice, hops: list[Hop]) -> StageTime:
         "cp": c["cp_forward"] + c["cp_backward"],
         "ep": c["ep_forward"] + c["ep_backward"],
         "offload": c["offload_forward"] + c["offload_backward"],
-        "zero": sum(chunk.zero for chunk in price.chunks),
+        "zero": (sum(chunk.zero for chunk in price.chunks)
+                 + c["slowed_forward"] + c["slowed_backward"]),
         "handover": max(hop.both for hop in hops),
     }
     return StageTime(**split, total=sum(split.values()))

@@ -85,7 +85,8 @@ class Tables(NamedTuple):
     least: Floats
     """(T,) least seconds of a step that a layer of each kind takes: weight x its time."""
     overlaps: Floats
-    """(3,) of the stack: ZeRO under compute, reduction under backward, gather under forward."""
+    """(4,) of the stack: ZeRO under compute, reduction under backward, gather under forward; what
+    compute loses beside ZeRO."""
     root: Ints
     second: Ints
     third: Ints

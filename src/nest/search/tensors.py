@@ -332,9 +332,10 @@ class Builder:
 
     @cached_property
     def _overlaps(self) -> Floats:
-        """(3,) of the stack; see ``Tables.overlaps``."""
+        """(4,) of the stack; see ``Tables.overlaps``."""
         s = self.job.stack
-        return np.array([s.overlap_zero3, s.overlap_grad_reduce, s.overlap_param_gather])
+        return np.array([s.overlap_zero3, s.overlap_grad_reduce, s.overlap_param_gather,
+                         s.overlap_slowdown])
 
     def _needs(self) -> Floats:
         """Least bytes of a device under each outer choice; see ``needs``."""

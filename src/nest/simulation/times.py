@@ -118,8 +118,8 @@ def _layer_work(c: dict[str, float], weights: float, share: float) -> LayerWork:
     return LayerWork(
         forward=c["forward"] + c["offload_forward"],
         backward=c["backward"] + c["recompute"] + c["offload_backward"],
-        ahead=c["tp_forward"] + c["cp_forward"] + c["ep_forward"],
-        back=c["tp_backward"] + c["cp_backward"] + c["ep_backward"],
+        ahead=c["tp_forward"] + c["cp_forward"] + c["ep_forward"] + c["slowed_forward"],
+        back=c["tp_backward"] + c["cp_backward"] + c["ep_backward"] + c["slowed_backward"],
         gathered=c["gathered"], regathered=c["regathered"], scattered=c["scattered"],
         reduced=c["sync"], refreshed=c["gather"], gradient_bytes=c["gradients"], weights=weights,
         exchanged_ahead=share * c["ep_forward"], exchanged_back=share * c["ep_backward"],

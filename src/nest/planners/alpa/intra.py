@@ -196,5 +196,6 @@ def _weights(
     for kind, count in zip(chain.kinds, times, strict=True):
         b, c = body_costs(kind, body, s), state_costs(kind, state, s)
         total += count * (b.ep_forward + b.ep_backward + c.sync
-                          + c.gathered + c.regathered + c.scattered)
+                          + c.gathered + c.regathered + c.scattered
+                          + c.slowed_forward + c.slowed_backward)
     return total, ways

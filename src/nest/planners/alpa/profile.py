@@ -41,9 +41,10 @@ def figures(c: LayerCosts) -> Figures:
     """One layer under C options."""
     return Figures(
         free_forward=c.free_forward,
-        forward=c.forward + c.tp_forward + c.cp_forward + c.ep_forward,
+        forward=c.forward + c.tp_forward + c.cp_forward + c.ep_forward + c.slowed_forward,
         free_backward=c.free_backward,
-        backward=c.backward + c.recompute + c.tp_backward + c.cp_backward + c.ep_backward,
+        backward=(c.backward + c.recompute + c.tp_backward + c.cp_backward + c.ep_backward
+                  + c.slowed_backward),
         gathered=c.gathered, regathered=c.regathered, scattered=c.scattered, sync=c.sync,
         gather=c.gather, once=c.update + c.tied,
     )

@@ -73,7 +73,8 @@ def figures(c: LayerCosts, zero: Ints, stack: Stack) -> Figures:
     traffic = c.gathered + c.regathered + c.scattered
     return Figures(
         seconds=(c.forward + c.tp_forward + c.ep_forward
-                 + c.backward + c.recompute + c.tp_backward + c.ep_backward),
+                 + c.backward + c.recompute + c.tp_backward + c.ep_backward
+                 + c.slowed_forward + c.slowed_backward),
         zero=traffic - stack.overlap_zero3 * (c.free_forward + c.free_backward),
         wait=c.gather - stack.overlap_param_gather * c.free_forward,
         left=c.sync - stack.overlap_grad_reduce * c.free_backward,
