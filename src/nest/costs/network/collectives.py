@@ -211,6 +211,9 @@ def algorithm(size: Array, network: Network, group: Group, reduce: bool) -> NDAr
 def _seconds(size: Array, network: Network, group: Group, reduce: bool) -> Array:
     """Seconds of ring, hierarchy and tree, (3, C); infinite where one cannot be, 0 for nothing."""
     size = np.asarray(size, dtype=np.float64)
+    nothing = (group.size <= 1) | (size <= 0)
+    if nothing.all():  # most dimensions of most configurations
+        return np.zeros((3, len(nothing)))
     per_byte, latency = _rates(network, group)
     times = 2.0 if reduce else 1.0
     start = _start(size, network, group, per_byte)
@@ -233,7 +236,7 @@ def _seconds(size: Array, network: Network, group: Group, reduce: bool) -> Array
             rate, hops = group.paths.tree_per_byte, group.paths.tree_latency
         tree = np.where(group.even, 2.0 * size * rate + 2.0 * hops + latest, np.inf)
     seconds = np.stack([ring, hierarchical, tree])
-    return np.where((group.size <= 1) | (size <= 0), 0.0, seconds)
+    return np.where(nothing, 0.0, seconds)
 
 
 def all_to_all(size: Array, network: Network, group: Group) -> Array:
