@@ -233,3 +233,22 @@ def test_what_runs_beside_counts_once() -> None:
     assert both.step_time_s < plain.step_time_s
     assert both.breakdown_s.forward == pytest.approx(plain.breakdown_s.forward)
     assert sum(both.breakdown_s.model_dump().values()) == pytest.approx(both.step_time_s)
+
+
+def test_the_published_run_of_dualpipe() -> None:
+    """What docs/schedules.md says of it."""
+    files = Path(__file__).parents[2] / "docs" / "examples" / "dualpipe"
+    page = (files.parents[1] / "schedules.md").read_text(encoding="utf-8")
+    model, cluster = nest.load_model("deepseek-v3"), nest.load_cluster(files / "cluster.yaml")
+    asked = nest.load_job(files / "job.yaml")
+    for layout in ("Et*4|(t*4|)*14tmL", None):
+        plans = [nest.evaluate(model, cluster, asked, even_configuration(
+            model, cluster, asked, pp=16, ep=64, dp_in=64, zero=1, schedule=schedule,
+            layout=layout, recompute="selective",
+            recompute_modules=("norm", "mlp_act", "mla_up_proj"))) for schedule in (
+                "dualpipe", "1f1b")]
+        cells = [f"{plan.step_time_s:.1f} s | "
+                 f"{max(s.memory_bytes.total for s in plan.stages) / 2**30:.1f}" for plan in plans]
+        named = "even (none given)" if layout is None else f"`{layout}`".replace("|", r"\|")
+        assert f"| {named} | {' | '.join(cells)} |\n" in page
+        assert abs(nest.simulate(plans[0]).relative_difference) < 1e-9
