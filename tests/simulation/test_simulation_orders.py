@@ -78,12 +78,13 @@ def test_prices_are_those_of_the_events(schedule: str) -> None:
         assert sum(seconds) == pytest.approx(plan.step_time_s)
 
 
-def test_neighbours_in_a_v_hand_over_between_their_nearest_devices() -> None:
+@pytest.mark.parametrize("schedule", ["zb-v", "dualpipe"])
+def test_neighbours_in_a_v_hand_over_between_their_nearest_devices(schedule: str) -> None:
     """On a ring, from the far end of a stage to the far end of the next one is a longer way."""
     model, cluster = nest.load_model("llama3-8b"), arranged("torus:dims=64")
-    job = nest.Job(global_batch=16, seq_len=2048)
+    job = nest.Job(global_batch=32, seq_len=2048)
     plan = nest.evaluate(model, cluster, job, even_configuration(
-        model, cluster, job, pp=4, tp=4, vpp=2, schedule="zb-v", outer_dp=1, dp_in=4,
+        model, cluster, job, pp=4, tp=4, vpp=2, schedule=schedule, outer_dp=1, dp_in=4,
         micro_batch=4))
     assert abs(nest.simulate(plan).relative_difference) < 1e-9
 
