@@ -101,6 +101,7 @@ def test_collectives_of_a_layer_are_in_the_order_of_their_passes() -> None:
     ({}, {"zero": 3}, "zero 3: passes have no collectives over data-parallel groups"),
     ({}, {"zero": 1, "shard": "dp_in", "dp_in": 2}, "shard dp_in: it has no groups of a part"),
     ({}, {"pp": 2, "schedule": "gpipe"}, "schedule gpipe: its bubbles"),
+    ({}, {"pp": 2, "schedule": "dualpipe"}, "schedule dualpipe: the exchange between two stages"),
     ({"moe": EXPERTS}, {"tp": 2, "ep": 4, "etp": 1}, "etp 1: experts are divided as"),
     ({"tied_embeddings": True}, {"pp": 2}, "tied embeddings: it has no group")])
 def test_what_it_cannot_say_is_refused(

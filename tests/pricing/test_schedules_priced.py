@@ -32,6 +32,16 @@ def priced(m: int = 16, of: nest.Model = MODEL, **given: Any) -> nest.Plan:
      "schedule zb1p needs pp above 1"),
     ({"schedule": "dualpipev", "vpp": 2, "m": 7},
      "schedule dualpipev needs 2 x pp 4 micro-batches a step; here 7"),
+    ({"schedule": "dualpipe", "m": 6},
+     "schedule dualpipe needs 2 x pp 4 micro-batches a step; here 6"),
+    ({"schedule": "dualpipe", "m": 9}, "needs an even pp, and an even number of micro-batches"),
+    ({"schedule": "dualpipe", "pp": 3, "m": 12}, "half of them from each end; here pp 3, 12"),
+    ({"schedule": "dualpipe", "vpp": 4}, "vpp: got 4 with schedule dualpipe; allowed: 2"),
+    ({"schedule": "dualpipe", "vpp": 1}, "vpp: got 1 with schedule dualpipe; allowed: 2"),
+    ({"schedule": "dualpipe", "zero": 2}, "zero: got 2 with schedule dualpipe; allowed: up to 1"),
+    ({"schedule": "dualpipe", "group": 4},
+     "group: got 4 with schedule dualpipe, which has none"),
+    ({"schedule": "dualpipe", "first_stage_layers": 4}, "hold each chunk; allowed: layout"),
     ({"schedule": "zb1p", "zero": 3}, "zero: got 3 with schedule zb1p; allowed: up to 2"),
     ({"schedule": "combined", "vpp": 2}, "schedule combined needs ep above 1; here 1"),
     ({"schedule": "1f1b", "group": 4}, "group: got 4 with schedule 1f1b, which has none"),
@@ -121,6 +131,66 @@ def test_chunks_may_have_any_layers() -> None:
         nest.evaluate(MODEL, CLUSTER, job(), even.model_copy(update={"stages": tuple(stages)}))
 
 
+def test_stages_of_dualpipe_hold_both_ends() -> None:
+    """Each quarter of the model is on two stages, which share its micro-batches."""
+    for given in ({}, {"layout": "Et*8|t*8|t*8|t*8L"}):
+        plan = priced(schedule="dualpipe", **given)
+        assert [stage.chunks for stage in plan.stages] == [
+            ((0, 9), (25, 34)), ((9, 17), (17, 25)), ((9, 17), (17, 25)), ((0, 9), (25, 34))]
+        assert plan.parallelism.vpp == 2 and plan.layout is None
+        assert "1..2  9..16 17..24" in str(plan)
+        assert abs(nest.simulate(plan).relative_difference) < 1e-9
+    plain = priced()
+    # A micro-batch takes what it takes on a stage of one copy, in the mean of both chunks.
+    for cause in ("forward", "backward"):
+        assert sum(getattr(s.time_s, cause) for s in plan.stages) == pytest.approx(
+            sum(getattr(s.time_s, cause) for s in plain.stages))
+    assert plan.breakdown_s.bubble < plain.breakdown_s.bubble / 2
+    held = [sum(s.memory_bytes.parameters for s in found.stages) for found in (plain, plan)]
+    assert held[1] == pytest.approx(2 * held[0])
+    spans = [stage.chunks for stage in plan.stages]
+    spans[3] = ((0, 8), (25, 34))
+    stages = [stage.replace(chunks=own, layers=(own[0][0], own[1][1]))
+              for stage, own in zip(plan.configuration.stages, spans, strict=True)]
+    with pytest.raises(nest.InputError, match=r"allowed: \[0, 9\), of which it is another copy"):
+        nest.evaluate(MODEL, CLUSTER, job(), plan.configuration.replace(stages=stages))
+
+
+def test_copies_of_dualpipe_share_their_shards() -> None:
+    """ZeRO-1 over the holders of both copies: half the states of one copy's holders."""
+    states = [sum(s.memory_bytes.optimizer for s in priced(
+        pp=2, tp=4, dp_in=4, outer_dp=1, micro_batch=4, m=64, zero=1, **given).stages)
+        for given in ({}, {"schedule": "dualpipe"})]
+    assert states[0] == pytest.approx(states[1])
+    plain = [priced(schedule="dualpipe", zero=zero).stages[0] for zero in (0, 1)]
+    # One device holds each copy; of the master copy ZeRO keeps 2 bytes less.
+    assert plain[1].memory_bytes.optimizer == pytest.approx(
+        plain[0].memory_bytes.optimizer / 2 * 10 / 12)
+    assert plain[0].finish_s > priced().stages[0].finish_s  # without replicas there is no other sum
+
+
+def test_tables_of_dualpipe_are_shared_on_a_stage() -> None:
+    """Both ends of the model are on one stage (arXiv:2412.19437, section 3.2.3)."""
+    tied = MODEL.model_copy(update={"name": "tied", "tied_embeddings": True})
+    more = MODEL.model_copy(update={"name": "more", "mtp_layers": 1})
+    table = 2.0 * 129_024 * MODEL.hidden / 8  # padded to 128 tp
+    both, apart = ({of.name: priced(of=of, **given).stages[-1].memory_bytes.parameters
+                    for of in (MODEL, tied, more)} for given in ({"schedule": "dualpipe"}, {}))
+    assert both["tied"] == pytest.approx(both[MODEL.name] - table)
+    assert apart["tied"] == apart[MODEL.name]
+    # A layer of multi-token prediction without its table.
+    assert both["more"] - both[MODEL.name] == pytest.approx(
+        apart["more"] - apart[MODEL.name] - table)
+    for of in (tied, more):
+        plan = priced(of=of, schedule="dualpipe")
+        assert abs(nest.simulate(plan).relative_difference) < 1e-9
+    # No sum of gradients between the ends of the pipeline, and fewer of them.
+    ends = [priced(of=of, schedule="dualpipe").stages[0].finish_s for of in (MODEL, tied)]
+    assert ends[1] < ends[0]
+    with pytest.raises(nest.InputError, match=r"layer 33 \(mtp_layer\) has a table of the"):
+        priced(of=more, schedule="dualpipe", layout="Et*8|t*8|t*16m|L")
+
+
 def test_zb1p_takes_stages_of_different_layers() -> None:
     plan = priced(pp=3, schedule="zb1p", tp=8, m=12)
     assert len({stage.layers[1] - stage.layers[0] for stage in plan.stages}) > 1
@@ -163,3 +233,22 @@ def test_what_runs_beside_counts_once() -> None:
     assert both.step_time_s < plain.step_time_s
     assert both.breakdown_s.forward == pytest.approx(plain.breakdown_s.forward)
     assert sum(both.breakdown_s.model_dump().values()) == pytest.approx(both.step_time_s)
+
+
+def test_the_published_run_of_dualpipe() -> None:
+    """What docs/schedules.md says of it."""
+    files = Path(__file__).parents[2] / "docs" / "examples" / "dualpipe"
+    page = (files.parents[1] / "schedules.md").read_text(encoding="utf-8")
+    model, cluster = nest.load_model("deepseek-v3"), nest.load_cluster(files / "cluster.yaml")
+    asked = nest.load_job(files / "job.yaml")
+    for layout in ("Et*4|(t*4|)*14tmL", None):
+        plans = [nest.evaluate(model, cluster, asked, even_configuration(
+            model, cluster, asked, pp=16, ep=64, dp_in=64, zero=1, schedule=schedule,
+            layout=layout, recompute="selective",
+            recompute_modules=("norm", "mlp_act", "mla_up_proj"))) for schedule in (
+                "dualpipe", "1f1b")]
+        cells = [f"{plan.step_time_s:.1f} s | "
+                 f"{max(s.memory_bytes.total for s in plan.stages) / 2**30:.1f}" for plan in plans]
+        named = "even (none given)" if layout is None else f"`{layout}`".replace("|", r"\|")
+        assert f"| {named} | {' | '.join(cells)} |\n" in page
+        assert abs(nest.simulate(plans[0]).relative_difference) < 1e-9

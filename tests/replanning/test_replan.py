@@ -90,6 +90,15 @@ def test_what_is_not_lost_is_told(without: object, said: str) -> None:
     assert said in str(error.value)
 
 
+def test_a_plan_of_two_copies_is_refused() -> None:
+    model, cluster = load_model("llama3-8b"), load_cluster("dgx-h100", devices=16)
+    job = Job(global_batch=8, seq_len=2048)
+    twice = evaluate(model, cluster, job, even_configuration(
+        model, cluster, job, pp=2, tp=8, schedule="dualpipe"))
+    with pytest.raises(InputError, match="schedule dualpipe, of which two stages hold each layer"):
+        replan(twice, "node1")
+
+
 @pytest.mark.kernels
 def test_the_command(tmp_path: Path, capsys) -> None:
     file, after = tmp_path / "plan.json", tmp_path / "next.json"

@@ -11,11 +11,14 @@ from plain import stack
 import nest
 from nest.describe import Configuration
 from nest.errors import InputError, KernelError
-from nest.graph.schedules import chunks_at
+from nest.graph.schedules import chunks_at, copies
 from nest.pricing.even import even_configuration
 from nest.simulation.work import _row
 
-SCHEDULES = ("zb1p", "interleaved-zb", "zb-v", "dualpipev", "looped-bfs", "combined", "interleaved")
+SCHEDULES = ("zb1p", "interleaved-zb", "zb-v", "dualpipev", "dualpipe", "looped-bfs", "combined",
+             "interleaved")
+BESIDE = ("combined", "dualpipe")
+"""Schedules with passes beside each other."""
 OVERLAPS = ("overlap_zero3", "overlap_grad_reduce", "overlap_param_gather", "overlap_p2p")
 
 
@@ -28,8 +31,9 @@ def drawn(rng: Random, schedule: str) -> nest.Plan | None:
     outer_dp = rng.choice((1, 2, 4))
     ep = rng.choice((2, 4)) if experts else 1
     m = rng.randint(1, 24)
-    vpp = 1 if schedule == "zb1p" or pp == 1 else 2 if schedule in ("zb-v", "dualpipev") else (
-        rng.choice((2, 4)))
+    vpp = 1 if schedule == "zb1p" or pp == 1 else rng.choice((2, 4))
+    if schedule in ("zb-v", "dualpipev", "dualpipe"):
+        vpp = 2
     group = rng.choice((None, rng.randint(1, m)))
     if schedule not in ("interleaved", "interleaved-zb", "combined") or vpp == 1:
         group = None
@@ -39,7 +43,7 @@ def drawn(rng: Random, schedule: str) -> nest.Plan | None:
         even = even_configuration(
             model, cluster, job, pp=pp, vpp=vpp, ep=ep, dp_in=ep, tp=2 if ep == 1 else 1,
             outer_dp=outer_dp, schedule=schedule, group=group,
-            zero=rng.choice((0, 1) if schedule == "combined" else (0, 1, 2)),
+            zero=rng.choice((0, 1) if schedule in BESIDE else (0, 1, 2)),
             recompute=rng.choice(("none", "selective" if schedule == "combined" else "full")))
         return nest.evaluate(
             model, cluster, job, uneven(even, rng) if vpp > 1 and rng.random() < 0.5 else even)
@@ -50,7 +54,7 @@ def drawn(rng: Random, schedule: str) -> nest.Plan | None:
 def uneven(plan: Configuration, rng: Random) -> Configuration:
     """The same with any chunks, of which some are empty."""
     layers = max(span[1] for stage in plan.stages for span in stage.chunks)
-    parts = plan.pp * plan.vpp
+    parts = plan.pp * plan.vpp // copies(plan.schedule)
     cuts = [0, *sorted(rng.randint(0, layers) for _ in range(parts - 1)), layers]
     return plan.replace(stages=[
         stage.replace(chunks=spans, layers=(spans[0][0], spans[-1][1]))
@@ -74,12 +78,13 @@ def test_prices_are_those_of_the_events(schedule: str) -> None:
         assert sum(seconds) == pytest.approx(plan.step_time_s)
 
 
-def test_neighbours_in_a_v_hand_over_between_their_nearest_devices() -> None:
+@pytest.mark.parametrize("schedule", ["zb-v", "dualpipe"])
+def test_neighbours_in_a_v_hand_over_between_their_nearest_devices(schedule: str) -> None:
     """On a ring, from the far end of a stage to the far end of the next one is a longer way."""
     model, cluster = nest.load_model("llama3-8b"), arranged("torus:dims=64")
-    job = nest.Job(global_batch=16, seq_len=2048)
+    job = nest.Job(global_batch=32, seq_len=2048)
     plan = nest.evaluate(model, cluster, job, even_configuration(
-        model, cluster, job, pp=4, tp=4, vpp=2, schedule="zb-v", outer_dp=1, dp_in=4,
+        model, cluster, job, pp=4, tp=4, vpp=2, schedule=schedule, outer_dp=1, dp_in=4,
         micro_batch=4))
     assert abs(nest.simulate(plan).relative_difference) < 1e-9
 

@@ -12,6 +12,7 @@ from command_line import run
 import nest
 from nest.describe import Configuration, Job, Model, load_device
 from nest.planners.compare import compare
+from nest.pricing.even import even_configuration
 from nest.topology import Topology, mixtures
 from nest.topology.network import load_network, other_orders
 from nest.topology.readers.format import topology_from
@@ -46,6 +47,19 @@ def model(layers: int = 12) -> Model:
 
 
 JOB = Job(global_batch=64, seq_len=2048)
+
+
+def test_copies_of_a_layer_have_devices_of_one_type() -> None:
+    """DualPipe's stages 0 and 1 hold the same layers."""
+    for slow, fast in ((2, 0), (1, 1)):
+        cluster = load_network(network(slow, fast))
+        plan = even_configuration(model(), cluster, JOB, pp=2, tp=4, schedule="dualpipe")
+        if not fast:
+            assert abs(nest.simulate(nest.evaluate(
+                model(), cluster, JOB, plan)).relative_difference) < 1e-9
+            continue
+        with pytest.raises(nest.InputError, match="stages.0: has other devices than stage 1, whi"):
+            nest.evaluate(model(), cluster, JOB, plan)
 
 
 def test_every_replica_takes_the_same_share_of_each_type() -> None:

@@ -294,6 +294,9 @@ def test_schedules(tmp_path: Path) -> None:
     folded = facts(one(tmp_path, schedule="zbv"))
     assert (folded.configuration.schedule, folded.configuration.vpp) == ("zb-v", 2)
     assert "vpp not stated: 2, the chunks of zb-v" in folded.remarks
+    twice = facts(one(tmp_path, schedule="DualPipe")).configuration
+    assert (twice.schedule, [stage.chunks for stage in twice.stages]) == (
+        "dualpipe", [((0, 16), (16, 32))] * 2)
     both = one(tmp_path, n_experts="8", top_k="2", d_ff_expert="64", ep="8", pp="1", dp="32",
                etp="1", ep_overlap="1")
     assert facts(both).configuration.schedule == "combined"

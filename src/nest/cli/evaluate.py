@@ -49,7 +49,8 @@ def evaluate(
     tp: Annotated[int | None, options.number("Tensor-parallel degree; default 1.")] = None,
     pp: Annotated[int | None, options.number("Pipeline stages; default 1.")] = None,
     vpp: Annotated[
-        int | None, options.number("Virtual stages per device; default 1.")
+        int | None,
+        options.number("Virtual stages per device; default 1, or what the schedule has."),
     ] = None,
     layout: Annotated[
         str | None,
@@ -65,7 +66,7 @@ def evaluate(
     schedule: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="1f1b (default), interleaved, gpipe, combined, zb1p, "
-                     "interleaved-zb, zb-v, dualpipev or looped-bfs.")
+                     "interleaved-zb, zb-v, dualpipev, dualpipe or looped-bfs.")
     ] = None,
     group: Annotated[
         int | None, options.number("Micro-batches that pass a virtual stage in a row; default pp.")

@@ -57,6 +57,13 @@ class Body(NamedTuple):
         return Body(*columns)
 
 
+class Way(NamedTuple):
+    """From a device to one other; arrays of shape (C,)."""
+
+    per_byte: Array
+    latency: Array
+
+
 class State(NamedTuple):
     """C configurations as parameters, gradients and optimizer see them; arrays of shape (C,).
 
@@ -82,12 +89,21 @@ class State(NamedTuple):
     inner_expert_group: Group
     outer_group: Group
     """The same device of every replica."""
+    twin: Way | None = None
+    """To the device at the same place of the stage that holds the same layers; None: none does."""
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All groups."""
+        return self[7:12]
 
     def take(self, rows: NDArray[np.int64]) -> State:
         """Some of the configurations."""
         columns: list[Any] = [column[rows] for column in self[:3]]
         columns += [self.zero, self.shard, self.tied_per_byte[rows], self.tied_latency[rows]]
-        return State(*columns, *(group.take(rows) for group in self[7:]))
+        columns += [group.take(rows) for group in self.groups]
+        columns.append(self.twin and Way(*(column[rows] for column in self.twin)))
+        return State(*columns)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,13 @@ from nest.costs.host import update_seconds, waiting
 from nest.costs.memory import recipe
 from nest.costs.network.collectives import all_gather, all_reduce, reduce_scatter
 from nest.costs.operators import compute_seconds, share_of
-from nest.costs.traffic import context_traffic, expert_traffic, tensor_traffic, tied_seconds
+from nest.costs.traffic import (
+    context_traffic,
+    expert_traffic,
+    tensor_traffic,
+    tied_seconds,
+    to_twin,
+)
 from nest.graph import EXPERT, Layer
 
 
@@ -199,7 +205,9 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
     gathers parameters; 2 scatters every micro-batch; 3 gathers before forward and backward too.
     HSDP (PyTorch FSDP, arXiv:2304.11277, section 3.2.2) does so inside a block and all-reduces the
     shards over the replicas once per step. ZeRO-3 holds the gathered parameters of two layers (the
-    next one is prefetched) and, as ZeRO-2 does, the whole gradients of one.
+    next one is prefetched) and, as ZeRO-2 does, the whole gradients of one. Where another stage
+    holds the same layers (DualPipe), what a device has summed is exchanged with it, device by
+    device; ZeRO shards over the holders of both copies, HSDP within a block.
 
     Collectives take multiprocessors and memory bandwidth from the compute beside them, which loses
     ``overlap_slowdown`` of each of their seconds, whether they are hidden or not
@@ -220,13 +228,20 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
         whole = whole + count
         for hybrid, group in enumerate(over):
             share = count / group.size
-            owned[hybrid] += share
             scattered[hybrid] += reduce_scatter(count * r.traveling_gradient, network, group)
             gathered[hybrid] += all_gather(count * r.gathered, network, group)
             if hybrid:
                 across[1] += all_reduce(share * r.traveling_gradient, network, c.outer_group)
             else:
                 reduced[0] += all_reduce(count * r.traveling_gradient, network, group)
+            if c.twin is not None:
+                both = across[1] if hybrid else reduced[0]
+                both += to_twin(share * r.traveling_gradient, c.twin)
+                if not hybrid:  # ZeRO shards over the holders of both copies
+                    share = share / 2
+                    scattered[0] += to_twin(share * r.traveling_gradient, c.twin)
+                    gathered[0] += to_twin(share * r.gathered, c.twin)
+            owned[hybrid] += share
     zero, hybrid = c.zero, c.shard == 1
 
     def sharded(pair: Array) -> Array:

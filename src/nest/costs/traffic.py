@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nest.costs.choices import Body, Setting, State
+from nest.costs.choices import Body, Setting, State, Way
 from nest.costs.compute import Array
 from nest.costs.memory import recipe
 from nest.costs.network.collectives import (
@@ -114,6 +114,11 @@ def expert_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
                     for way in ways), np.zeros(len(c.tp)))
     once = once + 2.0 * all_gather(size, s.network, c.etp_group)
     return once, once
+
+
+def to_twin(size: Array, way: Way) -> Array:
+    """Seconds of sending bytes to the holder of the other copy, and receiving as many from it."""
+    return size * way.per_byte + way.latency
 
 
 def tied_seconds(layer: Layer, c: State, s: Setting) -> Array:

@@ -101,7 +101,7 @@ class Stack(Rates):
     overlap_p2p: Share = Field(description="share of pipeline hand-overs hidden under compute")
     overlap_ep: Share = Field(
         1.0, description="share of experts' traffic that another micro-batch's computing hides, "
-        "with the schedule combined",
+        "with the schedules combined and dualpipe",
     )
     overlap_cp: Share = Field(
         0.0, description="share of the attention core that the ring exchange of cp hides under"

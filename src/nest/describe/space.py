@@ -33,12 +33,15 @@ MODULES: tuple[Module, ...] = get_args(Module)
 """Parts of a layer that selective recompute may run again, with Megatron-Core's names."""
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 Optimizer = Literal["adam", "sgd", "sgd-momentum"]
-Schedule = Literal[
+Searched = Literal[
     "1f1b", "interleaved", "gpipe", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
     "looped-bfs"]
-USUAL: tuple[Schedule, ...] = ("1f1b", "interleaved")
+"""Schedules that a space may name."""
+Schedule = Literal[Searched, "dualpipe"]
+"""Schedules that a configuration may name: all that are priced."""
+USUAL: tuple[Searched, ...] = ("1f1b", "interleaved")
 """Schedules of a search that names none and keeps to no stack."""
-PLAIN: tuple[Schedule, ...] = ("1f1b", "interleaved", "gpipe")
+PLAIN: tuple[Searched, ...] = ("1f1b", "interleaved", "gpipe")
 """Schedules of stages that may differ, or that planners other than NEST know."""
 CpComm = Literal["p2p", "a2a"]
 Shard = Literal["dp", "dp_in"]
@@ -145,6 +148,19 @@ def _listed(value: object) -> object:
     return (value,) if isinstance(value, bool) else value
 
 
+def _schedules(value: object) -> object:
+    """Names of schedules that a search lists; `any` of them."""
+    if value is None or _any(value):
+        return value if value is None else get_args(Searched)
+    names = _listed(value)
+    for name in names if isinstance(names, (tuple, list)) else ():
+        if name in get_args(Schedule) and name not in get_args(Searched):
+            raise ValueError(
+                f"got {name}, which no search lists (nest evaluate --schedule {name} prices it); "
+                f"allowed: {', '.join(get_args(Searched))}")
+    return names
+
+
 def _flags(value: object) -> object:
     values = _listed(value)
     words = {"true": True, "false": False, "on": True, "off": False, "yes": True, "no": False}
@@ -239,12 +255,11 @@ class SearchSpace(Description):
         "any number, all of them included"
     )
     schedule: Annotated[
-        tuple[Schedule, ...] | None,
-        BeforeValidator(lambda v: v if v is None else get_args(Schedule) if _any(v) else _listed(v),
-                        json_schema_input_type=Schedule | list[Schedule] | None),
+        tuple[Searched, ...] | None,
+        BeforeValidator(_schedules, json_schema_input_type=Searched | list[Searched] | None),
         AfterValidator(_distinct),
     ] = Field(
-        None, description="pipeline schedules: " + ", ".join(get_args(Schedule)) + "; not given: "
+        None, description="pipeline schedules: " + ", ".join(get_args(Searched)) + "; not given: "
         "those of the job's stack but combined, or where anything may run " + " and ".join(USUAL)
     )
     offload: Annotated[
@@ -282,7 +297,7 @@ class SearchSpace(Description):
         return {name: _shown(getattr(self, name)) for name in type(self).model_fields}
 
     @property
-    def schedules(self) -> tuple[Schedule, ...]:
+    def schedules(self) -> tuple[Searched, ...]:
         """Those that are named, or else the usual ones."""
         return USUAL if self.schedule is None else self.schedule
 

@@ -7,11 +7,16 @@ Schedules priced as the longest path through their order of passes (:mod:`nest.f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
 from nest.graph.chain import Chain
+
+Placement = Literal["looped", "folded", "crossed"]
+"""Where in the model the chunks of stages are: around the pipeline; in a V, 0, 1, ..., p - 1,
+p - 1, ..., 1, 0; or twice, 0, 1, ..., p - 1 and p - 1, ..., 1, 0, with micro-batches from both
+ends."""
 
 
 class Rules(NamedTuple):
@@ -20,13 +25,14 @@ class Rules(NamedTuple):
     least_chunks: int
     """Chunks a stage."""
     most_chunks: int
-    folded: bool = False
-    """Its chunks are placed in a V: 0, 1, ..., p - 1, p - 1, ..., 1, 0."""
+    placement: Placement = "looped"
     most_zero: int = 2
     """Largest ZeRO stage: parameters that are gathered for every pass are not priced between the
     parts of a backward."""
     grouped: bool = False
     """Micro-batches pass a chunk in groups (``group``)."""
+    rounds: int = 0
+    """Micro-batches at the least, in multiples of the stages."""
 
 
 MANY = 10**4
@@ -34,8 +40,9 @@ RULES = {
     "looped-bfs": Rules(2, MANY, most_zero=3),
     "zb1p": Rules(1, 1),
     "interleaved-zb": Rules(2, MANY, grouped=True),
-    "zb-v": Rules(2, 2, folded=True),
-    "dualpipev": Rules(2, 2, folded=True),
+    "zb-v": Rules(2, 2, "folded"),
+    "dualpipev": Rules(2, 2, "folded", rounds=2),
+    "dualpipe": Rules(2, 2, "crossed", most_zero=1, rounds=2),
     "combined": Rules(1, MANY, most_zero=1, grouped=True),
 }
 
@@ -64,32 +71,62 @@ def chunk_counts(schedule: str, pp: int, most: int) -> range:
     return range(RULES[schedule].least_chunks, min(RULES[schedule].most_chunks, most) + 1)
 
 
+def placement(schedule: str) -> Placement:
+    """Where the chunks of a schedule are."""
+    return RULES[schedule].placement if schedule in RULES else "looped"
+
+
 def is_folded(schedule: str) -> bool:
     """Whether the chunks of a schedule are placed in a V."""
-    return schedule in RULES and RULES[schedule].folded
+    return placement(schedule) == "folded"
+
+
+def copies(schedule: str) -> int:
+    """Copies of the model that the stages of a pipeline hold together.
+
+    Each has its part of the micro-batches.
+    """
+    return 2 if placement(schedule) == "crossed" else 1
+
+
+def twin(schedule: str, pp: int, stage: int) -> int | None:
+    """The stage that holds the same layers; None: there is one copy of the model."""
+    return pp - 1 - stage if copies(schedule) > 1 else None
+
+
+def usual_chunks(schedule: str) -> int:
+    """Chunks of a stage where nothing is said of them."""
+    fixed = schedule in RULES and RULES[schedule].least_chunks == RULES[schedule].most_chunks
+    return RULES[schedule].least_chunks if fixed else 1
 
 
 def position(schedule: str, pp: int, stage: int, chunk: int, vpp: int) -> int:
-    """Place in the model of a chunk of a stage, 0 to pp x vpp - 1."""
-    if is_folded(schedule) and chunk == 1:
+    """Place in the model of a chunk of a stage, 0 to pp x vpp / :func:`copies` - 1."""
+    at = placement(schedule)
+    if at == "folded" and chunk == 1:
         return 2 * pp - 1 - stage
+    if at == "crossed":  # chunk 0 is the one that its micro-batches enter first
+        ends = stage, pp - 1 - stage
+        return max(ends) if chunk else min(ends)
     return chunk * pp + stage
 
 
 def chunks_at(cuts: Sequence[int], pp: int, schedule: str) -> list[tuple[tuple[int, int], ...]]:
     """Layers [i, j) of every chunk of every stage, given the cuts in the order of the model."""
-    vpp = (len(cuts) - 1) // pp
+    vpp = copies(schedule) * (len(cuts) - 1) // pp
     at = [[position(schedule, pp, s, n, vpp) for n in range(vpp)] for s in range(pp)]
     return [tuple((cuts[q], cuts[q + 1]) for q in stage) for stage in at]
 
 
 def stage_behind(schedule: str, pp: int, stage: int, chunk: int, vpp: int) -> int | None:
     """The stage that a chunk hands over to; None: it is the last one of the model."""
-    here = position(schedule, pp, stage, chunk, vpp)
-    if here == pp * vpp - 1:
+    here, at = position(schedule, pp, stage, chunk, vpp), placement(schedule)
+    if here == pp * vpp // copies(schedule) - 1:
         return None
-    if is_folded(schedule):
+    if at == "folded":
         return here + 1 if here + 1 < pp else 2 * pp - 2 - here
+    if at == "crossed":
+        return stage + 1 if here == stage else stage - 1
     return (stage + 1) % pp
 
 
@@ -138,9 +175,12 @@ def path_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[str]:
         yield "schedule combined needs vpp above 1 where pp is above 1"
     elif not chain.is_chain:
         yield f"schedule {name} needs a chain; {chain.name} has branches"
-    elif name == "dualpipev" and m < 2 * pp:
-        yield f"schedule dualpipev needs 2 x pp {pp} micro-batches a step; here {m}"
-    elif rules.folded and chain.model is not None and chain.model.tied_embeddings:
+    elif m < rules.rounds * pp:
+        yield f"schedule {name} needs {rules.rounds} x pp {pp} micro-batches a step; here {m}"
+    elif rules.placement == "crossed" and (pp % 2 or m % 2):
+        yield (f"schedule {name} needs an even pp, and an even number of micro-batches, half of "
+               f"them from each end; here pp {pp}, {m} micro-batches")
+    elif rules.placement == "folded" and chain.model is not None and chain.model.tied_embeddings:
         yield (f"schedule {name} has embedding and head on the first stage; tied embeddings of "
                f"{chain.name} are priced on two stages only")
     else:
@@ -150,7 +190,10 @@ def path_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[str]:
             yield from group_problems(plan, m)
         yield from _stage_problems(plan, rules)
         yield from _combined_problems(chain, plan) if name == "combined" else ()
-        if vpp > 1 and (problem := chunk_problem(chain, plan)):
+        problem = chunk_problem(chain, plan) if vpp > 1 else None
+        if problem is None and copies(name) > 1:
+            problem = _tables_problem(chain, plan)
+        if problem is not None:
             yield problem
     if first.zero > rules.most_zero:
         yield (f"stages.0.zero: got {first.zero} with schedule {name}; allowed: up to "
@@ -180,6 +223,21 @@ def _combined_problems(chain: Chain, plan: Configuration) -> Iterator[str]:
                f"{chain.model.name} has {chain.model.mtp_layers}")
 
 
+def _tables_problem(chain: Chain, plan: Configuration) -> str | None:
+    """Which layer has a table of the vocabulary in common with others, and is not with them.
+
+    The first and the last stage hold both ends of the model, and one table for all layers there
+    (arXiv:2412.19437, section 3.2.3).
+    """
+    first, last = plan.stages[0].chunks[0], plan.stages[0].chunks[-1]
+    for number, kind in enumerate(chain.order):
+        if chain.kinds[kind].tied_parameters and first[1] <= number < last[0]:
+            return (f"schedule {plan.schedule}: layer {number} ({chain.kinds[kind].name}) has a "
+                    "table of the vocabulary in common with others; allowed: in the first and the "
+                    "last chunk of the model, which share a stage")
+    return None
+
+
 def chunk_problem(chain: Chain, plan: Configuration) -> str | None:
     """Where the chunks do not follow each other from the first to the last layer; None: they do.
 
@@ -191,9 +249,15 @@ def chunk_problem(chain: Chain, plan: Configuration) -> str | None:
                     f"vpp {plan.vpp}")
     placed = sorted((position(plan.schedule, plan.pp, s, n, plan.vpp), s, n)
                     for s in range(plan.pp) for n in range(plan.vpp))
-    at, before = 0, ""
-    for _, s, n in placed:
+    at, first, before = 0, 0, ""
+    for number, (_, s, n) in enumerate(placed):
         start, stop = plan.stages[s].chunks[n]
+        if number % copies(plan.schedule):  # another copy of the chunk in front
+            if (start, stop) != (first, at):
+                return (f"stages.{s}.chunks.{n}: got [{start}, {stop}); allowed: [{first}, {at}), "
+                        "of which it is another copy")
+            continue
+        first = start
         if start != at:
             return (f"stages.{s}.chunks.{n}: got [{start}, {stop}); allowed: to start at layer "
                     f"{at}{before}")

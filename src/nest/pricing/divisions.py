@@ -18,7 +18,7 @@ from nest.describe.job import Job
 from nest.errors import InputError
 from nest.graph import Chain
 from nest.graph.layout_text import layout_cuts
-from nest.graph.schedules import chunks_at, is_folded
+from nest.graph.schedules import chunks_at, copies, is_folded, usual_chunks
 
 Span = tuple[int, int]
 
@@ -47,7 +47,7 @@ def chunks_of_stages(
 
     Parameters
     ----------
-    vpp : chunks of a stage; None: as the layout has them, else 1.
+    vpp : chunks of a stage; None: as the layout has them, else the least that the schedule has.
     schedule : says where the chunks of a stage are.
     layout : Megatron-Core's text of all chunks.
     first_stage_layers, last_stage_layers : repeated layers of a stage, over all its chunks; the
@@ -63,13 +63,21 @@ def chunks_of_stages(
         if given:
             raise InputError(f"layout: got {layout} and {', '.join(given)}; allowed: one of them")
         cuts = layout_cuts(chain, layout, pp)
-        found = (len(cuts) - 1) // pp
+        found = copies(schedule) * (len(cuts) - 1) // pp
         if vpp not in (None, found):
             raise InputError(f"vpp: got {vpp}; allowed: {found}, the chunks of a stage in layout "
                              f"{layout}")
         return chunks_at(cuts, pp, schedule)
     first, last = chain.body
-    layers, vpp = last - first, vpp or 1
+    layers, vpp = last - first, vpp or usual_chunks(schedule)
+    if copies(schedule) > 1:  # of each chunk
+        if vpp != usual_chunks(schedule):
+            raise InputError(f"vpp: got {vpp} with schedule {schedule}; allowed: "
+                             f"{usual_chunks(schedule)}")
+        for name, size in given.items():
+            raise InputError(f"{name}: got {size} with schedule {schedule}, of which two stages "
+                             "hold each chunk; allowed: layout")
+        vpp = vpp // copies(schedule)
     if given:
         own = _by_ends(chain, layers, pp, vpp, first_stage_layers, last_stage_layers)
         sizes = (*own, *own[::-1]) if is_folded(schedule) else own * vpp

@@ -21,7 +21,7 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.graph import Chain, build_chain, model_flop, profile_chain
 from nest.graph.layout_text import layout_of
-from nest.graph.schedules import is_folded
+from nest.graph.schedules import copies, placement
 from nest.pricing.breakdown import bottleneck, breakdown, slowest
 from nest.pricing.confidence import confidence
 from nest.pricing.feasibility import check, shortages
@@ -126,7 +126,7 @@ def _runnable(chain: Chain, job: Job, broken: tuple[Finding, ...]) -> bool | Non
 
 def _layout(chain: Chain, plan: Configuration) -> str | None:
     """Megatron-Core's text of the division of the layers; None: it has none."""
-    if is_folded(plan.schedule):
+    if placement(plan.schedule) != "looped":
         return None
     spans = [stage.chunks[v] for v in range(plan.vpp) for stage in plan.stages]
     return layout_of(chain, [0, *(stop for _, stop in spans)], plan.pp)
@@ -141,7 +141,8 @@ def _stage(
                               for name in StageConfiguration.model_fields}
     return Stage(
         **shared, in_flight=pricing.in_flight(plan, number),
-        time_s=_time(price, hops), param_wait_s=price.first.wait, grad_sync_s=price.left,
+        time_s=_time(price, hops, copies(plan.schedule)), param_wait_s=price.first.wait,
+        grad_sync_s=price.left,
         finish_s=price.left + price.causes["tied"] + price.causes["update"],
         memory_bytes=_memory(price, pricing.held(plan, number, price)),
         memory_limit_bytes=pricing.limit(stage),
@@ -159,7 +160,8 @@ def _memory(price: StagePrice, held: float) -> StageMemory:
         activations=held + c["work"], buffers=c["buffers"], total=price.resident + held)
 
 
-def _time(price: StagePrice, hops: list[Hop]) -> StageTime:
+def _time(price: StagePrice, hops: list[Hop], chains: int) -> StageTime:
+    """Of a micro-batch, which passes the chunks of one of ``chains`` copies: their mean."""
     c = price.causes
     split = {
         "forward": c["forward"], "backward": c["backward"], "recompute": c["recompute"],
@@ -169,8 +171,9 @@ def _time(price: StagePrice, hops: list[Hop]) -> StageTime:
         "offload": c["offload_forward"] + c["offload_backward"],
         "zero": (sum(chunk.zero for chunk in price.chunks)
                  + c["slowed_forward"] + c["slowed_backward"]),
-        "handover": max(hop.both for hop in hops),
     }
+    split = {cause: seconds / chains for cause, seconds in split.items()}
+    split["handover"] = max(hop.both for hop in hops)
     return StageTime(**split, total=sum(split.values()))
 
 
@@ -182,7 +185,7 @@ def _algorithms(
     body = body_of(stage, plan, 0, pricing.fabric)
     state = state_of(stage, plan, pricing.fabric)
     layers = [chain.kinds[kind] for span in stage.chunks
-              for kind, _ in layers_of(chain, pricing.order(plan), stage, span)]
+              for kind, _ in layers_of(chain, plan, stage, span)]
     if not layers:
         return {}
     layer = max(layers, key=lambda layer: layer.parameters)

@@ -69,8 +69,8 @@ def even_configuration(
     recompute_modules : of selective recompute; default: core_attn.
     recompute_layers : full recompute of only this many first layers of a stage or chunk; default:
     all.
-    vpp : virtual stages per device; default: as the layout has them, else 1. Above 1 the repeated
-        layers divide evenly, at times with the head or with both ends counted as layers.
+    vpp : virtual stages per device; default: as the layout or the schedule has them, else 1. Above
+        1 the repeated layers divide evenly, at times with the head or both ends counted as layers.
     layout : Megatron-Core's text of all chunks, such as `Et*3|(t*4|)*30t*3L`.
     first_stage_layers, last_stage_layers : repeated layers of the first and of the last stage, over
         all their chunks; the other stages divide the rest evenly.

@@ -23,6 +23,7 @@ from nest.graph.legality import (
     sequence_problem,
     stage_problem,
 )
+from nest.graph.schedules import twin
 from nest.pricing.plans import Stage
 from nest.units import format_bytes
 
@@ -55,6 +56,11 @@ def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None
         if not found and not fabric.alike(*site).all():
             found.append(where + f"devices [{start}, {stop}) are of several types in a replica, or "
                          "of other types in another one; allowed: devices of one type")
+        other = twin(plan.schedule, plan.pp, number)
+        if not found and other is not None and cluster.type_at(start) != cluster.type_at(
+                plan.stages[other].devices[0]):
+            found.append(where + f"has other devices than stage {other}, which holds the same "
+                         f"layers with schedule {plan.schedule}; allowed: devices of one type")
     if found:
         raise InputError("\n".join(found), tuple(found))
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nest.costs.backward import parts
-from nest.costs.choices import Body, Setting, Site, State, bodies, policy, setting, states
+from nest.costs.choices import Body, Setting, Site, State, Way, bodies, policy, setting, states
 from nest.costs.host import kept_away
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
@@ -34,7 +34,7 @@ from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job, Stack
 from nest.graph import Chain, boundary_bytes, relay_bytes
-from nest.graph.schedules import group_of, is_folded, stage_behind
+from nest.graph.schedules import copies, group_of, placement, stage_behind, twin
 
 Span = tuple[int, int]
 LARGEST = ("work", "buffers")
@@ -170,7 +170,7 @@ class Pricing:
         order = self.order(plan)
         chunks, kept, hosted = [], [], []
         for span in stage.chunks:
-            pairs = layers_of(self.chain, order, stage, span)
+            pairs = layers_of(self.chain, plan, stage, span)
             if missing := [pair for pair in dict.fromkeys(pairs) if pair not in known]:
                 known |= self._layers(plan, stage, missing)
             layers = tuple(known[pair] for pair in pairs)
@@ -187,7 +187,7 @@ class Pricing:
         degrees = (getattr(stage, name) for name in _DEGREES)
         return (plan.outer_dp, plan.stride, plan.micro_batch, plan.schedule, plan.offload,
                 stop - start, self.fabric.place(start, plan.outer_dp, plan.stride),
-                self.cluster.type_at(start), *degrees)
+                way_to_twin(stage, plan, self.fabric), self.cluster.type_at(start), *degrees)
 
     def _layers(
         self, plan: Configuration, stage: StageConfiguration, pairs: Iterable[tuple[int, int]]
@@ -232,7 +232,7 @@ class Pricing:
         """From each chunk of a stage to the next stage, over the slowest path of all replicas.
 
         Where chunks interleave, the last stage hands over to the first; nothing is handed over
-        after the last chunk, nor within a stage.
+        after the last chunk of the model, nor within a stage.
         """
         stage, stack, found = plan.stages[number], self.job.stack, []
         for n, (_, stop) in enumerate(stage.chunks):
@@ -243,7 +243,7 @@ class Pricing:
             after = plan.stages[behind]
             # The neighbours' nearest devices, whichever of them comes first.
             ends = (stage.devices[1] - 1, after.devices[0])
-            if behind == number - 1 and is_folded(plan.schedule):
+            if behind == number - 1 and placement(plan.schedule) != "looped":
                 ends = (after.devices[1] - 1, stage.devices[0])
             lanes = min(shards_of(stage, stack), shards_of(after, stack))
             found.append(hop(
@@ -317,12 +317,18 @@ def in_parts(schedule: ModuleType | Path) -> bool:
 
 
 def layers_of(
-    chain: Chain, order: Sequence[int], stage: StageConfiguration, span: Span
+    chain: Chain, plan: Configuration, stage: StageConfiguration, span: Span
 ) -> list[tuple[int, int]]:
-    """Kind and recompute policy of each layer of a chunk, layers [i, j) of ``order``."""
+    """Kind and recompute policy of each layer of a chunk, layers [i, j) in the plan's order.
+
+    Of two copies of the model each has all layers that share a table of the vocabulary on one
+    stage, which holds it once.
+    """
+    order, once = plan.order or range(len(chain)), copies(plan.schedule) > 1
     code, left = policy(stage.recompute, stage.recompute_modules), stage.recompute_layers
     found = []
     for kind in chain.stage(sorted(order[span[0]:span[1]])):
+        kind = chain.shared.get(kind, kind) if once else kind
         again = code
         if left is not None and chain.kinds[kind].checkpointed:
             again = code if left > 0 else 0
@@ -350,7 +356,25 @@ def body_of(
 def state_of(stage: StageConfiguration, plan: Configuration, fabric: Fabric) -> State:
     """The state of a stage."""
     degrees = (stage.tp, stage.ep * stage.etp, stage.zero, int(stage.shard == "dp_in"))
-    return states(fabric, _site(stage, plan), *(np.array([degree]) for degree in degrees))
+    found = states(fabric, _site(stage, plan), *(np.array([degree]) for degree in degrees))
+    way = way_to_twin(stage, plan, fabric)
+    return found if way is None else found._replace(twin=Way(*(np.array([x]) for x in way)))
+
+
+def way_to_twin(
+    stage: StageConfiguration, plan: Configuration, fabric: Fabric
+) -> tuple[float, float] | None:
+    """Seconds per byte and latency of the slowest path to the stage with the same layers, device by
+    device; None: there is none.
+    """
+    start, stop = stage.devices
+    number = twin(plan.schedule, plan.pp, start // (stop - start))  # blocks are equal
+    if number is None:
+        return None
+    other = plan.stages[number].devices[0]
+    ways = [fabric.pair(start + k, other + k, plan.outer_dp, plan.stride)
+            for k in range(stop - start)]
+    return max(rate for rate, _ in ways), max(latency for _, latency in ways)
 
 
 def shards_of(stage: StageConfiguration, stack: Stack) -> int:

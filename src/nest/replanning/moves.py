@@ -148,7 +148,7 @@ def _sizes(
     kinds: Counter[int] = Counter()
     for span in stage.chunks:
         members = sorted(order[span[0]:span[1]])
-        pairs = layers_of(chain, order, stage, span)
+        pairs = layers_of(chain, way, stage, span)
         kinds.update(kind for member, (kind, _) in zip(members, pairs, strict=True)
                      if member in layers)
     tp, etp = np.array([stage.tp]), np.array([stage.etp])

@@ -10,6 +10,7 @@ from nest.api import plan as fastest
 from nest.describe import Cluster, SearchSpace
 from nest.describe.arguments import need
 from nest.errors import InputError
+from nest.graph.schedules import copies
 from nest.pricing.evaluation import chain_of
 from nest.pricing.plan_file import load_plan
 from nest.pricing.plans import Plan
@@ -56,7 +57,7 @@ def replan(
 
     Raises
     ------
-    InputError : no such part, nothing left, or no plan.
+    InputError : no such part, nothing left, or no plan; or one of DualPipe.
     InfeasibleError : nothing fits on what is left.
     LimitError : as of :func:`nest.plan`.
     """
@@ -70,6 +71,10 @@ def replan(
     if not given and cluster is None:
         raise InputError("without: got nothing; allowed: parts that are lost, such as node17, or "
                          "nothing with a cluster")
+    if copies(before.parallelism.schedule) > 1:
+        raise InputError(f"plan: got schedule {before.parallelism.schedule}, of which two stages "
+                         "hold each layer; allowed: others, for what moves between such copies is "
+                         "not counted")
     subject = before.inputs.model or before.inputs.profile
     whole = before.inputs.cluster if cluster is None else cluster
     need("cluster", whole, (Cluster,), "nest.load_cluster or nest.load_network")

@@ -41,7 +41,7 @@ LAYERS = {
 SCHEDULES = {
     "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "gpipe": "GPipe", "looped-bfs": "Looped BFS",
     "combined": "combined 1F1B", "zb1p": "ZB1P", "interleaved-zb": "interleaved zero-bubble",
-    "zb-v": "ZB-V", "dualpipev": "DualPipeV",
+    "zb-v": "ZB-V", "dualpipev": "DualPipeV", "dualpipe": "DualPipe",
 }
 
 

@@ -188,8 +188,8 @@ def _layers(run: Run, plan: Plan) -> str:
         return text if len(text) <= LONGEST else (
             f"{len(members)} of {members.smallest}..{members.largest}")
     # In a V the last stage's second chunk is in front of the first stage's.
-    spans = [_span(min(a[0], b[0]), max(a[1], b[1]))
-             for a, b in zip(first.chunks, last.chunks, strict=True)]
+    spans = [_span(min(start for start, _ in chunks), max(stop for _, stop in chunks))
+             for chunks in zip(*(stage.chunks for stage in run.stages), strict=True)]
     return " ".join(spans if len(spans) <= 2 else (spans[0], "..", spans[-1]))
 
 

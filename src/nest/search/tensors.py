@@ -228,7 +228,7 @@ class Builder:
         state = states(fabric, site.take(one), tp[one], experts[one], zero, shard)
         alike, number = distinct_rows(
             device[one], state.tp, state.ep, state.tied_per_byte, state.tied_latency,
-            *(_spread(group) for group in state[7:]))
+            *(_spread(group) for group in state.groups))
         self._held = number[self._held]
         state, device = state.take(alike), device[one][alike]
         self._ahead = np.empty((len(body.tp), kinds, 2))

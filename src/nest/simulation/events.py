@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nest.errors import KernelError
+from nest.graph.schedules import Placement
 from nest.simulation.device import Device, Spent
 from nest.simulation.parts import Link, Rates, StageWork
 from nest.simulation.record import AHEAD, BACK, DATA, Record, Slice
@@ -51,7 +52,7 @@ def run(
     *,
     bucket_bytes: float = 0.0,
     record: Record | None = None,
-    folded: bool = False,
+    placement: Placement = "looped",
 ) -> Ran:
     """Simulate one step.
 
@@ -63,8 +64,9 @@ def run(
     rates : overlap with compute; default: none.
     bucket_bytes : gradients that fill a bucket; 0: each layer is one.
     record : of slices, if any.
-    folded : each stage has two chunks, in a V: the last one goes on with its second chunk, and
-        links behind those lead to the stage in front.
+    placement : where the chunks of the stages are in the model. In a V the last stage goes on with
+        its second chunk. ``crossed``: chunk 0 of stages of the first half and chunk 1 of the others
+        form a line from the first to the last stage; the other chunks one back.
 
     Raises
     ------
@@ -74,7 +76,7 @@ def run(
         Device(number, order, work, rates or Rates(), bucket_bytes, record)
         for number, (order, work) in enumerate(zip(orders, stages, strict=True))
     ]
-    post = _Post(devices, links, record, folded)
+    post = _Post(devices, links, record, placement)
     ready = list(range(len(devices)))
     while ready:
         device = devices[ready.pop()]
@@ -124,11 +126,11 @@ class _Post:
 
     def __init__(
         self, devices: Sequence[Device], links: Sequence[Sequence[Link]], record: Record | None,
-        folded: bool = False,
+        placement: Placement = "looped",
     ) -> None:
         self.last, self.links, self.record = len(devices) - 1, links, record
         self.chunks = len(devices[0].work.chunks)
-        self.messages, self.folded = 0, folded
+        self.messages, self.placement = 0, placement
         self._arrived: dict[tuple[int, bool, int, int], float] = {}
         self._before: dict[tuple[int, int], float] = {}
         """Arrival of the message before, by link and direction."""
@@ -143,7 +145,8 @@ class _Post:
 
     def _starts(self, stage: int, task: Task) -> bool:
         """Whether a task needs nothing of other tasks than those in front of it."""
-        return task.part == WEIGHTS or (task.forward and stage == 0 and task.chunk == 0)
+        ends = (0, self.last) if self.placement == "crossed" else (0,)
+        return task.part == WEIGHTS or (task.forward and stage in ends and task.chunk == 0)
 
     def _around(self, stage: int, chunk: int, forward: bool) -> tuple[int, int, int, int] | None:
         """Receiver, its chunk, stage and chunk whose link is used; None: the model's end."""
@@ -165,20 +168,32 @@ class _Post:
         target = 1 - chunk if turn else chunk
         return (receiver, target, stage, chunk) if forward else (receiver, target, receiver, target)
 
+    def _crossing(self, stage: int, chunk: int, forward: bool) -> tuple[int, int, int, int] | None:
+        """The same of two lines that cross."""
+        middle = (self.last + 1) // 2
+        ahead = (chunk == 0) == (stage < middle)  # the line goes on with the next stage
+        receiver = stage + 1 if ahead == forward else stage - 1
+        if not 0 <= receiver <= self.last:
+            return None
+        # Where a line passes the middle its chunks have another number.
+        target = 1 - chunk if (stage < middle) != (receiver < middle) else chunk
+        return (receiver, target, stage, chunk) if forward else (receiver, target, receiver, target)
+
     def send(self, stage: int, task: Task, end: float) -> int:
         """Send the output of a task at ``end``; return the stage that receives it."""
         forward, chunk, number = task[:3]
         if task.part == WEIGHTS:
             return stage
-        to = (self._along_v if self.folded else self._around)(stage, chunk, forward)
+        ways = {"looped": self._around, "folded": self._along_v, "crossed": self._crossing}
+        to = ways[self.placement](stage, chunk, forward)
         if to is None:
             if forward:  # the loss: its gradient is available at once
                 self._arrived[stage, False, chunk, number] = end
             return stage
         receiver, target, link, at = to
         delay, gap = self.links[link][at]
-        # In a V a link between neighbours carries activations of one chunk, gradients of the other.
-        wire = (stage, receiver) if self.folded else (link, int(forward))
+        # Else a link between neighbours carries activations of one chunk, gradients of the other.
+        wire = (link, int(forward)) if self.placement == "looped" else (stage, receiver)
         begins = self._before.get(wire, -math.inf)
         arrives = max(end + delay, begins + gap)
         self._before[wire] = arrives

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from nest.describe.configuration import Configuration, StageConfiguration
-from nest.graph.schedules import group_of, position
+from nest.graph.schedules import copies, group_of, position
 from nest.pricing.evaluation import chain_of
 from nest.pricing.plans import Plan
 from nest.pricing.ranks import Rank
@@ -77,11 +77,11 @@ class StepGraph:
         return self._by_place[rank.replica, stage, self._place(rank)]
 
     def _holders(self) -> frozenset[int]:
-        chain, order = self.pricing.chain, self.pricing.order(self.way)
+        chain = self.pricing.chain
         found = frozenset(
             number for number, stage in enumerate(self.way.stages) for span in stage.chunks
             if any(chain.kinds[kind].tied_parameters
-                   for kind, _ in layers_of(chain, order, stage, span)))
+                   for kind, _ in layers_of(chain, self.way, stage, span)))
         return found if len(found) > 1 else frozenset()
 
     @cached_property
@@ -135,10 +135,10 @@ class _StageGraph:
         way, pricing = step.way, step.pricing
         stage = way.stages[number]
         price = pricing.stage(way, stage)
-        order, volumes = pricing.order(way), dict[tuple[int, int], dict[str, tuple[Sent, ...]]]()
+        volumes = dict[tuple[int, int], dict[str, tuple[Sent, ...]]]()
         self.chunks: list[list[StageLayer]] = []
         for span, layers in zip(stage.chunks, price.layers, strict=True):
-            pairs = layers_of(pricing.chain, order, stage, span)
+            pairs = layers_of(pricing.chain, way, stage, span)
             for pair in pairs:
                 if pair not in volumes:
                     volumes[pair] = _by_field(layer_volumes(pricing, way, stage, *pair))
@@ -291,7 +291,13 @@ def _seconds(layer: PricedLayer, task: Task) -> float:
 
 
 def unlike(way: Configuration) -> Iterator[str]:
-    """Why ranks of neighbouring stages do not face each other, a sentence each."""
+    """Why the graph of a step would say less than a plan, or other things; a sentence each.
+
+    Ranks of neighbouring stages face each other, and no two stages hold the same layers.
+    """
+    if copies(way.schedule) > 1:
+        yield (f"schedule {way.schedule}: the exchange between two stages that hold the same "
+               "layers has no group")
     names = ("tp", "cp", "dp_in", "sp")
 
     def degrees(stage: StageConfiguration) -> dict[str, Any]:

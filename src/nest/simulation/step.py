@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from nest.describe.arguments import need, need_bytes
 from nest.errors import InputError
-from nest.graph.schedules import group_of, is_folded
+from nest.graph.schedules import copies, group_of, placement
 from nest.pricing.evaluation import chain_of, evaluate
 from nest.pricing.plans import Plan
 from nest.simulation.events import Ran, run
@@ -63,7 +63,7 @@ class Traced:
     ) -> None:
         step = _Step(plan, bucket_bytes)
         self.simulation, ran = step.simulation()
-        m = step.closed.parallelism.micro_batches
+        m = step.closed.parallelism.micro_batches // step.chains
         each = (sum(map(len, step.orders)) + ran.transfers + ran.messages) / m
         self.record = Record(max(1, int((most or MOST_SLICES) / each / 2)), m)
         step.ran(step.links[self.simulation.replica], self.record)
@@ -93,14 +93,14 @@ class _Step:
         m = self.closed.parallelism.micro_batches
         self.orders: Sequence[Sequence[Task]] = orders(
             way.schedule, way.pp, m, way.vpp, group_of(way))
-        self.folded = is_folded(way.schedule)
+        self.placement, self.chains = placement(way.schedule), copies(way.schedule)
         self.priced: list[Priced] = [times.stage(number) for number in range(way.pp)]
         self.links = [times.links(replica) for replica in range(way.outer_dp)]
 
     def ran(self, links: Sequence[Sequence[Link]], record: Record | None = None) -> Ran:
         """A step over the links of one replica."""
         return run(self.orders, [priced.work for priced in self.priced], links, self.rates,
-                   bucket_bytes=self.bucket_bytes, record=record, folded=self.folded)
+                   bucket_bytes=self.bucket_bytes, record=record, placement=self.placement)
 
     def simulation(self) -> tuple[Simulation, Ran]:
         """All replicas, those with the same links once; and the step of the slowest."""

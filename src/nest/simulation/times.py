@@ -13,7 +13,7 @@ from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.graph import Chain
-from nest.graph.schedules import is_folded
+from nest.graph.schedules import placement, stage_behind
 from nest.pricing.stages import Pricing, shards_of
 from nest.simulation.parts import ChunkMemory, LayerWork, Link, Rates, StageWork
 
@@ -40,7 +40,7 @@ class Times:
     def __init__(self, chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None:
         self.job, self.plan = job, plan
         self._pricing, self._layers = Pricing(chain, cluster, job), len(chain)
-        self._folded = is_folded(plan.schedule)
+        self._looped = placement(plan.schedule) == "looped"
         self._known: dict[tuple[float, ...], tuple[Link, ...]] = {}
         """Links after a stage, by its number, cuts, and seconds per byte and latency of the path"""
 
@@ -73,19 +73,19 @@ class Times:
 
     def _links(self, number: int, replica: int) -> tuple[Link, ...]:
         stage, after = self.plan.stages[number], self.plan.stages[(number + 1) % self.plan.pp]
-        if self._folded:
-            return self._links_of_v(number, replica)
+        if not self._looped:
+            return tuple(self._link_of(number, n, replica) for n in range(len(stage.chunks)))
         return self._to(number, stage, after, replica, [stop for _, stop in stage.chunks])
 
-    def _links_of_v(self, number: int, replica: int) -> tuple[Link, ...]:
-        """Behind the first chunk to the next stage, behind the second one to the one in front."""
-        stages, (down, up) = self.plan.stages, self.plan.stages[number].chunks
-        found = [Link(0.0, 0.0)] * 2
-        if number < self.plan.pp - 1:
-            found[0] = self._to(number, stages[number], stages[number + 1], replica, [down[1]])[0]
-        if number > 0:
-            found[1] = self._to(number, stages[number - 1], stages[number], replica, [up[1]])[0]
-        return tuple(found)
+    def _link_of(self, number: int, chunk: int, replica: int) -> Link:
+        """Behind a chunk to one of the neighbours of its stage."""
+        plan = self.plan
+        behind = stage_behind(plan.schedule, plan.pp, number, chunk, plan.vpp)
+        if behind is None or behind == number:
+            return Link(0.0, 0.0)
+        first, second = sorted((number, behind))
+        return self._to(number, plan.stages[first], plan.stages[second], replica,
+                        [plan.stages[number].chunks[chunk][1]])[0]
 
     def _to(
         self, number: int, stage: StageConfiguration, after: StageConfiguration, replica: int,

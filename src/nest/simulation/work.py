@@ -17,6 +17,7 @@ from typing import NamedTuple
 from nest.errors import KernelError
 from nest.forms import orders as written
 from nest.forms import passes
+from nest.graph.schedules import copies
 
 WHOLE, INPUTS, WEIGHTS = range(3)
 
@@ -44,6 +45,7 @@ def orders(
     schedule : as in :class:`nest.describe.Configuration`.
     vpp : chunks per stage.
     group : micro-batches that pass a chunk in a row; default: ``stages``.
+    micro_batches : of a step; those of each copy of the model are numbered from 0 on.
     """
     group = group or stages
     if schedule == "gpipe":
@@ -52,6 +54,8 @@ def orders(
         return tuple(_one_f_one_b(s, stages, micro_batches) for s in range(stages))
     if schedule == "interleaved":
         return tuple(_interleaved(s, stages, micro_batches, vpp, group) for s in range(stages))
+    # Of two copies of the model each takes half of the micro-batches.
+    micro_batches //= copies(schedule)
     order = passes.Order([0] * (3 * stages * vpp * micro_batches), [0] * (stages + 1),
                          *([0] * (stages * vpp) for _ in range(3)))
     _WRITE[schedule](stages, vpp, micro_batches, group, order)
@@ -68,6 +72,8 @@ _WRITE: dict[str, Callable[[int, int, int, int, passes.Order], None]] = {
     "zb-v": lambda p, v, m, group, order: written.zero_bubble_v(p, m, order),
     "dualpipev": lambda p, v, m, group, order: written.dual_pipe(
         p, m, p, passes.FORWARD, order),
+    "dualpipe": lambda p, v, m, group, order: written.dual_pipe(
+        p // 2, m, p, passes.BESIDE, order),
 }
 
 

@@ -10,7 +10,7 @@ from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.describe.offload import Offload
 from nest.graph import Chain
-from nest.graph.schedules import group_of, missing
+from nest.graph.schedules import group_of, missing, position
 
 Value = int | str | frozenset[str] | tuple[str, ...]
 Figures = Mapping[str, Value]
@@ -75,9 +75,10 @@ def _yes(flag: bool) -> str:
 def chunks_of(chain: Chain, plan: Configuration) -> list[list[str]]:
     """Names of the layers of each chunk, in the order in which a micro-batch passes them."""
     order = range(len(chain)) if plan.order is None else plan.order
-    spans = sorted(chunk for stage in plan.stages for chunk in stage.chunks)
+    spans = {position(plan.schedule, plan.pp, s, n, plan.vpp): chunk
+             for s, stage in enumerate(plan.stages) for n, chunk in enumerate(stage.chunks)}
     return [[chain.kinds[chain.order[layer]].name for layer in order[first:end]]
-            for first, end in spans]
+            for _, (first, end) in sorted(spans.items())]
 
 
 def layer_counts(chain: Chain, chunks: Iterable[Sequence[str]]) -> list[int]:

@@ -11,7 +11,7 @@ from nest.describe.job import Job
 from nest.describe.space import Schedule
 from nest.errors import InputError
 from nest.graph import Chain
-from nest.graph.schedules import chunks_at
+from nest.graph.schedules import chunks_at, copies, usual_chunks
 from nest.pricing.divisions import chunks_of_stages, even_sizes
 from nest.validation.cells import Recomputed, offload
 
@@ -22,11 +22,11 @@ Range = tuple[int, int]
 
 _SCHEDULES: tuple[tuple[str, Schedule], ...] = (
     # pattern of the cell, schedule; the first that matches counts
-    (r"dualpipe-?v", "dualpipev"), (r"zb-?v|v-?half|v-?min", "zb-v"),
+    (r"dualpipe-?v", "dualpipev"), (r"dualpipe", "dualpipe"), (r"zb-?v|v-?half|v-?min", "zb-v"),
     (r"interleaved.*(?:zero|zb)", "interleaved-zb"), (r"zero-?bubble|zb1p|zb-?h1|zbb", "zb1p"),
     (r"bfs", "looped-bfs"), (r"gpipe", "gpipe"),
 )
-_OTHERS = re.compile(r"dualpipe(?!-?v)|v-?half|v-?min|zb-?h2|chimera")
+_OTHERS = re.compile(r"v-?half|v-?min|zb-?h2|chimera")
 """Schedules that are not priced as they are."""
 
 
@@ -70,9 +70,10 @@ def configuration(
     where = f"run {run.run_id}"
     remarks: list[str] = []
     name = _schedule(run, pp, vpp, remarks)
-    if name in ("zb-v", "dualpipev") and vpp == 1 and pp > 1:
-        vpp = 2
-        remarks.append(f"vpp not stated: 2, the chunks of {name}")
+    usual = usual_chunks(name or "interleaved")
+    if vpp < usual and pp > 1:
+        vpp = usual
+        remarks.append(f"vpp not stated: {vpp}, the chunks of {name}")
     cuts = _cuts(run, chain, job, pp, vpp, name or "interleaved", remarks)
     stages = tuple(
         StageConfiguration.parse({
@@ -136,7 +137,7 @@ def _cuts(
     if "|" in layout:
         return chunks_of_stages(chain, job, pp, None, schedule=schedule, layout=layout)
     first, last = chain.body
-    layers, parts = last - first, pp * vpp
+    layers, parts = last - first, pp * vpp // copies(schedule)
     listed = re.search(r"layers per stage \[([\d, ]+)\]", run.notes)
     if listed:
         sizes = [int(size) for size in listed[1].split(",")]

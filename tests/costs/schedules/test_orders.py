@@ -11,7 +11,7 @@ import oracle_orders as oracle
 import pytest
 from plain import chunk, stack
 
-from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES, Path, StepTime
+from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES, Path
 from nest.costs.stage import EMPTY, ChunkCosts, Hop, LayerSeconds, chunk_costs, with_parts
 from nest.describe import Stack
 from nest.forms import orders, passes
@@ -43,28 +43,10 @@ def alike(name: str, p: int, v: int, m: int, each: ChunkCosts = ALIKE) -> float:
     return path(name).step_time([[each] * v] * p, [[Hop(0.0, 0.0)] * v] * p, m).total
 
 
-def crossed(p: int, v: int, m: int, group: int, order: Order) -> None:
-    """DualPipe, of m micro-batches from each end."""
-    orders.crossed(p, order)
-    orders.dual_pipe(p // 2, m, p, BESIDE, order)
-
-
 def folded(p: int, v: int, m: int, group: int, order: Order) -> None:
     """DualPipeV whose pairs run together."""
     orders.folded(p, order)
     orders.dual_pipe(p, m, p, BESIDE, order)
-
-
-def two_chains(ranks: Sequence[Sequence[ChunkCosts]], hops: Sequence[Sequence[Hop]], m: int
-               ) -> StepTime:
-    """DualPipe's step: two chains of as many positions as ranks."""
-    p = len(ranks)
-    room = Room(*([0.0] * (4 * p * m) if name == "arrives" else [0] * (8 * p)
-                  for name in Room._fields))
-    order = Path(crossed).order(p, m, 2)
-    alone = [[one.alone for one in own] for own in ranks]
-    end = step_seconds(ranks, alone, hops, p, 2, m, p, order, room, math.inf)
-    return StepTime(max(room.clock[:p]), end - max(room.clock[:p]))
 
 
 # ---------------------------------------------------------------- published formulas
@@ -84,10 +66,10 @@ def test_bubbles_are_those_of_the_publications(p: int) -> None:
         assert alike("interleaved-zb", p, v, m) - 3 * m * v == (p - 1) * (f + b - 2 * w)
     # ZB-V: one chunk's forward a stage, from the first pass of all to the last.
     assert alike("zb-v", p, 2, m) - 6 * m == (p - 1) * f
-    # DualPipe (p / 2 - 1)(F&B + B - 3 W); DualPipeV has half as many ranks as stages.
+    # DualPipe (p / 2 - 1)(F&B + B - 3 W), m micro-batches from each end; DualPipeV has half as
+    # many ranks as stages.
     pair = f + b
-    assert two_chains([[ALIKE] * 2] * p, [[Hop(0.0, 0.0)] * 2] * p, m).total - 6 * m == (
-        (p / 2 - 1) * (pair + b - 3 * w))
+    assert alike("dualpipe", p, 2, 2 * m) - 6 * m == (p / 2 - 1) * (pair + b - 3 * w)
     assert Path(folded).step_time([[ALIKE] * 2] * p, [[Hop(0, 0)] * 2] * p, m).total - 6 * m == (
         (p - 1) * (pair + b - 3 * w))
     assert alike("dualpipev", p, 2, m) < Path(folded).step_time(
@@ -106,6 +88,12 @@ def test_memory_is_that_of_the_publications(p: int) -> None:
         assert path("zb-v").in_flight(s, p, m, 2) == 2 * p
         # DualPipe: p + 1 stages (arXiv:2412.19437, table 2), of which DualPipeV has 2 p.
         assert path("dualpipev").in_flight(s, p, m, 2) == 2 * p + 1
+        # A forward beside a backward takes what that frees; the middle ranks have one without.
+        if p % 2 == 0:
+            middle = s in (p // 2 - 1, p // 2)
+            assert path("dualpipe").in_flight(s, p, 2 * m, 2) == p + middle
+            assert path("dualpipe").held([1.0] * 2, s, p, 2 * m, layer=0.5) == (
+                p + middle + 0.5)
         # Megatron-Core: 2 (p - s - 1) + (v - 1) N + 1 chunks; combined, whose backward
         # frees layer by layer what the forward beside it takes, as many and a layer.
         for group in (p, p + 1):
@@ -308,8 +296,8 @@ def test_dual_pipe_is_that_of_the_oracle() -> None:
     for _ in range(100):
         half = int(rng.integers(1, 4))
         p, m = 2 * half, 2 * half + int(rng.integers(0, 9))
-        x = Drawn("dualpipe", Path(crossed), oracle.dual_pipe(half, m, True, crossed=True), p, 2, m,
-                  None, 2)
+        x = Drawn("dualpipe", path("dualpipe"), oracle.dual_pipe(half, m, True, crossed=True), p, 2,
+                  2 * m, None, 2)
         mine, theirs = steps(rng, x)
         assert mine == pytest.approx(theirs, rel=1e-12), (p, m)
 
@@ -337,8 +325,6 @@ def steps(rng: np.random.Generator, x: Drawn) -> tuple[float, float]:
     times = oracle.Times(f, i, w, hop.tolist(), gap.tolist())
     true = oracle.ends(x.rows, times, depth, wire)
     assert true is not None
-    if x.chains == 2:
-        return two_chains(ranks, hops, x.m).pipeline, max(true)
     return x.path.step_time(ranks, hops, x.m, x.group).pipeline, max(true)
 
 

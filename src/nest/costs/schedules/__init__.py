@@ -22,6 +22,7 @@ SCHEDULES: dict[str, ModuleType | Path] = {
     "interleaved-zb": Path(path.zero_bubble, split=True),
     "zb-v": Path(path.zero_bubble_v, split=True),
     "dualpipev": Path(path.dual_pipe_v, split=True),
+    "dualpipe": Path(path.dual_pipe, split=True, together=True, chains=2),
 }
 ONE_F_ONE_B = Path(path.one_f_one_b)
 """1F1B by its path, which its closed form is below where stages differ or hand over."""

@@ -31,6 +31,8 @@ class Path:
     """Backwards are in two parts."""
     together: bool = False
     """Forwards run beside backwards."""
+    chains: int = 1
+    """Copies of the model, of which each takes as many of the micro-batches."""
 
     @property
     def parts(self) -> bool:
@@ -39,7 +41,7 @@ class Path:
 
     def order(self, stages: int, micro_batches: int, vpp: int, group: int | None = None) -> Order:
         """Passes of all stages."""
-        return _order(self.write, stages, vpp, micro_batches, group or stages)
+        return _order(self.write, stages, vpp, micro_batches // self.chains, group or stages)
 
     def in_flight(
         self, stage: int, stages: int, micro_batches: int, vpp: int, group: int | None = None
@@ -86,16 +88,17 @@ class Path:
 
         ``hops[s][n]`` is behind chunk n of stage s: on the way to the next chunk of the model.
         """
-        p, v, m = len(stages), len(stages[0]), micro_batches
+        p, v, m = len(stages), len(stages[0]), micro_batches // self.chains
         q = p * v
-        order = self.order(p, m, v, group)
+        order = self.order(p, micro_batches, v, group)
         room = Room(
             arrives=[0.0] * (2 * q * m), came=[0] * (2 * q), run=[0] * (2 * q), hop=[0.0] * q,
             gap=[0.0] * q, took=[0.0] * (4 * q), late=[0.0] * q, links=[0.0] * (2 * q),
             ends=[0.0] * q, place=[0] * p, begun=[0] * p, traffic=[0] * p, clock=[0.0] * p,
             scattered=[0.0] * p, fresh=[0.0] * p)
         alone = [[chunk.alone for chunk in stage] for stage in stages]
-        end = step_seconds(stages, alone, hops, p, v, m, q, order, room, inf)
+        depth = q // self.chains
+        end = step_seconds(stages, alone, hops, p, v, m, depth, order, room, inf)
         return StepTime(max(room.clock), end - max(room.clock))
 
 
@@ -147,3 +150,9 @@ def dual_pipe_v(p: int, v: int, m: int, group: int, order: Order) -> None:
     """DualPipeV as PyTorch runs it: a forward and a backward of its pairs behind each other."""
     orders.folded(p, order)
     orders.dual_pipe(p, m, p, FORWARD, order)
+
+
+def dual_pipe(p: int, v: int, m: int, group: int, order: Order) -> None:
+    """DualPipe, of m micro-batches from each end; the passes of its pairs run beside each other."""
+    orders.crossed(p, order)
+    orders.dual_pipe(p // 2, m, p, BESIDE, order)
