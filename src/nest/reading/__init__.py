@@ -1,6 +1,7 @@
 """Jobs that run today, read back as model, job and configuration; nothing is executed.
 
-Reading order: `tokens` and `arithmetic` (words and numbers of a script), `shell` (what it runs,
+Reading order: `tokens`, `arithmetic` and `conditions` (words, numbers and
+comparisons of a script), `shell` (what it runs,
 followed as text), `arguments` (a command line as arguments by name), `patterns` (lists of layers),
 `megatron_arguments` (their values, by the tables that `nest.exports` writes them with), `megatron`
 (model, job and configuration of these), `places` (devices of the ranks), `run` (scripts of
