@@ -90,13 +90,13 @@ FORMS: dict[str, tuple[str, Edited, Callable[[str], dict[str, Any]]]] = {
 
 
 def python(text: str, given: dict[str, Any], taken: list[str]) -> str:
-    return edit_python.edited(text, given, taken, where="c.py", function="config",
+    return edit_python.edited(text, given, taken, where="config", function="config",
                               sections=SECTIONS)
 
 
 def fields(text: str) -> dict[str, Any]:
-    made = Module(text, "c.py").returned("config")
-    return {name: value for name, value in fields_of(made, "c.py").items()
+    made = Module(text, "config").returned("config")
+    return {name: value for name, value in fields_of(made, "config").items()
             if isinstance(value, (int, str, list, type(None)))}
 
 

@@ -17,51 +17,13 @@ from nest.errors import InputError
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("stacks", "exports")]
 from framework_plans import runnable  # noqa: E402
+from improved import DEEPSPEED, TOML  # noqa: E402
+from improved import TITAN as PYTHON  # noqa: E402
 
 COUNT = int(os.environ.get("NEST_IMPROVED_FILES", "2"))
 """Random plans of a target whose files are improved."""
 MOST = 8
 """Devices of such a plan: parts of a space that leave none idle are many of more."""
-TOML = """# Llama 3 8B, $HOME `id` "quoted"
-[job]
-description = "it's \\"ours\\""   # where things go
-
-[model]
-name = "llama3"
-flavor = "8B"
-
-[training]
-local_batch_size = 1   # of a rank
-seq_len = 8192
-global_batch_size = 64
-
-[parallelism]
-tensor_parallel_degree = 8 # of a node
-pipeline_parallel_schedule = "1F1B"
-
-[activation_checkpoint]
-mode = "full"
-"""
-PYTHON = '''"""Our runs."""
-
-from torchtitan.config import TrainingConfig
-from torchtitan.distributed.activation_checkpoint import FullAC
-from torchtitan.models.llama3 import model_registry
-from torchtitan.trainer import Trainer
-
-
-def llama3_8b() -> Trainer.Config:
-    return Trainer.Config(
-        hf_assets_path="./it's $HOME",  # 'quoted' "twice"
-        model_spec=model_registry("8B"),
-        training=TrainingConfig(
-            local_batch_size=1,  # of a rank
-            seq_len=8192,
-            global_batch_size=64,  # äöü
-        ),
-        activation_checkpoint=FullAC.Config(),  # less memory
-    )
-'''
 BRIDGE = '''"""A recipe of ours."""
 from megatron.bridge.recipes.llama.h100.llama3 import llama3_8b_pretrain_2gpu_h100_bf16_config
 
@@ -95,19 +57,6 @@ ici_tensor_parallelism: 8  # a node
 remat_policy: full
 attention: cudnn_flash_te
 """
-DEEPSPEED = """{
-    "train_batch_size": 64,
-    "train_micro_batch_size_per_gpu": 1,
-    "gradient_accumulation_steps": 32,
-    "bf16": {"enabled": true}, "tensor_parallel": {"autotp_size": 8},
-    "zero_optimization": {"stage": 3, "overlap_comm": false,
-        "reduce_bucket_size": 5e8
-    },
-\t"wandb": {"enabled": false, "project": "it's \\" $HOME"}
-}
-"""
-
-
 class File(NamedTuple):
     """A file of a job on 16 devices, and what it does not say."""
 
@@ -248,6 +197,13 @@ def test_layouts(tmp_path: Path, cluster: nest.Cluster) -> None:
     assert 'module_fqns_per_model_part = [\n  ["tok_embeddings", "layers.0"' in text
     assert "layers_per_stage" not in text and "pipeline_parallel_degree = 4\n" in text
     assert step(written(tmp_path, "run.toml", text), cluster) == found.plan.step_time_s
+    path = written(tmp_path, "run.py", PYTHON)
+    found = nest.improve(path, cluster, space)  # a pipeline excludes CUDA graphs
+    text = found.files["run.py"]
+    assert "disable_cuda_graphs=True,\n" in text and "['layers.29'," in text
+    assert "from torchtitan.config import ParallelismConfig\n" in text
+    assert found.plan is not None
+    assert step(written(tmp_path, "run.py", text), cluster) == found.plan.step_time_s
     path = written(tmp_path, "plan.py", BRIDGE)
     found = nest.improve(path, cluster, space)
     assert found.plan is not None and not found.refused
@@ -315,7 +271,7 @@ def test_a_program_of_the_users_own_gets_no_new_arguments(
 ) -> None:
     """What its JSON cannot say stays as it is: here how it divides the model, and recompute."""
     written(tmp_path, "ds.json", DEEPSPEED)
-    text = ("deepspeed --num_nodes 2 --num_gpus 8 train.py --data 'a b' --deepspeed "
+    text = ("deepspeed --num_nodes 2 --num_gpus 8 pretrain_gpt.py --data 'a b' --deepspeed "
             "--deepspeed_config ds.json\n")
     found = nest.improve(written(tmp_path, "run.sh", text), cluster, **FILES["deepspeed"].more)
     assert found.plan is not None and [*found.files] == ["ds.json"]

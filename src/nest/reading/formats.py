@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from nest.describe.configuration import Configuration
 from nest.describe.files import parse_text
-from nest.describe.job import Job
+from nest.describe.job import Job, Stack
 from nest.describe.model import Model
 from nest.exports import bridge, deepspeed, maxtext, torchtitan
 from nest.exports.settings import Plain, flat, settings
@@ -59,6 +59,8 @@ class Format(NamedTuple):
     """Variables that a plan asks for."""
     words: Callable[[Plan], Mapping[str, tuple[str, ...]]] | None = None
     """Arguments of its launch that a plan decides, by name; None: the file says all."""
+    stacks: Callable[[Stack], Iterable[Stack]] = lambda stack: (stack,)
+    """A stack, and others that settings make of it and compute no number otherwise."""
     bounds: Callable[[Bounded], Bounds] = lambda _: ({},)
     """Parts of a space that the file can say."""
     mapped: bool = False
@@ -130,6 +132,20 @@ def _torchtitan(plan: Plan) -> Plain:
     return {**settings(torchtitan.PYTHON, here), "activation_checkpoint": made}
 
 
+def _torchtitan_stacks(stack: Stack) -> Iterable[Stack]:
+    """With CUDA graphs and without: pipelines and experts exclude them."""
+    graphs = stack.cuda_graphs == "step"
+    return (stack, stack.replace(cuda_graphs="none")) if graphs else (stack,)
+
+
+def _torchtitan_bounds(given: Bounded) -> Bounds:
+    """torchtitan==0.3.0 torchtitan/trainer.py:179; float8 products need divided sequences."""
+    bounds: dict[str, object] = {"sp": True} if given.job.precision == "fp8" else {}
+    if given.job.stack.cuda_graphs == "step":
+        bounds |= {"pp": 1, "ep": 1}
+    return (bounds,)
+
+
 def _torchtitan_toml(plan: Plan) -> Plain:
     return settings(torchtitan.OLD, torchtitan.figures_here(plan, "output"))
 
@@ -193,7 +209,7 @@ FORMATS: Mapping[str, Format] = {
         _torchtitan, _fields(None), _fields_changed(None, _TITAN), torchtitan_reading.overrides,
         _code, together={
             "parallelism.module_fqns_per_model_part": torchtitan_reading.PIPELINE},
-        bounds=lambda given: ({"sp": True} if given.job.precision == "fp8" else {},)),
+        stacks=_torchtitan_stacks, bounds=_torchtitan_bounds),
     "torchtitan-toml": Format(
         _torchtitan_toml, _data(".toml"), _changed(edit_toml.edited), torchtitan_reading.overrides,
         together={"parallelism.module_fqns_per_model_part": torchtitan_reading.PIPELINE},

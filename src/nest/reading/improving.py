@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import count, product
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nest.api import Planner
@@ -90,7 +90,7 @@ def improve(
     now = running.now()
     before, notes = now.plan, (*running.notes, *now.notes)
     found, unsaid, nothing = _fastest(
-        running, [*running.spaces(before, space)], running.stacks(keep), time_limit,
+        running, [*running.spaces(before, space, keep)], time_limit,
         {"threads": threads, "progress": progress})
     if nothing is not None and (before is None or not before.feasible):
         raise nothing
@@ -137,11 +137,10 @@ class _Unsaid(NamedTuple):
 
 
 def _fastest(
-    running: Running, spaces: Sequence[SearchSpace], stacks: Iterable[Stack],
-    time_limit: float | None, options: Mapping[str, Any],
+    running: Running, spaces: Sequence[tuple[Stack, SearchSpace]], time_limit: float | None,
+    options: Mapping[str, Any],
 ) -> tuple[Plan | None, _Unsaid | None, InfeasibleError | None]:
-    """The fastest plan of several spaces and stacks, the fastest that files cannot say, or why
-    nothing fits.
+    """The fastest plan of several spaces, the fastest that files cannot say, or why nothing fits.
 
     Raises
     ------
@@ -154,8 +153,7 @@ def _fastest(
     nothing: dict[type[NestError], NestError] = {}
     ends = None if time_limit is None else time.monotonic() + time_limit
     # Parts of a space are searched best first: its best plan is no slower than theirs.
-    left = [(0.0, number, stack, space)
-            for number, (stack, space) in enumerate(product(stacks, spaces))]
+    left = [(0.0, number, *each) for number, each in enumerate(spaces)]
     numbers = count(len(left))
     while left:
         bound, _, stack, space = heappop(left)

@@ -78,11 +78,14 @@ class Running(Protocol):
     def now(self) -> Now:
         """What it takes now."""
 
-    def stacks(self, keep: tuple[str, ...]) -> Iterable[Stack]:
-        """Its software, with what it can switch on and computes no number otherwise."""
+    def spaces(
+        self, before: Plan | None, space: SearchSpace | None, keep: tuple[str, ...]
+    ) -> Iterable[tuple[Stack, SearchSpace]]:
+        """Where a plan is searched: ``space``, or by default everything.
 
-    def spaces(self, before: Plan | None, space: SearchSpace | None) -> Iterable[SearchSpace]:
-        """Where a plan is searched: ``space``, or by default everything."""
+        The stack is the job's, with what its software can switch on and computes no number
+        otherwise.
+        """
 
     def lacks(self, plan: Plan) -> tuple[str, ...]:
         """Why its files cannot say a plan, a sentence each."""

@@ -125,18 +125,20 @@ class RunningFile:
 
     # ------------------------------------------------------------ the search
 
-    def stacks(self, keep: tuple[str, ...]) -> Iterator[Stack]:
-        """The file's stack with overlap."""
-        own = self.job.stack
-        yield with_overlap(own, load_stack(own.name.removesuffix(" (changed)")),
-                           self.format.overlaps, keep)
-
-    def spaces(self, before: Plan | None, space: SearchSpace | None) -> Iterable[SearchSpace]:
+    def spaces(
+        self, before: Plan | None, space: SearchSpace | None, keep: tuple[str, ...]
+    ) -> Iterator[tuple[Stack, SearchSpace]]:
         """The space asked for, as far as the file says it; ranks go stage by stage."""
+        own = self.job.stack
+        stack = with_overlap(own, load_stack(own.name.removesuffix(" (changed)")),
+                             self.format.overlaps, keep)
         ways = [{name: 1} for name in ("pp", "outer_dp", *(["dp_in"] * self.format.mapped))]
-        bounds = self.format.bounds(Bounded(
-            self.model, self.job, self.reading.configuration, self._arguments))
-        return parts(parts(unsearched(before, space), bounds), ways)
+        for one in self.format.stacks(stack):
+            bounds = self.format.bounds(Bounded(
+                self.model, self.job.replace(stack=one), self.reading.configuration,
+                self._arguments))
+            for each in parts(parts(unsearched(before, space), bounds), ways):
+                yield one, each
 
     @property
     def _arguments(self) -> frozenset[str] | None:

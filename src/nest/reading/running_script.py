@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any, Self
 
 from nest.describe.cluster import Cluster
@@ -129,7 +130,7 @@ class RunningScript:
 
     # ------------------------------------------------------------ the search
 
-    def stacks(self, keep: tuple[str, ...]) -> Iterator[Stack]:
+    def _stacks(self, keep: tuple[str, ...]) -> Iterator[Stack]:
         """The script's stack with overlap; then without gathering of tokens for experts."""
         given, own = self.described.job["stack"], self.job.stack
         base = load_stack(str(given["base"] if isinstance(given, dict) else given))
@@ -138,13 +139,15 @@ class RunningScript:
         if own.dispatcher == "allgather" and self.model.moe and DISPATCHER not in keep:
             yield stack.replace(dispatcher="alltoall")
 
-    def spaces(self, before: Plan | None, space: SearchSpace | None) -> Iterable[SearchSpace]:
+    def spaces(
+        self, before: Plan | None, space: SearchSpace | None, keep: tuple[str, ...]
+    ) -> Iterable[tuple[Stack, SearchSpace]]:
         """The space asked for; in place its ranks go stage by stage, or replica by replica."""
         ways = [{name: 1} for name in ("pp", "outer_dp", "dp_in")] if self.in_place else [{}]
         spaces = [self._delayed(each) for each in parts(unsearched(before, space), ways)]
-        if self.common is None:
-            return spaces
-        return [part for each in spaces for part in bounded(each, self.common)]
+        if self.common is not None:
+            spaces = [part for each in spaces for part in bounded(each, self.common)]
+        return product(self._stacks(keep), spaces)
 
     def _delayed(self, space: SearchSpace) -> SearchSpace:
         """A space without the recompute that delayed scaling of fp8 excludes; it is the default.
