@@ -148,6 +148,7 @@ def test_missing_keys_are_added_in_their_section() -> None:
     assert edit_toml.edited("[s]  # here\n[t]\n", {"s.a": 1}, []) == "[s]  # here\na = 1\n[t]\n"
     assert edit_yaml.edited(YAML, {"new": 1.0}, []) == YAML.replace(
         "last: true\n", "last: true\nnew: 1.0\n")
+    assert edit_yaml.edited("  a: 1\n  b: 2", {"c": "x"}, ["b"]) == '  a: 1\n  c: "x"\n'
     assert edit_json.edited(JSON, {"s.t.new.er": True, "empty.x": 1}, []) == JSON.replace(
         '{"u": null}', '{"u": null, "new": {"er": true}}').replace(
         '"empty": {}', '"empty": {"x": 1}')

@@ -28,7 +28,7 @@ def edited(text: str, given: Mapping[str, Any], taken: Iterable[str]) -> str:
     for name in {*taken} & {*places}:
         key, _, end = places[name]
         behind = text.find("\n", end.index)
-        changes.append((key.index, len(text) if behind < 0 else behind + 1, ""))
+        changes.append((key.index - key.column, len(text) if behind < 0 else behind + 1, ""))
     for name, value in given.items():
         if name in places:
             _, start, end = places[name]
@@ -48,7 +48,8 @@ def _added(text: str, given: Mapping[str, Any]) -> str:
     behind = text.find("\n", max(0, last - (text[last - 1:last] == "\n")))
     at = len(text) if behind < 0 else behind + 1
     end = "\r\n" if "\r\n" in text else "\n"
-    lines = "".join(f"{name}: {_value(value)}{end}" for name, value in given.items())
+    indent = " " * root.value[0][0].start_mark.column if root is not None and root.value else ""
+    lines = "".join(f"{indent}{name}: {_value(value)}{end}" for name, value in given.items())
     return text[:at] + (end if at and text[at - 1] != "\n" else "") + lines + text[at:]
 
 

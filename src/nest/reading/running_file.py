@@ -203,16 +203,15 @@ class RunningFile:
             given = {name: value for name, value in given.items()
                      if name not in there or not _same(there[name], value)}
             out = [name for name in self._replaced(given, taken) if name in there]
-            reasons = tuple(self._given_elsewhere({*given, *out}))
-            if reasons:
-                continue
-            try:
-                texts, arguments = self._texts(before, plan, there, given, out)
-            except ValueError as error:
-                reasons = (f"{self.opened.source.where}: {error}",)
-                continue
-            reasons = tuple(self._wrong(plan, texts))
-            if not reasons:
+            wrong = tuple(self._given_elsewhere({*given, *out}))
+            if not wrong:
+                try:
+                    texts, arguments = self._texts(before, plan, there, given, out)
+                    wrong = tuple(self._wrong(plan, texts))
+                except ValueError as error:
+                    wrong = (f"{self.opened.source.where}: {error}",)
+            reasons = reasons or wrong
+            if not wrong:
                 lines = [Change(name=name, before=self._shown(there, name),
                                 after=self._shown(given, name)) for name in (*given, *out)]
                 return Written(self._files(texts), (*lines, *arguments),
