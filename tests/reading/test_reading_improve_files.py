@@ -156,7 +156,7 @@ def test_random_plans(stack: str, target: str, tmp_path: Path) -> None:
     files = {"deepspeed": "ds_config.json", "torchtitan": "plan_config.py",
              "torchtitan-toml": "plan.toml", "megatron-bridge": "plan_recipe.py",
              "maxtext": "plan.yml"}
-    small = [case for case in runnable(stack, 6, target) if case.world <= MOST]
+    small = [case for case in runnable(stack, 3 * COUNT, target) if case.world <= MOST]
     for number, case in enumerate(small[:COUNT]):
         assert case.plan is not None and case.files is not None
         folder = tmp_path / str(number)
