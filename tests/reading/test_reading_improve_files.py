@@ -143,6 +143,25 @@ def test_a_file_with_the_plan_and_all_else_kept(
     assert "none: no plan that the stack can run is faster" in again.report()
 
 
+@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.parametrize("target", FILES)
+def test_a_space_bounds_the_plan(
+    target: str, tmp_path: Path, cluster: nest.Cluster
+) -> None:
+    file = FILES[target]
+    path = written(tmp_path, file.name, file.text)
+    space = nest.SearchSpace(pp=1, tp=2, sp=True, cp=1, zero=3) if target == "torchtitan" else (
+        nest.SearchSpace(pp=1, tp=4, cp=1, zero=(1, 3)))
+    found = nest.improve(path, cluster, space, **file.more)
+    assert found.plan is not None and not found.refused, found.report()
+    assert found.plan.configuration.stages[0].tp == space.tp.smallest
+    assert {one.name.rpartition(".")[2] for one in found.arguments} & {
+        "tensor_parallel_degree", "tensor_model_parallel_size", "autotp_size",
+        "ici_tensor_parallelism", "ici_tensor_sequence_parallelism"}
+    new = written(tmp_path, file.name, found.files[file.name])
+    assert step(new, cluster, **file.more) == found.plan.step_time_s
+
+
 @pytest.mark.kernels
 @pytest.mark.parametrize(("stack", "target"), [
     ("torchtitan", "torchtitan"), ("torchtitan", "torchtitan-toml"), ("deepspeed", "deepspeed"),
@@ -237,7 +256,7 @@ def test_overlap_is_switched_on_unless_it_is_kept(tmp_path: Path, cluster: nest.
 # ---------------------------------------------------------------- scripts
 
 
-@pytest.mark.kernels
+@pytest.mark.kernels(uncompiled=True)
 @pytest.mark.parametrize("inside", [True, False])
 def test_the_launch_line_of_deepspeed_follows(
     inside: bool, tmp_path: Path, cluster: nest.Cluster
@@ -265,7 +284,7 @@ def test_the_launch_line_of_deepspeed_follows(
     assert nest.improve(path, cluster, vocab=32000).plan is None
 
 
-@pytest.mark.kernels
+@pytest.mark.kernels(uncompiled=True)
 def test_a_program_of_the_users_own_gets_no_new_arguments(
     tmp_path: Path, cluster: nest.Cluster
 ) -> None:
@@ -322,7 +341,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 # ---------------------------------------------------------------- hostile
 
 
-@pytest.mark.kernels
 @pytest.mark.parametrize(("name", "text", "why"), [
     ("run.toml", TOML + "\n[model]\nname = 'x'\n", "malformed TOML"),
     ("run.yml", MAXTEXT + "model_name: x\n", "'model_name' is given twice"),
