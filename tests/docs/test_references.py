@@ -36,6 +36,7 @@ OTHERS_FILES = frozenset({
     "deepspeed/runtime/engine.py", "deepspeed/runtime/zero/config.py",
     "deepspeed/runtime/zero/offload_config.py",
     "megatron/core/model_parallel_config.py", "megatron/core/num_microbatches_calculator.py",
+    "megatron/core/tokenizers/utils/build_tokenizer.py",
     "gpt_oss_provider.py",
     "MEGATRON/pretrain_gpt.py", "MEGATRON_DEEPSPEED/pretrain_gpt.py", "megatron/arguments.py",
     "megatron/core/distributed/distributed_data_parallel_config.py",

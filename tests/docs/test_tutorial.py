@@ -40,7 +40,7 @@ def test_the_commands_print_what_the_page_shows(
         else:
             assert language == "text"
             _shown(body.splitlines(), printed.splitlines())
-    assert commands == {"tutorial.md": 6, "improve.md": 1}[page]
+    assert commands == {"tutorial.md": 6, "improve.md": 2}[page]
 
 
 def _shown(wanted: list[str], printed: list[str]) -> None:

@@ -104,8 +104,7 @@ def test_plans_are_never_slower_and_said_to_the_last_digit(tmp_path: Path) -> No
         folder.mkdir()
         for name, text in nest.export(case.plan, "megatron").items():
             (folder / name).write_text(text, encoding="utf-8")
-        given: dict[str, Any] = {"variables": {"MOCK_DATA": "1"}}
-        found = nest.improve(folder / "launch.sh", case.cluster, **given)
+        found = nest.improve(folder / "launch.sh", case.cluster)
         assert found.before is not None
         assert found.before.step_time_s == case.plan.step_time_s
         best = nest.plan(found.before.inputs.model, case.cluster, found.before.inputs.job)
@@ -120,10 +119,10 @@ def test_plans_are_never_slower_and_said_to_the_last_digit(tmp_path: Path) -> No
         for name, text in found.files.items():
             (again / name).write_text(text, encoding="utf-8")
         [new] = again.glob("*.sh")
-        read = nest.read(new, **given)
+        read = nest.read(new)
         priced = nest.evaluate(read.model, case.cluster, read.job, read.configuration)
         assert priced.step_time_s == found.plan.step_time_s
-        assert nest.improve(new, case.cluster, **given).plan is None
+        assert nest.improve(new, case.cluster).plan is None
     assert better > COUNT // 2
 
 
@@ -334,7 +333,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert f"nest: written: {folder / 'run.sh'}" in err
     out, err = run(capsys, *words, "--json", "-q")
     found = json.loads(out)
-    assert found["schema"] == "nest.improvement/1.0"
+    assert found["schema"] == "nest.improvement/1.1"
     assert found["files"]["run.sh"] == (folder / "run.sh").read_text(encoding="utf-8")
     again = tmp_path / "again"
     out, err = run(capsys, "improve", str(folder / "run.sh"), "dgx-h100", "--in-place", "-o",

@@ -47,7 +47,7 @@ def test_exported_plans_are_read_back(stack: str, count: int, tmp_path: Path) ->
         for name, text in nest.export(case.plan, "megatron").items():
             (folder / name).write_text(text, encoding="utf-8")
             seen.add(name)
-        found = nest.read(folder / "launch.sh", variables={"MOCK_DATA": "1"})
+        found = nest.read(folder / "launch.sh")
         assert found.devices == case.world
         priced = nest.evaluate(found.model, case.cluster, found.job, found.configuration)
         assert priced.step_time_s == case.plan.step_time_s, case.plan.inputs
@@ -244,6 +244,6 @@ def test_places_in_groups_that_are_partly_used(tmp_path: Path) -> None:
     for name, text in nest.export(plan, "megatron").items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     assert (tmp_path / "ranks").exists()
-    found = nest.read(tmp_path / "launch.sh", variables={"MOCK_DATA": "1"})
+    found = nest.read(tmp_path / "launch.sh")
     assert nest.evaluate(found.model, cluster, found.job,
                          found.configuration).step_time_s == plan.step_time_s

@@ -201,3 +201,45 @@ def test_arguments_that_a_script_loses_are_named(tmp_path: Path) -> None:
     text = f"torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 5 \\ \n  --swiglu {REST}\n"
     with pytest.raises(InputError, match="line 2: a command begins with '--swiglu'"):
         layers(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", [
+    "printf '%s\\n' $1 \"${2:-b}\" ${3:-none} ${4:-none} $# \"$@\" \"$*\" $*",
+    "A=$1\nshift\nB=${1:-none}\nshift 1\nprintf '%s\\n' $A $B ${2:-none} $# \"$@\"",
+    "shift 2\nprintf '%s\\n' ${1:-none} x \"$@\" y",
+    "A=(\"$@\")\nif [ $# -ge 2 ]; then B=many; else B=few; fi\nprintf '%s\\n' $B ${A[@]}",
+])
+@pytest.mark.parametrize("given", [(), ("4",), ("4", "b"), ("4", "b c", "d")])
+def test_arguments_are_those_of_bash(text: str, given: tuple[str, ...]) -> None:
+    if "shift" in text and len(given) < 2 or ("$1" in text and not given):
+        return  # an error of bash, or a word that is asked for
+    done = subprocess.run(["bash", "-c", text, "run.sh", *given], capture_output=True, text=True,
+                          check=True)
+    numbered = {str(n): word for n, word in enumerate(given, 1)}
+    found = Script(text, "run.sh", numbered)
+    assert [found.plain(word) for word in found.commands[-1].words[2:]] == (
+        done.stdout.split("\n")[:-1])
+
+
+def test_arguments_that_are_not_given_are_asked_for(tmp_path: Path) -> None:
+    """By their number, with what is shifted away; of a script that another one starts, its own."""
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "TP=$1\nshift\nMBS=$1\ntorchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers "
+        "8 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --bf16 "
+        "--max-position-embeddings 1024 --micro-batch-size $MBS --global-batch-size 32 "
+        "--tensor-model-parallel-size $TP\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"micro-batch-size depends on '\$2', which is an argument "
+                                         r"of the script; give it by --set 2=VALUE"):
+        nest.read(path, variables={"1": "4"})
+    outer = tmp_path / "outer.sh"
+    outer.write_text("bash run.sh 4 2\n", encoding="utf-8")
+    for found in (nest.read(path, variables={"1": "4", "2": "2"}), nest.read(outer)):
+        stage = found.configuration.stages[0]
+        assert (stage.tp, found.configuration.micro_batch // stage.dp_in) == (4, 2)
+
+
+def test_arguments_behind_a_shift_that_may_be_run_are_not_guessed() -> None:
+    script = Script("if grep -q x y; then shift; fi\nprog $1", "run.sh", {"1": "a"})
+    with pytest.raises(InputError, match="is not understood, and nothing is executed"):
+        script.need(script.commands[-1].words[1], "--x")

@@ -213,10 +213,24 @@ def torchtitan_exported(case: Case) -> Case:
     os.environ["BASE"] = "own:base"
     sys.modules["plan_config"] = module = ModuleType("plan_config")
     exec(compile(case["exported"], "plan_config.py", "exec"), vars(module))
-    config = ConfigManager().parse_args(["--module", "plan_config", "--config", "plan"])
+    config = ConfigManager().parse_args([
+        "--module", "plan_config", "--config", case.get("config", "plan")])
     policy = type(config.activation_checkpoint).__qualname__.partition(".")[0]
     return {"training": config.training, "parallelism": config.parallelism,
             "policy": None if config.activation_checkpoint is None else policy}
+
+
+def module(case: Case) -> Case:
+    """A module of a user's, with its degrees and the modules of its stages."""
+    return taken(case, module_settings)
+
+
+def module_settings(case: Case) -> Case:
+    found = torchtitan_exported(case)
+    given = found["parallelism"]
+    return {"policy": found["policy"], "modules": given.module_fqns_per_model_part, "degrees": [
+        given.tensor_parallel_degree, given.pipeline_parallel_degree,
+        given.context_parallel_degree]}
 
 
 def toml(case: Case) -> Case:
@@ -524,4 +538,7 @@ def deepspeed_ranks(case: Case) -> Case:
 
 if __name__ == "__main__":
     answer({"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed,
+            "arguments": lambda case: taken({**case, "arguments": arguments()},
+                                            megatron_arguments),
+            "module": module, "json": lambda case: taken(case, deepspeed_settings),
             "toml": toml, "fsdp2": fsdp2, "bridge": bridge, "hostfile": hostfile})

@@ -18,7 +18,7 @@ EXAMPLES = {
     ),
     "explain": ("nest explain plan.json",),
     "export": ("nest export plan.json --to megatron -o launch",),
-    "read": ("nest read launch/launch.sh --set MOCK_DATA=1 -o job",),
+    "read": ("nest read launch/launch.sh -o job",),
     "improve": ("nest improve run.sh dgx-h100 --devices 64 -o better",),
     "replan": ("nest replan plan.json --without node17 -o next.json",),
     "serve": ("nest serve --port 8316", "nest serve --host 0.0.0.0 --token-file token.txt"),

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from nest.cli import options
 from nest.cli.follow import Follow
 from nest.cli.output import deliver, page, say
-from nest.cli.read import Ignored, Script, Settings, StackName, Vocab, World, variables
+from nest.cli.read import (
+    Function,
+    Ignored,
+    ModelName,
+    Optimizer,
+    Precision,
+    Script,
+    SeqLen,
+    Settings,
+    StackName,
+    Target,
+    Vocab,
+    World,
+    variables,
+)
 from nest.errors import UnsupportedError
 
 
@@ -21,23 +35,30 @@ def improve(
                             "runs on.")],
     folder: Annotated[
         str | None, typer.Option("-o", "--output", metavar="DIR", help="Folder for the new "
-                                 "script; it is made. Nothing is written where no plan is better.")
+                                 "file; it is made. Nothing is written where no plan is better.")
     ] = None,
     *,
+    target: Target = None,
     devices: World = None,
+    model: ModelName = None,
     vocab: Vocab = None,
+    seq_len: SeqLen = None,
+    precision: Precision = None,
+    optimizer: Optimizer = None,
     stack: StackName = None,
+    function: Function = None,
     settings: Settings = None,
     ignore: Ignored = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", metavar="ARGUMENT", help="Do not switch on overlap-grad-reduce, "
-                     "overlap-param-gather or tp-comm-overlap, or change "
-                     "moe-token-dispatcher-type; may be repeated."),
+        typer.Option("--keep", metavar="ARGUMENT", help="Do not switch this on: "
+                     "overlap-grad-reduce, overlap-param-gather, tp-comm-overlap of Megatron-LM, "
+                     "or a setting of overlap; or do not change moe-token-dispatcher-type; may be "
+                     "repeated."),
     ] = None,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Only plans that need no list of nodes or ranks: the "
-                           "script keeps its launcher.")
+        bool, typer.Option("--in-place", help="Scripts of Megatron-LM: only plans that need no "
+                           "list of nodes or ranks, so that the script keeps its launcher.")
     ] = False,
     space: options.SpaceFile = None,
     time_limit: Annotated[
@@ -50,34 +71,36 @@ def improve(
         bool, typer.Option("--force", help="Replace files of the same names in DIR.")
     ] = False,
 ) -> None:
-    """Price a launch script of Megatron-LM, and find the fastest plan in its place.
+    """Price a job's own file, and find the fastest plan in its place.
 
-    The plan is the fastest that the script's software can run for the same model, batch and
-    devices. The new script is the old one with the arguments that NEST decides replaced.
+    The plan is the fastest that the same software can run for the same model, batch and
+    devices. The new file is the old one with the settings that NEST decides replaced.
     """
     from functools import partial
 
     from nest.cli.inputs import check_counts, space_from
     from nest.cli.present import progress
     from nest.exports.folder import check_folder, write_folder
+    from nest.reading import devices_of
     from nest.reading import improve as ask
-    from nest.reading.run import opened, world_of
     from nest.topology.network import load_network
 
-    check_counts(devices=devices, vocab=vocab, threads=threads)
+    check_counts(devices=devices, vocab=vocab, seq_len=seq_len, threads=threads)
     if folder is not None:
         check_folder(folder, force)
     given, bounds = variables(settings), None if space is None else space_from(space)
-    launch = opened(file, given)
-    world = devices or world_of(launch.launcher, launch.where)
+    asked: dict[str, Any] = {
+        "target": target, "model": model, "vocab": vocab, "seq_len": seq_len,
+        "precision": precision, "optimizer": optimizer, "stack": stack, "function": function,
+        "variables": given, "ignore": ignore or ()}
+    world = devices or devices_of(file, **asked)
     where = load_network(cluster)
     if where.size != world:
         where = load_network(cluster, devices=world)
     what = f"{os.path.basename(file)[:30]} on {world:,} devices"
     with progress(quiet), Follow(what, quiet) as follow:
-        found = ask(file, where, bounds, vocab=vocab, stack=stack, variables=given,
-                    ignore=ignore or (), keep=keep or (), in_place=in_place, threads=threads,
-                    time_limit=time_limit, progress=follow)
+        found = ask(file, where, bounds, **asked, keep=keep or (), in_place=in_place,
+                    threads=threads, time_limit=time_limit, progress=follow)
     writes = [partial(write_folder, folder, found.files, force)] if folder and found.files else []
     deliver(lambda: found.to_json() if as_json else found.report(**page()), *writes,
             quiet=quiet and not as_json)

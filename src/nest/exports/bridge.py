@@ -217,15 +217,19 @@ _OWN: Mapping[str, str] = {
               "megatron.bridge.recipes.llama.h100.llama3:llama3_8b_pretrain_2gpu_h100_bf16_config"}
 
 
+def environment(plan: Plan) -> dict[str, str]:
+    """Environment variables that the fields ask for."""
+    found = variables(plan.configuration, plan.inputs.job, plan.inputs.cluster.device.name)
+    # src/megatron/bridge/training/config.py:1101
+    return {**found, "CUDA_DEVICE_MAX_CONNECTIONS": "8"} if _fsdp(plan) else found
+
+
 def _files(given: Sheet) -> Files:
     plan = given.plan
     asked = {} if catalog_name(model_of(plan)) in RECIPES else _OWN
-    found = variables(plan.configuration, plan.inputs.job, plan.inputs.cluster.device.name)
-    if _fsdp(plan):  # src/megatron/bridge/training/config.py:1101
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
     script = Script(
-        title=(given.title, given.priced), variables=found, asked=asked, given=[], sections={},
-        program=f'"$here/{PROGRAM}"', passed=("RECIPE",) if asked else ())
+        title=(given.title, given.priced), variables=environment(plan), asked=asked, given=[],
+        sections={}, program=f'"$here/{PROGRAM}"', passed=("RECIPE",) if asked else ())
     return written(given, script, {PROGRAM: program(plan, given.title, given.priced)})
 
 

@@ -230,12 +230,19 @@ def arguments(plan: Plan) -> Mapping[str, list[list[str]]]:
     return {name: words(settings(table, given)) for name, table in tables.items()}
 
 
+def environment(plan: Plan) -> dict[str, str]:
+    """Environment variables that the arguments ask for: Megatron-DeepSpeed's alone do.
+
+    Source: deepspeedai/Megatron-DeepSpeed@4efb479 megatron/arguments.py:431.
+    """
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if _megatron(plan) and plan.stages[0].sp else {}
+
+
 def _files(given: Sheet) -> Files:
     plan, own = given.plan, not _megatron(given.plan)
-    # Megatron-DeepSpeed@4efb479 megatron/arguments.py:431
-    variables = {} if own or not plan.stages[0].sp else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     script = Script(
-        title=(given.title, given.priced), variables=variables, asked=_OWN if own else ASKED,
+        title=(given.title, given.priced), variables=environment(plan),
+        asked=_OWN if own else ASKED,
         given=[] if own else _DATA, sections=arguments(plan),
         program='"$PROGRAM"' if own else '"$MEGATRON_DEEPSPEED/pretrain_gpt.py"',
         words=("--deepspeed", f'--deepspeed_config "$here/{CONFIG}"'),

@@ -141,8 +141,10 @@ def data(model: Model) -> list[str]:
         "--eval-iters 0)",
         "else",
         '  DATA=(--data-path "${DATA_PATH:-}" --tokenizer-type HuggingFaceTokenizer',
-        '    --tokenizer-model "${TOKENIZER:-}" --save "${CHECKPOINT:-}" '
-        '--load "${CHECKPOINT:-}"',
+        # The tokenizer decides; this says what is priced, for who reads the script. Source:
+        # megatron-core==0.19.2 megatron/core/tokenizers/utils/build_tokenizer.py:69, 143.
+        f'    --tokenizer-model "${{TOKENIZER:-}}" --vocab-size {model.vocab}',
+        '    --save "${CHECKPOINT:-}" --load "${CHECKPOINT:-}"',
         '    --save-interval "${SAVE_INTERVAL:-500}")',
         "fi",
         'DATA+=(--lr "${LR:-}" --train-iters "${TRAIN_ITERS:-}")']

@@ -1,6 +1,7 @@
 """Jobs that run today, read back as model, job and configuration; nothing is executed.
 
-Reading order: `tokens` and `arithmetic` (words and numbers of a script), `shell` (what it runs,
+Reading order: `tokens`, `arithmetic` and `conditions` (words, numbers and
+comparisons of a script), `shell` (what it runs,
 followed as text), `arguments` (a command line as arguments by name), `patterns` (lists of layers),
 `megatron_arguments` (their values, by the tables that `nest.exports` writes them with), `megatron`
 (model, job and configuration of these), `places` (devices of the ranks), `run` (scripts of
@@ -9,14 +10,17 @@ with what the user says besides, settings that are understood), `python_text` (P
 `division` (degrees as a configuration), `torchtitan`, `fsdp2`, `deepspeed`, `bridge`, `maxtext`
 (one file per target); `reader` (:func:`nest.read`).
 
-Scripts with a better plan: `flags` (arguments that a plan decides), `batches` (which grow), `edit`
-(a script with some arguments changed), `remade` (a new one), `improvement` (the result,
-`improvement_text` its report), `improving` (:func:`nest.improve`).
+Jobs with a better plan: `running` (what a plan is searched for); scripts of Megatron-LM: `flags`
+(arguments that a plan decides), `batches` (which grow), `edit` (a script with some arguments
+changed), `remade` (a new one), `running_script`; other files: `edit_json`, `edit_toml`,
+`edit_yaml`, `edit_python` (a text with some settings changed), `formats` (what each target needs),
+`running_file`; `improvement` (the result, `improvement_text` its report), `improving`
+(:func:`nest.improve`).
 """
 
 from nest.reading.improvement import Improvement
 from nest.reading.improving import improve
-from nest.reading.reader import TARGETS, read
+from nest.reading.reader import TARGETS, devices_of, read
 from nest.reading.run import Reading
 
-__all__ = ["TARGETS", "Improvement", "Reading", "improve", "read"]
+__all__ = ["TARGETS", "Improvement", "Reading", "devices_of", "improve", "read"]

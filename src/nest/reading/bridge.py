@@ -35,7 +35,7 @@ COMMON = "_pretrain_common"
 _OVERLAP = tuple(one._replace(name=f"comm_overlap.{one.name}") for one in OVERLAP)
 _DDP = ("ddp.overlap_grad_reduce", "ddp.overlap_param_gather")
 _FULL = "mixed_precision.grad_reduce_in_fp32"
-_SPLIT = {"model.num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
+SPLIT = {"model.num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
           "model.num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
           "model.account_for_embedding_in_pipeline_split":
               "account-for-embedding-in-pipeline-split",
@@ -62,7 +62,7 @@ def read(source: Source) -> Found:
     for name in ("optimizer", "tokenizer", "dataset"):
         if isinstance(found.get(name), Made):
             del found[name]
-    found |= _overrides(source)
+    found |= overrides(source)
     precision = _precision(found, source)
     overlaps = found.pop("comm_overlap", None)
     for name, value in found.items():
@@ -71,7 +71,7 @@ def read(source: Source) -> Found:
     notes: list[str] = []
     known: list[Setting] = [*SETTINGS, *_OVERLAP]
     given = understood(found, known, "megatron-bridge", source, notes, (
-        *_DDP, _FULL, *_SPLIT, *_GRAPHS, "model.mtp_num_layers"))
+        *_DDP, _FULL, *SPLIT, *_GRAPHS, "model.mtp_num_layers"))
     if base.name != COMMON:
         for name in _NEEDED:
             if name not in found:
@@ -93,7 +93,7 @@ def read(source: Source) -> Found:
                      "CommOverlapConfig(...)")
 
 
-def _overrides(source: Source) -> Plain:
+def overrides(source: Source) -> Plain:
     """Arguments such as ``train.train_iters=10``, and settings of the user."""
     found: Plain = {}
     for word in source.words:
@@ -143,7 +143,7 @@ def _found(
         source, "the number format", precision, source.asked.precision, "--precision"), "adam",
         base, changes)
     layout, vpp, (first, last) = split(
-        f, {**{flag: given[name] for name, flag in _SPLIT.items() if given.get(name)},
+        f, {**{flag: given[name] for name, flag in SPLIT.items() if given.get(name)},
             "num-virtual-stages-per-pipeline-rank": f.get("virtual")}, model, pp)
     chunks = chunks_of_stages(
         build_chain(model), Job.parse(described, source.where), pp, vpp, layout=layout,

@@ -103,12 +103,18 @@ def _whole(value: object) -> object:
         abs(value) < 1e15) else value
 
 
-def _arguments(source: Source, notes: list[str]) -> tuple[Plain, bool]:
-    """Arguments of the program by name, and whether it is Megatron-DeepSpeed's."""
+def known_arguments() -> arguments.Known:
+    """Arguments of Megatron-DeepSpeed: those of Megatron-LM and its own."""
     flags = {one.name for one in TABLES if one.words is not None and True in one.words.values()}
     table = arguments.known("megatron_flags")
-    takes = {**table.takes, **{one.name: "flag" if one.name in flags else "one" for one in TABLES}}
-    found, _ = arguments_of(source.words, table._replace(takes=takes))
+    return table._replace(takes={
+        **table.takes, **{one.name: "flag" if one.name in flags else "one" for one in TABLES}})
+
+
+def _arguments(source: Source, notes: list[str]) -> tuple[Plain, bool]:
+    """Arguments of the program by name, and whether it is Megatron-DeepSpeed's."""
+    table = known_arguments()
+    found, _ = arguments_of(source.words, table)
     found = {ALIASES.get(name, name): value for name, value in found.items()
              if name not in source.asked.ignored}
     found |= {name: (value,) for name, value in source.asked.settings.items()
@@ -126,7 +132,7 @@ def _arguments(source: Source, notes: list[str]) -> tuple[Plain, bool]:
     elif rest:
         notes.append(f"arguments of the program itself are not read: "
                      f"{arguments.listed(rest[:12])}")
-    given = {name: plain(name, value, takes.get(name, "one")) for name, value in found.items()
+    given = {name: plain(name, value, table.takes.get(name, "one")) for name, value in found.items()
              if name in wanted}
     return {name: value for name, value in given.items() if value is not None}, megatron
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nest.errors import InputError
@@ -37,30 +37,43 @@ class _Place(NamedTuple):
     name: str
 
 
+class Head(NamedTuple):
+    """What a script needs before its command."""
+
+    there: Mapping[str, str]
+    """Variables of the environment of its command."""
+    wanted: Mapping[str, str]
+    """Those that it must have, by name."""
+    comment: str = ""
+    """A line for its beginning; empty: none."""
+
+
 def edited(
-    launch: Launch, flags: Flags, table: Known, variables: Mapping[str, str],
-    comment: str = "",
+    script: str, flags: Flags, table: Known, head: Head, stands: Callable[[str], bool]
 ) -> str | None:
     """The text of a script with arguments changed; None: the text does not show them.
 
     Parameters
     ----------
-    launch : the script.
+    script : its text.
     flags : what to take out and what to write.
     table : words that arguments take.
-    variables : what the environment must have for them, by name.
-    comment : a line for its beginning; empty: none.
+    head : what it needs besides.
+    stands : whether a new text has the commands of the script, but for what is changed.
     """
-    places = [*_places(launch.text, table)]
+    if not (flags.taken or flags.given):
+        return _headed(script, head)
+    places = [*_places(script, table)]
     there = {place.name for place in places}
     named = [name for name in flags.given if name in there]
     last = next((name for name in (*reversed(named), *ANCHORS) if name in there), None)
-    if last is None or any(name not in there for name in flags.taken):
+    if last is None and len(named) < len(flags.given):
+        return None
+    if any(name not in there for name in flags.taken):
         return None
     for again in (False, True):
-        text = _replaced(launch.text, places, flags, last, again)
-        text = _headed(text, comment, launch.command.variables, variables)
-        if _stands(text, launch, flags, table):
+        text = _headed(_replaced(script, places, flags, last, again), head)
+        if stands(text):
             return text
     return None
 
@@ -108,7 +121,7 @@ def _quotes(text: str) -> list[str]:
 
 
 def _replaced(
-    text: str, places: Sequence[_Place], flags: Flags, last: str, again: bool
+    text: str, places: Sequence[_Place], flags: Flags, last: str | None, again: bool
 ) -> str:
     """A text with arguments replaced in place, and new ones behind those named ``last``."""
     there = {place.name for place in places}
@@ -154,10 +167,13 @@ def _wide(text: str, place: _Place) -> tuple[int, int]:
     if place.quoted and text[start - 1:start] == text[end:end + 1] and text[end] in "\"'" and (
             text[start - 2:start - 1] in " \t\n("):
         start, end = start - 1, end + 1
+    own = start
     while text[start - 1:start] in (" ", "\t"):
         start -= 1
     line = re.compile(r"[ \t]*\\?\r?\n").match(text, end)
     first = start == 0 or text[start - 1] == "\n"
+    if line is None and first:
+        return own, end + len(text[end:]) - len(text[end:].lstrip(" \t"))
     if line is None or not first:
         return start, end
     # The last line of a command ends what the line before it continues.
@@ -165,13 +181,11 @@ def _wide(text: str, place: _Place) -> tuple[int, int]:
     return start, line.end() - continued
 
 
-def _headed(
-    text: str, comment: str, before: Mapping[str, str], wanted: Mapping[str, str]
-) -> str:
-    """A text with a comment, that gives variables of the environment these values."""
+def _headed(text: str, head: Head) -> str:
+    """A text with a comment, that gives variables of the environment their values."""
     new = []
-    for name, value in wanted.items():
-        if before.get(name) == value:
+    for name, value in head.wanted.items():
+        if head.there.get(name) == value:
             continue
         assigned = re.compile(rf"(?m)^([^#\n]*\b{name}=)(?:{_EXPANDED}|[\w.-]*)")
         if assigned.search(text):
@@ -180,11 +194,11 @@ def _headed(
             new.append(f"export {name}={value}\n")
     heads = [*re.finditer(r"(?m)^#(?:!|SBATCH|PBS|BSUB|\$ )[^\n]*\n", text)]
     at = heads[-1].end() if heads else 0  # a scheduler reads nothing behind the first command
-    more = ([f"# {comment}\n"] if comment else []) + new
+    more = ([f"# {head.comment}\n"] if head.comment else []) + new
     return text[:at] + "".join(more) + text[at:]
 
 
-def _stands(text: str, launch: Launch, flags: Flags, table: Known) -> bool:
+def stands(text: str, launch: Launch, flags: Flags, table: Known) -> bool:
     """Whether a new text has the commands of a script, but for the arguments that are changed."""
     try:
         found = followed(text, launch.where, launch.given, launch.folder)

@@ -10,7 +10,7 @@ from pydantic import Field
 from nest.describe.base import Freeze, Written
 from nest.pricing.plans import Plan
 
-SCHEMA = "nest.improvement/1.0"
+SCHEMA = "nest.improvement/1.1"
 SCHEMAS = r"^nest\.improvement/1(\.\d{1,9})?$"
 
 
@@ -26,8 +26,9 @@ class Improvement(Written):
     """A launch script priced, and the fastest plan for it."""
 
     schema_: Annotated[str, Field(alias="schema", pattern=SCHEMAS)] = SCHEMA
+    target: str = Field("megatron", description="what the file is for, a name of nest read --from")
     script: str = Field(description="name of the file")
-    line: int = Field(description="of the command in the script")
+    line: int = Field(description="of the command in a script; 1 of other files")
     notes: tuple[str, ...] = Field(description="what was assumed, and what has no price")
     before: Plan | None = Field(description="what the script takes; null: it is no configuration "
                                 "of these devices")
@@ -37,11 +38,12 @@ class Improvement(Written):
         description="seconds of a step before / after, less 1; null: nothing to compare")
     options: tuple[Change, ...] = Field(description="the difference in the words of plans")
     arguments: tuple[Change, ...] = Field(
-        description="the difference in arguments of the script, with their hyphens")
+        description="the difference in arguments of the script, with their hyphens, and in "
+        "settings of the file")
     refused: tuple[str, ...] = Field(
-        (), description="why the plan is not written as a script, a sentence each")
+        (), description="why the plan is not written, a sentence each")
     files: Annotated[dict[str, str], Freeze] = Field(
-        description="texts of the new script and of its list of nodes or ranks, by name")
+        description="texts of the new file and of lists of nodes or ranks, by name")
 
     def to_json(self, indent: int | None = 2) -> str:
         """The result as the text of one JSON document."""

@@ -32,12 +32,14 @@ def improvement_text(
         f": {known.inputs.cluster.size:,} devices of {known.inputs.cluster.name}, "
         f"{known.inputs.job.global_batch:,} sequences of {known.inputs.job.seq_len:,} tokens, "
         f"{known.inputs.job.precision}, {known.inputs.job.stack.name}")
-    page.fact("Script", f"{found.script}, line {found.line}{job}")
+    script = found.target == "megatron"
+    line = "" if found.line == 1 and not script else f", line {found.line}"
+    page.fact("Script" if script else "File", f"{found.script}{line}{job}")
     page.fact("Now", "not priced" if found.before is None else speed(found.before))
     for problem in found.problems:
         page.fact("", f"cannot run: {problem}")
     if found.plan is None:
-        page.fact("Better", "none found that the script's launcher can start" if found.problems
+        page.fact("Better", "none found that the launcher can start" if found.problems
                   else "none: no plan that the stack can run is faster")
     else:
         more = "" if found.faster is None else f"; {100 * found.faster:+.1f} %"
@@ -50,11 +52,14 @@ def improvement_text(
     for note in found.notes:
         page.fact("Note", note)
     _table(page, "Plan", "", found.options)
-    _table(page, "Arguments of the script", "argument", found.arguments)
+    if script:
+        _table(page, "Arguments of the script", "argument", found.arguments)
+    else:
+        _table(page, "Settings", "setting", found.arguments)
     if found.refused:
         page.blank()
         for reason in found.refused:
-            page.fact("No script", reason)
+            page.fact("No script" if script else "No file", reason)
     return page.text()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -44,6 +45,8 @@ class Launch(NamedTuple):
     """Devices; None: the script does not say."""
     each: int
     """Devices of a node; 1 where the script does not say."""
+    variables: Mapping[str, str] = {}
+    """Of the environment of the command."""
 
 
 def launched(script: Script, path: str) -> Launch | None:
@@ -87,7 +90,8 @@ def _launch(script: Script, command: Command, imports: bool) -> Launch | None:
     world, each = _devices(words[:at], command)
     plain = script.plain(file)
     return Launch(target, plain.rpartition("/")[2] if script.unknowns(file) else plain,
-                  tuple(map(script.plain, rest)), command.line, function, world, each)
+                  tuple(map(script.plain, rest)), command.line, function, world, each,
+                  command.variables)
 
 
 def _handed(words: list[str], script: Script) -> tuple[str, str, str | None, int] | None:
@@ -95,8 +99,8 @@ def _handed(words: list[str], script: Script) -> tuple[str, str, str | None, int
     for at, word in enumerate(words):
         option, equals, value = word.partition("=")
         following = value if equals else words[at + 1] if at + 1 < len(words) else ""
-        if option in ("--deepspeed_config", "--deepspeed-config", "--deepspeed") and following \
-                and script.plain(following).endswith(".json"):
+        if option in ("--deepspeed_config", "--deepspeed-config", "--deepspeed") and (
+                not following.startswith("--")) and script.plain(following).endswith(".json"):
             start = next((n for n, one in enumerate(words) if one.endswith((".py", '$PROGRAM'))
                           or script.plain(one).endswith("$PROGRAM")), at - 1)
             return "deepspeed", following, None, start + 1

@@ -42,7 +42,7 @@ def read(source: Source) -> Found:
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
         raise InputError(f"{source.where}: got {shorten(data)}; allowed: a mapping of settings")
     notes: list[str] = []
-    given = understood(flat(data) | _overrides(source), (*SETTINGS, *OWN), "maxtext", source, notes)
+    given = understood(flat(data) | overrides(source), (*SETTINGS, *OWN), "maxtext", source, notes)
     hardware = given.pop("hardware")
     if hardware not in ("gpu", "gpu_multiprocess"):
         raise InputError(f"{source.where}: hardware: got {shorten(hardware)}; allowed: gpu")
@@ -59,7 +59,7 @@ def read(source: Source) -> Found:
     return _found(source, f, axes, model, (repeats, micro), notes)
 
 
-def _overrides(source: Source) -> Plain:
+def overrides(source: Source) -> Plain:
     """Arguments such as ``steps=10``, and settings of the user."""
     found: Plain = {}
     for word in source.words:

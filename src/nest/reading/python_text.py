@@ -20,6 +20,8 @@ LONGEST = 2**20
 """Characters of a module."""
 DEEPEST = 40
 """Values, or calls of functions, inside one another."""
+REPLACE = ("dataclasses.replace", "replace")
+"""Functions that return a copy with other fields."""
 MOST = 10**5
 """Values that are looked at: functions that call each other twice would take forever."""
 
@@ -32,15 +34,25 @@ class Unread(NamedTuple):
 
 
 class Made:
-    """What a call makes: its name, its plain arguments, and fields by name, set later or not."""
+    """What a call makes: its name, its plain arguments, and fields by name, set later or not.
+
+    ``places`` are the texts of the fields' values, ``call`` that of the call, as nodes of a module.
+    """
 
     def __init__(
-        self, name: str, words: list[Any], fields: dict[str, Any], line: int = 0
+        self, name: str, words: list[Any], fields: dict[str, Any], call: ast.Call | None = None,
+        places: Mapping[str, ast.expr] | None = None,
     ) -> None:
         self.name = name
         self.words = words
         self.fields = fields
-        self.line = line
+        self.call = call
+        self.places = dict(places or {})
+
+    @property
+    def line(self) -> int:
+        """Of the call."""
+        return 0 if self.call is None else self.call.lineno
 
     @property
     def text(self) -> str:
@@ -139,15 +151,21 @@ class Module:
             return
         value = self._value(one.value, names, depth)
         for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
-            self._set(target, value, names)
+            self._set(target, value, names, one.value)
 
-    def _set(self, target: ast.expr, value: Any, names: dict[str, Any]) -> None:
+    def _set(
+        self, target: ast.expr, value: Any, names: dict[str, Any], node: ast.expr | None = None
+    ) -> None:
+        """``node``: the text of the value; None: it is not the text of this value alone."""
         if isinstance(target, ast.Name):
             names[target.id] = value
         elif isinstance(target, ast.Attribute):
             place = self._place(target.value, names)
             if place is not None:
                 place.fields[target.attr] = value
+                place.places.pop(target.attr, None)
+                if node is not None:
+                    place.places[target.attr] = node
             else:
                 self._blur(target, names)
         elif isinstance(target, ast.Tuple):
@@ -216,12 +234,14 @@ class Module:
         words = [self._value(each, names, depth + 1) for each in node.args]
         fields = {each.arg or "**": self._value(each.value, names, depth + 1)
                   for each in node.keywords}
+        places = {each.arg: each.value for each in node.keywords if each.arg}
         if name in self.functions and not words and not fields:
             return self._returned(self.functions[name], depth + 1)
-        if name in ("dataclasses.replace", "replace") and len(words) == 1:
+        if name in REPLACE and len(words) == 1:
             base = words[0] if isinstance(words[0], Made) else Made("", [], {})
-            return Made(base.name, base.words, {**base.fields, **fields}, node.lineno)
-        return Made(name or _unread(node.func).text, words, fields, node.lineno)
+            return Made(base.name, base.words, {**base.fields, **fields}, node,
+                        {**base.places, **places})
+        return Made(name or _unread(node.func).text, words, fields, node, places)
 
 
 def dotted(node: ast.expr) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -70,30 +71,86 @@ def read(
     InputError : no such file, not one of a known kind, settings that may change the cost and are
         not understood, or values that it does not say.
     """
+    asked = Asked(model, vocab, seq_len, precision, optimizer, stack, devices,
+                  tuple(one.removeprefix("--") for one in ignore), function)
+    found = opened(path, target, asked, variables)
+    if found is None:
+        return run.read(path, devices=devices, vocab=vocab, stack=stack, variables=variables,
+                        ignore=ignore)
+    return read_file(found)
+
+
+def devices_of(
+    path: str | os.PathLike[str], *, target: str | None = None,
+    variables: Mapping[str, str] | None = None, **said: Any,
+) -> int:
+    """Devices of a job, as its launcher or its degrees say.
+
+    Parameters
+    ----------
+    path, target, variables, said : as of :func:`read`.
+
+    Raises
+    ------
+    InputError : as :func:`read`; of a script of Megatron-LM only if its launcher does not say it.
+    """
+    if opened(path, target, Asked(), variables) is not None:
+        return read(path, target=target, variables=variables, **said).devices
+    launch = run.opened(path, variables)
+    return run.world_of(launch.launcher, launch.where)
+
+
+class Opened(NamedTuple):
+    """A configuration file, and the script that hands it to a program."""
+
+    target: str
+    source: Source
+    path: str
+    """Of the file, or of the script that writes it."""
+    launch: Launch | None = None
+    """Of the script; None: the file is read by itself."""
+    script: Script | None = None
+    script_path: str = ""
+    text: str = ""
+    """Of the script."""
+    given: Mapping[str, str] = {}
+    """What the user gives the script: variables, arguments, settings."""
+    inside: bool = False
+    """The script writes the file."""
+
+
+def opened(
+    path: str | os.PathLike[str], target: str | None, asked: Asked,
+    variables: Mapping[str, str] | None,
+) -> Opened | None:
+    """Find what a file is for; see :func:`read`. None: a script or command line of Megatron-LM.
+
+    Parameters
+    ----------
+    asked : what the user says, but for settings, which are among ``variables``.
+
+    Raises
+    ------
+    InputError : as :func:`read`, but for what the file says.
+    """
     if target is not None and target not in TARGETS:
         raise InputError(f"target: got {shorten(target)}; {did_you_mean(target, TARGETS)}allowed: "
                          f"{', '.join(TARGETS)}")
     where = shorten(os.fspath(path), 300)[1:-1]
     text, given = read_text(path), dict(variables or {})
-    settings = {name: value for name, value in given.items() if "." in name}
-    asked = Asked(model, vocab, seq_len, precision, optimizer, stack, devices,
-                  tuple(one.removeprefix("--") for one in ignore), function, settings)
     kind = _kind(path, text)
     if kind is None:
-        script = Script(text, where, {name: value for name, value in given.items()
-                                      if name not in settings})
-        launch = None if target == "megatron" else launches.launched(script, os.fspath(path))
-        if launch is None:
-            if target not in (None, "megatron"):
-                raise InputError(f"{where}: no command found that hands a file to {target}; "
-                                 "allowed: its launch script, or the file itself")
-            return run.read(path, devices=devices, vocab=vocab, stack=stack, variables=variables,
-                            ignore=ignore)
-        return _launched(launch, script, os.fspath(path), text, asked)
+        launched = None if target == "megatron" else _launched(
+            os.fspath(path), where, text, asked, given)
+        if launched is None and target not in (None, "megatron"):
+            raise InputError(f"{where}: no command found that hands a file to {target}; "
+                             "allowed: its launch script, or the file itself")
+        return launched
     if target == "megatron":
         raise InputError(f"{where}: got a file for {kind}; allowed: a launch script or a command "
                          "line of Megatron-LM")
-    return _read(target or kind, Source(text, where, asked._replace(settings=given)), 1, [])
+    return Opened(target or kind, Source(text, where, asked._replace(settings=given)),
+                  os.fspath(path))
 
 
 def _kind(path: str | os.PathLike[str], text: str) -> str | None:
@@ -107,31 +164,70 @@ def _kind(path: str | os.PathLike[str], text: str) -> str | None:
     return "torchtitan"
 
 
-def _launched(launch: Launch, script: Script, path: str, text: str, asked: Asked) -> Reading:
+def changed(found: Opened, body: str, text: str) -> Opened | None:
+    """The same with other texts of the file and of the script; None: it hands over none.
+
+    Raises
+    ------
+    InputError : as :func:`read`, of the new script.
+    """
+    source = found.source
+    if found.script is None:
+        return found._replace(source=source._replace(text=body))
+    return _launched(found.script_path, found.script.where, text, source.asked, found.given,
+                     None if found.inside else body)
+
+
+def _launched(
+    path: str, where: str, text: str, asked: Asked, given: Mapping[str, str],
+    body: str | None = None,
+) -> Opened | None:
+    """The file that a script hands to a program; None: it hands over none.
+
+    ``body``: its text, where it is not that of the file that is there.
+    """
+    settings = {name: value for name, value in given.items() if "." in name}
+    script = Script(text, where, {name: value for name, value in given.items()
+                                  if name not in settings})
+    launch = launches.launched(script, path)
+    if launch is None:
+        return None
     inside = launches.text_inside(launch, script, text)
     file = path if inside is not None else launches.file_of(launch, path)
+    if body is None:
+        body = read_text(file) if inside is None else inside
     source = Source(
-        read_text(file) if inside is None else inside, shorten(file, 300)[1:-1], asked._replace(
-            function=asked.function or launch.function), launch.words,
+        body, shorten(file, 300)[1:-1], asked._replace(
+            settings=settings, function=asked.function or launch.function), launch.words,
         launches.places_beside(launch, text, path), launch.world)
-    return _read(launch.target, source, launch.line, [*launch.words])
+    return Opened(launch.target, source, file, launch, script, path, text, given,
+                  inside is not None)
 
 
-def _read(target: str, source: Source, line: int, words: list[str]) -> Reading:
-    if target not in READERS:
-        raise InputError(f"{source.where}: got a file for {target}; allowed: {', '.join(READERS)}")
-    found = READERS[target](source)
-    if source.asked.devices not in (None, found.devices):
-        raise InputError(f"{source.where}: its degrees take {found.devices} devices, and --devices "
+def read_file(found: Opened) -> Reading:
+    """Read a configuration file; see :func:`read`.
+
+    Raises
+    ------
+    InputError : as :func:`read`.
+    """
+    source, launch = found.source, found.launch
+    if found.target not in READERS:
+        raise InputError(f"{source.where}: got a file for {found.target}; allowed: "
+                         f"{', '.join(READERS)}")
+    read = READERS[found.target](source)
+    if source.asked.devices not in (None, read.devices):
+        raise InputError(f"{source.where}: its degrees take {read.devices} devices, and --devices "
                          f"says {source.asked.devices}; allowed: the same")
-    title = f"# Read from {os.path.basename(source.where)}; {found.devices} devices.\n"
-    texts = {"model": plain_model(found.model), "job": found.job,
-             "configuration": found.configuration}
+    title = f"# Read from {os.path.basename(source.where)}; {read.devices} devices.\n"
+    texts = {"model": plain_model(read.model), "job": read.job,
+             "configuration": read.configuration}
     return Reading(
-        found.model, Job.parse(found.job, source.where),
-        Configuration.parse(found.configuration, source.where), found.devices, found.notes,
+        read.model, Job.parse(read.job, source.where),
+        Configuration.parse(read.configuration, source.where), read.devices, read.notes,
         {f"{name}.yaml": title + yaml.safe_dump(data, sort_keys=False, width=100)
-         for name, data in texts.items()}, tuple(words), line)
+         for name, data in texts.items()}, launch.words if launch else (),
+        launch.line if launch else 1)
 
 
 def plain_model(model: Model) -> dict[str, object]:

@@ -21,7 +21,7 @@ from nest.reading.shell import MARK, Unknown
 NAME = "launch.sh"
 SEVERAL = ("data-path", "train-data-path", "valid-data-path", "test-data-path")
 """Arguments of which one variable may hold several words."""
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|\d{1,3})\}?", re.ASCII)
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|\d{1,3})(?::?-)?\}?", re.ASCII)
 
 
 def remade(

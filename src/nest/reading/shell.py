@@ -22,6 +22,7 @@ from typing import NamedTuple
 from nest.describe.files import read_text
 from nest.errors import InputError
 from nest.reading.arithmetic import computed
+from nest.reading.conditions import compared
 from nest.reading.tokens import (
     ASSIGN,
     OPENS,
@@ -108,6 +109,7 @@ class Script:
         self.values: dict[str, list[str]] = {
             name: [value] for name, value in (given or {}).items()}
         self.exported: dict[str, str] = {}
+        self._shifted: int | None = 0  # arguments that are gone; None: not known
         self.commands: list[Command] = []
         try:
             self._text(text, sure=True)
@@ -139,11 +141,12 @@ class Script:
         InputError : it depends on what is not understood or not given; names line and text.
         """
         for one in self.unknowns(text):
-            why = ("is not set in the script; give it by --set NAME=VALUE" if one.unset else
-                   "is not understood, and nothing is executed")
-            raise InputError(
-                f"{one.where}: line {one.line}: {what} depends on {shorten(one.text)}, which "
-                f"{why}")
+            given = re.match(r"\$\{?(\d{1,3})\b", one.text, re.ASCII)
+            why = "is not understood, and nothing is executed" if not one.unset else (
+                f"is an argument of the script; give it by --set {given[1]}=VALUE" if given else
+                "is not set in the script; give it by --set NAME=VALUE")
+            raise InputError(f"{one.where}: line {one.line}: {what} depends on "
+                             f"{shorten(one.text)}, which {why}")
         return text
 
     # ------------------------------------------------------------ statements
@@ -230,14 +233,17 @@ class Script:
         path = Path(os.path.realpath(folder / file))
         if not path.is_relative_to(folder) or not path.is_file():
             return
-        values, where = self.values, self.where
-        if not own:  # what is exported, and nothing comes back
-            self.values = {key: [value] for key, value in self.exported.items()}
+        values, where, shifted = self.values, self.where, self._shifted
+        if not own:  # what is exported and given, and nothing comes back
+            given = enumerate(words[words.index(name) + 1:], 1)
+            self.values = {key: [value] for key, value in self.exported.items()} | {
+                str(number): [word] for number, word in given}
+            self._shifted = 0
         self.where = str(self.folder / file)
         self._text(read_text(path), sure)
         self.where = where
         if not own:
-            self.values = values
+            self.values, self._shifted = values, shifted
 
     def _blurred(self, tokens: list[Token], cause: Token, depth: int) -> None:
         """Statements that may be run or not, or several times: what they set is unknown."""
@@ -286,6 +292,9 @@ class Script:
                               if name in self.values}
         if words and not declares:
             if words[0] == "shift":
+                count = words[1] if len(words) > 1 else "1"
+                known = sure and self._shifted is not None and re.fullmatch(r"\d{1,3}", count)
+                self._shifted = (self._shifted or 0) + int(count) if known else None
                 return
             self.commands.append(Command(
                 line, tuple(words), {**self.exported, **local}, sure))
@@ -344,30 +353,10 @@ class Script:
                           else self._joined(token.text, token.line))
         turned = bool(inside) and inside[0] == "!"
         inside = inside[turned:]
-        value = self._compared(inside)
-        return None if value is None else value != turned
-
-    def _compared(self, words: list[str]) -> bool | None:
-        if any(not one.unset for word in words for one in self.unknowns(word)):
+        if any(not one.unset for word in inside for one in self.unknowns(word)):
             return None
-        words = [MARK.sub("", word) for word in words]  # what is not set is empty
-        if len(words) == 1:
-            return bool(words[0])
-        if len(words) == 2 and words[0] in ("-z", "-n", "-v"):
-            return bool(words[1]) != (words[0] == "-z") if words[0] != "-v" else (
-                words[1] in self.values)
-        if len(words) == 3:
-            left, mark, right = words
-            if mark in ("=", "==", "!="):
-                if re.search(r"[*?\[]", right):
-                    return None
-                return (left == right) == (mark != "!=")
-            numbers = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
-            if mark in numbers and all(re.fullmatch(r"-?\d{1,18}", one) for one in (left, right)):
-                a, b = int(left), int(right)
-                return {"==": a == b, "!=": a != b, ">": a > b, ">=": a >= b, "<": a < b,
-                        "<=": a <= b}[numbers[mark]]
-        return None
+        value = compared([MARK.sub("", word) for word in inside], self.values)
+        return None if value is None else value != turned
 
     # ------------------------------------------------------------ words
 
@@ -444,16 +433,33 @@ class Script:
                 at = end
 
     def _value(self, name: str, listed: bool, shown: str, line: int, quoted: bool) -> list[str]:
-        if name in ("@", "*"):
-            return []  # arguments of the script, which nobody gives here
+        if name in "@*#" or (name.isdecimal() and name != "0"):
+            return self._argument(name, shown, line, quoted)
         if name in self.values:
             value = self.values[name]
             return list(value) if listed else [value[0] if value else ""]
-        if name == "#":
-            return [str(sum(each.isdigit() for each in self.values))]
         if name in "?!$-" or name in ("PWD", "HOME", "USER", "RANDOM", "HOSTNAME"):
             return [self._mark(line, shown)]
         return [self._mark(line, shown, unset=True)]
+
+    def _argument(self, name: str, shown: str, line: int, quoted: bool) -> list[str]:
+        """An argument of the script, all that are given, or their number."""
+        if self._shifted is None:
+            return [self._mark(line, shown)]
+        if name.isdigit():
+            number = self._numbered(name)
+            text = f"${number}" if self._shifted else shown
+            return self.values.get(number) or [self._mark(line, text, unset=True)]
+        found: list[str] = []
+        while (number := str(len(found) + 1 + self._shifted)) in self.values:
+            found += self.values[number][:1]
+        found = [" ".join(found)] if quoted and name == "*" else found
+        return [str(len(found))] if name == "#" else found
+
+    def _numbered(self, name: str) -> str:
+        """The name of a variable; of an argument its number before any was shifted away."""
+        return str(int(name) + (self._shifted or 0)) if name.isdecimal() and (
+            name != "0") else name
 
     def _parameter(
         self, inner: str, shown: str, line: int, depth: int, quoted: bool
@@ -465,10 +471,13 @@ class Script:
         value = self._value(name, bool(found["array"]), shown, line, quoted)
         if quoted and found["array"] == "[*]":
             value = [" ".join(value)]
-        empty = name not in self.values or (":" in mark and value == [""])
+        key = self._numbered(name)
+        empty = key not in self.values or (":" in mark and value == [""])
         other = "".join(
             " ".join(values) for _, values in self._pieces(word, line, depth + 1))
         if mark[-1:] in ("-", "=") and empty:
+            if not other and key not in self.values:
+                return [self._mark(line, shown, unset=True)]
             if mark[-1] == "=":
                 self.values[name] = [other]
             return [other]

@@ -37,7 +37,7 @@ from nest.units import shorten
 
 TOML, NEW = "torchtitan-toml", "torchtitan"
 COUNTS = ("local_batch", "seq_len", "replicas", "tp", "cp", "ep", "pp", "etp", "micro_batch")
-_PIPELINE = tuple(f"parallelism.pipeline_parallel_{name}" for name in (
+PIPELINE = tuple(f"parallelism.pipeline_parallel_{name}" for name in (
     "first_stage_less_layers", "last_stage_less_layers", "layers_per_stage"))
 _ROTATE = "parallelism.context_parallel_rotate_method"
 _SINGLE = ("1f1b", "gpipe")
@@ -57,7 +57,7 @@ def read_toml(source: Source) -> Found:
     notes: list[str] = []
     if not found.get("model.converters"):  # settings of converters that are not used
         found = {name: value for name, value in found.items() if not name.startswith("quantize.")}
-    given = understood(found, OLD, TOML, source, notes, (*_PIPELINE, _ROTATE))
+    given = understood(found, OLD, TOML, source, notes, (*PIPELINE, _ROTATE))
     if given.get("activation_checkpoint.mode") != "selective":
         del given["activation_checkpoint.selective_ac_option"]
     family, flavor = given.pop("model.name"), given.pop("model.flavor")
@@ -111,7 +111,7 @@ def read_python(source: Source) -> Found:
     InputError : as :func:`read_toml`, or no such function.
     """
     module = Module(source.text, source.where, source.asked.ignored)
-    base = module.returned(_function(module, source))
+    base = module.returned(function_of(module, source))
     if not isinstance(base, Made):
         raise not_read(base, source.where)
     found = fields_of(base, source.where) | overrides(source)
@@ -123,7 +123,7 @@ def read_python(source: Source) -> Found:
     model, fp8 = _model(module, base, found, source)
     notes: list[str] = []
     found = {name: value for name, value in found.items() if name not in whole}
-    given = understood(found, PYTHON, NEW, source, notes, _PIPELINE)
+    given = understood(found, PYTHON, NEW, source, notes, PIPELINE)
     if not own:
         _check_whole(found, whole, base, source)
     if fp8 is None:
@@ -135,7 +135,7 @@ def read_python(source: Source) -> Found:
     return _found(source, given, model, fp8, PYTHON, notes)
 
 
-def _function(module: Module, source: Source) -> str:
+def function_of(module: Module, source: Source) -> str:
     if source.asked.function is not None:
         return source.asked.function
     names = [name for name in module.functions if not name.startswith("_")]
@@ -338,10 +338,10 @@ def generated(
     source: Source, chain: Chain, pp: int, single: bool, given: Plain
 ) -> list[list[str]]:
     """Names of the modules of each part, as torchtitan divides them by itself."""
-    before, behind, each = (given.get(name) for name in _PIPELINE)
+    before, behind, each = (given.get(name) for name in PIPELINE)
     layers = chain.body[1] - chain.body[0]
-    for name, value in zip(_PIPELINE, (before, behind, 1 if each is None else each), strict=True):
-        least = int(name == _PIPELINE[2])
+    for name, value in zip(PIPELINE, (before, behind, 1 if each is None else each), strict=True):
+        least = int(name == PIPELINE[2])
         if type(value) is not int or not least <= value <= 10**4:
             raise InputError(f"{source.where}: {name}: got {shorten(value)}; allowed: a whole "
                              f"number, {least} to 10000")

@@ -22,7 +22,8 @@ if [ -n "${MOCK_DATA:-}" ]; then  # made-up tokens, nothing saved: to time a ste
   DATA=(--mock-data --tokenizer-type NullTokenizer --vocab-size 129279 --eval-iters 0)
 else
   DATA=(--data-path "${DATA_PATH:-}" --tokenizer-type HuggingFaceTokenizer
-    --tokenizer-model "${TOKENIZER:-}" --save "${CHECKPOINT:-}" --load "${CHECKPOINT:-}"
+    --tokenizer-model "${TOKENIZER:-}" --vocab-size 129280
+    --save "${CHECKPOINT:-}" --load "${CHECKPOINT:-}"
     --save-interval "${SAVE_INTERVAL:-500}")
 fi
 DATA+=(--lr "${LR:-}" --train-iters "${TRAIN_ITERS:-}")

@@ -1,0 +1,245 @@
+"""A launch script of Megatron-LM that runs today, and the same with a better plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any, Self
+
+from nest.describe.cluster import Cluster
+from nest.describe.configuration import Configuration
+from nest.describe.job import Job, Stack
+from nest.describe.loading import load_stack
+from nest.describe.model import Model
+from nest.describe.space import SearchSpace
+from nest.errors import InputError, KernelError, UnsupportedError
+from nest.exports import megatron
+from nest.exports.launchers import DEFAULT, LAUNCHERS
+from nest.exports.places import MOST_PER_NODE, Places, per_node, places
+from nest.exports.targets import TARGETS
+from nest.pricing.evaluation import evaluate
+from nest.pricing.plans import Plan
+from nest.reading import edit, flags
+from nest.reading.arguments import arguments_of, known
+from nest.reading.batches import bounded, common_batch
+from nest.reading.improvement import Change
+from nest.reading.megatron import Described, described
+from nest.reading.megatron_arguments import TABLE
+from nest.reading.places import devices_of
+from nest.reading.remade import NAME, remade
+from nest.reading.run import Launch, followed, name_of, opened, placed_beside
+from nest.reading.running import (
+    UNSET,
+    Now,
+    Written,
+    parts,
+    priced,
+    unsearched,
+    with_overlap,
+)
+
+OVERLAPS = {"overlap-grad-reduce": "overlap_grad_reduce",
+            "overlap-param-gather": "overlap_param_gather", "tp-comm-overlap": "overlap_tp"}
+"""Arguments that switch overlap on, and the field of a stack that prices it."""
+DISPATCHER = "moe-token-dispatcher-type"
+MAPPED = "--use-tp-pp-dp-mapping"
+"""The argument by which ranks go replica by replica."""
+ORDER = ('Ranks of nodes: the first node of "$here/hosts" is rank 0, the next one rank 1, and so '
+         "on; nodes are numbered as in the cluster, from 0.")
+"""Comment of a script whose nodes have another order than those of the cluster."""
+
+
+@dataclass(frozen=True)
+class RunningScript:
+    """A launch script of Megatron-LM and how it is to be read."""
+
+    path: str
+    launch: Launch
+    described: Described
+    model: Model
+    job: Job
+    cluster: Cluster
+    again: Mapping[str, Any]
+    """Arguments of :func:`described` besides words, devices and places."""
+    notes: tuple[str, ...]
+    common: int | None
+    """What micro-batches of all replicas together divide."""
+    in_place: bool
+
+    target = "megatron"
+    keeps = (*OVERLAPS, DISPATCHER)
+
+    @classmethod
+    def read(
+        cls, path: str | os.PathLike[str], cluster: Cluster, vocab: int | None, stack: str | None,
+        variables: Mapping[str, str] | None, ignored: Sequence[str], in_place: bool,
+    ) -> Self:
+        """Read a script; see :func:`nest.improve`.
+
+        Raises
+        ------
+        InputError : as :func:`nest.read`, but for configurations that do not fit these devices.
+        """
+        launch = opened(path, variables)
+        again: dict[str, Any] = {
+            "name": name_of(path), "vocab": vocab, "stack": stack, "ignored": tuple(ignored)}
+        found = described(launch.words, cluster.size, lenient=True,
+                          places=placed_beside(path, launch.launcher), **again)
+        job = Job.parse(found.job, launch.where)
+        notes = found.notes
+        common = common_batch(arguments_of(launch.words, known(TABLE))[0], job.global_batch)
+        if common:
+            notes += (f"batches of the schedule are multiples of {common}: micro-batch x data "
+                      "parallel size divides it",)
+        return cls(os.fspath(path), launch, found, Model.parse(found.model, launch.where), job,
+                   cluster, again, notes, common, in_place)
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The script, and the line of its command."""
+        return self.launch.where, self.launch.command.line
+
+    @property
+    def given(self) -> Mapping[str, tuple[str, ...]]:
+        """Arguments of the command by name."""
+        return arguments_of(self.launch.words, known(TABLE))[0]
+
+    def now(self) -> Now:
+        """What the script takes."""
+        if self.described.problem:
+            return Now(None, tuple(self.described.problem.splitlines()))
+        try:
+            return self._priced(self.described)
+        except InputError as error:
+            why = tuple(str(error).splitlines())
+            if "straddle" not in str(error):
+                return Now(None, why)
+        try:  # ranks stage by stage leave groups of the cluster partly used
+            found = self._priced(described(
+                (*self.launch.words, MAPPED), self.cluster.size, **self.again))
+        except InputError:
+            return Now(None, why)
+        return found._replace(notes=(
+            "ranks are priced replica by replica: stages straddle groups of the cluster",))
+
+    def _priced(self, found: Described) -> Now:
+        return priced(self, Configuration.parse(found.configuration, self.launch.where))
+
+    # ------------------------------------------------------------ the search
+
+    def _stacks(self, keep: tuple[str, ...]) -> Iterator[Stack]:
+        """The script's stack with overlap; then without gathering of tokens for experts."""
+        given, own = self.described.job["stack"], self.job.stack
+        base = load_stack(str(given["base"] if isinstance(given, dict) else given))
+        stack = with_overlap(own, base, OVERLAPS, keep)
+        yield stack
+        if own.dispatcher == "allgather" and self.model.moe and DISPATCHER not in keep:
+            yield stack.replace(dispatcher="alltoall")
+
+    def spaces(
+        self, before: Plan | None, space: SearchSpace | None, keep: tuple[str, ...]
+    ) -> Iterable[tuple[Stack, SearchSpace]]:
+        """The space asked for; in place its ranks go stage by stage, or replica by replica."""
+        ways = [{name: 1} for name in ("pp", "outer_dp", "dp_in")] if self.in_place else [{}]
+        spaces = [self._delayed(each) for each in parts(unsearched(before, space), ways)]
+        if self.common is not None:
+            spaces = [part for each in spaces for part in bounded(each, self.common)]
+        return product(self._stacks(keep), spaces)
+
+    def _delayed(self, space: SearchSpace) -> SearchSpace:
+        """A space without the recompute that delayed scaling of fp8 excludes; it is the default.
+
+        Source: NVIDIA/Megatron-LM@core_v0.16.1
+        megatron/core/transformer/transformer_config.py:1242.
+        """
+        delayed = self.job.precision == "fp8" and self.given.get(
+            "fp8-recipe", ("delayed",)) == ("delayed",)
+        if not delayed or space.recompute_modules is not None:
+            return space
+        return space.replace(recompute_modules=(
+            ("core_attn", "moe", "core_attn+moe") if self.model.moe else ("core_attn",)))
+
+    def lacks(self, plan: Plan) -> tuple[str, ...]:
+        """Why the script cannot keep its launcher, where it has to."""
+        return tuple(one.sentence for one in plan.launch_needs) if self.in_place else ()
+
+    def narrower(self, space: SearchSpace, plan: Plan) -> Iterable[SearchSpace]:
+        """None: a new script says every plan, and one in place those of its spaces."""
+        return ()
+
+    # ------------------------------------------------------------ the new script
+
+    def written(self, before: Plan | None, plan: Plan) -> Written:
+        """The script with other arguments, or a new one; lists of nodes or ranks beside it."""
+        stack = plan.inputs.job.stack.capabilities
+        if stack is None or (stack.software, stack.version) not in TARGETS["megatron"].rules:
+            what = "an unknown version" if stack is None else f"{stack.software} {stack.version}"
+            return Written(refused=(
+                f"a script is written for {megatron.VERSION}, and the stack is {what}",))
+        given = self.given
+        try:
+            new = flags.said(plan, flags.mapped(plan))
+            old = flags.unpriced(given, new) if before is None else flags.said(
+                before, MAPPED[2:] in given)
+        except UnsupportedError as error:
+            return Written(refused=error.problems)
+        change = flags.changed(given, old, new, plan)
+        names = dict.fromkeys((*change.taken, *change.given))
+        lines = (Change(name=f"--{name}", before=_said(given, name),
+                        after=_said(change.given, name)) for name in names)
+        return Written(self._files(plan, change),
+                       tuple(line for line in lines if line.before != line.after))
+
+    def _files(self, plan: Plan, change: flags.Flags) -> dict[str, str]:
+        launch, table = self.launch, known(TABLE)
+        each = int(launch.launcher.get("each", "0"))
+        if not 1 <= each <= MOST_PER_NODE:  # a launcher that starts all ranks says nothing of nodes
+            each = per_node(self.cluster)
+        found = places(TARGETS["megatron"].order(plan), each,
+                       in_a_row=self.cluster.numbers is None)
+        title = f"{self.model.name}, {self.cluster.size} devices: for {megatron.VERSION}."
+        listed = LAUNCHERS[DEFAULT].files(found, title)
+        wanted = {name: value for name, value in megatron.variables(
+            plan.configuration, plan.inputs.job, self.cluster.device.name).items()
+            if launch.command.variables.get(name, UNSET.get(name)) != value}
+        own = placed_beside(self.path, launch.launcher) is not None  # it orders its nodes itself
+        other = own or "ranks" in listed or len(found.at) != self.cluster.size
+        text = None if other else edit.edited(
+            launch.text, change, table, edit.Head(
+                launch.command.variables, wanted, ORDER if "hosts" in listed else ""),
+            partial(edit.stands, launch=launch, flags=change, table=table))
+        name = os.path.basename(self.path)
+        if text is None:
+            marked, _ = arguments_of(launch.marked, table)
+            text, name = remade(launch, plan, flags.applied(self.given, change), marked, found,
+                                (title,)), NAME
+        files = {name: text, **listed}
+        self._check(plan, files, name, found)
+        return files
+
+    def _check(self, plan: Plan, files: Mapping[str, str], name: str, at: Places) -> None:
+        """Read a new script: it must have the plan's step time.
+
+        Raises
+        ------
+        KernelError : it has another one.
+        """
+        launch = followed(files[name], self.launch.where, self.launch.given, self.launch.folder)
+        where = f"{self.launch.where}, changed"
+        hosts, ranks = files.get("hosts"), files.get("ranks")
+        found = described(
+            launch.words, len(at.at), **self.again,
+            places=devices_of(hosts, ranks, at.each or at.per_node or 1, where)
+            if hosts or ranks else None)
+        again = evaluate(Model.parse(found.model, where), self.cluster, Job.parse(found.job, where),
+                         Configuration.parse(found.configuration, where))
+        if again.step_time_s != plan.step_time_s:
+            raise KernelError(f"the new script takes {again.step_time_s} s by what it says, the "
+                              f"plan {plan.step_time_s} s")
+
+
+def _said(given: Mapping[str, tuple[str, ...]], name: str) -> str:
+    return (" ".join(given[name]) or "given") if name in given else ""
