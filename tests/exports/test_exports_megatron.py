@@ -224,6 +224,13 @@ def test_words_of_each_setting(found: dict[str, Any], wanted: str, unwanted: str
      ["--bf16", "--grad-reduce-in-bf16"]),
     ("fp8", "megatron-core", ["--bf16", "--fp8-format", "hybrid", "--fp8-recipe", "tensorwise",
                               "--grad-reduce-in-bf16"]),
+    ("fp8-delayed", "megatron-core", ["--bf16", "--fp8-format", "hybrid", "--fp8-recipe",
+                                      "delayed", "--grad-reduce-in-bf16"]),
+    ("fp8-blockwise", "megatron-core", ["--bf16", "--fp8-format", "hybrid", "--fp8-recipe",
+                                        "blockwise", "--grad-reduce-in-bf16"]),
+    ("mxfp8", "megatron-core", ["--bf16", "--fp8-format", "e4m3", "--fp8-recipe", "mxfp8",
+                                "--grad-reduce-in-bf16"]),
+    ("nvfp4", "megatron-core", ["--bf16", "--fp4-format", "e2m1", "--grad-reduce-in-bf16"]),
     ("fp16", "megatron-core", ["--fp16", "--accumulate-allreduce-grads-in-fp32"]),
     ("fp32", "megatron-core", []),
 ], ids=str)

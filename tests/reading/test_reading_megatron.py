@@ -146,7 +146,11 @@ def test_stacks(tmp_path: Path, more: str, changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("more", "precision"), [
-    ("--fp8-format hybrid", "fp8"), ("", "bf16")])
+    ("--fp8-format hybrid", "fp8-delayed"), ("", "bf16"),
+    ("--fp8-format hybrid --fp8-recipe tensorwise", "fp8"),
+    ("--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8"),
+    ("--fp8-format hybrid --fp8-recipe blockwise", "fp8-blockwise"),
+    ("--fp4-format e2m1 --fp4-recipe nvfp4", "nvfp4")])
 def test_number_formats(tmp_path: Path, more: str, precision: str) -> None:
     assert reading(tmp_path, more).job.precision == precision
     half = reading(tmp_path, base=BASE.replace("--bf16", "--fp16")).job

@@ -21,6 +21,9 @@ from nest.exports.settings import Setting, flag
 
 MODULES = MappingProxyType({"norm": "layernorm", "mlp_act": "moe_act"})
 """Modules of recompute that have another name in Megatron-Core."""
+RECIPES = MappingProxyType({"fp8": "tensorwise", "fp8-delayed": "delayed",
+                            "fp8-blockwise": "blockwise", "mxfp8": "mxfp8"})
+"""Values of --fp8-recipe by number format."""
 SHARDED = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """Strategies of Megatron-FSDP, by ZeRO stage."""
 
@@ -108,6 +111,7 @@ TRAINING = (
     flag("bf16", "bf16"),
     Setting("fp8", "fp8-format"),
     Setting("fp8_recipe", "fp8-recipe"),
+    Setting("fp4", "fp4-format"),
     flag("gradients_bf16", "grad-reduce-in-bf16"),
     Setting("optimizer", "optimizer"),
     Setting("momentum", "sgd-momentum"),
@@ -200,14 +204,17 @@ def training_figures(job: Job, way: Configuration) -> dict[str, Figure]:
     remainders of fp32 copies.
     """
     stack, precision, adam = job.stack, job.precision, job.optimizer == "adam"
-    fp8, half = precision == "fp8", precision in ("bf16", "fp8")
-    kept = stack.fp8_gradient_dtype if fp8 else stack.gradient_dtype
+    recipe, half = RECIPES.get(precision), precision == "bf16" or job.narrow
     return {
         "micro_batch": way.micro_batch // way.stages[0].dp_in, "global_batch": job.global_batch,
         "throughput": True, "fp16": precision == "fp16",
         "gradients_fp32": precision == "fp16" and stack.gradient_dtype == "fp32",
-        "bf16": half, "fp8": "hybrid" if fp8 else None, "fp8_recipe": "tensorwise" if fp8 else None,
-        "gradients_bf16": half and kept == "bf16", "optimizer": "adam" if adam else "sgd",
+        "bf16": half, "fp8_recipe": recipe,
+        # E5M2 for gradients, but with scales of few elements.
+        "fp8": None if recipe is None else "e4m3" if precision == "mxfp8" else "hybrid",
+        "fp4": "e2m1" if precision == "nvfp4" else None,
+        "gradients_bf16": half and job.gradient_dtype == "bf16",
+        "optimizer": "adam" if adam else "sgd",
         "momentum": None if adam else 0.9 if job.optimizer == "sgd-momentum" else 0.0,
         "precision_aware": adam and remainders_asked(job, way.stages[0].zero)
         and stack.master_remainders}

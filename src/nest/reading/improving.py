@@ -120,7 +120,7 @@ def improve(
     before, problems, notes = _before(asked)
     notes = (*asked.described.notes, *notes)
     given, _ = arguments_of(asked.launch.words, known(TABLE))
-    spaces = [_delayed(each, asked, given) for each in _spaces(before, space, in_place)]
+    spaces = [*_spaces(before, space, in_place)]
     if common := common_batch(given, asked.job.global_batch):
         notes += (f"batches of the schedule are multiples of {common}: micro-batch x data "
                   "parallel size divides it",)
@@ -264,21 +264,6 @@ def _spaces(
             yield each
         elif each.allows(name, 1):
             yield each.replace(**{name: 1})
-
-
-def _delayed(
-    space: SearchSpace, asked: _Asked, given: Mapping[str, tuple[str, ...]]
-) -> SearchSpace:
-    """A space without the recompute that delayed scaling of fp8 excludes; it is the default.
-
-    Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/transformer/transformer_config.py:1242.
-    """
-    delayed = asked.job.precision == "fp8" and given.get(
-        "fp8-recipe", ("delayed",)) == ("delayed",)
-    if not delayed or space.recompute_modules is not None:
-        return space
-    return space.replace(recompute_modules=(
-        ("core_attn", "moe", "core_attn+moe") if asked.model.moe else ("core_attn",)))
 
 
 # ---------------------------------------------------------------- the difference

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nest.errors import InputError, did_you_mean
-from nest.exports.megatron_table import SECTIONS, SHARDED
+from nest.exports.megatron_table import RECIPES, SECTIONS, SHARDED
 from nest.exports.settings import figures_of
 from nest.reading.arguments import Words, arguments_of, known, listed, plain
 
@@ -51,7 +51,7 @@ READ = (
     "experimental-attention-variant", "dsa-indexer-n-heads", "dsa-indexer-head-dim",
     "dsa-indexer-topk", "dsa-indexer-loss-coeff", "dsa-indexer-use-sparse-loss",
     "attention-head-type", "outer-dp-sharding-strategy", "main-grads-dtype", "main-params-dtype",
-    "exp-avg-dtype", "exp-avg-sq-dtype", "position-embedding-type")
+    "exp-avg-dtype", "exp-avg-sq-dtype", "position-embedding-type", "fp4-recipe")
 """Arguments besides those of the tables that are read."""
 ONLY: Mapping[str, tuple[object, ...]] = {
     "outer-dp-sharding-strategy": ("no_shard",), "experimental-attention-variant": ("dsa",),
@@ -60,6 +60,7 @@ ONLY: Mapping[str, tuple[object, ...]] = {
     "position-embedding-type": ("rope", "mrope", "learned_absolute", "none"),
     "attention-backend": ("auto", "flash", "fused", "unfused", "local"),
     "optimizer": ("adam", "sgd"), "softmax-type": ("vanilla", "learnable"),
+    "fp8-recipe": (*RECIPES.values(),), "fp4-recipe": ("nvfp4",),
     "recompute-granularity": ("full", "selective"), "normalization": ("RMSNorm", "LayerNorm"),
     "data-parallel-sharding-strategy": SHARDED, "cp-comm-type": ("p2p", "a2a"),
     "moe-token-dispatcher-type": ("alltoall", "allgather", "flex"),
