@@ -243,6 +243,25 @@ def test_number_formats(precision: Any, stack: Any, wanted: list[str]) -> None:
     assert flat[flat.index("--log-throughput") + 1:flat.index("--optimizer")] == wanted
 
 
+@pytest.mark.parametrize(("zero", "name"), [(0, "muon"), (1, "dist_muon")])
+def test_muon(zero: int, name: str) -> None:
+    found = small(zero=zero)
+    shown = {"base": "megatron-core", "overlap_grad_reduce": 0, "overlap_param_gather": 0}
+    job = nest.Job(global_batch=64, seq_len=64, stack=shown, optimizer="muon")
+    assert found.inputs.model
+    given = arguments(found.inputs.model, job, found.configuration, None, False)
+    words = " ".join(word for part in given.values() for one in options(part) for word in one)
+    assert f"--optimizer {name}" in words and "momentum" not in words
+    for unwanted in ("distributed-optimizer", "overlap-grad", "overlap-param", "precision-aware"):
+        assert unwanted not in words
+    alone = nest.evaluate(found.inputs.model, found.inputs.cluster, job, found.configuration)
+    assert f"--optimizer {name}" in words_of(alone)
+    hides = job.replace(stack=nest.Job(global_batch=1, seq_len=1).stack)
+    with pytest.raises(nest.UnsupportedError, match="Muon hides nothing"):
+        words_of(nest.evaluate(found.inputs.model, found.inputs.cluster, hides,
+                               found.configuration))
+
+
 @pytest.mark.parametrize(("degrees", "device", "wanted"), [
     ({"tp": 8}, "H100 SXM", {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
     ({"cp": 2}, "H100 SXM", {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),

@@ -163,5 +163,6 @@ def random_job(rng: Random, theme: str) -> Job:
         precision=rng.choice((
             "bf16", "bf16", "fp16", "fp32",
             last.choice(("fp8", "fp8-delayed", "fp8-blockwise", "mxfp8", "nvfp4")))),
-        optimizer=rng.choice(("adam", "adam", "sgd", "sgd-momentum")), stack=stack,
+        optimizer=rng.choice((
+            "adam", last.choice(("adam", "muon")), "sgd", "sgd-momentum")), stack=stack,
     )

@@ -101,7 +101,7 @@ Precision = Annotated[
                              "fp8-blockwise, mxfp8 or nvfp4.")
 ]
 Optimizer = Annotated[
-    str | None, typer.Option(metavar="NAME", help="adam (default), sgd or sgd-momentum.")
+    str | None, typer.Option(metavar="NAME", help="adam (default), sgd, sgd-momentum or muon.")
 ]
 ExpertImbalance = Annotated[
     float | None,

@@ -35,7 +35,7 @@ class Recipe:
     """Bytes that it reads and writes for that."""
 
 
-_STATES = {"adam": 2, "sgd-momentum": 1, "sgd": 0}
+_STATES = {"adam": 2, "sgd-momentum": 1, "sgd": 0, "muon": 2}
 
 
 def recipe(job: Job) -> Recipe:
@@ -46,7 +46,8 @@ def recipe(job: Job) -> Recipe:
     distributed-optimizer guide: 4 + 16/d). Where operands are cast, parameters take 2 bytes: bf16,
     or rows and columns of fp8 (Transformer Engine's primary weights). Sharded optimizers may keep
     of the master copy of a bf16 parameter the 16 bits that it lacks (store_param_remainders of
-    Transformer Engine's FusedAdam and of Apex).
+    Transformer Engine's FusedAdam and of Apex), not under Muon. Muon is Adam here: what its
+    matrices need less is that of :mod:`nest.costs.muon`.
     """
     states = _STATES[job.optimizer]
     host = 4.0 + 4.0 * states + 4.0, 4.0 + 8.0 + 8.0 * states
@@ -61,7 +62,8 @@ def recipe(job: Job) -> Recipe:
     optimizer = 4.0 + 4.0 * states + (4.0 if job.precision == "fp16" else 0.0)
     held = 2.0 if job.precision == "fp16" else gradient
     # A bf16 parameter is the upper half of its fp32 master copy.
-    remainder = 2.0 if stack.master_remainders and job.precision == "bf16" else 0.0
+    split = stack.master_remainders and job.optimizer != "muon"
+    remainder = 2.0 if split and job.precision == "bf16" else 0.0
     update = gradient + 8.0 + 8.0 * states + 2.0
     return Recipe(2.0, held, optimizer, optimizer - remainder, gradient, 2.0, update,
                   *host)

@@ -34,7 +34,7 @@ MODULES: tuple[Module, ...] = get_args(Module)
 Precision = Literal[
     "bf16", "fp16", "fp32", "fp8", "fp8-delayed", "fp8-blockwise", "mxfp8", "nvfp4"]
 """Number formats of matrix products; their figures: :mod:`nest.describe.formats`."""
-Optimizer = Literal["adam", "sgd", "sgd-momentum"]
+Optimizer = Literal["adam", "sgd", "sgd-momentum", "muon"]
 Schedule = Literal[
     "1f1b", "interleaved", "gpipe", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
     "looped-bfs"]

@@ -60,7 +60,7 @@ SETTINGS = (
     Setting("dtype", "dtype", {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}),
     Setting("precision", "quantization", QUANTIZED),
     Setting("gradient_dtype", "grad_dtype", {"fp32": "float32", "bf16": "bfloat16"}),
-    Setting("optimizer", "opt_type", {"adam": "adamw", "sgd": "sgd"}),
+    Setting("optimizer", "opt_type", {"adam": "adamw", "sgd": "sgd", "muon": "muon"}),
     Setting("attention", "attention"),
     # GPUs accumulate gradients without it: src/maxtext/configs/pyconfig_deprecated.py:803.
     Setting("accumulates", "shardy", {True: False}, unless=(False,)),

@@ -166,7 +166,9 @@ def parallel_figures(
     """Figures of ``PARALLEL``; ``mapped``: ranks go replica by replica."""
     stage, stack, experts = way.stages[0], job.stack, model.moe is not None
     plain = stack.dispatcher in ("alltoall", "allgather")
-    sharded, fsdp = stage.zero > 0, is_fsdp(job)
+    # Muon divides whole matrices over the ranks instead, and hides nothing.
+    muon, fsdp = job.optimizer == "muon", is_fsdp(job)
+    sharded = stage.zero > 0 and not muon
     return {
         "tp": stage.tp, "sp": stage.sp, "overlap_tp": stage.sp and stack.overlap_tp > 0.0,
         "pp": way.pp, "cp": stage.cp, "cp_comm": stage.cp_comm if stage.cp > 1 else None,
@@ -177,7 +179,7 @@ def parallel_figures(
         "combined": way.schedule == "combined", "mapped": mapped,
         "fsdp": fsdp, "checkpoints": "fsdp_dtensor" if fsdp else None,
         "strategy": SHARDED[stage.zero] if fsdp else None, "sharded": sharded,
-        "overlap_grad_reduce": (sharded or not fsdp) and stack.overlap_grad_reduce > 0.0,
+        "overlap_grad_reduce": (sharded or not (fsdp or muon)) and stack.overlap_grad_reduce > 0.0,
         "overlap_param_gather": sharded and stack.overlap_param_gather > 0.0,
         "instances": way.outer_dp if stage.shard == "dp_in" else None}
 
@@ -214,10 +216,17 @@ def training_figures(job: Job, way: Configuration) -> dict[str, Figure]:
         "fp8": None if recipe is None else "e4m3" if precision == "mxfp8" else "hybrid",
         "fp4": "e2m1" if precision == "nvfp4" else None,
         "gradients_bf16": half and job.gradient_dtype == "bf16",
-        "optimizer": "adam" if adam else "sgd",
-        "momentum": None if adam else 0.9 if job.optimizer == "sgd-momentum" else 0.0,
+        "optimizer": _optimizer(job, way.stages[0].zero),
+        "momentum": {"sgd": 0.0, "sgd-momentum": 0.9}.get(job.optimizer),
         "precision_aware": adam and remainders_asked(job, way.stages[0].zero)
         and stack.master_remainders}
+
+
+def _optimizer(job: Job, zero: int) -> str:
+    """Value of --optimizer: Muon is another one where it is divided over the ranks."""
+    if job.optimizer == "muon":
+        return "dist_muon" if zero else "muon"
+    return job.optimizer.removesuffix("-momentum")
 
 
 def remainders_asked(job: Job, zero: int) -> bool:

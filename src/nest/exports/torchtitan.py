@@ -150,7 +150,8 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
     if model.vision is not None:
         yield "model.vision: an image tower has module names of its own"
     if job.optimizer != "adam":
-        yield f"job.optimizer {job.optimizer}: its optimizers are AdamW and Muon"
+        yield (f"job.optimizer {job.optimizer}: the optimizer is the base's, AdamW; which matrices "
+               "are Muon's, patterns of names say")
     if job.gradient_dtype != "fp32":
         yield f"stack.gradient_dtype {job.gradient_dtype}: mixed_precision_reduce has float32 alone"
     if model.moe is not None and job.stack.dispatcher != "alltoall":

@@ -213,8 +213,9 @@ def _job(
     base = name or ("megatron-fsdp" if f["fsdp"] else "megatron-core")
     stack = load_stack(base)
     precision = _precision(f)
-    optimizer = "adam" if f.get("optimizer", "adam") == "adam" else (
-        "sgd-momentum" if f.get("momentum", 0.9) else "sgd")
+    optimizer = str(f.get("optimizer", "adam")).removeprefix("dist_")
+    if optimizer == "sgd" and f.get("momentum", 0.9):
+        optimizer = "sgd-momentum"
     dp = devices // max(1, (f.get("tp") or 1) * (f.get("pp") or 1) * (f.get("cp") or 1))
     seq_len = f.get("seq_len")
     if seq_len is None:
@@ -278,7 +279,7 @@ def _stack(
 def _zero(f: Figures) -> int:
     if f["fsdp"]:
         return SHARDED.index(f.get("strategy") or "no_shard")
-    return int(f["sharded"])
+    return int(f["sharded"] or f.get("optimizer") == "dist_muon")
 
 
 # ---------------------------------------------------------------- configuration
