@@ -127,8 +127,8 @@ def test_precisions() -> None:
     assert bf16 / fp8 == pytest.approx([2.0])
     assert fp32 / bf16 == pytest.approx([2.0])
     eight = machine("fp8")
-    assert (eight.element, eight.weight_element, eight.core_peak) == (2, 1, 100e12)
-    assert (machine("fp32").element, machine("fp32").weight_element) == (4, 4)
+    assert (eight.element, eight.operand, eight.core_peak) == (2, 1, 100e12)
+    assert (machine("fp32").element, machine("fp32").operand) == (4, 4)
 
 
 def test_empty_product_is_free() -> None:

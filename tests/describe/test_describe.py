@@ -241,7 +241,7 @@ BAD_FIELDS = [
     ),
     ("job", "global_batch", 10**8, "at most 10000000"),
     ("job", "seq_len", 0, "at least 1"),
-    ("job", "precision", "int4", "'bf16', 'fp16', 'fp32' or 'fp8'"),
+    ("job", "precision", "int4", "'fp8-blockwise', 'mxfp8' or 'nvfp4'"),
     ("job", "optimizer", "lion", "'adam'"),
     ("job", "stack", "megatron", "megatron-core"),
     ("job", "stack", {"base": "fsdp", "overlap_tp": 2}, "at most 1"),

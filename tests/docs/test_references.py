@@ -32,6 +32,8 @@ OTHERS_FILES = frozenset({
     "astra-sim-alibabacloud/inputs/topo/gen_Topo_Template.py", "calculon/llm/validation.py",
     "configs/7B_sft.py", "deepspeed/launcher/launch.py", "deepspeed/launcher/runner.py",
     "deepspeed/runtime/config.py", "deepspeed/runtime/pipe/engine.py",
+    "megatron/core/optimizer/muon.py", "megatron/core/optimizer/layer_wise_optimizer.py",
+    "torchtitan/distributed/flex_shard/dist_muon.py",
     "deepspeed/runtime/pipe/module.py", "deepspeed/runtime/precision_config.py",
     "deepspeed/runtime/engine.py", "deepspeed/runtime/zero/config.py",
     "deepspeed/runtime/zero/offload_config.py",

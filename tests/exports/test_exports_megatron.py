@@ -224,6 +224,13 @@ def test_words_of_each_setting(found: dict[str, Any], wanted: str, unwanted: str
      ["--bf16", "--grad-reduce-in-bf16"]),
     ("fp8", "megatron-core", ["--bf16", "--fp8-format", "hybrid", "--fp8-recipe", "tensorwise",
                               "--grad-reduce-in-bf16"]),
+    ("fp8-delayed", "megatron-core", ["--bf16", "--fp8-format", "hybrid", "--fp8-recipe",
+                                      "delayed", "--grad-reduce-in-bf16"]),
+    ("fp8-blockwise", "megatron-core", ["--bf16", "--fp8-format", "hybrid", "--fp8-recipe",
+                                        "blockwise", "--grad-reduce-in-bf16"]),
+    ("mxfp8", "megatron-core", ["--bf16", "--fp8-format", "e4m3", "--fp8-recipe", "mxfp8",
+                                "--grad-reduce-in-bf16"]),
+    ("nvfp4", "megatron-core", ["--bf16", "--fp4-format", "e2m1", "--grad-reduce-in-bf16"]),
     ("fp16", "megatron-core", ["--fp16", "--accumulate-allreduce-grads-in-fp32"]),
     ("fp32", "megatron-core", []),
 ], ids=str)
@@ -234,6 +241,25 @@ def test_number_formats(precision: Any, stack: Any, wanted: list[str]) -> None:
     given = arguments(found.inputs.model, job, found.configuration, None, False)["TRAINING"]
     flat = [word for one in options(given) for word in one]
     assert flat[flat.index("--log-throughput") + 1:flat.index("--optimizer")] == wanted
+
+
+@pytest.mark.parametrize(("zero", "name"), [(0, "muon"), (1, "dist_muon")])
+def test_muon(zero: int, name: str) -> None:
+    found = small(zero=zero)
+    shown = {"base": "megatron-core", "overlap_grad_reduce": 0, "overlap_param_gather": 0}
+    job = nest.Job(global_batch=64, seq_len=64, stack=shown, optimizer="muon")
+    assert found.inputs.model
+    given = arguments(found.inputs.model, job, found.configuration, None, False)
+    words = " ".join(word for part in given.values() for one in options(part) for word in one)
+    assert f"--optimizer {name}" in words and "momentum" not in words
+    for unwanted in ("distributed-optimizer", "overlap-grad", "overlap-param", "precision-aware"):
+        assert unwanted not in words
+    alone = nest.evaluate(found.inputs.model, found.inputs.cluster, job, found.configuration)
+    assert f"--optimizer {name}" in words_of(alone)
+    hides = job.replace(stack=nest.Job(global_batch=1, seq_len=1).stack)
+    with pytest.raises(nest.UnsupportedError, match="Muon hides nothing"):
+        words_of(nest.evaluate(found.inputs.model, found.inputs.cluster, hides,
+                               found.configuration))
 
 
 @pytest.mark.parametrize(("degrees", "device", "wanted"), [

@@ -66,13 +66,18 @@ def test_settings_of_the_python(given: dict[str, Any], wanted: dict[str, Any], t
     assert {name: names.get(name) for name in wanted} == wanted and text in found
 
 
-def test_models_of_its_registry_need_nothing_else() -> None:
-    job = nest.Job(global_batch=64, seq_len=64, stack="torchtitan", precision="fp8")
+@pytest.mark.parametrize(("precision", "named"), [
+    ("fp8", 'Float8LinearConverter.Config(\n        filter_fqns=["lm_head"]'),
+    ("mxfp8", 'MXFP8LinearConverter.Config(\n        fqns=["layers"]'),
+    ("nvfp4", 'NVFP4LinearConverter.Config(\n        fqns=["layers"]'),
+])
+def test_models_of_its_registry_need_nothing_else(precision: Any, named: str) -> None:
+    job = nest.Job(global_batch=64, seq_len=64, stack="torchtitan", precision=precision)
     found = nest.export(plan(nest.load_model("llama3.1-405b"), nest.load_cluster(
-        "dgx-h100", devices=512), job, zero=3, tp=8), "torchtitan")
+        "dgx-b200", devices=512), job, zero=3, tp=8), "torchtitan")
     text = found["plan_config.py"]
     assert "import llama3_405b, model_registry" in text and "BASE" not in found["launch.sh"]
-    assert "model_registry('405B', converters=[Float8LinearConverter.Config(" in text
+    assert "model_registry('405B', converters=[" + named in text
     assert "!= (126, 16384, 128256)" in text
     compile(text, "plan_config.py", "exec")
 

@@ -80,7 +80,8 @@ def random_cluster(rng: Random, sizes: tuple[int, ...], needed: float, theme: st
     memory = _memory(rng, devices, needed, theme)
     device = {
         "name": "random device", "memory": memory, "memory_bandwidth": log_uniform(rng, 1e11, 4e12),
-        "peak_flops": {"bf16": peak, "fp8": 2 * peak, "tf32": peak / 2},
+        "peak_flops": {"bf16": peak, "tf32": peak / 2, "nvfp4": 4 * peak,
+                       **dict.fromkeys(("fp8", "fp8-blockwise", "mxfp8"), 2 * peak)},
         "launch_overhead": rng.choice((0.0, 1e-6, 5e-6)),
         "memory_reserved": memory * rng.choice((0.0, 0.05)),
     }
@@ -160,6 +161,9 @@ def random_job(rng: Random, theme: str) -> Job:
         memory_margin=more.choice((0.0, 0.0, 0.05, 0.1)),
         expert_imbalance=more.choice((1.0, 1.0, 1.3)),
         global_batch=rng.choice(batches), seq_len=rng.choice(lengths),
-        precision=rng.choice(("bf16", "bf16", "fp16", "fp32", "fp8")),
-        optimizer=rng.choice(("adam", "adam", "sgd", "sgd-momentum")), stack=stack,
+        precision=rng.choice((
+            "bf16", "bf16", "fp16", "fp32",
+            last.choice(("fp8", "fp8-delayed", "fp8-blockwise", "mxfp8", "nvfp4")))),
+        optimizer=rng.choice((
+            "adam", last.choice(("adam", "muon")), "sgd", "sgd-momentum")), stack=stack,
     )

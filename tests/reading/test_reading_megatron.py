@@ -145,8 +145,23 @@ def test_stacks(tmp_path: Path, more: str, changes: dict[str, Any]) -> None:
             if name != "name" and getattr(found, name) != getattr(base, name)} == changes
 
 
+@pytest.mark.parametrize(("more", "zero"), [
+    ("--optimizer muon --muon-tp-mode blockwise --muon-momentum 0.95", 0),
+    ("--optimizer dist_muon --muon-num-ns-steps 5", 1)])
+def test_muon(tmp_path: Path, more: str, zero: int) -> None:
+    """Of one device, or divided over the ranks; it hides nothing."""
+    found = reading(tmp_path, more)
+    assert (found.job.optimizer, found.configuration.stages[0].zero) == ("muon", zero)
+    stack = found.job.stack
+    assert (stack.overlap_grad_reduce, stack.overlap_param_gather * zero) == (0.0, 0.0)
+
+
 @pytest.mark.parametrize(("more", "precision"), [
-    ("--fp8-format hybrid", "fp8"), ("", "bf16")])
+    ("--fp8-format hybrid", "fp8-delayed"), ("", "bf16"),
+    ("--fp8-format hybrid --fp8-recipe tensorwise", "fp8"),
+    ("--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8"),
+    ("--fp8-format hybrid --fp8-recipe blockwise", "fp8-blockwise"),
+    ("--fp4-format e2m1 --fp4-recipe nvfp4", "nvfp4")])
 def test_number_formats(tmp_path: Path, more: str, precision: str) -> None:
     assert reading(tmp_path, more).job.precision == precision
     half = reading(tmp_path, base=BASE.replace("--bf16", "--fp16")).job
@@ -160,7 +175,7 @@ def test_number_formats(tmp_path: Path, more: str, precision: str) -> None:
     ("--spec a b", "--spec: it may change the cost, and NEST does not read it"),
     ("--num-layer 3", "--num-layer: no argument of Megatron-LM core_v0.16.1; did you mean "
      "num-layers?"),
-    ("--optimizer muon", "--optimizer: got 'muon'; allowed: adam, sgd"),
+    ("--optimizer lion", "--optimizer: got 'lion'; allowed: adam, sgd"),
     ("--tensor-model-parallel-size 3", "16 devices are no multiple"),
     ("--tensor-model-parallel-size " + "9" * 400, "--tensor-model-parallel-size: got"),
     ("--hidden-size nan", "--hidden-size: got 'nan'"),
@@ -174,6 +189,9 @@ def test_number_formats(tmp_path: Path, more: str, precision: str) -> None:
     ("--window-size 3,9", "--window-size: got"),
     ("--num-layers", "--num-layers: got"),
     ("--hidden-dropout", "--hidden-dropout: got"),
+    ("--optimizer muon --muon-tp-mode distributed", "--muon-tp-mode: got"),
+    ("--fp8-format hybrid --fp8-recipe custom", "--fp8-recipe: got"),
+    ("--fp4-format e2m1 --fp4-recipe custom", "--fp4-recipe: got"),
     ("--recompute-granularity selective --recompute-modules nothing", "--recompute-modules: got"),
     ("--pipeline-model-parallel-size 16 --tensor-model-parallel-size 1",
      "--num-layers: got 8; allowed without a layout: a multiple of pp 16 x virtual stages 1"),

@@ -170,8 +170,10 @@ def test_what_evaluate_refuses_is_a_reason_too(tmp_path: Path, changes: dict[str
 
 
 @pytest.mark.parametrize(("text", "found"), [
-    ("bf16 (bf16, FSDP mp PURE)", "bf16"), ("fp16/bf16 (not stated)", "bf16"), ("FP8-MX", "fp8"),
-    ("fp8 32x32 / MXFP8", "fp8"), ("MXFP4", None), ("NVFP4", "fp8"), ("fp16", "fp16"), ("", None),
+    ("bf16 (bf16, FSDP mp PURE)", "bf16"), ("fp16/bf16 (not stated)", "bf16"), ("FP8-MX", "mxfp8"),
+    ("fp8 32x32 / MXFP8", "mxfp8"), ("MXFP4", None), ("NVFP4", "nvfp4"),
+    ("FP8 (blockwise)", "fp8-blockwise"), ("fp8, delayed scaling", "fp8-delayed"),
+    ("fp8 (per-tensor/current scaling)", "fp8"), ("fp16", "fp16"), ("", None),
 ])
 def test_number_formats(text: str, found: str | None) -> None:
     assert precision(text) == found
@@ -267,13 +269,19 @@ def test_racks_are_partly_filled(
     assert found == ([remark] if remark else [])
 
 
-@pytest.mark.parametrize(("gpu", "rate"), [("B200-SXM", 1.5), ("GB300", 2.25)])
-def test_nvfp4_is_fp8_with_faster_products(tmp_path: Path, gpu: str, rate: float) -> None:
+@pytest.mark.parametrize("gpu", ["B200-SXM", "B300-SXM", "GB200", "GB300"])
+def test_number_formats_are_the_job_s(tmp_path: Path, gpu: str) -> None:
     given = {"gpu": gpu, "inter_node_gbps_per_gpu": "400", "intra_node": "NVL72"}
-    four, eight = one(tmp_path, precision="NVFP4", **given), one(tmp_path, precision="fp8", **given)
-    peaks = [validation.question(run).cluster.device.peak("fp8") for run in (four, eight)]
-    assert peaks[0] == pytest.approx(rate * peaks[1])
-    assert f"NVFP4 is priced as fp8 with products {rate:g} times as fast" in facts(four).remarks
+    for cell in ("fp8", "MXFP8", "NVFP4"):
+        run = one(tmp_path, precision=cell, **given)
+        assert validation.question(run).job.precision == cell.lower()
+        assert validation.price([run])[0].reason is None
+        assert not [text for text in facts(run).remarks if "FP" in text]
+
+
+def test_a_format_that_the_device_lacks(tmp_path: Path) -> None:
+    run = one(tmp_path, precision="NVFP4", gpu="H100-SXM")
+    assert "h100-sxm: peak_flops: got no nvfp4" in validation.price([run])[0].reason
 
 
 def test_unequal_chunks(tmp_path: Path) -> None:

@@ -97,10 +97,11 @@ GlobalBatches = Annotated[
 ]
 SeqLen = Annotated[int | None, number("Tokens in one sequence.", "S")]
 Precision = Annotated[
-    str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16, fp32 or fp8.")
+    str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16, fp32, fp8, fp8-delayed, "
+                             "fp8-blockwise, mxfp8 or nvfp4.")
 ]
 Optimizer = Annotated[
-    str | None, typer.Option(metavar="NAME", help="adam (default), sgd or sgd-momentum.")
+    str | None, typer.Option(metavar="NAME", help="adam (default), sgd, sgd-momentum or muon.")
 ]
 ExpertImbalance = Annotated[
     float | None,

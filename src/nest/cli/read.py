@@ -27,7 +27,7 @@ ModelName = Annotated[
 SeqLen = Annotated[int | None, options.number("Tokens of a sequence, where FILE does not say.")]
 Precision = Annotated[
     str | None, typer.Option("--precision", metavar="NAME", help="Number format, where FILE does "
-                             "not say: bf16, fp16, fp32 or fp8.")]
+                             "not say, as of `nest plan`.")]
 Optimizer = Annotated[
     str | None, typer.Option("--optimizer", metavar="NAME", help="Optimizer, where FILE does not "
                              "say: adam, sgd or sgd-momentum.")]

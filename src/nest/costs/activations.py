@@ -32,8 +32,8 @@ def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[Bytes, Array, Array,
         ranks, padding = share_of(op, c.tp, c.etp)
         rows = rows_of(op, layer, c, s, tokens, rest) / ranks
         each = op.saved_elements * element
-        if s.machine.fp8 and stack.fp8_inputs and op.fp8_bytes is not None:
-            each = op.fp8_bytes
+        if s.machine.format.narrow and stack.fp8_inputs and op.cast_elements is not None:
+            each = op.cast_elements * s.machine.operand + op.wide_elements * element
         if op.loss:
             # The stack's figures are those of 16-bit training.
             logits = rows * padding * op.width * element / 2.0

@@ -42,12 +42,13 @@ def parts(layer: Layer, c: Body, s: Setting, backward: Array, activations: Array
         return Parts(backward / 2.0, activations)
     seconds, kept = np.zeros(len(c.tp)), np.zeros(len(c.tp))
     tokens, rest = tokens_of(layer, c, s)
-    element, fp8 = s.machine.element, s.machine.fp8 and s.machine.stack.fp8_inputs
+    machine = s.machine
+    element, narrow = machine.element, machine.format.narrow and machine.stack.fp8_inputs
     for op in layer.operators:
         rows = rows_of(op, layer, c, s, tokens, rest)
         ranks, padding = share_of(op, c.tp, c.etp)
         if op.product_input:
-            size = 1.0 if fp8 and op.fp8_bytes is not None else element
+            size = machine.operand if narrow and op.cast_elements is not None else element
             kept = kept + rows / ranks * padding * op.saved_elements * size
         if op.type == "gemm":
             count, each, width, _ = product_shape(op, layer, c, rows, ranks, padding)

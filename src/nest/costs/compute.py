@@ -5,11 +5,15 @@ All functions work element-wise on arrays, so that many configurations are price
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 
 from nest.describe.device import Device, Dtype
+from nest.describe.formats import number_format
 from nest.describe.job import Stack
+from nest.describe.space import Precision
 
 Array = NDArray[np.float64]
 
@@ -18,7 +22,7 @@ Array = NDArray[np.float64]
 _ALIKE: dict[Dtype, Dtype] = {"bf16": "fp16", "fp16": "bf16", "fp32": "tf32"}
 
 
-def peak_flops(device: Device, precision: Dtype) -> float:
+def peak_flops(device: Device, precision: Dtype | Precision) -> float:
     """Dense peak FLOP/s of a device.
 
     Raises
@@ -26,9 +30,15 @@ def peak_flops(device: Device, precision: Dtype) -> float:
     InputError
         The device lists no rate for the precision.
     """
-    alike = _ALIKE.get(precision, precision)
-    listed = precision in device.peak_flops or alike not in device.peak_flops
-    return device.peak(precision if listed else alike)
+    rate = rate_of(precision)
+    alike = _ALIKE.get(rate, rate)
+    listed = rate in device.peak_flops or alike not in device.peak_flops
+    return device.peak(rate if listed else alike)
+
+
+def rate_of(precision: Dtype | Precision) -> Dtype:
+    """Name of the rates of a number format in descriptions of devices."""
+    return cast(Dtype, number_format(precision).rate)
 
 
 class Machine:
@@ -38,29 +48,30 @@ class Machine:
     ----------
     device : peak FLOP/s, memory bandwidth and measured efficiencies.
     stack : derates of the training software against stand-alone kernels.
-    precision : ``bf16``, ``fp16``, ``fp32`` or ``fp8`` of the matrix products.
+    precision : number format of the matrix products.
     """
 
-    def __init__(self, device: Device, stack: Stack, precision: Dtype) -> None:
+    def __init__(self, device: Device, stack: Stack, precision: Dtype | Precision) -> None:
         self.device = device
         self.stack = stack
         self.peak = peak_flops(device, precision)
-        self.core_peak = peak_flops(device, "bf16" if precision == "fp8" else precision)
-        self.gemm = device.gemm_for(precision)
-        self.element = 4 if precision == "fp32" else 2
-        self.fp8 = precision == "fp8"
-        self.weight_element = 1 if self.fp8 else self.element
+        self.format = number_format(precision)
+        wide = cast(Precision, self.format.wide or precision)
+        self.core_peak = peak_flops(device, wide)
+        self.gemm = device.gemm_for(rate_of(precision))
+        self.element = self.format.element
+        self.operand = self.format.operand
         rates = stack.rates(device.name)
         self.gemm_derate, self.attention_derate = rates.gemm_derate, rates.attention_derate
         self.copy_bandwidth = device.memory_bandwidth * device.memory_efficiency
         """Of the bytes of products and of long fused kernels, such as the optimizer's."""
         self.bandwidth = self.copy_bandwidth * rates.memory_derate
         """Of element-wise kernels in training."""
-        self.grouped = device.grouped_for(precision)
+        self.grouped = device.grouped_for(rate_of(precision))
         fused = stack.fused_experts
         self.grouped_rate = self.grouped.fused_rate if fused else self.grouped.rate
-        self.half = Machine(device, stack, "bf16") if self.fp8 else self
-        """The same for products that stay in 16 bit in fp8 training."""
+        self.half = self if self.format.wide is None else Machine(device, stack, wide)
+        """The same for products that are not cast: they stay in 16 bit."""
         self.overhead = device.launch_overhead
 
 
@@ -78,7 +89,7 @@ def gemm_seconds(
     """
     e = machine.gemm
     arithmetic = _flop(machine, m, n, k) / (machine.peak * e.peak_fraction * machine.gemm_derate)
-    moved = machine.weight_element * (m * k + k * n) + machine.element * m * n
+    moved = machine.operand * (m * k + k * n) + machine.element * m * n
     each = np.maximum(arithmetic, moved / machine.copy_bandwidth)
     if alone:
         each = each + e.cast_bytes * m * k / machine.device.memory_bandwidth
@@ -108,24 +119,22 @@ def grouped_seconds(
     e = machine.grouped
     arithmetic = _flop(machine, m, n, k) / (machine.peak * machine.gemm.peak_fraction
                                             * machine.grouped_rate)
-    moved = machine.weight_element * (m * k + k * n) + written * m * n
+    moved = machine.operand * (m * k + k * n) + written * m * n
     bound = np.maximum(arithmetic, moved / (machine.device.memory_bandwidth * e.memory_share))
     return np.where(m * n * k * count > 0, count * (bound + e.group_time) + machine.overhead, 0.0)
 
 
 def cast_seconds(machine: Machine, elements: Array) -> Array:
-    """Seconds that fp8 training takes to turn ``elements`` of 16 bit into 8; 0 in other formats.
+    """Seconds that training takes to turn ``elements`` of 16 bit into operands of products.
 
-    Transformer Engine casts the input of a product and its gradient once each, and keeps a
-    transposed copy of both for the weight gradient (``nvte_cast_transpose``): each element is read
-    (2 bytes) and written twice (1 byte each). Weights are cast once per step (``fp8_model_init``),
-    which is neglected. The bytes move at the nominal memory bandwidth, because some casts are fused
-    into the preceding kernel (assumed); launches are included in those of the products.
+    Transformer Engine casts the input of a product and its gradient once each, and keeps a copy of
+    both for the weight gradient, transposed or scaled by columns: ``cast`` of
+    :class:`nest.describe.formats.NumberFormat`, 0 in 16 and 32 bit. Weights are cast once per step
+    (``fp8_model_init``), which is neglected. The bytes move at the nominal memory bandwidth,
+    because some casts are fused into the preceding kernel (assumed); launches are included in those
+    of the products.
     """
-    if not machine.fp8:
-        return np.zeros_like(elements)
-    moved = (machine.element + 2.0 * machine.weight_element) * elements
-    return moved / machine.device.memory_bandwidth
+    return machine.format.cast * elements / machine.device.memory_bandwidth
 
 
 def memory_seconds(machine: Machine, moved: Array) -> Array:

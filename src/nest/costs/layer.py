@@ -30,6 +30,7 @@ from nest.costs.choices import (
 from nest.costs.compute import Array
 from nest.costs.host import update_seconds, waiting
 from nest.costs.memory import recipe
+from nest.costs.muon import STATE, UPDATE, shares
 from nest.costs.network.collectives import all_gather, all_reduce, reduce_scatter
 from nest.costs.operators import compute_seconds, share_of
 from nest.costs.traffic import (
@@ -205,9 +206,10 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
     gathers parameters; 2 scatters every micro-batch; 3 gathers before forward and backward too.
     HSDP (PyTorch FSDP, arXiv:2304.11277, section 3.2.2) does so inside a block and all-reduces the
     shards over the replicas once per step. ZeRO-3 holds the gathered parameters of two layers (the
-    next one is prefetched) and, as ZeRO-2 does, the whole gradients of one. Where another stage
-    holds the same layers (DualPipe), what a device has summed is exchanged with it, device by
-    device; ZeRO shards over the holders of both copies, HSDP within a block.
+    next one is prefetched) and, as ZeRO-2 does, the whole gradients of one. Under Muon ZeRO-1
+    divides whole matrices over the ranks, and all-reduces gradients. Where another stage holds the
+    same layers (DualPipe), what a device has summed is exchanged with it, device by device; ZeRO
+    shards over the holders of both copies, HSDP within a block.
 
     Collectives take multiprocessors and memory bandwidth from the compute beside them, which loses
     ``overlap_slowdown`` of each of their seconds, whether they are hidden or not
@@ -220,6 +222,7 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
     columns = len(c.tp)
     parameters = _parameters(layer, c)
     reduced, scattered, gathered, across = (np.zeros((2, columns)) for _ in range(4))
+    muon = s.job.optimizer == "muon"
     whole, owned = np.zeros(columns), np.zeros((2, columns))
     groups = ((c.dp_group, c.inner_group), (c.expert_dp_group, c.inner_expert_group))
     for count, over in zip(parameters, groups, strict=True):
@@ -232,8 +235,8 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
             gathered[hybrid] += all_gather(count * r.gathered, network, group)
             if hybrid:
                 across[1] += all_reduce(share * r.traveling_gradient, network, c.outer_group)
-            else:
-                reduced[0] += all_reduce(count * r.traveling_gradient, network, group)
+            if not hybrid or muon:
+                reduced[hybrid] += all_reduce(count * r.traveling_gradient, network, group)
             if c.twin is not None:
                 both = across[1] if hybrid else reduced[0]
                 both += to_twin(share * r.traveling_gradient, c.twin)
@@ -251,14 +254,21 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
     ahead = np.where(zero == 3, gather, 0.0)
     behind = np.where(zero >= 2, scatter, 0.0)
     again = ahead if stack.reshard_after_forward else 0.0 * ahead
-    final = np.where(zero == 1, scatter, 0.0) + np.where(hybrid, wide(across[1]), 0.0)
+    once = sharded(reduced) if muon else scatter
+    final = np.where(zero == 1, once, 0.0) + np.where(hybrid, wide(across[1]), 0.0)
     held = wide(whole)
     buffers = np.where(zero == 3, 2.0 * r.gathered * (held - mine), 0.0)
     buffers = buffers + np.where(zero >= 2, r.gradient * (held - mine), 0.0)
     if not layer.measured:
         # The gradient of a table of the vocabulary is whole before it is added to what is kept.
         buffers = np.maximum(buffers, r.parameter * wide(_table(layer, c)))
-    updates = [update_seconds(s.machine, r, n, s.away.optimizer) for n in (held, mine)]
+    found = shares(layer, c, s)
+    matrix, own = wide(found.whole[0]), sharded(found.own[:, 0])
+    update, divided = (
+        update_seconds(s.machine, r, count - less * UPDATE / r.update, s.away.optimizer)
+        for count, less in ((held, matrix), (mine, own)))
+    update = update + wide(found.whole[1])
+    divided = divided + sharded(found.own[:, 1]) + np.where(zero >= 2, sharded(found.travel), 0.0)
     here = 1.0 - s.away.optimizer
     return StateCosts(
         gathered=ahead,
@@ -268,11 +278,13 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
         slowed_backward=stack.overlap_slowdown * (again + behind),
         sync=np.where(zero == 0, wide(reduced[0]), final),
         gather=np.where((zero == 1) | (zero == 2), gather, 0.0),
-        update=np.where(zero == 0, updates[0], updates[1]),
+        update=np.where(zero == 0, update, divided),
         tied=wide(tied_seconds(layer, c, s)) * np.ones(zero.shape),
         parameters=r.parameter * np.where(zero == 3, mine, held),
         gradients=r.gradient * np.where(zero >= 2, mine, held),
-        optimizer=here * np.where(zero >= 1, r.sharded_optimizer * mine, r.optimizer * held),
+        optimizer=here * np.where(
+            zero >= 1, r.sharded_optimizer * mine - STATE * own,
+            r.optimizer * held - STATE * matrix),
         buffers=buffers,
         host_states=s.away.optimizer * r.host * np.where(zero >= 1, mine, held),
     )

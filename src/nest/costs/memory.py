@@ -35,7 +35,7 @@ class Recipe:
     """Bytes that it reads and writes for that."""
 
 
-_STATES = {"adam": 2, "sgd-momentum": 1, "sgd": 0}
+_STATES = {"adam": 2, "sgd-momentum": 1, "sgd": 0, "muon": 2}
 
 
 def recipe(job: Job) -> Recipe:
@@ -43,10 +43,11 @@ def recipe(job: Job) -> Recipe:
 
     fp32 training keeps one copy of the parameters (4 + 4 + 4 per optimizer state); mixed precision
     adds an fp32 master copy. fp16 keeps an fp16 and an fp32 gradient (Megatron-LM,
-    distributed-optimizer guide: 4 + 16/d). fp8 keeps parameters of 2 bytes: bf16, or fp8 rows and
-    columns (Transformer Engine's primary weights). Sharded optimizers may keep of the master copy
-    of a bf16 parameter the 16 bits that it lacks (store_param_remainders of Transformer Engine's
-    FusedAdam and of Apex).
+    distributed-optimizer guide: 4 + 16/d). Where operands are cast, parameters take 2 bytes: bf16,
+    or rows and columns of fp8 (Transformer Engine's primary weights). Sharded optimizers may keep
+    of the master copy of a bf16 parameter the 16 bits that it lacks (store_param_remainders of
+    Transformer Engine's FusedAdam and of Apex), not under Muon. Muon is Adam here: what its
+    matrices need less is that of :mod:`nest.costs.muon`.
     """
     states = _STATES[job.optimizer]
     host = 4.0 + 4.0 * states + 4.0, 4.0 + 8.0 + 8.0 * states
@@ -55,14 +56,14 @@ def recipe(job: Job) -> Recipe:
         return Recipe(4.0, 4.0, moments, moments, 4.0, 4.0, 4.0 + 8.0 + 2 * moments,
                       *host)
     stack = job.stack
-    kept = stack.fp8_gradient_dtype if job.precision == "fp8" else stack.gradient_dtype
-    wide = kept == "fp32"
+    wide = job.gradient_dtype == "fp32"
     gradient = 4.0 if wide else 2.0
     # fp16 keeps both gradients; the fp32 one belongs to the optimizer's share.
     optimizer = 4.0 + 4.0 * states + (4.0 if job.precision == "fp16" else 0.0)
     held = 2.0 if job.precision == "fp16" else gradient
     # A bf16 parameter is the upper half of its fp32 master copy.
-    remainder = 2.0 if stack.master_remainders and job.precision == "bf16" else 0.0
+    split = stack.master_remainders and job.optimizer != "muon"
+    remainder = 2.0 if split and job.precision == "bf16" else 0.0
     update = gradient + 8.0 + 8.0 * states + 2.0
     return Recipe(2.0, held, optimizer, optimizer - remainder, gradient, 2.0, update,
                   *host)

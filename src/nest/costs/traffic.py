@@ -31,8 +31,8 @@ def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
     """Tensor-parallel collectives forward and backward, less what the stack overlaps.
 
     All-gathers and reduce-scatters with sequence parallelism, else all-reduces, of tokens x hidden
-    elements (arXiv:2205.05198, section 4.2). In fp8 training a layer's all-gathers move what its
-    products take, one byte an element (Transformer Engine quantises before it gathers).
+    elements (arXiv:2205.05198, section 4.2). A layer's all-gathers move what its products take, in
+    fp8 one byte an element (Transformer Engine quantises before it gathers).
     """
     ahead, back = np.zeros(len(c.tp)), np.zeros(len(c.tp))
     exposed = 1.0 - s.machine.stack.overlap_tp
@@ -42,8 +42,8 @@ def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
         reduce = exposed * all_reduce(size, s.network, c.tp_group)
         scatter = exposed * reduce_scatter(size, s.network, c.tp_group)
         gather = scatter
-        if layer.checkpointed and s.machine.fp8:
-            size = tokens * layer.hidden * s.machine.weight_element
+        if layer.checkpointed and s.machine.format.narrow:
+            size = tokens * layer.hidden * s.machine.operand
             gather = exposed * all_gather(size, s.network, c.tp_group)
         ahead = ahead + np.where(c.sp, t.forward_gathers * gather + t.forward_scatters * scatter,
                                  t.forward_reduces * reduce)

@@ -2,9 +2,10 @@
 
 Frozen classes, validated once: `model` (with `layers`), `cluster` (with `device`, `links` and
 `filling`: which devices of a group are used), `job` (with the stack, and `capabilities`: what it
-can run), `space` (bounds of a search), `offload` (what is kept in the memory of the hosts),
-`configuration` (one way to run), `profile` (measured layers), `operator_graph` (operators with
-their FLOP and bytes). Start with `base`, the base class of all, then `model`, `cluster`, `job`.
+can run), `formats` (number formats of products), `space` (bounds of a search), `offload` (what is
+kept in the memory of the hosts), `configuration` (one way to run), `profile` (measured layers),
+`operator_graph` (operators with their FLOP and bytes). Start with `base`, the base class of all,
+then `model`, `cluster`, `job`.
 `loading` turns a name, a file or a mapping into one of them, with `files` (YAML, JSON, limits),
 `catalog`, `huggingface` (with `config_fields`, `config_alike`, `config_mixed`, `config_images`,
 `config_windows` and `config_keys`) and `profile_csv`. `arguments` checks the arguments of the

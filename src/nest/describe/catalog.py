@@ -46,6 +46,11 @@ def link_kinds() -> dict[str, dict[str, Any]]:
     return copy.deepcopy(dict(_read("links.yaml")))
 
 
+def formats() -> dict[str, dict[str, Any]]:
+    """Figures of number formats by name, with their sources, which the reader must not change."""
+    return dict(_read("formats.yaml"))
+
+
 def list_models() -> tuple[str, ...]:
     """Names of the models of the catalog, sorted."""
     return names("models")

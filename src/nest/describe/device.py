@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -19,11 +20,14 @@ from nest.describe.base import (
     Share,
     at_most,
 )
+from nest.describe.formats import number_format
 from nest.errors import InputError
 from nest.units import Bandwidth, Bytes, BytesOrZero, Delay, Flops, format_bytes, shorten
 
-Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
-GemmKey = Literal["default", "fp32", "tf32", "fp16", "bf16", "fp8"]
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8-blockwise", "mxfp8", "nvfp4"]
+GemmKey = Literal[
+    "default", "fp32", "tf32", "fp16", "bf16", "fp8", "fp8-blockwise", "mxfp8", "nvfp4"]
+E = TypeVar("E")
 Half = Annotated[Number, Field(ge=0, le=1e6)]
 
 
@@ -49,7 +53,8 @@ class GemmEfficiency(Description):
     cast_bytes: Annotated[Number, Field(ge=0, le=1000)] = Field(
         0.0,
         description="bytes of memory traffic per element of the first operand that products "
-        "measured alone spend on casting it (fp8); training casts otherwise, and plans ignore it",
+        "measured alone spend on casting it (8 bits and fewer); training casts otherwise, and "
+        "plans ignore it",
     )
 
     def fraction(self, m: float, n: float, k: float) -> float:
@@ -165,11 +170,17 @@ class Device(Description):
 
     def gemm_for(self, dtype: Dtype) -> GemmEfficiency:
         """Efficiency of matrix products in a number format."""
-        return self.gemm[dtype] if dtype in self.gemm else self.gemm["default"]
+        return _figures(self.gemm, dtype)
 
     def grouped_for(self, dtype: Dtype) -> GroupedEfficiency:
         """Efficiency of grouped products in a number format."""
-        return self.grouped[dtype] if dtype in self.grouped else self.grouped["default"]
+        return _figures(self.grouped, dtype)
+
+
+def _figures(given: Mapping[GemmKey, E], dtype: Dtype) -> E:
+    """Those of a format, else those of the format that it is like, else the default."""
+    names = (dtype, number_format(dtype).like, "default")
+    return next(given[name] for name in names if name in given)  # type: ignore[index]
 
 
 def resolve_device(value: Any) -> Any:

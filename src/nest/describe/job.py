@@ -21,6 +21,7 @@ from nest.describe.base import (
     at_most,
 )
 from nest.describe.capabilities import CapabilitiesOf
+from nest.describe.formats import number_format
 from nest.describe.space import Optimizer, Precision
 from nest.units import BytesOrZero, Delay, shorten
 
@@ -74,7 +75,7 @@ class Calibration(Description):
     most_devices: Annotated[Whole, Field(ge=1, le=10**7)] = Field(
         description="devices of the largest run"
     )
-    precisions: Annotated[tuple[Precision, ...], Field(min_length=1, max_length=4)] = Field(
+    precisions: Annotated[tuple[Precision, ...], Field(min_length=1, max_length=20)] = Field(
         description="number formats measured"
     )
     experts: Flag = Field(description="mixtures of experts were measured too")
@@ -181,14 +182,15 @@ class Stack(Rates):
     )
     fp8_gradient_dtype: GradientDtype = Field(
         default_factory=lambda data: data["gradient_dtype"],
-        description="the same where products are in fp8; default: gradient_dtype",
+        description="the same where products are in 8 bits or fewer; default: gradient_dtype",
     )
     master_remainders: Flag = Field(
         False, description="ZeRO keeps of the fp32 copies of bf16 parameters only the 16 bits that "
         "these lack",
     )
     fp8_inputs: Flag = Field(
-        False, description="fp8 training keeps the inputs of products in fp8, not in 16 bit"
+        False,
+        description="where products are in 8 bits or fewer, their inputs are kept so, not in 16",
     )
     selective_products: Flag = Field(
         False, description="recompute of norms and activation functions together runs every second "
@@ -280,3 +282,13 @@ class Job(Description):
         description="fraction of each device's memory that no plan may use; docs/costs.md has the "
         f"evidence for its default, {MEMORY_MARGIN:g}",
     )
+
+    @property
+    def narrow(self) -> bool:
+        """Whether operands of products are cast to 8 bits or fewer."""
+        return number_format(self.precision).narrow
+
+    @property
+    def gradient_dtype(self) -> GradientDtype:
+        """Number format in which the stack keeps and reduces gradients of this precision."""
+        return self.stack.fp8_gradient_dtype if self.narrow else self.stack.gradient_dtype

@@ -31,8 +31,10 @@ Module = Literal[
     "core_attn", "norm", "mlp_act", "moe", "mlp", "mla_up_proj", "shared_experts"]
 MODULES: tuple[Module, ...] = get_args(Module)
 """Parts of a layer that selective recompute may run again, with Megatron-Core's names."""
-Precision = Literal["bf16", "fp16", "fp32", "fp8"]
-Optimizer = Literal["adam", "sgd", "sgd-momentum"]
+Precision = Literal[
+    "bf16", "fp16", "fp32", "fp8", "fp8-delayed", "fp8-blockwise", "mxfp8", "nvfp4"]
+"""Number formats of matrix products; their figures: :mod:`nest.describe.formats`."""
+Optimizer = Literal["adam", "sgd", "sgd-momentum", "muon"]
 Searched = Literal[
     "1f1b", "interleaved", "gpipe", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
     "looped-bfs"]

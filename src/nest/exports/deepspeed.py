@@ -169,6 +169,8 @@ def _partition(plan: Plan) -> str:
 
 def _inexpressible(plan: Plan) -> Iterator[str]:
     job, way = plan.inputs.job, plan.configuration
+    if job.optimizer == "muon":
+        yield "job.optimizer muon: which parameters it updates is the program's"
     if (not way.stages[0].zero and job.precision in ("bf16", "fp16")
             and job.stack.gradient_dtype == "fp32"):
         yield (f"zero 0: without ZeRO DeepSpeed keeps gradients in {job.precision}, and the plan "

@@ -38,7 +38,7 @@ def figures(job: Job, way: Configuration) -> Figures:
     - ``offload_optimizer``: share of the optimizer's states on the hosts.
     - the other names are those of fields of `StageConfiguration`, `Configuration` and `Job`.
     """
-    stage, stack = way.stages[0], job.stack
+    stage = way.stages[0]
     dp = way.outer_dp * stage.dp_in
     replicas = dp if stage.zero == 0 else way.outer_dp if stage.shard == "dp_in" else 1
     micro_batch = way.micro_batch // stage.dp_in
@@ -51,8 +51,7 @@ def figures(job: Job, way: Configuration) -> Figures:
         "micro_batch": micro_batch, "micro_batches": micro_batches,
         "local_batch": micro_batch * (micro_batches if way.pp > 1 else 1),
         "global_batch": job.global_batch, "seq_len": job.seq_len, "precision": job.precision,
-        "gradient_dtype": stack.fp8_gradient_dtype if job.precision == "fp8"
-        else stack.gradient_dtype, "optimizer": job.optimizer,
+        "gradient_dtype": job.gradient_dtype, "optimizer": job.optimizer,
         "recompute": stage.recompute, "recompute_modules": stage.recompute_modules,
         "recompute_layers": stage.recompute_layers,
         "offload_optimizer": Offload.of(way.offload).optimizer})

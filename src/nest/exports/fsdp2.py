@@ -161,8 +161,8 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
     model, job, stage = model_of(plan), plan.inputs.job, plan.configuration.stages[0]
     if model.kind != "decoder":
         yield f"model.kind {model.kind}: the names of its modules are not known"
-    if job.precision == "fp8":
-        yield "precision fp8: its products in fp8 are another package's (torchao)"
+    if job.narrow:
+        yield f"precision {job.precision}: its products are another package's (torchao)"
     if stage.ep > 1:
         yield f"ep {stage.ep}: FSDP2 divides no experts; torchtitan does (stack torchtitan)"
     if stage.cp > 1 and stage.zero == 0:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from nest.describe.formats import number_format
 from nest.describe.model import Model
 from nest.exports.figures import Figures, figures, model_figures
 from nest.exports.known import catalog_name
@@ -29,6 +30,10 @@ MODELS = {name: name for name in (
     "llama3.1-405b", "mistral-7b", "mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b",
     "gemma2-9b")} | {"deepseek-v3": "deepseek3-671b"}
 """Files of src/maxtext/configs/models by names of the catalog."""
+
+QUANTIZED = {"fp8": "fp8", "fp8-delayed": "te_fp8_delayedscaling", "mxfp8": "te_mxfp8",
+             "nvfp4": "te_nvfp4"}
+"""Values of quantization by number format."""
 
 SETTINGS = (
     Setting("hardware", "hardware"),
@@ -53,9 +58,9 @@ SETTINGS = (
     Setting("ep", "ici_expert_parallelism"),
     Setting("policy", "remat_policy"),
     Setting("dtype", "dtype", {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}),
-    Setting("precision", "quantization", {"fp8": "fp8"}),
+    Setting("precision", "quantization", QUANTIZED),
     Setting("gradient_dtype", "grad_dtype", {"fp32": "float32", "bf16": "bfloat16"}),
-    Setting("optimizer", "opt_type", {"adam": "adamw", "sgd": "sgd"}),
+    Setting("optimizer", "opt_type", {"adam": "adamw", "sgd": "sgd", "muon": "muon"}),
     Setting("attention", "attention"),
     # GPUs accumulate gradients without it: src/maxtext/configs/pyconfig_deprecated.py:803.
     Setting("accumulates", "shardy", {True: False}, unless=(False,)),
@@ -108,7 +113,7 @@ def figures_here(plan: Plan) -> Figures:
         "rings": stage.cp > 1, "tensor": 1 if stage.sp else stage.tp,
         "tensor_sequence": stage.tp if stage.sp else 1,
         "policy": "full" if stage.recompute == "full" else POLICIES.get(stage.recompute_modules),
-        "dtype": "bf16" if job.precision == "fp8" else job.precision,
+        "dtype": number_format(job.precision).wide or job.precision,
         "attention": "cudnn_flash_te" if job.stack.flash_attention else "dot_product"}
 
 

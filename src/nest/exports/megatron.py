@@ -61,7 +61,11 @@ def inexpressible(model: Model, job: Job, way: Configuration) -> Iterator[str]:
                "(--max-position-embeddings)")
     if model.mtp_layers and not model.rotary:
         yield "model.mtp_layers: multi-token prediction needs rotary positions"
-    if job.optimizer != "adam" and way.stages[0].zero:
+    if job.optimizer == "muon":
+        yield from (f"stack.{name} {given:g}: Muon hides nothing; allowed: 0"
+                    for name in ("overlap_grad_reduce", "overlap_param_gather")
+                    if (given := getattr(job.stack, name)))
+    elif job.optimizer != "adam" and way.stages[0].zero:
         yield f"job.optimizer {job.optimizer}: the distributed optimizer (zero 1) is Adam's"
     if job.stack.dispatch_fp8:
         yield "stack.dispatch_fp8: no argument sends tokens to experts in fp8"

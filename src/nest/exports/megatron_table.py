@@ -21,6 +21,9 @@ from nest.exports.settings import Setting, flag
 
 MODULES = MappingProxyType({"norm": "layernorm", "mlp_act": "moe_act"})
 """Modules of recompute that have another name in Megatron-Core."""
+RECIPES = MappingProxyType({"fp8": "tensorwise", "fp8-delayed": "delayed",
+                            "fp8-blockwise": "blockwise", "mxfp8": "mxfp8"})
+"""Values of --fp8-recipe by number format."""
 SHARDED = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """Strategies of Megatron-FSDP, by ZeRO stage."""
 
@@ -108,6 +111,7 @@ TRAINING = (
     flag("bf16", "bf16"),
     Setting("fp8", "fp8-format"),
     Setting("fp8_recipe", "fp8-recipe"),
+    Setting("fp4", "fp4-format"),
     flag("gradients_bf16", "grad-reduce-in-bf16"),
     Setting("optimizer", "optimizer"),
     Setting("momentum", "sgd-momentum"),
@@ -162,7 +166,9 @@ def parallel_figures(
     """Figures of ``PARALLEL``; ``mapped``: ranks go replica by replica."""
     stage, stack, experts = way.stages[0], job.stack, model.moe is not None
     plain = stack.dispatcher in ("alltoall", "allgather")
-    sharded, fsdp = stage.zero > 0, is_fsdp(job)
+    # Muon divides whole matrices over the ranks instead, and hides nothing.
+    muon, fsdp = job.optimizer == "muon", is_fsdp(job)
+    sharded = stage.zero > 0 and not muon
     return {
         "tp": stage.tp, "sp": stage.sp, "overlap_tp": stage.sp and stack.overlap_tp > 0.0,
         "pp": way.pp, "cp": stage.cp, "cp_comm": stage.cp_comm if stage.cp > 1 else None,
@@ -173,7 +179,7 @@ def parallel_figures(
         "combined": way.schedule == "combined", "mapped": mapped,
         "fsdp": fsdp, "checkpoints": "fsdp_dtensor" if fsdp else None,
         "strategy": SHARDED[stage.zero] if fsdp else None, "sharded": sharded,
-        "overlap_grad_reduce": (sharded or not fsdp) and stack.overlap_grad_reduce > 0.0,
+        "overlap_grad_reduce": (sharded or not (fsdp or muon)) and stack.overlap_grad_reduce > 0.0,
         "overlap_param_gather": sharded and stack.overlap_param_gather > 0.0,
         "instances": way.outer_dp if stage.shard == "dp_in" else None}
 
@@ -200,17 +206,27 @@ def training_figures(job: Job, way: Configuration) -> dict[str, Figure]:
     remainders of fp32 copies.
     """
     stack, precision, adam = job.stack, job.precision, job.optimizer == "adam"
-    fp8, half = precision == "fp8", precision in ("bf16", "fp8")
-    kept = stack.fp8_gradient_dtype if fp8 else stack.gradient_dtype
+    recipe, half = RECIPES.get(precision), precision == "bf16" or job.narrow
     return {
         "micro_batch": way.micro_batch // way.stages[0].dp_in, "global_batch": job.global_batch,
         "throughput": True, "fp16": precision == "fp16",
         "gradients_fp32": precision == "fp16" and stack.gradient_dtype == "fp32",
-        "bf16": half, "fp8": "hybrid" if fp8 else None, "fp8_recipe": "tensorwise" if fp8 else None,
-        "gradients_bf16": half and kept == "bf16", "optimizer": "adam" if adam else "sgd",
-        "momentum": None if adam else 0.9 if job.optimizer == "sgd-momentum" else 0.0,
+        "bf16": half, "fp8_recipe": recipe,
+        # E5M2 for gradients, but with scales of few elements.
+        "fp8": None if recipe is None else "e4m3" if precision == "mxfp8" else "hybrid",
+        "fp4": "e2m1" if precision == "nvfp4" else None,
+        "gradients_bf16": half and job.gradient_dtype == "bf16",
+        "optimizer": _optimizer(job, way.stages[0].zero),
+        "momentum": {"sgd": 0.0, "sgd-momentum": 0.9}.get(job.optimizer),
         "precision_aware": adam and remainders_asked(job, way.stages[0].zero)
         and stack.master_remainders}
+
+
+def _optimizer(job: Job, zero: int) -> str:
+    """Value of --optimizer: Muon is another one where it is divided over the ranks."""
+    if job.optimizer == "muon":
+        return "dist_muon" if zero else "muon"
+    return job.optimizer.removesuffix("-momentum")
 
 
 def remainders_asked(job: Job, zero: int) -> bool:

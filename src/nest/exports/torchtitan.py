@@ -62,6 +62,12 @@ PYTHON = (
     Setting("graphs", "training.disable_cuda_graphs", {False: True, True: False}),
 )
 """Settings of 0.3.0."""
+CONVERTERS = {"fp8": "Float8LinearConverter", "mxfp8": "MXFP8LinearConverter",
+              "nvfp4": "NVFP4LinearConverter"}
+"""Classes that make products of a number format, of torchtitan.components.quantization."""
+OLD_CONVERTERS = {"fp8": ("quantize.linear.float8", "tensorwise"),
+                  "mxfp8": ("quantize.linear.mx", "mxfp8_cublas")}
+"""Their names and recipes in the TOML."""
 POLICIES = {"none": None, "full": "FullAC", "selective": "SelectiveAC"}
 """Classes of activation checkpointing, by recompute."""
 OLD = (
@@ -115,7 +121,7 @@ def figures_here(plan: Plan, head: str = "lm_head") -> Figures:
         **figures(job, way), "pipeline": way.pp > 1, "experts": model.moe is not None,
         "modules": modules, "compiled": not job.stack.name.startswith("torchtitan-eager"),
         "graphs": job.stack.cuda_graphs == "step",
-        "converters": ("quantize.linear.float8",) if job.precision == "fp8" else None,
+        "converters": OLD_CONVERTERS.get(job.precision, ())[:1] or None,
         "flavor": base.flavor if base and named else None,
         "family": base.family if base and named else None}
 
@@ -144,10 +150,10 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
     if model.vision is not None:
         yield "model.vision: an image tower has module names of its own"
     if job.optimizer != "adam":
-        yield f"job.optimizer {job.optimizer}: its optimizers are AdamW and Muon"
-    narrow = job.stack.fp8_gradient_dtype if job.precision == "fp8" else job.stack.gradient_dtype
-    if narrow != "fp32":
-        yield f"stack.gradient_dtype {narrow}: mixed_precision_reduce has float32 alone"
+        yield (f"job.optimizer {job.optimizer}: the optimizer is the base's, AdamW; which matrices "
+               "are Muon's, patterns of names say")
+    if job.gradient_dtype != "fp32":
+        yield f"stack.gradient_dtype {job.gradient_dtype}: mixed_precision_reduce has float32 alone"
     if model.moe is not None and job.stack.dispatcher != "alltoall":
         yield (f"stack.dispatcher {job.stack.dispatcher}: it is part of the model's configuration "
                "(moe_comm_backend)")
@@ -168,6 +174,8 @@ def _old_inexpressible(plan: Plan) -> Iterator[str]:
         yield "sp off: up to 0.2 tensor parallelism always divides the sequence"
     if job.stack.cuda_graphs != "none":
         yield f"stack.cuda_graphs {job.stack.cuda_graphs}: 0.2 has no CUDA graphs"
+    if job.precision == "nvfp4":
+        yield "precision nvfp4: 0.2 has no converter to it"
 
 
 # ---------------------------------------------------------------- Python
@@ -179,9 +187,10 @@ def configuration(plan: Plan, title: str, priced: str) -> str:
     given = nested(settings(PYTHON, here))
     compiled = given.pop("compile")["enable"]
     policy = POLICIES[str(here["recompute"])]
-    base, fp8 = BASES.get(catalog_name(model)), plan.inputs.job.precision == "fp8"
+    base, converter = BASES.get(catalog_name(model)), CONVERTERS.get(plan.inputs.job.precision)
     imports = ["from torchtitan.config import CompileConfig, ParallelismConfig"]
-    imports += ["from torchtitan.components.quantization import Float8LinearConverter"] * fp8
+    if converter:
+        imports.append(f"from torchtitan.components.quantization import {converter}")
     imports += [f"from torchtitan.distributed.activation_checkpoint import {policy}"] * bool(policy)
     if base:
         imports.append(f"from torchtitan.models.{base.family}.config_registry import "
@@ -190,7 +199,7 @@ def configuration(plan: Plan, title: str, priced: str) -> str:
     lines = [
         '"""The configuration of a plan.', "", *plain_lines(title, priced), '"""', "",
         *(["import importlib", "import os"] if base is None else []), "import dataclasses", "",
-        *sorted(imports), "", "", "def plan() -> Trainer.Config:", *_base(base, fp8),
+        *sorted(imports), "", "", "def plan() -> Trainer.Config:", *_base(base, converter),
         "    spec = config.model_spec.model",
         "    found = len(spec.layers), spec.dim, spec.vocab_size",
         f"    if found != ({model.layers}, {model.hidden}, {model.vocab}):",
@@ -204,13 +213,15 @@ def configuration(plan: Plan, title: str, priced: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _base(base: Base | None, fp8: bool) -> list[str]:
-    converters = ('converters=[Float8LinearConverter.Config(\n        filter_fqns=["lm_head"], '
+def _base(base: Base | None, converter: str | None) -> list[str]:
+    # The head stays in 16 bit: one class names what it leaves, the others what they take.
+    names = 'filter_fqns=["lm_head"]' if converter == CONVERTERS["fp8"] else 'fqns=["layers"]'
+    converters = (f"converters=[{converter}.Config(\n        {names}, "
                   "model_compile_enabled=True)]")
     if base is None:
         return ['    module, _, function = os.environ["BASE"].partition(":")',
                 "    config = getattr(importlib.import_module(module), function)()"]
-    more = f", {converters}" if fp8 else ""
+    more = f", {converters}" if converter else ""
     return [f"    config = {base.function}()",
             f"    config.model_spec = model_registry({base.flavor!r}{more})"]
 
@@ -227,7 +238,8 @@ def _keywords(given: Mapping[str, Any]) -> list[str]:
 
 
 _OWN = {"BASE": "function that describes the model, such as "
-                "torchtitan.models.llama3.config_registry:llama3_8b; for fp8 with its converters"}
+                "torchtitan.models.llama3.config_registry:llama3_8b; for fp8, mxfp8 and "
+                "nvfp4 with its converters"}
 
 
 def _files(given: Sheet) -> Files:
@@ -251,9 +263,9 @@ def old_configuration(plan: Plan, title: str, priced: str) -> str:
     for section, values in nested(settings(OLD, figures_here(plan, "output"))).items():
         lines += ["", f"[{section}]", *(f"{name} = {_toml(value)}"
                                         for name, value in values.items())]
-    if plan.inputs.job.precision == "fp8":
-        lines += ["", "[quantize.linear.float8]", 'recipe_name = "tensorwise"',
-                  'filter_fqns = ["output"]']
+    if plan.inputs.job.precision in OLD_CONVERTERS:
+        name, recipe = OLD_CONVERTERS[plan.inputs.job.precision]
+        lines += ["", f"[{name}]", f'recipe_name = "{recipe}"', 'filter_fqns = ["output"]']
     return "\n".join(lines) + "\n"
 
 

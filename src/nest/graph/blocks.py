@@ -36,7 +36,7 @@ def _output(model: Model, name: str, width: int) -> Operator:
     """
     bias = model.bias or model.output_bias
     return replace(gemm(name, "row", model.hidden, width, bias, width, ("products",),
-                        fp8_bytes=3 * width), offloaded="attn_proj")
+                        cast_elements=width), wide_elements=width, offloaded="attn_proj")
 
 
 def attention(model: Model, causal: bool, kind: LayerKind) -> list[Operator]:
@@ -125,7 +125,7 @@ def _latent_attention(model: Model, causal: bool, kind: LayerKind) -> list[Opera
             gemm("query_down", "sequence", mla.q_rank, h, False, 0),
             replace(norm(model, "query_norm", mla.q_rank), again=_UP),
             gemm("query_up", "column", query, mla.q_rank, False, mla.q_rank, _UP, _UP,
-                 fp8_bytes=mla.q_rank),
+                 cast_elements=mla.q_rank),
         ]
     else:
         ops.append(gemm("query", "column", query, h, False, 0, _UP))
@@ -134,7 +134,7 @@ def _latent_attention(model: Model, causal: bool, kind: LayerKind) -> list[Opera
         gemm("key_value_down", "sequence", mla.kv_rank + mla.rope_dim, h, False, 0),
         replace(norm(model, "key_value_norm", mla.kv_rank), again=_UP),
         gemm("key_value_up", "column", a * (mla.nope_dim + mla.value_dim), mla.kv_rank, False,
-             mla.kv_rank, _UP, _UP, fp8_bytes=mla.kv_rank),
+             mla.kv_rank, _UP, _UP, cast_elements=mla.kv_rank),
     ]
     ops = [replace(op, offloaded="qkv_linear") for op in ops]
     core = _core(model, query, value, saved=2 * query + value, causal=causal, kind=kind)
@@ -182,7 +182,7 @@ def mlp(
                  forward_elements=up + width, backward_elements=2 * up + width,
                  saved_elements=up, again=activation, dropped=modules, halves=model.gated),
         gemm(f"{name}_down", "row", h, width, bias, width, modules, activation,
-             fp8_bytes=width),
+             cast_elements=width),
     ]
 
 
@@ -196,10 +196,10 @@ def experts(model: Model) -> list[Operator]:
     ops = [
         gemm("router", "sequence", moe.experts, h, moe.router_bias, 2 * moe.experts, _MOE, _MOE),
         # The router reads it in 16 bit.
-        replace(kept_input(model, "moe_input"), fp8_bytes=None),
+        replace(kept_input(model, "moe_input"), cast_elements=None),
         Operator("permute", "memory", "dispatch", forward_elements=4 * h,
                  backward_elements=4 * h, saved_elements=h, again=_MOE, dropped=_MOE,
-                 product_input=True, fp8_bytes=h, long=True, offloaded="expert_fc1"),
+                 product_input=True, cast_elements=h, long=True, offloaded="expert_fc1"),
         Operator("expert_up", "gemm", "expert_column", width=up, depth=h,
                  parameters=moe.experts * up * (h + bias), again=_MOE),
         Operator("expert_activation", "memory", "expert_column", forward_elements=up + moe.ffn,
@@ -207,7 +207,7 @@ def experts(model: Model) -> list[Operator]:
                  dropped=_MOE, fusable=True, offloaded="moe_act"),
         Operator("expert_down", "gemm", "expert_row", width=h, depth=moe.ffn,
                  parameters=moe.experts * h * (moe.ffn + bias), saved_elements=moe.ffn,
-                 product_input=True, again=_MOE, dropped=activation, fp8_bytes=moe.ffn),
+                 product_input=True, again=_MOE, dropped=activation, cast_elements=moe.ffn),
     ]
     if model.bias:
         ops.append(_bias(model, up))

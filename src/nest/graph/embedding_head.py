@@ -92,7 +92,7 @@ def head(model: Model) -> Layer:
     if model.final_norm:
         ops.append(norm(model, "head_norm", h))
     bias = vocab if model.head_bias else 0
-    # The product is not a layer of Transformer Engine: it stays in 16 bit in fp8 training.
+    # The product is not a layer of Transformer Engine: it stays in 16 bit.
     first = [
         Operator("logits", "gemm", "column", width=vocab, depth=h, padded=True, bf16=True,
                  parameters=vocab * h + bias),

@@ -40,7 +40,7 @@ class Operator:
     padded: bool = False
     """gemm: the output width is a vocabulary, padded to a multiple of 128 x tp."""
     bf16: bool = False
-    """gemm: in 16 bit where the job trains in fp8."""
+    """gemm: in 16 bit where operands of others are cast to fewer."""
     attention_width: float = 0.0
     """attention: query-key plus value elements per token and position, over all heads; scan: half
     of the FLOP per token, whatever the number of positions."""
@@ -52,9 +52,11 @@ class Operator:
     """Elements per token that the backward pass needs."""
     product_input: bool = False
     """What it saves is the input of matrix products, which their weights need."""
-    fp8_bytes: float | None = None
-    """Bytes per token instead, if fp8 training keeps the inputs of products in fp8; ``None``: the
-    same elements."""
+    cast_elements: float | None = None
+    """Those of them that are kept as operands of products, where these are cast and the stack keeps
+    them; ``None``: none, all stay as they are."""
+    wide_elements: float = 0.0
+    """Those that are kept in 16 bit all the same."""
     loss: bool = False
     """memory: the loss over ``width`` logits per token; the stack determines the part that is kept,
     and ``saved_elements`` are at most those of Megatron-Core."""

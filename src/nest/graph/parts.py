@@ -15,19 +15,19 @@ def norm(model: Model, name: str, width: int) -> Operator:
 
 def gemm(
     name: str, split: Split, width: int, depth: int, bias: bool, saved: float,
-    again: tuple[str, ...] = (), dropped: tuple[str, ...] = (), fp8_bytes: float | None = None,
+    again: tuple[str, ...] = (), dropped: tuple[str, ...] = (), cast_elements: float | None = None,
 ) -> Operator:
     """A linear layer; ``saved``: elements of its input that no other operator saves."""
     return Operator(name, "gemm", split, width=width, depth=depth,
                     parameters=width * depth + (width if bias else 0), saved_elements=saved,
                     product_input=saved == depth, again=again, dropped=dropped,
-                    fp8_bytes=fp8_bytes)
+                    cast_elements=cast_elements)
 
 
 def kept_input(model: Model, name: str) -> Operator:
     """The normed input of linear layers, saved once for all that read it."""
     return Operator(name, "memory", "sequence", saved_elements=model.hidden, dropped=("norm",),
-                    product_input=True, fp8_bytes=model.hidden)
+                    product_input=True, cast_elements=model.hidden)
 
 
 def residual(model: Model, name: str) -> Operator:

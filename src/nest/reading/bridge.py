@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nest.describe import load_stack
+from nest.describe.formats import number_format
 from nest.describe.job import Job, Stack
 from nest.describe.model import Model
 from nest.describe.offload import Offload
@@ -203,7 +204,7 @@ def _stack(
             found[name] = 0.0
     full = "fp32" if given.get(_FULL, True) else "bf16"
     if precision != "fp32":
-        found["fp8_gradient_dtype" if precision == "fp8" else "gradient_dtype"] = full
+        found["fp8_gradient_dtype" if number_format(precision).narrow else "gradient_dtype"] = full
     if precision == "bf16" and zero == 1 and not f.get("offloads"):
         found["master_remainders"] = bool(f.get("remainders"))
     if model.moe is not None and f.get("dispatcher"):

@@ -11,6 +11,7 @@ from typing import Any
 
 from nest.describe import load_stack
 from nest.describe.files import parse_text
+from nest.describe.formats import number_format
 from nest.describe.model import Model
 from nest.errors import InputError
 from nest.exports.maxtext import MODELS, OWN, POLICIES, SETTINGS
@@ -124,13 +125,14 @@ def _found(
     micro = divided(source, "per_device_batch_size x devices", batch, dp * steps,
                     "the data parallel degree x micro-batches")
     seq_len = said(source, "max_target_length", f["seq_len"], source.asked.seq_len, "--seq-len")
-    precision = "fp8" if f.get("precision") == "fp8" else f["dtype"]
+    precision = f.get("precision") or f["dtype"]
     if not isinstance(f["attention"], str) or f["attention"] not in FLASH:
         notes.append(f"attention {shorten(f['attention'])} is priced as fused attention")
     base = source.asked.stack or "maxtext"
     stack = load_stack(base)
+    gradients = "fp8_gradient_dtype" if number_format(precision).narrow else "gradient_dtype"
     said_ = {"flash_attention": FLASH.get(str(f["attention"]), True),
-             "fp8_gradient_dtype" if precision == "fp8" else "gradient_dtype": f["gradient_dtype"]}
+             gradients: f["gradient_dtype"]}
     changes = {name: value for name, value in said_.items() if getattr(stack, name) != value}
     recompute, modules = _policy(f, source)
     way = configuration(Division(

@@ -16,7 +16,7 @@ from nest.describe.model import Model
 from nest.describe.offload import Offload
 from nest.describe.space import MODULES as ALL_MODULES
 from nest.errors import InputError
-from nest.exports.megatron_table import MODULES, SHARDED, remainders_asked
+from nest.exports.megatron_table import MODULES, RECIPES, SHARDED, remainders_asked
 from nest.graph import build_chain
 from nest.pricing.divisions import chunks_of_stages
 from nest.reading.arguments import number_or_text
@@ -212,12 +212,10 @@ def _job(
 ) -> dict[str, Any]:
     base = name or ("megatron-fsdp" if f["fsdp"] else "megatron-core")
     stack = load_stack(base)
-    if f.get("fp8_recipe") not in (None, "tensorwise", "delayed"):
-        notes.append(f"--fp8-recipe {f['fp8_recipe']} is priced as one scale for each tensor")
-    precision = "fp8" if f.get("fp8") else next(
-        (one for one in ("bf16", "fp16") if f[one]), "fp32")
-    optimizer = "adam" if f.get("optimizer", "adam") == "adam" else (
-        "sgd-momentum" if f.get("momentum", 0.9) else "sgd")
+    precision = _precision(f)
+    optimizer = str(f.get("optimizer", "adam")).removeprefix("dist_")
+    if optimizer == "sgd" and f.get("momentum", 0.9):
+        optimizer = "sgd-momentum"
     dp = devices // max(1, (f.get("tp") or 1) * (f.get("pp") or 1) * (f.get("cp") or 1))
     seq_len = f.get("seq_len")
     if seq_len is None:
@@ -232,6 +230,16 @@ def _job(
     return {**job, "stack": {"base": base, **changes} if changes else base}
 
 
+def _precision(f: Figures) -> str:
+    """Number format of products; values without a price are refused before."""
+    if f.get("fp4"):
+        return "nvfp4"
+    if f.get("fp8"):
+        # Delayed scaling is the default: megatron/core/transformer/transformer_config.py:436.
+        return {recipe: name for name, recipe in RECIPES.items()}[f.get("fp8_recipe", "delayed")]
+    return next((one for one in ("bf16", "fp16") if f[one]), "fp32")
+
+
 def _stack(
     f: Figures, given: Mapping[str, Any], stack: Stack, job: Job, model: Model, notes: list[str]
 ) -> dict[str, Any]:
@@ -244,13 +252,13 @@ def _stack(
     for name, asked in overlaps.items():
         if asked and not f[name]:
             said[name] = 0.0
-    fp8 = job.precision == "fp8"
     if job.precision == "fp16":
         said["gradient_dtype"] = "fp32" if f["gradients_fp32"] else "bf16"
     elif job.precision != "fp32":
         narrow = f["gradients_bf16"] or (  # lines 716 to 723
             given.get("main-grads-dtype") == "bf16" and not f["gradients_fp32"])
-        said["fp8_gradient_dtype" if fp8 else "gradient_dtype"] = "bf16" if narrow else "fp32"
+        kept = "fp8_gradient_dtype" if job.narrow else "gradient_dtype"
+        said[kept] = "bf16" if narrow else "fp32"
     if remainders_asked(job, zero) and job.optimizer == "adam" and not f["offload_optimizer"]:
         said["master_remainders"] = f["precision_aware"]
     if model.moe is not None:
@@ -271,7 +279,7 @@ def _stack(
 def _zero(f: Figures) -> int:
     if f["fsdp"]:
         return SHARDED.index(f.get("strategy") or "no_shard")
-    return int(f["sharded"])
+    return int(f["sharded"] or f.get("optimizer") == "dist_muon")
 
 
 # ---------------------------------------------------------------- configuration

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nest.errors import InputError, did_you_mean
-from nest.exports.megatron_table import SECTIONS, SHARDED
+from nest.exports.megatron_table import RECIPES, SECTIONS, SHARDED
 from nest.exports.settings import figures_of
 from nest.reading.arguments import Words, arguments_of, known, listed, plain
 
@@ -51,7 +51,9 @@ READ = (
     "experimental-attention-variant", "dsa-indexer-n-heads", "dsa-indexer-head-dim",
     "dsa-indexer-topk", "dsa-indexer-loss-coeff", "dsa-indexer-use-sparse-loss",
     "attention-head-type", "outer-dp-sharding-strategy", "main-grads-dtype", "main-params-dtype",
-    "exp-avg-dtype", "exp-avg-sq-dtype", "position-embedding-type")
+    "exp-avg-dtype", "exp-avg-sq-dtype", "position-embedding-type", "fp4-recipe",
+    "muon-tp-mode", "muon-num-ns-steps", "muon-fp32-matmul-prec", "muon-momentum",
+    "muon-use-nesterov", "muon-scale-mode", "muon-extra-scale-factor", "muon-no-split-qkv")
 """Arguments besides those of the tables that are read."""
 ONLY: Mapping[str, tuple[object, ...]] = {
     "outer-dp-sharding-strategy": ("no_shard",), "experimental-attention-variant": ("dsa",),
@@ -59,7 +61,10 @@ ONLY: Mapping[str, tuple[object, ...]] = {
     "main-params-dtype": ("fp32",), "exp-avg-dtype": ("fp32",), "exp-avg-sq-dtype": ("fp32",),
     "position-embedding-type": ("rope", "mrope", "learned_absolute", "none"),
     "attention-backend": ("auto", "flash", "fused", "unfused", "local"),
-    "optimizer": ("adam", "sgd"), "softmax-type": ("vanilla", "learnable"),
+    "optimizer": ("adam", "sgd", "muon", "dist_muon"), "muon-tp-mode": ("blockwise",),
+    "muon-num-ns-steps": (5,), "muon-fp32-matmul-prec": ("medium",),
+    "softmax-type": ("vanilla", "learnable"),
+    "fp8-recipe": (*RECIPES.values(),), "fp4-recipe": ("nvfp4",),
     "recompute-granularity": ("full", "selective"), "normalization": ("RMSNorm", "LayerNorm"),
     "data-parallel-sharding-strategy": SHARDED, "cp-comm-type": ("p2p", "a2a"),
     "moe-token-dispatcher-type": ("alltoall", "allgather", "flex"),

@@ -144,23 +144,10 @@ class RunningScript:
     ) -> Iterable[tuple[Stack, SearchSpace]]:
         """The space asked for; in place its ranks go stage by stage, or replica by replica."""
         ways = [{name: 1} for name in ("pp", "outer_dp", "dp_in")] if self.in_place else [{}]
-        spaces = [self._delayed(each) for each in parts(unsearched(before, space), ways)]
+        spaces = [*parts(unsearched(before, space), ways)]
         if self.common is not None:
             spaces = [part for each in spaces for part in bounded(each, self.common)]
         return product(self._stacks(keep), spaces)
-
-    def _delayed(self, space: SearchSpace) -> SearchSpace:
-        """A space without the recompute that delayed scaling of fp8 excludes; it is the default.
-
-        Source: NVIDIA/Megatron-LM@core_v0.16.1
-        megatron/core/transformer/transformer_config.py:1242.
-        """
-        delayed = self.job.precision == "fp8" and self.given.get(
-            "fp8-recipe", ("delayed",)) == ("delayed",)
-        if not delayed or space.recompute_modules is not None:
-            return space
-        return space.replace(recompute_modules=(
-            ("core_attn", "moe", "core_attn+moe") if self.model.moe else ("core_attn",)))
 
     def lacks(self, plan: Plan) -> tuple[str, ...]:
         """Why the script cannot keep its launcher, where it has to."""

@@ -18,7 +18,7 @@ from nest.describe.files import parse_text
 from nest.describe.model import Model
 from nest.errors import InputError
 from nest.exports.settings import Plain, flat
-from nest.exports.torchtitan import BASES, OLD, POLICIES, PYTHON
+from nest.exports.torchtitan import BASES, CONVERTERS, OLD, OLD_CONVERTERS, POLICIES, PYTHON
 from nest.graph import Chain, build_chain
 from nest.graph.schedules import chunks_at
 from nest.reading.arguments import number_or_text
@@ -42,6 +42,7 @@ PIPELINE = tuple(f"parallelism.pipeline_parallel_{name}" for name in (
 _ROTATE = "parallelism.context_parallel_rotate_method"
 _SINGLE = ("1f1b", "gpipe")
 _MODULES = re.compile(r"layers\.(\d{1,5})")
+_CONVERTED = {f"{kind}.Config": name for name, kind in CONVERTERS.items()}
 _FAMILY = re.compile(r"torchtitan\.models\.(\w+)")
 
 
@@ -66,11 +67,12 @@ def read_toml(source: Source) -> Found:
     model = model_of(source, name, f"no model of the catalog is {shorten(family)[1:-1]} "
                      f"{shorten(flavor)}")
     converters = given.pop("model.converters", [])
-    fp8 = converters == ["quantize.linear.float8"]
-    if converters and not fp8:
+    precision = next((one for one, (name, _) in OLD_CONVERTERS.items() if converters == [name]), "")
+    if converters and not precision:
+        allowed = ", ".join(name for name, _ in OLD_CONVERTERS.values())
         raise InputError(f"{source.where}: model.converters: got {shorten(converters)}; allowed: "
-                         "none, or quantize.linear.float8")
-    return _found(source, given, model, fp8, OLD, notes)
+                         f"none, or one of {allowed}")
+    return _found(source, given, model, precision, OLD, notes)
 
 
 def overrides(source: Source) -> Plain:
@@ -120,19 +122,19 @@ def read_python(source: Source) -> Found:
         "ParallelismConfig", "TrainingConfig", "CompileConfig")}
     recompute = _policy(found, None if own else base, source)
     _check_optimizer(found, source)
-    model, fp8 = _model(module, base, found, source)
+    model, precision = _model(module, base, found, source)
     notes: list[str] = []
     found = {name: value for name, value in found.items() if name not in whole}
     given = understood(found, PYTHON, NEW, source, notes, PIPELINE)
     if not own:
         _check_whole(found, whole, base, source)
-    if fp8 is None:
-        fp8 = source.asked.precision == "fp8"
-        if not fp8:
-            notes.append("products are priced as the parameters' format: converters to fp8 of the "
-                         "model's own function are not in the file (--precision fp8)")
+    if precision is None:
+        precision = source.asked.precision if source.asked.precision in CONVERTERS else ""
+        if not precision:
+            notes.append("products are priced as the parameters' format: converters of the model's "
+                         f"own function are not in the file (--precision {', '.join(CONVERTERS)})")
     given["activation_checkpoint.mode"] = recompute
-    return _found(source, given, model, fp8, PYTHON, notes)
+    return _found(source, given, model, precision, PYTHON, notes)
 
 
 def function_of(module: Module, source: Source) -> str:
@@ -173,11 +175,12 @@ def _check_optimizer(found: Plain, source: Source) -> None:
 
 def _model(
     module: Module, base: Made, found: Plain, source: Source
-) -> tuple[Model, bool | None]:
-    """The model, and whether its products are in fp8; None: the file does not say."""
+) -> tuple[Model, str | None]:
+    """The model, and the format that its products are cast to, if any; None: the file does not say.
+    """
     spec = found.pop("model_spec", None)
     registry = isinstance(spec, Made) and spec.name.rpartition(".")[2] == "model_registry"
-    fp8: bool | None = None
+    precision: str | None = None
     name = None
     if isinstance(spec, Made) and registry:
         origin = _FAMILY.search(module.imports.get(spec.name, ""))
@@ -186,18 +189,18 @@ def _model(
                      if [one.family, one.flavor] == [family, *spec.words]), None)
         for each in [key for key in found if key.startswith("model_spec.")]:
             value = found.pop(each)
-            if each == "model_spec.converters" and isinstance(value, list) and all(
-                    isinstance(one, Made) and one.name == "Float8LinearConverter.Config"
-                    for one in value):
-                fp8 = bool(value)
+            if each == "model_spec.converters" and isinstance(value, list) and (
+                    kinds := {_CONVERTED.get(one.name if isinstance(one, Made) else "")
+                              for one in value}) <= {*CONVERTERS} and len(kinds) < 2:
+                precision = "".join(map(str, kinds))
             elif not _ignored(each, source):
                 raise InputError(f"{source.where}: {each}: it may change the cost, and NEST does "
                                  f"not read it; leave it out by --ignore {each}")
-        fp8 = bool(fp8)
+        precision = precision or ""
     elif spec is not None and source.asked.model is None:
         raise InputError(f"{source.where}: model_spec is not understood, and nothing is executed; "
                          "name the model by --model MODEL")
-    return model_of(source, name, "no model of the catalog is known by its function"), fp8
+    return model_of(source, name, "no model of the catalog is known by its function"), precision
 
 
 def _ignored(name: str, source: Source) -> bool:
@@ -224,7 +227,7 @@ def _elsewhere(name: str, base: Made, source: Source) -> InputError:
 
 
 def _found(
-    source: Source, given: Plain, model: Model, fp8: bool, table: Any, notes: list[str]
+    source: Source, given: Plain, model: Model, cast: str, table: Any, notes: list[str]
 ) -> Found:
     if given.get("parallelism.fsdp_reshard_after_forward") == "default":
         # torchtitan==0.2.2 torchtitan/models/llama3/infra/parallelize.py:324
@@ -243,7 +246,7 @@ def _found(
     zero = f["zero"] if shards > 1 or sharded else 0
     world = dp * f["tp"] * f["cp"] * f["pp"]
     seq_len = said(source, "training.seq_len", f["seq_len"], source.asked.seq_len, "--seq-len")
-    precision = said(source, "the number format", "fp8" if fp8 else f["precision"],
+    precision = said(source, "the number format", cast or f["precision"],
                      source.asked.precision, "--precision")
     stack = source.asked.stack or ("torchtitan" if f["compiled"] else "torchtitan-eager")
     graphs = "step" if f.get("graphs", False) else "none"

@@ -106,6 +106,10 @@ def _devices(page: Page, rows: list[Row]) -> None:
     ]
     page.table("", heads, body, (0,))
     page.paragraph("bf16 to fp8: dense peak of matrix products, TFLOP/s")
+    for dtype in ("fp8-blockwise", "mxfp8", "nvfp4"):
+        found = (f"{r['name']} {format_flops(r['peak_flops'][dtype]).removesuffix(' TFLOP/s')}"
+                 for r in rows if dtype in r["peak_flops"])
+        page.paragraph(f"{dtype}: {', '.join(found) or 'none'}")
 
 
 def _stacks(page: Page, rows: list[Row]) -> None:

@@ -20,24 +20,22 @@ class Recomputed(NamedTuple):
     """Difference of the policy from the source; empty: none."""
 
 
-def is_fp4(text: str) -> bool:
-    """Whether products are in NVFP4."""
-    return "nvfp4" in text.lower()
-
-
 def precision(text: str) -> Precision | None:
     """Number format of matrix products; None: not one that NEST prices.
 
-    Tables that do not state which 16-bit format was used are read as bf16. NVFP4 is read as fp8,
-    at another rate of products.
+    Tables that do not state which 16-bit format was used are read as bf16, those that do not state
+    a recipe of fp8 as one scale for each tensor.
     """
     words = text.lower()
-    if is_fp4(words):
-        return "fp8"
-    if "fp4" in words:
-        return None
-    known: tuple[Precision, ...] = ("fp8", "bf16", "fp16", "fp32")
-    return next((name for name in known if name in words), None)
+    return next((name for mark, name in _PRECISIONS if re.search(mark, words)), None)
+
+
+_PRECISIONS: tuple[tuple[str, Precision | None], ...] = (
+    # pattern of the cell, format; the first that matches counts
+    (r"nvfp4", "nvfp4"), (r"fp4", None), (r"mxfp8|fp8-mx", "mxfp8"),
+    (r"fp8.*(?:blockwise|sub-?channel)", "fp8-blockwise"), (r"fp8.*delayed", "fp8-delayed"),
+    (r"fp8", "fp8"), (r"bf16", "bf16"), (r"fp16", "fp16"), (r"fp32", "fp32"),
+)
 
 
 _SELECTIVE: dict[str, Module] = {

@@ -23,11 +23,6 @@ PROVISIONAL: dict[str, dict[str, Any]] = {
         "source": "96 GB HBM3, 4 TB/s: stas00/ml-engineering compute/accelerator/README.md; all "
                   "else as h100-sxm (same chip), assumed",
     },
-    "b300-sxm": {
-        "base": "b200-sxm", "memory": "288 GB",
-        "source": "288 GB, 8 TB/s, 2250 and 4500 TFLOP/s: stas00/ml-engineering "
-                  "compute/accelerator/README.md; all else as b200-sxm, assumed",
-    },
 }
 """Devices of measured runs that the catalog lacks; the catalog takes precedence."""
 
@@ -41,7 +36,7 @@ _DEVICES = (
     (r"h200", r"", "h200-sxm"),
     (r"gb300", r"", "gb300"),
     (r"gb200", r"", "gb200"),
-    (r"b300", r"", "b300-sxm"),
+    (r"b300", r"", "b300"),
     (r"b200", r"", "b200-sxm"),
     (r"v100", r"", "v100-sxm2-32gb"),
     (r"h800", r"", "h800"),
@@ -91,16 +86,6 @@ def device_name(gpu: str, memory_gb: str = "") -> str | None:
     size = memory_gb.split(".")[0]
     return next((name for mark, memory, name in _DEVICES
                  if re.search(mark, gpu.lower()) and (not memory or memory == size)), None)
-
-
-def fp4_rate(name: str) -> float:
-    """Rate of NVFP4 products over that of fp8 products on a device.
-
-    Three quarters of the ratio of the peaks: 3 on Blackwell Ultra (B300, GB300: 15 PFLOP/s), else 2
-    (stas00/ml-engineering compute/accelerator/README.md). Fitted to 18 runs of Llama-3-70B under
-    Megatron-Bridge and Llama-3.1-8B of MLPerf: 1.5 on B200 and GB200, as much for either alone.
-    """
-    return 0.75 * (3.0 if re.match(r"g?b300", name) else 2.0)
 
 
 @cache

@@ -15,9 +15,9 @@ from nest.describe.model import Model
 from nest.errors import InputError
 from nest.graph import build_chain
 from nest.validation.architecture import model
-from nest.validation.cells import is_fp4, precision, recompute
+from nest.validation.cells import precision, recompute
 from nest.validation.degrees import configuration
-from nest.validation.hardware import Shape, cluster, device, fp4_rate, shape
+from nest.validation.hardware import Shape, cluster, device, shape
 from nest.validation.runs import Run
 from nest.validation.software import stack, stack_name
 
@@ -64,9 +64,6 @@ def question(
     name = found.shape.device
     job = _job(run, stack(found.stack, stacks))
     on = devices[name] if devices and name in devices else device(name)
-    if is_fp4(run.text("precision")):
-        rate = on.peak("fp8") * fp4_rate(name)
-        on = on.replace(peak_flops={**on.peak_flops, "fp8": rate})
     return Question(found.model, cluster(found.shape, on), job, found.configuration)
 
 
@@ -149,9 +146,6 @@ def facts(run: Run) -> Facts:
         remarks.append(f"dispatcher not stated: {stack(name).dispatcher}, the stack's")
     if CAPACITY.search(_words(run)):
         remarks.append("experts of a capacity: no wait for the host, no token is priced as dropped")
-    if is_fp4(run.text("precision")):
-        rate = fp4_rate(net.device)
-        remarks.append(f"NVFP4 is priced as fp8 with products {rate:g} times as fast")
     if ASYNC_TP.search(run.notes.lower()):
         remarks.append(f"asynchronous tensor parallelism hides {HIDDEN_TP:.0%} of its traffic, "
                        "assumed")
