@@ -158,9 +158,9 @@ class Work(NamedTuple):
     label: np.ndarray
     """float64 (2, FIGURES) of :mod:`nest.forms.one_f_one_b`, or of :mod:`nest.forms.gpipe`."""
     tally: np.ndarray
-    """int64 (5,) number of the last question, pipelines priced, the pipeline whose passes ``order``
-    has, plus 1, of how many micro-batches, and whether the last :func:`next_layout` came past the
-    first look at a block of layouts."""
+    """int64 (5,) number of the last question, pipelines priced, the pipelines whose passes
+    ``order`` and ``few`` have, plus 1, and whether the last :func:`next_layout` came past the first
+    look at a block of layouts."""
     barren: np.ndarray
     """int64 (Q,) the last option, plus 1, with which it came past none."""
     under: np.ndarray
@@ -186,6 +186,8 @@ class Work(NamedTuple):
     open: np.ndarray
     """float64 (1,) see :func:`alike`."""
     order: Order
+    few: Order
+    """The same of the first groups and the last ones alone."""
     room: Room
     write_order: Callable[..., None]
     longest_path: Callable[..., float]
@@ -231,6 +233,7 @@ def alike(t, q, a, legal, limit, spread):
         saved=np.zeros(t.ahead.shape[1] + 1), weights=np.zeros(t.ahead.shape[1]),
         barren=np.zeros(Q, np.int64), under=np.zeros(Q),
         order=order_of(S, chunks, 3 * t.micro_batches * chunks),
+        few=order_of(S, chunks, 3 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks),
         write_order=write_order, longest_path=longest_path)
     if Q:
@@ -289,11 +292,15 @@ def try_all(t, q, a, legal, w, limit, spread):
                     _sum_up(t, q, a, w, c, z, none, r)
                     for k in range(len(a.pp)):
                         top = min(below, w.best[k] if spread else below)
-                        if not (_may_be_below(t, a, w, k, top)
+                        most = min(F, a.longest[k])
+                        while most > 0 and not (
+                                t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
+                            most -= 1
+                        if not (most > 1 and _may_be_below(t, a, w, k, top)
                                 and _placed(t, q, a, legal, c, z, k)
                                 and legal.policy_pipeline[r, k]):
                             continue
-                        for some in range(LEAST, min(F, a.longest[k])):
+                        for some in range(LEAST, most):
                             if some == 0 or (some > 0 and not (
                                     t.first_layers[some] and legal.first_pipeline[some, k])):
                                 continue
@@ -356,8 +363,8 @@ def _sum_up(t, q, a, w, c, z, r, kept):
             w.least[GATHER, kind] = min(w.least[GATHER, kind], own[GATHERED])
             w.least[REGATHER, kind] = min(w.least[REGATHER, kind], own[REGATHERED])
             w.least[SCATTER, kind] = min(w.least[SCATTER, kind], own[SCATTERED])
-            w.free[0, kind] = max(w.free[0, kind], own[FREE_FORWARD], least[FREE_FORWARD])
-            w.free[1, kind] = max(w.free[1, kind], own[FREE_BACKWARD], least[FREE_BACKWARD])
+            w.free[0, kind] = max(w.free[0, kind], own[FREE_FORWARD])
+            w.free[1, kind] = max(w.free[1, kind], own[FREE_BACKWARD])
             if kept >= 0:
                 w.least[KEPT, kind] = min(w.least[KEPT, kind], least[ACTIVATIONS])
                 w.least[MORE, kind] = min(
@@ -647,13 +654,10 @@ def _fits(t, q, a, w, number, top):
             return False
     if GPIPE < a.schedule[k] < LOOPED_BFS:
         # Between the first groups and the last ones a rank holds the same in turn.
-        few = m
-        if loops or a.schedule[k] in (ZB1P, INTERLEAVED_ZB):
-            few = min(m, 4 * max(size, p) + m % size)
-        _write_order(a, w, k, few)
+        order = _written(a, w, k, m, _few(a, k, m))
         for s in range(p):
             kept_back, most = w.kept_back[s] if split else w.activations[s], w.room_left[s]
-            if held(w.activations[s], kept_back, s, w.order, most) > most:
+            if held(w.activations[s], kept_back, s, order, most) > most:
                 return False
     return True
 
@@ -721,11 +725,24 @@ def _position(a, k, s, d):
 
 
 @leaf
-def _write_order(a, w, k, m):
-    """Fill ``w.order`` with the passes of m micro-batches in pipeline k, unless it has them."""
-    if w.tally[2] != k + 1 or w.tally[3] != m:
-        w.tally[2], w.tally[3] = k + 1, m
-        w.write_order(a.schedule[k], a.pp[k], a.vpp[k], m, a.group[k], w.order)
+def _few(a, k, m):
+    """Micro-batches of the first groups and the last ones of pipeline k; m where all count."""
+    schedule, p, size = a.schedule[k], a.pp[k], a.group[k]
+    if p > 1 and schedule in (INTERLEAVED, COMBINED, ZB1P, INTERLEAVED_ZB):
+        return min(m, 4 * max(size, p) + m % size)
+    return m
+
+
+@leaf
+def _written(a, w, k, m, few):
+    """Passes of the first and the last ``few`` of m micro-batches in pipeline k."""
+    order = w.few if few < m else w.order
+    x = 3 if few < m else 2
+    if w.tally[x] != k + 1:
+        w.tally[x] = k + 1
+        w.write_order(a.schedule[k], a.pp[k], a.vpp[k], few, a.group[k],
+                      (m - few) // a.group[k], order)
+    return order
 
 
 @leaf
@@ -759,9 +776,13 @@ def _price(t, q, a, w, top):
             w.alone[s, d] = j - i == 1
     w.tally[1] += 1
     if a.schedule[k] > GPIPE:
-        _write_order(a, w, k, t.micro_batches)
-        time = w.longest_path(w.costs, w.alone, w.hops, p, v, t.micro_batches, w.order, w.room,
-                              np.inf if a.schedule[k] == COMBINED else top)
+        m = t.micro_batches
+        few, limit = _few(a, k, m), np.inf if a.schedule[k] == COMBINED else top
+        time = w.longest_path(w.costs, w.alone, w.hops, p, v, few, _written(a, w, k, m, few),
+                              w.room, limit)
+        if few < m and time < top:
+            time = w.longest_path(w.costs, w.alone, w.hops, p, v, m, _written(a, w, k, m, m),
+                                  w.room, limit)
     else:
         time = _in_closed_form(w, p, t.micro_batches, a.schedule[k] == GPIPE)
     if time >= top * SLACK:
