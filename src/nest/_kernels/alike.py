@@ -54,6 +54,7 @@ from nest._kernels.layouts import (
     ROOM,
     SCATTER,
     forwards,
+    gathers,
     next_layout,
     split_of,
     waits_of,
@@ -73,21 +74,24 @@ from nest._kernels.orders import (
     write_order,
 )
 from nest._kernels.pipeline import SLACK
-from nest.forms import gpipe, one_f_one_b, orders
+from nest.forms import gpipe, one_f_one_b, orders, passes
 from nest.forms.chunk import (
     C_BACKWARD,
     C_EXCHANGED_BACKWARD,
     C_EXCHANGED_FORWARD,
     C_FORWARD,
+    C_LARGEST,
     C_LATE,
     C_LEFT,
     C_TIED,
+    C_UNDER_FIRST,
+    C_UNDER_LAST,
     C_UPDATE,
     CHUNK,
 )
 from nest.forms.passes import Order, Room
 
-held = form(orders.held)
+held, gathering = form(orders.held), form(passes.gathering)
 add_stage, stage_of = form(one_f_one_b.add_stage), form(one_f_one_b.stage_of)
 add_gpipe_stage, gpipe_stage_of = form(gpipe.add_stage), form(gpipe.stage_of)
 
@@ -168,13 +172,13 @@ class Work(NamedTuple):
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
     layer: np.ndarray
-    """float64 (6,) least seconds of a layer of the body, and what recompute of it adds; most
+    """float64 (8,) least seconds of a layer of the body, and what recompute of it adds; most
     seconds that passes beside each other save of it; least bytes that recompute frees of a layer
     that it applies to; the largest of ``waits``."""
     waits: np.ndarray
-    """float64 (2, T) see ``_sum_up_waits``."""
+    """float64 (4, T) see ``_sum_up_waits``."""
     waited: np.ndarray
-    """float64 (2,) sums of them over all layers of the body."""
+    """float64 (4,) sums of them over all layers, the first two of the body alone."""
     free: np.ndarray
     """float64 (2, T) most seconds of a layer, forward and backward, that hide this traffic."""
     marked: np.ndarray
@@ -227,8 +231,8 @@ def alike(t, q, a, legal, limit, spread):
         costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
         tally=np.zeros(5, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(6), free=np.zeros((2, t.ahead.shape[1])),
-        waits=np.zeros((2, t.ahead.shape[1])), waited=np.zeros(2),
+        layer=np.zeros(8), free=np.zeros((2, t.ahead.shape[1])),
+        waits=np.zeros((4, t.ahead.shape[1])), waited=np.zeros(4),
         marked=np.zeros(t.ahead.shape[1], np.bool_),
         saved=np.zeros(t.ahead.shape[1] + 1), weights=np.zeros(t.ahead.shape[1]),
         barren=np.zeros(Q, np.int64), under=np.zeros(Q),
@@ -327,6 +331,9 @@ def _may_be_below(t, a, w, k, top):
     """Whether pipeline k may take less than ``top`` somewhere, by its seconds and its bytes."""
     N = len(a.order)
     least = w.ahead[N] + w.back[N] - (w.saved[-1] if a.schedule[k] == COMBINED else 0.0)
+    if gathers(a.schedule[k]) and t.micro_batches / a.pp[k] * (
+            least + w.waited[2] + w.waited[3]) - w.layer[6] >= top * SLACK:
+        return False
     least += waits_of(w.waited[0], w.waited[1], a.pp[k] * a.vpp[k], w.layer[4], w.layer[5])
     return (a.warm[k] * least < top * SLACK
             and w.resident[N] + w.kept[N] <= a.pp[k] * t.limit_bytes)
@@ -411,13 +418,20 @@ def _sum_up(t, q, a, w, c, z, r, kept):
 @leaf
 def _sum_up_waits(t, a, w):
     """Fill in what passes wait at least for ZeRO traffic between two layers of the body, or more
-    with a third one in front of them; by the kind of the last."""
+    with a third one in front of them; by the kind of the last. Then for what is gathered of a
+    layer, wherever it is, forward and backward."""
     w.waits[:] = np.inf
+    hides = 0.0
+    for kind in range(w.least.shape[1]):
+        hides = max(hides, t.overlaps[0] * w.free[0, kind], t.overlaps[0] * w.free[1, kind])
+    for kind in range(w.least.shape[1]):
+        for x in range(2):
+            w.waits[2 + x, kind] = max(0.0, w.least[REGATHER if x else GATHER, kind] - hides)
     for n in range(len(a.order)):
         for x in range(4):
             kind, below = (a.whole[n], a.whole[n - 1]) if x % 2 else (a.order[n], a.order[n - 1])
             if not a.body[0] <= n < a.body[1]:
-                w.waits[:, kind] = 0.0
+                w.waits[:2, kind] = 0.0
             elif n > a.body[0]:
                 back = w.least[SCATTER, kind] - t.overlaps[0] * w.free[1, below]
                 w.waits[0, kind] = min(w.waits[0, kind], max(0.0, back))
@@ -429,12 +443,12 @@ def _sum_up_waits(t, a, w):
                         - max(0.0, back))
     w.layer[4:] = 0.0
     for kind in range(w.least.shape[1]):
-        for x in range(2):
+        for x in range(4):
             w.waits[x, kind] = w.waits[x, kind] if w.waits[x, kind] < np.inf else 0.0
             w.layer[4 + x] = max(w.layer[4 + x], w.waits[x, kind])
     w.waited[:] = 0.0
-    for n in range(a.body[0], a.body[1]):
-        for x in range(2):
+    for n in range(len(a.order)):
+        for x in range(0 if a.body[0] <= n < a.body[1] else 2, 4):
             w.waited[x] += min(w.waits[x, a.order[n]], w.waits[x, a.whole[n]])
 
 
@@ -613,7 +627,7 @@ def _fits(t, q, a, w, number, top):
         w.cuts[n] = a.layouts[a.begin[number] + n]
     for s in range(p):
         y, resident, work, buffers, own, left = q.place[x, s], 0.0, 0.0, 0.0, 0.0, 0.0
-        ran = kept = saved = largest = 0.0
+        ran = kept = saved = largest = hides = gathered = 0.0
         for d in range(v):
             n = _position(a, k, s, d)
             g = _figures(t, q, a, w, y, w.cuts[n], w.cuts[n + 1])
@@ -635,8 +649,23 @@ def _fits(t, q, a, w, number, top):
             left += w.figures[y, g, C_UPDATE] + w.figures[y, g, C_TIED]
             if d == 0 and not split:
                 left += w.figures[y, g, C_LEFT]
+            hides = max(hides, w.figures[y, g, C_UNDER_FIRST], w.figures[y, g, C_UNDER_LAST])
+            gathered = max(gathered, w.figures[y, g, C_LARGEST])
         i, j = w.cuts[s], w.cuts[_position(a, k, s, v - 1) + 1]
         first, after = w.ahead[i] + w.near[s] / 2, left
+        for d in range(v if gathered > 0.0 and gathers(a.schedule[k]) else 0):
+            # What is gathered of a chunk is partly hidden at the most, but for the first pass and
+            # for the first backward, which may have waited.
+            n = _position(a, k, s, d)
+            g = a.signature[w.cuts[n], w.cuts[n + 1]]
+            wait = gathering(w.figures[y, g], 0, hides)
+            back = gathering(w.figures[y, g], 1, hides)
+            own += wait + back
+            ran += forwards(a.schedule[k], p, v, m, size, s, d) * wait
+            if d == 0:
+                first -= wait
+            if d == v - 1:
+                ran += back
         if not split:
             after = max(w.back[i] + w.near[s] / 2, left)
         w.room_left[s] = t.limit_bytes - resident - work - buffers

@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 from nest.forms.chunk import (
     C_BACKWARD,
+    C_BEGUN,
+    C_BELOW,
     C_BUSY_BACKWARD,
     C_BUSY_FORWARD,
     C_EXCHANGED_BACKWARD,
@@ -398,6 +400,14 @@ def _near(
             return order.codes[i]
         i += way
     return -1
+
+
+def gathering(c: Sequence[float], way: int, hidden: float) -> float:
+    """Seconds that a pass takes longer at the least behind any other one, given how many of what
+    it gathers that one hides at the most (ZeRO-3); unless it waited for its input."""
+    if way:
+        return max(0.0, c[C_REGATHERED] - hidden) + max(0.0, c[C_BELOW] - c[C_TRAILS_BACKWARD])
+    return max(0.0, c[C_GATHERED] - hidden) + c[C_BEGUN]
 
 
 def _behind(

@@ -510,3 +510,38 @@ def test_no_step_takes_less_than_fewer_groups_say() -> None:
         if name != "combined":
             assert until(x, ranks, hops, 0.9 * whole, more) <= whole * (1.0 + 1e-12), x
     assert sum(close) > 120
+
+
+def test_a_row_takes_what_its_passes_gather() -> None:
+    """With ZeRO-3, behind the first pass and, where it has waited, the first backward."""
+    rng, close = np.random.default_rng(14), 0
+    for _ in range(150):
+        p, v = int(rng.integers(2, 5)), int(rng.integers(2, 5))
+        group = int(rng.integers(p, 2 * p + 1))
+        m = int(rng.integers(1, 4)) * group
+        x = Drawn(str(rng.choice(("interleaved", "looped-bfs"))), path("interleaved"), [], p, v, m)
+        x = x._replace(path=path(x.name), group=group if x.name == "interleaved" else None)
+        software = stack(overlap_zero3=rng.random())
+        ranks = [[of_layers(rng, int(rng.integers(1, 4)), 3, software, 10.0 ** rng.uniform(-1, 1))
+                  for _ in range(v)] for _ in range(p)]
+        hops = [[Hop(*rng.uniform(0.0, 0.5, 2).tolist()) for _ in own] for own in ranks]
+        order = x.path.order(p, m, v, x.group)
+        total = x.path.step_time(ranks, hops, m, x.group).total
+        for s, own in enumerate(ranks):
+            hidden = max(max(one.under_first, one.under_last) for one in own)
+            there, back = ([passes.gathering(one, way, hidden) for one in own] for way in range(2))
+            row = m * sum(one.forward + one.backward - one.late for one in own)
+            row += m * (sum(there) + sum(back))
+            assert row - there[0] <= total * (1.0 + 1e-12), x
+            close += row - there[0] > 0.8 * total
+            ran = 0.0
+            for code in order.codes[order.rows[s]:order.rows[s + 1]]:
+                if code % KINDS != FORWARD:
+                    break
+                ran += own[code // KINDS].forward + there[code // KINDS]
+            # The first backward waits for the first micro-batch to pass all chunks.
+            front = sum(one.forward for each in ranks for one in each)
+            front += sum(hop.both / 2 for each in hops for hop in each[:-1])
+            front += sum(hops[r][-1].both / 2 for r in range(p - 1))
+            assert front - ran - back[-1] + row <= total * (1.0 + 1e-12), x
+    assert close > 20, close
