@@ -54,6 +54,7 @@ from nest._kernels.layouts import (
     ROOM,
     SCATTER,
     forwards,
+    gathers,
     next_layout,
     split_of,
     waits_of,
@@ -73,21 +74,24 @@ from nest._kernels.orders import (
     write_order,
 )
 from nest._kernels.pipeline import SLACK
-from nest.forms import gpipe, one_f_one_b, orders
+from nest.forms import gpipe, one_f_one_b, orders, passes
 from nest.forms.chunk import (
     C_BACKWARD,
     C_EXCHANGED_BACKWARD,
     C_EXCHANGED_FORWARD,
     C_FORWARD,
+    C_LARGEST,
     C_LATE,
     C_LEFT,
     C_TIED,
+    C_UNDER_FIRST,
+    C_UNDER_LAST,
     C_UPDATE,
     CHUNK,
 )
 from nest.forms.passes import Order, Room
 
-held = form(orders.held)
+held, gathering = form(orders.held), form(passes.gathering)
 add_stage, stage_of = form(one_f_one_b.add_stage), form(one_f_one_b.stage_of)
 add_gpipe_stage, gpipe_stage_of = form(gpipe.add_stage), form(gpipe.stage_of)
 
@@ -158,9 +162,9 @@ class Work(NamedTuple):
     label: np.ndarray
     """float64 (2, FIGURES) of :mod:`nest.forms.one_f_one_b`, or of :mod:`nest.forms.gpipe`."""
     tally: np.ndarray
-    """int64 (5,) number of the last question, pipelines priced, the pipeline whose passes ``order``
-    has, plus 1, of how many micro-batches, and whether the last :func:`next_layout` came past the
-    first look at a block of layouts."""
+    """int64 (5,) number of the last question, pipelines priced, the pipelines whose passes
+    ``order`` and ``few`` have, plus 1, and whether the last :func:`next_layout` came past the first
+    look at a block of layouts."""
     barren: np.ndarray
     """int64 (Q,) the last option, plus 1, with which it came past none."""
     under: np.ndarray
@@ -168,13 +172,13 @@ class Work(NamedTuple):
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
     layer: np.ndarray
-    """float64 (6,) least seconds of a layer of the body, and what recompute of it adds; most
+    """float64 (8,) least seconds of a layer of the body, and what recompute of it adds; most
     seconds that passes beside each other save of it; least bytes that recompute frees of a layer
     that it applies to; the largest of ``waits``."""
     waits: np.ndarray
-    """float64 (2, T) see ``_sum_up_waits``."""
+    """float64 (4, T) see ``_sum_up_waits``."""
     waited: np.ndarray
-    """float64 (2,) sums of them over all layers of the body."""
+    """float64 (4,) sums of them over all layers, the first two of the body alone."""
     free: np.ndarray
     """float64 (2, T) most seconds of a layer, forward and backward, that hide this traffic."""
     marked: np.ndarray
@@ -186,6 +190,8 @@ class Work(NamedTuple):
     open: np.ndarray
     """float64 (1,) see :func:`alike`."""
     order: Order
+    few: Order
+    """The same of the first groups and the last ones alone."""
     room: Room
     write_order: Callable[..., None]
     longest_path: Callable[..., float]
@@ -225,12 +231,13 @@ def alike(t, q, a, legal, limit, spread):
         costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
         tally=np.zeros(5, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(6), free=np.zeros((2, t.ahead.shape[1])),
-        waits=np.zeros((2, t.ahead.shape[1])), waited=np.zeros(2),
+        layer=np.zeros(8), free=np.zeros((2, t.ahead.shape[1])),
+        waits=np.zeros((4, t.ahead.shape[1])), waited=np.zeros(4),
         marked=np.zeros(t.ahead.shape[1], np.bool_),
         saved=np.zeros(t.ahead.shape[1] + 1), weights=np.zeros(t.ahead.shape[1]),
         barren=np.zeros(Q, np.int64), under=np.zeros(Q),
         order=order_of(S, chunks, 3 * t.micro_batches * chunks),
+        few=order_of(S, chunks, 3 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks),
         write_order=write_order, longest_path=longest_path)
     if Q:
@@ -289,11 +296,15 @@ def try_all(t, q, a, legal, w, limit, spread):
                     _sum_up(t, q, a, w, c, z, none, r)
                     for k in range(len(a.pp)):
                         top = min(below, w.best[k] if spread else below)
-                        if not (_may_be_below(t, a, w, k, top)
+                        most = min(F, a.longest[k])
+                        while most > 0 and not (
+                                t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
+                            most -= 1
+                        if not (most > 1 and _may_be_below(t, a, w, k, top)
                                 and _placed(t, q, a, legal, c, z, k)
                                 and legal.policy_pipeline[r, k]):
                             continue
-                        for some in range(LEAST, min(F, a.longest[k])):
+                        for some in range(LEAST, most):
                             if some == 0 or (some > 0 and not (
                                     t.first_layers[some] and legal.first_pipeline[some, k])):
                                 continue
@@ -320,6 +331,9 @@ def _may_be_below(t, a, w, k, top):
     """Whether pipeline k may take less than ``top`` somewhere, by its seconds and its bytes."""
     N = len(a.order)
     least = w.ahead[N] + w.back[N] - (w.saved[-1] if a.schedule[k] == COMBINED else 0.0)
+    if gathers(a.schedule[k]) and t.micro_batches / a.pp[k] * (
+            least + w.waited[2] + w.waited[3]) - w.layer[6] >= top * SLACK:
+        return False
     least += waits_of(w.waited[0], w.waited[1], a.pp[k] * a.vpp[k], w.layer[4], w.layer[5])
     return (a.warm[k] * least < top * SLACK
             and w.resident[N] + w.kept[N] <= a.pp[k] * t.limit_bytes)
@@ -356,8 +370,8 @@ def _sum_up(t, q, a, w, c, z, r, kept):
             w.least[GATHER, kind] = min(w.least[GATHER, kind], own[GATHERED])
             w.least[REGATHER, kind] = min(w.least[REGATHER, kind], own[REGATHERED])
             w.least[SCATTER, kind] = min(w.least[SCATTER, kind], own[SCATTERED])
-            w.free[0, kind] = max(w.free[0, kind], own[FREE_FORWARD], least[FREE_FORWARD])
-            w.free[1, kind] = max(w.free[1, kind], own[FREE_BACKWARD], least[FREE_BACKWARD])
+            w.free[0, kind] = max(w.free[0, kind], own[FREE_FORWARD])
+            w.free[1, kind] = max(w.free[1, kind], own[FREE_BACKWARD])
             if kept >= 0:
                 w.least[KEPT, kind] = min(w.least[KEPT, kind], least[ACTIVATIONS])
                 w.least[MORE, kind] = min(
@@ -404,13 +418,20 @@ def _sum_up(t, q, a, w, c, z, r, kept):
 @leaf
 def _sum_up_waits(t, a, w):
     """Fill in what passes wait at least for ZeRO traffic between two layers of the body, or more
-    with a third one in front of them; by the kind of the last."""
+    with a third one in front of them; by the kind of the last. Then for what is gathered of a
+    layer, wherever it is, forward and backward."""
     w.waits[:] = np.inf
+    hides = 0.0
+    for kind in range(w.least.shape[1]):
+        hides = max(hides, t.overlaps[0] * w.free[0, kind], t.overlaps[0] * w.free[1, kind])
+    for kind in range(w.least.shape[1]):
+        for x in range(2):
+            w.waits[2 + x, kind] = max(0.0, w.least[REGATHER if x else GATHER, kind] - hides)
     for n in range(len(a.order)):
         for x in range(4):
             kind, below = (a.whole[n], a.whole[n - 1]) if x % 2 else (a.order[n], a.order[n - 1])
             if not a.body[0] <= n < a.body[1]:
-                w.waits[:, kind] = 0.0
+                w.waits[:2, kind] = 0.0
             elif n > a.body[0]:
                 back = w.least[SCATTER, kind] - t.overlaps[0] * w.free[1, below]
                 w.waits[0, kind] = min(w.waits[0, kind], max(0.0, back))
@@ -422,12 +443,12 @@ def _sum_up_waits(t, a, w):
                         - max(0.0, back))
     w.layer[4:] = 0.0
     for kind in range(w.least.shape[1]):
-        for x in range(2):
+        for x in range(4):
             w.waits[x, kind] = w.waits[x, kind] if w.waits[x, kind] < np.inf else 0.0
             w.layer[4 + x] = max(w.layer[4 + x], w.waits[x, kind])
     w.waited[:] = 0.0
-    for n in range(a.body[0], a.body[1]):
-        for x in range(2):
+    for n in range(len(a.order)):
+        for x in range(0 if a.body[0] <= n < a.body[1] else 2, 4):
             w.waited[x] += min(w.waits[x, a.order[n]], w.waits[x, a.whole[n]])
 
 
@@ -606,7 +627,7 @@ def _fits(t, q, a, w, number, top):
         w.cuts[n] = a.layouts[a.begin[number] + n]
     for s in range(p):
         y, resident, work, buffers, own, left = q.place[x, s], 0.0, 0.0, 0.0, 0.0, 0.0
-        ran = kept = saved = largest = 0.0
+        ran = kept = saved = largest = hides = gathered = 0.0
         for d in range(v):
             n = _position(a, k, s, d)
             g = _figures(t, q, a, w, y, w.cuts[n], w.cuts[n + 1])
@@ -628,8 +649,23 @@ def _fits(t, q, a, w, number, top):
             left += w.figures[y, g, C_UPDATE] + w.figures[y, g, C_TIED]
             if d == 0 and not split:
                 left += w.figures[y, g, C_LEFT]
+            hides = max(hides, w.figures[y, g, C_UNDER_FIRST], w.figures[y, g, C_UNDER_LAST])
+            gathered = max(gathered, w.figures[y, g, C_LARGEST])
         i, j = w.cuts[s], w.cuts[_position(a, k, s, v - 1) + 1]
         first, after = w.ahead[i] + w.near[s] / 2, left
+        for d in range(v if gathered > 0.0 and gathers(a.schedule[k]) else 0):
+            # What is gathered of a chunk is partly hidden at the most, but for the first pass and
+            # for the first backward, which may have waited.
+            n = _position(a, k, s, d)
+            g = a.signature[w.cuts[n], w.cuts[n + 1]]
+            wait = gathering(w.figures[y, g], 0, hides)
+            back = gathering(w.figures[y, g], 1, hides)
+            own += wait + back
+            ran += forwards(a.schedule[k], p, v, m, size, s, d) * wait
+            if d == 0:
+                first -= wait
+            if d == v - 1:
+                ran += back
         if not split:
             after = max(w.back[i] + w.near[s] / 2, left)
         w.room_left[s] = t.limit_bytes - resident - work - buffers
@@ -647,13 +683,10 @@ def _fits(t, q, a, w, number, top):
             return False
     if GPIPE < a.schedule[k] < LOOPED_BFS:
         # Between the first groups and the last ones a rank holds the same in turn.
-        few = m
-        if loops or a.schedule[k] in (ZB1P, INTERLEAVED_ZB):
-            few = min(m, 4 * max(size, p) + m % size)
-        _write_order(a, w, k, few)
+        order = _written(a, w, k, m, _few(a, k, m))
         for s in range(p):
             kept_back, most = w.kept_back[s] if split else w.activations[s], w.room_left[s]
-            if held(w.activations[s], kept_back, s, w.order, most) > most:
+            if held(w.activations[s], kept_back, s, order, most) > most:
                 return False
     return True
 
@@ -721,11 +754,24 @@ def _position(a, k, s, d):
 
 
 @leaf
-def _write_order(a, w, k, m):
-    """Fill ``w.order`` with the passes of m micro-batches in pipeline k, unless it has them."""
-    if w.tally[2] != k + 1 or w.tally[3] != m:
-        w.tally[2], w.tally[3] = k + 1, m
-        w.write_order(a.schedule[k], a.pp[k], a.vpp[k], m, a.group[k], w.order)
+def _few(a, k, m):
+    """Micro-batches of the first groups and the last ones of pipeline k; m where all count."""
+    schedule, p, size = a.schedule[k], a.pp[k], a.group[k]
+    if p > 1 and schedule in (INTERLEAVED, COMBINED, ZB1P, INTERLEAVED_ZB):
+        return min(m, 4 * max(size, p) + m % size)
+    return m
+
+
+@leaf
+def _written(a, w, k, m, few):
+    """Passes of the first and the last ``few`` of m micro-batches in pipeline k."""
+    order = w.few if few < m else w.order
+    x = 3 if few < m else 2
+    if w.tally[x] != k + 1:
+        w.tally[x] = k + 1
+        w.write_order(a.schedule[k], a.pp[k], a.vpp[k], few, a.group[k],
+                      (m - few) // a.group[k], order)
+    return order
 
 
 @leaf
@@ -759,9 +805,13 @@ def _price(t, q, a, w, top):
             w.alone[s, d] = j - i == 1
     w.tally[1] += 1
     if a.schedule[k] > GPIPE:
-        _write_order(a, w, k, t.micro_batches)
-        time = w.longest_path(w.costs, w.alone, w.hops, p, v, t.micro_batches, w.order, w.room,
-                              np.inf if a.schedule[k] == COMBINED else top)
+        m = t.micro_batches
+        few, limit = _few(a, k, m), np.inf if a.schedule[k] == COMBINED else top
+        time = w.longest_path(w.costs, w.alone, w.hops, p, v, few, _written(a, w, k, m, few),
+                              w.room, limit)
+        if few < m and time < top:
+            time = w.longest_path(w.costs, w.alone, w.hops, p, v, m, _written(a, w, k, m, m),
+                                  w.room, limit)
     else:
         time = _in_closed_form(w, p, t.micro_batches, a.schedule[k] == GPIPE)
     if time >= top * SLACK:

@@ -45,6 +45,12 @@ def waits_of(two, three, chunks, most_two, most_three):
 
 
 @leaf
+def gathers(schedule):
+    """Whether passes are priced behind each other, each with what it gathers (ZeRO-3)."""
+    return schedule in (INTERLEAVED, LOOPED_BFS)
+
+
+@leaf
 def forwards(schedule, p, v, m, group, s, d):
     """Micro-batches of chunk d whose forwards stage s runs before its first backward."""
     if schedule in (LOOPED_BFS, GPIPE):
@@ -66,7 +72,7 @@ def next_layout(t, a, w, k, number, top):
     p, v, m, N, kinds = a.pp[k], a.vpp[k], t.micro_batches, len(a.order), w.least.shape[1]
     schedule, group, some = a.schedule[k], a.group[k], w.question[FIRST]
     together, split, near = schedule == COMBINED, split_of(schedule), w.near[p - 1]
-    loops = schedule == INTERLEAVED or (together and p > 1)
+    loops, behind_each_other = schedule == INTERLEAVED or (together and p > 1), gathers(schedule)
     each = w.layer[0] - (w.layer[2] if together else 0.0)
     block, x, seen, row = True, 0, a.least_seen, number // BLOCK
     w.tally[4] = 0
@@ -93,7 +99,7 @@ def next_layout(t, a, w, k, number, top):
         last = forwards(schedule, p, v, m, group, 0 if x == 0 and block and (
             schedule in (ZB_V, DUALPIPEV)) else s, v - 1)
         own = front = after = behind = left = ran = held = room = 0.0
-        marked = saved = two = three = 0.0
+        marked = saved = two = three = late = queue = 0.0
         for kind in range(kinds):
             end = seen[row, x, S_LAST, kind]
             all_in = seen[row, x, S_REST, kind] + end
@@ -113,6 +119,9 @@ def next_layout(t, a, w, k, number, top):
                 marked += kept
             two += all_in * w.waits[0, kind]
             three += all_in * w.waits[1, kind]
+            late += kept * max(w.waits[1, kind], w.waits[2, kind])
+            if behind_each_other:
+                queue += all_in * (w.waits[2, kind] + w.waits[3, kind])
             if together:
                 saved += w.saved[kind] * (m * all_in - kept)
         if some > 0:  # the other layers keep all
@@ -121,15 +130,15 @@ def next_layout(t, a, w, k, number, top):
         if some >= 0:
             held += room
         before = 0.0 if block else w.near[s]
-        front += before / 2
+        front += before / 2 - (w.layer[6] if behind_each_other else 0.0)
         if loops and not block:
             front = max(front, w.ahead[N] + v * near / 2 + behind + (near - before) / 2
-                        - (w.saved[-1] if together else 0.0) - ran)
+                        - (w.saved[-1] if together else 0.0) - ran - late - w.layer[7])
         elif split and not block:
             front = max(front, w.ahead[N] + behind - ran)
         if not split:
             left = max(after + before / 2, left)
-        own += extra + waits_of(two, three, v, w.layer[4], w.layer[5])
+        own += extra + max(waits_of(two, three, v, w.layer[4], w.layer[5]), queue)
         if held > t.limit_bytes / SLACK or front + m * own - saved + left >= top * SLACK:
             number = (row + 1) * BLOCK if block else number + 1
         else:

@@ -14,6 +14,7 @@ from nest.forms import orders, passes
 from nest.forms.passes import Order, Room
 
 in_turn, looped, folded = form(orders.in_turn), form(orders.looped), form(orders.folded)
+leave_out = form(orders.leave_out)
 breadth_first, dual_pipe = form(orders.breadth_first), form(orders.dual_pipe)
 zero_bubble, zero_bubble_v = form(orders.zero_bubble), form(orders.zero_bubble_v)
 step_seconds = form(passes.step_seconds)
@@ -28,7 +29,8 @@ def order_of(p, positions, passes):
     return Order(
         codes=np.empty(passes, np.int64), rows=np.empty(p + 1, np.int64),
         at=np.empty(positions, np.int64), ahead=np.empty(positions, np.int64),
-        back=np.empty(positions, np.int64))
+        back=np.empty(positions, np.int64), more=np.zeros(2, np.int64),
+        stops=np.empty(2 * p, np.int64))
 
 
 def room_of(p, positions, passes):
@@ -38,16 +40,17 @@ def room_of(p, positions, passes):
         run=np.empty(2 * positions, np.int64), hop=np.empty(positions), gap=np.empty(positions),
         took=np.empty(4 * positions), late=np.empty(positions), links=np.empty(2 * positions),
         ends=np.empty(positions),
-        place=np.empty(p, np.int64), begun=np.empty(p, np.int64), traffic=np.empty(p, np.int64),
-        clock=np.empty(p), scattered=np.empty(p), fresh=np.empty(p))
+        place=np.empty(p, np.int64), stop=np.empty(p, np.int64), begun=np.empty(p, np.int64),
+        traffic=np.empty(p, np.int64), clock=np.empty(p), scattered=np.empty(p), fresh=np.empty(p),
+        was=np.empty(2 * (p + positions)))
 
 
 ORDER, ROOM = typeof(order_of(1, 1, 1)), typeof(room_of(1, 1, 1))
 
 
-@called(void(int64, int64, int64, int64, int64, ORDER))
-def write_order(schedule, p, v, m, group, order):
-    """Fill ``order`` with the passes of a pipeline."""
+@called(void(int64, int64, int64, int64, int64, int64, ORDER))
+def write_order(schedule, p, v, m, group, out, order):
+    """Fill ``order`` with the passes of a pipeline, which has ``out`` groups more."""
     if schedule in (ZB_V, DUALPIPEV):
         folded(p, order)
     else:
@@ -62,6 +65,9 @@ def write_order(schedule, p, v, m, group, order):
         dual_pipe(p, m, p, 0, order)
     else:
         breadth_first(p, v, m, order)
+    order.more[0] = 0
+    if out > 0:
+        leave_out(p, v, m, group, out, order)
 
 
 @called(float64(float64[:, :, ::1], boolean[:, ::1], float64[:, :, ::1], int64, int64, int64,

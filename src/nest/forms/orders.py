@@ -176,6 +176,28 @@ def zero_bubble(p: int, v: int, m: int, group: int, order: Order) -> None:
     order.rows[p] = i
 
 
+def leave_out(p: int, v: int, m: int, group: int, count: int, order: Order) -> None:
+    """Note that ``count`` groups are left out of the rows of :func:`in_turn` or
+    :func:`zero_bubble`, which have m micro-batches, three groups or more.
+
+    Rows are cut in front of a forward of the last group that is whole, and in front of that of the
+    group before: between them and at them, all is the same for each group. The first rank has p - 1
+    more forwards in front of the cut than the last one, so that no pass in front waits for one
+    behind (docs/proofs.md).
+    """
+    order.more[0], order.more[1] = count, group
+    for s in range(p):
+        behind = m // group * group * v - 1 - s
+        front, k = behind - group * v, 0
+        for i in range(order.rows[s], order.rows[s + 1]):
+            if order.codes[i] % KINDS in (FORWARD, BESIDE):
+                if k == front:
+                    order.stops[s] = i
+                if k == behind:
+                    order.stops[p + s] = i
+                k += 1
+
+
 def zero_bubble_v(p: int, m: int, order: Order) -> None:
     """ZB-V: forwards down and up the V, both backwards for inputs as early as they come.
 

@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 from nest.forms.chunk import (
     C_BACKWARD,
+    C_BEGUN,
+    C_BELOW,
     C_BUSY_BACKWARD,
     C_BUSY_FORWARD,
     C_EXCHANGED_BACKWARD,
@@ -92,6 +94,11 @@ class Order(NamedTuple):
     """(Q,) link on which a position hands over to the next one, by position."""
     back: Ints
     """(Q,) link on which it gets the gradient of that; links number 2 Q at the most."""
+    more: Ints
+    """(2,) groups of micro-batches that were left out, and the size of each."""
+    stops: Ints
+    """(2 p,) where groups are left out: where each row begins the group in front, then where it
+    ends it. No pass in front of them waits for one behind."""
 
 
 class Room(NamedTuple):
@@ -117,6 +124,8 @@ class Room(NamedTuple):
     """(Q,) end of the last backward."""
     place: Ints
     """(p,) next pass of a rank, as index of ``codes``."""
+    stop: Ints
+    """(p,) pass that it is to run up to."""
     begun: Ints
     """(p,) chunks that have run a forward."""
     traffic: Ints
@@ -128,6 +137,8 @@ class Room(NamedTuple):
     fresh: Floats
     """(p,) when the parameters of the chunks that have begun would be gathered at the start of the
     step, had the rank never waited; -inf: no chunk with layers has begun."""
+    was: Floats
+    """(2 p + 2 Q,) ``clock``, ``scattered`` and ``links`` a group before."""
 
 
 def step_seconds(
@@ -139,24 +150,38 @@ def step_seconds(
     As soon as it is known that a step takes ``limit`` seconds or more, a number that is no less,
     and no more than the step. Below inf that is for orders without passes beside each other.
 
+    Where groups were left out of the order (:func:`nest.forms.orders.leave_out`), no step with them
+    takes less. Between them and the groups in front the same passes have run, and all that comes
+    behind began later by so many seconds at the least; each group left out adds as many.
+
     Messages of a link arrive in the order of the passes, no two closer than the link takes for one.
     Afterwards ``room.clock`` has the end of the last pass of each rank. ``depth`` is the number of
     positions of a chain.
     """
     for s in range(p):
         _begin(ranks[s], hops[s], s, p, v, m, depth, order, room)
-    left, sweeps = order.rows[p] - order.rows[0], 0
-    while left:
-        before, sweeps = left, sweeps + 1
-        if sweeps % LOOKS == 0 and limit < -NEVER:
-            for s in range(p):
-                least = _least(ranks[s], s, p, v, m, depth, order, room)
-                if least >= limit:
-                    return least
+    sweeps, out, added = 0, order.more[0] * order.more[1], 0.0
+    for part in range(0 if out else 2, 3):
+        left = 0
         for s in range(p):
-            left -= _run(ranks[s], alone[s], s, p, v, m, depth, order, room)
-        if left == before:
-            return -NEVER
+            room.stop[s] = order.rows[s + 1] if part == 2 else order.stops[part * p + s]
+            left += room.stop[s] - room.place[s]
+        while left:
+            before, sweeps = left, sweeps + 1
+            if sweeps % LOOKS == 0 and limit < -NEVER:
+                for s in range(p):
+                    least = added + _least(
+                        ranks[s], s, p, v, m + out if part < 2 else m, depth, order, room)
+                    if least >= limit:
+                        return least
+            for s in range(p):
+                left -= _run(ranks[s], alone[s], s, p, v, m, depth, order, room)
+            if left == before:
+                return -NEVER
+        if part < 2:
+            risen = _risen(p, p * v, m, depth, order, room)
+            if part == 1:
+                added = order.more[0] * risen
     done = together = exchange = 0.0
     copies = False
     for s in range(p):
@@ -171,7 +196,29 @@ def step_seconds(
             together, exchange = max(together, ready), max(exchange, tied + update)
         else:
             done = max(done, ready + update)
-    return max(done, together + exchange) if copies else done
+    return added + (max(done, together + exchange) if copies else done)
+
+
+def _risen(p: int, positions: int, m: int, depth: int, order: Order, room: Room) -> float:
+    """Seconds by which all that later passes wait for is later than it was a group before.
+
+    Ends of passes, traffic and links of each rank, which are noted for the next time; inputs that
+    have come and not been used, but for those that are there from the start.
+    """
+    least = -NEVER
+    for s in range(p):
+        least = min(least, room.clock[s] - room.was[s])
+        if room.was[p + s] > NEVER:
+            least = min(least, room.scattered[s] - room.was[p + s])
+        room.was[s], room.was[p + s] = room.clock[s], room.scattered[s]
+    for x in range(2 * positions):
+        if room.was[2 * p + x] > NEVER:
+            least = min(least, room.links[x] - room.was[2 * p + x])
+        room.was[2 * p + x] = room.links[x]
+        for k in range(room.run[x], room.came[x] if x >= positions or x % depth else 0):
+            least = min(least, room.arrives[x * m + k] - room.arrives[
+                x * m + max(0, k - order.more[1])])
+    return least
 
 
 def _least(
@@ -230,7 +277,7 @@ def _run(
     depth: int, order: Order, room: Room,
 ) -> int:
     """Run the passes of a rank whose input is there; their number."""
-    i, stop, clock, traffic = room.place[s], order.rows[s + 1], room.clock[s], room.traffic[s]
+    i, stop, clock, traffic = room.place[s], room.stop[s], room.clock[s], room.traffic[s]
     positions, fresh = p * v, room.begun[s] < v
     while i < stop:
         code = order.codes[i]
@@ -353,6 +400,14 @@ def _near(
             return order.codes[i]
         i += way
     return -1
+
+
+def gathering(c: Sequence[float], way: int, hidden: float) -> float:
+    """Seconds that a pass takes longer at the least behind any other one, given how many of what
+    it gathers that one hides at the most (ZeRO-3); unless it waited for its input."""
+    if way:
+        return max(0.0, c[C_REGATHERED] - hidden) + max(0.0, c[C_BELOW] - c[C_TRAILS_BACKWARD])
+    return max(0.0, c[C_GATHERED] - hidden) + c[C_BEGUN]
 
 
 def _behind(

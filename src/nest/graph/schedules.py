@@ -193,6 +193,8 @@ def path_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[str]:
         problem = chunk_problem(chain, plan) if vpp > 1 else None
         if problem is None and copies(name) > 1:
             problem = _tables_problem(chain, plan)
+            if job.optimizer == "muon":
+                problem = f"schedule {name} with optimizer muon is not priced"
         if problem is not None:
             yield problem
     if first.zero > rules.most_zero:

@@ -90,6 +90,8 @@ class Layouts:
         none: Ints = np.zeros(0, dtype=np.int64)
         nothing = np.zeros((0, self._stages, SEEN[1], len(chain.kinds)))
         self._known = Listed(none, none, none, nothing, nothing, none)
+        self._room: list[Any] = [*self._known]
+        """Arrays that begin with those of ``_known``."""
 
     def of(self, chosen: Ints) -> Listed:
         """Layouts, those of the pipelines ``chosen``, by number, among them."""
@@ -161,13 +163,14 @@ class Layouts:
             known = self._known
             parts, loads, heaviest, sights, least = zip(*self._parts, strict=True)
             sizes = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
-            self._known = Listed(
-                np.concatenate([known.begin, len(known.layouts) + np.cumsum(sizes) - sizes]),
-                np.concatenate([known.load, *loads]),
-                np.concatenate([known.heaviest, *heaviest]),
-                np.concatenate([known.seen, *sights]),
-                np.concatenate([known.least_seen, *least]),
-                np.concatenate([known.layouts, *(part.ravel() for part in parts)]))
+            begin = len(known.layouts) + np.cumsum(sizes) - sizes
+            more = [begin], loads, heaviest, sights, least, [part.ravel() for part in parts]
+            # Of what is known nothing is moved: a kernel may be reading it.
+            self._room = [_extended(room, len(old), new)
+                          for room, old, new in zip(self._room, known, more, strict=True)]
+            self._known = Listed(*(
+                room[:len(old) + sum(map(len, new))]
+                for room, old, new in zip(self._room, known, more, strict=True)))
             self._parts = []
         return self._known
 
@@ -190,14 +193,27 @@ class Layouts:
             held = self._held(start)
             if held:
                 inside = ((found > held[0]) & (found <= held[-1])).sum(axis=1) + 1
-                for allowed in rules[name]:
-                    found = found[[count in allowed for count in inside.tolist()]]
+                legal = [count for count in np.unique(inside).tolist()
+                         if all(count in allowed for allowed in rules[name])]
+                found = found[np.isin(inside, legal)]
         if not free:
             whole = np.diff(found, axis=1).tolist()
             found = found[[
                 all(cut_forms(own, every) & {*allowed} for allowed in rules["cuts"])
                 for own, every in zip(_layers(chain, found).tolist(), whole, strict=True)]]
         return found
+
+
+def _extended(room: Any, used: int, more: Sequence[Any]) -> Any:
+    """An array with ``more`` behind the rows of ``room`` that are used: itself, or one that is
+    twice as large as it must be, so that growing seldom copies."""
+    size = used + sum(map(len, more))
+    if size > len(room):
+        larger = np.empty((2 * size, *room.shape[1:]), dtype=room.dtype)
+        larger[:used] = room[:used]
+        room = larger
+    np.concatenate(more, out=room[used:size])
+    return room
 
 
 def is_split(schedule: str) -> bool:

@@ -56,8 +56,10 @@ def orders(
         return tuple(_interleaved(s, stages, micro_batches, vpp, group) for s in range(stages))
     # Of two copies of the model each takes half of the micro-batches.
     micro_batches //= copies(schedule)
-    order = passes.Order([0] * (3 * stages * vpp * micro_batches), [0] * (stages + 1),
-                         *([0] * (stages * vpp) for _ in range(3)))
+    chunks = stages * vpp
+    order = passes.Order(
+        codes=[0] * (3 * chunks * micro_batches), rows=[0] * (stages + 1), at=[0] * chunks,
+        ahead=[0] * chunks, back=[0] * chunks, more=[0, 0], stops=[0] * (2 * stages))
     _WRITE[schedule](stages, vpp, micro_batches, group, order)
     return tuple(
         _row(order.codes[begin:end], micro_batches, vpp)

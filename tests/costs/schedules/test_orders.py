@@ -379,15 +379,18 @@ def test_empty_chunks_leave_traffic_to_the_passes_around_them() -> None:
     assert len(seen) == 14
 
 
-def of_layers(rng: np.random.Generator, count: int, zero: int, software: Stack) -> ChunkCosts:
+def of_layers(
+    rng: np.random.Generator, count: int, zero: int, software: Stack, scale: float = 1.0
+) -> ChunkCosts:
     """A chunk of some layers, with the traffic that a ZeRO stage has."""
     used = {"gathered": (3,), "regathered": (3,), "scattered": (2, 3), "gather": (1, 2)}
     layers = []
     for _ in range(count):
-        drawn = {name: float(rng.random()) * (zero in used.get(name, (0, 1, 2, 3)))
+        drawn = {name: scale * float(rng.random()) * (zero in used.get(name, (0, 1, 2, 3)))
                  for name in LayerSeconds._fields}
         drawn["forward"], drawn["backward"] = (
-            drawn["free_forward"] + rng.random(), drawn["free_backward"] + rng.random())
+            drawn["free_forward"] + scale * rng.random(),
+            drawn["free_backward"] + scale * rng.random())
         layers.append(LayerSeconds(**drawn))
     found = chunk_costs(layers, count * 0.1, 0.0, software)
     return with_parts(found, layers, [layer.free_backward / 2 for layer in layers],
@@ -430,14 +433,19 @@ def test_forwards_before_the_first_backward_are_counted() -> None:
 
 
 def until(
-    x: Drawn, ranks: Sequence[Sequence[ChunkCosts]], hops: Sequence[Sequence[Hop]], limit: float
+    x: Drawn, ranks: Sequence[Sequence[ChunkCosts]], hops: Sequence[Sequence[Hop]], limit: float,
+    more: int = 0,
 ) -> float:
-    """Seconds of a step, or as soon as that is known a number of ``limit`` or more."""
+    """Seconds of a step, or as soon as that is known a number of ``limit`` or more; of one with
+    ``more`` groups at the least."""
     q = x.p * x.v
     room = Room(*([0.0] * (4 * q * x.m) if name == "arrives" else [0] * (8 * q)
                   for name in Room._fields))
     alone = [[one.alone for one in own] for own in ranks]
     order = x.path.order(x.p, x.m, x.v, x.group)
+    if more:
+        order = order._replace(more=[0, 0], stops=[0] * (2 * x.p))
+        orders.leave_out(x.p, x.v, x.m, x.group or x.p, more, order)
     return step_seconds(ranks, alone, hops, x.p, x.v, x.m, q, order, room, limit)
 
 
@@ -461,3 +469,65 @@ def test_no_step_below_the_limit_is_left(monkeypatch: pytest.MonkeyPatch) -> Non
         assert 0.9 * whole <= found <= whole * (1.0 + 1e-12), x
         left[x.name] = left.get(x.name, 0) + (found < whole)
     assert min(left.values()) > 5 and len(left) == 7, left
+
+
+def test_no_step_takes_less_than_fewer_groups_say() -> None:
+    """Whatever the traffic of the data-parallel groups, the links and the last group; as a rule the
+    step takes no more either."""
+    rng, close = np.random.default_rng(13), list[bool]()
+    for _ in range(160):
+        name = str(rng.choice(("interleaved", "combined", "zb1p", "interleaved-zb")))
+        p, v = int(rng.integers(2, 6)), 1 if name == "zb1p" else int(rng.integers(2, 5))
+        group = p if name == "zb1p" else int(rng.integers(p, 2 * p + 1))
+        more, rest = int(rng.integers(1, 6)), int(rng.integers(group))
+        few = int(rng.integers(3, 6)) * group + (rest if rest >= p else 0)
+        x = Drawn(name, path(name), [], p, v, few, group)
+        zero = int(rng.integers(3 if x.path.split else 4))
+        software = stack(**{part: rng.random() for part in (
+            "overlap_zero3", "overlap_grad_reduce", "overlap_param_gather")})
+        ranks = [[of_layers(rng, int(rng.integers(1, 4)), zero, software, scale)
+                  for scale in 10.0 ** rng.uniform(-2.0, 1.0, v)] for _ in range(p)]
+        hops = [[Hop(*(10.0 ** rng.uniform(-2.0, 1.0, 2) * rng.integers(0, 2)).tolist())
+                 for _ in own] for own in ranks]
+        whole = x.path.step_time(ranks, hops, few + more * group, group).total
+        found = until(x, ranks, hops, math.inf, more)
+        assert found <= whole * (1.0 + 1e-12), x
+        close.append(found > whole * (1.0 - 1e-9))
+        if name != "combined":
+            assert until(x, ranks, hops, 0.9 * whole, more) <= whole * (1.0 + 1e-12), x
+    assert sum(close) > 120
+
+
+def test_a_row_takes_what_its_passes_gather() -> None:
+    """With ZeRO-3, behind the first pass and, where it has waited, the first backward."""
+    rng, close = np.random.default_rng(14), 0
+    for _ in range(150):
+        p, v = int(rng.integers(2, 5)), int(rng.integers(2, 5))
+        group = int(rng.integers(p, 2 * p + 1))
+        m = int(rng.integers(1, 4)) * group
+        x = Drawn(str(rng.choice(("interleaved", "looped-bfs"))), path("interleaved"), [], p, v, m)
+        x = x._replace(path=path(x.name), group=group if x.name == "interleaved" else None)
+        software = stack(overlap_zero3=rng.random())
+        ranks = [[of_layers(rng, int(rng.integers(1, 4)), 3, software, 10.0 ** rng.uniform(-1, 1))
+                  for _ in range(v)] for _ in range(p)]
+        hops = [[Hop(*rng.uniform(0.0, 0.5, 2).tolist()) for _ in own] for own in ranks]
+        order = x.path.order(p, m, v, x.group)
+        total = x.path.step_time(ranks, hops, m, x.group).total
+        for s, own in enumerate(ranks):
+            hidden = max(max(one.under_first, one.under_last) for one in own)
+            there, back = ([passes.gathering(one, way, hidden) for one in own] for way in range(2))
+            row = m * sum(one.forward + one.backward - one.late for one in own)
+            row += m * (sum(there) + sum(back))
+            assert row - there[0] <= total * (1.0 + 1e-12), x
+            close += row - there[0] > 0.8 * total
+            ran = 0.0
+            for code in order.codes[order.rows[s]:order.rows[s + 1]]:
+                if code % KINDS != FORWARD:
+                    break
+                ran += own[code // KINDS].forward + there[code // KINDS]
+            # The first backward waits for the first micro-batch to pass all chunks.
+            front = sum(one.forward for each in ranks for one in each)
+            front += sum(hop.both / 2 for each in hops for hop in each[:-1])
+            front += sum(hops[r][-1].both / 2 for r in range(p - 1))
+            assert front - ran - back[-1] + row <= total * (1.0 + 1e-12), x
+    assert close > 20, close

@@ -94,8 +94,8 @@ class Path:
         room = Room(
             arrives=[0.0] * (2 * q * m), came=[0] * (2 * q), run=[0] * (2 * q), hop=[0.0] * q,
             gap=[0.0] * q, took=[0.0] * (4 * q), late=[0.0] * q, links=[0.0] * (2 * q),
-            ends=[0.0] * q, place=[0] * p, begun=[0] * p, traffic=[0] * p, clock=[0.0] * p,
-            scattered=[0.0] * p, fresh=[0.0] * p)
+            ends=[0.0] * q, place=[0] * p, stop=[0] * p, begun=[0] * p, traffic=[0] * p,
+            clock=[0.0] * p, scattered=[0.0] * p, fresh=[0.0] * p, was=[0.0] * (2 * p + 2 * q))
         alone = [[chunk.alone for chunk in stage] for stage in stages]
         depth = q // self.chains
         end = step_seconds(stages, alone, hops, p, v, m, depth, order, room, inf)
@@ -105,7 +105,7 @@ class Path:
 @lru_cache(maxsize=8)
 def _order(write: Write, p: int, v: int, m: int, group: int) -> Order:
     order = Order(codes=[0] * (3 * p * v * m), rows=[0] * (p + 1), at=[0] * (p * v),
-                  ahead=[0] * (p * v), back=[0] * (p * v))
+                  ahead=[0] * (p * v), back=[0] * (p * v), more=[0, 0], stops=[0] * (2 * p))
     write(p, v, m, group, order)
     return order
 
