@@ -49,7 +49,7 @@ def improve(
         bool, typer.Option("--force", help="Replace files of the same names in DIR.")
     ] = False,
 ) -> None:
-    """Price a launch script of Megatron-LM, and find the fastest plan in its place.
+    """Price a launch script of Megatron-LM, and find a better plan.
 
     The plan is the fastest that the script's software can run for the same model, batch and
     devices. The new script is the old one with the arguments that NEST decides replaced.
