@@ -55,6 +55,13 @@ def test_examples_are_of_this_version(command, capsys):
             assert not word.startswith("-") or re.search(rf"{word}\b", known)
 
 
+@pytest.mark.parametrize("words", [(), ("calibrate",), ("bench",), ("sweep",), ("profile",)])
+def test_summaries_of_commands_are_whole_in_80_columns(words):
+    text = child("-m", "nest", *words, "--help", COLUMNS="80")
+    listed = text[text.index("Commands:"):].split("Examples:")[0]
+    assert "..." not in listed and max(map(len, text.splitlines())) <= 80
+
+
 @pytest.mark.parametrize("command", ["evaluate", "list", "schema"])
 def test_an_example_runs(command, capsys):
     assert main(shlex.split(EXAMPLES[command][0])[1:]) in (0, 3)

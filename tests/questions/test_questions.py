@@ -89,6 +89,13 @@ def test_schemas_accept_what_is_read_and_written():
         assert Failure.parse(written).id == "x"
 
 
+@pytest.mark.parametrize("text", ["null", "1", '"x"', "true", "[]"])
+def test_a_document_that_is_no_object_is_bad_input(text, monkeypatch, capsys):
+    assert "question: got" in said(text) and "allowed: a JSON object" in said(text)
+    code, out, _ = told(monkeypatch, capsys, ["ask"], f"{text}\n")
+    assert code == 0 and json.loads(out)["error"] == "input"
+
+
 def test_ids_of_what_is_no_question():
     assert [id_of(data) for data in ({"id": 3}, {"id": "x"}, {"id": True}, {"id": "x" * 201},
                                      {"id": 10**30}, [3])] == [3, "x", None, None, None, None]

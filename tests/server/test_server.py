@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -103,6 +104,25 @@ def test_other_addresses_methods_and_types(client: TestClient) -> None:
     error(client.post("/v1/plan", content=b"x" * (4 * 2**20 + 1),
                       headers={"content-type": "application/json"}), 413)
     error(client.get("/v1/catalog", headers={"host": "evil.example"}), 403)
+
+
+def test_a_client_that_hangs_up_is_no_defect(client: TestClient) -> None:
+    """Nothing is raised, which would be logged with its place and counted as status 500."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    for path in ("/v1/plan", "/v1/sweeps"):
+        asyncio.run(client.app({  # type: ignore[arg-type]
+            "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
+            "query_string": b"", "root_path": "", "scheme": "http", "http_version": "1.1",
+            "headers": headers}, receive, send))
+    assert [one["status"] for one in sent if "status" in one] == [400, 400]
 
 
 def test_names_health_and_description(client: TestClient) -> None:

@@ -1,7 +1,7 @@
 """Shortest ways between nodes, split evenly at each node, and what messages on them take.
 
-``ways`` is the twin of ``Routes._ways``; ``unrouted`` and ``rates`` those of the class ``Messages``
-of :mod:`nest.costs.network.paths`, with the same sums in the same order.
+``ways`` is the twin of ``Routes._ways``; ``rates`` that of the class ``Messages`` of
+:mod:`nest.costs.network.paths`, with the same sums in the same order.
 
 Shapes: V nodes, E links, A targets that hops are known to, P pairs of a node and a target; N
 devices, B blocks of a tile, K blocks asked for, M messages of a block, Q patterns.
@@ -74,36 +74,15 @@ def _sends(low, high, stride, one, other):
 
 
 @entry
-def unrouted(number, anchors, anchor, tile, stride, source, target):
-    """Pairs of anchors without a ``number``, by one * anchors + other, between which blocks send.
-
-    Each comes once; its number is -1 then. ``anchor`` (N,) of devices. The blocks of a ``tile``
-    begin again every ``stride`` devices; ``source`` and ``target`` (M,) of messages, from there on.
-    """
-    found = np.empty(1024, np.int64)
-    count = 0
-    for b in range(len(tile.start)):
-        start = tile.start[b]
-        for m in range(len(source)):
-            if not _sends(tile.low[b], tile.high[b], stride, source[m], target[m]):
-                continue
-            one, other = anchor[start + source[m]], anchor[start + target[m]]
-            if one != other and number[one * anchors + other] == 0:
-                number[one * anchors + other] = -1
-                if count == len(found):
-                    found = longer(found, 2 * len(found))
-                found[count] = one * anchors + other
-                count += 1
-    return found[:count]
-
-
-@entry
 def rates(ends, known, tile, own, stride, patterns):
-    """Seconds per byte (K, Q + 1) and seconds (K, Q) of patterns of blocks that start at ``own``.
+    """Pairs of anchors without a way, or else what patterns of blocks that start at ``own`` take.
 
-    Each pattern runs by itself, in all blocks at once, see :func:`unrouted`; in the end, those that
-    have a share at once, so much of each. ``own`` (K,) are some of the tile's blocks, in its order.
-    ``ends``, ``known``, ``tile``, ``patterns``: see ``nest.costs.network.twins``.
+    Returns the pairs, by one * anchors + other, between which some block sends, each once; its
+    number is -1 then, and the rest means nothing. Without any: seconds per byte (K, Q + 1) and
+    seconds (K, Q). Each pattern runs by itself, in all blocks at once; in the end, those that have
+    a share at once, so much of each. The blocks of a ``tile`` begin again every ``stride`` devices.
+    ``own`` (K,) are some of the tile's blocks, in its order. ``ends``, ``known``, ``tile``,
+    ``patterns``: see ``nest.costs.network.twins``.
     """
     number, first, link, part = known.number, known.first, known.link, known.part
     anchors, anchor, up, down = ends.anchors, ends.anchor, ends.up, ends.down
@@ -114,6 +93,7 @@ def rates(ends, known, tile, own, stride, patterns):
     Q = len(share)
     load, most = np.zeros((Q + 1, len(bandwidth))), np.zeros(Q + 1)
     way = np.zeros((len(start), len(source)), np.int32)  # looking a number up takes longest
+    lacking, lacks = np.empty(1024, np.int64), 0
     for q in range(Q):
         for b in range(len(start)):
             for m in range(begin[q], begin[q + 1]):
@@ -125,10 +105,17 @@ def rates(ends, known, tile, own, stride, patterns):
                 if down[other] >= 0:
                     load[q, down[other]] += 1.0
                 if anchor[one] != anchor[other]:
-                    row = number[anchor[one] * anchors + anchor[other]]
-                    way[b, m] = row
-                    for k in range(first[row - 1], first[row]):
-                        load[q, link[k]] += part[k]
+                    pair = anchor[one] * anchors + anchor[other]
+                    row = way[b, m] = number[pair]
+                    if row > 0:
+                        for k in range(first[row - 1], first[row]):
+                            load[q, link[k]] += part[k]
+                    elif row == 0:
+                        number[pair] = -1
+                        if lacks == len(lacking):
+                            lacking = longer(lacking, 2 * lacks)
+                        lacking[lacks] = pair
+                        lacks += 1
         for k in range(len(bandwidth)):
             load[q, k] /= bandwidth[k]
             most[q] = max(most[q], load[q, k])
@@ -136,6 +123,8 @@ def rates(ends, known, tile, own, stride, patterns):
     for k in range(len(bandwidth)):
         most[Q] = max(most[Q], load[Q, k])
     per_byte, slowest = np.zeros((len(own), Q + 1)), np.zeros((len(own), Q))
+    if lacks:
+        return lacking[:lacks], per_byte, slowest
     b = 0
     for n in range(len(own)):
         while start[b] != own[n]:
@@ -163,4 +152,4 @@ def rates(ends, known, tile, own, stride, patterns):
                         beside = max(beside, load[both, link[k]])
             per_byte[n, both] = beside
             per_byte[n, q] = alone
-    return per_byte, slowest
+    return lacking[:0], per_byte, slowest

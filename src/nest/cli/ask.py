@@ -24,10 +24,11 @@ def ask(
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Answer questions: one JSON document a line on stdin, one a line on stdout.
+    """Answer a stream of questions, one JSON document a line.
 
-    Answers come in order, each as soon as it is known: nest.answer/1, or nest.error/1 with the id
-    of the question, after which the stream goes on. `nest schema question` has the fields.
+    Questions come on stdin, answers on stdout, in order, each as soon as it is known:
+    nest.answer/1, or nest.error/1 with the id of the question, after which the stream goes on.
+    `nest schema question` has the fields.
     """
     from nest.api import Planner
     from nest.cli.inputs import check_counts

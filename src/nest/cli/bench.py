@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nest.bench.results import Result
 
 app = typer.Typer(
-    help="Repeat a published evaluation, or measure planners on a set of problems.",
+    help="Repeat a published evaluation, or score planners on problems.",
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

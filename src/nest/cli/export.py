@@ -43,10 +43,10 @@ def export(
         bool, typer.Option("--force", help="Replace files of the same names in DIR.")
     ] = False,
 ) -> None:
-    """Write a plan as the launch script of its training software, or its step for a simulator.
+    """Write a plan as the launch script of its training software.
 
-    Nothing is written if the software cannot express the plan. Data, tokenizer and checkpoint are
-    variables that the script asks for.
+    Or its step as traces for a simulator. Nothing is written if the software cannot express the
+    plan. Data, tokenizer and checkpoint are variables that the script asks for.
     """
     from nest.cli.inputs import check_counts
     from nest.exports import export

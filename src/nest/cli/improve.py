@@ -71,7 +71,7 @@ def improve(
         bool, typer.Option("--force", help="Replace files of the same names in DIR.")
     ] = False,
 ) -> None:
-    """Price a job's own file, and find the fastest plan in its place.
+    """Price a job's own file, and find a better plan.
 
     The plan is the fastest that the same software can run for the same model, batch and
     devices. The new file is the old one with the settings that NEST decides replaced.

@@ -102,7 +102,7 @@ def score(
     source: Instances = FOLDER,
     as_json: options.Json = False,
 ) -> None:
-    """Price the configurations of planners, and compare them with the best.
+    """Price the configurations of planners beside the best ones.
 
     Says of each answer whether it counts, why not, and how much slower it is than the best
     configuration that is known.

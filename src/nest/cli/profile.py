@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from nest.describe import Profile
 
 app = typer.Typer(
-    help="Turn layers that other software has measured into a profile for `nest plan --profile`.",
+    help="Turn layers that other software measured into a profile.\n\n"
+    "`nest plan --profile FILE.yaml` takes it.",
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -46,7 +47,10 @@ def metis(
     ] = None,
     batch: Batch = None,
 ) -> None:
-    """Read profiles of Metis; a backward is assumed to take twice as long as a forward."""
+    """Read profiles of Metis.
+
+    A backward is assumed to take twice as long as a forward.
+    """
     from nest.profiles import from_metis
     from nest.units import parse_bytes
 
@@ -106,7 +110,10 @@ def trace(
     tp: Annotated[int, options.number("Tensor-parallel ranks, of which one was traced.")] = 1,
     as_type: options.AsType = None,
 ) -> None:
-    """Add up the kernels of each layer in a trace of PyTorch; bytes are those of MODEL."""
+    """Add up the kernels of each layer in a trace of PyTorch.
+
+    Bytes are those of MODEL.
+    """
     from nest.describe import load_model
     from nest.profiles import from_trace
 

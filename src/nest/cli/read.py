@@ -71,8 +71,9 @@ def read(
         bool, typer.Option("--force", help="Replace files of the same names in DIR.")
     ] = False,
 ) -> None:
-    """Read a running job's file back as model.yaml, job.yaml and configuration.yaml.
+    """Read a running job's file back as model, job and configuration.
 
+    They are written as model.yaml, job.yaml and configuration.yaml in a folder DIR.
     `nest evaluate DIR/model.yaml CLUSTER --job DIR/job.yaml --configuration
     DIR/configuration.yaml` prices the job. An argument or setting that may change the
     cost and is not understood is an error.

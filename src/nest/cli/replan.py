@@ -41,9 +41,10 @@ def replan(
     ranks: options.Ranks = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Find the next plan for the devices that are left, and what each must receive.
+    """Find the next plan for the devices that are left after a loss.
 
-    -o writes the new plan, --ranks its ranks. Model and job are those of PLAN.json.
+    Shows what each device must receive. -o writes the new plan, --ranks its ranks. Model and job
+    are those of PLAN.json.
     """
     from functools import partial
 

@@ -37,8 +37,9 @@ class _WithUsual(TyperGroup):
 
 app = typer.Typer(
     cls=_WithUsual,
-    help="Ask the planner many questions: a study of ranges, lists and grids over any field.\n\n"
-    "`nest sweep STUDY.yaml` is `nest sweep run STUDY.yaml`.",
+    help="Ask the planner the many questions of a study.\n\n"
+    "A study has ranges, lists and grids over any field. `nest sweep STUDY.yaml` "
+    "is `nest sweep run STUDY.yaml`.",
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -71,9 +72,10 @@ def run(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Ask all questions of a study that have no answer yet, and show the answers.
+    """Ask all questions of a study that have no answer yet.
 
-    Writes answers.db, points.csv and points.json. Several processes may work on one folder.
+    Shows the answers. Writes answers.db, points.csv and points.json. Several processes may work on
+    one folder.
     """
     from nest.sweeps.loading import load_study
     from nest.sweeps.sweep import sweep
@@ -116,10 +118,10 @@ def show(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Draw the front, a heat map and the effect of each axis, and print the answers.
+    """Draw the front, a heat map and the effect of each axis.
 
-    Writes front, heat-map and sensitivity as pictures; shows what there is of a study that still
-    runs.
+    Writes front, heat-map and sensitivity as pictures and prints the answers; shows what there is
+    of a study that still runs.
     """
     from nest.report.figure import SUFFIXES, need_matplotlib
 

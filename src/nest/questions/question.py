@@ -85,7 +85,7 @@ def read_question(
     ------
     InputError : no JSON object, another version, or fields that are missing or not allowed.
     """
-    data = plain(source, where) if isinstance(source, (str, bytes)) else dict(source)
+    data = plain(source, where) if isinstance(source, (str, bytes)) else _object(source, where)
     found = data.get("schema", SCHEMA)
     if not (isinstance(found, str) and re.fullmatch(SCHEMAS, found)):
         raise InputError(f'{where}: schema: got {shorten(found)}; allowed: "{SCHEMA}" or another '
@@ -106,8 +106,13 @@ def plain(text: str | bytes, where: str = "question") -> dict[str, Any]:
         except UnicodeDecodeError as error:
             raise InputError(f"{where}: {error.reason} at byte {error.start}; allowed: UTF-8"
                              ) from None
-    found: dict[str, Any] = parse_text(text, ".json", where)
-    return found
+    return _object(parse_text(text, ".json", where), where)
+
+
+def _object(found: object, where: str) -> dict[str, Any]:
+    if not isinstance(found, Mapping):
+        raise InputError(f"{where}: got {shorten(found)}; allowed: a JSON object")
+    return dict(found)
 
 
 def id_of(data: object) -> str | int | None:

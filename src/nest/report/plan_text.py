@@ -158,9 +158,11 @@ def proved(plan: Plan) -> str:
         return "yes: no plan in the searched space is faster"
     after = format_seconds(plan.search.seconds, 3) if plan.search is not None else "a search"
     if plan.gap is None or plan.lower_bound_s is None:
-        return f"not known: stopped after {after}"
-    return (f"within {100 * plan.gap:.2g} % of the best possible (lower bound "
-            f"{format_seconds(plan.lower_bound_s)}); stopped after {after}")
+        return f"not known: the search ended after {after}"
+    # A limit of time is not in the plan; nest.search.alike.MOST_CUTS is the other reason.
+    return (f"not proved: within {100 * plan.gap:.2g} % of the best possible (lower bound "
+            f"{format_seconds(plan.lower_bound_s)}). The search ended after {after}, at its time "
+            "limit or with more divisions of the layers into stages than it tries")
 
 
 def blocks(way: Configuration) -> str:

@@ -91,16 +91,21 @@ def outers(cluster: Cluster, job: Job, space: SearchSpace) -> list[Outer]:
 class Candidates:
     """Lists candidates.
 
+    Parameters
+    ----------
+    alike : all stages of a pipeline are, see :class:`nest.search.places.Places`.
+
     Attributes
     ----------
     splits, pairs : what their ``split`` and ``pair`` refer to; legal for the model and the job.
     """
 
     def __init__(
-        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, fabric: Fabric
+        self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace, fabric: Fabric,
+        alike: bool = False,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
-        self.fabric = fabric
+        self.fabric, self._alike = fabric, alike
         self.splits = self._splits()
         self.pairs = self._pairs()
         self._places: dict[tuple[int, int], Places] = {}
@@ -146,7 +151,7 @@ class Candidates:
         """Places of blocks under an outer choice."""
         key = outer.outer_dp, outer.stride
         if key not in self._places:
-            self._places[key] = Places(*key, self.fabric, self.shapes)
+            self._places[key] = Places(*key, self.fabric, self.shapes, self._alike)
         return self._places[key]
 
     def shapes(self, block: int) -> GroupShapes:

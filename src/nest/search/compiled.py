@@ -59,7 +59,7 @@ class Kernels(NamedTuple):
     """Entry points."""
 
     routes: tuple[Callable[..., Any], ...]
-    """``ways``, ``unrouted``, ``rates``."""
+    """``ways``, ``rates``."""
     undominated: Callable[..., Any]
     useful: Callable[..., Any]
     select: Callable[..., Any]
@@ -203,7 +203,7 @@ def _import(folder: Path | None) -> Kernels:
     finally:
         config.CACHE_DIR = before
     return Kernels(
-        (routes.ways, routes.unrouted, routes.rates), dominance.undominated, spans.useful,
+        (routes.ways, routes.rates), dominance.undominated, spans.useful,
         options.select,
         pipeline.solve, alike.alike, fitting.may_fit,
         {"longest_path": orders.longest_path, "write_order": orders.write_order},
@@ -247,11 +247,10 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         before=zero - 1, depth=zero + 1, gpipe=False,
     )
     if "routes" in names:
-        ways, unrouted, rates = kernels.routes
+        ways, rates = kernels.routes
         number, link, two = np.ones(1, np.int32), np.zeros(1, np.int32), np.arange(2)
         ways(0 * two, zero, zero, link[None], one, zero, zero)
         tile = Tile(start=zero, low=zero, high=zero)
-        unrouted(number, 1, zero, tile, 1, zero, zero)
         rates(Ends(anchors=1, anchor=zero, up=zero, down=zero, bandwidth=one, latency=one),
               Known(number=number, first=two, link=link, part=one, latency=one), tile, zero, 1,
               Patterns(source=zero, target=zero, begin=0 * two, share=one))

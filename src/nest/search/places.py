@@ -22,12 +22,14 @@ class Places:
     outer_dp, stride : number of super-pipelines, and their distance in devices.
     fabric : the network.
     shapes : of the groups in a block of a size.
+    alike : all blocks of a super-pipeline have one size, so that each starts at a multiple of it.
     """
 
     def __init__(
-        self, outer_dp: int, stride: int, fabric: Fabric, shapes: Callable[[int], GroupShapes]
+        self, outer_dp: int, stride: int, fabric: Fabric, shapes: Callable[[int], GroupShapes],
+        alike: bool = False,
     ) -> None:
-        self.outer_dp, self.stride = outer_dp, stride
+        self.outer_dp, self.stride, self._side_by_side = outer_dp, stride, alike
         self._fabric, self._shapes = fabric, shapes
         alike = replicas_alike(stride, fabric.group_sizes)
         self.origins = stride * np.arange(1 if alike else outer_dp)[:, None]
@@ -43,6 +45,8 @@ class Places:
             result = np.zeros(self.stride, dtype=np.bool_)
             result[: first.shape[1]] = aligned_starts(
                 first, block, self._fabric.group_sizes).all(axis=0)
+            if self._side_by_side:
+                result &= np.arange(self.stride) % block == 0
             starts = np.flatnonzero(result)
             result[starts] = self._fabric.alike(starts, block, self.outer_dp, self.stride)
             self._allowed[block] = result

@@ -103,7 +103,7 @@ class Builder:
                       for limit, device in zip(limits, cluster.device_types, strict=True)]
         """Bytes of a device that a byte on its host counts as, at the least."""
         fabric = fabric_of(cluster, Twins(*compiled.load(())[0].routes))
-        self.candidates = Candidates(chain, cluster, job, space, fabric)
+        self.candidates = Candidates(chain, cluster, job, space, fabric, self.own)
         self.policies = _policies(chain, space)
         self.zeros = [
             (zero, shard) for zero in range(4) if space.allows("zero", zero)

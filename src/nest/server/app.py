@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from nest import __version__
 from nest.errors import LimitError, NestError
@@ -66,6 +67,7 @@ def application(settings: Settings) -> FastAPI:
     for method, path, handler in routes:
         app.add_route(path, partial(handler, service), methods=[method])
     app.add_exception_handler(HTTPException, _no_address)
+    app.add_exception_handler(ClientDisconnect, _hung_up)
     app.add_middleware(Guard, service=service)
     return app
 
@@ -158,6 +160,11 @@ async def _no_address(request: Request, error: Any) -> Response:
     response = _response(reply)
     response.headers.update(error.headers or {})
     return response
+
+
+async def _hung_up(request: Request, error: Any) -> Response:
+    """A request that ended early is no defect; nobody reads this answer."""
+    return _response(told(400, "input", "body: the connection ended before it was whole"))
 
 
 async def _body(service: Service, request: Request) -> bytes:

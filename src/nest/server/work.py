@@ -80,8 +80,6 @@ def _told(body: bytes, make: Callable[[dict[str, Any]], Any], named: bool) -> An
     data: Any = None
     try:
         data = plain(body, "request")
-        if not isinstance(data, dict):
-            raise InputError(f"request: got {shorten(data)}; allowed: a JSON object")
         return make(data)
     except Exception as error:
         return refusal(error, id_of(data) if named else None)

@@ -25,9 +25,12 @@ from nest.costs.network.collectives import (
     reduce_scatter,
     ring_pass,
 )
-from nest.costs.network.fabric import fabric_of
+from nest.costs.network.fabric import Fabric, GroupShapes, fabric_of
+from nest.costs.network.placement import tile_of
 from nest.describe import Cluster
+from nest.search.places import Places
 from nest.topology import degrade, parse_generator, without
+from nest.topology.network import load_network
 
 B, L = 10e9, 1e-6
 SMALL, MIDDLE, LARGE = 1e2, 1e6, 1e10
@@ -381,3 +384,41 @@ def test_a_slow_way_back_counts() -> None:
         bandwidth=tuple(B / 10 if end == (1, 0) else B for end in ends)))
     assert fabric_of(slow).pair(0, 1, 1, 4) == pytest.approx((10 / B, L))
     assert fabric_of(slow).pair(2, 3, 1, 4) == pytest.approx((1 / B, L))
+
+
+# ---------------------------------------------------------------- tiles
+
+
+def test_prices_do_not_depend_on_which_blocks_were_asked_for_before() -> None:
+    """A tile is priced when one of its blocks is asked for; blocks lie in nodes that stay in a row
+    of 7, so that those of 2 nodes have two tiles."""
+    cluster = load_network("spine-leaf:leaves=2,per_leaf=16,node=4", without="node1")
+    assert cluster.group_sizes == (4, 28)
+    starts = range(0, 28 - 8 + 1, 4)
+    tiles = tile_of(np.array(starts), 8, cluster.group_sizes).tolist()
+    assert tiles == [0, 4, 0, 4, 0, 4]
+
+    def asked(fabric: Fabric, start: int) -> tuple[list[float], list[float]]:
+        k, block, one, all_ = (np.array([n]) for n in (start, 8, 1, cluster.size))
+        over = fabric.over_replicas(k % 12, block, one + one, one * 12, one)
+        within = fabric.inside(k, block, one, all_, one, block)
+        assert over.paths is not None and within.paths is not None
+        return tuple(np.concatenate([np.ravel(figure) for figure in paths]).tolist()
+                     for paths in (over.paths, within.paths))
+
+    known = [asked(Fabric(cluster), start) for start in starts]
+    fabric = Fabric(cluster)
+    assert [asked(fabric, start) for start in [*starts][::-1]] == known[::-1]
+    assert len({str(one) for one in known}) > 1
+
+
+def test_alike_stages_start_at_multiples_of_their_block() -> None:
+    cluster = load_network("spine-leaf:leaves=2,per_leaf=16,node=4", without="node1")
+
+    def shapes(block: int) -> GroupShapes:
+        return ((1, 4, False),), (block,)
+
+    every, some = (Places(1, 28, Fabric(cluster), shapes, alike=alike) for alike in (False, True))
+    assert np.flatnonzero(every.allowed(8)).tolist() == [0, 4, 8, 12, 16, 20]
+    assert np.flatnonzero(some.allowed(8)).tolist() == [0, 8, 16]
+    assert np.flatnonzero(some.allowed(4)).tolist() == [*range(0, 28, 4)]

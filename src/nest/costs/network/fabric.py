@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from nest.costs.network.collectives import Group, Paths
 from nest.costs.network.groups import inner_group, replica_group
-from nest.costs.network.placement import aligned_starts, place_class, replicas_alike, worst_level
+from nest.costs.network.placement import (
+    aligned_starts,
+    place_class,
+    replicas_alike,
+    tile_of,
+    worst_level,
+)
 from nest.costs.network.twins import Twins
 from nest.describe.cluster import Cluster
 
@@ -56,7 +62,7 @@ class Fabric:
             from nest.costs.network.paths import LinkPrices
 
             self._links = LinkPrices(cluster, twins)
-        self._known: dict[tuple[int, ...], Floats] = {}
+        self._known: dict[tuple[int, ...], _Figures] = {}
         numbers = cluster.type_numbers
         self._types = None if numbers is None else np.array(numbers)
 
@@ -119,42 +125,39 @@ class Fabric:
         groups = _group(spreads)
         if self._links is None:
             return groups
-        return replace(groups, paths=_paths(np.array([self._over(*row) for row in rows])))
+        one, number = np.unique(np.stack(columns), axis=1, return_inverse=True)
+        figures = [self._over(np.array([k]), *row)[0] for k, *row in one.T.tolist()]
+        return replace(groups, paths=_paths(np.array(figures)[number]))
 
     def _worst(
         self, start: Ints, block: int, outer_dp: int, stride: int, distance: int, size: int,
         spread: bool,
     ) -> Floats:
         """Figures of groups inside blocks, the largest over the replicas; (K, 2 V + 8)."""
-        figures = self._inside(block, distance, size, spread)
-        found: Floats = figures[start + stride * np.arange(outer_dp)[:, None]].max(axis=0)
+        links, key = self._links, (block, distance, size, spread)
+        assert links is not None
+        if key not in self._known:
+            first = np.arange(self.group_sizes[-1] - block + 1)
+            self._known[key] = _Figures(
+                self, block, first[aligned_starts(first, block, self.group_sizes)],
+                lambda starts: links.inside(starts, block, distance, size, spread))
+        found: Floats = self._known[key].at(
+            start + stride * np.arange(outer_dp)[:, None]).max(axis=0)
         return found
 
-    def _inside(self, block: int, distance: int, size: int, spread: bool) -> Floats:
-        """Figures of groups in blocks that start at each device; 0 where none may."""
-        key = (block, distance, size, spread)
+    def _over(
+        self, start: Ints, block: int, inner: int, outer_dp: int, stride: int
+    ) -> Floats:
+        """Figures of groups over replicas of the blocks at some starts; (K, 2 V + 8)."""
+        links, key = self._links, (block, inner, outer_dp, stride, -1)
+        assert links is not None
         if key not in self._known:
-            assert self._links is not None
-            devices = self.group_sizes[-1]
-            starts = np.flatnonzero(
-                aligned_starts(np.arange(devices - block + 1), block, self.group_sizes))
-            found = self._links.inside(starts, block, distance, size, spread)
-            self._known[key] = np.zeros((devices, found.shape[1]))
-            self._known[key][starts] = found
-        return self._known[key]
-
-    def _over(self, start: int, block: int, inner: int, outer_dp: int, stride: int) -> Floats:
-        """Figures of groups over replicas of the block at a start."""
-        key = (block, inner, outer_dp, stride, -1)
-        if key not in self._known:
-            assert self._links is not None
             site = stride * np.arange(outer_dp)[:, None] + np.arange(stride - block + 1)
-            starts = np.flatnonzero(aligned_starts(site, block, self.group_sizes).all(axis=0))
-            found = self._links.over_replicas(starts, block, inner, outer_dp, stride)
-            self._known[key] = np.zeros((stride, found.shape[1]))
-            self._known[key][starts] = found
-        figures: Floats = self._known[key][start]
-        return figures
+            self._known[key] = _Figures(
+                self, block,
+                np.flatnonzero(aligned_starts(site, block, self.group_sizes).all(axis=0)),
+                lambda starts: links.over_replicas(starts, block, inner, outer_dp, stride))
+        return self._known[key].at(start)
 
     def place(self, start: int, outer_dp: int, stride: int) -> tuple[int, ...]:
         """Part of the key of prices besides sizes and replicas; equal: same prices."""
@@ -189,11 +192,10 @@ class Fabric:
         columns = [
             self._worst(starts, block, outer_dp, stride, *shape) for shape in inside]
         for inner in over:
-            rows = []
-            for k in starts.tolist():
-                members, even = replica_group(self.group_sizes, k, block, inner, outer_dp, stride)
-                rows.append([*members, even, *self._over(k, block, inner, outer_dp, stride)])
-            columns.append(np.array(rows))
+            seen = [replica_group(self.group_sizes, k, block, inner, outer_dp, stride)
+                    for k in starts.tolist()]
+            columns += [np.array([[*members, even] for members, even in seen], dtype=np.float64),
+                        self._over(starts, block, inner, outer_dp, stride)]
         columns.append(self.types(starts)[:, None].astype(np.float64))
         return [row.tobytes() for row in np.concatenate(columns, axis=1)]
 
@@ -211,6 +213,35 @@ class Fabric:
         found = [self._links.pair(r * stride + a, r * stride + b)
                  for r in range(outer_dp) for a, b in ((x, y), (y, x))]
         return max(rate for rate, _ in found), max(latency for _, latency in found)
+
+
+class _Figures:
+    """Figures of groups of blocks of a size, by start; a tile is priced when one is asked for.
+
+    Parameters
+    ----------
+    starts : int64, shape (K,)
+        Where a block may start.
+    price : the figures of some of these, (K, 2 V + 8); they do not depend on what else is asked.
+    """
+
+    def __init__(
+        self, fabric: Fabric, block: int, starts: Ints, price: Callable[[Ints], Floats]
+    ) -> None:
+        self._starts, self._price = starts, price
+        self._tile = tile_of(np.arange(fabric.group_sizes[-1]), block, fabric.group_sizes)
+        self._figures = np.zeros((len(self._tile), 2 * len(fabric.group_sizes) + 8))
+        self._known = np.zeros(len(self._tile), dtype=np.bool_)
+
+    def at(self, start: Ints) -> Floats:
+        """Figures of the blocks that begin at each start, of any shape; 0 where none may."""
+        if not self._known[start].all():
+            tiles = np.unique(self._tile[start[~self._known[start]]])
+            here = self._starts[np.isin(self._tile[self._starts], tiles)]
+            self._figures[here] = self._price(here)
+            self._known[np.isin(self._tile, tiles)] = True  # last: threads share the figures
+        found: Floats = self._figures[start]
+        return found
 
 
 def _group(spreads: list[tuple[tuple[int, ...], bool]]) -> Group:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.network.groups import inner_group, replica_group
-from nest.costs.network.placement import shared_level
+from nest.costs.network.placement import shared_level, tile_of
 from nest.costs.network.twins import Ends, Known, Patterns, Tile, Twins
 from nest.describe.cluster import Cluster
 from nest.errors import LimitError
@@ -154,7 +154,7 @@ class LinkPrices:
         group = np.arange(0, end, holds)
         room = np.minimum(end - group, holds)
         group, room = group[room >= block], room[room >= block]
-        offsets = starts % holds % block
+        offsets = tile_of(starts, block, self.group_sizes)
         for offset in np.unique(offsets).tolist():
             count = (room - offset) // block
             at = group.repeat(count)
@@ -304,12 +304,16 @@ def _spread(patterns: Patterns, size: int) -> Patterns:
         np.append(patterns.share, 0.0))
 
 
+Told = tuple[Ints, Floats, Floats]
+"""Pairs of anchors whose ways have to be found first; if there are none, the figures of
+:class:`Rates`, not rounded."""
+
+
 class _Messages:
     """Messages between devices, and what they take where many are under way at once."""
 
     def __init__(self, topology: Topology, twins: Twins | None) -> None:
         self._routes = Routes(topology, twins and twins.ways)
-        self._unrouted = twins.unrouted if twins else _unrouted
         self._rates = twins.rates if twins else _rates
         routes = self._routes
         self._ends = Ends(
@@ -339,22 +343,28 @@ class _Messages:
         stride : devices after which a replica of a block begins, whose devices count as its own.
         patterns : each block's messages, between devices numbered from its first one on.
         """
-        ends, anchors = self._ends, self._ends.anchors
         with self._lock:
-            key = self._unrouted(self._number, anchors, ends.anchor, tile, stride, patterns.source,
-                                 patterns.target)
-            if len(key):
-                found = self._routes.ways(key // anchors, key % anchors)
-                self._number[key] = len(self._latency.values) + np.arange(1, len(key) + 1)
-                self._latency.add(found.latency)
-                self._first.add(self._first.values[-1] + found.first[1:])
-                self._link.add(found.link.astype(np.int32))
-                self._part.add(found.part)
-            known = Known(
-                number=self._number, first=self._first.values, link=self._link.values,
-                part=self._part.values, latency=self._latency.values)
-            per_byte, latency = self._rates(ends, known, tile, own, stride, patterns)
+            lacking, per_byte, latency = self._told(tile, own, stride, patterns)
+            if len(lacking):
+                self._route(lacking)
+                _, per_byte, latency = self._told(tile, own, stride, patterns)
         return Rates(_rounded(per_byte), latency)
+
+    def _told(self, tile: Tile, own: Ints, stride: int, patterns: Patterns) -> Told:
+        known = Known(
+            number=self._number, first=self._first.values, link=self._link.values,
+            part=self._part.values, latency=self._latency.values)
+        return self._rates(self._ends, known, tile, own, stride, patterns)
+
+    def _route(self, pairs: Ints) -> None:
+        """Look for the ways of pairs of anchors, which are numbered one * anchors + other."""
+        anchors = self._ends.anchors
+        found = self._routes.ways(pairs // anchors, pairs % anchors)
+        self._number[pairs] = len(self._latency.values) + np.arange(1, len(pairs) + 1)
+        self._latency.add(found.latency)
+        self._first.add(self._first.values[-1] + found.first[1:])
+        self._link.add(found.link.astype(np.int32))
+        self._part.add(found.part)
 
 
 def _sent(tile: Tile, stride: int, source: Ints, target: Ints) -> tuple[Ints, Ints]:
@@ -365,21 +375,17 @@ def _sent(tile: Tile, stride: int, source: Ints, target: Ints) -> tuple[Ints, In
     return (start + source)[sends], (start + target)[sends]
 
 
-def _unrouted(
-    number: NDArray[np.int32], anchors: int, anchor_N: Ints, tile: Tile, stride: int,
-    source: Ints, target: Ints,
-) -> Ints:
-    """Pairs of different anchors that have no number yet, each once."""
-    one, other = (anchor_N[end] for end in _sent(tile, stride, source, target))
-    key = (one * anchors + other)[one != other]
-    return np.unique(key[number[key] == 0])
-
-
 def _rates(
     ends: Ends, known: Known, tile: Tile, own: Ints, stride: int, patterns: Patterns,
-) -> tuple[Floats, Floats]:
-    """Seconds per byte and seconds of patterns of blocks that start at ``own``."""
+) -> Told:
+    """Pairs of anchors that lack a way, or else seconds per byte and seconds of patterns of blocks
+    that start at ``own``."""
     source, target, begin, share = patterns
+    one, other = (ends.anchor[end] for end in _sent(tile, stride, source, target))
+    pair = (one * ends.anchors + other)[one != other]
+    lacking = np.unique(pair[known.number[pair] == 0])
+    if len(lacking):
+        return lacking, np.zeros((0, 0)), np.zeros((0, 0))
 
     def passed(begin: Ints, end: Ints) -> tuple[Ints, Floats, Ints, Floats]:
         """Links that messages pass, with a part of each; the message; seconds of each message."""
@@ -407,7 +413,7 @@ def _rates(
         for x in (q, -1) if share[q] else (q,):
             np.maximum.at(per_byte[x], message // (len(one) // len(own)), load[x, link])
         slowest[q] = seconds.reshape(len(own), -1).max(axis=1)
-    return per_byte.T, slowest.T
+    return lacking, per_byte.T, slowest.T
 
 
 def _slices(first: Ints, number_K: Ints) -> tuple[Ints, Ints]:

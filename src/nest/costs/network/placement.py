@@ -30,6 +30,18 @@ def aligned_starts(
     return good
 
 
+def tile_of(
+    start: NDArray[np.int64], size: int, group_sizes: Sequence[int]
+) -> NDArray[np.int64]:
+    """Number of the tile of blocks of one size, side by side, that each of some starts is in.
+
+    It is the distance of the first block of the tile from the start of the smallest group that
+    holds a block.
+    """
+    holds = next(g for g in group_sizes if g >= size)
+    return start % holds % size
+
+
 def replicas_alike(stride: int, group_sizes: Sequence[int]) -> bool:
     """Whether blocks ``stride`` apart lie in the groups of every level in the same way."""
     return all(stride % g == 0 or g % stride == 0 for g in group_sizes)

@@ -70,5 +70,4 @@ class Twins(NamedTuple):
     """Compiled functions of :mod:`nest._kernels.routes`."""
 
     ways: Callable[..., Any]
-    unrouted: Callable[..., Any]
     rates: Callable[..., Any]
