@@ -11,8 +11,8 @@ divides count as fewer whole ones. Under ZeRO-1 a matrix belongs to one rank
 all-reduced and updated parameters gathered. Under ZeRO-2 and 3, whose shards are parts of matrices,
 momenta travel to the rank that orthogonalises, and updates back: an all-to-all of 4 bytes an
 element each way (DistMuon, torchtitan==0.3.0 torchtitan/distributed/flex_shard/dist_muon.py:57;
-that it is fp32 and not hidden is assumed), on networks of links priced as a gather of as many bytes.
-Ranks are taken to have equal shares.
+that it is fp32 and not hidden is assumed); on networks of links it is priced as a gather of as
+many bytes. Ranks are taken to have equal shares.
 """
 
 from __future__ import annotations
