@@ -169,7 +169,7 @@ def test_llama3_70b_on_64_devices() -> None:
     """Without a limit on memory nobody needs tp: repairs keep tp 1, and pay for it."""
     cluster = nest.load_cluster("h100-spine-leaf", devices=64)
     one = Asked(nest.load_model("llama3-70b"), cluster, Job(global_batch=256, seq_len=4096))
-    assert {stage.tp for stage in one.whole.stages} == {2} and one.whole.outer_dp == 2
+    assert {stage.tp for stage in one.whole.stages} == {4} and one.whole.outer_dp == 2
     assert {stage.tp for stage in one.blind.stages} == {1} and len(one.blind.stages) == 1
     assert str(gains.SWITCHES["memory: no limit"](one)) == "does not fit"
     for name, zero in (("then more ZeRO", 3), ("then more stages", 1)):

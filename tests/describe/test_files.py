@@ -71,6 +71,8 @@ def test_files_that_are_none(tmp_path):
     assert "is a folder" in message(load_model, tmp_path)
     (tmp_path / "x.yaml").mkdir()
     assert "is a folder" in message(load_model, tmp_path / "x.yaml")
+    folder = tmp_path / "x.yaml"
+    assert message(read_description, folder) == f"{folder}: is a folder; allowed: a file"
     os.mkfifo(tmp_path / "pipe.yaml")
     assert "is not a regular file" in message(read_description, tmp_path / "pipe.yaml")
     assert "is not a file name" in message(read_description, "a\0b.yaml")

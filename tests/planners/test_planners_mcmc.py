@@ -280,7 +280,7 @@ def test_same_seed_same_plan_and_no_worse_than_its_starts():
 
 @pytest.mark.kernels
 def test_more_proposals_find_what_the_search_proves():
-    model, cluster, job = small(5), cluster_with((6,)), job_of(12)
+    model, cluster, job = small(5), cluster_with((8,)), job_of(16)
     # A stack without rules: no chunks of unequal size, which the planner does not propose.
     job = job.replace(stack=job.stack.replace(capabilities=None))
     space = nest.SearchSpace.parse({"cp": 1, "recompute": "none", "shard": "dp", "pp": "2..4"})

@@ -11,7 +11,8 @@ divides count as fewer whole ones. Under ZeRO-1 a matrix belongs to one rank
 all-reduced and updated parameters gathered. Under ZeRO-2 and 3, whose shards are parts of matrices,
 momenta travel to the rank that orthogonalises, and updates back: an all-to-all of 4 bytes an
 element each way (DistMuon, torchtitan==0.3.0 torchtitan/distributed/flex_shard/dist_muon.py:57;
-that it is fp32 and not hidden is assumed). Ranks are taken to have equal shares.
+that it is fp32 and not hidden is assumed); on networks of links it is priced as a gather of as
+many bytes. Ranks are taken to have equal shares.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 
 from nest.costs.choices import Setting, State
 from nest.costs.compute import Array, gemm_seconds
-from nest.costs.network.collectives import all_to_all
+from nest.costs.network.collectives import all_gather, all_to_all
 from nest.costs.operators import share_of
 from nest.graph import EXPERT, Layer
 from nest.graph.embedding_head import TABLES
@@ -60,7 +61,9 @@ def shares(layer: Layer, c: State, s: Setting) -> Shares:
         found.whole[:] += held
         for hybrid, group in enumerate(over):
             found.own[hybrid] += held / group.size
-            found.travel[hybrid] += 2.0 * all_to_all(
+            # On links all-to-all has figures inside blocks only.
+            exchange = all_to_all if group.paths is None else all_gather
+            found.travel[hybrid] += 2.0 * exchange(
                 MOMENTUM * held[0] / group.size, s.network, group)
     return found
 

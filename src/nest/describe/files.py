@@ -199,6 +199,8 @@ def read_text(path: str | os.PathLike[str]) -> str:
         raise InputError(f"{shown}: no such file") from None
     except OSError as error:
         raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from None
+    except InputError:  # a ValueError too
+        raise
     except ValueError as error:
         raise InputError(f"{shown}: is not a file name ({error})") from None
     if b"\0" in data:

@@ -10,8 +10,8 @@ from nest.report.page import Page
 from nest.report.plan_text import proved, sure
 from nest.units import format_bytes, format_seconds
 
-LONGEST = 46
-"""Characters of a value in a table."""
+LONGEST, SHORTEST = 46, 12
+"""Characters of a value in a table: at most, and at least where lines would get too long."""
 
 
 def improvement_text(
@@ -75,9 +75,13 @@ def _table(page: Page, title: str, head: str, lines: Sequence[Change]) -> None:
     if not lines:
         return
     page.blank()
-    rows = [(line.name, *(_short(text) for text in (line.before, line.after))) for line in lines]
+    names = max(len(line.name) for line in lines)
+    before = max(len("now"), *(len(_short(line.before, LONGEST)) for line in lines))
+    room = max(SHORTEST, page.width - names - before - 4)
+    rows = [(line.name, _short(line.before, LONGEST), _short(line.after, min(room, LONGEST)))
+            for line in lines]
     page.table(title, (head, "now", "better"), rows, (0, 1, 2))
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else text[:LONGEST - 3] + "..."
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[:most - 3] + "..."
