@@ -328,6 +328,8 @@ def test_the_own_table() -> None:
 @pytest.mark.parametrize(("framework", "group", "name"), [
     ("Megatron-LM (2021)", "", "megatron-2021"),
     ("Megatron-LM (2022)", "", "megatron-2021"),
+    ("Megatron-LM (2023-08)", "", "megatron-2021"),
+    ("Megatron-LM (2023-09)", "", "megatron-core"),
     ("Megatron-DeepSpeed", "vtrain_multi", "vtrain"),
     ("Megatron-DeepSpeed (BigScience)", "", "megatron-deepspeed"),
     ("Megatron-LM 0.14 (all comm-overlap off)", "", "megatron-core-serial"),

@@ -252,6 +252,23 @@ def test_windows(
     assert (facts(run).model.window, facts(run).model.full_layers) == (window, full)
 
 
+@pytest.mark.parametrize(("cell", "parallel", "norms"), [
+    ("", False, 2), ("0", False, 2), ("1", True, 1), ("2", True, 2),
+])
+def test_parallel_blocks(tmp_path: Path, cell: str, parallel: bool, norms: int) -> None:
+    model = facts(one(tmp_path, parallel_block=cell)).model
+    assert (model.parallel, model.layer_norms) == (parallel, norms)
+
+
+@pytest.mark.parametrize(("framework", "cell", "fused"), [
+    ("Megatron-DeepSpeed", "", False), ("Megatron-DeepSpeed", "1", True),
+    ("megatron-core", "", True), ("megatron-core", "0", False),
+])
+def test_fused_attention(tmp_path: Path, framework: str, cell: str, fused: bool) -> None:
+    run = one(tmp_path, framework=framework, flash_attention=cell)
+    assert validation.question(run).job.stack.flash_attention is fused
+
+
 @pytest.mark.parametrize(("devices", "link", "sizes", "remark"), [
     ("512", "NVLink5 NVL72", (64, 512), "8 racks of 72, 64 devices of each, inferred"),
     ("144", "NVL72", (72, 144), ""),
@@ -350,6 +367,7 @@ def test_bad_annotations(tmp_path: Path, text: str, told: str) -> None:
     (table({"tp": "0"}), "line 2: tp: got '0'; allowed: a whole number from 1"),
     (table({"tp": "1.5"}), "line 2: tp: got '1.5'; allowed: a whole number"),
     (table({"zero_stage": "4"}), "zero_stage: got '4'; allowed: a whole number from 0 to 3"),
+    (table({"parallel_block": "3"}), "got '3'; allowed: a whole number from 0 to 2"),
     (table({"step_time_s": "-1"}), "step_time_s: got '-1'; allowed: a number above 0"),
     (table({"step_time_s": "nan"}), "step_time_s: got 'nan'; allowed: a number above 0"),
     (table({"step_time_s": "1e400"}), "allowed: a number above 0"),
@@ -358,7 +376,7 @@ def test_bad_annotations(tmp_path: Path, text: str, told: str) -> None:
     (table() + "two,GPT\n", "line 3: got 2 cells; allowed: 22"),
     (table() + 'two,"GPT\n', "malformed CSV"),
     ("run_id,run_id\n" + "a,b\n", "column run_id comes twice; allowed: once"),
-], ids=range(16))
+], ids=range(17))
 def test_bad_tables_end_in_one_message(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, text)

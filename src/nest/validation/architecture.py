@@ -51,6 +51,8 @@ def model(run: Run) -> tuple[Model, list[str]]:
         data["head_dim"] = run.whole("head_dim")
     if run.whole("n_experts") is not None:
         data["moe"] = _experts(run)
+    if run.whole("parallel_block"):
+        data |= {"parallel": True, "layer_norms": run.whole("parallel_block")}
     if run.whole("mtp_layers"):
         data["mtp_layers"] = run.whole("mtp_layers")
     data |= _windows(run, remarks)

@@ -51,6 +51,8 @@ OPTIONAL: dict[str, str] = {
     "v_head_dim": "latent attention: width of a head's values",
     "attention_window": "tokens of a sliding window; `128, every 2nd layer`: the other layers see "
                         "all tokens; none: no window",
+    "parallel_block": "1: attention and MLP beside each other with one norm, 2: with a norm each; "
+                      "default: 0, after each other",
     "mtp_layers": "layers of multi-token prediction; default: 0",
     "gpu_mem_gb": "memory of a device, to tell variants apart",
     "intra_node": "link inside a node",
@@ -62,6 +64,7 @@ OPTIONAL: dict[str, str] = {
     "sp": "1: sequence parallelism; default: 0",
     "zero_stage": "ZeRO stage; default: 0",
     "fsdp_shard": "ranks that ZeRO shards over; default: all of dp x cp",
+    "flash_attention": "1: fused attention, 0: scores are stored; default: the stack's",
     "grad_accum": "micro-batches of a device in a step",
     "schedule": "none, 1F1B, interleaved-1F1B, GPipe or a zero-bubble order",
     "layout": "layers of each chunk as Megatron-Core writes them, or even; default: even",
@@ -82,14 +85,16 @@ COLUMNS = (*NEEDED, *OPTIONAL)
 WHOLE = ("n_layers", "d_model", "d_ff", "gated_mlp", "n_heads", "n_kv_heads", "head_dim", "vocab",
          "seq_len", "n_experts", "top_k", "d_ff_expert", "d_ff_shared", "n_shared_experts",
          "first_dense", "n_expert_groups", "top_k_groups", "q_lora_rank", "kv_lora_rank",
-         "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "mtp_layers", "ep_overlap",
+         "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "parallel_block", "mtp_layers",
+         "ep_overlap", "flash_attention",
          "n_gpus", "gpus_per_node", "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "sp", "zero_stage",
          "fsdp_shard", "mbs", "gbs_seqs", "grad_accum")
 REAL = ("gpu_mem_gb", "inter_node_gbps_per_gpu", "step_time_s", "step_time_s_derived",
         "peak_mem_gb")
 _FROM_ZERO = ("gated_mlp", "sp", "zero_stage", "d_ff_shared", "n_shared_experts", "first_dense",
-              "q_lora_rank", "mtp_layers", "ep_overlap")
-_MOST = {"gated_mlp": 1, "sp": 1, "zero_stage": 3, "ep_overlap": 1}
+              "q_lora_rank", "parallel_block", "mtp_layers", "ep_overlap", "flash_attention")
+_MOST = {"gated_mlp": 1, "sp": 1, "zero_stage": 3, "parallel_block": 2, "ep_overlap": 1,
+         "flash_attention": 1}
 _LARGEST = 10**9
 
 

@@ -14,7 +14,8 @@ _GROUPS = {"vtrain_multi": "vtrain"}
 """Stacks of groups that their framework does not identify."""
 _STACKS = (
     # pattern of the framework, stack; the first that matches counts
-    (r"megatron-lm \(20(21|22)\)", "megatron-2021"),
+    # --overlap-grad-reduce came on 5 September 2023 (NVIDIA/Megatron-LM commit 2d5220a)
+    (r"megatron-lm \(20(21|22|23-0[1-8])\b", "megatron-2021"),
     (r"sailor", "megatron-deepspeed-unfused"),
     (r"megatron.{0,3}deepspeed", "megatron-deepspeed"),
     (r"all comm-overlap off", "megatron-core-serial"),

@@ -76,6 +76,8 @@ of megatron-core's overlap, assumed."""
 def _job(run: Run, software: Stack) -> Job:
     if ASYNC_TP.search(run.notes.lower()):
         software = software.replace(overlap_tp=HIDDEN_TP)
+    if run.whole("flash_attention") is not None:
+        software = software.replace(flash_attention=run.whole("flash_attention") == 1)
     number = precision(run.text("precision"))
     assert number is not None  # refused by nest.validation.reasons
     software = software.replace(**_experts_of(run, software))
