@@ -56,6 +56,13 @@ def test_rules_are_told(given: dict[str, Any], message: str) -> None:
         priced(**given)
 
 
+def test_two_copies_are_not_priced_with_muon() -> None:
+    way = even_configuration(MODEL, CLUSTER, job(), pp=4, tp=8, outer_dp=1, schedule="dualpipe")
+    assert nest.evaluate(MODEL, CLUSTER, job(), way).step_time_s > 0.0
+    with pytest.raises(nest.InputError, match="schedule dualpipe with optimizer muon is not"):
+        nest.evaluate(MODEL, CLUSTER, job(optimizer="muon"), way)
+
+
 def test_tied_embeddings_are_not_priced_in_a_v() -> None:
     tied = MODEL.model_copy(update={"tied_embeddings": True})
     with pytest.raises(nest.InputError, match="embedding and head on the first stage"):

@@ -190,11 +190,11 @@ def path_problems(chain: Chain, job: Job, plan: Configuration) -> Iterator[str]:
             yield from group_problems(plan, m)
         yield from _stage_problems(plan, rules)
         yield from _combined_problems(chain, plan) if name == "combined" else ()
+        if copies(name) > 1 and job.optimizer == "muon":  # whose matrices both copies would share
+            yield f"schedule {name} with optimizer muon is not priced"
         problem = chunk_problem(chain, plan) if vpp > 1 else None
         if problem is None and copies(name) > 1:
             problem = _tables_problem(chain, plan)
-            if job.optimizer == "muon":
-                problem = f"schedule {name} with optimizer muon is not priced"
         if problem is not None:
             yield problem
     if first.zero > rules.most_zero:

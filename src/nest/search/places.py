@@ -31,8 +31,8 @@ class Places:
     ) -> None:
         self.outer_dp, self.stride, self._side_by_side = outer_dp, stride, alike
         self._fabric, self._shapes = fabric, shapes
-        alike = replicas_alike(stride, fabric.group_sizes)
-        self.origins = stride * np.arange(1 if alike else outer_dp)[:, None]
+        origins = 1 if replicas_alike(stride, fabric.group_sizes) else outer_dp
+        self.origins = stride * np.arange(origins)[:, None]
         self._allowed: dict[int, NDArray[np.bool_]] = {}
         self._classes: dict[int, Ints] = {}
         self._first: dict[int, Ints] = {}
