@@ -188,7 +188,8 @@ def _from_plan_file(path: str, given: dict[str, Any]) -> Plan:
 def _from_options(
     names: list[str], file: str | None, given: dict[str, Any], degrees: dict[str, Any]
 ) -> Plan:
-    from nest.cli.inputs import COMMAND_LINE, job_from, subject_and_cluster
+    from nest.cli.inputs import job_from, subject_and_cluster
+    from nest.cli.naming import COMMAND_LINE
     from nest.describe import load_configuration
     from nest.pricing import evaluation
     from nest.pricing.even import even_configuration

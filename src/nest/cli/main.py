@@ -26,6 +26,7 @@ from nest.cli.explain import explain
 from nest.cli.export import export
 from nest.cli.improve import improve
 from nest.cli.listing import show
+from nest.cli.naming import App
 from nest.cli.output import emit, say, tolerate
 from nest.cli.plan import plan
 from nest.cli.profile import app as profile
@@ -40,7 +41,7 @@ from nest.errors import InputError, OutputError
 
 OK, INTERRUPTED = 0, 130
 
-app = typer.Typer(
+app = App(
     name="nest",
     help="Plan how to split the training of a model over a cluster.",
     rich_markup_mode=None,  # Rich would double the time of --help

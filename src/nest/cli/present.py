@@ -28,10 +28,11 @@ def check_target(file: str | None) -> None:
         return
     folder = os.path.dirname(file) or "."
     if not file or os.path.isdir(file):
-        given = f"{file} is a folder" if file else "got ''"
-        raise InputError(f"output: {given}; allowed: a file to write")
+        given = "is a folder" if file else "got no name"
+        raise InputError(f"{file or repr(file)}: {given}; allowed: a file to write")
     if not os.path.isdir(folder):
-        raise InputError(f"output: {file} cannot be written (no folder {folder})")
+        raise InputError(f"{file}: cannot be written (no folder {folder}); allowed: a file in a "
+                         "folder that exists")
 
 
 def check_map(file: str | None, cluster: Cluster | None = None) -> None:

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from nest.cli import options, output
 from nest.cli.examples import epilog
+from nest.cli.naming import App
 from nest.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class _WithUsual(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
+app = App(
     cls=_WithUsual,
     help="Ask the planner the many questions of a study.\n\n"
     "A study has ranges, lists and grids over any field. `nest sweep STUDY.yaml` "

@@ -14,7 +14,16 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from nest.describe import catalog
-from nest.describe.base import Description, Flag, Freeze, FrozenDict, Name, Problems, at_most
+from nest.describe.base import (
+    Description,
+    Flag,
+    Freeze,
+    FrozenDict,
+    Name,
+    Problems,
+    at_most,
+    in_field,
+)
 from nest.describe.offload import OFFLOAD_MODULES
 from nest.describe.space import (
     LARGEST,
@@ -289,13 +298,12 @@ def resolve_capabilities(value: Any) -> Any:
 
     Raises
     ------
-    ValueError : an unknown name of a table.
+    ValueError : an unknown name of a table; `Problems` with the field `base` if that has it.
     """
     if not isinstance(value, Mapping) or "base" not in value:
         return value
-    if not isinstance(value["base"], str):
-        raise ValueError(f"base: got {shorten(value['base'])}; allowed: a table of the catalog")
-    base = resolve_capabilities(catalog.load_table(value["base"]))
+    with in_field("base"):
+        base = resolve_capabilities(catalog.load_table(value["base"]))
     found = {**base, "name": "", **{key: given for key, given in value.items() if key != "base"}}
     for part in ("rules", "needs", "offload"):
         own = value.get(part)

@@ -19,11 +19,12 @@ from nest.describe.base import (
     Share,
     Whole,
     at_most,
+    in_field,
 )
 from nest.describe.capabilities import CapabilitiesOf
 from nest.describe.formats import number_format
 from nest.describe.space import Optimizer, Precision
-from nest.units import BytesOrZero, Delay, shorten
+from nest.units import BytesOrZero, Delay
 
 DEFAULT_STACK = "megatron-core"
 MEMORY_MARGIN = 0.1
@@ -240,17 +241,14 @@ def resolve_stack(value: Any) -> Any:
 
     Raises
     ------
-    ValueError : an unknown catalog name.
+    ValueError : an unknown catalog name; `Problems` with the field `base` if that has it.
     """
     if isinstance(value, str):
         return resolve_stack(catalog.load("stacks", value))
     if not isinstance(value, dict) or "base" not in value:
         return value
-    if not isinstance(value["base"], str):
-        raise ValueError(
-            f"base: got {shorten(value['base'])}; allowed: a name from `nest list stacks`"
-        )
-    base = resolve_stack(value["base"])
+    with in_field("base"):
+        base = resolve_stack(catalog.load("stacks", value["base"]))
     changes = {key: given for key, given in value.items() if key != "base"}
     return {**base, "name": f"{base['name']} (changed)", **changes}
 

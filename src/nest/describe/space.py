@@ -66,7 +66,7 @@ class IntSet:
 
         Raises
         ------
-        ValueError : none of these, or outside 0..10**7.
+        ValueError : none of these, or an empty range.
         """
         if isinstance(value, IntSet):
             return value
@@ -119,17 +119,17 @@ def _pairs(item: object, whole: object) -> Iterator[tuple[int, int]]:
             match = _PART.fullmatch(part)
             if match is None:
                 raise refusal
-            yield _checked(int(match[1]), int(match[2] or match[1]), whole)
+            yield _range(int(match[1]), int(match[2] or match[1]), whole)
     elif isinstance(item, int) and not isinstance(item, bool):
-        yield _checked(item, item, whole)
+        yield _range(item, item, whole)
     else:
         raise refusal
 
 
-def _checked(first: int, last: int, whole: object) -> tuple[int, int]:
-    if not 0 <= first <= last <= LARGEST:
-        text = f"0 to {LARGEST}, and ranges from the smaller to the larger number"
-        raise ValueError(f"got {shorten(whole)}; allowed: {text}")
+def _range(first: int, last: int, whole: object) -> tuple[int, int]:
+    if first > last:
+        raise ValueError(f"got {shorten(whole)}, and {first}..{last} is empty; allowed: ranges "
+                         f"from the smaller to the larger number, such as {last}..{first}")
     return first, last
 
 
