@@ -7,8 +7,8 @@ from dataclasses import replace
 from nest.describe.layers import Vision
 from nest.describe.model import Model
 from nest.graph.blocks import block
+from nest.graph.norm_linear import gemm, norm
 from nest.graph.operators import Layer, Operator, Traffic
-from nest.graph.parts import gemm, norm
 
 TABLES = ("embedding_table", "logits")
 """Operators that hold a matrix of the vocabulary, which copies of it may share."""
