@@ -61,7 +61,7 @@ def test_common_options(files, capsys, command, words, parts):
     (["--group", "0"], ["group", "got 0"]),
     (["--group", "some"], ["group", "'some'", "1..16"]),
     (["--group", "4..200"], ["group", "got 4..200", "at most 100 numbers"]),
-    (["--group", "9000"], ["group", "got 9000", "at most"]),
+    (["--group", "9000"], ["--group: got 9000; allowed: 1 to 16, the samples of global_batch 16"]),
     (["--schedule", "zigzag"], ["--schedule: got 'zigzag'", "1f1b", "gpipe"]),
     (["--schedule", "1f1b,dualpipe"], ["schedule: got dualpipe, which no search lists (nest "
                                        "evaluate --schedule dualpipe prices it); allowed: 1f1b"]),
@@ -102,14 +102,14 @@ def test_bounds_of_a_plan(files, capsys, words, parts):
     (["--recompute", "half"], ["recompute", "'half'"]),
     (["--recompute-modules", "attention"], ["--recompute-modules: got 'attention'", "core_attn"]),
     (["--recompute-modules", "norm,moe"], ["--recompute-modules: got 'norm,moe'", "joined by +"]),
-    (["--recompute-modules", "norm"], ["recompute_modules", "norm", "selective only"]),
+    (["--recompute-modules", "norm"], ["--recompute-modules: got norm", "selective only"]),
     (["--recompute", "selective", "--recompute-modules", "moe"], ["moe is in no layer"]),
     (["--recompute-layers", "2"], ["--recompute-layers: got 2", "full only"]),
     (["--recompute", "full", "--recompute-layers", "0"], ["--recompute-layers: got 0"]),
     (["--cp", "0"], ["cp", "got 0"]),
     (["--cp", "8", "--seq-len", "24"], ["2 x cp 8 does not divide", "24"]),
     (["--cp-comm", "a2a"], ["cp_comm a2a needs cp above 1"]),
-    (["--cp", "2", "--cp-comm", "ring"], ["cp_comm", "'ring'"]),
+    (["--cp", "2", "--cp-comm", "ring"], ["--cp-comm: got 'ring'"]),
     (["--shard", "dp_in"], ["shard dp_in needs zero above 0"]),
     (["--shard", "some"], ["shard", "'some'"]),
     (["--vpp", "0"], ["vpp", "got 0"]),
@@ -171,3 +171,18 @@ def test_files(files, capsys):
     bad = str(put(files.folder, changed(MODEL, "layers", 0), "empty.yaml"))
     _, err = run(capsys, "plan", bad, files.cluster, *JOB, code=2)
     assert "empty.yaml: layers: got 0" in err
+
+
+def test_long_names_and_what_is_no_number(files, capsys):
+    for words, part in ((["--job", "x" * 5000], "--job xxx"),
+                        (["--expert-imbalance", "much"], "got 'much'; allowed: a number")):
+        _, err = run(capsys, "plan", *files.words, *words, code=2)
+        assert part in err
+
+
+def test_a_field_of_a_file_is_told_of_the_file_though_options_are_given(files, capsys):
+    job = str(put(files.folder, {"global_batch": -1, "seq_len": 0}, "job.yaml"))
+    _, err = run(capsys, "plan", files.model, files.cluster, "--job", job, "--seq-len", "-3",
+                 code=2)
+    assert err == (f"nest: error: --job {job}: global_batch: got -1; allowed: at least 1\n"
+                   "  --seq-len: got -3; allowed: at least 1\n")

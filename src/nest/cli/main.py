@@ -27,7 +27,7 @@ from nest.cli.export import export
 from nest.cli.improve import improve
 from nest.cli.listing import show
 from nest.cli.naming import App
-from nest.cli.output import emit, say, tolerate
+from nest.cli.output import UNWRITTEN, emit, say, tolerate, unwritten
 from nest.cli.plan import plan
 from nest.cli.profile import app as profile
 from nest.cli.read import read
@@ -125,6 +125,8 @@ def _report(error: Exception, as_json: bool) -> int:
         say("".join(traceback.format_exception(error)).rstrip())
     if hasattr(error, "format_message"):  # of the option parser, whose class moved with versions
         error = InputError(error.format_message())
+    if isinstance(error, OSError) and error.errno in UNWRITTEN:  # of a help text
+        error = unwritten(error)
     found = failure(error)
     if as_json and not getattr(error, "printed", False):
         with suppress(OutputError):

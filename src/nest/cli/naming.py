@@ -44,8 +44,8 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except InputError as error:
-            lines = tuple(_named(line, ctx) for line in error.problems)
-            raise InputError("\n".join(lines), lines) from error
+            message = "\n".join(_named(line, ctx) for line in str(error).split("\n"))
+            raise InputError(message, tuple(_named(one, ctx) for one in error.problems)) from error
 
 
 def _named(line: str, context: Any) -> str:

@@ -29,9 +29,9 @@ def _fraction(text: str | float) -> float:
         raise typer.BadParameter(f"got {text!r:.62}; allowed: a number") from None
 
 
-def fraction(text: str) -> typer.models.OptionInfo:
-    """An option that takes a share; the descriptions check its range."""
-    found: typer.models.OptionInfo = typer.Option(metavar="SHARE", help=text, parser=_fraction)
+def fraction(text: str, metavar: str = "SHARE") -> typer.models.OptionInfo:
+    """An option that takes a number; the descriptions check its range."""
+    found: typer.models.OptionInfo = typer.Option(metavar=metavar, help=text, parser=_fraction)
     return found
 
 
@@ -105,8 +105,7 @@ Optimizer = Annotated[
 ]
 ExpertImbalance = Annotated[
     float | None,
-    typer.Option(metavar="FACTOR", help="Tokens of the busiest expert-parallel rank over the mean; "
-                 "default 1."),
+    fraction("Tokens of the busiest expert-parallel rank over the mean; default 1.", "FACTOR"),
 ]
 MemoryMargin = Annotated[
     float | None,

@@ -19,6 +19,10 @@ _MOST_PROBLEMS = 50  # lines of one message; further ones are counted
 
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
+_CHOICE = re.compile(r"\[key\]|(constrained-)?(int|str|float|bool)|"
+                     r"(function-\w+|list|tuple|dict|literal|nullable)\[.*", re.DOTALL)
+"""Parts of Pydantic's paths that are no fields: a key of a mapping, a choice of a union."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -273,7 +277,8 @@ def _problems(item: Any, cls: type[BaseModel], data: object) -> Iterator[tuple[s
         return  # the field that the default follows from has a line of its own
     if problem == "too_short" and value:
         return  # entries were given; the bad ones have lines of their own
-    location = tuple(part for part in item["loc"] if part != "[key]")
+    location = tuple(part for part in item["loc"]
+                     if isinstance(part, int) or not _CHOICE.fullmatch(part))
     path = ".".join(shorten(part)[1:-1] if isinstance(part, str) else str(part)
                     for part in _written(location, data))
     inner = context.get("error")

@@ -243,7 +243,7 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     shown = shorten(os.fspath(path), 300)[1:-1]
     suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES and not Path(path).is_dir():
+    if suffix not in SUFFIXES and not os.path.isdir(path):
         got = f"suffix {suffix!r}" if suffix else "no suffix"
         raise InputError(f"{shown}: got {got}; allowed: {', '.join(SUFFIXES)}")
     text = read_text(path)

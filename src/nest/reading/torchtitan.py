@@ -142,8 +142,9 @@ def function_of(module: Module, source: Source) -> str:
         return source.asked.function
     names = [name for name in module.functions if not name.startswith("_")]
     if len(names) != 1:
-        raise InputError(f"{source.where}: got {len(names)} functions ({', '.join(names[:20])}); "
-                         "say which one returns the configuration by --function NAME")
+        got = f"{len(names)} functions ({', '.join(names[:20])})" if names else "no function"
+        raise InputError(f"{source.where}: got {got}; allowed: one; or say which one returns the "
+                         "configuration by --function NAME")
     return names[0]
 
 
