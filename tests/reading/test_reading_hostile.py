@@ -50,7 +50,8 @@ def test_deep_nesting(name: str, make: Callable[[int], str], tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("name", "text", "wanted"), [
     ("plan.toml", "[training]\nseq_len = nan", "training.seq_len: got nan"),
-    ("plan.toml", "[training]\nseq_len = " + "9" * 5000, "line 2: seq_len: got a whole number of 5000 digits"),
+    ("plan.toml", "[training]\nseq_len = " + "9" * 5000,
+     "line 2: seq_len: got a whole number of 5000 digits"),
     ("plan.toml", "[training]\nlocal_batch_size = " + "9" * 400, "got a whole number of"),
     ("plan.toml", "[parallelism]\ndata_parallel_shard_degree = 99999999999\n"
      "[activation_checkpoint]\nmode = 'none'", "got 99999999999"),

@@ -85,7 +85,7 @@ def test_reports_say_whether_the_stack_can_run_the_plan(
     assert "Launch Megatron-Core 0.16.1 cannot run this: - zero 3: its distributed" in text
     assert "- recompute_modules norm: dense layers can recompute core_attn and mlp;" in text
     wide = flat(run(capsys, *EVALUATE, "2", "--stack", "torchtitan")[0])
-    assert "torchtitan 0.3.0 can run this; outer_dp 8: needs a permuted list of hosts" in wide
+    assert "torchtitan 0.3.0 can run this; outer_dp 8: needs a reordered host list" in wide
 
 
 def test_the_document_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,8 @@ Ignored = Annotated[
 def read(
     file: Script,
     folder: Annotated[
-        str, typer.Option("-o", "--output", metavar="DIR", help="Folder for the files; it is made.")
+        str, typer.Option("-o", "--output", metavar="DIR",
+                          help="Folder for the files; created if missing.")
     ],
     *,
     target: Target = None,
