@@ -155,7 +155,7 @@ def runs(
         str | None,
         typer.Option("--fit", metavar="NAMES",
                      help="Figures to fit, such as gemm_derate,overlap_tp; default: those that "
-                     "the runs show.")
+                     "the runs determine.")
     ] = None,
     device: Annotated[
         str | None,

@@ -59,8 +59,8 @@ def run(
     folder: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FOLDER",
-                     help="Folder for answers and tables; default: NAME-sweep. A study that was "
-                     "interrupted goes on there."),
+                     help="Folder for answers and tables; default: NAME-sweep. An interrupted "
+                     "study continues there."),
     ] = None,
     engine: Annotated[
         str, typer.Option(metavar="ENGINE", help="local (default), dask://HOST:PORT, mpi, ray, "
@@ -108,9 +108,9 @@ def show(
     objective: Annotated[
         str | None, typer.Option(metavar="NAME", help="Objective of the heat map; default: the "
                                  "first of the study.")] = None,
-    x: Annotated[str | None, typer.Option("--x", metavar="AXIS", help="Axis of the heat map; "
-                                          "default: of most values.")] = None,
-    y: Annotated[str | None, typer.Option("--y", metavar="AXIS", help="Its other axis.")] = None,
+    x: Annotated[str | None, typer.Option("--x", metavar="AXIS", help="Horizontal axis of the heat "
+                                          "map; default: the axis with most values.")] = None,
+    y: Annotated[str | None, typer.Option("--y", metavar="AXIS", help="Vertical axis.")] = None,
     suffix: Annotated[
         str, typer.Option("--format", metavar="NAME", help="svg (default) or png.")] = "svg",
     plan: Annotated[
@@ -121,8 +121,8 @@ def show(
 ) -> None:
     """Draw the front, a heat map and the effect of each axis.
 
-    Writes front, heat-map and sensitivity as pictures and prints the answers; shows what there is
-    of a study that still runs.
+    Writes front, heat-map and sensitivity as pictures and prints the answers; of a study that
+    still runs, it shows the answers so far.
     """
     from nest.report.figure import SUFFIXES, need_matplotlib
 
