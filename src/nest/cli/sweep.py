@@ -66,8 +66,8 @@ def run(
         str, typer.Option(metavar="ENGINE", help="local (default), dask://HOST:PORT, mpi, ray, "
                           "ray://HOST:PORT, or inline.")] = "local",
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes of this machine; default: one for "
-                                 "each processor. Each has one thread.")] = None,
+        int | None, options.number("Processes of this machine; default: one for each processor. "
+                                   "Each has one thread.")] = None,
     parquet: Annotated[
         bool, typer.Option("--parquet", help="Write points.parquet too.")] = False,
     as_json: options.Json = False,
@@ -114,8 +114,8 @@ def show(
     suffix: Annotated[
         str, typer.Option("--format", metavar="NAME", help="svg (default) or png.")] = "svg",
     plan: Annotated[
-        int | None, typer.Option("--plan", metavar="NUMBER", help="Show the plan of this point "
-                                 "instead; with --json as a plan file.")] = None,
+        int | None, options.number("Show the plan of this point instead; with --json as a plan "
+                                   "file.", "NUMBER")] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
