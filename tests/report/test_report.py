@@ -27,7 +27,7 @@ def test_the_report_explains_its_words() -> None:
     """Chunks have a legend, `hierarchical` says of what; terms of the search stay in the docs."""
     plan = priced("llama3-70b", "h100-spine-leaf", 1024, tp=8, pp=4, vpp=10, zero=1)
     text = " ".join(plan.report().split())
-    assert "chunks: parts of a stage in turn, here 10 of 2 to 3 layers" in text
+    assert "chunks: virtual stages of a stage x layers of each" in text
     assert "hierarchical (level by level)" in text
     assert not re.search("super-pipeline|outer choice|cells", text)
 

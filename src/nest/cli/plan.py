@@ -73,8 +73,8 @@ def plan(
     beyond_stack: options.BeyondStack = False,
     try_fillings: Annotated[
         bool,
-        typer.Option("--try-fillings", help="Where groups are partly used, try other numbers of "
-                     "devices of each for a faster plan."),
+        typer.Option("--try-fillings", help="If groups are partly used, also try other numbers of "
+                     "devices per group for a faster plan."),
     ] = False,
     keep_order: Annotated[
         bool,

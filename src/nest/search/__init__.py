@@ -8,7 +8,8 @@ run; `rounds` visits the outer choices on `threads`, best bound first, after a `
 of the space, and returns the best `solution`; `offloads` does so for each way to use the memory of
 the hosts; `batches` looks for a batch near the given one that fits the devices better; `fitting`
 rules out those that memory forbids, `progress` ends a search early and reports its state.
-Similar questions share, in `kept`, data that does not depend on prices: the `frame` of outer choices and candidates, the
-`layouts` of pipelines, and `floors`, lower bounds of the plans of an outer choice. Read `rounds`
-first, then `tensors`, then `_kernels/options.py` and `_kernels/pipeline.py`.
+Similar questions share, in `kept`, data that does not depend on prices: the `frame` of outer
+choices and candidates, the `layouts` of pipelines, and `floors`, lower bounds of the plans of an
+outer choice. Read `rounds` first, then `tensors`, then `_kernels/options.py` and
+`_kernels/pipeline.py`.
 """
