@@ -61,7 +61,7 @@ FIGURES: Mapping[str, Figure] = {
     "micro_batches": Figure("micro-batches of a super-pipeline per step"),
     "rounds": Figure("micro_batches // pp, at least 1: PyTorch's groups of micro-batches"),
     "round": Figure("micro-batches of a round"),
-    "group": Figure("micro-batches that pass a virtual stage in a row"),
+    "group": Figure("consecutive micro-batches of a virtual stage"),
     "missing": Figure("micro-batches that the last group has fewer than stages"),
     "outer_dp": Figure("replicas of the super-pipeline"),
     "gap": Figure("devices between a replica's last device and the next one's first"),
@@ -328,7 +328,7 @@ def load_capabilities(name: str) -> Capabilities:
 
 def _read(value: Any) -> Any:
     if isinstance(value, str):
-        return load_capabilities(catalog.table_name(value))
+        return load_capabilities(catalog.table_name(value, ", or a table of rules"))
     return resolve_capabilities(value)
 
 

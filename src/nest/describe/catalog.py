@@ -93,8 +93,13 @@ def load(section: Section, name: str) -> dict[str, Any]:
     return {"name": known, **copy.deepcopy(data)}
 
 
-def table_name(name: str) -> str:
+def table_name(name: str, others: str = "") -> str:
     """The catalog's spelling of the name of a table of capabilities.
+
+    Parameters
+    ----------
+    name : in any case.
+    others : what else is allowed, for the message.
 
     Raises
     ------
@@ -104,7 +109,7 @@ def table_name(name: str) -> str:
     wanted = name.strip().casefold() if isinstance(name, str) else None
     found = next((one for one in known if one == wanted), None)
     if found is None:
-        raise InputError(f"got {shorten(name)}; allowed: {', '.join(known)}, or a table of rules")
+        raise InputError(f"got {shorten(name)}; allowed: {', '.join(known)}{others}")
     return found
 
 

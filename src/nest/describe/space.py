@@ -231,7 +231,7 @@ class SearchSpace(Description):
     pp: Ints = Field(None, description="pipeline stages")
     vpp: Ints = Field(None, description="virtual stages per device; above 1: interleaved")
     group: Ints = Field(
-        None, description="micro-batches that pass a virtual stage in a row, of schedules that "
+        None, description="consecutive micro-batches of a virtual stage, of schedules that "
         "leave it open; not given: pp, or the least legal numbers from pp and 2 pp on"
     )
     micro_batch: Ints = Field(None, description="samples a super-pipeline takes at once")

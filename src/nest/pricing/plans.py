@@ -107,7 +107,7 @@ class Parallelism(Written):
     stride: int = Field(description="devices from one replica's first device to the next one's")
     schedule: str
     group: int | None = Field(
-        None, description="micro-batches that pass a virtual stage in a row; null: pp"
+        None, description="consecutive micro-batches of a virtual stage; null: pp"
     )
     order: tuple[int, ...] | None = Field(
         None, description="order of the layers that ranges refer to; null: as the model lists them"
