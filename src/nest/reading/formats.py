@@ -139,11 +139,8 @@ def _torchtitan_stacks(stack: Stack) -> Iterable[Stack]:
 
 
 def _torchtitan_bounds(given: Bounded) -> Bounds:
-    """torchtitan==0.3.0 torchtitan/trainer.py:179; float8 products need divided sequences."""
-    bounds: dict[str, object] = {"sp": True} if given.job.precision == "fp8" else {}
-    if given.job.stack.cuda_graphs == "step":
-        bounds |= {"pp": 1, "ep": 1}
-    return (bounds,)
+    """float8 products need divided sequences."""
+    return ({"sp": True} if given.job.precision == "fp8" else {},)
 
 
 def _torchtitan_toml(plan: Plan) -> Plain:
