@@ -218,15 +218,15 @@ def graphs(case: dict[str, Any]) -> bool:
         MinimalAsyncEPTokenDispatcher,
     )
 
-    found = find_spec("torchtitan")
-    assert found and found.submodule_search_locations
-    with open(f"{found.submodule_search_locations[0]}/trainer.py", encoding="utf-8") as file:
+    found = find_spec("torchtitan.trainer")
+    assert found and found.origin
+    with open(found.origin, encoding="utf-8") as file:
         tree = ast.parse(file.read())
     method = next(one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)
                   and one.name == "_validate_cuda_graphs")
     given: dict[str, Any] = {one.__name__: one for one in (
         HybridEPTokenDispatcher, LocalTokenDispatcher, MinimalAsyncEPTokenDispatcher)}
-    exec(compile(ast.Module([method], []), "trainer.py", "exec"), given)
+    exec(compile(ast.Module([method], []), found.origin, "exec"), given)
     dispatcher = object.__new__(AllToAllTokenDispatcher.Config)
     model = SimpleNamespace(traverse=lambda kind: [(None, dispatcher, None, None)] * (
         isinstance(dispatcher, kind)))
