@@ -16,7 +16,7 @@ from nest.describe.model import Model
 from nest.describe.offload import Offload
 from nest.describe.space import MODULES as ALL_MODULES
 from nest.errors import InputError
-from nest.exports.bridge import OVERLAP, PRECISIONS, RECIPES, SETTINGS
+from nest.exports.bridge import ENDS, OVERLAP, PRECISIONS, RECIPES, SETTINGS
 from nest.exports.megatron_table import MODULES
 from nest.exports.settings import Plain, Setting
 from nest.graph import build_chain
@@ -65,6 +65,7 @@ def read(source: Source) -> Found:
             del found[name]
     found |= overrides(source)
     precision = _precision(found, source)
+    ends = found.pop(ENDS, precision == "fp8")
     overlaps = found.pop("comm_overlap", None)
     for name, value in found.items():
         if isinstance(value, Unread) and value.text.startswith("torch."):
@@ -73,6 +74,8 @@ def read(source: Source) -> Found:
     known: list[Setting] = [*SETTINGS, *_OVERLAP]
     given = understood(found, known, "megatron-bridge", source, notes, (
         *_DDP, _FULL, *SPLIT, *_GRAPHS, "model.mtp_num_layers"))
+    if ends is not False:
+        notes.append(f"no price: the first and the last layer in bf16 ({ENDS})")
     if base.name != COMMON:
         for name in _NEEDED:
             if name not in found:
