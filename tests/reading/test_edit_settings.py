@@ -62,6 +62,10 @@ map:
 last: true
 # the end
 """
+FLOW = """{a: 1, text: "x: 1, }", empty: ,
+  words: plain words,
+ list: [1, {d: 2}], ä: 'it''s', last: true}
+"""
 PYTHON = '''"""ä"""
 from lib import AConfig, make
 
@@ -87,6 +91,7 @@ FORMS: dict[str, tuple[str, Edited, Callable[[str], dict[str, Any]]]] = {
     "json": (JSON, edit_json.edited, lambda text: flat(json.loads(text))),
     "toml": (TOML, edit_toml.edited, lambda text: flat(tomllib.loads(text))),
     "yaml": (YAML, edit_yaml.edited, lambda text: dict(yaml.safe_load(text))),
+    "flow": (FLOW, edit_yaml.edited, lambda text: dict(yaml.safe_load(text))),
 }
 
 
@@ -111,7 +116,7 @@ def test_random_changes(form: str, end: str) -> None:
     draw = random.Random(7)
     names = [name for name, value in before.items()
              if name not in ("rows", "map") and "q.r" not in name]
-    new = {"yaml": ["fresh", "more"],
+    new = {"yaml": ["fresh", "more"], "flow": ["fresh", "more"],
            "toml": ["fresh", "a.new", "made.up", "made.too", "a.inline.new", "a.inline.deep.n.er"],
            "json": ["fresh", "s.new", "made.up", "made.too"]}[form]
     values = (5, 0.25, 1e-07, True, "plain", "q\"uo'te # [x] $HOME `id`", [1, 2])
@@ -156,6 +161,8 @@ def test_missing_keys_are_added_in_their_section() -> None:
     assert edit_yaml.edited(YAML, {"new": 1.0}, []) == YAML.replace(
         "last: true\n", "last: true\nnew: 1.0\n")
     assert edit_yaml.edited("  a: 1\n  b: 2", {"c": "x"}, ["b"]) == '  a: 1\n  c: "x"\n'
+    assert edit_yaml.edited("{a: 1, b: 2}", {"c": 3}, ["a", "b"]) == "{c: 3}"
+    assert edit_yaml.edited("{a: 1, b: 2,}", {"c": 3}, ["b"]) == "{a: 1, c: 3,}"
     assert edit_json.edited(JSON, {"s.t.new.er": True, "empty.x": 1}, []) == JSON.replace(
         '{"u": null}', '{"u": null, "new": {"er": true}}').replace(
         '"empty": {}', '"empty": {"x": 1}')
