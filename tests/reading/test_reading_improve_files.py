@@ -286,6 +286,52 @@ def test_the_launch_line_of_deepspeed_follows(
     assert nest.improve(path, cluster, vocab=32000).plan is None
 
 
+LINES = {
+    "torchtitan-toml": (
+        "torchrun --nnodes 2 --nproc_per_node 8 -m torchtitan.train --job.config_file run.toml \\\n"
+        "  --parallelism.tensor-parallel-degree=$TP --training.steps 5 --compile.enable \\\n"
+        "  --activation_checkpoint.mode full # --parallelism.tensor-parallel-degree 3\n",
+        "--parallelism.tensor-parallel-degree 4 --training.steps 5 --compile.enable",
+        "--activation_checkpoint.mode none # --parallelism.tensor-parallel-degree 3"),
+    "maxtext": (
+        "srun -n 16 python -m maxtext.train run.yml steps=5 ici_tensor_parallelism=$TP \\\n"
+        "  remat_policy='full' # remat_policy=full\n",
+        "run.yml steps=5 ici_tensor_parallelism=1 \\", "# remat_policy=full"),
+    "megatron-bridge": (
+        "torchrun --nnodes 2 --nproc_per_node 8 plan_recipe.py train.train_iters=5 \\\n"
+        "  model.tensor_model_parallel_size=$TP ++model.recompute_granularity=full\n",
+        "model.tensor_model_parallel_size=4", "train.train_iters=5 \\"),
+}
+
+
+@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.parametrize("target", LINES)
+def test_settings_of_the_command_line_are_changed_there(
+    target: str, tmp_path: Path, cluster: nest.Cluster
+) -> None:
+    """Numbers and words in place; others are taken out, and written in the file."""
+    file, (line, *wanted) = FILES[target], LINES[target]
+    name = "plan_recipe.py" if target == "megatron-bridge" else file.name
+    written(tmp_path, name, file.text)
+    path = written(tmp_path, "run.sh", f"TP=8\n{line}")
+    found = nest.improve(path, cluster, nest.SearchSpace(pp=1, tp=4, cp=1, zero=(1, 3)))
+    assert found.plan is not None and not found.refused, found.refused
+    for text in (*wanted, "TP=8\n"):
+        assert text in found.files["run.sh"]
+    for one, text in found.files.items():
+        written(tmp_path, one, text)
+    assert step(path, cluster) == found.plan.step_time_s
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_inline_tables_of_toml(tmp_path: Path, cluster: nest.Cluster) -> None:
+    text = TOML.replace('[activation_checkpoint]\nmode = "full"\n', "").replace(
+        "[job]", 'activation_checkpoint = { mode = "full" }  # table\n[job]')
+    path = written(tmp_path, "run.toml", text)
+    found = nest.improve(path, cluster, nest.SearchSpace(pp=1, tp=4, cp=1, recompute="none"))
+    assert 'activation_checkpoint = { mode = "none" }  # table\n' in found.files["run.toml"]
+
+
 @pytest.mark.kernels(uncompiled=True)
 def test_a_program_of_the_users_own_gets_no_new_arguments(
     tmp_path: Path, cluster: nest.Cluster
@@ -308,9 +354,6 @@ def test_a_program_of_the_users_own_gets_no_new_arguments(
     ("run.toml", TOML, ("--set", "parallelism.tensor_parallel_degree=4"),
      "parallelism.tensor_parallel_degree: it is given besides the file"),
     ("run.toml", TOML, ("--stack", "megatron-core"), "stack megatron-core"),
-    ("run.toml", TOML.replace('[activation_checkpoint]\nmode = "full"\n', "").replace(
-        "[job]", 'activation_checkpoint = {mode = "full"}\n[job]'), (),
-     "activation_checkpoint.mode: no place in the text"),
     ("run.py", PYTHON + "\n\ndef mine():\n    return llama3_8b()\n", ("--function", "mine"),
      "the function mine() has no place for it"),
     ("run.sh", (SCRIPT % CONFIG).replace('"stage": 1', '"stage": $STAGE').replace(

@@ -49,6 +49,10 @@ class Format(NamedTuple):
     for them."""
     overrides: Callable[[Source], Plain]
     """Settings that are given besides the file, and come first."""
+    spelled: Callable[[Source], Mapping[str, str]] = lambda _: {}
+    """Those of the command line as they are written there, without hyphens, by name."""
+    plain: bool = False
+    """They are written NAME=VALUE."""
     shown: Callable[[Any], str] = json.dumps
     """The text of a value."""
     overlaps: Mapping[str, str] = {}
@@ -104,6 +108,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Made):
         return Code(f"{value.name}({', '.join(repr(_plain(one)) for one in value.words)})")
     return Code(value.text) if isinstance(value, Unread) else value
+
+
+def _words(source: Source) -> Mapping[str, str]:
+    """Settings of a command line that are written NAME=VALUE."""
+    names = [word.lstrip("+").partition("=")[0] for word in source.words]
+    return {name: name for name in names}
 
 
 def _fields_changed(
@@ -204,11 +214,12 @@ _TITAN = {name: Section(_CONFIG, f"{name.capitalize()}Config")
 FORMATS: Mapping[str, Format] = {
     "torchtitan": Format(
         _torchtitan, _fields(None), _fields_changed(None, _TITAN), torchtitan_reading.overrides,
-        _code, together={
+        torchtitan_reading.spelled, shown=_code, together={
             "parallelism.module_fqns_per_model_part": torchtitan_reading.PIPELINE},
         stacks=_torchtitan_stacks, bounds=_torchtitan_bounds),
     "torchtitan-toml": Format(
         _torchtitan_toml, _data(".toml"), _changed(edit_toml.edited), torchtitan_reading.overrides,
+        torchtitan_reading.spelled,
         together={"parallelism.module_fqns_per_model_part": torchtitan_reading.PIPELINE},
         bounds=lambda _: ({"sp": True},)),
     "deepspeed": Format(
@@ -221,7 +232,7 @@ FORMATS: Mapping[str, Format] = {
     "megatron-bridge": Format(
         _bridge, _fields("plan"), _fields_changed("plan", {"comm_overlap": Section(
             "megatron.bridge.training.comm_overlap", "CommOverlapConfig", optional=True)}),
-        bridge_reading.overrides, _code,
+        bridge_reading.overrides, _words, plain=True, shown=_code,
         overlaps={f"comm_overlap.{name}": field for name, field in (
             ("tp_comm_overlap", "overlap_tp"), ("overlap_grad_reduce", "overlap_grad_reduce"),
             ("overlap_param_gather", "overlap_param_gather"))},
@@ -229,6 +240,6 @@ FORMATS: Mapping[str, Format] = {
         environment=bridge.environment, mapped=True),
     "maxtext": Format(
         _maxtext, _data(".yml"), _changed(edit_yaml.edited), maxtext_reading.overrides,
-        bounds=_maxtext_bounds),
+        _words, plain=True, bounds=_maxtext_bounds),
 }
 """Files by target. A module of `nest export --to fsdp2` is written anew by that command."""
