@@ -150,7 +150,7 @@ def test_layers_of_a_recipe_in_bf16(tmp_path: Path, made: str, changed: str, not
         f"    cfg.mixed_precision.first_last_layers_bf16 = {changed}\n" * bool(changed))
         + "    return cfg")
     assert "mixed_precision" in text
-    path = tmp_path / "recipe.py"
+    path = tmp_path / "plan_recipe.py"
     path.write_text(text, encoding="utf-8")
     found = nest.read(path, function="recipe", model="llama3-8b", devices=8)
     assert any("first_last_layers_bf16" in note for note in found.notes) == noted
