@@ -16,6 +16,7 @@ import nest
 from nest.errors import InputError
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("stacks", "exports")]
+from exported_plans import kept  # noqa: E402
 from framework_plans import runnable  # noqa: E402
 from improved import DEEPSPEED, TOML  # noqa: E402
 from improved import TITAN as PYTHON  # noqa: E402
@@ -57,6 +58,13 @@ ici_tensor_parallelism: 8  # a node
 remat_policy: full
 attention: cudnn_flash_te
 """
+FSDP2 = kept("fsdp2")["parallelize.py"]
+for old, new in (("TP = 2\n", "TP = 8  # a node\n"), ("DP_SHARD = 8", "DP_SHARD = 2"),
+                 ("MICRO_BATCHES = 8", "MICRO_BATCHES = 32")):
+    assert FSDP2.count(f"\n{old}") == 1
+    FSDP2 = FSDP2.replace(f"\n{old}", f"\n{new}")
+
+
 class File(NamedTuple):
     """A file of a job on 16 devices, and what it does not say."""
 
@@ -71,6 +79,7 @@ FILES = {
     "megatron-bridge": File("plan.py", BRIDGE),
     "maxtext": File("run.yml", MAXTEXT),
     "deepspeed": File("ds.json", DEEPSPEED, {"model": "llama3-8b", "seq_len": 8192}),
+    "fsdp2": File("parallelize.py", FSDP2, {"model": "llama3-8b"}),
 }
 SCRIPT = """#!/bin/bash
 # --tensor-model-parallel-size 8 is a comment
@@ -159,7 +168,7 @@ def test_a_space_bounds_the_plan(
     assert found.plan.configuration.stages[0].tp == space.tp.smallest
     assert {one.name.rpartition(".")[2] for one in found.arguments} & {
         "tensor_parallel_degree", "tensor_model_parallel_size", "autotp_size",
-        "ici_tensor_parallelism", "ici_tensor_sequence_parallelism"}
+        "ici_tensor_parallelism", "ici_tensor_sequence_parallelism", "TP"}
     new = written(tmp_path, file.name, found.files[file.name])
     assert step(new, cluster, **file.more) == found.plan.step_time_s
 
@@ -168,7 +177,7 @@ def test_a_space_bounds_the_plan(
 @pytest.mark.parametrize(("stack", "target"), [
     ("torchtitan", "torchtitan"), ("torchtitan", "torchtitan-toml"), ("deepspeed", "deepspeed"),
     ("megatron-deepspeed", "deepspeed"), ("megatron-bridge", "megatron-bridge"),
-    ("maxtext", "maxtext")])
+    ("maxtext", "maxtext"), ("fsdp", "fsdp2")])
 def test_random_plans(stack: str, target: str, tmp_path: Path) -> None:
     """Exported files and scripts: never slower, said to the last digit, and then the best.
 
@@ -176,7 +185,7 @@ def test_random_plans(stack: str, target: str, tmp_path: Path) -> None:
     """
     files = {"deepspeed": "ds_config.json", "torchtitan": "plan_config.py",
              "torchtitan-toml": "plan.toml", "megatron-bridge": "plan_recipe.py",
-             "maxtext": "plan.yml"}
+             "maxtext": "plan.yml", "fsdp2": "parallelize.py"}
     small = [case for case in runnable(stack, 3 * COUNT, target) if case.world <= MOST]
     for number, case in enumerate(small[:COUNT]):
         assert case.plan is not None and case.files is not None

@@ -10,12 +10,13 @@ from nest.describe.configuration import Configuration
 from nest.describe.files import parse_text
 from nest.describe.job import Job, Stack
 from nest.describe.model import Model
-from nest.exports import bridge, deepspeed, maxtext, torchtitan
+from nest.exports import bridge, deepspeed, fsdp2, maxtext, torchtitan
 from nest.exports.settings import Plain, flat, settings
 from nest.pricing.plans import Plan
 from nest.reading import bridge as bridge_reading
 from nest.reading import deepspeed as deepspeed_reading
 from nest.reading import edit_json, edit_python, edit_toml, edit_yaml
+from nest.reading import fsdp2 as fsdp2_reading
 from nest.reading import maxtext as maxtext_reading
 from nest.reading import torchtitan as torchtitan_reading
 from nest.reading.edit_python import Code, Section
@@ -95,6 +96,11 @@ def _fields(function: str | None) -> Callable[[Source], Plain]:
         made = module.returned(_named(source, function, module))
         return {name: _plain(value) for name, value in fields_of(made, source.where).items()}
     return read
+
+
+def _constants(source: Source) -> Plain:
+    found = Module(source.text, source.where).constants
+    return {name: _plain(value) for name, value in found.items()}
 
 
 def _named(source: Source, function: str | None, module: Module) -> str:
@@ -208,6 +214,20 @@ def _maxtext_bounds(given: Bounded) -> Bounds:
     return {"zero": 3, "ep": 1}, {"zero": 3, "cp": 1}, {"cp": 1, "ep": 1}
 
 
+def _fsdp2(plan: Plan) -> Plain:
+    return {name: Code(str(value)) if name in fsdp2.DTYPES else value
+            for name, value in fsdp2.constants(plan).items()}
+
+
+def _fsdp2_bounds(given: Bounded) -> Bounds:
+    """What its functions divide, as `nest export` says it; states are sharded over cp too."""
+    model = given.model
+    whole = model.moe is not None or model.mla is not None or model.tied_embeddings or (
+        not model.gated or model.norm != "rmsnorm")
+    fixed: dict[str, object] = {"ep": 1, "etp": 1, "tp": 1} if whole else {}
+    return {**fixed, "zero": (2, 3)}, {**fixed, "zero": 0, "cp": 1}
+
+
 _CONFIG = "torchtitan.config"
 _TITAN = {name: Section(_CONFIG, f"{name.capitalize()}Config")
           for name in ("parallelism", "training", "compile")}
@@ -238,8 +258,11 @@ FORMATS: Mapping[str, Format] = {
             ("overlap_param_gather", "overlap_param_gather"))},
         together={"model.pipeline_model_parallel_layout": tuple(bridge_reading.SPLIT)},
         environment=bridge.environment, mapped=True),
+    "fsdp2": Format(
+        _fsdp2, _constants, _changed(edit_python.constants_edited), fsdp2_reading.overrides,
+        shown=_code, bounds=_fsdp2_bounds),
     "maxtext": Format(
         _maxtext, _data(".yml"), _changed(edit_yaml.edited), maxtext_reading.overrides,
         _words, plain=True, bounds=_maxtext_bounds),
 }
-"""Files by target. A module of `nest export --to fsdp2` is written anew by that command."""
+"""Files by target."""

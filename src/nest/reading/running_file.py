@@ -73,12 +73,9 @@ class RunningFile:
 
         Raises
         ------
-        InputError : as :func:`nest.read`, or of a target whose files are not changed.
+        InputError : as :func:`nest.read`, or a file that is too long.
         """
         where = opened.source.where
-        if opened.target not in FORMATS:
-            raise InputError(f"{where}: got a file for {opened.target}; allowed: megatron, "
-                             f"{', '.join(FORMATS)} (plan it, and write it by nest export)")
         if len(opened.source.text) > LONGEST:
             raise InputError(f"{where}: got {len(opened.source.text)} characters; allowed: "
                              f"{LONGEST}")
