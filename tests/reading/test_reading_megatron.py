@@ -211,6 +211,8 @@ def test_number_formats(tmp_path: Path, more: str, precision: str) -> None:
     ("--fp8-format hybrid --fp8-recipe custom", "--fp8-recipe: got"),
     ("--fp4-format e2m1 --fp4-recipe custom", "--fp4-recipe: got"),
     ("--recompute-granularity selective --recompute-modules nothing", "--recompute-modules: got"),
+    ("--recompute-granularity selective --recompute-modules mlp_act",  # NEST's name
+     "--recompute-modules: got 'mlp_act'; allowed: core_attn, layernorm, moe_act, moe"),
     ("--pipeline-model-parallel-size 16 --tensor-model-parallel-size 1",
      "--num-layers: got 8; allowed without a layout: a multiple of pp 16 x virtual stages 1"),
     ("--num-distributed-optimizer-instances 3", "a divisor of the data parallel size 16"),
