@@ -286,7 +286,8 @@ def _minimax_m2(config: Config) -> dict[str, Any]:
     if flags is not None and (not isinstance(flags, list) or {*map(str, flags)} != {"1"}):
         config.refuse("attn_type_list", "1 for each layer")
     mtp = config.whole("num_mtp_modules", 0, 0) if config.flag("use_mtp", False) else 0
-    config.read |= {"num_mtp_modules"}
+    # Of a path that all tokens take, which its layers have not (shared_intermediate_size).
+    config.read |= {"num_mtp_modules", "mlp_intermediate_size", "shared_moe_mode"}
     return {**_mixtral(config), "qk_norm": True, "qk_norm_form": "all", "mtp_layers": mtp}
 
 

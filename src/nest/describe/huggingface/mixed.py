@@ -126,6 +126,7 @@ def _minimax(config: Config) -> Fields:
     heads = fields["heads"]
     width = fields.get("head_dim", fields["hidden"] // heads)
     config.only("shared_intermediate_size", 0, 0, None)
+    config.read.add("shared_moe_mode")  # of what a size of 0 leaves out
     recurrence = {"form": "lightning", "heads": heads, "head_dim": width,
                   "chunk": config.whole("block_size", 256)}
     moe = {"experts": config.whole("num_local_experts"), "ffn": fields["ffn"],
@@ -402,6 +403,8 @@ READERS: dict[str, Callable[[Config], Fields]] = {
     "mamba": _mamba,
     "mamba2": _mamba2,
     "minimax": _minimax,
+    "minimax_m1": _minimax,  # as published, with code of their own
+    "minimax_text_01": _minimax,
     "nemotron-nas": _nemotron_nas,
     "nemotron_h": _nemotron_h,
     "qwen3_5_moe_text": _qwen3_5_moe,
