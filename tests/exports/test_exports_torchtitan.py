@@ -142,7 +142,7 @@ def test_the_toml_is_read_back() -> None:
     ("torchtitan", {"stack": {"base": "torchtitan", "gradient_dtype": "bf16"}},
      "stack.gradient_dtype bf16: mixed_precision_reduce has float32 alone"),
     ("torchtitan", {"stack": {"base": "torchtitan", "cuda_graphs": "layers"}},
-     "stack.cuda_graphs layers"),
+     "cuda_graphs layers: the whole step"),
     ("torchtitan", {"stack": {"base": "torchtitan", "cuda_graphs": "step"}, "pp": 2, "zero": 2},
      "pp 2: CUDA graphs"),
     ("torchtitan", {"stack": {"base": "torchtitan", "cuda_graphs": "step"}, "ep": 4, "etp": 1,

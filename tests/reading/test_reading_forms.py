@@ -139,6 +139,23 @@ def recipe():
 """
 
 
+@pytest.mark.parametrize(("made", "changed", "noted"), [
+    ("bf16_with_fp8_current_scaling_mixed()", "", True),
+    ("'bf16_with_fp8_current_scaling_mixed'", "", True),
+    ("bf16_with_fp8_current_scaling_mixed()", "False", False),
+    ("bf16_with_mxfp8_mixed()", "", False), ("bf16_with_mxfp8_mixed()", "True", True)])
+def test_layers_of_a_recipe_in_bf16(tmp_path: Path, made: str, changed: str, noted: bool) -> None:
+    """Megatron-Bridge leaves the first and the last layer in bf16 with one scale a tensor."""
+    text = RECIPE.replace("    return cfg", f"    cfg.mixed_precision = {made}\n" + (
+        f"    cfg.mixed_precision.first_last_layers_bf16 = {changed}\n" * bool(changed))
+        + "    return cfg")
+    assert "mixed_precision" in text
+    path = tmp_path / "plan_recipe.py"
+    path.write_text(text, encoding="utf-8")
+    found = nest.read(path, function="recipe", model="llama3-8b", devices=8)
+    assert any("first_last_layers_bf16" in note for note in found.notes) == noted
+
+
 def test_a_recipe_with_overrides(tmp_path: Path) -> None:
     (tmp_path / "plan_recipe.py").write_text(RECIPE, encoding="utf-8")
     found = nest.read(tmp_path / "plan_recipe.py", function="recipe", model="llama3-8b", devices=16,

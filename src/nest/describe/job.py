@@ -23,7 +23,7 @@ from nest.describe.base import (
 )
 from nest.describe.capabilities import CapabilitiesOf
 from nest.describe.formats import number_format
-from nest.describe.space import Optimizer, Precision
+from nest.describe.space import Graphs, Optimizer, Precision
 from nest.units import BytesOrZero, Delay
 
 DEFAULT_STACK = "megatron-core"
@@ -35,7 +35,6 @@ LogitBytes = Annotated[Number, Field(ge=0, le=100)]
 
 
 Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
-Graphs = Literal["none", "layers", "step"]
 
 
 class Rates(Description):

@@ -34,6 +34,8 @@ MODULES: tuple[Module, ...] = get_args(Module)
 Precision = Literal[
     "bf16", "fp16", "fp32", "fp8", "fp8-delayed", "fp8-blockwise", "mxfp8", "nvfp4"]
 """Number formats of matrix products; their figures: :mod:`nest.describe.formats`."""
+Graphs = Literal["none", "layers", "step"]
+"""What CUDA graphs capture."""
 Optimizer = Literal["adam", "sgd", "sgd-momentum", "muon"]
 Searched = Literal[
     "1f1b", "interleaved", "gpipe", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",

@@ -157,12 +157,6 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
     if model.moe is not None and job.stack.dispatcher != "alltoall":
         yield (f"stack.dispatcher {job.stack.dispatcher}: it is part of the model's configuration "
                "(moe_comm_backend)")
-    if job.stack.cuda_graphs == "layers":
-        yield "stack.cuda_graphs layers: the whole step is captured, or nothing"
-    # torchtitan==0.3.0 torchtitan/trainer.py:179
-    for name, degree in (("pp", plan.configuration.pp), ("ep", stage.ep)):
-        if job.stack.cuda_graphs == "step" and degree > 1:
-            yield f"{name} {degree}: CUDA graphs (stack.cuda_graphs step) need {name} 1"
     if job.precision == "fp8" and stage.tp > 1 and not stage.sp:
         yield "precision fp8: float8 products with tp need sequence parallelism"
 

@@ -77,29 +77,41 @@ def read_toml(source: Source) -> Found:
 
 def overrides(source: Source) -> Plain:
     """Arguments behind the file, and settings of the user, by name with dots."""
-    found: Plain = {}
-    words, at = source.words, 0
+    return {name: value for name, (_, value) in _arguments(source.words).items()} | {
+        name: typed(value) for name, value in source.asked.settings.items()}
+
+
+def spelled(source: Source) -> dict[str, str]:
+    """Arguments behind the file as they are written, by the names of settings."""
+    return {name: written for name, (written, _) in _arguments(source.words).items()}
+
+
+def _arguments(words: Sequence[str]) -> dict[str, tuple[str, Any]]:
+    """What arguments are written as, and their values, by name with dots."""
+    found: dict[str, tuple[str, Any]] = {}
+    at = 0
     while at < len(words):
-        name, equals, value = words[at].removeprefix("--").partition("=")
+        written, equals, value = words[at].removeprefix("--").partition("=")
         at += 1
-        if not words[at - 1].startswith("--") or "." not in name:
+        if not words[at - 1].startswith("--") or "." not in written:
             continue  # arguments of other programs, and what belongs to them
-        name = name.replace("-", "_")
+        name = written.replace("-", "_")
         section, _, last = name.rpartition(".")
         if not equals and (at == len(words) or words[at].startswith("--")):
             off = last.startswith("no_")
-            found[f"{section}.{last[3 * off:]}"] = not off
+            found[f"{section}.{last[3 * off:]}"] = written, not off
             continue
         if not equals:
             value, at = words[at], at + 1
-        found[name] = typed(value)
-    return found | {name: typed(value) for name, value in source.asked.settings.items()}
+        found[name] = written, typed(value)
+    return found
 
 
 def typed(text: str) -> Any:
-    """A word as truth, nothing, a number, or text."""
-    plain = {"true": True, "false": False, "none": None, "null": None}
-    return plain.get(text.lower(), number_or_text(text))
+    """A word as truth, nothing, a number, or text; ``none`` is a word, such as a mode."""
+    if text in ("None", "null"):
+        return None
+    return {"true": True, "false": False}.get(text.lower(), number_or_text(text))
 
 
 # ---------------------------------------------------------------- Python
