@@ -181,6 +181,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]] 
                                           {"recompute": "selective"}),
          ("full-recompute recompute_layers", {"recompute": "full", "recompute_layers": 2}),
          ("etp etp", {"model": "mixtral-8x7b", "tp": 2, "ep": 4, "etp": 2})]),
+    "torchtitan-2024": ([{"zero": 3}], [("zero zero", {"zero": 1})]),
     "torchtitan-eager": ([{"zero": 3}], [("zero zero", {"zero": 1})]),
     "deepspeed": (
         [{"pp": 4, "zero": 1}, {"zero": 3, "tp": 2, "sp": False},
