@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import measured
 import pytest
 
@@ -141,6 +143,15 @@ def test_shards_over_data_and_context_parallel() -> None:
     names = [facts(RUNS[name]).stack for name in ("titan_t1_0", "titan_t1_1", "titan_t3_0")]
     assert names == ["torchtitan-eager", "torchtitan-2024", "torchtitan-eager"]
     assert facts(RUNS["titan_h200_32"]).stack == "torchtitan"
+
+
+def test_fsdp_with_a_pipeline_is_zero_1() -> None:
+    """PyTorch's stages keep whole gradients, and reduce them after the last micro-batch."""
+    cells = {**RUNS["titan_t1_1"].fields, "pp": "2", "dp": "4", "fsdp_shard": "4", "mbs": "1"}
+    piped = replace(RUNS["titan_t1_1"], fields=cells)
+    assert validation.question(piped).configuration.stages[0].zero == 1
+    assert any("priced as ZeRO-1" in remark for remark in facts(piped).remarks)
+    assert asked("titan_t1_1").configuration.stages[0].zero == 3
 
 
 def test_shard_group_in_the_notes() -> None:
