@@ -149,7 +149,7 @@ def random_job(rng: Random, theme: str) -> Job:
     stack["overlap_slowdown"] = Random(repr(stack)).choice((0.0, 0.16, 1.0))
     own = Random(repr(stack))  # once more
     stack |= {"fp32_shards": own.random() < 0.3, "dropout": own.random() < 0.3,
-              "loss_peak_split": own.choice((6, 18))}
+              "loss_peak_split": own.choice((6, 18)), "sequence_copies": own.random() < 0.3}
     batches = [*range(1, 13), 6, 8, 9, 10, 12]
     lengths = [60, 120, 240, 256, 500, 1024]
     if theme == "pipeline":

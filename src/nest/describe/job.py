@@ -99,6 +99,10 @@ class Stack(Rates):
         "collectives, which run beside it",
     )
     overlap_tp: Share = Field(description="share of tensor-parallel traffic hidden under compute")
+    sequence_copies: Flag = Field(
+        False, description="all-gathers and reduce-scatters of tensor parallelism copy what they "
+        "gather or scatter, since they divide the second dimension of samples x tokens x hidden",
+    )
     overlap_p2p: Share = Field(description="share of pipeline hand-overs hidden under compute")
     overlap_ep: Share = Field(
         1.0, description="share of experts' traffic that another micro-batch's computing hides, "
