@@ -22,7 +22,8 @@ from nest.describe.space import LARGEST
 from nest.graph import Chain
 from nest.pricing.evaluation import chain_of
 from nest.search import compiled
-from nest.search.rounds import Found, search
+from nest.search.rounds import search
+from nest.search.solution import Found
 
 CLUSTERS = (("h100-spine-leaf", 1024), ("dgx-h100", 512), ("gb200-nvl72", 576))
 DIMENSIONS: dict[str, dict[str, Any]] = {

@@ -33,7 +33,8 @@ from nest.pricing.evaluation import chain_of, evaluate
 from nest.pricing.plans import Plan
 from nest.search import compiled
 from nest.search.progress import Watch
-from nest.search.rounds import Found, search
+from nest.search.rounds import search
+from nest.search.solution import Found
 
 MODELS = ("bert-large", "llama2-7b", "llama3-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3")
 SECONDS = 30.0

@@ -31,7 +31,7 @@ from nest.pricing.evaluation import chain_of
 from nest.search import compiled
 from nest.search.alike import Alike
 from nest.search.problems import Problem
-from nest.search.rounds import Found
+from nest.search.solution import Found
 from nest.search.tensors import Builder
 
 CASES = [Case(model, "h100-spine-leaf", 1024)

@@ -23,7 +23,8 @@ from cases import CASES, DEVICES, Case
 from nest.describe import SearchSpace
 from nest.pricing.evaluation import chain_of
 from nest.search import compiled
-from nest.search.rounds import Found, search
+from nest.search.rounds import search
+from nest.search.solution import Found
 
 RUNS, LONG = 3, 5.0
 

@@ -16,7 +16,8 @@ import nest
 from nest.describe import SearchSpace
 from nest.pricing.evaluation import chain_of
 from nest.search import compiled
-from nest.search.rounds import Found, search
+from nest.search.rounds import search
+from nest.search.solution import Found
 
 
 @pytest.fixture(scope="session", autouse=True)

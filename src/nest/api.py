@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nest.questions import Question
     from nest.search.kept import Kept
     from nest.search.progress import Follower, Watch
-    from nest.search.rounds import Found
+    from nest.search.solution import Found
 
 MOST_BATCHES = 1000
 """Batches that one question may ask for."""
@@ -288,7 +288,7 @@ def plan_batches(
     legal = [each for each in jobs if not any((
         sequence_problem(chain, each), memory_problem(cluster, each),
         *space_problems(chain, cluster, each, space)))]
-    from nest.search.hosts import search
+    from nest.search.offloads import search
     from nest.search.progress import Watch
 
     watch = Watch(options.get("time_limit") or math.inf, options.get("progress"))
@@ -321,7 +321,7 @@ def _searched(
     near: Plan | None,
 ) -> tuple[Cluster, Found]:
     """Search until ``watch`` ends it; the cluster comes back in its best order and filling."""
-    from nest.search.hosts import search
+    from nest.search.offloads import search
 
     def best(below: float) -> Found:
         return search(chain, cluster, job, space, threads=threads, top=top, watch=watch,

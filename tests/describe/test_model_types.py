@@ -17,7 +17,7 @@ import pytest
 from descriptions import CONFIGS, message
 
 from nest.describe import load_model
-from nest.describe.huggingface import MODEL_TYPES
+from nest.describe.huggingface.config import MODEL_TYPES
 from nest.errors import InputError
 from nest.graph import build_chain, model_flop
 

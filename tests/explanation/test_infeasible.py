@@ -172,7 +172,7 @@ def test_interleaved_bounds_lack_memory_not_rules(beyond, bounds):
 @pytest.mark.parametrize("beyond", [False, True])
 def test_signatures_of_a_graph_are_listed_once(beyond, monkeypatch):
     """They take most of the time where many cuts are possible."""
-    from nest.search import hosts
+    from nest.search import offloads
 
     layer = {"output_bytes": "1 MiB", "tp": {1: {
         "forward": "1 ms", "backward": "2 ms", "parameter_bytes": "1 GiB",
@@ -181,8 +181,9 @@ def test_signatures_of_a_graph_are_listed_once(beyond, monkeypatch):
         {"name": "text", "repeat": 8, **layer},
         {"name": "image", "inputs": [], "repeat": 8, **layer},
         {"name": "join", "inputs": ["text", "image"], **layer}]})
-    calls, listed = [], hosts.signatures
-    monkeypatch.setattr(hosts, "signatures", lambda *given: calls.append(given) or listed(*given))
+    calls, listed = [], offloads.signatures
+    monkeypatch.setattr(
+        offloads, "signatures", lambda *given: calls.append(given) or listed(*given))
     with pytest.raises(nest.InfeasibleError, match=r"no more than \d+ devices instead of 2"):
         nest.plan(towers, nest.load_cluster("dgx-h100", devices=2), JOB, nest.SearchSpace(zero=0),
                   beyond_stack=beyond)

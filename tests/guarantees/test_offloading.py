@@ -17,7 +17,7 @@ from nest.costs.host import kept_away
 from nest.describe import Cluster
 from nest.describe.offload import OFFLOAD_MODULES, Offload
 from nest.graph.legality import offload_problem
-from nest.search.hosts import search
+from nest.search.offloads import search
 
 pytestmark = pytest.mark.kernels
 INSTANCES = int(os.environ.get("NEST_INSTANCES", "400"))

@@ -20,7 +20,7 @@ from simulation import Task
 from simulation import interleaved as published_order
 
 from nest.describe import Configuration
-from nest.stacks.check import not_runnable
+from nest.stacks.rules import not_runnable
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

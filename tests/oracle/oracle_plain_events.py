@@ -13,8 +13,8 @@ from plain import stack
 
 from nest.costs.layer import LayerCosts
 from nest.simulation.events import run
-from nest.simulation.parts import LayerWork, Link, Rates, StageWork
-from nest.simulation.work import orders
+from nest.simulation.figures import LayerWork, Link, Rates, StageWork
+from nest.simulation.tasks import orders
 
 Named = dict[str, float]
 

@@ -32,7 +32,7 @@ from nest.graph import Chain
 from nest.pricing.feasibility import check
 from nest.pricing.stages import Layers, Pricing
 from nest.stacks import not_runnable
-from nest.stacks.check import applies
+from nest.stacks.rules import applies
 
 EVERY = ("1f1b", "gpipe", "interleaved", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
          "looped-bfs", "combined")

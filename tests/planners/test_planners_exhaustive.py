@@ -12,10 +12,10 @@ import nest
 from nest.costs.schedules import SCHEDULES
 from nest.errors import NoPlanError
 from nest.graph.legality import divisors, tensor_degrees
-from nest.planners.bounds import outside
 from nest.planners.exhaustive.exhaustive import Exhaustive, best
 from nest.planners.exhaustive.grid import Grid
 from nest.planners.exhaustive.table import Table, in_flight_by_chunk
+from nest.planners.membership import outside
 from nest.planners.prices import Prices
 from nest.pricing.evaluation import chain_of, evaluate
 from nest.pricing.even import even_configuration

@@ -12,11 +12,11 @@ from descriptions import CLUSTER, JOB, MODEL
 
 import nest
 from nest.errors import InputError, NoPlanError
-from nest.planners.bounds import outside
 from nest.planners.demands import Demands, Traffic
 from nest.planners.manual import Manual
 from nest.planners.mcmc.mcmc import PENALTY, Mcmc, _Search, metropolis
 from nest.planners.mcmc.moves import Moves
+from nest.planners.membership import outside
 from nest.planners.prices import Price, Prices, degrees_of
 from nest.planners.reconfigurable import DirectLinks, Fabric, Topology, build, totient_strides
 from nest.pricing.evaluation import chain_of, evaluate

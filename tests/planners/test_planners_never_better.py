@@ -17,7 +17,7 @@ from nest.describe import SearchSpace
 from nest.errors import InfeasibleError, NoPlanError
 from nest.graph.legality import space_problems
 from nest.planners import planner
-from nest.planners.bounds import outside
+from nest.planners.membership import outside
 
 pytestmark = pytest.mark.kernels
 BATCH = 50

@@ -15,11 +15,12 @@ from instances import Instance, instance
 from planner_instances import small_instance
 
 from nest.costs.choices import FULL, Site, bodies, setting, states
-from nest.costs.layer import body_costs, state_costs
+from nest.costs.layer import body_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import fabric_of
 from nest.costs.network.placement import aligned
 from nest.costs.stage import hop
+from nest.costs.zero import state_costs
 from nest.describe import Cluster, Job, Profile, SearchSpace
 from nest.errors import NoPlanError
 from nest.graph import boundary_bytes

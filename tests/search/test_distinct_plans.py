@@ -13,7 +13,7 @@ import nest
 from nest.describe import Configuration, Job
 from nest.errors import InputError, NestError
 from nest.graph.legality import divisors
-from nest.search.rounds import distinct
+from nest.search.solution import distinct
 
 
 def key(way: Configuration, job: Job) -> tuple[object, ...]:

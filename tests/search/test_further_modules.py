@@ -11,7 +11,7 @@ from nest.describe.space import LARGEST, SearchSpace
 from nest.errors import InputError
 from nest.graph import build_chain
 from nest.pricing.even import even_configuration
-from nest.search.hosts import search
+from nest.search.offloads import search
 
 pytestmark = pytest.mark.kernels
 

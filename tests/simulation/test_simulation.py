@@ -9,11 +9,11 @@ import pytest
 
 from nest.errors import KernelError
 from nest.simulation.events import Ran, run
+from nest.simulation.figures import ChunkMemory, LayerWork, Link, Rates, StageWork
 from nest.simulation.memory import levels, peak
-from nest.simulation.parts import ChunkMemory, LayerWork, Link, Rates, StageWork
 from nest.simulation.record import COMPUTE, DATA, Record
 from nest.simulation.stream import Stream
-from nest.simulation.work import Task, orders
+from nest.simulation.tasks import Task, orders
 
 HALF = Rates(0.5, 0.5, 0.5)
 INSTANT = Link(0.0)

@@ -13,7 +13,7 @@ from nest.describe import Configuration
 from nest.errors import InputError, KernelError
 from nest.graph.schedules import chunks_at, copies
 from nest.pricing.even import even_configuration
-from nest.simulation.work import _row
+from nest.simulation.tasks import _row
 
 SCHEDULES = ("zb1p", "interleaved-zb", "zb-v", "dualpipev", "dualpipe", "looped-bfs", "combined",
              "interleaved")

@@ -82,7 +82,7 @@ def rates(ends, known, tile, own, stride, patterns):
     seconds (K, Q). Each pattern runs by itself, in all blocks at once; in the end, those that have
     a share at once, so much of each. The blocks of a ``tile`` begin again every ``stride`` devices.
     ``own`` (K,) are some of the tile's blocks, in its order. ``ends``, ``known``, ``tile``,
-    ``patterns``: see ``nest.costs.network.twins``.
+    ``patterns``: see ``nest.costs.network.records``.
     """
     number, first, link, part = known.number, known.first, known.link, known.part
     anchors, anchor, up, down = ends.anchors, ends.anchor, ends.up, ends.down

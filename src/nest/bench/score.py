@@ -13,8 +13,8 @@ from nest.describe import load_configuration
 from nest.describe.configuration import Configuration
 from nest.describe.space import USUAL
 from nest.errors import InputError
-from nest.planners.bounds import outside
 from nest.planners.compare import shortage
+from nest.planners.membership import outside
 from nest.pricing.evaluation import chain_of, priced
 from nest.pricing.plans import Plan
 from nest.sweeps.version import VERSION

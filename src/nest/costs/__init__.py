@@ -3,8 +3,8 @@
 `compute` (products, attention, memory-bound kernels), `network` (collectives, groups, links),
 `memory` (bytes of a parameter), `muon` (its matrices) and `host` (what is kept there) are the
 terms; `choices` turns degrees of parallelism into arrays; `operators`, `traffic` and `activations`
-apply them to a layer, and `layer` adds them up, under many configurations at once; `stage` does so
-for the layers of a stage, with the overlap of traffic and compute; `backward` divides a backward in
-two; `schedules` give the time of a step from its stages. Read `choices`, `layer`, `stage`,
-`schedules/one_f_one_b`.
+apply them to a layer, and `layer` adds them up, under many configurations at once; `zero` does so
+for parameters, gradients and optimizer states; `stage` for the layers of a stage, with the overlap
+of traffic and compute; `backward` divides a backward in two; `schedules` give the time of a step
+from its stages. Read `choices`, `layer`, `zero`, `stage`, `schedules/one_f_one_b`.
 """

@@ -4,7 +4,7 @@ A configuration has a *body*, which determines the costs of a micro-batch, and a
 determines those of parameters, gradients and optimizer. Many configurations share one or the other,
 so that the search prices each once. Shapes: C configurations, R recompute policies, Z ways of ZeRO.
 This module adds up the terms of :mod:`nest.costs.operators`, :mod:`nest.costs.traffic`,
-:mod:`nest.costs.activations` and :mod:`nest.costs.memory`.
+:mod:`nest.costs.activations` for a body; :mod:`nest.costs.zero` has the costs of a state.
 """
 
 from __future__ import annotations
@@ -28,19 +28,11 @@ from nest.costs.choices import (
     State,
 )
 from nest.costs.compute import Array
-from nest.costs.host import update_seconds, waiting
-from nest.costs.memory import recipe
-from nest.costs.muon import STATE, UPDATE, shares
-from nest.costs.network.collectives import all_gather, all_reduce, reduce_scatter
-from nest.costs.operators import compute_seconds, share_of
-from nest.costs.traffic import (
-    context_traffic,
-    expert_traffic,
-    tensor_traffic,
-    tied_seconds,
-    to_twin,
-)
-from nest.graph import EXPERT, Layer
+from nest.costs.host import waiting
+from nest.costs.operators import compute_seconds
+from nest.costs.traffic import context_traffic, expert_traffic, tensor_traffic
+from nest.costs.zero import StateCosts, state_costs
+from nest.graph import Layer
 
 
 @dataclass(frozen=True)
@@ -70,37 +62,6 @@ class BodyCosts:
     """Wait for them to come back."""
     host_activations: Array
     """Bytes per micro-batch in flight in the host's memory."""
-
-
-@dataclass(frozen=True)
-class StateCosts:
-    """What one layer adds to its stage by its parameters; shape (C,) or (C, Z)."""
-
-    gathered: Array
-    """Seconds per micro-batch of gathering parameters before the forward (ZeRO-3)."""
-    regathered: Array
-    """The same before the backward, where the stack reshards."""
-    scattered: Array
-    """Seconds per micro-batch of scattering gradients after the backward (ZeRO-2, 3)."""
-    slowed_forward: Array
-    """Seconds per micro-batch that compute loses to gathers beside the forward (ZeRO-3)."""
-    slowed_backward: Array
-    """The same to gathers and scatters beside the backward (ZeRO-2, 3)."""
-    sync: Array
-    """Seconds per step of gradient reduction, before overlap."""
-    gather: Array
-    """Seconds per step of the parameter all-gather after the optimizer, before overlap."""
-    update: Array
-    """Seconds per step of the optimizer."""
-    tied: Array
-    """Seconds per step of the gradient exchange with other copies of a tied embedding."""
-    parameters: Array
-    gradients: Array
-    optimizer: Array
-    buffers: Array
-    """Largest, not summed: gathered parameters and unsharded gradients."""
-    host_states: Array
-    """Bytes in the host's memory."""
 
 
 @dataclass(frozen=True)
@@ -197,119 +158,3 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
         offload_backward=wait_back * whole,
         host_activations=gone * whole,
     )
-
-
-def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
-    """Gradient reduction, parameter gathers, optimizer, and resident bytes; (C,), or (C, Z).
-
-    Volumes: ZeRO, arXiv:1910.02054, section 7: stage 0 all-reduces gradients; 1 scatters them and
-    gathers parameters; 2 scatters every micro-batch; 3 gathers before forward and backward too.
-    HSDP (PyTorch FSDP, arXiv:2304.11277, section 3.2.2) does so inside a block and all-reduces the
-    shards over the replicas once per step. ZeRO-3 holds the gathered parameters of two layers (the
-    next one is prefetched) and, as ZeRO-2 does, the whole gradients of one. Under Muon ZeRO-1
-    divides whole matrices over the ranks, and all-reduces gradients. Where another stage holds the
-    same layers (DualPipe), what a device has summed is exchanged with it, device by device; ZeRO
-    shards over the holders of both copies, HSDP within a block.
-
-    Collectives take multiprocessors and memory bandwidth from the compute beside them, which loses
-    ``overlap_slowdown`` of each of their seconds, whether they are hidden or not
-    (arXiv:2507.03114).
-    """
-    def wide(array: Array) -> Array:
-        return array[:, None] if c.zero.ndim == 2 else array
-
-    r, stack, network = recipe(s.job), s.machine.stack, s.network
-    columns = len(c.tp)
-    parameters = _parameters(layer, c)
-    reduced, scattered, gathered, across = (np.zeros((2, columns)) for _ in range(4))
-    muon = s.job.optimizer == "muon"
-    whole, owned = np.zeros(columns), np.zeros((2, columns))
-    groups = ((c.dp_group, c.inner_group), (c.expert_dp_group, c.inner_expert_group))
-    for count, over in zip(parameters, groups, strict=True):
-        if not count.any():  # most layers have no experts
-            continue
-        whole = whole + count
-        for hybrid, group in enumerate(over):
-            share = count / group.size
-            scattered[hybrid] += reduce_scatter(count * r.traveling_gradient, network, group)
-            gathered[hybrid] += all_gather(count * r.gathered, network, group)
-            if hybrid:
-                across[1] += all_reduce(share * r.traveling_gradient, network, c.outer_group)
-            if not hybrid or muon:
-                reduced[hybrid] += all_reduce(count * r.traveling_gradient, network, group)
-            if c.twin is not None:
-                both = across[1] if hybrid else reduced[0]
-                both += to_twin(share * r.traveling_gradient, c.twin)
-                if not hybrid:  # ZeRO shards over the holders of both copies
-                    share = share / 2
-                    scattered[0] += to_twin(share * r.traveling_gradient, c.twin)
-                    gathered[0] += to_twin(share * r.gathered, c.twin)
-            owned[hybrid] += share
-    zero, hybrid = c.zero, c.shard == 1
-
-    def sharded(pair: Array) -> Array:
-        return np.where(hybrid, wide(pair[1]), wide(pair[0]))
-
-    scatter, gather, mine = sharded(scattered), sharded(gathered), sharded(owned)
-    ahead = np.where(zero == 3, gather, 0.0)
-    behind = np.where(zero >= 2, scatter, 0.0)
-    again = ahead if stack.reshard_after_forward else 0.0 * ahead
-    once = sharded(reduced) if muon else scatter
-    final = np.where(zero == 1, once, 0.0) + np.where(hybrid, wide(across[1]), 0.0)
-    held = wide(whole)
-    buffers = np.where(zero == 3, 2.0 * r.gathered * (held - mine), 0.0)
-    buffers = buffers + np.where(zero >= 2, r.gradient * (held - mine), 0.0)
-    if not layer.measured:
-        # The gradient of a table of the vocabulary is whole before it is added to what is kept.
-        buffers = np.maximum(buffers, r.parameter * wide(_table(layer, c)))
-    found = shares(layer, c, s)
-    matrix, own = wide(found.whole[0]), sharded(found.own[:, 0])
-    update, divided = (
-        update_seconds(s.machine, r, count - less * UPDATE / r.update, s.away.optimizer)
-        for count, less in ((held, matrix), (mine, own)))
-    update = update + wide(found.whole[1])
-    divided = divided + sharded(found.own[:, 1]) + np.where(zero >= 2, sharded(found.travel), 0.0)
-    here = 1.0 - s.away.optimizer
-    return StateCosts(
-        gathered=ahead,
-        regathered=again,
-        scattered=behind,
-        slowed_forward=stack.overlap_slowdown * ahead,
-        slowed_backward=stack.overlap_slowdown * (again + behind),
-        sync=np.where(zero == 0, wide(reduced[0]), final),
-        gather=np.where((zero == 1) | (zero == 2), gather, 0.0),
-        update=np.where(zero == 0, update, divided),
-        tied=wide(tied_seconds(layer, c, s)) * np.ones(zero.shape),
-        parameters=r.parameter * np.where(zero == 3, mine, held),
-        gradients=r.gradient * np.where(zero >= 2, mine, held),
-        optimizer=here * np.where(
-            zero >= 1, r.sharded_optimizer * mine - STATE * own,
-            r.optimizer * held - STATE * matrix),
-        buffers=buffers,
-        host_states=s.away.optimizer * r.host * np.where(zero >= 1, mine, held),
-    )
-
-
-def _table(layer: Layer, c: State) -> Array:
-    """Parameters of the vocabulary's matrix that one device holds before ZeRO."""
-    found = np.zeros(len(c.tp))
-    for op in layer.operators:
-        if op.padded:
-            ranks, padding = share_of(op, c.tp, c.etp)
-            found = found + op.parameters / ranks * padding
-    return found
-
-
-def _parameters(layer: Layer, c: State) -> tuple[Array, Array]:
-    """Dense and expert parameters that one device holds before ZeRO."""
-    dense, expert = np.zeros(len(c.tp)), np.zeros(len(c.tp))
-    if layer.measured:
-        held = [layer.measured[int(t)].parameters for t in c.tp]
-        return np.array(held, dtype=np.float64), expert
-    for op in layer.operators:
-        ranks, padding = share_of(op, c.tp, c.etp)
-        if op.split in EXPERT:
-            expert = expert + op.parameters / (ranks * c.ep)
-        else:
-            dense = dense + op.parameters / ranks * padding
-    return dense, expert

@@ -24,7 +24,7 @@ class LayerSeconds(NamedTuple):
     free_backward: float
     backward: float
     gathered: float
-    """ZeRO traffic, see :class:`nest.costs.layer.StateCosts`."""
+    """ZeRO traffic, see :class:`nest.costs.zero.StateCosts`."""
     regathered: float
     scattered: float
     sync: float

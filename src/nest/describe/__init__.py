@@ -7,9 +7,8 @@ kept in the memory of the hosts), `configuration` (one way to run), `profile` (m
 `operator_graph` (operators with their FLOP and bytes). Start with `base`, the base class of all,
 then `model`, `cluster`, `job`.
 `loading` turns a name, a file or a mapping into one of them, with `files` (YAML, JSON, limits),
-`catalog`, `huggingface` (with `config_fields`, `config_alike`, `config_mixed`, `config_images`,
-`config_windows` and `config_keys`) and `profile_csv`. `arguments` checks the arguments of the
-functions of `nest`.
+`catalog`, `huggingface` and `profile_csv`. `arguments` checks the arguments of the functions of
+`nest`.
 """
 
 from nest.describe.base import Description

@@ -64,7 +64,7 @@ def load_model(source: Source | Model, as_type: str | None = None) -> Model:
         return source
     data, where, path = _data(_in_folder(source), "models", "model")
     if "model_type" in data or "architectures" in data:
-        from nest.describe.huggingface import from_huggingface
+        from nest.describe.huggingface.config import from_huggingface
 
         return from_huggingface(data, where, path, as_type)
     if as_type is not None:

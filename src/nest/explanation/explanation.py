@@ -28,9 +28,10 @@ from nest.pricing.divisions import even_sizes
 from nest.pricing.evaluation import chain_of, evaluate
 from nest.pricing.plans import Plan
 from nest.search import compiled
-from nest.search.hosts import search
+from nest.search.offloads import search
 from nest.search.progress import Watch
-from nest.search.rounds import Found, least_memory
+from nest.search.rounds import least_memory
+from nest.search.solution import Found
 from nest.search.tensors import Builder
 
 MORE = 1.01

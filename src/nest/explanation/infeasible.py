@@ -25,12 +25,13 @@ from nest.graph.legality import sequence_problem, space_problems
 from nest.graph.schedules import group_of
 from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
-from nest.search.hosts import search
+from nest.search.draft import DRAFT, narrowed
+from nest.search.offloads import search
 from nest.search.progress import Watch
-from nest.search.rounds import DRAFT, least_memory, narrowed, stack_part
+from nest.search.rounds import least_memory, stack_part
 from nest.search.signatures import Signatures
 from nest.search.tensors import Builder
-from nest.stacks.check import impossible
+from nest.stacks.rules import impossible
 from nest.units import format_bytes
 
 CLOSE = 1.01

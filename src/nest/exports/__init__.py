@@ -3,7 +3,7 @@
 Reading order: `targets` (which software, :func:`nest.export`), `target` (what each says of itself,
 what is refused), `figures` and `settings` (the figures of a plan, tables of the settings that say
 them), `deepspeed`, `torchtitan`, `fsdp2`, `bridge`, `maxtext`, `megatron` with
-`megatron_table` (one file per target), `known` (models that targets have themselves), `places`
+`megatron_table` (one file per target), `known` (models that targets have themselves), `hosts`
 (which process goes to which device), `launchers` (what starts it there), `script` (the launch
 script), `folder` (files written together, or none); inputs of simulators: `chakra` (with
 `protobuf`), `simai`.

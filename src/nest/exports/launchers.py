@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from nest.exports.places import Places
+from nest.exports.hosts import Places
 
 HERE = 'here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)'
 """Line of shell: the folder of the script."""

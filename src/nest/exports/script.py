@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from nest.exports.hosts import Places
 from nest.exports.launchers import HERE, LAUNCHERS, Program
-from nest.exports.places import Places
 
 
 class Script(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from nest.describe.model import Model
 from nest.errors import UnsupportedError
-from nest.exports.places import Places
+from nest.exports.hosts import Places
 from nest.exports.script import Script, places_files, script_text
 from nest.pricing.plans import Plan
 from nest.pricing.ranks import Rank

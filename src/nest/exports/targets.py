@@ -9,8 +9,8 @@ from typing import Any
 from nest.describe.arguments import need, need_count
 from nest.errors import InputError, UnsupportedError, did_you_mean
 from nest.exports import bridge, chakra, deepspeed, fsdp2, maxtext, megatron, simai, torchtitan
+from nest.exports.hosts import per_node, places
 from nest.exports.launchers import DEFAULT, LAUNCHERS
-from nest.exports.places import per_node, places
 from nest.exports.script import Script
 from nest.exports.target import Files, Sheet, Target, model_of, refuse, sheet, written
 from nest.pricing.plans import Plan

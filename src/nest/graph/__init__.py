@@ -1,8 +1,8 @@
 """From a model to the layers that a plan may cut between.
 
-`operators` has what one operator computes, keeps and sends; `parts` has those that all layers
-share, `recurrence` those of a layer with a state; `blocks` and `embedding_head` build a transformer
-layer, an embedding and a head; `build` puts a model together; `chain` is the result:
+`operators` has what one operator computes, keeps and sends; `norm_linear` has those that all layers
+share, `recurrence` those of a layer with a state; `transformer` and `embedding_head` build a
+transformer layer, an embedding and a head; `build` puts a model together; `chain` is the result:
 layers in order, with the tensors that cross each cut; `layouts` lists divisions of it into chunks,
 `layout_text` reads and writes them as Megatron-Core does. `schedules` says where a schedule puts
 chunks and what it needs, `legality` which degrees of parallelism are legal, and why not. Read them

@@ -6,9 +6,9 @@ from nest.describe.layers import LayerKind
 from nest.describe.model import Model, tower_model
 from nest.describe.profile import Profile
 from nest.graph import embedding_head
-from nest.graph.blocks import block
 from nest.graph.chain import Chain, Tensor
 from nest.graph.operators import Layer, Measured
+from nest.graph.transformer import block
 
 
 class _Draft:

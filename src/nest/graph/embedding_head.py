@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from nest.describe.layers import Vision
 from nest.describe.model import Model
-from nest.graph.blocks import block
+from nest.graph.norm_linear import gemm, norm
 from nest.graph.operators import Layer, Operator, Traffic
-from nest.graph.parts import gemm, norm
+from nest.graph.transformer import block
 
 TABLES = ("embedding_table", "logits")
 """Operators that hold a matrix of the vocabulary, which copies of it may share."""
@@ -27,7 +27,10 @@ def _lookup(model: Model) -> list[Operator]:
 
 
 def embedding(model: Model, name: str = "embedding", tokens: int | None = None) -> Layer:
-    """Token, position and further embeddings; ``tokens`` as in :func:`nest.graph.blocks.block`."""
+    """Token, position and further embeddings.
+
+    ``tokens``: see :func:`nest.graph.transformer.block`.
+    """
     h = model.hidden
     if model.patch_width:
         return _images(model)

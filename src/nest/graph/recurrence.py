@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nest.describe.model import Model
+from nest.graph.norm_linear import gemm, kept_input
 from nest.graph.operators import Operator
-from nest.graph.parts import gemm, kept_input
 
 
 def recurrence(model: Model) -> list[Operator]:

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL, Site, bodies, setting, states
-from nest.costs.layer import StateCosts, body_costs, state_costs
+from nest.costs.layer import body_costs
 from nest.costs.network.fabric import fabric_of
 from nest.costs.network.placement import aligned
+from nest.costs.zero import StateCosts, state_costs
 from nest.describe.cluster import Cluster, Level
 from nest.describe.job import Job
 from nest.describe.model import Model

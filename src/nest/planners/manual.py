@@ -49,7 +49,7 @@ from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
 from nest.graph import Chain
 from nest.graph.legality import divisors, tensor_degrees
-from nest.planners.bounds import outside
+from nest.planners.membership import outside
 from nest.planners.prices import Prices
 from nest.pricing.evaluation import chain_of, evaluate
 from nest.pricing.even import even_configuration

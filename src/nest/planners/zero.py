@@ -29,7 +29,7 @@ from nest.describe.space import Recompute, SearchSpace
 from nest.errors import NoPlanError
 from nest.graph import Chain
 from nest.graph.legality import divisors
-from nest.planners.bounds import outside
+from nest.planners.membership import outside
 from nest.planners.prices import Prices
 from nest.pricing.evaluation import chain_of, evaluate
 from nest.pricing.even import even_configuration

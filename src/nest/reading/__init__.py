@@ -4,7 +4,7 @@ Reading order: `tokens`, `arithmetic` and `conditions` (words, numbers and
 comparisons of a script), `shell` (what it runs,
 followed as text), `arguments` (a command line as arguments by name), `patterns` (lists of layers),
 `megatron_arguments` (their values, by the tables that `nest.exports` writes them with), `megatron`
-(model, job and configuration of these), `places` (devices of the ranks), `run` (scripts of
+(model, job and configuration of these), `hosts` (devices of the ranks), `run` (scripts of
 Megatron-LM); files of other targets: `launches` (scripts that hand over a file), `source` (a file
 with what the user says besides, settings that are understood), `python_text` (Python as text),
 `division` (degrees as a configuration), `torchtitan`, `fsdp2`, `deepspeed`, `bridge`, `maxtext`

@@ -22,8 +22,8 @@ from nest.exports.settings import Plain, Setting
 from nest.graph import build_chain
 from nest.pricing.divisions import chunks_of_stages
 from nest.reading.division import Division, configuration, job
+from nest.reading.hosts import Placed
 from nest.reading.megatron import split
-from nest.reading.places import Placed
 from nest.reading.python_text import Made, Module, Unread, fields_of, not_read
 from nest.reading.source import Found, Source, divided, figures_in, model_of, said, understood
 from nest.reading.torchtitan import typed

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from nest.describe.configuration import Configuration
 from nest.errors import InputError
-from nest.reading.places import MOST, Placed, placed
+from nest.reading.hosts import MOST, Placed, placed
 
 Span = tuple[int, int]
 

@@ -17,7 +17,7 @@ from nest.describe.files import read_text
 from nest.errors import InputError
 from nest.exports import bridge, fsdp2, torchtitan
 from nest.reading import deepspeed
-from nest.reading.places import Placed, devices_of
+from nest.reading.hosts import Placed, devices_of
 from nest.reading.shell import Command, Script
 
 _EACH = re.compile(r"--?(?:nproc[-_]per[-_]node|num_gpus)(?:=(.*))?")

@@ -19,7 +19,7 @@ from nest.exports.settings import Plain, flat
 from nest.graph import Chain, build_chain
 from nest.graph.schedules import chunks_at
 from nest.reading.division import Division, Span, configuration, job
-from nest.reading.places import Placed
+from nest.reading.hosts import Placed
 from nest.reading.source import Found, Source, divided, figures_in, model_of, said, understood
 from nest.reading.torchtitan import typed
 from nest.units import shorten

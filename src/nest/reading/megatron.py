@@ -20,9 +20,9 @@ from nest.exports.megatron_table import MODULES, RECIPES, SHARDED, remainders_as
 from nest.graph import build_chain
 from nest.pricing.divisions import chunks_of_stages
 from nest.reading.arguments import number_or_text
+from nest.reading.hosts import Placed, placed
 from nest.reading.megatron_arguments import Figures, figures_given, values_of
 from nest.reading.patterns import layer_pattern
-from nest.reading.places import Placed, placed
 
 VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 """Tokens of tokenizers whose files are published with the models of their names (GPT-2:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from nest.exports import megatron
-from nest.exports.places import Places
+from nest.exports.hosts import Places
 from nest.exports.script import Script, script_text
 from nest.pricing.plans import Plan
 from nest.reading.arguments import Words

@@ -17,8 +17,8 @@ from nest.describe.model import Model
 from nest.errors import InputError
 from nest.reading import megatron
 from nest.reading.arguments import known
+from nest.reading.hosts import Placed, devices_of
 from nest.reading.megatron_arguments import TABLE
-from nest.reading.places import Placed, devices_of
 from nest.reading.shell import MARK, Command, Script
 from nest.units import shorten
 

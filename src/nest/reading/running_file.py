@@ -27,9 +27,9 @@ from nest.reading.deepspeed import ALIASES, known_arguments
 from nest.reading.edit_python import Code
 from nest.reading.flags import Flags, applied
 from nest.reading.formats import FORMATS, Bounded, Format
+from nest.reading.hosts import Placed
 from nest.reading.improvement import Change
 from nest.reading.launches import launched
-from nest.reading.places import Placed
 from nest.reading.reader import Opened, changed, read_file
 from nest.reading.run import SHOWING, Reading
 from nest.reading.running import (

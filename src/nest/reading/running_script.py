@@ -17,18 +17,18 @@ from nest.describe.model import Model
 from nest.describe.space import SearchSpace
 from nest.errors import InputError, KernelError, UnsupportedError
 from nest.exports import megatron
+from nest.exports.hosts import MOST_PER_NODE, Places, per_node, places
 from nest.exports.launchers import DEFAULT, LAUNCHERS
-from nest.exports.places import MOST_PER_NODE, Places, per_node, places
 from nest.exports.targets import TARGETS
 from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
 from nest.reading import edit, flags
 from nest.reading.arguments import arguments_of, known
 from nest.reading.batches import bounded, common_batch
+from nest.reading.hosts import devices_of
 from nest.reading.improvement import Change
 from nest.reading.megatron import Described, described
 from nest.reading.megatron_arguments import TABLE
-from nest.reading.places import devices_of
 from nest.reading.remade import NAME, remade
 from nest.reading.run import Launch, followed, name_of, opened, placed_beside
 from nest.reading.running import (

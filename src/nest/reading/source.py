@@ -12,7 +12,7 @@ from nest.describe.files import read_description
 from nest.describe.model import Model
 from nest.errors import InputError, did_you_mean
 from nest.exports.settings import Plain, Setting, figures_of
-from nest.reading.places import Placed
+from nest.reading.hosts import Placed
 from nest.reading.python_text import Made, Unread
 from nest.units import shorten
 

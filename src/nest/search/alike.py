@@ -31,7 +31,7 @@ from nest.search.runnable import (
 )
 from nest.search.tables import Degrees
 from nest.search.tensors import Builder, distinct_rows
-from nest.stacks.check import applies
+from nest.stacks.rules import applies
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -17,9 +17,9 @@ from nest.describe.space import IntSet, SearchSpace
 from nest.graph import Chain
 from nest.graph.legality import divisors, sequence_problem, space_problems
 from nest.pricing.plans import BetterBatch
-from nest.search.hosts import search
+from nest.search.draft import DRAFT, narrowed
+from nest.search.offloads import search
 from nest.search.progress import Watch
-from nest.search.rounds import DRAFT, narrowed
 from nest.search.signatures import Signatures
 
 NEAR = 0.125

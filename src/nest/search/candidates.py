@@ -18,7 +18,7 @@ from nest.describe.job import Job
 from nest.describe.space import SearchSpace
 from nest.graph import Chain
 from nest.graph.legality import cp_problem, divisors, expert_problem, tensor_degrees, tp_problem
-from nest.search.places import Places
+from nest.search.starts import Places
 
 Ints = NDArray[np.int64]
 
@@ -93,7 +93,7 @@ class Candidates:
 
     Parameters
     ----------
-    alike : all stages of a pipeline are, see :class:`nest.search.places.Places`.
+    alike : all stages of a pipeline are, see :class:`nest.search.starts.Places`.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nest.costs.network.twins import Ends, Known, Patterns, Tile
+from nest.costs.network.records import Ends, Known, Patterns, Tile
 from nest.search.problems import Legal, Pipelines, Problem, Rings, Spans
 from nest.search.tables import Blocks, Degrees, Tables
 from nest.search.threads import thread_count

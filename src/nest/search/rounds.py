@@ -12,18 +12,19 @@ from __future__ import annotations
 import math
 import time
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from nest.describe.capabilities import Capabilities
 from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration, StageConfiguration
+from nest.describe.configuration import Configuration
 from nest.describe.job import Job
-from nest.describe.space import LARGEST, IntSet, SearchSpace
+from nest.describe.space import SearchSpace
 from nest.graph import Chain
 from nest.search import compiled
 from nest.search.alike import Alike, AlikePlan, pipelines
+from nest.search.draft import draft_of
 from nest.search.fitting import LARGEST_MEMORY, Fitting, Task
 from nest.search.floors import SURE, WIDER
 from nest.search.kept import Kept
@@ -31,6 +32,7 @@ from nest.search.layouts import UNLIKE
 from nest.search.progress import Timeout, Watch
 from nest.search.runnable import Pipeline
 from nest.search.signatures import Signatures, signatures
+from nest.search.solution import TIE, Found, Solution
 from nest.search.tensors import Builder
 from nest.search.threads import thread_count
 
@@ -39,8 +41,6 @@ FIRST_ROUND, ROUND = 2, 8
 WIDTH = 3
 """Labels per cell in the first pass."""
 UNBOUNDED = 1 << 62
-TIE = 1.0 + 1e-9
-"""Step times apart by a smaller factor are the same."""
 ALIKE = "alike"
 """Task of an outer choice: pipelines whose stages are alike, under any schedule."""
 FACTORS = (1.5, 2.0, 4.0, np.inf)
@@ -49,122 +49,6 @@ NEAR = (1.05, 1.2)
 """Limits that the draft tries before these: below a low one little is listed."""
 SPREADS = (1.01, 1.03, 1.1, 1.3, 2.0, 4.0, np.inf)
 """Limits to try, over the best plan, until as many plans as asked for are found below one."""
-DRAFT: dict[str, Any] = {
-    "sp": (True,), "cp_comm": ("p2p",), "etp": IntSet.of(1), "shard": ("dp",),
-    "recompute": ("none", "full"), "recompute_layers": IntSet.of(LARGEST),
-}
-"""Bounds of the draft on dimensions that the space leaves free."""
-
-
-def distinct(
-    outer_dp: int, micro_batch: int, pp: int, vpp: int, schedule: str, micro_batches: int
-) -> tuple[Any, ...]:
-    """Equal where plans may do the same on every device under different names.
-
-    Replicas of a single stage are data parallelism like that inside its block: only the samples at
-    once count. A single micro-batch goes forward and back alike under 1F1B and GPipe. Plans that
-    differ here differ on some device.
-    """
-    if pp == 1:
-        outer_dp, micro_batch = 1, outer_dp * micro_batch
-    if micro_batches == vpp == 1 and schedule in (*UNLIKE, "combined"):
-        schedule = "1f1b"
-    return outer_dp, micro_batch, pp, vpp, schedule
-
-
-class Solution(NamedTuple):
-    """A plan as the kernels found it."""
-
-    step_time: float
-    builder: Builder
-    number: int
-    """Outer choice."""
-    schedule: str
-    vpp: int
-    stages: list[tuple[int, int, int, int]]
-    """First cut, last cut, first device, option; of alike stages option alone."""
-    alike: AlikePlan | None = None
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Plans that have the same are variants of one configuration."""
-        outer = self.builder.outers[self.number]
-        return distinct(outer.outer_dp, outer.micro_batch, len(self.stages), self.vpp,
-                        self.schedule, outer.micro_batches)
-
-    @property
-    def group(self) -> int | None:
-        """Micro-batches that pass a chunk in a row, where these are not as many as stages."""
-        if self.alike is None:
-            return None
-        builder, pipeline = self.builder, self.alike.pipeline
-        m = builder.outers[self.number].micro_batches
-        group = int(builder.runnable.groups(m)[builder.pipelines.index(pipeline)])
-        return group if group != pipeline.pp else None
-
-    def configuration(self) -> Configuration:
-        """The plan in devices and degrees."""
-        builder = self.builder
-        outer, cuts = builder.outers[self.number], builder.signatures.downsets
-        chunks: list[Any] = [None] * len(self.stages)
-        if self.alike is not None:
-            chunks = self.alike.chunks
-        order: list[int] = []
-        stages = []
-        for (before, after, first, option), parts in zip(self.stages, chunks, strict=True):
-            degrees = builder.degrees(self.number, option)
-            block = degrees.pop("block")
-            members = _layers(cuts[after] & ~cuts[before])
-            layers = (parts[0][0], parts[-1][1]) if parts else (
-                len(order), len(order) + len(members))
-            order += members
-            stages.append(StageConfiguration(layers=layers, devices=(first, first + block),
-                                             chunks=parts or (layers,), **degrees))
-        straight = self.alike is not None or order == sorted(order)
-        return Configuration(
-            outer_dp=outer.outer_dp, stride=outer.stride, micro_batch=outer.micro_batch,
-            stages=tuple(stages), vpp=self.vpp, schedule=self.schedule,
-            group=self.group, order=None if straight else tuple(order), offload=builder.offload,
-        )
-
-
-def _layers(mask: int) -> list[int]:
-    """Numbers of the bits that are set, ascending."""
-    return [n for n in range(mask.bit_length()) if mask >> n & 1]
-
-
-class Found(NamedTuple):
-    """The result and the effort of a search."""
-
-    step_time: float
-    """Seconds; inf when nothing was found. No plan takes less but for ``TIE``."""
-    configuration: Configuration | None
-    lower_bound: float
-    """No plan of the space takes less; the step time itself where the search ran to its end."""
-    others: list[tuple[float, Configuration]]
-    """The next best plans that differ in configuration, where several were asked for."""
-    others_proved: bool
-    """No other plan of the space that differs from all of these is faster than the last."""
-    seconds: float
-    compile_seconds: float
-    threads: int
-    solved: int
-    """Outer choices that a kernel worked on."""
-    pruned: int
-    """Outer choices that a bound ruled out."""
-    cells: int
-    labels: int
-    transitions: int
-    builder: Builder
-    """Of the whole space."""
-
-    def after(self, other: Found) -> Found:
-        """The same, with the bound and the work of a search of another part of the space."""
-        names = ("seconds", "compile_seconds", "solved", "pruned", "cells", "labels",
-                 "transitions")
-        return self._replace(
-            lower_bound=min(self.lower_bound, other.lower_bound),
-            **{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 def search(
@@ -191,13 +75,13 @@ def search(
     chain : layers in order.
     threads : number of threads; the result does not depend on it.
     any_plan : stop at the first plan that fits.
-    top : how many :func:`distinct` plans to find.
+    top : how many :func:`~nest.search.solution.distinct` plans to find.
     watch : ends the search early; the best plan so far is returned then.
     below : search only for plans that take fewer seconds per step.
     beyond_stack : search what the job's stack cannot run too, in a part of its own.
     known : signatures of the chain and job.
     offload, spare_host : see :class:`nest.search.tensors.Builder`; the space's ``offload`` does not
-        count here, but in :func:`nest.search.hosts.search`.
+        count here, but in :func:`nest.search.offloads.search`.
     kept : what near questions share; the result does not depend on it.
 
     Returns
@@ -223,7 +107,7 @@ def search(
             for rules, listed in _parts(chain, space, cluster, job, beyond_stack)]
         draft = None
         if not whole.own and not any_plan and below == np.inf:
-            draft = _draft(space, chain)
+            draft = draft_of(space, chain)
         if draft is not None:
             builder = Builder(chain, cluster, job, draft, known, offload=offload,
                               spare_host=spare_host, kept=kept)
@@ -324,22 +208,6 @@ def stack_part(builder: Builder) -> Builder | None:
         return None
     return Builder(chain, cluster, job, space, builder.signatures, rules=job.stack.capabilities,
                    pipelines=some[0][1], offload=builder.offload)
-
-
-def narrowed(space: SearchSpace, bounds: dict[str, Any], chain: Chain) -> SearchSpace:
-    """The space with bounds on the dimensions that it leaves free."""
-    free = {name: value for name, value in bounds.items() if getattr(space, name) is None}
-    if chain.experts is None:
-        free.pop("etp", None)  # it stands for tp then
-    return space.replace(**free) if free else space
-
-
-def _draft(space: SearchSpace, chain: Chain) -> SearchSpace | None:
-    """A part of the space that holds good plans; None where it is the space itself."""
-    part = narrowed(space, DRAFT, chain)
-    if "1f1b" in space.schedules and len(space.schedules) > 1:
-        part = part.replace(schedule="1f1b")
-    return None if part is space else part
 
 
 def _parts(

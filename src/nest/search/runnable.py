@@ -2,7 +2,7 @@
 
 A rule is about few figures, and each figure belongs to an axis: candidates, ways of ZeRO, recompute
 policies, first layers of full recompute, pipelines. So a rule is a mask over the axes of its
-figures. ``nest.stacks.check`` is the same for one configuration; a test compares them.
+figures. ``nest.stacks.rules`` is the same for one configuration; a test compares them.
 
 Shapes: C candidates, Z ways of ZeRO, R policies, F first layers, Q pipelines; in this order the
 axes of a mask, 1 where a rule has no figure of an axis.
@@ -24,8 +24,8 @@ from nest.describe.space import MODULES
 from nest.graph import Chain
 from nest.graph.schedules import is_grouped
 from nest.search.candidates import Outer, Pairs, Rows, Splits
-from nest.stacks.check import applies, outside
 from nest.stacks.figures import Value, model_figures, offload_figures
+from nest.stacks.rules import applies, outside
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]

@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 from nest.costs.backward import parts
 from nest.costs.choices import FULL, Site, bodies, policy, setting, states
 from nest.costs.host import kept_away
-from nest.costs.layer import BodyCosts, StateCosts, body_costs, state_costs
+from nest.costs.layer import BodyCosts, body_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import fabric_of
-from nest.costs.network.twins import Twins
+from nest.costs.network.records import Twins
 from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import hop
+from nest.costs.zero import StateCosts, state_costs
 from nest.describe.capabilities import Capabilities
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job

@@ -2,7 +2,7 @@
 
 ZeRO-3 gathers the parameters of a layer before it computes, one layer ahead: the gather of a layer
 may begin when the layer two before it in the order of execution is done, so that parameters of two
-layers are held (as :func:`nest.costs.layer.state_costs` counts). ZeRO-2 and ZeRO-3 scatter the
+layers are held (as :func:`nest.costs.zero.state_costs` counts). ZeRO-2 and ZeRO-3 scatter the
 gradients of a layer after its backward; before that, those of the layer before must be done,
 because there is room for the whole gradients of one layer (PyTorch FSDP waits in the same place).
 Gradients of a step are reduced in buckets of consecutive layers, as in PyTorch DDP (arXiv:
@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nest.simulation.parts import LayerWork, Rates, StageWork
+from nest.simulation.figures import LayerWork, Rates, StageWork
 from nest.simulation.record import COMPUTE, Record, Slice
 from nest.simulation.stream import Stream, Transfer
-from nest.simulation.work import INPUTS, WEIGHTS, WHOLE, Task
+from nest.simulation.tasks import INPUTS, WEIGHTS, WHOLE, Task
 
 
 @dataclass

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from nest.errors import KernelError
 from nest.graph.schedules import Placement
 from nest.simulation.device import Device, Spent
-from nest.simulation.parts import Link, Rates, StageWork
+from nest.simulation.figures import Link, Rates, StageWork
 from nest.simulation.record import AHEAD, BACK, DATA, Record, Slice
-from nest.simulation.work import WEIGHTS, Task
+from nest.simulation.tasks import WEIGHTS, Task
 
 
 @dataclass
@@ -58,7 +58,7 @@ def run(
 
     Parameters
     ----------
-    orders : tasks of each stage, as :func:`nest.simulation.work.orders` gives them.
+    orders : tasks of each stage, as :func:`nest.simulation.tasks.orders` gives them.
     stages : what each stage takes.
     links : by stage and chunk: to the next stage, from the last one to the next chunk of the first.
     rates : overlap with compute; default: none.

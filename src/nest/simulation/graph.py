@@ -1,6 +1,6 @@
 """A training step as a graph: what each rank computes and sends, and what waits for what.
 
-Passes are those of :mod:`nest.simulation.work`. All traffic is there in full: shares that a stack
+Passes are those of :mod:`nest.simulation.tasks`. All traffic is there in full: shares that a stack
 hides are left out, because what overlaps follows from the graph. A pass waits for its tensor,
 context and expert parallel traffic; parameters are gathered a layer ahead; gradients leave behind
 the pass that makes them, and the optimizer waits for all.
@@ -18,8 +18,8 @@ from nest.pricing.evaluation import chain_of
 from nest.pricing.plans import Plan
 from nest.pricing.ranks import Rank
 from nest.pricing.stages import PricedLayer, Pricing, layers_of, shards_of
+from nest.simulation.tasks import INPUTS, WEIGHTS, Task, orders
 from nest.simulation.volumes import GROUPS, Sent, layer_volumes
-from nest.simulation.work import INPUTS, WEIGHTS, Task, orders
 
 
 class Node(NamedTuple):

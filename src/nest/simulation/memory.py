@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nest.simulation.parts import ChunkMemory
-from nest.simulation.work import INPUTS, WEIGHTS, WHOLE, Task
+from nest.simulation.figures import ChunkMemory
+from nest.simulation.tasks import INPUTS, WEIGHTS, WHOLE, Task
 
 
 class Level(NamedTuple):

@@ -15,12 +15,12 @@ from nest.graph.schedules import copies, group_of, placement
 from nest.pricing.evaluation import chain_of, evaluate
 from nest.pricing.plans import Plan
 from nest.simulation.events import Ran, run
+from nest.simulation.figures import Link
 from nest.simulation.memory import levels, peak
-from nest.simulation.parts import Link
 from nest.simulation.record import Record
 from nest.simulation.result import SimulatedStage, SimulatedTime, Simulation
+from nest.simulation.tasks import Task, orders
 from nest.simulation.times import Priced, Times
-from nest.simulation.work import Task, orders
 
 MOST_SLICES = 200_000
 """Slices of a trace at the most (chosen: some 20 MB, which viewers open in seconds)."""

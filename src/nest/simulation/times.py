@@ -15,7 +15,7 @@ from nest.describe.job import Job
 from nest.graph import Chain
 from nest.graph.schedules import placement, stage_behind
 from nest.pricing.stages import Pricing, shards_of
-from nest.simulation.parts import ChunkMemory, LayerWork, Link, Rates, StageWork
+from nest.simulation.figures import ChunkMemory, LayerWork, Link, Rates, StageWork
 
 
 class Priced(NamedTuple):

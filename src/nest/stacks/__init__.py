@@ -1,11 +1,11 @@
 """What a job's training software can run of a configuration.
 
 The rules are data (:mod:`nest.describe.capabilities`, ``catalog/capabilities.yaml``); `figures`
-gives the figures of a configuration that rules name, `check` compares them with the rules,
+gives the figures of a configuration that rules name, `rules` compares them with the rules,
 `overview` shows what the tables of the catalog allow, `settings` what a stack is told to offload.
 """
 
-from nest.stacks.check import Finding, cannot_offload, launch_needs, not_runnable
+from nest.stacks.rules import Finding, cannot_offload, launch_needs, not_runnable
 from nest.stacks.settings import offload_settings
 
 __all__ = ["Finding", "cannot_offload", "launch_needs", "not_runnable", "offload_settings"]

@@ -8,8 +8,8 @@ from nest.describe import catalog
 from nest.describe.capabilities import FIGURES, Capabilities
 from nest.describe.job import ZERO_STAGES
 from nest.describe.loading import load_stack
-from nest.stacks.check import applies, wrong
 from nest.stacks.figures import Figures, Value
+from nest.stacks.rules import applies, wrong
 
 HEADS = ("software", "stacks", "stages may differ in", "cuts", "schedules", "ZeRO",
          "ZeRO with pp", "HSDP", "cp", "recompute", "modules, dense", "modules, experts",

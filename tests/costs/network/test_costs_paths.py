@@ -28,7 +28,7 @@ from nest.costs.network.collectives import (
 from nest.costs.network.fabric import Fabric, GroupShapes, fabric_of
 from nest.costs.network.placement import tile_of
 from nest.describe import Cluster
-from nest.search.places import Places
+from nest.search.starts import Places
 from nest.topology import degrade, parse_generator, without
 from nest.topology.network import load_network
 

@@ -3,6 +3,6 @@
 `placement` says where blocks lie in the levels: alignment, strides, place classes. `groups` says
 which devices form a group and how the levels divide it. `collectives` has the seconds of each
 algorithm. `paths` prices the same on a graph of links, where all tiles of a network send at once;
-`twins` names the compiled functions that it may use. `fabric` is the entry: groups and pairs of a
+`records` names the compiled functions that it may use. `fabric` is the entry: groups and pairs of a
 cluster, priced by levels or by links. Read `placement`, `groups`, `collectives`, `fabric`, `paths`.
 """

@@ -23,7 +23,7 @@ from nest.costs.network.placement import (
     tile_of,
     worst_level,
 )
-from nest.costs.network.twins import Twins
+from nest.costs.network.records import Twins
 from nest.describe.cluster import Cluster
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nest.costs.network.groups import inner_group, replica_group
 from nest.costs.network.placement import shared_level, tile_of
-from nest.costs.network.twins import Ends, Known, Patterns, Tile, Twins
+from nest.costs.network.records import Ends, Known, Patterns, Tile, Twins
 from nest.describe.cluster import Cluster
 from nest.errors import LimitError
 from nest.topology import Routes, Topology

@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.costs.choices import Site, bodies, setting, states
-from nest.costs.layer import body_costs, state_costs
+from nest.costs.layer import body_costs
 from nest.costs.network.collectives import Group, all_gather, all_reduce
 from nest.costs.network.fabric import fabric_of
 from nest.costs.network.groups import inner_group
+from nest.costs.zero import state_costs
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 from nest.graph import Chain, Layer

@@ -41,9 +41,9 @@ from nest.errors import InputError, NoPlanError
 from nest.graph import Chain
 from nest.graph.legality import divisors
 from nest.limits import count_problem
-from nest.planners.bounds import outside
 from nest.planners.manual import Manual
 from nest.planners.mcmc.moves import Moves
+from nest.planners.membership import outside
 from nest.planners.prices import Price, Prices
 from nest.planners.reconfigurable import DirectLinks, Fabric
 from nest.pricing.evaluation import chain_of, evaluate

@@ -24,7 +24,7 @@ from nest.describe.job import Job
 from nest.describe.space import PLAIN, SearchSpace
 from nest.graph import Chain
 from nest.graph.legality import divisors, interleaved_chunks
-from nest.planners.bounds import outside
+from nest.planners.membership import outside
 from nest.planners.prices import Prices, degrees_of
 from nest.pricing.even import even_configuration
 

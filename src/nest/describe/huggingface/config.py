@@ -1,8 +1,6 @@
 """Hugging Face `config.json` as a model description.
 
-`config_fields` reads fields; `config_alike`, `config_mixed` and `config_images` have a reader for
-each model type, `config_windows` the windows of attention, and `config_keys` the keys that cost
-nothing. Only the file is read; nothing is fetched, and no code of it runs.
+Only the file is read; nothing is fetched, and no code of it runs.
 """
 
 from __future__ import annotations
@@ -13,17 +11,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nest.describe import config_alike, config_images, config_mixed
-from nest.describe.config_fields import Config
-from nest.describe.config_keys import unknown_keys
-from nest.describe.config_windows import window
+from nest.describe.huggingface import alike, images, mixed
+from nest.describe.huggingface.fields import Config
+from nest.describe.huggingface.keys import unknown_keys
+from nest.describe.huggingface.windows import window
 from nest.describe.model import Model
 from nest.errors import InputError
 from nest.units import shorten
 
 _READERS: dict[str, Callable[[Config], dict[str, Any]]] = {
-    **config_alike.READERS, **config_mixed.READERS, "vit": config_images.vit}
-MODEL_TYPES = tuple(sorted({*_READERS, *config_images.TOWERS}))
+    **alike.READERS, **mixed.READERS, "vit": images.vit}
+MODEL_TYPES = tuple(sorted({*_READERS, *images.TOWERS}))
 
 _COMMON = ("llama", "mixtral", "qwen3_moe", "deepseek_v3", "gpt2", "bert")
 """Types that others derive from, to name first where several have the keys of an unknown one."""
@@ -84,13 +82,13 @@ def from_huggingface(
 def _fields(data: Mapping[str, Any], where: str, model_type: str) -> tuple[dict[str, Any], Config]:
     """Fields of the description, and what read them, with the problems that it noted."""
     config = Config(data, where)
-    if model_type in config_images.TOWERS:
-        text, text_type = config_images.text_of(config, model_type)
+    if model_type in images.TOWERS:
+        text, text_type = images.text_of(config, model_type)
         if text_type not in _READERS:
             text.refuse("model_type", ", ".join(_READERS))
             return {}, config
         fields = _text_fields(text, text_type)
-        tower = config_images.TOWERS[model_type](config)
+        tower = images.TOWERS[model_type](config)
         if tower is not None:
             fields["vision"] = tower
     else:

@@ -18,8 +18,8 @@ from dataclasses import replace
 
 from nest.describe.layers import MLA, Indexer, LayerKind
 from nest.describe.model import Model
+from nest.graph.norm_linear import gemm, kept_input, norm, residual
 from nest.graph.operators import Experts, Layer, Operator, Traffic
-from nest.graph.parts import gemm, kept_input, norm, residual
 from nest.graph.recurrence import recurrence
 
 _MOE = ("moe",)

@@ -16,9 +16,9 @@ from nest.graph import Chain
 from nest.pricing.stages import Pricing
 from nest.search.kept import Kept, Same
 from nest.search.progress import Watch
-from nest.search.rounds import Found, distinct
 from nest.search.rounds import search as search_one
 from nest.search.signatures import Signatures, signatures
+from nest.search.solution import Found, distinct
 
 
 def search(

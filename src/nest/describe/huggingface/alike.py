@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nest.describe.config_fields import Config
+from nest.describe.huggingface.fields import Config
 
 
 def gqa(config: Config, kv_default: bool = False) -> dict[str, Any]:
@@ -277,8 +277,8 @@ def _minimax_m2(config: Config) -> dict[str, Any]:
 
 
 def _grok(config: Config) -> dict[str, Any]:
-    # xai-org/grok-1 model.py: DecoderLayer has a norm before and one behind attention and MLP, and
-    # the embedding is also the output matrix (InOutEmbed); three matrices an expert
+    # xai-org/grok-1, DecoderLayer: a norm before and one behind attention and MLP; InOutEmbed: the
+    # embedding is also the output matrix; three matrices an expert
     fields = gqa(config)
     moe = {"experts": config.whole("num_experts"), "ffn": fields["ffn"],
            "top_k": config.whole("num_experts_per_tok")}

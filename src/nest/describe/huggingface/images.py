@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nest.describe.config_fields import Config
+from nest.describe.huggingface.fields import Config
 
 Fields = dict[str, Any]
 PATCHES = 1024

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nest.describe.config_alike import gqa
-from nest.describe.config_fields import MOST_LAYERS, Config
+from nest.describe.huggingface.alike import gqa
+from nest.describe.huggingface.fields import MOST_LAYERS, Config
 
 Fields = dict[str, Any]
 _ATTENTION = {"full_attention": "attention", "linear_attention": "recurrence"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nest.describe.config_fields import Config
+from nest.describe.huggingface.fields import Config
 
 
 def _all(config: Config, layer: int) -> bool:

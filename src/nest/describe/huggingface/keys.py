@@ -1,12 +1,12 @@
 """Keys of a Hugging Face config.json that change neither the seconds nor the bytes of a step.
 
 A key that is neither here nor read by the reader of its model type in
-:mod:`nest.describe.huggingface` is refused, unless its value is nothing (null, false, 0, empty): it
-may stand for operators that NEST does not know. Collected from the configuration classes of
-huggingface/transformers 5.23.0 (their base, and src/transformers/models/*/configuration_*.py of the
-model types that are read), what older versions wrote, and published files. Prices assume that fused
-kernels apply dropout and soft-capping without further traffic, and that a checkpoint's quantisation
-is not that of its training.
+:mod:`nest.describe.huggingface.config` is refused, unless its value is nothing (null, false, 0,
+empty): it may stand for operators that NEST does not know. Collected from the configuration classes
+of huggingface/transformers 5.23.0 (their base, and src/transformers/models/*/configuration_*.py of
+the model types that are read), what older versions wrote, and published files. Prices assume that
+fused kernels apply dropout and soft-capping without further traffic, and that a checkpoint's
+quantisation is not that of its training.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from test_exports_megatron import plan
 
 import nest
 from nest.errors import InputError, UnsupportedError
+from nest.exports.hosts import Place, host_names, places
 from nest.exports.launchers import LAUNCHERS
-from nest.exports.places import Place, host_names, places
 from nest.exports.target import Files
 
 NODES = 4

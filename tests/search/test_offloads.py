@@ -13,7 +13,7 @@ from nest.describe.space import LARGEST, SearchSpace
 from nest.errors import InputError
 from nest.graph import build_chain
 from nest.pricing.even import even_configuration
-from nest.search.hosts import search
+from nest.search.offloads import search
 
 pytestmark = pytest.mark.kernels
 HOST = {"host_link": "20 GB/s", "host_memory": "64 GiB", "host_memory_bandwidth": "50 GB/s"}
