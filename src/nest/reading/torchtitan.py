@@ -256,7 +256,13 @@ def _found(
                          "price)")
     shards = _shards(f, source)
     dp = f["replicas"] * shards
-    zero = f["zero"] if shards > 1 or sharded else 0
+    zero = f["sharding"] if shards > 1 or sharded else 0
+    if zero and f["pp"] > 1:
+        if zero == 3:
+            raise InputError(f"{source.where}: parallelism.fsdp_reshard_after_forward: got "
+                             "always; allowed: never (with a pipeline gradients stay whole, which "
+                             "has no price beside parameters that are gathered for each pass)")
+        zero = 1
     world = dp * f["tp"] * f["cp"] * f["pp"]
     seq_len = said(source, "training.seq_len", f["seq_len"], source.asked.seq_len, "--seq-len")
     precision = said(source, "the number format", cast or f["precision"],
