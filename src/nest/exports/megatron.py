@@ -100,7 +100,7 @@ def _graphs(model: Model, job: Job) -> Arguments:
     graphs = job.stack.cuda_graphs
     if graphs == "none":
         return {}
-    if graphs == "step":  # a check for NaN waits for the device: arguments.py:725
+    if graphs == "step":  # a check for NaN waits for the device: megatron/training/arguments.py:725
         return {"cuda-graph-impl": "local", "cuda-graph-scope": "full_iteration",
                 "no-check-for-nan-in-loss-and-grad": None}
     parts = {"cuda-graph-scope": ["attn", "moe_router", "moe_preprocess"]}
