@@ -19,7 +19,7 @@ APART = ("test_exact.py", "test_exact_graphs.py", "test_golden_plans.py", "test_
          "test_guarantees_graphs.py")
 """Long files whose tests share nothing but results of :mod:`shared`."""
 UNCOUNTED = tuple(f"tests/{tests}" for tests in (
-    "guarantees/", "kernels/test_dominance.py", "oracle/",
+    "docs/test_references.py", "guarantees/", "kernels/test_dominance.py", "oracle/",
     "costs/test_stage.py::test_no_second_of_a_layer_that_grows_shortens_a_step",
     "cli/test_cli_topology.py::test_other_graphs_are_planned_by_their_links",
     "planners/test_planners_exhaustive.py::test_no_point_of_a_naive_grid_is_better",
@@ -31,7 +31,8 @@ UNCOUNTED = tuple(f"tests/{tests}" for tests in (
     "planners/test_planners_phaze.py::test_the_program_equals_listing",
     "planners/test_planners_piper.py::test_the_program_equals_listing",
     "planners/test_planners_prices.py::test_they_take_what_evaluate_takes",
-    "pricing/test_confidence.py", "pricing/test_unequal_chunks.py::test_prices_are_those",
+    "pricing/test_confidence.py::test_the_catalog_says_what_validation_finds",
+    "pricing/test_unequal_chunks.py::test_prices_are_those",
     "search/test_compiled.py::test_layer_sums",
     "search/test_distinct_plans.py", "validation/test_validation.py::test_runs_that_ran_fit",
     "validation/test_validation.py::test_the_own_table"))

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -139,14 +140,20 @@ def commands() -> list[tuple[str, str]]:
     return sorted(set(found))
 
 
-@pytest.mark.parametrize(("document", "line"), commands(), ids=lambda x: str(x)[:60])
-def test_commands_exist(document: str, line: str) -> None:
+@cache
+def program() -> Any:
+    """All commands and their options."""
     from typer.main import get_command
 
     from nest.cli.main import app
 
+    return get_command(app)
+
+
+@pytest.mark.parametrize(("document", "line"), commands(), ids=lambda x: str(x)[:60])
+def test_commands_exist(document: str, line: str) -> None:
     words = shlex.split(line.split("#")[0].split("|")[0].split(">")[0])[1:]
-    group: Any = get_command(app)
+    group = program()
     options = {name for option in group.params for name in option.opts}
     if words and not words[0].startswith("-"):
         assert words[0] in group.commands, f"{document}: {line}"

@@ -183,6 +183,7 @@ def simulated(
     p, v = len(runs), len(runs[0])
     orders = [published_order(s, p, m, v) for s in range(p)]
     first = [first_forwards(stage, p) for stage in runs]
+    hollow = [[x.hollow for x in stage] for stage in runs]
     gathers = [np.any([x.gathers > 0.0 for x in stage], axis=0) for stage in runs]
     clock, place = [np.zeros(1)] * p, [0] * p
     # Where what trails the last backward would end if only forwards followed.
@@ -222,10 +223,10 @@ def simulated(
             if kind == "b":
                 start = np.where(
                     gathers[s], start, np.maximum(start, trails[s] - x.under_backward))
-            around = [[task for task in part if not runs[s][task.chunk].hollow]
+            around = [[task for task in part if not hollow[s][task.chunk]]
                       for part in (orders[s][: place[s]], orders[s][place[s] + 1 :])]
             place[s] += 1
-            if x.hollow:
+            if hollow[s][c]:
                 clock[s] = np.maximum(here[s, task], clock[s])
                 if kind == "b":
                     end[s][c] = clock[s]

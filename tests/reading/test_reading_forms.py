@@ -115,7 +115,11 @@ def test_layers_as_torchtitan_divides_them(
     (tmp_path / "train.toml").write_text(TOML + more, encoding="utf-8")
     found = nest.read(tmp_path / "train.toml", devices=8)
     assert [stage.layers for stage in found.configuration.stages] == layers
-    assert found.configuration.stages[0].zero == 2  # with a pipeline parameters stay gathered
+    assert found.configuration.stages[0].zero == 1  # with a pipeline gradients stay whole
+    (tmp_path / "train.toml").write_text(
+        f'{TOML}{more}fsdp_reshard_after_forward = "always"\n', encoding="utf-8")
+    with pytest.raises(InputError, match="fsdp_reshard_after_forward: got always; allowed: never"):
+        nest.read(tmp_path / "train.toml", devices=8)
 
 
 RECIPE = """

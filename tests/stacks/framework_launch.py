@@ -56,9 +56,14 @@ def arguments() -> Any:
 
     typing.override = typing_extensions.override  # it is of Python 3.12
     torch.cuda.get_device_capability = lambda *_: (9, 0)
-    from megatron.training import arguments
+    from megatron.training import argument_utils, arguments
 
     arguments.get_device_arch_version = lambda: 9
+    # Each parser reads the texts of --help from the sources again: most of the time of a case.
+    factory = argument_utils.ArgumentGroupFactory
+    read = factory._get_field_docstrings
+    texts = cache(lambda kind: read(factory.__new__(factory), kind))
+    factory._get_field_docstrings = lambda _, kind: texts(kind)
     from megatron.core.transformer import transformer_config
 
     for module in (arguments, transformer_config):
@@ -192,10 +197,20 @@ def pretend() -> None:
     sys.meta_path.append(Lacking())
 
 
-def torchtitan_exported(case: Case) -> Case:
-    """The exported module, by torchtitan's own manager of configurations."""
+@cache
+def manager() -> Any:
+    """Torchtitan's manager of configurations: each that is made slows all that follow, since it
+    adds its rules to a registry of all.
+    """
     pretend()
     from torchtitan.config import ConfigManager
+
+    return ConfigManager()
+
+
+def torchtitan_exported(case: Case) -> Case:
+    """The exported module, by torchtitan's own manager of configurations."""
+    managed = manager()
     from torchtitan.models import llama3
     from torchtitan.models.common import ComplexRoPE
     from torchtitan.models.llama3.config_registry import llama3_debugmodel
@@ -213,7 +228,7 @@ def torchtitan_exported(case: Case) -> Case:
     os.environ["BASE"] = "own:base"
     sys.modules["plan_config"] = module = ModuleType("plan_config")
     exec(compile(case["exported"], "plan_config.py", "exec"), vars(module))
-    config = ConfigManager().parse_args([
+    config = managed.parse_args([
         "--module", "plan_config", "--config", case.get("config", "plan")])
     policy = type(config.activation_checkpoint).__qualname__.partition(".")[0]
     return {"training": config.training, "parallelism": config.parallelism,
@@ -242,15 +257,14 @@ def toml_settings(case: Case) -> Case:
     folder = os.environ["NEST_FRAMEWORK_TOML"]
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    pretend()
-    from torchtitan.config import ConfigManager
+    managed = manager()
     from torchtitan.distributed import ParallelDims
 
     with NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(case["toml"])
         file.flush()
         words = ["--job.config_file", file.name]
-        found = ConfigManager().parse_args([*words, "--model.name", "m", "--model.flavor", "f"])
+        found = managed.parse_args([*words, "--model.name", "m", "--model.flavor", "f"])
     given, training = found.parallelism, found.training
     ParallelDims(
         dp_replicate=given.data_parallel_replicate_degree,
@@ -314,8 +328,8 @@ def torchtitan_ranks(case: Case) -> Case:
     dims = ParallelDims.from_config(case["settings"], case["world"])
     dims.build_mesh()
     dense, sparse = (dims._global_meshes[name].mesh for name in ("dense", "sparse"))
-    at = [(dense == rank).nonzero()[0].tolist() for rank in range(case["world"])]
-    expert = [(sparse == rank).nonzero()[0].tolist() for rank in range(case["world"])]
+    at, expert = ({rank: (mesh == rank).nonzero()[0].tolist() for rank in case["ranks"]}
+                  for mesh in (dense, sparse))
     shards = dense.shape[2]
     return {"ranks": {rank: {
         "stage": at[rank][0], "dp": at[rank][1] * shards + at[rank][2], "cp": at[rank][3],

@@ -25,6 +25,9 @@ pytestmark = [pytest.mark.kernels, pytest.mark.skipif(
     reason="NEST_FRAMEWORKS or NEST_FRAMEWORK_ARGUMENTS is not set")]
 LACKING = ("--no-rope-fusion", "--no-gradient-accumulation-fusion")
 """What needs kernels that are not installed here."""
+GIVEN = {"MOCK_DATA": "1", "DATA_PATH": "data", "TOKENIZER": "tokenizer", "CHECKPOINT": "saved",
+         "LR": "1e-4", "TRAIN_ITERS": "10"}
+"""What scripts ask for: exported ones, and those that are written anew."""
 SPACES: tuple[dict[str, Any], ...] = ({}, {"pp": 4})
 """Bounds of the plans that are asked for."""
 
@@ -65,7 +68,7 @@ def test_scripts_of_megatron(tmp_path: Path) -> None:
     for one in found:
         files = {"launch.sh" if name.endswith(".sh") else name: text
                  for name, text in one.files.items()}
-        started = launched(files, 0)[0]
+        started = launched(files, 0, GIVEN)[0]
         assert one.plan is not None
         asked.append({
             "flags": [*started.words, *LACKING], "world": one.plan.parallelism.devices_used,

@@ -6,8 +6,8 @@ import csv
 import itertools
 import json
 import signal
-import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import LARGE, run
@@ -243,9 +243,10 @@ def test_an_engine_without_its_package_is_told(tmp_path, capsys, monkeypatch, na
 
 
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path, capsys, quick, monkeypatch):
-    monkeypatch.setenv("NEST_TEST_PAUSE", "0.05")
     study, folder = str(written(tmp_path, grid(40))), str(tmp_path / "o")
-    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    number = itertools.count(1)
+    monkeypatch.setattr("studies.time", SimpleNamespace(  # with the tenth question
+        sleep=lambda _: signal.raise_signal(signal.SIGINT) if next(number) == 10 else None))
     before = signal.getsignal(signal.SIGINT)
     _, err = run(capsys, "sweep", study, "-o", folder, "--engine", "inline", code=130)
     assert "of 40 points have answers; the same command goes on" in err

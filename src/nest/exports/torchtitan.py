@@ -44,7 +44,7 @@ COMMON = (
             {"bf16": "bfloat16", "fp32": "float32"}),
     Setting("replicas", "parallelism.data_parallel_replicate_degree"),
     Setting("shards", "parallelism.data_parallel_shard_degree"),
-    Setting("zero", "parallelism.fsdp_reshard_after_forward", {3: "always", 2: "never"}),
+    Setting("sharding", "parallelism.fsdp_reshard_after_forward", {3: "always", 2: "never"}),
     Setting("tp", "parallelism.tensor_parallel_degree"),
     Setting("cp", "parallelism.context_parallel_degree"),
     Setting("ep", "parallelism.expert_parallel_degree"),
@@ -117,8 +117,11 @@ def figures_here(plan: Plan, head: str = "lm_head") -> Figures:
     # A model of the user's own is named on the command line.
     named = base is not None and base.family in _TOML_FAMILIES
     modules: Any = _modules(plan, head) if way.pp > 1 else None
+    zero = way.stages[0].zero
     return {
         **figures(job, way), "pipeline": way.pp > 1, "experts": model.moe is not None,
+        # With a pipeline gradients stay whole until their last micro-batch.
+        "sharding": 2 if way.pp > 1 and zero == 1 else zero,
         "modules": modules, "compiled": not job.stack.name.startswith("torchtitan-eager"),
         "graphs": job.stack.cuda_graphs == "step",
         "converters": OLD_CONVERTERS.get(job.precision, ())[:1] or None,

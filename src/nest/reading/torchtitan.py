@@ -154,8 +154,9 @@ def function_of(module: Module, source: Source) -> str:
         return source.asked.function
     names = [name for name in module.functions if not name.startswith("_")]
     if len(names) != 1:
-        raise InputError(f"{source.where}: got {len(names)} functions ({', '.join(names[:20])}); "
-                         "say which one returns the configuration by --function NAME")
+        got = f"{len(names)} functions ({', '.join(names[:20])})" if names else "no function"
+        raise InputError(f"{source.where}: got {got}; allowed: one; or say which one returns the "
+                         "configuration by --function NAME")
     return names[0]
 
 
@@ -255,7 +256,13 @@ def _found(
                          "price)")
     shards = _shards(f, source)
     dp = f["replicas"] * shards
-    zero = f["zero"] if shards > 1 or sharded else 0
+    zero = f["sharding"] if shards > 1 or sharded else 0
+    if zero and f["pp"] > 1:
+        if zero == 3:
+            raise InputError(f"{source.where}: parallelism.fsdp_reshard_after_forward: got "
+                             "always; allowed: never (with a pipeline gradients stay whole, which "
+                             "has no price beside parameters that are gathered for each pass)")
+        zero = 1
     world = dp * f["tp"] * f["cp"] * f["pp"]
     seq_len = said(source, "training.seq_len", f["seq_len"], source.asked.seq_len, "--seq-len")
     precision = said(source, "the number format", cast or f["precision"],

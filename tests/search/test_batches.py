@@ -6,11 +6,13 @@ import json
 
 import pytest
 from command_line import run
+from descriptions import MODEL as SMALL
 
 import nest
 from nest.search.batches import multiples
 
 pytestmark = pytest.mark.kernels
+uncompiled = pytest.mark.kernels(uncompiled=True)
 MODEL, CLUSTER = nest.load_model("bert-large"), nest.load_cluster("dgx-h100", devices=16)
 JOB, SPACE = nest.Job(global_batch=1, seq_len=512), nest.SearchSpace(cp=1, pp="1,2", zero="0,1")
 
@@ -36,6 +38,7 @@ def test_batches_that_a_bound_rules_out_are_left_out():
         nest.plan_batches(MODEL, CLUSTER, JOB, (61, 62), SPACE.replace(outer_dp=5))
 
 
+@uncompiled
 @pytest.mark.parametrize("batches", [(), range(1, 1002), 64, [0], ["x"]])
 def test_batches_that_are_none(batches):
     with pytest.raises(nest.InputError, match="got"):
@@ -53,6 +56,7 @@ def test_a_range_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None
         assert told in err
 
 
+@uncompiled
 @pytest.mark.parametrize(("devices", "batch", "near"), [
     (96, 256, [288]), (64, 127, [128]), (64, 128, []), (1000, 4096, [4000]), (1024, 100, [96]),
     (72, 512, [504, 576]), (96, 240, []), (7, 1, []), (1, 5, [])])
@@ -85,3 +89,11 @@ def test_the_report_names_a_better_batch(capsys: pytest.CaptureFixture[str]) -> 
     assert "Other batch 32 sequences take at least " in text
     assert "(--global-batch 32)" in text
     assert "Other batch" not in run(capsys, *words, "--global-batch", "32")[0]
+
+
+@uncompiled
+def test_of_a_small_model_too():
+    model, cluster = nest.load_model(SMALL), nest.load_cluster("dgx-h100", devices=4)
+    job, space = nest.Job(global_batch=1, seq_len=128), nest.SearchSpace(pp=1, cp=1)
+    chosen = nest.plan_batches(model, cluster, job, [5, 7, 8], space)
+    assert chosen.inputs.job.global_batch == 8
