@@ -69,6 +69,7 @@ def test_words_are_those_of_bash(text: str) -> None:
     "if grep -q x y; then N=1; else N=2; fi", "read N", "case $(x) in a) N=1;; esac",
     "N=$RANDOM", "N=${!M}", "N=${M//a/b}", "true && N=4", "N=$((1/0))",
     "if [[ $(hostname) == a ]]; then N=2; fi", "if grep -q x y; then set -- 1; fi; N=$1",
+    "true && set -- 4; N=$1",
 ])
 def test_what_is_not_understood_is_an_error_only_where_it_counts(
     text: str, tmp_path: Path
