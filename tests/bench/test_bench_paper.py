@@ -219,7 +219,7 @@ def test_the_command_on_the_questions_themselves(tmp_path, capsys):
     (["--planners", "oracle"], "planners: got 'oracle'; allowed: all, or some of nest, manual"),
     (["--models", "bert"], "models: got 'bert'; allowed: all, or some of bert-large, llama2-7b"),
     (["--part", "h100,figure-7"], "part: got 'figure-7'; allowed: all, or some of scaling, micro"),
-    (["-o", "FILE"], "cannot be made (File exists)"),
+    (["-o", "FILE"], "cannot be created (File exists)"),
     (["-o", ""], "output: "),
 ])
 def test_bad_words_are_told(tmp_path, capsys, words, told):

@@ -15,21 +15,22 @@ def files(tmp_path: Path) -> Files:
 
 
 @pytest.mark.parametrize(("words", "parts"), [
-    (["--devices", "0"], ["devices", "got 0"]),
+    (["--devices", "0"], ["--devices: got 0"]),
     (["--devices", "-8"], ["devices", "got -8"]),
     (["--devices", "6", "--filling", "5"], ["filling: got 5", "1 to 4"]),
     (["--devices", "99999999999"], ["devices", "1000000"]),
     (["--devices", "many"], ["--devices", "'many'", "whole number"]),
     (["--devices", "1e3"], ["--devices", "'1e3'", "whole number"]),
-    (["--global-batch", "0"], ["global_batch", "got 0"]),
-    (["--global-batch", "-1"], ["global_batch", "got -1"]),
-    (["--seq-len", "1000000000000"], ["seq_len", "100000000"]),
+    (["--global-batch", "0"], ["--global-batch: got 0"]),
+    (["--global-batch", "-1"], ["--global-batch: got -1"]),
+    (["--seq-len", "1000000000000"], ["--seq-len: got 1000000000000", "100000000"]),
     (["--precision", "int3"], ["precision", "'int3'", "bf16"]),
     (["--optimizer", "magic"], ["optimizer", "'magic'", "adam"]),
     (["--stack", "nothing"], ["stack", "'nothing'", "megatron-core"]),
     (["--nonsense", "1"], ["--nonsense"]),
     (["--tp"], ["--tp"]),
-    (["-o", ""], ["output", "a file to write"]),
+    (["-o", ""], ["--output: got no name; allowed: a file to write"]),
+    (["--ranks", "absent/x.csv"], ["--ranks absent/x.csv: cannot be written (no folder absent)"]),
 ])
 @pytest.mark.parametrize("command", ["plan", "evaluate"])
 def test_common_options(files, capsys, command, words, parts):
@@ -41,7 +42,9 @@ def test_common_options(files, capsys, command, words, parts):
 
 @pytest.mark.parametrize(("words", "parts"), [
     (["--tp", "-1"], ["tp", "'-1'"]),
-    (["--tp", "4..2"], ["tp", "'4..2'"]),
+    (["--tp", "4..2"], ["--tp: got '4..2'", "the smaller to the larger number, such as 2..4"]),
+    (["--tp", ""], ["--tp: got ''; allowed: a whole number"]),
+    (["--pp", "1000"], ["--pp: got 1000; allowed: 1 to 8, the devices of c"]),
     (["--tp", "3"], ["tp", "3", "heads 4"]),
     (["--pp", "0"], ["pp", "got 0"]),
     (["--zero", "4"], ["zero", "got 4", "0 to 3"]),
@@ -49,17 +52,17 @@ def test_common_options(files, capsys, command, words, parts):
     (["--sp", "perhaps"], ["sp", "'perhaps'", "true or false"]),
     (["--cp", "0"], ["cp", "got 0"]),
     (["--cp", "3"], ["cp", "3", "128"]),
-    (["--cp-comm", "ring"], ["cp_comm", "'ring'", "p2p", "a2a"]),
+    (["--cp-comm", "ring"], ["--cp-comm: got", "'ring'", "p2p", "a2a"]),
     (["--shard", "all"], ["shard", "'all'", "dp_in"]),
-    (["--recompute-modules", "attention"], ["recompute_modules", "'attention'", "core_attn"]),
-    (["--recompute-modules", "norm+norm"], ["recompute_modules", "'norm+norm'"]),
-    (["--recompute-layers", "0"], ["recompute_layers", "got 0"]),
+    (["--recompute-modules", "attention"], ["--recompute-modules: got 'attention'", "core_attn"]),
+    (["--recompute-modules", "norm+norm"], ["--recompute-modules: got 'norm+norm'"]),
+    (["--recompute-layers", "0"], ["--recompute-layers: got 0"]),
     (["--vpp", "0"], ["vpp", "got 0"]),
     (["--group", "0"], ["group", "got 0"]),
     (["--group", "some"], ["group", "'some'", "1..16"]),
     (["--group", "4..200"], ["group", "got 4..200", "at most 100 numbers"]),
-    (["--group", "9000"], ["group", "got 9000", "at most"]),
-    (["--schedule", "zigzag"], ["schedule", "'zigzag'", "1f1b", "gpipe"]),
+    (["--group", "9000"], ["--group: got 9000; allowed: 1 to 16, the samples of global_batch 16"]),
+    (["--schedule", "zigzag"], ["--schedule: got 'zigzag'", "1f1b", "gpipe"]),
     (["--schedule", "1f1b,dualpipe"], ["schedule: got dualpipe, which no search lists (nest "
                                        "evaluate --schedule dualpipe prices it); allowed: 1f1b"]),
     (["--top", "0"], ["top", "got 0", "1 to 100"]),
@@ -71,7 +74,9 @@ def test_common_options(files, capsys, command, words, parts):
     (["--time-limit", "10 s"], ["--time-limit", "'10 s'", "seconds"]),
     (["--threads", "0"], ["threads", "got 0"]),
     (["--threads", "-2"], ["threads", "got -2"]),
-    (["--space", "absent.yaml"], ["absent.yaml", "no such file"]),
+    (["--space", "absent.yaml"], ["--space absent.yaml: no such file"]),
+    (["--job", "absent.yaml"], ["--job absent.yaml: no such file"]),
+    (["--without", "link:a-b"], ["--without: got 'a' in 'link:a-b'; allowed: node0 to node1"]),
 ])
 def test_bounds_of_a_plan(files, capsys, words, parts):
     _, err = run(capsys, "plan", *files.words, *words, code=2)
@@ -95,16 +100,16 @@ def test_bounds_of_a_plan(files, capsys, words, parts):
     (["--ep", "2"], ["ep 2", "experts"]),
     (["--sp"], ["sp needs tp above 1"]),
     (["--recompute", "half"], ["recompute", "'half'"]),
-    (["--recompute-modules", "attention"], ["recompute_modules", "'attention'", "core_attn"]),
-    (["--recompute-modules", "norm,moe"], ["recompute_modules", "'norm,moe'", "joined by +"]),
-    (["--recompute-modules", "norm"], ["recompute_modules", "got norm", "selective only"]),
+    (["--recompute-modules", "attention"], ["--recompute-modules: got 'attention'", "core_attn"]),
+    (["--recompute-modules", "norm,moe"], ["--recompute-modules: got 'norm,moe'", "joined by +"]),
+    (["--recompute-modules", "norm"], ["--recompute-modules: got norm", "selective only"]),
     (["--recompute", "selective", "--recompute-modules", "moe"], ["moe is in no layer"]),
-    (["--recompute-layers", "2"], ["recompute_layers", "got 2", "full only"]),
-    (["--recompute", "full", "--recompute-layers", "0"], ["recompute_layers", "got 0"]),
+    (["--recompute-layers", "2"], ["--recompute-layers: got 2", "full only"]),
+    (["--recompute", "full", "--recompute-layers", "0"], ["--recompute-layers: got 0"]),
     (["--cp", "0"], ["cp", "got 0"]),
     (["--cp", "8", "--seq-len", "24"], ["2 x cp 8 does not divide", "24"]),
     (["--cp-comm", "a2a"], ["cp_comm a2a needs cp above 1"]),
-    (["--cp", "2", "--cp-comm", "ring"], ["cp_comm", "'ring'"]),
+    (["--cp", "2", "--cp-comm", "ring"], ["--cp-comm: got 'ring'"]),
     (["--shard", "dp_in"], ["shard dp_in needs zero above 0"]),
     (["--shard", "some"], ["shard", "'some'"]),
     (["--vpp", "0"], ["vpp", "got 0"]),
@@ -112,7 +117,8 @@ def test_bounds_of_a_plan(files, capsys, words, parts):
     (["--pp", "2", "--vpp", "3"], ["pp 2 x vpp", "7"]),
     (["--pp", "2", "--schedule", "zigzag"], ["schedule", "'zigzag'"]),
     (["--pp", "2", "--schedule", "interleaved"], ["interleaved needs vpp and pp above 1"]),
-    (["--configuration", "absent.yaml"], ["absent.yaml", "no such file"]),
+    (["--configuration", "absent.yaml"], ["--configuration absent.yaml: no such file"]),
+    (["--layout", ""], ["--layout: got ''; allowed: layers of all chunks"]),
 ])
 def test_degrees_of_evaluate(files, capsys, words, parts):
     _, err = run(capsys, "evaluate", *files.words, *words, code=2)
@@ -132,7 +138,7 @@ def test_arguments(files, capsys):
         (["plan", files.model, "h200", *JOB], ["'h200'", "nest list clusters"]),
         (["plan", files.cluster, files.model, *JOB], ["cluster.yaml", "got a cluster"]),
         (["plan", files.model, files.model, *JOB], ["model.yaml", "got a model"]),
-        (["plan", files.path("no.yaml"), files.cluster, *JOB], ["no.yaml", "no such file"]),
+        (["plan", files.path("no.yaml"), files.cluster, *JOB], ["MODEL ", "no.yaml: no such file"]),
         (["list", "planets"], ["'planets'", "models, clusters"]),
         (["schema", "planets"], ["'planets'", "plan, model"]),
         (["fly"], ["fly"]),
@@ -149,6 +155,8 @@ def test_files(files, capsys):
         ({"global_batch": 8, "seq_len": 8, "bach": 1}, ["bad.yaml", "bach", "unknown field"]),
         (CLUSTER, ["bad.yaml", "got a cluster description"]),
         ({"global_batch": "lots", "seq_len": 8}, ["bad.yaml", "global_batch", "'lots'"]),
+        ({"global_batch": 8, "seq_len": 8, "stack": {"base": "x"}},
+         ["bad.yaml: stack.base: got 'x'; allowed: a name in the catalog"]),
         ("a: [1", ["bad.yaml", "malformed YAML"]),
         ("", ["bad.yaml", "is empty"]),
     ):
@@ -163,3 +171,18 @@ def test_files(files, capsys):
     bad = str(put(files.folder, changed(MODEL, "layers", 0), "empty.yaml"))
     _, err = run(capsys, "plan", bad, files.cluster, *JOB, code=2)
     assert "empty.yaml: layers: got 0" in err
+
+
+def test_long_names_and_what_is_no_number(files, capsys):
+    for words, part in ((["--job", "x" * 5000], "--job xxx"),
+                        (["--expert-imbalance", "much"], "got 'much'; allowed: a number")):
+        _, err = run(capsys, "plan", *files.words, *words, code=2)
+        assert part in err
+
+
+def test_a_field_of_a_file_is_told_of_the_file_though_options_are_given(files, capsys):
+    job = str(put(files.folder, {"global_batch": -1, "seq_len": 0}, "job.yaml"))
+    _, err = run(capsys, "plan", files.model, files.cluster, "--job", job, "--seq-len", "-3",
+                 code=2)
+    assert err == (f"nest: error: --job {job}: global_batch: got -1; allowed: at least 1\n"
+                   "  --seq-len: got -3; allowed: at least 1\n")

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,3 +157,13 @@ def test_a_defect_is_a_document(files, capsys, monkeypatch):
     monkeypatch.setattr("nest.api.plan", None)
     document = json.loads(run(capsys, "plan", *files.words, "--json", code=70)[0])
     assert (document["error"], document["code"]) == ("defect", 70)
+
+
+@needs_full
+@pytest.mark.parametrize("words", [["--help"], ["explain", "--help"], ["list", "models"]])
+def test_help_on_a_full_disk(words):
+    with open(FULL, "w", encoding="utf-8") as stream:
+        done = subprocess.run([sys.executable, "-m", "nest", *words], stdout=stream, text=True,
+                              stderr=subprocess.PIPE, timeout=120, check=False)
+    assert done.returncode == 74
+    assert done.stderr == f"nest: error: standard output: cannot be written ({NO_SPACE})\n"

@@ -94,9 +94,22 @@ def test_virtual_stages_and_other_orders_survive(files, capsys):
 
 
 def test_derived_figures_are_ignored(plan, tmp_path):
-    odd = edited(plan, step_time_s=1e9, stages__0__time_s="nonsense", mfu=..., problems=["x"],
-                 stages__1__memory_bytes=..., bottleneck=7, breakdown_s={})
+    odd = edited(plan, step_time_s=1e9, stages__0__time_s__forward=7, mfu=..., problems=["x"],
+                 stages__1__memory_bytes=..., bottleneck="nothing", breakdown_s=...)
     assert again(tmp_path, odd) == plan
+
+
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"step_time_s": "x"}, "step_time_s: got 'x'; allowed: a number"),
+    ({"step_time_s": -1}, "step_time_s: got -1; allowed: more than 0"),
+    ({"step_time_s": float("nan")}, "step_time_s: got NaN; allowed: a finite number"),
+    ({"stages__0__time_s": "nonsense"}, "stages.0.time_s: got 'nonsense'; allowed: a mapping"),
+    ({"stages__1__memory_bytes__total": None}, "stages.1.memory_bytes.total: got None"),
+    ({"bottleneck": 7}, "bottleneck: got 7; allowed: text"),
+    ({"search": 3}, "search: got 3; allowed: a mapping"),
+])
+def test_derived_figures_of_a_wrong_type_are_refused(plan, tmp_path, changes, says):
+    assert f"edited.json: {says}" in refusal(tmp_path, edited(plan, **changes))
 
 
 def test_other_cuts_are_priced(plan, tmp_path):
@@ -257,4 +270,4 @@ def test_a_layout_is_priced_and_written(tmp_path, capsys) -> None:
     out, _ = run(capsys, "evaluate", path, "--json")
     assert json.loads(out)["step_time_s"] == data["step_time_s"]
     _, err = run(capsys, *words[:-1], "Et*32|L", code=2)
-    assert "command line: layout: got 2 chunks; allowed: a multiple of pp 4" in err
+    assert "--layout: got 2 chunks; allowed: a multiple of pp 4" in err

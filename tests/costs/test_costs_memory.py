@@ -85,6 +85,33 @@ def test_master_copies_as_remainders() -> None:
     assert [float(c.optimizer[0] / c.parameters[0]) for c in held] == [6, 5, 5]
 
 
+def test_shards_in_fp32() -> None:
+    # 16/d with ZeRO-3: parameter, gradient and two moments in fp32, nothing in 16 bit beside them.
+    # ZeRO-2 keeps 2 bytes of each parameter whole. fp32 training is the same.
+    def held(zero: int, precision: str = "bf16", **changes: bool) -> float:
+        found = cost(block(), zero=zero, precision=precision, **changes)
+        both = found.parameters + found.gradients + found.optimizer
+        return float(both[0] / cost(block()).parameters[0] * 2)
+
+    assert [held(zero, fp32_shards=True) for zero in (0, 1, 2, 3)] == [18, 18, 18, 16]
+    assert held(3) == 18
+    assert held(3, "fp8", fp32_shards=True) == 16
+    assert held(3, "fp32", fp32_shards=True) == held(3, "fp32") == 16
+
+
+def test_dropout_masks() -> None:
+    # arXiv:2205.05198, equation 1: 34 s b h, of which two masks are 2 s b h; sequence parallelism
+    # divides them. Full recompute keeps none but the embedding's.
+    usual, masked = cost(block()), cost(block(), dropout=True)
+    assert masked.activations - usual.activations == pytest.approx([2 * SBH])
+    divided = [cost(block(), tp=2, sp=True, dropout=flag).activations for flag in (True, False)]
+    assert divided[0] - divided[1] == pytest.approx([SBH])
+    again = [cost(block(), recompute=FULL, dropout=flag).activations for flag in (True, False)]
+    assert again[0] == again[1]
+    table = build_chain(model()).kinds[0]
+    assert cost(table, dropout=True).activations - cost(table).activations == pytest.approx([SBH])
+
+
 def test_what_the_loss_takes() -> None:
     # 1,000 words padded to 1,024; norm and logits keep their inputs of 2 bytes.
     head = build_chain(model()).kinds[-1]
@@ -96,6 +123,10 @@ def test_what_the_loss_takes() -> None:
     found = cost(head, tp=2, loss_kept=4, loss_peak=12)
     assert (found.activations, found.work) == (
         pytest.approx([tokens * (4 * words + 4 * H) / 2]), pytest.approx([tokens * 8 * words / 2]))
+    # A loss over divided logits may hold more of each.
+    parallel = {"loss_kept": 4, "loss_peak": 12, "loss_peak_split": 16}
+    assert cost(head, **parallel).work == pytest.approx([tokens * 8 * words])
+    assert cost(head, tp=2, **parallel).work == pytest.approx([tokens * 12 * words / 2])
     # In place: nothing beside the logits in 16 bit. Twice as much in fp32 training.
     assert cost(head, loss_kept=2, loss_peak=2).work == 0
     wide = cost(head, precision="fp32", loss_kept=4, loss_peak=6)
@@ -111,6 +142,9 @@ def test_what_the_loss_takes() -> None:
 def test_the_loss_holds_no_less_at_its_peak() -> None:
     with pytest.raises(InputError, match=r"loss_peak: got 2; allowed: at least loss_kept = 4"):
         Stack.parse({**stack().model_dump(), "loss_kept": 4, "loss_peak": 2}, "stack")
+    with pytest.raises(InputError, match=r"loss_peak_split: got 3; allowed: at least loss_kept"):
+        Stack.parse({**stack().model_dump(), "loss_kept": 4, "loss_peak": 6, "loss_peak_split": 3},
+                    "stack")
 
 
 def test_inputs_of_fp8_products() -> None:

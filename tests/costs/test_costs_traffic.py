@@ -34,6 +34,22 @@ def test_tensor_parallel_traffic() -> None:
     assert cost(block()).tp_forward == [0.0]
 
 
+def test_copies_of_tensor_parallel_traffic() -> None:
+    # Each gather and scatter reads and writes 2 s b h bytes once more at 1 TB/s; of two samples, as
+    # one lies in order. Hidden as they are. What recompute has gathered, backward does not gather.
+    once, copy = 2 * SBH / 2 / LINK, 2 * 2 * SBH / 1e12
+    found = cost(block(), tp=2, sequence_copies=True)
+    assert found.tp_forward == pytest.approx([4 * (once + copy)])
+    assert found.tp_backward == pytest.approx([6 * (once + copy)])
+    again = cost(block(), tp=2, sequence_copies=True, recompute=FULL)
+    assert again.tp_backward == pytest.approx([(10 - 2) * (once + copy)])
+    half = cost(block(), tp=2, sequence_copies=True, overlap_tp=0.5)
+    assert half.tp_forward == pytest.approx([2 * (once + copy)])
+    for given in ({"samples": 1, "tp": 2}, {"tp": 2, "sp": False}, {}):
+        plain, copied = (cost(block(), sequence_copies=flag, **given) for flag in (False, True))
+        assert plain.tp_forward == copied.tp_forward
+
+
 def test_tensor_parallel_traffic_of_experts() -> None:
     # Routed experts have none of it: each way a gather and a scatter, and one more gather. Shared
     # experts have as much as an MLP, and what belongs to them is run again with them.

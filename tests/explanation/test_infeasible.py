@@ -30,7 +30,7 @@ def refused(
 
 def named(error: nest.InfeasibleError) -> int:
     """The number of devices that an error says is enough."""
-    (count,) = re.findall(r"no more than ([\d,]+) devices instead of", str(error))
+    (count,) = re.findall(r"([\d,]+) devices \(fewer may do\) instead of", str(error))
     return int(count.replace(",", ""))
 
 
@@ -66,7 +66,7 @@ def test_of_several_types_the_one_with_the_least_memory_is_counted(beyond):
     with pytest.raises(nest.InfeasibleError) as caught:
         nest.plan(model, nest.load_network(f"mixed:8xa100-sxm-40gb,{nodes}"), JOB,
                   beyond_stack=beyond)
-    (count,) = re.findall(r"no more than (\d+) a100-sxm-40gb devices instead", str(caught.value))
+    (count,) = re.findall(r"(\d+) a100-sxm-40gb devices \(fewer may do\)", str(caught.value))
     larger = nest.load_network(f"mixed:{int(count) // 8}x8xa100-sxm-40gb,{nodes}")
     assert larger.size == int(count)
     some = nest.SearchSpace(tp=4)  # one plan is enough, and found in a third of the time
@@ -112,7 +112,7 @@ def test_memory_alone_rules_out_nearly_all(model, devices, monkeypatch):
 def test_a_value_that_would_do_is_named(beyond, some):
     """Values are named in the space that was searched alone."""
     text = str(refused("llama3-70b", 64, beyond_stack=beyond, tp="1,2", pp="1..2", zero=0))
-    found = re.findall(r"(\w+) not bound to \S+ \((\S+) would do\)", text)
+    found = re.findall(r"(tp|pp|zero) (\S+) instead of", text)
     assert {name for name, _ in found} >= some
     for name, values in found:
         bounds = {"tp": "1,2", "pp": "1..2", "zero": 0, name: values}
@@ -138,7 +138,7 @@ def test_a_stack_that_can_run_nothing_says_why():
     text = str(refused("gpt2-xl", 16, JOB.replace(seq_len=512), "dgx-h100", beyond_stack=False,
                        zero=3))
     assert text.startswith("no plan exists that Megatron-Core 0.16.1 can run: ")
-    assert text.endswith("It would fit with zero not bound to 3 (1 would do)")
+    assert text.endswith("It would fit with zero 1 instead of 3")
 
 
 @pytest.mark.parametrize("where", ["h100-spine-leaf", "torus:dims=2x4"])
@@ -169,7 +169,7 @@ def test_interleaved_bounds_lack_memory_not_rules(beyond, bounds):
     error = refused("llama3-70b", 16, cluster="dgx-h100", beyond_stack=beyond, **bounds)
     assert str(error).startswith("no plan fits. The nearest miss is ")
     assert error.nearest["configuration"]["vpp"] == bounds["vpp"]
-    assert any(" not bound to " in text for text in error.nearest["remedies"])
+    assert any(" instead of " in text for text in error.nearest["remedies"])
 
 
 @uncompiled
@@ -188,7 +188,7 @@ def test_signatures_of_a_graph_are_listed_once(beyond, monkeypatch):
     calls, listed = [], offloads.signatures
     monkeypatch.setattr(
         offloads, "signatures", lambda *given: calls.append(given) or listed(*given))
-    with pytest.raises(nest.InfeasibleError, match=r"no more than \d+ devices instead of 2"):
+    with pytest.raises(nest.InfeasibleError, match=r"\d+ devices \(fewer may do\) instead of 2"):
         nest.plan(towers, nest.load_cluster("dgx-h100", devices=2), JOB, nest.SearchSpace(zero=0),
                   beyond_stack=beyond)
     assert len(calls) == 1
@@ -198,5 +198,5 @@ def test_signatures_of_a_graph_are_listed_once(beyond, monkeypatch):
 def test_a_bound_that_nothing_meets_is_named_where_freeing_it_is_not_enough(beyond):
     error = refused("llama3-70b", 8, JOB.replace(global_batch=4), "dgx-h100", beyond,
                     vpp=4, pp=7, tp=1)
-    assert "Plans exist with pp not bound to 7, or vpp not bound to 4, but none fits" in str(error)
+    assert "Plans exist without the bound pp 7, or vpp 4, but none fits" in str(error)
     assert error.nearest == {"remedies": []}

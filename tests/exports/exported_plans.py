@@ -50,7 +50,7 @@ PLANS = {
     "torchtitan": Golden(
         "torchtitan", "llama3-8b", "dgx-h100", 32,
         {"global_batch": 64, "seq_len": 8192, "stack": "torchtitan"},
-        {"tp": 2, "pp": 2, "vpp": 2, "schedule": "interleaved", "zero": 3, "recompute": "full"},
+        {"tp": 2, "pp": 2, "vpp": 2, "schedule": "interleaved", "zero": 1, "recompute": "full"},
         "mpi"),
     "torchtitan-toml": Golden(
         "torchtitan-toml", "qwen3-30b-a3b", "dgx-h100", 32,

@@ -84,6 +84,7 @@ def test_a_recipe_is_known_or_asked_for() -> None:
         "dgx-h100", devices=8), job, zero=1), "megatron-bridge")
     assert "import llama3_8b_pretrain_2gpu_h100_bf16_config" in files["plan_recipe.py"]
     assert "bf16_with_fp8_current_scaling_mixed()" in files["plan_recipe.py"]
+    assert fields(files["plan_recipe.py"])[bridge.ENDS] is False  # all layers have the format
     blackwell = nest.load_cluster("dgx-b200", devices=8)
     for precision in ("mxfp8", "nvfp4"):
         narrow = plan(nest.load_model("llama3-8b"), blackwell, job.replace(precision=precision),

@@ -60,7 +60,7 @@ def test_a_folder_with_files_is_refused_unless_forced(plan, tmp_path, capsys):
 def test_no_folder_to_write(plan, tmp_path, capsys, folder):
     place = folder and str(tmp_path / folder)
     _, err = run(capsys, "export", plan, "--to", "megatron", "-o", place, code=2)
-    assert err.startswith("nest: error: output: ")
+    assert err.startswith("nest: error: --output: ")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cluster.yaml", "model.yaml", "plan.json"]
 
 
@@ -76,8 +76,8 @@ def test_what_cannot_be_launched_leaves_nothing(tmp_path, capsys):
 
 @pytest.mark.parametrize(("words", "wanted"), [
     (["--to", "megatorn"], "did you mean megatron? allowed: megatron"),
-    (["--to", "megatron", "--gpus-per-node", "0"], "gpus_per_node: got 0; allowed: 1 to"),
-    (["--to", "megatron", "--gpus-per-node", "3"], "gpus_per_node: got 3; allowed: a divisor"),
+    (["--to", "megatron", "--gpus-per-node", "0"], "--gpus-per-node: got 0; allowed: 1 to"),
+    (["--to", "megatron", "--gpus-per-node", "3"], "--gpus-per-node: got 3; allowed: a divisor"),
 ])
 def test_words_that_are_refused(plan, tmp_path, capsys, words, wanted):
     _, err = run(capsys, "export", plan, *words, "-o", str(tmp_path / "out"), code=2)

@@ -46,7 +46,8 @@ def random_plan(rng: Random, target: str, kind: str) -> nest.Plan:
     piped = target not in ("fsdp2", "maxtext")
     tp, pp = rng.choice((1, 2, 4)), rng.choice((1, 2)) if piped else 1
     dp_in = rng.choice([n for n in (1, 2, 4) if tp * pp * n <= NODES * EACH])
-    zero = {"megatron": 1, "megatron-bridge": 1, "deepspeed": 1}.get(target, 3)
+    zero = {"megatron": 1, "megatron-bridge": 1, "deepspeed": 1,
+            "torchtitan": 1 if pp > 1 else 3}.get(target, 3)
     recompute = {"recompute": "full"} if target == "maxtext" else {}
     model = nest.Model.parse({**MODEL, "layers": 8, "heads": 8})
     job = nest.Job(global_batch=64, seq_len=64, stack=STACKS[target])

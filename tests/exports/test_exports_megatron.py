@@ -212,6 +212,16 @@ EXPERTS = {"experts": 8, "top_k": 2, "ffn": 64}
      "--use-megatron-fsdp --ckpt-format fsdp_dtensor --data-parallel-sharding-strategy "
      "optim_grads_params", "layout"),
     ({"zero": 1, "shard": "dp_in", "dp_in": 8}, "--num-distributed-optimizer-instances 2", "fsdp"),
+    ({"zero": 3, "shard": "dp_in", "dp_in": 8, "stack": "megatron-fsdp"},
+     "--num-distributed-optimizer-instances 2 --outer-dp-sharding-strategy no_shard", "layout"),
+    ({"stack": {"base": "megatron-core", "cuda_graphs": "step"}},
+     "--cuda-graph-impl local --cuda-graph-scope full_iteration "
+     "--no-check-for-nan-in-loss-and-grad", "moe"),
+    ({"stack": {"base": "megatron-core", "cuda_graphs": "layers"}},
+     "--cuda-graph-impl transformer_engine", "scope"),
+    ({"stack": {"base": "megatron-core", "cuda_graphs": "layers"}, "changes": {"moe": EXPERTS}},
+     "--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router moe_preprocess",
+     "full_iteration"),
 ], ids=lambda value: str(value)[:60])
 def test_words_of_each_setting(found: dict[str, Any], wanted: str, unwanted: str) -> None:
     text = words_of(small(**found))
@@ -287,7 +297,14 @@ def test_environment(degrees: dict[str, Any], device: str, wanted: dict[str, str
     ({"stack": {"base": "megatron-core", "capabilities": None}}, "not known what it runs"),
     ({"changes": {"layer_norms": 4}}, "model.layer_norms: Megatron-Core's GPT has no argument"),
     ({"changes": {"moe": {**EXPERTS, "clamped": True}}}, "model.moe.clamped"),
-    ({"stack": {"base": "megatron-core", "cuda_graphs": "layers"}}, "stack.cuda_graphs layers"),
+    ({"stack": {"base": "megatron-core", "cuda_graphs": "layers"}, "recompute": "full"},
+     "stack.cuda_graphs layers: full recompute"),
+    ({"stack": {"base": "megatron-core", "cuda_graphs": "step"}, "changes": {"moe": EXPERTS}},
+     "stack.cuda_graphs step: the number of tokens of an expert"),
+    ({"stack": {"base": "megatron-core", "cuda_graphs": "step"}, "offload": "layers:2"},
+     "stack.cuda_graphs step: they exclude offloading of layers"),
+    ({"stack": {"base": "megatron-fsdp", "cuda_graphs": "step"}, "zero": 3},
+     "stack.cuda_graphs step: what Megatron-FSDP"),
 ], ids=lambda value: str(value)[:50])
 def test_what_it_cannot_express(found: dict[str, Any], wanted: str) -> None:
     with pytest.raises(UnsupportedError) as caught:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -352,20 +353,21 @@ def test_a_bound_that_is_in_the_way_is_named() -> None:
     space = nest.SearchSpace(zero=0, tp=1, pp=1, recompute="none")
     with pytest.raises(nest.InfeasibleError) as caught:
         nest.plan(model, cluster, job, space, beyond_stack=True)
-    assert any("not bound to" in remedy for remedy in caught.value.nearest["remedies"])
+    assert any(" instead of " in remedy for remedy in caught.value.nearest["remedies"])
 
 
 @uncompiled
 @pytest.mark.parametrize(
     ("space", "remedies"),
     [
-        ({"tp": 4, "dp_in": 8}, ("tp not bound to 4", "dp_in not bound to 8")),
-        ({"vpp": 40}, ("vpp not bound to 40",)),  # 34 layers are too few
-        ({"vpp": 2, "schedule": "gpipe"}, ("vpp not bound to 2", "schedule not bound to gpipe")),
+        ({"tp": 4, "dp_in": 8}, (r"tp \S+ instead of 4", r"dp_in \S+ instead of 8")),
+        ({"vpp": 40}, (r"vpp \S+ instead of 40",)),  # 34 layers are too few
+        ({"vpp": 2, "schedule": "gpipe"},
+         (r"vpp \S+ instead of 2", r"schedule \S+ instead of gpipe")),
         ({"recompute": "selective", "recompute_modules": "moe"},
-         ("recompute not bound to selective", "recompute_modules not bound to moe")),
+         (r"recompute \S+ instead of selective", r"recompute_modules \S+ instead of moe")),
         ({"shard": "dp_in", "zero": 1, "outer_dp": 1},
-         ("shard not bound to dp_in", "zero not bound to 1", "outer_dp not bound to 1")),
+         (r"shard \S+ instead of dp_in", r"zero \S+ instead of 1", r"outer_dp \S+ instead of 1")),
     ],
 )
 def test_bounds_that_exclude_each_other_are_no_memory_problem(
@@ -374,7 +376,7 @@ def test_bounds_that_exclude_each_other_are_no_memory_problem(
     model, cluster, job = cramped("80 GiB")
     with pytest.raises(nest.InfeasibleError, match="contradict each other") as caught:
         nest.plan(model, cluster, job, nest.SearchSpace(**space), beyond_stack=True)
-    assert all(remedy in str(caught.value) for remedy in remedies)
+    assert all(re.search(remedy, str(caught.value)) for remedy in remedies)
 
 
 @uncompiled

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from instances import Instance
 from oracle_stack import EVERY, Best, TooMany, schedules_of, solve
-from test_stack_space import ruled
+from test_stack_space import RULED, ruled
 
 import nest
-from nest.describe.catalog import names
 from nest.explanation import infeasible
 
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
@@ -38,7 +37,7 @@ def no_explanations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def question(seed: int) -> Instance:
     """An instance whose stack has rules, with few enough configurations as a rule."""
-    x, rng = ruled(seed, (*names("stacks"), *LIKELY)), Random(f"own {seed}")
+    x, rng = ruled(seed, (*RULED, *LIKELY)), Random(f"own {seed}")
     space: dict[str, Any] = {}
     if rng.random() < 0.3:
         space = dict(x.space)

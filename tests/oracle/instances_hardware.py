@@ -147,6 +147,10 @@ def random_job(rng: Random, theme: str) -> Job:
         "captured_share": last.choice((0.0, 0.5, 1.0)),
     }
     stack["overlap_slowdown"] = Random(repr(stack)).choice((0.0, 0.16, 1.0))
+    own = Random(repr(stack))  # once more, and seldom: what is best of most stays as it was
+    if own.random() < 0.1:
+        stack |= {"fp32_shards": own.random() < 0.5, "dropout": own.random() < 0.5,
+                  "loss_peak_split": own.choice((6, 18)), "sequence_copies": own.random() < 0.5}
     batches = [*range(1, 13), 6, 8, 9, 10, 12]
     lengths = [60, 120, 240, 256, 500, 1024]
     if theme == "pipeline":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,13 @@ from nest.planners.membership import outside
 from nest.pricing.evaluation import chain_of
 from nest.pricing.even import even_configuration
 from nest.report.comparison_chart import comparison_figure
-from nest.report.comparison_text import comparison_text, in_a_line, short_number
+from nest.report.comparison_text import (
+    comparison_text,
+    fastest,
+    in_a_line,
+    ranked,
+    short_number,
+)
 
 QUICK = "manual,zero,mcmc,exhaustive"
 NUMBER = {"type": ["number", "null"]}
@@ -249,6 +256,20 @@ def test_bars_are_as_long_as_throughputs(files):
     assert not comparison_figure((), "nothing").axes[0].patches
 
 
+def test_plans_that_can_run_come_first(files):
+    model, cluster, job = question(files)
+    plan = nest.evaluate(model, cluster, job, even_configuration(model, cluster, job, tp=2))
+    fast = plan.unchecked(step_time_s=plan.step_time_s / 2, runnable=False)
+    large = plan.unchecked(step_time_s=plan.step_time_s / 4, feasible=False)
+    made = [Entry(name, one, None, 0.5) for name, one in (
+        ("none", None), ("large", large), ("fast", fast), ("runs", plan), ("same", plan))]
+    assert [one.planner for one in ranked(made)] == ["runs", "same", "fast", "large", "none"]
+    assert fastest(made) is plan and fastest(made[:3]) is fast and fastest(made[:2]) is None
+    text = comparison_text(made, "t")
+    assert re.search(r"^fast .* -50.0 % .* yes +no$", text, re.MULTILINE)
+    assert re.search(r"^runs .* best .* yes +(yes|[?])$", text, re.MULTILINE)
+
+
 def test_text_of_made_up_entries(files):
     model, cluster, job = question(files)
     way = even_configuration(model, cluster, job, tp=2, pp=2, vpp=1, zero=1, mbs=2,
@@ -269,7 +290,7 @@ def test_text_of_made_up_entries(files):
 @pytest.mark.parametrize(("words", "message"), [
     (["--planners", "manual,oracle"], "planners: got 'oracle'; allowed: all, or some of nest"),
     (["--chart", "x.gif"], "chart: got 'x.gif'; allowed: a name that ends in .png or .svg"),
-    (["--chart", ""], "output: got ''"),
+    (["--chart", ""], "--chart: got no name; allowed: a file to write"),
     (["--planners", "zero", "--seed", "1"], "got --seed without the planner mcmc"),
     (["--planners", "mcmc", "--links", "rack:4"], "links: got 'rack:4'; allowed: a level of c"),
     (["--planners", "mcmc", "--links", "leaf:0"], "links: degree: got 0; allowed: 1 or more"),

@@ -44,8 +44,8 @@ def test_a_margin_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> Non
     assert plan["feasible"] and plan["inputs"]["job"]["memory_margin"] == 0
     out, _ = run(capsys, "evaluate", *FULL, "--json", code=3)
     assert json.loads(out)["inputs"]["job"]["memory_margin"] == 0.1
-    for text, told in (("1", "memory_margin: got 1.0; allowed: at least 0 and below 1"),
-                       ("-0.1", "memory_margin"), ("nan", "memory_margin"),
+    for text, told in (("1", "--memory-margin: got 1.0; allowed: at least 0 and below 1"),
+                       ("-0.1", "--memory-margin"), ("nan", "--memory-margin"),
                        ("x", "got 'x'; allowed: a number")):
         _, err = run(capsys, "evaluate", *FULL, "--memory-margin", text, code=2)
         assert told.partition(";")[0] in err

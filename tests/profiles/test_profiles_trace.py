@@ -155,7 +155,7 @@ def test_what_a_trace_lacks_is_told(tmp_path: Path, data: Any, message: str) -> 
 def test_broken_files_are_told(tmp_path: Path, text: bytes) -> None:
     for name in ("t.json", "t.json.gz", "t.pkl"):
         (tmp_path / name).write_bytes(text)
-        with pytest.raises(InputError, match=r"is no JSON|cannot be read|allowed: \.json"):
+        with pytest.raises(InputError, match=r"malformed JSON|cannot be read|allowed: \.json"):
             from_trace(tmp_path / name, small(), ["Block"], seq_len=128)
 
 

@@ -69,7 +69,7 @@ def test_what_is_not_known_is_ignored_with_a_note_within_a_major_version():
     ({"model": "/etc/passwd"}, "question: model: got '/etc/passwd'; allowed: a name in the"),
     ({"cluster": "/etc/passwd"}, "question: cluster: got '/etc/passwd'; allowed: a name in the"),
     ({"cluster": {"base": "dgx-h100", "without": "node9"}}, "question: cluster: without: got"),
-    ({"cluster": {"base": 3}}, "question: cluster: base: got 3"),
+    ({"cluster": {"base": 3}}, "question: cluster.base: got 3"),
     ({"model": {"base": "llama3-8b", "heads": "x"}}, "question: model.heads: got 'x'"),
     ({"model": None}, "question: model: got neither of model and profile"),
     ({"job": {"global_batch": 0}}, "question: job.seq_len: missing"),
@@ -143,7 +143,7 @@ def test_one_question_from_standard_input(monkeypatch, capsys, tmp_path):
          "model": {**MODEL, "hidden": 2048, "ffn": 8192}}))
     assert code == 3 and json.loads(out)["error"] == "infeasible"
     code, out, err = told(monkeypatch, capsys, ["plan", "-", "--tp", "2"], "{}")
-    assert code == 2 and "got - with tp" in err
+    assert code == 2 and "got - with --tp" in err
 
 
 @pytest.mark.kernels(uncompiled=True)

@@ -36,6 +36,7 @@ many = [
   '''2''',
 ]
 "q.r" = {i = 1}
+inline = { one = 1, two = [2, {c = "}, 3"}], deep = {er = 4, est.of = 5} }  # table
 long = \"\"\"
 [z]
 x = 9\"\"\"
@@ -60,6 +61,10 @@ map:
 ä: 'it''s'
 last: true
 # the end
+"""
+FLOW = """{a: 1, text: "x: 1, }", empty: ,
+  words: plain words,
+ list: [1, {d: 2}], ä: 'it''s', last: true}
 """
 PYTHON = '''"""ä"""
 from lib import AConfig, make
@@ -86,6 +91,7 @@ FORMS: dict[str, tuple[str, Edited, Callable[[str], dict[str, Any]]]] = {
     "json": (JSON, edit_json.edited, lambda text: flat(json.loads(text))),
     "toml": (TOML, edit_toml.edited, lambda text: flat(tomllib.loads(text))),
     "yaml": (YAML, edit_yaml.edited, lambda text: dict(yaml.safe_load(text))),
+    "flow": (FLOW, edit_yaml.edited, lambda text: dict(yaml.safe_load(text))),
 }
 
 
@@ -110,7 +116,8 @@ def test_random_changes(form: str, end: str) -> None:
     draw = random.Random(7)
     names = [name for name, value in before.items()
              if name not in ("rows", "map") and "q.r" not in name]
-    new = {"yaml": ["fresh", "more"], "toml": ["fresh", "a.new", "made.up", "made.too"],
+    new = {"yaml": ["fresh", "more"], "flow": ["fresh", "more"],
+           "toml": ["fresh", "a.new", "made.up", "made.too", "a.inline.new", "a.inline.deep.n.er"],
            "json": ["fresh", "s.new", "made.up", "made.too"]}[form]
     values = (5, 0.25, 1e-07, True, "plain", "q\"uo'te # [x] $HOME `id`", [1, 2])
     for _ in range(60):
@@ -125,7 +132,8 @@ def test_random_changes(form: str, end: str) -> None:
         assert read(found) == wanted, found
         if end == "\r\n":
             assert "\n" not in found.replace("\r\n", "")
-        touched = {part.rpartition(".")[2] for part in (*given, *some)}
+        touched = {"inline" if "inline" in part else part.rpartition(".")[2]
+                   for part in (*given, *some)}
         kept = [line for line in text.split(end) if "#" in line and "# ]" not in line
                 and not any(part in line for part in touched)]
         assert all(line in found.split(end) for line in kept), found
@@ -146,9 +154,15 @@ def test_missing_keys_are_added_in_their_section() -> None:
         "# C\n", '# C\nc.f = [\n  ["p"],\n  ["q"],\n]\n')
     assert edit_toml.edited("x = 1", {"s.a": 1, "s.b": 2}, []) == "x = 1\n\n[s]\na = 1\nb = 2\n"
     assert edit_toml.edited("[s]  # here\n[t]\n", {"s.a": 1}, []) == "[s]  # here\na = 1\n[t]\n"
+    assert edit_toml.edited(TOML, {"a.inline.x": 1, "a.inline.deep.y.z": 2}, ["a.inline.one"]) == (
+        TOML.replace("{ one = 1, ", "{ ").replace("of = 5} }", "of = 5, y.z = 2}, x = 1 }"))
+    assert edit_toml.edited("s={a=1}\n", {}, ["s.a"]) == "s={}\n"
+    assert edit_toml.edited("s = {}", {"s.a": 1}, []) == "s = {a = 1}"
     assert edit_yaml.edited(YAML, {"new": 1.0}, []) == YAML.replace(
         "last: true\n", "last: true\nnew: 1.0\n")
     assert edit_yaml.edited("  a: 1\n  b: 2", {"c": "x"}, ["b"]) == '  a: 1\n  c: "x"\n'
+    assert edit_yaml.edited("{a: 1, b: 2}", {"c": 3}, ["a", "b"]) == "{c: 3}"
+    assert edit_yaml.edited("{a: 1, b: 2,}", {"c": 3}, ["b"]) == "{a: 1, c: 3,}"
     assert edit_json.edited(JSON, {"s.t.new.er": True, "empty.x": 1}, []) == JSON.replace(
         '{"u": null}', '{"u": null, "new": {"er": true}}').replace(
         '"empty": {}', '"empty": {"x": 1}')

@@ -115,7 +115,11 @@ def test_layers_as_torchtitan_divides_them(
     (tmp_path / "train.toml").write_text(TOML + more, encoding="utf-8")
     found = nest.read(tmp_path / "train.toml", devices=8)
     assert [stage.layers for stage in found.configuration.stages] == layers
-    assert found.configuration.stages[0].zero == 2  # with a pipeline parameters stay gathered
+    assert found.configuration.stages[0].zero == 1  # with a pipeline gradients stay whole
+    (tmp_path / "train.toml").write_text(
+        f'{TOML}{more}fsdp_reshard_after_forward = "always"\n', encoding="utf-8")
+    with pytest.raises(InputError, match="fsdp_reshard_after_forward: got always; allowed: never"):
+        nest.read(tmp_path / "train.toml", devices=8)
 
 
 RECIPE = """
@@ -137,6 +141,23 @@ def recipe():
     cfg.train.global_batch_size = 64
     return cfg
 """
+
+
+@pytest.mark.parametrize(("made", "changed", "noted"), [
+    ("bf16_with_fp8_current_scaling_mixed()", "", True),
+    ("'bf16_with_fp8_current_scaling_mixed'", "", True),
+    ("bf16_with_fp8_current_scaling_mixed()", "False", False),
+    ("bf16_with_mxfp8_mixed()", "", False), ("bf16_with_mxfp8_mixed()", "True", True)])
+def test_layers_of_a_recipe_in_bf16(tmp_path: Path, made: str, changed: str, noted: bool) -> None:
+    """Megatron-Bridge leaves the first and the last layer in bf16 with one scale a tensor."""
+    text = RECIPE.replace("    return cfg", f"    cfg.mixed_precision = {made}\n" + (
+        f"    cfg.mixed_precision.first_last_layers_bf16 = {changed}\n" * bool(changed))
+        + "    return cfg")
+    assert "mixed_precision" in text
+    path = tmp_path / "plan_recipe.py"
+    path.write_text(text, encoding="utf-8")
+    found = nest.read(path, function="recipe", model="llama3-8b", devices=8)
+    assert any("first_last_layers_bf16" in note for note in found.notes) == noted
 
 
 def test_a_recipe_with_overrides(tmp_path: Path) -> None:

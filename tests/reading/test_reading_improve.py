@@ -312,6 +312,21 @@ def test_delayed_scaling_excludes_some_recompute(
 
 
 @pytest.mark.kernels
+@pytest.mark.parametrize(("graphs", "full"), [
+    ("local --cuda-graph-scope full_iteration --no-check-for-nan-in-loss-and-grad", True),
+    ("transformer_engine --cuda-graph-scope attn", False)])
+def test_cuda_graphs_stay(
+    graphs: str, full: bool, tmp_path: Path, cluster: nest.Cluster
+) -> None:
+    """Those of layers exclude full recompute."""
+    path = script(tmp_path, line(KEPT=f"{KEPT} --cuda-graph-impl {graphs}"))
+    found = nest.improve(path, cluster, in_place=True)
+    assert f"--cuda-graph-impl {graphs}" in found.files["run.sh"]
+    assert found.plan is not None and found.plan.search is not None
+    assert (found.plan.search.space["recompute"] == "any") == full
+
+
+@pytest.mark.kernels
 def test_hostile_texts_take_no_time(tmp_path: Path, cluster: nest.Cluster) -> None:
     value = "${A}" * 60
     kept = f'--load "{value}\\"" --wandb-project {value}\\" --seed ${{B:-{value}}}'

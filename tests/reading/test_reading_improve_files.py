@@ -16,6 +16,7 @@ import nest
 from nest.errors import InputError
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("stacks", "exports")]
+from exported_plans import kept  # noqa: E402
 from framework_plans import runnable  # noqa: E402
 from improved import DEEPSPEED, TOML  # noqa: E402
 from improved import TITAN as PYTHON  # noqa: E402
@@ -57,6 +58,13 @@ ici_tensor_parallelism: 8  # a node
 remat_policy: full
 attention: cudnn_flash_te
 """
+FSDP2 = kept("fsdp2")["parallelize.py"]
+for old, new in (("TP = 2\n", "TP = 8  # a node\n"), ("DP_SHARD = 8", "DP_SHARD = 2"),
+                 ("MICRO_BATCHES = 8", "MICRO_BATCHES = 32")):
+    assert FSDP2.count(f"\n{old}") == 1
+    FSDP2 = FSDP2.replace(f"\n{old}", f"\n{new}")
+
+
 class File(NamedTuple):
     """A file of a job on 16 devices, and what it does not say."""
 
@@ -71,6 +79,7 @@ FILES = {
     "megatron-bridge": File("plan.py", BRIDGE),
     "maxtext": File("run.yml", MAXTEXT),
     "deepspeed": File("ds.json", DEEPSPEED, {"model": "llama3-8b", "seq_len": 8192}),
+    "fsdp2": File("parallelize.py", FSDP2, {"model": "llama3-8b"}),
 }
 SCRIPT = """#!/bin/bash
 # --tensor-model-parallel-size 8 is a comment
@@ -159,7 +168,7 @@ def test_a_space_bounds_the_plan(
     assert found.plan.configuration.stages[0].tp == space.tp.smallest
     assert {one.name.rpartition(".")[2] for one in found.arguments} & {
         "tensor_parallel_degree", "tensor_model_parallel_size", "autotp_size",
-        "ici_tensor_parallelism", "ici_tensor_sequence_parallelism"}
+        "ici_tensor_parallelism", "ici_tensor_sequence_parallelism", "TP"}
     new = written(tmp_path, file.name, found.files[file.name])
     assert step(new, cluster, **file.more) == found.plan.step_time_s
 
@@ -168,7 +177,7 @@ def test_a_space_bounds_the_plan(
 @pytest.mark.parametrize(("stack", "target"), [
     ("torchtitan", "torchtitan"), ("torchtitan", "torchtitan-toml"), ("deepspeed", "deepspeed"),
     ("megatron-deepspeed", "deepspeed"), ("megatron-bridge", "megatron-bridge"),
-    ("maxtext", "maxtext")])
+    ("maxtext", "maxtext"), ("fsdp", "fsdp2")])
 def test_random_plans(stack: str, target: str, tmp_path: Path) -> None:
     """Exported files and scripts: never slower, said to the last digit, and then the best.
 
@@ -176,7 +185,7 @@ def test_random_plans(stack: str, target: str, tmp_path: Path) -> None:
     """
     files = {"deepspeed": "ds_config.json", "torchtitan": "plan_config.py",
              "torchtitan-toml": "plan.toml", "megatron-bridge": "plan_recipe.py",
-             "maxtext": "plan.yml"}
+             "maxtext": "plan.yml", "fsdp2": "parallelize.py"}
     small = [case for case in runnable(stack, 3 * COUNT, target) if case.world <= MOST]
     for number, case in enumerate(small[:COUNT]):
         assert case.plan is not None and case.files is not None
@@ -286,6 +295,52 @@ def test_the_launch_line_of_deepspeed_follows(
     assert nest.improve(path, cluster, vocab=32000).plan is None
 
 
+LINES = {
+    "torchtitan-toml": (
+        "torchrun --nnodes 2 --nproc_per_node 8 -m torchtitan.train --job.config_file run.toml \\\n"
+        "  --parallelism.tensor-parallel-degree=$TP --training.steps 5 --compile.enable \\\n"
+        "  --activation_checkpoint.mode full # --parallelism.tensor-parallel-degree 3\n",
+        "--parallelism.tensor-parallel-degree 4 --training.steps 5 --compile.enable",
+        "--activation_checkpoint.mode none # --parallelism.tensor-parallel-degree 3"),
+    "maxtext": (
+        "srun -n 16 python -m maxtext.train run.yml steps=5 ici_tensor_parallelism=$TP \\\n"
+        "  remat_policy='full' # remat_policy=full\n",
+        "run.yml steps=5 ici_tensor_parallelism=1 \\", "# remat_policy=full"),
+    "megatron-bridge": (
+        "torchrun --nnodes 2 --nproc_per_node 8 plan_recipe.py train.train_iters=5 \\\n"
+        "  model.tensor_model_parallel_size=$TP ++model.recompute_granularity=full\n",
+        "model.tensor_model_parallel_size=4", "train.train_iters=5 \\"),
+}
+
+
+@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.parametrize("target", LINES)
+def test_settings_of_the_command_line_are_changed_there(
+    target: str, tmp_path: Path, cluster: nest.Cluster
+) -> None:
+    """Numbers and words in place; others are taken out, and written in the file."""
+    file, (line, *wanted) = FILES[target], LINES[target]
+    name = "plan_recipe.py" if target == "megatron-bridge" else file.name
+    written(tmp_path, name, file.text)
+    path = written(tmp_path, "run.sh", f"TP=8\n{line}")
+    found = nest.improve(path, cluster, nest.SearchSpace(pp=1, tp=4, cp=1, zero=(1, 3)))
+    assert found.plan is not None and not found.refused, found.refused
+    for text in (*wanted, "TP=8\n"):
+        assert text in found.files["run.sh"]
+    for one, text in found.files.items():
+        written(tmp_path, one, text)
+    assert step(path, cluster) == found.plan.step_time_s
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_inline_tables_of_toml(tmp_path: Path, cluster: nest.Cluster) -> None:
+    text = TOML.replace('[activation_checkpoint]\nmode = "full"\n', "").replace(
+        "[job]", 'activation_checkpoint = { mode = "full" }  # table\n[job]')
+    path = written(tmp_path, "run.toml", text)
+    found = nest.improve(path, cluster, nest.SearchSpace(pp=1, tp=4, cp=1, recompute="none"))
+    assert 'activation_checkpoint = { mode = "none" }  # table\n' in found.files["run.toml"]
+
+
 @pytest.mark.kernels(uncompiled=True)
 def test_a_program_of_the_users_own_gets_no_new_arguments(
     tmp_path: Path, cluster: nest.Cluster
@@ -308,9 +363,6 @@ def test_a_program_of_the_users_own_gets_no_new_arguments(
     ("run.toml", TOML, ("--set", "parallelism.tensor_parallel_degree=4"),
      "parallelism.tensor_parallel_degree: it is given besides the file"),
     ("run.toml", TOML, ("--stack", "megatron-core"), "stack megatron-core"),
-    ("run.toml", TOML.replace('[activation_checkpoint]\nmode = "full"\n', "").replace(
-        "[job]", 'activation_checkpoint = {mode = "full"}\n[job]'), (),
-     "activation_checkpoint.mode: no place in the text"),
     ("run.py", PYTHON + "\n\ndef mine():\n    return llama3_8b()\n", ("--function", "mine"),
      "the function mine() has no place for it"),
     ("run.sh", (SCRIPT % CONFIG).replace('"stage": 1', '"stage": $STAGE').replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from command_line import run
 
 import nest
-from nest.errors import InputError
+from nest.describe import load_stack
+from nest.errors import InputError, UnsupportedError
 from nest.exports.megatron_table import SECTIONS
 from nest.exports.settings import figures_of, settings
 from nest.reading.arguments import known
@@ -52,6 +54,22 @@ def test_exported_plans_are_read_back(stack: str, count: int, tmp_path: Path) ->
         priced = nest.evaluate(found.model, case.cluster, found.job, found.configuration)
         assert priced.step_time_s == case.plan.step_time_s, case.plan.inputs
     assert seen & {"hosts", "ranks"} or stack == "megatron-fsdp"
+
+
+@pytest.mark.parametrize("graphs", ["layers", "step"])
+def test_cuda_graphs_are_read_back(graphs: str, tmp_path: Path) -> None:
+    stack, seen = load_stack({"base": "megatron-core", "cuda_graphs": graphs}), 0
+    for case in runnable("megatron-core", 8):
+        plan = nest.evaluate(case.model, case.cluster, case.job.replace(stack=stack), case.way)
+        with suppress(UnsupportedError):
+            for name, text in nest.export(plan, "megatron").items():
+                (tmp_path / name).write_text(text, encoding="utf-8")
+            found = nest.read(tmp_path / "launch.sh")
+            priced = nest.evaluate(found.model, case.cluster, found.job, found.configuration)
+            assert priced.step_time_s == plan.step_time_s
+            assert found.job.stack.cuda_graphs == graphs
+            seen += 1
+    assert seen > 1
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -193,6 +211,8 @@ def test_number_formats(tmp_path: Path, more: str, precision: str) -> None:
     ("--fp8-format hybrid --fp8-recipe custom", "--fp8-recipe: got"),
     ("--fp4-format e2m1 --fp4-recipe custom", "--fp4-recipe: got"),
     ("--recompute-granularity selective --recompute-modules nothing", "--recompute-modules: got"),
+    ("--recompute-granularity selective --recompute-modules mlp_act",  # NEST's name
+     "--recompute-modules: got 'mlp_act'; allowed: core_attn, layernorm, moe_act, moe"),
     ("--pipeline-model-parallel-size 16 --tensor-model-parallel-size 1",
      "--num-layers: got 8; allowed without a layout: a multiple of pp 16 x virtual stages 1"),
     ("--num-distributed-optimizer-instances 3", "a divisor of the data parallel size 16"),

@@ -52,6 +52,10 @@ def words(text: str, **given: str) -> list[str]:
     "A=2\nprintf '%s\\n' $(( ($A > 1) ? 7 : 8 )) $((A==2 && 1<0 || !0)) $((2**3**2)) $((-A%3))",
     "A=0; while [[ $# -gt 0 ]]; do A=$1; shift; done\nprintf '%s\\n' \"x$A\"",
     "A=1\nexport A\nprintf '%s\\n' $A",
+    "set -euo pipefail\nset -- --x 1 \"2 3\"\nset -x\nshift\nprintf '%s\\n' $# \"$1\" \"$@\"",
+    "set -- a\nset -e -- \"$@\" b --c\nset -o errexit\nprintf '%s\\n' \"$@\" $2",
+    "A='--x 1'\nset -- $A\nset e \"$@\"\nprintf '%s\\n' \"$@\"",
+    "set -- 1\nset --\nprintf '%s\\n' $#",
     "A=(1 \"2 3\")\nB=()\nprintf '%s\\n' \"x ${A[*]} y\" \"${B[*]}z\"",
 ])
 def test_words_are_those_of_bash(text: str) -> None:
@@ -64,7 +68,7 @@ def test_words_are_those_of_bash(text: str) -> None:
     "N=$(nproc)", "N=`nproc`", "for n in 1 2; do N=$n; done", "while true; do N=1; done",
     "if grep -q x y; then N=1; else N=2; fi", "read N", "case $(x) in a) N=1;; esac",
     "N=$RANDOM", "N=${!M}", "N=${M//a/b}", "true && N=4", "N=$((1/0))",
-    "if [[ $(hostname) == a ]]; then N=2; fi",
+    "if [[ $(hostname) == a ]]; then N=2; fi", "if grep -q x y; then set -- 1; fi; N=$1",
 ])
 def test_what_is_not_understood_is_an_error_only_where_it_counts(
     text: str, tmp_path: Path

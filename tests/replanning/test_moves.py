@@ -50,6 +50,7 @@ def held(x: Instance, plan: Plan, grid: dict, names: list[str], states: bool) ->
         each = r.parameter
         if states:
             each = r.sharded_optimizer if stage.zero else r.optimizer
+            each -= r.merged if stage.zero == 3 else 0.0
         cut = stage.zero == 3 or (states and stage.zero > 0)
         layers = [order[n] for span in stage.chunks for n in range(*span)]
         one_stage = {order[n] for n in range(len(x.chain))} == set(layers) and way.vpp == 1

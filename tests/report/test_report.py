@@ -27,7 +27,7 @@ def test_the_report_explains_its_words() -> None:
     """Chunks have a legend, `hierarchical` says of what; terms of the search stay in the docs."""
     plan = priced("llama3-70b", "h100-spine-leaf", 1024, tp=8, pp=4, vpp=10, zero=1)
     text = " ".join(plan.report().split())
-    assert "chunks: parts of a stage in turn, here 10 of 2 to 3 layers" in text
+    assert "chunks: virtual stages of a stage x layers of each" in text
     assert "hierarchical (level by level)" in text
     assert not re.search("super-pipeline|outer choice|cells", text)
 
@@ -117,9 +117,8 @@ def test_what_the_search_did():
         seconds=0.48, compile_seconds=0.0, threads=2, solved=12, pruned=76, cells=1194, labels=9,
         transitions=9, peak_bytes=2**28, space=SearchSpace(tp=8, zero="0,1").describe())
     done = plan.model_copy(update={"search": report, "optimal": True})
-    did = ("; 12 choices of replicas and micro-batch solved, 76 ruled out, in 480 ms on 2 "
-           "threads; kernels "
-           "compiled or loaded in 0 s; peak memory 256 MiB")
+    did = ("; 12 combinations of replicas and micro-batch solved, 76 excluded by a bound, "
+           "in 480 ms on 2 threads; kernels compiled or loaded in 0 s; peak memory 256 MiB")
     assert searched(done) == "every legal plan with tp 8, zero 0..1" + did
     free = report.model_copy(update={"space": SearchSpace().describe()})
     assert searched(plan.model_copy(update={"search": free})) == "every legal plan" + did
@@ -181,7 +180,7 @@ def test_many_problems_are_counted():
 def test_how_sure_the_price_is():
     plan = priced("llama3-8b", "dgx-h100", 16)
     text = " ".join(plan_text(plan, simulated=plan.step_time_s / 0.98).split())
-    assert "event by event; the price differs by -2.0 %" in text
+    assert "discrete-event simulation; the priced step time differs by -2.0 %" in text
     assert "in 9 of 10 cases, by the errors of 161 measured configurations of megatron-core" in text
     assert "never measured" not in text and "Simulated" not in plan_text(plan)
     beyond = " ".join(plan_text(priced("llama3-8b", "dgx-a100", 16)).split())

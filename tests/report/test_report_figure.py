@@ -92,7 +92,7 @@ def test_without_matplotlib_each_command_says_what_to_install(
     words = [word for each in words for word in given.get(each, [each])]
     before = sorted(os.listdir(tmp_path))
     _, err = run(capsys, *words, code=2)
-    option = next((word[2:] for word in words if word in ("--map", "--chart", "--plot")),
+    option = next((word for word in words if word in ("--map", "--chart", "--plot")),
                   "bench paper")
     assert err == (f"nest: error: {option}: pictures need Matplotlib, which is not installed; "
                    "pip install 'nest-planner[plot]' adds it\n")

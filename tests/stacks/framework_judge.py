@@ -203,6 +203,41 @@ def torchtitan(case: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def graphs(case: dict[str, Any]) -> bool:
+    """Whether its trainer takes CUDA graphs with these degrees, experts in torchtitan's own form.
+
+    The method alone is taken from its source: importing the trainer needs more than is installed.
+    """
+    import ast
+    from importlib.util import find_spec
+
+    from torchtitan.models.common.token_dispatcher import (
+        AllToAllTokenDispatcher,
+        HybridEPTokenDispatcher,
+        LocalTokenDispatcher,
+        MinimalAsyncEPTokenDispatcher,
+    )
+
+    found = find_spec("torchtitan.trainer")
+    assert found and found.origin
+    with open(found.origin, encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    method = next(one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)
+                  and one.name == "_validate_cuda_graphs")
+    given: dict[str, Any] = {one.__name__: one for one in (
+        HybridEPTokenDispatcher, LocalTokenDispatcher, MinimalAsyncEPTokenDispatcher)}
+    exec(compile(ast.Module([method], []), found.origin, "exec"), given)
+    dispatcher = object.__new__(AllToAllTokenDispatcher.Config)
+    model = SimpleNamespace(traverse=lambda kind: [(None, dispatcher, None, None)] * (
+        isinstance(dispatcher, kind)))
+    trainer = SimpleNamespace(
+        training=SimpleNamespace(disable_cuda_graphs=not case["graphs"]),
+        parallelism=SimpleNamespace(pipeline_parallel_degree=case["pp"],
+                                    expert_parallel_degree=case["ep"]),
+        model_spec=SimpleNamespace(model=model))
+    return accepts(lambda: given["_validate_cuda_graphs"](trainer))
+
+
 def columns(mesh: Any, axis: int) -> list[list[int]]:
     """Groups along one axis of a mesh."""
     return rows(mesh.transpose(axis, -1))
@@ -345,7 +380,8 @@ def deepspeed_zero(stage: int) -> bool:
 
 
 JUDGES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "order": order}
+    "megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "order": order,
+    "graphs": graphs}
 
 
 def answer(judges: dict[str, Callable[[dict[str, Any]], Any]]) -> None:

@@ -21,9 +21,10 @@ from launches import launched
 import nest
 from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
 from nest.costs.schedules import Path as SchedulePath
+from nest.describe import load_stack
 from nest.errors import UnsupportedError
 from nest.exports import bridge
-from nest.exports.megatron import arguments, replica_by_replica, variables
+from nest.exports.megatron import arguments, inexpressible, replica_by_replica, variables
 from nest.exports.megatron import options as export_options
 from nest.forms.passes import KINDS
 from nest.graph.schedules import position
@@ -344,3 +345,32 @@ def test_offloading_is_judged_as_by_megatron(broken: bool) -> None:
     wrong = [(case.way.offload, case.broken, answer["refused"]) for case, answer in zip(
         cases, answers, strict=True) if bool(answer["refused"]) != broken]
     assert not wrong, wrong
+
+
+# ---------------------------------------------------------------- CUDA graphs
+
+
+@pytest.mark.parametrize("graphs", ["layers", "step"])
+def test_cuda_graphs_are_judged_as_by_megatron(graphs: str) -> None:
+    """By the arguments of the exported script, or those that it would have. Of whole steps 0.19.2
+    refuses none; 0.16.1 has a check of experts."""
+    stack = load_stack({"base": "megatron-core", "cuda_graphs": graphs})
+    taken_: list[Case] = []
+    refused: list[Case] = []
+    for case in drawn("megatron-core", "graphs"):
+        if len(taken_) >= 4 * EACH and (len(refused) >= EACH or graphs == "step"):
+            break
+        case.job = case.job.replace(stack=stack)
+        if case.broken or case.plan is None or not case.plan.feasible:
+            continue
+        reasons = [*inexpressible(case.model, case.job, case.way)]
+        if not reasons:
+            taken_.append(case)
+        elif graphs == "layers" and all(one.startswith("stack.cuda_graphs") for one in reasons):
+            refused.append(case)
+    cases = [*taken_[:4 * EACH], *refused[:EACH]]
+    assert {case.way.stages[0].recompute for case in taken_} >= {"none", "selective"}
+    answers = judged("megatron", [question(case) for case in cases], "framework_launch.py")
+    wrong = [(case.way, answer["refused"]) for case, answer in zip(cases, answers, strict=True)
+             if bool(answer["refused"]) != (case.files is None)]
+    assert not wrong, wrong[0]

@@ -22,6 +22,7 @@ from nest.costs.schedules import Path as SchedulePath
 from nest.forms.passes import KINDS
 from nest.graph import build_chain
 from nest.graph.schedules import is_folded
+from nest.pricing.even import even_configuration
 from nest.stacks import launch_needs, not_runnable
 from nest.stacks.figures import chunks_of, layer_counts, plan_figures
 
@@ -316,6 +317,19 @@ def test_torchtitan_numbers_ranks_as_nest_unless_a_list_of_hosts_is_needed() -> 
         if verdict["mesh"] and not {"etp", "etp-without-ep"} & rules_broken("torchtitan", case):
             needed = needs("torchtitan", case)
             assert same_groups(case, verdict["groups"]) == (not needed), (needed, case, verdict)
+
+
+def test_torchtitan_captures_steps_without_pipelines_and_experts_of_other_ranks() -> None:
+    cases = [{"graphs": graphs, "pp": pp, "ep": ep}
+             for graphs in (False, True) for pp in (1, 2) for ep in (1, 4)]
+    model = nest.load_model("qwen3-30b-a3b")
+    cluster = nest.load_cluster("dgx-h100", devices=8)
+    for case, taken in zip(cases, judged("graphs", cases), strict=True):
+        job = nest.Job(global_batch=64, seq_len=64, stack={
+            "base": "torchtitan", "cuda_graphs": "step" if case["graphs"] else "none"})
+        way = even_configuration(model, cluster, job, pp=case["pp"], ep=case["ep"], etp=1, zero=2)
+        broken = {one.rule for one in not_runnable(build_chain(model), job, way)}
+        assert broken == (set() if taken else {"cuda-graphs-alone"}), case
 
 
 def test_torchtitan_divides_layers_as_whole_says() -> None:

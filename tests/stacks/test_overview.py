@@ -39,7 +39,7 @@ def test_the_page_explains_every_figure() -> None:
 def test_an_overview_is_what_the_rules_say() -> None:
     rows = {row[0].split()[0]: dict(zip(HEADS, row, strict=True)) for row in overview()}
     torchtitan, fsdp = rows["torchtitan"], rows["Megatron-FSDP"]
-    assert torchtitan["ZeRO with pp"] == "0, 2, 3"
+    assert (torchtitan["ZeRO"], torchtitan["ZeRO with pp"]) == ("0, 2, 3", "0, 1")
     assert torchtitan["cuts"] == "free"
     assert (fsdp["ZeRO with pp"], fsdp["schedules"], fsdp["HSDP"]) == ("-", "-", "1, 2, 3")
     assert rows["Megatron-Core"]["stages may differ in"] in ("cp_comm", "-")
@@ -84,8 +84,8 @@ def test_reports_say_whether_the_stack_can_run_the_plan(
                     "--recompute-modules", "norm")[0])
     assert "Launch Megatron-Core 0.16.1 cannot run this: - zero 3: its distributed" in text
     assert "- recompute_modules norm: dense layers can recompute core_attn and mlp;" in text
-    wide = flat(run(capsys, *EVALUATE, "2", "--stack", "torchtitan")[0])
-    assert "torchtitan 0.3.0 can run this; outer_dp 8: needs a permuted list of hosts" in wide
+    wide = flat(run(capsys, *EVALUATE, "1", "--stack", "torchtitan")[0])
+    assert "torchtitan 0.3.0 can run this; outer_dp 8: needs a reordered host list" in wide
 
 
 def test_the_document_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:

@@ -171,16 +171,19 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]] 
         [("zero zero", {"zero": 1}), ("cuts cuts", {"pp": 3, "outer_dp": 16}),
          ("interleaved-pp pp", {"pp": 2, "vpp": 2}), ("other-degrees cp", {"cp": 2})]),
     "torchtitan": (
-        [{"tp": 8, "pp": 4, "zero": 3}, {"tp": 8, "pp": 4, "vpp": 2, "zero": 2}, NORMS,
-         {"pp": 4, "schedule": "gpipe", "micro_batch": 64, "outer_dp": 4, "zero": 2},
+        [{"tp": 8, "pp": 4, "zero": 1}, {"tp": 8, "pp": 4, "vpp": 2, "zero": 1}, NORMS,
+         {"tp": 8, "zero": 2},
+         {"pp": 4, "schedule": "gpipe", "micro_batch": 64, "outer_dp": 4, "zero": 1},
          {"model": "mixtral-8x7b", "tp": 2, "ep": 4, "etp": 1, "zero": 3}],
-        [("zero zero", {"zero": 1}), ("1f1b micro_batches", {"pp": 4, "outer_dp": 64,
+        [("zero zero", {"zero": 1}), ("zero-pipeline zero", {"pp": 4, "zero": 3}),
+         ("1f1b micro_batches", {"pp": 4, "outer_dp": 64,
                                                              "micro_batch": 2}),
          ("tied pp", {"model": "gpt2-xl", "pp": 2}), ("kv-heads kv_heads", {"tp": 16}),
          ("cp-comm cp_comm", {"cp": 2}), ("selective-recompute module_set",
                                           {"recompute": "selective"}),
          ("full-recompute recompute_layers", {"recompute": "full", "recompute_layers": 2}),
          ("etp etp", {"model": "mixtral-8x7b", "tp": 2, "ep": 4, "etp": 2})]),
+    "torchtitan-2024": ([{"zero": 3}], [("zero zero", {"zero": 1})]),
     "torchtitan-eager": ([{"zero": 3}], [("zero zero", {"zero": 1})]),
     "deepspeed": (
         [{"pp": 4, "zero": 1}, {"zero": 3, "tp": 2, "sp": False},
@@ -376,7 +379,7 @@ def test_bad_rules_have_one_clear_message(rule: Any, message: str) -> None:
 @pytest.mark.parametrize(("given", "message"), [
     ("megatron", r"capabilities: got 'megatron'; allowed: deepspeed, fsdp, "),
     ({"base": "megatron"}, r"got 'megatron'; allowed: deepspeed, fsdp, "),
-    ({"base": 3}, r"base: got 3; allowed: a table of the catalog"),
+    ({"base": 3}, r"base: got 3; allowed: deepspeed, fsdp, "),
     ({"base": "fsdp", "rules": [1]}, r"rules: got \[1\]; allowed: a mapping"),
     (3, r"capabilities"),
 ])

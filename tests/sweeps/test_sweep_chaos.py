@@ -152,7 +152,7 @@ def test_a_full_disk_ends_in_a_message_with_the_store_whole(tmp_path):
 def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     place = tmp_path / "file"
     place.write_text("x")
-    with pytest.raises(InputError, match="output: .* cannot be made"):
+    with pytest.raises(InputError, match="output: .* cannot be created"):
         asked(grid(2), place / "folder")
     asked(grid(2), tmp_path / "old")
     monkeypatch.setattr(owners, "Owner", lambda path: (_ for _ in ()).throw(

@@ -102,14 +102,14 @@ def test_a_name_stands_for_what_is_in_it_when_slow_too() -> None:
 
 
 @pytest.mark.parametrize(("change", "text", "says"), [
-    (without, "node9", "without: got 'node9'; allowed: the name of a node, such as node"),
+    (without, "node9", "without: got 'node9'; did you mean node5? allowed: node0 to "),
     (without, "", "without: got ''; allowed: names of nodes, ranges"),
     (without, "node1,", "without: got 'node1,'; allowed: names of nodes"),
-    (without, "node4..7", "without: got 'node6'; allowed: the name of a node"),
+    (without, "node4..7", "without: got 'node6' in 'node4..7'; did you mean node"),
     (without, "node3..1", "without: got 'node3..1'; allowed: a range that does not fall"),
-    (without, "node1..leaf2", "without: got 'node1..leaf2'; allowed: the name of a node"),
+    (without, "node1..leaf2", "without: got 'node1..leaf2'; allowed: node0 to node5"),
     (without, "link:leaf0-leaf1", "without: got no link between 'leaf0' and 'leaf1'; allowed: a"),
-    (without, "link:leaf0-top", "without: got 'top'; allowed: the name of a node"),
+    (without, "link:leaf0-top", "without: got 'top' in 'link:leaf0-top'; allowed: node0 to "),
     (without, "link:leaf0", "without: got 'link:leaf0'; allowed: link:A-B"),
     (without, "spine0,spine1", "without spine0,spine1: got a disconnected network"),
     (without, "node0..5", "without node0..5: got no device; allowed: at least one"),
@@ -118,7 +118,7 @@ def test_a_name_stands_for_what_is_in_it_when_slow_too() -> None:
     (degrade, "node1=2", "degrade: got 'node1=2'"),
     (degrade, "node1=nan", "degrade: got 'node1=nan'"),
     (degrade, "=0.5", "degrade: got '=0.5'"),
-    (degrade, "node9=0.5", "degrade: got 'node9'; allowed: the name of a node"),
+    (degrade, "node9=0.5", "degrade: got 'node9'; did you mean node"),
 ])
 def test_bad_parts(change: object, text: str, says: str) -> None:
     with pytest.raises(InputError) as caught:

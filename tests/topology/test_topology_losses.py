@@ -103,8 +103,8 @@ def test_losses_of_links_are_priced_by_links() -> None:
 
 
 @pytest.mark.parametrize("given, said", [
-    ("node17", "did you mean node7? allowed: node0 to node7, leaf0 to leaf1, devices such as "
-     "node0/device0, or ranges with .."),
+    ("node17", "did you mean node7? allowed: node0 to node7, leaf0 to leaf1, spine0, devices "
+     "such as node0/device0, or ranges with .."),
     ("node5..3", "allowed: a range that does not fall"),
     ("", "allowed: names of nodes"),
     ("node0..7", "got all 64 devices; allowed: at least one left"),

@@ -241,7 +241,7 @@ def test_groups_add_up(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("words", "told"), [
     (("--group", "mine"), "group: got 'mine'; allowed: korthikanti2022_tab5"),
     (("nowhere.csv",), "nowhere.csv: no such file"),
-    (("-o", "."), "output: . is a folder"),
+    (("-o", "."), "--output .: is a folder"),
     (("--plot", "/no/such/plot.svg"), "cannot be written"),
     (("--plot", "plot.pdf"), "plot: got 'plot.pdf'; allowed: a name that ends in .png or .svg"),
 ])

@@ -4,8 +4,8 @@
 `answers` stores their plans on disk; `results` reads them, `tables`, `charts` and `text` show
 them.
 
-`instance` has the problems of `instances.yaml` as documents, `solving` their best configurations;
-`submission` what a planner hands in, `planned` what those of `nest compare` hand in, `working` the
-processes for both; `score` prices it, `untried` says what searches leave out, `score_document` and
-`instances_text` show that.
+`instance` writes the problems of `instances.yaml` as documents, `solving` finds their best
+configurations; `submission` is the file that a planner submits, `planned` makes those of the
+planners of `nest compare`, `working` runs the processes of both; `score` prices a submission,
+`untried` lists what searches leave out, `score_document` and `instances_text` show the score.
 """

@@ -19,7 +19,7 @@ MEMORY = "256 MiB"
 
 def ask(
     memory: Annotated[
-        str, typer.Option(metavar="BYTES", help="Keep at most this much of what questions share, "
+        str, typer.Option(metavar="BYTES", help="Memory for data that questions share, "
                           "such as 1 GiB; 0: nothing.")] = MEMORY,
     threads: options.Threads = None,
     quiet: options.Quiet = False,
@@ -27,7 +27,8 @@ def ask(
     """Answer a stream of questions, one JSON document a line.
 
     Questions come on stdin, answers on stdout, in order, each as soon as it is known:
-    nest.answer/1, or nest.error/1 with the id of the question, after which the stream goes on.
+    nest.answer/1, or nest.error/1 with the id of the question, after which the next question
+    is answered.
     `nest schema question` has the fields.
     """
     from nest.api import Planner

@@ -12,12 +12,13 @@ import typer
 
 from nest.cli import instances, options, output
 from nest.cli.examples import epilog
+from nest.cli.naming import App
 
 if TYPE_CHECKING:
     from nest.bench.paper import Question
     from nest.bench.results import Result
 
-app = typer.Typer(
+app = App(
     help="Repeat a published evaluation, or score planners on problems.",
     add_completion=False,
     rich_markup_mode=None,

@@ -10,12 +10,13 @@ import typer
 
 from nest.cli import options, output
 from nest.cli.examples import epilog
+from nest.cli.naming import App
 from nest.errors import InputError
 
 if TYPE_CHECKING:
     from nest.describe import Stack
 
-app = typer.Typer(
+app = App(
     help="Fit a device, a network or a software stack to measurements.",
     add_completion=False,
     rich_markup_mode=None,
@@ -154,7 +155,7 @@ def runs(
         str | None,
         typer.Option("--fit", metavar="NAMES",
                      help="Figures to fit, such as gemm_derate,overlap_tp; default: those that "
-                     "the runs show.")
+                     "the runs determine.")
     ] = None,
     device: Annotated[
         str | None,

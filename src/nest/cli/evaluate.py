@@ -61,7 +61,8 @@ def evaluate(
         int | None, options.number("Transformer layers of the first stage, over all its chunks.")
     ] = None,
     last_stage_layers: Annotated[
-        int | None, options.number("The same of the last stage; the others divide the rest evenly.")
+        int | None, options.number("Transformer layers of the last stage; the other stages "
+                                   "share the rest evenly.")
     ] = None,
     schedule: Annotated[
         str | None,
@@ -69,7 +70,7 @@ def evaluate(
                      "interleaved-zb, zb-v, dualpipev, dualpipe or looped-bfs.")
     ] = None,
     group: Annotated[
-        int | None, options.number("Micro-batches that pass a virtual stage in a row; default pp.")
+        int | None, options.number("Consecutive micro-batches of a virtual stage; default pp.")
     ] = None,
     cp: Annotated[int | None, options.number("Context-parallel degree; default 1.")] = None,
     cp_comm: Annotated[
@@ -115,11 +116,11 @@ def evaluate(
     ] = None,
     recompute_layers: Annotated[
         int | None,
-        options.number("Full recompute for only the first N layers of a stage; default: all."),
+        options.number("Full recompute of only the first N layers of a stage; default: all."),
     ] = None,
     offload: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="What is kept in the memory of the hosts: none "
+        typer.Option(metavar="TEXT", help="What is kept in host memory: none "
                      "(default), or such as optimizer:0.5+core_attn (docs/offloading.md)."),
     ] = None,
     as_json: options.Json = False,
@@ -188,7 +189,8 @@ def _from_plan_file(path: str, given: dict[str, Any]) -> Plan:
 def _from_options(
     names: list[str], file: str | None, given: dict[str, Any], degrees: dict[str, Any]
 ) -> Plan:
-    from nest.cli.inputs import COMMAND_LINE, job_from, subject_and_cluster
+    from nest.cli.inputs import job_from, subject_and_cluster
+    from nest.cli.naming import COMMAND_LINE
     from nest.describe import load_configuration
     from nest.pricing import evaluation
     from nest.pricing.even import even_configuration

@@ -22,7 +22,8 @@ def export(
                           "a step for a simulator: chakra (ASTRA-sim), simai.")
     ],
     folder: Annotated[
-        str, typer.Option("-o", "--output", metavar="DIR", help="Folder for the files; it is made.")
+        str, typer.Option("-o", "--output", metavar="DIR",
+                          help="Folder for the files; created if missing.")
     ],
     gpus_per_node: Annotated[
         int | None,

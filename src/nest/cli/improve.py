@@ -35,7 +35,8 @@ def improve(
                             "runs on.")],
     folder: Annotated[
         str | None, typer.Option("-o", "--output", metavar="DIR", help="Folder for the new "
-                                 "file; it is made. Nothing is written where no plan is better.")
+                                 "file; created if missing. Nothing is written where no plan is "
+                                 "better.")
     ] = None,
     *,
     target: Target = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nest.cli.naming import COMMAND_LINE
 from nest.errors import InputError
 from nest.limits import count_problem
 
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
 
     from nest.describe import Cluster, Job, Model, Profile, SearchSpace
     from nest.describe.space import Module
-
-COMMAND_LINE = "command line"
 
 
 def subject_and_cluster(
@@ -67,14 +66,20 @@ def job_from(file: str | None, stack: str | None, **given: Any) -> Job:
         data, where = read_description(file), file
         if not options or not set(data) & set(Job.model_fields):
             return load_job(file)  # which also reports a file of another type
-        where = f"{file} with the options given"
     merged = {**data, **options}
     missing = [name for name in ("global_batch", "seq_len") if name not in merged]
     if missing:
-        hints = [f"{where}: {name}: missing; needed: --{name.replace('_', '-')} N, "
-                 "or a --job file that has it" for name in missing]
+        hints = [f"{COMMAND_LINE}: {name}: missing; needed: a number, or a --job file that has it"
+                 for name in missing]
         raise InputError("\n".join(hints), tuple(hints))
-    return Job.parse(merged, where)
+    try:
+        return Job.parse(merged, where)
+    except InputError as error:
+        lines = tuple(
+            COMMAND_LINE + line.removeprefix(where) if field in options else line
+            for line in error.problems
+            for field in [line.removeprefix(f"{where}: ").partition(":")[0]])
+        raise InputError("\n".join(lines), lines) from None
 
 
 def space_from(file: str | None, **given: str | None) -> SearchSpace:

@@ -71,7 +71,7 @@ def answers(
     ] = None,
     only: Only = None,
     time_limit: Annotated[
-        float, options.seconds("Of a processor, for one answer; default 60.")] = 60.0,
+        float, options.seconds("CPU seconds for one answer; default 60.")] = 60.0,
     workers: Workers = None,
     quiet: options.Quiet = False,
 ) -> None:

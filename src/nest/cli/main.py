@@ -26,7 +26,8 @@ from nest.cli.explain import explain
 from nest.cli.export import export
 from nest.cli.improve import improve
 from nest.cli.listing import show
-from nest.cli.output import emit, say, tolerate
+from nest.cli.naming import App
+from nest.cli.output import UNWRITTEN, emit, say, tolerate, unwritten
 from nest.cli.plan import plan
 from nest.cli.profile import app as profile
 from nest.cli.read import read
@@ -40,7 +41,7 @@ from nest.errors import InputError, OutputError
 
 OK, INTERRUPTED = 0, 130
 
-app = typer.Typer(
+app = App(
     name="nest",
     help="Plan how to split the training of a model over a cluster.",
     rich_markup_mode=None,  # Rich would double the time of --help
@@ -124,6 +125,8 @@ def _report(error: Exception, as_json: bool) -> int:
         say("".join(traceback.format_exception(error)).rstrip())
     if hasattr(error, "format_message"):  # of the option parser, whose class moved with versions
         error = InputError(error.format_message())
+    if isinstance(error, OSError) and error.errno in UNWRITTEN:  # of a help text
+        error = unwritten(error)
     found = failure(error)
     if as_json and not getattr(error, "printed", False):
         with suppress(OutputError):

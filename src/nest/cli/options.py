@@ -29,9 +29,9 @@ def _fraction(text: str | float) -> float:
         raise typer.BadParameter(f"got {text!r:.62}; allowed: a number") from None
 
 
-def fraction(text: str) -> typer.models.OptionInfo:
-    """An option that takes a share; the descriptions check its range."""
-    found: typer.models.OptionInfo = typer.Option(metavar="SHARE", help=text, parser=_fraction)
+def fraction(text: str, metavar: str = "SHARE") -> typer.models.OptionInfo:
+    """An option that takes a number; the descriptions check its range."""
+    found: typer.models.OptionInfo = typer.Option(metavar=metavar, help=text, parser=_fraction)
     return found
 
 
@@ -60,8 +60,8 @@ AsType = Annotated[
 Devices = Annotated[int | None, number("Number of devices; sets the size of the outermost level.")]
 Filling = Annotated[
     int | None,
-    number("Devices used in each group of the level that so many fit into, such as 64 of each rack "
-           "of 72; default: evenly many, or whole groups and a last one.", "F"),
+    number("Devices used in each group of the smallest level that holds F, such as 64 of the 72 in "
+           "each rack; default: equally many, or whole groups and a partial last one.", "F"),
 ]
 DeviceName = Annotated[
     str | None,
@@ -105,8 +105,7 @@ Optimizer = Annotated[
 ]
 ExpertImbalance = Annotated[
     float | None,
-    typer.Option(metavar="FACTOR", help="Tokens of the busiest expert-parallel rank over the mean; "
-                 "default 1."),
+    fraction("Tokens of the busiest expert-parallel rank over the mean; default 1.", "FACTOR"),
 ]
 MemoryMargin = Annotated[
     float | None,
@@ -179,7 +178,7 @@ RecomputeModules = Annotated[
                      "shared_experts.")
 ]
 RecomputeLayers = Annotated[
-    str | None, _set("Full recompute for only the first so many layers of a stage.")
+    str | None, _set("Full recompute of only the first N layers of a stage.")
 ]
 Sp = Annotated[str | None, _set("Sequence parallelism: true, false or both.")]
 OuterDp = Annotated[str | None, _set("Numbers of replicas.")]
@@ -188,24 +187,24 @@ Ep = Annotated[str | None, _set("Expert-parallel degrees.")]
 Etp = Annotated[str | None, _set("Expert-tensor-parallel degrees.")]
 Vpp = Annotated[str | None, _set("Virtual stages per device; more than 1 needs interleaved.")]
 Group = Annotated[
-    str | None, _set("Micro-batches that pass a virtual stage in a row; default: pp, or the least "
-                     "legal numbers from pp and 2 pp on.")
+    str | None, _set("Consecutive micro-batches of a virtual stage; default: pp, or the smallest "
+                     "legal numbers of at least pp and of at least 2 pp.")
 ]
 MicroBatch = Annotated[str | None, _set("Samples per micro-batch of a replica.")]
 Mbs = Annotated[str | None, _set("Samples per micro-batch of a device.")]
 Schedules = Annotated[
     str | None,
     _set("Schedules: 1f1b, interleaved, gpipe, combined, zb1p, interleaved-zb, zb-v, dualpipev, "
-         "looped-bfs; default: those that the stack has but combined; beyond it 1f1b and "
-         "interleaved too.")
+         "looped-bfs; default: those of the stack except combined; with --beyond-stack also 1f1b "
+         "and interleaved.")
 ]
 BeyondStack = Annotated[
     bool,
-    typer.Option("--beyond-stack", help="Search what the job's stack cannot run too: stages of "
-                 "their own block and degrees each."),
+    typer.Option("--beyond-stack", help="Also search plans that the job's stack cannot run: each "
+                 "stage may have its own block size and degrees."),
 ]
 Offloads = Annotated[
     str | None,
-    _set("What is kept in the memory of the hosts: none (default), optimizer, optimizer:0.5, "
+    _set("What is kept in host memory: none (default), optimizer, optimizer:0.5, "
          "layers:8, core_attn+moe_act and so on (docs/offloading.md).")
 ]

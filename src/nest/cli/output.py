@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 
 from nest.errors import OutputError
 
+UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
+"""Errors of a system that cannot write."""
 NARROWEST, WIDEST = 80, 100  # columns of a report
 
 
@@ -31,9 +34,13 @@ def emit(text: str) -> bool:
         _drop_stdout()
         return False
     except OSError as error:
-        _drop_stdout()
-        reason = error.strerror or error
-        raise OutputError(f"standard output: cannot be written ({reason})") from None
+        raise unwritten(error) from None
+
+
+def unwritten(error: OSError) -> OutputError:
+    """The error of data that stdout does not take; the rest of it is discarded."""
+    _drop_stdout()
+    return OutputError(f"standard output: cannot be written ({error.strerror or error})")
 
 
 def deliver(text: Callable[[], str], *writes: Callable[[], object], quiet: bool = False) -> None:

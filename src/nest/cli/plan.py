@@ -73,8 +73,8 @@ def plan(
     beyond_stack: options.BeyondStack = False,
     try_fillings: Annotated[
         bool,
-        typer.Option("--try-fillings", help="Where groups are partly used, try other numbers of "
-                     "devices of each for a faster plan."),
+        typer.Option("--try-fillings", help="If groups are partly used, also try other numbers of "
+                     "devices per group for a faster plan."),
     ] = False,
     keep_order: Annotated[
         bool,
@@ -110,7 +110,8 @@ def plan(
     batch: Any = global_batch  # as `options` reads it
     several = isinstance(batch, range)
     if several and not batch:
-        raise InputError("global_batch: got an empty range; allowed: such as 4000..4200")
+        raise InputError("global_batch: got an empty range; allowed: from the smaller to the "
+                         "larger number, such as 4000..4200")
     wanted = job_from(job, stack, global_batch=batch[0] if several else batch,
                       seq_len=seq_len, precision=precision,
                       optimizer=optimizer, memory_margin=memory_margin,
@@ -154,7 +155,8 @@ def plan_question(
     from nest.questions import read_question
 
     if more := sorted(given - BESIDE_A_QUESTION):
-        raise InputError(f"arguments: got - with {', '.join(more)}; allowed: the question says it")
+        names = ", ".join(f"--{name.removesuffix('_type').replace('_', '-')}" for name in more)
+        raise InputError(f"arguments: got - with {names}; allowed: the question says it")
     text = b"" if sys.stdin is None else sys.stdin.buffer.read(LARGEST + 1)
     question, notes = read_question(text, "standard input")
     for note in notes:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nest.cli import output
 from nest.describe.files import write_text_atomic
 from nest.errors import InputError
+from nest.units import shorten
 
 if TYPE_CHECKING:
     from nest.describe import Cluster
@@ -27,11 +28,13 @@ def check_target(file: str | None) -> None:
     if file is None:
         return
     folder = os.path.dirname(file) or "."
-    if not file or os.path.isdir(file):
-        given = f"{file} is a folder" if file else "got ''"
-        raise InputError(f"output: {given}; allowed: a file to write")
+    if not file or "\0" in file or os.path.isdir(file):
+        given = "got no name" if not file else "is a folder" if "\0" not in file else "is no name"
+        raise InputError(f"{shorten(file, 300)[1:-1] or repr(file)}: {given}; allowed: a file to "
+                         "write")
     if not os.path.isdir(folder):
-        raise InputError(f"output: {file} cannot be written (no folder {folder})")
+        raise InputError(f"{file}: cannot be written (no folder {folder}); allowed: a file in a "
+                         "folder that exists")
 
 
 def check_map(file: str | None, cluster: Cluster | None = None) -> None:

@@ -8,12 +8,13 @@ import typer
 
 from nest.cli import options, output
 from nest.cli.examples import epilog
+from nest.cli.naming import App
 from nest.errors import InputError
 
 if TYPE_CHECKING:
     from nest.describe import Profile
 
-app = typer.Typer(
+app = App(
     help="Turn layers that other software measured into a profile.\n\n"
     "`nest plan --profile FILE.yaml` takes it.",
     add_completion=False,

@@ -20,27 +20,27 @@ Script = Annotated[
 Target = Annotated[
     str | None, typer.Option("--from", metavar="TARGET", help="What FILE is for: megatron, "
                              "torchtitan, torchtitan-toml, fsdp2, deepspeed, megatron-bridge or "
-                             "maxtext; default: as it shows.")]
+                             "maxtext; default: recognized from FILE.")]
 ModelName = Annotated[
-    str | None, typer.Option("--model", metavar="MODEL", help="The model, where FILE does not "
+    str | None, typer.Option("--model", metavar="MODEL", help="The model, if FILE does not "
                              "describe it: a name from `nest list models`, or a file.")]
-SeqLen = Annotated[int | None, options.number("Tokens of a sequence, where FILE does not say.")]
+SeqLen = Annotated[int | None, options.number("Tokens of a sequence, if FILE does not say.")]
 Precision = Annotated[
-    str | None, typer.Option("--precision", metavar="NAME", help="Number format, where FILE does "
-                             "not say, as of `nest plan`.")]
+    str | None, typer.Option("--precision", metavar="NAME", help="Number format as of `nest plan`, "
+                             "if FILE does not say.")]
 Optimizer = Annotated[
-    str | None, typer.Option("--optimizer", metavar="NAME", help="Optimizer, where FILE does not "
+    str | None, typer.Option("--optimizer", metavar="NAME", help="Optimizer, if FILE does not "
                              "say: adam, sgd or sgd-momentum.")]
 Function = Annotated[
     str | None, typer.Option("--function", metavar="NAME", help="Function of a Python FILE that "
                              "returns the configuration.")]
-World = Annotated[int | None, options.number("Devices of the job; default: as the launcher in the "
-                                             "script says.")]
-Vocab = Annotated[int | None, options.number("Tokens of the vocabulary, where only the "
-                                             "tokenizer's files say them.")]
+World = Annotated[int | None, options.number("Devices of the job; default: those of the "
+                                             "launcher in the script.")]
+Vocab = Annotated[int | None, options.number("Tokens of the vocabulary, if only the "
+                                             "tokenizer's files have the number.")]
 StackName = Annotated[
     str | None, typer.Option("--stack", metavar="NAME", help="Training software from `nest list "
-                             "stacks`; default: as FILE says.")]
+                             "stacks`; default: as in FILE.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A variable of the "
                                    "environment, 1=VALUE for an argument of the script, or a "
@@ -53,7 +53,8 @@ Ignored = Annotated[
 def read(
     file: Script,
     folder: Annotated[
-        str, typer.Option("-o", "--output", metavar="DIR", help="Folder for the files; it is made.")
+        str, typer.Option("-o", "--output", metavar="DIR",
+                          help="Folder for the files; created if missing.")
     ],
     *,
     target: Target = None,

@@ -26,7 +26,7 @@ def replan(
     cluster: Annotated[
         str | None,
         typer.Option("--cluster", metavar="CLUSTER", help="Name or file of the whole cluster, "
-                     "where devices have returned; --without is taken from it. Default: that of "
+                     "if devices have returned; --without is applied to it. Default: that of "
                      "the plan."),
     ] = None,
     devices: options.Devices = None,
@@ -65,7 +65,7 @@ def replan(
         raise InputError("--devices: got a number without --cluster; allowed: with it")
     if not without and cluster is None:
         raise InputError("--without: missing; needed: what is lost, such as --without node17 (or "
-                         "--cluster, where all devices have returned)")
+                         "--cluster, if all devices have returned)")
     before, notes = reread(file)
     for note in notes:
         say(f"nest: note: {note}")

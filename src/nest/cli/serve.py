@@ -24,10 +24,10 @@ def serve(
     ] = None,
     folder: Annotated[
         str | None, typer.Option("--folder", metavar="FOLDER", help="Folder for the answers of "
-                                 "sweeps; default: one that goes with the server.")] = None,
+                                 "sweeps; default: a temporary one.")] = None,
     store: Annotated[
-        str | None, typer.Option("--store", metavar="FILE", help="File for answers to questions, "
-                                 "which the next server answers with; default: memory alone.")
+        str | None, typer.Option("--store", metavar="FILE", help="File that keeps answers "
+                                 "for the next server; default: memory only.")
     ] = None,
     time_limit: Annotated[
         float, options.seconds("Longest search; default 60.")] = 60.0,
@@ -37,7 +37,8 @@ def serve(
     most_bytes: Annotated[
         int, options.number("Most bytes of a request; default 4194304.")] = 4 * 2**20,
     grace: Annotated[
-        float, options.seconds("What running questions have when the server ends; default 10.")
+        float, options.seconds("Time that running questions may still take when the server "
+                               "ends; default 10.")
     ] = 10.0,
 ) -> None:
     """Answer questions over HTTP until SIGTERM or Ctrl-C.

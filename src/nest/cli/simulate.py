@@ -33,7 +33,7 @@ def simulate(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Simulate one training step of a plan event by event.
+    """Simulate one training step of a plan with discrete events.
 
     The simulation uses NEST's prices of single layers and transfers. Overlap, waiting and memory
     over time follow from its events alone. The result is compared with the plan's price.

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from nest.cli import options, output
 from nest.cli.examples import epilog
+from nest.cli.naming import App
 from nest.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class _WithUsual(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
+app = App(
     cls=_WithUsual,
     help="Ask the planner the many questions of a study.\n\n"
     "A study has ranges, lists and grids over any field. `nest sweep STUDY.yaml` "
@@ -58,15 +59,15 @@ def run(
     folder: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FOLDER",
-                     help="Folder for answers and tables; default: NAME-sweep. A study that was "
-                     "interrupted goes on there."),
+                     help="Folder for answers and tables; default: NAME-sweep. An interrupted "
+                     "study continues there."),
     ] = None,
     engine: Annotated[
         str, typer.Option(metavar="ENGINE", help="local (default), dask://HOST:PORT, mpi, ray, "
                           "ray://HOST:PORT, or inline.")] = "local",
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes of this machine; default: one for "
-                                 "each processor. Each has one thread.")] = None,
+        int | None, options.number("Processes of this machine; default: one for each processor. "
+                                   "Each has one thread.")] = None,
     parquet: Annotated[
         bool, typer.Option("--parquet", help="Write points.parquet too.")] = False,
     as_json: options.Json = False,
@@ -107,21 +108,21 @@ def show(
     objective: Annotated[
         str | None, typer.Option(metavar="NAME", help="Objective of the heat map; default: the "
                                  "first of the study.")] = None,
-    x: Annotated[str | None, typer.Option("--x", metavar="AXIS", help="Axis of the heat map; "
-                                          "default: of most values.")] = None,
-    y: Annotated[str | None, typer.Option("--y", metavar="AXIS", help="Its other axis.")] = None,
+    x: Annotated[str | None, typer.Option("--x", metavar="AXIS", help="Horizontal axis of the heat "
+                                          "map; default: the axis with most values.")] = None,
+    y: Annotated[str | None, typer.Option("--y", metavar="AXIS", help="Vertical axis.")] = None,
     suffix: Annotated[
         str, typer.Option("--format", metavar="NAME", help="svg (default) or png.")] = "svg",
     plan: Annotated[
-        int | None, typer.Option("--plan", metavar="NUMBER", help="Show the plan of this point "
-                                 "instead; with --json as a plan file.")] = None,
+        int | None, options.number("Show the plan of this point instead; with --json as a plan "
+                                   "file.", "NUMBER")] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Draw the front, a heat map and the effect of each axis.
 
-    Writes front, heat-map and sensitivity as pictures and prints the answers; shows what there is
-    of a study that still runs.
+    Writes front, heat-map and sensitivity as pictures and prints the answers; of a study that
+    still runs, it shows the answers so far.
     """
     from nest.report.figure import SUFFIXES, need_matplotlib
 

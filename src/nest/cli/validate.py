@@ -19,7 +19,7 @@ def validate(
     annotations: Annotated[
         str | None,
         typer.Option("--annotations", metavar="FILE.csv",
-                     help="Further cells of the runs, by run_id, such as dispatchers."),
+                     help="Further columns of the runs, matched by run_id, such as dispatchers."),
     ] = None,
     group: Annotated[
         list[str] | None,

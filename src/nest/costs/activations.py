@@ -21,7 +21,8 @@ def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[Bytes, Array, Array,
     it runs; and what of the kept bytes belongs to modules that move to the host.
 
     The attention core keeps softmax statistics with flash kernels, else the scores, 5 bytes
-    per head, query and key (arXiv:2205.05198, section 4.1).
+    per head, query and key, and each dropout outside of it a mask of 1 byte an element
+    (arXiv:2205.05198, section 4.1).
     """
     tokens, rest = tokens_of(layer, c, s)
     element, stack = s.machine.element, s.machine.stack
@@ -38,11 +39,14 @@ def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[Bytes, Array, Array,
             # The stack's figures are those of 16-bit training.
             logits = rows * padding * op.width * element / 2.0
             each = stack.loss_kept * op.width * element / 2.0
-            live = np.maximum(live, (stack.loss_peak - stack.loss_kept) * logits)
+            peak = np.where(c.tp > 1, stack.loss_peak_split, stack.loss_peak)
+            live = np.maximum(live, (peak - stack.loss_kept) * logits)
         held = {bits: share * rows * padding * each
                 for bits, share in parts_of(op, op.dropped, s)}
         for bits, size in held.items() if op.offloaded in s.away.modules else ():
             moved[bits] = moved.get(bits, 0.0) + size
+        if stack.dropout and op.masked_elements:
+            held[0] = held.get(0, 0.0) + rows * op.masked_elements
         if op.type == "attention":
             scores = 4.0 if stack.flash_attention else (
                 5.0 * (op.positions or positions_of(layer, s)))

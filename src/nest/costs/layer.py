@@ -97,7 +97,7 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
         ahead, back = c.samples * np.array(
             [(layer.measured[int(t)].forward, layer.measured[int(t)].backward) for t in c.tp]).T
         again = {0: ahead}
-        tp, cp, ep, under_cp = ((zeros, zeros),) * 4
+        tp, (cp, ep, under_cp) = (zeros, zeros, zeros), ((zeros, zeros),) * 3
         saved, inputs, live, moved = measured_bytes(layer, c)
     else:
         ahead, back, again = compute_seconds(layer, c, s)
@@ -115,9 +115,9 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
         wide(size) * (policy & bits == 0) * ~full for bits, size in moved.items())
     kept = kept - gone
     whole = np.ones(policy.shape)
-    tp_backward = wide(tp[1]) + wide(tp[0]) * np.where(
-        full, 1.0, (policy & (MOE | SHARED_EXPERTS) > 0) * layer.traffic.experts
-        + (policy & MLP > 0) * layer.traffic.mlp)
+    tp_backward = wide(tp[1]) + np.where(full, wide(tp[2]), wide(tp[0]) * (
+        (policy & (MOE | SHARED_EXPERTS) > 0) * layer.traffic.experts
+        + (policy & MLP > 0) * layer.traffic.mlp))
     core_again = full | (policy & CORE_ATTN > 0)
     cp_backward = wide(cp[1]) + wide(cp[0]) * core_again
     ep_backward = wide(ep[1]) + wide(ep[0]) * (full | (policy & MOE > 0))

@@ -24,6 +24,8 @@ class Recipe:
     optimizer: float
     sharded_optimizer: float
     """The same where ZeRO shards it."""
+    merged: float
+    """Of that, what ZeRO-3 does not keep besides its shards of the parameters."""
     traveling_gradient: float
     gathered: float
     """Bytes per parameter that an all-gather of parameters moves."""
@@ -46,14 +48,16 @@ def recipe(job: Job) -> Recipe:
     distributed-optimizer guide: 4 + 16/d). Where operands are cast, parameters take 2 bytes: bf16,
     or rows and columns of fp8 (Transformer Engine's primary weights). Sharded optimizers may keep
     of the master copy of a bf16 parameter the 16 bits that it lacks (store_param_remainders of
-    Transformer Engine's FusedAdam and of Apex), not under Muon. Muon is Adam here: what its
-    matrices need less is that of :mod:`nest.costs.muon`.
+    Transformer Engine's FusedAdam and of Apex), not under Muon. PyTorch's FSDP shards fp32
+    parameters, which are the master copy, and casts what it gathers (MixedPrecisionPolicy of
+    torch==2.13.0): 16/d with ZeRO-3. Muon is Adam here: what its matrices need less is that of
+    :mod:`nest.costs.muon`.
     """
     states = _STATES[job.optimizer]
     host = 4.0 + 4.0 * states + 4.0, 4.0 + 8.0 + 8.0 * states
     if job.precision == "fp32":
         moments = 4.0 * states
-        return Recipe(4.0, 4.0, moments, moments, 4.0, 4.0, 4.0 + 8.0 + 2 * moments,
+        return Recipe(4.0, 4.0, moments, moments, 0.0, 4.0, 4.0, 4.0 + 8.0 + 2 * moments,
                       *host)
     stack = job.stack
     wide = job.gradient_dtype == "fp32"
@@ -64,8 +68,9 @@ def recipe(job: Job) -> Recipe:
     # A bf16 parameter is the upper half of its fp32 master copy.
     split = stack.master_remainders and job.optimizer != "muon"
     remainder = 2.0 if split and job.precision == "bf16" else 0.0
+    merged = 2.0 - remainder if stack.fp32_shards else 0.0
     update = gradient + 8.0 + 8.0 * states + 2.0
-    return Recipe(2.0, held, optimizer, optimizer - remainder, gradient, 2.0, update,
+    return Recipe(2.0, held, optimizer, optimizer - remainder, merged, gradient, 2.0, update,
                   *host)
 
 

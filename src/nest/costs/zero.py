@@ -135,7 +135,7 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
         parameters=r.parameter * np.where(zero == 3, mine, held),
         gradients=r.gradient * np.where(zero >= 2, mine, held),
         optimizer=here * np.where(
-            zero >= 1, r.sharded_optimizer * mine - STATE * own,
+            zero >= 1, (r.sharded_optimizer - r.merged * (zero == 3)) * mine - STATE * own,
             r.optimizer * held - STATE * matrix),
         buffers=buffers,
         host_states=s.away.optimizer * r.host * np.where(zero >= 1, mine, held),

@@ -7,6 +7,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -18,6 +19,10 @@ _MOST_PROBLEMS = 50  # lines of one message; further ones are counted
 
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
+_CHOICE = re.compile(r"\[key\]|(constrained-)?(int|str|float|bool)|"
+                     r"(function-\w+|list|tuple|dict|literal|nullable)\[.*", re.DOTALL)
+"""Parts of Pydantic's paths that are no fields: a key of a mapping, a choice of a union."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -28,6 +33,17 @@ class Problems(ValueError):
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self.pairs = tuple(pairs)
         super().__init__("; ".join(f"{field}: {text}" for field, text in self.pairs))
+
+
+@contextmanager
+def in_field(field: str) -> Iterator[None]:
+    """Raise a ValueError of the body as a problem of one field."""
+    try:
+        yield
+    except Problems as error:
+        raise Problems([(f"{field}.{inner}", text) for inner, text in error.pairs]) from None
+    except ValueError as error:
+        raise Problems([(field, str(error))]) from None
 
 
 class FrozenDict(dict[K, V]):
@@ -114,7 +130,7 @@ class Description(BaseModel):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise input_error(error, type(self), noun_of(type(self))) from None
+            raise input_error(error, type(self), noun_of(type(self)), data) from None
 
     # nested descriptions are then still built by Pydantic itself, which keeps the path of a problem
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -135,7 +151,7 @@ class Description(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise input_error(error, cls, where or noun_of(cls)) from None
+            raise input_error(error, cls, where or noun_of(cls), data) from None
 
     @classmethod
     def parse_known(cls, data: object, where: str) -> tuple[Self, tuple[str, ...]]:
@@ -153,7 +169,7 @@ class Description(BaseModel):
                 unknown = [item["loc"] for item in error.errors(include_url=False)
                            if item["type"] == "extra_forbidden"]
                 if not unknown:
-                    raise input_error(error, cls, where) from None
+                    raise input_error(error, cls, where, data) from None
             for location in unknown:
                 data = _without(data, location)
                 path = ".".join(shorten(str(part))[1:-1] for part in location)
@@ -219,29 +235,52 @@ def noun_of(cls: type[BaseModel]) -> str:
     return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
 
 
-def input_error(error: ValidationError, cls: type[BaseModel], where: str) -> InputError:
-    """Turn what Pydantic found into one InputError with a line per problem."""
+def input_error(
+    error: ValidationError, cls: type[BaseModel], where: str, data: object = None
+) -> InputError:
+    """Turn what Pydantic found into one InputError with a line per problem.
+
+    Parameters
+    ----------
+    error : what Pydantic found.
+    cls : the description.
+    where : start of each line.
+    data : what was validated.
+    """
     lines: list[str] = []
     items = error.errors(include_url=False)
     for position, item in enumerate(items):
         if len(lines) >= _MOST_PROBLEMS:  # each line costs a search for close names
             lines.append(f"{where}: and {len(items) - position} more problems")
             break
-        for path, text in _problems(item, cls):
+        for path, text in _problems(item, cls, data):
             line = f"{where}: {path}: {text}" if path else f"{where}: {text}"
             if line not in lines:
                 lines.append(line)
     return InputError("\n".join(lines), tuple(lines))
 
 
-def _problems(item: Any, cls: type[BaseModel]) -> Iterator[tuple[str, str]]:
+def _written(location: tuple[int | str, ...], data: object) -> Iterator[int | str]:
+    """The parts of a path without the number of an entry of a list that was written as one text."""
+    for part in location:
+        if not (isinstance(part, int) and isinstance(data, str)):
+            yield part
+        try:
+            data = data[part]  # type: ignore[index]
+        except (TypeError, LookupError):
+            data = data if isinstance(data, str) else None
+
+
+def _problems(item: Any, cls: type[BaseModel], data: object) -> Iterator[tuple[str, str]]:
     problem, value, context = item["type"], item.get("input"), item.get("ctx") or {}
     if problem == "default_factory_not_called":
         return  # the field that the default follows from has a line of its own
     if problem == "too_short" and value:
         return  # entries were given; the bad ones have lines of their own
-    location = tuple(part for part in item["loc"] if part != "[key]")
-    path = ".".join(shorten(p)[1:-1] if isinstance(p, str) else str(p) for p in location)
+    location = tuple(part for part in item["loc"]
+                     if isinstance(part, int) or not _CHOICE.fullmatch(part))
+    path = ".".join(shorten(part)[1:-1] if isinstance(part, str) else str(part)
+                    for part in _written(location, data))
     inner = context.get("error")
     if isinstance(inner, Problems):
         for field, text in inner.pairs:
@@ -284,7 +323,9 @@ def _allowed(problem: str, context: Mapping[str, Any], message: str) -> str:
     signs |= {"less_than": ("less than", "lt"), "less_than_equal": ("at most", "le")}
     if problem in signs:
         words, key = signs[problem]
-        return f"{words} {context[key]}"
+        limit = context[key]
+        whole = isinstance(limit, float) and limit.is_integer()
+        return f"{words} {int(limit) if whole else limit}"
     if problem == "literal_error":
         return str(context["expected"])
     if problem in ("too_short", "too_long"):

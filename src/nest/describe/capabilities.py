@@ -14,12 +14,22 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from nest.describe import catalog
-from nest.describe.base import Description, Flag, Freeze, FrozenDict, Name, Problems, at_most
+from nest.describe.base import (
+    Description,
+    Flag,
+    Freeze,
+    FrozenDict,
+    Name,
+    Problems,
+    at_most,
+    in_field,
+)
 from nest.describe.offload import OFFLOAD_MODULES
 from nest.describe.space import (
     LARGEST,
     MODULES,
     CpComm,
+    Graphs,
     IntSet,
     Optimizer,
     Precision,
@@ -52,7 +62,7 @@ FIGURES: Mapping[str, Figure] = {
     "micro_batches": Figure("micro-batches of a super-pipeline per step"),
     "rounds": Figure("micro_batches // pp, at least 1: PyTorch's groups of micro-batches"),
     "round": Figure("micro-batches of a round"),
-    "group": Figure("micro-batches that pass a virtual stage in a row"),
+    "group": Figure("consecutive micro-batches of a virtual stage"),
     "missing": Figure("micro-batches that the last group has fewer than stages"),
     "outer_dp": Figure("replicas of the super-pipeline"),
     "gap": Figure("devices between a replica's last device and the next one's first"),
@@ -67,6 +77,7 @@ FIGURES: Mapping[str, Figure] = {
     "vision_chunks": Figure("chunks with layers of an image tower"),
     "precision": Figure("number format of matrix products", get_args(Precision)),
     "optimizer": Figure("optimizer", get_args(Optimizer)),
+    "cuda_graphs": Figure("what CUDA graphs capture", get_args(Graphs)),
     "offload_optimizer": Figure("percentage of the optimizer's states in the memory of the hosts"),
     "offload_layers": Figure("transformer layers whose activations are in the memory of the hosts"),
     "offload_modules": Figure("modules whose activations are in the memory of the hosts",
@@ -289,13 +300,12 @@ def resolve_capabilities(value: Any) -> Any:
 
     Raises
     ------
-    ValueError : an unknown name of a table.
+    ValueError : an unknown name of a table; `Problems` with the field `base` if that has it.
     """
     if not isinstance(value, Mapping) or "base" not in value:
         return value
-    if not isinstance(value["base"], str):
-        raise ValueError(f"base: got {shorten(value['base'])}; allowed: a table of the catalog")
-    base = resolve_capabilities(catalog.load_table(value["base"]))
+    with in_field("base"):
+        base = resolve_capabilities(catalog.load_table(value["base"]))
     found = {**base, "name": "", **{key: given for key, given in value.items() if key != "base"}}
     for part in ("rules", "needs", "offload"):
         own = value.get(part)
@@ -320,7 +330,7 @@ def load_capabilities(name: str) -> Capabilities:
 
 def _read(value: Any) -> Any:
     if isinstance(value, str):
-        return load_capabilities(catalog.table_name(value))
+        return load_capabilities(catalog.table_name(value, ", or a table of rules"))
     return resolve_capabilities(value)
 
 

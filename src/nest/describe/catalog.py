@@ -84,6 +84,8 @@ def load(section: Section, name: str) -> dict[str, Any]:
     ------
     InputError : no such entry; the message lists close names.
     """
+    if not isinstance(name, str):
+        raise InputError(f"got {shorten(name)}; allowed: a name from `nest list {section}`")
     known = find(section, name)
     if known is None:
         raise InputError(f"got {shorten(name)}; allowed: {suggestions(section, name)}")
@@ -91,17 +93,23 @@ def load(section: Section, name: str) -> dict[str, Any]:
     return {"name": known, **copy.deepcopy(data)}
 
 
-def table_name(name: str) -> str:
+def table_name(name: str, others: str = "") -> str:
     """The catalog's spelling of the name of a table of capabilities.
+
+    Parameters
+    ----------
+    name : in any case.
+    others : what else is allowed, for the message.
 
     Raises
     ------
     InputError : no such table.
     """
     known: list[str] = sorted(_read("capabilities.yaml"))
-    found = next((one for one in known if one == name.strip().casefold()), None)
+    wanted = name.strip().casefold() if isinstance(name, str) else None
+    found = next((one for one in known if one == wanted), None)
     if found is None:
-        raise InputError(f"got {shorten(name)}; allowed: {', '.join(known)}, or a table of rules")
+        raise InputError(f"got {shorten(name)}; allowed: {', '.join(known)}{others}")
     return found
 
 

@@ -95,7 +95,7 @@ class Configuration(Description):
         description="pipeline schedule",
     )
     group: Degree | None = Field(
-        None, description="micro-batches that pass a virtual stage in a row; null: pp"
+        None, description="consecutive micro-batches of a virtual stage; null: pp"
     )
     order: Annotated[tuple[Index, ...], at_most(10**4)] | None = Field(
         None, description="order of the layers that ranges refer to; null: as the model lists them"

@@ -19,10 +19,11 @@ from nest.describe.base import (
     Problems,
     Share,
     at_most,
+    in_field,
 )
 from nest.describe.formats import number_format
 from nest.errors import InputError
-from nest.units import Bandwidth, Bytes, BytesOrZero, Delay, Flops, format_bytes, shorten
+from nest.units import Bandwidth, Bytes, BytesOrZero, Delay, Flops, format_bytes
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8-blockwise", "mxfp8", "nvfp4"]
 GemmKey = Literal[
@@ -188,17 +189,14 @@ def resolve_device(value: Any) -> Any:
 
     Raises
     ------
-    ValueError : an unknown catalog name.
+    ValueError : an unknown catalog name; `Problems` with the field `base` if that has it.
     """
     if isinstance(value, str):
         return catalog.load("devices", value)
     if not isinstance(value, dict) or "base" not in value:
         return value
-    if not isinstance(value["base"], str):
-        raise ValueError(
-            f"base: got {shorten(value['base'])}; allowed: a name from `nest list devices`"
-        )
-    base = catalog.load("devices", value["base"])
+    with in_field("base"):
+        base = catalog.load("devices", value["base"])
     changes = {key: given for key, given in value.items() if key != "base"}
     for key, given in changes.items():
         if isinstance(given, dict) and isinstance(base.get(key), dict):

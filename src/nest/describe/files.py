@@ -24,12 +24,16 @@ SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 LARGEST = 16 * 2**20  # bytes of one file
 LARGEST_YAML = 2**20  # characters; YAML is read some hundred times more slowly than JSON
 LARGEST_TOML = 2**20  # characters
+LONGEST_NUMBER = 4300  # digits; the limit of Python
 LONGEST_SCALAR = 10_000  # characters of one value in YAML
 MOST_ROWS = 10**5  # of a table
 DEEPEST = 64  # mappings and lists inside one another
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+
+_KEY = re.compile(r"""["']?([\w.-]{1,60})["']?[ \t]*[:=][ \t]*[+-]?$""", re.ASCII)
+"""The key before a value, at the end of a text."""
 
 # tomllib's time grows with the square of the parts of a dotted key
 _LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]+[ \t]*\.[ \t]*){{{DEEPEST}}}""")
@@ -41,6 +45,20 @@ class _Refused(ValueError):
 
 class _StrictLoader(_Loader):  # type: ignore[misc]
     """The safe YAML loader without aliases and without keys given twice."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (_Refused, yaml.YAMLError):
+            raise
+        except (ValueError, ArithmeticError, TypeError, AttributeError, LookupError) as error:
+            if len(node.value) > LONGEST_NUMBER:
+                raise  # `parse_text` names its digits
+            mark = node.start_mark  # absurd scalars, such as the 31st of February
+            reason = " ".join(str(error).split())[:200]
+            raise _Refused(f"line {mark.line + 1}, column {mark.column + 1}: got "
+                           f"{shorten(node.value)}, which cannot be read ({reason}); allowed: text "
+                           "in quotes, or a number") from None
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[Any] = set()
@@ -115,8 +133,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in pairs:
         if key in result:
             raise _Refused(f"{shorten(key)} is given twice in one object; allowed: once")
-        if key not in _UNBOUNDED:
-            _refuse_endless(value)
         result[key] = value
     return result
 
@@ -133,16 +149,23 @@ def _constant(text: str) -> float:
     return _Endless(text.replace("Infinity", "inf"))
 
 
-def _refuse_endless(value: Any) -> None:
-    """Refuse NaN and Infinity, alone or in lists; mappings in them were checked before."""
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, _Endless):
-            text = str(float(item)).replace("inf", "Infinity").replace("nan", "NaN")
-            raise _Refused(f"got {text}; allowed: finite numbers")
-        if isinstance(item, list):
-            stack += item
+def _refuse_endless(data: Any) -> None:
+    """Refuse NaN and Infinity with the path of their field."""
+    waiting: list[tuple[Any, tuple[Any, ...]]] = [(data, ())]  # a path: the last part, and the rest
+    while waiting:
+        value, path = waiting.pop()
+        if isinstance(value, _Endless):
+            parts = []
+            while path:
+                part, path = path
+                parts.append(shorten(part)[1:-1] if isinstance(part, str) else str(part))
+            text = str(float(value)).replace("inf", "Infinity").replace("nan", "NaN")
+            place = "".join(f"{part}." for part in reversed(parts))[:-1]
+            raise _Refused(f"{place + ': ' if place else ''}got {text}; allowed: a finite number")
+        if isinstance(value, dict):
+            waiting += [(part, (key, path)) for key, part in value.items() if key not in _UNBOUNDED]
+        elif isinstance(value, list):
+            waiting += [(part, (number, path)) for number, part in enumerate(value)]
 
 
 def parse_json(text: str) -> Any:
@@ -220,7 +243,7 @@ def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     shown = shorten(os.fspath(path), 300)[1:-1]
     suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES and not Path(path).is_dir():
+    if suffix not in SUFFIXES and not os.path.isdir(path):
         got = f"suffix {suffix!r}" if suffix else "no suffix"
         raise InputError(f"{shown}: got {got}; allowed: {', '.join(SUFFIXES)}")
     text = read_text(path)
@@ -253,9 +276,21 @@ def parse_text(text: str, suffix: str, where: str) -> Any:
     except RecursionError:
         raise InputError(f"{where}: nested too deep; allowed: {DEEPEST} levels") from None
     except (ValueError, ArithmeticError, TypeError, AttributeError, LookupError) as error:
-        # absurd scalars: a number of thousands of digits, the 31st of February
+        if long := _long_number(text):
+            raise InputError(f"{where}: {long}") from None
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{where}: a value cannot be read ({reason})") from None
+
+
+def _long_number(text: str) -> str | None:
+    """Where a text has a whole number that Python does not read; None: nowhere."""
+    for run in re.finditer(r"[\d_]+", text, re.ASCII):
+        if run.end() - run.start() > LONGEST_NUMBER:
+            line = text.count("\n", 0, run.start()) + 1
+            key = _KEY.search(text[max(0, run.start() - 80) : run.start()])
+            return (f"line {line}: {key[1] + ': ' if key else ''}got a whole number of "
+                    f"{run.end() - run.start()} digits; allowed: at most {LONGEST_NUMBER}")
+    return None
 
 
 def _check_depth(data: Any) -> None:

@@ -19,11 +19,12 @@ from nest.describe.base import (
     Share,
     Whole,
     at_most,
+    in_field,
 )
 from nest.describe.capabilities import CapabilitiesOf
 from nest.describe.formats import number_format
-from nest.describe.space import Optimizer, Precision
-from nest.units import BytesOrZero, Delay, shorten
+from nest.describe.space import Graphs, Optimizer, Precision
+from nest.units import BytesOrZero, Delay
 
 DEFAULT_STACK = "megatron-core"
 MEMORY_MARGIN = 0.1
@@ -34,7 +35,6 @@ LogitBytes = Annotated[Number, Field(ge=0, le=100)]
 
 
 Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
-Graphs = Literal["none", "layers", "step"]
 
 
 class Rates(Description):
@@ -99,6 +99,10 @@ class Stack(Rates):
         "collectives, which run beside it",
     )
     overlap_tp: Share = Field(description="share of tensor-parallel traffic hidden under compute")
+    sequence_copies: Flag = Field(
+        False, description="all-gathers and reduce-scatters of tensor parallelism copy what they "
+        "gather or scatter, since they divide the second dimension of samples x tokens x hidden",
+    )
     overlap_p2p: Share = Field(description="share of pipeline hand-overs hidden under compute")
     overlap_ep: Share = Field(
         1.0, description="share of experts' traffic that another micro-batch's computing hides, "
@@ -188,6 +192,14 @@ class Stack(Rates):
         False, description="ZeRO keeps of the fp32 copies of bf16 parameters only the 16 bits that "
         "these lack",
     )
+    fp32_shards: Flag = Field(
+        False, description="the parameters that ZeRO-3 shards are the fp32 copies, with none in 16 "
+        "bit beside them",
+    )
+    dropout: Flag = Field(
+        False, description="dropout behind embedding, attention and MLP keeps a mask of 1 byte an "
+        "element",
+    )
     fp8_inputs: Flag = Field(
         False,
         description="where products are in 8 bits or fewer, their inputs are kept so, not in 16",
@@ -202,6 +214,10 @@ class Stack(Rates):
     loss_peak: LogitBytes = Field(
         6.0, description="bytes a logit at the most while the loss runs; at least loss_kept"
     )
+    loss_peak_split: LogitBytes = Field(
+        default_factory=lambda data: data["loss_peak"],
+        description="the same where tensor parallelism divides the logits; default: loss_peak",
+    )
     capabilities: CapabilitiesOf = Field(
         None, description="what it can run: a table of the catalog by name, or one of its own; "
         "null: not known",
@@ -213,9 +229,10 @@ class Stack(Rates):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.loss_peak < self.loss_kept:
-            allowed = f"at least loss_kept = {self.loss_kept:g}"
-            raise Problems([("loss_peak", f"got {self.loss_peak:g}; allowed: {allowed}")])
+        for name in ("loss_peak", "loss_peak_split"):
+            if getattr(self, name) < self.loss_kept:
+                allowed = f"at least loss_kept = {self.loss_kept:g}"
+                raise Problems([(name, f"got {getattr(self, name):g}; allowed: {allowed}")])
         return self
 
     def host(self, experts: bool) -> tuple[float, float, float]:
@@ -240,17 +257,14 @@ def resolve_stack(value: Any) -> Any:
 
     Raises
     ------
-    ValueError : an unknown catalog name.
+    ValueError : an unknown catalog name; `Problems` with the field `base` if that has it.
     """
     if isinstance(value, str):
         return resolve_stack(catalog.load("stacks", value))
     if not isinstance(value, dict) or "base" not in value:
         return value
-    if not isinstance(value["base"], str):
-        raise ValueError(
-            f"base: got {shorten(value['base'])}; allowed: a name from `nest list stacks`"
-        )
-    base = resolve_stack(value["base"])
+    with in_field("base"):
+        base = resolve_stack(catalog.load("stacks", value["base"]))
     changes = {key: given for key, given in value.items() if key != "base"}
     return {**base, "name": f"{base['name']} (changed)", **changes}
 

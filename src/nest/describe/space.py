@@ -34,6 +34,8 @@ MODULES: tuple[Module, ...] = get_args(Module)
 Precision = Literal[
     "bf16", "fp16", "fp32", "fp8", "fp8-delayed", "fp8-blockwise", "mxfp8", "nvfp4"]
 """Number formats of matrix products; their figures: :mod:`nest.describe.formats`."""
+Graphs = Literal["none", "layers", "step"]
+"""What CUDA graphs capture."""
 Optimizer = Literal["adam", "sgd", "sgd-momentum", "muon"]
 Searched = Literal[
     "1f1b", "interleaved", "gpipe", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
@@ -66,7 +68,7 @@ class IntSet:
 
         Raises
         ------
-        ValueError : none of these, or outside 0..10**7.
+        ValueError : none of these, or an empty range.
         """
         if isinstance(value, IntSet):
             return value
@@ -119,17 +121,17 @@ def _pairs(item: object, whole: object) -> Iterator[tuple[int, int]]:
             match = _PART.fullmatch(part)
             if match is None:
                 raise refusal
-            yield _checked(int(match[1]), int(match[2] or match[1]), whole)
+            yield _range(int(match[1]), int(match[2] or match[1]), whole)
     elif isinstance(item, int) and not isinstance(item, bool):
-        yield _checked(item, item, whole)
+        yield _range(item, item, whole)
     else:
         raise refusal
 
 
-def _checked(first: int, last: int, whole: object) -> tuple[int, int]:
-    if not 0 <= first <= last <= LARGEST:
-        text = f"0 to {LARGEST}, and ranges from the smaller to the larger number"
-        raise ValueError(f"got {shorten(whole)}; allowed: {text}")
+def _range(first: int, last: int, whole: object) -> tuple[int, int]:
+    if first > last:
+        raise ValueError(f"got {shorten(whole)}, and {first}..{last} is empty; allowed: ranges "
+                         f"from the smaller to the larger number, such as {last}..{first}")
     return first, last
 
 
@@ -231,7 +233,7 @@ class SearchSpace(Description):
     pp: Ints = Field(None, description="pipeline stages")
     vpp: Ints = Field(None, description="virtual stages per device; above 1: interleaved")
     group: Ints = Field(
-        None, description="micro-batches that pass a virtual stage in a row, of schedules that "
+        None, description="consecutive micro-batches of a virtual stage, of schedules that "
         "leave it open; not given: pp, or the least legal numbers from pp and 2 pp on"
     )
     micro_batch: Ints = Field(None, description="samples a super-pipeline takes at once")

@@ -372,8 +372,8 @@ def _bottleneck(plan: Plan, prices: tuple[ShadowPrice, ...]) -> str:
     best = min(gains, key=lambda p: p.share or 0.0, default=None)
     if best is None or best.share is None or best.share > -NEGLIGIBLE:
         return f"{plan.bottleneck}; 1% more of any single resource has almost no effect"
-    return (f"{plan.bottleneck}; of 1% more of one resource, {best.name} helps most "
-            f"({100 * best.share:+.2f}%)")
+    return (f"{plan.bottleneck}; of all resources, 1% more {best.name} "
+            f"helps most ({100 * best.share:+.2f}%)")
 
 
 _OUTER = ("outer_dp", "micro_batch", "pp", "vpp", "schedule")

@@ -74,17 +74,17 @@ def explain(
     probe = _Probe(builder.chain, cluster, job, builder.space, threads, watch,
                    not builder.own, builder.signatures)
     if found is None:
-        text = "no plan exists: the bounds of the space contradict each other"
+        text = "no plan exists: the bounds of the search space contradict each other"
         known = job.stack.capabilities
         if builder.own and known is not None:
-            why = "; ".join(impossible(builder.chain, job)) or "the space leaves none that it can"
+            why = "; ".join(impossible(builder.chain, job)) or "the search space has none"
             text = f"no plan exists that {known.title} can run: {why}"
         if watch.over:
-            text = "no plan fits, which is proved; the time ended before the nearest miss was found"
+            text = "no plan fits (proved); the time limit ended the search for the nearest miss"
         remedies = [] if watch.over else list(probe.unbound(thorough=True))
         if not remedies and (ways := list(probe.in_the_way())):
-            text += (f". Plans exist with {', or '.join(ways)}, but none fits: ask so to see what "
-                     "they lack")
+            text += (f". Plans exist without the bound {', or '.join(ways)}, but none fits; remove "
+                     "it to see how much memory they lack")
         return InfeasibleError(_with(text, remedies), {"remedies": remedies})
     priced = evaluate(model, cluster, job, found)
     number, over = worst_stage(priced)
@@ -97,8 +97,9 @@ def explain(
         *_less_margin(cluster, job, needed - builder.limit), *probe.unbound(),
         *probe.more_devices(needed / builder.limit), *probe.larger_batch(),
         *probe.shorter_sequences(1.0 - over / max(parts["activations"], over)),
-        f"{format_bytes(more)} more on every device" if cluster.types else
-        f"devices of {format_bytes(memory)} instead of {format_bytes(cluster.device.memory)}"]
+        f"{format_bytes(more)} more memory on every device" if cluster.types else
+        f"devices with {format_bytes(memory)} of memory instead of "
+        f"{format_bytes(cluster.device.memory)}"]
     text = (
         f"no plan fits. The nearest miss is {format_bytes(over)} short on stage {number} "
         f"of {len(priced.stages)} (layers [{stage.layers[0]}, {stage.layers[1]}), tp {stage.tp}, "
@@ -176,7 +177,7 @@ class _Probe:
             for space in (*spaces, self.space.replace(**{name: default})):
                 found = self._any(space, thorough=thorough)
                 if found is not None:
-                    yield f"{name} not bound to {bound} ({_values(found, name)} would do)"
+                    yield f"{name} {_values(found, name)} instead of {bound}"
                     break
 
     def in_the_way(self) -> Iterator[str]:
@@ -188,7 +189,7 @@ class _Probe:
             default = SearchSpace.model_fields[name].default
             if getattr(self.space, name) not in (None, default) and self._any(
                     self.space.replace(**{name: default}), cluster=large, thorough=True):
-                yield f"{name} not bound to {bound}"
+                yield f"{name} {bound}"
 
     def more_devices(self, factor: float) -> Iterator[str]:
         """The fewest devices found that would do; ``factor`` times as much memory is needed.
@@ -209,7 +210,7 @@ class _Probe:
                 few, wanted, step = count, count * step, min(step * step, 2.0)
         if enough:
             kind = f" {whole.device.name}" if self.cluster.types else ""
-            yield f"no more than {enough:,}{kind} devices instead of {size:,}"
+            yield f"{enough:,}{kind} devices (fewer may do) instead of {size:,}"
 
     def larger_batch(self) -> Iterator[str]:
         """A batch that more replicas share, where there are fewer samples than devices."""

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
+from nest.describe.formats import number_format
 from nest.describe.job import Job
 from nest.describe.offload import Offload
 from nest.exports.figures import Figures, figures
@@ -91,6 +92,9 @@ PRECISIONS = {"bf16": "bf16_mixed", "fp16": "fp16_mixed",
               "fp8-blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
               "mxfp8": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed"}
 """Functions that make its number formats."""
+ENDS = "mixed_precision.first_last_layers_bf16"
+"""Whether the first and the last layer stay in bf16, as with fp8 unless it says otherwise
+(src/megatron/bridge/training/mixed_precision.py:299); prices have all layers in one format."""
 
 RECIPES = {
     "llama2-7b": ("recipes.llama.h100.llama2", "llama2_7b_pretrain_2gpu_h100_bf16_config"),
@@ -197,7 +201,8 @@ def program(plan: Plan, title: str, priced: str) -> str:
     if format_:
         full = here["gradient_dtype"] == "fp32"
         lines += [f"    config.mixed_precision = {format_}()",
-                  f"    config.mixed_precision.grad_reduce_in_fp32 = {full}"]
+                  f"    config.mixed_precision.grad_reduce_in_fp32 = {full}",
+                  *[f"    config.{ENDS} = False"] * number_format(precision).narrow]
     else:
         lines.append("    config.mixed_precision = None")
     overlap = (f"        {name}={value!r}," for name, value in settings(OVERLAP, here).items())

@@ -22,11 +22,12 @@ def check_folder(folder: str, force: bool) -> None:
     shown = shorten(folder, 300)[1:-1]
     try:
         if not folder or "\0" in folder or (os.path.lexists(folder) and not os.path.isdir(folder)):
-            raise InputError(f"output: got {shorten(folder, 300)}; allowed: a folder to make")
+            raise InputError(f"output: got {shorten(folder, 300)}; allowed: a folder, created if "
+                             "missing")
         if not os.path.isdir(folder):
             above = os.path.dirname(os.path.abspath(folder))
             if not os.path.isdir(above):
-                raise InputError(f"output: {shown} cannot be made (no folder {above})")
+                raise InputError(f"output: {shown} cannot be created (no folder {above})")
         elif os.listdir(folder) and not force:
             raise InputError(f"output: {shown} is not empty; allowed: a new or an empty folder, or "
                              "--force, which replaces files of the same names")

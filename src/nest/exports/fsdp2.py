@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from nest.exports.figures import Figures, figures
 from nest.exports.known import plain_lines
 from nest.exports.script import Script
-from nest.exports.settings import Setting, settings
+from nest.exports.settings import Plain, Setting, settings
 from nest.exports.target import Files, Sheet, Target, model_of, stage_by_stage, written
 from nest.pricing.plans import Plan
 
@@ -37,6 +37,7 @@ SETTINGS = (
     Setting("seq_len", "SEQ_LEN"),
 )
 """Constants of the module. ZeRO 0 and 2 both keep gathered parameters; they differ in the mesh."""
+DTYPES = ("PARAM_DTYPE", "REDUCE_DTYPE")
 MODULES = {"norm": ("input_layernorm", "post_attention_layernorm"), "mlp_act": ("mlp.act_fn",),
            "mlp": ("mlp",), "moe": ("mlp",), "core_attn": ("self_attn",)}
 """Parts of a block that are run again. Of attention, only its core is."""
@@ -182,17 +183,21 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
             yield f"recompute_modules {name}: no module is known by it"
 
 
+def constants(plan: Plan) -> Plain:
+    """Constants of the module that a plan decides; those of ``DTYPES`` are names of torch's."""
+    given = settings(SETTINGS, figures_here(plan))
+    given.setdefault("RECOMPUTE_LAYERS", None)
+    return {**given, **{name: f"torch.{given[name]}" for name in DTYPES},
+            "PARTS": {name: MODULES[name] for name in given["RECOMPUTE_MODULES"]}}
+
+
 def module_text(plan: Plan, title: str, priced: str) -> str:
     """The text of the module."""
-    given = settings(SETTINGS, figures_here(plan))
     lines = ['"""The division of a plan.', "",
              *plain_lines(title, priced), '"""', "",
              _IMPORTS, f"LAYERS = {model_of(plan).layers}"]
-    given.setdefault("RECOMPUTE_LAYERS", None)
-    for name, value in given.items():
-        text = f"torch.{value}" if name.endswith("_DTYPE") else repr(value)
-        lines.append(f"{name} = {text}")
-    lines.append(f"PARTS = {({name: MODULES[name] for name in given['RECOMPUTE_MODULES']})!r}")
+    for name, value in constants(plan).items():
+        lines.append(f"{name} = {value if name in DTYPES else repr(value)}")
     return "\n".join([*lines, "", _BODY.rstrip("\n")]) + "\n"
 
 

@@ -69,9 +69,42 @@ def inexpressible(model: Model, job: Job, way: Configuration) -> Iterator[str]:
         yield f"job.optimizer {job.optimizer}: the distributed optimizer (zero 1) is Adam's"
     if job.stack.dispatch_fp8:
         yield "stack.dispatch_fp8: no argument sends tokens to experts in fp8"
-    if job.stack.cuda_graphs != "none":
-        yield (f"stack.cuda_graphs {job.stack.cuda_graphs}: which parts of a layer are captured "
-               "(--cuda-graph-scope) is not in a plan")
+    yield from (f"stack.cuda_graphs {job.stack.cuda_graphs}: {why}"
+                for why in _not_captured(model, job, way))
+
+
+def _not_captured(model: Model, job: Job, way: Configuration) -> Iterator[str]:
+    """Why CUDA graphs do not capture what the stack says.
+
+    Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/transformer/transformer_config.py:1722,
+    1765, 1782, 1788, 1898; of the whole step, megatron/training/arguments.py:1158.
+    """
+    stage, graphs, experts = way.stages[0], job.stack.cuda_graphs, model.moe is not None
+    if graphs == "none":
+        return
+    if Offload.of(way.offload).layers:
+        yield "they exclude offloading of layers"
+    if graphs == "layers" and stage.recompute == "full":
+        yield "full recompute is captured with the whole step alone"
+    if graphs == "layers" and experts and "moe" in stage.recompute_modules:
+        yield "recompute of moe covers the router, which is captured"
+    if graphs == "step" and experts:
+        yield "the number of tokens of an expert is not known when the step is captured"
+    if is_fsdp(job):
+        yield "what Megatron-FSDP makes of them was not read"
+
+
+def _graphs(model: Model, job: Job) -> Arguments:
+    """Arguments of CUDA graphs: of a layer with experts, all up to its router and the dispatcher's
+    preparation, of other layers the whole."""
+    graphs = job.stack.cuda_graphs
+    if graphs == "none":
+        return {}
+    if graphs == "step":  # a check for NaN waits for the device: arguments.py:725
+        return {"cuda-graph-impl": "local", "cuda-graph-scope": "full_iteration",
+                "no-check-for-nan-in-loss-and-grad": None}
+    parts = {"cuda-graph-scope": ["attn", "moe_router", "moe_preprocess"]}
+    return {"cuda-graph-impl": "transformer_engine", **(parts if model.moe else {})}
 
 
 def replica_by_replica(way: Configuration, listed: bool) -> bool:
@@ -100,9 +133,9 @@ def arguments(
     given: dict[str, Figure] = {
         **model_figures(model, job), **memory_figures(way), **training_figures(job, way),
         **parallel_figures(model, job, way, layout, replica_by_replica(way, listed))}
-    return {name: {argument: None if value is True else value
-                   for argument, value in settings(table, given).items()}
-            for name, table in SECTIONS.items()}
+    return {**{name: {argument: None if value is True else value
+                      for argument, value in settings(table, given).items()}
+               for name, table in SECTIONS.items()}, "GRAPHS": _graphs(model, job)}
 
 
 def variables(way: Configuration, job: Job, device: str) -> dict[str, str]:

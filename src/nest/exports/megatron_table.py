@@ -88,6 +88,7 @@ PARALLEL = (
     flag("overlap_grad_reduce", "overlap-grad-reduce"),
     flag("overlap_param_gather", "overlap-param-gather"),
     Setting("instances", "num-distributed-optimizer-instances", unless=(None, 1)),
+    Setting("outer", "outer-dp-sharding-strategy"),
 )
 MEMORY = (
     Setting("recompute", "recompute-granularity", unless=("none",)),
@@ -181,7 +182,9 @@ def parallel_figures(
         "strategy": SHARDED[stage.zero] if fsdp else None, "sharded": sharded,
         "overlap_grad_reduce": (sharded or not (fsdp or muon)) and stack.overlap_grad_reduce > 0.0,
         "overlap_param_gather": sharded and stack.overlap_param_gather > 0.0,
-        "instances": way.outer_dp if stage.shard == "dp_in" else None}
+        "instances": way.outer_dp if stage.shard == "dp_in" else None,
+        # Megatron-FSDP shards over the ranks of an instance, and not over the instances.
+        "outer": "no_shard" if fsdp and stage.shard == "dp_in" else None}
 
 
 def memory_figures(way: Configuration) -> dict[str, Figure]:

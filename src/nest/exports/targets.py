@@ -66,8 +66,8 @@ def export(
         found = found._replace(each=None)
     if found.each is None and not LAUNCHERS[launcher].ranks:
         others = ", ".join(name for name, one in LAUNCHERS.items() if one.ranks)
-        reason = (f"launcher {launcher}: it numbers the ranks of a node in a row, and this plan "
-                  f"has another order; use {others} (--launcher)")
+        reason = (f"launcher {launcher}: it numbers the ranks of a node consecutively, and this "
+                  f"plan has another order; use {others} (--launcher)")
         raise UnsupportedError(f"{target} cannot launch this plan:\n{reason}", (reason,))
     return software.files(sheet(software, plan, found, launcher))
 

@@ -44,7 +44,7 @@ COMMON = (
             {"bf16": "bfloat16", "fp32": "float32"}),
     Setting("replicas", "parallelism.data_parallel_replicate_degree"),
     Setting("shards", "parallelism.data_parallel_shard_degree"),
-    Setting("zero", "parallelism.fsdp_reshard_after_forward", {3: "always", 2: "never"}),
+    Setting("sharding", "parallelism.fsdp_reshard_after_forward", {3: "always", 2: "never"}),
     Setting("tp", "parallelism.tensor_parallel_degree"),
     Setting("cp", "parallelism.context_parallel_degree"),
     Setting("ep", "parallelism.expert_parallel_degree"),
@@ -117,8 +117,11 @@ def figures_here(plan: Plan, head: str = "lm_head") -> Figures:
     # A model of the user's own is named on the command line.
     named = base is not None and base.family in _TOML_FAMILIES
     modules: Any = _modules(plan, head) if way.pp > 1 else None
+    zero = way.stages[0].zero
     return {
         **figures(job, way), "pipeline": way.pp > 1, "experts": model.moe is not None,
+        # With a pipeline gradients stay whole until their last micro-batch.
+        "sharding": 2 if way.pp > 1 and zero == 1 else zero,
         "modules": modules, "compiled": not job.stack.name.startswith("torchtitan-eager"),
         "graphs": job.stack.cuda_graphs == "step",
         "converters": OLD_CONVERTERS.get(job.precision, ())[:1] or None,
@@ -157,12 +160,6 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
     if model.moe is not None and job.stack.dispatcher != "alltoall":
         yield (f"stack.dispatcher {job.stack.dispatcher}: it is part of the model's configuration "
                "(moe_comm_backend)")
-    if job.stack.cuda_graphs == "layers":
-        yield "stack.cuda_graphs layers: the whole step is captured, or nothing"
-    # torchtitan==0.3.0 torchtitan/trainer.py:179
-    for name, degree in (("pp", plan.configuration.pp), ("ep", stage.ep)):
-        if job.stack.cuda_graphs == "step" and degree > 1:
-            yield f"{name} {degree}: CUDA graphs (stack.cuda_graphs step) need {name} 1"
     if job.precision == "fp8" and stage.tp > 1 and not stage.sp:
         yield "precision fp8: float8 products with tp need sequence parallelism"
 

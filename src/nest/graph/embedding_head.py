@@ -20,7 +20,7 @@ def _lookup(model: Model) -> list[Operator]:
     h = model.hidden
     return [
         Operator("embedding", "memory", "sequence", forward_elements=2 * h,
-                 backward_elements=3 * h),
+                 backward_elements=3 * h, masked_elements=h),
         Operator("embedding_table", "gemm", "column", padded=True, width=model.vocab, depth=0,
                  parameters=model.vocab * h),
     ]

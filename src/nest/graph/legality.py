@@ -249,28 +249,27 @@ def space_problems(chain: Chain, cluster: Cluster, job: Job, space: SearchSpace)
     def batch_part(value: int) -> str | None:
         return None if batch % value == 0 else f"not a divisor of global_batch {batch}"
 
-    def depth(value: int) -> str | None:
-        return None if value <= len(chain) else f"more than the {len(chain)} layers"
-
     def cp(value: int) -> str | None:
         return cp_problem(chain, job, value, "p2p", 1)
 
-    def group(value: int) -> str | None:
-        return None if value <= batch else f"more than the {batch} samples of global_batch"
-
-    rules = {"tp": tp, "cp": cp, "ep": ep, "outer_dp": batch_part, "micro_batch": batch_part,
-             "mbs": batch_part, "dp_in": batch_part, "pp": depth, "group": group}
+    devices = (size, f"devices of {cluster.name}")
+    samples = (batch, f"samples of global_batch {batch}")
+    stages = min(devices, (len(chain), f"layers of {chain.name}"))
+    rules = {
+        "tp": (tp, devices), "cp": (cp, devices), "ep": (ep, devices),
+        "outer_dp": (batch_part, devices), "dp_in": (batch_part, devices),
+        "micro_batch": (batch_part, samples), "mbs": (batch_part, samples),
+        "pp": (None, stages), "group": (None, samples),
+    }
     found = []
-    for name, rule in rules.items():
+    for name, (rule, (most, bound)) in rules.items():
         given = getattr(space, name)
         if given is None:
             continue
-        most = batch if name in ("micro_batch", "mbs", "group") else size
-        legal = [value for value in given.values(most) if rule(value) is None]
-        if not legal:
-            low = given.smallest
-            why = rule(low) if low <= most else None
-            found.append(f"{name}: got {given}; {why or f'allowed: at most {most}'}")
+        inside = given.values(most)
+        why = rule(inside[0]) if rule and inside else f"allowed: 1 to {most}, the {bound}"
+        if not inside or (rule and all(rule(value) for value in inside)):
+            found.append(f"{name}: got {given}; {why}")
     for text in space.offload:
         found += filter(None, [offload_problem(chain, cluster, text)])
         found += [f"offload: got {text}; allowed: with {name} {', '.join(map(str, values))}"

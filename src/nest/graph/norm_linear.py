@@ -31,6 +31,6 @@ def kept_input(model: Model, name: str) -> Operator:
 
 
 def residual(model: Model, name: str) -> Operator:
-    """Residual addition; its gradient is added once in the backward."""
+    """Residual addition, behind dropout; its gradient is added once in the backward."""
     return Operator(name, "memory", "sequence", forward_elements=3 * model.hidden,
-                    backward_elements=model.hidden)
+                    backward_elements=model.hidden, masked_elements=model.hidden)

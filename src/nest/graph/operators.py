@@ -50,6 +50,9 @@ class Operator:
     parameters: int = 0
     saved_elements: float = 0.0
     """Elements per token that the backward pass needs."""
+    masked_elements: float = 0.0
+    """Elements per token that dropout may drop: where the stack has it, a mask of 1 byte each is
+    kept."""
     product_input: bool = False
     """What it saves is the input of matrix products, which their weights need."""
     cast_elements: float | None = None

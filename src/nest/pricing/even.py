@@ -75,7 +75,7 @@ def even_configuration(
     first_stage_layers, last_stage_layers : repeated layers of the first and of the last stage, over
         all their chunks; the other stages divide the rest evenly.
     schedule : default: 1f1b, interleaved where vpp is above 1.
-    group : micro-batches that pass a virtual stage in a row; default: pp.
+    group : consecutive micro-batches of a virtual stage; default: pp.
     offload : what is kept in the memory of the hosts, such as `optimizer`.
 
     Returns

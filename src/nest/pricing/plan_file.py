@@ -4,7 +4,7 @@ Files of all minor versions of a plan are read; fields that this version does no
 
 Read are: `stages` (layers, devices, degrees, ZeRO, recompute), `parallelism` (outer_dp,
 micro_batch, stride, vpp, schedule, group, order, offload), `replicas` and `inputs`. Prices are
-derived and therefore ignored.
+derived from these: a file may omit them, their types are checked, and their values are ignored.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, create_model
+from pydantic.fields import FieldInfo
 
-from nest.describe.base import Degree, Description, Flag, Number, Whole, at_most
+from nest.describe.base import Degree, Description, Flag, Number, Whole, Written, at_most
 from nest.describe.configuration import Configuration, Index, StageConfiguration
 from nest.describe.files import SUFFIXES, read_description
 from nest.describe.offload import OffloadText
@@ -39,7 +40,23 @@ from nest.units import shorten
 Source = str | os.PathLike[str] | Mapping[str, Any]
 Positive = Annotated[Number, Field(gt=0.0)]
 _GIVEN = ("parallelism", "stages", "replicas", "inputs")
-_PRICED = set(Stage.model_fields) - set(StageConfiguration.model_fields)
+_PRICED = {name: field for name, field in Stage.model_fields.items()
+           if name not in StageConfiguration.model_fields}
+
+
+def _optional(name: str, fields: Mapping[str, FieldInfo], **others: Any) -> type[Written]:
+    """A class of some fields that may all be missing, to check those that are there."""
+    checked: dict[str, Any] = {
+        key: (field.annotation, FieldInfo.merge_field_infos(field, default=None))
+        for key, field in fields.items()}
+    found: type[Written] = create_model(name, __base__=Written, **checked, **others)
+    return found
+
+
+_DERIVED = _optional(
+    "Plan", {name: field for name, field in Plan.model_fields.items() if name not in _GIVEN},
+    stages=(tuple[_optional("Stage", _PRICED), ...], ()))  # type: ignore[misc]
+"""What a plan file may say of prices."""
 SAME = 1e-9
 """Relative difference of step times below which a plan counts as unchanged."""
 
@@ -148,15 +165,12 @@ def reread(source: Source) -> tuple[Plan, tuple[str, ...]]:
 
     Raises
     ------
-    InputError : as `reprice`; also if the search fields of the file are not usable.
+    InputError : as `reprice`.
     """
-    plan, data, notes = _repriced(source)
+    plan, found, notes = _repriced(source)
     where = _where(source)
-    if data.get("search") is None:
+    if found is None:
         return plan, notes
-    found, ignored = Searched.parse_known(
-        {name: data[name] for name in Searched.model_fields if name in data}, where)
-    notes += ignored
     if abs(found.step_time_s - plan.step_time_s) > SAME * plan.step_time_s:
         note = (f"{where}: step_time_s: {found.step_time_s:.6g} in the file, "
                 f"{plan.step_time_s:.6g} by its stages: edited, so its search says nothing of it")
@@ -169,13 +183,18 @@ def _where(source: Source) -> str:
     return "plan" if isinstance(source, Mapping) else shorten(os.fspath(source), 300)[1:-1]
 
 
-def _repriced(source: Source) -> tuple[Plan, dict[str, Any], tuple[str, ...]]:
-    """The plan of a file, the file's data, and notes."""
+def _repriced(source: Source) -> tuple[Plan, Searched | None, tuple[str, ...]]:
+    """The plan of a file, what the file says of its search, and notes."""
     from nest.pricing.evaluation import evaluate
 
     where = _where(source)
     data = dict(source) if isinstance(source, Mapping) else read_description(source)
     given, ignored = _read(data, where)
+    found = None
+    if data.get("search") is not None:
+        found, more = Searched.parse_known(
+            {name: data[name] for name in Searched.model_fields if name in data}, where)
+        ignored += more
     inputs = given.inputs
     subject = inputs.model or inputs.profile
     if subject is None or (inputs.model is not None and inputs.profile is not None):
@@ -184,7 +203,7 @@ def _repriced(source: Source) -> tuple[Plan, dict[str, Any], tuple[str, ...]]:
     with told(where):
         plan = evaluate(subject, inputs.cluster, inputs.job, _configuration(given))
     stale = (f"{where}: {note}" for note in _stale(given.parallelism, plan))
-    return plan, data, (*ignored, *stale)
+    return plan, found, (*ignored, *stale)
 
 
 def _read(data: dict[str, Any], where: str) -> tuple[GivenPlan, tuple[str, ...]]:
@@ -193,6 +212,7 @@ def _read(data: dict[str, Any], where: str) -> tuple[GivenPlan, tuple[str, ...]]
         got = "missing" if "schema" not in data else f"got {shorten(found)}"
         raise InputError(f'{where}: schema: {got}; allowed: "{SCHEMA}" or another minor version, a '
                          "plan as `nest plan -o` writes it")
+    _DERIVED.parse(data, where)
     derived = {field.alias or name for name, field in Plan.model_fields.items()} - set(_GIVEN)
     kept = {name: value for name, value in data.items() if name not in derived}
     job = isinstance(kept.get("inputs"), dict) and kept["inputs"].get("job")

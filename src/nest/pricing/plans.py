@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 Pair = tuple[int, int]
+Positive = Annotated[float, Field(gt=0.0)]
 SCHEMA = "nest.plan/1.1"
 """What is written, MAJOR.MINOR; read are all of this major version, a missing minor is 0."""
 SCHEMAS = r"^nest\.plan/1(\.\d+)?$"
@@ -106,7 +107,7 @@ class Parallelism(Written):
     stride: int = Field(description="devices from one replica's first device to the next one's")
     schedule: str
     group: int | None = Field(
-        None, description="micro-batches that pass a virtual stage in a row; null: pp"
+        None, description="consecutive micro-batches of a virtual stage; null: pp"
     )
     order: tuple[int, ...] | None = Field(
         None, description="order of the layers that ranges refer to; null: as the model lists them"
@@ -191,9 +192,9 @@ class Plan(Written):
     """A way to train, priced."""
 
     schema_: Annotated[str, Field(alias="schema", pattern=SCHEMAS)] = SCHEMA
-    step_time_s: float
-    samples_per_s: float
-    tokens_per_s: float
+    step_time_s: Positive
+    samples_per_s: Positive
+    tokens_per_s: Positive
     mfu: float = Field(description="model FLOP of a step / (peak of all devices x step_time_s)")
     feasible: bool = Field(description="every device has the memory that it needs")
     problems: tuple[str, ...] = Field(description="shortages of memory, a sentence each")

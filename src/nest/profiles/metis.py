@@ -103,7 +103,8 @@ def _files(folder: Path, shown: str, device: str | None) -> dict[int, dict[int, 
     try:
         listed = sorted(folder.iterdir())
     except OSError as error:
-        raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from None
+        raise InputError(f"{shown}: cannot be read ({error.strerror or error}); allowed: a "
+                         "folder of Metis's profiles") from None
     named = [(found, path) for path in listed if (found := NAME.fullmatch(path.name))]
     devices = sorted({found["device"] for found, _ in named})
     if not devices:

@@ -105,9 +105,11 @@ def _events(trace: str | os.PathLike[str], where: str) -> list[Mapping[str, Any]
                              "fewer steps")
         data = json.loads(text)
     except (OSError, EOFError) as error:
-        raise InputError(f"{where}: cannot be read ({error})") from None
+        raise InputError(f"{where}: cannot be read "
+                         f"({getattr(error, 'strerror', None) or error})") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: is no JSON ({error})") from None
+        raise InputError(f"{where}: malformed JSON ({error}); allowed: a trace of "
+                         "torch.profiler") from None
     events = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(events, list):
         raise InputError(f"{where}: traceEvents: got {shorten(events)}; allowed: a list of events")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from nest.describe import Cluster, Model, catalog, load_cluster, load_model
-from nest.describe.base import Problems
+from nest.describe.base import Problems, in_field
 from nest.errors import InputError, NestError
 from nest.units import shorten
 
@@ -18,9 +18,11 @@ SIZES = ("devices", "filling", "without", "degrade")
 def model_of(value: Any, validated: Callable[[Any], Model]) -> Model:
     """A model of a catalog name, a mapping with `base`, the content of a config.json, or fields."""
     if isinstance(value, str):
-        value = _entry("models", value)
+        value = catalog.load("models", value)
     elif isinstance(value, dict) and "base" in value:
-        value = {**_entry("models", value["base"]), **_without(value, ("base",))}
+        with in_field("base"):
+            base = catalog.load("models", value["base"])
+        value = {**base, **_without(value, ("base",))}
     elif isinstance(value, dict) and ("model_type" in value or "architectures" in value):
         value = _told("model", lambda: load_model(value))
     return validated(value)
@@ -29,6 +31,7 @@ def model_of(value: Any, validated: Callable[[Any], Model]) -> Model:
 def cluster_of(value: Any, validated: Callable[[Any], Cluster]) -> Cluster:
     """A cluster of a name, a network to generate, a mapping with `base`, a graph, or fields."""
     if isinstance(value, str):
+        _check_name(value)
         return validated(_named(value, {}))
     if not isinstance(value, dict):
         return validated(value)
@@ -37,8 +40,12 @@ def cluster_of(value: Any, validated: Callable[[Any], Cluster]) -> Cluster:
         sizes = {name: value[name] for name in SIZES if value.get(name) is not None}
         base = value["base"]
         if changes:  # fields of a cluster of the catalog, which is sized afterwards
-            found = validated({**_entry("clusters", base), **changes})
+            with in_field("base"):
+                fields = catalog.load("clusters", base)
+            found = validated({**fields, **changes})
             return _told("cluster", lambda: _network(found, sizes))
+        with in_field("base"):
+            _check_name(base)
         return validated(_named(base, sizes))
     if "levels" not in value:
         from nest.topology.readers.format import describes_graph, topology_from
@@ -49,15 +56,19 @@ def cluster_of(value: Any, validated: Callable[[Any], Cluster]) -> Cluster:
     return validated(value)
 
 
-def _named(name: Any, sizes: dict[str, Any]) -> Cluster:
-    """A cluster of the catalog, or one to generate."""
+def _check_name(name: Any) -> None:
+    """Refuse what is neither a cluster of the catalog nor one to generate."""
     from nest.topology import names_generator
 
-    if not isinstance(name, str):
-        raise ValueError(f"base: got {shorten(name)}; allowed: a name")
-    if catalog.find("clusters", name) is None and not names_generator(name):
-        raise ValueError(f"got {shorten(name)}; allowed: {catalog.suggestions('clusters', name)}; "
-                         "or a network to generate, such as fat-tree:k=8")
+    if not isinstance(name, str) or (
+            catalog.find("clusters", name) is None and not names_generator(name)):
+        hint = catalog.suggestions("clusters", name) if isinstance(name, str) else "a name"
+        raise ValueError(f"got {shorten(name)}; allowed: {hint}; or a network to generate, such as "
+                         "fat-tree:k=8")
+
+
+def _named(name: str, sizes: dict[str, Any]) -> Cluster:
+    """A cluster of the catalog, or one to generate."""
     return _told("cluster", lambda: _network(name, sizes))
 
 
@@ -68,12 +79,6 @@ def _network(source: Any, sizes: dict[str, Any]) -> Cluster:
             catalog.find("clusters", source)):
         return load_cluster(source, **sizes)
     return load_network(source, **sizes)
-
-
-def _entry(section: catalog.Section, name: Any) -> dict[str, Any]:
-    if not isinstance(name, str):
-        raise ValueError(f"base: got {shorten(name)}; allowed: a name")
-    return catalog.load(section, name)
 
 
 def _without(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

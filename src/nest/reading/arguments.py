@@ -20,7 +20,8 @@ class Known(NamedTuple):
     """The arguments of some software."""
 
     takes: Mapping[str, str]
-    """Words that each takes: flag, one or many."""
+    """Words that each takes: flag, one or many; plain, if it is written NAME=VALUE without hyphens.
+    """
     free: frozenset[str]
     """Those that change no cost."""
     small: frozenset[str]
@@ -54,7 +55,11 @@ def arguments_of(words: Sequence[str], table: Known) -> tuple[dict[str, Words], 
         word = words[at]
         at += 1
         if not word.startswith("--"):
-            stray.append(word)
+            name, _, value = word.lstrip("+").partition("=")
+            if table.takes.get(name) == "plain":
+                found[name] = (value,)
+            else:
+                stray.append(word)
             continue
         name, equals, value = word[2:].partition("=")
         kind = table.takes.get(name, "many")

@@ -14,16 +14,14 @@ from nest.describe.formats import number_format
 from nest.describe.job import Job, Stack
 from nest.describe.model import Model
 from nest.describe.offload import Offload
-from nest.describe.space import MODULES as ALL_MODULES
 from nest.errors import InputError
-from nest.exports.bridge import OVERLAP, PRECISIONS, RECIPES, SETTINGS
-from nest.exports.megatron_table import MODULES
+from nest.exports.bridge import ENDS, OVERLAP, PRECISIONS, RECIPES, SETTINGS
 from nest.exports.settings import Plain, Setting
 from nest.graph import build_chain
 from nest.pricing.divisions import chunks_of_stages
 from nest.reading.division import Division, configuration, job
 from nest.reading.hosts import Placed
-from nest.reading.megatron import split
+from nest.reading.megatron import modules_of, split
 from nest.reading.python_text import Made, Module, Unread, fields_of, not_read
 from nest.reading.source import Found, Source, divided, figures_in, model_of, said, understood
 from nest.reading.torchtitan import typed
@@ -65,6 +63,7 @@ def read(source: Source) -> Found:
             del found[name]
     found |= overrides(source)
     precision = _precision(found, source)
+    ends = found.pop(ENDS, precision == "fp8")
     overlaps = found.pop("comm_overlap", None)
     for name, value in found.items():
         if isinstance(value, Unread) and value.text.startswith("torch."):
@@ -73,6 +72,8 @@ def read(source: Source) -> Found:
     known: list[Setting] = [*SETTINGS, *_OVERLAP]
     given = understood(found, known, "megatron-bridge", source, notes, (
         *_DDP, _FULL, *SPLIT, *_GRAPHS, "model.mtp_num_layers"))
+    if ends is not False:
+        notes.append(f"no price: the first and the last layer in bf16 ({ENDS})")
     if base.name != COMMON:
         for name in _NEEDED:
             if name not in found:
@@ -183,14 +184,9 @@ def _recompute(f: Mapping[str, Any], source: Source) -> tuple[str, tuple[str, ..
     if kind not in ("none", "full", "selective"):
         raise InputError(f"{source.where}: model.recompute_granularity: got {shorten(kind)}; "
                          "allowed: None, full, selective")
-    names = {other: one for one, other in MODULES.items()}
     given = f.get("modules")
-    asked = {names.get(one, one) for one in (given if isinstance(given, list) else None)
-             or ["core_attn"] if isinstance(one, str)}
-    if unknown := asked - {*ALL_MODULES}:
-        raise InputError(f"{source.where}: model.recompute_modules: got {shorten(min(unknown))}; "
-                         f"allowed: {', '.join(MODULES.get(one, one) for one in ALL_MODULES)}")
-    return kind, tuple(one for one in ALL_MODULES if one in asked)
+    asked = [one for one in (given if isinstance(given, list) else []) if isinstance(one, str)]
+    return kind, modules_of(asked or ["core_attn"], f"{source.where}: model.recompute_modules")
 
 
 def _stack(

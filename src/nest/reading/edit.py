@@ -22,9 +22,9 @@ _BLANK = r"(?:[ \t]|\\\r?\n)"
 _EXPANDED = r"\$\{[^{}\n]*\}|\$\(\([^()\n]*\)\)"
 _PLAIN = rf"{_EXPANDED}|\$(?![{{(])|[^\s\"'\\|&;<>()`$]"
 """Part of a word without quotes; each text is matched in one way, so that no match takes long."""
-_BARE = re.compile(rf"{_BLANK}+((?:{_PLAIN})+)")
-_QUOTED = re.compile(rf"{_BLANK}+((?:\"[^\"\\`]*\"|'[^']*'|{_PLAIN})+)")
-_ASSIGNED = re.compile(rf"=((?:{_PLAIN})*)")
+_ANY = rf"\"[^\"\\`]*\"|'[^']*'|{_PLAIN}"
+_BARE, _QUOTED = (re.compile(rf"{_BLANK}+((?:{one})+)") for one in (_PLAIN, _ANY))
+_ASSIGNED, _ASSIGNED_QUOTED = (re.compile(rf"=((?:{one})*)") for one in (_PLAIN, _ANY))
 
 
 class _Place(NamedTuple):
@@ -35,6 +35,8 @@ class _Place(NamedTuple):
     quoted: bool
     """Inside quotes."""
     name: str
+    before: str = "--"
+    """What its name begins with."""
 
 
 class Head(NamedTuple):
@@ -81,21 +83,24 @@ def edited(
 def _places(text: str, table: Known) -> Iterator[_Place]:
     """Arguments in a text, outside of its comments."""
     quotes = _quotes(text)
-    for match in re.finditer(r"(?<![\w$./=-])--([A-Za-z][\w-]*)", text):
+    for match in re.finditer(r"(?<![\w$./=+-])(--|\+{0,2})([A-Za-z][\w.-]*)", text):
         quote = quotes[match.start()]
-        if quote == "#":
-            continue
-        name, end = match[1], match.end()
+        before, name = match.groups()
         kind = table.takes.get(name, "one")
-        form = _QUOTED if not quote else _BARE
-        if assigned := _ASSIGNED.match(text, end):
+        if quote == "#" or (before == "--") == (kind == "plain"):
+            continue
+        end = match.end()
+        form, behind = (_BARE, _ASSIGNED) if quote else (_QUOTED, _ASSIGNED_QUOTED)
+        if assigned := behind.match(text, end):
             end = assigned.end()
+        elif kind == "plain":
+            continue
         elif kind != "flag":
             while (value := form.match(text, end)) and not value[1].startswith(("--", "#")):
                 end = value.end()
                 if kind == "one":
                     break
-        yield _Place(match.start(), end, bool(quote), name)
+        yield _Place(match.start(), end, bool(quote), name, before)
 
 
 def _quotes(text: str) -> list[str]:
@@ -136,7 +141,7 @@ def _replaced(
             continue
         old = text[place.start:place.end]
         words = " ".join(([old] if kept else []) + [
-            _text(name, flags.given[name], place.quoted, again) for name in names])
+            _text(name, flags.given[name], place, again) for name in names])
         start, end = place.start, place.end
         if not words:
             start, end = _wide(text, place)
@@ -145,12 +150,14 @@ def _replaced(
     return "".join([*found, text[done:]])
 
 
-def _text(name: str, value: Words, quoted: bool, again: bool) -> str:
+def _text(name: str, value: Words, place: _Place, again: bool) -> str:
     """An argument as words of shell.
 
     Words in quotes need none of their own; ``again``: another shell reads them once more.
     """
-    return " ".join([f"--{name}", *(_word(word, (not quoted) + again) for word in value)])
+    words = [_word(word, (not place.quoted) + again) for word in value]
+    return " ".join([f"--{name}", *words]) if place.before == "--" else (
+        f"{place.before}{name}={''.join(words)}")
 
 
 def _word(word: str, shells: int) -> str:

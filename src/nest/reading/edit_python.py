@@ -35,14 +35,11 @@ class Section(NamedTuple):
     """It is None where nothing makes it."""
 
 
-class _Text:
-    """A module with the function that is changed."""
+class _Lines:
+    """A text, and where the nodes of its tree are in it."""
 
-    def __init__(self, text: str, where: str, function: str, ignored: Sequence[str]) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.module = Module(text, where, ignored)
-        self.function = self.module.functions[function]
-        self.base = self.module.returned(function)
         self._lines = [0, *(one.end() for one in re.finditer("\n", text))]
 
     def at(self, line: int, column: int) -> int:
@@ -56,6 +53,16 @@ class _Text:
         """Where a node begins, and the position behind it."""
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
+
+
+class _Text(_Lines):
+    """A module with the function that is changed."""
+
+    def __init__(self, text: str, where: str, function: str, ignored: Sequence[str]) -> None:
+        super().__init__(text)
+        self.module = Module(text, where, ignored)
+        self.function = self.module.functions[function]
+        self.base = self.module.returned(function)
 
     def holds(self, node: ast.AST | None) -> bool:
         """Whether a node is in the function."""
@@ -109,6 +116,26 @@ def edited(
     for name, value in given.items():
         found = _Text(text, where, function, ignored)
         text = _with(found, name, value, sections)
+    return text
+
+
+def constants_edited(text: str, given: Mapping[str, Any], taken: Iterable[str]) -> str:
+    """The text of a module with other values of its constants.
+
+    Raises
+    ------
+    ValueError : it does not set one of them, or one is to be taken out.
+    """
+    for name in taken:
+        raise ValueError(f"{name}: the module cannot do without it")
+    for name, value in given.items():
+        found = _Lines(text)
+        nodes = [one.value for one in ast.parse(text).body if isinstance(one, ast.Assign)
+                 and [getattr(target, "id", "") for target in one.targets] == [name]]
+        if not nodes:
+            raise ValueError(f"{name}: the module does not set it")
+        start, end = found.span(nodes[-1])
+        text = text[:start] + _code(value) + text[end:]
     return text
 
 

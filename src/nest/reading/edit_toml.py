@@ -32,6 +32,8 @@ class _Entry(NamedTuple):
     """Behind the value."""
     behind: int
     """Behind its line."""
+    inside: tuple[_Entry, ...] | None = None
+    """Keys of an inline table, in its order; None: the value is none."""
 
 
 def edited(text: str, given: Mapping[str, Any], taken: Iterable[str]) -> str:
@@ -40,15 +42,20 @@ def edited(text: str, given: Mapping[str, Any], taken: Iterable[str]) -> str:
     Parameters
     ----------
     text : well-formed TOML.
-    given : values by names with dots; what is missing is added behind the last key of its section,
-        or in a new section at the end.
+    given : values by names with dots; what is missing is added behind the last key of its section
+        or inline table, or in a new section at the end.
     taken : names that are taken out, with their lines.
     """
     entries, heads = _scanned(text)
+    taken = {*taken}
     places = {".".join(entry.path): entry for entry in entries}
     changes: list[tuple[int, int, str]] = [
-        (places[name].line, places[name].behind, "") for name in {*taken} & {*places}]
+        (places[name].line, places[name].behind, "") for name in taken & {*places}]
     end = "\r\n" if "\r\n" in text else "\n"
+    for entry in entries:
+        if entry.inside is not None and any(_within(name, entry) for name in (*given, *taken)):
+            given = {**given}
+            changes.append((entry.start, entry.end, _table(text, entry, given, taken)))
     sections: dict[str, str] = {}
     for name, value in given.items():
         section, _, last = name.rpartition(".")
@@ -76,6 +83,34 @@ def edited(text: str, given: Mapping[str, Any], taken: Iterable[str]) -> str:
         for n, (section, rows) in enumerate(sections.items()))
 
 
+def _within(name: str, entry: _Entry) -> bool:
+    return name.startswith(".".join((*entry.path, "")))
+
+
+def _table(text: str, entry: _Entry, given: dict[str, Any], taken: set[str]) -> str:
+    """An inline table with values written, and keys taken out.
+
+    Parameters
+    ----------
+    given : values by name; those in the table are taken from it.
+    """
+    rows: list[str] = []
+    for one in entry.inside or ():
+        name = ".".join(one.path)
+        value = text[one.start:one.end]
+        if name in given:
+            value = _value(given.pop(name))
+        elif one.inside is not None:
+            value = _table(text, one, given, taken)
+        if name not in taken:
+            rows.append(text[one.line:one.start] + value)
+    start = len(".".join(entry.path)) + 1
+    rows += [f"{name[start:]} = {_value(given.pop(name))}"
+             for name in [*given] if _within(name, entry)]
+    pad = " " if text[entry.start + 1] in " \t" and rows else ""
+    return f"{{{pad}{', '.join(rows)}{pad}}}"
+
+
 def _value(value: Any) -> str:
     """JSON of numbers, words and lists of them is TOML, too; lists of lists take a line each."""
     if isinstance(value, (list, tuple)) and any(isinstance(one, (list, tuple)) for one in value):
@@ -97,16 +132,36 @@ def _scanned(text: str) -> tuple[list[_Entry], dict[str, int]]:
             at = _line(text, head.end())
             heads[".".join(section)] = at
         elif key := _KEY.match(text, at):
-            blank = _BLANK.match(text, key.end() + 1)  # behind the =
-            assert blank
-            start = blank.end()
+            start = _behind(_BLANK, text, key.end() + 1)  # behind the =
             end = _value_end(text, start)
-            entries.append(_Entry((*section, *_names(key[1])), key[1], at, start, end,
-                                  _line(text, end)))
+            path = (*section, *_names(key[1]))
+            entries.append(_Entry(path, key[1], at, start, end, _line(text, end),
+                                  _inside(text, path, start, end)))
             at = entries[-1].behind
         else:
             raise ValueError("a line that is not understood")
     return entries, heads
+
+
+def _inside(text: str, path: tuple[str, ...], at: int, end: int) -> tuple[_Entry, ...] | None:
+    """Keys of a value that is an inline table; None: it is none."""
+    if text[at] != "{":
+        return None
+    found: list[_Entry] = []
+    at = _behind(_BLANK, text, at + 1)
+    while key := _KEY.match(text, at, end - 1):
+        start = _behind(_BLANK, text, key.end() + 1)
+        stop = _value_end(text, start, ",}")
+        own = (*path, *_names(key[1]))
+        found.append(_Entry(own, key[1], at, start, stop, stop, _inside(text, own, start, stop)))
+        at = _behind(_BLANK, text, _behind(_BLANK, text, stop) + 1)  # behind the comma
+    return tuple(found)
+
+
+def _behind(form: re.Pattern[str], text: str, at: int) -> int:
+    found = form.match(text, at)
+    assert found
+    return found.end()
 
 
 def _names(key: str) -> Iterator[str]:
@@ -120,8 +175,11 @@ def _line(text: str, at: int) -> int:
     return len(text) if found < 0 else found + 1
 
 
-def _value_end(text: str, at: int) -> int:
-    """The position behind a value: brackets, texts and comments in them are stepped over."""
+def _value_end(text: str, at: int, stops: str = "") -> int:
+    """The position behind a value: brackets, texts and comments in them are stepped over.
+
+    ``stops``: what ends a value besides its line.
+    """
     depth, end = 0, at
     while at < len(text):
         one = text[at]
@@ -129,7 +187,7 @@ def _value_end(text: str, at: int) -> int:
             at = found.end()
             end = at if one != "#" else end
             continue
-        if depth == 0 and one in "\r\n#":
+        if depth == 0 and one in f"\r\n#{stops}":
             break
         depth += (one in "[{") - (one in "]}")
         at += 1

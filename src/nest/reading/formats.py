@@ -10,12 +10,13 @@ from nest.describe.configuration import Configuration
 from nest.describe.files import parse_text
 from nest.describe.job import Job, Stack
 from nest.describe.model import Model
-from nest.exports import bridge, deepspeed, maxtext, torchtitan
+from nest.exports import bridge, deepspeed, fsdp2, maxtext, torchtitan
 from nest.exports.settings import Plain, flat, settings
 from nest.pricing.plans import Plan
 from nest.reading import bridge as bridge_reading
 from nest.reading import deepspeed as deepspeed_reading
 from nest.reading import edit_json, edit_python, edit_toml, edit_yaml
+from nest.reading import fsdp2 as fsdp2_reading
 from nest.reading import maxtext as maxtext_reading
 from nest.reading import torchtitan as torchtitan_reading
 from nest.reading.edit_python import Code, Section
@@ -49,6 +50,10 @@ class Format(NamedTuple):
     for them."""
     overrides: Callable[[Source], Plain]
     """Settings that are given besides the file, and come first."""
+    spelled: Callable[[Source], Mapping[str, str]] = lambda _: {}
+    """Those of the command line as they are written there, without hyphens, by name."""
+    plain: bool = False
+    """They are written NAME=VALUE."""
     shown: Callable[[Any], str] = json.dumps
     """The text of a value."""
     overlaps: Mapping[str, str] = {}
@@ -93,6 +98,11 @@ def _fields(function: str | None) -> Callable[[Source], Plain]:
     return read
 
 
+def _constants(source: Source) -> Plain:
+    found = Module(source.text, source.where).constants
+    return {name: _plain(value) for name, value in found.items()}
+
+
 def _named(source: Source, function: str | None, module: Module) -> str:
     if source.asked.function is not None:
         return source.asked.function
@@ -104,6 +114,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Made):
         return Code(f"{value.name}({', '.join(repr(_plain(one)) for one in value.words)})")
     return Code(value.text) if isinstance(value, Unread) else value
+
+
+def _words(source: Source) -> Mapping[str, str]:
+    """Settings of a command line that are written NAME=VALUE."""
+    names = [word.lstrip("+").partition("=")[0] for word in source.words]
+    return {name: name for name in names}
 
 
 def _fields_changed(
@@ -139,11 +155,8 @@ def _torchtitan_stacks(stack: Stack) -> Iterable[Stack]:
 
 
 def _torchtitan_bounds(given: Bounded) -> Bounds:
-    """torchtitan==0.3.0 torchtitan/trainer.py:179; float8 products need divided sequences."""
-    bounds: dict[str, object] = {"sp": True} if given.job.precision == "fp8" else {}
-    if given.job.stack.cuda_graphs == "step":
-        bounds |= {"pp": 1, "ep": 1}
-    return (bounds,)
+    """float8 products need divided sequences."""
+    return ({"sp": True} if given.job.precision == "fp8" else {},)
 
 
 def _torchtitan_toml(plan: Plan) -> Plain:
@@ -201,17 +214,32 @@ def _maxtext_bounds(given: Bounded) -> Bounds:
     return {"zero": 3, "ep": 1}, {"zero": 3, "cp": 1}, {"cp": 1, "ep": 1}
 
 
+def _fsdp2(plan: Plan) -> Plain:
+    return {name: Code(str(value)) if name in fsdp2.DTYPES else value
+            for name, value in fsdp2.constants(plan).items()}
+
+
+def _fsdp2_bounds(given: Bounded) -> Bounds:
+    """What its functions divide, as `nest export` says it; states are sharded over cp too."""
+    model = given.model
+    whole = model.moe is not None or model.mla is not None or model.tied_embeddings or (
+        not model.gated or model.norm != "rmsnorm")
+    fixed: dict[str, object] = {"ep": 1, "etp": 1, "tp": 1} if whole else {}
+    return {**fixed, "zero": (2, 3)}, {**fixed, "zero": 0, "cp": 1}
+
+
 _CONFIG = "torchtitan.config"
 _TITAN = {name: Section(_CONFIG, f"{name.capitalize()}Config")
           for name in ("parallelism", "training", "compile")}
 FORMATS: Mapping[str, Format] = {
     "torchtitan": Format(
         _torchtitan, _fields(None), _fields_changed(None, _TITAN), torchtitan_reading.overrides,
-        _code, together={
+        torchtitan_reading.spelled, shown=_code, together={
             "parallelism.module_fqns_per_model_part": torchtitan_reading.PIPELINE},
         stacks=_torchtitan_stacks, bounds=_torchtitan_bounds),
     "torchtitan-toml": Format(
         _torchtitan_toml, _data(".toml"), _changed(edit_toml.edited), torchtitan_reading.overrides,
+        torchtitan_reading.spelled,
         together={"parallelism.module_fqns_per_model_part": torchtitan_reading.PIPELINE},
         bounds=lambda _: ({"sp": True},)),
     "deepspeed": Format(
@@ -224,14 +252,17 @@ FORMATS: Mapping[str, Format] = {
     "megatron-bridge": Format(
         _bridge, _fields("plan"), _fields_changed("plan", {"comm_overlap": Section(
             "megatron.bridge.training.comm_overlap", "CommOverlapConfig", optional=True)}),
-        bridge_reading.overrides, _code,
+        bridge_reading.overrides, _words, plain=True, shown=_code,
         overlaps={f"comm_overlap.{name}": field for name, field in (
             ("tp_comm_overlap", "overlap_tp"), ("overlap_grad_reduce", "overlap_grad_reduce"),
             ("overlap_param_gather", "overlap_param_gather"))},
         together={"model.pipeline_model_parallel_layout": tuple(bridge_reading.SPLIT)},
         environment=bridge.environment, mapped=True),
+    "fsdp2": Format(
+        _fsdp2, _constants, _changed(edit_python.constants_edited), fsdp2_reading.overrides,
+        shown=_code, bounds=_fsdp2_bounds),
     "maxtext": Format(
         _maxtext, _data(".yml"), _changed(edit_yaml.edited), maxtext_reading.overrides,
-        bounds=_maxtext_bounds),
+        _words, plain=True, bounds=_maxtext_bounds),
 }
-"""Files by target. A module of `nest export --to fsdp2` is written anew by that command."""
+"""Files by target."""

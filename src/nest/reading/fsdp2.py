@@ -10,14 +10,21 @@ from typing import Any
 from nest.describe import load_stack
 from nest.errors import InputError
 from nest.exports.fsdp2 import SETTINGS
+from nest.exports.settings import Plain
 from nest.graph import build_chain
 from nest.reading.division import Division, configuration, job
 from nest.reading.python_text import Module, Unread
 from nest.reading.source import Found, Source, figures_in, model_of, said, understood
+from nest.reading.torchtitan import typed
 from nest.units import shorten
 
 TARGET = "fsdp2"
 COUNTS = ("replicas", "shards", "cp", "tp", "micro_batch", "micro_batches", "seq_len")
+
+
+def overrides(source: Source) -> Plain:
+    """Constants that the user gives otherwise."""
+    return {name: typed(value) for name, value in source.asked.settings.items()}
 
 
 def read(source: Source) -> Found:
@@ -27,7 +34,7 @@ def read(source: Source) -> Found:
     ------
     InputError : constants that may change the cost and are not understood, or are missing.
     """
-    constants = Module(source.text, source.where).constants
+    constants = Module(source.text, source.where).constants | overrides(source)
     found: dict[str, Any] = {
         name: value.text.removeprefix("torch.") if isinstance(value, Unread)
         and name.endswith("_DTYPE") else value for name, value in constants.items()}

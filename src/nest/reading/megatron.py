@@ -6,7 +6,7 @@ Defaults and rules: NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from nest.describe import load_stack
@@ -23,6 +23,7 @@ from nest.reading.arguments import number_or_text
 from nest.reading.hosts import Placed, placed
 from nest.reading.megatron_arguments import Figures, figures_given, values_of
 from nest.reading.patterns import layer_pattern
+from nest.units import shorten
 
 VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 """Tokens of tokenizers whose files are published with the models of their names (GPT-2:
@@ -276,6 +277,19 @@ def _stack(
     return {name: value for name, value in said.items() if getattr(stack, name) != value}
 
 
+def modules_of(words: Iterable[str], where: str) -> tuple[str, ...]:
+    """Modules of recompute by Megatron-Core's names.
+
+    Raises
+    ------
+    InputError : a name that Megatron-Core has not, such as NEST's own.
+    """
+    names, asked = {MODULES.get(one, one): one for one in ALL_MODULES}, {*words}
+    if unknown := asked - {*names}:
+        raise InputError(f"{where}: got {shorten(min(unknown))}; allowed: {', '.join(names)}")
+    return tuple(one for name, one in names.items() if name in asked)
+
+
 def _zero(f: Figures) -> int:
     if f["fsdp"]:
         return SHARDED.index(f.get("strategy") or "no_shard")
@@ -311,12 +325,8 @@ def _configuration(
                               last_stage_layers=last)
     recompute: dict[str, Any] = {"recompute": f["recompute"]}
     if f["recompute"] == "selective":
-        names = {other: one for one, other in MODULES.items()}
-        asked = {names.get(one, one) for one in f.get("recompute_modules") or ("core_attn",)}
-        if unknown := asked - {*ALL_MODULES}:
-            raise InputError(f"--recompute-modules: got {min(unknown)}; allowed: "
-                             f"{', '.join(MODULES.get(one, one) for one in ALL_MODULES)}")
-        recompute["recompute_modules"] = [one for one in ALL_MODULES if one in asked]
+        recompute["recompute_modules"] = [*modules_of(
+            f.get("recompute_modules") or ("core_attn",), "--recompute-modules")]
     elif f["recompute"] == "full":
         if f.get("recompute_method") == "block":
             recompute["recompute_layers"] = f.get("recompute_layers") or 1

@@ -22,7 +22,7 @@ from nest.graph.legality import divisors
 from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
 from nest.reading import edit
-from nest.reading.arguments import Words, arguments_of
+from nest.reading.arguments import Known, Words, arguments_of
 from nest.reading.deepspeed import ALIASES, known_arguments
 from nest.reading.edit_python import Code
 from nest.reading.flags import Flags, applied
@@ -73,12 +73,9 @@ class RunningFile:
 
         Raises
         ------
-        InputError : as :func:`nest.read`, or of a target whose files are not changed.
+        InputError : as :func:`nest.read`, or a file that is too long.
         """
         where = opened.source.where
-        if opened.target not in FORMATS:
-            raise InputError(f"{where}: got a file for {opened.target}; allowed: megatron, "
-                             f"{', '.join(FORMATS)} (plan it, and write it by nest export)")
         if len(opened.source.text) > LONGEST:
             raise InputError(f"{where}: got {len(opened.source.text)} characters; allowed: "
                              f"{LONGEST}")
@@ -190,7 +187,7 @@ class RunningFile:
 
     def written(self, before: Plan | None, plan: Plan) -> Written:
         """The file with other settings; its script where that has to change, too."""
-        there = self.format.read(self.opened.source)
+        there = {**self.format.read(self.opened.source), **self._behind}
         new = self.format.said(plan)
         old = {name: there[name] for name in new if name in there} if before is None else (
             self.format.said(before))
@@ -206,7 +203,7 @@ class RunningFile:
             wrong = tuple(self._given_elsewhere({*given, *out}))
             if not wrong:
                 try:
-                    texts, arguments = self._texts(before, plan, there, given, out)
+                    texts, arguments = self._texts(before, plan, given, out)
                     wrong = tuple(self._wrong(plan, texts))
                 except ValueError as error:
                     wrong = (f"{self.opened.source.where}: {error}",)
@@ -226,15 +223,30 @@ class RunningFile:
         more = [name for one in (*given, *taken) for name in self.format.together.get(one, ())]
         return [*dict.fromkeys((*taken, *more))]
 
+    @property
+    def _behind(self) -> Plain:
+        """Settings that the command line gives, which come before the file's."""
+        own = self.opened.source
+        return self.format.overrides(own._replace(asked=own.asked._replace(settings={})))
+
     def _given_elsewhere(self, names: set[str]) -> Iterator[str]:
-        """Settings that the command line or the user gives, which come before the file's."""
-        for name in self.format.overrides(self.opened.source):
+        """Settings that the user gives, which come before the file's and the command line's."""
+        for name in self.format.overrides(self.opened.source._replace(words=())):
             if name in names:
                 yield (f"{name}: it is given besides the file, and comes before it; leave it out "
                        "there, and give it in the file")
 
+    def _on_the_line(self, given: Plain, taken: list[str]) -> Flags:
+        """What changes of the settings of the command line: numbers and words in place; the others
+        are taken out there, and written in the file."""
+        names = self.format.spelled(self.opened.source)
+        new = {names[name]: (str(value),) for name, value in given.items()
+               if name in names and type(value) in (int, float, str)}
+        return Flags(tuple(names[name] for name in (*given, *taken)
+                           if name in names and names[name] not in new), new)
+
     def _texts(
-        self, before: Plan | None, plan: Plan, there: Plain, given: Plain, taken: list[str]
+        self, before: Plan | None, plan: Plan, given: Plain, taken: list[str]
     ) -> tuple[_Texts, list[Change]]:
         """New texts, and the difference in arguments of the launch.
 
@@ -243,6 +255,12 @@ class RunningFile:
         ValueError : the file has no place for a setting.
         """
         opened = self.opened
+        there, line = self.format.read(opened.source), self._on_the_line(given, taken)
+        spelled = self.format.spelled(opened.source)
+        given = {name: value for name, value in given.items()
+                 if spelled.get(name) not in line.given
+                 and not (name in there and _same(there[name], value))}
+        taken = [name for name in taken if name in there]
         try:
             body = self.format.edited(opened.source, given, taken)
             found = self.format.read(opened.source._replace(text=body))
@@ -252,6 +270,7 @@ class RunningFile:
         if names:
             raise ValueError(f"{', '.join(names)}: no place in the text was found")
         flags, lines = self._flags(before, plan)
+        flags = Flags((*flags.taken, *line.taken), {**flags.given, **line.given})
         script = opened.text
         if opened.inside:
             if script.count(opened.source.text) != 1:
@@ -260,12 +279,20 @@ class RunningFile:
             script = script.replace(opened.source.text, body)
         wanted = self._environment(before, plan)
         if opened.launch is not None and (wanted or flags.taken or flags.given):
-            text = edit.edited(script, flags, known_arguments(), edit.Head(
+            text = edit.edited(script, flags, self._table, edit.Head(
                 opened.launch.variables, wanted), partial(self._stands, script, flags))
             if text is None:
                 raise ValueError("arguments of the launch are not found in the text of the script")
             script = text
         return _Texts(body, script), lines
+
+    @property
+    def _table(self) -> Known:
+        """How the arguments of the launch are written."""
+        if self.format.words is not None:
+            return known_arguments()
+        plain = self.format.spelled(self.opened.source).values() if self.format.plain else ()
+        return Known(dict.fromkeys(plain, "plain"), frozenset(), frozenset())
 
     def _environment(self, before: Plan | None, plan: Plan) -> dict[str, str]:
         """Variables that the new plan asks for, and the launch does not give it."""
@@ -302,7 +329,7 @@ class RunningFile:
 
     def _stands(self, before: str, flags: Flags, text: str) -> bool:
         """Whether a new script has the commands of the old one, but for arguments that change."""
-        opened, table = self.opened, known_arguments()
+        opened, table = self.opened, self._table
         assert opened.script is not None
         given = {name: value for name, value in opened.given.items() if "." not in name}
         try:

@@ -2,9 +2,9 @@
 
 Understood: assignments (``NAME=``, ``+=``, arrays, export), quotes, continued lines, comments,
 ``$NAME``, ``${NAME:-default}`` and its relatives, ``$(( ))`` of whole numbers, ``if`` and ``case``
-that compare known texts, and scripts of the same folder that are sourced or started. Anything else
-gives an *unknown* value, which remembers its line and
-text; it is an error only where the result depends on it.
+that compare known texts, arguments (``shift``, ``set --``), and scripts of the same folder that are
+sourced or started. Anything else gives an *unknown* value, which remembers its line and text; it is
+an error only where the result depends on it.
 
 An unknown value is a text with a mark: the number of its :class:`Unknown` between two characters
 of Unicode's private area, which scripts may not contain.
@@ -300,12 +300,27 @@ class Script:
                 line, tuple(words), {**self.exported, **local}, sure))
             if words[0] in ("source", ".", *STARTING):
                 self._followed(words, sure)
-            if words[0] in ("read", "source", ".", "mapfile", "readarray", "unset", "set"):
+            if words[0] == "set":
+                self._set(words, sure)
+            if words[0] in ("read", "mapfile", "readarray", "unset"):
                 for name in words[1:]:
                     if words[0] == "unset":
                         self.values.pop(name, None)
-                    elif words[0] in ("read", "mapfile", "readarray") and _NAME.fullmatch(name):
+                    elif _NAME.fullmatch(name):
                         self.values[name] = [self._mark(line, " ".join(words))]
+
+    def _set(self, words: list[str], sure: bool) -> None:
+        """Arguments that ``set`` gives the script, behind its own options or ``--``."""
+        at = 1
+        while at < len(words) and words[at][:1] in ("-", "+") and words[at] != "--":
+            at += 2 if words[at].endswith("o") else 1  # -o takes a name
+        if at >= len(words):
+            return
+        for name in [name for name in self.values if name.isdecimal()]:
+            del self.values[name]
+        given = words[at + (words[at] == "--"):]
+        self.values |= {str(number): [word] for number, word in enumerate(given, 1)}
+        self._shifted = 0 if sure else None
 
     def _assigned(self, token: Token, assign: re.Match[str]) -> list[str]:
         name, more = assign[1], bool(assign[2])

@@ -77,29 +77,41 @@ def read_toml(source: Source) -> Found:
 
 def overrides(source: Source) -> Plain:
     """Arguments behind the file, and settings of the user, by name with dots."""
-    found: Plain = {}
-    words, at = source.words, 0
+    return {name: value for name, (_, value) in _arguments(source.words).items()} | {
+        name: typed(value) for name, value in source.asked.settings.items()}
+
+
+def spelled(source: Source) -> dict[str, str]:
+    """Arguments behind the file as they are written, by the names of settings."""
+    return {name: written for name, (written, _) in _arguments(source.words).items()}
+
+
+def _arguments(words: Sequence[str]) -> dict[str, tuple[str, Any]]:
+    """What arguments are written as, and their values, by name with dots."""
+    found: dict[str, tuple[str, Any]] = {}
+    at = 0
     while at < len(words):
-        name, equals, value = words[at].removeprefix("--").partition("=")
+        written, equals, value = words[at].removeprefix("--").partition("=")
         at += 1
-        if not words[at - 1].startswith("--") or "." not in name:
+        if not words[at - 1].startswith("--") or "." not in written:
             continue  # arguments of other programs, and what belongs to them
-        name = name.replace("-", "_")
+        name = written.replace("-", "_")
         section, _, last = name.rpartition(".")
         if not equals and (at == len(words) or words[at].startswith("--")):
             off = last.startswith("no_")
-            found[f"{section}.{last[3 * off:]}"] = not off
+            found[f"{section}.{last[3 * off:]}"] = written, not off
             continue
         if not equals:
             value, at = words[at], at + 1
-        found[name] = typed(value)
-    return found | {name: typed(value) for name, value in source.asked.settings.items()}
+        found[name] = written, typed(value)
+    return found
 
 
 def typed(text: str) -> Any:
-    """A word as truth, nothing, a number, or text."""
-    plain = {"true": True, "false": False, "none": None, "null": None}
-    return plain.get(text.lower(), number_or_text(text))
+    """A word as truth, nothing, a number, or text; ``none`` is a word, such as a mode."""
+    if text in ("None", "null"):
+        return None
+    return {"true": True, "false": False}.get(text.lower(), number_or_text(text))
 
 
 # ---------------------------------------------------------------- Python
@@ -142,8 +154,9 @@ def function_of(module: Module, source: Source) -> str:
         return source.asked.function
     names = [name for name in module.functions if not name.startswith("_")]
     if len(names) != 1:
-        raise InputError(f"{source.where}: got {len(names)} functions ({', '.join(names[:20])}); "
-                         "say which one returns the configuration by --function NAME")
+        got = f"{len(names)} functions ({', '.join(names[:20])})" if names else "no function"
+        raise InputError(f"{source.where}: got {got}; allowed: one; or say which one returns the "
+                         "configuration by --function NAME")
     return names[0]
 
 
@@ -243,7 +256,13 @@ def _found(
                          "price)")
     shards = _shards(f, source)
     dp = f["replicas"] * shards
-    zero = f["zero"] if shards > 1 or sharded else 0
+    zero = f["sharding"] if shards > 1 or sharded else 0
+    if zero and f["pp"] > 1:
+        if zero == 3:
+            raise InputError(f"{source.where}: parallelism.fsdp_reshard_after_forward: got "
+                             "always; allowed: never (with a pipeline gradients stay whole, which "
+                             "has no price beside parameters that are gathered for each pass)")
+        zero = 1
     world = dp * f["tp"] * f["cp"] * f["pp"]
     seq_len = said(source, "training.seq_len", f["seq_len"], source.asked.seq_len, "--seq-len")
     precision = said(source, "the number format", cast or f["precision"],

@@ -123,7 +123,9 @@ def _bytes_each(job: Job, stage: StageConfiguration, states: bool) -> float:
     r = recipe(job)
     if not states:
         return r.parameter
-    return r.sharded_optimizer if stage.zero >= 1 else r.optimizer
+    if stage.zero == 0:
+        return r.optimizer
+    return r.sharded_optimizer - r.merged * (stage.zero == 3)
 
 
 def _layers(chain: Chain, way: Configuration, stage: StageConfiguration) -> set[int]:

@@ -29,7 +29,8 @@ def comparison_text(
     Returns
     -------
     str
-        Speed, memory and search time of each planner; its plan in a line; what does not fit.
+        Speed, memory and search time of each planner, in the order of :func:`ranked`; its plan in a
+        line; what does not fit.
     """
     page = Page(width, colour, unicode)
     page.paragraph(title, "bold")
@@ -37,15 +38,15 @@ def comparison_text(
     best = fastest(entries)
     limit = next((e.plan.stages[0].memory_limit_bytes for e in entries if e.plan), None)
     room = f"; GiB on the fullest device, at most {limit / GIB:.1f}" if limit else ""
-    page.table(f"Planners (search: seconds to choose{room})",
+    page.table(f"Planners (runnable plans first; search: seconds to choose{room})",
                ("planner", rate_name(entries), "step", "slower", "GiB", "search", "fits",
-                "launches"),
-               [_row(entry, best) for entry in entries], (0,))
+                "runnable"),
+               [_row(entry, best) for entry in ranked(entries)], (0,))
     if best is not None:
         page.paragraph(_spaces(entries, best), "dim")
     page.blank()
     page.paragraph("Plans", "bold")
-    for entry in entries:
+    for entry in ranked(entries):
         if entry.plan is not None:
             page.fact(entry.planner, in_a_line(entry.plan))
     reasons = [entry for entry in entries if entry.reason is not None]
@@ -64,10 +65,10 @@ def comparison_text(
 
 
 def _spaces(entries: Sequence[Entry], best: Plan) -> str:
-    """What `launches` means, and what the planners searched."""
+    """What `runnable` means, and what the planners searched."""
     stack = best.inputs.job.stack
     name = stack.name if stack.capabilities is None else stack.capabilities.title
-    found = f"launches: whether {name} can run the plan"
+    found = f"runnable: whether {name} can run the plan"
     for entry in entries:
         if entry.plan is not None and entry.plan.search is not None:
             within = entry.plan.search.within_stack
@@ -88,9 +89,20 @@ def rate(plan: Plan) -> float:
 
 
 def fastest(entries: Iterable[Entry]) -> Plan | None:
-    """The fastest plan that fits."""
-    plans = [entry.plan for entry in entries if entry.plan is not None and entry.plan.feasible]
-    return min(plans, key=lambda plan: plan.step_time_s, default=None)
+    """The fastest plan that fits and that the stack can run; else the fastest that fits."""
+    best = next(iter(ranked(entries)), None)
+    return None if best is None or best.plan is None or not best.plan.feasible else best.plan
+
+
+def ranked(entries: Iterable[Entry]) -> list[Entry]:
+    """Fastest first: plans that can run, plans that the stack cannot run, plans that do not fit."""
+    def place(entry: Entry) -> tuple[int, float]:
+        plan = entry.plan
+        if plan is None:
+            return 3, 0.0
+        return (2 if not plan.feasible else 1 if plan.runnable is False else 0), plan.step_time_s
+
+    return sorted(entries, key=place)
 
 
 def _row(entry: Entry, best: Plan | None) -> tuple[str, ...]:
@@ -100,8 +112,8 @@ def _row(entry: Entry, best: Plan | None) -> tuple[str, ...]:
         return entry.planner, "-", "-", "-", "-", search, "no plan", "-"
     slower = "-"
     if best is not None and plan.feasible:
-        slower = "best" if plan.step_time_s <= best.step_time_s else percent(
-            plan.step_time_s / best.step_time_s - 1.0, 1)
+        equal = plan.step_time_s == best.step_time_s and plan.runnable == best.runnable
+        slower = "best" if equal else percent(plan.step_time_s / best.step_time_s - 1.0, 1)
     return (entry.planner, short_number(rate(plan)), format_seconds(plan.step_time_s), slower,
             f"{peak_memory(plan) / GIB:.1f}", search, "yes" if plan.feasible else "no",
             {True: "yes", False: "no", None: "?"}[plan.runnable])

@@ -73,8 +73,8 @@ def _prices(page: Page, found: Explanation) -> None:
                      percent(price.share, 2), _stays(price, found)))
         if price.changes:
             notes.append((name, price.changes))
-    page.table("Effect of each resource", ("with", "step", "change", "share", "the plan"),
-               rows, (0, 4))
+    heads = ("resource", "step time", "change", "relative", "best plan")
+    page.table("Effect of each resource", heads, rows, (0, 4))
     for name, text in notes:
         page.fact("", f"{name}: {text}", 1)
     page.paragraph(
@@ -89,7 +89,7 @@ def _prices(page: Page, found: Explanation) -> None:
 def _stays(price: ShadowPrice, found: Explanation) -> str:
     if found.method == "priced":
         return ""
-    return "changes" if price.changes else "stays" if price.proven else "stays so far"
+    return "another" if price.changes else "the same" if price.proven else "the same so far"
 
 
 def _simpler(page: Page, plan: Plan, found: Explanation) -> None:
@@ -101,7 +101,7 @@ def _simpler(page: Page, plan: Plan, found: Explanation) -> None:
         mark = "" if other.proven else "<= "
         rows.append((other.name, mark + format_seconds(other.step_time_s),
                      percent(other.slower, 1)))
-    page.table("Simpler plans", ("plan", "step", "slower"), rows, (0,))
+    page.table("Simpler plans", ("plan", "step time", "slower"), rows, (0,))
     for other in found.simpler:
         page.fact("-", f"{other.name}: {_why(other, plan, found)}", 1)
 

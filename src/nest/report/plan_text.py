@@ -93,8 +93,9 @@ def plan_text(
         _alternatives(page, plan)
         page.blank()
     if simulated is not None:
-        page.fact("Simulated", f"{format_seconds(simulated)} per step, event by event; the price "
-                  f"differs by {percent(plan.step_time_s / simulated - 1.0, 1)}")
+        page.fact("Simulated", f"{format_seconds(simulated)} per step by discrete-event "
+                  "simulation; the priced step time differs by "
+                  f"{percent(plan.step_time_s / simulated - 1.0, 1)}")
     if (most := plan.inputs.job.expert_imbalance) > 1.0:
         page.fact("Imbalance", "the busiest device of an expert-parallel group gets "
                   f"{most:g} times the mean of the tokens (expert_imbalance)")
@@ -137,9 +138,10 @@ def searched(plan: Plan) -> str:
     every = "every plan that the stack can run" if s.within_stack else "every legal plan"
     scope = every + (f" with {', '.join(bound)}" if bound else "")
     threads = f"{s.threads} thread" + ("" if s.threads == 1 else "s")
-    return (f"{scope}; {s.solved:,} choices of replicas and micro-batch solved, {s.pruned:,} ruled "
-            f"out, in {format_seconds(s.seconds, 3)} on {threads}; kernels compiled or loaded in "
-            f"{format_seconds(s.compile_seconds, 3)}; peak memory {format_bytes(s.peak_bytes, 3)}")
+    return (f"{scope}; {s.solved:,} combinations of replicas and micro-batch solved, "
+            f"{s.pruned:,} excluded by a bound, in {format_seconds(s.seconds, 3)} on {threads}; "
+            f"kernels compiled or loaded in {format_seconds(s.compile_seconds, 3)}; "
+            f"peak memory {format_bytes(s.peak_bytes, 3)}")
 
 
 def sure(plan: Plan, known: Confidence) -> str:
@@ -275,12 +277,12 @@ def _hosts(plan: Plan) -> str:
 
 def _replicas(starts: tuple[int, ...]) -> str:
     if len(starts) == 1:
-        return f"one pipeline, from device {starts[0]}"
+        return f"one pipeline, starting at device {starts[0]}"
     shown = [str(start) for start in starts]
     if len(shown) > 6:
         shown = [*shown[:4], "...", shown[-1]]
     text = ", ".join(shown).replace("..., ", "... ")
-    return f"{len(starts):,} pipelines that are alike, from devices {text}"
+    return f"{len(starts):,} identical pipelines, starting at devices {text}"
 
 
 def _partly(cluster: Cluster) -> str:
@@ -312,9 +314,9 @@ def _runs(numbers: tuple[int, ...]) -> str:
 def _layers(plan: Plan) -> str:
     """The names of the numbered layers."""
     p, model, profile = plan.parallelism, plan.inputs.model, plan.inputs.profile
-    notes = [f"of the first and the last of {p.vpp} chunks"] if p.vpp > 2 else []
-    notes += ["of each stage in ascending order"] if p.order is not None else []
-    start = ", ".join(["layers", *notes])
+    notes = [f"first and last of {p.vpp} chunks shown"] if p.vpp > 2 else []
+    notes += ["each stage in ascending order"] if p.order is not None else []
+    start = f"layers ({', '.join(notes)})" if notes else "layers"
     if model is None:
         assert profile is not None
         return f"{start}: 0..{profile.length - 1} of the profile, in its order"
@@ -334,9 +336,7 @@ def _chunks(plan: Plan) -> str:
     """What `10 x 2..3` means, where stages have chunks."""
     if plan.parallelism.vpp == 1:
         return ""
-    sizes = sorted({stop - start for s in plan.stages for start, stop in s.chunks})
-    layers = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    return f"; chunks: parts of a stage in turn, here {plan.parallelism.vpp} of {layers} layers"
+    return "; chunks: virtual stages of a stage x layers of each"
 
 
 def _table(page: Page, table: Table) -> None:

@@ -59,6 +59,7 @@ def model_figures(chain: Chain, job: Job) -> Figures:
     model = chain.model
     return {
         "precision": job.precision, "optimizer": job.optimizer,
+        "cuda_graphs": job.stack.cuda_graphs,
         "kind": "profile" if model is None else model.kind,
         "experts": _yes(chain.experts is not None),
         "mla": _yes(model is not None and model.mla is not None),

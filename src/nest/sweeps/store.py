@@ -48,7 +48,7 @@ def make_folder(folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"output: {folder[:200]} cannot be made ({reason})") from None
+        raise InputError(f"output: {folder[:200]} cannot be created ({reason})") from None
 
 
 class Stored(NamedTuple):

@@ -1,8 +1,7 @@
 """Networks as graphs, and the clusters that they describe.
 
 `topology` is the graph itself, `draft` a graph under construction; `generators` make one from a
-line of text, `readers` from files of other tools, `changes` remove failed parts or slow them down;
-`losses` say what is left of a cluster.
+line of text, `readers` from files of other tools, `changes` remove failed parts or slow them down.
 `routing` finds shortest routes. `hierarchy` (with `planes`) tells whether a graph is a hierarchy of
 levels; `arrangement` and `mixture` choose the order of its devices. `network` is the entry: the
 cluster of a name, a file or a graph (`nest.load_network`); `losses` is what is left of a cluster.

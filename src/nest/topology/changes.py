@@ -11,20 +11,22 @@ Parts are named as on the command line, several with commas between them:
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from nest.describe import Device
-from nest.errors import InputError
+from nest.errors import InputError, did_you_mean
 from nest.topology.topology import MOST_NODES, Flags, Floats, Topology
 from nest.units import shorten
 
 _RANGE = re.compile(r"(.*?)(\d{1,9})\.\.(.*?)(\d{1,9})", re.ASCII | re.DOTALL)
 LINK = "link:"
 """Start of a part that is a link."""
+MOST_STEMS = 6
+"""Kinds of names that the message about an unknown name lists."""
+_NUMBERED = re.compile(r"(.*?)(\d{1,9})", re.ASCII | re.DOTALL)
 _FACTOR = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -140,13 +142,13 @@ def _nodes(topology: Topology, part: str, where: str) -> Flags:
     """Nodes of one part of the text, bool of shape (V,)."""
     found = np.zeros(len(topology.nodes), dtype=np.bool_)
     found[numbered(part, lambda name: _named(topology, name),
-                   lambda name: _unknown(topology, name, where), where)] = True
+                   lambda name, of: _unknown(topology, name, of, where), where)] = True
     return found
 
 
 def numbered(
-    part: str, named: Callable[[str], Sequence[int]], unknown: Callable[[str], InputError],
-    where: str,
+    part: str, named: Callable[[str], Sequence[int]],
+    unknown: Callable[[str, str], InputError], where: str,
 ) -> list[int]:
     """Numbers of what a name or a range of names stands for.
 
@@ -154,7 +156,7 @@ def numbered(
     ----------
     part : such as ``node17`` or ``gpu8..15``.
     named : numbers of a name; none of an unknown one.
-    unknown : the error of an unknown name.
+    unknown : the error of an unknown name in a part.
     where : start of messages.
 
     Raises
@@ -174,7 +176,7 @@ def numbered(
     for name in names:
         chosen = named(name)
         if not len(chosen):
-            raise unknown(name)
+            raise unknown(name, part)
         found += chosen
     return found
 
@@ -184,10 +186,38 @@ def _named(topology: Topology, name: str) -> list[int]:
     return [*(() if own is None else (own,)), *topology.below.get(name, ())]
 
 
-def _unknown(topology: Topology, name: str, where: str) -> InputError:
-    close = difflib.get_close_matches(name[:100], topology.nodes[:10_000], 3, 0.6)
-    hint = ", ".join(close) or f"{', '.join(topology.nodes[:3])}, ..."
-    return InputError(f"{where}: got {shorten(name)}; allowed: the name of a node, such as {hint}")
+def unknown_part(
+    where: str, name: str, part: str, groups: Sequence[str], devices: Sequence[str]
+) -> InputError:
+    """The error of a name that no part of a network has.
+
+    Parameters
+    ----------
+    where : start of the message.
+    name, part : the name, and the part of the text that it is in.
+    groups, devices : names of nodes and groups of them, and of devices.
+    """
+    ranges: dict[str, tuple[int, int]] = {}
+    for known in (*groups, *(one for one in devices if "/" not in one)):
+        match = _NUMBERED.fullmatch(known)
+        stem, number = (match[1], int(match[2])) if match else (known, -1)
+        low, high = ranges.get(stem, (number, number))
+        ranges[stem] = min(low, number), max(high, number)
+    shown = [stem if high < 0 else f"{stem}{low}" if low == high else f"{stem}{low} to {stem}{high}"
+             for stem, (low, high) in ranges.items() if "/" not in stem]
+    shown = [*shown[:MOST_STEMS], *(["..."] if len(shown) > MOST_STEMS else [])]
+    shown += [f"devices such as {one}" for one in devices[:1] if "/" in one]
+    near = did_you_mean(name, [*groups, *devices[:10_000]])
+    inside = "" if name == part else f" in {shorten(part)}"
+    return InputError(f"{where}: got {shorten(name)}{inside}; {near}allowed: {', '.join(shown)}, "
+                      "or ranges with ..")
+
+
+def _unknown(topology: Topology, name: str, part: str, where: str) -> InputError:
+    devices = [topology.nodes[number] for number in topology.device_N]
+    known = {*devices}
+    groups = [one for one in (*topology.below, *topology.nodes) if one not in known]
+    return unknown_part(where, name, part, list(dict.fromkeys(groups)), devices)
 
 
 def _link(topology: Topology, part: str, where: str) -> Flags:
@@ -199,7 +229,7 @@ def _link(topology: Topology, part: str, where: str) -> Flags:
     if not known:
         if len(pairs) == 1:
             missing = next(name for name in pairs[0] if name not in topology.index)
-            raise _unknown(topology, missing, where)
+            raise _unknown(topology, missing, part, where)
         allowed = "link:A-B with the names of two nodes"
         raise InputError(f"{where}: got {shorten(part)}; allowed: {allowed}")
     ends = np.array([[topology.index[name] for name in pair] for pair in known], dtype=np.int64)

@@ -10,19 +10,18 @@ of links, keep all devices and are priced by links.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from nest.describe import Cluster
-from nest.errors import InputError, did_you_mean
-from nest.topology.changes import LINK, numbered, split
+from nest.errors import InputError
+from nest.topology.changes import LINK, numbered, split, unknown_part
 from nest.topology.hierarchy import device_names, group_stems
 from nest.topology.network import load_network, named_without
 from nest.topology.topology import Flags, Ints
-from nest.units import shorten
 
 MOST_TRIED = 3
 """Sizes of the groups of a level that are tried: those that keep most devices (chosen)."""
@@ -60,10 +59,12 @@ def left_of(cluster: Cluster, without: Sequence[str]) -> Left:
         kept = set(found.names or names)
         return Left(found, tuple(name for name in names if name not in kept), ())
     known = _names(cluster, names)
+    groups = [name for name in known if name not in set(names)]
     lost = np.zeros(cluster.size, dtype=np.bool_)
     for part in parts:
         lost[numbered(part, lambda name: known.get(name, ()),
-                      lambda name: _unknown(cluster, known, names, name), "without")] = True
+                      lambda name, of: unknown_part("without", name, of, groups, names),
+                      "without")] = True
     if lost.all():
         raise InputError(f"without: got all {cluster.size:,} devices; allowed: at least one left")
     gone = tuple(names[number] for number in np.flatnonzero(lost).tolist())
@@ -103,21 +104,6 @@ def _names(cluster: Cluster, names: Sequence[str]) -> dict[str, list[int]]:
                 found.setdefault(name[:cut], []).append(number)
                 cut = name.find("/", cut + 1)
     return found | {name: [number] for number, name in enumerate(names)}
-
-
-def _unknown(
-    cluster: Cluster, known: Mapping[str, list[int]], names: Sequence[str], name: str
-) -> InputError:
-    groups = [name for name in known if name not in set(names)]
-    if cluster.names is None:
-        sizes, stems = cluster.group_sizes, group_stems(cluster)
-        shown = [f"{stem}0 to {stem}{-(-cluster.size // sizes[v]) - 1}"
-                 for v, stem in stems.items() if sizes[v] < cluster.size]
-    else:
-        shown = [f"{groups[0]} to {groups[-1]}"] if len(groups) > 1 else []
-    near = did_you_mean(name, [*groups, *names[:10_000]])
-    return InputError(f"without: got {shorten(name)}; {near}allowed: "
-                      f"{', '.join([*shown, 'devices such as ' + names[0]])}, or ranges with ..")
 
 
 # ---------------------------------------------------------------- places

@@ -69,6 +69,10 @@ def configuration(
         same["recompute_layers"] = again.layers
     where = f"run {run.run_id}"
     remarks: list[str] = []
+    if pp > 1 and same["zero"] > 1 and job.stack.fp32_shards:
+        # Stages reduce after all micro-batches: torch==2.13.0, module pipelining.stage, line 1167.
+        same["zero"] = 1
+        remarks.append("FSDP with a pipeline reduces gradients once a step: priced as ZeRO-1")
     name = _schedule(run, pp, vpp, remarks)
     usual = usual_chunks(name or "interleaved")
     if vpp < usual and pp > 1:

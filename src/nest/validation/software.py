@@ -31,11 +31,15 @@ _STACKS = (
 _DEFAULT = "megatron-core"
 
 
-def stack_name(framework: str, group: str = "", precision: str = "", notes: str = "") -> str:
+def stack_name(
+    framework: str, group: str = "", precision: str = "", notes: str = "", source: str = ""
+) -> str:
     """The stack of a run: by its framework, and by variants of that framework.
 
     Never by model or run. A stack's own name stands for itself, but for a group that has one.
-    Composer's mixed precision PURE keeps and reduces 16-bit gradients; torchtitan compiles or not.
+    Composer's mixed precision PURE keeps and reduces 16-bit gradients; torchtitan compiles or not,
+    and did not compile the loss in 2024 ("compiling loss function causes CUDA errors" in
+    pytorch/torchtitan@9dec370), the year that framework or source state.
     """
     if group in _GROUPS:
         return _GROUPS[group]
@@ -48,6 +52,8 @@ def stack_name(framework: str, group: str = "", precision: str = "", notes: str 
         return "llm-foundry-pure"
     if name == "torchtitan" and "compile" not in notes and "float8" not in notes:
         return "torchtitan-eager"
+    if name == "torchtitan" and re.search(r"\b2024|_2024", f"{words} {source}"):
+        return "torchtitan-2024"
     return name
 
 

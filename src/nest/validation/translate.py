@@ -143,7 +143,8 @@ def facts(run: Run) -> Facts:
     net = shape(run.text("gpu"), run.text("gpu_mem_gb"), run.degree("n_gpus"),
                 run.degree("gpus_per_node"), run.text("intra_node"),
                 run.real("inter_node_gbps_per_gpu"))
-    name = stack_name(run.framework, run.group, run.text("precision"), run.notes)
+    name = stack_name(run.framework, run.group, run.text("precision"), run.notes,
+                      run.text("source"))
     if run.degree("ep") > 1 and not run.text("dispatcher"):
         remarks.append(f"dispatcher not stated: {stack(name).dispatcher}, the stack's")
     if CAPACITY.search(_words(run)):

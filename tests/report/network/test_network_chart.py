@@ -260,9 +260,9 @@ def test_names_are_checked_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     files = Files(tmp_path)
-    for name, told in (("x.gif", "map: got 'x.gif'; allowed: a name that ends in .png or .svg"),
+    for name, told in (("x.gif", "--map: got 'x.gif'; allowed: a name that ends in .png or .svg"),
                        ("no/x.svg", "cannot be written (no folder no)"),
-                       ("", "got ''; allowed: a file to write")):
+                       ("", "--map: got no name; allowed: a file to write")):
         # the cluster would be refused too, but later
         _, err = run(capsys, command, files.model, "no-such-cluster", "--map", name, code=2)
         assert told in err and len(err.splitlines()) == 1

@@ -131,11 +131,22 @@ def _sparse_from(config: Config, key: str, layers: int, first: int) -> None:
 
 def _deepseek_sparse(config: Config) -> dict[str, Any]:
     fields = _deepseek(config)
-    config.layers_of("layer_types", fields["layers"],
-                     {"indexed_attention": "", "full_attention": ""})
+    config.layers_of("layer_types", fields["layers"], dict.fromkeys(
+        ("indexed_attention", "deepseek_sparse_attention", "full_attention"), ""))
     index = {"heads": "index_n_heads", "head_dim": "index_head_dim", "top_k": "index_topk"}
     fields["mla"]["indexer"] = {name: config.whole(key) for name, key in index.items()}
     return fields
+
+
+def _glm_sparse(config: Config) -> dict[str, Any]:
+    config.read |= {"indexer_rope_interleave", "head_dim"}
+    config.only("mlp_bias", False, False)
+    # Layers that take over the choice of an earlier one have no indexer of their own.
+    config.layers_of("indexer_types", config.whole("num_hidden_layers"), {"full": ""})
+    for name in ("index_topk_pattern", "index_skip_topk_offset"):
+        config.only(name, None, None)
+    config.only("index_topk_freq", 1, 1)
+    return _deepseek_sparse(config)
 
 
 def _gpt2(config: Config) -> dict[str, Any]:
@@ -235,6 +246,9 @@ def _gpt_oss(config: Config) -> dict[str, Any]:
 
 
 def _phi3(config: Config) -> dict[str, Any]:
+    # Phi-4-mini's own code has them: every layer attends to all, the head has no bias.
+    config.only("full_attn_mod", 1, 1)
+    config.only("lm_head_bias", False, False)
     return gqa(config, kv_default=True)
 
 
@@ -272,7 +286,8 @@ def _minimax_m2(config: Config) -> dict[str, Any]:
     if flags is not None and (not isinstance(flags, list) or {*map(str, flags)} != {"1"}):
         config.refuse("attn_type_list", "1 for each layer")
     mtp = config.whole("num_mtp_modules", 0, 0) if config.flag("use_mtp", False) else 0
-    config.read |= {"num_mtp_modules"}
+    # Of a path that all tokens take, which its layers have not (shared_intermediate_size).
+    config.read |= {"num_mtp_modules", "mlp_intermediate_size", "shared_moe_mode"}
     return {**_mixtral(config), "qk_norm": True, "qk_norm_form": "all", "mtp_layers": mtp}
 
 
@@ -463,6 +478,7 @@ READERS: dict[str, Callable[[Config], dict[str, Any]]] = {
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "glm4_moe": _glm4_moe,
+    "glm_moe_dsa": _glm_sparse,
     "gpt2": _gpt2,
     "gpt_neo": _gpt_neo,
     "gpt_neox": _gpt_neox,

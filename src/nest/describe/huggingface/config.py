@@ -102,7 +102,8 @@ def _fields(data: Mapping[str, Any], where: str, model_type: str) -> tuple[dict[
 
 def _text_fields(config: Config, model_type: str) -> dict[str, Any]:
     fields = _READERS[model_type](config)
-    if "layer_types" in fields or model_type in ("deepseek_v32", "gpt_neo", "vit"):
+    if "layer_types" in fields or model_type in (
+            "deepseek_v32", "glm_moe_dsa", "gpt_neo", "vit"):
         return fields
     return fields | window(config, model_type, fields["layers"])
 

@@ -47,7 +47,8 @@ _LLAMA4_VISION = {"hidden_size": 768, "num_hidden_layers": 34, "num_attention_he
 # of each model type: that of its text, which is its own type with _text where the file has none
 _TEXT_TYPES = {"llava": "llama", "gemma3": "gemma3_text", "llama4": "llama4_text",
                "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3",
-               "qwen3_vl_moe": "qwen3_moe", "qwen3_5": "qwen3_5_text"}
+               "qwen3_vl_moe": "qwen3_moe", "qwen3_5": "qwen3_5_text",
+               "qwen3_5_moe": "qwen3_5_moe_text"}
 # types of nested mappings that read as another one
 SAME = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
         "qwen3_vl_moe_text": "qwen3_moe", "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}
@@ -184,6 +185,7 @@ TOWERS: dict[str, Callable[[Config], Fields | None]] = {
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen2_vl": _qwen2_vl,
     "qwen3_5": _qwen3_vl,
+    "qwen3_5_moe": _qwen3_vl,
     "qwen3_vl": _qwen3_vl,
     "qwen3_vl_moe": _qwen3_vl,
 }

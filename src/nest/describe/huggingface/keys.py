@@ -53,20 +53,21 @@ _FREE: dict[str, str] = {
         logits_scaling residual_multiplier norm_eps norm_epsilon embed_dropout resid_dropout
         mlp_hidden_act mamba_hidden_act time_step_floor time_step_init_scheme time_step_limit
         time_step_max time_step_min time_step_scale rescale_prenorm_residual initializer_factor
-        dense_act_fn is_gated_act dropout_rate scale_decoder_outputs projector_hidden_act
-        projector_dropout vision_feature_layer projection_dim attn_output_multiplier
-        embedding_multiplier_scale output_multiplier_scale max_attn_value full_attn_alpha_factor
-        full_attn_beta_factor linear_attn_alpha_factor linear_attn_beta_factor mlp_alpha_factor
-        mlp_beta_factor layernorm_full_attention_alpha layernorm_full_attention_beta
-        layernorm_linear_attention_alpha layernorm_linear_attention_beta layernorm_mlp_alpha
-        layernorm_mlp_beta postnorm output_gate_type attn_output_gate
+        dense_act_fn init_method is_gated_act dropout_rate scale_decoder_outputs
+        projector_hidden_act projector_dropout vision_feature_layer projection_dim
+        attn_output_multiplier embedding_multiplier_scale output_multiplier_scale max_attn_value
+        full_attn_alpha_factor full_attn_beta_factor linear_attn_alpha_factor
+        linear_attn_beta_factor mlp_alpha_factor mlp_beta_factor layernorm_full_attention_alpha
+        layernorm_full_attention_beta layernorm_linear_attention_alpha
+        layernorm_linear_attention_beta layernorm_mlp_alpha layernorm_mlp_beta postnorm
+        output_gate_type attn_output_gate
     """,
     "positions by rotation, and lengths that bound no array": """
         default_theta initial_context_length max_sequence_length model_max_length n_ctx
         original_max_position_embeddings partial_rotary_factor rope_interleave rope_interleaved
         rope_local_base_freq rope_parameters rope_scaling rope_theta rope_type rotary_emb_base
         rotary_pct seq_length rotary_dim attn_temperature_tuning attn_scale floor_scale
-        use_mrope mrope_section relative_attention_max_distance
+        use_mrope mrope_section relative_attention_max_distance interpolate_factor
     """,
     "routing: which experts, not how many": """
         aux_loss_alpha ep_size experts_per_token n_group norm_topk_prob routed_scaling_factor

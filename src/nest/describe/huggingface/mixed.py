@@ -59,6 +59,12 @@ def _qwen3_next(config: Config) -> Fields:
     }}
 
 
+def _qwen3_5_moe(config: Config) -> Fields:
+    """All layers have experts, so that the file has no width of dense ones."""
+    config.data = {"intermediate_size": config.data.get("moe_intermediate_size"), **config.data}
+    return _qwen3_next(config)
+
+
 def _delta(config: Config) -> Fields:
     return {
         "form": "gated_delta",
@@ -120,6 +126,7 @@ def _minimax(config: Config) -> Fields:
     heads = fields["heads"]
     width = fields.get("head_dim", fields["hidden"] // heads)
     config.only("shared_intermediate_size", 0, 0, None)
+    config.read.add("shared_moe_mode")  # of what a size of 0 leaves out
     recurrence = {"form": "lightning", "heads": heads, "head_dim": width,
                   "chunk": config.whole("block_size", 256)}
     moe = {"experts": config.whole("num_local_experts"), "ffn": fields["ffn"],
@@ -165,7 +172,8 @@ def _nemotron_h(config: Config) -> Fields:
         **mixture(mixers, mlps),
     }
     config.read |= {"expand", "hybrid_override_pattern", "mtp_hybrid_override_pattern",
-                    "mtp_layers_block_type", "n_group", "topk_group", "num_nextn_predict_layers"}
+                    "mtp_layers_block_type", "n_group", "topk_group", "num_nextn_predict_layers",
+                    "time_step_rank"}
     if config.data.get("num_nextn_predict_layers"):
         config.refuse("num_nextn_predict_layers", "0: its prediction layers have kinds of their "
                       "own (mtp_layers_block_type)")
@@ -196,6 +204,40 @@ def _mamba2_of(config: Config, heads: str, head_dim: str, state: str, bias: str)
         "bias": config.flag(bias, False),
         "chunk": config.whole("chunk_size", 256),
     }
+
+
+def _granite_hybrid(config: Config) -> Fields:
+    fields = gqa(config, kv_default=True)
+    layers, hidden = fields["layers"], fields["hidden"]
+    words = {**_ATTENTION, "attention": "attention", "mamba": "recurrence"}
+    mixers = config.layers_of("layer_types", layers, words) or layers * ["recurrence"]
+    config.only("normalization_function", "rmsnorm", "rmsnorm")
+    config.only("position_embedding_type", None, None, "nope", "rope")
+    bias = config.flag("attention_bias", False)
+    shared, experts = (config.whole("shared_intermediate_size", 1024),
+                       config.whole("num_local_experts", 8, 0))
+    top_k = config.whole("num_experts_per_tok", 2, int(experts > 0))
+    heads = config.whole("mamba_n_heads", 128)
+    expanded = config.whole("mamba_expand", 2) * hidden
+    width = config.get("mamba_d_head", "auto")
+    width = max(1, expanded // heads) if width == "auto" else config.whole("mamba_d_head")
+    if heads * width != expanded:
+        config.refuse("mamba_n_heads", f"mamba_expand x hidden_size / mamba_d_head, as in "
+                      f"{expanded} / {width}")
+    recurrence = {
+        "form": "mamba2", "heads": heads, "head_dim": width,
+        "groups": config.whole("mamba_n_groups", 1), "state": config.whole("mamba_d_state", 256),
+        "conv": config.whole("mamba_d_conv", 4), "conv_bias": config.flag("mamba_conv_bias", True),
+        "bias": config.flag("mamba_proj_bias", False),
+        "chunk": config.whole("mamba_chunk_size", 256),
+    }
+    moe = {"experts": experts, "top_k": top_k, "ffn": fields["ffn"], "shared_ffn": shared}
+    return {
+        **fields, "ffn": shared, "qkv_bias": bias, "output_bias": bias,
+        "unrotated": config.data.get("position_embedding_type") != "rope",
+        **({"recurrence": recurrence} if "recurrence" in mixers else {}),
+        **mixture(mixers, layers * ["experts" if experts else "dense"]),
+        **({"moe": moe} if experts else {})}
 
 
 def _state_space(config: Config, recurrence: Fields, tied: bool) -> Fields:
@@ -354,14 +396,18 @@ def _multiple(width: float) -> int:
 
 
 READERS: dict[str, Callable[[Config], Fields]] = {
+    "granitemoehybrid": _granite_hybrid,
     "jamba": _jamba,
     "kimi_linear": _kimi_linear,
     "llama4_text": _llama4_text,
     "mamba": _mamba,
     "mamba2": _mamba2,
     "minimax": _minimax,
+    "minimax_m1": _minimax,  # as published, with code of their own
+    "minimax_text_01": _minimax,
     "nemotron-nas": _nemotron_nas,
     "nemotron_h": _nemotron_h,
+    "qwen3_5_moe_text": _qwen3_5_moe,
     "qwen3_5_text": _qwen3_next,
     "qwen3_next": _qwen3_next,
 }

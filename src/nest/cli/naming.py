@@ -1,0 +1,90 @@
+"""Messages of a command in its own terms: options as they are spelled, files with their argument.
+
+Descriptions name fields (`global_batch`) and files (`job.yaml`) and know no options. A command that
+ends with an :class:`nest.errors.InputError` says `--global-batch` and `--job job.yaml` instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+from typer.models import CommandFunctionType
+
+from nest.errors import InputError
+
+COMMAND_LINE = "command line"
+"""Start of messages about fields that options gave."""
+_FIELD = re.compile(rf"({COMMAND_LINE}: (?:configuration: )?)?(\w+): (.*)", re.DOTALL)
+
+
+class App(typer.Typer):
+    """Commands whose messages name options and arguments."""
+
+    def command(
+        self, name: str | None = None, **settings: Any
+    ) -> Callable[[CommandFunctionType], CommandFunctionType]:
+        """As that of Typer."""
+        return super().command(name, cls=Command, **settings)
+
+
+class Command(TyperCommand):
+    """A command whose messages name options and arguments."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command.
+
+        Raises
+        ------
+        InputError : as the command, with options and arguments named.
+        """
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            message = "\n".join(_named(line, ctx) for line in str(error).split("\n"))
+            raise InputError(message, tuple(_named(one, ctx) for one in error.problems)) from error
+
+
+def _named(line: str, context: Any) -> str:
+    """A line of a message with the option or the argument that it is about."""
+    from nest.units import shorten
+
+    options = {option.lstrip("-").replace("-", "_"): (option, parameter.name)
+               for parameter in context.command.params for option in parameter.opts
+               if option.startswith("--")}
+    match = _FIELD.fullmatch(line)
+    if match and match[2] in options:
+        option, name = options[match[2]]
+        if match[1] or _given(context, name):
+            return f"{option}: {match[3]}"
+    for label, value in _words(context):
+        if line.startswith(f"{value!r}: "):  # of an empty text
+            return f"{label}{line.removeprefix(repr(value))}"
+        if line.startswith(f"{shorten(value, 300)[1:-1]}: "):
+            return f"{label} {line}"
+    return line
+
+
+def _given(context: Any, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _words(context: Any) -> Iterator[tuple[str, str]]:
+    """Texts of the command line with the option or the argument that they were given for.
+
+    The only file of a command needs no label.
+    """
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name)
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        labels = [parameter.opts[0]] * len(values)
+        if parameter.param_type_name == "argument":
+            labels = (parameter.metavar or "").split(" | ")[0].split()[-len(values):]
+            if len(labels) < 2 or len(labels) != len(values):
+                continue
+        yield from ((label, text) for label, text in zip(labels, values, strict=True)
+                    if isinstance(text, str) and _given(context, parameter.name))
