@@ -88,7 +88,7 @@ def test_the_devices_named_are_a_number_that_the_cluster_can_have(least, monkeyp
     probe = _Probe(None, part, JOB, nest.SearchSpace(), 1, Watch())  # type: ignore[arg-type]
     texts = list(probe.more_devices(1.5))
     assert all(nest.load_cluster("h100-spine-leaf", devices=x.size) == x for x in asked)
-    counts = [text.split()[3].replace(",", "") for text in texts]
+    counts = [text.split()[0].replace(",", "") for text in texts]
     assert counts == [str({10: 16, 100: 128, 130: 160, 1000: 1024}[least])]
 
 
