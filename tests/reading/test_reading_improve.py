@@ -195,7 +195,7 @@ def test_what_is_kept_is_not_switched_on(tmp_path: Path, cluster: nest.Cluster) 
 # ---------------------------------------------------------------- scripts
 
 
-@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.kernels
 @pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS)
 def test_the_rest_of_a_script_stays(text: str, tmp_path: Path, cluster: nest.Cluster) -> None:
     """Lines without arguments that NEST decides are those of the old script, and bash agrees."""

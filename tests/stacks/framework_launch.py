@@ -367,6 +367,7 @@ def torchtitan_pipeline(case: Case) -> Case:
 def fsdp2(case: Case) -> Case:
     """In a process of its own: meshes outlive their groups."""
     exec(compile(case["text"], "parallelize.py", "exec"), {})  # imports, once for all
+    import torch._dynamo  # noqa: F401 - a step imports it, which takes most of its time
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
