@@ -298,11 +298,11 @@ def test_environment(degrees: dict[str, Any], device: str, wanted: dict[str, str
     ({"changes": {"layer_norms": 4}}, "model.layer_norms: Megatron-Core's GPT has no argument"),
     ({"changes": {"moe": {**EXPERTS, "clamped": True}}}, "model.moe.clamped"),
     ({"stack": {"base": "megatron-core", "cuda_graphs": "layers"}, "recompute": "full"},
-     "stack.cuda_graphs layers: full recompute"),
+     "recompute full: CUDA graphs of layers exclude full recompute"),
     ({"stack": {"base": "megatron-core", "cuda_graphs": "step"}, "changes": {"moe": EXPERTS}},
      "stack.cuda_graphs step: the number of tokens of an expert"),
     ({"stack": {"base": "megatron-core", "cuda_graphs": "step"}, "offload": "layers:2"},
-     "stack.cuda_graphs step: they exclude offloading of layers"),
+     "offload_layers 2: CUDA graphs exclude activations of layers on the host"),
     ({"stack": {"base": "megatron-fsdp", "cuda_graphs": "step"}, "zero": 3},
      "stack.cuda_graphs step: what Megatron-FSDP"),
 ], ids=lambda value: str(value)[:50])

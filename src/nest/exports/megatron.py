@@ -70,25 +70,19 @@ def inexpressible(model: Model, job: Job, way: Configuration) -> Iterator[str]:
     if job.stack.dispatch_fp8:
         yield "stack.dispatch_fp8: no argument sends tokens to experts in fp8"
     yield from (f"stack.cuda_graphs {job.stack.cuda_graphs}: {why}"
-                for why in _not_captured(model, job, way))
+                for why in _not_captured(model, job))
 
 
-def _not_captured(model: Model, job: Job, way: Configuration) -> Iterator[str]:
-    """Why CUDA graphs do not capture what the stack says.
+def _not_captured(model: Model, job: Job) -> Iterator[str]:
+    """Why CUDA graphs do not capture what the stack says, besides its rules.
 
-    Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/transformer/transformer_config.py:1722,
-    1765, 1782, 1788, 1898; of the whole step, megatron/training/arguments.py:1158.
+    Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/transformer/transformer_config.py:1765,
+    1898; of the whole step, megatron/training/arguments.py:1158.
     """
-    stage, graphs, experts = way.stages[0], job.stack.cuda_graphs, model.moe is not None
+    graphs = job.stack.cuda_graphs
     if graphs == "none":
         return
-    if Offload.of(way.offload).layers:
-        yield "they exclude offloading of layers"
-    if graphs == "layers" and stage.recompute == "full":
-        yield "full recompute is captured with the whole step alone"
-    if graphs == "layers" and experts and "moe" in stage.recompute_modules:
-        yield "recompute of moe covers the router, which is captured"
-    if graphs == "step" and experts:
+    if graphs == "step" and model.moe is not None:
         yield "the number of tokens of an expert is not known when the step is captured"
     if is_fsdp(job):
         yield "what Megatron-FSDP makes of them was not read"

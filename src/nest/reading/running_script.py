@@ -142,15 +142,8 @@ class RunningScript:
     def spaces(
         self, before: Plan | None, space: SearchSpace | None, keep: tuple[str, ...]
     ) -> Iterable[tuple[Stack, SearchSpace]]:
-        """The space asked for; in place its ranks go stage by stage, or replica by replica.
-
-        CUDA graphs of layers exclude full recompute (see :mod:`nest.exports.megatron`).
-        """
-        kept: dict[str, object] = {}
-        if self.job.stack.cuda_graphs == "layers":
-            kept = {"recompute": ("none", "selective")}
-        names = ("pp", "outer_dp", "dp_in") if self.in_place else ()
-        ways = [{**kept, name: 1} for name in names] or [kept]
+        """The space asked for; in place its ranks go stage by stage, or replica by replica."""
+        ways = [{name: 1} for name in ("pp", "outer_dp", "dp_in")] if self.in_place else [{}]
         spaces = [*parts(unsearched(before, space), ways)]
         if self.common is not None:
             spaces = [part for each in spaces for part in bounded(each, self.common)]
