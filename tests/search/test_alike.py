@@ -212,18 +212,21 @@ def test_what_rules_out_layouts_rules_out_no_better_one(model, devices, batch, s
     builder = Builder(
         chain, where, job, space, rules=job.stack.capabilities, pipelines=listed)
     found, kernel = Alike(builder), compiled.load(compiled.ALIKE)[0].alike
-    limit, compared = 2.5 * found.bounds.min(), 0
-    for number in np.argsort(found.bounds)[:3].tolist():
+    limit = 1.1 * search(chain, where, job, space, threads=1).step_time
+    compared = [0, 0]  # outer choices without and with a plan below the limit
+    for number in np.flatnonzero(found.bounds < limit).tolist():
         tables = builder.tables(number, False)
         degrees = Degrees(**{name: getattr(tables, name) for name in Degrees._fields})
         _, given, legal = found.arrays(number, limit)
-        without = given._replace(seen=0.0 * given.seen, least_seen=0.0 * given.least_seen,
+        without = given._replace(seen=0 * given.seen, least_seen=0 * given.least_seen,
                                  load=0 * given.load)
-        results = [kernel(degrees, found.rings(number), one, legal, limit, True)
-                   for one in (given, without)]
-        assert (results[0][0] == results[1][0]).all()
-        compared += (results[0][0] < np.inf).sum()
-    assert compared
+        best = kernel(degrees, found.rings(number), given, legal, limit, True)[0]
+        some = int((best < np.inf).any())
+        if compared[some] < 2:
+            rest = kernel(degrees, found.rings(number), without, legal, limit, True)[0]
+            assert (best == rest).all()
+        compared[some] += 1
+    assert compared[1]
 
 
 @pytest.mark.kernels

@@ -18,46 +18,22 @@ import numpy as np
 from nest._kernels import entry, form, leaf
 from nest._kernels.layers import (
     ACTIVATIONS,
-    BACKWARD,
     BUFFERS,
-    EXCHANGED_BACKWARD,
-    EXCHANGED_FORWARD,
     FIELDS,
-    FORWARD,
-    FREE_BACKWARD,
-    FREE_FORWARD,
-    GATHERED,
     KEPT_BACK,
-    REGATHERED,
     RESIDENT,
-    SCATTERED,
-    TIED,
-    UPDATE,
-    WEIGHTS,
     WORK,
     add_parts,
     chunk_costs,
-    layer_sums,
 )
 from nest._kernels.layouts import (
-    AHEAD,
-    BACK,
     FIRST,
-    GATHER,
-    HELD,
-    INPUTS,
-    KEPT,
     LEASTS,
-    LEFT,
-    MORE,
-    REGATHER,
-    ROOM,
-    SCATTER,
     forwards,
     gathers,
+    has_room,
     next_layout,
     split_of,
-    waits_of,
 )
 from nest._kernels.orders import (
     COMBINED,
@@ -74,6 +50,7 @@ from nest._kernels.orders import (
     write_order,
 )
 from nest._kernels.pipeline import SLACK
+from nest._kernels.sums import may_be_below, sum_up
 from nest.forms import gpipe, one_f_one_b, orders, passes
 from nest.forms.chunk import (
     C_BACKWARD,
@@ -172,11 +149,15 @@ class Work(NamedTuple):
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
     layer: np.ndarray
-    """float64 (8,) least seconds of a layer of the body, and what recompute of it adds; most
+    """float64 (10,) least seconds of a layer of the body, and what recompute of it adds; most
     seconds that passes beside each other save of it; least bytes that recompute frees of a layer
-    that it applies to; the largest of ``waits``."""
+    that it applies to; the largest of ``waits``; least bytes of a layer of the body, and of its
+    activations."""
+    forwards: np.ndarray
+    """int64 (Q, S, 3) micro-batches of the first, any inner and the last chunk of each stage whose
+    forwards it runs before its first backward; 0 until it was asked for."""
     waits: np.ndarray
-    """float64 (4, T) see ``_sum_up_waits``."""
+    """float64 (4, T) see ``_kernels.sums``."""
     waited: np.ndarray
     """float64 (4,) sums of them over all layers, the first two of the body alone."""
     free: np.ndarray
@@ -231,7 +212,8 @@ def alike(t, q, a, legal, limit, spread):
         costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
         tally=np.zeros(5, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(8), free=np.zeros((2, t.ahead.shape[1])),
+        layer=np.zeros(10), forwards=np.zeros((Q, S, 3), np.int64),
+        free=np.zeros((2, t.ahead.shape[1])),
         waits=np.zeros((4, t.ahead.shape[1])), waited=np.zeros(4),
         marked=np.zeros(t.ahead.shape[1], np.bool_),
         saved=np.zeros(t.ahead.shape[1] + 1), weights=np.zeros(t.ahead.shape[1]),
@@ -254,68 +236,69 @@ def try_all(t, q, a, legal, w, limit, spread):
     A first round prices the free cuts with the least bound alone, so that the second has a good
     limit.
     """
-    below, R, F = limit, t.back.shape[1], len(t.first_layers)
+    below, R, Z = limit, t.back.shape[1], len(t.shard)
     none = np.int64(0)  # no constant, for which numba would compile what gets it once more
+    choices = R + (t.full >= 0 and t.first_layers.any())
     for first in range(0 if spread or not a.free.any() else 1, -1, -1):
         w.guess[0] = below
-        for c in range(len(t.shards)):
-            x = q.size[c]
-            if q.place[x, 0] < 0 or q.alike[c, q.place[x, 0]] != c:
+        for n in range(len(a.asked)):
+            row, x = divmod(a.asked[n], choices)
+            c, z = divmod(row, Z)
+            place = q.place[q.size[c], 0]
+            if a.floor[n] >= below or place < 0 or q.alike[c, place] != c:
                 continue
-            for z in range(len(t.shard)):
-                if (t.shard[z] and not t.hybrid[c]) or not legal.row_way[c, z]:
-                    continue
-                for r in range(R):
-                    if r and not (legal.row_policy[c, r] and legal.way_policy[z, r]):
-                        continue
-                    _sum_up(t, q, a, w, c, z, r, r if r else -1)
-                    if r == 0:  # without the bytes of activations: nothing is faster or smaller
-                        found = False
-                        for k in range(len(a.pp)):
-                            top = min(below, w.best[k] if spread else below)
-                            found |= (_may_be_below(t, a, w, k, top)
-                                     and _placed(t, q, a, legal, c, z, k))
-                        if not found:
-                            break
-                        if not (t.keep_none and legal.row_policy[c, 0] and legal.way_policy[z, 0]):
-                            continue
-                        _sum_up(t, q, a, w, c, z, r, r)
-                    _ask(w, c, r, none, ((c * len(t.shard) + z) * R + r) * F)
-                    for k in range(len(a.pp)):
-                        w.question[PIPELINE] = k
-                        top = min(below, w.best[k] if spread else below)
-                        if ((a.free[k] or not first) and _may_be_below(t, a, w, k, top)
-                                and _placed(t, q, a, legal, c, z, k)
-                                and legal.policy_pipeline[r, k] and legal.first_pipeline[0, k]):
-                            top = _look(t, q, a, w, top, first)
-                            below = below if spread else min(below, top)
-                    if first or r != t.full or not t.first_layers.any():
-                        continue
-                    # The first layers of each chunk alone: with more of them a step takes longer
-                    # and needs less memory.
-                    _sum_up(t, q, a, w, c, z, none, r)
-                    for k in range(len(a.pp)):
-                        top = min(below, w.best[k] if spread else below)
-                        most = min(F, a.longest[k])
-                        while most > 0 and not (
-                                t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
-                            most -= 1
-                        if not (most > 1 and _may_be_below(t, a, w, k, top)
-                                and _placed(t, q, a, legal, c, z, k)
-                                and legal.policy_pipeline[r, k]):
-                            continue
-                        for some in range(LEAST, most):
-                            if some == 0 or (some > 0 and not (
-                                    t.first_layers[some] and legal.first_pipeline[some, k])):
-                                continue
-                            _ask(w, c, r, some, ((c * len(t.shard) + z) * R + r) * F + some)
-                            w.question[PIPELINE] = k
-                            time = _look(t, q, a, w, top, first)
-                            if some > 0:
-                                top = time
-                            elif time > 0.0:
-                                break
-                        below = below if spread else min(below, top)
+            if x < R:
+                below = _all_layers(t, q, a, legal, w, c, z, x, none, below, spread, first)
+            elif not first:
+                below = _first_layers(t, q, a, legal, w, c, z, none, below, spread)
+
+
+@leaf
+def _all_layers(t, q, a, legal, w, c, z, r, none, below, spread, first):
+    """Try all pipelines with these degrees and ZeRO, and policy r; the new limit."""
+    sum_up(t, q, a, w, c, z, r, r)
+    _ask(w, c, r, none, ((c * len(t.shard) + z) * t.back.shape[1] + r) * len(t.first_layers))
+    for k in range(len(a.pp)):
+        w.question[PIPELINE] = k
+        top = min(below, w.best[k] if spread else below)
+        if ((a.free[k] or not first) and may_be_below(t, a, w, k, top)
+                and _placed(t, q, a, legal, c, z, k)
+                and legal.policy_pipeline[r, k] and legal.first_pipeline[0, k]):
+            top = _look(t, q, a, w, top, first)
+            below = below if spread else min(below, top)
+    return below
+
+
+@leaf
+def _first_layers(t, q, a, legal, w, c, z, none, below, spread):
+    """The same with full recompute of the first layers of each chunk alone.
+
+    With more of them a step takes longer and needs less memory.
+    """
+    F, r = len(t.first_layers), t.full
+    sum_up(t, q, a, w, c, z, none, r)
+    for k in range(len(a.pp)):
+        top = min(below, w.best[k] if spread else below)
+        most = min(F, a.longest[k])
+        while most > 0 and not (
+                t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
+            most -= 1
+        if not (most > 1 and may_be_below(t, a, w, k, top)
+                and _placed(t, q, a, legal, c, z, k) and legal.policy_pipeline[r, k]):
+            continue
+        for some in range(LEAST, most):
+            if some == 0 or (some > 0 and not (
+                    t.first_layers[some] and legal.first_pipeline[some, k])):
+                continue
+            _ask(w, c, r, some, ((c * len(t.shard) + z) * t.back.shape[1] + r) * F + some)
+            w.question[PIPELINE] = k
+            time = _look(t, q, a, w, top, none)
+            if some > 0:
+                top = time
+            elif time > 0.0:
+                break
+        below = below if spread else min(below, top)
+    return below
 
 
 @leaf
@@ -327,129 +310,11 @@ def _ask(w, c, r, some, option):
 
 
 @leaf
-def _may_be_below(t, a, w, k, top):
-    """Whether pipeline k may take less than ``top`` somewhere, by its seconds and its bytes."""
-    N = len(a.order)
-    least = w.ahead[N] + w.back[N] - (w.saved[-1] if a.schedule[k] == COMBINED else 0.0)
-    if gathers(a.schedule[k]) and t.micro_batches / a.pp[k] * (
-            least + w.waited[2] + w.waited[3]) - w.layer[6] >= top * SLACK:
-        return False
-    least += waits_of(w.waited[0], w.waited[1], a.pp[k] * a.vpp[k], w.layer[4], w.layer[5])
-    return (a.warm[k] * least < top * SLACK
-            and w.resident[N] + w.kept[N] <= a.pp[k] * t.limit_bytes)
-
-
-@leaf
 def _placed(t, q, a, legal, c, z, k):
     """Whether a pipeline may have these degrees and this way of ZeRO."""
     return (legal.row_pipeline[c, k] and legal.way_pipeline[z, k]
             and q.place[q.size[c], a.pp[k] - 1] >= 0
             and not (t.forbidden[z] and a.pp[k] > 1))
-
-
-@leaf
-def _sum_up(t, q, a, w, c, z, r, kept):
-    """Fill in the layers under policy r, and what each takes at least, wherever it is.
-
-    Bytes of activations are those under policy ``kept``; -1: none.
-    """
-    w.least[:], w.free[:] = np.inf, 0.0
-    for y in range(q.alike.shape[1]):
-        if q.alike[c, y] < 0:
-            continue
-        layer_sums(t, q.alike[c, y], z, r, w.layers[y])
-        for kind in range(w.least.shape[1]):
-            own = w.layers[y, r, kind]
-            w.least[AHEAD, kind] = min(w.least[AHEAD, kind], own[FORWARD])
-            w.least[BACK, kind] = min(w.least[BACK, kind], own[BACKWARD])
-            w.least[LEFT, kind] = min(w.least[LEFT, kind], own[UPDATE] + own[TIED])
-            w.least[HELD, kind] = min(w.least[HELD, kind], own[RESIDENT])
-            least = w.layers[y, max(kept, 0), kind]
-            w.least[ROOM, kind] = min(w.least[ROOM, kind], own[WORK] + own[BUFFERS],
-                                      least[WORK] + least[BUFFERS])
-            w.least[GATHER, kind] = min(w.least[GATHER, kind], own[GATHERED])
-            w.least[REGATHER, kind] = min(w.least[REGATHER, kind], own[REGATHERED])
-            w.least[SCATTER, kind] = min(w.least[SCATTER, kind], own[SCATTERED])
-            w.free[0, kind] = max(w.free[0, kind], own[FREE_FORWARD])
-            w.free[1, kind] = max(w.free[1, kind], own[FREE_BACKWARD])
-            if kept >= 0:
-                w.least[KEPT, kind] = min(w.least[KEPT, kind], least[ACTIVATIONS])
-                w.least[MORE, kind] = min(
-                    w.least[MORE, kind], own[ACTIVATIONS] - least[ACTIVATIONS])
-            else:
-                w.least[KEPT, kind] = 0.0
-    w.layer[:], w.layer[2], w.saved[:], w.weights[:] = np.inf, 0.0, 0.0, 0.0
-    w.marked[:] = False
-    for y in range(q.alike.shape[1] if len(a.apart) else 0):
-        if q.alike[c, y] >= 0:
-            apart = a.apart[t.body[q.alike[c, y]]]
-            for kind in range(apart.shape[1]):
-                both = apart[r, kind, EXCHANGED_FORWARD] + apart[r, kind, EXCHANGED_BACKWARD]
-                w.saved[kind] = max(w.saved[kind], both)
-                w.weights[kind] = max(w.weights[kind], apart[r, kind, WEIGHTS])
-    for kind in range(w.least.shape[1]):
-        w.least[INPUTS, kind] = max(0.0, w.least[BACK, kind] - w.weights[kind])
-    for n in range(len(a.order)):
-        kind, whole = a.order[n], a.whole[n]
-        if q.marked_before[n + 1] > q.marked_before[n]:
-            w.marked[kind] = w.marked[whole] = True
-            w.layer[3] = min(w.layer[3], max(
-                0.0, min(w.least[MORE, kind], w.least[MORE, whole])))
-        ahead = min(w.least[AHEAD, kind], w.least[AHEAD, whole])
-        back = min(w.least[BACK, kind], w.least[BACK, whole])
-        resident = min(w.least[HELD, kind], w.least[HELD, whole])
-        activations = min(w.least[KEPT, kind], w.least[KEPT, whole])
-        saved = max(w.saved[kind], w.saved[whole])
-        w.saved[-1] += saved
-        if a.body[0] <= n < a.body[1]:
-            w.layer[0], w.layer[2] = min(w.layer[0], ahead + back), max(w.layer[2], saved)
-            for y in range(q.alike.shape[1] if kept >= 0 else 0):
-                if q.alike[c, y] >= 0:
-                    again, own = w.layers[y, kept, kind], w.layers[y, r, kind]
-                    w.layer[1] = min(w.layer[1], again[FORWARD] + again[BACKWARD]
-                                     - own[FORWARD] - own[BACKWARD])
-        w.ahead[n + 1], w.back[n + 1] = w.ahead[n] + ahead, w.back[n] + back
-        w.inputs[n + 1] = w.inputs[n] + max(0.0, back - max(w.weights[kind], w.weights[whole]))
-        w.resident[n + 1] = w.resident[n] + resident
-        w.kept[n + 1] = w.kept[n] + activations
-    _sum_up_waits(t, a, w)
-
-
-@leaf
-def _sum_up_waits(t, a, w):
-    """Fill in what passes wait at least for ZeRO traffic between two layers of the body, or more
-    with a third one in front of them; by the kind of the last. Then for what is gathered of a
-    layer, wherever it is, forward and backward."""
-    w.waits[:] = np.inf
-    hides = 0.0
-    for kind in range(w.least.shape[1]):
-        hides = max(hides, t.overlaps[0] * w.free[0, kind], t.overlaps[0] * w.free[1, kind])
-    for kind in range(w.least.shape[1]):
-        for x in range(2):
-            w.waits[2 + x, kind] = max(0.0, w.least[REGATHER if x else GATHER, kind] - hides)
-    for n in range(len(a.order)):
-        for x in range(4):
-            kind, below = (a.whole[n], a.whole[n - 1]) if x % 2 else (a.order[n], a.order[n - 1])
-            if not a.body[0] <= n < a.body[1]:
-                w.waits[:2, kind] = 0.0
-            elif n > a.body[0]:
-                back = w.least[SCATTER, kind] - t.overlaps[0] * w.free[1, below]
-                w.waits[0, kind] = min(w.waits[0, kind], max(0.0, back))
-                if n > a.body[0] + 1:
-                    kinds = a.whole if x // 2 else a.order
-                    w.waits[1, kind] = min(w.waits[1, kind], max(
-                        0.0, back + w.least[REGATHER, kinds[n - 2]]) + max(
-                        0.0, w.least[GATHER, kind] - t.overlaps[0] * w.free[0, below])
-                        - max(0.0, back))
-    w.layer[4:] = 0.0
-    for kind in range(w.least.shape[1]):
-        for x in range(4):
-            w.waits[x, kind] = w.waits[x, kind] if w.waits[x, kind] < np.inf else 0.0
-            w.layer[4 + x] = max(w.layer[4 + x], w.waits[x, kind])
-    w.waited[:] = 0.0
-    for n in range(len(a.order)):
-        for x in range(0 if a.body[0] <= n < a.body[1] else 2, 4):
-            w.waited[x] += min(w.waits[x, a.order[n]], w.waits[x, a.whole[n]])
 
 
 @leaf
@@ -468,6 +333,8 @@ def _look(t, q, a, w, top, first):
         # The first look knows nothing of groups but that larger ones hold more.
         base, whole = a.base[k], w.question[FIRST] <= 0
         if whole and w.barren[base] == w.question[OPTION] + 1 and top <= w.under[base]:
+            return top
+        if not has_room(t, a, w, k, top):
             return top
         number = next_layout(t, a, w, k, a.first[k], top)
         if whole and not w.tally[4]:
@@ -557,19 +424,21 @@ def _bound_stages(t, q, a, w, top):
     """Fill ``w.bound`` and ``w.via``: the least that all stages from one on take."""
     k = w.question[PIPELINE]
     p, m, N = a.pp[k], t.micro_batches, len(a.order)
-    total = w.ahead[N] + w.back[N]
-    for s in range(p + 1):
-        for i in range(N + 1):
-            w.bound[s, i] = np.inf
-    w.bound[p, N] = 0.0
+    total, low, high = w.ahead[N] + w.back[N], N, N
+    w.bound[p, :], w.bound[p, N] = np.inf, 0.0
     for s in range(p - 1, -1, -1):
-        for i in range(s if s else 0, N - (p - 1 - s) if s else 1):
+        w.bound[s, :] = np.inf
+        # No stage takes as long as top / m a micro-batch.
+        first, last = s, high - 1 if s > 0 else 0
+        while s > 0 and last >= s and m * (w.ahead[last] + w.back[last]) > s * top:
+            last -= 1
+        while first <= last and m * (total - w.ahead[first] - w.back[first]) > (p - s) * top:
+            first += 1
+        for i in range(first, last + 1):
             done = w.ahead[i] + w.back[i]
-            # No stage takes as long as top / m a micro-batch.
-            if not a.cut[k, i] or m * (total - done) > (p - s) * top or (
-                    s > 0 and m * done > s * top):
+            if not a.cut[k, i]:
                 continue
-            for j in range(N if s == p - 1 else i + 1, N - (p - 2 - s)):
+            for j in range(max(i + 1, low), high + 1):
                 if m * (w.ahead[j] + w.back[j] - done) >= top:
                     break
                 behind = w.bound[s + 1, j]
@@ -579,6 +448,7 @@ def _bound_stages(t, q, a, w, top):
                         break
                     if max(least, behind) < w.bound[s, i]:
                         w.bound[s, i], w.via[s, i] = max(least, behind), j
+        low, high = first, last
 
 
 @leaf

@@ -15,8 +15,6 @@ from nest.forms import orders
 
 begun, warm_up = form(orders.begun), form(orders.warm_up)
 
-BLOCK = 16
-"""Layouts that are looked at together first; as in ``nest.search.layouts``."""
 FIRST = 3
 """Field of a question: the first layers of each chunk that it holds for."""
 # Of a layer of a kind, the least: seconds forward, backward, backward for inputs, of the optimizer;
@@ -62,19 +60,51 @@ def forwards(schedule, p, v, m, group, s, d):
 
 
 @leaf
+def has_room(t, a, w, k, top):
+    """Whether the stages of pipeline k, each with as many layers of the body as stay below ``top``
+    and fit, have all of them.
+
+    Each layer takes and holds the least that any does, and lies in the chunks that hold the fewest
+    micro-batches.
+    """
+    p, v, m, times = a.pp[k], a.vpp[k], t.micro_batches, w.forwards[k]
+    if times[0, 0] == 0:
+        for s in range(p):
+            for x in range(3):
+                times[s, x] = forwards(
+                    a.schedule[k], p, v, m, a.group[k], s, min(x, v - 1) if x < 2 else v - 1)
+    left, bytes_each = a.body[1] - a.body[0], t.limit_bytes / SLACK
+    each = w.layer[0] - (w.layer[2] if a.schedule[k] == COMBINED else 0.0)
+    most = left if m * each * left < top else int(top / (m * each))
+    for s in range(p - 1, -1, -1):
+        room, taken = bytes_each, 0
+        for x in range(2, -1, -1):
+            chunks = v - 2 if x == 1 else 1
+            if chunks > 0 and (x == 2 or v > 1):
+                own = w.layer[8] + times[s, x] * w.layer[9]
+                fit = min(chunks * a.widest[k], left)
+                if own * fit > room:
+                    fit = int(room / own)
+                room, taken = room - own * fit, taken + fit
+        left -= min(taken, most)
+        if left <= 0:
+            return True
+    return False
+
+
+@leaf
 def next_layout(t, a, w, k, number, top):
     """First layout of pipeline k from one on that may fit and take less than ``top``, or its last.
 
-    Three stages say so, those of ``Pipelines.seen``; at first of blocks of layouts, from the least
-    of each sum. The heaviest stage of a block may be any: the last one runs the fewest forwards of
-    each chunk before its first backward, on a V the first one of the second chunk.
+    Three stages say so, those of ``Pipelines.seen``; at first of runs of layouts whose heaviest
+    stage is the same, from the least of each sum.
     """
     p, v, m, N, kinds = a.pp[k], a.vpp[k], t.micro_batches, len(a.order), w.least.shape[1]
     schedule, group, some = a.schedule[k], a.group[k], w.question[FIRST]
     together, split, near = schedule == COMBINED, split_of(schedule), w.near[p - 1]
     loops, behind_each_other = schedule == INTERLEAVED or (together and p > 1), gathers(schedule)
     each = w.layer[0] - (w.layer[2] if together else 0.0)
-    block, x, seen, row = True, 0, a.least_seen, number // BLOCK
+    run, block, x, seen, row = -1, True, 0, a.seen, number
     w.tally[4] = 0
     while number < a.last[k]:
         load, extra = a.load[number], 0.0
@@ -85,19 +115,17 @@ def next_layout(t, a, w, k, number, top):
                     load // most * min(some, most) + min(some, load % most))
             if m * (load * each + extra) >= top:
                 return a.last[k]
-            if seen.shape[1] == 0:
+            if a.seen.shape[1] == 0:
                 w.tally[4] = 1
                 return number
             if block:
-                extra = 0.0
-        s = 0 if x == 1 else p - 1
-        if x == 0 and not block:
-            s = a.heaviest[number]
+                run = a.run[number]
+                seen, row = a.least_seen, run
+        s = a.heaviest[number] if x == 0 else 0 if x == 1 else p - 1
         first = inner = forwards(schedule, p, v, m, group, s, 0)
         if v > 2:
             inner = forwards(schedule, p, v, m, group, s, 1)
-        last = forwards(schedule, p, v, m, group, 0 if x == 0 and block and (
-            schedule in (ZB_V, DUALPIPEV)) else s, v - 1)
+        last = forwards(schedule, p, v, m, group, s, v - 1)
         own = front = after = behind = left = ran = held = room = 0.0
         marked = saved = two = three = late = queue = 0.0
         for kind in range(kinds):
@@ -129,28 +157,28 @@ def next_layout(t, a, w, k, number, top):
             held += max(0.0, marked - some * count) * w.layer[3]
         if some >= 0:
             held += room
-        before = 0.0 if block else w.near[s]
-        front += before / 2 - (w.layer[6] if behind_each_other else 0.0)
-        if loops and not block:
-            front = max(front, w.ahead[N] + v * near / 2 + behind + (near - before) / 2
-                        - (w.saved[-1] if together else 0.0) - ran - late - w.layer[7])
-        elif split and not block:
-            front = max(front, w.ahead[N] + behind - ran)
+        front += w.near[s] / 2 - (w.layer[6] if behind_each_other else 0.0)
         if not split:
-            left = max(after + before / 2, left)
+            left = max(after + w.near[s] / 2, left)
         own += extra + max(waits_of(two, three, v, w.layer[4], w.layer[5]), queue)
-        if held > t.limit_bytes / SLACK or front + m * own - saved + left >= top * SLACK:
-            number = (row + 1) * BLOCK if block else number + 1
-        else:
+        left += m * own - saved
+        out = held > t.limit_bytes / SLACK or front + left >= top * SLACK
+        if not out and (x == 0 or not block):  # what the stage itself has run is known
+            if loops:
+                front = max(front, w.ahead[N] + v * near / 2 + behind + (near - w.near[s]) / 2
+                            - (w.saved[-1] if together else 0.0) - ran - late - w.layer[7])
+            elif split:
+                front = max(front, w.ahead[N] + behind - ran)
+            out = front + left >= top * SLACK
+            if out:  # larger groups may wait for less
+                w.tally[4] = 1
+        if out:
+            number = a.until[run] if block else number + 1
+            block, x, seen, row = number == a.until[run], 0, a.seen, number
+        elif x + 1 < a.seen.shape[1]:
             x += 1
-            if x < seen.shape[1]:
-                continue
-            if not block:
-                return number
+        elif block:
             block, x, seen, row, w.tally[4] = False, 0, a.seen, number, 1
-            continue
-        block, x = number % BLOCK == 0, 0
-        seen, row = a.seen, number
-        if block:
-            seen, row = a.least_seen, number // BLOCK
+        else:
+            return number
     return a.last[k]

@@ -3,8 +3,9 @@
 `candidates` lists outer choices and the configurations of a stage, `starts` where blocks may start,
 `signatures` which stages cost the same; `tensors` prices all of that and fills `tables` and
 `problems`, the arrays that kernels take; `compiled` loads the kernels of `_kernels` with their
-cache; `alike` has the pipelines of identical stages, `runnable` those that the job's stack can
-run; `rounds` visits the outer choices on `threads`, best bound first, after a `draft` over a part
+cache; `alike` has the pipelines of identical stages, `totals` bounds them by sums over all layers,
+`runnable` has those that the job's stack can run; `distinct` says which rows of arrays differ;
+`rounds` visits the outer choices on `threads`, best bound first, after a `draft` over a part
 of the space, and returns the best `solution`; `offloads` does so for each way to use the memory of
 the hosts; `batches` looks for a batch near the given one that fits the devices better; `fitting`
 rules out those that memory forbids, `progress` ends a search early and reports its state.

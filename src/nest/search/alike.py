@@ -17,6 +17,7 @@ from nest.describe.capabilities import Capabilities
 from nest.describe.space import Schedule, SearchSpace
 from nest.graph import Chain
 from nest.graph.schedules import chunk_counts, chunks_at, is_folded, is_grouped, most_zero
+from nest.search.distinct import distinct_rows
 from nest.search.layouts import UNLIKE, is_split
 from nest.search.problems import Legal, Pipelines, Rings
 from nest.search.runnable import (
@@ -30,7 +31,8 @@ from nest.search.runnable import (
     larger_groups,
 )
 from nest.search.tables import Degrees
-from nest.search.tensors import Builder, distinct_rows
+from nest.search.tensors import Builder
+from nest.search.totals import Shapes, Totals
 from nest.stacks.rules import applies
 
 Ints = NDArray[np.int64]
@@ -118,7 +120,7 @@ class Alike:
 
     def __init__(self, builder: Builder) -> None:
         self.builder, self.listed = builder, builder.pipelines
-        self._layouts = builder.frame.layouts
+        self._layouts, self._totals = builder.frame.layouts, Totals(builder)
         self._done: dict[int, float] = {}
         """By outer choice the limit below which all listed cuts were searched."""
         listed = self.listed
@@ -162,27 +164,19 @@ class Alike:
     @cached_property
     def bounds(self) -> Any:
         """float64 (outer choices,) least seconds of a step under each; inf: nothing fits."""
-        return np.array([bound if bound == np.inf else self._least(number).min(initial=np.inf)
-                         for number, bound in enumerate(self.builder.bounds.tolist())])
+        return np.array([
+            bound if bound == np.inf else self._totals.questions(
+                number, self._shapes(number)).floor.min(initial=np.inf)
+            for number, bound in enumerate(self.builder.bounds.tolist())])
 
-    def _least(self, number: int) -> Any:
-        """float64 (Q,) least seconds of a step of each pipeline; inf: it cannot be run."""
-        builder = self.builder
-        outer, block = builder.outers[number], builder.rows.block[builder.span(number)]
-        # Of blocks that fit so often.
-        order = np.argsort(block, kind="stable")
-        totals, m = builder.totals(number), outer.micro_batches
-        least = np.minimum.accumulate(totals[order])
-        fit = np.searchsorted(block[order], outer.stride // self._pp, side="right") - 1
-        legal = (fit >= 0) & builder.runnable.piped(outer) & (m >= self._fewest)
-        legal &= builder.runnable.groups(m) > 0
+    def _shapes(self, number: int) -> Shapes:
+        """Pipelines under an outer choice."""
+        outer, runnable = self.builder.outers[number], self.builder.runnable
+        m = outer.micro_batches
+        legal = runnable.piped(outer) & (m >= self._fewest) & (runnable.groups(m) > 0)
         if self.plain:
             legal &= ~self._turns
-        found = least[fit]
-        if self._together.any():
-            less = np.minimum.accumulate((totals - builder.hidden(number))[order])
-            found = np.where(self._together, less[fit], found)
-        return np.where(legal, found, np.inf) * self._warm(m)
+        return Shapes(self._pp, self._warm(m), self._together, legal)
 
     def _warm(self, m: int) -> Any:
         """float64 (Q,) see ``Pipelines.warm``; docs/proofs.md."""
@@ -228,8 +222,9 @@ class Alike:
         """Pipelines of an outer choice that may take less than ``limit``, by number; the arrays."""
         builder, chain = self.builder, self.builder.chain
         outer, span = builder.outers[number], builder.span(number)
-        pp, vpp, warm = self._pp, self._vpp, self._warm(outer.micro_batches)
-        chosen = np.flatnonzero(self._least(number) < limit)
+        pp, vpp, shapes = self._pp, self._vpp, self._shapes(number)
+        asked = self._totals.questions(number, shapes, limit)
+        chosen = np.flatnonzero(asked.of_pipelines(shapes) < limit)
         known = self._layouts
         listed = known.of(chosen)
         allow, index = builder.runnable.allow, builder.signatures.index
@@ -257,12 +252,14 @@ class Alike:
         return chosen, Pipelines(
             schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen],
             group=builder.runnable.groups(outer.micro_batches)[chosen],
-            base=np.array(base, dtype=np.int64), warm=warm[chosen],
+            base=np.array(base, dtype=np.int64), warm=shapes.warm[chosen],
             free=np.array([k in known.free for k in chosen.tolist()], dtype=np.bool_),
             first=known.first[chosen], last=known.last[chosen], **listed._asdict(),
             cut=np.array([known.free.get(k, every) for k in chosen.tolist()]).reshape(
                 -1, len(every)),
-            apart=builder.apart, repeated=self._repeated, longest=known.longest[chosen],
+            asked=asked.code, floor=asked.floor, apart=builder.apart,
+            repeated=self._repeated, longest=known.longest[chosen],
+            widest=known.widest[chosen],
             signature=np.ascontiguousarray(index[np.ix_(cuts, cuts)]), order=builder.order,
             whole=np.array(builder.signatures.whole_kinds, dtype=np.int64),
             least_handed=outer.micro_batch * float(
@@ -270,9 +267,7 @@ class Alike:
             body=np.array(chain.body), chain=chain.is_chain, most=0), Legal(
                 row_pipeline=row_pipeline,
                 way_pipeline=picked(WAY) & (zeros[:, None] <= self._zero[chosen]),
-                policy_pipeline=policy_pipeline, first_pipeline=first_pipeline,
-                row_way=allow(ROW, WAY, span), row_policy=allow(ROW, POLICY, span),
-                way_policy=allow(WAY, POLICY) & some[:, 0])
+                policy_pipeline=policy_pipeline, first_pipeline=first_pipeline)
 
     @cached_property
     def _repeated(self) -> Bools:

@@ -290,9 +290,10 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
                 schedule=zero, pp=zero + 1, vpp=zero + 1, group=zero + 1, base=zero, warm=one,
                 apart=np.zeros((1, 1, 2, 4)), repeated=np.zeros(2, np.bool_), free=yes[0],
                 first=zero, last=zero, begin=zero, load=zero, layouts=zero, body=np.arange(2),
-                cut=np.ones((1, 2), np.bool_),
-                longest=zero, heaviest=zero, seen=np.zeros((1, 3, 5, 2)),
-                least_seen=np.zeros((1, 3, 5, 2)), signature=np.array([[-1, 0], [-1, -1]]),
+                asked=zero, floor=one, cut=np.ones((1, 2), np.bool_),
+                longest=zero, widest=zero, heaviest=zero, seen=np.zeros((1, 3, 5, 2), np.int16),
+                run=zero, until=zero, least_seen=np.zeros((1, 3, 5, 2), np.int16),
+                signature=np.array([[-1, 0], [-1, -1]]),
                 order=zero, whole=zero, least_handed=0.0, chain=True, most=1), Legal(
-                    row_pipeline=yes, way_pipeline=yes, policy_pipeline=yes, first_pipeline=yes,
-                    row_way=yes, row_policy=yes, way_policy=yes), 1e9, False)
+                    row_pipeline=yes, way_pipeline=yes, policy_pipeline=yes,
+                    first_pipeline=yes), 1e9, False)

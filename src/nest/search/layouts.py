@@ -26,6 +26,7 @@ from nest.stacks.figures import cut_forms
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Counts = NDArray[np.int16]
 Bools = NDArray[np.bool_]
 UNLIKE = ("1f1b", "gpipe")
 """Schedules of stages that may differ; alike ones may be cut anywhere."""
@@ -37,8 +38,6 @@ MOST_KINDS = 16
 """Kinds of layers up to which three stages of a layout are looked at first."""
 SEEN = 3, 5
 """Stages of a layout that ``Pipelines.seen`` has, and figures of each."""
-BLOCK = 16
-"""Layouts that are looked at together first; as in ``_kernels.layouts``."""
 
 
 class Listed(NamedTuple):
@@ -47,8 +46,10 @@ class Listed(NamedTuple):
     begin: Ints
     load: Ints
     heaviest: Ints
-    seen: Floats
-    least_seen: Floats
+    run: Ints
+    seen: Counts
+    until: Ints
+    least_seen: Counts
     layouts: Ints
 
 
@@ -66,6 +67,7 @@ class Layouts:
     free : bool (N+1,) where a pipeline may be cut, by its number, where it may be cut freely.
     first, last : int64 (Q,) its layouts otherwise.
     longest : int64 (Q,) most layers of a chunk that recompute applies to.
+    widest : int64 (Q,) most layers of the body in a chunk, where layouts are listed.
     """
 
     def __init__(
@@ -82,14 +84,20 @@ class Layouts:
         self.first = np.full(len(listed), -1)
         self.last = np.full(len(listed), -1)
         self.longest = np.full(len(listed), signatures.longest + 1)
-        self.count = 0
+        self.widest = np.zeros(len(listed), dtype=np.int64)
+        self.count = self._runs = 0
         self._alike: dict[Any, int] = {}
         """Number of a pipeline by what its layouts follow from."""
         self._stages = SEEN[0] if len(chain.kinds) <= MOST_KINDS else 0
-        self._parts: list[tuple[Ints, Ints, Ints, Floats, Floats]] = []
+        self._parts: list[tuple[Any, ...]] = []
+        kinds = np.eye(len(chain.kinds), dtype=np.int16)
+        self._front = [np.pad(kinds[order].T, ((0, 0), (1, 0))).cumsum(axis=1, dtype=np.int16)
+                       for order in (self._order, [*signatures.whole_kinds])]
+        """(T, N+1) layers by kind in front of each cut: of several stages, and of a single one,
+        which has no copies of tied embeddings."""
         none: Ints = np.zeros(0, dtype=np.int64)
-        nothing = np.zeros((0, self._stages, SEEN[1], len(chain.kinds)))
-        self._known = Listed(none, none, none, nothing, nothing, none)
+        nothing = np.zeros((0, self._stages, SEEN[1], len(chain.kinds)), dtype=np.int16)
+        self._known = Listed(none, none, none, none, nothing, none, nothing, none)
         self._room: list[Any] = [*self._known]
         """Arrays that begin with those of ``_known``."""
 
@@ -118,53 +126,60 @@ class Layouts:
         same = self._alike.setdefault(key, k)
         if same == k:
             found = self._listed(pipeline, bool(forms), rules)
-            # The lightest of the heaviest stages first.
-            load: Ints = _layers(chain, found)[:, _positions(pipeline)].sum(axis=2).max(axis=1)
-            heaviest, seen, seconds = self._seen(found, pipeline)
-            order = np.lexsort((seconds, load))
             self.longest[k] = np.diff(self._marked[found], axis=1).max(initial=0)
+            self.widest[k] = _layers(chain, found).max(initial=0)
             self.first[k], self.last[k] = self.count, self.count + len(found)
-            if len(found):  # the last one again where a block is not full
-                order = np.pad(order, (0, -len(order) % BLOCK), mode="edge")
-            self.count += len(order)
-            least = seen[order].reshape(len(order) // BLOCK, BLOCK, *seen.shape[1:]).min(axis=1)
-            self._parts.append((found[order], load[order], heaviest[order], seen[order], least))
-        for one in (self.first, self.last, self.longest):
+            if len(found):
+                self._sort(found, pipeline)
+        for one in (self.first, self.last, self.longest, self.widest):
             one[k] = one[same]
 
-    def _seen(self, found: Ints, pipeline: Pipeline) -> tuple[Ints, Floats, Floats]:
-        """``Pipelines.heaviest`` and ``seen`` of layouts; (W,) about how long each takes, in
-        thirds of a layer of the body."""
+    def _sort(self, found: Ints, pipeline: Pipeline) -> None:
+        """Add layouts, the lightest of the heaviest stages first, in runs (``Pipelines.run``)."""
+        load, heaviest, seconds, seen = self._seen(found, pipeline)
+        own = seen[:, :1, :3].reshape(len(found), -1)
+        stage = _same(np.column_stack([heaviest, own]))
+        least = np.full(len(found), np.iinfo(np.int64).max)
+        np.minimum.at(least, stage, seconds)
+        order = np.lexsort((seconds, stage, least[stage], load))
+        begin = np.flatnonzero(np.diff(stage[order], prepend=-1))
+        until = np.append(begin[1:], len(found))
+        self._parts.append((
+            found[order], load[order], heaviest[order],
+            np.repeat(self._runs + np.arange(len(begin)), until - begin), seen[order],
+            self.count + until, np.minimum.reduceat(seen[order], begin, axis=0)))
+        self.count, self._runs = self.count + len(found), self._runs + len(begin)
+
+    def _seen(self, found: Ints, pipeline: Pipeline) -> tuple[Ints, Ints, Ints, Counts]:
+        """Of layouts ``load``, ``heaviest`` and ``seen`` of ``Pipelines``; before the last (W,)
+        about how long each takes, in thirds of a layer of the body."""
         chain, p, places = self.chain, pipeline.pp, _positions(pipeline)
-        own = _layers(chain, found)[:, places].sum(axis=2)
+        own: Ints = _layers(chain, found)[:, places].sum(axis=2)
         # A forward takes 1, a backward 2, for many micro-batches.
-        seconds = (12 * p * own + 3 * (np.clip(found[:, :p], *chain.body) - chain.body[0])).astype(
-            np.float64)
+        seconds: Ints = 12 * p * own + 3 * (np.clip(found[:, :p], *chain.body) - chain.body[0])
         heaviest: Ints = (own * 12 * p * len(chain) + seconds).argmax(axis=1)
-        if not self._stages:
-            return (heaviest, np.zeros((len(found), 0, SEEN[1], len(chain.kinds))),
-                    seconds.max(axis=1))
-        # A single stage has no copies of tied embeddings.
-        kinds = np.eye(len(chain.kinds))[
-            np.array(self._order if p > 1 else self.signatures.whole_kinds)]
-        front = np.concatenate([np.zeros((1, len(chain.kinds))), np.cumsum(kinds, axis=0)])
-        at = places[np.stack([heaviest, 0 * heaviest, 0 * heaviest + p - 1], axis=1)]
-        rows = np.arange(len(found))[:, None, None]
-        begin, end = front[found[rows, at]], front[found[rows, at + 1]]
-        layers = end - begin
-        last = layers[:, :, -1] if pipeline.vpp > 1 else 0.0 * layers[:, :, 0]
-        seen = [layers.sum(axis=2) - last, layers[:, :, 0], last, begin[:, :, 0],
-                front[-1] - end[:, :, -1]]
-        return heaviest, np.stack(seen, axis=2), seconds.max(axis=1)
+        seen = np.zeros((len(found), self._stages, SEEN[1], len(chain.kinds)), dtype=np.int16)
+        front = self._front[int(p == 1)].take(found, axis=1)  # of each cut
+        inside, rows = np.diff(front, axis=2), np.arange(len(found))[:, None]
+        for n, at in enumerate((places[heaviest], places[0], places[p - 1])[:self._stages]):
+            at = np.broadcast_to(at, (len(found), pipeline.vpp))
+            chunks = inside[:, rows, at]
+            last = chunks[:, :, -1] if pipeline.vpp > 1 else 0
+            seen[:, n] = np.stack(np.broadcast_arrays(
+                chunks.sum(axis=2, dtype=np.int16) - last, chunks[:, :, 0], last,
+                front[:, rows[:, 0], at[:, 0]],
+                front[:, :, -1] - front[:, rows[:, 0], at[:, -1] + 1])).transpose(2, 0, 1)
+        return own.max(axis=1), heaviest, seconds.max(axis=1), seen
 
     def _arrays(self) -> Listed:
         """All layouts that are known."""
         if self._parts:
-            known = self._known
-            parts, loads, heaviest, sights, least = zip(*self._parts, strict=True)
+            known: Any = self._known
+            columns: list[Any] = [*zip(*self._parts, strict=True)]
+            parts, rest = columns[0], columns[1:]
             sizes = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
             begin = len(known.layouts) + np.cumsum(sizes) - sizes
-            more = [begin], loads, heaviest, sights, least, [part.ravel() for part in parts]
+            more = [[begin], *rest, [part.ravel() for part in parts]]
             # Of what is known nothing is moved: a kernel may be reading it.
             self._room = [_extended(room, len(old), new)
                           for room, old, new in zip(self._room, known, more, strict=True)]
@@ -202,6 +217,13 @@ class Layouts:
                 all(cut_forms(own, every) & {*allowed} for allowed in rules["cuts"])
                 for own, every in zip(_layers(chain, found).tolist(), whole, strict=True)]]
         return found
+
+
+def _same(rows: Ints) -> Ints:
+    """A number for each row, equal where rows are; (W,)."""
+    each = np.ascontiguousarray(rows, dtype=np.int16)
+    found: Ints = np.unique(each.view(f"V{2 * each.shape[1]}")[:, 0], return_inverse=True)[1]
+    return found
 
 
 def _extended(room: Any, used: int, more: Sequence[Any]) -> Any:

@@ -137,12 +137,21 @@ class Pipelines(NamedTuple):
     """(Q, N+1)"""
     heaviest: Ints
     """(W,) the stage with most layers of the body, about."""
-    seen: Floats
+    seen: NDArray[np.int16]
     """(W, 3, 5, T) of three stages of a layout, the heaviest, the first and the last, layers by
     kind: of all its chunks but the last, of the first, of the last, those in front of it, those
     behind it. Of one chunk the last has none."""
-    least_seen: Floats
-    """(W / BLOCK, 3, 5, T) the least of each run of so many layouts."""
+    run: Ints
+    """(W,) number of the run of each layout: of those behind each other whose heaviest stage is the
+    same, and at the same place."""
+    until: Ints
+    """(runs,) layout behind each run."""
+    least_seen: NDArray[np.int16]
+    """(runs, 3, 5, T) the least of each run."""
+    asked: Ints
+    """(n,) codes of :class:`nest.search.totals.Questions`."""
+    floor: Floats
+    """(n,) no plan takes less."""
     apart: Floats
     """(U, R, T, 4) of bodies: all-to-alls of experts forward and backward that a pass beside may
     hide, seconds; seconds of the backward for weights, and bytes that are kept for it."""
@@ -150,6 +159,8 @@ class Pipelines(NamedTuple):
     """(T,) transformer layers."""
     longest: Ints
     """(Q,) more layers than any chunk has that recompute applies to."""
+    widest: Ints
+    """(Q,) most layers of the body in a chunk, where layouts are listed."""
     signature: Ints
     """(N+1, N+1) of the layers between two cuts."""
     order: Ints
@@ -180,9 +191,3 @@ class Legal(NamedTuple):
     """(R, Q)"""
     first_pipeline: Bools
     """(F, Q)"""
-    row_way: Bools
-    """(C, Z)"""
-    row_policy: Bools
-    """(C, R)"""
-    way_policy: Bools
-    """(Z, R)"""

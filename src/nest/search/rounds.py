@@ -46,7 +46,7 @@ ALIKE = "alike"
 FACTORS = (1.5, 2.0, 4.0, np.inf)
 """Limits to try, over the least bound, until a plan is found below one."""
 NEAR = (1.05, 1.2)
-"""Limits that the draft tries before these: below a low one little is listed."""
+"""Limits to try before these: below a low one little is listed."""
 SPREADS = (1.01, 1.03, 1.1, 1.3, 2.0, 4.0, np.inf)
 """Limits to try, over the best plan, until as many plans as asked for are found below one."""
 
@@ -327,12 +327,12 @@ class _Run:
 
     def best(self, known: Solution | None, below: float) -> Solution | None:
         """Best plan of all outer choices ``below`` a limit, or None; ``known`` is one of them."""
-        limits = [factor * self.least for factor in FACTORS]
+        limits = [factor * self.least for factor in (NEAR[0], *FACTORS)]
         self.known = known.step_time if known is not None else below
         if known is not None or below < np.inf:
             limits = [known.step_time if known is not None else below]
         for number, limit in enumerate(limits):
-            if number == 1:
+            if number == 2:
                 self.drop_unfit()
             found: dict[Any, Solution] = {}
             try:

@@ -112,10 +112,8 @@ class Degrees(NamedTuple):
     held: Ints
     shards: Ints
     relayed: Floats
-    hybrid: Bools
     shard: Ints
     forbidden: Bools
-    keep_none: bool
     full: int
     first_layers: Bools
     most_layers: int

@@ -38,6 +38,7 @@ from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
 from nest.pricing.stages import in_parts
 from nest.search import compiled
 from nest.search.candidates import Candidates
+from nest.search.distinct import distinct_rows, spread
 from nest.search.floors import Known, Prices
 from nest.search.frame import Frame, firsts
 from nest.search.kept import Kept, Same
@@ -220,7 +221,7 @@ class Builder:
             recompute=np.array([self.policies]),
         )
         alike, number = distinct_rows(
-            machine, rows.samples[one], split, pair, *(_spread(group) for group in body[8:]))
+            machine, rows.samples[one], split, pair, *(spread(group) for group in body[8:]))
         self._body = number[self._body]
         body, machine = body.take(alike), machine[alike]
         tp, experts = splits.tp[rows.split], pairs.width[rows.pair]
@@ -229,7 +230,7 @@ class Builder:
         state = states(fabric, site.take(one), tp[one], experts[one], zero, shard)
         alike, number = distinct_rows(
             device[one], state.tp, state.ep, state.tied_per_byte, state.tied_latency,
-            *(_spread(group) for group in state.groups))
+            *(spread(group) for group in state.groups))
         self._held = number[self._held]
         state, device = state.take(alike), device[one][alike]
         self._ahead = np.empty((len(body.tp), kinds, 2))
@@ -368,24 +369,11 @@ class Builder:
         counts = np.bincount(self.signatures.whole_kinds, minlength=len(each))
         return float(counts[counts > 0] @ each[counts > 0])
 
-    def totals(self, number: int) -> Floats:
-        """(C,) least seconds of a micro-batch in all layers, by candidate of an outer choice."""
-        counts = np.bincount(self.signatures.whole_kinds, minlength=len(self.chain.kinds))
-        found: Floats = self._alone(self.span(number))[:, counts > 0] @ counts[counts > 0]
-        return found
-
     def _alone(self, span: slice) -> Floats:
         """(C, T) least seconds of a micro-batch in a layer of each kind; inf: it does not fit."""
         seconds, kept, held = self._least
         body, state = self._body[span], self._held[span]
         return np.where(kept[body] + held[state] <= self.limit, seconds[body], np.inf)
-
-    def hidden(self, number: int) -> Floats:
-        """(C,) most seconds of a micro-batch that passes beside each other may save."""
-        counts = np.bincount(self.signatures.whole_kinds, minlength=len(self.chain.kinds))
-        both = (self.apart[..., 0] + self.apart[..., 1]).max(axis=1)
-        found: Floats = both[self._body[self.span(number)]] @ counts
-        return found
 
     @cached_property
     def _least(self) -> tuple[Floats, Floats, Floats]:
@@ -411,7 +399,30 @@ class Builder:
         """Rows of an outer choice."""
         return slice(int(self._first[number]), int(self._first[number + 1]))
 
+    @property
+    def priced(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """``ahead``, ``back`` and ``state`` of :class:`nest.search.tables.Tables`, and ``apart`` of
+        :class:`nest.search.problems.Pipelines`."""
+        return self._ahead, self._back, self._state, self.apart
+
     # ------------------------------------------------------------ one outer choice
+
+    def numbers(self, number: int) -> tuple[Ints, Ints]:
+        """(C,) body and state of each candidate of an outer choice."""
+        span = self.span(number)
+        return self._body[span], self._held[span]
+
+    def divided(self, number: int) -> Bools:
+        """(C, Z) ways of ZeRO that differ: where HSDP is the same as sharding over all, one."""
+        shard = np.array([shard for _, shard in self.zeros], dtype=np.bool_)
+        return self._hybrid[self.span(number), None] | ~shard
+
+    @cached_property
+    def first_layers(self) -> Bools:
+        """(most layers of a stage + 1,) see ``Tables.first_layers``."""
+        layers = self.space.recompute_layers
+        return np.array([bool(r) and (layers is None or r in layers)
+                         for r in range(self.signatures.longest + 1)])
 
     @cached_property
     def deepest(self) -> int:
@@ -449,7 +460,6 @@ class Builder:
         cap = np.where(g.deepest > 0, outer.micro_batches if gpipe else
                        np.minimum(g.deepest, most), 0)
         layers = self.space.recompute_layers
-        allowed = [bool(r) and (layers is None or r in layers) for r in range(g.longest + 1)]
         return Tables(
             ahead=self._ahead, back=self._back, state=self._state,
             body=self._body[span], held=self._held[span], price=self._prices(number)[0],
@@ -459,7 +469,7 @@ class Builder:
             forbidden=np.array([z not in stack.zero_with_pipeline for z, _ in self.zeros]),
             keep_none=self.space.allows("recompute", "none"),
             full=self.policies.index(FULL) if FULL in self.policies else -1,
-            first_layers=np.array(allowed),
+            first_layers=self.first_layers,
             most_layers=MOST if layers is None else layers.largest,
             last=g.last, part=g.part, seen=g.seen, stretch=g.stretch, among=g.among,
             marked=g.marked, way=g.way, ancestor=g.ancestor,
@@ -590,35 +600,3 @@ def _policies(chain: Chain, space: SearchSpace) -> list[int]:
     if space.allows("recompute", "full"):
         found.append(FULL)
     return found if len(found) > 1 or space.allows("recompute", "none") else []
-
-
-def distinct_rows(*columns: Ints | Floats) -> tuple[Ints, Ints]:
-    """Rows that differ in some column: the first of each, and the number of each row's."""
-    code: Any = np.zeros(len(columns[0]), dtype=np.int64)
-    size = 1
-    for column in columns:
-        # Small whole numbers need not be sorted, nor what is known of the columns before.
-        number: Ints | Floats = column
-        many = 0
-        if column.dtype == np.int64 and len(column):
-            number = column - column.min()
-            many = int(number.max()) + 1
-        if not 0 < many < 2**31:
-            values, number = np.unique(column, return_inverse=True)
-            many = len(values)
-        if size * many > 2**62:
-            values, code = np.unique(code, return_inverse=True)
-            size = len(values)
-        code, size = code * many + number, size * many
-    _, first, code = np.unique(code, return_index=True, return_inverse=True)
-    return first.astype(np.int64), code.astype(np.int64)
-
-
-def _spread(group: Any) -> Ints:
-    """A number for each group that the network sees alike."""
-    if group.paths is None:
-        return distinct_rows(*group.inside.T, group.even.astype(np.int64))[1]
-    table = np.column_stack([group.inside, group.even, *group.paths]).astype(np.float64)
-    rows = table.view(np.dtype((np.void, table.strides[0]))).ravel()  # one sort for all columns
-    code: Ints = np.unique(rows, return_inverse=True)[1]
-    return code

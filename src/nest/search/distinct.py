@@ -1,0 +1,43 @@
+"""Which rows differ: of columns of numbers, and of groups that the network may see alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def distinct_rows(*columns: Ints | Floats) -> tuple[Ints, Ints]:
+    """Rows that differ in some column: the first of each, and the number of each row's."""
+    code: Any = np.zeros(len(columns[0]), dtype=np.int64)
+    size = 1
+    for column in columns:
+        # Small whole numbers need not be sorted, nor what is known of the columns before.
+        number: Ints | Floats = column
+        many = 0
+        if column.dtype == np.int64 and len(column):
+            number = column - column.min()
+            many = int(number.max()) + 1
+        if not 0 < many < 2**31:
+            values, number = np.unique(column, return_inverse=True)
+            many = len(values)
+        if size * many > 2**62:
+            values, code = np.unique(code, return_inverse=True)
+            size = len(values)
+        code, size = code * many + number, size * many
+    _, first, code = np.unique(code, return_index=True, return_inverse=True)
+    return first.astype(np.int64), code.astype(np.int64)
+
+
+def spread(group: Any) -> Ints:
+    """A number for each group that the network sees alike."""
+    if group.paths is None:
+        return distinct_rows(*group.inside.T, group.even.astype(np.int64))[1]
+    table = np.column_stack([group.inside, group.even, *group.paths]).astype(np.float64)
+    rows = table.view(np.dtype((np.void, table.strides[0]))).ravel()  # one sort for all columns
+    code: Ints = np.unique(rows, return_inverse=True)[1]
+    return code
