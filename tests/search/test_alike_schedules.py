@@ -20,13 +20,13 @@ ALONE: dict[str, Any] = {"tp": 1, "cp": 1, "mbs": 1, "outer_dp": 1, "dp_in": 1}
 @pytest.mark.kernels
 @pytest.mark.parametrize(("schedule", "group", "stack", "pp", "memory", "batch", "length"), [
     ("interleaved-zb", None, "torchtitan", 2, "150 MiB", 2, 256),
-    ("interleaved-zb", 2, "torchtitan", 3, "90 MiB", 2, 256),
+    ("interleaved-zb", 2, "torchtitan", 3, "110 MiB", 2, 256),
     ("interleaved", 3, "torchtitan", 2, "150 MiB", 3, 256),
     ("interleaved", 4, "megatron-core", 2, "150 MiB", 8, 256),
     ("interleaved", 3, "megatron-core", 2, "90 MiB", 9, 64),
     ("looped-bfs", None, "torchtitan", 2, "400 MiB", 4, 256),
-    ("zb-v", None, "torchtitan", 4, "90 MiB", 3, 256),
-    ("dualpipev", None, "torchtitan", 4, "150 MiB", 8, 1024),
+    ("zb-v", None, "torchtitan", 3, "90 MiB", 4, 256),
+    ("dualpipev", None, "torchtitan", 3, "90 MiB", 8, 256),
     ("dualpipev", None, "deepspeed", 2, "150 MiB", 4, 256),
     ("zb1p", None, "megatron-deepspeed", 2, "400 MiB", 2, 256),
 ])

@@ -236,7 +236,7 @@ def try_all(t, q, a, legal, w, limit, spread):
     A first round prices the free cuts with the least bound alone, so that the second has a good
     limit.
     """
-    below, R, Z = limit, t.back.shape[1], len(t.shard)
+    below, R, Z, F = limit, t.back.shape[1], len(t.shard), len(t.first_layers)
     none = np.int64(0)  # no constant, for which numba would compile what gets it once more
     choices = R + (t.full >= 0 and t.first_layers.any())
     for first in range(0 if spread or not a.free.any() else 1, -1, -1):
@@ -245,60 +245,39 @@ def try_all(t, q, a, legal, w, limit, spread):
             row, x = divmod(a.asked[n], choices)
             c, z = divmod(row, Z)
             place = q.place[q.size[c], 0]
-            if a.floor[n] >= below or place < 0 or q.alike[c, place] != c:
+            # The last choice: full recompute of the first layers of each chunk alone. With more
+            # of them a step takes longer and needs less memory.
+            part = x == R
+            if a.floor[n] >= below or place < 0 or q.alike[c, place] != c or (part and first):
                 continue
-            if x < R:
-                below = _all_layers(t, q, a, legal, w, c, z, x, none, below, spread, first)
-            elif not first:
-                below = _first_layers(t, q, a, legal, w, c, z, none, below, spread)
-
-
-@leaf
-def _all_layers(t, q, a, legal, w, c, z, r, none, below, spread, first):
-    """Try all pipelines with these degrees and ZeRO, and policy r; the new limit."""
-    sum_up(t, q, a, w, c, z, r, r)
-    _ask(w, c, r, none, ((c * len(t.shard) + z) * t.back.shape[1] + r) * len(t.first_layers))
-    for k in range(len(a.pp)):
-        w.question[PIPELINE] = k
-        top = min(below, w.best[k] if spread else below)
-        if ((a.free[k] or not first) and may_be_below(t, a, w, k, top)
-                and _placed(t, q, a, legal, c, z, k)
-                and legal.policy_pipeline[r, k] and legal.first_pipeline[0, k]):
-            top = _look(t, q, a, w, top, first)
-            below = below if spread else min(below, top)
-    return below
-
-
-@leaf
-def _first_layers(t, q, a, legal, w, c, z, none, below, spread):
-    """The same with full recompute of the first layers of each chunk alone.
-
-    With more of them a step takes longer and needs less memory.
-    """
-    F, r = len(t.first_layers), t.full
-    sum_up(t, q, a, w, c, z, none, r)
-    for k in range(len(a.pp)):
-        top = min(below, w.best[k] if spread else below)
-        most = min(F, a.longest[k])
-        while most > 0 and not (
-                t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
-            most -= 1
-        if not (most > 1 and may_be_below(t, a, w, k, top)
-                and _placed(t, q, a, legal, c, z, k) and legal.policy_pipeline[r, k]):
-            continue
-        for some in range(LEAST, most):
-            if some == 0 or (some > 0 and not (
-                    t.first_layers[some] and legal.first_pipeline[some, k])):
-                continue
-            _ask(w, c, r, some, ((c * len(t.shard) + z) * t.back.shape[1] + r) * F + some)
-            w.question[PIPELINE] = k
-            time = _look(t, q, a, w, top, none)
-            if some > 0:
-                top = time
-            elif time > 0.0:
-                break
-        below = below if spread else min(below, top)
-    return below
+            r = t.full if part else x
+            sum_up(t, q, a, w, c, z, none if part else r, r)
+            asked = False
+            for k in range(len(a.pp)):
+                top, most = min(below, w.best[k] if spread else below), none + 1
+                if part:
+                    most = min(F, a.longest[k])
+                    while most > 0 and not (
+                            t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
+                        most -= 1
+                if not (most > part and (a.free[k] or not first) and may_be_below(t, a, w, k, top)
+                        and _placed(t, q, a, legal, c, z, k) and legal.policy_pipeline[r, k]
+                        and (part or legal.first_pipeline[0, k])):
+                    continue
+                for some in range(LEAST if part else none, most):
+                    if part and (some == 0 or (some > 0 and not (
+                            t.first_layers[some] and legal.first_pipeline[some, k]))):
+                        continue
+                    if part or not asked:
+                        _ask(w, c, r, some, (row * R + r) * F + some)
+                        asked = True
+                    w.question[PIPELINE] = k
+                    time = _look(t, q, a, w, top, first)
+                    if some >= 0:
+                        top = time
+                    elif time > 0.0:
+                        break
+                below = below if spread else min(below, top)
 
 
 @leaf
