@@ -103,7 +103,7 @@ def shortest(chunks: tuple[str, ...], known: dict[tuple[str, ...], int]) -> int:
     ("Ettttm|||L", "chunk 0 (chunk 0 of stage 0) is Ettttm; allowed: m in the last chunk of its"),
     ("Et*4|xmL", "got 'xmL' at character 6 of 'Et*4|xmL'; allowed: E, t, m, L and |, each alone"),
     ("E((t|)*2t)*2mL", "got '((t|)*2t)*2mL' at character 2"), ("Et*|", "got '*|' at character 3"),
-    ("(E", "got '(E' at character 1"), ("", "got 1 chunks; allowed: a multiple of pp 2"),
+    ("(E", "got '(E' at character 1"), ("", "got ''; allowed: layers of all chunks"),
     ("t*999999|", "got more than 100000 letters"), ("(t*9)*999999", "got more than 100000"),
     ("t*0009999999", "got '9999' at"), ("E t", "got ' t' at character 2"),
 ])

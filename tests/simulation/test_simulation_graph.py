@@ -67,13 +67,15 @@ def test_totals_are_those_of_evaluate(stack: str) -> None:
         for number, (nodes, stage) in enumerate(zip(graph.stages, plan.stages, strict=True)):
             t = stage.time_s
             *computed, update = (node.seconds for node in nodes if node.sent is None)
-            assert sum(computed) == pytest.approx(
-                m * (t.forward + t.backward + t.recompute + t.offload))
+            copied = sum(computed) - m * (t.forward + t.backward + t.recompute + t.offload)
+            nothing = pytest.approx(0.0, abs=1e-9 * m * t.forward)
+            if not (plan.inputs.job.stack.sequence_copies and stage.tp > 1 and stage.sp):
+                assert copied == nothing
             spent: dict[str, float] = defaultdict(float)
             for node in nodes:
                 if node.sent is not None and node.sent.group != "tied":
                     spent[node.sent.field] += seconds(graph, graph.way.stages[number], node.sent)
-            assert spent["tp_forward"] + spent["tp_backward"] == pytest.approx(m * t.tp)
+            assert copied + spent["tp_forward"] + spent["tp_backward"] - m * t.tp == nothing
             assert spent["cp_forward"] + spent["cp_backward"] == pytest.approx(m * t.cp)
             if plan.inputs.job.stack.dispatcher in ("alltoall", "allgather"):
                 assert spent["ep_forward"] + spent["ep_backward"] == pytest.approx(m * t.ep)

@@ -199,7 +199,7 @@ def test_text_means_the_same_as_the_function() -> None:
     ("fat-tree:k=4,ports=3", "fat-tree: ports: unknown field"),
     ("fat-tree:k=256", "fat-tree: got 4194304 devices; allowed: at most 500000"),
     ("torus:dims=4x", "torus: dims: got '4x'"),
-    ("torus:dims=1x4", "torus: dims.0: got 1; allowed: at least 2"),
+    ("torus:dims=1x4", "torus: dims: got 1; allowed: at least 2"),
     ("torus:dims=2x2x2x2x2x2x2", "torus: dims: got 7 entries; allowed: at most 6"),
     ("torus:dims=[4", "torus: got 'dims=[4'; allowed: as many [ as ]"),
     ("dragonfly:a=2,p=1,h=1,groups=9", "dragonfly: groups: got 9; allowed: 2 to 3 = a h + 1"),

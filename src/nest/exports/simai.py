@@ -119,17 +119,15 @@ def _step(graph: StepGraph, stage: int, layers: list[StageLayer]) -> Iterator[Li
 
 def _passes(graph: StepGraph, stage: int, layer: StageLayer) -> Iterator[Line]:
     """The lines of a layer for one micro-batch."""
-    costs = layer.priced.costs
     ahead, back = ([_collective(graph, stage, sent) for name in _PASS
                     for sent in layer.sent.get(f"{name}_{way}", ())]
                    for way in ("forward", "backward"))
     name = "embedding_layer" if layer.name == "embedding" else layer.name.replace(" ", "_")
     # Backward starts with the last line, whose computing comes before its collective.
     pairs = [*zip_longest(ahead, back, fillvalue=_NONE)] or [(_NONE, _NONE)]
-    whole = costs["backward"] + costs["recompute"] + costs["offload_backward"]
     for at, ((there, _), (_, again)) in enumerate(zip(pairs, reversed(pairs), strict=True)):
-        yield Line(name, (costs["forward"] + costs["offload_forward"]) * (at == 0), there,
-                   whole * (at == len(pairs) - 1), again)
+        yield Line(name, layer.forward * (at == 0), there,
+                   layer.backward * (at == len(pairs) - 1), again)
 
 
 def _collective(graph: StepGraph, stage: int, sent: Sent) -> tuple[str, int]:

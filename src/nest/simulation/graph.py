@@ -124,6 +124,20 @@ class StageLayer(NamedTuple):
     priced: PricedLayer
     sent: dict[str, tuple[Sent, ...]]
     """By field of the layer's costs."""
+    copied: tuple[float, float]
+    """Seconds of copying what tensor parallelism sends, forward and backward."""
+
+    @property
+    def forward(self) -> float:
+        """Seconds of a device for a micro-batch, with waits for activations on the host."""
+        c = self.priced.costs
+        return c["forward"] + c["offload_forward"] + self.copied[0]
+
+    @property
+    def backward(self) -> float:
+        """The same of the whole backward pass."""
+        c = self.priced.costs
+        return c["backward"] + c["recompute"] + c["offload_backward"] + self.copied[1]
 
 
 class _StageGraph:
@@ -135,15 +149,16 @@ class _StageGraph:
         way, pricing = step.way, step.pricing
         stage = way.stages[number]
         price = pricing.stage(way, stage)
-        volumes = dict[tuple[int, int], dict[str, tuple[Sent, ...]]]()
+        volumes = dict[tuple[int, int], tuple[dict[str, tuple[Sent, ...]], tuple[float, float]]]()
         self.chunks: list[list[StageLayer]] = []
         for span, layers in zip(stage.chunks, price.layers, strict=True):
             pairs = layers_of(pricing.chain, way, stage, span)
             for pair in pairs:
                 if pair not in volumes:
-                    volumes[pair] = _by_field(layer_volumes(pricing, way, stage, *pair))
+                    sent, copied = layer_volumes(pricing, way, stage, *pair)
+                    volumes[pair] = _by_field(sent), copied
             kinds = pricing.chain.kinds
-            self.chunks.append([StageLayer(kinds[pair[0]].name, priced, volumes[pair])
+            self.chunks.append([StageLayer(kinds[pair[0]].name, priced, *volumes[pair])
                                 for priced, pair in zip(layers, pairs, strict=True)])
         self.last: tuple[int, ...] = ()
         """Nodes that the next pass waits for."""
@@ -202,7 +217,7 @@ class _StageGraph:
                 needed += self.refreshed[task.chunk][n]
             after = tuple(dict.fromkeys((*self.last, *needed, *(received if at == 0 else ()))))
             name = f"{way} of layer {n}, chunk {task.chunk}, micro-batch {task.micro_batch}"
-            node = self._add(Node(name, after, seconds=_seconds(layer.priced, task)))
+            node = self._add(Node(name, after, seconds=_seconds(layer, task)))
             computed.append((node,))
             self.last = (node,)
             if task.part != WEIGHTS:
@@ -279,15 +294,12 @@ def _by_field(sent: Sequence[Sent]) -> dict[str, tuple[Sent, ...]]:
     return {name: tuple(one for one in sent if one.field == name) for name in names}
 
 
-def _seconds(layer: PricedLayer, task: Task) -> float:
-    """Computing of a pass through a layer, with waits for activations on the host."""
-    c = layer.costs
+def _seconds(layer: StageLayer, task: Task) -> float:
+    """Computing of a pass through a layer."""
     if task.forward:
-        return c["forward"] + c["offload_forward"]
-    if task.part == WEIGHTS:
-        return layer.weights
-    whole = c["backward"] + c["recompute"] + c["offload_backward"]
-    return whole - layer.weights if task.part == INPUTS else whole
+        return layer.forward
+    weights = layer.priced.weights
+    return {WEIGHTS: weights, INPUTS: layer.backward - weights}.get(task.part, layer.backward)
 
 
 def unlike(way: Configuration) -> Iterator[str]:

@@ -52,8 +52,8 @@ class Sent(NamedTuple):
 
 def layer_volumes(
     pricing: Pricing, way: Configuration, stage: StageConfiguration, kind: int, again: int
-) -> tuple[Sent, ...]:
-    """What a device of a stage sends for one layer.
+) -> tuple[tuple[Sent, ...], tuple[float, float]]:
+    """What a device of a stage sends for one layer, and the seconds that copying it takes.
 
     Parameters
     ----------
@@ -63,12 +63,15 @@ def layer_volumes(
     Returns
     -------
     For each field with traffic what is sent for a micro-batch, or for a step where the field is
-    that of a step.
+    that of a step; seconds forward and backward in which tensor parallelism copies what it sends
+    (``sequence_copies`` of the stack).
     """
     layer, body = pricing.chain.kinds[kind], body_of(stage, way, again, pricing.fabric)
     counter = _Counter(layer, body, state_of(stage, way, pricing.fabric),
                        pricing.setting(way, stage))
-    return tuple(one for one in _sent(counter, stage) if one.size > 0.0)
+    free = counter.costs(None)
+    return (tuple(one for one in _sent(counter, stage) if one.size > 0.0),
+            (free["tp_forward"], free["tp_backward"]))
 
 
 class _Counter:
@@ -91,8 +94,13 @@ class _Counter:
         self.setting = replace(s, machine=machine)
 
     def counted(self, group: str, layer: Layer | None = None) -> dict[str, float]:
-        """Bytes over a group by field; of fields without traffic, seconds."""
-        level = GROUPS.index(group)
+        """Bytes over a group by field; 0 for fields without traffic."""
+        found, free = self.costs(group, layer), self.costs(None, layer)
+        return {name: found[name] - free[name] for name in found}
+
+    def costs(self, group: str | None, layer: Layer | None = None) -> dict[str, float]:
+        """What the layer costs where a byte over one group takes a second, over others nothing."""
+        level = GROUPS.index(group) if group is not None else -1
         rate = np.where(np.arange(len(GROUPS)) == level, 1.0, np.inf)
         still = np.zeros(len(GROUPS))
         network = Network(rate, still, np.zeros(len(GROUPS), dtype=bool))
