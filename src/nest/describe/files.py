@@ -123,7 +123,10 @@ def parse_yaml(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise _Refused(f"{place}malformed YAML: {error.problem or error.context}") from None
+        told = f"malformed YAML: {error.problem or error.context}"
+        if "nesting depth" in told:  # PyYAML reads ahead, and has a limit from 6.0.4 on
+            told = f"nested more than {DEEPEST} deep; allowed: {DEEPEST}"
+        raise _Refused(place + told) from None
     except yaml.YAMLError as error:
         raise _Refused(f"malformed YAML: {' '.join(str(error).split())[:200]}") from None
 
