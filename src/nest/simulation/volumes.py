@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -69,9 +70,8 @@ def layer_volumes(
     layer, body = pricing.chain.kinds[kind], body_of(stage, way, again, pricing.fabric)
     counter = _Counter(layer, body, state_of(stage, way, pricing.fabric),
                        pricing.setting(way, stage))
-    free = counter.costs(None)
     return (tuple(one for one in _sent(counter, stage) if one.size > 0.0),
-            (free["tp_forward"], free["tp_backward"]))
+            (counter.free["tp_forward"], counter.free["tp_backward"]))
 
 
 class _Counter:
@@ -95,8 +95,14 @@ class _Counter:
 
     def counted(self, group: str, layer: Layer | None = None) -> dict[str, float]:
         """Bytes over a group by field; 0 for fields without traffic."""
-        found, free = self.costs(group, layer), self.costs(None, layer)
+        found = self.costs(group, layer)
+        free = self.free if layer is None else self.costs(None, layer)
         return {name: found[name] - free[name] for name in found}
+
+    @cached_property
+    def free(self) -> dict[str, float]:
+        """What the layer costs where no byte takes any time."""
+        return self.costs(None)
 
     def costs(self, group: str | None, layer: Layer | None = None) -> dict[str, float]:
         """What the layer costs where a byte over one group takes a second, over others nothing."""
