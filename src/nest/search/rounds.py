@@ -327,12 +327,12 @@ class _Run:
 
     def best(self, known: Solution | None, below: float) -> Solution | None:
         """Best plan of all outer choices ``below`` a limit, or None; ``known`` is one of them."""
-        limits = [factor * self.least for factor in (NEAR[0], *FACTORS)]
+        limits = [factor * self.least for factor in FACTORS]
         self.known = known.step_time if known is not None else below
         if known is not None or below < np.inf:
             limits = [known.step_time if known is not None else below]
         for number, limit in enumerate(limits):
-            if number == 2:
+            if number == 1:
                 self.drop_unfit()
             found: dict[Any, Solution] = {}
             try:

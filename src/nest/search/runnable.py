@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -270,11 +271,17 @@ class Runnable:
                        rest > 0, np.maximum(0, self._pp - rest), 0)),
                    "outer_dp": Column.same(outer.outer_dp)}
         found: Any = np.ones([1] * AXES, dtype=np.bool_)
-        for rule in self.rules:
-            if self._names(rule) & {*OUTER} and self._names(rule) <= {*columns}:
-                for where in _broken(rule, columns):
-                    found = found & ~where.any(axis=(ROW, WAY, POLICY, FIRST), keepdims=True)
+        for rule in self._outer_rules:
+            for where in _broken(rule, columns):
+                found = found & ~where.any(axis=(ROW, WAY, POLICY, FIRST), keepdims=True)
         return np.broadcast_to(found.reshape(-1), self._sizes[PIPELINE])
+
+    @cached_property
+    def _outer_rules(self) -> list[Rule]:
+        """Rules about outer choices and pipelines."""
+        named = ((rule, self._names(rule)) for rule in self.rules)
+        return [rule for rule, names in named
+                if names & {*OUTER} and names <= {*self._fixed, *OUTER}]
 
     @staticmethod
     def _names(rule: Rule) -> set[str]:

@@ -248,21 +248,19 @@ class Builder:
                 if self.in_parts:
                     two = parts(layer, body.take(mine), using, costs.backward, costs.activations)
                     share = self.job.stack.overlap_ep
-                    for column, figure in enumerate((
-                            share * costs.ep_forward, share * costs.ep_backward, *two)):
-                        self.apart[mine, :, kind, column] = figure
+                    self.apart[mine, :, kind] = np.stack(np.broadcast_arrays(
+                        share * costs.ep_forward, share * costs.ep_backward, *two), axis=-1)
                 self._price_state(own, kind, state_costs(layer, state.take(own), using),
                                   self._less[n], self._host[n])
 
     def _price_body(self, rows: Ints, kind: int, b: BodyCosts, host: float) -> None:
-        self._ahead[rows, kind, 0] = b.free_forward[:, 0]
         ahead = b.forward + b.tp_forward + b.cp_forward + b.ep_forward + b.offload_forward
-        self._ahead[rows, kind, 1] = ahead[:, 0]
+        self._ahead[rows, kind] = np.concatenate([b.free_forward[:, :1], ahead[:, :1]], axis=1)
         back = (b.backward + b.recompute + b.tp_backward + b.cp_backward + b.ep_backward
                 + b.offload_backward)
         kept = np.maximum(b.activations, host * b.host_activations)
-        for column, figure in enumerate((b.free_backward, back, kept, b.work)):
-            self._back[rows, :, kind, column] = figure
+        self._back[rows, :, kind] = np.stack(
+            np.broadcast_arrays(b.free_backward, back, kept, b.work), axis=-1)
 
     def _price_state(
         self, rows: Ints, kind: int, z: StateCosts, less: float, host: float
