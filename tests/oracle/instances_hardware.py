@@ -151,6 +151,8 @@ def random_job(rng: Random, theme: str) -> Job:
     if own.random() < 0.1:
         stack |= {"fp32_shards": own.random() < 0.5, "dropout": own.random() < 0.5,
                   "loss_peak_split": own.choice((6, 18)), "sequence_copies": own.random() < 0.5}
+        stack |= {name: own.random() < 0.5
+                  for name in ("wide_ring", "fsdp_copies", "stops_early", "split_inputs")}
     batches = [*range(1, 13), 6, 8, 9, 10, 12]
     lengths = [60, 120, 240, 256, 500, 1024]
     if theme == "pipeline":

@@ -59,6 +59,8 @@ from nest.forms.chunk import (
 (FREE_FORWARD, FORWARD, FREE_BACKWARD, BACKWARD, GATHERED, REGATHERED, SCATTERED, SYNC, GATHER,
  BUFFERS, UPDATE, TIED, RESIDENT, ACTIVATIONS, WORK) = range(15)
 FIELDS = 15
+SLOWED = 9
+"""Column of ``state``, after those: seconds that computing loses forward; then backward."""
 # Figures of ``nest.search.problems.Pipelines.apart``.
 EXCHANGED_FORWARD, EXCHANGED_BACKWARD, WEIGHTS, KEPT_BACK = range(4)
 
@@ -72,12 +74,10 @@ def layer_sums(t, c, z, r, layers):
             layers[r, kind, x] = t.ahead[u, kind, x]
             layers[r, kind, FREE_BACKWARD + x] = t.back[u, r, kind, x]
             layers[r, kind, ACTIVATIONS + x] = t.back[u, r, kind, 2 + x]
-        for x in range(t.state.shape[3]):
+        for x in range(SLOWED):
             layers[r, kind, GATHERED + x] = t.state[v, z, kind, x]
-        # Compute is slower beside ZeRO's collectives.
-        layers[r, kind, FORWARD] += t.overlaps[3] * layers[r, kind, GATHERED]
-        layers[r, kind, BACKWARD] += t.overlaps[3] * (
-            layers[r, kind, REGATHERED] + layers[r, kind, SCATTERED])
+        layers[r, kind, FORWARD] += t.state[v, z, kind, SLOWED]
+        layers[r, kind, BACKWARD] += t.state[v, z, kind, SLOWED + 1]
 
 
 @leaf

@@ -53,7 +53,8 @@ def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[Bytes, Array, Array,
             held[CORE_ATTN] = held.get(CORE_ATTN, 0.0) + rows * scores * op.heads
         for bits, size in held.items():
             saved[bits] = saved.get(bits, 0.0) + size
-    return saved, rest * layer.hidden * element, live, moved
+    held_input = tokens / c.tp if stack.split_inputs else rest
+    return saved, held_input * layer.hidden * element, live, moved
 
 
 def measured_bytes(layer: Layer, c: Body) -> tuple[Bytes, Array, Array, Bytes]:

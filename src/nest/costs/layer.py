@@ -23,6 +23,7 @@ from nest.costs.choices import (
     NORM,
     PRODUCTS,
     SHARED_EXPERTS,
+    UNREAD,
     Body,
     Setting,
     State,
@@ -105,7 +106,8 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
         cp, under_cp = context_traffic(layer, c, s)
         saved, inputs, live, moved = saved_bytes(layer, c, s)
     # A policy repeats the operators of its modules.
-    repeated = sum(wide(time) * (full | (policy & bits > 0)) for bits, time in again.items())
+    repeated = sum(wide(time) * (full & (bits < UNREAD) | (policy & bits > 0))
+                   for bits, time in again.items())
     kept = sum(wide(held) * (policy & bits == 0) for bits, held in saved.items())
     everything = wide(sum(saved.values(), np.zeros(len(c.samples))))
     kept = np.where(full, wide(inputs), kept)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.choices import MODULE_BIT, PRODUCTS, Body, Setting
+from nest.costs.choices import MODULE_BIT, PRODUCTS, UNREAD, Body, Setting
 from nest.costs.compute import (
     Array,
     attention_seconds,
@@ -77,6 +77,8 @@ def rows_of(
 def parts_of(op: Operator, modules: tuple[str, ...], s: Setting) -> list[tuple[int, float]]:
     """Policies of selective recompute that concern an operator, with the share of it."""
     bits = sum(MODULE_BIT[name] for name in modules)
+    if op.unread and s.machine.stack.stops_early:
+        bits += UNREAD
     if not s.machine.stack.selective_products:
         return [(bits & ~PRODUCTS, 1.0)]
     return [(bits, 0.5), (bits | PRODUCTS, 0.5)] if op.halves else [(bits, 1.0)]
@@ -96,6 +98,9 @@ def compute_seconds(
             ahead, back = _gemm(op, layer, c, s, rows, ranks, padding)
         elif op.type == "attention":
             ahead, back = attention(op, layer, s, tokens, ranks)
+            if s.machine.stack.wide_ring:
+                merged = merges(op, c, s, tokens / ranks)
+                ahead, back = ahead + merged[0], back + merged[1]
         elif op.type == "scan":
             ahead, back = scan(op, s, tokens / ranks)
         elif op.fusable and s.machine.stack.fused_experts:
@@ -109,6 +114,23 @@ def compute_seconds(
             again[bits] = again.get(bits, 0.0) + share * ahead
         backward = backward + back
     return sum(again.values(), np.zeros(len(c.tp))), backward, again
+
+
+def merges(op: Operator, c: Body, s: Setting, tokens: Array) -> tuple[Array, Array]:
+    """Seconds in which PyTorch's ring merges outputs, and sums gradients, in fp32.
+
+    Of cp steps each reads what there is (4 bytes an element) and what it adds (in the number format
+    of activations), and writes the sum (4); before the first one there is nothing, and the last sum
+    is read and written in the format of activations. Forward the outputs, backward the gradients of
+    queries, keys and values (torch==2.13.0
+    torch/distributed/tensor/experimental/_context_parallel/_attention.py:163, 512; one kernel a
+    sum, as the compiler makes of them, assumed).
+    """
+    element = s.machine.element
+    moved = (c.cp * (8.0 + element) + element) * tokens * op.attention_width / 2.0
+    ring = (c.cp > 1) & ~c.a2a
+    return (np.where(ring, memory_seconds(s.machine, moved), 0.0),
+            np.where(ring, memory_seconds(s.machine, 3.0 * moved), 0.0))
 
 
 def scan(op: Operator, s: Setting, tokens: Array) -> tuple[Array, Array]:

@@ -65,8 +65,14 @@ def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array, Arr
                                  t.forward_reduces * reduce)
         back = back + np.where(c.sp, t.backward_gathers * gather + t.backward_scatters * scatter,
                                t.backward_reduces * reduce)
+        unread = float(t is layer.traffic and s.machine.stack.stops_early
+                       and any(op.unread for op in layer.operators))
         again = again + np.where(c.sp, (1.0 - copies) * t.forward_gathers * gather
-                                 + t.forward_scatters * scatter, t.forward_reduces * reduce)
+                                 + (t.forward_scatters - unread) * scatter,
+                                 (t.forward_reduces - unread) * reduce)
+    if s.machine.stack.split_inputs:
+        size = tokens_of(layer, c, s)[0] * layer.hidden * s.machine.element
+        again = again + np.where(c.sp, 0.0, exposed * all_gather(size, s.network, c.tp_group))
     return ahead, back, again
 
 
@@ -92,14 +98,20 @@ def context_traffic(
         core = attention(op, layer, s, tokens, c.tp.astype(np.float64))
         keys = c.samples * float(op.positions or positions_of(layer, s))
         held = keys * op.kv_width / np.minimum(c.tp, op.kv_groups) * element
-        ring = ring_pass(held, s.network, c.cp_group)
+        ring = ring_back = ring_pass(held, s.network, c.cp_group)
+        if s.machine.stack.wide_ring:
+            wide = keys * op.attention_width / c.tp
+            ring = ring_pass(wide * element, s.network, c.cp_group)
+            # After the last step gradients return to where their keys came from.
+            ring_back = ring_pass(wide * 4.0, s.network, c.cp_group)
+            ring_back = ring_back * c.cp / np.maximum(c.cp - 1, 1)
         turned = tokens * op.attention_width / c.tp * element + held / c.cp
         swap = all_to_all(turned, s.network, c.cp_group)
         ahead = ahead + np.where(c.a2a, swap, np.maximum(0.0, ring - hidden * core[0]))
-        back = back + np.where(c.a2a, swap, np.maximum(0.0, 2.0 * ring - hidden * core[1]))
+        back = back + np.where(c.a2a, swap, np.maximum(0.0, ring + ring_back - hidden * core[1]))
         if hidden:
             under_ahead += np.where(c.a2a, 0.0, np.minimum(core[0], ring / hidden))
-            under_back += np.where(c.a2a, 0.0, np.minimum(core[1], 2.0 * ring / hidden))
+            under_back += np.where(c.a2a, 0.0, np.minimum(core[1], (ring + ring_back) / hidden))
     return (ahead, back), (under_ahead, under_back)
 
 

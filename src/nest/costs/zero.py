@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nest.costs.choices import Setting, State
-from nest.costs.compute import Array
+from nest.costs.compute import Array, copy_seconds
 from nest.costs.host import update_seconds
 from nest.costs.memory import recipe
 from nest.costs.muon import STATE, UPDATE, shares
@@ -65,7 +65,10 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
 
     Collectives take multiprocessors and memory bandwidth from the compute beside them, which loses
     ``overlap_slowdown`` of each of their seconds, whether they are hidden or not
-    (arXiv:2507.03114).
+    (arXiv:2507.03114). FSDP2 copies what it has gathered into tensors of their own, and adds the
+    gradients of a micro-batch to whole ones where it does not scatter them yet, on the stream that
+    computes (torch==2.13.0 torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:485,
+    _fsdp_param.py:820).
     """
     def wide(array: Array) -> Array:
         return array[:, None] if c.zero.ndim == 2 else array
@@ -109,6 +112,9 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
     once = sharded(reduced) if muon else scatter
     final = np.where(zero == 1, once, 0.0) + np.where(hybrid, wide(across[1]), 0.0)
     held = wide(whole)
+    copied = stack.fsdp_copies * (zero == 3) * copy_seconds(s.machine, 2.0 * r.gathered * held)
+    added = stack.fsdp_copies * (zero < 2) * copy_seconds(
+        s.machine, (2.0 * r.traveling_gradient + r.gathered) * held)
     buffers = np.where(zero == 3, 2.0 * r.gathered * (held - mine), 0.0)
     buffers = buffers + np.where(zero >= 2, r.gradient * (held - mine), 0.0)
     if not layer.measured:
@@ -126,8 +132,9 @@ def state_costs(layer: Layer, c: State, s: Setting) -> StateCosts:
         gathered=ahead,
         regathered=again,
         scattered=behind,
-        slowed_forward=stack.overlap_slowdown * ahead,
-        slowed_backward=stack.overlap_slowdown * (again + behind),
+        slowed_forward=stack.overlap_slowdown * ahead + copied,
+        slowed_backward=(stack.overlap_slowdown * (again + behind)
+                         + stack.reshard_after_forward * copied + added),
         sync=np.where(zero == 0, wide(reduced[0]), final),
         gather=np.where((zero == 1) | (zero == 2), gather, 0.0),
         update=np.where(zero == 0, update, divided),

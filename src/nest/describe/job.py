@@ -103,6 +103,22 @@ class Stack(Rates):
         False, description="all-gathers and reduce-scatters of tensor parallelism copy what they "
         "gather or scatter, since they divide the second dimension of samples x tokens x hidden",
     )
+    wide_ring: Flag = Field(
+        False, description="the ring of cp moves keys and values of all query heads, and gradients "
+        "in fp32, and merges outputs and gradients in fp32, as PyTorch's does",
+    )
+    fsdp_copies: Flag = Field(
+        False, description="what ZeRO-3 gathers is copied out of the gathered buffer, and without "
+        "ZeRO-2 and 3 gradients of each micro-batch are added to whole ones, as by FSDP2",
+    )
+    stops_early: Flag = Field(
+        False, description="full recompute does not run again what the backward pass does not "
+        "read: the last product of a dense MLP, its traffic, and the sum behind it",
+    )
+    split_inputs: Flag = Field(
+        False, description="tensor-parallel ranks divide the inputs of layers that full recompute "
+        "keeps, and gather them again",
+    )
     overlap_p2p: Share = Field(description="share of pipeline hand-overs hidden under compute")
     overlap_ep: Share = Field(
         1.0, description="share of experts' traffic that another micro-batch's computing hides, "

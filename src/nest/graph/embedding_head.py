@@ -73,7 +73,8 @@ def prediction(model: Model) -> Layer:
     inner = block(model, "mtp_layer", True, model.layer(model.layers - 1), repeated=False)
     ops = (
         *_lookup(model), norm(model, "mtp_hidden_norm", h), norm(model, "mtp_embedding_norm", h),
-        gemm("mtp_projection", "sequence", h, 2 * h, False, 2 * h), *inner.operators,
+        gemm("mtp_projection", "sequence", h, 2 * h, False, 2 * h),
+        *(replace(op, unread=False) for op in inner.operators),
         norm(model, "mtp_norm", h),
     )
     t = inner.traffic

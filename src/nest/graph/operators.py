@@ -84,6 +84,8 @@ class Operator:
     """memory: one long fused kernel, at the rate of the optimizer's."""
     fusable: bool = False
     """memory: part of the grouped products where the stack has ``fused_experts``."""
+    unread: bool = False
+    """The backward pass of the layer does not read its output."""
     dropped: tuple[str, ...] = ()
     """Modules under which ``saved_elements`` are not kept."""
     offloaded: str = ""

@@ -294,6 +294,9 @@ def block(
         if model.parallel:  # of the input and both outputs
             last = replace(last, forward_elements=4 * model.hidden)
         ops.append(last)
+    if kind.mlp == "dense" and model.norms(kind) <= kind.parts:  # no norm reads the output
+        unread = ("mlp_down", "mlp_residual", *("attention_output",) * model.parallel)
+        ops = [replace(op, unread=op.name in unread) for op in ops]
     # Backward gathers the saved input of each column-split product once more.
     gathers = scatters = dense
     if model.parallel and kind.mlp == "dense":

@@ -28,8 +28,8 @@ class Tables(NamedTuple):
     back: Floats
     """(U, R, T, 4) seconds backward (computing free to hide, all), activations, work."""
     state: Floats
-    """(V, Z, T, 9) gathered, gathered again before the backward, scattered, sync, gather, buffers,
-    update, tied, resident."""
+    """(V, Z, T, 11) gathered, gathered again before the backward, scattered, sync, gather, buffers,
+    update, tied, resident; what computing loses beside them forward and backward."""
     body: Ints
     """(C,) body of each candidate."""
     held: Ints
@@ -85,8 +85,7 @@ class Tables(NamedTuple):
     least: Floats
     """(T,) least seconds of a step that a layer of each kind takes: weight x its time."""
     overlaps: Floats
-    """(4,) of the stack: ZeRO under compute, reduction under backward, gather under forward; what
-    compute loses beside ZeRO."""
+    """(3,) of the stack: ZeRO under compute, reduction under backward, gather under forward."""
     root: Ints
     second: Ints
     third: Ints

@@ -52,7 +52,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-BODY, STATE, APART = 4, 9, 4
+BODY, STATE, APART = 4, 11, 4
 MOST = 1 << 40
 
 
@@ -269,7 +269,7 @@ class Builder:
         held = np.maximum(z.parameters + z.gradients + z.optimizer, host * z.host_states)
         again = z.gathered * self.job.stack.reshard_after_forward
         figures = (z.gathered, again, z.scattered, z.sync, z.gather, z.buffers + less, z.update,
-                   z.tied, held)
+                   z.tied, held, z.slowed_forward, z.slowed_backward)
         self._state[rows, :, kind] = np.stack(np.broadcast_arrays(*figures), axis=-1)
 
     def _drop_dominated(self) -> None:
@@ -332,10 +332,9 @@ class Builder:
 
     @cached_property
     def _overlaps(self) -> Floats:
-        """(4,) of the stack; see ``Tables.overlaps``."""
+        """(3,) of the stack; see ``Tables.overlaps``."""
         s = self.job.stack
-        return np.array([s.overlap_zero3, s.overlap_grad_reduce, s.overlap_param_gather,
-                         s.overlap_slowdown])
+        return np.array([s.overlap_zero3, s.overlap_grad_reduce, s.overlap_param_gather])
 
     def _needs(self) -> Floats:
         """Least bytes of a device under each outer choice; see ``needs``."""

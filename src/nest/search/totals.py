@@ -88,7 +88,7 @@ class Totals:
         ahead, back, state, apart = self.builder.priced
         seconds = ahead[:, None, :, 1] + back[..., 1]
         less = seconds - apart[..., 0] - apart[..., 1] if len(apart) else seconds
-        slower = self.builder.job.stack.overlap_slowdown * state[..., :3].sum(axis=3)
+        slower = state[..., 9:].sum(axis=3)
         return [seconds, less, back[..., 2]], [slower, slower, state[..., 8]]
 
     def _summed(self, figures: Floats) -> Floats:

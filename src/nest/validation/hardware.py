@@ -15,8 +15,18 @@ from nest.errors import InputError
 PROVISIONAL: dict[str, dict[str, Any]] = {
     "h100-sxm-hbm2e-96gb": {
         "base": "h100-sxm", "memory": "96 GB", "memory_bandwidth": "2.4 TB/s",
+        "gemm": {
+            "default": {"peak_fraction": 0.619, "m_half": 58, "n_half": 58, "k_half": 138,
+                        "decline": 0.036},
+            "fp8": {"peak_fraction": 0.618, "m_half": 111, "n_half": 111, "k_half": 406,
+                    "decline": 0.037, "cast_bytes": 8.0},
+        },
         "source": "96 GB HBM2e, 2.4 TB/s, 500 W: pytorch/torchtitan "
-                  "benchmarks/llama3_h100_202412_torchtitan.md; all else as h100-sxm, assumed",
+                  "benchmarks/llama3_h100_202412_torchtitan.md; gemm: 0.72 of h100-sxm's, the "
+                  "median of forward and backward of 16384 x 8192 x 7168 and 16384 x 3584 x 8192 "
+                  "in bf16 and fp8 (0.71 to 0.75; smaller ones 0.50 to 0.69; pytorch/ao pull "
+                  "request 2185, on what is taken to be the same machine: H100 of 95.0 GiB in pull "
+                  "requests 1718 and 1802); all else as h100-sxm, assumed",
     },
     "gh200-96gb": {
         "base": "h100-sxm", "memory": "96 GB", "memory_bandwidth": "4 TB/s",
