@@ -153,6 +153,10 @@ def random_job(rng: Random, theme: str) -> Job:
                   "loss_peak_split": own.choice((6, 18)), "sequence_copies": own.random() < 0.5}
         stack |= {name: own.random() < 0.5
                   for name in ("wide_ring", "fsdp_copies", "stops_early", "split_inputs")}
+    if own.random() < 0.1:
+        stack |= {"routing_time": log_uniform(own, 1e-9, 1e-6),
+                  "moment_dtype": own.choice(("fp32", "bf16")),
+                  **{name: own.random() < 0.5 for name in ("fp8_attention", "fp8_head")}}
     batches = [*range(1, 13), 6, 8, 9, 10, 12]
     lengths = [60, 120, 240, 256, 500, 1024]
     if theme == "pipeline":

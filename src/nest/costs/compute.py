@@ -59,6 +59,8 @@ class Machine:
         wide = cast(Precision, self.format.wide or precision)
         self.core_peak = peak_flops(device, wide)
         self.gemm = device.gemm_for(rate_of(precision))
+        self.fp8_attention = stack.fp8_attention and self.format.narrow
+        self.core_fraction = device.attention_for(rate_of(precision), self.fp8_attention)
         self.element = self.format.element
         self.operand = self.format.operand
         rates = stack.rates(device.name)
@@ -148,22 +150,21 @@ def copy_seconds(machine: Machine, moved: Array) -> Array:
 
 
 def attention_seconds(
-    machine: Machine, tokens: Array, width: Array, positions: float, seen: float, backward: bool
+    machine: Machine, tokens: Array, width: Array, keys: float, head: float, backward: bool
 ) -> Array:
-    """Seconds of the attention core for ``tokens`` queries over ``positions`` keys.
+    """Seconds of the attention core for ``tokens`` queries that each compute ``keys`` keys.
 
     ``width`` is the query-key plus value elements per token on the device (heads x (d_qk + d_v)),
-    so that forward is 2 * tokens * positions * width FLOP. Flash kernels skip the causal half, and
-    keys outside a window: they compute the share ``seen``
-    (:meth:`nest.graph.operators.Operator.seen`), and execute 2.5 times the forward FLOP going
-    backward (arXiv:2307.08691, section 4.1). Kernels without that compute all positions, twice that
-    backward.
+    so that forward is 2 * tokens * keys * width FLOP, and ``head`` the mean width of a head's
+    queries and values. Flash kernels execute 2.5 times the forward FLOP going backward
+    (arXiv:2307.08691, section 4.1), others twice. Heads narrower than 128 take as long as if they
+    were wider: the exponentials, one for each score, limit them.
     """
-    flash = machine.stack.flash_attention
-    flop = 2.0 * tokens * positions * width * (seen if flash else 1.0)
+    flop = 2.0 * tokens * keys * width
     if backward:
-        flop = flop * (2.5 if flash else 2.0)
-    rate = machine.core_peak * machine.device.attention_fraction * machine.attention_derate
+        flop = flop * (2.5 if machine.stack.flash_attention else 2.0)
+    narrow = machine.device.attention_narrow ** max(0.0, np.log2(128.0 / head))
+    rate = machine.core_peak * machine.core_fraction * machine.attention_derate * narrow
     return np.where(flop > 0, flop / rate + machine.overhead, 0.0)
 
 

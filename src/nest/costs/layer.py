@@ -30,7 +30,7 @@ from nest.costs.choices import (
 )
 from nest.costs.compute import Array
 from nest.costs.host import waiting
-from nest.costs.operators import compute_seconds
+from nest.costs.operators import compute_seconds, tokens_of
 from nest.costs.traffic import context_traffic, expert_traffic, tensor_traffic
 from nest.costs.zero import StateCosts, state_costs
 from nest.graph import Layer
@@ -126,9 +126,12 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
     # Kernels of a layer leave gaps of a fixed size. The device waits if the host launches kernels
     # more slowly than it runs them.
     stack = s.machine.stack
-    gap, ahead_host, back_host = (
-        (0.0, 0.0, 0.0) if layer.measured else stack.host(layer.experts is not None))
-    forward, backward = ahead + gap, wide(back) + gap * (1.0 + full)
+    gap, back_gap, ahead_host, back_host = (
+        (0.0, 0.0, 0.0, 0.0) if layer.measured else stack.host(layer.experts is not None))
+    if layer.experts is not None:
+        routed = stack.routing_time * tokens_of(layer, c, s)[1]
+        ahead, back = ahead + routed, back + routed
+    forward, backward = ahead + gap, wide(back) + back_gap + gap * full
     busy = backward + repeated + tp_backward + cp_backward + ep_backward
     forward = forward + np.maximum(0.0, ahead_host - (forward + tp[0] + cp[0] + ep[0]))
     backward = backward + np.maximum(0.0, back_host + ahead_host * full - busy)

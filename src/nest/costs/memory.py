@@ -48,7 +48,8 @@ def recipe(job: Job) -> Recipe:
     distributed-optimizer guide: 4 + 16/d). Where operands are cast, parameters take 2 bytes: bf16,
     or rows and columns of fp8 (Transformer Engine's primary weights). Sharded optimizers may keep
     of the master copy of a bf16 parameter the 16 bits that it lacks (store_param_remainders of
-    Transformer Engine's FusedAdam and of Apex), not under Muon. PyTorch's FSDP shards fp32
+    Transformer Engine's FusedAdam and of Apex), not under Muon. Moments may be in bf16
+    (Megatron-Core's --exp-avg-dtype and --exp-avg-sq-dtype). PyTorch's FSDP shards fp32
     parameters, which are the master copy, and casts what it gathers (MixedPrecisionPolicy of
     torch==2.13.0): 16/d with ZeRO-3. Muon is Adam here: what its matrices need less is that of
     :mod:`nest.costs.muon`.
@@ -63,13 +64,14 @@ def recipe(job: Job) -> Recipe:
     wide = job.gradient_dtype == "fp32"
     gradient = 4.0 if wide else 2.0
     # fp16 keeps both gradients; the fp32 one belongs to the optimizer's share.
-    optimizer = 4.0 + 4.0 * states + (4.0 if job.precision == "fp16" else 0.0)
+    moment = 2.0 if job.optimizer == "adam" and stack.moment_dtype == "bf16" else 4.0
+    optimizer = 4.0 + moment * states + (4.0 if job.precision == "fp16" else 0.0)
     held = 2.0 if job.precision == "fp16" else gradient
     # A bf16 parameter is the upper half of its fp32 master copy.
     split = stack.master_remainders and job.optimizer != "muon"
     remainder = 2.0 if split and job.precision == "bf16" else 0.0
     merged = 2.0 - remainder if stack.fp32_shards else 0.0
-    update = gradient + 8.0 + 8.0 * states + 2.0
+    update = gradient + 8.0 + 2.0 * moment * states + 2.0
     return Recipe(2.0, held, optimizer, optimizer - remainder, merged, gradient, 2.0, update,
                   *host)
 

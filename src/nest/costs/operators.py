@@ -5,12 +5,15 @@ Arrays have the shape (C,): one value for each configuration.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import MODULE_BIT, PRODUCTS, UNREAD, Body, Setting
 from nest.costs.compute import (
     Array,
+    Machine,
     attention_seconds,
     cast_seconds,
     copy_seconds,
@@ -150,11 +153,21 @@ def scan(op: Operator, s: Setting, tokens: Array) -> tuple[Array, Array]:
     return times[0], times[1]
 
 
+def machine_of(op: Operator, s: Setting) -> Machine:
+    """That of a product's number format: the head and routers stay in 16 bit.
+
+    But for the head, which has the vocabulary's padding, where the stack has ``fp8_head``
+    (fp8_output_proj in NVIDIA/Megatron-LM@d98e8a6, TELMHeadColumnParallelLinear).
+    """
+    wide = op.bf16 and not (op.padded and s.machine.stack.fp8_head)
+    return s.machine.half if wide else s.machine
+
+
 def _gemm(
     op: Operator, layer: Layer, c: Body, s: Setting, rows: Array, ranks: Array, padding: Array,
 ) -> tuple[Array, Array]:
     """Forward, and data plus weight gradient (the same product with its sides exchanged)."""
-    machine = s.machine.half if op.bf16 else s.machine
+    machine = machine_of(op, s)
     weight = weight_seconds(op, layer, c, s, rows, ranks, padding)
     count, rows, width, depth = product_shape(op, layer, c, rows, ranks, padding)
     if op.split in EXPERT:
@@ -174,7 +187,7 @@ def weight_seconds(
     op: Operator, layer: Layer, c: Body, s: Setting, rows: Array, ranks: Array, padding: Array,
 ) -> Array:
     """Seconds of the gradient of a product's weights; experts' is added to what is there."""
-    machine = s.machine.half if op.bf16 else s.machine
+    machine = machine_of(op, s)
     count, rows, width, depth = product_shape(op, layer, c, rows, ranks, padding)
     if op.split in EXPERT:
         added = 2.0 * recipe(s.job).gradient
@@ -199,14 +212,32 @@ def product_shape(
     return count, rows, width, depth
 
 
+def keys_of(op: Operator, machine: Machine, positions: float, backward: bool) -> float:
+    """Keys that a query of an attention core computes in the mean.
+
+    Kernels without flash attention compute all positions. Flash kernels skip what a causal mask or
+    a window hides (:meth:`nest.graph.operators.Operator.seen`) but for ``attention_edge`` keys at
+    its edge; going backward in fp8 they skip nothing of a window (cuDNN 9.22: NVIDIA/cudnn-frontend
+    @3929da2 benchmark/sdpa_benchmark_training/results/gpt_oss).
+    """
+    if not machine.stack.flash_attention:
+        return positions
+    whole = replace(op, window=None) if backward and machine.fp8_attention else op
+    seen = whole.seen(positions)
+    edge = machine.device.attention_edge if seen < 1.0 else 0.0
+    return min(positions, positions * seen + edge)
+
+
 def attention(
     op: Operator, layer: Layer, s: Setting, tokens: Array, ranks: Array
 ) -> tuple[Array, Array]:
     """The attention core; context-parallel ranks share the pairs that it needs evenly."""
     machine, positions = s.machine, float(op.positions or positions_of(layer, s))
     width = op.attention_width / ranks
+    head = op.attention_width / (2.0 * op.heads) if op.heads else np.inf
     times = [
-        attention_seconds(machine, tokens, width, positions, op.seen(positions), backward)
+        attention_seconds(machine, tokens, width, keys_of(op, machine, positions, backward), head,
+                          backward)
         for backward in (False, True)
     ]
     if not machine.stack.flash_attention:

@@ -122,7 +122,20 @@ class Device(Description):
         "b200-sxm in bf16, assumed elsewhere",
     )
     attention_fraction: Fraction = Field(
-        0.55, description="share of the peak that a flash-attention forward reaches"
+        0.55, description="share of the peak that flash attention reaches, forward and backward"
+    )
+    attention_formats: Annotated[dict[GemmKey, Fraction], Freeze, at_most(100)] = Field(
+        default_factory=FrozenDict,
+        description="the same, also of the peak in 16 bit, where the stack has fp8_attention, per "
+        "number format of products; default: attention_fraction",
+    )
+    attention_edge: Annotated[Number, Field(ge=0, le=1e5)] = Field(
+        0.0, description="keys that each query computes beside those that a causal mask or a "
+        "window leaves it"
+    )
+    attention_narrow: Fraction = Field(
+        1.0, description="rate of attention with heads of 64 over that of 128 and more; heads of "
+        "32 have its square",
     )
     memory_efficiency: Fraction = Field(
         0.8, description="share of memory_bandwidth that element-wise kernels reach"
@@ -172,6 +185,11 @@ class Device(Description):
     def gemm_for(self, dtype: Dtype) -> GemmEfficiency:
         """Efficiency of matrix products in a number format."""
         return _figures(self.gemm, dtype)
+
+    def attention_for(self, dtype: Dtype, narrow: bool) -> float:
+        """Share of the peak that attention reaches beside products of a format, or in it."""
+        return _figures({"default": self.attention_fraction,
+                         **(self.attention_formats if narrow else {})}, dtype)
 
     def grouped_for(self, dtype: Dtype) -> GroupedEfficiency:
         """Efficiency of grouped products in a number format."""

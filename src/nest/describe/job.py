@@ -161,8 +161,12 @@ class Stack(Rates):
         "none", description="captured in CUDA graphs: nothing, parts of layers, or the whole step"
     )
     expert_gap: Delay = Field(
-        0.0, description="seconds that waits for the host add to a layer with experts, each way, "
-        "unless the whole step is captured",
+        0.0, description="seconds that the forward of a layer with experts waits for the host to "
+        "learn how many tokens each has, unless the whole step is captured",
+    )
+    routing_time: Delay = Field(
+        0.0, description="seconds for each token of a device that choosing its experts and "
+        "ordering tokens by them takes besides the operators of the layer, each way",
     )
     expert_overhead: Delay = Field(
         0.0, description="seconds that the host takes to issue the forward of a layer with "
@@ -170,16 +174,24 @@ class Stack(Rates):
     )
     captured_gap: Delay = Field(
         default_factory=lambda data: data["layer_gap"],
-        description="seconds that a layer with experts takes longer each way, instead of layer_gap "
-        "and expert_gap, where the whole step is captured; default: layer_gap",
+        description="seconds that a layer with experts takes longer each way, instead of "
+        "layer_gap, where the whole step is captured; default: layer_gap",
     )
     captured_share: Share = Field(
-        0.0, description="how much of that is reached where parts of layers are captured, among "
-        "them attention and the router",
+        0.0, description="how much of what that changes of layer_gap and expert_overhead is "
+        "reached where parts of layers are captured, among them attention and the router",
     )
     fused_experts: Flag = Field(
         False, description="activation functions, clamps and casts of experts are part of their "
         "grouped products",
+    )
+    fp8_attention: Flag = Field(
+        False, description="where products are in 8 bits, so are those of the attention core, "
+        "whose backward pass then computes the keys outside of a window too",
+    )
+    fp8_head: Flag = Field(
+        False, description="where products are in 8 bits, so is that of the head, which else stays "
+        "in 16",
     )
     scatter_gather: Flag = Field(
         False,
@@ -203,6 +215,10 @@ class Stack(Rates):
     fp8_gradient_dtype: GradientDtype = Field(
         default_factory=lambda data: data["gradient_dtype"],
         description="the same where products are in 8 bits or fewer; default: gradient_dtype",
+    )
+    moment_dtype: GradientDtype = Field(
+        "fp32", description="number format that Adam's moments are kept in beside fp32 copies of "
+        "the parameters",
     )
     master_remainders: Flag = Field(
         False, description="ZeRO keeps of the fp32 copies of bf16 parameters only the 16 bits that "
@@ -251,15 +267,16 @@ class Stack(Rates):
                 raise Problems([(name, f"got {getattr(self, name):g}; allowed: {allowed}")])
         return self
 
-    def host(self, experts: bool) -> tuple[float, float, float]:
-        """Seconds that a layer takes longer each way; and no less than, forward and backward."""
+    def host(self, experts: bool) -> tuple[float, float, float, float]:
+        """Seconds that a layer takes longer forward and backward; and no less than, the same."""
+        gap, floor = self.layer_gap, self.layer_overhead
         if not experts:
-            return self.layer_gap, self.layer_overhead, self.layer_overhead
+            return gap, gap, floor, floor
         captured = {"none": 0.0, "layers": self.captured_share, "step": 1.0}[self.cuda_graphs]
-        gap = self.layer_gap + self.expert_gap
         gap += captured * (self.captured_gap - gap)
+        wait = 0.0 if self.cuda_graphs == "step" else self.expert_gap
         each = (1.0 - captured) * self.expert_overhead
-        return gap, max(self.layer_overhead, each), max(self.layer_overhead, 2.0 * each)
+        return gap + wait, gap, max(floor, each), max(floor, 2.0 * each)
 
     def rates(self, device: str) -> Rates:
         """Derates on a device, by its name."""

@@ -162,6 +162,10 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
         yield f"job.optimizer {job.optimizer}: the optimizer is the recipe's, Adam"
     if job.stack.dispatch_fp8:
         yield "stack.dispatch_fp8: no field sends tokens to experts in fp8"
+    yield from (f"stack.{name}: what asks for it is not written"
+                for name in ("fp8_attention", "fp8_head") if getattr(job.stack, name))
+    if job.stack.moment_dtype != "fp32":
+        yield f"stack.moment_dtype {job.stack.moment_dtype}: what asks for it is not written"
     if job.stack.cuda_graphs != "none":
         yield (f"stack.cuda_graphs {job.stack.cuda_graphs}: which parts of a layer are captured is "
                "not in a plan")

@@ -119,6 +119,8 @@ def _experts_of(run: Run, software: Stack) -> dict[str, str | bool | float]:
         found["dispatcher"] = words
     if "fused grouped mlp" in run.notes.lower():
         found["fused_experts"] = True
+    found |= {name: True for name in ("fp8_attention", "fp8_head")
+              if name.replace("_", " ") in run.notes.lower()}
     graphs = run.text("cuda_graphs").lower()
     if graphs:
         found["cuda_graphs"] = next(name for mark, name in GRAPHS if re.search(mark, graphs))
