@@ -20,6 +20,11 @@ APART = ("test_exact.py", "test_exact_graphs.py", "test_golden_plans.py", "test_
 """Long files whose tests share nothing but results of :mod:`shared`."""
 UNCOUNTED = tuple(f"tests/{tests}" for tests in (
     "docs/test_references.py", "guarantees/", "kernels/test_dominance.py", "oracle/",
+    "costs/schedules/test_schedules.py::test_add_stage_never_decreases",
+    "costs/schedules/test_schedules.py::test_no_step_is_above_a_simulation",
+    "costs/schedules/test_schedules.py::test_no_time_that_grows_shortens_the_step",
+    "costs/schedules/test_schedules.py::test_slower_stages_never_shorten_a_step",
+    "costs/test_costs_layer.py::test_chain_has_the_parameters_of_the_model",
     "costs/test_stage.py::test_no_second_of_a_layer_that_grows_shortens_a_step",
     "cli/test_cli_topology.py::test_other_graphs_are_planned_by_their_links",
     "planners/test_planners_exhaustive.py::test_no_point_of_a_naive_grid_is_better",
@@ -37,6 +42,14 @@ UNCOUNTED = tuple(f"tests/{tests}" for tests in (
     "search/test_distinct_plans.py", "validation/test_validation.py::test_runs_that_ran_fit",
     "validation/test_validation.py::test_the_own_table"))
 """Many or large cases of what other tests run too: counting lines triples the time they take."""
+COUNTED_ONCE = tuple(f"tests/planners/{tests}" for tests in (
+    "test_planners_alpa.py::test_leaving_limits_out_changes_nothing",
+    "test_planners_alpa.py::test_stages_cost_what_evaluate_says_on_a_two_level_network",
+    "test_planners_alpa.py::test_the_dynamic_program_equals_listing",
+    "test_planners_alpa.py::test_the_integer_program_equals_listing",
+    "test_planners_alpa_profile.py::test_one_stage_takes_what_evaluate_says_on_any_stack",
+    "test_planners_alpa_profile.py::test_stages_alone_take_what_their_layers_do_on_any_stack"))
+"""Random cases of one test, whose lines are counted for the first case alone."""
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -65,9 +78,13 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is slow without the compiler; count no lines of what repeats lines."""
+    counted: set[str] = set()
     for item in items:
-        if item.nodeid.startswith(UNCOUNTED):
+        test = item.nodeid.partition("[")[0]
+        if item.nodeid.startswith(UNCOUNTED) or (
+                item.nodeid.startswith(COUNTED_ONCE) and test in counted):
             item.add_marker("no_cover")
+        counted.add(test)
     if WITHOUT_JIT:
         config.hook.pytest_deselected(items=[item for item in items if not _quick(item)])
         items[:] = filter(_quick, items)

@@ -1,5 +1,12 @@
 """Compiled kernels: NumPy, numba and plain functions, arrays in, arrays out.
 
+Stages that may differ: `options` keeps the configurations of a stage that some plan could want
+(`recompute` changes their figures, `dominance` drops candidates, `spans`, `flights` and `fitting`
+rule out stages), and `pipeline` puts stages together, below the `bounds` of the stages in front.
+Identical stages: `alike`, with `layouts`, `orders` of passes and `sums` over all layers. Both:
+`layers` and `fold` add up the figures of layers and stages, `growing` has arrays that grow;
+`routes` are for networks of links. Read `options`, then `pipeline`.
+
 ``CACHE`` is read when the kernels are decorated; :mod:`nest.search.compiled` clears it where no
 folder can be written.
 """

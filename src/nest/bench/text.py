@@ -21,9 +21,7 @@ def paper_text(
     ----------
     found : of :func:`nest.bench.results.results`.
     files : that were written.
-    width : columns of the terminal, at least 80.
-    colour : with escape codes for a terminal.
-    unicode : with lines that are not ASCII.
+    width, colour, unicode : as of :class:`nest.report.page.Page`.
 
     Returns
     -------

@@ -2,6 +2,11 @@
 
 Each is an implementation of a published method over the configurations of NEST; all plans are
 priced by :func:`nest.evaluate`, never by the planner's own estimate.
+
+`planner` is the interface and `compare` asks them all; one file or folder each: `nest`, `manual`,
+`zero`, `mcmc`, `alpa`, `phaze`, `piper`, `exhaustive`. They share `prices` (fast ones, equal to
+those of ``evaluate``), `flat` (the flat network that some see) and `membership` (is a plan in a
+space?). `reconfigurable` sets optical links by the `demands` of a strategy.
 """
 
 from __future__ import annotations

@@ -6,4 +6,7 @@ whole configuration (`nest.evaluate`); `feasibility` says why one is illegal or 
 to measured runs; `even` makes a configuration from degrees (tp 8, pp 4), `divisions` divides its
 layers; `plan_file` reads plans back, `ranks` gives the place of each rank, `problems` folds what is
 wrong with many stages. Read `plans`, `stages`, `evaluation`.
+
+Where to find: the bubble as a part of the step in `breakdown`; micro-batches of a step (gradient
+accumulation) in `stages`; what makes a plan infeasible in `feasibility`.
 """

@@ -122,29 +122,7 @@ def read(
     stack: str | None = None, variables: Mapping[str, str] | None = None,
     ignore: Sequence[str] = (),
 ) -> Reading:
-    """Read a launch script of Megatron-LM as model, job and configuration.
-
-    The script is read as text; nothing in it is executed.
-
-    Parameters
-    ----------
-    path : of a shell script, or of a file with a command line.
-    devices : that the job runs on; default: as the launcher in the script says.
-    vocab : tokens of the vocabulary, where only the tokenizer's files say them.
-    stack : name of the training software in the catalog; default: as the arguments say.
-    variables : of the environment, by name; "1", "2", ... are arguments of the script.
-    ignore : arguments to leave out, which are not understood otherwise.
-
-    Returns
-    -------
-    Reading
-        ``nest.evaluate(found.model, cluster, found.job, found.configuration)`` prices it.
-
-    Raises
-    ------
-    InputError : no such file, no command of Megatron-LM in it, arguments that may change the cost
-        and are not understood, or values that the script does not say.
-    """
+    """:func:`nest.read` of a launch script of Megatron-LM, or of a file with its command line."""
     launch = opened(path, variables)
     where = launch.where
     names = tuple(one.removeprefix("--") for one in ignore)

@@ -28,9 +28,7 @@ def device_text(
 
     Parameters
     ----------
-    width : columns of the terminal, at least 80.
-    colour : with escape codes for a terminal.
-    unicode : with lines that are not ASCII.
+    width, colour, unicode : as of :class:`nest.report.page.Page`.
     """
     page = Page(width, colour, unicode)
     page.paragraph(f"{found.before.name}: matrix products", "bold")

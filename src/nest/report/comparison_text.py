@@ -22,9 +22,7 @@ def comparison_text(
     ----------
     entries : of :func:`nest.planners.compare.compare`.
     title : what is trained where, a line.
-    width : columns of the terminal, at least 80.
-    colour : with escape codes for a terminal.
-    unicode : with lines that are not ASCII.
+    width, colour, unicode : as of :class:`nest.report.page.Page`.
 
     Returns
     -------

@@ -23,9 +23,7 @@ def explanation_text(
     ----------
     plan : what is explained.
     found : its explanation.
-    width : columns of the terminal, at least 80.
-    colour : with escape codes for a terminal.
-    unicode : with lines that are not ASCII.
+    width, colour, unicode : as of :class:`nest.report.page.Page`.
 
     Returns
     -------

@@ -18,7 +18,7 @@ class Page:
 
     Parameters
     ----------
-    width : columns; paragraphs wrap there, tables are never cut.
+    width : columns, at least 80; paragraphs wrap there, tables are never cut.
     colour : write escape codes for colour and weight.
     unicode : lines and bars from Unicode; else from ASCII.
     """

@@ -62,9 +62,7 @@ def plan_text(
     Parameters
     ----------
     plan : as `plan` or `evaluate` gives it.
-    width : columns of the terminal, at least 80.
-    colour : with escape codes for a terminal.
-    unicode : with lines and bars that are not ASCII.
+    width, colour, unicode : as of :class:`nest.report.page.Page`.
     simulated : seconds of the step as `simulate` finds them; None: not simulated.
 
     Returns

@@ -21,9 +21,7 @@ def replan_text(
     Parameters
     ----------
     found : what is shown.
-    width : columns of the terminal, at least 80.
-    colour : with escape codes for a terminal.
-    unicode : with lines that are not ASCII.
+    width, colour, unicode : as of :class:`nest.report.page.Page`.
     """
     page = Page(width, colour, unicode)
     plan, cluster = found.plan, found.plan.inputs.cluster

@@ -30,9 +30,7 @@ def simulation_text(
     ----------
     plan : what was simulated.
     found : its simulation.
-    width : columns of the terminal, at least 80.
-    colour : with escape codes for a terminal.
-    unicode : with lines that are not ASCII.
+    width, colour, unicode : as of :class:`nest.report.page.Page`.
 
     Returns
     -------

@@ -23,9 +23,7 @@ def validation_text(
     ----------
     report : of :func:`nest.validation.score`.
     where : the table, for the first line.
-    width : columns of the terminal, at least 80.
-    colour : with escape codes for a terminal.
-    unicode : with lines that are not ASCII.
+    width, colour, unicode : as of :class:`nest.report.page.Page`.
 
     Returns
     -------

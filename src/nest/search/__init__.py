@@ -13,4 +13,8 @@ Similar questions share, in `kept`, data that does not depend on prices: the `fr
 choices and candidates, the `layouts` of pipelines, and `floors`, lower bounds of the plans of an
 outer choice. Read `rounds` first, then `tensors`, then `_kernels/options.py` and
 `_kernels/pipeline.py`.
+
+Where to find: replicas, strides and sizes of micro-batches in `candidates`; where recompute is
+chosen in `_kernels/options.py`; lower bounds of all plans in `rounds`; which of equal plans is
+taken in `solution`; the cache of compiled kernels in `compiled`.
 """

@@ -5,4 +5,6 @@ which devices form a group and how the levels divide it. `collectives` has the s
 algorithm. `paths` prices the same on a graph of links, where all tiles of a network send at once;
 `records` names the compiled functions that it may use. `fabric` is the entry: groups and pairs of a
 cluster, priced by levels or by links. Read `placement`, `groups`, `collectives`, `fabric`, `paths`.
+
+Where to find: rings, trees and all-to-all in `collectives`; what a tile is in `records`.
 """

@@ -1,4 +1,7 @@
-"""Networks by rule, from sizes and figures."""
+"""Networks by rule, from sizes and figures: a file for each, named after it.
+
+`fabric` is their base class, `text` reads the names and fields of the command line.
+"""
 
 from nest.topology.generators.data_centres import data_centres
 from nest.topology.generators.dragonfly import dragonfly
