@@ -32,6 +32,10 @@ from nest._kernels import (
 )
 from nest.costs.choices import Site, bodies, states
 from nest.costs.layer import layer_costs
+from nest.costs.network.fabric import Fabric
+from nest.costs.network.paths import LinkPrices
+from nest.costs.network.placement import aligned_starts, tile_of
+from nest.costs.network.records import Twins
 from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, layer_seconds
 from nest.forms import chunk, one_f_one_b
@@ -40,6 +44,7 @@ from nest.forms.stage import Stage
 from nest.search import compiled
 from nest.search.tables import Tables
 from nest.search.tensors import Builder
+from nest.topology.network import load_network
 
 pytestmark = pytest.mark.kernels(uncompiled=True)
 
@@ -106,6 +111,39 @@ def test_forms_are_the_same_compiled() -> None:
             form.add_stage(old.tolist(), Stage(*figures), both, gap, *counts, wanted)
             put(old, Stage(*figures), both, gap, *counts, found)
             assert found == pytest.approx(np.array(wanted), rel=1e-12)
+
+
+@pytest.mark.parametrize(("network", "lost"), [
+    ("spine-leaf:leaves=3,per_leaf=16,node=4,spines=2", "node1"),
+    ("spine-leaf:leaves=3,per_leaf=16,node=4,spines=2", "node1,node5"),
+    ("spine-leaf:leaves=3,per_leaf=16", "gpu1..4,gpu33..36")])
+def test_prices_of_links_are_the_same_compiled(network: str, lost: str) -> None:
+    """Of all tiles at once, as NumPy prices them one by one; also where devices are left over."""
+    cluster = load_network(network, without=lost)
+    sizes = cluster.group_sizes
+    some, plain = (LinkPrices(cluster, twins)
+                   for twins in (Twins(*compiled.load()[0].routes), None))
+    tiles = 0
+    for block, distance, size in ((4, 2, 2), (8, 1, 8), (8, 2, 2), (12, 3, 4), (16, 4, 4)):
+        starts = np.arange(cluster.size - block + 1)
+        starts = starts[aligned_starts(starts, block, sizes)]
+        every = some.inside(starts, block, distance, size, True)
+        for tile in set(tile_of(starts, block, sizes).tolist()):
+            rows = tile_of(starts, block, sizes) == tile
+            assert (plain.inside(starts[rows], block, distance, size, True) == every[rows]).all()
+            tiles += 1
+        assert (every[:, : 2 * len(sizes)].any(axis=1)).all()
+        for inner, outer_dp, stride in ((1, 2, 20), (2, 2, 16), (distance, 1, cluster.size)):
+            here = starts[starts + block <= stride]
+            groups = (here, block, inner, outer_dp, stride)
+            assert (some.over_replicas(*groups) == plain.over_replicas(*groups)).all()
+        # Groups over one replica are groups inside.
+        alone = Fabric(cluster).over_replicas(
+            *(np.array([n]) for n in (0, block, 1, cluster.size, 2))).paths
+        assert alone is not None
+        assert np.concatenate([np.ravel(figure) for figure in alone]).tolist() == (
+            plain.over_replicas(starts[:1], block, 2, 1, cluster.size)[0].tolist())
+    assert tiles > 10
 
 
 def random_layers(rng: np.random.Generator, kinds: int, zero: int) -> np.ndarray:

@@ -149,6 +149,33 @@ def test_a_full_disk_ends_in_a_message_with_the_store_whole(tmp_path):
     assert all(row["status"] != "open" for row in table(tmp_path, study))
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_store_that_is_removed_ends_the_sweep_at_once(tmp_path, again):
+    """Also where another one has its name by then: all answers would go to a file without one."""
+    study, folder, asked_then = grid(POINTS), tmp_path / "answers", []
+
+    def follow(now):
+        asked_then.append(now.asked)
+        if now.asked == 5:
+            for file in folder.glob(f"{FILE}*"):
+                file.unlink()
+            if again:
+                Store(str(folder / FILE)).close()
+
+    with pytest.raises(OutputError, match="was removed or replaced"):
+        sweep(study, folder, engine="inline", question=made_up, progress=follow)
+    assert len(asked_then) < 8
+    assert sweep(study, folder, engine="inline", question=made_up).complete
+    assert len(table(folder, study)) == POINTS
+
+
+def test_the_latest_study_is_the_latest_after_the_clock_was_put_back(tmp_path):
+    with Store(str(tmp_path / FILE)) as store:
+        for study, at in (("one", 2e9), ("two", 1e9), ("three", 1.5e9), ("one", 1e9)):
+            store.begin(study, study, at)
+            assert store.latest() == (study, study)
+
+
 def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     place = tmp_path / "file"
     place.write_text("x")

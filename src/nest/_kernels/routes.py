@@ -73,83 +73,130 @@ def _sends(low, high, stride, one, other):
     return low <= one % stride < high and low <= other % stride < high
 
 
+@leaf
+def _load(load, link, amount, used, count):
+    """Add to the load of a link; those that had none before are listed. Returns their number."""
+    if load[link] == 0.0:
+        used[count] = link
+        count += 1
+    load[link] += amount
+    return count
+
+
+@leaf
+def _fullest(load, most, ends, known, patterns, q, own, way, b):
+    """Of the links that messages of a pattern pass, the largest load; none is above ``most``.
+
+    The block starts at ``own``; ``way`` has in row b the numbers of its messages' ways, 0: none.
+    """
+    up, down, first, link = ends.up, ends.down, known.first, known.link
+    source, target, begin = patterns.source, patterns.target, patterns.begin
+    found = 0.0
+    for m in range(begin[q], begin[q + 1]):
+        if found >= most:
+            break
+        one, other, row = own + source[m], own + target[m], way[b, m]
+        if up[one] >= 0:
+            found = max(found, load[up[one]])
+        if down[other] >= 0:
+            found = max(found, load[down[other]])
+        if row:
+            for k in range(first[row - 1], first[row]):
+                found = max(found, load[link[k]])
+    return found
+
+
+@leaf
+def _slowest(ends, known, patterns, q, own, way, b):
+    """The longest latency of messages of a pattern in such a block."""
+    up, down, delay, latency = ends.up, ends.down, ends.latency, known.latency
+    source, target, begin = patterns.source, patterns.target, patterns.begin
+    found = 0.0
+    for m in range(begin[q], begin[q + 1]):
+        one, other, row = own + source[m], own + target[m], way[b, m]
+        seconds = 0.0
+        if up[one] >= 0:
+            seconds += delay[up[one]]
+        if down[other] >= 0:
+            seconds += delay[down[other]]
+        if row:
+            seconds += latency[row - 1]
+        found = max(found, seconds)
+    return found
+
+
 @entry
-def rates(ends, known, tile, own, stride, patterns):
-    """Pairs of anchors without a way, or else what patterns of blocks that start at ``own`` take.
+def rates(ends, known, tiles, own, stride, patterns):
+    """Pairs of anchors without a way, or else what patterns of the blocks ``own`` take.
 
     Returns the pairs, by one * anchors + other, between which some block sends, each once; its
     number is -1 then, and the rest means nothing. Without any: seconds per byte (K, Q + 1) and
-    seconds (K, Q). Each pattern runs by itself, in all blocks at once; in the end, those that have
-    a share at once, so much of each. The blocks of a ``tile`` begin again every ``stride`` devices.
-    ``own`` (K,) are some of the tile's blocks, in its order. ``ends``, ``known``, ``tile``,
-    ``patterns``: see ``nest.costs.network.records``.
+    seconds (K, Q). Each pattern runs by itself, in all blocks of a tile at once; in the end, those
+    that have a share at once, so much of each. The blocks begin again every ``stride`` devices.
+    ``own`` (K,) are numbers of blocks of ``tiles``. ``ends``, ``known``, ``tiles``, ``patterns``:
+    see ``nest.costs.network.records``.
     """
     number, first, link, part = known.number, known.first, known.link, known.part
     anchors, anchor, up, down = ends.anchors, ends.anchor, ends.up, ends.down
-    start, low, high = tile.start, tile.low, tile.high
+    start, low, high, tile = tiles.start, tiles.low, tiles.high, tiles.first
     source, target, begin, share = (
         patterns.source, patterns.target, patterns.begin, patterns.share)
-    bandwidth, delay, latency = ends.bandwidth, ends.latency, known.latency
+    bandwidth = ends.bandwidth
     Q = len(share)
-    load, most = np.zeros((Q + 1, len(bandwidth))), np.zeros(Q + 1)
-    way = np.zeros((len(start), len(source)), np.int32)  # looking a number up takes longest
+    per_byte, slowest = np.zeros((len(own), Q + 1)), np.zeros((len(own), Q))
+    asked = np.full(len(start), -1)
+    for n in range(len(own)):
+        asked[own[n]] = n
+    # Of one pattern at a time, so that they stay in a core's cache; most use few of the links.
+    load, both = np.zeros(len(bandwidth)), np.zeros(len(bandwidth))
+    used = np.empty(len(bandwidth), np.int64)
+    # Looking a number up takes longest.
+    way = np.empty((np.diff(tile).max(), len(source)), np.int32)
     lacking, lacks = np.empty(1024, np.int64), 0
-    for q in range(Q):
-        for b in range(len(start)):
-            for m in range(begin[q], begin[q + 1]):
-                if not _sends(low[b], high[b], stride, source[m], target[m]):
-                    continue
-                one, other = start[b] + source[m], start[b] + target[m]
-                if up[one] >= 0:
-                    load[q, up[one]] += 1.0
-                if down[other] >= 0:
-                    load[q, down[other]] += 1.0
-                if anchor[one] != anchor[other]:
+    for t in range(len(tile) - 1):
+        both[:], way[:] = 0.0, 0
+        for q in range(Q):
+            count, most = 0, 0.0
+            for b in range(tile[t], tile[t + 1]):
+                for m in range(begin[q], begin[q + 1]):
+                    if not _sends(low[b], high[b], stride, source[m], target[m]):
+                        continue
+                    one, other = start[b] + source[m], start[b] + target[m]
+                    if up[one] >= 0:
+                        count = _load(load, up[one], 1.0, used, count)
+                    if down[other] >= 0:
+                        count = _load(load, down[other], 1.0, used, count)
+                    if anchor[one] == anchor[other]:
+                        continue
                     pair = anchor[one] * anchors + anchor[other]
-                    row = way[b, m] = number[pair]
-                    if row > 0:
+                    row = way[b - tile[t], m] = number[pair]
+                    if row > 0 and not lacks:
                         for k in range(first[row - 1], first[row]):
-                            load[q, link[k]] += part[k]
+                            count = _load(load, link[k], part[k], used, count)
                     elif row == 0:
                         number[pair] = -1
                         if lacks == len(lacking):
                             lacking = longer(lacking, 2 * lacks)
                         lacking[lacks] = pair
                         lacks += 1
-        for k in range(len(bandwidth)):
-            load[q, k] /= bandwidth[k]
-            most[q] = max(most[q], load[q, k])
-            load[Q, k] += share[q] * load[q, k]
-    for k in range(len(bandwidth)):
-        most[Q] = max(most[Q], load[Q, k])
-    per_byte, slowest = np.zeros((len(own), Q + 1)), np.zeros((len(own), Q))
-    if lacks:
-        return lacking[:lacks], per_byte, slowest
-    b = 0
-    for n in range(len(own)):
-        while start[b] != own[n]:
-            b += 1
-        for q in range(Q):
-            both = Q if share[q] > 0.0 else q
-            alone, beside = 0.0, per_byte[n, both]
-            for m in range(begin[q], begin[q + 1]):
-                one, other, row = own[n] + source[m], own[n] + target[m], way[b, m]
-                seconds = 0.0
-                if up[one] >= 0:
-                    seconds += delay[up[one]]
-                    alone = max(alone, load[q, up[one]])
-                    beside = max(beside, load[both, up[one]])
-                if down[other] >= 0:
-                    seconds += delay[down[other]]
-                    alone = max(alone, load[q, down[other]])
-                    beside = max(beside, load[both, down[other]])
-                if row:
-                    seconds += latency[row - 1]
-                slowest[n, q] = max(slowest[n, q], seconds)
-                if row and (alone < most[q] or beside < most[both]):  # else no link is fuller
-                    for k in range(first[row - 1], first[row]):
-                        alone = max(alone, load[q, link[k]])
-                        beside = max(beside, load[both, link[k]])
-            per_byte[n, both] = beside
-            per_byte[n, q] = alone
-    return lacking[:0], per_byte, slowest
+            for k in range(count):
+                load[used[k]] /= bandwidth[used[k]]
+                most = max(most, load[used[k]])
+                both[used[k]] += share[q] * load[used[k]]
+            for b in range(tile[t], tile[t + 1]):
+                n = asked[b]
+                if n >= 0 and not lacks:
+                    per_byte[n, q] = _fullest(
+                        load, most, ends, known, patterns, q, start[b], way, b - tile[t])
+                    slowest[n, q] = _slowest(
+                        ends, known, patterns, q, start[b], way, b - tile[t])
+            for k in range(count):
+                load[used[k]] = 0.0
+        most = both.max()
+        for b in range(tile[t], tile[t + 1]):
+            n = asked[b]
+            for q in range(Q):
+                if n >= 0 and not lacks and share[q] > 0.0:
+                    per_byte[n, Q] = max(per_byte[n, Q], _fullest(
+                        both, most, ends, known, patterns, q, start[b], way, b - tile[t]))
+    return lacking[:lacks], per_byte, slowest

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nest.costs.network.records import Ends, Known, Patterns, Tile
+from nest.costs.network.records import Ends, Known, Patterns, Tiles
 from nest.search.problems import Legal, Pipelines, Problem, Rings, Spans
 from nest.search.tables import Blocks, Degrees, Tables
 from nest.search.threads import thread_count
@@ -250,9 +250,9 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         ways, rates = kernels.routes
         number, link, two = np.ones(1, np.int32), np.zeros(1, np.int32), np.arange(2)
         ways(0 * two, zero, zero, link[None], one, zero, zero)
-        tile = Tile(start=zero, low=zero, high=zero)
+        tiles = Tiles(start=zero, low=zero, high=zero, first=two)
         rates(Ends(anchors=1, anchor=zero, up=zero, down=zero, bandwidth=one, latency=one),
-              Known(number=number, first=two, link=link, part=one, latency=one), tile, zero, 1,
+              Known(number=number, first=two, link=link, part=one, latency=one), tiles, zero, 1,
               Patterns(source=zero, target=zero, begin=0 * two, share=one))
     if "undominated" in names:
         kernels.undominated(Blocks(

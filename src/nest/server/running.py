@@ -88,6 +88,7 @@ async def _run(
     if server.started:
         port = listens.getsockname()[1]
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
-        say(f"nest: http://{shown}:{port} answers; {settings.processes} workers; "
+        workers = f"{settings.processes} worker{'s' if settings.processes > 1 else ''}"
+        say(f"nest: http://{shown}:{port} answers; {workers}; "
             f"{'a token is asked for' if settings.token else 'no token is asked for'}")
     await started

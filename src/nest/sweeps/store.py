@@ -85,6 +85,7 @@ class Store:
                              "was started")
         try:
             self._base = self._opened(reads)
+            self._file = os.path.abspath(path), os.stat(path)
             if not reads:
                 owners.clear(path)
         except InputError:
@@ -156,6 +157,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
+        self._need_file()
         with self._told():
             self._base.execute("BEGIN IMMEDIATE")
             try:
@@ -165,6 +167,15 @@ class Store:
                 with suppress(sqlite3.Error):
                     self._base.execute("ROLLBACK")
                 raise
+
+    def _need_file(self) -> None:
+        """Refuse to write to a file that has no name any more: all of it would be lost."""
+        path, opened = self._file
+        with suppress(OSError):
+            if os.path.samestat(os.stat(path), opened):
+                return
+        raise OutputError(f"{self._shown}: was removed or replaced while answers were written to "
+                          "it; run again, and what is not in the folder is asked anew")
 
     def __enter__(self) -> Self:
         return self
@@ -263,11 +274,14 @@ class Store:
 
         Parameters
         ----------
-        at : seconds since 1970, by which :meth:`latest` chooses.
+        at : seconds since 1970, by which :meth:`latest` chooses; later than all before, also where
+            the clock was put back.
         """
         with self._writing() as base:
+            latest, = base.execute("SELECT max(at) FROM studies").fetchone()
             base.execute("INSERT INTO studies VALUES (?, ?, NULL, ?) ON CONFLICT (study) "
-                         "DO UPDATE SET at = excluded.at", (study, text, at))
+                         "DO UPDATE SET at = excluded.at",
+                         (study, text, max(at, (latest or 0.0) + 1e-3)))
 
     def latest(self) -> tuple[str, str] | None:
         """Digest and text of the study that was started last; None: there is none."""

@@ -59,7 +59,8 @@ def left_of(cluster: Cluster, without: Sequence[str]) -> Left:
         kept = set(found.names or names)
         return Left(found, tuple(name for name in names if name not in kept), ())
     known = _names(cluster, names)
-    groups = [name for name in known if name not in set(names)]
+    devices = set(names)
+    groups = [name for name in known if name not in devices]
     lost = np.zeros(cluster.size, dtype=np.bool_)
     for part in parts:
         lost[numbered(part, lambda name: known.get(name, ()),

@@ -108,11 +108,13 @@ class Fabric:
         groups = _group(spreads).take(row)
         if self._links is None:
             return groups
-        columns = (start, block, outer_dp, stride, distance, size,
-                   0 * size if spread is None else spread.astype(np.int64))
-        one, number = np.unique(np.stack(columns), axis=1, return_inverse=True)
+        every = 0 * size if spread is None else spread.astype(np.int64)
+        # Sorting one number is much quicker than sorting seven; on links it holds all of them.
+        key = (((row * radix + outer_dp) * radix + stride) * radix + start) * 2 + every
+        _, first, number = np.unique(key, return_index=True, return_inverse=True)
+        columns = np.stack([start, block, outer_dp, stride, distance, size, every])[:, first]
         figures = [self._worst(np.array([k]), b, r, far, d, n, bool(every))[0]
-                   for k, b, r, far, d, n, every in one.T.tolist()]
+                   for k, b, r, far, d, n, every in columns.T.tolist()]
         return replace(groups, paths=_paths(np.array(figures)[number]))
 
     def over_replicas(
@@ -149,6 +151,8 @@ class Fabric:
         self, start: Ints, block: int, inner: int, outer_dp: int, stride: int
     ) -> Floats:
         """Figures of groups over replicas of the blocks at some starts; (K, 2 V + 8)."""
+        if outer_dp == 1 and stride == self.group_sizes[-1]:
+            return self._worst(start, block, outer_dp, stride, inner, block // inner, False)
         links, key = self._links, (block, inner, outer_dp, stride, -1)
         assert links is not None
         if key not in self._known:

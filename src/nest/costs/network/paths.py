@@ -6,15 +6,15 @@ byte, as long as the most loaded link that its own messages pass; routes are tho
 :class:`nest.topology.Routes`. On a hierarchy this gives the figures of its levels. See
 docs/topologies.md, "Prices on links".
 
-Shapes: N devices, E links, V levels, B blocks of a tile, K blocks asked for, Q patterns. A
+Shapes: N devices, E links, V levels, B blocks, K blocks asked for, Q patterns. A
 row of *figures* is what :class:`nest.costs.network.collectives.Paths` holds of a group, one behind
 the other: 2 V + 8 columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from threading import Lock
 from typing import Generic, NamedTuple, TypeVar
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nest.costs.network.groups import inner_group, replica_group
 from nest.costs.network.placement import shared_level, tile_of
-from nest.costs.network.records import Ends, Known, Patterns, Tile, Twins
+from nest.costs.network.records import Ends, Known, Patterns, Tiles, Twins
 from nest.describe.cluster import Cluster
 from nest.errors import LimitError
 from nest.topology import Routes, Topology
@@ -106,11 +106,7 @@ class LinkPrices:
                          np.arange(size))
         members = (b * distance * size + q + distance * t).reshape(-1, size)
         layout = self._layout(seen, members)
-        result = np.zeros((len(starts), 2 * len(self.group_sizes) + 8))
-        for rows, tile in self._tiles(starts, block, self.size):
-            result[rows] = self._figures(
-                tile, starts[rows], members, layout, spread, self.size)
-        return result
+        return self._figures(starts, block, members, layout, spread, self.size)
 
     def over_replicas(
         self, starts: Ints, block: int, inner: int, outer_dp: int, stride: int
@@ -133,10 +129,9 @@ class LinkPrices:
             seen = replica_group(self.group_sizes, k, block, inner, outer_dp, stride)
             layouts.append(self._layout(seen, members + k))
         result = np.zeros((len(starts), 2 * len(self.group_sizes) + 8))
-        for tiled, tile in self._tiles(starts, block, stride):
-            for layout in sorted({layouts[n] for n in tiled.tolist()}):
-                rows = np.array([n for n in tiled.tolist() if layouts[n] == layout])
-                result[rows] = self._figures(tile, starts[rows], members, layout, False, stride)
+        for layout in set(layouts):
+            rows = np.array([n for n, one in enumerate(layouts) if one == layout])
+            result[rows] = self._figures(starts[rows], block, members, layout, False, stride)
         return result
 
     def _layout(self, seen: tuple[tuple[int, ...], bool], members: Ints) -> Layout:
@@ -148,43 +143,46 @@ class LinkPrices:
         counts = (np.unique(row + members // g, return_counts=True)[1] for g in self.group_sizes)
         return Layout(inside, even, tuple(int(np.gcd.reduce(count)) for count in counts))
 
-    def _tiles(self, starts: Ints, block: int, end: int) -> Iterator[tuple[Ints, Tile]]:
-        """Blocks with the same tile, by their place in ``starts``; it lies in devices [0, end)."""
+    def _tiles(self, starts: Ints, block: int, end: int) -> tuple[Tiles, Ints]:
+        """Tiles, in devices [0, end), of the blocks at some starts; and which blocks these are."""
         holds = next(g for g in self.group_sizes if g >= block)
         group = np.arange(0, end, holds)
         room = np.minimum(end - group, holds)
         group, room = group[room >= block], room[room >= block]
-        offsets = tile_of(starts, block, self.group_sizes)
-        for offset in np.unique(offsets).tolist():
-            count = (room - offset) // block
-            at = group.repeat(count)
-            number = np.arange(len(at)) - np.repeat(np.cumsum(count) - count, count)
-            left = room - offset - count * block
-            ends = np.flatnonzero(left)
-            last = (group + room - block)[ends]
-            begins = group if offset else group[:0]
-            yield np.flatnonzero(offsets == offset), Tile(
-                np.concatenate([at + offset + number * block, last, begins]),
-                np.concatenate([0 * at, block - left[ends], 0 * begins]),
-                np.concatenate([0 * at + end, 0 * ends + block, 0 * begins + offset]))
+        offset, tile = np.unique(tile_of(starts, block, self.group_sizes), return_inverse=True)
+        count, left = np.divmod(room - offset[:, None], block)
+        t, g = np.divmod(np.arange(count.size).repeat(count.ravel()), len(group))
+        number = np.arange(len(t)) - np.repeat(np.cumsum(count) - count.ravel(), count.ravel())
+        start = group[g] + offset[t] + number * block
+        behind, last = np.nonzero(left)
+        before, lead = np.nonzero(offset[:, None] + 0 * group)
+        of = np.concatenate([t, behind, before])
+        order = np.argsort(of, kind="stable")
+        where = np.argsort(order)[np.searchsorted(t * end + start, tile * end + starts)]
+        start = np.concatenate([start, (group + room)[last] - block, group[lead]])
+        low = np.concatenate([0 * t, block - left[behind, last], 0 * before])
+        high = np.concatenate([0 * t + end, 0 * behind + block, offset[before]])
+        first = np.searchsorted(of[order], np.arange(len(offset) + 1))
+        return Tiles(start[order], low[order], high[order], first), where
 
     def _figures(
-        self, tile: Tile, own: Ints, members: Ints, layout: Layout, spread: bool, stride: int
+        self, starts: Ints, block: int, members: Ints, layout: Layout, spread: bool, stride: int
     ) -> Floats:
-        """Figures of the blocks that start at ``own``; ``members`` of groups, from there on.
+        """Figures of the blocks at some starts; ``members`` of groups, from there on.
 
         The blocks of groups over replicas are ``stride`` apart.
         """
         inside = layout.inside
         levels, size = len(inside), inside[-1]
-        result = np.zeros((len(own), 2 * levels + 8))
+        result = np.zeros((len(starts), 2 * levels + 8))
         if size == 1:
             return result
+        tiles, own = self._tiles(starts, block, stride)
         patterns, tiers = _patterns(layout.common, layout.even)
         if spread:
             patterns = _spread(patterns, size)
         every = members.T
-        per_byte, latency = self._messages.rates(tile, own, stride, patterns._replace(
+        per_byte, latency = self._messages.rates(tiles, own, stride, patterns._replace(
             source=every[patterns.source].ravel(), target=every[patterns.target].ravel(),
             begin=len(members) * patterns.begin))
         ring, last = slice(2 * levels, 2 * levels + 2), latency.shape[1] - 1
@@ -228,7 +226,8 @@ class LinkPrices:
             first = np.arange(max(0, -shift), self.size - max(0, shift), g)
             lane = np.arange(g)
             known = self._messages.rates(
-                Tile(first, 0 * first, 0 * first + self.size), first, self.size,
+                Tiles(first, 0 * first, 0 * first + self.size, np.array([0, len(first)])),
+                np.arange(len(first)), self.size,
                 Patterns(lane, lane + shift, np.array([0, g]), np.ones(1)))
             self._shifts[shift, g] = known
         at = (x // g * g - max(0, -shift)) // g
@@ -332,29 +331,28 @@ class _Messages:
         self._link, self._part = _Growing(np.int32), _Growing(np.float64)
         self._first.add(np.zeros(1, dtype=np.int64))
 
-    def rates(self, tile: Tile, own: Ints, stride: int, patterns: Patterns) -> Rates:
-        """What the messages of some blocks take while those of a tile run, pattern by pattern.
+    def rates(self, tiles: Tiles, own: Ints, stride: int, patterns: Patterns) -> Rates:
+        """What the messages of some blocks take while those of their tiles run, one by one.
 
         Parameters
         ----------
-        tile : B blocks.
         own : int64, shape (K,)
-            First devices of blocks that are whole in the tile.
+            Numbers of blocks that are whole in their tile.
         stride : devices after which a replica of a block begins, whose devices count as its own.
         patterns : each block's messages, between devices numbered from its first one on.
         """
         with self._lock:
-            lacking, per_byte, latency = self._told(tile, own, stride, patterns)
+            lacking, per_byte, latency = self._told(tiles, own, stride, patterns)
             if len(lacking):
                 self._route(lacking)
-                _, per_byte, latency = self._told(tile, own, stride, patterns)
+                _, per_byte, latency = self._told(tiles, own, stride, patterns)
         return Rates(_rounded(per_byte), latency)
 
-    def _told(self, tile: Tile, own: Ints, stride: int, patterns: Patterns) -> Told:
+    def _told(self, tiles: Tiles, own: Ints, stride: int, patterns: Patterns) -> Told:
         known = Known(
             number=self._number, first=self._first.values, link=self._link.values,
             part=self._part.values, latency=self._latency.values)
-        return self._rates(self._ends, known, tile, own, stride, patterns)
+        return self._rates(self._ends, known, tiles, own, stride, patterns)
 
     def _route(self, pairs: Ints) -> None:
         """Look for the ways of pairs of anchors, which are numbered one * anchors + other."""
@@ -367,25 +365,41 @@ class _Messages:
         self._part.add(found.part)
 
 
-def _sent(tile: Tile, stride: int, source: Ints, target: Ints) -> tuple[Ints, Ints]:
-    """Ends of the messages that the blocks of a tile send."""
-    start, low, high = (column[:, None] for column in tile)
+def _sent(tiles: Tiles, stride: int, source: Ints, target: Ints) -> tuple[Ints, Ints]:
+    """Ends of the messages that blocks send."""
+    start, low, high = (column[:, None] for column in tiles[:3])
     one, other = source % stride, target % stride
     sends = (low <= one) & (one < high) & (low <= other) & (other < high)
     return (start + source)[sends], (start + target)[sends]
 
 
 def _rates(
-    ends: Ends, known: Known, tile: Tile, own: Ints, stride: int, patterns: Patterns,
+    ends: Ends, known: Known, tiles: Tiles, own: Ints, stride: int, patterns: Patterns,
 ) -> Told:
-    """Pairs of anchors that lack a way, or else seconds per byte and seconds of patterns of blocks
-    that start at ``own``."""
+    """Pairs of anchors that lack a way, or else seconds per byte and seconds of patterns of the
+    blocks ``own``."""
+    lacking, count = np.zeros(0, dtype=np.int64), len(patterns.share)
+    per_byte, slowest = np.zeros((len(own), count + 1)), np.zeros((len(own), count))
+    for low, high in pairwise(tiles.first.tolist()):
+        one = slice(low, high)
+        tile = Tiles(tiles.start[one], tiles.low[one], tiles.high[one], np.array([0, high - low]))
+        rows = np.flatnonzero((low <= own) & (own < high))
+        new, per_byte[rows], slowest[rows] = _of_tile(
+            ends, known, tile, tiles.start[own[rows]], stride, patterns)
+        lacking = np.union1d(lacking, new)
+    return lacking, per_byte, slowest
+
+
+def _of_tile(
+    ends: Ends, known: Known, tile: Tiles, own: Ints, stride: int, patterns: Patterns,
+) -> Told:
+    """The same of the blocks of one tile that start at ``own``."""
     source, target, begin, share = patterns
     one, other = (ends.anchor[end] for end in _sent(tile, stride, source, target))
     pair = (one * ends.anchors + other)[one != other]
     lacking = np.unique(pair[known.number[pair] == 0])
     if len(lacking):
-        return lacking, np.zeros((0, 0)), np.zeros((0, 0))
+        return lacking, np.zeros((len(own), len(share) + 1)), np.zeros((len(own), len(share)))
 
     def passed(begin: Ints, end: Ints) -> tuple[Ints, Floats, Ints, Floats]:
         """Links that messages pass, with a part of each; the message; seconds of each message."""

@@ -1,6 +1,6 @@
 """Compiled functions that replace NumPy ones if they are loaded, and the records that both take.
 
-Shapes: N devices, E links, B blocks of a tile, Q patterns.
+Shapes: N devices, E links, B blocks of all T tiles, Q patterns.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class Tile(NamedTuple):
-    """Blocks that do the same at the same time; int64, each of shape (B,)."""
+class Tiles(NamedTuple):
+    """Blocks that do the same at the same time, tile by tile; int64, each of shape (B,) but one."""
 
     start: Ints
     low: Ints
     """Of the devices of a block, numbered from 0, ``low`` to ``high`` - 1 send to each other."""
     high: Ints
+    first: Ints
+    """(T + 1,): where the blocks of each tile begin, and the end."""
 
 
 class Patterns(NamedTuple):
