@@ -71,7 +71,7 @@ from nest.forms.chunk import (
 )
 from nest.forms.passes import Order, Room
 
-held, gathering = form(orders.held), form(passes.gathering)
+held, gathering, few_of = form(orders.held), form(passes.gathering), form(orders.few)
 add_stage, stage_of = form(one_f_one_b.add_stage), form(one_f_one_b.stage_of)
 add_gpipe_stage, gpipe_stage_of = form(gpipe.add_stage), form(gpipe.stage_of)
 
@@ -624,7 +624,7 @@ def _few(a, k, m):
     """Micro-batches of the first groups and the last ones of pipeline k; m where all count."""
     schedule, p, size = a.schedule[k], a.pp[k], a.group[k]
     if p > 1 and schedule in (INTERLEAVED, COMBINED, ZB1P, INTERLEAVED_ZB):
-        return min(m, 4 * max(size, p) + m % size)
+        return few_of(p, m, size)
     return m
 
 
@@ -676,7 +676,7 @@ def _price(t, q, a, w, top):
         few, limit = _few(a, k, m), np.inf if together_of(a.schedule[k]) else top
         time = w.longest_path(w.costs, w.alone, w.hops, p, v, few, depth,
                               _written(a, w, k, m, few), w.room, limit)
-        if few < m and time < top:
+        if few < m and time < top and w.room.unsure[0] > passes.SURE * time:
             time = w.longest_path(w.costs, w.alone, w.hops, p, v, m, depth,
                                   _written(a, w, k, m, m), w.room, limit)
     else:

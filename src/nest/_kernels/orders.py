@@ -42,7 +42,7 @@ def room_of(p, positions, passes):
         ends=np.empty(positions),
         place=np.empty(p, np.int64), stop=np.empty(p, np.int64), begun=np.empty(p, np.int64),
         traffic=np.empty(p, np.int64), clock=np.empty(p), scattered=np.empty(p), fresh=np.empty(p),
-        was=np.empty(2 * (p + positions)))
+        was=np.empty(2 * (p + positions)), unsure=np.empty(1))
 
 
 ORDER, ROOM = typeof(order_of(1, 1, 1)), typeof(room_of(1, 1, 1))

@@ -176,6 +176,12 @@ def zero_bubble(p: int, v: int, m: int, group: int, order: Order) -> None:
     order.rows[p] = i
 
 
+def few(p: int, m: int, group: int) -> int:
+    """Micro-batches of the first groups and the last ones of m: so many that all between them run
+    the same passes; m where these are all."""
+    return min(m, 4 * max(group, p) + m % group)
+
+
 def leave_out(p: int, v: int, m: int, group: int, count: int, order: Order) -> None:
     """Note that ``count`` groups are left out of the rows of :func:`in_turn` or
     :func:`zero_bubble`, which have m micro-batches, three groups or more.

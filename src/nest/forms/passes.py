@@ -74,6 +74,8 @@ NEVER = -float("inf")
 # are the two parts of a backward, BESIDE is a forward beside the whole backward of the next code.
 FORWARD, BACKWARD, INPUTS, WEIGHTS, BESIDE = range(5)
 KINDS = 8
+SURE = 1e-13
+"""Part of a step that may be unsure where groups are left out: no more than sums are rounded."""
 LOOKS = 16
 """Sweeps over the ranks from one look at the limit to the next."""
 # How the data-parallel traffic of a rank meets its passes: not at all, by scattering gradients
@@ -139,6 +141,8 @@ class Room(NamedTuple):
     step, had the rank never waited; -inf: no chunk with layers has begun."""
     was: Floats
     """(2 p + 2 Q,) ``clock``, ``scattered`` and ``links`` a group before."""
+    unsure: Floats
+    """(1,) seconds that the step may take longer, where groups were left out."""
 
 
 def step_seconds(
@@ -152,7 +156,8 @@ def step_seconds(
 
     Where groups were left out of the order (:func:`nest.forms.orders.leave_out`), no step with them
     takes less. Between them and the groups in front the same passes have run, and all that comes
-    behind began later by so many seconds at the least; each group left out adds as many.
+    behind began later by so many seconds at the least; each group left out adds as many. What it
+    may add besides is in ``room.unsure``: nothing, as a rule.
 
     Messages of a link arrive in the order of the passes, no two closer than the link takes for one.
     Afterwards ``room.clock`` has the end of the last pass of each rank. ``depth`` is the number of
@@ -161,6 +166,7 @@ def step_seconds(
     for s in range(p):
         _begin(ranks[s], hops[s], s, p, v, m, depth, order, room)
     sweeps, out, added = 0, order.more[0] * order.more[1], 0.0
+    room.unsure[0] = 0.0
     for part in range(0 if out else 2, 3):
         left = 0
         for s in range(p):
@@ -179,12 +185,13 @@ def step_seconds(
             if left == before:
                 return -NEVER
         if part < 2:
-            risen = _risen(p, p * v, m, depth, order, room)
+            least, most = _risen(p, p * v, m, depth, order, room)
             if part == 1:
-                added = order.more[0] * risen
+                added, room.unsure[0] = order.more[0] * least, order.more[0] * (most - least)
     done = together = exchange = 0.0
     copies = False
     for s in range(p):
+        room.clock[s] += added
         tied = update = 0.0
         for n in range(v):
             tied += ranks[s][n][C_TIED]
@@ -199,26 +206,31 @@ def step_seconds(
     return added + (max(done, together + exchange) if copies else done)
 
 
-def _risen(p: int, positions: int, m: int, depth: int, order: Order, room: Room) -> float:
-    """Seconds by which all that later passes wait for is later than it was a group before.
+def _risen(
+    p: int, positions: int, m: int, depth: int, order: Order, room: Room
+) -> tuple[float, float]:
+    """Seconds by which all that later passes wait for is later than it was a group before: the
+    least, the most.
 
     Ends of passes, traffic and links of each rank, which are noted for the next time; inputs that
     have come and not been used, but for those that are there from the start.
     """
-    least = -NEVER
-    for s in range(p):
-        least = min(least, room.clock[s] - room.was[s])
-        if room.was[p + s] > NEVER:
-            least = min(least, room.scattered[s] - room.was[p + s])
-        room.was[s], room.was[p + s] = room.clock[s], room.scattered[s]
+    least, most = -NEVER, 0.0
+    for x in range(2 * (p + positions)):
+        now = room.clock[x] if x < p else room.scattered[x - p] if x < 2 * p else room.links[
+            x - 2 * p]
+        if now > NEVER:  # nothing was there before: inf
+            most = max(most, now - room.was[x])
+        if room.was[x] > NEVER:
+            least = min(least, now - room.was[x])
+        room.was[x] = now
     for x in range(2 * positions):
-        if room.was[2 * p + x] > NEVER:
-            least = min(least, room.links[x] - room.was[2 * p + x])
-        room.was[2 * p + x] = room.links[x]
         for k in range(room.run[x], room.came[x] if x >= positions or x % depth else 0):
-            least = min(least, room.arrives[x * m + k] - room.arrives[
-                x * m + max(0, k - order.more[1])])
-    return least
+            later = room.arrives[x * m + k]
+            before = k - order.more[1]
+            least = min(least, later - room.arrives[x * m + max(0, before)])
+            most = max(most, later - room.arrives[x * m + before] if before >= 0 else -NEVER)
+    return least, most
 
 
 def _least(

@@ -15,11 +15,11 @@ from nest.costs.schedules.steps import StepTime
 # The first two have closed forms.
 SCHEDULES: dict[str, ModuleType | Path] = {
     "1f1b": one_f_one_b, "gpipe": gpipe,
-    "interleaved": Path(path.interleaved),
-    "combined": Path(path.combined, together=True),
+    "interleaved": Path(path.interleaved, grouped=True),
+    "combined": Path(path.combined, together=True, grouped=True),
     "looped-bfs": Path(path.breadth_first, repeats=False),
-    "zb1p": Path(path.zero_bubble, split=True),
-    "interleaved-zb": Path(path.zero_bubble, split=True),
+    "zb1p": Path(path.zero_bubble, split=True, grouped=True),
+    "interleaved-zb": Path(path.zero_bubble, split=True, grouped=True),
     "zb-v": Path(path.zero_bubble_v, split=True),
     "dualpipev": Path(path.dual_pipe_v, split=True),
     "dualpipe": Path(path.dual_pipe, split=True, together=True, chains=2),

@@ -11,7 +11,7 @@ from math import inf
 from nest.costs.schedules.steps import StepTime
 from nest.costs.stage import ChunkCosts, Hop
 from nest.forms import orders
-from nest.forms.passes import BESIDE, FORWARD, KINDS, Order, Room, beside, step_seconds
+from nest.forms.passes import BESIDE, FORWARD, KINDS, SURE, Order, Room, beside, step_seconds
 
 Write = Callable[[int, int, int, int, Order], None]
 """Writes the order of p stages, v chunks and m micro-batches in groups."""
@@ -31,6 +31,8 @@ class Path:
     """Backwards are in two parts."""
     together: bool = False
     """Forwards run beside backwards."""
+    grouped: bool = False
+    """Groups of micro-batches in the middle run the same passes: :func:`orders.leave_out`."""
     chains: int = 1
     """Copies of the model, of which each takes as many of the micro-batches."""
 
@@ -41,15 +43,17 @@ class Path:
 
     def order(self, stages: int, micro_batches: int, vpp: int, group: int | None = None) -> Order:
         """Passes of all stages."""
-        return _order(self.write, stages, vpp, micro_batches // self.chains, group or stages)
+        return _order(self.write, stages, vpp, micro_batches // self.chains, group or stages, 0)
+
+    def _few(self, stages: int, micro_batches: int, group: int | None) -> int:
+        """Micro-batches of the first groups and the last ones alone."""
+        return orders.few(stages, micro_batches, group or stages) if self.repeats else micro_batches
 
     def in_flight(
         self, stage: int, stages: int, micro_batches: int, vpp: int, group: int | None = None
     ) -> int:
         """Most chunks of which a stage holds activations of a micro-batch at once, or parts."""
-        ones = [1.0] * vpp
-        order = self.order(stages, micro_batches, vpp, group)
-        return round(orders.held(ones, ones, stage, order, inf))
+        return round(self.held([1.0] * vpp, stage, stages, micro_batches, group))
 
     def held(
         self, activations: Sequence[float], stage: int, stages: int, micro_batches: int,
@@ -61,9 +65,7 @@ class Path:
         those of the largest layer: a forward beside a backward starts each of its layers before
         the backward has freed its own (TransformerModelChunkSchedulePlan.run of Megatron-Core).
         """
-        m, size = micro_batches, group or stages
-        if self.repeats:
-            m = min(m, 4 * max(size, stages) + m % size)
+        m = self._few(stages, micro_batches, group)
         order = self.order(stages, m, len(activations), group)
         row = order.codes[order.rows[stage]:order.rows[stage + 1]]
         more = layer if any(code % KINDS == BESIDE for code in row) else 0.0
@@ -90,23 +92,30 @@ class Path:
         """
         p, v, m = len(stages), len(stages[0]), micro_batches // self.chains
         q = p * v
-        order = self.order(p, micro_batches, v, group)
         room = Room(
             arrives=[0.0] * (2 * q * m), came=[0] * (2 * q), run=[0] * (2 * q), hop=[0.0] * q,
             gap=[0.0] * q, took=[0.0] * (4 * q), late=[0.0] * q, links=[0.0] * (2 * q),
             ends=[0.0] * q, place=[0] * p, stop=[0] * p, begun=[0] * p, traffic=[0] * p,
-            clock=[0.0] * p, scattered=[0.0] * p, fresh=[0.0] * p, was=[0.0] * (2 * p + 2 * q))
+            clock=[0.0] * p, scattered=[0.0] * p, fresh=[0.0] * p, was=[0.0] * (2 * p + 2 * q),
+            unsure=[0.0])
         alone = [[chunk.alone for chunk in stage] for stage in stages]
-        depth = q // self.chains
-        end = step_seconds(stages, alone, hops, p, v, m, depth, order, room, inf)
+        few = self._few(p, m, group) if self.grouped and p > 1 else m
+        for ran in sorted({few, m}):
+            out = (m - ran) // (group or p)
+            order = _order(self.write, p, v, ran, group or p, out)
+            end = step_seconds(stages, alone, hops, p, v, ran, q // self.chains, order, room, inf)
+            if room.unsure[0] <= SURE * end:
+                break
         return StepTime(max(room.clock), end - max(room.clock))
 
 
 @lru_cache(maxsize=8)
-def _order(write: Write, p: int, v: int, m: int, group: int) -> Order:
+def _order(write: Write, p: int, v: int, m: int, group: int, out: int) -> Order:
     order = Order(codes=[0] * (3 * p * v * m), rows=[0] * (p + 1), at=[0] * (p * v),
                   ahead=[0] * (p * v), back=[0] * (p * v), more=[0, 0], stops=[0] * (2 * p))
     write(p, v, m, group, order)
+    if out:
+        orders.leave_out(p, v, m, group, out, order)
     return order
 
 
