@@ -27,7 +27,7 @@ from nest.describe import (
     load_stack,
 )
 from nest.describe.cluster import LinkKind
-from nest.describe.space import Searched
+from nest.describe.space import Schedule
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
@@ -142,7 +142,7 @@ def test_a_space_says_what_it_allows():
     assert told["tp"] == "8" and told["pp"] == "1..16" and told["zero"] == "0..1"
     assert told["recompute"] == "none" and told["sp"] == "true"
     assert told["outer_dp"] == told["cp"] == told["schedule"] == "any"
-    assert load_space({"schedule": "any"}).schedule == get_args(Searched)
+    assert load_space({"schedule": "any"}).schedule == get_args(Schedule)
     assert set(told) == set(SearchSpace.model_fields)
     assert SearchSpace().describe()["tp"] == "any"
     assert load_space({"tp": None, "zero": "any", "recompute": None, "sp": "on,off"}).tp is None

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from oracle_crossed import crossed
 from oracle_interleaved import interleaved, wrapped, wrapped_links
 from oracle_listing import Question, Wrap
 from oracle_plans import Answer, Found, Key, Priced, Ranked, later, read_stage, write_stage
@@ -166,8 +167,10 @@ def solve(
             if schedule.name in question.trees:
                 fitting, best = table.grown(schedule)
                 plans, found = plans + fitting, found + best
-    fitting, best = wrapped(question, pricer, rows)
-    plans, found = plans + fitting, found + best
+    for fitting, best in (
+            wrapped(question, pricer, rows),
+            crossed(question) if "dualpipe" in question.space.schedules else (0, [])):
+        plans, found = plans + fitting, found + best
     found.sort(key=lambda x: x.seconds)
     unlike: dict[tuple[object, ...], Found] = {}
     for one in found:

@@ -24,6 +24,21 @@ def equal(chain: Chain, pp: int, vpp: int) -> Iterator[Cuts]:
         yield (0, *(first + n * each for n in range(1, parts)), len(chain))
 
 
+def level(chain: Chain, parts: int) -> Iterator[Cuts]:
+    """Parts whose layers of the body differ by one at the most, or all layers with the ends; the
+    larger parts are in front or behind, with the ends in front. None is empty."""
+    (first, stop), layers = chain.body, len(chain)
+    for inner in combinations(range(1, layers), parts - 1):
+        cuts = (0, *inner, layers)
+        whole = [b - a for a, b in zip(cuts, cuts[1:], strict=False)]
+        sizes = [max(0, min(b, stop) - max(a, first))
+                 for a, b in zip(cuts, cuts[1:], strict=False)]
+        if (max(whole) - min(whole) < 2 and whole == sorted(whole, reverse=True)) or (
+                max(sizes) - min(sizes) < 2
+                and sizes in (sorted(sizes), sorted(sizes, reverse=True))):
+            yield cuts
+
+
 def family(chain: Chain, pp: int, vpp: int) -> Iterator[Cuts]:
     """Every division that belongs to the family, none of whose chunks is empty."""
     (first, stop), parts, layers = chain.body, pp * vpp, len(chain)

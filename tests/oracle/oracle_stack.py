@@ -84,7 +84,8 @@ def priced(pricing: Pricing, plan: Configuration, known: dict[object, Layers]) -
     for number, stage in enumerate(plan.stages):
         # Chunks do not change the price of a layer, nor does the order but for its parts.
         same = stage.unchecked(layers=(0, 1), chunks=((0, 1),), recompute_layers=None)
-        key = (same, plan.outer_dp, plan.micro_batch, plan.stride, plan.schedule, plan.offload)
+        key = (same, plan.outer_dp, plan.micro_batch, plan.stride, plan.schedule, plan.pp,
+               plan.offload)
         layers = known.setdefault(key, {})
         price = pricing.stage(plan, stage, layers)
         if (price.resident + pricing.held(plan, number, price) > pricing.limit(stage)

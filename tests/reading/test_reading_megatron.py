@@ -56,6 +56,15 @@ def test_exported_plans_are_read_back(stack: str, count: int, tmp_path: Path) ->
     assert seen & {"hosts", "ranks"} or stack == "megatron-fsdp"
 
 
+def test_degrees_of_experts_divide_them(tmp_path: Path) -> None:
+    """In the words of `nest evaluate`."""
+    base = BASE.replace("--nproc_per_node 8 --nnodes 2", "--nproc_per_node 3 --nnodes 2")
+    more = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size {}".format
+    with pytest.raises(InputError, match=r"run\.sh: ep 3 does not divide experts 8$"):
+        reading(tmp_path, more(3), base.replace("size 32", "size 48"))
+    assert reading(tmp_path, more(2)).configuration.stages[0].ep == 2
+
+
 @pytest.mark.parametrize("graphs", ["layers", "step"])
 def test_cuda_graphs_are_read_back(graphs: str, tmp_path: Path) -> None:
     stack, seen = load_stack({"base": "megatron-core", "cuda_graphs": graphs}), 0

@@ -24,7 +24,6 @@ from nest.pricing.stages import Layers, Pricing
 from nest.search import compiled
 from nest.search.alike import Alike, pipelines
 from nest.search.rounds import search
-from nest.search.tables import Degrees
 from nest.search.tensors import Builder
 from nest.stacks import not_runnable
 
@@ -232,8 +231,7 @@ def test_what_rules_out_layouts_rules_out_no_better_one(model, devices, batch, s
     limit = 1.1 * search(chain, where, job, space, threads=1).step_time
     compared = [0, 0]  # outer choices without and with a plan below the limit
     for number in np.flatnonzero(found.bounds < limit).tolist():
-        tables = builder.tables(number, False)
-        degrees = Degrees(**{name: getattr(tables, name) for name in Degrees._fields})
+        degrees = found.degrees(number)
         _, given, legal = found.arrays(number, limit)
         without = given._replace(seen=0 * given.seen, least_seen=0 * given.least_seen,
                                  load=0 * given.load)

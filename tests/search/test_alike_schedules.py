@@ -67,3 +67,18 @@ def test_chunks_of_schedules():
     found = {name: {one.vpp for one in listed if one.schedule == name}
              for name in ("zb1p", "zb-v", "dualpipev", "interleaved-zb")}
     assert found == {"zb1p": {1}, "zb-v": {2}, "dualpipev": {2}, "interleaved-zb": {2, 3, 4, 5}}
+
+
+@pytest.mark.kernels
+def test_a_best_plan_is_dualpipe():
+    """Without naming it: four stages whose bubble is what two copies of the model save."""
+    job = Job(global_batch=16, seq_len=256,
+              stack=load_stack("megatron-core").replace(workspace=0))
+    alone = SearchSpace(pp=4, tp=1, cp=1, mbs=1, outer_dp=1, dp_in=1)
+    model, where = load_model(DEEPER), cluster("400 MiB")
+    plan = nest.plan(model, where, job, alone, threads=1, beyond_stack=True)
+    assert plan.configuration.schedule == "dualpipe"
+    assert plan.optimal and not plan.runnable
+    own = nest.plan(model, where, job, alone, threads=1)
+    assert own.step_time_s > plan.step_time_s * (1.0 + 1e-3)
+    assert nest.simulate(plan).step_time_s == pytest.approx(plan.step_time_s, rel=0.02)

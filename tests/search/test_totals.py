@@ -13,7 +13,6 @@ from nest.describe.space import LARGEST, SearchSpace
 from nest.graph import build_chain
 from nest.search import compiled
 from nest.search.alike import MOST_CUTS, Alike, pipelines
-from nest.search.tables import Degrees
 from nest.search.tensors import Builder
 from nest.search.totals import Questions
 
@@ -52,8 +51,7 @@ def test_no_plan_takes_less_than_the_floor_of_its_question(stack, model, memory,
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Questions, "of_pipelines", lambda *_, p=placed: np.where(p, 0.0, np.inf))
             chosen, given, legal = found.arrays(number, np.inf)
-        tables = found.builder.tables(number, False)
-        degrees = Degrees(**{name: getattr(tables, name) for name in Degrees._fields})
+        degrees = found.degrees(number)
         for code in rng.permutation(every)[:60].tolist():
             one = given._replace(asked=np.array([code]), floor=np.zeros(1), most=MOST_CUTS)
             best = kernel(degrees, found.rings(number), one, legal, np.inf, True)[0]

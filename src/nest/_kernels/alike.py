@@ -29,14 +29,17 @@ from nest._kernels.layers import (
 from nest._kernels.layouts import (
     FIRST,
     LEASTS,
+    copies_of,
     forwards,
     gathers,
     has_room,
     next_layout,
     split_of,
+    together_of,
 )
 from nest._kernels.orders import (
     COMBINED,
+    DUALPIPE,
     DUALPIPEV,
     GPIPE,
     INTERLEAVED,
@@ -244,7 +247,7 @@ def try_all(t, q, a, legal, w, limit, spread):
         for n in range(len(a.asked)):
             row, x = divmod(a.asked[n], choices)
             c, z = divmod(row, Z)
-            place = q.place[q.size[c], 0]
+            place = q.place[0, q.size[c], 0]
             # The last choice: full recompute of the first layers of each chunk alone. With more
             # of them a step takes longer and needs less memory.
             part = x == R
@@ -292,7 +295,7 @@ def _ask(w, c, r, some, option):
 def _placed(t, q, a, legal, c, z, k):
     """Whether a pipeline may have these degrees and this way of ZeRO."""
     return (legal.row_pipeline[c, k] and legal.way_pipeline[z, k]
-            and q.place[q.size[c], a.pp[k] - 1] >= 0
+            and q.place[a.row[k], q.size[c], a.pp[k] - 1] >= 0
             and not (t.forbidden[z] and a.pp[k] > 1))
 
 
@@ -308,6 +311,8 @@ def _look(t, q, a, w, top, first):
     for s in range(1, p):
         gap = a.least_handed / t.shards[c] * q.hop[0, x, s]
         w.near[s] = w.near[s - 1] + q.both * (gap + q.hop[1, x, s])
+    if a.schedule[k] == DUALPIPE:  # whose micro-batches come from both ends
+        w.near[:] = 0.0
     if not a.free[k]:
         # The first look knows nothing of groups but that larger ones hold more.
         base, whole = a.base[k], w.question[FIRST] <= 0
@@ -451,7 +456,7 @@ def _stage(t, q, a, w, s, i, j):
     forwards before the first backward, and as many backwards behind the last forward.
     """
     c, k = w.question[CANDIDATE], w.question[PIPELINE]
-    p, m, y = a.pp[k], t.micro_batches, q.place[q.size[c], s]
+    p, m, y = a.pp[k], t.micro_batches, q.place[a.row[k], q.size[c], s]
     g = _figures(t, q, a, w, y, i, j)
     n = m - 1 if a.schedule[k] == GPIPE else min(p - 1 - s, m - 1)
     if (w.figures[y, g, F_RESIDENT] + w.figures[y, g, F_WORK] + w.figures[y, g, F_BUFFERS]
@@ -469,13 +474,15 @@ def _stage(t, q, a, w, s, i, j):
 def _fits(t, q, a, w, number, top):
     """Whether a layout fits and may take less than ``top``; ``w.cuts`` gets its cuts."""
     c, k = w.question[CANDIDATE], w.question[PIPELINE]
-    p, v, m, x, N = a.pp[k], a.vpp[k], t.micro_batches, q.size[c], len(a.order)
-    together, split, size = a.schedule[k] == COMBINED, split_of(a.schedule[k]), a.group[k]
-    loops = a.schedule[k] == INTERLEAVED or (together and p > 1)
-    for n in range(p * v + 1):
+    p, v, x, N, size = a.pp[k], a.vpp[k], q.size[c], len(a.order), a.group[k]
+    together, split = together_of(a.schedule[k]), split_of(a.schedule[k])
+    loops = a.schedule[k] == INTERLEAVED or (a.schedule[k] == COMBINED and p > 1)
+    copies = copies_of(a.schedule[k])
+    m = t.micro_batches // copies
+    for n in range(p * v // copies + 1):
         w.cuts[n] = a.layouts[a.begin[number] + n]
     for s in range(p):
-        y, resident, work, buffers, own, left = q.place[x, s], 0.0, 0.0, 0.0, 0.0, 0.0
+        y, resident, work, buffers, own, left = q.place[a.row[k], x, s], 0.0, 0.0, 0.0, 0.0, 0.0
         ran = kept = saved = largest = hides = gathered = 0.0
         for d in range(v):
             n = _position(a, k, s, d)
@@ -493,6 +500,8 @@ def _fits(t, q, a, w, number, top):
                 _parts(t, q, a, w, y, w.cuts[n], w.cuts[n + 1], g)
                 w.kept_back[s, d] = w.figures[y, g, F_KEPT]
                 largest = max(largest, w.figures[y, g, F_LARGEST])
+                if copies > 1:  # of both chunks as many as of the one with the fewest
+                    times = forwards(a.schedule[k], p, v, m, size, s, 1)
                 saved += max(0, m - times) * (w.figures[y, g, C_EXCHANGED_FORWARD]
                                               + w.figures[y, g, C_EXCHANGED_BACKWARD])
             left += w.figures[y, g, C_UPDATE] + w.figures[y, g, C_TIED]
@@ -500,7 +509,7 @@ def _fits(t, q, a, w, number, top):
                 left += w.figures[y, g, C_LEFT]
             hides = max(hides, w.figures[y, g, C_UNDER_FIRST], w.figures[y, g, C_UNDER_LAST])
             gathered = max(gathered, w.figures[y, g, C_LARGEST])
-        i, j = w.cuts[s], w.cuts[_position(a, k, s, v - 1) + 1]
+        i, j = w.cuts[_position(a, k, s, 0)], w.cuts[_position(a, k, s, v - 1) + 1]
         first, after = w.ahead[i] + w.near[s] / 2, left
         for d in range(v if gathered > 0.0 and gathers(a.schedule[k]) else 0):
             # What is gathered of a chunk is partly hidden at the most, but for the first pass and
@@ -526,7 +535,7 @@ def _fits(t, q, a, w, number, top):
             first = max(first, w.ahead[N] + w.inputs[N] - w.inputs[j] - ran)
         if together:
             own -= saved / m
-            if forwards(a.schedule[k], p, v, m, size, s, v - 1) < m:
+            if copies > 1 or forwards(a.schedule[k], p, v, m, size, s, v - 1) < m:
                 w.room_left[s] -= largest
         if first + m * own + after >= top * SLACK or kept > w.room_left[s]:
             return False
@@ -549,7 +558,7 @@ def _figures(t, q, a, w, y, i, j):
     if w.stamp[0, y, g] == w.tally[0]:
         return g
     w.stamp[0, y, g] = w.tally[0]
-    kinds = a.whole if a.pp[k] == 1 else a.order
+    kinds = a.whole if _has_all(a, k) else a.order
     resident = kept = work = buffers = 0.0
     for n in range(i, j):
         marked = q.marked_before[n + 1] - q.marked_before[i]
@@ -576,7 +585,7 @@ def _parts(t, q, a, w, y, i, j, g):
     if w.stamp[1, y, g] == w.tally[0]:
         return
     w.stamp[1, y, g] = w.tally[0]
-    kinds = a.whole if a.pp[w.question[PIPELINE]] == 1 else a.order
+    kinds = a.whole if _has_all(a, w.question[PIPELINE]) else a.order
     apart = a.apart[t.body[q.alike[w.question[CANDIDATE], y]]]
     out, kept, largest = w.figures[y, g], 0.0, 0.0
     marked, some = 0, w.question[FIRST]
@@ -595,8 +604,16 @@ def _parts(t, q, a, w, y, i, j, g):
 
 
 @leaf
+def _has_all(a, k):
+    """Whether all layers that share a table of the vocabulary are on one stage."""
+    return a.pp[k] == 1 or a.schedule[k] == DUALPIPE
+
+
+@leaf
 def _position(a, k, s, d):
     """Place in the model of chunk d of stage s."""
+    if a.schedule[k] == DUALPIPE:
+        return max(s, a.pp[k] - 1 - s) if d else min(s, a.pp[k] - 1 - s)
     if d == 1 and (a.schedule[k] == ZB_V or a.schedule[k] == DUALPIPEV):
         return 2 * a.pp[k] - 1 - s
     return d * a.pp[k] + s
@@ -630,20 +647,21 @@ def _price(t, q, a, w, top):
         return 0.0
     c, k = w.question[CANDIDATE], w.question[PIPELINE]
     p, v, x = a.pp[k], a.vpp[k], q.size[c]
-    apart = split_of(a.schedule[k]) or a.schedule[k] == COMBINED
+    apart = split_of(a.schedule[k]) or together_of(a.schedule[k])
     folded = a.schedule[k] == ZB_V or a.schedule[k] == DUALPIPEV
+    crossed, copies = a.schedule[k] == DUALPIPE, copies_of(a.schedule[k])
     for s in range(p):
-        y = q.place[x, s]
+        y = q.place[a.row[k], x, s]
         for d in range(v):
             n = _position(a, k, s, d)
             i, j = w.cuts[n], w.cuts[n + 1]
             per_byte, latency = q.wrap[0, x, p], q.wrap[1, x, p]
-            if d and folded:  # back along a V
+            if (d and folded) or (crossed and n != s):  # back along a V, or from the other end
                 per_byte, latency = q.hop[0, x, s], q.hop[1, x, s]
             elif s < p - 1:
                 per_byte, latency = q.hop[0, x, s + 1], q.hop[1, x, s + 1]
-            elif folded:
-                per_byte = latency = 0.0  # its own second chunk
+            elif folded or crossed:
+                per_byte = latency = 0.0  # its own second chunk, or nothing
             g = _figures(t, q, a, w, y, i, j)
             if apart:
                 _parts(t, q, a, w, y, i, j, g)
@@ -654,19 +672,19 @@ def _price(t, q, a, w, top):
             w.alone[s, d] = j - i == 1
     w.tally[1] += 1
     if a.schedule[k] > GPIPE:
-        m = t.micro_batches
-        few, limit = _few(a, k, m), np.inf if a.schedule[k] == COMBINED else top
-        time = w.longest_path(w.costs, w.alone, w.hops, p, v, few, _written(a, w, k, m, few),
-                              w.room, limit)
+        m, depth = t.micro_batches // copies, p * v // copies
+        few, limit = _few(a, k, m), np.inf if together_of(a.schedule[k]) else top
+        time = w.longest_path(w.costs, w.alone, w.hops, p, v, few, depth,
+                              _written(a, w, k, m, few), w.room, limit)
         if few < m and time < top and w.room.unsure[0] > passes.SURE * time:
-            time = w.longest_path(w.costs, w.alone, w.hops, p, v, m, _written(a, w, k, m, m),
-                                  w.room, limit)
+            time = w.longest_path(w.costs, w.alone, w.hops, p, v, m, depth,
+                                  _written(a, w, k, m, m), w.room, limit)
     else:
         time = _in_closed_form(w, p, t.micro_batches, a.schedule[k] == GPIPE)
     if time >= top * SLACK:
         return top
     w.best[k], w.option[k] = time, w.question[OPTION]
-    for n in range(p * v + 1):
+    for n in range(p * v // copies + 1):
         w.found[k, n] = w.cuts[n]
     return time
 

@@ -9,7 +9,16 @@ Shapes: as of ``_kernels.alike``.
 from __future__ import annotations
 
 from nest._kernels import form, leaf
-from nest._kernels.orders import COMBINED, DUALPIPEV, GPIPE, INTERLEAVED, LOOPED_BFS, ZB1P, ZB_V
+from nest._kernels.orders import (
+    COMBINED,
+    DUALPIPE,
+    DUALPIPEV,
+    GPIPE,
+    INTERLEAVED,
+    LOOPED_BFS,
+    ZB1P,
+    ZB_V,
+)
 from nest._kernels.pipeline import SLACK
 from nest.forms import orders
 
@@ -29,7 +38,19 @@ S_REST, S_FIRST, S_LAST, S_FRONT, S_BEHIND = range(5)
 @leaf
 def split_of(schedule):
     """Whether backwards are in two parts."""
-    return ZB1P <= schedule <= DUALPIPEV
+    return ZB1P <= schedule <= DUALPIPE
+
+
+@leaf
+def together_of(schedule):
+    """Whether forwards run beside backwards."""
+    return schedule in (COMBINED, DUALPIPE)
+
+
+@leaf
+def copies_of(schedule):
+    """Copies of the model, each of which takes as many of the micro-batches."""
+    return 2 if schedule == DUALPIPE else 1
 
 
 @leaf
@@ -53,8 +74,12 @@ def forwards(schedule, p, v, m, group, s, d):
     """Micro-batches of chunk d whose forwards stage s runs before its first backward."""
     if schedule in (LOOPED_BFS, GPIPE):
         return m
-    if schedule in (ZB_V, DUALPIPEV):
+    if schedule == ZB_V:
         return min(m, s + 1 if d else 2 * p - 1 - s)
+    if schedule in (DUALPIPEV, DUALPIPE):
+        if schedule == DUALPIPE:  # its ranks count from the nearer end
+            p, s = p // 2, min(s, p - 1 - s)
+        return s + 1 if d else 2 * p - 1 - s + (s == p - 1)
     slope = 1 if split_of(schedule) else min(v, 2)
     return begun(d, min(m * v, warm_up(s, p, v, m, group, slope, 0) + 1), v, group)
 
@@ -67,14 +92,15 @@ def has_room(t, a, w, k, top):
     Each layer takes and holds the least that any does, and lies in the chunks that hold the fewest
     micro-batches.
     """
-    p, v, m, times = a.pp[k], a.vpp[k], t.micro_batches, w.forwards[k]
+    p, v, times, copies = a.pp[k], a.vpp[k], w.forwards[k], copies_of(a.schedule[k])
+    m = t.micro_batches // copies
     if times[0, 0] == 0:
         for s in range(p):
             for x in range(3):
                 times[s, x] = forwards(
                     a.schedule[k], p, v, m, a.group[k], s, min(x, v - 1) if x < 2 else v - 1)
-    left, bytes_each = a.body[1] - a.body[0], t.limit_bytes / SLACK
-    each = w.layer[0] - (w.layer[2] if a.schedule[k] == COMBINED else 0.0)
+    left, bytes_each = copies * (a.body[1] - a.body[0]), t.limit_bytes / SLACK
+    each = w.layer[0] - (w.layer[2] if together_of(a.schedule[k]) else 0.0)
     most = left if m * each * left < top else int(top / (m * each))
     for s in range(p - 1, -1, -1):
         room, taken = bytes_each, 0
@@ -99,10 +125,11 @@ def next_layout(t, a, w, k, number, top):
     Three stages say so, those of ``Pipelines.seen``; at first of runs of layouts whose heaviest
     stage is the same, from the least of each sum.
     """
-    p, v, m, N, kinds = a.pp[k], a.vpp[k], t.micro_batches, len(a.order), w.least.shape[1]
+    p, v, N, kinds = a.pp[k], a.vpp[k], len(a.order), w.least.shape[1]
     schedule, group, some = a.schedule[k], a.group[k], w.question[FIRST]
-    together, split, near = schedule == COMBINED, split_of(schedule), w.near[p - 1]
-    loops, behind_each_other = schedule == INTERLEAVED or (together and p > 1), gathers(schedule)
+    m, together = t.micro_batches // copies_of(schedule), together_of(schedule)
+    split, near, behind_each_other = split_of(schedule), w.near[p - 1], gathers(schedule)
+    loops = schedule == INTERLEAVED or (schedule == COMBINED and p > 1)
     each = w.layer[0] - (w.layer[2] if together else 0.0)
     run, block, x, seen, row = -1, True, 0, a.seen, number
     w.tally[4] = 0
@@ -151,7 +178,8 @@ def next_layout(t, a, w, k, number, top):
             if behind_each_other:
                 queue += all_in * (w.waits[2, kind] + w.waits[3, kind])
             if together:
-                saved += w.saved[kind] * (m * all_in - kept)
+                saved += w.saved[kind] * (m * all_in - (
+                    kept if loops else min(first, last) * all_in))
         if some > 0:  # the other layers keep all
             count = first + last + (v - 2) * inner if v > 1 else first
             held += max(0.0, marked - some * count) * w.layer[3]

@@ -11,16 +11,16 @@ from numba import boolean, float64, int64, typeof, void
 
 from nest._kernels import called, form
 from nest.forms import orders, passes
-from nest.forms.passes import Order, Room
+from nest.forms.passes import BESIDE, FORWARD, Order, Room
 
 in_turn, looped, folded = form(orders.in_turn), form(orders.looped), form(orders.folded)
-leave_out = form(orders.leave_out)
+leave_out, crossed = form(orders.leave_out), form(orders.crossed)
 breadth_first, dual_pipe = form(orders.breadth_first), form(orders.dual_pipe)
 zero_bubble, zero_bubble_v = form(orders.zero_bubble), form(orders.zero_bubble_v)
 step_seconds = form(passes.step_seconds)
 
-(ONE_F_ONE_B, GPIPE, INTERLEAVED, COMBINED, ZB1P, INTERLEAVED_ZB, ZB_V, DUALPIPEV,
- LOOPED_BFS) = range(9)
+(ONE_F_ONE_B, GPIPE, INTERLEAVED, COMBINED, ZB1P, INTERLEAVED_ZB, ZB_V, DUALPIPEV, DUALPIPE,
+ LOOPED_BFS) = range(10)
 """Numbers of schedules, as in ``nest.search.alike.SCHEDULES``."""
 
 
@@ -51,7 +51,9 @@ ORDER, ROOM = typeof(order_of(1, 1, 1)), typeof(room_of(1, 1, 1))
 @called(void(int64, int64, int64, int64, int64, int64, ORDER))
 def write_order(schedule, p, v, m, group, out, order):
     """Fill ``order`` with the passes of a pipeline, which has ``out`` groups more."""
-    if schedule in (ZB_V, DUALPIPEV):
+    if schedule == DUALPIPE:
+        crossed(p, order)
+    elif schedule in (ZB_V, DUALPIPEV):
         folded(p, order)
     else:
         looped(p, v, order)
@@ -62,7 +64,9 @@ def write_order(schedule, p, v, m, group, out, order):
     elif schedule == ZB_V:
         zero_bubble_v(p, m, order)
     elif schedule == DUALPIPEV:
-        dual_pipe(p, m, p, 0, order)
+        dual_pipe(p, m, p, FORWARD, order)
+    elif schedule == DUALPIPE:
+        dual_pipe(p // 2, m, p, BESIDE, order)
     else:
         breadth_first(p, v, m, order)
     order.more[0] = 0
@@ -71,7 +75,7 @@ def write_order(schedule, p, v, m, group, out, order):
 
 
 @called(float64(float64[:, :, ::1], boolean[:, ::1], float64[:, :, ::1], int64, int64, int64,
-                ORDER, ROOM, float64))
-def longest_path(costs, alone, hops, p, v, m, order, room, limit):
-    """:func:`nest.forms.passes.step_seconds` of one chain."""
-    return step_seconds(costs, alone, hops, p, v, m, p * v, order, room, limit)
+                int64, ORDER, ROOM, float64))
+def longest_path(costs, alone, hops, p, v, m, depth, order, room, limit):
+    """:func:`nest.forms.passes.step_seconds`."""
+    return step_seconds(costs, alone, hops, p, v, m, depth, order, room, limit)

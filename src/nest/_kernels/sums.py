@@ -21,12 +21,14 @@ from nest._kernels.layers import (
     REGATHERED,
     RESIDENT,
     SCATTERED,
+    SYNC,
     TIED,
     UPDATE,
     WEIGHTS,
     WORK,
     layer_sums,
 )
+from nest._kernels.layers import GATHER as REFRESH
 from nest._kernels.layouts import (
     AHEAD,
     BACK,
@@ -39,10 +41,11 @@ from nest._kernels.layouts import (
     REGATHER,
     ROOM,
     SCATTER,
+    copies_of,
     gathers,
+    together_of,
     waits_of,
 )
-from nest._kernels.orders import COMBINED
 from nest._kernels.pipeline import SLACK
 
 
@@ -56,6 +59,9 @@ def sum_up(t, q, a, w, c, z, r, kept):
             continue
         for policy in (0, r, kept):
             layer_sums(t, q.alike[c, y], z, policy, w.layers[y])
+            if len(q.twin):
+                _add_exchange(t.exchanged[t.held[c], z], q.twin[y % len(q.twin)],
+                              w.layers[y, policy])
         for kind in range(w.least.shape[1]):
             own = w.layers[y, r, kind]
             w.least[AHEAD, kind] = min(w.least[AHEAD, kind], own[FORWARD])
@@ -112,6 +118,14 @@ def sum_up(t, q, a, w, c, z, r, kept):
 
 
 @leaf
+def _add_exchange(exchanged, twin, layers):
+    """Add what the two holders of a layer exchange, over a way between them."""
+    for kind in range(len(exchanged)):
+        layers[kind, SYNC] += exchanged[kind, 0] * twin[0] + exchanged[kind, 1] * twin[1]
+        layers[kind, REFRESH] += exchanged[kind, 2] * twin[0] + exchanged[kind, 3] * twin[1]
+
+
+@leaf
 def _sum_up_waits(t, a, w):
     """Fill in what passes wait at least for ZeRO traffic between two layers of the body, or more
     with a third one in front of them; by the kind of the last. Then for what is gathered of a
@@ -158,8 +172,9 @@ def _sum_up_waits(t, a, w):
 def may_be_below(t, a, w, k, top):
     """Whether pipeline k may take less than ``top`` somewhere, by its seconds and its bytes."""
     N = len(a.order)
-    least = w.ahead[N] + w.back[N] - (w.saved[-1] if a.schedule[k] == COMBINED else 0.0)
-    if a.warm[k] * least >= top * SLACK or w.resident[N] + w.kept[N] > a.pp[k] * t.limit_bytes:
+    least = w.ahead[N] + w.back[N] - (w.saved[-1] if together_of(a.schedule[k]) else 0.0)
+    held = copies_of(a.schedule[k]) * (w.resident[N] + w.kept[N])
+    if a.warm[k] * least >= top * SLACK or held > a.pp[k] * t.limit_bytes:
         return False
     if gathers(a.schedule[k]) and t.micro_batches / a.pp[k] * (
             least + w.waited[2] + w.waited[3]) - w.layer[6] >= top * SLACK:

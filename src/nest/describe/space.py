@@ -37,15 +37,14 @@ Precision = Literal[
 Graphs = Literal["none", "layers", "step"]
 """What CUDA graphs capture."""
 Optimizer = Literal["adam", "sgd", "sgd-momentum", "muon"]
-Searched = Literal[
+Schedule = Literal[
     "1f1b", "interleaved", "gpipe", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
-    "looped-bfs"]
-"""Schedules that a space may name."""
-Schedule = Literal[Searched, "dualpipe"]
-"""Schedules that a configuration may name: all that are priced."""
-USUAL: tuple[Searched, ...] = ("1f1b", "interleaved")
-"""Schedules of a search that names none and keeps to no stack."""
-PLAIN: tuple[Searched, ...] = ("1f1b", "interleaved", "gpipe")
+    "dualpipe", "looped-bfs"]
+USUAL: tuple[Schedule, ...] = ("1f1b", "interleaved")
+"""Schedules of a space that names none; everything has ``BEYOND`` too."""
+BEYOND: tuple[Schedule, ...] = ("dualpipe",)
+"""Schedules that no listed stack runs."""
+PLAIN: tuple[Schedule, ...] = ("1f1b", "interleaved", "gpipe")
 """Schedules of stages that may differ, or that planners other than NEST know."""
 CpComm = Literal["p2p", "a2a"]
 Shard = Literal["dp", "dp_in"]
@@ -153,16 +152,10 @@ def _listed(value: object) -> object:
 
 
 def _schedules(value: object) -> object:
-    """Names of schedules that a search lists; `any` of them."""
-    if value is None or _any(value):
-        return value if value is None else get_args(Searched)
-    names = _listed(value)
-    for name in names if isinstance(names, (tuple, list)) else ():
-        if name in get_args(Schedule) and name not in get_args(Searched):
-            raise ValueError(
-                f"got {name}, which no search lists (nest evaluate --schedule {name} prices it); "
-                f"allowed: {', '.join(get_args(Searched))}")
-    return names
+    """Names of schedules; `any` of them."""
+    if value is None:
+        return None
+    return get_args(Schedule) if _any(value) else _listed(value)
 
 
 def _flags(value: object) -> object:
@@ -259,12 +252,13 @@ class SearchSpace(Description):
         "any number, all of them included"
     )
     schedule: Annotated[
-        tuple[Searched, ...] | None,
-        BeforeValidator(_schedules, json_schema_input_type=Searched | list[Searched] | None),
+        tuple[Schedule, ...] | None,
+        BeforeValidator(_schedules, json_schema_input_type=Schedule | list[Schedule] | None),
         AfterValidator(_distinct),
     ] = Field(
-        None, description="pipeline schedules: " + ", ".join(get_args(Searched)) + "; not given: "
-        "those of the job's stack but combined, or where anything may run " + " and ".join(USUAL)
+        None, description="pipeline schedules: " + ", ".join(get_args(Schedule)) + "; not given: "
+        "those of the job's stack but combined, or where anything may run "
+        + ", ".join((*USUAL, *BEYOND))
     )
     offload: Annotated[
         tuple[OffloadText, ...],
@@ -301,7 +295,7 @@ class SearchSpace(Description):
         return {name: _shown(getattr(self, name)) for name in type(self).model_fields}
 
     @property
-    def schedules(self) -> tuple[Searched, ...]:
+    def schedules(self) -> tuple[Schedule, ...]:
         """Those that are named, or else the usual ones."""
         return USUAL if self.schedule is None else self.schedule
 

@@ -59,7 +59,9 @@ def is_grouped(schedule: str, vpp: int) -> bool:
 
 
 def chunk_counts(schedule: str, pp: int, most: int) -> range:
-    """Chunks that a stage of a pipeline of ``pp`` stages may have; up to ``most``."""
+    """Chunks that a stage of a pipeline of ``pp`` stages may have; up to ``most`` of each copy."""
+    if copies(schedule) > 1 and pp % 2:
+        return range(0)
     if schedule == "combined":
         return range(1, 2) if pp == 1 else range(2, most + 1)
     if pp == 1:
@@ -68,7 +70,8 @@ def chunk_counts(schedule: str, pp: int, most: int) -> range:
         return range(2, most + 1)
     if schedule not in RULES:
         return range(1, 2)
-    return range(RULES[schedule].least_chunks, min(RULES[schedule].most_chunks, most) + 1)
+    return range(RULES[schedule].least_chunks,
+                 min(RULES[schedule].most_chunks, copies(schedule) * most) + 1)
 
 
 def placement(schedule: str) -> Placement:

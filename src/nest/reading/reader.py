@@ -15,6 +15,8 @@ from nest.describe.files import read_text
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.errors import InputError, did_you_mean
+from nest.graph import build_chain
+from nest.graph.legality import expert_problem
 from nest.reading import bridge, deepspeed, fsdp2, launches, maxtext, run, torchtitan
 from nest.reading.launches import Launch
 from nest.reading.run import Reading
@@ -69,15 +71,18 @@ def read(
     Raises
     ------
     InputError : no such file, not one of a known kind, settings that may change the cost and are
-        not understood, or values that it does not say.
+        not understood, values that it does not say, or degrees of experts that do not divide
+        them.
     """
     asked = Asked(model, vocab, seq_len, precision, optimizer, stack, devices,
                   tuple(one.removeprefix("--") for one in ignore), function)
-    found = opened(path, target, asked, variables)
-    if found is None:
-        return run.read(path, devices=devices, vocab=vocab, stack=stack, variables=variables,
-                        ignore=ignore)
-    return read_file(found)
+    file = opened(path, target, asked, variables)
+    found = read_file(file) if file else run.read(
+        path, devices=devices, vocab=vocab, stack=stack, variables=variables, ignore=ignore)
+    degrees = found.configuration.stages[0]
+    if problem := expert_problem(build_chain(found.model), degrees.ep, degrees.etp):
+        raise InputError(f"{shorten(os.fspath(path), 300)[1:-1]}: {problem}")
+    return found
 
 
 def devices_of(

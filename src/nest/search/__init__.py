@@ -4,7 +4,8 @@
 `signatures` which stages cost the same; `tensors` prices all of that and fills `tables` and
 `problems`, the arrays that kernels take; `compiled` loads the kernels of `_kernels` with their
 cache; `alike` has the pipelines of identical stages, `totals` bounds them by sums over all layers,
-`runnable` has those that the job's stack can run; `distinct` says which rows of arrays differ;
+`crossed` has those that hold two copies of the model, behind all others; `runnable` has those that
+the job's stack can run; `distinct` says which rows of arrays differ;
 `rounds` visits the outer choices on `threads`, best bound first, after a `draft` over a part
 of the space, and returns the best `solution`; `offloads` does so for each way to use the memory of
 the hosts; `batches` looks for a batch near the given one that fits the devices better; `fitting`

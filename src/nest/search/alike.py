@@ -14,9 +14,17 @@ from numpy.typing import NDArray
 
 from nest.costs.choices import FULL, policy
 from nest.describe.capabilities import Capabilities
-from nest.describe.space import Schedule, SearchSpace
+from nest.describe.space import BEYOND, Schedule, SearchSpace
 from nest.graph import Chain
-from nest.graph.schedules import chunk_counts, chunks_at, is_folded, is_grouped, most_zero
+from nest.graph.schedules import (
+    RULES,
+    chunk_counts,
+    chunks_at,
+    copies,
+    is_folded,
+    is_grouped,
+    most_zero,
+)
 from nest.search.distinct import distinct_rows
 from nest.search.layouts import UNLIKE, is_split
 from nest.search.problems import Legal, Pipelines, Rings
@@ -40,7 +48,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 SCHEDULES: tuple[Schedule, ...] = (
     "1f1b", "gpipe", "interleaved", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
-    "looped-bfs")
+    "dualpipe", "looped-bfs")
 """Schedules of alike stages that are searched, by number."""
 MOST_CUTS = 300
 """Ways to cut one pipeline that are priced at the most; beyond them nothing is proved."""
@@ -57,8 +65,8 @@ def pipelines(
     first, last = chain.body
     found, larger = list[Pipeline](), larger_groups(rules)
     names: tuple[str, ...] = space.schedules
-    if own and space.schedule is None:
-        names = tuple(name for name in SCHEDULES if name != "combined")
+    if space.schedule is None:
+        names = tuple(n for n in SCHEDULES if n != "combined") if own else (*names, *BEYOND)
     names = tuple(name for name in names if _may_run(name, chain, rules))
     for pp in range(1, min(len(chain), devices) + 1):
         if not space.allows("pp", pp):
@@ -70,7 +78,7 @@ def pipelines(
                 continue
             for vpp in chunk_counts(name, pp, len(chain) // pp):
                 if not space.allows("vpp", vpp) or not (
-                        own or (last - first) % (pp * vpp) == 0):
+                        own or copies(name) > 1 or (last - first) % (pp * vpp) == 0):
                     continue
                 if not is_grouped(name, vpp):
                     found.append(Pipeline(name, pp, vpp))
@@ -120,7 +128,7 @@ class Alike:
 
     def __init__(self, builder: Builder) -> None:
         self.builder, self.listed = builder, builder.pipelines
-        self._layouts, self._totals = builder.frame.layouts, Totals(builder)
+        self._layouts, self._totals = builder.layouts, Totals(builder)
         self._done: dict[int, float] = {}
         """By outer choice the limit below which all listed cuts were searched."""
         listed = self.listed
@@ -129,8 +137,10 @@ class Alike:
         self._turns = self._vpp > 1
         names = [one.schedule for one in listed]
         self._split = np.array([is_split(name) for name in names], dtype=np.bool_)
-        self._together = np.array([name == "combined" for name in names], dtype=np.bool_)
-        self._fewest = np.where([name == "dualpipev" for name in names], 2 * self._pp, 1)
+        self._combined = np.array([name == "combined" for name in names], dtype=np.bool_)
+        self._together = self._combined | (builder.copies > 1)
+        self._fewest = self._pp * [
+            RULES[name].rounds if name in RULES else 0 for name in names]
         """Micro-batches that a pipeline needs."""
         # What is legal whatever the stack.
         self._zero = np.array([most_zero(name) for name in names], dtype=np.int64)
@@ -143,22 +153,24 @@ class Alike:
         """Best plan of each pipeline of an outer choice below ``limit`` seconds; what no plan that
         was left out takes less than; how many were priced. Without ``exact`` of free cuts only
         those with the least bound are priced."""
-        tables, rings = self.builder.tables(number, False), self.rings(number)
-        degrees = Degrees(**{name: getattr(tables, name) for name in Degrees._fields})
+        builder, rings = self.builder, self.rings(number)
         chosen, arrays, legal = self.arrays(number, limit)
         if exact and not spread and limit <= self._done.get(number, 0.0):
             arrays = arrays._replace(last=arrays.first)  # listed cuts are priced
         else:
             self._done[number] = limit
+        if builder.copies > 1:
+            rings, row = self._with_twins(rings, number, chosen)
+            arrays = arrays._replace(row=row)
         arrays = arrays._replace(most=MOST_CUTS if exact else 0)
         best, option, cuts, priced, left = kernel(
-            degrees, rings, arrays, legal, limit, spread)
+            self.degrees(number), rings, arrays, legal, limit, spread)
         found = []
         for k in np.flatnonzero(best < np.inf).tolist():
             pipeline = self.listed[chosen[k]]
+            parts = pipeline.pp * pipeline.vpp // builder.copies
             found.append(AlikePlan(
-                float(best[k]), pipeline, int(option[k]),
-                tuple(cuts[k, : pipeline.pp * pipeline.vpp + 1].tolist())))
+                float(best[k]), pipeline, int(option[k]), tuple(cuts[k, : parts + 1].tolist())))
         return found, float(left), int(priced)
 
     @cached_property
@@ -174,6 +186,7 @@ class Alike:
         outer, runnable = self.builder.outers[number], self.builder.runnable
         m = outer.micro_batches
         legal = runnable.piped(outer) & (m >= self._fewest) & (runnable.groups(m) > 0)
+        legal &= m % self.builder.copies == 0
         if self.plain:
             legal &= ~self._turns
         return Shapes(self._pp, self._warm(m), self._together, legal)
@@ -185,6 +198,12 @@ class Alike:
         return np.where(self._split, m / self._pp, found)
 
     # ------------------------------------------------------------ arrays
+
+    def degrees(self, number: int) -> Degrees:
+        """Prices of an outer choice."""
+        tables = self.builder.tables(number, False)
+        return Degrees(exchanged=self.builder.exchanged, **{
+            name: getattr(tables, name) for name in Degrees._fields[:-1]})
 
     def rings(self, number: int) -> Rings:
         """Places of the stages under an outer choice, and what they hand over."""
@@ -213,10 +232,32 @@ class Alike:
         hop = np.array(places.hops(each))
         wrap = np.array([places.pair(max(k - 1, 0), 0) for k in each.tolist()]).T
         return Rings(
-            size=size.astype(np.int64), alike=known[degrees], place=place,
-            hop=np.take(hop, where, axis=1), wrap=np.take(wrap, where, axis=1), both=builder.both,
+            size=size.astype(np.int64), alike=known[degrees], place=place[None],
+            hop=np.take(hop, where, axis=1), wrap=np.take(wrap, where, axis=1),
+            twin=np.zeros((0, 2)), both=builder.both,
             handed=outer.micro_batch * builder.boundaries[self._prefixes],
             marked_before=builder.marked)
+
+    def _with_twins(self, rings: Rings, number: int, chosen: Ints) -> tuple[Rings, Ints]:
+        """Places whose classes tell the ways to the stages that hold the same layers, too; the row
+        of each pipeline."""
+        builder = self.builder
+        span, places = builder.span(number), builder.candidates.places(builder.outers[number])
+        sizes, deep = np.unique(builder.rows.block[span]).tolist(), rings.place.shape[2]
+        rows, row = np.unique(self._pp[chosen], return_inverse=True)
+        way = np.full((2, len(rows), len(sizes), deep), np.inf)
+        for n, pp in enumerate(rows.tolist()):
+            for x, size in enumerate(sizes):
+                if rings.place[0, x, pp - 1] >= 0:
+                    way[:, n, x, :pp] = places.twins(size, pp)
+        found = np.isfinite(way[0])
+        each, at = np.unique(way.reshape(2, -1), axis=1, return_inverse=True)
+        place = np.where(rings.place < 0, -1, rings.place * each.shape[1] + at.reshape(found.shape))
+        for n, pp in enumerate(rows.tolist()):
+            place[n, ~found[n, :, :pp].all(axis=1), pp - 1] = -1
+        twin = np.ascontiguousarray(np.where(np.isfinite(each), each, 0.0).T)
+        return rings._replace(
+            place=place, twin=twin, alike=np.repeat(rings.alike, len(twin), axis=1)), row
 
     def arrays(self, number: int, limit: float) -> tuple[Ints, Pipelines, Legal]:
         """Pipelines of an outer choice that may take less than ``limit``, by number; the arrays."""
@@ -234,7 +275,7 @@ class Alike:
 
         some = allow(POLICY, FIRST)
         row_pipeline, policy_pipeline = picked(ROW, span), picked(POLICY)
-        together = self._together[chosen]
+        together = self._combined[chosen]
         if together.any():
             pairs = builder.candidates.pairs.ep[builder.rows.pair[span]]
             row_pipeline &= ~together | (pairs[:, None] > 1)
@@ -252,7 +293,8 @@ class Alike:
         return chosen, Pipelines(
             schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen],
             group=builder.runnable.groups(outer.micro_batches)[chosen],
-            base=np.array(base, dtype=np.int64), warm=shapes.warm[chosen],
+            row=np.zeros(len(chosen), dtype=np.int64), base=np.array(base, dtype=np.int64),
+            warm=shapes.warm[chosen],
             free=np.array([k in known.free for k in chosen.tolist()], dtype=np.bool_),
             first=known.first[chosen], last=known.last[chosen], **listed._asdict(),
             cut=np.array([known.free.get(k, every) for k in chosen.tolist()]).reshape(

@@ -282,12 +282,14 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
             part.__wrapper_address__()
     if "alike" in names:
         yes = np.ones((1, 1), np.bool_)
-        degrees = Degrees(**{name: getattr(tables, name) for name in Degrees._fields})
+        degrees = Degrees(exchanged=np.zeros((0, 1, 2, 4)), **{
+            name: getattr(tables, name) for name in Degrees._fields[:-1]})
         kernels.alike(degrees, Rings(
-            size=zero, alike=zero[None], place=zero[None], hop=np.ones((2, 1, 2)),
-            wrap=np.ones((2, 1, 2)), both=1.0, handed=np.zeros(2),
+            size=zero, alike=zero[None], place=zero[None, None], hop=np.ones((2, 1, 2)),
+            wrap=np.ones((2, 1, 2)), twin=np.zeros((0, 2)), both=1.0, handed=np.zeros(2),
             marked_before=np.zeros(2, np.int64)), Pipelines(
-                schedule=zero, pp=zero + 1, vpp=zero + 1, group=zero + 1, base=zero, warm=one,
+                schedule=zero, pp=zero + 1, vpp=zero + 1, group=zero + 1, row=zero, base=zero,
+                warm=one,
                 apart=np.zeros((1, 1, 2, 4)), repeated=np.zeros(2, np.bool_), free=yes[0],
                 first=zero, last=zero, begin=zero, load=zero, layouts=zero, body=np.arange(2),
                 asked=zero, floor=one, cut=np.ones((1, 2), np.bool_),

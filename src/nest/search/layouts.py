@@ -19,7 +19,7 @@ from nest.costs.schedules import SCHEDULES as COSTS
 from nest.costs.schedules import Path
 from nest.graph import Chain
 from nest.graph.layouts import family
-from nest.graph.schedules import is_folded, position
+from nest.graph.schedules import copies, placement, position
 from nest.search.runnable import Pipeline, Runnable
 from nest.search.signatures import Signatures
 from nest.stacks.figures import cut_forms
@@ -93,8 +93,8 @@ class Layouts:
         kinds = np.eye(len(chain.kinds), dtype=np.int16)
         self._front = [np.pad(kinds[order].T, ((0, 0), (1, 0))).cumsum(axis=1, dtype=np.int16)
                        for order in (self._order, [*signatures.whole_kinds])]
-        """(T, N+1) layers by kind in front of each cut: of several stages, and of a single one,
-        which has no copies of tied embeddings."""
+        """(T, N+1) layers by kind in front of each cut: as they are, and where a stage holds all
+        that share a table of the vocabulary, once."""
         none: Ints = np.zeros(0, dtype=np.int64)
         nothing = np.zeros((0, self._stages, SEEN[1], len(chain.kinds)), dtype=np.int16)
         self._known = Listed(none, none, none, none, nothing, none, nothing, none)
@@ -122,12 +122,12 @@ class Layouts:
                     cut[self._held(start)[1:]] = False
             self.free[k] = cut
             return
-        key = is_folded(pipeline.schedule), pipeline.pp, pipeline.vpp, bool(forms), repr(rules)
+        key = placement(pipeline.schedule), pipeline.pp, pipeline.vpp, bool(forms), repr(rules)
         same = self._alike.setdefault(key, k)
         if same == k:
             found = self._listed(pipeline, bool(forms), rules)
             self.longest[k] = np.diff(self._marked[found], axis=1).max(initial=0)
-            self.widest[k] = _layers(chain, found).max(initial=0)
+            self.widest[k] = body_layers(chain, found).max(initial=0)
             self.first[k], self.last[k] = self.count, self.count + len(found)
             if len(found):
                 self._sort(found, pipeline)
@@ -154,12 +154,13 @@ class Layouts:
         """Of layouts ``load``, ``heaviest`` and ``seen`` of ``Pipelines``; before the last (W,)
         about how long each takes, in thirds of a layer of the body."""
         chain, p, places = self.chain, pipeline.pp, _positions(pipeline)
-        own: Ints = _layers(chain, found)[:, places].sum(axis=2)
+        own: Ints = body_layers(chain, found)[:, places].sum(axis=2)
         # A forward takes 1, a backward 2, for many micro-batches.
         seconds: Ints = 12 * p * own + 3 * (np.clip(found[:, :p], *chain.body) - chain.body[0])
         heaviest: Ints = (own * 12 * p * len(chain) + seconds).argmax(axis=1)
         seen = np.zeros((len(found), self._stages, SEEN[1], len(chain.kinds)), dtype=np.int16)
-        front = self._front[int(p == 1)].take(found, axis=1)  # of each cut
+        once = p == 1 or copies(pipeline.schedule) > 1
+        front = self._front[int(once)].take(found, axis=1)  # of each cut
         inside, rows = np.diff(front, axis=2), np.arange(len(found))[:, None]
         for n, at in enumerate((places[heaviest], places[0], places[p - 1])[:self._stages]):
             at = np.broadcast_to(at, (len(found), pipeline.vpp))
@@ -195,14 +196,19 @@ class Layouts:
         return [n for n, kind in enumerate(chain.order) if chain.kinds[kind].name.startswith(start)]
 
     def _listed(self, pipeline: Pipeline, free: bool, rules: dict[str, list[Any]]) -> Ints:
-        """(W, pp x vpp + 1) cuts that a pipeline may have: of a family, or of the forms by name."""
-        chain, (pp, vpp) = self.chain, pipeline[1:3]
-        if len(chain) > LONGEST:
+        """(W, parts + 1) cuts that a pipeline may have: of a family, or of the forms by name."""
+        chain, pp, twice = self.chain, pipeline.pp, copies(pipeline.schedule) > 1
+        vpp = 1 if twice else pipeline.vpp
+        if len(chain) > LONGEST or (twice and not self.own):
             found = _by_form(chain, pp * vpp, even=True)
         else:
             found = family(chain, pp, vpp) if free else _by_form(chain, pp * vpp)
-        if not self.own:  # chunks that are as large as each other, but for the ends
-            layers = _layers(chain, found)
+        if twice:  # what shares a table of the vocabulary is on the stages of both ends
+            for n, kind in enumerate(chain.order):
+                if chain.kinds[kind].tied_parameters:
+                    found = found[(found[:, 1] > n) | (found[:, -2] <= n)]
+        elif not self.own:  # chunks that are as large as each other, but for the ends
+            layers = body_layers(chain, found)
             found = found[(layers == layers[:, :1]).all(axis=1)]
         for name, start in HELD.items():
             held = self._held(start)
@@ -215,7 +221,7 @@ class Layouts:
             whole = np.diff(found, axis=1).tolist()
             found = found[[
                 all(cut_forms(own, every) & {*allowed} for allowed in rules["cuts"])
-                for own, every in zip(_layers(chain, found).tolist(), whole, strict=True)]]
+                for own, every in zip(body_layers(chain, found).tolist(), whole, strict=True)]]
         return found
 
 
@@ -250,7 +256,7 @@ def _positions(pipeline: Pipeline) -> Ints:
     return np.array([[position(schedule, p, s, n, v) for n in range(v)] for s in range(p)])
 
 
-def _layers(chain: Chain, cuts: Ints) -> Ints:
+def body_layers(chain: Chain, cuts: Ints) -> Ints:
     """Layers of the body in each chunk; (W, chunks)."""
     ends = np.clip(cuts, *chain.body)
     return ends[:, 1:] - ends[:, :-1]
@@ -264,10 +270,10 @@ def _by_form(chain: Chain, parts: int, even: bool = False) -> Ints:
     first, last = chain.body
     layers, found = last - first, set()
 
-    def add(sizes: list[int], start: int) -> None:
+    def add(sizes: list[int], start: int, whole: bool = False) -> None:
         cuts = [start + sum(sizes[:n]) for n in range(1, parts)]
         found.add((0, *cuts, len(chain)))
-        if start == first:  # chunks without layers of the body divide those in front or behind
+        if not whole:  # chunks without layers of the body divide those in front or behind
             low, high = sum(c <= first for c in cuts), sum(c >= last for c in cuts)
             inner = [c for c in cuts if first < c < last]
             found.update((0, *front, *inner, *behind, len(chain))
@@ -279,7 +285,7 @@ def _by_form(chain: Chain, parts: int, even: bool = False) -> Ints:
     add(larger, first)
     add(larger[::-1], first)
     each, more = divmod(len(chain), parts)
-    add([each + 1] * more + [each] * (parts - more), 0)
+    add([each + 1] * more + [each] * (parts - more), 0, whole=True)
     if parts > 2 and not even:
         for each in range(1, (layers - 2) // (parts - 2) + 1):
             ends = layers - (parts - 2) * each

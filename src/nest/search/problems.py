@@ -89,11 +89,15 @@ class Rings(NamedTuple):
     alike: Ints
     """(C, classes) the same degrees at a class of places, or -1."""
     place: Ints
-    """(B, S) class of the place of stage s, -1: no block may start there."""
+    """(D, B, S) class of the place of stage s, -1: no block may start there. Where stages hold what
+    others hold too, a class is one of places times one of ``twin``, and D counts pipelines; else 1.
+    """
     hop: Floats
     """(2, B, S+1) seconds per byte and lane, and seconds, between stages s-1 and s."""
     wrap: Floats
     """(2, B, S+1) the same from the last of s stages to the first."""
+    twin: Floats
+    """(ways, 2) seconds per byte, and seconds, to the stage that holds the same layers."""
     both: float
     """Ways of a hand-over that compute does not hide."""
     handed: Floats
@@ -117,6 +121,8 @@ class Pipelines(NamedTuple):
     """(Q,) chunks a stage."""
     group: Ints
     """(Q,) micro-batches that pass a chunk in a row."""
+    row: Ints
+    """(Q,) row of ``Rings.place``."""
     base: Ints
     """(Q,) the same pipeline with the fewest of them; itself where it is none of the others."""
     warm: Floats

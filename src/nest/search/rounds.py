@@ -22,8 +22,10 @@ from nest.describe.configuration import Configuration
 from nest.describe.job import Job
 from nest.describe.space import SearchSpace
 from nest.graph import Chain
+from nest.graph.schedules import copies
 from nest.search import compiled
 from nest.search.alike import Alike, AlikePlan, pipelines
+from nest.search.crossed import crossed
 from nest.search.draft import draft_of
 from nest.search.fitting import LARGEST_MEMORY, Fitting, Task
 from nest.search.floors import SURE, WIDER
@@ -101,10 +103,12 @@ def search(
     pool = ThreadPoolExecutor(threads)
     try:
         known = known or signatures(chain, job)
+        parts = _parts(chain, space, cluster, job, beyond_stack)
         *some, whole = [
-            Builder(chain, cluster, job, space, known, rules=rules, pipelines=listed,
-                    offload=offload, spare_host=spare_host, kept=kept)
-            for rules, listed in _parts(chain, space, cluster, job, beyond_stack)]
+            Builder(chain, cluster, job, space, known, rules=rules, offload=offload,
+                    spare_host=spare_host, kept=kept,
+                    pipelines=[one for one in listed if copies(one.schedule) == 1])
+            for rules, listed in parts]
         draft = None
         if not whole.own and not any_plan and below == np.inf:
             draft = draft_of(space, chain)
@@ -121,6 +125,19 @@ def search(
             best = next(filter(None, (run.any() for run in reversed(runs))), None)
         else:
             for run in runs:
+                run.begin_near(best)
+                best = run.best(best, below)
+        for builder, (rules, listed) in zip((*some, whole), parts, strict=True):
+            twice = [one for one in listed if copies(one.schedule) > 1]
+            if not twice or (any_plan and best is not None):
+                continue
+            limit = np.inf if top > 1 else below if best is None else best.step_time
+            run = _Run(crossed(builder, twice, rules, limit), kernels, pool, counts, watch,
+                       part=True)
+            runs.append(run)
+            if any_plan:
+                best = run.any()
+            else:
                 run.begin_near(best)
                 best = run.best(best, below)
         if best is not None and top > 1 and not any_plan:
@@ -219,7 +236,8 @@ def _parts(
     lacks of it is a part of its own.
     """
     rules = job.stack.capabilities
-    every = (None, pipelines(chain, space, cluster.size, False))
+    every = (None, [one for one in pipelines(chain, space, cluster.size, False)
+                    if copies(one.schedule) == 1 or job.optimizer != "muon"])
     if rules is None:
         return [every]
     own = pipelines(chain, space, cluster.size, True, rules)
@@ -232,8 +250,9 @@ def _parts(
 
 def _schedules(builder: Builder) -> list[str]:
     """Tasks of each outer choice: schedules of stages that may differ, and alike stages."""
+    differ = not builder.own and builder.copies == 1
     unlike = [name for name in builder.space.schedules
-              if name in UNLIKE and not builder.own and builder.space.allows("vpp", 1)]
+              if name in UNLIKE and differ and builder.space.allows("vpp", 1)]
     return [*unlike, *([ALIKE] if builder.pipelines else [])]
 
 

@@ -37,6 +37,7 @@ class Places:
         self._classes: dict[int, Ints] = {}
         self._first: dict[int, Ints] = {}
         self._pairs: dict[tuple[int, int], tuple[float, float]] = {}
+        self._twins: dict[tuple[int, int], Floats] = {}
 
     def allowed(self, block: int) -> NDArray[np.bool_]:
         """Whether a block may start at each device; (stride,)."""
@@ -83,6 +84,21 @@ class Places:
         if (x, y) not in self._pairs:
             self._pairs[x, y] = self._fabric.pair(x, y, self.outer_dp, self.stride)
         return self._pairs[x, y]
+
+    def twins(self, block: int, pp: int) -> Floats:
+        """Seconds per byte and latency from each of ``pp`` stages to the one that is as far from
+        the other end, device by device; inf where these are of another type; (2, pp)."""
+        key = block, pp
+        if key not in self._twins:
+            found, starts = np.empty((2, pp)), block * np.arange(pp)
+            types = self._fabric.types(starts)
+            for s in range(pp):
+                # By levels all devices of aligned blocks are as far apart as the first ones.
+                ways = [self.pair(block * s + k, block * (pp - 1 - s) + k)
+                        for k in range(block if self._fabric.by_links else 1)]
+                found[:, s] = np.max(ways, axis=0) if types[s] == types[pp - 1 - s] else np.inf
+            self._twins[key] = found
+        return self._twins[key]
 
     def hops(self, starts: Ints) -> tuple[Floats, Floats]:
         """Seconds per byte and latency between the devices on both sides of each start; ends: 0."""

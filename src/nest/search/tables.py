@@ -120,6 +120,9 @@ class Degrees(NamedTuple):
     limit_bytes: float
     micro_batches: int
     overlaps: Floats
+    exchanged: Floats
+    """(V, Z, T, 4) what both holders of a layer exchange: bytes and times of gradients, then of
+    parameters; none where each layer has one."""
 
 
 class Blocks(NamedTuple):

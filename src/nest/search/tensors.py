@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.backward import parts
-from nest.costs.choices import FULL, Site, bodies, policy, setting, states
+from nest.costs.choices import FULL, Body, Site, bodies, policy, setting, states
 from nest.costs.host import kept_away
 from nest.costs.layer import BodyCosts, body_costs
 from nest.costs.memory import limit_bytes
@@ -52,7 +52,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-BODY, STATE, APART = 4, 11, 4
+BODY, STATE, APART, EXCHANGED = 4, 11, 4, 4
 MOST = 1 << 40
 
 
@@ -79,7 +79,13 @@ class Builder:
         the sum of t m a / K: each layer at its best, where it alone fits. Bytes are bounded alike:
         all layers, each at its least bytes x devices, over the K devices.
     needs : float64 (len(outers),), those bytes of a device at the least.
+    copies : of the model, that the stages of a pipeline hold together; ``state`` is of one.
+    exchanged : see :class:`nest.search.tables.Degrees`.
+    exchange : float64 (U, R, T), all-to-alls of experts there and back; None: there are no experts.
+    every : all candidates, where those of each outer choice begin, and their ``columns``.
     """
+
+    copies = 1
 
     def __init__(
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
@@ -118,7 +124,7 @@ class Builder:
         self.frame = self._frame(Kept() if kept is None else kept, rules)
         self.outers, self._first, self.rows = (
             self.frame.outers, self.frame.first, self.frame.rows)
-        self.runnable = self.frame.runnable
+        self.runnable, self.layouts = self.frame.runnable, self.frame.layouts
         self._price_all()
         self.floors: Known | None = None
         """See :meth:`nest.search.floors.Floors.begin`; None: nothing is kept."""
@@ -203,6 +209,8 @@ class Builder:
         self._back = np.zeros((0, len(self.policies), kinds, BODY))
         self._state = np.zeros((0, len(self.zeros), kinds, STATE))
         self.apart = np.zeros((0, len(self.policies), kinds, APART))
+        self.exchanged = np.zeros((0, len(self.zeros), kinds, EXCHANGED))
+        self.exchange: Floats | None = None
         self._body = self._held = np.zeros(0, dtype=np.int64)
         if not len(rows.block) or not self.policies or not self.zeros:
             return
@@ -236,22 +244,33 @@ class Builder:
         self._ahead = np.empty((len(body.tp), kinds, 2))
         self._back = np.empty((len(body.tp), len(self.policies), kinds, BODY))
         self._state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
+        if self.chain.experts is not None:
+            self.exchange = np.zeros((len(body.tp), len(self.policies), kinds))
+        # Of each type of device on which a block may lie.
+        self.by_type = [
+            (n, mine, body.take(mine), own, state.take(own)) for n in range(len(self.settings))
+            if len(mine := np.flatnonzero(machine == n))
+            for own in [np.flatnonzero(device == n)]]
         if self.in_parts:
             self.apart = np.zeros((len(body.tp), len(self.policies), kinds, APART))
-        for n, using in enumerate(self.settings):
-            mine, own = np.flatnonzero(machine == n), np.flatnonzero(device == n)
-            if not len(mine):  # no block may lie on devices of the type
-                continue
+        for n, mine, of_type, own, held in self.by_type:
             for kind, layer in enumerate(self.chain.kinds):
-                costs = body_costs(layer, body.take(mine), using)
+                costs = body_costs(layer, of_type, self.settings[n])
                 self._price_body(mine, kind, costs, self._host[n])
                 if self.in_parts:
-                    two = parts(layer, body.take(mine), using, costs.backward, costs.activations)
-                    share = self.job.stack.overlap_ep
-                    self.apart[mine, :, kind] = np.stack(np.broadcast_arrays(
-                        share * costs.ep_forward, share * costs.ep_backward, *two), axis=-1)
-                self._price_state(own, kind, state_costs(layer, state.take(own), using),
-                                  self._less[n], self._host[n])
+                    self.apart[mine, :, kind] = self.priced_parts(kind, of_type, costs, n)
+                if self.exchange is not None:
+                    self.exchange[mine, :, kind] = costs.ep_forward + costs.ep_backward
+                self._state[own, :, kind] = self.priced_state(
+                    state_costs(layer, held, self.settings[n]), n)
+
+    def priced_parts(self, kind: int, body: Body, costs: BodyCosts, n: int) -> Floats:
+        """``apart`` of layers of a kind on devices of a type; (C, R, 4)."""
+        two = parts(self.chain.kinds[kind], body, self.settings[n], costs.backward,
+                    costs.activations)
+        share = self.job.stack.overlap_ep
+        figures = (share * costs.ep_forward, share * costs.ep_backward, *two)
+        return np.stack(np.broadcast_arrays(*figures), axis=-1)
 
     def _price_body(self, rows: Ints, kind: int, b: BodyCosts, host: float) -> None:
         ahead = b.forward + b.tp_forward + b.cp_forward + b.ep_forward + b.offload_forward
@@ -262,15 +281,16 @@ class Builder:
         self._back[rows, :, kind] = np.stack(
             np.broadcast_arrays(b.free_backward, back, kept, b.work), axis=-1)
 
-    def _price_state(
-        self, rows: Ints, kind: int, z: StateCosts, less: float, host: float
-    ) -> None:
-        """``less`` bytes that a device lacks count as a buffer: the largest counts once a stage."""
-        held = np.maximum(z.parameters + z.gradients + z.optimizer, host * z.host_states)
+    def priced_state(self, z: StateCosts, number: int) -> Floats:
+        """On devices of a type. The bytes that they lack count as a buffer: the largest counts once
+        a stage."""
+        held = np.maximum(z.parameters + z.gradients + z.optimizer,
+                          self._host[number] * z.host_states)
         again = z.gathered * self.job.stack.reshard_after_forward
-        figures = (z.gathered, again, z.scattered, z.sync, z.gather, z.buffers + less, z.update,
-                   z.tied, held, z.slowed_forward, z.slowed_backward)
-        self._state[rows, :, kind] = np.stack(np.broadcast_arrays(*figures), axis=-1)
+        figures = (z.gathered, again, z.scattered, z.sync, z.gather,
+                   z.buffers + self._less[number], z.update, z.tied, held, z.slowed_forward,
+                   z.slowed_backward)
+        return np.stack(np.broadcast_arrays(*figures), axis=-1)
 
     def _drop_dominated(self) -> None:
         """Leave out rows that another of the same block beats whatever layers it holds."""
@@ -281,6 +301,7 @@ class Builder:
         self._shards = rows.block // np.where(sp | self.job.stack.scatter_gather, 1, tp)
         self._relayed = rows.samples / (cp * np.where(sp, tp, 1))
         self._hybrid = (replicas[outer] > 1) & (rows.block > tp)
+        self.every = (rows, self._first, *self.columns)
         if not len(self._body):
             return
         # Rows of a block come by start, and at each start with the same degrees. One is no reason
@@ -297,10 +318,8 @@ class Builder:
             held=self._held[by], shards=self._shards[by], relayed=self._relayed[by],
             hybrid=self._hybrid[by], overlaps=self._overlaps, begin=begin, choices=choices))
         kept = np.sort(by[np.flatnonzero(kept)])
-        self._body, self._held = self._body[kept], self._held[kept]
-        self._shards, self._relayed, self._hybrid = (
-            column[kept] for column in (self._shards, self._relayed, self._hybrid))
-        self._keep(kept)
+        self.take(self.every, kept)
+        self.runnable.keep(kept)
 
     def _compared(self) -> tuple[Floats, Floats]:
         """What one body is compared with another by: ``ahead`` and ``back``, with more kinds.
@@ -325,10 +344,17 @@ class Builder:
         return (np.concatenate([self._ahead, *ahead], axis=1),
                 np.concatenate([self._back, *extra], axis=2))
 
-    def _keep(self, kept: Ints) -> None:
-        """Leave out all other rows."""
-        self.rows, self._first = self.rows.take(kept), firsts(self._first, kept)
-        self.runnable.keep(kept)
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """What is known of each candidate besides ``rows``; (C,) each."""
+        return self._body, self._held, self._shards, self._relayed, self._hybrid
+
+    def take(self, every: tuple[Any, ...], kept: Ints) -> None:
+        """Candidates, where those of each outer choice begin, and ``columns``: some of these."""
+        rows, first, *columns = every
+        self.rows, self._first = rows.take(kept), firsts(first, kept)
+        self._body, self._held, self._shards, self._relayed, self._hybrid = (
+            column[kept] for column in columns)
 
     @cached_property
     def _overlaps(self) -> Floats:
@@ -349,7 +375,7 @@ class Builder:
                 continue
             each = kept[self._body[span]] + own[self._held[span]]
             spread = (self.rows.block[span, None] * each).min(axis=0)
-            result[n] = self._all(spread) / outer.stride
+            result[n] = self.copies * self._all(spread) / outer.stride
         return result
 
     def _bounds(self) -> Floats:

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL
-from nest.search.distinct import distinct_rows
+from nest.graph.schedules import most_zero
+from nest.search.distinct import distinct_rows, least_of
 from nest.search.runnable import FIRST, POLICY, ROW, WAY
 from nest.search.tensors import Builder
 
@@ -108,9 +109,7 @@ class Totals:
             if same is None:
                 found.append(self._whole[axis][id(figures)][number])
                 continue
-            least = np.full_like(figures[number], np.inf)
-            np.minimum.at(least, same, figures[number])
-            found.append(self._summed(least[same]))
+            found.append(self._summed(least_of(figures[number], same)))
         return found
 
     def questions(self, number: int, shapes: Shapes, limit: float = math.inf) -> Questions:
@@ -130,7 +129,7 @@ class Totals:
                 np.concatenate([x, x[:, :, :1]], axis=2) for x in (seconds, less))
             held = np.concatenate([held, held[:, :, self._full, None]], axis=2)
         deepest = int(shapes.pp.max(initial=0))
-        least = np.ceil(held * ((1.0 - 1e-9) / max(builder.limit, 1.0))).clip(
+        least = np.ceil(held * (builder.copies * (1.0 - 1e-9) / max(builder.limit, 1.0))).clip(
             1, deepest + 1).astype(np.int64)
         most = np.minimum(outer.stride // block, deepest + 1)[:, None, None]
         floor = _least_warm(shapes, deepest, False)[least, most] * seconds
@@ -151,6 +150,8 @@ class Totals:
             row_policy, way_policy = (np.concatenate([mask, mask[:, self._full, None]], axis=1)
                                       for mask in (row_policy, way_policy))
         way_policy[:, 0] &= builder.space.allows("recompute", "none")
+        most = max((most_zero(one.schedule) for one in builder.pipelines), default=0)
+        way_policy &= np.array([zero <= most for zero, _ in builder.zeros])[:, None]
         found: Bools = (allow(ROW, WAY, span) & builder.divided(number))[:, :, None]
         return found & row_policy[:, None, :] & way_policy
 
