@@ -70,7 +70,8 @@ def _packed(configuration: nest.Configuration) -> Record:
     for stage in data.pop("stages"):
         if stage["chunks"] == [stage["layers"]]:
             del stage["chunks"]
-        stages.append({name: value for name, value in stage.items() if value != before.get(name)})
+        stages.append({name: value for name, value in stage.items()
+                       if name == "chunks" or value != before.get(name)})
         before = stage
     return {**{name: value for name, value in data.items() if value is not None}, "stages": stages}
 
