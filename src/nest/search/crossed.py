@@ -45,7 +45,7 @@ def crossed(
     other.layouts = Layouts(builder.chain, pipelines, other.runnable, builder.own,
                             builder.signatures)
     other.__dict__.pop("_least", None)
-    other.take(builder.every, np.arange(len(builder.every[0].block)))
+    other.take(builder.every, np.arange(len(builder.every[2])))  # no bodies: nothing is priced
     if len(other.rows.block):
         least = _Least(other)
         if limit < np.inf:
