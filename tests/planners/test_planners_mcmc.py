@@ -283,7 +283,8 @@ def test_more_proposals_find_what_the_search_proves():
     model, cluster, job = small(5), cluster_with((8,)), job_of(16)
     # A stack without rules: no chunks of unequal size, which the planner does not propose.
     job = job.replace(stack=job.stack.replace(capabilities=None))
-    space = nest.SearchSpace.parse({"cp": 1, "recompute": "none", "shard": "dp", "pp": "2..4"})
+    space = nest.SearchSpace.parse({"cp": 1, "recompute": "none", "shard": "dp", "pp": "2..4",
+                                    "schedule": "1f1b,interleaved"})
     best = nest.plan(model, cluster, job, space)
     found = Mcmc(proposals=6000).plan(model, cluster, job, space)
     expert = Manual().plan(model, cluster, job, space)
