@@ -133,8 +133,9 @@ def test_replace_validates_and_lets_defaults_follow():
 def test_a_space_keeps_each_value_once_and_modules_in_order():
     free = SearchSpace()
     assert free.schedules == ("1f1b", "interleaved")
-    assert free.describe() == {
-        name: "none" if name == "offload" else "any" for name in SearchSpace.model_fields}
+    assert free.describe() == dict.fromkeys(SearchSpace.model_fields, "any") | {
+        "schedule": "default", "offload": "none"}
+    assert SearchSpace.parse(free.describe()) == free
     assert SearchSpace(cp="any", sp="any", shard="any", recompute_modules="any") == free
     space = SearchSpace(recompute_modules="moe+norm,mlp_act, core_attn", shard="dp_in,dp,dp_in",
                         cp_comm="a2a", sp="yes", recompute_layers=3, schedule="gpipe")
@@ -144,7 +145,7 @@ def test_a_space_keeps_each_value_once_and_modules_in_order():
     assert space.allows("recompute_modules", "norm+moe")
     assert not space.allows("recompute_modules", "norm")
     assert not space.allows("recompute_layers", 2)
-    assert SearchSpace.parse(space.as_dict()) == space
+    assert SearchSpace.parse(space.as_dict()) == space == SearchSpace.parse(space.describe())
 
 
 def test_what_a_configuration_leaves_out_follows_from_the_rest():

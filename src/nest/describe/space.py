@@ -152,8 +152,8 @@ def _listed(value: object) -> object:
 
 
 def _schedules(value: object) -> object:
-    """Names of schedules; `any` of them."""
-    if value is None:
+    """Names of schedules; `any` of them, or `default`: as if not given."""
+    if value in (None, "default"):
         return None
     return get_args(Schedule) if _any(value) else _listed(value)
 
@@ -256,7 +256,7 @@ class SearchSpace(Description):
         BeforeValidator(_schedules, json_schema_input_type=Schedule | list[Schedule] | None),
         AfterValidator(_distinct),
     ] = Field(
-        None, description="pipeline schedules: " + ", ".join(get_args(Schedule)) + "; not given: "
+        None, description="pipeline schedules: " + ", ".join(get_args(Schedule)) + "; default: "
         "those of the job's stack but combined, or where anything may run "
         + ", ".join((*USUAL, *BEYOND))
     )
@@ -291,8 +291,9 @@ class SearchSpace(Description):
         return self
 
     def describe(self) -> dict[str, str]:
-        """Each dimension as text: `any`, or the values it may take."""
-        return {name: _shown(getattr(self, name)) for name in type(self).model_fields}
+        """Each dimension as text that `parse` takes: `any`, or the values it may take."""
+        return {name: _shown(getattr(self, name)) for name in type(self).model_fields} | (
+            {"schedule": "default"} if self.schedule is None else {})
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
