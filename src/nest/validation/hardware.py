@@ -53,6 +53,7 @@ _DEVICES = (
     (r"h20\b", r"", "h20"),
     (r"mi300x", r"", "mi300x"),
     (r"mi325x", r"", "mi325x"),
+    (r"mi350x", r"", "mi350x"),
     (r"mi355x", r"", "mi355x"),
 )
 _NETWORKS = (
