@@ -233,7 +233,19 @@ LEFT_OUT = {
     "405b-576-fp8", "405b-1024", "mixtral-256", "qwen3-235b-256", "qwen3-235b-144",
     "spine-leaf-960-failed", "mixed-12-three",
 }
+OF_TODAY = (
+    Q("qwen3-8b-64-b300", "qwen3-8b", "dgx-b300", 64, 256, 8192),
+    Q("qwen3-32b-32-titan", "qwen3-32b", "dgx-h200", 32, 128, 4096,
+      job={"stack": "torchtitan"}),
+    Q("mixtral-8x22b-128", "mixtral-8x22b", "dgx-h100", 128, 512, 4096),
+    Q("gpt-oss-20b-16", "gpt-oss-20b", "dgx-h200", 16, 128, 8192),
+    Q("qwen3-next-64", "qwen3-next-80b-a3b", "dgx-b200", 64, 512, 4096),
+    Q("nemotron3-nano-16", "nemotron3-nano-30b-a3b", "dgx-h100", 16, 128, 8192),
+    Q("maverick-144", "llama4-maverick", "gb300-nvl72", 144, 576, 8192, job={"precision": "fp8"}),
+    Q("kimi-k2-256", "kimi-k2", "gb300-nvl72", 256, 2048, 4096, job={"precision": "mxfp8"}),
+)
 QUESTIONS = (*EVERYTHING, *(
     replace(question, name=f"{question.name}, in its stack", beyond_stack=False)
-    for question in EVERYTHING if question.name not in LEFT_OUT))
-"""Each over everything; and over what its stack can run, but for some."""
+    for question in EVERYTHING if question.name not in LEFT_OUT), *(
+    replace(question, beyond_stack=False) for question in OF_TODAY))
+"""Each over everything; over what its stack can run, but for some; and models of today over that."""

@@ -62,8 +62,9 @@ _NETWORKS = (
     (r"gh200", "dgx-h100", 200.0),  # Alps: one 200 Gb/s Slingshot adapter for each GH200
     (r"h200", "dgx-h200", 400.0),
     (r"h100|h800|h20|mi3", "dgx-h100", 400.0),
-    (r"gb[23]00", "gb200-nvl72", 400.0),
-    (r"b300", "dgx-b200", 800.0),  # DGX B300: eight 800 Gb/s adapters
+    (r"gb300", "gb300-nvl72", 800.0),
+    (r"gb200", "gb200-nvl72", 400.0),
+    (r"b300", "dgx-b300", 800.0),
     (r"b200", "dgx-b200", 400.0),
 )
 """Links of a node and latencies come from the catalog; so does the network of a row that does not
