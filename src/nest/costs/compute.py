@@ -163,7 +163,7 @@ def attention_seconds(
     flop = 2.0 * tokens * keys * width
     if backward:
         flop = flop * (2.5 if machine.stack.flash_attention else 2.0)
-    narrow = machine.device.attention_narrow ** max(0.0, np.log2(128.0 / head))
+    narrow = machine.device.attention_narrow ** np.log2(128.0 / min(head, 128.0))
     rate = machine.core_peak * machine.core_fraction * machine.attention_derate * narrow
     return np.where(flop > 0, flop / rate + machine.overhead, 0.0)
 
