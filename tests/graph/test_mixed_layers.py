@@ -86,13 +86,13 @@ def test_what_a_layer_with_a_state_keeps() -> None:
 
 def test_the_time_of_a_recurrence() -> None:
     work = Operator("recurrence", "scan", "heads", attention_width=1e5, forward_elements=10.0,
-                    backward_elements=20.0)
-    free = {"memory_bandwidth": 1e18, "peak_flops": {"bf16": 1e15}, "attention_fraction": 0.5,
+                    backward_elements=20.0, speed=2.0)
+    free = {"memory_bandwidth": 1e18, "peak_flops": {"bf16": 1e15}, "recurrence_fraction": 0.5,
             "memory_efficiency": 1.0}
     one, two = (cost(Layer("one", (work,), hidden=32), tp=tp, machine=free) for tp in (1, 2))
     assert one.forward == pytest.approx(2 * two.forward)
-    assert one.forward == pytest.approx([2 * SEQ * B * 1e5 / (0.5 * 1e15)])
-    assert one.backward == pytest.approx(2.5 * one.forward)
+    assert one.forward == pytest.approx([2 * SEQ * B * 1e5 / (2.0 * 0.5 * 1e15)])
+    assert one.backward == pytest.approx(3.2 * one.forward)
     slow = cost(Layer("one", (work,), hidden=32), machine={**free, "memory_bandwidth": 1e6})
     assert slow.forward == pytest.approx([SEQ * B * 10 * 2 / 1e6])
     assert slow.backward == pytest.approx([SEQ * B * 20 * 2 / 1e6])

@@ -248,4 +248,4 @@ QUESTIONS = (*EVERYTHING, *(
     replace(question, name=f"{question.name}, in its stack", beyond_stack=False)
     for question in EVERYTHING if question.name not in LEFT_OUT), *(
     replace(question, beyond_stack=False) for question in OF_TODAY))
-"""Each over everything; over what its stack can run, but for some; and models of today over that."""
+"""Each over everything; over what its stack can run, but for some. Models of today over that."""

@@ -137,17 +137,21 @@ def merges(op: Operator, c: Body, s: Setting, tokens: Array) -> tuple[Array, Arr
 
 
 def scan(op: Operator, s: Setting, tokens: Array) -> tuple[Array, Array]:
-    """A recurrence over the tokens: its products at the rate of attention, or its bytes.
+    """A recurrence over the tokens: its products at the rate of measured kernels, or its bytes.
 
-    The rate, and 2.5 times the FLOP backward as in attention, are assumed: no kernel was measured.
+    Triton kernels of flash-linear-attention 0.5.1 for the gated delta rule (heads of 128 x 128,
+    bf16; QwenLM/FlashQLA@6e5d2ea benchmark/benchmark_results_H200.txt, @5f6aa53
+    benchmark_results_GB200.txt; 16 to 64 heads, 32,768 tokens: medians of 13 rows) take 1.80 ns a
+    token and head forward on H200 and 1.68 on GB200, backward 3.1 and 3.3 times as long. So
+    `recurrence_fraction` falls where the peak grows.
     Mamba has no products for tensor cores: all of its state passes through registers, and its
     bytes are what is priced on top.
     """
     machine = s.machine
-    rate = machine.core_peak * machine.device.attention_fraction * machine.attention_derate
+    rate = op.speed * machine.core_peak * machine.device.recurrence_fraction
     flop = 2.0 * tokens * op.attention_width
     times = []
-    for work, elements in ((1.0, op.forward_elements), (2.5, op.backward_elements)):
+    for work, elements in ((1.0, op.forward_elements), (3.2, op.backward_elements)):
         moved = memory_seconds(machine, elements * tokens * machine.element)
         times.append(np.maximum(work * flop / rate + machine.overhead, moved))
     return times[0], times[1]

@@ -137,6 +137,10 @@ class Device(Description):
         1.0, description="rate of attention with heads of 64 over that of 128 and more; heads of "
         "32 have its square",
     )
+    recurrence_fraction: Fraction = Field(
+        0.103, description="share of the peak in 16 bit that recurrences of the gated delta rule "
+        "reach forward (linear attention; other forms relative to it)"
+    )
     memory_efficiency: Fraction = Field(
         0.8, description="share of memory_bandwidth that element-wise kernels reach"
     )

@@ -44,6 +44,8 @@ class Operator:
     attention_width: float = 0.0
     """attention: query-key plus value elements per token and position, over all heads; scan: half
     of the FLOP per token, whatever the number of positions."""
+    speed: float = 1.0
+    """scan: rate of the recurrence over that of the gated delta rule."""
     forward_elements: float = 0.0
     """memory: elements read and written per token in the forward."""
     backward_elements: float = 0.0

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from nest.describe.model import Model
 from nest.graph.norm_linear import gemm, kept_input
 from nest.graph.operators import Operator
+
+SPEED = MappingProxyType({"gated_delta": 1.0, "kimi_delta": 0.6, "lightning": 1.65, "mamba2": 0.82,
+                          "mamba": 1.0})
+"""Rate of a recurrence's kernels, in FLOP of `Recurrence.flop`, over that of the gated delta rule.
+
+Of Triton kernels, heads of 128 x 128, bf16, forward: kimi_delta 0.54 on H200 and 0.66 on GB200,
+lightning 1.67 on GB200 (inclusionAI/cuLA BENCHMARK_H200.md and BENCHMARK_GB200.md against
+QwenLM/FlashQLA, below). mamba2: half of lightning, as mamba-ssm 2.2.2 takes twice as long as
+chunk_simple_gla (fla-org/flash-linear-attention pull request 50, device not stated). mamba: its
+bytes are what takes long.
+"""
 
 
 def recurrence(model: Model) -> list[Operator]:
@@ -31,7 +44,7 @@ def recurrence(model: Model) -> list[Operator]:
                             backward_elements=3 * mixed, parameters=own, saved_elements=mixed))
     states = 0.0 if r.form == "mamba" else r.inner * r.state / r.chunk
     ops += [
-        Operator("recurrence", "scan", "heads", attention_width=r.flop / 2.0,
+        Operator("recurrence", "scan", "heads", attention_width=r.flop / 2.0, speed=SPEED[r.form],
                  forward_elements=mixed + inner + states,
                  backward_elements=2 * (mixed + inner) + 2 * states, parameters=parameters,
                  saved_elements=mixed + states),

@@ -6,8 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from nest.describe.layers import MLA, MoE
+from nest.describe.loading import load_model
 from nest.describe.model import Model
 from nest.errors import InputError
+from nest.validation.inferred import named_model
 
 if TYPE_CHECKING:
     from nest.validation.runs import Run
@@ -16,11 +18,12 @@ if TYPE_CHECKING:
 def model(run: Run) -> tuple[Model, list[str]]:
     """The model of a run, and remarks on priced differences from the run.
 
-    Three families, by the shape of the MLP and the name. Gated: RMSNorm, no biases, rotary
-    positions, its own output matrix (Llama, Qwen, GPT-OSS). Squared ReLU, or Nemotron: the same
-    with LayerNorm (NVIDIA/NeMo-Framework-Launcher conf/training/nemotron). Else as GPT-2:
-    LayerNorm, biases, learned positions, tied embeddings; the parameters that llm-foundry prints
-    for its runs are those of this family to the last digit.
+    A row that states no size has the catalog's model of its name. Else there are three families,
+    by the shape of the MLP and the name. Gated: RMSNorm, no biases, rotary positions, its own
+    output matrix (Llama, Qwen, GPT-OSS). Squared ReLU, or Nemotron: the same with LayerNorm
+    (NVIDIA/NeMo-Framework-Launcher conf/training/nemotron). Else as GPT-2: LayerNorm, biases,
+    learned positions, tied embeddings; the parameters that llm-foundry prints for its runs are
+    those of this family to the last digit.
 
     Parameters
     ----------
@@ -30,6 +33,9 @@ def model(run: Run) -> tuple[Model, list[str]]:
     ------
     InputError : the sizes are not a model, such as heads that do not divide the width.
     """
+    named = named_model(run.fields)
+    if named is not None:
+        return load_model(named), []
     gated = run.whole("gated_mlp") == 1
     nemotron = "sqrelu" in run.text("arch").lower() or run.model.lower().startswith("nemotron")
     classic = not gated and not nemotron

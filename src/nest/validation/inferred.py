@@ -51,6 +51,40 @@ def inferred(fields: Fields) -> dict[str, Inference]:
     return found
 
 
+_SIZES = ("n_layers", "d_model", "d_ff", "n_heads", "n_experts")
+
+
+def named_model(fields: Fields) -> str | None:
+    """The catalog's model of a row that states no size, by the beginning of its name, if one."""
+    name = _plain(fields["model"])
+    if any(fields.get(column) for column in _SIZES) or not name:
+        return None
+    known = {_plain(one): one for one in catalog.names("models")}
+    found = [known[name]] if name in known else [
+        one for text, one in known.items() if text.startswith(name)]
+    return found[0] if len(found) == 1 else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _named_sizes(fields: Fields) -> dict[str, Inference]:
+    """Sizes of the catalog's model that a row names instead of stating its own."""
+    name = named_model(fields)
+    if name is None:
+        return {}
+    model = catalog.load("models", name)
+    values = {"n_layers": model["layers"], "d_model": model["hidden"], "d_ff": model["ffn"],
+              "n_heads": model["heads"], "vocab": model["vocab"], "gated_mlp": int(model["gated"])}
+    if "moe" in model:
+        values |= {"n_experts": model["moe"]["experts"], "top_k": model["moe"]["top_k"],
+                   "d_ff_expert": model["moe"]["ffn"]}
+    values |= {column: model["mla"][key] for column, key in _LATENT.items() if "mla" in model}
+    return {column: Inference(str(value), f"no size is stated: the catalog's {name}")
+            for column, value in values.items()}
+
+
 def _vocabulary(fields: Fields) -> dict[str, Inference]:
     name = fields["model"].lower()
     for family, model in _VOCAB:
@@ -187,5 +221,5 @@ def _whole(fields: Fields, column: str) -> int | None:
     return columns.whole(fields.get(column, ""))
 
 
-_RULES = (_vocabulary, _head_width, _catalog_layers, _shared_experts, _dispatcher, _mlp_width,
-          _virtual_stages, _sailor, _micro_batch, _degrees)
+_RULES = (_named_sizes, _vocabulary, _head_width, _catalog_layers, _shared_experts, _dispatcher,
+          _mlp_width, _virtual_stages, _sailor, _micro_batch, _degrees)
