@@ -131,10 +131,10 @@ def torchtitan(case: Case) -> dict[str, Any]:
 def deepspeed(case: Case) -> dict[str, Any]:
     """The exported JSON, or what it would be."""
     if case.files is not None:
-        return {"parts": case.parts, "settings": json.loads(case.files["ds_config.json"])}
+        return {"cuts": case.cuts, "settings": json.loads(case.files["ds_config.json"])}
     stage = case.way.stages[0]
     formats = {name: {"enabled": True} for name in ("bf16", "fp16") if name == case.job.precision}
-    return {"parts": case.parts, "settings": {
+    return {"cuts": case.cuts, "settings": {
         "train_batch_size": case.job.global_batch, "gradient_accumulation_steps":
         case.micro_batches, "train_micro_batch_size_per_gpu": case.way.micro_batch // stage.dp_in,
         "zero_optimization": {"stage": stage.zero}, **formats}}
