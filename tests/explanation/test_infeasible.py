@@ -153,6 +153,14 @@ def test_a_schedule_that_the_stack_lacks_is_named_with_those_that_have_it(schedu
                      nest.SearchSpace(schedule=schedule, zero=1, tp=1), beyond_stack=True)
 
 
+def test_a_bound_that_only_pipelines_rule_out_is_named():
+    """torchtitan shards parameters, but not beside a pipeline."""
+    text = str(refused("llama3-8b", 16, JOB.replace(stack="torchtitan"), "dgx-h100", pp=2, zero=3,
+                       beyond_stack=False))
+    assert "zero 3: with a pipeline FSDP2 keeps parameters gathered" in text
+    assert "; stacks that have it: maxtext. It would fit with pp 1 instead of 2" in text
+
+
 @pytest.mark.parametrize("where", ["h100-spine-leaf", "torus:dims=2x4"])
 def test_the_time_limit_ends_the_explanation(where, monkeypatch):
     """The clock jumps once the search is done: it is proved, and no more is looked for."""

@@ -44,7 +44,8 @@ def lacking(known: Capabilities, space: SearchSpace) -> Iterator[str]:
     """
     for name in ("schedule", "zero", "recompute", "cp_comm", "shard"):
         values = getattr(space, name)
-        base = {"schedule": _PIPELINE, "cp_comm": {**_DENSE, "cp": 2}}.get(name, _DENSE)
+        piped = name == "schedule" or (space.pp is not None and space.pp.smallest > 1)
+        base = {**(_PIPELINE if piped else _DENSE), "cp": 2 if name == "cp_comm" else 1}
         asked = [{**base, name: value} for value in values or ()]
         if asked and not any(_allows(known, name, figures) for figures in asked):
             why = next(rule.sentence for rule in known.rules.values()
