@@ -63,6 +63,7 @@ def test_common_options(files, capsys, command, words, parts):
     (["--group", "4..200"], ["group", "got 4..200", "at most 100 numbers"]),
     (["--group", "9000"], ["--group: got 9000; allowed: 1 to 16, the samples of global_batch 16"]),
     (["--schedule", "zigzag"], ["--schedule: got 'zigzag'", "1f1b", "gpipe"]),
+    (["--offload", "any"], ["--offload: got 'any'", "none, or parts joined by +"]),
     (["--top", "0"], ["top", "got 0", "1 to 100"]),
     (["--top", "101"], ["top", "got 101", "1 to 100"]),
     (["--top", "some"], ["--top", "'some'", "whole number"]),

@@ -134,11 +134,31 @@ def test_a_stack_that_can_run_nothing_says_why():
     text = str(refused("t5-11b", 16, JOB.replace(seq_len=512, stack="torchtitan"), "dgx-h100",
                        beyond_stack=False))
     assert text == ("no plan exists that torchtitan 0.3.0 can run: kind encoder-decoder: its "
-                    "language models are decoders")
+                    "language models are decoders. It would fit with --beyond-stack")
     text = str(refused("gpt2-xl", 16, JOB.replace(seq_len=512), "dgx-h100", beyond_stack=False,
                        zero=3))
     assert text.startswith("no plan exists that Megatron-Core 0.16.1 can run: ")
-    assert text.endswith("It would fit with zero 1 instead of 3")
+    assert text.endswith("It would fit with zero 1 instead of 3, or --beyond-stack")
+
+
+@pytest.mark.parametrize(("schedule", "stacks"), [("dualpipe", "none"), ("zb-v", "torchtitan")])
+def test_a_schedule_that_the_stack_lacks_is_named_with_those_that_have_it(schedule, stacks):
+    text = str(refused("llama3-8b", 16, cluster="dgx-h100", beyond_stack=False,
+                       schedule=schedule, zero=1))
+    assert text.startswith("no plan exists that Megatron-Core 0.16.1 can run: schedule "
+                           f"{schedule}: its pipelines run 1F1B, or interleaved 1F1B")
+    assert f"; stacks that have it: {stacks}. It would fit with " in text
+    assert text.endswith("schedule 1f1b instead of " + schedule + ", or --beyond-stack")
+    assert nest.plan(nest.load_model("llama3-8b"), nest.load_cluster("dgx-h100", devices=16), JOB,
+                     nest.SearchSpace(schedule=schedule, zero=1, tp=1), beyond_stack=True)
+
+
+def test_a_bound_that_only_pipelines_rule_out_is_named():
+    """torchtitan shards parameters, but not beside a pipeline."""
+    text = str(refused("llama3-8b", 16, JOB.replace(stack="torchtitan"), "dgx-h100", pp=2, zero=3,
+                       beyond_stack=False))
+    assert "zero 3: with a pipeline FSDP2 keeps parameters gathered" in text
+    assert "; stacks that have it: maxtext. It would fit with pp 1 instead of 2" in text
 
 
 @pytest.mark.parametrize("where", ["h100-spine-leaf", "torus:dims=2x4"])

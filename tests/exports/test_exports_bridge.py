@@ -57,6 +57,18 @@ def fields(text: str) -> dict[str, Any]:
       "model.offload_modules": ["core_attn"]}),
     ({"zero": 1, "shard": "dp_in", "dp_in": 8}, {"ddp.num_distributed_optimizer_instances": 2}),
     ({"zero": 1, "cp": 2}, {"model.context_parallel_size": 2, "model.cp_comm_type": "p2p"}),
+    ({"zero": 1}, {"model.cuda_graph_impl": "none", "model.cuda_graph_scope": [],
+                   "rng.te_rng_tracker": None}),
+    ({"zero": 1, "stack": {"base": "megatron-bridge", "cuda_graphs": "layers"}},
+     {"model.cuda_graph_impl": "transformer_engine", "model.cuda_graph_scope": [],
+      "model.use_te_rng_tracker": True, "rng.te_rng_tracker": True,
+      "rerun_state_machine.check_for_nan_in_loss": None}),
+    ({"stack": {"base": "megatron-bridge", "cuda_graphs": "layers"}, "changes": {"moe": EXPERTS}},
+     {"model.cuda_graph_scope": ["attn", "moe_router", "moe_preprocess"]}),
+    ({"zero": 1, "stack": {"base": "megatron-bridge", "cuda_graphs": "step"}},
+     {"model.cuda_graph_impl": "local", "model.cuda_graph_scope": ["full_iteration"],
+      "rerun_state_machine.check_for_nan_in_loss": False, "ddp.check_for_nan_in_grad": False,
+      "rng.te_rng_tracker": True}),
 ], ids=lambda value: str(value)[:60])
 def test_fields(given: dict[str, Any], wanted: dict[str, Any]) -> None:
     text = files_of("megatron-bridge", given.pop("stack", "megatron-bridge"),
@@ -106,7 +118,10 @@ def test_a_recipe_is_known_or_asked_for() -> None:
 
 @pytest.mark.parametrize(("given", "wanted"), [
     ({"stack": "megatron-core"}, "plan for megatron-bridge"),
-    ({"stack": {"base": "megatron-bridge", "cuda_graphs": "layers"}}, "stack.cuda_graphs layers"),
+    ({"stack": {"base": "megatron-bridge", "cuda_graphs": "layers"}, "zero": 3},
+     "stack.cuda_graphs layers: what Megatron-FSDP"),
+    ({"stack": {"base": "megatron-bridge", "cuda_graphs": "step"}, "changes": {"moe": EXPERTS}},
+     "stack.cuda_graphs step: the number of tokens of an expert"),
     ({"zero": 2, "pp": 2}, "zero 2: "),
     ({"pp": 2, "schedule": "zb1p"}, "schedule zb1p: "),
 ], ids=str)

@@ -47,4 +47,8 @@ def test_everything_with_dualpipe() -> None:
         assert got.lower_bound == got.step_time
         assert got.configuration is not None
         found.append(got.configuration.schedule)
+        # Under a limit just above the best, floors that are too high leave it out.
+        near = search(x.chain, x.cluster, x.job, x.space, 1, below=wanted.seconds * (1 + 1e-6),
+                      beyond_stack=True)
+        assert near.step_time == got.step_time, seed
     assert min(found.count("dualpipe"), len(found) - found.count("dualpipe")) >= 3

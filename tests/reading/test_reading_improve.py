@@ -164,8 +164,26 @@ def test_a_plan_may_leave_devices_idle(tmp_path: Path, cluster: nest.Cluster) ->
         (tmp_path / name).write_text(text, encoding="utf-8")
     read = nest.read(tmp_path / "launch.sh")
     assert read.devices == found.plan.parallelism.devices_used
+    again = nest.improve(tmp_path / "launch.sh", cluster, nest.SearchSpace(pp=7, dp_in=1))
+    assert again.before is not None
+    assert again.before.configuration == found.plan.configuration
+    assert again.plan is None and "none: no plan that the stack can run" in again.report()
     assert nest.evaluate(read.model, cluster, read.job,
                          read.configuration).step_time_s == found.plan.step_time_s
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_a_launcher_that_starts_fewer_ranks_is_priced_as_it_is(
+    tmp_path: Path, cluster: nest.Cluster
+) -> None:
+    """8 of 16 devices by a script without lists: 16 have no batch, and 8 are what it takes."""
+    few = nest.SearchSpace(tp=1, pp=1, cp=1, dp_in=8)
+    found = nest.improve(script(tmp_path, line(
+        TRAINING=TRAINING.replace("32", "8"))), cluster, few)
+    assert found.plan is not None and [*found.files] == ["launch.sh"]
+    again = nest.improve(script(tmp_path, found.files["launch.sh"]), cluster, few)
+    assert again.before is not None and again.plan is None
+    assert again.before.step_time_s == found.plan.step_time_s
 
 
 @pytest.mark.kernels

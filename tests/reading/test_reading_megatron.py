@@ -66,14 +66,17 @@ def test_degrees_of_experts_divide_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("graphs", ["layers", "step"])
-def test_cuda_graphs_are_read_back(graphs: str, tmp_path: Path) -> None:
-    stack, seen = load_stack({"base": "megatron-core", "cuda_graphs": graphs}), 0
+@pytest.mark.parametrize("base", ["megatron-core", "megatron-bridge"])
+def test_cuda_graphs_are_read_back(base: str, graphs: str, tmp_path: Path) -> None:
+    stack, seen = load_stack({"base": base, "cuda_graphs": graphs}), 0
+    target = base.removesuffix("-core")
     for case in runnable("megatron-core", 8):
         plan = nest.evaluate(case.model, case.cluster, case.job.replace(stack=stack), case.way)
         with suppress(UnsupportedError):
-            for name, text in nest.export(plan, "megatron").items():
+            for name, text in nest.export(plan, target).items():
                 (tmp_path / name).write_text(text, encoding="utf-8")
-            found = nest.read(tmp_path / "launch.sh")
+            found = nest.read(tmp_path / "launch.sh", model=None if target == "megatron" else
+                              case.model)
             priced = nest.evaluate(found.model, case.cluster, found.job, found.configuration)
             assert priced.step_time_s == plan.step_time_s
             assert found.job.stack.cuda_graphs == graphs

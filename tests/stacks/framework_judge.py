@@ -340,19 +340,26 @@ def deepspeed(case: dict[str, Any]) -> dict[str, Any]:
         "groups": {"pp": topology.get_axis_comm_lists("pipe") or None,
                    "dp": topology.get_axis_comm_lists("data") or None,
                    "tp": topology.get_axis_comm_lists("model") or None},
-        "zero": case["pp"] == 1 or deepspeed_zero(case["zero"]),
-        "cuts": deepspeed_divisions(case["layers"], case["pp"] * case["vpp"])}
+        "zero": case["pp"] == 1 or deepspeed_zero(case["zero"])}
 
 
-def deepspeed_divisions(layers: int, chunks: int) -> dict[str, list[int]]:
-    """Transformer layers of each chunk, by its methods."""
+def deepspeed_divisions(layers: int, chunks: int) -> list[list[int]]:
+    """First layer of each chunk and their number, embedding and head among them, by its methods
+    that give every stage parameters, as torch's optimizers ask."""
+    import torch
     from deepspeed.runtime.utils import partition_balanced, partition_uniform
 
     weights = [0, *[1] * layers, 0]
-    bounds = {"uniform": partition_uniform(len(weights), chunks),
-              "type": [int(n) for n in partition_balanced(weights, chunks)]}
-    return {name: [sum(weights[a:b]) for a, b in zip(ends, ends[1:])]  # noqa: B905
-            for name, ends in bounds.items()}
+    found = []
+    for bounds in (partition_uniform(len(weights), chunks), partition_balanced(weights, chunks)):
+        ends = [int(n) for n in bounds]
+        try:
+            for a, b in zip(ends, ends[1:]):  # noqa: B905
+                torch.optim.AdamW(torch.zeros(1, requires_grad=True) for _ in range(a, b))
+            found.append(ends)
+        except ValueError as error:
+            assert "empty parameter list" in str(error)
+    return found
 
 
 def deepspeed_zero(stage: int) -> bool:
@@ -381,7 +388,8 @@ def deepspeed_zero(stage: int) -> bool:
 
 JUDGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "order": order,
-    "graphs": graphs}
+    "graphs": graphs,
+    "divisions": lambda case: deepspeed_divisions(case["layers"], case["chunks"])}
 
 
 def answer(judges: dict[str, Callable[[dict[str, Any]], Any]]) -> None:

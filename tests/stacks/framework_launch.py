@@ -506,7 +506,7 @@ def deepspeed_pipeline(case: Case) -> Case:
         return {}
     assert deepspeed_zero(case["zero"]), "ZeRO"
     divisions = deepspeed_divisions(case["layers"], case["pp"] * case["vpp"])
-    assert case["parts"] in divisions.values(), f"layers are divided as {divisions}"
+    assert case["cuts"] in divisions, f"layers are divided as {divisions}"
     kind = schedule.DualPipeVSchedule if case["vpp"] == 2 else schedule.TrainSchedule
     letters = {"ForwardPass": "f", "BackwardPass": "b"}
     return {"order": [

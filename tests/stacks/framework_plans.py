@@ -251,8 +251,6 @@ def runnable(stack: str, count: int, target: str | None = None) -> list[Case]:
         case.target = target or case.target
         if (case.schedule == "1f1b" and 2 * plain >= count > 2) or not case.files:
             continue
-        if case.target == "deepspeed" and sum(case.parts) < len(case.parts):
-            continue  # chunks without layers: test_deepspeed_divides_layers_as_its_rule_says
         found.append(case)
         plain += case.schedule == "1f1b" and stack not in ("megatron-fsdp", "fsdp")
         if len(found) == count:

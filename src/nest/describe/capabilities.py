@@ -69,7 +69,8 @@ FIGURES: Mapping[str, Figure] = {
     "cuts": Figure(
         "transformer layers of the chunks: even (equal), front (one more in the first chunks), "
         "whole (the same, counting every layer, embedding and head too), back (one more in the "
-        "last chunks), ends (equal, but for the first and the last chunk), free", CUTS),
+        "last chunks), ends (equal, but for the first and the last chunk), free; of front, whole "
+        "and back no chunk is without such layers", CUTS),
     "mtp_chunks": Figure("chunks with layers of multi-token prediction"),
     "misplaced": Figure(
         "first and last chunks without layers, and layers of multi-token prediction outside the "

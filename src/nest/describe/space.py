@@ -151,6 +151,11 @@ def _listed(value: object) -> object:
     return (value,) if isinstance(value, bool) else value
 
 
+def _offloads(value: object) -> object:
+    """Texts of what is kept; they are never free."""
+    return (value,) if isinstance(value, str) and _any(value) else _listed(value)
+
+
 def _schedules(value: object) -> object:
     """Names of schedules; `any` of them, or `default`: as if not given."""
     if value in (None, "default"):
@@ -262,7 +267,7 @@ class SearchSpace(Description):
     )
     offload: Annotated[
         tuple[OffloadText, ...],
-        BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+        BeforeValidator(_offloads, json_schema_input_type=str | list[str]),
         AfterValidator(_distinct),
     ] = Field(
         ("none",), description="what is kept in the memory of the hosts: none, optimizer, "

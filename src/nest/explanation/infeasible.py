@@ -31,6 +31,7 @@ from nest.search.progress import Watch
 from nest.search.rounds import least_memory, stack_part
 from nest.search.signatures import Signatures
 from nest.search.tensors import Builder
+from nest.stacks.overview import lacking
 from nest.stacks.rules import impossible
 from nest.units import format_bytes
 
@@ -77,11 +78,12 @@ def explain(
         text = "no plan exists: the bounds of the search space contradict each other"
         known = job.stack.capabilities
         if builder.own and known is not None:
-            why = "; ".join(impossible(builder.chain, job)) or "the search space has none"
+            whys = impossible(builder.chain, job) or lacking(known, builder.space)
+            why = "; ".join(whys) or "the search space has none"
             text = f"no plan exists that {known.title} can run: {why}"
         if watch.over:
             text = "no plan fits (proved); the time limit ended the search for the nearest miss"
-        remedies = [] if watch.over else list(probe.unbound(thorough=True))
+        remedies = [] if watch.over else [*probe.unbound(thorough=True), *probe.anything()]
         if not remedies and (ways := list(probe.in_the_way())):
             text += (f". Plans exist without the bound {', or '.join(ways)}, but none fits; remove "
                      "it to see how much memory they lack")
@@ -179,6 +181,14 @@ class _Probe:
                 if found is not None:
                     yield f"{name} {_values(found, name)} instead of {bound}"
                     break
+
+    def anything(self) -> Iterator[str]:
+        """The space of everything, where only that of the stack was searched."""
+        if not self.beyond_stack:
+            self.beyond_stack = True
+            if self._any(self.space, thorough=True) is not None:
+                yield "--beyond-stack"
+            self.beyond_stack = False
 
     def in_the_way(self) -> Iterator[str]:
         """Dimensions whose bounds leave no plan on devices of any memory."""

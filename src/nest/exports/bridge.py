@@ -24,7 +24,7 @@ from nest.describe.job import Job
 from nest.describe.offload import Offload
 from nest.exports.figures import Figures, figures
 from nest.exports.known import catalog_name, plain_lines
-from nest.exports.megatron import replica_by_replica, variables
+from nest.exports.megatron import captured, not_captured, replica_by_replica, variables
 from nest.exports.script import Script
 from nest.exports.settings import Setting, flag, settings
 from nest.exports.target import Files, Sheet, Target, model_of, written
@@ -86,6 +86,17 @@ OVERLAP = (
     Setting("combined", "overlap_moe_expert_parallel_comm"),
 )
 """Arguments of its CommOverlapConfig."""
+GRAPHS = (
+    Setting("graphs", "model.cuda_graph_impl",
+            {"none": "none", "layers": "transformer_engine", "step": "local"}),
+    Setting("captured", "model.cuda_graph_scope", unless=()),
+    flag("captures", "model.use_te_rng_tracker"),
+    flag("captures", "rng.te_rng_tracker"),
+    Setting("graphs", "rerun_state_machine.check_for_nan_in_loss", {"step": False}),
+    Setting("graphs", "ddp.check_for_nan_in_grad", {"step": False}),
+)
+"""Fields of CUDA graphs, and what these need (src/megatron/bridge/models/gpt_provider.py:233,
+src/megatron/bridge/training/config.py:1364). An empty scope captures whole layers."""
 PRECISIONS = {"bf16": "bf16_mixed", "fp16": "fp16_mixed",
               "fp8": "bf16_with_fp8_current_scaling_mixed",
               "fp8-delayed": "bf16_with_fp8_delayed_scaling_mixed",
@@ -142,7 +153,8 @@ def figures_here(plan: Plan) -> Figures:
         "overlap_tp": stage.sp and stack.overlap_tp > 0.0,
         "overlap_grad_reduce": sharded and stack.overlap_grad_reduce > 0.0,
         "overlap_param_gather": sharded and stack.overlap_param_gather > 0.0,
-        "combined": way.schedule == "combined"}
+        "combined": way.schedule == "combined", "graphs": stack.cuda_graphs,
+        "captures": stack.cuda_graphs != "none", "captured": [*captured(model_of(plan), job)]}
 
 
 def _adam_in_bf16(job: Job) -> bool:
@@ -166,9 +178,7 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
                 for name in ("fp8_attention", "fp8_head") if getattr(job.stack, name))
     if job.stack.moment_dtype != "fp32":
         yield f"stack.moment_dtype {job.stack.moment_dtype}: what asks for it is not written"
-    if job.stack.cuda_graphs != "none":
-        yield (f"stack.cuda_graphs {job.stack.cuda_graphs}: which parts of a layer are captured is "
-               "not in a plan")
+    yield from not_captured(model_of(plan), job, _fsdp(plan))
     if job.precision == "fp16" and job.stack.gradient_dtype == "bf16":
         yield "precision fp16: gradients in bf16 have no setting"
 
@@ -201,7 +211,8 @@ def program(plan: Plan, title: str, priced: str) -> str:
         f"    if found != ({model.layers}, {model.hidden}):",
         '        raise ValueError(f"layers, width {found}: the plan is for "',
         f'                         "{model.layers}, {model.hidden}")',
-        *(f"    config.{name} = {value!r}" for name, value in settings(SETTINGS, here).items())]
+        *(f"    config.{name} = {value!r}"
+          for name, value in settings((*SETTINGS, *GRAPHS), here).items())]
     if format_:
         full = here["gradient_dtype"] == "fp32"
         lines += [f"    config.mixed_precision = {format_}()",

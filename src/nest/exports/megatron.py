@@ -73,12 +73,13 @@ def inexpressible(model: Model, job: Job, way: Configuration) -> Iterator[str]:
                 for name in ("fp8_attention", "fp8_head") if getattr(job.stack, name))
     if job.stack.moment_dtype != "fp32":
         yield f"stack.moment_dtype {job.stack.moment_dtype}: what asks for it is not written"
-    yield from (f"stack.cuda_graphs {job.stack.cuda_graphs}: {why}"
-                for why in _not_captured(model, job))
+    yield from not_captured(model, job, is_fsdp(job))
 
 
-def _not_captured(model: Model, job: Job) -> Iterator[str]:
+def not_captured(model: Model, job: Job, fsdp: bool) -> Iterator[str]:
     """Why CUDA graphs do not capture what the stack says, besides its rules.
+
+    ``fsdp``: Megatron-FSDP shards.
 
     Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/transformer/transformer_config.py:1765,
     1898; of the whole step, megatron/training/arguments.py:1158.
@@ -87,22 +88,29 @@ def _not_captured(model: Model, job: Job) -> Iterator[str]:
     if graphs == "none":
         return
     if graphs == "step" and model.moe is not None:
-        yield "the number of tokens of an expert is not known when the step is captured"
-    if is_fsdp(job):
-        yield "what Megatron-FSDP makes of them was not read"
+        yield (f"stack.cuda_graphs {graphs}: the number of tokens of an expert is not known when "
+               "the step is captured")
+    if fsdp:
+        yield f"stack.cuda_graphs {graphs}: what Megatron-FSDP makes of them was not read"
+
+
+def captured(model: Model, job: Job) -> tuple[str, ...]:
+    """The scope of CUDA graphs: of a layer with experts, all up to its router and the dispatcher's
+    preparation; of other layers the whole, which is empty."""
+    layers = ("attn", "moe_router", "moe_preprocess") if model.moe else ()
+    return {"none": (), "layers": layers, "step": ("full_iteration",)}[job.stack.cuda_graphs]
 
 
 def _graphs(model: Model, job: Job) -> Arguments:
-    """Arguments of CUDA graphs: of a layer with experts, all up to its router and the dispatcher's
-    preparation, of other layers the whole."""
-    graphs = job.stack.cuda_graphs
+    """Arguments of CUDA graphs."""
+    graphs, scope = job.stack.cuda_graphs, [*captured(model, job)]
     if graphs == "none":
         return {}
     if graphs == "step":  # a check for NaN waits for the device: megatron/training/arguments.py:725
-        return {"cuda-graph-impl": "local", "cuda-graph-scope": "full_iteration",
+        return {"cuda-graph-impl": "local", "cuda-graph-scope": scope,
                 "no-check-for-nan-in-loss-and-grad": None}
-    parts = {"cuda-graph-scope": ["attn", "moe_router", "moe_preprocess"]}
-    return {"cuda-graph-impl": "transformer_engine", **(parts if model.moe else {})}
+    return {"cuda-graph-impl": "transformer_engine",
+            **({"cuda-graph-scope": scope} if scope else {})}
 
 
 def replica_by_replica(way: Configuration, listed: bool) -> bool:

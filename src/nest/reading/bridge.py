@@ -39,7 +39,7 @@ SPLIT = {"model.num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num
           "model.account_for_embedding_in_pipeline_split":
               "account-for-embedding-in-pipeline-split",
           "model.account_for_loss_in_pipeline_split": "account-for-loss-in-pipeline-split"}
-_GRAPHS = ("model.cuda_graph_impl", "model.cuda_graph_scope")
+_GRAPHS = ("model.cuda_graph_impl", "model.cuda_graph_scope", "model.cuda_graph_modules")
 _NEEDED = ("model.tensor_model_parallel_size", "model.pipeline_model_parallel_size",
            "model.context_parallel_size", "model.recompute_granularity",
            "ddp.use_distributed_optimizer", "train.global_batch_size", "train.micro_batch_size")
@@ -207,7 +207,8 @@ def _stack(
         found["dispatcher"] = f["dispatcher"]
         if f["dispatcher"] in ("deepep", "hybridep"):  # both are flex
             found["dispatcher"] = given.get("model.moe_flex_dispatcher_backend", "deepep")
-    impl, scope = (given.get(name) for name in _GRAPHS)
-    found["cuda_graphs"] = "none" if impl in (None, "none") else (
-        "step" if "full_iteration" in str(scope) else "layers")
+    graphs = [given.get(name) for name in _GRAPHS]
+    # src/megatron/bridge/utils/cuda_graph.py:121
+    found["cuda_graphs"] = "none" if graphs[0] in (None, "none") else (
+        "step" if "full_iteration" in str(graphs) else "layers")
     return {name: value for name, value in found.items() if getattr(stack, name) != value}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import NamedTuple, Protocol
@@ -29,6 +30,11 @@ class Now(NamedTuple):
     """Why it cannot run."""
     notes: tuple[str, ...] = ()
     """What was assumed."""
+
+    @property
+    def seconds(self) -> float:
+        """Of a step; infinite: it cannot run."""
+        return math.inf if self.plan is None or self.problems else self.plan.step_time_s
 
 
 class Written(NamedTuple):

@@ -86,8 +86,21 @@ class RunningScript:
         launch = opened(path, variables)
         again: dict[str, Any] = {
             "name": name_of(path), "vocab": vocab, "stack": stack, "ignored": tuple(ignored)}
-        found = described(launch.words, cluster.size, lenient=True,
-                          places=placed_beside(path, launch.launcher), **again)
+        at = placed_beside(path, launch.launcher)
+        each, nodes = (int(launch.launcher.get(name, 0)) for name in ("each", "nodes"))
+        # A plan that leaves devices idle has fewer ranks: those listed, or that the launcher
+        # starts. Which of both is meant is not said: whichever takes less time.
+        fewer = len(at) if at is not None else each * nodes
+        ways = [cls._of(path, launch, described(
+            launch.words, size, lenient=True, places=at, **again), cluster, again, in_place)
+            for size in (cluster.size, fewer) if 0 < size <= cluster.size]
+        return min(ways, key=lambda one: one.now().seconds)
+
+    @classmethod
+    def _of(
+        cls, path: str | os.PathLike[str], launch: Launch, found: Described, cluster: Cluster,
+        again: Mapping[str, Any], in_place: bool,
+    ) -> Self:
         job = Job.parse(found.job, launch.where)
         notes = found.notes
         common = common_batch(arguments_of(launch.words, known(TABLE))[0], job.global_batch)

@@ -105,8 +105,8 @@ def cut_forms(layers: Sequence[int], whole: Sequence[int]) -> frozenset[str]:
 
 
 def _remainder(sizes: Sequence[int]) -> bool:
-    """Whether the first sizes are one larger than the others, or all are equal."""
-    return sizes[0] - sizes[-1] <= 1 and all(a >= b for a, b in pairwise(sizes))
+    """Whether the first sizes are one larger than the others, or all are equal; none is 0."""
+    return 0 < sizes[-1] >= sizes[0] - 1 and all(a >= b for a, b in pairwise(sizes))
 
 
 def _misplaced(chunks: Sequence[Sequence[str]], pp: int) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from nest.describe import catalog
-from nest.describe.capabilities import FIGURES, Capabilities
+from nest.describe.capabilities import FIGURES, Capabilities, Rule
 from nest.describe.job import ZERO_STAGES
 from nest.describe.loading import load_stack
+from nest.describe.space import SearchSpace
 from nest.stacks.figures import Figures, Value
 from nest.stacks.rules import applies, wrong
 
@@ -34,6 +35,26 @@ def tables() -> list[tuple[Capabilities, list[str]]]:
         if known is not None:
             users.setdefault(known.name, (known, []))[1].append(name)
     return list(users.values())
+
+
+def lacking(known: Capabilities, space: SearchSpace) -> Iterator[str]:
+    """Bounds of a space that no plan of a table keeps, why, and which stacks of the catalog do.
+
+    Of single dimensions with few values: what several together rule out is not found here.
+    """
+    for name in ("schedule", "zero", "recompute", "cp_comm", "shard"):
+        values = getattr(space, name)
+        piped = name == "schedule" or (space.pp is not None and space.pp.smallest > 1)
+        base = {**(_PIPELINE if piped else _DENSE), "cp": 2 if name == "cp_comm" else 1}
+        asked = [{**base, name: value} for value in values or ()]
+        if asked and not any(_allows(known, name, figures) for figures in asked):
+            why = next(rule.sentence for rule in known.rules.values()
+                       if name in rule.fields and _breaks(rule, name, asked[0]))
+            others = [table.name for table, _ in tables() if any(
+                all(_allows(table, field, figures) for field in (name, "pp", "cp"))
+                for figures in asked)]
+            yield (f"{name} {', '.join(map(str, values))}: {why}; stacks that have it: "
+                   f"{', '.join(others) or 'none'}")
 
 
 def _row(known: Capabilities, stacks: Iterable[str]) -> tuple[str, ...]:
@@ -74,8 +95,14 @@ def _row(known: Capabilities, stacks: Iterable[str]) -> tuple[str, ...]:
 
 def _allows(known: Capabilities, field: str, figures: Figures) -> bool:
     """Whether no rule about a field forbids these figures; rules on other figures are left out."""
-    return not any(field in rule.fields and not rule.alike and applies(rule, figures)
-                   and wrong(rule, field, {**_ONES, **figures}) for rule in known.rules.values())
+    return not any(field in rule.fields and _breaks(rule, field, figures)
+                   for rule in known.rules.values())
+
+
+def _breaks(rule: Rule, field: str, figures: Figures) -> bool:
+    """Whether figures break what a rule says of one of its fields."""
+    return not rule.alike and applies(rule, figures) and bool(
+        wrong(rule, field, {**_ONES, **figures}))
 
 
 _ONES: dict[str, Value] = {name: 1 for name, figure in FIGURES.items() if figure.words is None}

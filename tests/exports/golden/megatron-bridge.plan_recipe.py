@@ -40,6 +40,8 @@ def plan():
     config.train.micro_batch_size = 1
     config.dataset.seq_length = 8192
     config.model.seq_length = 8192
+    config.model.cuda_graph_impl = 'none'
+    config.model.cuda_graph_scope = []
     config.mixed_precision = bf16_mixed()
     config.mixed_precision.grad_reduce_in_fp32 = False
     config.comm_overlap = CommOverlapConfig(
