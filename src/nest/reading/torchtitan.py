@@ -260,8 +260,9 @@ def _found(
     if zero and f["pp"] > 1:
         if zero == 3:
             raise InputError(f"{source.where}: parallelism.fsdp_reshard_after_forward: got "
-                             "always; allowed: never (with a pipeline gradients stay whole, which "
-                             "has no price beside parameters that are gathered for each pass)")
+                             "always; allowed: never (with a pipeline parameters are gathered "
+                             "for a pass unless a backward was just before it, and gradients stay "
+                             "whole, which has no price)")
         zero = 1
     world = dp * f["tp"] * f["cp"] * f["pp"]
     seq_len = said(source, "training.seq_len", f["seq_len"], source.asked.seq_len, "--seq-len")
