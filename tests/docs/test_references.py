@@ -56,6 +56,7 @@ OTHERS_FILES = frozenset({
     "src/maxtext/configs/pyconfig_deprecated.py", "src/maxtext/configs/types.py",
     "src/maxtext/utils/max_utils.py", "src/megatron/bridge/training/comm_overlap.py",
     "src/megatron/bridge/training/config.py", "src/megatron/bridge/training/mixed_precision.py",
+    "src/megatron/bridge/models/gpt_provider.py", "src/megatron/bridge/utils/cuda_graph.py",
     "src/megatron/bridge/recipes/common.py", "src/megatron/bridge/training/pretrain.py",
     "src/megatron/bridge/training/utils/omegaconf_utils.py",
     "scripts/performance/helpers.py", "solver.py",
