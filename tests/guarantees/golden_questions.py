@@ -240,7 +240,7 @@ OF_TODAY = (
     Q("mixtral-8x22b-128", "mixtral-8x22b", "dgx-h100", 128, 512, 4096),
     Q("gpt-oss-20b-16", "gpt-oss-20b", "dgx-h200", 16, 128, 8192),
     Q("qwen3-next-64", "qwen3-next-80b-a3b", "dgx-b200", 64, 512, 4096),
-    Q("nemotron3-nano-16", "nemotron3-nano-30b-a3b", "dgx-h100", 16, 128, 8192),
+    Q("nemotron3-nano-16", "nemotron3-nano-30b", "dgx-h100", 16, 128, 8192),
     Q("maverick-144", "llama4-maverick", "gb300-nvl72", 144, 576, 8192, job={"precision": "fp8"}),
     Q("kimi-k2-256", "kimi-k2", "gb300-nvl72", 256, 2048, 4096, job={"precision": "mxfp8"}),
 )
