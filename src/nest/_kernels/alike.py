@@ -33,6 +33,7 @@ from nest._kernels.layouts import (
     forwards,
     gathers,
     has_room,
+    is_looped,
     next_layout,
     split_of,
     together_of,
@@ -60,13 +61,17 @@ from nest.forms.chunk import (
     C_EXCHANGED_BACKWARD,
     C_EXCHANGED_FORWARD,
     C_FORWARD,
+    C_INPUTS,
     C_LARGEST,
     C_LATE,
     C_LEFT,
+    C_LEFT_WEIGHTS,
     C_TIED,
     C_UNDER_FIRST,
     C_UNDER_LAST,
     C_UPDATE,
+    C_WAIT,
+    C_WEIGHTS,
     CHUNK,
 )
 from nest.forms.passes import Order, Room
@@ -80,6 +85,15 @@ add_gpipe_stage, gpipe_stage_of = form(gpipe.add_stage), form(gpipe.stage_of)
 # the transformer layers.
 F_RESIDENT, F_ACTIVATIONS, F_WORK, F_BUFFERS, F_KEPT, F_LARGEST = range(CHUNK, CHUNK + 6)
 FIGURES = CHUNK + 6
+# Of a rank, seconds: all its passes; those in front of its first backward; what its first pass may
+# not have waited for; what it leaves behind its last pass, and that of these that are for weights;
+# what its first pass waits for; a forward through all chunks, the first and the last; a backward
+# through the first and the last; bytes that a micro-batch hands over behind all chunks, the first
+# and the last; the start of the first pass; from the end of the last pass to that of the step; most
+# bytes of activations.
+(R_OWN, R_RAN, R_SPARED, R_LEFT, R_WEIGHTS, R_WAIT, R_FORWARD, R_FIRST, R_LAST, R_BACK_FIRST,
+ R_BACK_LAST, R_SENT, R_SENT_FIRST, R_SENT_LAST, R_BEGIN, R_END, R_HELD) = range(17)
+RANK = 17
 # Fields of a question, but for that of the layouts.
 CANDIDATE, PIPELINE, POLICY, _, OPTION = range(5)
 LEAST = -1
@@ -133,6 +147,8 @@ class Work(NamedTuple):
     """float64 (S, V) bytes of them that a backward for inputs leaves to that for weights."""
     room_left: np.ndarray
     """float64 (S,) bytes for all activations of a stage."""
+    ranks: np.ndarray
+    """float64 (S, RANK)"""
     costs: np.ndarray
     """float64 (S, V, CHUNK)"""
     hops: np.ndarray
@@ -212,7 +228,7 @@ def alike(t, q, a, legal, limit, spread):
         near=np.zeros(S + 1), question=np.zeros(5, np.int64),
         cuts=np.zeros(chunks + 1, np.int64), at=np.zeros(S + 1, np.int64),
         activations=np.empty((S, V)), kept_back=np.empty((S, V)), room_left=np.empty(S),
-        costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
+        ranks=np.empty((S, RANK)), costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
         tally=np.zeros(5, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
         layer=np.zeros(10), forwards=np.zeros((Q, S, 3), np.int64),
@@ -477,13 +493,14 @@ def _fits(t, q, a, w, number, top):
     p, v, x, N, size = a.pp[k], a.vpp[k], q.size[c], len(a.order), a.group[k]
     together, split = together_of(a.schedule[k]), split_of(a.schedule[k])
     loops = a.schedule[k] == INTERLEAVED or (a.schedule[k] == COMBINED and p > 1)
-    copies = copies_of(a.schedule[k])
+    copies, looped = copies_of(a.schedule[k]), is_looped(a.schedule[k])
     m = t.micro_batches // copies
     for n in range(p * v // copies + 1):
         w.cuts[n] = a.layouts[a.begin[number] + n]
     for s in range(p):
         y, resident, work, buffers, own, left = q.place[a.row[k], x, s], 0.0, 0.0, 0.0, 0.0, 0.0
         ran = kept = saved = largest = hides = gathered = 0.0
+        count = most = forward = sent = 0.0
         for d in range(v):
             n = _position(a, k, s, d)
             g = _figures(t, q, a, w, y, w.cuts[n], w.cuts[n + 1])
@@ -494,23 +511,31 @@ def _fits(t, q, a, w, number, top):
             kept += times * w.figures[y, g, F_ACTIVATIONS]
             ran += times * w.figures[y, g, C_FORWARD]
             w.activations[s, d] = w.figures[y, g, F_ACTIVATIONS]
+            count, most = count + times, max(most, w.activations[s, d])
             own += w.figures[y, g, C_FORWARD] + w.figures[y, g, C_BACKWARD]
             own -= w.figures[y, g, C_LATE]
             if split or together:
                 _parts(t, q, a, w, y, w.cuts[n], w.cuts[n + 1], g)
                 w.kept_back[s, d] = w.figures[y, g, F_KEPT]
+                most = max(most, w.kept_back[s, d])
                 largest = max(largest, w.figures[y, g, F_LARGEST])
                 if copies > 1:  # of both chunks as many as of the one with the fewest
                     times = forwards(a.schedule[k], p, v, m, size, s, 1)
                 saved += max(0, m - times) * (w.figures[y, g, C_EXCHANGED_FORWARD]
                                               + w.figures[y, g, C_EXCHANGED_BACKWARD])
             left += w.figures[y, g, C_UPDATE] + w.figures[y, g, C_TIED]
+            forward += w.figures[y, g, C_FORWARD]
+            sent += q.handed[w.cuts[n + 1]]
+            if looped and (d == 0 or d == v - 1):
+                _note_end(q, w, s, d, w.cuts[n + 1], y, g, split)
             if d == 0 and not split:
                 left += w.figures[y, g, C_LEFT]
+            elif d == 0 and looped:  # the last pass is for weights of the first chunk
+                left += w.figures[y, g, C_LEFT_WEIGHTS]
             hides = max(hides, w.figures[y, g, C_UNDER_FIRST], w.figures[y, g, C_UNDER_LAST])
             gathered = max(gathered, w.figures[y, g, C_LARGEST])
         i, j = w.cuts[_position(a, k, s, 0)], w.cuts[_position(a, k, s, v - 1) + 1]
-        first, after = w.ahead[i] + w.near[s] / 2, left
+        spared = 0.0
         for d in range(v if gathered > 0.0 and gathers(a.schedule[k]) else 0):
             # What is gathered of a chunk is partly hidden at the most, but for the first pass and
             # for the first backward, which may have waited.
@@ -521,11 +546,11 @@ def _fits(t, q, a, w, number, top):
             own += wait + back
             ran += forwards(a.schedule[k], p, v, m, size, s, d) * wait
             if d == 0:
-                first -= wait
+                spared = wait
             if d == v - 1:
                 ran += back
-        if not split:
-            after = max(w.back[i] + w.near[s] / 2, left)
+        first = w.ahead[i] + w.near[s] / 2 - spared
+        after = left if split else max(w.back[i] + w.near[s] / 2, left)
         w.room_left[s] = t.limit_bytes - resident - work - buffers
         if loops:
             there = w.ahead[N] + v * w.near[p - 1] / 2
@@ -539,13 +564,85 @@ def _fits(t, q, a, w, number, top):
                 w.room_left[s] -= largest
         if first + m * own + after >= top * SLACK or kept > w.room_left[s]:
             return False
+        w.ranks[s, R_OWN], w.ranks[s, R_RAN], w.ranks[s, R_SPARED] = m * own, ran, spared
+        w.ranks[s, R_LEFT], w.ranks[s, R_FORWARD], w.ranks[s, R_SENT] = left, forward, sent
+        # A backward frees what a forward took; that for weights comes s backwards later.
+        w.ranks[s, R_HELD] = (count + (s if split else 0)) * most
+    if looped and not _in_time(t, q, a, w, top):
+        return False
     if GPIPE < a.schedule[k] < LOOPED_BFS:
         # Between the first groups and the last ones a rank holds the same in turn.
         order = _written(a, w, k, m, _few(a, k, m))
         for s in range(p):
+            if looped and w.ranks[s, R_HELD] <= w.room_left[s]:
+                continue
             kept_back, most = w.kept_back[s] if split else w.activations[s], w.room_left[s]
             if held(w.activations[s], kept_back, s, order, most) > most:
                 return False
+    return True
+
+
+@leaf
+def _note_end(q, w, s, d, cut, y, g, split):
+    """Note the first chunk of a rank (d = 0), or the last."""
+    forward, back = w.figures[y, g, C_FORWARD], w.figures[y, g, C_BACKWARD]
+    back = w.figures[y, g, C_INPUTS] if split else back - w.figures[y, g, C_LATE]
+    w.ranks[s, R_LAST], w.ranks[s, R_BACK_LAST] = forward, back
+    w.ranks[s, R_SENT_LAST] = q.handed[cut]
+    if d == 0:
+        w.ranks[s, R_FIRST], w.ranks[s, R_BACK_FIRST] = forward, back
+        w.ranks[s, R_SENT_FIRST], w.ranks[s, R_WAIT] = q.handed[cut], w.figures[y, g, C_WAIT]
+        w.ranks[s, R_WEIGHTS] = w.figures[y, g, C_WEIGHTS] if split else 0.0
+
+
+@leaf
+def _in_time(t, q, a, w, top):
+    """Whether a looped layout may take less than ``top``, by the first micro-batch and the last.
+
+    The first one passes all positions and comes back to a rank in front of its first backward. The
+    last backward of a rank is followed by those of the ranks in front, and by what these leave.
+    """
+    c, k = w.question[CANDIDATE], w.question[PIPELINE]
+    schedule, p, v, m, x = a.schedule[k], a.pp[k], a.vpp[k], t.micro_batches, q.size[c]
+    split, begin, rest, home, step = split_of(schedule), 0.0, 0.0, 0.0, 0.0
+    for s in range(p):
+        per_byte, latency = q.wrap[0, x, p], q.wrap[1, x, p]
+        if s < p - 1:
+            per_byte, latency = q.hop[0, x, s + 1], q.hop[1, x, s + 1]
+        for n in range(R_SENT, R_SENT_LAST + 1):  # from bytes to seconds
+            w.ranks[s, n] = q.both / 2 * (w.ranks[s, n] / t.shards[c] * per_byte
+                                          + (v if n == R_SENT else 1) * latency)
+        if s == p - 1:  # the loss hands over nothing
+            w.ranks[s, R_SENT] -= w.ranks[s, R_SENT_LAST]
+            w.ranks[s, R_SENT_LAST] = 0.0
+        begin = max(begin, w.ranks[s, R_WAIT])
+        w.ranks[s, R_BEGIN] = begin
+        begin += w.ranks[s, R_FIRST] + (w.ranks[s, R_SENT_FIRST] if v > 1 or s < p - 1 else 0.0)
+        rest += w.ranks[s, R_FORWARD] - w.ranks[s, R_FIRST]
+        if v > 1:
+            rest += w.ranks[s, R_SENT] - w.ranks[s, R_SENT_FIRST]
+        # Of a backward in two parts rank s keeps s parts for weights until the end.
+        kept = (s + 1) * w.ranks[s, R_WEIGHTS] if m >= p else 0.0
+        home = max(w.ranks[s, R_LEFT] + kept, home + step if m >= p or not split else 0.0)
+        w.ranks[s, R_END] = home - kept
+        step = w.ranks[s, R_BACK_FIRST] + w.ranks[s, R_SENT_FIRST]
+    # The first group passes all other chunks of a rank in front of its last one.
+    there, group = begin + rest, m if schedule == LOOPED_BFS else min(a.group[k], m)
+    last = behind = 0.0
+    for s in range(p - 1, -1, -1):
+        last += w.ranks[s, R_LAST] + w.ranks[s, R_SENT_LAST]
+        front = w.ranks[s, R_FORWARD] - w.ranks[s, R_LAST]
+        there = max(there, w.ranks[s, R_BEGIN] + group * front + last)
+    if together_of(schedule):
+        there -= w.saved[-1]
+    for s in range(p - 1, -1, -1):
+        behind += w.ranks[s, R_SENT_LAST]
+        first = w.ranks[s, R_BEGIN] - w.ranks[s, R_SPARED]
+        if p > 1:
+            first = max(first, there + behind - w.ranks[s, R_RAN])
+        if first + w.ranks[s, R_OWN] + w.ranks[s, R_END] >= top * SLACK:
+            return False
+        behind += w.ranks[s, R_BACK_LAST]
     return True
 
 

@@ -15,6 +15,7 @@ from nest._kernels.orders import (
     DUALPIPEV,
     GPIPE,
     INTERLEAVED,
+    INTERLEAVED_ZB,
     LOOPED_BFS,
     ZB1P,
     ZB_V,
@@ -45,6 +46,12 @@ def split_of(schedule):
 def together_of(schedule):
     """Whether forwards run beside backwards."""
     return schedule in (COMBINED, DUALPIPE)
+
+
+@leaf
+def is_looped(schedule):
+    """Whether chunks lie in rounds over the stages, and a path through passes is the step."""
+    return INTERLEAVED <= schedule <= INTERLEAVED_ZB or schedule == LOOPED_BFS
 
 
 @leaf
