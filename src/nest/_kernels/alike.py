@@ -168,10 +168,10 @@ class Work(NamedTuple):
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
     layer: np.ndarray
-    """float64 (10,) least seconds of a layer of the body, and what recompute of it adds; most
+    """float64 (12,) least seconds of a layer of the body, and what recompute of it adds; most
     seconds that passes beside each other save of it; least bytes that recompute frees of a layer
     that it applies to; the largest of ``waits``; least bytes of a layer of the body, and of its
-    activations."""
+    activations; least seconds that the first layer is waited for, and that it leaves."""
     forwards: np.ndarray
     """int64 (Q, S, 3) micro-batches of the first, any inner and the last chunk of each stage whose
     forwards it runs before its first backward; 0 until it was asked for."""
@@ -231,7 +231,7 @@ def alike(t, q, a, legal, limit, spread):
         ranks=np.empty((S, RANK)), costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
         tally=np.zeros(5, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(10), forwards=np.zeros((Q, S, 3), np.int64),
+        layer=np.zeros(12), forwards=np.zeros((Q, S, 3), np.int64),
         free=np.zeros((2, t.ahead.shape[1])),
         waits=np.zeros((4, t.ahead.shape[1])), waited=np.zeros(4),
         marked=np.zeros(t.ahead.shape[1], np.bool_),

@@ -92,6 +92,14 @@ def forwards(schedule, p, v, m, group, s, d):
 
 
 @leaf
+def ends_of(schedule, w):
+    """Least seconds before the first pass of all and behind the last one of any rank."""
+    if not is_looped(schedule):
+        return 0.0
+    return w.layer[10] + (0.0 if split_of(schedule) else w.layer[11])
+
+
+@leaf
 def has_room(t, a, w, k, top):
     """Whether the stages of pipeline k, each with as many layers of the body as stay below ``top``
     and fit, have all of them.
@@ -107,6 +115,7 @@ def has_room(t, a, w, k, top):
                 times[s, x] = forwards(
                     a.schedule[k], p, v, m, a.group[k], s, min(x, v - 1) if x < 2 else v - 1)
     left, bytes_each = copies * (a.body[1] - a.body[0]), t.limit_bytes / SLACK
+    top -= ends_of(a.schedule[k], w)
     each = w.layer[0] - (w.layer[2] if together_of(a.schedule[k]) else 0.0)
     most = left if m * each * left < top else int(top / (m * each))
     for s in range(p - 1, -1, -1):
@@ -138,6 +147,8 @@ def next_layout(t, a, w, k, number, top):
     split, near, behind_each_other = split_of(schedule), w.near[p - 1], gathers(schedule)
     loops = schedule == INTERLEAVED or (schedule == COMBINED and p > 1)
     each = w.layer[0] - (w.layer[2] if together else 0.0)
+    begin = w.layer[10] if is_looped(schedule) else 0.0  # before the first pass of all
+    ends = ends_of(schedule, w)
     run, block, x, seen, row = -1, True, 0, a.seen, number
     w.tally[4] = 0
     while number < a.last[k]:
@@ -147,7 +158,7 @@ def next_layout(t, a, w, k, number, top):
                 most = a.longest[k]
                 extra = w.layer[1] * (
                     load // most * min(some, most) + min(some, load % most))
-            if m * (load * each + extra) >= top:
+            if m * (load * each + extra) + ends >= top:
                 return a.last[k]
             if a.seen.shape[1] == 0:
                 w.tally[4] = 1
@@ -192,18 +203,18 @@ def next_layout(t, a, w, k, number, top):
             held += max(0.0, marked - some * count) * w.layer[3]
         if some >= 0:
             held += room
-        front += w.near[s] / 2 - (w.layer[6] if behind_each_other else 0.0)
+        front += begin + w.near[s] / 2 - (w.layer[6] if behind_each_other else 0.0)
         if not split:
-            left = max(after + w.near[s] / 2, left)
+            left = max(after + w.near[s] / 2 + ends - begin, left)
         own += extra + max(waits_of(two, three, v, w.layer[4], w.layer[5]), queue)
         left += m * own - saved
         out = held > t.limit_bytes / SLACK or front + left >= top * SLACK
         if not out and (x == 0 or not block):  # what the stage itself has run is known
             if loops:
-                front = max(front, w.ahead[N] + v * near / 2 + behind + (near - w.near[s]) / 2
-                            - (w.saved[-1] if together else 0.0) - ran - late - w.layer[7])
+                front = max(front, begin + w.ahead[N] + v * near / 2 + behind
+                            + (near - w.near[s]) / 2 - (w.saved[-1] if together else 0.0) - ran - late - w.layer[7])
             elif split:
-                front = max(front, w.ahead[N] + behind - ran)
+                front = max(front, begin + w.ahead[N] + behind - ran)
             out = front + left >= top * SLACK
             if out:  # larger groups may wait for less
                 w.tally[4] = 1

@@ -42,6 +42,7 @@ from nest._kernels.layouts import (
     ROOM,
     SCATTER,
     copies_of,
+    ends_of,
     gathers,
     together_of,
     waits_of,
@@ -81,6 +82,12 @@ def sum_up(t, q, a, w, c, z, r, kept):
                 w.least[MORE, kind], own[ACTIVATIONS] - least[ACTIVATIONS])
     w.layer[:], w.layer[2], w.saved[:], w.weights[:] = np.inf, 0.0, 0.0, 0.0
     w.marked[:] = False
+    for y in range(q.alike.shape[1]):
+        if q.alike[c, y] >= 0:
+            for n in range(2):
+                own = w.layers[y, r, a.whole[0] if n else a.order[0]]
+                w.layer[10] = min(w.layer[10], own[REFRESH])
+                w.layer[11] = min(w.layer[11], own[SYNC] + own[UPDATE] + own[TIED])
     for y in range(q.alike.shape[1] if len(a.apart) else 0):
         if q.alike[c, y] >= 0:
             apart = a.apart[t.body[q.alike[c, y]]]
@@ -173,6 +180,7 @@ def may_be_below(t, a, w, k, top):
     """Whether pipeline k may take less than ``top`` somewhere, by its seconds and its bytes."""
     N = len(a.order)
     least = w.ahead[N] + w.back[N] - (w.saved[-1] if together_of(a.schedule[k]) else 0.0)
+    top -= ends_of(a.schedule[k], w)
     held = copies_of(a.schedule[k]) * (w.resident[N] + w.kept[N])
     if a.warm[k] * least >= top * SLACK or held > a.pp[k] * t.limit_bytes:
         return False

@@ -79,6 +79,10 @@ class Layouts:
         self._order: Ints = np.array(chain.order, dtype=np.int64)
         self._marked: Ints = np.cumsum(
             [0, *(chain.kinds[kind].checkpointed for kind in chain.order)])
+        self._held = {name: [n for n, kind in enumerate(chain.order)
+                             if chain.kinds[kind].name.startswith(start)]
+                      for name, start in HELD.items()}
+        """Layers of the kinds of ``HELD``; those of one follow each other."""
         self._lock = Lock()
         self.free: dict[int, Bools] = {}
         self.first = np.full(len(listed), -1)
@@ -117,9 +121,9 @@ class Layouts:
         forms = set.intersection({"free"}, *map(set, rules["cuts"])) if rules["cuts"] else {"free"}
         if forms and pipeline.schedule in UNLIKE:
             cut = np.ones(len(chain) + 1, dtype=np.bool_)
-            for name, start in HELD.items():
+            for name, held in self._held.items():
                 if any(2 not in allowed for allowed in rules[name]):
-                    cut[self._held(start)[1:]] = False
+                    cut[held[1:]] = False
             self.free[k] = cut
             return
         key = placement(pipeline.schedule), pipeline.pp, pipeline.vpp, bool(forms), repr(rules)
@@ -154,22 +158,23 @@ class Layouts:
         """Of layouts ``load``, ``heaviest`` and ``seen`` of ``Pipelines``; before the last (W,)
         about how long each takes, in thirds of a layer of the body."""
         chain, p, places = self.chain, pipeline.pp, _positions(pipeline)
-        own: Ints = body_layers(chain, found)[:, places].sum(axis=2)
+        short: Counts = found.astype(np.int16)
+        own: Ints = body_layers(chain, short)[:, places].sum(axis=2)
         # A forward takes 1, a backward 2, for many micro-batches.
-        seconds: Ints = 12 * p * own + 3 * (np.clip(found[:, :p], *chain.body) - chain.body[0])
+        seconds: Ints = 12 * p * own + 3 * (np.clip(short[:, :p], *chain.body) - chain.body[0])
         heaviest: Ints = (own * 12 * p * len(chain) + seconds).argmax(axis=1)
         seen = np.zeros((len(found), self._stages, SEEN[1], len(chain.kinds)), dtype=np.int16)
         once = p == 1 or copies(pipeline.schedule) > 1
-        front = self._front[int(once)].take(found, axis=1)  # of each cut
-        inside, rows = np.diff(front, axis=2), np.arange(len(found))[:, None]
+        front, rows = self._front[int(once)], np.arange(len(found))[:, None]
         for n, at in enumerate((places[heaviest], places[0], places[p - 1])[:self._stages]):
-            at = np.broadcast_to(at, (len(found), pipeline.vpp))
-            chunks = inside[:, rows, at]
+            begin, end = (front.take(found[rows, at + x] if n == 0 else found[:, at + x], axis=1)
+                          for x in (0, 1))
+            chunks = end - begin
             last = chunks[:, :, -1] if pipeline.vpp > 1 else 0
-            seen[:, n] = np.stack(np.broadcast_arrays(
-                chunks.sum(axis=2, dtype=np.int16) - last, chunks[:, :, 0], last,
-                front[:, rows[:, 0], at[:, 0]],
-                front[:, :, -1] - front[:, rows[:, 0], at[:, -1] + 1])).transpose(2, 0, 1)
+            for x, layers in enumerate((
+                    chunks.sum(axis=2, dtype=np.int16) - last, chunks[:, :, 0], last,
+                    begin[:, :, 0], front[:, -1:] - end[:, :, -1])):
+                seen[:, n, x] = layers.T if x != 2 or pipeline.vpp > 1 else 0
         return own.max(axis=1), heaviest, seconds.max(axis=1), seen
 
     def _arrays(self) -> Listed:
@@ -190,11 +195,6 @@ class Layouts:
             self._parts = []
         return self._known
 
-    def _held(self, start: str) -> list[int]:
-        """Layers of a kind whose name begins so; they follow each other."""
-        chain = self.chain
-        return [n for n, kind in enumerate(chain.order) if chain.kinds[kind].name.startswith(start)]
-
     def _listed(self, pipeline: Pipeline, free: bool, rules: dict[str, list[Any]]) -> Ints:
         """(W, parts + 1) cuts that a pipeline may have: of a family, or of the forms by name."""
         chain, pp, twice = self.chain, pipeline.pp, copies(pipeline.schedule) > 1
@@ -210,8 +210,7 @@ class Layouts:
         elif not self.own:  # chunks that are as large as each other, but for the ends
             layers = body_layers(chain, found)
             found = found[(layers == layers[:, :1]).all(axis=1)]
-        for name, start in HELD.items():
-            held = self._held(start)
+        for name, held in self._held.items():
             if held:
                 inside = ((found > held[0]) & (found <= held[-1])).sum(axis=1) + 1
                 legal = [count for count in np.unique(inside).tolist()
@@ -256,7 +255,7 @@ def _positions(pipeline: Pipeline) -> Ints:
     return np.array([[position(schedule, p, s, n, v) for n in range(v)] for s in range(p)])
 
 
-def body_layers(chain: Chain, cuts: Ints) -> Ints:
+def body_layers(chain: Chain, cuts: Any) -> Any:
     """Layers of the body in each chunk; (W, chunks)."""
     ends = np.clip(cuts, *chain.body)
     return ends[:, 1:] - ends[:, :-1]

@@ -140,6 +140,13 @@ class Totals:
         floor, seconds, less = (x.reshape(-1)[kept] for x in (floor, seconds, less))
         return Questions(kept, floor, seconds, less, least.reshape(-1)[kept], most[row, 0, 0])
 
+    @cached_property
+    def _zeros(self) -> Bools:
+        """(Z,) ways of ZeRO that the schedule of some pipeline may have."""
+        names = {one.schedule for one in self.builder.pipelines}
+        most = max(map(most_zero, names), default=0)
+        return np.array([zero <= most for zero, _ in self.builder.zeros], dtype=np.bool_)
+
     def _legal(self, number: int) -> Bools:
         """(C, Z, X) what the rules of the stack about two of them allow."""
         builder = self.builder
@@ -150,8 +157,7 @@ class Totals:
             row_policy, way_policy = (np.concatenate([mask, mask[:, self._full, None]], axis=1)
                                       for mask in (row_policy, way_policy))
         way_policy[:, 0] &= builder.space.allows("recompute", "none")
-        most = max((most_zero(one.schedule) for one in builder.pipelines), default=0)
-        way_policy &= np.array([zero <= most for zero, _ in builder.zeros])[:, None]
+        way_policy &= self._zeros[:, None]
         found: Bools = (allow(ROW, WAY, span) & builder.divided(number))[:, :, None]
         return found & row_policy[:, None, :] & way_policy
 
