@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest._kernels import entry, form, leaf
+from nest._kernels import entry, form, known, leaf
 from nest._kernels.layers import (
     ACTIVATIONS,
     BUFFERS,
@@ -55,13 +55,24 @@ from nest._kernels.orders import (
 )
 from nest._kernels.pipeline import SLACK
 from nest._kernels.sums import may_be_below, sum_up
+from nest._kernels.trips import (
+    R_FORWARD,
+    R_HELD,
+    R_LEFT,
+    R_OWN,
+    R_RAN,
+    R_SENT,
+    R_SPARED,
+    RANK,
+    note_end,
+    of_trips,
+)
 from nest.forms import gpipe, one_f_one_b, orders, passes
 from nest.forms.chunk import (
     C_BACKWARD,
     C_EXCHANGED_BACKWARD,
     C_EXCHANGED_FORWARD,
     C_FORWARD,
-    C_INPUTS,
     C_LARGEST,
     C_LATE,
     C_LEFT,
@@ -70,8 +81,6 @@ from nest.forms.chunk import (
     C_UNDER_FIRST,
     C_UNDER_LAST,
     C_UPDATE,
-    C_WAIT,
-    C_WEIGHTS,
     CHUNK,
 )
 from nest.forms.passes import Order, Room
@@ -85,15 +94,6 @@ add_gpipe_stage, gpipe_stage_of = form(gpipe.add_stage), form(gpipe.stage_of)
 # the transformer layers.
 F_RESIDENT, F_ACTIVATIONS, F_WORK, F_BUFFERS, F_KEPT, F_LARGEST = range(CHUNK, CHUNK + 6)
 FIGURES = CHUNK + 6
-# Of a rank, seconds: all its passes; those in front of its first backward; what its first pass may
-# not have waited for; what it leaves behind its last pass, and that of these that are for weights;
-# what its first pass waits for; a forward through all chunks, the first and the last; a backward
-# through the first and the last; bytes that a micro-batch hands over behind all chunks, the first
-# and the last; the start of the first pass; from the end of the last pass to that of the step; most
-# bytes of activations.
-(R_OWN, R_RAN, R_SPARED, R_LEFT, R_WEIGHTS, R_WAIT, R_FORWARD, R_FIRST, R_LAST, R_BACK_FIRST,
- R_BACK_LAST, R_SENT, R_SENT_FIRST, R_SENT_LAST, R_BEGIN, R_END, R_HELD) = range(17)
-RANK = 17
 # Fields of a question, but for that of the layouts.
 CANDIDATE, PIPELINE, POLICY, _, OPTION = range(5)
 LEAST = -1
@@ -148,7 +148,7 @@ class Work(NamedTuple):
     room_left: np.ndarray
     """float64 (S,) bytes for all activations of a stage."""
     ranks: np.ndarray
-    """float64 (S, RANK)"""
+    """float64 (S, RANK) see ``_kernels.trips``."""
     costs: np.ndarray
     """float64 (S, V, CHUNK)"""
     hops: np.ndarray
@@ -242,7 +242,7 @@ def alike(t, q, a, legal, limit, spread):
         room=room_of(S, chunks, t.micro_batches * chunks),
         write_order=write_order, longest_path=longest_path)
     if Q:
-        try_all(t, q, a, legal, w, limit, spread)
+        quick_try_all(t, q, a, legal, w, limit, spread)
     if not spread:
         best[best > best.min(initial=np.inf)] = np.inf
     return best, option, found, w.tally[1], w.open[0]
@@ -297,6 +297,9 @@ def try_all(t, q, a, legal, w, limit, spread):
                     elif time > 0.0:
                         break
                 below = below if spread else min(below, top)
+
+
+quick_try_all = known(try_all)
 
 
 @leaf
@@ -527,7 +530,7 @@ def _fits(t, q, a, w, number, top):
             forward += w.figures[y, g, C_FORWARD]
             sent += q.handed[w.cuts[n + 1]]
             if looped and (d == 0 or d == v - 1):
-                _note_end(q, w, s, d, w.cuts[n + 1], y, g, split)
+                note_end(q, w, s, d, w.cuts[n + 1], y, g, split)
             if d == 0 and not split:
                 left += w.figures[y, g, C_LEFT]
             elif d == 0 and looped:  # the last pass is for weights of the first chunk
@@ -568,7 +571,7 @@ def _fits(t, q, a, w, number, top):
         w.ranks[s, R_LEFT], w.ranks[s, R_FORWARD], w.ranks[s, R_SENT] = left, forward, sent
         # A backward frees what a forward took; that for weights comes s backwards later.
         w.ranks[s, R_HELD] = (count + (s if split else 0)) * most
-    if looped and not _in_time(t, q, a, w, top):
+    if looped and of_trips(t, q, a, w, c, k) >= top * SLACK:
         return False
     if GPIPE < a.schedule[k] < LOOPED_BFS:
         # Between the first groups and the last ones a rank holds the same in turn.
@@ -579,70 +582,6 @@ def _fits(t, q, a, w, number, top):
             kept_back, most = w.kept_back[s] if split else w.activations[s], w.room_left[s]
             if held(w.activations[s], kept_back, s, order, most) > most:
                 return False
-    return True
-
-
-@leaf
-def _note_end(q, w, s, d, cut, y, g, split):
-    """Note the first chunk of a rank (d = 0), or the last."""
-    forward, back = w.figures[y, g, C_FORWARD], w.figures[y, g, C_BACKWARD]
-    back = w.figures[y, g, C_INPUTS] if split else back - w.figures[y, g, C_LATE]
-    w.ranks[s, R_LAST], w.ranks[s, R_BACK_LAST] = forward, back
-    w.ranks[s, R_SENT_LAST] = q.handed[cut]
-    if d == 0:
-        w.ranks[s, R_FIRST], w.ranks[s, R_BACK_FIRST] = forward, back
-        w.ranks[s, R_SENT_FIRST], w.ranks[s, R_WAIT] = q.handed[cut], w.figures[y, g, C_WAIT]
-        w.ranks[s, R_WEIGHTS] = w.figures[y, g, C_WEIGHTS] if split else 0.0
-
-
-@leaf
-def _in_time(t, q, a, w, top):
-    """Whether a looped layout may take less than ``top``, by the first micro-batch and the last.
-
-    The first one passes all positions and comes back to a rank in front of its first backward. The
-    last backward of a rank is followed by those of the ranks in front, and by what these leave.
-    """
-    c, k = w.question[CANDIDATE], w.question[PIPELINE]
-    schedule, p, v, m, x = a.schedule[k], a.pp[k], a.vpp[k], t.micro_batches, q.size[c]
-    split, begin, rest, home, step = split_of(schedule), 0.0, 0.0, 0.0, 0.0
-    for s in range(p):
-        per_byte, latency = q.wrap[0, x, p], q.wrap[1, x, p]
-        if s < p - 1:
-            per_byte, latency = q.hop[0, x, s + 1], q.hop[1, x, s + 1]
-        for n in range(R_SENT, R_SENT_LAST + 1):  # from bytes to seconds
-            w.ranks[s, n] = q.both / 2 * (w.ranks[s, n] / t.shards[c] * per_byte
-                                          + (v if n == R_SENT else 1) * latency)
-        if s == p - 1:  # the loss hands over nothing
-            w.ranks[s, R_SENT] -= w.ranks[s, R_SENT_LAST]
-            w.ranks[s, R_SENT_LAST] = 0.0
-        begin = max(begin, w.ranks[s, R_WAIT])
-        w.ranks[s, R_BEGIN] = begin
-        begin += w.ranks[s, R_FIRST] + (w.ranks[s, R_SENT_FIRST] if v > 1 or s < p - 1 else 0.0)
-        rest += w.ranks[s, R_FORWARD] - w.ranks[s, R_FIRST]
-        if v > 1:
-            rest += w.ranks[s, R_SENT] - w.ranks[s, R_SENT_FIRST]
-        # Of a backward in two parts rank s keeps s parts for weights until the end.
-        kept = (s + 1) * w.ranks[s, R_WEIGHTS] if m >= p else 0.0
-        home = max(w.ranks[s, R_LEFT] + kept, home + step if m >= p or not split else 0.0)
-        w.ranks[s, R_END] = home - kept
-        step = w.ranks[s, R_BACK_FIRST] + w.ranks[s, R_SENT_FIRST]
-    # The first group passes all other chunks of a rank in front of its last one.
-    there, group = begin + rest, m if schedule == LOOPED_BFS else min(a.group[k], m)
-    last = behind = 0.0
-    for s in range(p - 1, -1, -1):
-        last += w.ranks[s, R_LAST] + w.ranks[s, R_SENT_LAST]
-        front = w.ranks[s, R_FORWARD] - w.ranks[s, R_LAST]
-        there = max(there, w.ranks[s, R_BEGIN] + group * front + last)
-    if together_of(schedule):
-        there -= w.saved[-1]
-    for s in range(p - 1, -1, -1):
-        behind += w.ranks[s, R_SENT_LAST]
-        first = w.ranks[s, R_BEGIN] - w.ranks[s, R_SPARED]
-        if p > 1:
-            first = max(first, there + behind - w.ranks[s, R_RAN])
-        if first + w.ranks[s, R_OWN] + w.ranks[s, R_END] >= top * SLACK:
-            return False
-        behind += w.ranks[s, R_BACK_LAST]
     return True
 
 

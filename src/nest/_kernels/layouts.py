@@ -211,8 +211,9 @@ def next_layout(t, a, w, k, number, top):
         out = held > t.limit_bytes / SLACK or front + left >= top * SLACK
         if not out and (x == 0 or not block):  # what the stage itself has run is known
             if loops:
-                front = max(front, begin + w.ahead[N] + v * near / 2 + behind
-                            + (near - w.near[s]) / 2 - (w.saved[-1] if together else 0.0) - ran - late - w.layer[7])
+                there = begin + w.ahead[N] + v * near / 2 - (w.saved[-1] if together else 0.0)
+                front = max(front, there + behind + (near - w.near[s]) / 2
+                            - ran - late - w.layer[7])
             elif split:
                 front = max(front, begin + w.ahead[N] + behind - ran)
             out = front + left >= top * SLACK

@@ -1,0 +1,88 @@
+"""What a looped layout takes at least, by the trips of its first micro-batch and of its last one.
+
+The figures of its chunks are known; its passes are not put in order. Proofs: ``docs/proofs.md``,
+"Alike stages".
+
+Shapes: as of ``_kernels.alike``.
+"""
+
+from __future__ import annotations
+
+from nest._kernels import leaf
+from nest._kernels.layouts import split_of, together_of
+from nest._kernels.orders import LOOPED_BFS
+from nest.forms.chunk import C_BACKWARD, C_FORWARD, C_INPUTS, C_LATE, C_WAIT, C_WEIGHTS
+
+# Of a rank, seconds: all its passes; those in front of its first backward; what its first pass may
+# not have waited for; what it leaves behind its last pass; a backward for weights of its first
+# chunk; what its first pass waits for; a forward through all chunks, the first, the last; a
+# backward through the first, the last; bytes, then seconds, of a micro-batch handed over behind all
+# chunks, the first, the last; the start of the first pass; from the end of the last pass to that of
+# the step. Then most bytes of activations.
+(R_OWN, R_RAN, R_SPARED, R_LEFT, R_WEIGHTS, R_WAIT, R_FORWARD, R_FIRST, R_LAST, R_BACK_FIRST,
+ R_BACK_LAST, R_SENT, R_SENT_FIRST, R_SENT_LAST, R_BEGIN, R_END, R_HELD) = range(17)
+RANK = 17
+
+
+@leaf
+def note_end(q, w, s, d, cut, y, g, split):
+    """Note the first chunk of a rank (d = 0), or the last, in front of a cut."""
+    forward, back = w.figures[y, g, C_FORWARD], w.figures[y, g, C_BACKWARD]
+    back = w.figures[y, g, C_INPUTS] if split else back - w.figures[y, g, C_LATE]
+    w.ranks[s, R_LAST], w.ranks[s, R_BACK_LAST] = forward, back
+    w.ranks[s, R_SENT_LAST] = q.handed[cut]
+    if d == 0:
+        w.ranks[s, R_FIRST], w.ranks[s, R_BACK_FIRST] = forward, back
+        w.ranks[s, R_SENT_FIRST], w.ranks[s, R_WAIT] = q.handed[cut], w.figures[y, g, C_WAIT]
+        w.ranks[s, R_WEIGHTS] = w.figures[y, g, C_WEIGHTS] if split else 0.0
+
+
+@leaf
+def of_trips(t, q, a, w, c, k):
+    """No step of candidate c in pipeline k is shorter, given ``w.ranks``.
+
+    The first micro-batch passes all positions and comes back to a rank in front of its first
+    backward. The last backward of a rank is followed by those of the ranks in front, and by what
+    these leave.
+    """
+    schedule, p, v, m, x = a.schedule[k], a.pp[k], a.vpp[k], t.micro_batches, q.size[c]
+    split, begin, rest, home, step = split_of(schedule), 0.0, 0.0, 0.0, 0.0
+    for s in range(p):
+        per_byte, latency = q.wrap[0, x, p], q.wrap[1, x, p]
+        if s < p - 1:
+            per_byte, latency = q.hop[0, x, s + 1], q.hop[1, x, s + 1]
+        for n in range(R_SENT, R_SENT_LAST + 1):  # from bytes to seconds
+            w.ranks[s, n] = q.both / 2 * (w.ranks[s, n] / t.shards[c] * per_byte
+                                          + (v if n == R_SENT else 1) * latency)
+        if s == p - 1:  # the loss hands over nothing
+            w.ranks[s, R_SENT] -= w.ranks[s, R_SENT_LAST]
+            w.ranks[s, R_SENT_LAST] = 0.0
+            if v == 1:
+                w.ranks[s, R_SENT_FIRST] = 0.0
+        begin = max(begin, w.ranks[s, R_WAIT])
+        w.ranks[s, R_BEGIN] = begin
+        begin += w.ranks[s, R_FIRST] + w.ranks[s, R_SENT_FIRST]
+        rest += w.ranks[s, R_FORWARD] - w.ranks[s, R_FIRST]
+        rest += w.ranks[s, R_SENT] - w.ranks[s, R_SENT_FIRST]
+        # Of backwards in two parts rank s keeps s parts for weights until the end.
+        kept = (s + 1) * w.ranks[s, R_WEIGHTS] if m >= p else 0.0
+        home = max(w.ranks[s, R_LEFT] + kept, home + step if m >= p or not split else 0.0)
+        w.ranks[s, R_END] = home - kept
+        step = w.ranks[s, R_BACK_FIRST] + w.ranks[s, R_SENT_FIRST]
+    # The first group passes all other chunks of a rank in front of its last one.
+    there, group = begin + rest, m if schedule == LOOPED_BFS else min(a.group[k], m)
+    last = behind = least = 0.0
+    for s in range(p - 1, -1, -1):
+        last += w.ranks[s, R_LAST] + w.ranks[s, R_SENT_LAST]
+        front = w.ranks[s, R_FORWARD] - w.ranks[s, R_LAST]
+        there = max(there, w.ranks[s, R_BEGIN] + group * front + last)
+    if together_of(schedule):
+        there -= w.saved[-1]
+    for s in range(p - 1, -1, -1):
+        behind += w.ranks[s, R_SENT_LAST]
+        first = w.ranks[s, R_BEGIN] - w.ranks[s, R_SPARED]
+        if p > 1:
+            first = max(first, there + behind - w.ranks[s, R_RAN])
+        least = max(least, first + w.ranks[s, R_OWN] + w.ranks[s, R_END])
+        behind += w.ranks[s, R_BACK_LAST]
+    return least

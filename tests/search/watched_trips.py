@@ -1,0 +1,101 @@
+"""Print what bounds of looped layouts are of what they bound, at the most, by schedule.
+
+Kernels run as plain Python, so that each layout can be priced where the search would leave it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from typing import Any
+
+os.environ["NUMBA_DISABLE_JIT"] = "1"
+
+import numpy as np
+from test_alike import EXPERTS, MODEL, TIED, cluster
+
+import nest
+from nest._kernels import alike, layouts
+from nest.describe import Job, load_model, load_stack
+from nest.describe.space import SearchSpace
+from nest.forms import chunk
+from nest.search.alike import SCHEDULES
+
+DEEPER = {**MODEL, "layers": 7}
+found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+times: list[float] = []
+of_trips, price, longest = alike.of_trips, alike._price, alike.longest_path
+held = alike.held
+
+
+def note(name: str, schedule: int, bound: float, value: float) -> None:
+    """Note a bound of a value."""
+    if value < np.inf:
+        one = found[SCHEDULES[schedule]]
+        one[name] = max(one[name], bound / value if value > 0.0 else float(bound > 0.0))
+
+
+def whole(*arguments: Any) -> float:
+    """The path to its end."""
+    times.append(longest(*arguments[:-1], np.inf))
+    return times[-1]
+
+
+def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
+    """Compare the bounds of a layout with its price."""
+    bound, question, schedule = of_trips(t, q, a, w, c, k), w.question.copy(), a.schedule[k]
+    if w.question[alike.FIRST] < 0:
+        return bound
+    price(t, q, a, w, -np.inf)
+    note("trips", schedule, bound, times[-1])
+    ends, m = layouts.ends_of(schedule, w), t.micro_batches
+    N, p, v = len(a.order), a.pp[k], a.vpp[k]
+    least = w.ahead[N] + w.back[N] - (w.saved[-1] if layouts.together_of(schedule) else 0.0)
+    note("ends", schedule, ends + a.warm[k] * least, times[-1])
+    order = alike._written(a, w, k, m, alike._few(a, k, m))
+    for s in range(p):
+        kept = w.kept_back[s] if layouts.split_of(schedule) else w.activations[s]
+        if schedule != layouts.LOOPED_BFS:
+            note("held", schedule, held(w.activations[s][:v], kept[:v], s, order, np.inf),
+                 w.ranks[s, alike.R_HELD])
+    y = q.place[a.row[k], q.size[c], 0]
+    g = a.signature[w.cuts[0], w.cuts[1]]
+    note("begin", schedule, w.layer[10], w.figures[y, g, chunk.C_WAIT])
+    if not layouts.split_of(schedule):
+        note("left", schedule, w.layer[11], w.ranks[0, alike.R_LEFT])
+        one = w.figures[y, alike._figures(t, q, a, w, y, 0, 1)]  # a chunk of the first layer
+        note("end", schedule, w.layer[11], one[chunk.C_LEFT] + one[chunk.C_UPDATE]
+             + one[chunk.C_TIED])
+    assert (question == w.question).all()
+    return bound
+
+
+def main() -> None:
+    """Search small questions."""
+    alike.of_trips, alike.longest_path = watched, whole
+    rng = np.random.default_rng(int(sys.argv[1]))
+    one: dict[str, Any] = {"cp": 1, "recompute_modules": "core_attn", "outer_dp": (1, 2)}
+    for stack, schedule, model in (
+            ("torchtitan", "interleaved", DEEPER), ("torchtitan", "interleaved", TIED),
+            ("torchtitan", "interleaved-zb", DEEPER), ("torchtitan", "looped-bfs", DEEPER),
+            ("torchtitan", "zb1p", DEEPER), ("megatron-core", "interleaved", DEEPER),
+            ("megatron-core", "interleaved", TIED), ("megatron-core", "interleaved", EXPERTS),
+            ("megatron-core", "combined", EXPERTS), ("megatron-core", "combined", EXPERTS)):
+        for pp, mbs in ((2, 1), (3, 1), (2, 2), (4, 1)):
+            batch = mbs * int(rng.choice((4, 6, 8, 12)))
+            job = Job(global_batch=batch, seq_len=int(rng.choice((64, 256, 1024))),
+                      stack=load_stack(stack).replace(workspace=0))
+            space = SearchSpace(schedule=(schedule,), pp=pp, vpp="1..3", mbs=mbs,
+                                tp=int(rng.choice((1, 2))), **one)
+            try:
+                nest.plan(load_model(model), cluster(f"{rng.integers(100, 500)} MiB"), job, space,
+                          threads=1)
+            except nest.InfeasibleError:
+                continue
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
