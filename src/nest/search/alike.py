@@ -129,6 +129,7 @@ class Alike:
     def __init__(self, builder: Builder) -> None:
         self.builder, self.listed = builder, builder.pipelines
         self._layouts, self._totals = builder.layouts, Totals(builder)
+        self._known_shapes: dict[tuple[int, bool], Shapes] = {}
         self._done: dict[int, float] = {}
         """By outer choice the limit below which all listed cuts were searched."""
         listed = self.listed
@@ -183,6 +184,12 @@ class Alike:
 
     def _shapes(self, number: int) -> Shapes:
         """Pipelines under an outer choice."""
+        key = number, self.plain
+        if key not in self._known_shapes:
+            self._known_shapes[key] = self._new_shapes(number)
+        return self._known_shapes[key]
+
+    def _new_shapes(self, number: int) -> Shapes:
         outer, runnable = self.builder.outers[number], self.builder.runnable
         m = outer.micro_batches
         legal = runnable.piped(outer) & (m >= self._fewest) & (runnable.groups(m) > 0)
