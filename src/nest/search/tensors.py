@@ -46,6 +46,8 @@ from nest.search.problems import Problem, Spans
 from nest.search.runnable import Pipeline, Runnable
 from nest.search.signatures import Signatures, signatures
 from nest.search.tables import Blocks, Tables
+from nest.stacks.figures import model_figures, offload_figures
+from nest.stacks.rules import applies, wrong
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -113,6 +115,8 @@ class Builder:
         fabric = fabric_of(cluster, Twins(*compiled.load(())[0].routes))
         self.candidates = Candidates(chain, cluster, job, space, fabric, self.own)
         self.policies = _policies(chain, space)
+        if rules is not None:
+            self.policies = _runnable(self.policies, rules, chain, job, offload)
         self.zeros = [
             (zero, shard) for zero in range(4) if space.allows("zero", zero)
             for shard, name in enumerate(("dp", "dp_in"))
@@ -615,11 +619,34 @@ def _policies(chain: Chain, space: SearchSpace) -> list[int]:
     found = [0]
     if space.allows("recompute", "selective"):
         named = space.recompute_modules is not None
-        every = (*chain.modules, *chain.further_modules) if named else chain.modules
-        for count in range(1, len(every) + 1):
-            for modules in combinations(every, count):
-                if space.allows("recompute_modules", "+".join(modules)):
-                    found.append(policy("selective", modules))
+        groups = [(*chain.modules, *chain.further_modules)] if named else [
+            chain.modules, chain.latent_modules]
+        found += dict.fromkeys(
+            policy("selective", modules) for every in groups for count in range(1, len(every) + 1)
+            for modules in combinations(every, count)
+            if space.allows("recompute_modules", "+".join(modules)))
     if space.allows("recompute", "full"):
         found.append(FULL)
     return found if len(found) > 1 or space.allows("recompute", "none") else []
+
+
+def _runnable(
+    found: list[int], rules: Capabilities, chain: Chain, job: Job, offload: str
+) -> list[int]:
+    """Policies without those that the rules of a stack forbid whatever else a plan is, which need
+    no prices; all of them where only none would be left, to which others are compared."""
+    known = {**model_figures(chain, job), **offload_figures(offload)}
+
+    def may(bits: int) -> bool:
+        if bits in (0, FULL):
+            return True
+        modules = tuple(name for name in MODULES if bits & policy("", [name]))
+        figures = {**known, "recompute": "selective", "recompute_modules": modules,
+                   "module_set": "+".join(modules)}
+        return not any(
+            wrong(rule, field, figures) for rule in rules.rules.values()
+            if rule.allowed is not None and applies(rule, figures)
+            for field in rule.fields if field in figures and not rule.alike)
+
+    kept = [bits for bits in found if may(bits)]
+    return kept if len(kept) > 1 else found
