@@ -174,8 +174,8 @@ Shard = Annotated[
 Recompute = Annotated[str | None, _set("Recompute: none, selective, full.")]
 RecomputeModules = Annotated[
     str | None, _set("Module combinations for selective recompute, such as core_attn,"
-                     "core_attn+norm; also mlp_act, moe; with latent attention mla_up_proj, mlp; only "
-                     "if named here shared_experts, and mlp of other models.")
+                     "core_attn+norm; also mlp_act, moe; with latent attention mla_up_proj, mlp; "
+                     "only if named here shared_experts, and mlp of other models.")
 ]
 RecomputeLayers = Annotated[
     str | None, _set("Full recompute of only the first N layers of a stage.")

@@ -71,6 +71,7 @@ class Builder:
     spare_host : count bytes on a host as so many of a device that no plan fills the host: too many,
         so that plans that fit may be left out.
     kept : what near questions share; None: nothing.
+    together : keep the expert pairs that passes beside each other may need.
 
     Attributes
     ----------
@@ -93,13 +94,14 @@ class Builder:
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
         known: Signatures | None = None, *, rules: Capabilities | None = None,
         pipelines: Sequence[Pipeline] = (), offload: str = "none", spare_host: bool = False,
-        kept: Kept | None = None,
+        kept: Kept | None = None, together: bool = False,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.offload, self.spare_host = offload, spare_host
         self.pipelines, self.own = pipelines, rules is not None
         schedules = {one.schedule for one in pipelines}
         self.together = "combined" in schedules
+        self._pairs_together = together or self.together
         self.in_parts = any(in_parts(SCHEDULES[name]) for name in schedules)
         limits = [limit_bytes(device, job) for device in cluster.device_types]
         self.limit = max(limits)
@@ -191,7 +193,7 @@ class Builder:
         for away in range(1, len(pairs.ep)):
             alike = (at[away:] == at[:-away]) & (
                 pairs.width[pair[away:]] == pairs.width[pair[:-away]])
-            if self.together:  # which needs ep above 1
+            if self._pairs_together:  # which needs ep above 1
                 alike &= (pairs.ep[pair[away:]] > 1) == (pairs.ep[pair[:-away]] > 1)
             here = np.flatnonzero(alike)
             if len(here):

@@ -82,6 +82,11 @@ class Totals:
         first = [n for n, bits in enumerate(builder.policies) if bits == FULL]
         self._full = first[0] if first and builder.first_layers.any() else -1
 
+    @property
+    def choices(self) -> int:
+        """X."""
+        return len(self.builder.policies) + (self._full >= 0)
+
     @cached_property
     def _by_kind(self) -> tuple[list[Floats], list[Floats]]:
         """Seconds, those with passes beside each other, and bytes, of a layer of each kind: what
