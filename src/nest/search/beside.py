@@ -59,7 +59,7 @@ def _near(other: Builder, exchange: Floats, limit: float) -> Ints:
     """Candidates with which all layers may take less than ``limit``, if passes hide all of the
     all-to-alls that the stack lets them hide."""
     other.apart = np.zeros((*other._back.shape[:3], APART))
-    other.apart[..., 0] = other.job.stack.overlap_ep * exchange
+    other.apart[..., :2] = other.job.stack.overlap_ep * exchange
     alike, found = Alike(other), list[Ints]()
     choices = len(other.zeros) * alike.choices
     for number in range(len(other.outers)):

@@ -84,7 +84,7 @@ class Builder:
     needs : float64 (len(outers),), those bytes of a device at the least.
     copies : of the model, that the stages of a pipeline hold together; ``state`` is of one.
     exchanged : see :class:`nest.search.tables.Degrees`.
-    exchange : float64 (U, R, T), all-to-alls of experts there and back; None: there are no experts.
+    exchange : float64 (U, R, T, 2), all-to-alls of experts, forward and backward; None: there are no experts.
     every : all candidates, where those of each outer choice begin, and their ``columns``.
     """
 
@@ -251,7 +251,7 @@ class Builder:
         self._back = np.empty((len(body.tp), len(self.policies), kinds, BODY))
         self._state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
         if self.chain.experts is not None:
-            self.exchange = np.zeros((len(body.tp), len(self.policies), kinds))
+            self.exchange = np.zeros((len(body.tp), len(self.policies), kinds, 2))
         # Of each type of device on which a block may lie.
         self.by_type = [
             (n, mine, body.take(mine), own, state.take(own)) for n in range(len(self.settings))
@@ -266,7 +266,8 @@ class Builder:
                 if self.in_parts:
                     self.apart[mine, :, kind] = self.priced_parts(kind, of_type, costs, n)
                 if self.exchange is not None:
-                    self.exchange[mine, :, kind] = costs.ep_forward + costs.ep_backward
+                    self.exchange[mine, :, kind] = np.stack(
+                        np.broadcast_arrays(costs.ep_forward, costs.ep_backward), axis=-1)
                 self._state[own, :, kind] = self.priced_state(
                     state_costs(layer, held, self.settings[n]), n)
 
