@@ -30,7 +30,7 @@ def beside(
 ) -> Builder:
     """A builder of such pipelines, with the outer choices and prices of another one.
 
-    Candidates that another one beats elsewhere stay: it need not beat them here. Those that take
+    Candidates that another one beats elsewhere stay, unless it beats them here too. Those that take
     ``limit`` seconds or more are left out, and what only they need is not priced.
     """
     other = copy(builder)
@@ -50,6 +50,8 @@ def beside(
             other.take(every, kept)
             other.runnable.keep(kept)
         price_parts(other)
+        other.keep_bodies()
+        other.drop_dominated(other.runnable.verdicts)
     other.needs = other._needs()
     other.bounds = other._bounds()
     return other

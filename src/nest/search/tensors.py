@@ -84,7 +84,8 @@ class Builder:
     needs : float64 (len(outers),), those bytes of a device at the least.
     copies : of the model, that the stages of a pipeline hold together; ``state`` is of one.
     exchanged : see :class:`nest.search.tables.Degrees`.
-    exchange : float64 (U, R, T, 2), all-to-alls of experts, forward and backward; None: there are no experts.
+    exchange : float64 (U, R, T, 2), all-to-alls of experts, forward and backward; None: there are
+        no experts.
     every : all candidates, where those of each outer choice begin, and their ``columns``.
     """
 
@@ -138,7 +139,8 @@ class Builder:
             self.floors = self.frame.floors.begin(Prices(
                 self._body, self._held, self._ahead, self._back, self._state, self.apart,
                 np.stack(fabric.rates), self.limit))
-        self._drop_dominated()
+        self.every = (self.rows, self._first, *self._describe())
+        self.drop_dominated(self.frame.verdicts)
         self.needs = self._needs()
         self.bounds = self._bounds()
 
@@ -299,8 +301,8 @@ class Builder:
                    z.slowed_backward)
         return np.stack(np.broadcast_arrays(*figures), axis=-1)
 
-    def _drop_dominated(self) -> None:
-        """Leave out rows that another of the same block beats whatever layers it holds."""
+    def _describe(self) -> tuple[Any, ...]:
+        """``columns``, found for the first time."""
         rows = self.rows
         outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
         tp, sp, cp, _ = (column[rows.split] for column in self.candidates.splits)
@@ -308,12 +310,17 @@ class Builder:
         self._shards = rows.block // np.where(sp | self.job.stack.scatter_gather, 1, tp)
         self._relayed = rows.samples / (cp * np.where(sp, tp, 1))
         self._hybrid = (replicas[outer] > 1) & (rows.block > tp)
-        self.every = (rows, self._first, *self.columns)
+        return self.columns
+
+    def drop_dominated(self, verdict: Ints) -> None:
+        """Leave out rows that another of the same block beats whatever layers it holds, and that
+        can be run where it can (``verdict``, a number for rows that can be run alike)."""
+        rows = self.rows
+        outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
         if not len(self._body):
             return
         # Rows of a block come by start, and at each start with the same degrees. One is no reason
         # to leave out another that the software can run where it cannot run the first.
-        verdict = self.frame.verdicts
         by = np.lexsort((np.arange(len(outer)), verdict, rows.block, outer))
         changes = np.any([np.diff(column[by]) for column in (outer, rows.block, verdict)], axis=0)
         begin = np.array([0, *np.flatnonzero(changes) + 1, len(outer)])
@@ -325,8 +332,16 @@ class Builder:
             held=self._held[by], shards=self._shards[by], relayed=self._relayed[by],
             hybrid=self._hybrid[by], overlaps=self._overlaps, begin=begin, choices=choices))
         kept = np.sort(by[np.flatnonzero(kept)])
-        self.take(self.every, kept)
+        self.take((rows, self._first, *self.columns), kept)
         self.runnable.keep(kept)
+
+    def keep_bodies(self) -> None:
+        """Forget the prices of bodies that no candidate has."""
+        used, self._body = np.unique(self._body, return_inverse=True)
+        self._ahead, self._back, self.apart = (
+            prices[used] for prices in (self._ahead, self._back, self.apart))
+        self.exchange = None
+        self.__dict__.pop("_least", None)
 
     def _compared(self) -> tuple[Floats, Floats]:
         """What one body is compared with another by: ``ahead`` and ``back``, with more kinds.
