@@ -195,7 +195,7 @@ Mbs = Annotated[str | None, _set("Samples per micro-batch of a device.")]
 Schedules = Annotated[
     str | None,
     _set("Schedules: 1f1b, interleaved, gpipe, combined, zb1p, interleaved-zb, zb-v, dualpipev, "
-         "looped-bfs; default: those of the stack except combined; with --beyond-stack also 1f1b "
+         "looped-bfs; default: those of the stack; with --beyond-stack also 1f1b "
          "and interleaved.")
 ]
 BeyondStack = Annotated[
