@@ -11,7 +11,7 @@ from typing import Any
 from instances_hardware import need, partly, random_cluster, random_job, shape
 from instances_models import FAMILIES, KINDS, random_family, random_model, random_profile
 from oracle_listing import Question
-from oracle_rules import checkpointed, modules_of
+from oracle_rules import FULL, checkpointed, modules_of
 
 from nest.describe import Cluster, Job, Model, Profile, SearchSpace
 from nest.graph import Chain, build_chain, profile_chain
@@ -177,10 +177,10 @@ def _present(question: Question) -> dict[str, list[Any]]:
     found: dict[str, set[Any]] = {
         "zero": {state.zero for state in sharding},
         "shard": {("dp", "dp_in")[state.shard] for state in sharding},
-        "recompute": {"full" if p.code > 15 else "selective" if p.code else "none"
+        "recompute": {"full" if p.code == FULL else "selective" if p.code else "none"
                       for p in policies},
         "recompute_modules": {"+".join(modules_of(p.code)) for p in policies} - {""},
-        "recompute_layers": {p.first or max(many, 1) for p in policies if p.code > 15},
+        "recompute_layers": {p.first or max(many, 1) for p in policies if p.code == FULL},
         "tp": {s.tp for s in splits}, "sp": {s.sp for s in splits if s.tp > 1},
         "cp": {s.cp for s in splits}, "dp_in": {s.dp_in for s in splits},
         "cp_comm": {("p2p", "a2a")[s.a2a] for s in splits if s.cp > 1},

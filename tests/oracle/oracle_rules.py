@@ -17,8 +17,11 @@ from nest.graph import Chain
 
 Spread = tuple[tuple[int, ...], bool]
 MODULES = ("core_attn", "norm", "mlp_act", "moe")
+LATENT = ("norm", "mlp_act", "mlp", "mla_up_proj")
+"""All sets of these are in a space too where layers have latent attention."""
 NONE, FULL = 0, 16
-"""Recompute of a layer: none, all of it, or a sum of 1, 2, 4, 8 for :data:`MODULES`."""
+CODES = {"core_attn": 1, "norm": 2, "mlp_act": 4, "moe": 8, "mlp": 64, "mla_up_proj": 128}
+"""Recompute of a layer: none, all of it, or a sum of these."""
 SHARDS = ("dp", "dp_in")
 
 
@@ -299,10 +302,8 @@ def policies(chain: Chain, space: SearchSpace, count: int) -> list[Policy]:
     if _in(space.recompute, "none"):
         found.append(Policy(NONE, None))
     if _in(space.recompute, "selective"):
-        for n in range(1, len(chain.modules) + 1):
-            for chosen in combinations([m for m in MODULES if m in chain.modules], n):
-                if _in(space.recompute_modules, "+".join(chosen)):
-                    found.append(Policy(code_of("selective", chosen), None))
+        found += [Policy(code_of("selective", chosen), None) for chosen in _module_sets(chain)
+                  if _in(space.recompute_modules, "+".join(chosen))]
     if _in(space.recompute, "full"):
         # A stage with fewer layers than named takes all of its own.
         named = space.recompute_layers
@@ -313,16 +314,28 @@ def policies(chain: Chain, space: SearchSpace, count: int) -> list[Policy]:
     return found
 
 
+def _module_sets(chain: Chain) -> list[tuple[str, ...]]:
+    """Sets of modules that a space holds which names none."""
+    has = {tag for kind in chain.kinds if kind.checkpointed for op in kind.operators
+           for tag in (*op.again, *op.dropped)}
+    found: list[tuple[str, ...]] = []
+    for names in (MODULES, LATENT if "mla_up_proj" in has else ()):
+        here = [name for name in names if name in has]
+        for n in range(1, len(here) + 1):
+            found += [chosen for chosen in combinations(here, n) if chosen not in found]
+    return found
+
+
 def code_of(recompute: str, modules: Sequence[str]) -> int:
     """Recompute of a layer as a number."""
     if recompute == "full":
         return FULL
-    return sum(1 << MODULES.index(name) for name in modules)
+    return sum(CODES[name] for name in modules)
 
 
 def modules_of(code: int) -> tuple[str, ...]:
     """Modules of a number that stands for selective recompute."""
-    return tuple(name for n, name in enumerate(MODULES) if code >> n & 1 and code != FULL)
+    return tuple(name for name, bit in CODES.items() if code & bit and code != FULL)
 
 
 def shards(split: Split, job: Job) -> int:

@@ -36,7 +36,6 @@ from nest.stacks.rules import applies
 
 EVERY = ("1f1b", "gpipe", "interleaved", "zb1p", "interleaved-zb", "zb-v", "dualpipev",
          "looped-bfs", "combined")
-ON_REQUEST = ("combined",)
 GROUPED = ("interleaved", "interleaved-zb", "combined")
 FREE = ("1f1b", "gpipe")
 """Schedules whose stages may be cut anywhere."""
@@ -97,9 +96,8 @@ def priced(pricing: Pricing, plan: Configuration, known: dict[object, Layers]) -
 
 
 def schedules_of(rules: Capabilities, space: SearchSpace) -> list[str]:
-    """Schedules that the stack has and the space allows; by default those not on request."""
-    names = ([n for n in EVERY if n not in ON_REQUEST] if space.schedule is None
-             else list(space.schedule))
+    """Schedules that the stack has and the space allows."""
+    names = [*EVERY] if space.schedule is None else list(space.schedule)
     lone = any("pp" in r.fields and not r.when and r.allowed is not None and 2 not in r.allowed
                for r in rules.rules.values())
     for rule in rules.rules.values():

@@ -180,6 +180,13 @@ def test_recompute_policies() -> None:
     assert len(policies(build_chain(model), SearchSpace(recompute="selective"), 1)) == 7
     named = SearchSpace(recompute="selective", recompute_modules=["norm+core_attn", "moe"])
     assert policies(build_chain(model), named, 1) == [Policy(3, None)]
+    # With latent attention all sets of norm, mlp_act, mlp and mla_up_proj too: 15, of which three
+    # are among those seven.
+    latent = model.replace(mla={
+        "q_rank": 16, "kv_rank": 24, "nope_dim": 8, "rope_dim": 4, "value_dim": 10}, head_dim=12)
+    found = policies(build_chain(latent), SearchSpace(recompute="selective"), 1)
+    assert len({*found}) == len(found) == 7 + 12
+    assert Policy(2 + 128, None) in found and Policy(1 + 128, None) not in found
 
 
 def test_shards_of_zero() -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from operator import itemgetter
 
 import pytest
 from test_alike import EXPERTS, MODEL, TIED, cluster, every, seconds_of
 
 import nest
+from nest.costs.choices import policy
 from nest.describe import Job, load_model, load_stack
 from nest.describe.space import LARGEST, SearchSpace
 from nest.errors import InputError
 from nest.graph import build_chain
+from nest.graph.operators import LATENT_MODULES, MODULES
 from nest.pricing.even import even_configuration
 from nest.search.offloads import search
+from nest.search.signatures import signatures
+from nest.search.tensors import Builder
 
 pytestmark = pytest.mark.kernels
 
@@ -62,3 +67,24 @@ def test_a_module_that_the_model_lacks_is_refused() -> None:
             nest.evaluate(load_model(model), cluster("4 GiB"), job(), even_configuration(
                 load_model(model), cluster("4 GiB"), job(), recompute="selective",
                 recompute_modules=(module,)))
+
+
+@pytest.mark.kernels(uncompiled=True)
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])
+@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan"])
+def test_sets_that_are_priced(name: str, stack: str) -> None:
+    """The default ones, less those that rules about modules alone forbid."""
+    chain = build_chain(load_model(name))
+    batch = Job(global_batch=8, seq_len=256, stack=stack)
+    known = batch.stack.capabilities
+    assert known is not None
+    where, space = nest.load_cluster("dgx-h100", devices=8), SearchSpace(tp=1, cp=1, pp=1, ep=1)
+    every, some = ({*Builder(chain, where, batch, space, signatures(chain, batch),
+                             rules=rules).policies} for rules in (None, known))
+    sets = {frozenset(m) for names in (MODULES, LATENT_MODULES if name[0] == "d" else ())
+            for n in range(5) for m in combinations(names, n)}
+    assert len(every) == len(sets) + 1  # full recompute
+    allowed = {0, policy("full", ())} | (
+        {policy("", ("norm", "mlp_act"))} if stack == "torchtitan" else
+        {policy("", [*m]) for m in sets if name[0] == "d" or "norm" not in m})
+    assert some == allowed

@@ -33,6 +33,7 @@ from nest._kernels.layouts import (
     forwards,
     gathers,
     has_room,
+    hidden_of,
     is_looped,
     next_layout,
     split_of,
@@ -70,6 +71,8 @@ from nest._kernels.trips import (
 from nest.forms import gpipe, one_f_one_b, orders, passes
 from nest.forms.chunk import (
     C_BACKWARD,
+    C_BUSY_BACKWARD,
+    C_BUSY_FORWARD,
     C_EXCHANGED_BACKWARD,
     C_EXCHANGED_FORWARD,
     C_FORWARD,
@@ -184,7 +187,9 @@ class Work(NamedTuple):
     marked: np.ndarray
     """bool (T,) kinds of such layers."""
     saved: np.ndarray
-    """float64 (T + 1,) the same of a layer of each kind, and of all layers."""
+    """float64 (4, T + 1) most all-to-alls of a layer of each kind that passes beside each other may
+    hide, forward and backward; most computing that hides them, forward and backward; last the sums
+    over all layers."""
     weights: np.ndarray
     """float64 (T,) most seconds of its backward that are for weights."""
     open: np.ndarray
@@ -235,7 +240,7 @@ def alike(t, q, a, legal, limit, spread):
         free=np.zeros((2, t.ahead.shape[1])),
         waits=np.zeros((4, t.ahead.shape[1])), waited=np.zeros(4),
         marked=np.zeros(t.ahead.shape[1], np.bool_),
-        saved=np.zeros(t.ahead.shape[1] + 1), weights=np.zeros(t.ahead.shape[1]),
+        saved=np.zeros((4, t.ahead.shape[1] + 1)), weights=np.zeros(t.ahead.shape[1]),
         barren=np.zeros(Q, np.int64), under=np.zeros(Q),
         order=order_of(S, chunks, 3 * t.micro_batches * chunks),
         few=order_of(S, chunks, 3 * t.micro_batches * chunks),
@@ -502,8 +507,9 @@ def _fits(t, q, a, w, number, top):
         w.cuts[n] = a.layouts[a.begin[number] + n]
     for s in range(p):
         y, resident, work, buffers, own, left = q.place[a.row[k], x, s], 0.0, 0.0, 0.0, 0.0, 0.0
-        ran = kept = saved = largest = hides = gathered = 0.0
+        ran = kept = largest = hides = gathered = 0.0
         count = most = forward = sent = 0.0
+        away = back_away = busy = back_busy = 0.0
         for d in range(v):
             n = _position(a, k, s, d)
             g = _figures(t, q, a, w, y, w.cuts[n], w.cuts[n + 1])
@@ -524,8 +530,12 @@ def _fits(t, q, a, w, number, top):
                 largest = max(largest, w.figures[y, g, F_LARGEST])
                 if copies > 1:  # of both chunks as many as of the one with the fewest
                     times = forwards(a.schedule[k], p, v, m, size, s, 1)
-                saved += max(0, m - times) * (w.figures[y, g, C_EXCHANGED_FORWARD]
-                                              + w.figures[y, g, C_EXCHANGED_BACKWARD])
+                pairs = max(0, m - times)
+                backs = m if loops and m % size else pairs  # as in ``next_layout``
+                away += pairs * w.figures[y, g, C_EXCHANGED_FORWARD]
+                busy += pairs * w.figures[y, g, C_BUSY_FORWARD]
+                back_away += backs * w.figures[y, g, C_EXCHANGED_BACKWARD]
+                back_busy += backs * w.figures[y, g, C_BUSY_BACKWARD]
             left += w.figures[y, g, C_UPDATE] + w.figures[y, g, C_TIED]
             forward += w.figures[y, g, C_FORWARD]
             sent += q.handed[w.cuts[n + 1]]
@@ -558,11 +568,11 @@ def _fits(t, q, a, w, number, top):
         if loops:
             there = w.ahead[N] + v * w.near[p - 1] / 2
             back = w.back[N] - w.back[j] + (w.near[p - 1] - w.near[s]) / 2
-            first = max(first, there + back - (w.saved[-1] if together else 0.0) - ran)
+            first = max(first, there + back - ran)
         elif split:  # the first backward for inputs waits for those of all stages behind
             first = max(first, w.ahead[N] + w.inputs[N] - w.inputs[j] - ran)
         if together:
-            own -= saved / m
+            own -= hidden_of(away, back_away, busy, back_busy) / m
             if copies > 1 or forwards(a.schedule[k], p, v, m, size, s, v - 1) < m:
                 w.room_left[s] -= largest
         if first + m * own + after >= top * SLACK or kept > w.room_left[s]:

@@ -55,6 +55,15 @@ def is_looped(schedule):
 
 
 @leaf
+def hidden_of(away, back_away, busy, back_busy):
+    """Most seconds that passes beside each other hide, forwards beside backwards.
+
+    Given the sums over all of them of their all-to-alls, and of what hides those of the others.
+    """
+    return min(away, back_busy) + min(back_away, busy)
+
+
+@leaf
 def copies_of(schedule):
     """Copies of the model, each of which takes as many of the micro-batches."""
     return 2 if schedule == DUALPIPE else 1
@@ -172,7 +181,7 @@ def next_layout(t, a, w, k, number, top):
             inner = forwards(schedule, p, v, m, group, s, 1)
         last = forwards(schedule, p, v, m, group, s, v - 1)
         own = front = after = behind = left = ran = held = room = 0.0
-        marked = saved = two = three = late = queue = 0.0
+        marked = two = three = late = queue = away = back_away = busy = back_busy = 0.0
         for kind in range(kinds):
             end = seen[row, x, S_LAST, kind]
             all_in = seen[row, x, S_REST, kind] + end
@@ -196,8 +205,12 @@ def next_layout(t, a, w, k, number, top):
             if behind_each_other:
                 queue += all_in * (w.waits[2, kind] + w.waits[3, kind])
             if together:
-                saved += w.saved[kind] * (m * all_in - (
-                    kept if loops else min(first, last) * all_in))
+                pairs = m * all_in - (kept if loops else min(first, last) * all_in)
+                # In front of a smaller last group other chunks have the last backwards.
+                backs = m * all_in if loops and m % group else pairs
+                away, busy = away + pairs * w.saved[0, kind], busy + pairs * w.saved[2, kind]
+                back_away += backs * w.saved[1, kind]
+                back_busy += backs * w.saved[3, kind]
         if some > 0:  # the other layers keep all
             count = first + last + (v - 2) * inner if v > 1 else first
             held += max(0.0, marked - some * count) * w.layer[3]
@@ -207,11 +220,11 @@ def next_layout(t, a, w, k, number, top):
         if not split:
             left = max(after + w.near[s] / 2 + ends - begin, left)
         own += extra + max(waits_of(two, three, v, w.layer[4], w.layer[5]), queue)
-        left += m * own - saved
+        left += m * own - hidden_of(away, back_away, busy, back_busy)
         out = held > t.limit_bytes / SLACK or front + left >= top * SLACK
         if not out and (x == 0 or not block):  # what the stage itself has run is known
             if loops:
-                there = begin + w.ahead[N] + v * near / 2 - (w.saved[-1] if together else 0.0)
+                there = begin + w.ahead[N] + v * near / 2
                 front = max(front, there + behind + (near - w.near[s]) / 2
                             - ran - late - w.layer[7])
             elif split:

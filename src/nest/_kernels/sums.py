@@ -44,6 +44,7 @@ from nest._kernels.layouts import (
     copies_of,
     ends_of,
     gathers,
+    hidden_of,
     together_of,
     waits_of,
 )
@@ -80,7 +81,8 @@ def sum_up(t, q, a, w, c, z, r, kept):
             w.least[KEPT, kind] = min(w.least[KEPT, kind], least[ACTIVATIONS])
             w.least[MORE, kind] = min(
                 w.least[MORE, kind], own[ACTIVATIONS] - least[ACTIVATIONS])
-    w.layer[:], w.layer[2], w.saved[:], w.weights[:] = np.inf, 0.0, 0.0, 0.0
+    w.layer[:], w.saved[:], w.weights[:] = np.inf, 0.0, 0.0
+    away = back_away = busy = back_busy = 0.0
     w.marked[:] = False
     for y in range(q.alike.shape[1]):
         if q.alike[c, y] >= 0:
@@ -92,8 +94,10 @@ def sum_up(t, q, a, w, c, z, r, kept):
         if q.alike[c, y] >= 0:
             apart = a.apart[t.body[q.alike[c, y]]]
             for kind in range(apart.shape[1]):
-                both = apart[r, kind, EXCHANGED_FORWARD] + apart[r, kind, EXCHANGED_BACKWARD]
-                w.saved[kind] = max(w.saved[kind], both)
+                if apart[r, kind, EXCHANGED_FORWARD] > 0.0:
+                    w.saved[0, kind] = max(w.saved[0, kind], apart[r, kind, EXCHANGED_FORWARD])
+                    w.saved[1, kind] = max(w.saved[1, kind], apart[r, kind, EXCHANGED_BACKWARD])
+                    w.saved[2, kind], w.saved[3, kind] = w.free[0, kind], w.free[1, kind]
                 w.weights[kind] = max(w.weights[kind], apart[r, kind, WEIGHTS])
     for kind in range(w.least.shape[1]):
         w.least[INPUTS, kind] = max(0.0, w.least[BACK, kind] - w.weights[kind])
@@ -107,10 +111,14 @@ def sum_up(t, q, a, w, c, z, r, kept):
         back = min(w.least[BACK, kind], w.least[BACK, whole])
         resident = min(w.least[HELD, kind], w.least[HELD, whole])
         activations = min(w.least[KEPT, kind], w.least[KEPT, whole])
-        saved = max(w.saved[kind], w.saved[whole])
-        w.saved[-1] += saved
+        for x in range(4):
+            w.saved[x, -1] += max(w.saved[x, kind], w.saved[x, whole])
         if a.body[0] <= n < a.body[1]:
-            w.layer[0], w.layer[2] = min(w.layer[0], ahead + back), max(w.layer[2], saved)
+            w.layer[0] = min(w.layer[0], ahead + back)
+            away = max(away, w.saved[0, kind], w.saved[0, whole])
+            back_away = max(back_away, w.saved[1, kind], w.saved[1, whole])
+            busy = max(busy, w.saved[2, kind], w.saved[2, whole])
+            back_busy = max(back_busy, w.saved[3, kind], w.saved[3, whole])
             w.layer[8], w.layer[9] = min(w.layer[8], resident), min(w.layer[9], activations)
             for y in range(q.alike.shape[1]):
                 if q.alike[c, y] >= 0:
@@ -121,6 +129,7 @@ def sum_up(t, q, a, w, c, z, r, kept):
         w.inputs[n + 1] = w.inputs[n] + max(0.0, back - max(w.weights[kind], w.weights[whole]))
         w.resident[n + 1] = w.resident[n] + resident
         w.kept[n + 1] = w.kept[n] + activations
+    w.layer[2] = hidden_of(away, back_away, busy, back_busy)
     _sum_up_waits(t, a, w)
 
 
@@ -179,7 +188,9 @@ def _sum_up_waits(t, a, w):
 def may_be_below(t, a, w, k, top):
     """Whether pipeline k may take less than ``top`` somewhere, by its seconds and its bytes."""
     N = len(a.order)
-    least = w.ahead[N] + w.back[N] - (w.saved[-1] if together_of(a.schedule[k]) else 0.0)
+    least = w.ahead[N] + w.back[N]
+    if together_of(a.schedule[k]):
+        least -= hidden_of(w.saved[0, -1], w.saved[1, -1], w.saved[2, -1], w.saved[3, -1])
     top -= ends_of(a.schedule[k], w)
     held = copies_of(a.schedule[k]) * (w.resident[N] + w.kept[N])
     if a.warm[k] * least >= top * SLACK or held > a.pp[k] * t.limit_bytes:

@@ -9,7 +9,7 @@ Shapes: as of ``_kernels.alike``.
 from __future__ import annotations
 
 from nest._kernels import leaf
-from nest._kernels.layouts import split_of, together_of
+from nest._kernels.layouts import split_of
 from nest._kernels.orders import LOOPED_BFS
 from nest.forms.chunk import C_BACKWARD, C_FORWARD, C_INPUTS, C_LATE, C_WAIT, C_WEIGHTS
 
@@ -76,8 +76,6 @@ def of_trips(t, q, a, w, c, k):
         last += w.ranks[s, R_LAST] + w.ranks[s, R_SENT_LAST]
         front = w.ranks[s, R_FORWARD] - w.ranks[s, R_LAST]
         there = max(there, w.ranks[s, R_BEGIN] + group * front + last)
-    if together_of(schedule):
-        there -= w.saved[-1]
     for s in range(p - 1, -1, -1):
         behind += w.ranks[s, R_SENT_LAST]
         first = w.ranks[s, R_BEGIN] - w.ranks[s, R_SPARED]

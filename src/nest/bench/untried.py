@@ -27,8 +27,8 @@ def untried(
         return f"stride {way.stride}"
     if way.group not in (None, way.pp):
         return f"group {way.group}"
-    further = {name for stage in way.stages for name in stage.recompute_modules} & {
-        *FURTHER_MODULES}
+    further = {name for stage in way.stages for name in stage.recompute_modules
+               if not {*stage.recompute_modules} <= {*chain.latent_modules}} & {*FURTHER_MODULES}
     if further and space.recompute_modules is None:
         return f"recompute of {', '.join(sorted(further))}"
     if way.schedule not in UNLIKE and len(way.stages) * way.vpp > 1 and not _listed(

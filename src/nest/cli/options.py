@@ -174,8 +174,8 @@ Shard = Annotated[
 Recompute = Annotated[str | None, _set("Recompute: none, selective, full.")]
 RecomputeModules = Annotated[
     str | None, _set("Module combinations for selective recompute, such as core_attn,"
-                     "core_attn+norm; also mlp_act, moe and, only if named here, mlp, mla_up_proj, "
-                     "shared_experts.")
+                     "core_attn+norm; also mlp_act, moe; with latent attention mla_up_proj, mlp; "
+                     "only if named here shared_experts, and mlp of other models.")
 ]
 RecomputeLayers = Annotated[
     str | None, _set("Full recompute of only the first N layers of a stage.")
@@ -195,7 +195,7 @@ Mbs = Annotated[str | None, _set("Samples per micro-batch of a device.")]
 Schedules = Annotated[
     str | None,
     _set("Schedules: 1f1b, interleaved, gpipe, combined, zb1p, interleaved-zb, zb-v, dualpipev, "
-         "looped-bfs; default: those of the stack except combined; with --beyond-stack also 1f1b "
+         "looped-bfs; default: those of the stack; with --beyond-stack also 1f1b "
          "and interleaved.")
 ]
 BeyondStack = Annotated[

@@ -262,7 +262,7 @@ class SearchSpace(Description):
         AfterValidator(_distinct),
     ] = Field(
         None, description="pipeline schedules: " + ", ".join(get_args(Schedule)) + "; default: "
-        "those of the job's stack but combined, or where anything may run "
+        "those of the job's stack, or where anything may run "
         + ", ".join((*USUAL, *BEYOND))
     )
     offload: Annotated[

@@ -17,7 +17,7 @@ from nest.describe.layers import MoE
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.errors import LimitError
-from nest.graph.operators import EXPERT, FURTHER_MODULES, MODULES, Layer
+from nest.graph.operators import EXPERT, FURTHER_MODULES, LATENT_MODULES, MODULES, Layer
 
 MOST_CUTS = 1024
 """Declared limit of the cuts of a graph with branches (chosen: stages are pairs of cuts)."""
@@ -101,6 +101,13 @@ class Chain:
         """Those that a search tries only if they are named."""
         found = {name for kind in self.kinds if kind.checkpointed for name in kind.further_modules}
         return tuple(name for name in FURTHER_MODULES if name in found)
+
+    @cached_property
+    def latent_modules(self) -> tuple[str, ...]:
+        """Those of which it tries all sets besides, because some layer has latent attention."""
+        found = (*self.modules, *self.further_modules)
+        return tuple(name for name in LATENT_MODULES if name in found) if (
+            "mla_up_proj" in found) else ()
 
     @property
     def experts(self) -> MoE | None:

@@ -16,6 +16,9 @@ MODULES = ("core_attn", "norm", "mlp_act", "moe")
 """Parts of a layer that selective recompute may run again, each of which a search tries."""
 FURTHER_MODULES = ("mlp", "mla_up_proj", "shared_experts")
 """Those that it tries only if they are named: each would double the policies."""
+LATENT_MODULES = ("norm", "mlp_act", "mlp", "mla_up_proj")
+"""Parts of which it tries all sets too where layers have latent attention: those that published
+runs of such models run again (docs/recipes.md)."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from nest.search.runnable import (
 )
 from nest.search.tables import Degrees
 from nest.search.tensors import Builder
-from nest.search.totals import Shapes, Totals
+from nest.search.totals import Questions, Shapes, Totals
 from nest.stacks.rules import applies
 
 Ints = NDArray[np.int64]
@@ -66,7 +66,7 @@ def pipelines(
     found, larger = list[Pipeline](), larger_groups(rules)
     names: tuple[str, ...] = space.schedules
     if space.schedule is None:
-        names = tuple(n for n in SCHEDULES if n != "combined") if own else (*names, *BEYOND)
+        names = SCHEDULES if own else (*names, *BEYOND)
     names = tuple(name for name in names if _may_run(name, chain, rules))
     for pp in range(1, min(len(chain), devices) + 1):
         if not space.allows("pp", pp):
@@ -133,7 +133,8 @@ class Alike:
         self._done: dict[int, float] = {}
         """By outer choice the limit below which all listed cuts were searched."""
         listed = self.listed
-        self._pp, self._vpp = np.array([(one.pp, one.vpp) for one in listed]).reshape(-1, 2).T
+        self._pp, self._vpp = np.array(
+            [(one.pp, one.vpp) for one in listed], dtype=np.int64).reshape(-1, 2).T
         self._schedule = np.array([SCHEDULES.index(one.schedule) for one in listed])
         self._turns = self._vpp > 1
         names = [one.schedule for one in listed]
@@ -181,6 +182,15 @@ class Alike:
             bound if bound == np.inf else self._totals.questions(
                 number, self._shapes(number)).floor.min(initial=np.inf)
             for number, bound in enumerate(self.builder.bounds.tolist())])
+
+    @property
+    def choices(self) -> int:
+        """Choices of recompute of a question; see :mod:`nest.search.totals`."""
+        return self._totals.choices
+
+    def asked(self, number: int, limit: float) -> Questions:
+        """Questions under an outer choice that may take less than ``limit``."""
+        return self._totals.questions(number, self._shapes(number), limit)
 
     def _shapes(self, number: int) -> Shapes:
         """Pipelines under an outer choice."""

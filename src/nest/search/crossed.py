@@ -54,7 +54,7 @@ def crossed(
         if limit < np.inf:
             every = (other.rows, other._first, *other.columns)
             other.take(every, np.flatnonzero(least.floors(limit) < limit))
-        _price_parts(other)
+        price_parts(other)
     other.runnable.look_at(other.rows, builder.candidates.splits, builder.candidates.pairs)
     other.needs = other._needs()
     other.bounds = other._bounds()
@@ -79,7 +79,7 @@ def _price_states(other: Builder) -> None:
                     getattr(ways[way], name) - getattr(ways[0, 0], name))
 
 
-def _price_parts(other: Builder) -> None:
+def price_parts(other: Builder) -> None:
     """Price the two parts of backwards."""
     other.apart = np.zeros((*other._back.shape[:3], APART))
     for n, bodies, body, _, _ in other.by_type:
@@ -97,7 +97,7 @@ class _Least:
         self.other, (begin, end) = other, other.chain.body
         seconds = other._ahead[:, None, :, 1] + other._back[..., 1]
         if other.exchange is not None:
-            seconds = seconds - other.job.stack.overlap_ep * other.exchange
+            seconds = seconds - other.job.stack.overlap_ep * other.exchange.sum(axis=3)
         inside = np.unique(other.order[begin:end])
         self._whole = np.array(other.signatures.whole_kinds, dtype=np.int64)
         ends = [*self._whole[:begin], *self._whole[end:]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
@@ -25,6 +26,7 @@ from nest.graph import Chain
 from nest.graph.schedules import copies
 from nest.search import compiled
 from nest.search.alike import Alike, AlikePlan, pipelines
+from nest.search.beside import BESIDE, beside
 from nest.search.crossed import crossed
 from nest.search.draft import draft_of
 from nest.search.fitting import LARGEST_MEMORY, Fitting, Task
@@ -106,8 +108,8 @@ def search(
         parts = _parts(chain, space, cluster, job, beyond_stack)
         *some, whole = [
             Builder(chain, cluster, job, space, known, rules=rules, offload=offload,
-                    spare_host=spare_host, kept=kept,
-                    pipelines=[one for one in listed if copies(one.schedule) == 1])
+                    spare_host=spare_host, kept=kept, pipelines=_first_of(listed),
+                    together=any(one.schedule == BESIDE for one in listed))
             for rules, listed in parts]
         draft = None
         if not whole.own and not any_plan and below == np.inf:
@@ -128,18 +130,18 @@ def search(
                 run.begin_near(best)
                 best = run.best(best, below)
         for builder, (rules, listed) in zip((*some, whole), parts, strict=True):
-            twice = [one for one in listed if copies(one.schedule) > 1]
-            if not twice or (any_plan and best is not None):
-                continue
-            limit = np.inf if top > 1 else below if best is None else best.step_time
-            run = _Run(crossed(builder, twice, rules, limit), kernels, pool, counts, watch,
-                       part=True)
-            runs.append(run)
-            if any_plan:
-                best = run.any()
-            else:
-                run.begin_near(best)
-                best = run.best(best, below)
+            for make, later in _behind(listed):
+                if any_plan and best is not None:
+                    continue
+                limit = np.inf if top > 1 else below if best is None else best.step_time
+                run = _Run(make(builder, later, rules, limit), kernels, pool, counts, watch,
+                           part=True)
+                runs.append(run)
+                if any_plan:
+                    best = run.any()
+                else:
+                    run.begin_near(best)
+                    best = run.best(best, below)
         if best is not None and top > 1 and not any_plan:
             for run in runs:
                 others, sure = run.others(best, top, others)
@@ -224,7 +226,7 @@ def stack_part(builder: Builder) -> Builder | None:
     if builder.own or not some:
         return None
     return Builder(chain, cluster, job, space, builder.signatures, rules=job.stack.capabilities,
-                   pipelines=some[0][1], offload=builder.offload)
+                   pipelines=_first_of(some[0][1]), offload=builder.offload)
 
 
 def _parts(
@@ -246,6 +248,23 @@ def _parts(
     more = [one for one in own
             if one.schedule not in UNLIKE or one.schedule not in space.schedules]
     return [(rules, more), every] if more else [every]
+
+
+def _first_of(listed: list[Pipeline]) -> list[Pipeline]:
+    """Pipelines that are searched first; the others are left out faster behind them."""
+    one = [pipeline for pipeline in listed if copies(pipeline.schedule) == 1]
+    return [pipeline for pipeline in one if pipeline.schedule != BESIDE] or one
+
+
+def _behind(
+    listed: list[Pipeline]
+) -> list[tuple[Callable[..., Builder], list[Pipeline]]]:
+    """What is searched behind them, and what makes its builder."""
+    first = {*_first_of(listed)}
+    rest = [pipeline for pipeline in listed if pipeline not in first]
+    found = ((beside, [one for one in rest if one.schedule == BESIDE]),
+             (crossed, [one for one in rest if one.schedule != BESIDE]))
+    return [(make, pipelines) for make, pipelines in found if pipelines]
 
 
 def _schedules(builder: Builder) -> list[str]:

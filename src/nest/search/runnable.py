@@ -170,14 +170,17 @@ class Runnable:
         columns = self._columns(rows, splits, pairs)
         self._sizes[ROW] = len(rows.block)
         for rule in self.rules:
-            if self._names(rule) <= {*columns}:
+            names = self._names(rule)
+            if names <= {*columns}:
                 for where in _broken(rule, columns):
-                    self._forbid(where)
+                    self._forbid(where, not names.isdisjoint(Pipeline._fields))
 
-    def _forbid(self, where: Bools) -> None:
+    def _forbid(self, where: Bools, piped: bool = False) -> None:
+        """``piped``: for pipelines; what a single one forbids, others may allow."""
         none = tuple(axis for axis, size in enumerate(where.shape) if size == 0)
         where = np.asarray(where.any(axis=none, keepdims=True))
-        axes = tuple(axis for axis, size in enumerate(where.shape) if size > 1) or (ROW,)
+        axes = tuple(axis for axis, size in enumerate(where.shape)
+                     if size > 1 or (axis == PIPELINE and piped)) or (ROW,)
         while len(axes) > 2 or (len(axes) == 2 and axes not in TOGETHER):
             where = np.asarray(where.any(axis=axes[0], keepdims=True))
             axes = axes[1:]

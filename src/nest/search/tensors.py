@@ -46,6 +46,8 @@ from nest.search.problems import Problem, Spans
 from nest.search.runnable import Pipeline, Runnable
 from nest.search.signatures import Signatures, signatures
 from nest.search.tables import Blocks, Tables
+from nest.stacks.figures import model_figures, offload_figures
+from nest.stacks.rules import applies, wrong
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -69,6 +71,7 @@ class Builder:
     spare_host : count bytes on a host as so many of a device that no plan fills the host: too many,
         so that plans that fit may be left out.
     kept : what near questions share; None: nothing.
+    together : keep the expert pairs that passes beside each other may need.
 
     Attributes
     ----------
@@ -81,7 +84,8 @@ class Builder:
     needs : float64 (len(outers),), those bytes of a device at the least.
     copies : of the model, that the stages of a pipeline hold together; ``state`` is of one.
     exchanged : see :class:`nest.search.tables.Degrees`.
-    exchange : float64 (U, R, T), all-to-alls of experts there and back; None: there are no experts.
+    exchange : float64 (U, R, T, 2), all-to-alls of experts, forward and backward; None: there are
+        no experts.
     every : all candidates, where those of each outer choice begin, and their ``columns``.
     """
 
@@ -91,13 +95,14 @@ class Builder:
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
         known: Signatures | None = None, *, rules: Capabilities | None = None,
         pipelines: Sequence[Pipeline] = (), offload: str = "none", spare_host: bool = False,
-        kept: Kept | None = None,
+        kept: Kept | None = None, together: bool = False,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.offload, self.spare_host = offload, spare_host
         self.pipelines, self.own = pipelines, rules is not None
         schedules = {one.schedule for one in pipelines}
         self.together = "combined" in schedules
+        self._pairs_together = together or self.together
         self.in_parts = any(in_parts(SCHEDULES[name]) for name in schedules)
         limits = [limit_bytes(device, job) for device in cluster.device_types]
         self.limit = max(limits)
@@ -113,6 +118,8 @@ class Builder:
         fabric = fabric_of(cluster, Twins(*compiled.load(())[0].routes))
         self.candidates = Candidates(chain, cluster, job, space, fabric, self.own)
         self.policies = _policies(chain, space)
+        if rules is not None:
+            self.policies = _runnable(self.policies, rules, chain, job, offload)
         self.zeros = [
             (zero, shard) for zero in range(4) if space.allows("zero", zero)
             for shard, name in enumerate(("dp", "dp_in"))
@@ -132,7 +139,8 @@ class Builder:
             self.floors = self.frame.floors.begin(Prices(
                 self._body, self._held, self._ahead, self._back, self._state, self.apart,
                 np.stack(fabric.rates), self.limit))
-        self._drop_dominated()
+        self.every = (self.rows, self._first, *self._describe())
+        self.drop_dominated(self.frame.verdicts)
         self.needs = self._needs()
         self.bounds = self._bounds()
 
@@ -187,7 +195,7 @@ class Builder:
         for away in range(1, len(pairs.ep)):
             alike = (at[away:] == at[:-away]) & (
                 pairs.width[pair[away:]] == pairs.width[pair[:-away]])
-            if self.together:  # which needs ep above 1
+            if self._pairs_together:  # which needs ep above 1
                 alike &= (pairs.ep[pair[away:]] > 1) == (pairs.ep[pair[:-away]] > 1)
             here = np.flatnonzero(alike)
             if len(here):
@@ -245,7 +253,7 @@ class Builder:
         self._back = np.empty((len(body.tp), len(self.policies), kinds, BODY))
         self._state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
         if self.chain.experts is not None:
-            self.exchange = np.zeros((len(body.tp), len(self.policies), kinds))
+            self.exchange = np.zeros((len(body.tp), len(self.policies), kinds, 2))
         # Of each type of device on which a block may lie.
         self.by_type = [
             (n, mine, body.take(mine), own, state.take(own)) for n in range(len(self.settings))
@@ -260,7 +268,8 @@ class Builder:
                 if self.in_parts:
                     self.apart[mine, :, kind] = self.priced_parts(kind, of_type, costs, n)
                 if self.exchange is not None:
-                    self.exchange[mine, :, kind] = costs.ep_forward + costs.ep_backward
+                    self.exchange[mine, :, kind] = np.stack(
+                        np.broadcast_arrays(costs.ep_forward, costs.ep_backward), axis=-1)
                 self._state[own, :, kind] = self.priced_state(
                     state_costs(layer, held, self.settings[n]), n)
 
@@ -292,8 +301,8 @@ class Builder:
                    z.slowed_backward)
         return np.stack(np.broadcast_arrays(*figures), axis=-1)
 
-    def _drop_dominated(self) -> None:
-        """Leave out rows that another of the same block beats whatever layers it holds."""
+    def _describe(self) -> tuple[Any, ...]:
+        """``columns``, found for the first time."""
         rows = self.rows
         outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
         tp, sp, cp, _ = (column[rows.split] for column in self.candidates.splits)
@@ -301,12 +310,17 @@ class Builder:
         self._shards = rows.block // np.where(sp | self.job.stack.scatter_gather, 1, tp)
         self._relayed = rows.samples / (cp * np.where(sp, tp, 1))
         self._hybrid = (replicas[outer] > 1) & (rows.block > tp)
-        self.every = (rows, self._first, *self.columns)
+        return self.columns
+
+    def drop_dominated(self, verdict: Ints) -> None:
+        """Leave out rows that another of the same block beats whatever layers it holds, and that
+        can be run where it can (``verdict``, a number for rows that can be run alike)."""
+        rows = self.rows
+        outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
         if not len(self._body):
             return
         # Rows of a block come by start, and at each start with the same degrees. One is no reason
         # to leave out another that the software can run where it cannot run the first.
-        verdict = self.frame.verdicts
         by = np.lexsort((np.arange(len(outer)), verdict, rows.block, outer))
         changes = np.any([np.diff(column[by]) for column in (outer, rows.block, verdict)], axis=0)
         begin = np.array([0, *np.flatnonzero(changes) + 1, len(outer)])
@@ -318,8 +332,16 @@ class Builder:
             held=self._held[by], shards=self._shards[by], relayed=self._relayed[by],
             hybrid=self._hybrid[by], overlaps=self._overlaps, begin=begin, choices=choices))
         kept = np.sort(by[np.flatnonzero(kept)])
-        self.take(self.every, kept)
+        self.take((rows, self._first, *self.columns), kept)
         self.runnable.keep(kept)
+
+    def keep_bodies(self) -> None:
+        """Forget the prices of bodies that no candidate has."""
+        used, self._body = np.unique(self._body, return_inverse=True)
+        self._ahead, self._back, self.apart = (
+            prices[used] for prices in (self._ahead, self._back, self.apart))
+        self.exchange = None
+        self.__dict__.pop("_least", None)
 
     def _compared(self) -> tuple[Floats, Floats]:
         """What one body is compared with another by: ``ahead`` and ``back``, with more kinds.
@@ -615,11 +637,34 @@ def _policies(chain: Chain, space: SearchSpace) -> list[int]:
     found = [0]
     if space.allows("recompute", "selective"):
         named = space.recompute_modules is not None
-        every = (*chain.modules, *chain.further_modules) if named else chain.modules
-        for count in range(1, len(every) + 1):
-            for modules in combinations(every, count):
-                if space.allows("recompute_modules", "+".join(modules)):
-                    found.append(policy("selective", modules))
+        groups = [(*chain.modules, *chain.further_modules)] if named else [
+            chain.modules, chain.latent_modules]
+        found += dict.fromkeys(
+            policy("selective", modules) for every in groups for count in range(1, len(every) + 1)
+            for modules in combinations(every, count)
+            if space.allows("recompute_modules", "+".join(modules)))
     if space.allows("recompute", "full"):
         found.append(FULL)
     return found if len(found) > 1 or space.allows("recompute", "none") else []
+
+
+def _runnable(
+    found: list[int], rules: Capabilities, chain: Chain, job: Job, offload: str
+) -> list[int]:
+    """Policies without those that the rules of a stack forbid whatever else a plan is, which need
+    no prices; all of them where only none would be left, to which others are compared."""
+    known = {**model_figures(chain, job), **offload_figures(offload)}
+
+    def may(bits: int) -> bool:
+        if bits in (0, FULL):
+            return True
+        modules = tuple(name for name in MODULES if bits & policy("", [name]))
+        figures = {**known, "recompute": "selective", "recompute_modules": modules,
+                   "module_set": "+".join(modules)}
+        return not any(
+            wrong(rule, field, figures) for rule in rules.rules.values()
+            if rule.allowed is not None and applies(rule, figures)
+            for field in rule.fields if field in figures and not rule.alike)
+
+    kept = [bits for bits in found if may(bits)]
+    return kept if len(kept) > 1 else found

@@ -82,15 +82,22 @@ class Totals:
         first = [n for n, bits in enumerate(builder.policies) if bits == FULL]
         self._full = first[0] if first and builder.first_layers.any() else -1
 
+    @property
+    def choices(self) -> int:
+        """X."""
+        return len(self.builder.policies) + (self._full >= 0)
+
     @cached_property
     def _by_kind(self) -> tuple[list[Floats], list[Floats]]:
-        """Seconds, those with passes beside each other, and bytes, of a layer of each kind: what
-        bodies add, (U, R, T), and what states do, (V, Z, T)."""
+        """Seconds and bytes of a layer of each kind: what bodies add, (U, R, T), and what states
+        do, (V, Z, T). Of bodies also what passes beside each other may hide, and what hides it,
+        forward and backward: at the most, as less than 0."""
         ahead, back, state, apart = self.builder.priced
-        seconds = ahead[:, None, :, 1] + back[..., 1]
-        less = seconds - apart[..., 0] - apart[..., 1] if len(apart) else seconds
-        slower = state[..., 9:].sum(axis=3)
-        return [seconds, less, back[..., 2]], [slower, slower, state[..., 8]]
+        own, slower = [ahead[:, None, :, 1] + back[..., 1], back[..., 2]], state[..., 9:]
+        if len(apart):
+            free = np.stack([0.0 * back[..., 0] + ahead[:, None, :, 0], back[..., 0]])
+            own += [-apart[..., 0], -apart[..., 1], *(-free * (apart[..., 0] > 0.0))]
+        return own, [slower.sum(axis=3), state[..., 8]]
 
     def _summed(self, figures: Floats) -> Floats:
         """Sums over all layers of figures by kind, the last axis."""
@@ -121,9 +128,13 @@ class Totals:
         if start.any():
             same = distinct_rows(block, rows.samples[span], rows.split[span], rows.pair[span])[1]
         body, state = builder.numbers(number)
-        seconds, less, held = (
-            own[:, None, :] + more[:, :, None] for own, more in zip(
-                self._of(0, body, same), self._of(1, state, same), strict=True))
+        figures, slower = self._of(0, body, same), self._of(1, state, same)
+        seconds, held = (own[:, None, :] + more[:, :, None] for own, more in zip(
+            figures, slower, strict=False))
+        less = seconds
+        if len(figures) > 2:
+            away, back, busy, back_busy = figures[2:]
+            less = seconds + (np.maximum(away, back_busy) + np.maximum(back, busy))[:, None, :]
         if self._full >= 0:  # seconds without recompute, bytes with all of it
             seconds, less = (
                 np.concatenate([x, x[:, :, :1]], axis=2) for x in (seconds, less))

@@ -1,0 +1,91 @@
+"""Pipelines whose passes run beside each other (``combined``), as a space of their own.
+
+They are searched behind all others, so that most candidates are left out before what a pass hides
+of another one is priced. Proofs: ``docs/proofs.md``, "Passes beside each other".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.describe.capabilities import Capabilities
+from nest.search.alike import Alike
+from nest.search.crossed import price_parts
+from nest.search.layouts import Layouts
+from nest.search.runnable import Pipeline, Runnable
+from nest.search.tensors import APART, Builder
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+BESIDE = "combined"
+"""The schedule."""
+
+
+def beside(
+    builder: Builder, pipelines: Sequence[Pipeline], rules: Capabilities | None, limit: float
+) -> Builder:
+    """A builder of such pipelines, with the outer choices and prices of another one.
+
+    Candidates that another one beats elsewhere stay, unless it beats them here too. Those that take
+    ``limit`` seconds or more are left out, and what only they need is not priced.
+    """
+    other = copy(builder)
+    other.pipelines, other.floors = pipelines, None
+    other.together = other.in_parts = True
+    other.runnable = Runnable(rules, builder.chain, builder.job, pipelines, builder.zeros,
+                              builder.policies, builder.signatures.longest, builder.offload)
+    other.layouts = Layouts(builder.chain, pipelines, other.runnable, builder.own,
+                            builder.signatures)
+    rows, splits, pairs = builder.every[0], builder.candidates.splits, builder.candidates.pairs
+    other.take(builder.every, np.flatnonzero(pairs.ep[rows.pair] > 1))
+    if len(other.rows.block) and builder.exchange is not None and not rows.start.any():
+        every = (other.rows, other._first, *other.columns)
+        other.take(every, _quick(other, builder.exchange, limit))
+    other.runnable.look_at(other.rows, splits, pairs)
+    if len(other.rows.block) and builder.exchange is not None:
+        if limit < np.inf:
+            kept = _near(other, builder.exchange, limit)
+            every = (other.rows, other._first, *other.columns)
+            other.take(every, kept)
+            other.runnable.keep(kept)
+        price_parts(other)
+        other.keep_bodies()
+        other.drop_dominated(other.runnable.verdicts)
+    other.needs = other._needs()
+    other.bounds = other._bounds()
+    return other
+
+
+def _quick(other: Builder, exchange: Floats, limit: float) -> Ints:
+    """The same as :func:`_near`, of blocks that all begin at their first device, with no more than
+    sums: all all-to-alls are hidden, and there are as many stages as may be."""
+    seconds = other._ahead[:, None, :, 1] + other._back[..., 1]
+    seconds = seconds - other.job.stack.overlap_ep * exchange.sum(axis=3)
+    whole = other.signatures.whole_kinds
+    each = sum(np.minimum(seconds[..., a], seconds[..., b])
+               for a, b in zip(other.order.tolist(), whole, strict=True))
+    least = np.asarray(each).min(axis=1, initial=np.inf)[other._body]
+    outer = np.repeat(np.arange(len(other.outers)), np.diff(other._first))
+    m, stride = np.array([(o.micro_batches, o.stride) for o in other.outers]).T[:, outer]
+    deepest = np.minimum(stride // other.rows.block, max(one.pp for one in other.pipelines))
+    found: Ints = np.flatnonzero(m * least < limit * deepest)
+    return found
+
+
+def _near(other: Builder, exchange: Floats, limit: float) -> Ints:
+    """Candidates with which all layers may take less than ``limit``, if passes hide all of the
+    all-to-alls that the stack lets them hide."""
+    other.apart = np.zeros((*other._back.shape[:3], APART))
+    other.apart[..., :2] = other.job.stack.overlap_ep * exchange
+    alike, found = Alike(other), list[Ints]()
+    choices = len(other.zeros) * alike.choices
+    for number in range(len(other.outers)):
+        span = other.span(number)
+        if span.start < span.stop:
+            asked = alike.asked(number, limit)
+            found.append(span.start + np.unique(asked.code // choices))
+    return np.concatenate([np.zeros(0, dtype=np.int64), *found])
