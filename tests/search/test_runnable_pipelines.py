@@ -15,7 +15,7 @@ pytestmark = pytest.mark.kernels
 
 
 def test_rules_about_one_pipeline_leave_all_candidates() -> None:
-    """combined needs ep above 1: with it alone other candidates stay, though it cannot have them."""
+    """combined needs ep above 1: alone it leaves all candidates, though it may have few."""
     stack = load_stack("megatron-core").replace(workspace=0)
     batch, chain = Job(global_batch=8, seq_len=256, stack=stack), build_chain(load_model(EXPERTS))
     builder = Builder(chain, cluster("4 GiB"), batch, SearchSpace(cp=1, tp=1, ep=(1, 2)),
