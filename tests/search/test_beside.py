@@ -7,7 +7,7 @@ import pytest
 from test_alike import EXPERTS, cluster
 
 import nest
-from nest.describe import Cluster, Job, SearchSpace, load_model
+from nest.describe import Cluster, Job, SearchSpace, load_model, load_stack
 from nest.graph import build_chain
 from nest.search import beside as module
 from nest.search import compiled
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.kernels
 
 def job(**changes: float) -> Job:
     return Job(**{"global_batch": 8, "seq_len": 256, "memory_margin": 0.0,
-                  "stack": "megatron-core", **changes})
+                  "stack": load_stack("megatron-core").replace(workspace=0), **changes})
 
 
 def split(where: Cluster, batch: Job, space: SearchSpace, limit: float) -> Builder:
@@ -53,7 +53,7 @@ def test_a_limit_leaves_out_nothing_faster(memory: str) -> None:
     where, batch = cluster(memory), job()
     best = least(split(where, batch, SPACE, np.inf), np.inf)
     assert best < np.inf
-    named = nest.plan(EXPERTS, where, batch, SPACE.replace(schedule=BESIDE), threads=1)
+    named = nest.plan(load_model(EXPERTS), where, batch, SPACE.replace(schedule=BESIDE), threads=1)
     assert best == pytest.approx(named.step_time_s, rel=1e-9)
     near = split(where, batch, SPACE, best * (1 + 1e-6))
     assert least(near, best * (1 + 1e-6)) == pytest.approx(best, rel=1e-12)
