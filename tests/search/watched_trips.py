@@ -52,7 +52,9 @@ def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
     note("trips", schedule, bound, times[-1])
     ends, m = layouts.ends_of(schedule, w), t.micro_batches
     N, p, v = len(a.order), a.pp[k], a.vpp[k]
-    least = w.ahead[N] + w.back[N] - (w.saved[-1] if layouts.together_of(schedule) else 0.0)
+    least = w.ahead[N] + w.back[N]
+    if layouts.together_of(schedule):
+        least -= layouts.hidden_of(*w.saved[:, -1])
     note("ends", schedule, ends + a.warm[k] * least, times[-1])
     order = alike._written(a, w, k, m, alike._few(a, k, m))
     for s in range(p):
