@@ -210,17 +210,17 @@ class Pricer:
     def _asked(self) -> dict[int, tuple[Ints, Body, State]]:
         """For each type of device its rows, and these under every code of recompute."""
         found, times = {}, len(self.codes)
-        device_B = np.array([key[11] for key in self.keys])
+        device_B = np.array([key[12] for key in self.keys])
         for device in set(device_B.tolist()):
             rows = np.flatnonzero(device_B == device)
             columns = list(zip(*(self.keys[row] for row in rows), strict=True))
-            samples, tp, sp, cp, a2a, ep, etp, *state = (
-                np.repeat(column, times) for column in columns[:11])
+            samples, tp, sp, cp, inner, gather, ep, etp, *state = (
+                np.repeat(column, times) for column in columns[:12])
             # In the order of Spreads, which is that of Body and State.
-            groups = [arrays(column, times) for column in columns[12:]]
+            groups = [arrays(column, times) for column in columns[13:]]
             codes = np.tile(self.codes, len(rows))
-            found[device] = (rows, Body(samples, tp, sp, cp, a2a, ep, etp, codes, *groups[:4]),
-                             State(tp, ep, etp, *state, *groups[4:]))
+            found[device] = (rows, Body(samples, tp, sp, cp, inner, gather, ep, etp, codes,
+                                         *groups[:5]), State(tp, ep, etp, *state, *groups[5:]))
         return found
 
     def run(self, layers: Sequence[int], before: int, policies: Sequence[Policy]) -> Run:

@@ -37,8 +37,10 @@ class Split(NamedTuple):
     tp: int
     sp: bool
     cp: int
-    a2a: bool
-    """Context parallelism exchanges by all-to-all."""
+    inner: int
+    """Ranks of context parallelism that exchange heads by all-to-all; 1: none do."""
+    gather: bool
+    """The others gather keys and values; else they pass them round a ring."""
     ep: int
     etp: int
 
@@ -224,9 +226,9 @@ def splits(
                     continue
                 if not tp_legal(chain, tp, sp) or not cp_legal(chain, job, tp, sp, cp):
                     continue
-                for a2a in ways_of_cp(chain, space, tp, cp):
+                for way in ways_of_cp(chain, space, tp, cp):
                     for ep, etp in expert_degrees(chain, space, size, tp):
-                        yield Split(dp_in, tp, sp, cp, a2a, ep, etp)
+                        yield Split(dp_in, tp, sp, cp, *way, ep, etp)
 
 
 def tp_legal(chain: Chain, tp: int, sp: bool) -> bool:
@@ -252,15 +254,34 @@ def cp_legal(chain: Chain, job: Job, tp: int, sp: bool, cp: int) -> bool:
     return not sp or all(length % (tp * cp) == 0 for length in lengths)
 
 
-def ways_of_cp(chain: Chain, space: SearchSpace, tp: int, cp: int) -> Iterator[bool]:
-    """Exchange by all-to-all or not."""
+def ways_of_cp(
+    chain: Chain, space: SearchSpace, tp: int, cp: int
+) -> Iterator[tuple[int, bool]]:
+    """Ranks that exchange by all-to-all, and whether the others gather."""
     if cp == 1:
-        yield False
+        yield 1, False
         return
     if _in(space.cp_comm, "p2p"):
-        yield False
-    if _in(space.cp_comm, "a2a") and all(heads % (tp * cp) == 0 for heads in chain.kv_heads):
-        yield True
+        yield 1, False
+    if _in(space.cp_comm, "all_gather"):
+        yield 1, True
+    for inner in range(2, cp + 1):
+        if cp % inner or any(heads % (tp * inner) for heads in chain.kv_heads):
+            continue
+        if inner == cp:
+            if _in(space.cp_comm, "a2a"):
+                yield inner, False
+        elif _in(space.cp_comm, "a2a+p2p") and _in(space.cp_a2a, inner):
+            yield inner, False
+
+
+def comm_of(cp: int, inner: int, gather: bool) -> tuple[str, int]:
+    """``cp_comm`` and ``cp_a2a`` of a configuration."""
+    if gather:
+        return "all_gather", 1
+    if inner == 1:
+        return "p2p", 1
+    return ("a2a", 1) if inner == cp else ("a2a+p2p", inner)
 
 
 def expert_degrees(

@@ -165,8 +165,10 @@ Tp = Annotated[str | None, _set("Tensor-parallel degrees, such as 8, 1,2,4 or 1.
 Pp = Annotated[str | None, _set("Numbers of pipeline stages.")]
 Cp = Annotated[str | None, _set("Context-parallel degrees.")]
 CpComm = Annotated[
-    str | None, _set("Exchange of keys and values in cp: p2p (ring), a2a (all-to-all).")
+    str | None, _set("Exchange of keys and values in cp: p2p (ring), all_gather, a2a (all-to-all), "
+                     "a2a+p2p (both).")
 ]
+CpA2a = Annotated[str | None, _set("Ranks of cp that exchange by all-to-all in a2a+p2p.")]
 Zero = Annotated[str | None, _set("ZeRO stages, 0 to 3.")]
 Shard = Annotated[
     str | None, _set("ZeRO shards over all replicas (dp) or within the block (dp_in, HSDP).")

@@ -107,6 +107,10 @@ class Stack(Rates):
         False, description="the ring of cp moves keys and values of all query heads, and gradients "
         "in fp32, and merges outputs and gradients in fp32, as PyTorch's does",
     )
+    keeps_gathered: Flag = Field(
+        False, description="keys and values that cp gathers are kept for the backward pass, unless "
+        "norms are recomputed, instead of gathered again, as by PyTorch's FlexAttention",
+    )
     fsdp_copies: Flag = Field(
         False, description="what ZeRO-3 gathers is copied out of the gathered buffer, and without "
         "ZeRO-2 and 3 gradients of each micro-batch are added to whole ones, as by FSDP2",

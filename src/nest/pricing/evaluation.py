@@ -201,5 +201,8 @@ def _algorithms(
         if chosen:
             found[name] = ALGORITHMS[chosen]
     if stage.cp > 1:
-        found["cp"] = {"p2p": "ring", "a2a": "all-to-all"}[stage.cp_comm]
+        found["cp"] = {
+            "p2p": "ring", "a2a": "all-to-all", "all_gather": "all-gather",
+            "a2a+p2p": f"all-to-all of {stage.cp_a2a}, ring of {stage.cp // stage.cp_a2a}",
+        }[stage.cp_comm]
     return found

@@ -66,6 +66,7 @@ class Stage(Written):
     sp: bool
     cp: int
     cp_comm: str
+    cp_a2a: int = 1
     ep: int
     etp: int
     zero: int
