@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from oracle_rules import FULL, SHARDS, Choice, Policy, Split, State, code_of, modules_of
+from oracle_rules import (
+    FULL,
+    SHARDS,
+    Choice,
+    Policy,
+    Split,
+    State,
+    code_of,
+    comm_of,
+    modules_of,
+)
 
 from nest.describe import Configuration, StageConfiguration
 

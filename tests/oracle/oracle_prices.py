@@ -159,7 +159,7 @@ class Pricer:
         self.row_C = np.array(
             [index.setdefault(self._key(*row), len(index)) for row in rows], dtype=np.int64)
         self.keys = list(index)
-        self.limit_B = np.array([self.limits[key[11]] for key in self.keys])
+        self.limit_B = np.array([self.limits[key[12]] for key in self.keys])
         # Samples that a device works on, and how many devices share each of them.
         self.samples_B = np.array([key[0] for key in self.keys])
         self.shared_B = np.array([cp * (tp if sp else 1) for _, tp, sp, cp, *_ in self.keys])
@@ -181,12 +181,13 @@ class Pricer:
     def _key(self, outer: Outer, c: Choice) -> tuple[Any, ...]:
         """All that a layer can tell of a choice."""
         s = c.split
-        place = outer.outer_dp, outer.stride, c.start, c.size, s.tp, s.cp, s.ep, s.etp
+        place = outer.outer_dp, outer.stride, c.start, c.size, s.tp, s.cp, s.ep, s.etp, s.inner
         if place not in self._groups:
             found = spreads(self.cluster.group_sizes, *place)
             groups = map(Seen, found)
             if self.fabric is not None:
-                groups = self.fabric.seen(outer, c.start, c.size, s.tp, s.cp, (s.ep, s.etp), found)
+                groups = self.fabric.seen(
+                    outer, c.start, c.size, s.tp, s.cp, (s.ep, s.etp), found, s.inner)
             tied = self.between(outer, 0, outer.stride - 1)
             self._groups[place] = (*tied, self.device(c.start), *groups)
         return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *self._groups[place])

@@ -137,6 +137,7 @@ class Spreads(NamedTuple):
     """Spreads of all groups of a block and its replicas."""
 
     tp: Spread
+    swap: Spread
     cp: Spread
     ep: Spread
     etp: Spread
@@ -150,9 +151,12 @@ class Spreads(NamedTuple):
 @cache
 def spreads(
     sizes: tuple[int, ...], outer_dp: int, stride: int, start: int, size: int,
-    tp: int, cp: int, ep: int, etp: int,
+    tp: int, cp: int, ep: int, etp: int, swapped: int = 1,
 ) -> Spreads:
-    """Groups of a block on which tp neighbours come first, then cp, then dp."""
+    """Groups of a block on which tp neighbours come first, then cp, then dp.
+
+    Of cp ``swapped`` neighbours exchange by all-to-all, and one of each such group with the others.
+    """
     origins = [r * stride + start for r in range(outer_dp)]
     folded = ep * etp
 
@@ -164,8 +168,10 @@ def spreads(
     inner = []
     for groups in (
         [range(x * tp, x * tp + tp) for x in range(size // tp)],
-        [range(x * tp * cp + t, (x + 1) * tp * cp, tp)
-         for x in range(size // (tp * cp)) for t in range(tp)],
+        [range(x * tp * swapped + t, (x + 1) * tp * swapped, tp)
+         for x in range(size // (tp * swapped)) for t in range(tp)],
+        [range(x * tp * cp + t, (x + 1) * tp * cp, tp * swapped)
+         for x in range(size // (tp * cp)) for t in range(tp * swapped)],
         [range(x * folded + z, (x + 1) * folded, etp)
          for x in range(size // folded) for z in range(etp)],
         [range(x * etp, x * etp + etp) for x in range(size // etp)],
@@ -174,9 +180,9 @@ def spreads(
         seen = {spread([[o + i for i in group] for group in groups], sizes) for o in origins}
         assert len(seen) == 1, "aligned replicas are alike"
         inner.append(seen.pop())
-    tensor, context, experts, expert_tensor, within, within_expert = inner
+    tensor, swap, context, experts, expert_tensor, within, within_expert = inner
     return Spreads(
-        tensor, context, experts, expert_tensor,
+        tensor, swap, context, experts, expert_tensor,
         spread([every(ranks) for ranks in dense], sizes),
         spread([every(ranks) for ranks in expert], sizes),
         within, within_expert,

@@ -91,9 +91,11 @@ def cost(
               stack=stack(**software))
     body = Body(
         samples=np.array([samples]), tp=np.array([tp]),
-        sp=np.array([tp > 1 if sp is None else sp]), cp=np.array([cp]), inner=np.array([inner]), gather=np.array([gather]),
+        sp=np.array([tp > 1 if sp is None else sp]), cp=np.array([cp]), inner=np.array([inner]),
+        gather=np.array([gather]),
         ep=np.array([ep]), etp=np.array([etp]), recompute=np.array([recompute]),
-        tp_group=group(tp), swap_group=group(inner), cp_group=group(cp // inner), ep_group=group(ep), etp_group=group(etp),
+        tp_group=group(tp), swap_group=group(inner), cp_group=group(cp // inner),
+        ep_group=group(ep), etp_group=group(etp),
     )
     inner, inner_expert = dp * cp, dp * cp * tp // (ep * etp)
     state = State(

@@ -352,7 +352,14 @@ GOOD = {"fields": "zero", "allowed": 1, "sentence": "why", "source": "where"}
     ({**GOOD, "fields": [[1]]}, r"rules.r.fields.0: got \[1\]; allowed: pp, vpp, "),
     ({**GOOD, "fields": []}, r"rules.r.fields: got \[\]; allowed: at least 1 entries"),
     ({**GOOD, "allowed": "x"}, r"rules.r.allowed: got 'x'; allowed: a whole number"),
-    ({**GOOD, "fields": "cp_comm", "allowed": "ring"}, r"got 'ring'; allowed: some of p2p, a2a"),
+    ({**GOOD, "fields": "cp_comm", "allowed": "ring"},
+
+         r"got 'ring'; allowed: some of p2p,
+
+
+                 all_gather,
+
+         a2a"),
     ({**GOOD, "fields": "module_set", "allowed": "mlp+x"}, r"allowed: modules joined by \+, of"),
     ({**GOOD, "when": {"pq": 1}}, r"rules.r.when.pq.*got 'pq'; allowed: pp, "),
     ({**GOOD, "when": {"sp": "maybe"}}, r"rules.r.when.sp: got 'maybe'; allowed: some of yes, no"),
@@ -368,8 +375,11 @@ GOOD = {"fields": "zero", "allowed": 1, "sentence": "why", "source": "where"}
     ({**GOOD, "colour": 1}, r"rules.r.colour: unknown field"),
     ({"fields": "pp", "allowed": 1, "source": "s"}, r"rules.r.sentence: missing; needed: why, f"),
     (7, r"rules.r: got 7; allowed: a mapping"),
-])
-def test_bad_rules_have_one_clear_message(rule: Any, message: str) -> None:
+
+
+
+def test_bad_rules_have_one_clear_message(rule: Any,
+                                          message: str) -> None:
     stack = {"base": "fsdp", "capabilities": {"software": "a", "version": "1",
                                               "rules": {"r": rule}}}
     with pytest.raises(InputError, match=message) as caught:

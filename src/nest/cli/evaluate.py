@@ -155,7 +155,8 @@ def evaluate(
     degrees = {"tp": tp, "pp": pp, "vpp": vpp, "layout": layout,
                "first_stage_layers": first_stage_layers, "last_stage_layers": last_stage_layers,
                "schedule": schedule, "group": group, "cp": cp, "cp_comm": cp_comm,
-               "cp_a2a": cp_a2a, "zero": zero, "shard": shard, "micro_batch": micro_batch, "mbs": mbs,
+               "cp_a2a": cp_a2a, "zero": zero, "shard": shard, "micro_batch": micro_batch,
+               "mbs": mbs,
                "dp_in": dp_in, "outer_dp": outer_dp, "ep": ep, "etp": etp, "sp": sp,
                "recompute": recompute, "recompute_modules": modules_from(recompute_modules),
                "recompute_layers": recompute_layers, "offload": offload}

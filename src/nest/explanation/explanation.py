@@ -274,7 +274,8 @@ class _Solver:
         one = IntSet.of(1)
         flat = {"pp": one, "vpp": None, "schedule": ("1f1b",)}
         yield "no pipeline", flat
-        data = {**flat, "tp": one, "sp": None, "cp": one, "cp_comm": None, "cp_a2a": None, "ep": one, "etp": one}
+        data = {**flat, "tp": one, "sp": None, "cp": one, "cp_comm": None, "cp_a2a": None,
+                "ep": one, "etp": one}
         yield "ZeRO-3 only", {**data, "zero": IntSet.of(3)}
         yield "data parallel, full recompute", {
             **data, "zero": IntSet.of("0,1"), "recompute": ("full",), "recompute_layers": None}

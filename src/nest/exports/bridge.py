@@ -136,7 +136,7 @@ def figures_here(plan: Plan) -> Figures:
     fsdp = _fsdp(plan)
     modules: Any = [_WORDS.get(one, one) for one in stage.recompute_modules] or None
     kept: Any = [*away.modules] or None
-    levels: Any = [*(levels_of(stage) or ())] or None
+    levels: Any = [int(size) for size in levels_of(stage) or ()] or None
     return {
         **figures(job, way), "virtual": way.vpp if way.vpp > 1 else None,
         "layout": plan.layout if way.pp * way.vpp > 1 else None, "rings": stage.cp > 1,

@@ -46,7 +46,8 @@ def figures(job: Job, way: Configuration) -> Figures:
     return MappingProxyType({
         "dp": dp, "outer_dp": way.outer_dp, "dp_in": stage.dp_in, "tp": stage.tp, "sp": stage.sp,
         "cp": stage.cp, "cp_comm": stage.cp_comm, "cp_a2a": stage.cp_a2a, "ep": stage.ep,
-        "etp": stage.etp, "pp": way.pp, "vpp": way.vpp, "schedule": way.schedule, "group": way.group, "zero": stage.zero,
+        "etp": stage.etp, "pp": way.pp, "vpp": way.vpp, "schedule": way.schedule,
+        "group": way.group, "zero": stage.zero,
         "shard": stage.shard, "replicas": replicas, "shards": dp // replicas,
         "micro_batch": micro_batch, "micro_batches": micro_batches,
         "local_batch": micro_batch * (micro_batches if way.pp > 1 else 1),

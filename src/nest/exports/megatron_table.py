@@ -162,11 +162,11 @@ def _expert_figures(model: Model) -> dict[str, Figure]:
         "group_limit": moe.group_limit if moe and limited else None}
 
 
-def levels_of(stage: StageConfiguration) -> tuple[int, int] | None:
+def levels_of(stage: StageConfiguration) -> tuple[str, ...] | None:
     """Ranks of cp that exchange by all-to-all, and rings across them; None: there is one form."""
     if stage.cp_comm != "a2a+p2p":
         return None
-    return stage.cp_a2a, stage.cp // stage.cp_a2a
+    return str(stage.cp_a2a), str(stage.cp // stage.cp_a2a)
 
 
 def parallel_figures(

@@ -113,7 +113,8 @@ def even_configuration(
         StageConfiguration.parse({
             "layers": (parts[0][0], parts[-1][1]), "chunks": parts,
             "devices": (s * block, (s + 1) * block), "dp_in": dp_in, "tp": tp, "cp": cp,
-            "cp_comm": cp_comm, "cp_a2a": cp_a2a, "ep": ep, "zero": zero, "shard": shard, "recompute": recompute,
+            "cp_comm": cp_comm, "cp_a2a": cp_a2a, "ep": ep, "zero": zero, "shard": shard,
+            "recompute": recompute,
             **optional,
         }, "configuration")
         for s, parts in enumerate(chunks)

@@ -77,7 +77,8 @@ def configuration(
     block = dp_in * inner
     stage: dict[str, Any] = {
         "dp_in": dp_in, "tp": given.tp, "sp": given.sp and given.tp > 1, "cp": given.cp,
-        "cp_comm": given.cp_comm, "cp_a2a": given.cp_a2a, "ep": given.ep, "etp": given.etp, "zero": given.zero,
+        "cp_comm": given.cp_comm, "cp_a2a": given.cp_a2a, "ep": given.ep, "etp": given.etp,
+        "zero": given.zero,
         "shard": "dp" if given.replicas is None else "dp_in", "recompute": given.recompute,
         **({"recompute_modules": [*given.modules]} if given.recompute == "selective" else {}),
         **({"recompute_layers": given.recompute_layers} if given.recompute_layers else {})}

@@ -65,7 +65,8 @@ def read(source: Source) -> Found:
                          "selective, and a tuple of modules")
     way = configuration(Division(
         [((0, len(build_chain(model))),)], dp, f["micro_batch"], tp=f["tp"], sp=f["sp"], cp=f["cp"],
-        cp_comm=f.get("cp_comm", "p2p") if f["cp"] > 1 else "p2p", etp=f["tp"], zero=zero, replicas=f["replicas"] if zero and f["replicas"] > 1 else None,
+        cp_comm=f.get("cp_comm", "p2p") if f["cp"] > 1 else "p2p", etp=f["tp"], zero=zero,
+        replicas=f["replicas"] if zero and f["replicas"] > 1 else None,
         recompute=f["recompute"], modules=modules, recompute_layers=f.get("recompute_layers")),
         source.places, source.where, notes)
     optimizer = said(source, "the optimizer", None, source.asked.optimizer or "adam",

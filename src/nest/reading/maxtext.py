@@ -24,7 +24,8 @@ from nest.reading.source import Found, Source, divided, figures_in, model_of, sa
 from nest.reading.torchtitan import typed
 from nest.units import shorten
 
-COUNTS = ("seq_len", "accumulated", "pp", "stage_layers", "cp_rings", "cp_a2a", "tensor", "tensor_sequence", "ep",
+COUNTS = ("seq_len", "accumulated", "pp", "stage_layers", "cp_rings", "cp_a2a", "tensor",
+          "tensor_sequence", "ep",
           "model.layers", "model.hidden", "model.heads", "model.kv_heads", "model.head_dim",
           "model.ffn", "model.vocab")
 AXES = ("ici_data_parallelism", "ici_fsdp_parallelism", "dcn_data_parallelism")
@@ -142,7 +143,8 @@ def _found(
     recompute, modules = _policy(f, source)
     way = configuration(Division(
         _chunks(build_chain(model), pp), dp, micro, tp=tp, sp=f["tensor_sequence"] > 1, cp=cp,
-        cp_comm=f.get("cp_comm", "p2p") if cp > 1 else "p2p", cp_a2a=f["cp_a2a"], ep=ep, etp=tp, zero=zero,
+        cp_comm=f.get("cp_comm", "p2p") if cp > 1 else "p2p", cp_a2a=f["cp_a2a"], ep=ep, etp=tp,
+        zero=zero,
         replicas=replicas if zero == 3 and replicas > 1 else None, recompute=recompute,
         modules=modules, schedule=schedule),
         None if source.places is None else _by_stage(source.places, dp, pp, cp, tp, ep, source),

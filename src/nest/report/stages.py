@@ -69,7 +69,8 @@ def _alike(a: Stage, b: Stage) -> bool:
 def _layout(s: Stage) -> tuple[object, ...]:
     sizes = tuple(stop - start for start, stop in s.chunks)
     return (sizes, s.devices[1] - s.devices[0], s.dp_in, s.tp, s.sp, s.cp, s.cp_comm,
-            s.cp_a2a, s.ep, s.etp, s.zero, s.shard, s.recompute, s.recompute_modules, s.recompute_layers)
+            s.cp_a2a, s.ep, s.etp, s.zero, s.shard, s.recompute, s.recompute_modules,
+            s.recompute_layers)
 
 
 def _slowest(run: Run) -> Stage:

@@ -206,9 +206,7 @@ class Candidates:
                 s.gather[mine], np.cumsum([0, *(np.diff(group[several]) != 0)]))
         return worse
 
-    def _kept(
-        self, outer: Outer, samples: int, dp_in: int, split: Ints
-    ) -> Ints:
+    def _kept(self, outer: Outer, samples: int, dp_in: int, split: Ints) -> Ints:
         """Of some splits those to list."""
         split = split[self._listed[split]]
         if self._exchanges is None or not len(split):
@@ -228,7 +226,9 @@ class Candidates:
                     np.full(len(row), outer.outer_dp), np.full(len(row), outer.stride))
         worse = self._compared(self._exchanges, site, np.full(len(row), samples), split[row],
                                nth[order])
-        return split[np.bincount(row[worse], minlength=len(split)) < np.maximum(counts, 1)]
+        times: Ints = np.bincount(row[worse], minlength=len(split))
+        kept: Ints = split[times < np.maximum(counts, 1)]
+        return kept
 
     def _pairs(self) -> Pairs:
         moe, space, size = self.chain.experts, self.space, self.cluster.size
