@@ -148,6 +148,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]] 
     "megatron-core": (
         [{"tp": 8, "pp": 4, "zero": 1}, {"tp": 8, "pp": 4, "vpp": 2}, {**MOE, **NORMS},
          {"pp": 3, "outer_dp": 16}, {"cp": 2, "cp_comm": "a2a"},
+         {"cp": 4, "cp_comm": "a2a+p2p", "cp_a2a": 2},
          {"zero": 1, "shard": "dp_in", "dp_in": 8}],
         [("zero zero", {"zero": 2}), ("schedule schedule", {"pp": 2, "schedule": "gpipe"}),
          ("recompute-dense recompute_modules", NORMS),
@@ -173,7 +174,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]] 
          ("interleaved-pp pp", {"pp": 2, "vpp": 2}), ("other-degrees cp", {"cp": 2})]),
     "torchtitan": (
         [{"tp": 8, "pp": 4, "zero": 1}, {"tp": 8, "pp": 4, "vpp": 2, "zero": 1}, NORMS,
-         {"tp": 8, "zero": 2},
+         {"tp": 8, "zero": 2}, {"cp": 2, "cp_comm": "all_gather", "zero": 3},
          {"pp": 4, "schedule": "gpipe", "micro_batch": 64, "outer_dp": 4, "zero": 1},
          {"model": "mixtral-8x7b", "tp": 2, "ep": 4, "etp": 1, "zero": 3}],
         [("zero zero", {"zero": 1}), ("zero-pipeline zero", {"pp": 4, "zero": 3}),
@@ -353,13 +354,7 @@ GOOD = {"fields": "zero", "allowed": 1, "sentence": "why", "source": "where"}
     ({**GOOD, "fields": []}, r"rules.r.fields: got \[\]; allowed: at least 1 entries"),
     ({**GOOD, "allowed": "x"}, r"rules.r.allowed: got 'x'; allowed: a whole number"),
     ({**GOOD, "fields": "cp_comm", "allowed": "ring"},
-
-         r"got 'ring'; allowed: some of p2p,
-
-
-                 all_gather,
-
-         a2a"),
+     r"got 'ring'; allowed: some of p2p, all_gather, a2a"),
     ({**GOOD, "fields": "module_set", "allowed": "mlp+x"}, r"allowed: modules joined by \+, of"),
     ({**GOOD, "when": {"pq": 1}}, r"rules.r.when.pq.*got 'pq'; allowed: pp, "),
     ({**GOOD, "when": {"sp": "maybe"}}, r"rules.r.when.sp: got 'maybe'; allowed: some of yes, no"),
@@ -375,11 +370,8 @@ GOOD = {"fields": "zero", "allowed": 1, "sentence": "why", "source": "where"}
     ({**GOOD, "colour": 1}, r"rules.r.colour: unknown field"),
     ({"fields": "pp", "allowed": 1, "source": "s"}, r"rules.r.sentence: missing; needed: why, f"),
     (7, r"rules.r: got 7; allowed: a mapping"),
-
-
-
-def test_bad_rules_have_one_clear_message(rule: Any,
-                                          message: str) -> None:
+])
+def test_bad_rules_have_one_clear_message(rule: Any, message: str) -> None:
     stack = {"base": "fsdp", "capabilities": {"software": "a", "version": "1",
                                               "rules": {"r": rule}}}
     with pytest.raises(InputError, match=message) as caught:
