@@ -354,7 +354,7 @@ GOOD = {"fields": "zero", "allowed": 1, "sentence": "why", "source": "where"}
     ({**GOOD, "fields": []}, r"rules.r.fields: got \[\]; allowed: at least 1 entries"),
     ({**GOOD, "allowed": "x"}, r"rules.r.allowed: got 'x'; allowed: a whole number"),
     ({**GOOD, "fields": "cp_comm", "allowed": "ring"},
-     r"got 'ring'; allowed: some of p2p, all_gather, a2a"),
+     r"got 'ring'; allowed: some of p2p, a2a, all_gather"),
     ({**GOOD, "fields": "module_set", "allowed": "mlp+x"}, r"allowed: modules joined by \+, of"),
     ({**GOOD, "when": {"pq": 1}}, r"rules.r.when.pq.*got 'pq'; allowed: pp, "),
     ({**GOOD, "when": {"sp": "maybe"}}, r"rules.r.when.sp: got 'maybe'; allowed: some of yes, no"),

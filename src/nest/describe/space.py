@@ -46,7 +46,7 @@ BEYOND: tuple[Schedule, ...] = ("dualpipe",)
 """Schedules that no listed stack runs."""
 PLAIN: tuple[Schedule, ...] = ("1f1b", "interleaved", "gpipe")
 """Schedules of stages that may differ, or that planners other than NEST know."""
-CpComm = Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
+CpComm = Literal["p2p", "a2a", "all_gather", "a2a+p2p"]
 Shard = Literal["dp", "dp_in"]
 
 

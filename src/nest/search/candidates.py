@@ -49,8 +49,9 @@ class Splits(NamedTuple):
     @property
     def form(self) -> Ints:
         """Index into ``FORMS``."""
-        whole = np.isin(self.inner, 1) | (self.inner == self.cp)
-        return np.where(~whole, 3, np.where(self.inner > 1, 2, self.gather.astype(np.int64)))
+        found: Ints = np.select(
+            [self.gather, self.inner == 1, self.inner == self.cp], [2, 0, 1], 3)
+        return found
 
     @property
     def width(self) -> Ints:
