@@ -23,10 +23,13 @@ def number(text: str, metavar: str = "N") -> typer.models.OptionInfo:
 
 
 def _fraction(text: str | float) -> float:
+    from nest.describe.base import percent
+
     try:
-        return float(text)
+        return float(percent(text))  # type: ignore[arg-type]
     except ValueError:
-        raise typer.BadParameter(f"got {text!r:.62}; allowed: a number") from None
+        raise typer.BadParameter(
+            f"got {text!r:.62}; allowed: a number, such as 0.05, or 5%") from None
 
 
 def fraction(text: str, metavar: str = "SHARE") -> typer.models.OptionInfo:

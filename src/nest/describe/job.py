@@ -20,6 +20,7 @@ from nest.describe.base import (
     Whole,
     at_most,
     in_field,
+    percent,
 )
 from nest.describe.capabilities import CapabilitiesOf
 from nest.describe.formats import number_format
@@ -328,7 +329,7 @@ class Job(Description):
         description="training software: a catalog name, a mapping, or a mapping with `base`; "
         f"default: {DEFAULT_STACK}",
     )
-    memory_margin: Annotated[Number, Field(ge=0.0, lt=1.0)] = Field(
+    memory_margin: Annotated[Number, BeforeValidator(percent), Field(ge=0.0, lt=1.0)] = Field(
         MEMORY_MARGIN,
         description="fraction of each device's memory that no plan may use; docs/costs.md has the "
         f"evidence for its default, {MEMORY_MARGIN:g}",

@@ -217,6 +217,10 @@ class Plan(Written):
     launch_needs: tuple[Finding, ...] = Field(
         (), description="what the stack needs to run the plan, such as a list of hosts"
     )
+    host_order: tuple[int, ...] | None = Field(
+        None, description="where launch_needs has anything, the device of each rank of software "
+        "that numbers its ranks stage by stage; null: no list is needed"
+    )
     bottleneck: str = Field(description="what bounds the step, a sentence")
     parallelism: Parallelism
     layout: str | None = Field(
