@@ -300,6 +300,25 @@ def test_ends_and_multi_token_prediction_have_their_chunks() -> None:
         assert (layout_of(chain, cuts, 2) is None) == bool(rules)
 
 
+def test_a_plan_that_needs_a_list_states_it() -> None:
+    job = job_of("megatron-core")
+    given = {"pp": 2, "outer_dp": 4, "dp_in": 4, "tp": 8}
+
+    def plan(**changes: int) -> nest.Plan:
+        return nest.evaluate(MODELS["llama3-70b"], CLUSTER, job, configured(
+            job, "llama3-70b", **{**given, **changes}))
+
+    found = plan()
+    assert found.host_order is not None
+    # The first stage of all four replicas, 32 devices of each 64, and then the second one.
+    assert found.host_order[:33] == (*range(32), 64)
+    assert found.host_order[128:130] == (32, 33)
+    assert sorted(found.host_order) == list(range(256))
+    staged = sorted(found.ranks(), key=lambda rank: rank.stage)
+    assert found.host_order == tuple(rank.device for rank in staged)
+    assert plan(outer_dp=1, dp_in=16).host_order is None
+
+
 def test_a_stack_without_rules_says_nothing() -> None:
     stack = {"base": "megatron-core", "capabilities": None}
     assert findings(stack, pp=2, zero=3) == {}
