@@ -20,10 +20,11 @@ from nest.graph import Layer
 def parts_of(described: Model, tp: int = 1, **machine: Any) -> Parts:
     """Parts of the last layer of a model on one device, or sharded by ``tp`` with sp."""
     layer = block(described)
-    one = {name: np.array([1]) for name in ("cp", "ep", "recompute")}
+    one = {name: np.array([1]) for name in ("cp", "inner", "ep", "recompute")}
     body = Body(
-        samples=np.array([B]), tp=np.array([tp]), sp=np.array([tp > 1]), a2a=np.array([False]),
-        etp=np.array([tp]), tp_group=group(tp), cp_group=group(1), ep_group=group(1),
+        samples=np.array([B]), tp=np.array([tp]), sp=np.array([tp > 1]), gather=np.array([False]),
+        etp=np.array([tp]), tp_group=group(tp), swap_group=group(1), cp_group=group(1),
+        ep_group=group(1),
         etp_group=group(tp), **one)
     job = Job(global_batch=64, seq_len=S, stack=stack())
     setting = Setting(Machine(device(**machine), job.stack, "bf16"),

@@ -207,3 +207,9 @@ def test_the_gradient_of_a_vocabulary_matrix_is_whole_for_a_while() -> None:
     sharded = cost(head, dp=2, zero=3)
     held = sharded.parameters[0]  # 2 bytes of half of the layer
     assert sharded.buffers == pytest.approx([4 * held])
+
+
+def test_a_margin_in_percent() -> None:
+    assert Job(global_batch=1, seq_len=1, memory_margin="5%").memory_margin == 0.05
+    with pytest.raises(InputError, match="memory_margin: got 1.0; allowed: below 1|memory_margin"):
+        Job(global_batch=1, seq_len=1, memory_margin="100%")

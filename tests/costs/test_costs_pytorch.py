@@ -60,7 +60,7 @@ def test_ring_merges_in_fp32() -> None:
     again = cost(block(), cp=2, wide_ring=True, recompute=CORE_ATTN)
     core = cost(block(), cp=2, recompute=CORE_ATTN).recompute
     assert again.recompute - core == pytest.approx([merged])
-    for given in ({}, {"cp": 2, "a2a": True}):
+    for given in ({}, {"cp": 2, "inner": 2}):
         assert cost(block(), wide_ring=True, **given).forward == cost(block(), **given).forward
 
 

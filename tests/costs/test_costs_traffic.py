@@ -169,21 +169,68 @@ def test_ring_hides_under_the_core() -> None:
 def test_all_to_all_of_context_parallelism() -> None:
     # A rank turns the queries, keys, values and output of its tokens, 4 x 2 s b h / c bytes, from
     # a share of the tokens to a share of the heads: (c-1)/c of them leave. Nothing hides it.
-    found = cost(block(), cp=2, a2a=True, overlap_cp=1.0)
+    found = cost(block(), cp=2, inner=2, overlap_cp=1.0)
     once = 8 * SBH / 2 / 2 / LINK
     assert (found.cp_forward, found.cp_backward) == (
         pytest.approx([once]), pytest.approx([once]))
-    four = cost(block(), cp=4, a2a=True)
+    four = cost(block(), cp=4, inner=4)
     assert four.cp_forward == pytest.approx([8 * SBH / 4 * 3 / 4 / LINK])
-    again = cost(block(), cp=2, a2a=True, recompute=CORE_ATTN)
+    again = cost(block(), cp=2, inner=2, recompute=CORE_ATTN)
     assert again.cp_backward == pytest.approx([2 * once])
     # Two key-value heads: keys and values are half as wide. Tensor parallelism halves all.
     grouped = block(model(kv_heads=2))
-    assert cost(grouped, cp=2, a2a=True).cp_forward == pytest.approx([once * 3 / 4])
-    assert cost(grouped, cp=2, tp=2, a2a=True).cp_forward == pytest.approx([once * 3 / 8])
+    assert cost(grouped, cp=2, inner=2).cp_forward == pytest.approx([once * 3 / 4])
+    assert cost(grouped, cp=2, tp=2, inner=2).cp_forward == pytest.approx([once * 3 / 8])
     # Across to the encoder: queries and output of s tokens, keys and values of 96.
-    across = cost(block(translator()), cp=2, a2a=True)
+    across = cost(block(translator()), cp=2, inner=2)
     assert across.cp_forward == pytest.approx([once * (1 + 1 / 2 + 1.5 / 2)])
+
+
+def test_gathered_keys_and_values() -> None:
+    # Each of 4 ranks gathers the others' 3/4 of 2 x 2 s b h bytes of keys and values, which are
+    # then put in order: read and written. The core hides nothing of it.
+    held = 4 * SBH
+    once, copy = held * 3 / 4 / LINK, held / 1e12
+    slow = {"peak_flops": {"bf16": 1e9}}
+    found = cost(block(), cp=4, gather=True, overlap_cp=1.0, machine=slow)
+    assert found.cp_forward == pytest.approx([once + 2 * copy])
+    # Backward the same, and gradients of all positions: zeros, sums (2 reads, a write), order, and
+    # reduce-scatter.
+    assert found.cp_backward == pytest.approx([2 * once + (2 + 1 + 3 + 2) * copy])
+    assert found.free_forward == pytest.approx(cost(block(), machine=slow).forward / 4, rel=0.1)
+    ring = cost(block(), cp=4, machine=slow)
+    assert found.activations == pytest.approx(ring.activations)
+    # While a layer runs: keys, values and both gradients of all positions.
+    assert found.work == pytest.approx(ring.work + 2 * held)
+    # PyTorch's FlexAttention keeps what it gathered, but for the rank's own quarter.
+    kept = cost(block(), cp=4, gather=True, keeps_gathered=True)
+    assert kept.cp_forward == pytest.approx([once + 2 * copy])
+    assert kept.cp_backward == pytest.approx([once + 2 * copy])
+    assert kept.activations == pytest.approx(ring.activations + held * 3 / 4)
+    assert kept.work == pytest.approx(ring.work + held)
+    # Where norms are run again, it is gathered again and not kept.
+    again = cost(block(), cp=4, gather=True, keeps_gathered=True, recompute=NORM)
+    assert again.cp_backward == pytest.approx([2 * (once + 2 * copy)])
+    assert again.activations == pytest.approx(cost(block(), cp=4, recompute=NORM).activations)
+    # Two of four key-value heads: half.
+    grouped = cost(block(model(kv_heads=2)), cp=4, gather=True)
+    assert grouped.cp_forward == pytest.approx([(once + 2 * copy) / 2])
+
+
+def test_all_to_all_among_neighbours_and_a_ring_across() -> None:
+    # 8 ranks, 4 of which exchange heads: 3/4 of 4 x 2 s b h / 8 bytes. Then each has a quarter of
+    # the heads and half of the tokens, and two pass half of a quarter of 2 x 2 s b h bytes.
+    found = cost(block(), cp=8, inner=4)
+    swap, ring = 8 * SBH / 8 * 3 / 4 / LINK, 4 * SBH / 4 / 2 / LINK
+    assert found.cp_forward == pytest.approx([swap + ring])
+    assert found.cp_backward == pytest.approx([swap + 2 * ring])
+    # The core hides the ring alone.
+    hidden = cost(block(), cp=8, inner=4, overlap_cp=1.0, machine={"peak_flops": {"bf16": 1e9}})
+    assert (hidden.cp_forward, hidden.cp_backward) == (
+        pytest.approx([swap]), pytest.approx([swap]))
+    # All that hides the ring hides no other traffic.
+    assert hidden.free_forward == pytest.approx(
+        cost(block(), cp=8, inner=8, machine={"peak_flops": {"bf16": 1e9}}).free_forward - ring)
 
 
 def test_context_parallel_ranks_share_other_traffic() -> None:
@@ -313,5 +360,5 @@ def test_what_hides_a_ring_hides_nothing_else() -> None:
     again = cost(block(), cp=2, overlap_cp=0.5, machine=slow, recompute=CORE_ATTN)
     assert again.free_backward == pytest.approx(
         again.backward + again.recompute - 3 * ring / 0.5)
-    swap = cost(block(), cp=2, a2a=True, overlap_cp=0.5, machine=slow)
+    swap = cost(block(), cp=2, inner=2, overlap_cp=0.5, machine=slow)
     assert swap.free_forward == pytest.approx(swap.forward)

@@ -64,6 +64,8 @@ OTHERS_FILES = frozenset({
     "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", "_fsdp_param.py",
     "torch/distributed/pipelining/schedules.py",
     "torch/distributed/tensor/experimental/_context_parallel/_attention.py",
+    "torch/distributed/tensor/experimental/_context_parallel/_cp_custom_ops.py",
+    "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py",
     "torch/utils/checkpoint.py", "torchtitan/config/configs.py",
     "torchtitan/config/job_config.py", "torchtitan/distributed/activation_checkpoint.py",
     "torchtitan/distributed/pipeline_parallel.py", "torchtitan/models/llama3/config_registry.py",

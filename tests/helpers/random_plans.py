@@ -53,7 +53,7 @@ def _degrees(rng: Random, x: Instance, micro_batch: int, most: int, pp: int) -> 
     fitting = [n for n in divisors(micro_batch) if n * tp * cp <= most]
     way = {"tp": tp, "cp": cp, "dp_in": rng.choice(fitting or [1]),
            "sp": tp > 1 and (chain.experts is not None or rng.random() < 0.6),
-           "cp_comm": rng.choice(("p2p", "a2a")) if cp > 1 else "p2p",
+           "cp_comm": rng.choice(("p2p", "all_gather", "a2a")) if cp > 1 else "p2p",
            "zero": rng.choice((0, 1, 2, 3) if pp == 1 else x.job.stack.zero_with_pipeline),
            "recompute": rng.choice(("none", "full"))}
     if way["zero"] and rng.random() < 0.2:

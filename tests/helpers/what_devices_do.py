@@ -29,7 +29,8 @@ def what_devices_do(way: Configuration, job: Job) -> dict[int, tuple[Any, ...]]:
                 at = place // experts * experts
                 groups = (
                     _members(block[first:first + share], place % stage.tp, stage.tp),
-                    _members(block[first:first + share], 0, 1), stage.cp_comm, stage.sp,
+                    _members(block[first:first + share], 0, 1), stage.cp_comm, stage.cp_a2a,
+                    stage.sp,
                     block[at:at + experts], stage.ep, stage.etp,
                     _holders(blocks, place, stage.tp), _holders(blocks, place, experts))
                 state = None

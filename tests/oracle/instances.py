@@ -11,7 +11,7 @@ from typing import Any
 from instances_hardware import need, partly, random_cluster, random_job, shape
 from instances_models import FAMILIES, KINDS, random_family, random_model, random_profile
 from oracle_listing import Question
-from oracle_rules import FULL, checkpointed, modules_of
+from oracle_rules import FULL, checkpointed, comm_of, modules_of
 
 from nest.describe import Cluster, Job, Model, Profile, SearchSpace
 from nest.graph import Chain, build_chain, profile_chain
@@ -109,7 +109,8 @@ def bounds_of(rng: Random, chain: Chain, devices: int, theme: str) -> dict[str, 
         ("tp", [[1], [1, 2], [2], [3], [1, 4]], 0.08),
         ("sp", [[True, False], [False], [True]], 0.2),
         ("cp", [[1], [1], [1, 2], [2], [3]], 0.5),
-        ("cp_comm", [["p2p"], ["a2a"], ["p2p", "a2a"]], 0.3),
+        ("cp_comm", [["p2p"], ["all_gather"], ["a2a"], ["a2a+p2p"], ["p2p", "a2a"],
+                     ["p2p", "all_gather", "a2a+p2p"]], 0.3),
         ("pp", [list(range(low, high + 1)) for low, high in stages if low <= deepest],
          {"pipeline": 1.0, "replicas": 0.6, "graph": 0.8}.get(theme, 0.25)),
         ("schedule", [["1f1b"], ["gpipe"], ["interleaved"], ["1f1b", "gpipe", "interleaved"]],
@@ -183,7 +184,7 @@ def _present(question: Question) -> dict[str, list[Any]]:
         "recompute_layers": {p.first or max(many, 1) for p in policies if p.code == FULL},
         "tp": {s.tp for s in splits}, "sp": {s.sp for s in splits if s.tp > 1},
         "cp": {s.cp for s in splits}, "dp_in": {s.dp_in for s in splits},
-        "cp_comm": {("p2p", "a2a")[s.a2a] for s in splits if s.cp > 1},
+        "cp_comm": {comm_of(s.cp, s.inner, s.gather)[0] for s in splits if s.cp > 1},
         "ep": {s.ep for s in splits},
         "etp": {s.etp for s in splits} if chain.model and chain.model.moe else set(),
         "outer_dp": {o.outer_dp for o in question.outers},

@@ -340,11 +340,12 @@ class Fabric:
 
     def seen(
         self, outer: Outer, start: int, size: int, tp: int, cp: int, folded: tuple[int, int],
-        spreads: Spreads,
+        spreads: Spreads, swapped: int = 1,
     ) -> Iterator[Seen]:
         """All groups of a stage, in the order of its spreads; ``folded``: ep and etp."""
         ep, etp = folded
-        inner = [("tp", 1, tp), ("cp", tp, cp), ("ep", etp, ep), ("etp", 1, etp),
+        inner = [("tp", 1, tp), ("swap", tp, swapped), ("cp", tp * swapped, cp // swapped),
+                 ("ep", etp, ep), ("etp", 1, etp),
                  ("inner", tp, size // tp), ("inner_expert", ep * etp, size // (ep * etp))]
         found = {
             name: worst([

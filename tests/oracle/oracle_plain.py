@@ -87,11 +87,11 @@ def _code(policy: Policy, seen: int) -> int:
 
 def _layer(pricer: Pricer, kind: Any, key: tuple[Any, ...], code: int) -> Figures:
     """One layer under one choice of degrees."""
-    samples, tp, sp, cp, a2a, ep, etp, *state = (np.array([x]) for x in key[:11])
-    groups = [arrays([seen]) for seen in key[12:]]
+    samples, tp, sp, cp, inner, gather, ep, etp, *state = (np.array([x]) for x in key[:12])
+    groups = [arrays([seen]) for seen in key[13:]]
     return Figures(layer_costs(
-        kind, Body(samples, tp, sp, cp, a2a, ep, etp, np.array([code]), *groups[:4]),
-        State(tp, ep, etp, *state, *groups[4:]), pricer.settings[key[11]]))
+        kind, Body(samples, tp, sp, cp, inner, gather, ep, etp, np.array([code]), *groups[:5]),
+        State(tp, ep, etp, *state, *groups[5:]), pricer.settings[key[12]]))
 
 
 def _held(schedule: str, s: int, p: int, m: int, stage: Sequence[PlainRun]) -> float:

@@ -134,11 +134,15 @@ def plain_splits(x: Instance, micro_batch: int, size: int) -> set[Split]:
     for dp_in, tp, cp, ep, etp in product(degrees, repeat=5):
         if dp_in * tp * cp != size or micro_batch % dp_in or size % (ep * etp):
             continue
-        for sp, a2a in product((False, True), repeat=2):
+        for sp, gather, inner in product((False, True), (False, True), degrees):
+            comm = ("all_gather" if gather else "p2p" if inner == 1 else
+                    "a2a" if inner == cp else "a2a+p2p")
             rules = [
                 not sp or tp > 1,
-                not a2a or cp > 1,
-                not a2a or all(n % (tp * cp) == 0 for n in heads),
+                cp % inner == 0,
+                not gather or (cp > 1 and inner == 1),
+                inner == 1 or all(n % (tp * inner) == 0 for n in heads),
+                comm != "a2a+p2p" or space.allows("cp_a2a", inner),
                 cp == 1 or chain.model is not None,
                 cp == 1 or all(n % (2 * cp) == 0 for n in lengths),
                 not sp or chain.model is None or all(n % (tp * cp) == 0 for n in lengths),
@@ -152,8 +156,8 @@ def plain_splits(x: Instance, micro_batch: int, size: int) -> set[Split]:
                     ("dp_in", dp_in), ("tp", tp), ("cp", cp), ("ep", ep), ("etp", etp),
                     ("mbs", micro_batch // dp_in))),
                 tp == 1 or space.allows("sp", sp),
-                cp == 1 or space.allows("cp_comm", "a2a" if a2a else "p2p"),
+                cp == 1 or space.allows("cp_comm", comm),
             ]
             if all(rules):
-                found.add(Split(dp_in, tp, sp, cp, a2a, ep, etp))
+                found.add(Split(dp_in, tp, sp, cp, inner, gather, ep, etp))
     return found

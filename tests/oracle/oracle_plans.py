@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from oracle_rules import FULL, SHARDS, Choice, Policy, Split, State, code_of, modules_of
+from oracle_rules import (
+    FULL,
+    SHARDS,
+    Choice,
+    Policy,
+    Split,
+    State,
+    code_of,
+    comm_of,
+    modules_of,
+)
 
 from nest.describe import Configuration, StageConfiguration
 
@@ -62,7 +72,8 @@ class Found(NamedTuple):
 
 def read_stage(s: StageConfiguration) -> tuple[Choice, Policy]:
     """A stage in the words of the oracle."""
-    split = Split(s.dp_in, s.tp, s.sp, s.cp, s.cp_comm == "a2a", s.ep, s.etp)
+    inner = {"a2a": s.cp, "a2a+p2p": s.cp_a2a}.get(s.cp_comm, 1)
+    split = Split(s.dp_in, s.tp, s.sp, s.cp, inner, s.cp_comm == "all_gather", s.ep, s.etp)
     choice = Choice(s.devices[0], s.devices[1] - s.devices[0], split,
                     State(s.zero, SHARDS.index(s.shard)))
     return choice, Policy(code_of(s.recompute, s.recompute_modules), s.recompute_layers)
@@ -73,10 +84,11 @@ def write_stage(
 ) -> StageConfiguration:
     """A stage in the words of the package."""
     s, modules = c.split, modules_of(policy.code)
+    comm, part = comm_of(s.cp, s.inner, s.gather)
     return StageConfiguration(
         layers=(chunks[0][0], chunks[-1][1]), chunks=tuple(chunks),
         devices=(c.start, c.start + c.size), dp_in=s.dp_in, tp=s.tp, sp=s.sp, cp=s.cp,
-        cp_comm="a2a" if s.a2a else "p2p", ep=s.ep, etp=s.etp, zero=c.state.zero,
+        cp_comm=comm, cp_a2a=part, ep=s.ep, etp=s.etp, zero=c.state.zero,
         shard=SHARDS[c.state.shard],
         recompute="full" if policy.code == FULL else "selective" if modules else "none",
         recompute_modules=modules, recompute_layers=policy.first)

@@ -159,7 +159,7 @@ class Pricer:
         self.row_C = np.array(
             [index.setdefault(self._key(*row), len(index)) for row in rows], dtype=np.int64)
         self.keys = list(index)
-        self.limit_B = np.array([self.limits[key[11]] for key in self.keys])
+        self.limit_B = np.array([self.limits[key[12]] for key in self.keys])
         # Samples that a device works on, and how many devices share each of them.
         self.samples_B = np.array([key[0] for key in self.keys])
         self.shared_B = np.array([cp * (tp if sp else 1) for _, tp, sp, cp, *_ in self.keys])
@@ -181,12 +181,13 @@ class Pricer:
     def _key(self, outer: Outer, c: Choice) -> tuple[Any, ...]:
         """All that a layer can tell of a choice."""
         s = c.split
-        place = outer.outer_dp, outer.stride, c.start, c.size, s.tp, s.cp, s.ep, s.etp
+        place = outer.outer_dp, outer.stride, c.start, c.size, s.tp, s.cp, s.ep, s.etp, s.inner
         if place not in self._groups:
             found = spreads(self.cluster.group_sizes, *place)
             groups = map(Seen, found)
             if self.fabric is not None:
-                groups = self.fabric.seen(outer, c.start, c.size, s.tp, s.cp, (s.ep, s.etp), found)
+                groups = self.fabric.seen(
+                    outer, c.start, c.size, s.tp, s.cp, (s.ep, s.etp), found, s.inner)
             tied = self.between(outer, 0, outer.stride - 1)
             self._groups[place] = (*tied, self.device(c.start), *groups)
         return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *self._groups[place])
@@ -210,17 +211,17 @@ class Pricer:
     def _asked(self) -> dict[int, tuple[Ints, Body, State]]:
         """For each type of device its rows, and these under every code of recompute."""
         found, times = {}, len(self.codes)
-        device_B = np.array([key[11] for key in self.keys])
+        device_B = np.array([key[12] for key in self.keys])
         for device in set(device_B.tolist()):
             rows = np.flatnonzero(device_B == device)
             columns = list(zip(*(self.keys[row] for row in rows), strict=True))
-            samples, tp, sp, cp, a2a, ep, etp, *state = (
-                np.repeat(column, times) for column in columns[:11])
+            samples, tp, sp, cp, inner, gather, ep, etp, *state = (
+                np.repeat(column, times) for column in columns[:12])
             # In the order of Spreads, which is that of Body and State.
-            groups = [arrays(column, times) for column in columns[12:]]
+            groups = [arrays(column, times) for column in columns[13:]]
             codes = np.tile(self.codes, len(rows))
-            found[device] = (rows, Body(samples, tp, sp, cp, a2a, ep, etp, codes, *groups[:4]),
-                             State(tp, ep, etp, *state, *groups[4:]))
+            found[device] = (rows, Body(samples, tp, sp, cp, inner, gather, ep, etp, codes,
+                                         *groups[:5]), State(tp, ep, etp, *state, *groups[5:]))
         return found
 
     def run(self, layers: Sequence[int], before: int, policies: Sequence[Policy]) -> Run:

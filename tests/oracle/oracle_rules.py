@@ -40,8 +40,10 @@ class Split(NamedTuple):
     tp: int
     sp: bool
     cp: int
-    a2a: bool
-    """Context parallelism exchanges by all-to-all."""
+    inner: int
+    """Ranks of context parallelism that exchange heads by all-to-all; 1: none do."""
+    gather: bool
+    """The others gather keys and values; else they pass them round a ring."""
     ep: int
     etp: int
 
@@ -138,6 +140,7 @@ class Spreads(NamedTuple):
     """Spreads of all groups of a block and its replicas."""
 
     tp: Spread
+    swap: Spread
     cp: Spread
     ep: Spread
     etp: Spread
@@ -151,9 +154,12 @@ class Spreads(NamedTuple):
 @cache
 def spreads(
     sizes: tuple[int, ...], outer_dp: int, stride: int, start: int, size: int,
-    tp: int, cp: int, ep: int, etp: int,
+    tp: int, cp: int, ep: int, etp: int, swapped: int = 1,
 ) -> Spreads:
-    """Groups of a block on which tp neighbours come first, then cp, then dp."""
+    """Groups of a block on which tp neighbours come first, then cp, then dp.
+
+    Of cp ``swapped`` neighbours exchange by all-to-all, and one of each such group with the others.
+    """
     origins = [r * stride + start for r in range(outer_dp)]
     folded = ep * etp
 
@@ -165,8 +171,10 @@ def spreads(
     inner = []
     for groups in (
         [range(x * tp, x * tp + tp) for x in range(size // tp)],
-        [range(x * tp * cp + t, (x + 1) * tp * cp, tp)
-         for x in range(size // (tp * cp)) for t in range(tp)],
+        [range(x * tp * swapped + t, (x + 1) * tp * swapped, tp)
+         for x in range(size // (tp * swapped)) for t in range(tp)],
+        [range(x * tp * cp + t, (x + 1) * tp * cp, tp * swapped)
+         for x in range(size // (tp * cp)) for t in range(tp * swapped)],
         [range(x * folded + z, (x + 1) * folded, etp)
          for x in range(size // folded) for z in range(etp)],
         [range(x * etp, x * etp + etp) for x in range(size // etp)],
@@ -175,9 +183,9 @@ def spreads(
         seen = {spread([[o + i for i in group] for group in groups], sizes) for o in origins}
         assert len(seen) == 1, "aligned replicas are alike"
         inner.append(seen.pop())
-    tensor, context, experts, expert_tensor, within, within_expert = inner
+    tensor, swap, context, experts, expert_tensor, within, within_expert = inner
     return Spreads(
-        tensor, context, experts, expert_tensor,
+        tensor, swap, context, experts, expert_tensor,
         spread([every(ranks) for ranks in dense], sizes),
         spread([every(ranks) for ranks in expert], sizes),
         within, within_expert,
@@ -227,9 +235,9 @@ def splits(
                     continue
                 if not tp_legal(chain, tp, sp) or not cp_legal(chain, job, tp, sp, cp):
                     continue
-                for a2a in ways_of_cp(chain, space, tp, cp):
+                for way in ways_of_cp(chain, space, tp, cp):
                     for ep, etp in expert_degrees(chain, space, size, tp):
-                        yield Split(dp_in, tp, sp, cp, a2a, ep, etp)
+                        yield Split(dp_in, tp, sp, cp, *way, ep, etp)
 
 
 def tp_legal(chain: Chain, tp: int, sp: bool) -> bool:
@@ -255,15 +263,34 @@ def cp_legal(chain: Chain, job: Job, tp: int, sp: bool, cp: int) -> bool:
     return not sp or all(length % (tp * cp) == 0 for length in lengths)
 
 
-def ways_of_cp(chain: Chain, space: SearchSpace, tp: int, cp: int) -> Iterator[bool]:
-    """Exchange by all-to-all or not."""
+def ways_of_cp(
+    chain: Chain, space: SearchSpace, tp: int, cp: int
+) -> Iterator[tuple[int, bool]]:
+    """Ranks that exchange by all-to-all, and whether the others gather."""
     if cp == 1:
-        yield False
+        yield 1, False
         return
     if _in(space.cp_comm, "p2p"):
-        yield False
-    if _in(space.cp_comm, "a2a") and all(heads % (tp * cp) == 0 for heads in chain.kv_heads):
-        yield True
+        yield 1, False
+    if _in(space.cp_comm, "all_gather"):
+        yield 1, True
+    for inner in range(2, cp + 1):
+        if cp % inner or any(heads % (tp * inner) for heads in chain.kv_heads):
+            continue
+        if inner == cp:
+            if _in(space.cp_comm, "a2a"):
+                yield inner, False
+        elif _in(space.cp_comm, "a2a+p2p") and _in(space.cp_a2a, inner):
+            yield inner, False
+
+
+def comm_of(cp: int, inner: int, gather: bool) -> tuple[str, int]:
+    """``cp_comm`` and ``cp_a2a`` of a configuration."""
+    if gather:
+        return "all_gather", 1
+    if inner == 1:
+        return "p2p", 1
+    return ("a2a", 1) if inner == cp else ("a2a+p2p", inner)
 
 
 def expert_degrees(

@@ -74,7 +74,8 @@ def group(size: int) -> Group:
 
 
 def cost(
-    layer: Layer, *, tp: int = 1, sp: bool | None = None, cp: int = 1, a2a: bool = False,
+    layer: Layer, *, tp: int = 1, sp: bool | None = None, cp: int = 1, inner: int = 1,
+    gather: bool = False,
     ep: int = 1, etp: int | None = None, dp: int = 1, outer: int = 1, zero: int = 0,
     hybrid: bool = False, recompute: int = 0, precision: str = "bf16", samples: int = B,
     imbalance: float = 1.0, optimizer: str = "adam", machine: dict[str, Any] | None = None,
@@ -90,9 +91,11 @@ def cost(
               stack=stack(**software))
     body = Body(
         samples=np.array([samples]), tp=np.array([tp]),
-        sp=np.array([tp > 1 if sp is None else sp]), cp=np.array([cp]), a2a=np.array([a2a]),
+        sp=np.array([tp > 1 if sp is None else sp]), cp=np.array([cp]), inner=np.array([inner]),
+        gather=np.array([gather]),
         ep=np.array([ep]), etp=np.array([etp]), recompute=np.array([recompute]),
-        tp_group=group(tp), cp_group=group(cp), ep_group=group(ep), etp_group=group(etp),
+        tp_group=group(tp), swap_group=group(inner), cp_group=group(cp // inner),
+        ep_group=group(ep), etp_group=group(etp),
     )
     inner, inner_expert = dp * cp, dp * cp * tp // (ep * etp)
     state = State(

@@ -190,7 +190,7 @@ def test_recompute_policies() -> None:
 
 
 def test_shards_of_zero() -> None:
-    split, alone = Split(2, 1, False, 1, False, 1, 1), Split(1, 2, True, 1, False, 1, 2)
+    split, alone = Split(2, 1, False, 1, 1, False, 1, 1), Split(1, 2, True, 1, 1, False, 1, 2)
     job = job_of(1, zero_with_pipeline=(0, 1))
     assert states(job, SearchSpace(), 2, split, piped=True) == [
         State(0, 0), State(1, 0), State(1, 1)]

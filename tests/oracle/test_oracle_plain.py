@@ -138,7 +138,7 @@ def test_degrees_are_all_that_no_rule_forbids() -> None:
             assert len(listed) == len(set(listed))
             assert set(listed) == plain_splits(x, micro_batch, size), (seed, micro_batch, size)
             kinds |= {name for name, yes in (
-                ("a2a", any(s.a2a for s in listed)), ("ep", any(s.ep > 1 for s in listed)),
+                ("a2a", any(s.inner > 1 for s in listed)), ("ep", any(s.ep > 1 for s in listed)),
                 ("etp", any(s.etp not in (1, s.tp) for s in listed))) if yes}
     assert kinds == {"a2a", "ep", "etp"}
 

@@ -206,7 +206,7 @@ def test_the_first_and_the_last_stage_have_layers_of_their_own() -> None:
 @pytest.mark.parametrize(("given", "said"), [
     ({"pp": 4, "vpp": 5}, "vpp: got 5; allowed: pp 4 x vpp must divide the 32 repeated layers of "
      "llama2-7b, with the head or with both ends counted as layers too; other chunks with layout "
-     "(--layout TEXT), or"),
+     "(--layout 'Et|(tt|)*13(t|)*5L'), or"),
     ({"pp": 4, "vpp": 2, "layout": "Et*8|(t*8|)*2t*8L"},
      "vpp: got 2; allowed: 1, the chunks of a stage in layout Et*8|(t*8|)*2t*8L"),
     ({"pp": 4, "layout": "Et*8|(t*8|)*2t*8L", "first_stage_layers": 8},
@@ -225,3 +225,11 @@ def test_divisions_that_do_not_go(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as error:
         divided("llama2-7b", 8 * given["pp"], tp=8, **given)
     assert str(error.value).startswith(said)
+
+
+def test_a_layout_is_proposed_that_goes() -> None:
+    with pytest.raises(InputError) as error:
+        divided("deepseek-v3", 64, pp=8, vpp=3, tp=8)
+    text = str(error.value).split("--layout '")[1].split("'")[0]
+    assert text == "Ett|(t*3|)*14(tt|)*8tmL"
+    assert len(divided("deepseek-v3", 64, pp=8, tp=8, layout=text).stages[0].chunks) == 3

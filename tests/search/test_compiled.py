@@ -30,7 +30,7 @@ from nest._kernels import (
     recompute,
     spans,
 )
-from nest.costs.choices import Site, bodies, states
+from nest.costs.choices import Site, bodies, exchange_of, states
 from nest.costs.layer import layer_costs
 from nest.costs.network.fabric import Fabric
 from nest.costs.network.paths import LinkPrices
@@ -248,7 +248,8 @@ def test_layer_sums(seed: int) -> None:
                         start, d["block"], outer.outer_dp, outer.stride)))
                     body = bodies(builder.candidates.fabric, site, *(np.array([v]) for v in (
                         outer.micro_batch // d["dp_in"], d["tp"], d["sp"], d["cp"],
-                        d["cp_comm"] == "a2a", d["ep"], d["etp"])), recompute=np.array([policy]))
+                        *exchange_of(d["cp_comm"], d["cp"], d["cp_a2a"]), d["ep"], d["etp"])),
+                        recompute=np.array([policy]))
                     state = states(builder.candidates.fabric, site, *(np.array([v]) for v in (
                         d["tp"], d["ep"] * d["etp"], zero, shard)))
                     layer_sums(tables, c, z, r, figures)

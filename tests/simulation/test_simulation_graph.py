@@ -182,8 +182,14 @@ def replayed(
 @pytest.mark.parametrize(("degrees", "wanted"), [
     ({"cp": 2}, {("cp_forward", GATHER, "cp"), ("cp_backward", GATHER, "cp"),
                  ("sync", REDUCE, "dp")}),
-    ({"cp": 2, "cp_comm": "a2a"}, {("cp_forward", EXCHANGE, "cp"), ("cp_backward", EXCHANGE, "cp"),
-                                   ("sync", REDUCE, "dp")}),
+    ({"cp": 2, "cp_comm": "a2a"}, {("cp_forward", EXCHANGE, "swap"),
+                                   ("cp_backward", EXCHANGE, "swap"), ("sync", REDUCE, "dp")}),
+    ({"cp": 2, "cp_comm": "all_gather"}, {
+        ("cp_forward", GATHER, "cp"), ("cp_backward", GATHER, "cp"),
+        ("cp_backward", SCATTER, "cp"), ("sync", REDUCE, "dp")}),
+    ({"cp": 4, "cp_comm": "a2a+p2p", "cp_a2a": 2}, {
+        ("cp_forward", EXCHANGE, "swap"), ("cp_backward", EXCHANGE, "swap"),
+        ("cp_forward", GATHER, "cp"), ("cp_backward", GATHER, "cp"), ("sync", REDUCE, "dp")}),
     ({"tp": 2, "sp": False}, {("tp_forward", REDUCE, "tp"), ("tp_backward", REDUCE, "tp"),
                               ("sync", REDUCE, "dp")}),
     ({"zero": 1}, {("sync", SCATTER, "dp"), ("gather", GATHER, "dp")}),

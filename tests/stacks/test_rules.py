@@ -148,6 +148,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]] 
     "megatron-core": (
         [{"tp": 8, "pp": 4, "zero": 1}, {"tp": 8, "pp": 4, "vpp": 2}, {**MOE, **NORMS},
          {"pp": 3, "outer_dp": 16}, {"cp": 2, "cp_comm": "a2a"},
+         {"cp": 4, "cp_comm": "a2a+p2p", "cp_a2a": 2},
          {"zero": 1, "shard": "dp_in", "dp_in": 8}],
         [("zero zero", {"zero": 2}), ("schedule schedule", {"pp": 2, "schedule": "gpipe"}),
          ("recompute-dense recompute_modules", NORMS),
@@ -173,7 +174,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]] 
          ("interleaved-pp pp", {"pp": 2, "vpp": 2}), ("other-degrees cp", {"cp": 2})]),
     "torchtitan": (
         [{"tp": 8, "pp": 4, "zero": 1}, {"tp": 8, "pp": 4, "vpp": 2, "zero": 1}, NORMS,
-         {"tp": 8, "zero": 2},
+         {"tp": 8, "zero": 2}, {"cp": 2, "cp_comm": "all_gather", "zero": 3},
          {"pp": 4, "schedule": "gpipe", "micro_batch": 64, "outer_dp": 4, "zero": 1},
          {"model": "mixtral-8x7b", "tp": 2, "ep": 4, "etp": 1, "zero": 3}],
         [("zero zero", {"zero": 1}), ("zero-pipeline zero", {"pp": 4, "zero": 3}),
@@ -299,6 +300,25 @@ def test_ends_and_multi_token_prediction_have_their_chunks() -> None:
         assert (layout_of(chain, cuts, 2) is None) == bool(rules)
 
 
+def test_a_plan_that_needs_a_list_states_it() -> None:
+    job = job_of("megatron-core")
+    given = {"pp": 2, "outer_dp": 4, "dp_in": 4, "tp": 8}
+
+    def plan(**changes: int) -> nest.Plan:
+        return nest.evaluate(MODELS["llama3-70b"], CLUSTER, job, configured(
+            job, "llama3-70b", **{**given, **changes}))
+
+    found = plan()
+    assert found.host_order is not None
+    # The first stage of all four replicas, 32 devices of each 64, and then the second one.
+    assert found.host_order[:33] == (*range(32), 64)
+    assert found.host_order[128:130] == (32, 33)
+    assert sorted(found.host_order) == list(range(256))
+    staged = sorted(found.ranks(), key=lambda rank: rank.stage)
+    assert found.host_order == tuple(rank.device for rank in staged)
+    assert plan(outer_dp=1, dp_in=16).host_order is None
+
+
 def test_a_stack_without_rules_says_nothing() -> None:
     stack = {"base": "megatron-core", "capabilities": None}
     assert findings(stack, pp=2, zero=3) == {}
@@ -352,7 +372,8 @@ GOOD = {"fields": "zero", "allowed": 1, "sentence": "why", "source": "where"}
     ({**GOOD, "fields": [[1]]}, r"rules.r.fields.0: got \[1\]; allowed: pp, vpp, "),
     ({**GOOD, "fields": []}, r"rules.r.fields: got \[\]; allowed: at least 1 entries"),
     ({**GOOD, "allowed": "x"}, r"rules.r.allowed: got 'x'; allowed: a whole number"),
-    ({**GOOD, "fields": "cp_comm", "allowed": "ring"}, r"got 'ring'; allowed: some of p2p, a2a"),
+    ({**GOOD, "fields": "cp_comm", "allowed": "ring"},
+     r"got 'ring'; allowed: some of p2p, a2a, all_gather"),
     ({**GOOD, "fields": "module_set", "allowed": "mlp+x"}, r"allowed: modules joined by \+, of"),
     ({**GOOD, "when": {"pq": 1}}, r"rules.r.when.pq.*got 'pq'; allowed: pp, "),
     ({**GOOD, "when": {"sp": "maybe"}}, r"rules.r.when.sp: got 'maybe'; allowed: some of yes, no"),

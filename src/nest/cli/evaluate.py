@@ -76,7 +76,11 @@ def evaluate(
     cp_comm: Annotated[
         str | None,
         typer.Option(metavar="NAME",
-                     help="Exchange of keys and values in cp: p2p (ring, default) or a2a."),
+                     help="Exchange of keys and values in cp: p2p (ring, default), all_gather, a2a "
+                     "or a2a+p2p."),
+    ] = None,
+    cp_a2a: Annotated[
+        int | None, options.number("Ranks of cp that exchange by all-to-all in a2a+p2p.")
     ] = None,
     zero: Annotated[int | None, options.number("ZeRO stage, 0 (default) to 3.")] = None,
     shard: Annotated[
@@ -151,7 +155,8 @@ def evaluate(
     degrees = {"tp": tp, "pp": pp, "vpp": vpp, "layout": layout,
                "first_stage_layers": first_stage_layers, "last_stage_layers": last_stage_layers,
                "schedule": schedule, "group": group, "cp": cp, "cp_comm": cp_comm,
-               "zero": zero, "shard": shard, "micro_batch": micro_batch, "mbs": mbs,
+               "cp_a2a": cp_a2a, "zero": zero, "shard": shard, "micro_batch": micro_batch,
+               "mbs": mbs,
                "dp_in": dp_in, "outer_dp": outer_dp, "ep": ep, "etp": etp, "sp": sp,
                "recompute": recompute, "recompute_modules": modules_from(recompute_modules),
                "recompute_layers": recompute_layers, "offload": offload}

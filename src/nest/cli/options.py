@@ -23,10 +23,13 @@ def number(text: str, metavar: str = "N") -> typer.models.OptionInfo:
 
 
 def _fraction(text: str | float) -> float:
+    from nest.describe.base import percent
+
     try:
-        return float(text)
+        return float(percent(text))  # type: ignore[arg-type]
     except ValueError:
-        raise typer.BadParameter(f"got {text!r:.62}; allowed: a number") from None
+        raise typer.BadParameter(
+            f"got {text!r:.62}; allowed: a number, such as 0.05, or 5%") from None
 
 
 def fraction(text: str, metavar: str = "SHARE") -> typer.models.OptionInfo:
@@ -165,8 +168,10 @@ Tp = Annotated[str | None, _set("Tensor-parallel degrees, such as 8, 1,2,4 or 1.
 Pp = Annotated[str | None, _set("Numbers of pipeline stages.")]
 Cp = Annotated[str | None, _set("Context-parallel degrees.")]
 CpComm = Annotated[
-    str | None, _set("Exchange of keys and values in cp: p2p (ring), a2a (all-to-all).")
+    str | None, _set("Exchange of keys and values in cp: p2p (ring), all_gather, a2a (all-to-all), "
+                     "a2a+p2p (both).")
 ]
+CpA2a = Annotated[str | None, _set("Ranks of cp that exchange by all-to-all in a2a+p2p.")]
 Zero = Annotated[str | None, _set("ZeRO stages, 0 to 3.")]
 Shard = Annotated[
     str | None, _set("ZeRO shards over all replicas (dp) or within the block (dp_in, HSDP).")

@@ -46,6 +46,7 @@ def plan(
     pp: options.Pp = None,
     cp: options.Cp = None,
     cp_comm: options.CpComm = None,
+    cp_a2a: options.CpA2a = None,
     zero: options.Zero = None,
     shard: options.Shard = None,
     recompute: options.Recompute = None,
@@ -117,7 +118,8 @@ def plan(
                       optimizer=optimizer, memory_margin=memory_margin,
                       expert_imbalance=expert_imbalance)
     bounds = space_from(
-        space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, zero=zero, shard=shard,
+        space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, cp_a2a=cp_a2a, zero=zero,
+        shard=shard,
         recompute=recompute, recompute_modules=recompute_modules,
         recompute_layers=recompute_layers, sp=sp, outer_dp=outer_dp, dp_in=dp_in, ep=ep,
         etp=etp, vpp=vpp, group=group, micro_batch=micro_batch, mbs=mbs, schedule=schedule,

@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from nest.costs.choices import CORE_ATTN, Body, Setting
+from nest.costs.choices import CORE_ATTN, NORM, Body, Setting
 from nest.costs.compute import Array
-from nest.costs.operators import parts_of, positions_of, rows_of, share_of, tokens_of
-from nest.graph import Layer
+from nest.costs.operators import (
+    keys_bytes,
+    parts_of,
+    positions_of,
+    rows_of,
+    share_of,
+    tokens_of,
+)
+from nest.graph import Layer, Operator
 
 Bytes = dict[int, Array]
 """By the modules of recompute that drop them."""
@@ -22,7 +29,9 @@ def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[Bytes, Array, Array,
 
     The attention core keeps softmax statistics with flash kernels, else the scores, 5 bytes
     per head, query and key, and each dropout outside of it a mask of 1 byte an element
-    (arXiv:2205.05198, section 4.1).
+    (arXiv:2205.05198, section 4.1). Where cp gathers keys and values, these and their gradients
+    take bytes of all positions while a layer goes backward
+    (:func:`nest.costs.traffic.gathered_seconds`).
     """
     tokens, rest = tokens_of(layer, c, s)
     element, stack = s.machine.element, s.machine.stack
@@ -51,10 +60,25 @@ def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[Bytes, Array, Array,
             scores = 4.0 if stack.flash_attention else (
                 5.0 * (op.positions or positions_of(layer, s)))
             held[CORE_ATTN] = held.get(CORE_ATTN, 0.0) + rows * scores * op.heads
+            if c.gather.any():
+                held[CORE_ATTN | NORM], running = gathered_bytes(op, layer, c, s)
+                live = np.maximum(live, running)
         for bits, size in held.items():
             saved[bits] = saved.get(bits, 0.0) + size
     held_input = tokens / c.tp if stack.split_inputs else rest
     return saved, held_input * layer.hidden * element, live, moved
+
+
+def gathered_bytes(op: Operator, layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
+    """Bytes of gathered keys and values that are kept for the backward pass, and bytes of those
+    and of their gradients that are there besides while attention goes backward.
+
+    See :func:`nest.costs.traffic.gathered_seconds`.
+    """
+    every: Array = np.where(c.gather, keys_bytes(op, layer, c, s), 0.0)
+    if s.machine.stack.keeps_gathered:
+        return every * (1.0 - 1.0 / c.cp), every
+    return 0.0 * every, 2.0 * every
 
 
 def measured_bytes(layer: Layer, c: Body) -> tuple[Bytes, Array, Array, Bytes]:

@@ -31,6 +31,18 @@ MODULE_BIT = {"core_attn": CORE_ATTN, "norm": NORM, "mlp_act": MLP_ACT, "moe": M
               "shared_experts": SHARED_EXPERTS}
 
 
+def exchange_of(cp_comm: str, cp: int, cp_a2a: int) -> tuple[int, bool]:
+    """``inner`` and ``gather`` of a :class:`Body` by the name of the exchange."""
+    return {"a2a": cp, "a2a+p2p": cp_a2a}.get(cp_comm, 1), cp_comm == "all_gather"
+
+
+def exchange_named(cp: int, inner: int, gather: bool) -> tuple[str, int]:
+    """The other way: ``cp_comm`` and ``cp_a2a``."""
+    if inner in (1, cp):
+        return "all_gather" if gather else "a2a" if inner > 1 else "p2p", 1
+    return "a2a+p2p", inner
+
+
 class Body(NamedTuple):
     """C configurations as a micro-batch sees them; arrays of shape (C,).
 
@@ -42,20 +54,30 @@ class Body(NamedTuple):
     tp: NDArray[np.int64]
     sp: NDArray[np.bool_]
     cp: NDArray[np.int64]
-    a2a: NDArray[np.bool_]
-    """Context parallelism uses all-to-all instead of a ring."""
+    inner: NDArray[np.int64]
+    """Ranks of cp that exchange by all-to-all: 1 in a ring, cp in all-to-all, between in both."""
+    gather: NDArray[np.bool_]
+    """The others gather keys and values, instead of passing them round a ring."""
     ep: NDArray[np.int64]
     etp: NDArray[np.int64]
     recompute: NDArray[np.int64]
     tp_group: Group
+    swap_group: Group
+    """Ranks of cp that exchange by all-to-all."""
     cp_group: Group
+    """Ranks of cp, one of each such group, that pass keys and values or gather them."""
     ep_group: Group
     etp_group: Group
 
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All groups."""
+        return self[9:]
+
     def take(self, rows: NDArray[np.int64]) -> Body:
         """Select configurations."""
-        columns: list[Any] = [column[rows] for column in self[:7]]
-        columns += [self.recompute, *(group.take(rows) for group in self[8:])]
+        columns: list[Any] = [column[rows] for column in self[:8]]
+        columns += [self.recompute, *(group.take(rows) for group in self.groups)]
         return Body(*columns)
 
 
@@ -164,14 +186,15 @@ class Site(NamedTuple):
 
 
 def bodies(
-    fabric: Fabric, site: Site, samples: Ints | Array, tp: Ints, sp: Bools, cp: Ints, a2a: Bools,
-    ep: Ints, etp: Ints, *, recompute: Ints,
+    fabric: Fabric, site: Site, samples: Ints | Array, tp: Ints, sp: Bools, cp: Ints, inner: Ints,
+    gather: Bools, ep: Ints, etp: Ints, *, recompute: Ints,
 ) -> Body:
     """Degrees on blocks, with the groups of devices that they form; (C,)."""
     one = np.ones_like(tp)
     return Body(
-        samples, tp, sp, cp, a2a, ep, etp, recompute,
-        fabric.inside(*site, one, tp), fabric.inside(*site, tp, cp, a2a),
+        samples, tp, sp, cp, inner, gather, ep, etp, recompute,
+        fabric.inside(*site, one, tp), fabric.inside(*site, tp, inner, inner > 1),
+        fabric.inside(*site, tp * inner, cp // inner),
         fabric.inside(*site, etp, ep, ep > 1), fabric.inside(*site, one, etp),
     )
 

@@ -121,7 +121,10 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
         (policy & (MOE | SHARED_EXPERTS) > 0) * layer.traffic.experts
         + (policy & MLP > 0) * layer.traffic.mlp))
     core_again = full | (policy & CORE_ATTN > 0)
-    cp_backward = wide(cp[1]) + wide(cp[0]) * core_again
+    # What attention took from the other ranks is not kept where all but attention runs again.
+    gathered = (c.gather[:, None] if c.recompute.ndim == 2 else c.gather) & (policy & NORM > 0)
+    cp_backward = wide(cp[1]) + wide(cp[0]) * (
+        core_again | gathered & s.machine.stack.keeps_gathered)
     ep_backward = wide(ep[1]) + wide(ep[0]) * (full | (policy & MOE > 0))
     # Kernels of a layer leave gaps of a fixed size. The device waits if the host launches kernels
     # more slowly than it runs them.

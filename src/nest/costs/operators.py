@@ -65,6 +65,13 @@ def copies_of(layer: Layer, c: Body, s: Setting, tokens: Array) -> Array:
     return busiest
 
 
+def keys_bytes(op: Operator, layer: Layer, c: Body, s: Setting) -> Array:
+    """Bytes of the keys and values of all positions, of the heads of a tensor-parallel rank."""
+    keys = c.samples * float(op.positions or positions_of(layer, s))
+    held: Array = keys * op.kv_width / np.minimum(c.tp, op.kv_groups) * s.machine.element
+    return held
+
+
 def rows_of(
     op: Operator, layer: Layer, c: Body, s: Setting, tokens: Array, rest: Array
 ) -> Array:
@@ -130,8 +137,9 @@ def merges(op: Operator, c: Body, s: Setting, tokens: Array) -> tuple[Array, Arr
     sum, as the compiler makes of them, assumed).
     """
     element = s.machine.element
-    moved = (c.cp * (8.0 + element) + element) * tokens * op.attention_width / 2.0
-    ring = (c.cp > 1) & ~c.a2a
+    ranks = c.cp // c.inner
+    moved = (ranks * (8.0 + element) + element) * tokens * op.attention_width / 2.0
+    ring = (ranks > 1) & ~c.gather
     return (np.where(ring, memory_seconds(s.machine, moved), 0.0),
             np.where(ring, memory_seconds(s.machine, 3.0 * moved), 0.0))
 

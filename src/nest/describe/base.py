@@ -85,6 +85,13 @@ def _number(value: object) -> float:
     raise ValueError(f"got {shorten(value)}; allowed: a finite number")
 
 
+def percent(value: object) -> object:
+    """A text such as 5% as the share that it is; anything else as it stands."""
+    if isinstance(value, str) and (text := value.strip()).endswith("%") and len(text) <= 100:
+        return _number(text[:-1]) / 100.0
+    return value
+
+
 def _text(value: object) -> str:
     if isinstance(value, str) and len(value) <= 200 and value.strip() and value.isprintable():
         return value.strip()

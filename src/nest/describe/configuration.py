@@ -27,6 +27,9 @@ class StageConfiguration(Description):
     )
     cp: Degree = Field(1, description="context parallel degree")
     cp_comm: CpComm = Field("p2p", description="how cp exchanges keys and values")
+    cp_a2a: Degree = Field(
+        1, description="ranks of cp that exchange by all-to-all in cp_comm a2a+p2p; others: 1"
+    )
     ep: Degree = Field(1, description="expert parallel degree")
     etp: Degree = Field(
         default_factory=lambda data: data["tp"],

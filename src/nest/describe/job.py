@@ -20,6 +20,7 @@ from nest.describe.base import (
     Whole,
     at_most,
     in_field,
+    percent,
 )
 from nest.describe.capabilities import CapabilitiesOf
 from nest.describe.formats import number_format
@@ -106,6 +107,10 @@ class Stack(Rates):
     wide_ring: Flag = Field(
         False, description="the ring of cp moves keys and values of all query heads, and gradients "
         "in fp32, and merges outputs and gradients in fp32, as PyTorch's does",
+    )
+    keeps_gathered: Flag = Field(
+        False, description="keys and values that cp gathers are kept for the backward pass, unless "
+        "norms are recomputed, instead of gathered again, as by PyTorch's FlexAttention",
     )
     fsdp_copies: Flag = Field(
         False, description="what ZeRO-3 gathers is copied out of the gathered buffer, and without "
@@ -324,7 +329,7 @@ class Job(Description):
         description="training software: a catalog name, a mapping, or a mapping with `base`; "
         f"default: {DEFAULT_STACK}",
     )
-    memory_margin: Annotated[Number, Field(ge=0.0, lt=1.0)] = Field(
+    memory_margin: Annotated[Number, BeforeValidator(percent), Field(ge=0.0, lt=1.0)] = Field(
         MEMORY_MARGIN,
         description="fraction of each device's memory that no plan may use; docs/costs.md has the "
         f"evidence for its default, {MEMORY_MARGIN:g}",

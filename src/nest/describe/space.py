@@ -46,7 +46,7 @@ BEYOND: tuple[Schedule, ...] = ("dualpipe",)
 """Schedules that no listed stack runs."""
 PLAIN: tuple[Schedule, ...] = ("1f1b", "interleaved", "gpipe")
 """Schedules of stages that may differ, or that planners other than NEST know."""
-CpComm = Literal["p2p", "a2a"]
+CpComm = Literal["p2p", "a2a", "all_gather", "a2a+p2p"]
 Shard = Literal["dp", "dp_in"]
 
 
@@ -225,7 +225,11 @@ class SearchSpace(Description):
         tuple[CpComm, ...] | None,
         BeforeValidator(_listed, json_schema_input_type=CpComm | list[CpComm] | None),
         AfterValidator(_distinct),
-    ] = Field(None, description="how cp exchanges keys and values: p2p (ring), a2a (all-to-all)")
+    ] = Field(
+        None, description="how cp exchanges keys and values: p2p (ring), all_gather, a2a "
+        "(all-to-all), a2a+p2p (all-to-all in groups, ring across them)"
+    )
+    cp_a2a: Ints = Field(None, description="ranks of cp that exchange by all-to-all in a2a+p2p")
     ep: Ints = Field(None, description="expert parallel degree")
     etp: Ints = Field(None, description="expert tensor parallel degree")
     pp: Ints = Field(None, description="pipeline stages")

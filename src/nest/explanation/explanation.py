@@ -274,7 +274,8 @@ class _Solver:
         one = IntSet.of(1)
         flat = {"pp": one, "vpp": None, "schedule": ("1f1b",)}
         yield "no pipeline", flat
-        data = {**flat, "tp": one, "sp": None, "cp": one, "cp_comm": None, "ep": one, "etp": one}
+        data = {**flat, "tp": one, "sp": None, "cp": one, "cp_comm": None, "cp_a2a": None,
+                "ep": one, "etp": one}
         yield "ZeRO-3 only", {**data, "zero": IntSet.of(3)}
         yield "data parallel, full recompute", {
             **data, "zero": IntSet.of("0,1"), "recompute": ("full",), "recompute_layers": None}
@@ -377,7 +378,7 @@ def _bottleneck(plan: Plan, prices: tuple[ShadowPrice, ...]) -> str:
 
 
 _OUTER = ("outer_dp", "micro_batch", "pp", "vpp", "schedule")
-_DEGREES = ("dp_in", "tp", "sp", "cp", "cp_comm", "ep", "etp", "zero", "shard")
+_DEGREES = ("dp_in", "tp", "sp", "cp", "cp_comm", "cp_a2a", "ep", "etp", "zero", "shard")
 
 
 def _differences(before: Configuration, after: Configuration) -> str:

@@ -25,6 +25,7 @@ from nest.describe.offload import Offload
 from nest.exports.figures import Figures, figures
 from nest.exports.known import catalog_name, plain_lines
 from nest.exports.megatron import captured, not_captured, replica_by_replica, variables
+from nest.exports.megatron_table import levels_of
 from nest.exports.script import Script
 from nest.exports.settings import Setting, flag, settings
 from nest.exports.target import Files, Sheet, Target, model_of, written
@@ -44,6 +45,7 @@ SETTINGS = (
     Setting("group", "model.microbatch_group_size_per_vp_stage"),
     Setting("cp", "model.context_parallel_size"),
     Setting("cp_comm", "model.cp_comm_type", when={"rings": (True,)}),
+    Setting("cp_levels", "model.hierarchical_context_parallel_sizes"),
     Setting("ep", "model.expert_model_parallel_size"),
     Setting("etp", "model.expert_tensor_parallel_size", when={"experts": (True,)}),
     Setting("dispatcher", "model.moe_token_dispatcher_type",
@@ -134,9 +136,11 @@ def figures_here(plan: Plan) -> Figures:
     fsdp = _fsdp(plan)
     modules: Any = [_WORDS.get(one, one) for one in stage.recompute_modules] or None
     kept: Any = [*away.modules] or None
+    levels: Any = [int(size) for size in levels_of(stage) or ()] or None
     return {
         **figures(job, way), "virtual": way.vpp if way.vpp > 1 else None,
         "layout": plan.layout if way.pp * way.vpp > 1 else None, "rings": stage.cp > 1,
+        "cp_levels": levels,
         "experts": model_of(plan).moe is not None, "dispatcher": stack.dispatcher,
         "granularity": None if stage.recompute == "none" else stage.recompute,
         "method": ("block" if stage.recompute_layers else "uniform") if full else None,

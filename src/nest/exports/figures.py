@@ -45,8 +45,9 @@ def figures(job: Job, way: Configuration) -> Figures:
     micro_batches = job.global_batch // (way.outer_dp * way.micro_batch)
     return MappingProxyType({
         "dp": dp, "outer_dp": way.outer_dp, "dp_in": stage.dp_in, "tp": stage.tp, "sp": stage.sp,
-        "cp": stage.cp, "cp_comm": stage.cp_comm, "ep": stage.ep, "etp": stage.etp, "pp": way.pp,
-        "vpp": way.vpp, "schedule": way.schedule, "group": way.group, "zero": stage.zero,
+        "cp": stage.cp, "cp_comm": stage.cp_comm, "cp_a2a": stage.cp_a2a, "ep": stage.ep,
+        "etp": stage.etp, "pp": way.pp, "vpp": way.vpp, "schedule": way.schedule,
+        "group": way.group, "zero": stage.zero,
         "shard": stage.shard, "replicas": replicas, "shards": dp // replicas,
         "micro_batch": micro_batch, "micro_batches": micro_batches,
         "local_batch": micro_batch * (micro_batches if way.pp > 1 else 1),

@@ -24,6 +24,7 @@ SETTINGS = (
     Setting("replicas", "DP_REPLICATE"),
     Setting("shards", "DP_SHARD"),
     Setting("cp", "CP"),
+    Setting("cp_comm", "ROTATE", {"p2p": "alltoall", "all_gather": "allgather"}),
     Setting("tp", "TP"),
     Setting("sp", "SEQUENCE_PARALLEL"),
     Setting("zero", "RESHARD_AFTER_FORWARD", {3: True, 2: False}),
@@ -63,7 +64,7 @@ def parallelize(model: nn.Module, ranks: DeviceMesh, blocks: str = "model.layers
     if CP > 1:  # parameters are sharded over cp, too
         shards = ranks["dp_shard", "cp"]._flatten("dp_shard_cp")
         over = DeviceMesh._concatenate([ranks["dp_replicate"], shards])
-        set_rotate_method("alltoall")  # keys and values are passed around
+        set_rotate_method(ROTATE)  # keys and values are passed around (alltoall) or gathered
     else:
         over = ranks["dp_replicate", "dp_shard"]
     policy = MixedPrecisionPolicy(param_dtype=PARAM_DTYPE, reduce_dtype=REDUCE_DTYPE)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from types import MappingProxyType
 
-from nest.describe.configuration import Configuration
+from nest.describe.configuration import Configuration, StageConfiguration
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.describe.offload import Offload
@@ -73,6 +73,7 @@ PARALLEL = (
     Setting("pp", "pipeline-model-parallel-size"),
     Setting("cp", "context-parallel-size", unless=(1,)),
     Setting("cp_comm", "cp-comm-type"),
+    Setting("cp_levels", "hierarchical-context-parallel-sizes"),
     Setting("ep", "expert-model-parallel-size"),
     Setting("etp", "expert-tensor-parallel-size"),
     Setting("dispatcher", "moe-token-dispatcher-type"),
@@ -161,6 +162,13 @@ def _expert_figures(model: Model) -> dict[str, Figure]:
         "group_limit": moe.group_limit if moe and limited else None}
 
 
+def levels_of(stage: StageConfiguration) -> tuple[str, ...] | None:
+    """Ranks of cp that exchange by all-to-all, and rings across them; None: there is one form."""
+    if stage.cp_comm != "a2a+p2p":
+        return None
+    return str(stage.cp_a2a), str(stage.cp // stage.cp_a2a)
+
+
 def parallel_figures(
     model: Model, job: Job, way: Configuration, layout: str | None, mapped: bool
 ) -> dict[str, Figure]:
@@ -173,6 +181,7 @@ def parallel_figures(
     return {
         "tp": stage.tp, "sp": stage.sp, "overlap_tp": stage.sp and stack.overlap_tp > 0.0,
         "pp": way.pp, "cp": stage.cp, "cp_comm": stage.cp_comm if stage.cp > 1 else None,
+        "cp_levels": levels_of(stage),
         "ep": stage.ep if experts else None, "etp": stage.etp if experts else None,
         "dispatcher": (stack.dispatcher if plain else "flex") if experts else None,
         "backend": None if plain or not experts else stack.dispatcher,

@@ -61,14 +61,23 @@ def tp_problem(chain: Chain, job: Job, tp: int, sp: bool, cp: int = 1) -> str | 
     return None
 
 
-def cp_problem(chain: Chain, job: Job, cp: int, cp_comm: str, tp: int) -> str | None:
+def cp_problem(
+    chain: Chain, job: Job, cp: int, cp_comm: str, tp: int, cp_a2a: int = 1
+) -> str | None:
     """Why a context-parallel degree is impossible; None when it is legal.
 
-    Causal attention is divided into 2 cp pieces, one early and one late for each rank; the
+    Causal attention is divided into 2 cp pieces, one early and one late for each rank; an
     all-to-all divides heads instead (Megatron-Core and Transformer Engine, context parallelism).
     """
+    if cp == 1 and cp_comm != "p2p":
+        return f"cp_comm {cp_comm} needs cp above 1"
+    if cp_comm != "a2a+p2p" and cp_a2a != 1:
+        return f"cp_a2a {cp_a2a} needs cp_comm a2a+p2p"
+    if cp_comm == "a2a+p2p" and (cp_a2a in (1, cp) or cp % cp_a2a):
+        return (f"cp_comm a2a+p2p needs cp_a2a that divides cp {cp}, above 1 and below it; here "
+                f"{cp_a2a}")
     if cp == 1:
-        return None if cp_comm == "p2p" else f"cp_comm {cp_comm} needs cp above 1"
+        return None
     if chain.model is None:
         return f"cp {cp} needs a model: a profile is measured without"
     if states := sorted(chain.mixers - {"attention"}):
@@ -80,6 +89,8 @@ def cp_problem(chain: Chain, job: Job, cp: int, cp_comm: str, tp: int) -> str | 
     for kv in chain.kv_heads:
         if cp_comm == "a2a" and kv % (tp * cp):
             return f"cp_comm a2a needs tp {tp} x cp {cp} to divide kv_heads {kv}"
+        if cp_comm == "a2a+p2p" and kv % (tp * cp_a2a):
+            return f"cp_comm a2a+p2p needs tp {tp} x cp_a2a {cp_a2a} to divide kv_heads {kv}"
     return None
 
 
@@ -121,7 +132,7 @@ def stage_problem(
             return (f"recompute_modules {module} is in no layer of {chain.name}; allowed: "
                     f"{', '.join(every) or 'none'}")
     found = (tp_problem(chain, job, stage.tp, stage.sp, stage.cp)
-             or cp_problem(chain, job, stage.cp, stage.cp_comm, stage.tp)
+             or cp_problem(chain, job, stage.cp, stage.cp_comm, stage.tp, stage.cp_a2a)
              or expert_problem(chain, stage.ep, stage.etp))
     if found:
         return found

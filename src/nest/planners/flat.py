@@ -190,8 +190,8 @@ def body_prices(
     """
     one = np.ones(len(found), dtype=np.int64)
     tp, sp, ep, etp = (np.array(column) for column in zip(*found, strict=True))
-    body = bodies(fabric_of(cluster), Site.alone(tp), np.array(samples), tp, sp, one, one == 0, ep,
-                  etp, recompute=np.array([[0, FULL]]))
+    body = bodies(fabric_of(cluster), Site.alone(tp), np.array(samples), tp, sp, one, one,
+                  one == 0, ep, etp, recompute=np.array([[0, FULL]]))
     rows = []
     for kind in chain.kinds:
         c = body_costs(kind, body, setting(cluster, job))

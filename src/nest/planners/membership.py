@@ -63,6 +63,8 @@ def _of_stage(stage: StageConfiguration, micro_batch: int) -> Iterator[tuple[str
         yield "sp", stage.sp
     if stage.cp > 1:
         yield "cp_comm", stage.cp_comm
+    if stage.cp_comm == "a2a+p2p":
+        yield "cp_a2a", stage.cp_a2a
     if stage.zero:
         yield "shard", stage.shard
     if stage.recompute == "selective":

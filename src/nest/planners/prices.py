@@ -94,7 +94,7 @@ class Prices:
         outer, degrees = (plan.micro_batch, plan.outer_dp, plan.stride, place), degrees_of(stage)
         key = (stage.chunks, degrees, plan.order, outer)
         if key not in self._stages:
-            known = self._layers.setdefault((degrees[:10], outer), {})
+            known = self._layers.setdefault((degrees[:11], outer), {})
             self._stages[key] = self._pricing.stage(plan, stage, known)
         return self._stages[key]
 
@@ -109,7 +109,8 @@ def _held(schedule: str, kept: tuple[float, ...], stage: int, stages: int, m: in
 def degrees_of(stage: StageConfiguration) -> tuple[Any, ...]:
     """A stage without its layers and place; block first, recompute last."""
     return (stage.devices[1] - stage.devices[0], stage.dp_in, stage.tp, stage.sp, stage.cp,
-            stage.cp_comm, stage.ep, stage.etp, stage.zero, stage.shard, stage.recompute,
+            stage.cp_comm, stage.cp_a2a, stage.ep, stage.etp, stage.zero, stage.shard,
+            stage.recompute,
             stage.recompute_modules, stage.recompute_layers)
 
 

@@ -17,7 +17,7 @@ from itertools import accumulate
 from nest.describe.job import Job
 from nest.errors import InputError
 from nest.graph import Chain
-from nest.graph.layout_text import layout_cuts
+from nest.graph.layout_text import layout_cuts, layout_of
 from nest.graph.schedules import chunks_at, copies, is_folded, usual_chunks
 
 Span = tuple[int, int]
@@ -107,15 +107,32 @@ def _virtual(chain: Chain, job: Job, layers: int, pp: int, vpp: int) -> tuple[in
         raise InputError(
             f"vpp: got {vpp}; allowed: pp {pp} x vpp must divide the {layers} repeated layers of "
             f"{chain.name}, with the head or with both ends counted as layers too; other chunks "
-            "with layout (--layout TEXT), or with first_stage_layers and last_stage_layers")
-    each, more = divmod(layers + sum(ends), parts)
-    sizes = [each + (n < more) for n in range(parts)]
-    sizes[0] -= ends[0]
-    sizes[-1] -= ends[1]
+            f"with layout ({_layout_option(chain, layers, pp, parts)}), or with first_stage_layers "
+            "and last_stage_layers")
+    sizes = _larger_in_front(layers, parts, ends)
     if sizes[-1] < 0 or sizes[0] < 0:
         raise InputError(f"vpp: got {vpp}; allowed: pp {pp} x vpp up to the {layers} repeated "
                          f"layers of {chain.name}")
     return tuple(sizes)
+
+
+def _larger_in_front(layers: int, parts: int, ends: tuple[int, int]) -> list[int]:
+    """Repeated layers of each chunk, with as many at each of the two ends counted as layers."""
+    each, more = divmod(layers + sum(ends), parts)
+    sizes = [each + (n < more) for n in range(parts)]
+    sizes[0] -= ends[0]
+    sizes[-1] -= ends[1]
+    return sizes
+
+
+def _layout_option(chain: Chain, layers: int, pp: int, parts: int) -> str:
+    """An option that divides the layers as evenly as can be; without a text where there is none."""
+    sizes = _larger_in_front(layers, parts, (1, 1))
+    text = None
+    if min(sizes) >= 0:
+        cuts = (0, *(chain.body[0] + size for size in accumulate(sizes[:-1])), len(chain))
+        text = layout_of(chain, cuts, pp)
+    return "--layout TEXT" if text is None else f"--layout '{text}'"
 
 
 def _by_ends(

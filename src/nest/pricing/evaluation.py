@@ -26,6 +26,7 @@ from nest.pricing.breakdown import bottleneck, breakdown, slowest
 from nest.pricing.confidence import confidence
 from nest.pricing.feasibility import check, shortages
 from nest.pricing.plans import Inputs, Parallelism, Plan, Stage, StageMemory, StageTime
+from nest.pricing.ranks import stage_by_stage
 from nest.pricing.stages import Pricing, StagePrice, body_of, layers_of, state_of
 from nest.stacks import Finding, launch_needs, not_runnable
 
@@ -87,7 +88,8 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
     peak = sum(peak_flops(device, job.precision) * count[number]
                for number, device in enumerate(cluster.device_types))
     used = configuration.stages[-1].devices[1]
-    broken = not_runnable(chain, job, configuration)
+    broken, needs = not_runnable(chain, job, configuration), launch_needs(
+        chain, job, configuration)
     return Plan(
         step_time_s=time.total,
         samples_per_s=samples,
@@ -100,7 +102,8 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
         confidence=confidence(time.total, chain, cluster, job),
         runnable=_runnable(chain, job, broken),
         not_runnable=broken,
-        launch_needs=launch_needs(chain, job, configuration),
+        launch_needs=needs,
+        host_order=stage_by_stage(configuration, cluster) if needs else None,
         bottleneck=bottleneck(longest, seconds, time.total),
         parallelism=Parallelism(
             pp=configuration.pp, vpp=configuration.vpp, outer_dp=configuration.outer_dp,
@@ -201,5 +204,8 @@ def _algorithms(
         if chosen:
             found[name] = ALGORITHMS[chosen]
     if stage.cp > 1:
-        found["cp"] = {"p2p": "ring", "a2a": "all-to-all"}[stage.cp_comm]
+        found["cp"] = {
+            "p2p": "ring", "a2a": "all-to-all", "all_gather": "all-gather",
+            "a2a+p2p": f"all-to-all of {stage.cp_a2a}, ring of {stage.cp // stage.cp_a2a}",
+        }[stage.cp_comm]
     return found

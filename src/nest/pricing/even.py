@@ -35,6 +35,7 @@ def even_configuration(
     sp: bool | None = None,
     cp: int = 1,
     cp_comm: CpComm = "p2p",
+    cp_a2a: int = 1,
     ep: int = 1,
     etp: int | None = None,
     zero: int = 0,
@@ -62,6 +63,7 @@ def even_configuration(
     mbs : samples that a device takes at once, instead of micro_batch; default: 1.
     sp : sequence parallelism; default: where tp > 1.
     cp_comm : how cp exchanges keys and values.
+    cp_a2a : ranks of cp that exchange by all-to-all in a2a+p2p.
     etp : default: tp.
     zero : ZeRO stage, 0 to 3.
     shard : ZeRO shards over all of dp, or dp_in only (HSDP).
@@ -91,7 +93,7 @@ def even_configuration(
         divided as asked for, or the degrees do not divide the devices.
     """
     chain = _chain(model)
-    degrees = {"pp": pp, "tp": tp, "cp": cp, "ep": ep, "vpp": vpp, "dp_in": dp_in,
+    degrees = {"pp": pp, "tp": tp, "cp": cp, "cp_a2a": cp_a2a, "ep": ep, "vpp": vpp, "dp_in": dp_in,
                "outer_dp": outer_dp, "etp": etp, "micro_batch": micro_batch, "mbs": mbs}
     _check_degrees(degrees)
     chunks = chunks_of_stages(
@@ -111,7 +113,8 @@ def even_configuration(
         StageConfiguration.parse({
             "layers": (parts[0][0], parts[-1][1]), "chunks": parts,
             "devices": (s * block, (s + 1) * block), "dp_in": dp_in, "tp": tp, "cp": cp,
-            "cp_comm": cp_comm, "ep": ep, "zero": zero, "shard": shard, "recompute": recompute,
+            "cp_comm": cp_comm, "cp_a2a": cp_a2a, "ep": ep, "zero": zero, "shard": shard,
+            "recompute": recompute,
             **optional,
         }, "configuration")
         for s, parts in enumerate(chunks)

@@ -28,6 +28,16 @@ from nest.pricing.plans import Stage
 from nest.units import format_bytes
 
 
+def straddles(start: int, stop: int, replica: int, stride: int, group_sizes: Sequence[int]) -> str:
+    """Which group of the cluster a block is partly in, and what to do."""
+    first, block = replica * stride + start, stop - start
+    size = next(g for g in group_sizes if not aligned(first, block, (g,)))
+    return (f"devices [{start}, {stop}) of replica {replica} straddle a group: a block lies in one "
+            "group of every level, or is whole groups, but this one begins at device "
+            f"{first % size} of a group of {size}; choose degrees whose blocks of {block} devices "
+            f"fill groups of {size}, or another number of devices (--devices N)")
+
+
 def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None:
     """Raise an InputError that names every illegal stage, with the reason."""
     found: list[str] = []
@@ -49,8 +59,8 @@ def check(chain: Chain, cluster: Cluster, job: Job, plan: Configuration) -> None
         start, stop = stage.devices
         for r in range(plan.outer_dp):
             if not aligned(r * plan.stride + start, stop - start, cluster.group_sizes):
-                found.append(where + f"devices [{start}, {stop}) of replica {r} straddle a group: "
-                             "a block lies in one group of every level, or is whole groups")
+                found.append(where + straddles(
+                    start, stop, r, plan.stride, cluster.group_sizes))
                 break
         site = np.array([start]), stop - start, plan.outer_dp, plan.stride
         if not found and not fabric.alike(*site).all():

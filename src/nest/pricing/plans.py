@@ -66,6 +66,7 @@ class Stage(Written):
     sp: bool
     cp: int
     cp_comm: str
+    cp_a2a: int = 1
     ep: int
     etp: int
     zero: int
@@ -215,6 +216,10 @@ class Plan(Written):
     )
     launch_needs: tuple[Finding, ...] = Field(
         (), description="what the stack needs to run the plan, such as a list of hosts"
+    )
+    host_order: tuple[int, ...] | None = Field(
+        None, description="where launch_needs has anything, the device of each rank of software "
+        "that numbers its ranks stage by stage; null: no list is needed"
     )
     bottleneck: str = Field(description="what bounds the step, a sentence")
     parallelism: Parallelism

@@ -34,6 +34,17 @@ class Rank(NamedTuple):
     """Among the holders of the same experts, over all replicas."""
 
 
+def stage_by_stage(way: Configuration, cluster: Cluster) -> tuple[int, ...]:
+    """Device of each rank of software that numbers the ranks of a stage, of all replicas, together.
+
+    Within a stage the order is that of :func:`ranks`.
+    """
+    numbers = cluster.numbers
+    found = (replica * way.stride + device for stage in way.stages
+             for replica in range(way.outer_dp) for device in range(*stage.devices))
+    return tuple(device if numbers is None else numbers[device] for device in found)
+
+
 def ranks(way: Configuration, cluster: Cluster) -> tuple[Rank, ...]:
     """Ranks of a plan; in a block tp goes fastest, then cp, then dp_in; of experts etp, then ep.
 

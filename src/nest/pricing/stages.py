@@ -15,7 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nest.costs.backward import parts
-from nest.costs.choices import Body, Setting, Site, State, Way, bodies, policy, setting, states
+from nest.costs.choices import (
+    Body,
+    Setting,
+    Site,
+    State,
+    Way,
+    bodies,
+    exchange_of,
+    policy,
+    setting,
+    states,
+)
 from nest.costs.host import kept_away
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
@@ -348,7 +359,7 @@ def body_of(
 ) -> Body:
     """The body of a stage; ``recompute`` as :func:`nest.costs.choices.policy`."""
     degrees = (plan.micro_batch // stage.dp_in, stage.tp, stage.sp, stage.cp,
-               stage.cp_comm == "a2a", stage.ep, stage.etp)
+               *exchange_of(stage.cp_comm, stage.cp, stage.cp_a2a), stage.ep, stage.etp)
     return bodies(fabric, _site(stage, plan), *(np.array([degree]) for degree in degrees),
                   recompute=np.array([recompute]))
 

@@ -19,7 +19,7 @@ from nest.exports.bridge import ENDS, OVERLAP, PRECISIONS, RECIPES, SETTINGS
 from nest.exports.settings import Plain, Setting
 from nest.graph import build_chain
 from nest.pricing.divisions import chunks_of_stages
-from nest.reading.division import Division, configuration, job
+from nest.reading.division import Division, configuration, exchange, job
 from nest.reading.hosts import Placed
 from nest.reading.megatron import modules_of, split
 from nest.reading.python_text import Made, Module, Unread, fields_of, not_read
@@ -159,7 +159,7 @@ def _found(
                    f.get("offload_layers") or 0, tuple(f.get("offload_modules") or ()))
     way = configuration(Division(
         chunks, dp, f["micro_batch"], tp=tp, sp=bool(f.get("sp")), cp=cp,
-        cp_comm=f.get("cp_comm") or "p2p" if cp > 1 else "p2p", ep=ep, etp=etp, zero=zero,
+        **exchange(f, cp, "model.hierarchical_context_parallel_sizes"), ep=ep, etp=etp, zero=zero,
         replicas=instances if instances > 1 else None, recompute=recompute, modules=modules,
         recompute_layers=f.get("recomputed") if f.get("method") == "block" else None,
         schedule="combined" if f.get("combined") else None, group=f.get("group"),

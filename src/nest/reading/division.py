@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ class Division(NamedTuple):
     sp: bool = False
     cp: int = 1
     cp_comm: str = "p2p"
+    cp_a2a: int = 1
     ep: int = 1
     etp: int = 1
     zero: int = 0
@@ -75,7 +77,8 @@ def configuration(
     block = dp_in * inner
     stage: dict[str, Any] = {
         "dp_in": dp_in, "tp": given.tp, "sp": given.sp and given.tp > 1, "cp": given.cp,
-        "cp_comm": given.cp_comm, "ep": given.ep, "etp": given.etp, "zero": given.zero,
+        "cp_comm": given.cp_comm, "cp_a2a": given.cp_a2a, "ep": given.ep, "etp": given.etp,
+        "zero": given.zero,
         "shard": "dp" if given.replicas is None else "dp_in", "recompute": given.recompute,
         **({"recompute_modules": [*given.modules]} if given.recompute == "selective" else {}),
         **({"recompute_layers": given.recompute_layers} if given.recompute_layers else {})}
@@ -89,6 +92,27 @@ def configuration(
     found = {name: value for name, value in found.items() if value is not None}
     Configuration.parse(found, where)
     return found
+
+
+def exchange(f: Mapping[str, Any], cp: int, sizes: str) -> dict[str, Any]:
+    """How cp exchanges by the figures of a setting of Megatron-Core and of its ``sizes``.
+
+    Raises
+    ------
+    InputError : sizes that are missing, or do not fit the degree.
+    """
+    if cp == 1:
+        return {"cp_comm": "p2p"}
+    comm = f.get("cp_comm") or "p2p"
+    if comm != "a2a+p2p":
+        return {"cp_comm": comm}
+    levels = [int(one) for one in f.get("cp_levels") or () if str(one).isdecimal()]
+    if len(levels) != 2 or math.prod(levels) != cp:
+        raise InputError(f"{sizes}: got {f.get('cp_levels')}; allowed: two sizes, of the "
+                         f"all-to-all and of the ring, whose product is cp {cp}")
+    if 1 in levels:  # Transformer Engine takes the other form then
+        return {"cp_comm": "p2p" if levels[0] == 1 else "a2a"}
+    return {"cp_comm": comm, "cp_a2a": levels[0]}
 
 
 def job(

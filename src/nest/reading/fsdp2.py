@@ -41,13 +41,14 @@ def read(source: Source) -> Found:
     notes: list[str] = []
     given = understood(found, SETTINGS, TARGET, source, notes, ("LAYERS",))
     for one in SETTINGS:
-        if one.name not in given and one.figure != "recompute_layers":
+        if one.name not in given and one.figure not in ("recompute_layers", "cp_comm"):
             raise InputError(f"{source.where}: no {one.name}; allowed: a module that nest export "
                              "--to fsdp2 wrote, with its constants")
     f = figures_in(SETTINGS, given, source, COUNTS)
-    if "set_rotate_method(\"alltoall\")" not in source.text and f["cp"] > 1:
+    ways = f"set_rotate_method({'ROTATE' if 'ROTATE' in given else chr(34) + 'alltoall' + chr(34)})"
+    if ways not in source.text and f["cp"] > 1:
         raise InputError(f"{source.where}: CP: got {f['cp']}; allowed: 1, or keys and values that "
-                         "are passed around (set_rotate_method)")
+                         "are passed around or gathered (set_rotate_method)")
     model = model_of(source, None, "the module does not name its model")
     if given.get("LAYERS", model.layers) != model.layers:
         raise InputError(f"{source.where}: LAYERS: got {shorten(given['LAYERS'])}; allowed: "
@@ -64,7 +65,8 @@ def read(source: Source) -> Found:
                          "selective, and a tuple of modules")
     way = configuration(Division(
         [((0, len(build_chain(model))),)], dp, f["micro_batch"], tp=f["tp"], sp=f["sp"], cp=f["cp"],
-        etp=f["tp"], zero=zero, replicas=f["replicas"] if zero and f["replicas"] > 1 else None,
+        cp_comm=f.get("cp_comm", "p2p") if f["cp"] > 1 else "p2p", etp=f["tp"], zero=zero,
+        replicas=f["replicas"] if zero and f["replicas"] > 1 else None,
         recompute=f["recompute"], modules=modules, recompute_layers=f.get("recompute_layers")),
         source.places, source.where, notes)
     optimizer = said(source, "the optimizer", None, source.asked.optimizer or "adam",

@@ -29,7 +29,8 @@ from nest.units import format_seconds
 if TYPE_CHECKING:
     from nest.search.progress import Follower
 
-SHOWN = ("tp", "sp", "pp", "vpp", "cp", "cp_comm", "ep", "etp", "dp", "outer_dp", "micro_batch",
+SHOWN = ("tp", "sp", "pp", "vpp", "cp", "cp_comm", "cp_a2a", "ep", "etp", "dp", "outer_dp",
+         "micro_batch",
          "micro_batches", "schedule", "group", "zero", "shard", "recompute", "recompute_modules",
          "recompute_layers")
 """Figures of a plan that a difference lists."""

@@ -24,7 +24,8 @@ from nest.reading.source import Found, Source, divided, figures_in, model_of, sa
 from nest.reading.torchtitan import typed
 from nest.units import shorten
 
-COUNTS = ("seq_len", "accumulated", "pp", "stage_layers", "cp", "tensor", "tensor_sequence", "ep",
+COUNTS = ("seq_len", "accumulated", "pp", "stage_layers", "cp_rings", "cp_a2a", "tensor",
+          "tensor_sequence", "ep",
           "model.layers", "model.hidden", "model.heads", "model.kv_heads", "model.head_dim",
           "model.ffn", "model.vocab")
 AXES = ("ici_data_parallelism", "ici_fsdp_parallelism", "dcn_data_parallelism")
@@ -107,7 +108,12 @@ def _found(
     if min(f["tensor"], f["tensor_sequence"]) > 1:
         raise InputError(f"{source.where}: ici_tensor_parallelism and "
                          "ici_tensor_sequence_parallelism: got both above 1; allowed: one of them")
-    tp, pp, cp, ep = f["tensor"] * f["tensor_sequence"], f["pp"], f["cp"], f["ep"]
+    tp, pp, ep = f["tensor"] * f["tensor_sequence"], f["pp"], f["ep"]
+    cp = f["cp_rings"] * f["cp_a2a"]
+    if cp > 1 and (f["cp_a2a"] > 1) != (f.get("cp_comm") == "a2a+p2p"):
+        raise InputError(f"{source.where}: ici_context_usp_ulysses_parallelism: got "
+                         f"{f['cp_a2a']}; allowed: above 1 with context_parallel_strategy usp "
+                         "alone")
     replicas, fsdp = _axes(source, axes, tp * pp * cp * ep)
     dp = replicas * fsdp * ep
     zero = 3 if fsdp * ep * cp > 1 else int(f["optimizer_only"])
@@ -137,7 +143,8 @@ def _found(
     recompute, modules = _policy(f, source)
     way = configuration(Division(
         _chunks(build_chain(model), pp), dp, micro, tp=tp, sp=f["tensor_sequence"] > 1, cp=cp,
-        cp_comm=f.get("cp_comm", "p2p") if cp > 1 else "p2p", ep=ep, etp=tp, zero=zero,
+        cp_comm=f.get("cp_comm", "p2p") if cp > 1 else "p2p", cp_a2a=f["cp_a2a"], ep=ep, etp=tp,
+        zero=zero,
         replicas=replicas if zero == 3 and replicas > 1 else None, recompute=recompute,
         modules=modules, schedule=schedule),
         None if source.places is None else _by_stage(source.places, dp, pp, cp, tp, ep, source),

@@ -20,6 +20,7 @@ from nest.exports.megatron_table import MODULES, RECIPES, SHARDED, remainders_as
 from nest.graph import build_chain
 from nest.pricing.divisions import chunks_of_stages
 from nest.reading.arguments import number_or_text
+from nest.reading.division import exchange
 from nest.reading.hosts import Placed, placed
 from nest.reading.megatron_arguments import Figures, figures_given, values_of
 from nest.reading.patterns import layer_pattern
@@ -338,7 +339,8 @@ def _configuration(
         "layers": [parts[0][0], parts[-1][1]], "devices": [n * block, (n + 1) * block],
         "chunks": [list(each) for each in parts], "dp_in": dp_in, "tp": tp,
         "sp": f["sp"] and tp > 1,  # line 913
-        "cp": cp, "cp_comm": f.get("cp_comm", "p2p") if cp > 1 else "p2p", "ep": ep, "etp": etp,
+        "cp": cp, **exchange(f, cp, "--hierarchical-context-parallel-sizes"), "ep": ep,
+        "etp": etp,
         "zero": zero, "shard": "dp_in" if instances > 1 or (
             f.get("instances") is not None and zero) else "dp", **recompute}
         for n, parts in enumerate(chunks)]

@@ -7,8 +7,9 @@ line.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
+from nest.describe.space import CpComm
 from nest.errors import InputError, did_you_mean
 from nest.exports.megatron_table import RECIPES, SECTIONS, SHARDED
 from nest.exports.settings import figures_of
@@ -66,7 +67,7 @@ ONLY: Mapping[str, tuple[object, ...]] = {
     "softmax-type": ("vanilla", "learnable"),
     "fp8-recipe": (*RECIPES.values(),), "fp4-recipe": ("nvfp4",),
     "recompute-granularity": ("full", "selective"), "normalization": ("RMSNorm", "LayerNorm"),
-    "data-parallel-sharding-strategy": SHARDED, "cp-comm-type": ("p2p", "a2a"),
+    "data-parallel-sharding-strategy": SHARDED, "cp-comm-type": get_args(CpComm),
     "moe-token-dispatcher-type": ("alltoall", "allgather", "flex"),
     "moe-flex-dispatcher-backend": ("deepep", "hybridep"),
     "recompute-method": ("uniform", "block"),

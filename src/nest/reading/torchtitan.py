@@ -250,10 +250,7 @@ def _found(
     else:
         sharded = given["parallelism.fsdp_reshard_after_forward"]
     f = figures_in(table, given, source, COUNTS)
-    if f["cp"] > 1 and given.get(_ROTATE) != "alltoall":
-        raise InputError(f"{source.where}: parallelism.context_parallel_degree: got {f['cp']}; "
-                         "allowed: 1 (keys and values of all ranks are gathered, which has no "
-                         "price)")
+    ring = f["cp"] == 1 or given.get(_ROTATE) == "alltoall"
     shards = _shards(f, source)
     dp = f["replicas"] * shards
     zero = f["sharding"] if shards > 1 or sharded else 0
@@ -286,7 +283,8 @@ def _found(
                     "parallelism.pipeline_parallel_microbatch_size")
     rounds = max(1, count // f["pp"])
     way = Division(
-        chunks, dp, micro, tp=f["tp"], sp=f.get("sp", True), cp=f["cp"], ep=f["ep"],
+        chunks, dp, micro, tp=f["tp"], sp=f.get("sp", True), cp=f["cp"],
+        cp_comm="p2p" if ring else "all_gather", ep=f["ep"],
         etp=(f["etp"] if table is OLD else 1) if f["ep"] > 1 else f["tp"], zero=zero,
         replicas=f["replicas"] if zero and f["replicas"] > 1 else None, recompute=f["recompute"]
         if table is OLD else given["activation_checkpoint.mode"], modules=("norm", "mlp_act"),

@@ -68,8 +68,9 @@ def _alike(a: Stage, b: Stage) -> bool:
 
 def _layout(s: Stage) -> tuple[object, ...]:
     sizes = tuple(stop - start for start, stop in s.chunks)
-    return (sizes, s.devices[1] - s.devices[0], s.dp_in, s.tp, s.sp, s.cp, s.cp_comm, s.ep, s.etp,
-            s.zero, s.shard, s.recompute, s.recompute_modules, s.recompute_layers)
+    return (sizes, s.devices[1] - s.devices[0], s.dp_in, s.tp, s.sp, s.cp, s.cp_comm,
+            s.cp_a2a, s.ep, s.etp, s.zero, s.shard, s.recompute, s.recompute_modules,
+            s.recompute_layers)
 
 
 def _slowest(run: Run) -> Stage:
@@ -170,7 +171,9 @@ def _recompute(run: Run) -> str:
 
 def _context(run: Run) -> str:
     one = run.stages[0]
-    return f"{one.cp} a2a" if one.cp_comm == "a2a" else str(one.cp)
+    if one.cp_comm == "a2a+p2p":
+        return f"{one.cp} a2a {one.cp_a2a}"
+    return str(one.cp) if one.cp_comm == "p2p" else f"{one.cp} {one.cp_comm}"
 
 
 def _zero(run: Run) -> str:

@@ -1,6 +1,7 @@
 """The search for the best configuration: costs as arrays, solved by compiled kernels.
 
-`candidates` lists outer choices and the configurations of a stage, `starts` where blocks may start,
+`candidates` lists outer choices and the configurations of a stage, `exchanges` which ways of
+context parallelism are worth it, `starts` where blocks may start,
 `signatures` which stages cost the same; `tensors` prices all of that and fills `tables` and
 `problems`, the arrays that kernels take; `compiled` loads the kernels of `_kernels` with their
 cache; `alike` has the pipelines of identical stages, `totals` bounds them by sums over all layers,

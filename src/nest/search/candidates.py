@@ -6,21 +6,25 @@ Shapes: S splits (tp, sp, cp and how cp exchanges), E expert pairs (ep, etp), C 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nest.costs.choices import Site, exchange_of
 from nest.costs.network.fabric import Fabric, GroupShapes
 from nest.costs.network.placement import strides
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
-from nest.describe.space import SearchSpace
+from nest.describe.space import CpComm, SearchSpace
 from nest.graph import Chain
 from nest.graph.legality import cp_problem, divisors, expert_problem, tensor_degrees, tp_problem
+from nest.search.exchanges import Exchanges
 from nest.search.starts import Places
 
 Ints = NDArray[np.int64]
+FORMS = get_args(CpComm)
+"""How cp exchanges, in the order of :attr:`Splits.form`."""
 
 
 class Outer(NamedTuple):
@@ -38,7 +42,16 @@ class Splits(NamedTuple):
     tp: Ints
     sp: NDArray[np.bool_]
     cp: Ints
-    a2a: NDArray[np.bool_]
+    inner: Ints
+    """Ranks of cp that exchange by all-to-all; see :class:`nest.costs.choices.Body`."""
+    gather: NDArray[np.bool_]
+
+    @property
+    def form(self) -> Ints:
+        """Index into ``FORMS``."""
+        found: Ints = np.select(
+            [self.gather, self.inner == 1, self.inner == self.cp], [2, 0, 1], 3)
+        return found
 
     @property
     def width(self) -> Ints:
@@ -108,6 +121,9 @@ class Candidates:
         self.fabric, self._alike = fabric, alike
         self.splits = self._splits()
         self.pairs = self._pairs()
+        self._listed = np.ones(len(self.splits.tp), dtype=np.bool_)
+        self._exchanges: Exchanges | None = None
+        self._worse: dict[tuple[int, int], NDArray[np.bool_]] = {}
         self._places: dict[tuple[int, int], Places] = {}
 
     def _splits(self) -> Splits:
@@ -128,14 +144,92 @@ class Candidates:
                         continue
                     if tp_problem(chain, job, tp, sp, cp):
                         continue
-                    for a2a in (False, True) if cp > 1 else (False,):
-                        name = "a2a" if a2a else "p2p"
-                        if cp > 1 and not space.allows("cp_comm", name):
-                            continue
-                        if not cp_problem(chain, job, cp, name, tp):
-                            found.append((tp, sp, cp, a2a))
-        tp_, sp_, cp_, a2a_ = np.array(found, dtype=np.int64).reshape(-1, 4).T
-        return Splits(tp_, sp_.astype(bool), cp_, a2a_.astype(bool))
+                    found += [(tp, sp, cp, *exchange_of(name, cp, part))
+                              for name, part in self._ways(cp)
+                              if not cp_problem(chain, job, cp, name, tp, part)]
+        tp_, sp_, cp_, inner, gather = np.array(found, dtype=np.int64).reshape(-1, 5).T
+        return Splits(tp_, sp_.astype(bool), cp_, inner, gather.astype(bool))
+
+    def _ways(self, cp: int) -> list[tuple[str, int]]:
+        """Ways in which cp may exchange, as ``cp_comm`` and ``cp_a2a``."""
+        if cp == 1:
+            return [("p2p", 1)]
+        space = self.space
+        both = [("a2a+p2p", part) for part in divisors(cp)[1:-1] if space.allows("cp_a2a", part)]
+        every = [("p2p", 1), ("a2a", 1), ("all_gather", 1), *both]
+        return [(name, part) for name, part in every if space.allows("cp_comm", name)]
+
+    def list_only(self, listed: NDArray[np.bool_], exchanges: Exchanges | None) -> None:
+        """Leave out all other splits; and those that ``exchanges`` finds worse than another."""
+        self._listed, self._exchanges = listed, exchanges
+        if exchanges is not None and not self.fabric.by_links:
+            self._compare_all(exchanges)
+
+    @property
+    def choice(self) -> bytes:
+        """Equal for candidates of which the same splits are left out."""
+        worse = [self._worse[key].tobytes() for key in sorted(self._worse)]
+        return b"".join((self._listed.tobytes(), *worse))
+
+    def _compare_all(self, exchanges: Exchanges) -> None:
+        """Find worse splits for all samples and dp_in; inside blocks every place is the same."""
+        space, batch = self.space, self.job.global_batch
+        keys = [(samples, dp_in) for dp_in in divisors(batch) if space.allows("dp_in", dp_in)
+                for samples in divisors(batch // dp_in) if space.allows("mbs", samples)
+                if space.allows("micro_batch", samples * dp_in)]
+        here = np.flatnonzero(self._listed & (self.splits.cp > 1))
+        if not keys or not len(here):
+            return
+        samples, dp_in = np.repeat(np.array(keys, dtype=np.int64), len(here), axis=0).T
+        split = np.tile(here, len(keys))
+        block = dp_in * self.splits.width[split]
+        fits = np.flatnonzero(block <= self.cluster.size)
+        key = np.repeat(np.arange(len(keys)), len(here))
+        worse = np.zeros((len(keys), len(self.splits.tp)), dtype=np.bool_)
+        worse[key[fits], split[fits]] = self._compared(
+            exchanges, Site.alone(block[fits]), samples[fits], split[fits], key[fits])
+        self._worse = dict(zip(keys, worse, strict=True))
+
+    def _compared(
+        self, exchanges: Exchanges, site: Site, samples: Ints, split: Ints, key: Ints
+    ) -> NDArray[np.bool_]:
+        """Where a split is worse than another with the same key and degrees, which are in a row."""
+        s = self.splits
+        columns = (key, s.tp[split], s.sp[split], s.cp[split])
+        changes = np.any([np.diff(column) != 0 for column in columns], axis=0)
+        group = np.concatenate([[0], np.cumsum(changes)])
+        several = np.flatnonzero(np.bincount(group)[group] > 1)
+        worse = np.zeros(len(split), dtype=np.bool_)
+        if len(several):
+            mine = split[several]
+            worse[several] = exchanges.worse(
+                site.take(several), samples[several], s.tp[mine], s.cp[mine], s.inner[mine],
+                s.gather[mine], np.cumsum([0, *(np.diff(group[several]) != 0)]))
+        return worse
+
+    def _kept(self, outer: Outer, samples: int, dp_in: int, split: Ints) -> Ints:
+        """Of some splits those to list."""
+        split = split[self._listed[split]]
+        if self._exchanges is None or not len(split):
+            return split
+        if not self.fabric.by_links:
+            worse = self._worse.get((samples, dp_in))
+            return split if worse is None else split[~worse[split]]
+        # On links places differ: a split that is worse at each of them.
+        block = dp_in * self.splits.width[split]
+        starts = [self.places(outer).representatives(size) for size in block.tolist()]
+        counts = np.array([len(each) for each in starts])
+        row = np.repeat(np.arange(len(split)), counts)
+        nth = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        order = np.lexsort((row, nth, block[row]))  # splits of equal blocks at one place in a row
+        row = row[order]
+        site = Site(np.concatenate(starts)[order], block[row],
+                    np.full(len(row), outer.outer_dp), np.full(len(row), outer.stride))
+        worse = self._compared(self._exchanges, site, np.full(len(row), samples), split[row],
+                               nth[order])
+        times: Ints = np.bincount(row[worse], minlength=len(split))
+        kept: Ints = split[times < np.maximum(counts, 1)]
+        return kept
 
     def _pairs(self) -> Pairs:
         moe, space, size = self.chain.experts, self.space, self.cluster.size
@@ -160,9 +254,10 @@ class Candidates:
         pairs = {(1, 1)} | {(max(int(etp), 1), int(ep)) for ep, etp, width in
                             zip(*self.pairs, self.pairs.width, strict=True) if block % width == 0}
         inside, inner = set(), {block}
-        for tp, cp, a2a in {(int(tp), int(cp), bool(a2a)) for tp, _, cp, a2a in
-                            np.stack(self.splits)[:, fits].T}:
-            inside |= {(1, tp, False), (tp, cp, a2a), (tp, block // tp, False)}
+        for tp, cp, part in {(int(tp), int(cp), int(part)) for tp, _, cp, part, _ in
+                             np.stack(self.splits)[:, fits].T}:
+            inside |= {(1, tp, False), (tp, part, part > 1), (tp * part, cp // part, False),
+                       (tp, block // tp, False)}
             inner.add(tp)
         for etp, ep in pairs:
             experts = ep * etp
@@ -192,7 +287,7 @@ class Candidates:
             legal = block <= outer.stride
             for g in self.cluster.group_sizes:
                 legal &= (block <= g) | (block % g == 0)
-            fitting = np.flatnonzero(legal)
+            fitting = self._kept(outer, samples, dp_in, np.flatnonzero(legal))
             row, pair = np.nonzero([useful[size] for size in block[fitting].tolist()] or [[]])
             split = fitting[row]
             parts.append(np.stack([block[split], np.full_like(split, samples), split, pair]))

@@ -24,7 +24,7 @@ from nest.describe.job import Job
 from nest.describe.space import MODULES
 from nest.graph import Chain
 from nest.graph.schedules import is_grouped
-from nest.search.candidates import Outer, Pairs, Rows, Splits
+from nest.search.candidates import FORMS, Outer, Pairs, Rows, Splits
 from nest.stacks.figures import Value, model_figures, offload_figures
 from nest.stacks.rules import applies, outside
 
@@ -156,21 +156,22 @@ class Runnable:
 
     def _columns(self, rows: Rows, splits: Splits, pairs: Pairs) -> Columns:
         """Figures of candidates."""
-        tp, sp, cp, a2a = (column[rows.split] for column in splits)
+        tp, sp, cp = (column[rows.split] for column in splits[:3])
         ep, etp = pairs.ep[rows.pair], pairs.etp[rows.pair]
         etp = np.where(etp > 0, etp, tp)
         found = {"block": rows.block, "dp_in": rows.block // (tp * cp), "tp": tp, "cp": cp,
                  "ep": ep, "etp": etp, "expert_ranks": ep * etp, "model_ranks": tp * cp}
         return {
             **self._fixed, **{name: Column.of(ROW, values) for name, values in found.items()},
-            "sp": Column.of(ROW, sp, YES_NO), "cp_comm": Column.of(ROW, a2a, ("p2p", "a2a"))}
+            "sp": Column.of(ROW, sp, YES_NO), 
+            "cp_comm": Column.of(ROW, splits.form[rows.split], FORMS)}
 
     def look_at(self, rows: Rows, splits: Splits, pairs: Pairs) -> None:
         """Compare candidates with all rules but those that depend on the outer choice."""
         columns = self._columns(rows, splits, pairs)
         self._sizes[ROW] = len(rows.block)
         for rule in self.rules:
-            names = self._names(rule)
+            names = self.figures(rule)
             if names <= {*columns}:
                 for where in _broken(rule, columns):
                     self._forbid(where, not names.isdisjoint(Pipeline._fields))
@@ -282,12 +283,13 @@ class Runnable:
     @cached_property
     def _outer_rules(self) -> list[Rule]:
         """Rules about outer choices and pipelines."""
-        named = ((rule, self._names(rule)) for rule in self.rules)
+        named = ((rule, self.figures(rule)) for rule in self.rules)
         return [rule for rule, names in named
                 if names & {*OUTER} and names <= {*self._fixed, *OUTER}]
 
     @staticmethod
-    def _names(rule: Rule) -> set[str]:
+    def figures(rule: Rule) -> set[str]:
+        """Names that a rule has."""
         return {*rule.fields, *rule.when, *_factors(rule)}
 
     def names(self, figures: Iterable[str], but: str = "") -> bool:
@@ -297,7 +299,7 @@ class Runnable:
         """
         own = {*figures}
         return any(
-            own & self._names(rule) and all(
+            own & self.figures(rule) and all(
                 self._fixed[name].among(values).any()
                 for name, values in rule.when.items() if name in self._fixed)
             and {*rule.when.get("schedule", ())} != {but}
@@ -312,6 +314,31 @@ class Runnable:
                 if name in CUTS and applies(rule, figures):
                     found[name].append(rule.allowed)
         return found
+
+
+def runnable_splits(
+    known: Capabilities | None, chain: Chain, job: Job, offload: str, splits: Splits
+) -> tuple[Bools, bool]:
+    """Ways to split a sample that the rules about them alone allow; (S,). And whether no other
+    rule tells those apart that differ in how cp exchanges.
+    """
+    allowed, alone = np.ones(len(splits.tp), dtype=np.bool_), True
+    figures = {**model_figures(chain, job), **offload_figures(offload)}
+    columns = {name: Column.same(value) for name, value in figures.items()}
+    for name, values in (("tp", splits.tp), ("cp", splits.cp), ("model_ranks", splits.width)):
+        columns[name] = Column.of(ROW, values)
+    columns |= {"sp": Column.of(ROW, splits.sp, YES_NO),
+                "cp_comm": Column.of(ROW, splits.form, FORMS)}
+    for rule in known.rules.values() if known is not None else ():
+        names = Runnable.figures(rule)
+        if rule.alike:
+            continue
+        if names <= {*columns}:
+            for where in _broken(rule, columns):
+                allowed &= ~where.reshape(-1)
+        elif "cp_comm" in names:
+            alone = False
+    return allowed, alone
 
 
 def larger_groups(known: Capabilities | None) -> bool:

@@ -20,7 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.backward import parts
-from nest.costs.choices import FULL, Body, Site, bodies, policy, setting, states
+from nest.costs.choices import (
+    FULL,
+    Body,
+    Site,
+    bodies,
+    exchange_named,
+    policy,
+    setting,
+    states,
+)
 from nest.costs.host import kept_away
 from nest.costs.layer import BodyCosts, body_costs
 from nest.costs.memory import limit_bytes
@@ -39,11 +48,12 @@ from nest.pricing.stages import in_parts
 from nest.search import compiled
 from nest.search.candidates import Candidates
 from nest.search.distinct import distinct_rows, spread
+from nest.search.exchanges import Exchanges
 from nest.search.floors import Known, Prices
 from nest.search.frame import Frame, firsts
 from nest.search.kept import Kept, Same
 from nest.search.problems import Problem, Spans
-from nest.search.runnable import Pipeline, Runnable
+from nest.search.runnable import Pipeline, Runnable, runnable_splits
 from nest.search.signatures import Signatures, signatures
 from nest.search.tables import Blocks, Tables
 from nest.stacks.figures import model_figures, offload_figures
@@ -117,6 +127,11 @@ class Builder:
         """Bytes of a device that a byte on its host counts as, at the least."""
         fabric = fabric_of(cluster, Twins(*compiled.load(())[0].routes))
         self.candidates = Candidates(chain, cluster, job, space, fabric, self.own)
+        listed, alone = runnable_splits(rules, chain, job, offload, self.candidates.splits)
+        # Transfers to hosts hide under whole layers: less traffic would make them wait more.
+        several = alone and not Offload.of(offload).activations
+        self.candidates.list_only(
+            listed, Exchanges(chain, fabric, self.settings) if several else None)
         self.policies = _policies(chain, space)
         if rules is not None:
             self.policies = _runnable(self.policies, rules, chain, job, offload)
@@ -159,7 +174,7 @@ class Builder:
             return make()
         return kept.of(("frame", Same(self.chain), Same(self.signatures), self.job, self.space,
                         cluster.size, cluster.group_sizes, self.offload, self.own,
-                        tuple(self.pipelines)), make)
+                        tuple(self.pipelines), c.choice), make)
 
     def _useful(self, micro_batch: int) -> dict[int, Bools]:
         """Expert pairs worth trying, by block: no other of the same ep x etp is better in all.
@@ -185,7 +200,7 @@ class Builder:
         alone = setting(self.cluster, self.job.replace(
             stack=self.job.stack.replace(layer_overhead=0.0, expert_overhead=0.0)))
         body = bodies(self.candidates.fabric, Site.alone(blocks[at]), micro_batch / blocks[at],
-                      one, no, one, no, pairs.ep[pair], pairs.etp[pair],
+                      one, no, one, one, no, pairs.ep[pair], pairs.etp[pair],
                       recompute=np.array([self.policies]))
         costs = np.concatenate([
             np.concatenate([c.forward, c.backward + c.recompute, c.ep_forward, c.ep_backward,
@@ -233,11 +248,11 @@ class Builder:
         split, pair = rows.split[one], rows.pair[one]
         body = bodies(
             fabric, site.take(one), rows.samples[one], splits.tp[split], splits.sp[split],
-            splits.cp[split], splits.a2a[split], pairs.ep[pair], np.maximum(pairs.etp[pair], 1),
-            recompute=np.array([self.policies]),
+            splits.cp[split], splits.inner[split], splits.gather[split], pairs.ep[pair],
+            np.maximum(pairs.etp[pair], 1), recompute=np.array([self.policies]),
         )
         alike, number = distinct_rows(
-            machine, rows.samples[one], split, pair, *(spread(group) for group in body[8:]))
+            machine, rows.samples[one], split, pair, *(spread(group) for group in body.groups))
         self._body = number[self._body]
         body, machine = body.take(alike), machine[alike]
         tp, experts = splits.tp[rows.split], pairs.width[rows.pair]
@@ -305,7 +320,7 @@ class Builder:
         """``columns``, found for the first time."""
         rows = self.rows
         outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
-        tp, sp, cp, _ = (column[rows.split] for column in self.candidates.splits)
+        tp, sp, cp = (column[rows.split] for column in self.candidates.splits[:3])
         replicas = np.array([o.outer_dp for o in self.outers], dtype=np.int64)
         self._shards = rows.block // np.where(sp | self.job.stack.scatter_gather, 1, tp)
         self._relayed = rows.samples / (cp * np.where(sp, tp, 1))
@@ -486,12 +501,13 @@ class Builder:
         split, pair = int(self.rows.split[row]), int(self.rows.pair[row])
         s, e = self.candidates.splits, self.candidates.pairs
         tp, cp, block = int(s.tp[split]), int(s.cp[split]), int(self.rows.block[row])
+        cp_comm, cp_a2a = exchange_named(cp, int(s.inner[split]), bool(s.gather[split]))
         zero, shard = self.zeros[way]
         bits = self.policies[chosen]
         modules = tuple(name for name in MODULES if bits != FULL and bits & policy("", [name]))
         return {
             "block": block, "dp_in": block // (tp * cp), "tp": tp, "sp": bool(s.sp[split]),
-            "cp": cp, "cp_comm": "a2a" if s.a2a[split] else "p2p", "ep": int(e.ep[pair]),
+            "cp": cp, "cp_comm": cp_comm, "cp_a2a": cp_a2a, "ep": int(e.ep[pair]),
             "etp": int(e.etp[pair]) or tp, "zero": zero, "shard": ("dp", "dp_in")[shard],
             "recompute": "full" if bits == FULL else "selective" if bits else "none",
             "recompute_modules": modules, "recompute_layers": layers or None,

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from nest.costs.choices import exchange_of
 from nest.describe.configuration import Configuration, StageConfiguration
 from nest.graph.schedules import copies, group_of, position
 from nest.pricing.evaluation import chain_of
@@ -103,13 +104,20 @@ class StepGraph:
 
     def _key(self, group: str, rank: Rank) -> tuple[str, int, tuple[int, ...]]:
         stage = 0 if group == "tied" else rank.stage
-        return group, stage, _key(group, rank, self._place(rank))
+        return group, stage, _key(group, rank, self._place(rank), self._exchanged[rank.stage])
+
+    @cached_property
+    def _exchanged(self) -> list[int]:
+        """Ranks of context parallelism of each stage that exchange by all-to-all."""
+        return [exchange_of(s.cp_comm, s.cp, s.cp_a2a)[0] for s in self.way.stages]
 
 
-def _key(group: str, rank: Rank, place: int) -> tuple[int, ...]:
+def _key(group: str, rank: Rank, place: int, exchanged: int) -> tuple[int, ...]:
     """Equal for the ranks of a stage that are in one group."""
+    shared = rank.replica, rank.dp_in, rank.tp
     every = {
-        "tp": (rank.replica, rank.dp_in, rank.cp), "cp": (rank.replica, rank.dp_in, rank.tp),
+        "tp": (rank.replica, rank.dp_in, rank.cp), "swap": (*shared, rank.cp // exchanged),
+        "cp": (*shared, rank.cp % exchanged),
         "ep": (rank.expert_dp, rank.etp), "etp": (rank.expert_dp, rank.ep),
         "dp": (rank.tp,), "expert_dp": (rank.ep, rank.etp), "inner": (rank.replica, rank.tp),
         "inner_expert": (rank.replica, rank.ep, rank.etp), "outer": (place,),

@@ -23,8 +23,10 @@ from nest.graph import Layer
 from nest.graph.operators import Traffic
 from nest.pricing.stages import Pricing, body_of, state_of
 
-GROUPS = ("tp", "cp", "ep", "etp", "dp", "expert_dp", "inner", "inner_expert", "outer", "tied")
-"""Groups of ranks: tensor, context, expert and expert tensor parallel; holders of the same dense
+GROUPS = ("tp", "swap", "cp", "ep", "etp", "dp", "expert_dp", "inner", "inner_expert", "outer",
+          "tied")
+"""Groups of ranks: tensor parallel; ranks of context parallelism that exchange by all-to-all (swap)
+and by ring or gather (cp); expert and expert tensor parallel; holders of the same dense
 or expert parameters, in all replicas or in one (inner); the same rank of all replicas; holders of a
 tied embedding."""
 GATHER, SCATTER, REDUCE, EXCHANGE = "all_gather", "reduce_scatter", "all_reduce", "all_to_all"
@@ -65,13 +67,14 @@ def layer_volumes(
     -------
     For each field with traffic what is sent for a micro-batch, or for a step where the field is
     that of a step; seconds forward and backward in which tensor parallelism copies what it sends
-    (``sequence_copies`` of the stack).
+    (``sequence_copies`` of the stack), and context parallelism what it gathers.
     """
     layer, body = pricing.chain.kinds[kind], body_of(stage, way, again, pricing.fabric)
     counter = _Counter(layer, body, state_of(stage, way, pricing.fabric),
                        pricing.setting(way, stage))
     return (tuple(one for one in _sent(counter, stage) if one.size > 0.0),
-            (counter.free["tp_forward"], counter.free["tp_backward"]))
+            (counter.free["tp_forward"] + counter.free["cp_forward"],
+             counter.free["tp_backward"] + counter.free["cp_backward"]))
 
 
 class _Counter:
@@ -79,15 +82,12 @@ class _Counter:
 
     def __init__(self, layer: Layer, body: Body, state: State, s: Setting) -> None:
         self.layer, self.stack = layer, s.machine.stack
-        sizes = (body.tp_group, body.cp_group, body.ep_group, body.etp_group, state.dp_group,
-                 state.expert_dp_group, state.inner_group, state.inner_expert_group,
-                 state.outer_group)
+        sizes = (*body.groups, *state.groups)
         groups = [_group(level, int(group.size[0])) for level, group in enumerate(sizes)]
-        self.body = body._replace(tp_group=groups[0], cp_group=groups[1], ep_group=groups[2],
-                                  etp_group=groups[3])
+        self.body = Body(*body[:9], *groups[:5])
         self.state = state._replace(
-            dp_group=groups[4], expert_dp_group=groups[5], inner_group=groups[6],
-            inner_expert_group=groups[7], outer_group=groups[8],
+            dp_group=groups[5], expert_dp_group=groups[6], inner_group=groups[7],
+            inner_expert_group=groups[8], outer_group=groups[9],
             tied_per_byte=np.zeros(1), tied_latency=np.zeros(1))
         bare = self.stack.model_copy(update={"overlap_tp": 0.0, "overlap_cp": 0.0})
         machine = Machine(s.machine.device, bare, s.job.precision)
@@ -129,16 +129,23 @@ def _sent(counter: _Counter, stage: StageConfiguration) -> Iterator[Sent]:
             layer, traffic=_alone(layer.traffic, names), cross_traffic=None
             if layer.cross_traffic is None else _alone(layer.cross_traffic, names)))
         yield from (Sent(f"tp_{way}", kind, "tp", found[f"tp_{way}"]) for way in ways)
+    found = counter.counted("swap")
+    yield from (Sent(f"cp_{way}", EXCHANGE, "swap", found[f"cp_{way}"]) for way in ways)
     found = counter.counted("cp")
-    kind = EXCHANGE if stage.cp_comm == "a2a" else GATHER
-    yield from (Sent(f"cp_{way}", kind, "cp", found[f"cp_{way}"]) for way in ways)
+    # Gradients of what was gathered are reduced, as many bytes; those of a ring travel on.
+    once = found["cp_forward"]
+    scattered = once if stage.cp_comm == "all_gather" else 0.0
+    yield Sent("cp_forward", GATHER, "cp", once)
+    yield Sent("cp_backward", SCATTER, "cp", scattered)
+    if found["cp_backward"] > (1.0 + 1e-9) * scattered:
+        yield Sent("cp_backward", GATHER, "cp", found["cp_backward"] - scattered)
     halves = {GATHER: 0.5, SCATTER: 0.5}
     shares = halves if counter.stack.dispatcher == "allgather" else {EXCHANGE: 1.0}
     for group, parts in (("ep", shares), ("etp", halves)):
         found = counter.counted(group)
         yield from (Sent(f"ep_{way}", kind, group, share * found[f"ep_{way}"])
                     for way in ways for kind, share in parts.items())
-    for group in GROUPS[4:]:
+    for group in GROUPS[5:]:
         found = counter.counted(group)
         yield from (Sent(name, kind, group, found[name]) for name, kind in _HELD.items())
         last = REDUCE if group == "outer" or stage.zero == 0 else SCATTER

@@ -30,6 +30,7 @@ LAYERS = 32
 DP_REPLICATE = 1
 DP_SHARD = 8
 CP = 1
+ROTATE = 'alltoall'
 TP = 2
 SEQUENCE_PARALLEL = True
 RESHARD_AFTER_FORWARD = True
@@ -65,7 +66,7 @@ def parallelize(model: nn.Module, ranks: DeviceMesh, blocks: str = "model.layers
     if CP > 1:  # parameters are sharded over cp, too
         shards = ranks["dp_shard", "cp"]._flatten("dp_shard_cp")
         over = DeviceMesh._concatenate([ranks["dp_replicate"], shards])
-        set_rotate_method("alltoall")  # keys and values are passed around
+        set_rotate_method(ROTATE)  # keys and values are passed around (alltoall) or gathered
     else:
         over = ranks["dp_replicate", "dp_shard"]
     policy = MixedPrecisionPolicy(param_dtype=PARAM_DTYPE, reduce_dtype=REDUCE_DTYPE)

@@ -190,7 +190,7 @@ def _weights(
     tp, block = one * mesh.operators, one * mesh.batch * mesh.operators
     zero = np.array([3 if way.parameters else 0 for way in ways])
     fabric, site = fabric_of(view), Site.alone(block)
-    body = bodies(fabric, site, one * mesh.samples, tp, tp > 1, one, one == 0, ep, etp,
+    body = bodies(fabric, site, one * mesh.samples, tp, tp > 1, one, one, one == 0, ep, etp,
                   recompute=0 * one)
     state = states(fabric, site, tp, ep * etp, zero, 0 * one)
     total, s = np.zeros(len(ways)), setting(view, job)

@@ -186,8 +186,8 @@ class Meshes:
         tp, sp, ep, etp = (np.array(column) for column in zip(
             *(option.way for option in options), strict=True))
         one, fabric, site = np.ones_like(mesh), fabric_of(self.view), Site.alone(mesh)
-        body = bodies(fabric, site, micro_batch * tp // mesh, tp, sp, one, one == 0, ep, etp,
-                      recompute=one * (FULL if recompute == "full" else 0))
+        body = bodies(fabric, site, micro_batch * tp // mesh, tp, sp, one, one, one == 0, ep,
+                      etp, recompute=one * (FULL if recompute == "full" else 0))
         # Where a stage has not all layers, the pipeline spans the cluster.
         per_byte, latency = fabric.pair(0, self.view.size - 1, 1, self.view.size)
         state = states(fabric, site, tp, ep * etp, zero, 0 * one)._replace(

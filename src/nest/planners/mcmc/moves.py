@@ -158,7 +158,8 @@ class Moves:
     @property
     def usual_comm(self) -> str:
         """Dependent fields of a stage when its cp rises from 1."""
-        return "p2p" if self.space.allows("cp_comm", "p2p") else "a2a"
+        return next(name for name in ("p2p", "a2a", "all_gather", "a2a+p2p")
+                    if self.space.allows("cp_comm", name))
 
     # ------------------------------------------------------------ stages
 
