@@ -40,11 +40,14 @@ def plan(model: nest.Model, cluster: nest.Cluster, job: nest.Job, **degrees: Any
     return nest.evaluate(model, cluster, job, even_configuration(model, cluster, job, **degrees))
 
 
+PADDED = {"expert_capacity": 1.0, "expert_padding": True}
+
+
 def small(changes: dict[str, Any] | None = None, stack: Any = "megatron-core",
-          devices: int = 16, **degrees: Any) -> nest.Plan:
-    """A small model on nodes of 8."""
+          devices: int = 16, asked: dict[str, Any] | None = None, **degrees: Any) -> nest.Plan:
+    """A small model on nodes of 8; ``asked``: fields of the job."""
     model = nest.Model.parse({**MODEL, "layers": 8, "heads": 8, **(changes or {})})
-    job = nest.Job(global_batch=64, seq_len=64, stack=stack)
+    job = nest.Job(global_batch=64, seq_len=64, stack=stack, **(asked or {}))
     return plan(model, nest.load_cluster("dgx-h100", devices=devices), job, **degrees)
 
 
@@ -222,6 +225,18 @@ EXPERTS = {"experts": 8, "top_k": 2, "ffn": 64}
     ({"stack": {"base": "megatron-core", "cuda_graphs": "layers"}, "changes": {"moe": EXPERTS}},
      "--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router moe_preprocess",
      "full_iteration"),
+    ({"asked": {"expert_capacity": 1.25}, "changes": {"moe": EXPERTS}},
+     "--moe-token-dispatcher-type alltoall --moe-expert-capacity-factor 1.25", "pad-expert"),
+    ({"asked": PADDED, "changes": {"moe": EXPERTS}},
+     "--moe-expert-capacity-factor 1.0 --moe-pad-expert-input-to-capacity", "cuda"),
+    ({"asked": PADDED}, "--bf16", "capacity"),
+    ({"stack": {"base": "megatron-core", "cuda_graphs": "layers"}, "changes": {"moe": EXPERTS},
+      "asked": {"expert_capacity": 1.25}},
+     "--cuda-graph-scope attn moe_router", "moe_preprocess"),
+    ({"stack": {"base": "megatron-core", "cuda_graphs": "step"}, "changes": {"moe": EXPERTS},
+      "asked": PADDED},
+     "--cuda-graph-scope full_iteration --no-check-for-nan-in-loss-and-grad "
+     "--moe-pad-experts-for-cuda-graph-inference", "moe_router"),
 ], ids=lambda value: str(value)[:60])
 def test_words_of_each_setting(found: dict[str, Any], wanted: str, unwanted: str) -> None:
     text = words_of(small(**found))

@@ -50,6 +50,22 @@ def test_schedules_that_the_software_lacks(target: str, schedule: str) -> None:
 
 
 @pytest.mark.parametrize("target", STACKS)
+def test_who_has_settings_for_experts_of_a_capacity(target: str) -> None:
+    given: dict[str, Any] = {
+        "changes": {"moe": {"experts": 8, "top_k": 2, "ffn": 128}}, "zero": 2, "ep": 1,
+        "asked": {"expert_capacity": 1.25}}
+    given |= {"megatron": {"zero": 1}, "megatron-bridge": {"zero": 1},
+              "deepspeed": {"zero": 1}, "maxtext": {"recompute": "full", "zero": 3}}.get(target, {})
+    if target.startswith("megatron"):
+        texts = files_of(target, STACKS[target], **given).values()
+        assert any("capacity" in text for text in texts)
+        return
+    with pytest.raises(UnsupportedError) as caught:
+        files_of(target, STACKS[target], **given)
+    assert any("capacity" in one for one in caught.value.problems), caught.value.problems
+
+
+@pytest.mark.parametrize("target", STACKS)
 def test_nothing_is_written_of_what_is_refused(target, tmp_path, capsys) -> None:
     files = Files(tmp_path)
     stack = "fsdp" if target != "fsdp2" else "megatron-core"

@@ -167,7 +167,10 @@ def random_job(rng: Random, theme: str) -> Job:
         batches, lengths = [1, 1, 2], [4096, 6144, 8192, 16384, 32768]
     elif theme == "outer":
         batches = [2, 4, 6, 8, 12]
+    limit = Random(repr(stack) + "capacity").choice((None,) * 7 + (0.7, 1.0, 1.3))
     return Job(
+        expert_capacity=limit,
+        expert_padding=limit is not None and Random(repr(stack) + "padding").random() < 0.6,
         memory_margin=more.choice((0.0, 0.0, 0.05, 0.1)),
         expert_imbalance=more.choice((1.0, 1.0, 1.3)),
         global_batch=rng.choice(batches), seq_len=rng.choice(lengths),

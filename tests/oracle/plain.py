@@ -78,7 +78,8 @@ def cost(
     gather: bool = False,
     ep: int = 1, etp: int | None = None, dp: int = 1, outer: int = 1, zero: int = 0,
     hybrid: bool = False, recompute: int = 0, precision: str = "bf16", samples: int = B,
-    imbalance: float = 1.0, optimizer: str = "adam", machine: dict[str, Any] | None = None,
+    imbalance: float = 1.0, capacity: float | None = None, padded: bool = False,
+    optimizer: str = "adam", machine: dict[str, Any] | None = None,
     **software: Any,
 ) -> LayerCosts:
     """Price a layer on ``outer`` blocks of ``dp`` x ``cp`` x ``tp`` devices, all on one switch.
@@ -87,7 +88,7 @@ def cost(
     """
     etp = tp if etp is None else etp
     job = Job(global_batch=64, seq_len=S, precision=precision, expert_imbalance=imbalance,
-              optimizer=optimizer,
+              expert_capacity=capacity, expert_padding=padded, optimizer=optimizer,
               stack=stack(**software))
     body = Body(
         samples=np.array([samples]), tp=np.array([tp]),

@@ -84,6 +84,48 @@ def test_cuda_graphs_are_read_back(base: str, graphs: str, tmp_path: Path) -> No
     assert seen > 1
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("base", ["megatron-core", "megatron-bridge"])
+def test_experts_of_a_capacity_are_read_back(base: str, padded: bool, tmp_path: Path) -> None:
+    seen, target = 0, base.removesuffix("-core")
+    for case in runnable("megatron-core", 8):
+        job = case.job.replace(stack=base, expert_capacity=1.25, expert_padding=padded)
+        plan = nest.evaluate(case.model, case.cluster, job, case.way)
+        with suppress(UnsupportedError):
+            for name, text in nest.export(plan, target).items():
+                (tmp_path / name).write_text(text, encoding="utf-8")
+            found = nest.read(tmp_path / "launch.sh", model=None if target == "megatron" else
+                              case.model)
+            priced = nest.evaluate(found.model, case.cluster, found.job, found.configuration)
+            assert priced.step_time_s == plan.step_time_s
+            assert found.job.capacity == (
+                "none" if case.model.moe is None else job.capacity)
+            seen += case.model.moe is not None
+    assert seen
+
+
+@pytest.mark.parametrize(("more", "wanted"), [
+    ("", (None, False)), ("--moe-expert-capacity-factor 1.5", (1.5, False)),
+    ("--moe-expert-capacity-factor=-1.0", (None, False)),
+    ("--moe-expert-capacity-factor 1 --moe-pad-expert-input-to-capacity "
+     "--moe-token-drop-policy position", (1.0, True))])
+def test_capacities(tmp_path: Path, more: str, wanted: tuple[float | None, bool]) -> None:
+    found = reading(tmp_path, f"--num-experts 8 {more}").job
+    assert (found.expert_capacity, found.expert_padding) == wanted
+    dense = reading(tmp_path, more).job
+    assert (dense.expert_capacity, dense.expert_padding) == (None, False)
+
+
+@pytest.mark.parametrize(("more", "wanted"), [
+    ("--moe-pad-expert-input-to-capacity", "expert_padding: got true without expert_capacity"),
+    ("--moe-expert-capacity-factor many", "expert_capacity: got 'many'"),
+    ("--moe-expert-capacity-factor 0", "expert_capacity: got 0")])
+def test_capacities_that_are_none(tmp_path: Path, more: str, wanted: str) -> None:
+    with pytest.raises(InputError) as caught:
+        reading(tmp_path, f"--num-experts 8 {more}")
+    assert wanted in str(caught.value)
+
+
 @pytest.mark.parametrize("section", SECTIONS)
 def test_each_setting_is_read_as_it_is_written(section: str) -> None:
     """Figures that a table writes are those that it reads; all names are Megatron's."""

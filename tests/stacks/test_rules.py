@@ -461,3 +461,29 @@ def test_the_report_has_the_settings():
     way = even_configuration(model, cluster, job, zero=1, offload="optimizer")
     text = " ".join(str(nest.evaluate(model, cluster, job, way)).split())
     assert "can run this with --optimizer-cpu-offload --optimizer-offload-fraction 1 --use" in text
+
+
+@pytest.mark.parametrize(("stack", "dispatcher", "padded", "wanted"), [
+    ("megatron-core", "alltoall", True, {}), ("megatron-core", "hybridep", True, {}),
+    ("megatron-core", "deepep", False, {}),
+    ("megatron-core", "deepep", True, {
+        "capacity": "capacity padded: DeepEP's dispatcher pads no experts "
+        "(--moe-pad-expert-input-to-capacity)"}),
+    ("megatron-core-2024", "alltoall", True, {}),
+    ("megatron-core-2024", "allgather", False, {
+        "dispatcher": "dispatcher allgather: experts of limited capacity need the all-to-all "
+        "dispatcher"}),
+    ("torchtitan", "alltoall", False, {
+        "capacity": "capacity limited: an expert takes all tokens that are sent to it "
+        "(non_blocking_capacity_factor is the buffer of a rank)"})])
+def test_experts_of_a_capacity(
+    stack: str, dispatcher: str, padded: bool, wanted: dict[str, str]
+) -> None:
+    job = job_of({"base": stack, "dispatcher": dispatcher}, expert_capacity=1.25,
+                 expert_padding=padded)
+    found = not_runnable(build_chain(MODELS["mixtral-8x7b"]), job,
+                         configured(job, "mixtral-8x7b", zero=0 if "2024" in stack else 1))
+    capacity = {one.field: one.sentence for one in found if "capacity" in one.rule}
+    assert capacity == wanted
+    dense = not_runnable(build_chain(MODELS["llama3-70b"]), job, configured(job, "llama3-70b"))
+    assert not [one for one in dense if "capacity" in one.rule]

@@ -719,12 +719,12 @@ def _price(t, q, a, w, top):
     w.tally[1] += 1
     if a.schedule[k] > GPIPE:
         m, depth = t.micro_batches // copies, p * v // copies
-        few, limit = _few(a, k, m), np.inf if together_of(a.schedule[k]) else top
+        few = _few(a, k, m)
         time = w.longest_path(w.costs, w.alone, w.hops, p, v, few, depth,
-                              _written(a, w, k, m, few), w.room, limit)
+                              _written(a, w, k, m, few), w.room, top)
         if few < m and time < top and w.room.unsure[0] > passes.SURE * time:
             time = w.longest_path(w.costs, w.alone, w.hops, p, v, m, depth,
-                                  _written(a, w, k, m, m), w.room, limit)
+                                  _written(a, w, k, m, m), w.room, top)
     else:
         time = _in_closed_form(w, p, t.micro_batches, a.schedule[k] == GPIPE)
     if time >= top * SLACK:

@@ -40,6 +40,8 @@ def compare(
     optimizer: options.Optimizer = None,
     memory_margin: options.MemoryMargin = None,
     expert_imbalance: options.ExpertImbalance = None,
+    expert_capacity: options.ExpertCapacity = None,
+    expert_padding: options.ExpertPadding = None,
     stack: options.StackName = None,
     job: options.JobFile = None,
     profile: options.ProfileFile = None,
@@ -103,7 +105,8 @@ def compare(
         without=without or None, degrade=degrade or None)
     wanted = job_from(job, stack, global_batch=global_batch, seq_len=seq_len, precision=precision,
                       optimizer=optimizer, memory_margin=memory_margin,
-                      expert_imbalance=expert_imbalance)
+                      expert_imbalance=expert_imbalance,
+                      expert_capacity=expert_capacity, expert_padding=expert_padding)
     bounds = space_from(
         space, tp=tp, pp=pp, cp=cp, cp_comm=cp_comm, cp_a2a=cp_a2a, zero=zero, shard=shard,
         recompute=recompute,

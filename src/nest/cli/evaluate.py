@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DOES_NOT_FIT = 3
 JOB_OPTIONS = ("global_batch", "seq_len", "precision", "optimizer", "memory_margin",
-               "expert_imbalance")
+               "expert_imbalance", "expert_capacity", "expert_padding")
 
 
 def evaluate(
@@ -38,6 +38,8 @@ def evaluate(
     optimizer: options.Optimizer = None,
     memory_margin: options.MemoryMargin = None,
     expert_imbalance: options.ExpertImbalance = None,
+    expert_capacity: options.ExpertCapacity = None,
+    expert_padding: options.ExpertPadding = None,
     stack: options.StackName = None,
     job: options.JobFile = None,
     profile: options.ProfileFile = None,
@@ -148,7 +150,8 @@ def evaluate(
     check_map(map_file)
     job_options = {"global_batch": global_batch, "seq_len": seq_len, "precision": precision,
                    "optimizer": optimizer, "memory_margin": memory_margin,
-                   "expert_imbalance": expert_imbalance, "stack": stack,
+                   "expert_imbalance": expert_imbalance, "expert_capacity": expert_capacity,
+                   "expert_padding": expert_padding, "stack": stack,
                    "job": job, "profile": profile, "as": as_type,
                    "devices": devices, "filling": filling, "device": device,
                    "without": without or None, "degrade": degrade or None}

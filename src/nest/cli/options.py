@@ -110,6 +110,16 @@ ExpertImbalance = Annotated[
     float | None,
     fraction("Tokens of the busiest expert-parallel rank over the mean; default 1.", "FACTOR"),
 ]
+ExpertCapacity = Annotated[
+    float | None,
+    fraction("The most tokens that an expert takes of a device, over the mean; those beyond are "
+             "dropped; default: none are.", "FACTOR"),
+]
+ExpertPadding = Annotated[
+    bool | None,
+    typer.Option("--expert-padding/--no-expert-padding",
+                 help="Pad each expert to --expert-capacity; default: no."),
+]
 MemoryMargin = Annotated[
     float | None,
     fraction("Share of each device's memory that no plan may use; default 0.1."),

@@ -130,7 +130,8 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
     # more slowly than it runs them.
     stack = s.machine.stack
     gap, back_gap, ahead_host, back_host = (
-        (0.0, 0.0, 0.0, 0.0) if layer.measured else stack.host(layer.experts is not None))
+        (0.0, 0.0, 0.0, 0.0) if layer.measured
+        else stack.host(layer.experts is not None, s.job.counted))
     if layer.experts is not None:
         routed = stack.routing_time * tokens_of(layer, c, s)[1]
         ahead, back = ahead + routed, back + routed

@@ -57,12 +57,21 @@ def copies_of(layer: Layer, c: Body, s: Setting, tokens: Array) -> Array:
     """Token copies that one device runs through its experts: the busiest, which all wait for.
 
     Balanced routing times the job's ``expert_imbalance``; without expert parallelism every device
-    runs its own tokens, whichever experts they go to.
+    runs its own tokens, whichever experts they go to. With a capacity an expert takes of each rank
+    at most ``ceil(copies / experts * expert_capacity)``, and exactly that where it is padded
+    (get_capacity in NVIDIA/Megatron-LM@core_v0.16.1 megatron/core/transformer/moe/moe_utils.py:193,
+    of the copies that the rank's router sees, line 832).
     """
     assert layer.experts is not None
-    mean = tokens * layer.experts.top_k * c.etp / c.tp
-    busiest: Array = np.where(c.ep > 1, s.job.expert_imbalance, 1.0) * mean
-    return busiest
+    moe, job = layer.experts, s.job
+    own = tokens * moe.top_k / c.tp
+    busiest: Array = np.where(c.ep > 1, job.expert_imbalance, 1.0) * own * c.etp
+    if job.expert_capacity is None:
+        return busiest
+    # Ranks share the tokens in many ways, whose quotients differ by rounding errors.
+    each = np.ceil(own / moe.count * job.expert_capacity * (1.0 - 1e-12))
+    most: Array = moe.count * each * c.etp
+    return most if job.expert_padding else np.minimum(busiest, most)
 
 
 def keys_bytes(op: Operator, layer: Layer, c: Body, s: Setting) -> Array:

@@ -152,8 +152,9 @@ def expert_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
     By all-to-all 2 T k h bytes per device and direction (arXiv:2401.06066 routing; Megatron-Core's
     dispatchers), T the tokens that a rank holds; by all-gather and reduce-scatter all tokens of the
     group; else as :func:`nest.costs.network.collectives.dispatch`, one of two ways in fp8 if the
-    stack says so. Where the busiest rank gets more than the mean, so much more goes to it, but for
-    all-gathers, which send every token anyway.
+    stack says so. Where the busiest rank gets more than the mean, so much more goes to it, and less
+    where experts have a capacity, but for all-gathers, which send every token anyway. What pads
+    experts travels as tokens do.
     """
     if layer.experts is None:
         return np.zeros(len(c.tp)), np.zeros(len(c.tp))
@@ -164,7 +165,7 @@ def expert_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
     if stack.dispatcher == "alltoall":
         once = 2.0 * all_to_all(each, s.network, ranks)
     elif stack.dispatcher == "allgather":
-        every = each / moe.top_k * ranks.size / s.job.expert_imbalance
+        every = tokens / c.tp * layer.hidden * s.machine.element * ranks.size
         once = 2.0 * all_gather(every, s.network, ranks)
     else:
         most = PER_PROCESSOR * stack.dispatch_processors

@@ -28,7 +28,9 @@ from nest.describe.offload import OFFLOAD_MODULES
 from nest.describe.space import (
     LARGEST,
     MODULES,
+    Capacity,
     CpComm,
+    Dispatcher,
     Graphs,
     IntSet,
     Optimizer,
@@ -83,6 +85,10 @@ FIGURES: Mapping[str, Figure] = {
     "offload_layers": Figure("transformer layers whose activations are in the memory of the hosts"),
     "offload_modules": Figure("modules whose activations are in the memory of the hosts",
                               ("none", *OFFLOAD_MODULES)),
+    "dispatcher": Figure("how tokens reach their experts; models without experts have none", (
+        *get_args(Dispatcher), "none")),
+    "capacity": Figure("how experts of limited capacity are filled, or that none is",
+                       get_args(Capacity)),
     "kind": Figure("type of model", ("decoder", "encoder", "encoder-decoder", "profile")),
     "experts": Figure("the model has experts", YES_NO),
     "mla": Figure("the model has latent attention", YES_NO),

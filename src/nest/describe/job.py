@@ -24,7 +24,7 @@ from nest.describe.base import (
 )
 from nest.describe.capabilities import CapabilitiesOf
 from nest.describe.formats import number_format
-from nest.describe.space import Graphs, Optimizer, Precision
+from nest.describe.space import Capacity, Dispatcher, Graphs, Optimizer, Precision
 from nest.units import BytesOrZero, Delay
 
 DEFAULT_STACK = "megatron-core"
@@ -35,7 +35,6 @@ ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
 LogitBytes = Annotated[Number, Field(ge=0, le=100)]
 
 
-Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
 
 
 class Rates(Description):
@@ -272,13 +271,18 @@ class Stack(Rates):
                 raise Problems([(name, f"got {getattr(self, name):g}; allowed: {allowed}")])
         return self
 
-    def host(self, experts: bool) -> tuple[float, float, float, float]:
-        """Seconds that a layer takes longer forward and backward; and no less than, the same."""
+    def host(self, experts: bool, counted: bool = False) -> tuple[float, float, float, float]:
+        """Seconds that a layer takes longer forward and backward; and no less than, the same.
+
+        ``counted``: the host knows how many tokens each expert has, so that nothing waits for it.
+        """
         gap, floor = self.layer_gap, self.layer_overhead
         if not experts:
             return gap, gap, floor, floor
         captured = {"none": 0.0, "layers": self.captured_share, "step": 1.0}[self.cuda_graphs]
         gap += captured * (self.captured_gap - gap)
+        if counted:
+            return gap, gap, floor, floor
         wait = 0.0 if self.cuda_graphs == "step" else self.expert_gap
         each = (1.0 - captured) * self.expert_overhead
         return gap + wait, gap, max(floor, each), max(floor, 2.0 * each)
@@ -322,6 +326,13 @@ class Job(Description):
         1.0, description="token copies that the busiest device of an expert-parallel group gets, "
         "over the mean",
     )
+    expert_capacity: Annotated[Number, Field(gt=0, le=1000)] | None = Field(
+        None, description="the most token copies that an expert takes of a device, over the mean; "
+        "those beyond are dropped; null: none are",
+    )
+    expert_padding: Flag = Field(
+        False, description="each expert is padded to its capacity, so that all take exactly that",
+    )
     stack: Annotated[
         Stack, BeforeValidator(resolve_stack, json_schema_input_type=Stack | str | dict[str, Any])
     ] = Field(
@@ -334,6 +345,30 @@ class Job(Description):
         description="fraction of each device's memory that no plan may use; docs/costs.md has the "
         f"evidence for its default, {MEMORY_MARGIN:g}",
     )
+
+    @model_validator(mode="after")
+    def _padded_to_something(self) -> Self:
+        if self.expert_padding and self.expert_capacity is None:
+            text = "got true without expert_capacity; allowed: with it, or false"
+            raise Problems([("expert_padding", text)])
+        return self
+
+    @property
+    def capacity(self) -> Capacity:
+        """How experts of limited capacity are filled: none (no limit), limited or padded."""
+        if self.expert_capacity is None:
+            return "none"
+        return "padded" if self.expert_padding else "limited"
+
+    @property
+    def counted(self) -> bool:
+        """Whether the host knows how many tokens each expert has, without asking the device.
+
+        That is so where experts are padded (drop_and_pad in NVIDIA/Megatron-LM@core_v0.16.1
+        megatron/core/transformer/moe/token_dispatcher.py:485, all-to-all, and 1007, HybridEP; its
+        all-gather asks all the same, 295).
+        """
+        return self.expert_padding and self.stack.dispatcher in ("alltoall", "hybridep")
 
     @property
     def narrow(self) -> bool:

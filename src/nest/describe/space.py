@@ -35,6 +35,8 @@ Precision = Literal[
     "bf16", "fp16", "fp32", "fp8", "fp8-delayed", "fp8-blockwise", "mxfp8", "nvfp4"]
 """Number formats of matrix products; their figures: :mod:`nest.describe.formats`."""
 Graphs = Literal["none", "layers", "step"]
+Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
+Capacity = Literal["none", "limited", "padded"]
 """What CUDA graphs capture."""
 Optimizer = Literal["adam", "sgd", "sgd-momentum", "muon"]
 Schedule = Literal[

@@ -53,6 +53,8 @@ SETTINGS = (
              "hybridep": "flex"}, when={"experts": (True,)}),
     Setting("dispatcher", "model.moe_flex_dispatcher_backend",
             {"deepep": "deepep", "hybridep": "hybridep"}, when={"experts": (True,)}),
+    Setting("capacity", "model.moe_expert_capacity_factor", when={"experts": (True,)}),
+    flag("padded", "model.moe_pad_expert_input_to_capacity"),
     Setting("granularity", "model.recompute_granularity", unless=()),
     Setting("method", "model.recompute_method", unless=()),
     Setting("recomputed", "model.recompute_num_layers", unless=()),
@@ -142,6 +144,7 @@ def figures_here(plan: Plan) -> Figures:
         "layout": plan.layout if way.pp * way.vpp > 1 else None, "rings": stage.cp > 1,
         "cp_levels": levels,
         "experts": model_of(plan).moe is not None, "dispatcher": stack.dispatcher,
+        "capacity": job.expert_capacity, "padded": job.expert_padding,
         "granularity": None if stage.recompute == "none" else stage.recompute,
         "method": ("block" if stage.recompute_layers else "uniform") if full else None,
         "recomputed": (stage.recompute_layers or 1) if full else None, "modules": modules,
@@ -262,4 +265,5 @@ def _files(given: Sheet) -> Files:
 
 TARGET = Target(
     version="Megatron-Bridge 0.6.0", rules=(("Megatron-Bridge", "0.6.0"),),
-    stacks="megatron-bridge", inexpressible=_inexpressible, order=_order, files=_files)
+    stacks="megatron-bridge", inexpressible=_inexpressible, order=_order, files=_files,
+    capacity=True)

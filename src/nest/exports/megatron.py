@@ -87,9 +87,10 @@ def not_captured(model: Model, job: Job, fsdp: bool) -> Iterator[str]:
     graphs = job.stack.cuda_graphs
     if graphs == "none":
         return
-    if graphs == "step" and model.moe is not None:
+    if graphs == "step" and model.moe is not None and not job.counted:
         yield (f"stack.cuda_graphs {graphs}: the number of tokens of an expert is not known when "
-               "the step is captured")
+               "the step is captured; it is where experts are padded to a capacity "
+               "(expert_padding) and the dispatcher is alltoall or hybridep")
     if fsdp:
         yield f"stack.cuda_graphs {graphs}: what Megatron-FSDP makes of them was not read"
 
@@ -97,7 +98,10 @@ def not_captured(model: Model, job: Job, fsdp: bool) -> Iterator[str]:
 def captured(model: Model, job: Job) -> tuple[str, ...]:
     """The scope of CUDA graphs: of a layer with experts, all up to its router and the dispatcher's
     preparation; of other layers the whole, which is empty."""
-    layers = ("attn", "moe_router", "moe_preprocess") if model.moe else ()
+    layers: tuple[str, ...] = ("attn", "moe_router", "moe_preprocess") if model.moe else ()
+    if job.capacity == "limited" and job.stack.dispatcher == "alltoall":
+        # Its preparation asks the device: megatron/core/transformer/transformer_config.py:1771.
+        layers = layers[:2]
     return {"none": (), "layers": layers, "step": ("full_iteration",)}[job.stack.cuda_graphs]
 
 
@@ -107,8 +111,11 @@ def _graphs(model: Model, job: Job) -> Arguments:
     if graphs == "none":
         return {}
     if graphs == "step":  # a check for NaN waits for the device: megatron/training/arguments.py:725
-        return {"cuda-graph-impl": "local", "cuda-graph-scope": scope,
-                "no-check-for-nan-in-loss-and-grad": None}
+        found: Arguments = {"cuda-graph-impl": "local", "cuda-graph-scope": scope,
+                            "no-check-for-nan-in-loss-and-grad": None}
+        if model.moe is not None:  # asked for by the same file, line 1161; of no use in training
+            found["moe-pad-experts-for-cuda-graph-inference"] = None
+        return found
     return {"cuda-graph-impl": "transformer_engine",
             **({"cuda-graph-scope": scope} if scope else {})}
 

@@ -46,6 +46,8 @@ class Target(NamedTuple):
     """Ranks as it numbers them."""
     files: Callable[[Sheet], Files]
     """Texts by name, but for the places."""
+    capacity: bool = False
+    """It has settings for experts of limited capacity."""
     alone: bool = False
     """Each process is started by its rank, as torchrun and DeepSpeed do not know its variables."""
 
@@ -76,6 +78,9 @@ def _reasons(target: Target, plan: Plan) -> Iterator[str]:
     if plan.inputs.model is None:
         yield "inputs.profile: measured layers are no model that settings describe"
     elif not broken:
+        if plan.inputs.job.expert_capacity is not None and not target.capacity:
+            yield ("job.expert_capacity: no setting of a capacity of experts is written; allowed: "
+                   "null")
         yield from target.inexpressible(plan)
 
 

@@ -130,7 +130,7 @@ TARGETS: Mapping[str, Target] = {
     "megatron": Target(
         version=megatron.VERSION, rules=tuple((name, megatron.RULES) for name in megatron.SOFTWARE),
         stacks="megatron-core or megatron-fsdp", inexpressible=_megatron_lacks,
-        order=_megatron_order, files=_megatron),
+        order=_megatron_order, files=_megatron, capacity=True),
     "deepspeed": deepspeed.TARGET,
     "torchtitan": torchtitan.TARGET,
     "torchtitan-toml": torchtitan.OLD_TARGET,

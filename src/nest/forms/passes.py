@@ -152,7 +152,7 @@ def step_seconds(
     """Seconds of a step; inf where the rows wait for each other.
 
     As soon as it is known that a step takes ``limit`` seconds or more, a number that is no less,
-    and no more than the step. Below inf that is for orders without passes beside each other.
+    and no more than the step.
 
     Where groups were left out of the order (:func:`nest.forms.orders.leave_out`), no step with them
     takes less. Between them and the groups in front the same passes have run, and all that comes
@@ -240,14 +240,20 @@ def _least(
     """No step is shorter, given the passes that rank s has run: it runs the others in a row.
 
     A whole backward at its end is followed by those of the positions in front. One in two parts
-    takes no less than a whole one, and parts for weights alone that are left do not count.
+    takes no less than a whole one, and parts for weights alone that are left do not count. Passes
+    beside each other hide no more than if all that are left were such.
     """
     positions, seconds, update = p * v, room.clock[s], 0.0
+    away = back_away = busy = back_busy = 0.0
     for n in range(v):
         c, q = chunks[n], order.at[s * v + n]
-        seconds += (m - room.run[q]) * room.took[q]
-        seconds += (m - room.run[positions + q]) * (c[C_BACKWARD] - c[C_LATE])
+        ahead, back = m - room.run[q], m - room.run[positions + q]
+        seconds += ahead * room.took[q] + back * (c[C_BACKWARD] - c[C_LATE])
+        away, busy = away + ahead * c[C_EXCHANGED_FORWARD], busy + ahead * c[C_BUSY_FORWARD]
+        back_away += back * c[C_EXCHANGED_BACKWARD]
+        back_busy += back * c[C_BUSY_BACKWARD]
         update += c[C_UPDATE]
+    seconds -= min(away, back_busy) + min(back_away, busy)
     code, behind = order.codes[order.rows[s + 1] - 1], 0.0
     q = order.at[s * v + code // KINDS]
     for front in range(q - q % depth, q if code % KINDS == BACKWARD else 0):

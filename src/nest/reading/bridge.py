@@ -21,7 +21,7 @@ from nest.graph import build_chain
 from nest.pricing.divisions import chunks_of_stages
 from nest.reading.division import Division, configuration, exchange, job
 from nest.reading.hosts import Placed
-from nest.reading.megatron import modules_of, split
+from nest.reading.megatron import capacity_of, modules_of, split
 from nest.reading.python_text import Made, Module, Unread, fields_of, not_read
 from nest.reading.source import Found, Source, divided, figures_in, model_of, said, understood
 from nest.reading.torchtitan import typed
@@ -143,7 +143,7 @@ def _found(
     changes = _stack(f, given, stack, model, precision, zero)
     described = job(f["global_batch"], seq_len, said(
         source, "the number format", precision, source.asked.precision, "--precision"), "adam",
-        base, changes)
+        base, changes) | capacity_of(f, model)
     layout, vpp, (first, last) = split(
         f, {**{flag: given[name] for name, flag in SPLIT.items() if given.get(name)},
             "num-virtual-stages-per-pipeline-rank": f.get("virtual")}, model, pp)

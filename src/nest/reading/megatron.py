@@ -11,10 +11,11 @@ from typing import Any, NamedTuple, get_args
 
 from nest.describe import load_stack
 from nest.describe.configuration import Configuration
-from nest.describe.job import Dispatcher, Job, Stack
+from nest.describe.job import Job, Stack
 from nest.describe.model import Model
 from nest.describe.offload import Offload
 from nest.describe.space import MODULES as ALL_MODULES
+from nest.describe.space import Dispatcher
 from nest.errors import InputError
 from nest.exports.megatron_table import MODULES, RECIPES, SHARDED, remainders_asked
 from nest.graph import build_chain
@@ -227,9 +228,22 @@ def _job(
                          "once")
     job: dict[str, Any] = {
         "global_batch": f.get("global_batch") or f["micro_batch"] * max(1, dp),
-        "seq_len": seq_len, "precision": precision, "optimizer": optimizer}
+        "seq_len": seq_len, "precision": precision, "optimizer": optimizer, **capacity_of(f, model)}
     changes = _stack(f, given, stack, Job.parse({**job, "stack": stack}, "job"), model, notes)
     return {**job, "stack": {"base": base, **changes} if changes else base}
+
+
+def capacity_of(f: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    """Fields of a job: how many tokens an expert takes; a negative factor says that all.
+
+    Source: megatron/core/transformer/transformer_config.py:1105, which refuses padding without one.
+    """
+    factor = f.get("capacity")
+    endless = factor is None or isinstance(factor, (int, float)) and factor < 0
+    if model.moe is None:
+        return {}
+    return {**({} if endless else {"expert_capacity": factor}),
+            **({"expert_padding": True} if f.get("padded") else {})}
 
 
 def _precision(f: Figures) -> str:

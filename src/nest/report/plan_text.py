@@ -97,6 +97,10 @@ def plan_text(
     if (most := plan.inputs.job.expert_imbalance) > 1.0:
         page.fact("Imbalance", "the busiest device of an expert-parallel group gets "
                   f"{most:g} times the mean of the tokens (expert_imbalance)")
+    if (limit := plan.inputs.job.expert_capacity) is not None:
+        page.fact("Capacity", "an expert takes "
+                  f"{'exactly' if plan.inputs.job.expert_padding else 'at most'} {limit:g} times "
+                  "the mean of the tokens of a device; others are dropped (expert_capacity)")
     if plan.confidence is not None:
         page.fact("Expected", sure(plan, plan.confidence))
     if plan.search is not None:

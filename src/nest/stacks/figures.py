@@ -56,12 +56,14 @@ def offload_figures(text: str) -> Figures:
 
 def model_figures(chain: Chain, job: Job) -> Figures:
     """Figures of the model and of the job, which all configurations have."""
-    model = chain.model
+    model, experts = chain.model, chain.experts is not None
     return {
         "precision": job.precision, "optimizer": job.optimizer,
         "cuda_graphs": job.stack.cuda_graphs,
         "kind": "profile" if model is None else model.kind,
-        "experts": _yes(chain.experts is not None),
+        "dispatcher": job.stack.dispatcher if experts else "none",
+        "capacity": job.capacity if experts else "none",
+        "experts": _yes(experts),
         "mla": _yes(model is not None and model.mla is not None),
         "vision": _yes(model is not None and model.vision is not None),
         "tied": _yes(model is not None and model.tied_embeddings),

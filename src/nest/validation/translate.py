@@ -10,8 +10,9 @@ from typing import NamedTuple, get_args
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.device import Device
-from nest.describe.job import Dispatcher, Job, Stack
+from nest.describe.job import Job, Stack
 from nest.describe.model import Model
+from nest.describe.space import Dispatcher
 from nest.errors import InputError
 from nest.graph import build_chain
 from nest.validation.architecture import model
@@ -80,9 +81,11 @@ def _job(run: Run, software: Stack) -> Job:
         software = software.replace(flash_attention=run.whole("flash_attention") == 1)
     number = precision(run.text("precision"))
     assert number is not None  # refused by nest.validation.reasons
-    software = software.replace(**_experts_of(run, software))
+    software = software.replace(**_experts_of(run))
+    dropping = CAPACITY.search(_words(run)) is not None
     return Job(global_batch=run.degree("gbs_seqs"), seq_len=run.degree("seq_len"),
                precision=number, stack=software,
+               expert_capacity=1.0 if dropping else None, expert_padding=dropping,
                memory_margin=0.0)  # a run that was measured did fit
 
 
@@ -95,28 +98,29 @@ Graphs of the router alone, or of the dense MLP, count as none.
 
 
 CAPACITY = re.compile(r"token ?drop")
-"""Experts of a fixed capacity: tokens beyond it are dropped, missing ones padded."""
+"""Experts of a fixed capacity: tokens beyond it are dropped, missing ones padded.
+
+Megatron-Bridge's runs of this name have a factor of 1, padding, and the all-to-all dispatcher,
+without which it refuses them (apply_moe_token_drop in NVIDIA-NeMo/Megatron-Bridge@v0.2.0
+src/megatron/bridge/training/utils/moe_token_drop.py:25; its runner then leaves out DeepEP,
+@v0.1.0rc4 scripts/performance/run_script.py:59).
+"""
 
 
 def _words(run: Run) -> str:
     return f"{run.model} {run.notes}".lower()
 
 
-def _experts_of(run: Run, software: Stack) -> dict[str, str | bool | float]:
-    """Figures of the stack that a row states of its own: dispatcher, capacity and CUDA graphs.
-
-    With a capacity the host knows how many tokens each expert has, and nothing waits for it
-    (Megatron-Core's dispatchers under --moe-pad-expert-input-to-capacity: that of the all-to-all
-    never synchronises, HybridEP's is given the number of tokens).
-    """
-    found: dict[str, str | bool | float] = {}
-    if CAPACITY.search(_words(run)):
-        found |= {"expert_gap": 0.0, "expert_overhead": 0.0}
+def _experts_of(run: Run) -> dict[str, str | bool]:
+    """Figures of the stack that a row states of its own: dispatcher and CUDA graphs."""
+    found: dict[str, str | bool] = {}
     words = run.text("dispatcher").lower()
     if run.text("n_experts") and words:
         if words not in get_args(Dispatcher):
             raise InputError(f"dispatcher {words}")
         found["dispatcher"] = words
+    if CAPACITY.search(_words(run)):
+        found["dispatcher"] = "alltoall"
     if "fused grouped mlp" in run.notes.lower():
         found["fused_experts"] = True
     found |= {name: True for name in ("fp8_attention", "fp8_head")
@@ -150,7 +154,7 @@ def facts(run: Run) -> Facts:
     if run.degree("ep") > 1 and not run.text("dispatcher"):
         remarks.append(f"dispatcher not stated: {stack(name).dispatcher}, the stack's")
     if CAPACITY.search(_words(run)):
-        remarks.append("experts of a capacity: no wait for the host, no token is priced as dropped")
+        remarks.append("experts of a capacity of 1, padded, by all-to-all: no wait for the host")
     if ASYNC_TP.search(run.notes.lower()):
         remarks.append(f"asynchronous tensor parallelism hides {HIDDEN_TP:.0%} of its "
                        "traffic, fitted")

@@ -463,10 +463,13 @@ def test_no_step_below_the_limit_is_left(monkeypatch: pytest.MonkeyPatch) -> Non
     rng, left = np.random.default_rng(12), dict[str, int]()
     for _ in range(500):
         x = draw(rng)
-        if x.name in ("combined", "together"):
-            continue
         f, i, w = (rng.uniform(0.2, 2.0, x.p * x.v).tolist() for _ in range(3))
-        ranks = [[chunk(f[n], i[n] + w[n], inputs=i[n], weights=w[n], update=rng.uniform(0.0, 2.0))
+        away, back = rng.uniform(0.0, 0.9 if x.name in ("combined", "together") else 0.0,
+                                 (2, x.p * x.v)).tolist()
+        ranks = [[chunk(f[n], i[n] + w[n], inputs=i[n], weights=w[n], update=rng.uniform(0.0, 2.0),
+                        exchanged_forward=away[n] * f[n], busy_forward=(1.0 - away[n]) * f[n],
+                        exchanged_backward=back[n] * (i[n] + w[n]),
+                        busy_backward=(1.0 - back[n]) * (i[n] + w[n]))
                   for n in range(s * x.v, (s + 1) * x.v)] for s in range(x.p)]
         hops = [[Hop(*rng.uniform(0.0, 0.5, 2).tolist()) for _ in own] for own in ranks]
         whole = until(x, ranks, hops, math.inf)
@@ -476,7 +479,7 @@ def test_no_step_below_the_limit_is_left(monkeypatch: pytest.MonkeyPatch) -> Non
         found = until(x, ranks, hops, 0.9 * whole)
         assert 0.9 * whole <= found <= whole * (1.0 + 1e-12), x
         left[x.name] = left.get(x.name, 0) + (found < whole)
-    assert min(left.values()) > 5 and len(left) == 7, left
+    assert min(left.values()) > 5 and len(left) == 9, left
 
 
 def test_a_step_takes_what_fewer_groups_say() -> None:
