@@ -71,6 +71,11 @@ def leaf(function):
     return njit(function, _nrt=False, **PART)
 
 
+def piece(function):
+    """Compile a leaf and keep it in a file: another process may compile it for its caller."""
+    return njit(function, cache=CACHE, _nrt=False, **PART)
+
+
 def inlined(function):
     """A leaf whose code stands where it is called, in the inmost loops; Python cannot call it.
 

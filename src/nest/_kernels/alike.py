@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest._kernels import entry, form, known, leaf
+from nest._kernels import entry, form, known, leaf, piece
 from nest._kernels.layers import (
     ACTIVATIONS,
     BUFFERS,
@@ -203,26 +203,15 @@ class Work(NamedTuple):
     """Those of :mod:`nest._kernels.orders`."""
 
 
-def alike(t, q, a, legal, limit, spread):
-    """Best plan of each pipeline below ``limit`` seconds; without ``spread`` only the best of all.
-
-    Returns
-    -------
-    best : float64 (Q,) step seconds; inf where nothing was found.
-    option : int64 (Q,), see ``nest.search.tensors.Builder.degrees``.
-    cuts : int64 (Q, most chunks + 1) first layer of each chunk, in the order of the layers, and
-        their number.
-    priced : number of plans that were priced.
-    open : no cuts that were left out take less; inf: none was.
-    """
+def work_of(t, q, a):
+    """Room for :func:`alike`."""
     Q, N = len(a.pp), len(a.order)
-    best, option = np.full(Q, np.inf), np.full(Q, -1)
     S, V = int(a.pp.max(initial=1)), int(a.vpp.max(initial=1))
     chunks = int((a.pp * a.vpp).max(initial=1))
-    found = np.zeros((Q, chunks + 1), np.int64)
     Y, G = q.alike.shape[1], int(a.signature.max()) + 1
-    w = Work(
-        best=best, option=option, found=found,
+    return Work(
+        best=np.full(Q, np.inf), option=np.full(Q, -1),
+        found=np.zeros((Q, chunks + 1), np.int64),
         layers=np.empty((Y, t.back.shape[1], t.ahead.shape[1], FIELDS)),
         least=np.empty((LEASTS, t.ahead.shape[1])),
         again=np.zeros(N, np.int64), ahead=np.zeros(N + 1), back=np.zeros(N + 1),
@@ -246,11 +235,26 @@ def alike(t, q, a, legal, limit, spread):
         few=order_of(S, chunks, 3 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks),
         write_order=write_order, longest_path=longest_path)
-    if Q:
+
+
+def alike(t, q, a, legal, limit, spread):
+    """Best plan of each pipeline below ``limit`` seconds; without ``spread`` only the best of all.
+
+    Returns
+    -------
+    best : float64 (Q,) step seconds; inf where nothing was found.
+    option : int64 (Q,), see ``nest.search.tensors.Builder.degrees``.
+    cuts : int64 (Q, most chunks + 1) first layer of each chunk, in the order of the layers, and
+        their number.
+    priced : number of plans that were priced.
+    open : no cuts that were left out take less; inf: none was.
+    """
+    w = work_of(t, q, a)
+    if len(a.pp):
         quick_try_all(t, q, a, legal, w, limit, spread)
     if not spread:
-        best[best > best.min(initial=np.inf)] = np.inf
-    return best, option, found, w.tally[1], w.open[0]
+        w.best[w.best > w.best.min(initial=np.inf)] = np.inf
+    return w.best, w.option, w.found, w.tally[1], w.open[0]
 
 
 @entry
@@ -331,27 +335,42 @@ def _look(t, q, a, w, top, first):
     Where the question is whether some cuts may take less (``LEAST``): 0 seconds.
     """
     c, k = w.question[CANDIDATE], w.question[PIPELINE]
-    p, x, N = a.pp[k], q.size[c], len(a.order)
+    p, x = a.pp[k], q.size[c]
     for s in range(1, p):
         gap = a.least_handed / t.shards[c] * q.hop[0, x, s]
         w.near[s] = w.near[s - 1] + q.both * (gap + q.hop[1, x, s])
     if a.schedule[k] == DUALPIPE:  # whose micro-batches come from both ends
         w.near[:] = 0.0
-    if not a.free[k]:
-        # The first look knows nothing of groups but that larger ones hold more.
-        base, whole = a.base[k], w.question[FIRST] <= 0
-        if whole and w.barren[base] == w.question[OPTION] + 1 and top <= w.under[base]:
-            return top
-        if not has_room(t, a, w, k, top):
-            return top
-        number = next_layout(t, a, w, k, a.first[k], top)
-        if whole and not w.tally[4]:
-            w.barren[k], w.under[k] = w.question[OPTION] + 1, top
-        while number < a.last[k]:
-            if _fits(t, q, a, w, number, top):
-                top = _price(t, q, a, w, top)
-            number = next_layout(t, a, w, k, number + 1, top)
+    if a.free[k]:  # asked first: its parts are compiled while another process compiles `fits`
+        return _try_cuts(t, q, a, w, top, first)
+    return _try_layouts(t, q, a, w, top)
+
+
+@leaf
+def _try_layouts(t, q, a, w, top):
+    """:func:`_look` at the layouts that are listed."""
+    k = w.question[PIPELINE]
+    # The first look knows nothing of groups but that larger ones hold more.
+    base, whole = a.base[k], w.question[FIRST] <= 0
+    if whole and w.barren[base] == w.question[OPTION] + 1 and top <= w.under[base]:
         return top
+    if not has_room(t, a, w, k, top):
+        return top
+    number = next_layout(t, a, w, k, a.first[k], top)
+    if whole and not w.tally[4]:
+        w.barren[k], w.under[k] = w.question[OPTION] + 1, top
+    while number < a.last[k]:
+        if fits(t, q, a, w, number, top):
+            top = _price(t, q, a, w, top)
+        number = next_layout(t, a, w, k, number + 1, top)
+    return top
+
+
+@leaf
+def _try_cuts(t, q, a, w, top, first):
+    """:func:`_look` at free cuts."""
+    k = w.question[PIPELINE]
+    p, N = a.pp[k], len(a.order)
     if not _reach_the_end(t, a, w, k, w.guess[0] if first else top):
         return top
     _bound_stages(t, q, a, w, w.guess[0] if first else top)
@@ -494,8 +513,8 @@ def _stage(t, q, a, w, s, i, j):
     return w.ahead[i] + w.near[s] / 2 + time + max(w.back[i] + w.near[s] / 2, left)
 
 
-@leaf
-def _fits(t, q, a, w, number, top):
+@piece
+def fits(t, q, a, w, number, top):
     """Whether a layout fits and may take less than ``top``; ``w.cuts`` gets its cuts."""
     c, k = w.question[CANDIDATE], w.question[PIPELINE]
     p, v, x, N, size = a.pp[k], a.vpp[k], q.size[c], len(a.order), a.group[k]

@@ -106,5 +106,6 @@ def may_fit(t, index, sizes, price, depths):
             return True
         if not some:
             return False
-        behind[:] = front
+        for k in range(K + 1):  # for a copy of slices numba compiles what says their shapes differ
+            behind[k] = front[k]
     return False

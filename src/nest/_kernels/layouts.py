@@ -1,6 +1,6 @@
 """Which layouts of a pipeline are worth a look, from layers by kind of three of its stages.
 
-Each bound is one of ``_fits`` in ``_kernels.alike``, with the least that a layer of a kind takes.
+Each bound is one of ``fits`` in ``_kernels.alike``, with the least that a layer of a kind takes.
 Proofs: ``docs/proofs.md``, "Alike stages".
 
 Shapes: as of ``_kernels.alike``.

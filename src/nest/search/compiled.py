@@ -39,10 +39,11 @@ MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.spa
            "nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.alike",
            "nest._kernels.orders", "nest._kernels.fitting")
 
-SECONDS = {"alike": 13, "select": 9, "routes": 6, "may_fit": 5, "solve": 5, "longest_path": 3,
-           "useful": 3, "write_order": 2, "undominated": 1}
-"""About what compiling an entry point takes, the longest first: what two processes divide."""
-ALIKE = ("alike", "longest_path", "write_order", "may_fit", "undominated")
+SECONDS = {"alike": 13, "select": 9, "routes": 6, "solve": 5, "fits": 4, "longest_path": 3,
+           "useful": 3, "may_fit": 2, "write_order": 2, "undominated": 1}
+"""About what compiling an entry point takes, the longest first: what two processes divide; of
+``alike`` without ``fits``, a part of it."""
+ALIKE = ("alike", "fits", "longest_path", "write_order", "may_fit", "undominated")
 UNLIKE = ("select", "solve", "useful")
 LINKS = ("routes",)
 """What plans of alike stages need, what others need besides, and what clusters with links do."""
@@ -66,6 +67,9 @@ class Kernels(NamedTuple):
     solve: Callable[..., Any]
     alike: Callable[..., Any]
     may_fit: Callable[..., Any]
+    work_of: Callable[..., Any]
+    fits: Any
+    """A part of ``alike``, and what makes its arrays."""
     by_address: dict[str, Any]
     """Those that ``alike`` calls by their address, by name."""
     option: int
@@ -138,7 +142,7 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
         _warm(kernels, slow)
         if other is not None:
             other.wait()  # should it have failed, this process compiles what is missing
-        _warm(kernels, names)
+        _warm(kernels, [name for name in names if name != "fits"])  # of which `alike` has a copy
     finally:
         if other is not None:
             other.kill()
@@ -149,14 +153,11 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
 
 
 def _half(names: Sequence[str]) -> list[str]:
-    """Of entry points those that a second process compiles: about half of the seconds.
-
-    The shortest first: ``alike`` needs some of them, once it is compiled itself.
-    """
+    """Of entry points those that a second process compiles: about half of the seconds."""
     halves: tuple[list[str], list[str]] = ([], [])
     for name in names:
         min(halves, key=lambda half: sum(SECONDS[one] for one in half)).append(name)
-    return halves[1][::-1]
+    return halves[1]
 
 
 def _compiling_beside(names: Collection[str]) -> subprocess.Popen[bytes]:
@@ -205,7 +206,7 @@ def _import(folder: Path | None) -> Kernels:
     return Kernels(
         (routes.ways, routes.rates), dominance.undominated, spans.useful,
         options.select,
-        pipeline.solve, alike.alike, fitting.may_fit,
+        pipeline.solve, alike.alike, fitting.may_fit, alike.work_of, alike.fits,
         {"longest_path": orders.longest_path, "write_order": orders.write_order},
         options.OPTION)
 
@@ -232,6 +233,8 @@ def _without_collecting() -> Iterator[None]:
 @_without_collecting()
 def _warm(kernels: Kernels, names: Collection[str]) -> None:
     """Run kernels once on the smallest problem, so that all compiling happens here."""
+    from numba import typeof
+
     zero, one = np.zeros(1, np.int64), np.ones(1)
     no = np.zeros(1, np.bool_)
     tables = Tables(
@@ -246,6 +249,29 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         second=zero - 1, third=zero - 1, children=zero, begin=np.array([0, 1, 1]),
         before=zero - 1, depth=zero + 1, gpipe=False,
     )
+    yes = np.ones((1, 1), np.bool_)
+    degrees = Degrees(exchanged=np.zeros((0, 1, 2, 4)), **{
+        name: getattr(tables, name) for name in Degrees._fields[:-1]})
+    rings = Rings(
+        size=zero, alike=zero[None], place=zero[None, None], hop=np.ones((2, 1, 2)),
+        wrap=np.ones((2, 1, 2)), twin=np.zeros((0, 2)), both=1.0, handed=np.zeros(2),
+        marked_before=np.zeros(2, np.int64))
+    pipelines = Pipelines(
+        schedule=zero, pp=zero + 1, vpp=zero + 1, group=zero + 1, row=zero, base=zero,
+        warm=one,
+        apart=np.zeros((1, 1, 2, 4)), repeated=np.zeros(2, np.bool_), free=yes[0],
+        first=zero, last=zero, begin=zero, load=zero, layouts=zero, body=np.arange(2),
+        asked=zero, floor=one, cut=np.ones((1, 2), np.bool_),
+        longest=zero, widest=zero, heaviest=zero, seen=np.zeros((1, 3, 5, 2), np.int16),
+        run=zero, until=zero, least_seen=np.zeros((1, 3, 5, 2), np.int16),
+        signature=np.array([[-1, 0], [-1, -1]]),
+        order=zero, whole=zero, least_handed=0.0, chain=True, most=1)
+    legal = Legal(
+        row_pipeline=yes, way_pipeline=yes, policy_pipeline=yes,
+        first_pipeline=yes)
+    if "fits" in names:  # first: another process waits for it
+        kernels.fits.compile(tuple(map(typeof, (
+            degrees, rings, pipelines, kernels.work_of(degrees, rings, pipelines), 1, 1.0))))
     if "routes" in names:
         ways, rates = kernels.routes
         number, link, two = np.ones(1, np.int32), np.zeros(1, np.int32), np.arange(2)
@@ -281,21 +307,4 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         if name in names:
             part.__wrapper_address__()
     if "alike" in names:
-        yes = np.ones((1, 1), np.bool_)
-        degrees = Degrees(exchanged=np.zeros((0, 1, 2, 4)), **{
-            name: getattr(tables, name) for name in Degrees._fields[:-1]})
-        kernels.alike(degrees, Rings(
-            size=zero, alike=zero[None], place=zero[None, None], hop=np.ones((2, 1, 2)),
-            wrap=np.ones((2, 1, 2)), twin=np.zeros((0, 2)), both=1.0, handed=np.zeros(2),
-            marked_before=np.zeros(2, np.int64)), Pipelines(
-                schedule=zero, pp=zero + 1, vpp=zero + 1, group=zero + 1, row=zero, base=zero,
-                warm=one,
-                apart=np.zeros((1, 1, 2, 4)), repeated=np.zeros(2, np.bool_), free=yes[0],
-                first=zero, last=zero, begin=zero, load=zero, layouts=zero, body=np.arange(2),
-                asked=zero, floor=one, cut=np.ones((1, 2), np.bool_),
-                longest=zero, widest=zero, heaviest=zero, seen=np.zeros((1, 3, 5, 2), np.int16),
-                run=zero, until=zero, least_seen=np.zeros((1, 3, 5, 2), np.int16),
-                signature=np.array([[-1, 0], [-1, -1]]),
-                order=zero, whole=zero, least_handed=0.0, chain=True, most=1), Legal(
-                    row_pipeline=yes, way_pipeline=yes, policy_pipeline=yes,
-                    first_pipeline=yes), 1e9, False)
+        kernels.alike(degrees, rings, pipelines, legal, 1e9, False)
