@@ -48,7 +48,7 @@ def test_plan_prints_what_the_api_gives(files, capsys):
 
 @pytest.mark.kernels(uncompiled=True)
 def test_every_dimension_has_an_option(files, capsys):
-    words = {"tp": "1..2", "pp": "1..2", "cp": "1..2", "cp_comm": "p2p", "zero": "0..1",
+    words = {"tp": "1..2", "pp": "1..2", "cp": "1..2", "cp_comm": "p2p", "cp_a2a": "2", "zero": "0..1",
              "shard": "dp", "recompute": "none,selective,full",
              "recompute_modules": "norm+core_attn,norm", "recompute_layers": "2..3",
              "sp": "true", "outer_dp": "1..2", "dp_in": "1..4", "ep": "1", "etp": "1..2",

@@ -240,7 +240,7 @@ class Table:
             site = Site(start, self.block, self.outer_dp, self.stride)
             body, which = _distinct(self.number, self.mbs, self.policy)
             bodied = bodies(fabric, site.take(body), *(column[body] for column in (
-                self.mbs, self.tp, self.sp > 0, one, one > 1, self.ep, self.etp)),
+                self.mbs, self.tp, self.sp > 0, one, one, one > 1, self.ep, self.etp)),
                 recompute=self.policy[body])
             state, of = _distinct(self.number, self.zero)
             stated = states(fabric, site.take(state), *(column[state] for column in (
