@@ -48,8 +48,8 @@ def test_plan_prints_what_the_api_gives(files, capsys):
 
 @pytest.mark.kernels(uncompiled=True)
 def test_every_dimension_has_an_option(files, capsys):
-    words = {"tp": "1..2", "pp": "1..2", "cp": "1..2", "cp_comm": "p2p", "cp_a2a": "2", "zero": "0..1",
-             "shard": "dp", "recompute": "none,selective,full",
+    words = {"tp": "1..2", "pp": "1..2", "cp": "1..2", "cp_comm": "p2p", "cp_a2a": "2",
+             "zero": "0..1", "shard": "dp", "recompute": "none,selective,full",
              "recompute_modules": "norm+core_attn,norm", "recompute_layers": "2..3",
              "sp": "true", "outer_dp": "1..2", "dp_in": "1..4", "ep": "1", "etp": "1..2",
              "vpp": "1..3", "group": "2..8", "micro_batch": "1..8", "mbs": "1..4",

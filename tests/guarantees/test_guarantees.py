@@ -55,8 +55,8 @@ class Case(NamedTuple):
     @property
     def space(self) -> SearchSpace:
         bounds: dict[str, Any] = {
-            "dp_in": "1,2", "sp": True, "cp": 1, "cp_comm": "p2p", "ep": 1, "vpp": 1,
-            "micro_batch": "1,2,4", "mbs": 1, "zero": 1, "shard": "dp",
+            "dp_in": "1,2", "sp": True, "cp": 1, "cp_comm": "p2p", "cp_a2a": 2, "ep": 1,
+            "vpp": 1, "micro_batch": "1,2,4", "mbs": 1, "zero": 1, "shard": "dp",
             "recompute": "selective,full", "recompute_modules": "core_attn",
             "recompute_layers": 10**6, "schedule": "1f1b,interleaved", "group": self.bounds["pp"],
         }
@@ -66,8 +66,8 @@ class Case(NamedTuple):
 # Bounded so that each dimension of the space would help one of them.
 CASES = [
     Case("bert-large", "dgx-a100", 64, 512, 256, {
-        "tp": 2, "etp": "1,2", "pp": 2, "outer_dp": 1, "cp": 8, "micro_batch": 1,
-        "mbs": "1..4"}),
+        "tp": 2, "etp": "1,2", "pp": 2, "outer_dp": 1, "cp": 8, "cp_comm": "p2p,a2a+p2p",
+        "micro_batch": 1, "mbs": "1..4"}),
     Case("llama2-7b", "dgx-a100", 64, 4096, 64, {
         "tp": 2, "etp": "1,2", "pp": 2, "outer_dp": "2..8", "dp_in": "1..4", "zero": 3}),
     Case("llama3-70b", "dgx-h100", 128, 8192, 64, {
