@@ -86,7 +86,7 @@ class Listing:
     @cache  # noqa: B019
     def layer(self, kind: int, way: Way, mbs: int, policy: int) -> dict[str, float]:
         one = np.array([1])
-        columns = [np.array([v]) for v in (mbs, way.tp, way.sp, 1, False, way.ep, way.etp)]
+        columns = [np.array([v]) for v in (mbs, way.tp, way.sp, 1, 1, False, way.ep, way.etp)]
         site = Site.alone(np.array([way.tp]))
         body = bodies(fabric_of(self.cluster), site, *columns, recompute=policy * one)
         c = body_costs(self.chain.kinds[kind], body, setting(self.cluster, self.job))

@@ -46,7 +46,7 @@ class Listing:
     def layer(self, kind: int, way: Way, mbs: int, policy: int) -> tuple[float, float, float]:
         """Seconds of a micro-batch, bytes kept of it, bytes within the layer."""
         one = np.array([1])
-        columns = [np.array([v]) for v in (mbs, way.tp, way.sp, 1, False, way.ep, way.etp)]
+        columns = [np.array([v]) for v in (mbs, way.tp, way.sp, 1, 1, False, way.ep, way.etp)]
         site = Site.alone(np.array([way.tp]))
         body = bodies(fabric_of(self.cluster), site, *columns, recompute=policy * one)
         c = body_costs(self.chain.kinds[kind], body, setting(self.cluster, self.job))

@@ -53,7 +53,7 @@ def test_schedules_of_a_stack_are_those_of_its_rules():
         "interleaved", "zb1p", "interleaved-zb", "zb-v", "dualpipev", "looped-bfs"}
     assert named("deepspeed", MODEL) - plain == {"dualpipev"}
     assert named("deepspeed", {**MODEL, "tied_embeddings": True}) == plain  # a V has both ends
-    assert named("megatron-core", EXPERTS) - plain == {"interleaved"}
+    assert named("megatron-core", EXPERTS) - plain == {"interleaved", "combined"}
     wanted = ("interleaved", "combined")
     assert named("megatron-core", EXPERTS, schedule=wanted) == {*wanted}
     assert named("megatron-core", MODEL, schedule=wanted) == {"interleaved"}  # it has no experts

@@ -186,10 +186,14 @@ class Site(NamedTuple):
 
 
 def bodies(
-    fabric: Fabric, site: Site, samples: Ints | Array, tp: Ints, sp: Bools, cp: Ints, inner: Ints,
-    gather: Bools, ep: Ints, etp: Ints, *, recompute: Ints,
+    fabric: Fabric, site: Site, *degrees: Any, recompute: Ints,
 ) -> Body:
-    """Degrees on blocks, with the groups of devices that they form; (C,)."""
+    """Degrees on blocks, with the groups of devices that they form; (C,).
+
+    ``degrees`` are the first eight fields of :class:`Body`: samples, tp, sp, cp, inner, gather, ep
+    and etp.
+    """
+    samples, tp, sp, cp, inner, gather, ep, etp = degrees
     one = np.ones_like(tp)
     return Body(
         samples, tp, sp, cp, inner, gather, ep, etp, recompute,

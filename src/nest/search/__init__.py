@@ -5,7 +5,8 @@ context parallelism are worth it, `starts` where blocks may start,
 `signatures` which stages cost the same; `tensors` prices all of that and fills `tables` and
 `problems`, the arrays that kernels take; `compiled` loads the kernels of `_kernels` with their
 cache; `alike` has the pipelines of identical stages, `totals` bounds them by sums over all layers,
-`crossed` has those that hold two copies of the model, behind all others; `runnable` has those that
+behind all others, `beside` has those whose passes run beside each other, and `crossed` those that
+hold two copies of the model; `runnable` has those that
 the job's stack can run; `distinct` says which rows of arrays differ;
 `rounds` visits the outer choices on `threads`, best bound first, after a `draft` over a part
 of the space, and returns the best `solution`; `offloads` does so for each way to use the memory of

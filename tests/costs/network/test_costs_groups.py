@@ -158,7 +158,7 @@ def test_groups_of_a_configuration(shape: tuple[int, ...]) -> None:
             dense = flat.reshape(-1, cp, tp)  # data, context, tensor
             sparse = flat.reshape(-1, ep, etp)
             site = Site(*(np.array([x]) for x in (start, block, outer_dp, stride)))
-            one = [np.array([x]) for x in (1, tp, tp > 1, cp, False, ep, etp)]
+            one = [np.array([x]) for x in (1, tp, tp > 1, cp, 1, False, ep, etp)]
             body = bodies(fabric, site, *one, recompute=np.array([0]))
             state = states(fabric, site, *(np.array([x]) for x in (tp, ep * etp, 0, 0)))
             apart, together = [(o,) for o in origins], [tuple(origins)]
