@@ -70,6 +70,9 @@ def _drop(t, order, staying, kept):
                 beaten = True
                 for away in range(step, size, step):
                     beaten &= _no_larger(state, held[a + away], held[b + away])
+                    if body[a + away] != body[a] or body[b + away] != body[b]:  # on links
+                        beaten &= _no_slower(ahead, back, body[a + away], body[b + away],
+                                             under_forward, under_backward)
                 if beaten:
                     break
             if not beaten:
