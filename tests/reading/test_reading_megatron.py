@@ -65,21 +65,29 @@ def test_degrees_of_experts_divide_them(tmp_path: Path) -> None:
     assert reading(tmp_path, more(2)).configuration.stages[0].ep == 2
 
 
+def there_and_back(case: Any, job: nest.Job, base: str, folder: Path) -> nest.Job | None:
+    """The job that is read from what a plan of the stack ``base`` is exported as; its step time is
+    that of the plan. None: it cannot be exported."""
+    plan = nest.evaluate(case.model, case.cluster, job, case.way)
+    target = base.removesuffix("-core")
+    with suppress(UnsupportedError):
+        for name, text in nest.export(plan, target).items():
+            (folder / name).write_text(text, encoding="utf-8")
+        found = nest.read(folder / "launch.sh",
+                          model=None if target == "megatron" else case.model)
+        priced = nest.evaluate(found.model, case.cluster, found.job, found.configuration)
+        assert priced.step_time_s == plan.step_time_s
+        return found.job
+    return None
+
+
 @pytest.mark.parametrize("graphs", ["layers", "step"])
 @pytest.mark.parametrize("base", ["megatron-core", "megatron-bridge"])
 def test_cuda_graphs_are_read_back(base: str, graphs: str, tmp_path: Path) -> None:
     stack, seen = load_stack({"base": base, "cuda_graphs": graphs}), 0
-    target = base.removesuffix("-core")
     for case in runnable("megatron-core", 8):
-        plan = nest.evaluate(case.model, case.cluster, case.job.replace(stack=stack), case.way)
-        with suppress(UnsupportedError):
-            for name, text in nest.export(plan, target).items():
-                (tmp_path / name).write_text(text, encoding="utf-8")
-            found = nest.read(tmp_path / "launch.sh", model=None if target == "megatron" else
-                              case.model)
-            priced = nest.evaluate(found.model, case.cluster, found.job, found.configuration)
-            assert priced.step_time_s == plan.step_time_s
-            assert found.job.stack.cuda_graphs == graphs
+        if found := there_and_back(case, case.job.replace(stack=stack), base, tmp_path):
+            assert found.stack.cuda_graphs == graphs
             seen += 1
     assert seen > 1
 
@@ -87,19 +95,11 @@ def test_cuda_graphs_are_read_back(base: str, graphs: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("base", ["megatron-core", "megatron-bridge"])
 def test_experts_of_a_capacity_are_read_back(base: str, padded: bool, tmp_path: Path) -> None:
-    seen, target = 0, base.removesuffix("-core")
+    seen = 0
     for case in runnable("megatron-core", 8):
         job = case.job.replace(stack=base, expert_capacity=1.25, expert_padding=padded)
-        plan = nest.evaluate(case.model, case.cluster, job, case.way)
-        with suppress(UnsupportedError):
-            for name, text in nest.export(plan, target).items():
-                (tmp_path / name).write_text(text, encoding="utf-8")
-            found = nest.read(tmp_path / "launch.sh", model=None if target == "megatron" else
-                              case.model)
-            priced = nest.evaluate(found.model, case.cluster, found.job, found.configuration)
-            assert priced.step_time_s == plan.step_time_s
-            assert found.job.capacity == (
-                "none" if case.model.moe is None else job.capacity)
+        if found := there_and_back(case, job, base, tmp_path):
+            assert found.capacity == ("none" if case.model.moe is None else job.capacity)
             seen += case.model.moe is not None
     assert seen
 

@@ -35,8 +35,6 @@ ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
 LogitBytes = Annotated[Number, Field(ge=0, le=100)]
 
 
-
-
 class Rates(Description):
     """Rates in training relative to those of single kernels."""
 

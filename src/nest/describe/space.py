@@ -35,9 +35,11 @@ Precision = Literal[
     "bf16", "fp16", "fp32", "fp8", "fp8-delayed", "fp8-blockwise", "mxfp8", "nvfp4"]
 """Number formats of matrix products; their figures: :mod:`nest.describe.formats`."""
 Graphs = Literal["none", "layers", "step"]
-Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
-Capacity = Literal["none", "limited", "padded"]
 """What CUDA graphs capture."""
+Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
+"""How tokens reach their experts."""
+Capacity = Literal["none", "limited", "padded"]
+"""How experts of limited capacity are filled; none: there is no limit."""
 Optimizer = Literal["adam", "sgd", "sgd-momentum", "muon"]
 Schedule = Literal[
     "1f1b", "interleaved", "gpipe", "combined", "zb1p", "interleaved-zb", "zb-v", "dualpipev",

@@ -43,14 +43,12 @@ def beside(
     rows, splits, pairs = builder.every[0], builder.candidates.splits, builder.candidates.pairs
     other.take(builder.every, np.flatnonzero(pairs.ep[rows.pair] > 1))
     if len(other.rows.block) and builder.exchange is not None and not rows.start.any():
-        every = (other.rows, other._first, *other.columns)
-        other.take(every, _quick(other, builder.exchange, limit))
+        other.keep(_quick(other, builder.exchange, limit))
     other.runnable.look_at(other.rows, splits, pairs)
     if len(other.rows.block) and builder.exchange is not None:
         if limit < np.inf:
             kept = _near(other, builder.exchange, limit)
-            every = (other.rows, other._first, *other.columns)
-            other.take(every, kept)
+            other.keep(kept)
             other.runnable.keep(kept)
         price_parts(other)
         other.keep_bodies()

@@ -52,8 +52,7 @@ def crossed(
             other.take(builder.every, least.near(limit))
         _price_states(other)
         if limit < np.inf:
-            every = (other.rows, other._first, *other.columns)
-            other.take(every, np.flatnonzero(least.floors(limit) < limit))
+            other.keep(np.flatnonzero(least.floors(limit) < limit))
         price_parts(other)
     other.runnable.look_at(other.rows, builder.candidates.splits, builder.candidates.pairs)
     other.needs = other._needs()

@@ -163,7 +163,7 @@ class Runnable:
                  "ep": ep, "etp": etp, "expert_ranks": ep * etp, "model_ranks": tp * cp}
         return {
             **self._fixed, **{name: Column.of(ROW, values) for name, values in found.items()},
-            "sp": Column.of(ROW, sp, YES_NO), 
+            "sp": Column.of(ROW, sp, YES_NO),
             "cp_comm": Column.of(ROW, splits.form[rows.split], FORMS)}
 
     def look_at(self, rows: Rows, splits: Splits, pairs: Pairs) -> None:

@@ -347,7 +347,7 @@ class Builder:
             held=self._held[by], shards=self._shards[by], relayed=self._relayed[by],
             hybrid=self._hybrid[by], overlaps=self._overlaps, begin=begin, choices=choices))
         kept = np.sort(by[np.flatnonzero(kept)])
-        self.take((rows, self._first, *self.columns), kept)
+        self.keep(kept)
         self.runnable.keep(kept)
 
     def keep_bodies(self) -> None:
@@ -392,6 +392,10 @@ class Builder:
         self.rows, self._first = rows.take(kept), firsts(first, kept)
         self._body, self._held, self._shards, self._relayed, self._hybrid = (
             column[kept] for column in columns)
+
+    def keep(self, kept: Ints) -> None:
+        """Some of the candidates that are left."""
+        self.take((self.rows, self._first, *self.columns), kept)
 
     @cached_property
     def _overlaps(self) -> Floats:
