@@ -55,7 +55,7 @@ from nest._kernels.orders import (
     write_order,
 )
 from nest._kernels.pipeline import SLACK
-from nest._kernels.sums import may_be_below, sum_up
+from nest._kernels.sums import fill_layers, may_be_below, sum_up
 from nest._kernels.trips import (
     R_FORWARD,
     R_HELD,
@@ -175,6 +175,10 @@ class Work(NamedTuple):
     seconds that passes beside each other save of it; least bytes that recompute frees of a layer
     that it applies to; the largest of ``waits``; least bytes of a layer of the body, and of its
     activations; least seconds that the first layer is waited for, and that it leaves."""
+    policies: np.ndarray
+    """int64 (2, R + 1) recompute policies that are looked at together: by seconds, by bytes."""
+    open: np.ndarray
+    """bool (Q,) pipelines that may have one of them."""
     forwards: np.ndarray
     """int64 (Q, S, 3) micro-batches of the first, any inner and the last chunk of each stage whose
     forwards it runs before its first backward; 0 until it was asked for."""
@@ -192,7 +196,7 @@ class Work(NamedTuple):
     over all layers."""
     weights: np.ndarray
     """float64 (T,) most seconds of its backward that are for weights."""
-    open: np.ndarray
+    unproved: np.ndarray
     """float64 (1,) see :func:`alike`."""
     order: Order
     few: Order
@@ -224,8 +228,9 @@ def work_of(t, q, a):
         activations=np.empty((S, V)), kept_back=np.empty((S, V)), room_left=np.empty(S),
         ranks=np.empty((S, RANK)), costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
-        tally=np.zeros(5, np.int64), open=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(12), forwards=np.zeros((Q, S, 3), np.int64),
+        tally=np.zeros(5, np.int64), unproved=np.full(1, np.inf), guess=np.full(1, np.inf),
+        layer=np.zeros(12), policies=np.zeros((2, t.back.shape[1] + 1), np.int64),
+        open=np.zeros(Q, np.bool_), forwards=np.zeros((Q, S, 3), np.int64),
         free=np.zeros((2, t.ahead.shape[1])),
         waits=np.zeros((4, t.ahead.shape[1])), waited=np.zeros(4),
         marked=np.zeros(t.ahead.shape[1], np.bool_),
@@ -247,14 +252,14 @@ def alike(t, q, a, legal, limit, spread):
     cuts : int64 (Q, most chunks + 1) first layer of each chunk, in the order of the layers, and
         their number.
     priced : number of plans that were priced.
-    open : no cuts that were left out take less; inf: none was.
+    unproved : no cuts that were left out take less; inf: none was.
     """
     w = work_of(t, q, a)
     if len(a.pp):
         quick_try_all(t, q, a, legal, w, limit, spread)
     if not spread:
         w.best[w.best > w.best.min(initial=np.inf)] = np.inf
-    return w.best, w.option, w.found, w.tally[1], w.open[0]
+    return w.best, w.option, w.found, w.tally[1], w.unproved[0]
 
 
 @entry
@@ -268,44 +273,81 @@ def try_all(t, q, a, legal, w, limit, spread):
     none = np.int64(0)  # no constant, for which numba would compile what gets it once more
     choices = R + (t.full >= 0 and t.first_layers.any())
     for first in range(0 if spread or not a.free.any() else 1, -1, -1):
-        w.guess[0] = below
-        for n in range(len(a.asked)):
-            row, x = divmod(a.asked[n], choices)
+        w.guess[0], stop = below, none
+        while stop < len(a.asked):
+            begin, row = stop, a.asked[stop] // choices
+            while stop < len(a.asked) and a.asked[stop] // choices == row:
+                stop += 1
             c, z = divmod(row, Z)
             place = q.place[0, q.size[c], 0]
-            # The last choice: full recompute of the first layers of each chunk alone. With more
-            # of them a step takes longer and needs less memory.
-            part = x == R
-            if a.floor[n] >= below or place < 0 or q.alike[c, place] != c or (part and first):
+            if place < 0 or q.alike[c, place] != c or not _may_gain(
+                    t, q, a, legal, w, c, z, begin, stop, below, spread, first):
                 continue
-            r = t.full if part else x
-            sum_up(t, q, a, w, c, z, none if part else r, r)
-            asked = False
-            for k in range(len(a.pp)):
-                top, most = min(below, w.best[k] if spread else below), none + 1
-                if part:
-                    most = min(F, a.longest[k])
-                    while most > 0 and not (
-                            t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
-                        most -= 1
-                if not (most > part and (a.free[k] or not first) and may_be_below(t, a, w, k, top)
-                        and _placed(t, q, a, legal, c, z, k) and legal.policy_pipeline[r, k]
-                        and (part or legal.first_pipeline[0, k])):
+            for n in range(begin, stop):
+                # The last choice: full recompute of the first layers of each chunk alone. With more
+                # of them a step takes longer and needs less memory.
+                x = a.asked[n] - row * choices
+                part = x == R
+                if a.floor[n] >= below or (part and first):
                     continue
-                for some in range(LEAST if part else none, most):
-                    if part and (some == 0 or (some > 0 and not (
-                            t.first_layers[some] and legal.first_pipeline[some, k]))):
+                r = t.full if part else x
+                w.policies[0, 0], w.policies[1, 0] = none if part else r, r
+                sum_up(t, q, a, w, c, w.policies[0, :1], w.policies[1, :1])
+                asked = False
+                for k in range(len(a.pp)):
+                    top, most = min(below, w.best[k] if spread else below), none + 1
+                    if part:
+                        most = min(F, a.longest[k])
+                        while most > 0 and not (
+                                t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
+                            most -= 1
+                    if not (w.open[k] and most > part
+                            and may_be_below(t, a, w, k, top) and legal.policy_pipeline[r, k]
+                            and (part or legal.first_pipeline[0, k])):
                         continue
-                    if part or not asked:
-                        _ask(w, c, r, some, (row * R + r) * F + some)
-                        asked = True
-                    w.question[PIPELINE] = k
-                    time = _look(t, q, a, w, top, first)
-                    if some >= 0:
-                        top = time
-                    elif time > 0.0:
-                        break
-                below = below if spread else min(below, top)
+                    for some in range(LEAST if part else none, most):
+                        if part and (some == 0 or (some > 0 and not (
+                                t.first_layers[some] and legal.first_pipeline[some, k]))):
+                            continue
+                        if part or not asked:
+                            _ask(w, c, r, some, (row * R + r) * F + some)
+                            asked = True
+                        time = _look(t, q, a, w, k, top, first)
+                        if some >= 0:
+                            top = time
+                        elif time > 0.0:
+                            break
+                    below = below if spread else min(below, top)
+
+
+@leaf
+def _may_gain(t, q, a, legal, w, c, z, begin, stop, below, spread, first):
+    """Whether any of the questions from ``begin`` to ``stop``, of one candidate and way of ZeRO,
+    may have a plan below the best, as far as the least that layers take under any of their policies
+    says; ``w.open`` gets the pipelines. Their layers are filled in."""
+    R, count = t.back.shape[1], 0
+    for n in range(begin, stop):
+        if a.floor[n] < below:
+            x = a.asked[n] % (R + (t.full >= 0 and t.first_layers.any()))
+            w.policies[0, count], w.policies[1, count] = (0, t.full) if x == R else (x, x)
+            count += 1
+    if count == 0:
+        return False
+    w.policies[0, count] = 0  # that of layers without recompute
+    fill_layers(t, q, w, c, z, w.policies[0, :count + 1])
+    fill_layers(t, q, w, c, z, w.policies[1, :count])
+    if count > 1:
+        sum_up(t, q, a, w, c, w.policies[0, :count], w.policies[1, :count])
+        _ask(w, c, w.policies[1, 0], np.int64(LEAST), -2 - c * len(t.shard) - z)
+    found = False
+    for k in range(len(a.pp)):
+        top = min(below, w.best[k] if spread else below)
+        w.open[k] = (a.free[k] or not first) and (
+            _placed(t, q, a, legal, c, z, k) and (count == 1 or (
+                may_be_below(t, a, w, k, top) and (
+                    a.free[k] or _first_layout(t, q, a, w, k, top) < a.last[k]))))
+        found = found or w.open[k]
+    return found
 
 
 quick_try_all = known(try_all)
@@ -328,42 +370,50 @@ def _placed(t, q, a, legal, c, z, k):
 
 
 @leaf
-def _look(t, q, a, w, top, first):
-    """Look for plans below ``top`` seconds: those of the best, or ``top``.
-
-    With ``first`` only the cuts with the least bound are priced, if no bound was less so far.
-    Where the question is whether some cuts may take less (``LEAST``): 0 seconds.
-    """
-    c, k = w.question[CANDIDATE], w.question[PIPELINE]
-    p, x = a.pp[k], q.size[c]
+def _hand_over(t, q, a, w, k):
+    """Fill in the least seconds of the hand-overs between the stages of pipeline k."""
+    c, p = w.question[CANDIDATE], a.pp[k]
+    x = q.size[c]
+    w.question[PIPELINE] = k
     for s in range(1, p):
         gap = a.least_handed / t.shards[c] * q.hop[0, x, s]
         w.near[s] = w.near[s - 1] + q.both * (gap + q.hop[1, x, s])
     if a.schedule[k] == DUALPIPE:  # whose micro-batches come from both ends
         w.near[:] = 0.0
-    if a.free[k]:  # asked first: its parts are compiled while another process compiles `fits`
-        return _try_cuts(t, q, a, w, top, first)
-    return _try_layouts(t, q, a, w, top)
 
 
 @leaf
-def _try_layouts(t, q, a, w, top):
-    """:func:`_look` at the layouts that are listed."""
-    k = w.question[PIPELINE]
-    # The first look knows nothing of groups but that larger ones hold more.
-    base, whole = a.base[k], w.question[FIRST] <= 0
-    if whole and w.barren[base] == w.question[OPTION] + 1 and top <= w.under[base]:
-        return top
-    if not has_room(t, a, w, k, top):
-        return top
-    number = next_layout(t, a, w, k, a.first[k], top)
-    if whole and not w.tally[4]:
-        w.barren[k], w.under[k] = w.question[OPTION] + 1, top
+def _look(t, q, a, w, k, top, first):
+    """Look for plans of pipeline k below ``top`` seconds: those of the best, or ``top``.
+
+    With ``first`` only the cuts with the least bound are priced, if no bound was less so far.
+    Where the question is whether some cuts may take less (``LEAST``): 0 seconds.
+    """
+    if a.free[k]:  # asked first: its parts are compiled while another process compiles `fits`
+        _hand_over(t, q, a, w, k)
+        return _try_cuts(t, q, a, w, top, first)
+    number = _first_layout(t, q, a, w, k, top)
     while number < a.last[k]:
         if fits(t, q, a, w, number, top):
             top = _price(t, q, a, w, top)
         number = next_layout(t, a, w, k, number + 1, top)
     return top
+
+
+@leaf
+def _first_layout(t, q, a, w, k, top):
+    """First layout of pipeline k that may fit and take less than ``top``, or its last."""
+    # The first look knows nothing of groups but that larger ones hold more.
+    base, whole = a.base[k], w.question[FIRST] <= 0
+    if whole and w.barren[base] == w.question[OPTION] + 1 and top <= w.under[base]:
+        return a.last[k]
+    _hand_over(t, q, a, w, k)
+    if not has_room(t, a, w, k, top):
+        return a.last[k]
+    number = next_layout(t, a, w, k, a.first[k], top)
+    if whole and not w.tally[4]:
+        w.barren[k], w.under[k] = w.question[OPTION] + 1, top
+    return number
 
 
 @leaf
@@ -390,14 +440,14 @@ def _try_cuts(t, q, a, w, top, first):
     if p == 1 or bound >= top * SLACK:
         return top
     if left == 0:
-        w.open[0] = min(w.open[0], bound)
+        w.unproved[0] = min(w.unproved[0], bound)
         return top
     while s >= 0:
         if s == p - 1:
             top = _price(t, q, a, w, top)
             s, left = s - 1, left - 1
             if left == 0:
-                w.open[0] = min(w.open[0], bound)
+                w.unproved[0] = min(w.unproved[0], bound)
                 break
             continue
         w.at[s] = _next_cut(t, q, a, w, s, w.at[s] + 1, top)

@@ -52,53 +52,66 @@ from nest._kernels.pipeline import SLACK
 
 
 @leaf
-def sum_up(t, q, a, w, c, z, r, kept):
-    """Fill in the layers under policies 0, r and ``kept``, and what each takes at least under r,
-    wherever it is; bytes of activations are those under ``kept``."""
-    w.least[:], w.free[:] = np.inf, 0.0
+def fill_layers(t, q, w, c, z, policies):
+    """Fill in the layers of a candidate with a way of ZeRO, under policies."""
     for y in range(q.alike.shape[1]):
         if q.alike[c, y] < 0:
             continue
-        for policy in (0, r, kept):
+        for policy in policies:
             layer_sums(t, q.alike[c, y], z, policy, w.layers[y])
             if len(q.twin):
                 _add_exchange(t.exchanged[t.held[c], z], q.twin[y % len(q.twin)],
                               w.layers[y, policy])
+
+
+@leaf
+def sum_up(t, q, a, w, c, policies, saving):
+    """What each layer takes at least under any of some policies, wherever it is; bytes of
+    activations are those under any of the ``saving`` ones."""
+    w.least[:], w.free[:] = np.inf, 0.0
+    for y in range(q.alike.shape[1]):
+        if q.alike[c, y] < 0:
+            continue
         for kind in range(w.least.shape[1]):
-            own = w.layers[y, r, kind]
-            w.least[AHEAD, kind] = min(w.least[AHEAD, kind], own[FORWARD])
-            w.least[BACK, kind] = min(w.least[BACK, kind], own[BACKWARD])
-            w.least[LEFT, kind] = min(w.least[LEFT, kind], own[UPDATE] + own[TIED])
-            w.least[HELD, kind] = min(w.least[HELD, kind], own[RESIDENT])
-            least = w.layers[y, kept, kind]
-            w.least[ROOM, kind] = min(w.least[ROOM, kind], own[WORK] + own[BUFFERS],
-                                      least[WORK] + least[BUFFERS])
-            w.least[GATHER, kind] = min(w.least[GATHER, kind], own[GATHERED])
-            w.least[REGATHER, kind] = min(w.least[REGATHER, kind], own[REGATHERED])
-            w.least[SCATTER, kind] = min(w.least[SCATTER, kind], own[SCATTERED])
-            w.free[0, kind] = max(w.free[0, kind], own[FREE_FORWARD])
-            w.free[1, kind] = max(w.free[1, kind], own[FREE_BACKWARD])
-            w.least[KEPT, kind] = min(w.least[KEPT, kind], least[ACTIVATIONS])
-            w.least[MORE, kind] = min(
-                w.least[MORE, kind], own[ACTIVATIONS] - least[ACTIVATIONS])
+            for r in policies:
+                own = w.layers[y, r, kind]
+                w.least[AHEAD, kind] = min(w.least[AHEAD, kind], own[FORWARD])
+                w.least[BACK, kind] = min(w.least[BACK, kind], own[BACKWARD])
+                w.least[LEFT, kind] = min(w.least[LEFT, kind], own[UPDATE] + own[TIED])
+                w.least[HELD, kind] = min(w.least[HELD, kind], own[RESIDENT])
+                w.least[ROOM, kind] = min(w.least[ROOM, kind], own[WORK] + own[BUFFERS])
+                w.least[GATHER, kind] = min(w.least[GATHER, kind], own[GATHERED])
+                w.least[REGATHER, kind] = min(w.least[REGATHER, kind], own[REGATHERED])
+                w.least[SCATTER, kind] = min(w.least[SCATTER, kind], own[SCATTERED])
+                w.free[0, kind] = max(w.free[0, kind], own[FREE_FORWARD])
+                w.free[1, kind] = max(w.free[1, kind], own[FREE_BACKWARD])
+            own = w.layers[y, policies[0], kind]
+            for r in saving:
+                least = w.layers[y, r, kind]
+                w.least[ROOM, kind] = min(w.least[ROOM, kind], least[WORK] + least[BUFFERS])
+                w.least[KEPT, kind] = min(w.least[KEPT, kind], least[ACTIVATIONS])
+                w.least[MORE, kind] = min(
+                    w.least[MORE, kind], own[ACTIVATIONS] - least[ACTIVATIONS])
     w.layer[:], w.saved[:], w.weights[:] = np.inf, 0.0, 0.0
     away = back_away = busy = back_busy = 0.0
     w.marked[:] = False
     for y in range(q.alike.shape[1]):
         if q.alike[c, y] >= 0:
             for n in range(2):
-                own = w.layers[y, r, a.whole[0] if n else a.order[0]]
+                own = w.layers[y, policies[0], a.whole[0] if n else a.order[0]]
                 w.layer[10] = min(w.layer[10], own[REFRESH])
                 w.layer[11] = min(w.layer[11], own[SYNC] + own[UPDATE] + own[TIED])
     for y in range(q.alike.shape[1] if len(a.apart) else 0):
         if q.alike[c, y] >= 0:
             apart = a.apart[t.body[q.alike[c, y]]]
             for kind in range(apart.shape[1]):
-                if apart[r, kind, EXCHANGED_FORWARD] > 0.0:
-                    w.saved[0, kind] = max(w.saved[0, kind], apart[r, kind, EXCHANGED_FORWARD])
-                    w.saved[1, kind] = max(w.saved[1, kind], apart[r, kind, EXCHANGED_BACKWARD])
-                    w.saved[2, kind], w.saved[3, kind] = w.free[0, kind], w.free[1, kind]
-                w.weights[kind] = max(w.weights[kind], apart[r, kind, WEIGHTS])
+                for r in policies:
+                    own = apart[r, kind]
+                    if own[EXCHANGED_FORWARD] > 0.0:
+                        w.saved[0, kind] = max(w.saved[0, kind], own[EXCHANGED_FORWARD])
+                        w.saved[1, kind] = max(w.saved[1, kind], own[EXCHANGED_BACKWARD])
+                        w.saved[2, kind], w.saved[3, kind] = w.free[0, kind], w.free[1, kind]
+                    w.weights[kind] = max(w.weights[kind], own[WEIGHTS])
     for kind in range(w.least.shape[1]):
         w.least[INPUTS, kind] = max(0.0, w.least[BACK, kind] - w.weights[kind])
     for n in range(len(a.order)):
@@ -122,7 +135,7 @@ def sum_up(t, q, a, w, c, z, r, kept):
             w.layer[8], w.layer[9] = min(w.layer[8], resident), min(w.layer[9], activations)
             for y in range(q.alike.shape[1]):
                 if q.alike[c, y] >= 0:
-                    again, own = w.layers[y, kept, kind], w.layers[y, r, kind]
+                    again, own = w.layers[y, saving[0], kind], w.layers[y, policies[0], kind]
                     w.layer[1] = min(w.layer[1], again[FORWARD] + again[BACKWARD]
                                      - own[FORWARD] - own[BACKWARD])
         w.ahead[n + 1], w.back[n + 1] = w.ahead[n] + ahead, w.back[n] + back
