@@ -50,6 +50,7 @@ from nest.forms.chunk import (
     C_WAIT,
     C_WEIGHTS,
     CHUNK,
+    STATE_SLOWED,
 )
 
 # Figures of a layer: the fields of ``nest.costs.stage.LayerSeconds`` in its order (a test
@@ -59,8 +60,6 @@ from nest.forms.chunk import (
 (FREE_FORWARD, FORWARD, FREE_BACKWARD, BACKWARD, GATHERED, REGATHERED, SCATTERED, SYNC, GATHER,
  BUFFERS, UPDATE, TIED, RESIDENT, ACTIVATIONS, WORK) = range(15)
 FIELDS = 15
-SLOWED = 9
-"""Column of ``state``, after those: seconds that computing loses forward; then backward."""
 # Figures of ``nest.search.problems.Pipelines.apart``.
 EXCHANGED_FORWARD, EXCHANGED_BACKWARD, WEIGHTS, KEPT_BACK = range(4)
 
@@ -74,10 +73,10 @@ def layer_sums(t, c, z, r, layers):
             layers[r, kind, x] = t.ahead[u, kind, x]
             layers[r, kind, FREE_BACKWARD + x] = t.back[u, r, kind, x]
             layers[r, kind, ACTIVATIONS + x] = t.back[u, r, kind, 2 + x]
-        for x in range(SLOWED):
+        for x in range(STATE_SLOWED):
             layers[r, kind, GATHERED + x] = t.state[v, z, kind, x]
-        layers[r, kind, FORWARD] += t.state[v, z, kind, SLOWED]
-        layers[r, kind, BACKWARD] += t.state[v, z, kind, SLOWED + 1]
+        layers[r, kind, FORWARD] += t.state[v, z, kind, STATE_SLOWED]
+        layers[r, kind, BACKWARD] += t.state[v, z, kind, STATE_SLOWED + 1]
 
 
 @leaf

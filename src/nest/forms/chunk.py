@@ -16,6 +16,10 @@ from collections.abc import Sequence
  C_BUSY_BACKWARD) = range(30, 41)
 CHUNK = 41
 
+# Columns of ``nest.search.tables.Tables.state``: bytes of buffers, bytes of the state, and behind
+# them seconds that computing loses beside the traffic.
+STATE_BUFFERS, STATE_RESIDENT, STATE_SLOWED = 5, 8, 9
+
 
 def empty(c: Sequence[float]) -> bool:
     """Whether the chunk has no layers: it hands over what arrives, and uses no time or traffic."""

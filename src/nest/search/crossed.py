@@ -19,6 +19,7 @@ from nest.costs.choices import Way
 from nest.costs.layer import body_costs
 from nest.costs.zero import state_costs
 from nest.describe.capabilities import Capabilities
+from nest.forms.chunk import STATE_RESIDENT
 from nest.graph.schedules import RULES
 from nest.search.distinct import distinct_rows, least_of
 from nest.search.layouts import Layouts, body_layers
@@ -133,7 +134,7 @@ class _Least:
         """
         other, (outer, micro_batches, stride) = self.other, self._outers()
         few = [n for n, (zero, _) in enumerate(other.zeros) if zero < 2]
-        fixed = COPIES * other._state[..., 8][:, few].min(axis=1, initial=np.inf)[
+        fixed = COPIES * other._state[..., STATE_RESIDENT][:, few].min(axis=1, initial=np.inf)[
             :, self._whole].sum(axis=1)
         figures = [self._each[other._body], self._kept[other._body], self._outside[other._body],
                    fixed[other._held][:, None]]

@@ -43,6 +43,7 @@ from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 from nest.describe.offload import Offload
 from nest.describe.space import MODULES, SearchSpace
+from nest.forms.chunk import STATE_BUFFERS, STATE_RESIDENT
 from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
 from nest.pricing.stages import in_parts
 from nest.search import compiled
@@ -444,7 +445,7 @@ class Builder:
         """Of a layer of each kind, the least seconds of a body, and bytes of it and of a state."""
         return (self._ahead[:, :, 1] + self._back[..., 1].min(axis=1),
                 (self._back[..., 2] + self._back[..., 3]).min(axis=1),
-                (self._state[..., 5] + self._state[..., 8]).min(axis=1))
+                (self._state[..., STATE_BUFFERS] + self._state[..., STATE_RESIDENT]).min(axis=1))
 
     def within(self, limit: float) -> Builder:
         """The same for devices of which a plan may use ``limit`` bytes."""

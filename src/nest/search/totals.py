@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL
+from nest.forms.chunk import STATE_RESIDENT, STATE_SLOWED
 from nest.graph.schedules import most_zero
 from nest.search.distinct import distinct_rows, least_of
 from nest.search.runnable import FIRST, POLICY, ROW, WAY
@@ -93,11 +94,11 @@ class Totals:
         do, (V, Z, T). Of bodies also what passes beside each other may hide, and what hides it,
         forward and backward: at the most, as less than 0."""
         ahead, back, state, apart = self.builder.priced
-        own, slower = [ahead[:, None, :, 1] + back[..., 1], back[..., 2]], state[..., 9:]
+        own, slower = [ahead[:, None, :, 1] + back[..., 1], back[..., 2]], state[..., STATE_SLOWED:]
         if len(apart):
             free = np.stack([0.0 * back[..., 0] + ahead[:, None, :, 0], back[..., 0]])
             own += [-apart[..., 0], -apart[..., 1], *(-free * (apart[..., 0] > 0.0))]
-        return own, [slower.sum(axis=3), state[..., 8]]
+        return own, [slower.sum(axis=3), state[..., STATE_RESIDENT]]
 
     def _summed(self, figures: Floats) -> Floats:
         """Sums over all layers of figures by kind, the last axis."""
