@@ -26,7 +26,9 @@ from nest.search.alike import SCHEDULES
 DEEPER = {**MODEL, "layers": 7}
 found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 times: list[float] = []
+pairs: list[float] = []
 of_trips, price, longest = alike.of_trips, alike._price, alike.longest_path
+of_pairs = alike.of_pairs
 held = alike.held
 
 
@@ -43,6 +45,12 @@ def whole(*arguments: Any) -> float:
     return times[-1]
 
 
+def unbounded(*arguments: Any) -> float:
+    """Note the bound of pairs, which rules out nothing."""
+    pairs.append(of_pairs(*arguments))
+    return np.nan
+
+
 def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
     """Compare the bounds of a layout with its price."""
     bound, question, schedule = of_trips(t, q, a, w, c, k), w.question.copy(), a.schedule[k]
@@ -50,6 +58,8 @@ def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
         return bound
     price(t, q, a, w, -np.inf)
     note("trips", schedule, bound, times[-1])
+    if pairs:
+        note("pairs", schedule, pairs.pop(), times[-1])
     ends, m = layouts.ends_of(schedule, w), t.micro_batches
     N, p, v = len(a.order), a.pp[k], a.vpp[k]
     least = w.ahead[N] + w.back[N]
@@ -76,7 +86,7 @@ def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
 
 def main() -> None:
     """Search small questions."""
-    alike.of_trips, alike.longest_path = watched, whole
+    alike.of_trips, alike.longest_path, alike.of_pairs = watched, whole, unbounded
     rng = np.random.default_rng(int(sys.argv[1]))
     one: dict[str, Any] = {"cp": 1, "recompute_modules": "core_attn", "outer_dp": (1, 2)}
     for stack, schedule, model in (

@@ -30,7 +30,6 @@ from nest._kernels.layouts import (
     FIRST,
     LEASTS,
     copies_of,
-    forwards,
     gathers,
     has_room,
     hidden_of,
@@ -65,7 +64,9 @@ from nest._kernels.trips import (
     R_SENT,
     R_SPARED,
     RANK,
+    count_pairs,
     note_end,
+    of_pairs,
     of_trips,
 )
 from nest.forms import gpipe, one_f_one_b, orders, passes
@@ -152,6 +153,8 @@ class Work(NamedTuple):
     """float64 (S,) bytes for all activations of a stage."""
     ranks: np.ndarray
     """float64 (S, RANK) see ``_kernels.trips``."""
+    pairs: np.ndarray
+    """int64 (S, V+1, V+1) see ``_kernels.trips.count_pairs``."""
     costs: np.ndarray
     """float64 (S, V, CHUNK)"""
     hops: np.ndarray
@@ -161,9 +164,9 @@ class Work(NamedTuple):
     label: np.ndarray
     """float64 (2, FIGURES) of :mod:`nest.forms.one_f_one_b`, or of :mod:`nest.forms.gpipe`."""
     tally: np.ndarray
-    """int64 (5,) number of the last question, pipelines priced, the pipelines whose passes
-    ``order`` and ``few`` have, plus 1, and whether the last :func:`next_layout` came past the first
-    look at a block of layouts."""
+    """int64 (6,) number of the last question, pipelines priced, the pipelines whose passes
+    ``order`` and ``few`` have, plus 1, whether the last :func:`next_layout` came past the first
+    look at a block of layouts, and the pipeline whose pairs were counted, plus 1."""
     barren: np.ndarray
     """int64 (Q,) the last option, plus 1, with which it came past none."""
     under: np.ndarray
@@ -176,12 +179,12 @@ class Work(NamedTuple):
     that it applies to; the largest of ``waits``; least bytes of a layer of the body, and of its
     activations; least seconds that the first layer is waited for, and that it leaves."""
     policies: np.ndarray
-    """int64 (2, R + 1) recompute policies that are looked at together: by seconds, by bytes."""
+    """int64 (2, R + 2) recompute policies that are looked at together: by seconds, by bytes."""
     open: np.ndarray
     """bool (Q,) pipelines that may have one of them."""
     forwards: np.ndarray
-    """int64 (Q, S, 3) micro-batches of the first, any inner and the last chunk of each stage whose
-    forwards it runs before its first backward; 0 until it was asked for."""
+    """int64 (Q, S, V) micro-batches of each chunk of each stage whose forwards it runs before its
+    first backward; 0 until it was asked for."""
     waits: np.ndarray
     """float64 (4, T) see ``_kernels.sums``."""
     waited: np.ndarray
@@ -226,11 +229,12 @@ def work_of(t, q, a):
         near=np.zeros(S + 1), question=np.zeros(5, np.int64),
         cuts=np.zeros(chunks + 1, np.int64), at=np.zeros(S + 1, np.int64),
         activations=np.empty((S, V)), kept_back=np.empty((S, V)), room_left=np.empty(S),
-        ranks=np.empty((S, RANK)), costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
+        ranks=np.empty((S, RANK)), pairs=np.empty((S, V + 1, V + 1), np.int64),
+        costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
-        tally=np.zeros(5, np.int64), unproved=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(12), policies=np.zeros((2, t.back.shape[1] + 1), np.int64),
-        open=np.zeros(Q, np.bool_), forwards=np.zeros((Q, S, 3), np.int64),
+        tally=np.zeros(6, np.int64), unproved=np.full(1, np.inf), guess=np.full(1, np.inf),
+        layer=np.zeros(12), policies=np.zeros((2, t.back.shape[1] + 2), np.int64),
+        open=np.zeros(Q, np.bool_), forwards=np.zeros((Q, S, V), np.int64),
         free=np.zeros((2, t.ahead.shape[1])),
         waits=np.zeros((4, t.ahead.shape[1])), waited=np.zeros(4),
         marked=np.zeros(t.ahead.shape[1], np.bool_),
@@ -566,8 +570,8 @@ def _stage(t, q, a, w, s, i, j):
 @piece
 def fits(t, q, a, w, number, top):
     """Whether a layout fits and may take less than ``top``; ``w.cuts`` gets its cuts."""
-    c, k = w.question[CANDIDATE], w.question[PIPELINE]
-    p, v, x, N, size = a.pp[k], a.vpp[k], q.size[c], len(a.order), a.group[k]
+    k = w.question[PIPELINE]
+    p, v, x, N, size = a.pp[k], a.vpp[k], q.size[w.question[CANDIDATE]], len(a.order), a.group[k]
     together, split = together_of(a.schedule[k]), split_of(a.schedule[k])
     loops = a.schedule[k] == INTERLEAVED or (a.schedule[k] == COMBINED and p > 1)
     copies, looped = copies_of(a.schedule[k]), is_looped(a.schedule[k])
@@ -582,51 +586,51 @@ def fits(t, q, a, w, number, top):
         for d in range(v):
             n = _position(a, k, s, d)
             g = _figures(t, q, a, w, y, w.cuts[n], w.cuts[n + 1])
-            resident += w.figures[y, g, F_RESIDENT]
-            work = max(work, w.figures[y, g, F_WORK])
-            buffers = max(buffers, w.figures[y, g, F_BUFFERS])
-            times = forwards(a.schedule[k], p, v, m, size, s, d)
-            kept += times * w.figures[y, g, F_ACTIVATIONS]
-            ran += times * w.figures[y, g, C_FORWARD]
-            w.activations[s, d] = w.figures[y, g, F_ACTIVATIONS]
+            c = w.figures[y, g]
+            resident += c[F_RESIDENT]
+            work = max(work, c[F_WORK])
+            buffers = max(buffers, c[F_BUFFERS])
+            times = w.forwards[k, s, d]
+            kept += times * c[F_ACTIVATIONS]
+            ran += times * c[C_FORWARD]
+            w.activations[s, d] = c[F_ACTIVATIONS]
             count, most = count + times, max(most, w.activations[s, d])
-            own += w.figures[y, g, C_FORWARD] + w.figures[y, g, C_BACKWARD]
-            own -= w.figures[y, g, C_LATE]
+            own += c[C_FORWARD] + c[C_BACKWARD]
+            own -= c[C_LATE]
             if split or together:
                 _parts(t, q, a, w, y, w.cuts[n], w.cuts[n + 1], g)
-                w.kept_back[s, d] = w.figures[y, g, F_KEPT]
+                w.kept_back[s, d] = c[F_KEPT]
                 most = max(most, w.kept_back[s, d])
-                largest = max(largest, w.figures[y, g, F_LARGEST])
+                largest = max(largest, c[F_LARGEST])
                 if copies > 1:  # of both chunks as many as of the one with the fewest
-                    times = forwards(a.schedule[k], p, v, m, size, s, 1)
+                    times = w.forwards[k, s, 1]
                 pairs = max(0, m - times)
                 backs = m if loops and m % size else pairs  # as in ``next_layout``
-                away += pairs * w.figures[y, g, C_EXCHANGED_FORWARD]
-                busy += pairs * w.figures[y, g, C_BUSY_FORWARD]
-                back_away += backs * w.figures[y, g, C_EXCHANGED_BACKWARD]
-                back_busy += backs * w.figures[y, g, C_BUSY_BACKWARD]
-            left += w.figures[y, g, C_UPDATE] + w.figures[y, g, C_TIED]
-            forward += w.figures[y, g, C_FORWARD]
+                away += pairs * c[C_EXCHANGED_FORWARD]
+                busy += pairs * c[C_BUSY_FORWARD]
+                back_away += backs * c[C_EXCHANGED_BACKWARD]
+                back_busy += backs * c[C_BUSY_BACKWARD]
+            left += c[C_UPDATE] + c[C_TIED]
+            forward += c[C_FORWARD]
             sent += q.handed[w.cuts[n + 1]]
             if looped and (d == 0 or d == v - 1):
                 note_end(q, w, s, d, w.cuts[n + 1], y, g, split)
             if d == 0 and not split:
-                left += w.figures[y, g, C_LEFT]
+                left += c[C_LEFT]
             elif d == 0 and looped:  # the last pass is for weights of the first chunk
-                left += w.figures[y, g, C_LEFT_WEIGHTS]
-            hides = max(hides, w.figures[y, g, C_UNDER_FIRST], w.figures[y, g, C_UNDER_LAST])
-            gathered = max(gathered, w.figures[y, g, C_LARGEST])
+                left += c[C_LEFT_WEIGHTS]
+            hides = max(hides, c[C_UNDER_FIRST], c[C_UNDER_LAST])
+            gathered = max(gathered, c[C_LARGEST])
         i, j = w.cuts[_position(a, k, s, 0)], w.cuts[_position(a, k, s, v - 1) + 1]
         spared = 0.0
         for d in range(v if gathered > 0.0 and gathers(a.schedule[k]) else 0):
             # What is gathered of a chunk is partly hidden at the most, but for the first pass and
             # for the first backward, which may have waited.
             n = _position(a, k, s, d)
-            g = a.signature[w.cuts[n], w.cuts[n + 1]]
-            wait = gathering(w.figures[y, g], 0, hides)
-            back = gathering(w.figures[y, g], 1, hides)
+            c = w.figures[y, a.signature[w.cuts[n], w.cuts[n + 1]]]
+            wait, back = gathering(c, 0, hides), gathering(c, 1, hides)
             own += wait + back
-            ran += forwards(a.schedule[k], p, v, m, size, s, d) * wait
+            ran += w.forwards[k, s, d] * wait
             if d == 0:
                 spared = wait
             if d == v - 1:
@@ -642,7 +646,7 @@ def fits(t, q, a, w, number, top):
             first = max(first, w.ahead[N] + w.inputs[N] - w.inputs[j] - ran)
         if together:
             own -= hidden_of(away, back_away, busy, back_busy) / m
-            if copies > 1 or forwards(a.schedule[k], p, v, m, size, s, v - 1) < m:
+            if copies > 1 or w.forwards[k, s, v - 1] < m:
                 w.room_left[s] -= largest
         if first + m * own + after >= top * SLACK or kept > w.room_left[s]:
             return False
@@ -650,7 +654,7 @@ def fits(t, q, a, w, number, top):
         w.ranks[s, R_LEFT], w.ranks[s, R_FORWARD], w.ranks[s, R_SENT] = left, forward, sent
         # A backward frees what a forward took; that for weights comes s backwards later.
         w.ranks[s, R_HELD] = (count + (s if split else 0)) * most
-    if looped and of_trips(t, q, a, w, c, k) >= top * SLACK:
+    if looped and of_trips(t, q, a, w, w.question[CANDIDATE], k) >= top * SLACK:
         return False
     if GPIPE < a.schedule[k] < LOOPED_BFS:
         # Between the first groups and the last ones a rank holds the same in turn.
@@ -785,16 +789,23 @@ def _price(t, q, a, w, top):
             gap = q.handed[j] / t.shards[c] * per_byte
             w.hops[s, d, 0], w.hops[s, d, 1] = q.both * (gap + latency), gap
             w.alone[s, d] = j - i == 1
-    w.tally[1] += 1
     if a.schedule[k] > GPIPE:
         m, depth = t.micro_batches // copies, p * v // copies
         few = _few(a, k, m)
-        time = w.longest_path(w.costs, w.alone, w.hops, p, v, few, depth,
-                              _written(a, w, k, m, few), w.room, top)
+        order = _written(a, w, k, m, few)
+        if a.schedule[k] == COMBINED and p > 1:
+            if w.tally[5] != k + 1:
+                w.tally[5] = k + 1
+                count_pairs(p, v, order, w.pairs)
+            if of_pairs(w, p, v) >= top * SLACK:
+                return top
+        w.tally[1] += 1
+        time = w.longest_path(w.costs, w.alone, w.hops, p, v, few, depth, order, w.room, top)
         if few < m and time < top and w.room.unsure[0] > passes.SURE * time:
             time = w.longest_path(w.costs, w.alone, w.hops, p, v, m, depth,
                                   _written(a, w, k, m, m), w.room, top)
     else:
+        w.tally[1] += 1
         time = _in_closed_form(w, p, t.micro_batches, a.schedule[k] == GPIPE)
     if time >= top * SLACK:
         return top

@@ -120,9 +120,8 @@ def has_room(t, a, w, k, top):
     m = t.micro_batches // copies
     if times[0, 0] == 0:
         for s in range(p):
-            for x in range(3):
-                times[s, x] = forwards(
-                    a.schedule[k], p, v, m, a.group[k], s, min(x, v - 1) if x < 2 else v - 1)
+            for d in range(v):
+                times[s, d] = forwards(a.schedule[k], p, v, m, a.group[k], s, d)
     left, bytes_each = copies * (a.body[1] - a.body[0]), t.limit_bytes / SLACK
     top -= ends_of(a.schedule[k], w)
     each = w.layer[0] - (w.layer[2] if together_of(a.schedule[k]) else 0.0)
@@ -132,7 +131,7 @@ def has_room(t, a, w, k, top):
         for x in range(2, -1, -1):
             chunks = v - 2 if x == 1 else 1
             if chunks > 0 and (x == 2 or v > 1):
-                own = w.layer[8] + times[s, x] * w.layer[9]
+                own = w.layer[8] + times[s, v - 1 if x == 2 else x] * w.layer[9]
                 fit = min(chunks * a.widest[k], left)
                 if own * fit > room:
                     fit = int(room / own)
@@ -151,7 +150,7 @@ def next_layout(t, a, w, k, number, top):
     stage is the same, from the least of each sum.
     """
     p, v, N, kinds = a.pp[k], a.vpp[k], len(a.order), w.least.shape[1]
-    schedule, group, some = a.schedule[k], a.group[k], w.question[FIRST]
+    schedule, group, some, times = a.schedule[k], a.group[k], w.question[FIRST], w.forwards[k]
     m, together = t.micro_batches // copies_of(schedule), together_of(schedule)
     split, near, behind_each_other = split_of(schedule), w.near[p - 1], gathers(schedule)
     loops = schedule == INTERLEAVED or (schedule == COMBINED and p > 1)
@@ -176,10 +175,7 @@ def next_layout(t, a, w, k, number, top):
                 run = a.run[number]
                 seen, row = a.least_seen, run
         s = a.heaviest[number] if x == 0 else 0 if x == 1 else p - 1
-        first = inner = forwards(schedule, p, v, m, group, s, 0)
-        if v > 2:
-            inner = forwards(schedule, p, v, m, group, s, 1)
-        last = forwards(schedule, p, v, m, group, s, v - 1)
+        first, inner, last = times[s, 0], times[s, 1 if v > 2 else 0], times[s, v - 1]
         own = front = after = behind = left = ran = held = room = 0.0
         marked = two = three = late = queue = away = back_away = busy = back_busy = 0.0
         for kind in range(kinds):

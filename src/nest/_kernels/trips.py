@@ -8,17 +8,21 @@ Shapes: as of ``_kernels.alike``.
 
 from __future__ import annotations
 
-from nest._kernels import leaf
+from nest._kernels import form, leaf
 from nest._kernels.layouts import split_of
 from nest._kernels.orders import LOOPED_BFS
+from nest.forms import passes
 from nest.forms.chunk import C_BACKWARD, C_FORWARD, C_INPUTS, C_LATE, C_WAIT, C_WEIGHTS
+from nest.forms.passes import BESIDE, FORWARD, KINDS
+
+beside = form(passes.beside)
 
 # Of a rank, seconds: all its passes; those in front of its first backward; what its first pass may
 # not have waited for; what it leaves behind its last pass; a backward for weights of its first
 # chunk; what its first pass waits for; a forward through all chunks, the first, the last; a
 # backward through the first, the last; bytes, then seconds, of a micro-batch handed over behind all
-# chunks, the first, the last; the start of the first pass; from the end of the last pass to that of
-# the step. Then most bytes of activations.
+# chunks, the first, the last; the start of the first pass, in the end all seconds in which the rank
+# runs nothing; from the end of the last pass to that of the step. Then most bytes of activations.
 (R_OWN, R_RAN, R_SPARED, R_LEFT, R_WEIGHTS, R_WAIT, R_FORWARD, R_FIRST, R_LAST, R_BACK_FIRST,
  R_BACK_LAST, R_SENT, R_SENT_FIRST, R_SENT_LAST, R_BEGIN, R_END, R_HELD) = range(17)
 RANK = 17
@@ -81,6 +85,46 @@ def of_trips(t, q, a, w, c, k):
         first = w.ranks[s, R_BEGIN] - w.ranks[s, R_SPARED]
         if p > 1:
             first = max(first, there + behind - w.ranks[s, R_RAN])
-        least = max(least, first + w.ranks[s, R_OWN] + w.ranks[s, R_END])
+        w.ranks[s, R_BEGIN] = first + w.ranks[s, R_END]
+        least = max(least, w.ranks[s, R_BEGIN] + w.ranks[s, R_OWN])
         behind += w.ranks[s, R_BACK_LAST]
+    return least
+
+
+@leaf
+def count_pairs(p, v, order, pairs):
+    """Count the passes that each rank runs beside each other: a forward of one chunk, a backward of
+    another; those that it runs alone are beside chunk v. Groups that are left out of the order
+    count."""
+    pairs[:p] = 0
+    for s in range(p):
+        i, stop = order.rows[s], order.rows[s + 1]
+        while i < stop:
+            times, n, kind = 1, order.codes[i] // KINDS, order.codes[i] % KINDS
+            if order.more[0] > 0 and order.stops[s] <= i < order.stops[p + s]:
+                times += order.more[0]
+            if kind == BESIDE:
+                i += 1
+                pairs[s, n, order.codes[i] // KINDS] += times
+            elif kind == FORWARD:
+                pairs[s, n, v] += times
+            else:
+                pairs[s, v, n] += times
+            i += 1
+
+
+@leaf
+def of_pairs(w, p, v):
+    """The same with what the pairs of passes take, given ``w.costs``."""
+    least = 0.0
+    for s in range(p):
+        own = 0.0
+        for n in range(v):
+            c = w.costs[s, n]
+            own += w.pairs[s, n, v] * c[C_FORWARD]
+            own += w.pairs[s, v, n] * (c[C_BACKWARD] - c[C_LATE])
+            for other in range(v):
+                if w.pairs[s, n, other] > 0:
+                    own += w.pairs[s, n, other] * beside(c, w.costs[s, other])
+        least = max(least, w.ranks[s, R_BEGIN] + own)
     return least
