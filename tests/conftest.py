@@ -2,7 +2,7 @@
 
 `.ci/run` runs the tests that reach no kernel once, without the compiler, where it also counts
 lines, and the others compiled. So a test that reaches kernels says so (``kernels``) or fails, and
-says where it is quick without the compiler too (``uncompiled``).
+says where its first case is quick without the compiler too (``uncompiled``).
 """
 
 from __future__ import annotations
@@ -78,14 +78,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("no_cover")
         counted.add(test)
     if WITHOUT_JIT:
-        config.hook.pytest_deselected(items=[item for item in items if not _quick(item)])
-        items[:] = filter(_quick, items)
+        config.hook.pytest_deselected(items=[item for item in items if not _runs(item)])
+        items[:] = filter(_runs, items)
 
 
-def _quick(item: pytest.Item) -> bool:
-    """Whether a test is quick without the compiler."""
+def _runs(item: pytest.Item) -> bool:
+    """Whether a test runs without the compiler: it reaches no kernel, or is quick and counted."""
     reaches = item.get_closest_marker("kernels")
-    return reaches is None or reaches.kwargs.get("uncompiled", False)
+    return reaches is None or (
+        reaches.kwargs.get("uncompiled", False) and item.get_closest_marker("no_cover") is None)
 
 
 @pytest.hookimpl(wrapper=True)
