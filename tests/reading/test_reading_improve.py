@@ -173,6 +173,20 @@ def test_a_plan_may_leave_devices_idle(tmp_path: Path, cluster: nest.Cluster) ->
 
 
 @pytest.mark.kernels(uncompiled=True)
+@pytest.mark.parametrize(("devices", "each"), [(12, 5), (16, 7)])
+def test_nodes_of_which_some_devices_are_idle(tmp_path: Path, devices: int, each: int) -> None:
+    """Six devices of each of two nodes are there, or all eight: a plan takes one less of each."""
+    found = nest.improve(
+        script(tmp_path, line(TRAINING=TRAINING.replace("32", str(2 * each)))),
+        nest.load_cluster("dgx-h100", devices=devices),
+        nest.SearchSpace(tp=1, pp=1, cp=1, dp_in=each, outer_dp=2))
+    assert found.plan is not None
+    assert found.plan.configuration.stride == devices // 2
+    assert [*found.files] == ["launch.sh"]
+    assert f"--nproc-per-node {each}" in found.files["launch.sh"]
+
+
+@pytest.mark.kernels(uncompiled=True)
 def test_a_launcher_that_starts_fewer_ranks_is_priced_as_it_is(
     tmp_path: Path, cluster: nest.Cluster
 ) -> None:

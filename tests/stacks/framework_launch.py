@@ -108,6 +108,7 @@ def megatron_turns(case: Case) -> Case:
 def megatron_ranks(case: Case) -> Case:
     """The place of some ranks in all groups."""
     from megatron.core import parallel_state as state
+    from torch.distributed import get_process_group_ranks
 
     mapped = "--use-tp-pp-dp-mapping" in case["flags"]
     found = {}
@@ -120,6 +121,7 @@ def megatron_ranks(case: Case) -> Case:
                     expert_tensor_parallel_size=case["etp"],
                     order="tp-cp-ep-pp-dp" if mapped else "tp-cp-ep-dp-pp",
                     num_distributed_optimizer_instances=case["instances"],
+                    hierarchical_context_parallel_sizes=case["cp_levels"],
                     create_gloo_process_groups=False)
                 found[rank] = {
                     "stage": state.get_pipeline_model_parallel_rank(),
@@ -131,6 +133,9 @@ def megatron_ranks(case: Case) -> Case:
                     "expert_dp": state.get_expert_data_parallel_rank(),
                     "sharded": state.get_data_parallel_group(
                         with_context_parallel=True, partial_data_parallel=True).size()}
+                if case["cp_levels"]:
+                    found[rank]["a2a"] = get_process_group_ranks(
+                        state.get_hierarchical_context_parallel_groups(check_initialized=False)[0])
             finally:
                 state.destroy_model_parallel()
     return {"ranks": found}

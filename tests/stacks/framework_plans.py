@@ -20,7 +20,7 @@ from typing import Any, get_args
 import nest
 from nest.describe import load_stack
 from nest.describe.capabilities import Rule
-from nest.describe.space import Schedule
+from nest.describe.space import CpComm, Schedule
 from nest.errors import InputError, UnsupportedError
 from nest.graph import Chain, build_chain
 from nest.graph.schedules import chunks_at
@@ -129,7 +129,8 @@ class Case:
             "tied_embeddings": rng.random() < 0.2, "mtp_layers": self.mtp, **moe, **mla}
 
     def _stage(self, rng: Random) -> dict[str, Any]:
-        tp, cp, dp_in = rng.choice((1, 1, 2, 4)), rng.choice((1, 1, 2)), rng.choice((1, 2, 4))
+        tp, cp, dp_in = rng.choice((1, 1, 2, 4)), rng.choice((1, 1, 2, 4)), rng.choice((1, 2, 4))
+        cp_comm = rng.choice(get_args(CpComm)[:3 if cp < 4 else 4]) if cp > 1 else "p2p"
         ep, etp = 1, tp
         if self.experts:
             ep, etp = rng.choice([(e, t) for e in (1, 2, 4, 8) for t in (1, 2, 4)
@@ -142,8 +143,9 @@ class Case:
             recompute = "none"
         return {
             "tp": tp, "cp": cp, "dp_in": dp_in, "ep": ep, "etp": etp,
-            "sp": tp > 1 and rng.random() < 0.8, "cp_comm": rng.choice(("p2p", "a2a"))
-            if cp > 1 else "p2p", "zero": rng.choice((0, 1, 1, 2, 3)), "recompute": recompute,
+            "sp": tp > 1 and rng.random() < 0.8, "cp_comm": cp_comm,
+            "cp_a2a": 2 if cp_comm == "a2a+p2p" else 1,
+            "zero": rng.choice((0, 1, 1, 2, 3)), "recompute": recompute,
             "recompute_modules": modules if recompute == "selective" else (),
             "recompute_layers": rng.choice((None, 1)) if recompute == "full" else None}
 

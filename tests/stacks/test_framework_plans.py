@@ -63,6 +63,8 @@ def question(case: Case) -> dict[str, Any]:
         **{name: getattr(stage, name) for name in ("tp", "cp", "ep", "etp", "zero")},
         "pp": case.pp, "vpp": case.vpp, "dp": case.outer_dp * stage.dp_in, "world": case.world,
         "ranks": sorted(Random(case.world).sample(range(case.world), min(ASKED, case.world))),
+        "cp_levels": [stage.cp_a2a, stage.cp // stage.cp_a2a]
+        if stage.cp_comm == "a2a+p2p" else None,
         "layers": case.model.layers, "mtp": case.mtp, "micro_batches": case.micro_batches,
         "group": case.way.group, "experts": bool(case.experts), **own(case)}
 
@@ -167,19 +169,26 @@ def test_runnable_plans_are_taken(judge: str) -> None:
 @pytest.mark.parametrize("judge", ["megatron", "torchtitan", "deepspeed"])
 def test_ranks_are_those_of_the_plan(judge: str) -> None:
     """Places in all groups; where a list of hosts is needed, in the order of that list."""
-    needed = set()
+    needed, groups = set(), 0
     for case, answer in taken(judge):
         listed = case.plan.ranks() if mapped(case) and judge == "megatron" else case.ranks
         needed |= case.needs
         for rank, place in answer["ranks"].items():
-            sharded = place.pop("sharded", None)
-            mine = listed[int(rank)]._asdict()
+            sharded, a2a = place.pop("sharded", None), place.pop("a2a", None)
+            mine, stage = listed[int(rank)]._asdict(), case.way.stages[0]
             assert place == {name: mine[name] for name in place}, (rank, question(case))
-            stage = case.way.stages[0]
+            if a2a is not None:  # neighbours in cp
+                groups += 1
+                here = {**mine, "cp": mine["cp"] // stage.cp_a2a}
+                assert a2a == [
+                    number for number, other in enumerate(one._asdict() for one in listed)
+                    if all({**other, "cp": other["cp"] // stage.cp_a2a}[name] == here[name]
+                           for name in ("stage", "tp", "cp", "dp"))]
             if sharded is not None and stage.zero:
                 dp = stage.dp_in * (case.outer_dp if stage.shard == "dp" else 1)
                 assert sharded == dp * stage.cp
     assert "host-list" in needed
+    assert groups > 5 or judge != "megatron"
 
 
 def test_megatron_trains_what_was_priced() -> None:
@@ -358,7 +367,9 @@ def test_cuda_graphs_are_judged_as_by_megatron(graphs: str) -> None:
     taken_: list[Case] = []
     refused: list[Case] = []
     for case in drawn("megatron-core", "graphs"):
-        if len(taken_) >= 4 * EACH and (len(refused) >= EACH or graphs == "step"):
+        recompute = {one.way.stages[0].recompute for one in taken_}
+        if len(taken_) >= 4 * EACH and recompute >= {"none", "selective"} and (
+                len(refused) >= EACH or graphs == "step"):
             break
         case.job = case.job.replace(stack=stack)
         if (case.plan is None or not case.plan.feasible
@@ -368,8 +379,7 @@ def test_cuda_graphs_are_judged_as_by_megatron(graphs: str) -> None:
             taken_.append(case)
         elif all(rule.startswith("graphs-") for rule in case.broken):
             refused.append(case)
-    cases = [*taken_[:4 * EACH], *refused[:EACH]]
-    assert {case.way.stages[0].recompute for case in taken_} >= {"none", "selective"}
+    cases = [*taken_, *refused[:EACH]]
     answers = judged("megatron", [question(case) for case in cases], "framework_launch.py")
     wrong = [(case.way, answer["refused"]) for case, answer in zip(cases, answers, strict=True)
              if bool(answer["refused"]) != (case.files is None)]

@@ -60,7 +60,7 @@ def _case(rng: Random, framework: str) -> Case:
         "pp": pp, "vpp": vpp, "tp": tp, "cp": cp, "dp_in": dp_in, "outer_dp": outer_dp,
         "ep": ep, "etp": etp, "experts": experts, "mtp": rng.choice((0, 0, 2)),
         "sp": tp > 1 and (bool(experts) or rng.random() < 0.5),
-        "cp_comm": rng.choice(("p2p", "a2a")) if cp > 1 else "p2p",
+        "cp_comm": rng.choice(("p2p", "a2a", "all_gather")) if cp > 1 else "p2p",
         "schedule": "interleaved" if vpp > 1 else rng.choice(("1f1b", "1f1b", "gpipe")),
         "micro_batches": rng.choice((1, 2, 3, 4, 6, 8, 9, 12)), "heads": 8, "kv_heads": 8,
         "zero": rng.choice((0, 1, 2, 3)), "shard": "dp", "recompute": rng.choice(

@@ -25,7 +25,7 @@ from nest.pricing.plans import Plan
 from nest.reading import edit, flags
 from nest.reading.arguments import arguments_of, known
 from nest.reading.batches import bounded, common_batch
-from nest.reading.hosts import devices_of
+from nest.reading.hosts import Placed, devices_of
 from nest.reading.improvement import Change
 from nest.reading.megatron import Described, described
 from nest.reading.megatron_arguments import TABLE
@@ -196,17 +196,20 @@ class RunningScript:
     def _files(self, plan: Plan, change: flags.Flags) -> dict[str, str]:
         launch, table = self.launch, known(TABLE)
         each = int(launch.launcher.get("each", "0"))
-        if not 1 <= each <= MOST_PER_NODE:  # a launcher that starts all ranks says nothing of nodes
-            each = per_node(self.cluster)
-        found = places(TARGETS["megatron"].order(plan), each,
-                       in_a_row=self.cluster.numbers is None)
-        title = f"{self.model.name}, {self.cluster.size} devices: for {megatron.VERSION}."
+        cluster = self.cluster
+        # A launcher that starts all ranks says nothing of nodes, one on nodes of which some devices
+        # are not used says less than their size.
+        if not 1 <= each <= MOST_PER_NODE or (cluster.numbers and cluster.links is None):
+            each = per_node(cluster)
+        order = TARGETS["megatron"].order(plan)
+        found = places(order, each, in_a_row=cluster.numbers is None)
+        title = f"{self.model.name}, {cluster.size} devices: for {megatron.VERSION}."
         listed = LAUNCHERS[DEFAULT].files(found, title)
         wanted = {name: value for name, value in megatron.variables(
-            plan.configuration, plan.inputs.job, self.cluster.device.name).items()
+            plan.configuration, plan.inputs.job, cluster.device.name).items()
             if launch.command.variables.get(name, UNSET.get(name)) != value}
         own = placed_beside(self.path, launch.launcher) is not None  # it orders its nodes itself
-        other = own or "ranks" in listed or len(found.at) != self.cluster.size
+        other = own or "ranks" in listed or len(found.at) != cluster.size
         text = None if other else edit.edited(
             launch.text, change, table, edit.Head(
                 launch.command.variables, wanted, ORDER if "hosts" in listed else ""),
@@ -217,11 +220,14 @@ class RunningScript:
             text, name = remade(launch, plan, flags.applied(self.given, change), marked, found,
                                 (title,)), NAME
         files = {name: text, **listed}
-        self._check(plan, files, name, found)
+        at = {number: n for n, number in enumerate(cluster.numbers or range(cluster.size))}
+        self._check(plan, files, name, found, tuple(at[rank.device] for rank in order))
         return files
 
-    def _check(self, plan: Plan, files: Mapping[str, str], name: str, at: Places) -> None:
-        """Read a new script: it must have the plan's step time.
+    def _check(
+        self, plan: Plan, files: Mapping[str, str], name: str, at: Places, devices: Placed
+    ) -> None:
+        """Read a new script, whose ranks are on these devices: it must have the plan's step time.
 
         Raises
         ------
@@ -230,10 +236,11 @@ class RunningScript:
         launch = followed(files[name], self.launch.where, self.launch.given, self.launch.folder)
         where = f"{self.launch.where}, changed"
         hosts, ranks = files.get("hosts"), files.get("ranks")
+        listed = hosts is not None and at.each == at.per_node or ranks is not None
         found = described(
             launch.words, len(at.at), **self.again,
-            places=devices_of(hosts, ranks, at.each or at.per_node or 1, where)
-            if hosts or ranks else None)
+            places=devices_of(hosts, ranks, at.each or at.per_node or 1, where) if listed
+            else None if devices == tuple(range(len(devices))) else devices)
         again = evaluate(Model.parse(found.model, where), self.cluster, Job.parse(found.job, where),
                          Configuration.parse(found.configuration, where))
         if again.step_time_s != plan.step_time_s:
