@@ -48,9 +48,15 @@ SPACE = SearchSpace(cp=1, tp=(1, 2), shard="dp", recompute=("none", "selective")
                     recompute_modules="core_attn")
 
 
-@pytest.mark.parametrize("memory", ["4 GiB", "150 MiB"])
-def test_a_limit_leaves_out_nothing_faster(memory: str) -> None:
+@pytest.mark.parametrize(("memory", "places"), [("4 GiB", 1), ("150 MiB", 1), ("4 GiB", 3)])
+def test_a_limit_leaves_out_nothing_faster(memory: str, places: int) -> None:
+    """Blocks begin at the first device of a group, or at several places of it."""
     where, batch = cluster(memory), job()
+    if places > 1:
+        first, *others = where.levels
+        where = where.replace(levels=(first.replace(size=6), *others))
+        batch = job(global_batch=12)
+    assert split(where, batch, SPACE, np.inf).rows.start.any() == (places > 1)
     best = least(split(where, batch, SPACE, np.inf), np.inf)
     assert best < np.inf
     named = nest.plan(load_model(EXPERTS), where, batch, SPACE.replace(schedule=BESIDE), threads=1)

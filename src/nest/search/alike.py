@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.choices import FULL, policy
+from nest.costs.choices import FULL
 from nest.describe.capabilities import Capabilities
 from nest.describe.space import BEYOND, Schedule, SearchSpace
 from nest.graph import Chain
@@ -296,9 +296,7 @@ class Alike:
         if together.any():
             pairs = builder.candidates.pairs.ep[builder.rows.pair[span]]
             row_pipeline &= ~together | (pairs[:, None] > 1)
-            again = np.array([bits == FULL or bits & policy("", ["moe"]) > 0
-                              for bits in builder.policies])
-            policy_pipeline &= ~(again[:, None] & together)
+            policy_pipeline &= ~((builder.again[:, None] > 0) & together)
         zeros = np.array([zero for zero, _ in builder.zeros])
         first_pipeline = picked(FIRST)
         if FULL in builder.policies:

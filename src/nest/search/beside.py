@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 from nest.describe.capabilities import Capabilities
 from nest.search.alike import Alike
 from nest.search.crossed import price_parts
+from nest.search.distinct import distinct_rows, least_of
 from nest.search.layouts import Layouts
 from nest.search.runnable import Pipeline, Runnable
 from nest.search.tensors import APART, Builder
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 BESIDE = "combined"
 """The schedule."""
+SOME = 4096
+"""Bodies whose seconds are summed at once, for little memory."""
 
 
 def beside(
@@ -42,12 +44,13 @@ def beside(
                             builder.signatures)
     rows, splits, pairs = builder.every[0], builder.candidates.splits, builder.candidates.pairs
     other.take(builder.every, np.flatnonzero(pairs.ep[rows.pair] > 1))
-    if len(other.rows.block) and builder.exchange is not None and not rows.start.any():
-        other.keep(_quick(other, builder.exchange, limit))
+    if len(other.rows.block) and other.exchange is not None:
+        other.keep(_quick(other, limit))
+        other.keep_bodies()
     other.runnable.look_at(other.rows, splits, pairs)
-    if len(other.rows.block) and builder.exchange is not None:
+    if len(other.rows.block) and other.exchange is not None:
         if limit < np.inf:
-            kept = _near(other, builder.exchange, limit)
+            kept = _near(other, limit)
             other.keep(kept)
             other.runnable.keep(kept)
         price_parts(other)
@@ -58,27 +61,34 @@ def beside(
     return other
 
 
-def _quick(other: Builder, exchange: Floats, limit: float) -> Ints:
-    """The same as :func:`_near`, of blocks that all begin at their first device, with no more than
-    sums: all all-to-alls are hidden, and there are as many stages as may be."""
-    seconds = other._ahead[:, None, :, 1] + other._back[..., 1]
-    seconds = seconds - other.job.stack.overlap_ep * exchange.sum(axis=3)
-    whole = other.signatures.whole_kinds
-    each = sum(np.minimum(seconds[..., a], seconds[..., b])
-               for a, b in zip(other.order.tolist(), whole, strict=True))
-    least = np.asarray(each).min(axis=1, initial=np.inf)[other._body]
+def _quick(other: Builder, limit: float) -> Ints:
+    """The same as :func:`_near` with no more than sums: all all-to-alls are hidden, each layer has
+    the fastest start, and there are as many stages as may be."""
+    rows, whole, overlap = other.rows, other.signatures.whole_kinds, other.job.stack.overlap_ep
+    each = np.empty(len(other._ahead))
+    for begin in range(0, len(each), SOME):
+        some = slice(begin, begin + SOME)
+        seconds = other._ahead[some, None, :, 1] + other._back[some, ..., 1]
+        seconds -= overlap * other.all_to_alls(some).sum(axis=3)
+        each[some] = np.asarray(sum(
+            np.minimum(seconds[..., a], seconds[..., b]) for a, b in zip(
+                other.order.tolist(), whole, strict=True))).min(axis=1, initial=np.inf)
     outer = np.repeat(np.arange(len(other.outers)), np.diff(other._first))
+    least = each[other._body]
+    if rows.start.any():
+        least = least_of(least, distinct_rows(
+            outer, rows.block, rows.samples, rows.split, rows.pair)[1])
     m, stride = np.array([(o.micro_batches, o.stride) for o in other.outers]).T[:, outer]
-    deepest = np.minimum(stride // other.rows.block, max(one.pp for one in other.pipelines))
+    deepest = np.minimum(stride // rows.block, max(one.pp for one in other.pipelines))
     found: Ints = np.flatnonzero(m * least < limit * deepest)
     return found
 
 
-def _near(other: Builder, exchange: Floats, limit: float) -> Ints:
+def _near(other: Builder, limit: float) -> Ints:
     """Candidates with which all layers may take less than ``limit``, if passes hide all of the
     all-to-alls that the stack lets them hide."""
     other.apart = np.zeros((*other._back.shape[:3], APART))
-    other.apart[..., :2] = other.job.stack.overlap_ep * exchange
+    other.apart[..., :2] = other.job.stack.overlap_ep * other.all_to_alls()
     alike, found = Alike(other), list[Ints]()
     choices = len(other.zeros) * alike.choices
     for number in range(len(other.outers)):

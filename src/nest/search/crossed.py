@@ -97,7 +97,7 @@ class _Least:
         self.other, (begin, end) = other, other.chain.body
         seconds = other._ahead[:, None, :, 1] + other._back[..., 1]
         if other.exchange is not None:
-            seconds = seconds - other.job.stack.overlap_ep * other.exchange.sum(axis=3)
+            seconds = seconds - other.job.stack.overlap_ep * other.all_to_alls().sum(axis=3)
         inside = np.unique(other.order[begin:end])
         self._whole = np.array(other.signatures.whole_kinds, dtype=np.int64)
         ends = [*self._whole[:begin], *self._whole[end:]]

@@ -95,8 +95,9 @@ class Builder:
     needs : float64 (len(outers),), those bytes of a device at the least.
     copies : of the model, that the stages of a pipeline hold together; ``state`` is of one.
     exchanged : see :class:`nest.search.tables.Degrees`.
-    exchange : float64 (U, R, T, 2), all-to-alls of experts, forward and backward; None: there are
-        no experts.
+    exchange : float64 (U, 2, T, 2), all-to-alls of experts, forward and backward, where experts
+        do not run again and where they do; None: there are no experts.
+    again : int64 (R,), 1: experts run again.
     every : all candidates, where those of each outer choice begin, and their ``columns``.
     """
 
@@ -136,6 +137,8 @@ class Builder:
         self.policies = _policies(chain, space)
         if rules is not None:
             self.policies = _runnable(self.policies, rules, chain, job, offload)
+        self.again = np.array([int(bits == FULL or bits & policy("", ["moe"]) > 0)
+                               for bits in self.policies], dtype=np.int64)
         self.zeros = [
             (zero, shard) for zero in range(4) if space.allows("zero", zero)
             for shard, name in enumerate(("dp", "dp_in"))
@@ -269,7 +272,8 @@ class Builder:
         self._back = np.empty((len(body.tp), len(self.policies), kinds, BODY))
         self._state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
         if self.chain.experts is not None:
-            self.exchange = np.zeros((len(body.tp), len(self.policies), kinds, 2))
+            self.exchange = np.zeros((len(body.tp), 2, kinds, 2))
+            each = [int(np.argmax(self.again == again)) for again in range(2)]
         # Of each type of device on which a block may lie.
         self.by_type = [
             (n, mine, body.take(mine), own, state.take(own)) for n in range(len(self.settings))
@@ -284,8 +288,8 @@ class Builder:
                 if self.in_parts:
                     self.apart[mine, :, kind] = self.priced_parts(kind, of_type, costs, n)
                 if self.exchange is not None:
-                    self.exchange[mine, :, kind] = np.stack(
-                        np.broadcast_arrays(costs.ep_forward, costs.ep_backward), axis=-1)
+                    away = np.broadcast_arrays(costs.ep_forward, costs.ep_backward, costs.backward)
+                    self.exchange[mine, :, kind] = np.stack(away[:2], axis=-1)[:, each]
                 self._state[own, :, kind] = self.priced_state(
                     state_costs(layer, held, self.settings[n]), n)
 
@@ -351,12 +355,23 @@ class Builder:
         self.keep(kept)
         self.runnable.keep(kept)
 
+    def all_to_alls(self, bodies: slice = slice(None)) -> Floats:
+        """Seconds of all-to-alls of experts, forward and backward; (bodies, R, T, 2)."""
+        assert self.exchange is not None
+        found: Floats = self.exchange[bodies][:, self.again]
+        return found
+
     def keep_bodies(self) -> None:
         """Forget the prices of bodies that no candidate has."""
         used, self._body = np.unique(self._body, return_inverse=True)
-        self._ahead, self._back, self.apart = (
-            prices[used] for prices in (self._ahead, self._back, self.apart))
-        self.exchange = None
+        self._ahead, self._back = self._ahead[used], self._back[used]
+        self.apart = self.apart[used if len(self.apart) else slice(0)]
+        if self.exchange is not None:
+            self.exchange = self.exchange[used]
+        self.by_type = [
+            (n, np.searchsorted(used, bodies[here]), body.take(here), held, state)
+            for n, bodies, body, held, state in self.by_type
+            for here in [np.flatnonzero(np.isin(bodies, used))]]
         self.__dict__.pop("_least", None)
 
     def _compared(self) -> tuple[Floats, Floats]:
