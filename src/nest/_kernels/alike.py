@@ -285,7 +285,7 @@ def try_all(t, q, a, legal, w, limit, spread):
             c, z = divmod(row, Z)
             place = q.place[0, q.size[c], 0]
             if place < 0 or q.alike[c, place] != c or not _may_gain(
-                    t, q, a, legal, w, c, z, begin, stop, below, spread, first):
+                    t, q, a, legal, w, begin, stop, below, first):
                 continue
             for n in range(begin, stop):
                 # The last choice: full recompute of the first layers of each chunk alone. With more
@@ -325,14 +325,16 @@ def try_all(t, q, a, legal, w, limit, spread):
 
 
 @leaf
-def _may_gain(t, q, a, legal, w, c, z, begin, stop, below, spread, first):
+def _may_gain(t, q, a, legal, w, begin, stop, below, first):
     """Whether any of the questions from ``begin`` to ``stop``, of one candidate and way of ZeRO,
     may have a plan below the best, as far as the least that layers take under any of their policies
     says; ``w.open`` gets the pipelines. Their layers are filled in."""
     R, count = t.back.shape[1], 0
+    choices = R + (t.full >= 0 and t.first_layers.any())
+    c, z = divmod(a.asked[begin] // choices, len(t.shard))
     for n in range(begin, stop):
         if a.floor[n] < below:
-            x = a.asked[n] % (R + (t.full >= 0 and t.first_layers.any()))
+            x = a.asked[n] % choices
             w.policies[0, count], w.policies[1, count] = (0, t.full) if x == R else (x, x)
             count += 1
     if count == 0:
@@ -345,7 +347,7 @@ def _may_gain(t, q, a, legal, w, c, z, begin, stop, below, spread, first):
         _ask(w, c, w.policies[1, 0], np.int64(LEAST), -2 - c * len(t.shard) - z)
     found = False
     for k in range(len(a.pp)):
-        top = min(below, w.best[k] if spread else below)
+        top = min(below, w.best[k])
         w.open[k] = (a.free[k] or not first) and (
             _placed(t, q, a, legal, c, z, k) and (count == 1 or (
                 may_be_below(t, a, w, k, top) and (
