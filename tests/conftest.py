@@ -2,7 +2,7 @@
 
 `.ci/run` runs the tests that reach no kernel once, without the compiler, where it also counts
 lines, and the others compiled. So a test that reaches kernels says so (``kernels``) or fails, and
-says where its first case is quick without the compiler too (``uncompiled``).
+says where it is quick without the compiler too (``uncompiled``).
 """
 
 from __future__ import annotations
@@ -42,6 +42,14 @@ UNCOUNTED = tuple(f"tests/{tests}" for tests in (
     "search/test_distinct_plans.py", "validation/test_validation.py::test_runs_that_ran_fit",
     "validation/test_validation.py::test_the_own_table"))
 """Many or large cases of what other tests run too: counting lines triples the time they take."""
+COUNTED_ONCE = tuple(f"tests/planners/{tests}" for tests in (
+    "test_planners_alpa.py::test_leaving_limits_out_changes_nothing",
+    "test_planners_alpa.py::test_stages_cost_what_evaluate_says_on_a_two_level_network",
+    "test_planners_alpa.py::test_the_dynamic_program_equals_listing",
+    "test_planners_alpa.py::test_the_integer_program_equals_listing",
+    "test_planners_alpa_profile.py::test_one_stage_takes_what_evaluate_says_on_any_stack",
+    "test_planners_alpa_profile.py::test_stages_alone_take_what_their_layers_do_on_any_stack"))
+"""Random cases of one test, whose lines are counted for the first case alone."""
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -69,24 +77,23 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is slow without the compiler; count lines of the first case of a test alone,
-    and of none in ``UNCOUNTED``."""
+    """Leave out what is slow without the compiler; count no lines of what repeats lines."""
     counted: set[str] = set()
     for item in items:
         test = item.nodeid.partition("[")[0]
-        if item.nodeid.startswith(UNCOUNTED) or test in counted:
+        if item.nodeid.startswith(UNCOUNTED) or (
+                item.nodeid.startswith(COUNTED_ONCE) and test in counted):
             item.add_marker("no_cover")
         counted.add(test)
     if WITHOUT_JIT:
-        config.hook.pytest_deselected(items=[item for item in items if not _runs(item)])
-        items[:] = filter(_runs, items)
+        config.hook.pytest_deselected(items=[item for item in items if not _quick(item)])
+        items[:] = filter(_quick, items)
 
 
-def _runs(item: pytest.Item) -> bool:
-    """Whether a test runs without the compiler: it reaches no kernel, or is quick and counted."""
+def _quick(item: pytest.Item) -> bool:
+    """Whether a test is quick without the compiler."""
     reaches = item.get_closest_marker("kernels")
-    return reaches is None or (
-        reaches.kwargs.get("uncompiled", False) and item.get_closest_marker("no_cover") is None)
+    return reaches is None or reaches.kwargs.get("uncompiled", False)
 
 
 @pytest.hookimpl(wrapper=True)
