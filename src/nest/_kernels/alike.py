@@ -273,55 +273,26 @@ def try_all(t, q, a, legal, w, limit, spread):
     A first round prices the free cuts with the least bound alone, so that the second has a good
     limit.
     """
-    below, R, Z, F = limit, t.back.shape[1], len(t.shard), len(t.first_layers)
-    none = np.int64(0)  # no constant, for which numba would compile what gets it once more
-    choices = R + (t.full >= 0 and t.first_layers.any())
+    below, choices = limit, _choices(t)
     for first in range(0 if spread or not a.free.any() else 1, -1, -1):
-        w.guess[0], stop = below, none
+        w.guess[0], stop = below, 0
         while stop < len(a.asked):
             begin, row = stop, a.asked[stop] // choices
             while stop < len(a.asked) and a.asked[stop] // choices == row:
                 stop += 1
-            c, z = divmod(row, Z)
+            c = row // len(t.shard)
             place = q.place[0, q.size[c], 0]
-            if place < 0 or q.alike[c, place] != c or not _may_gain(
+            if place >= 0 and q.alike[c, place] == c and _may_gain(
                     t, q, a, legal, w, begin, stop, below, first):
-                continue
-            for n in range(begin, stop):
-                # The last choice: full recompute of the first layers of each chunk alone. With more
-                # of them a step takes longer and needs less memory.
-                x = a.asked[n] - row * choices
-                part = x == R
-                if a.floor[n] >= below or (part and first):
-                    continue
-                r = t.full if part else x
-                w.policies[0, 0], w.policies[1, 0] = none if part else r, r
-                sum_up(t, q, a, w, c, w.policies[0, :1], w.policies[1, :1])
-                asked = False
-                for k in range(len(a.pp)):
-                    top, most = min(below, w.best[k] if spread else below), none + 1
-                    if part:
-                        most = min(F, a.longest[k])
-                        while most > 0 and not (
-                                t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
-                            most -= 1
-                    if not (w.open[k] and most > part
-                            and may_be_below(t, a, w, k, top) and legal.policy_pipeline[r, k]
-                            and (part or legal.first_pipeline[0, k])):
-                        continue
-                    for some in range(LEAST if part else none, most):
-                        if part and (some == 0 or (some > 0 and not (
-                                t.first_layers[some] and legal.first_pipeline[some, k]))):
-                            continue
-                        if part or not asked:
-                            _ask(w, c, r, some, (row * R + r) * F + some)
-                            asked = True
-                        time = _look(t, q, a, w, k, top, first)
-                        if some >= 0:
-                            top = time
-                        elif time > 0.0:
-                            break
-                    below = below if spread else min(below, top)
+                for n in range(begin, stop):
+                    below = _answer(t, q, a, legal, w, n, below, spread, first)
+
+
+@leaf
+def _choices(t):
+    """Choices of recompute of a question: the policies, then full recompute of the first layers of
+    each chunk alone. With more of them a step takes longer and needs less memory."""
+    return t.back.shape[1] + (t.full >= 0 and t.first_layers.any())
 
 
 @leaf
@@ -329,13 +300,13 @@ def _may_gain(t, q, a, legal, w, begin, stop, below, first):
     """Whether any of the questions from ``begin`` to ``stop``, of one candidate and way of ZeRO,
     may have a plan below the best, as far as the least that layers take under any of their policies
     says; ``w.open`` gets the pipelines. Their layers are filled in."""
-    R, count = t.back.shape[1], 0
-    choices = R + (t.full >= 0 and t.first_layers.any())
+    choices, count = _choices(t), 0
     c, z = divmod(a.asked[begin] // choices, len(t.shard))
     for n in range(begin, stop):
         if a.floor[n] < below:
             x = a.asked[n] % choices
-            w.policies[0, count], w.policies[1, count] = (0, t.full) if x == R else (x, x)
+            part = x == t.back.shape[1]
+            w.policies[0, count], w.policies[1, count] = (0, t.full) if part else (x, x)
             count += 1
     if count == 0:
         return False
@@ -354,6 +325,46 @@ def _may_gain(t, q, a, legal, w, begin, stop, below, first):
                     a.free[k] or _first_layout(t, q, a, w, k, top) < a.last[k]))))
         found = found or w.open[k]
     return found
+
+
+@leaf
+def _answer(t, q, a, legal, w, n, below, spread, first):
+    """Look for plans of question n in the pipelines that are open: the seconds of the best, or
+    ``below``, which stays with ``spread``."""
+    R, F = t.back.shape[1], len(t.first_layers)
+    none = np.int64(0)  # no constant, for which numba would compile what gets it once more
+    row, x = divmod(a.asked[n], _choices(t))
+    c, part = row // len(t.shard), x == R
+    if a.floor[n] >= below or (part and first):
+        return below
+    r = t.full if part else x
+    w.policies[0, 0], w.policies[1, 0] = none if part else r, r
+    sum_up(t, q, a, w, c, w.policies[0, :1], w.policies[1, :1])
+    asked = False
+    for k in range(len(a.pp)):
+        top, most = min(below, w.best[k] if spread else below), none + 1
+        if part:
+            most = min(F, a.longest[k])
+            while most > 0 and not (
+                    t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
+                most -= 1
+        if not (w.open[k] and most > part and may_be_below(t, a, w, k, top)
+                and legal.policy_pipeline[r, k] and (part or legal.first_pipeline[0, k])):
+            continue
+        for some in range(LEAST if part else none, most):
+            if part and (some == 0 or (some > 0 and not (
+                    t.first_layers[some] and legal.first_pipeline[some, k]))):
+                continue
+            if part or not asked:
+                _ask(w, c, r, some, (row * R + r) * F + some)
+                asked = True
+            time = _look(t, q, a, w, k, top, first)
+            if some >= 0:
+                top = time
+            elif time > 0.0:
+                break
+        below = below if spread else min(below, top)
+    return below
 
 
 quick_try_all = known(try_all)
@@ -572,8 +583,8 @@ def _stage(t, q, a, w, s, i, j):
 @piece
 def fits(t, q, a, w, number, top):
     """Whether a layout fits and may take less than ``top``; ``w.cuts`` gets its cuts."""
-    k = w.question[PIPELINE]
-    p, v, x, N, size = a.pp[k], a.vpp[k], q.size[w.question[CANDIDATE]], len(a.order), a.group[k]
+    c, k = w.question[CANDIDATE], w.question[PIPELINE]
+    p, v, x, N, size = a.pp[k], a.vpp[k], q.size[c], len(a.order), a.group[k]
     together, split = together_of(a.schedule[k]), split_of(a.schedule[k])
     loops = a.schedule[k] == INTERLEAVED or (a.schedule[k] == COMBINED and p > 1)
     copies, looped = copies_of(a.schedule[k]), is_looped(a.schedule[k])
@@ -588,49 +599,49 @@ def fits(t, q, a, w, number, top):
         for d in range(v):
             n = _position(a, k, s, d)
             g = _figures(t, q, a, w, y, w.cuts[n], w.cuts[n + 1])
-            c = w.figures[y, g]
-            resident += c[F_RESIDENT]
-            work = max(work, c[F_WORK])
-            buffers = max(buffers, c[F_BUFFERS])
+            chunk = w.figures[y, g]
+            resident += chunk[F_RESIDENT]
+            work = max(work, chunk[F_WORK])
+            buffers = max(buffers, chunk[F_BUFFERS])
             times = w.forwards[k, s, d]
-            kept += times * c[F_ACTIVATIONS]
-            ran += times * c[C_FORWARD]
-            w.activations[s, d] = c[F_ACTIVATIONS]
+            kept += times * chunk[F_ACTIVATIONS]
+            ran += times * chunk[C_FORWARD]
+            w.activations[s, d] = chunk[F_ACTIVATIONS]
             count, most = count + times, max(most, w.activations[s, d])
-            own += c[C_FORWARD] + c[C_BACKWARD]
-            own -= c[C_LATE]
+            own += chunk[C_FORWARD] + chunk[C_BACKWARD]
+            own -= chunk[C_LATE]
             if split or together:
                 _parts(t, q, a, w, y, w.cuts[n], w.cuts[n + 1], g)
-                w.kept_back[s, d] = c[F_KEPT]
+                w.kept_back[s, d] = chunk[F_KEPT]
                 most = max(most, w.kept_back[s, d])
-                largest = max(largest, c[F_LARGEST])
+                largest = max(largest, chunk[F_LARGEST])
                 if copies > 1:  # of both chunks as many as of the one with the fewest
                     times = w.forwards[k, s, 1]
                 pairs = max(0, m - times)
                 backs = m if loops and m % size else pairs  # as in ``next_layout``
-                away += pairs * c[C_EXCHANGED_FORWARD]
-                busy += pairs * c[C_BUSY_FORWARD]
-                back_away += backs * c[C_EXCHANGED_BACKWARD]
-                back_busy += backs * c[C_BUSY_BACKWARD]
-            left += c[C_UPDATE] + c[C_TIED]
-            forward += c[C_FORWARD]
+                away += pairs * chunk[C_EXCHANGED_FORWARD]
+                busy += pairs * chunk[C_BUSY_FORWARD]
+                back_away += backs * chunk[C_EXCHANGED_BACKWARD]
+                back_busy += backs * chunk[C_BUSY_BACKWARD]
+            left += chunk[C_UPDATE] + chunk[C_TIED]
+            forward += chunk[C_FORWARD]
             sent += q.handed[w.cuts[n + 1]]
             if looped and (d == 0 or d == v - 1):
                 note_end(q, w, s, d, w.cuts[n + 1], y, g, split)
             if d == 0 and not split:
-                left += c[C_LEFT]
+                left += chunk[C_LEFT]
             elif d == 0 and looped:  # the last pass is for weights of the first chunk
-                left += c[C_LEFT_WEIGHTS]
-            hides = max(hides, c[C_UNDER_FIRST], c[C_UNDER_LAST])
-            gathered = max(gathered, c[C_LARGEST])
+                left += chunk[C_LEFT_WEIGHTS]
+            hides = max(hides, chunk[C_UNDER_FIRST], chunk[C_UNDER_LAST])
+            gathered = max(gathered, chunk[C_LARGEST])
         i, j = w.cuts[_position(a, k, s, 0)], w.cuts[_position(a, k, s, v - 1) + 1]
         spared = 0.0
         for d in range(v if gathered > 0.0 and gathers(a.schedule[k]) else 0):
             # What is gathered of a chunk is partly hidden at the most, but for the first pass and
             # for the first backward, which may have waited.
             n = _position(a, k, s, d)
-            c = w.figures[y, a.signature[w.cuts[n], w.cuts[n + 1]]]
-            wait, back = gathering(c, 0, hides), gathering(c, 1, hides)
+            chunk = w.figures[y, a.signature[w.cuts[n], w.cuts[n + 1]]]
+            wait, back = gathering(chunk, 0, hides), gathering(chunk, 1, hides)
             own += wait + back
             ran += w.forwards[k, s, d] * wait
             if d == 0:
@@ -656,7 +667,7 @@ def fits(t, q, a, w, number, top):
         w.ranks[s, R_LEFT], w.ranks[s, R_FORWARD], w.ranks[s, R_SENT] = left, forward, sent
         # A backward frees what a forward took; that for weights comes s backwards later.
         w.ranks[s, R_HELD] = (count + (s if split else 0)) * most
-    if looped and of_trips(t, q, a, w, w.question[CANDIDATE], k) >= top * SLACK:
+    if looped and of_trips(t, q, a, w, c, k) >= top * SLACK:
         return False
     if GPIPE < a.schedule[k] < LOOPED_BFS:
         # Between the first groups and the last ones a rank holds the same in turn.

@@ -67,7 +67,8 @@ def fill_layers(t, q, w, c, z, policies):
 @leaf
 def sum_up(t, q, a, w, c, policies, saving):
     """What each layer takes at least under any of some policies, wherever it is; bytes of
-    activations are those under any of the ``saving`` ones."""
+    activations are those under any of the ``saving`` ones. What the two differ in (``MORE``,
+    ``w.layer[1]``) is that of the first of both."""
     w.least[:], w.free[:] = np.inf, 0.0
     for y in range(q.alike.shape[1]):
         if q.alike[c, y] < 0:

@@ -21,11 +21,11 @@ beside = form(passes.beside)
 # not have waited for; what it leaves behind its last pass; a backward for weights of its first
 # chunk; what its first pass waits for; a forward through all chunks, the first, the last; a
 # backward through the first, the last; bytes, then seconds, of a micro-batch handed over behind all
-# chunks, the first, the last; the start of the first pass, in the end all seconds in which the rank
-# runs nothing; from the end of the last pass to that of the step. Then most bytes of activations.
+# chunks, the first, the last; the start of the first pass; from the end of the last pass to that of
+# the step; in all those in which it runs nothing. Then most bytes of activations.
 (R_OWN, R_RAN, R_SPARED, R_LEFT, R_WEIGHTS, R_WAIT, R_FORWARD, R_FIRST, R_LAST, R_BACK_FIRST,
- R_BACK_LAST, R_SENT, R_SENT_FIRST, R_SENT_LAST, R_BEGIN, R_END, R_HELD) = range(17)
-RANK = 17
+ R_BACK_LAST, R_SENT, R_SENT_FIRST, R_SENT_LAST, R_BEGIN, R_END, R_IDLE, R_HELD) = range(18)
+RANK = 18
 
 
 @leaf
@@ -85,8 +85,8 @@ def of_trips(t, q, a, w, c, k):
         first = w.ranks[s, R_BEGIN] - w.ranks[s, R_SPARED]
         if p > 1:
             first = max(first, there + behind - w.ranks[s, R_RAN])
-        w.ranks[s, R_BEGIN] = first + w.ranks[s, R_END]
-        least = max(least, w.ranks[s, R_BEGIN] + w.ranks[s, R_OWN])
+        w.ranks[s, R_IDLE] = first + w.ranks[s, R_END]
+        least = max(least, w.ranks[s, R_IDLE] + w.ranks[s, R_OWN])
         behind += w.ranks[s, R_BACK_LAST]
     return least
 
@@ -115,7 +115,8 @@ def count_pairs(p, v, order, pairs):
 
 @leaf
 def of_pairs(w, p, v):
-    """The same with what the pairs of passes take, given ``w.costs``."""
+    """No step is shorter, given what :func:`of_trips` has found, and what pairs of passes take by
+    ``w.costs``."""
     least = 0.0
     for s in range(p):
         own = 0.0
@@ -126,5 +127,5 @@ def of_pairs(w, p, v):
             for other in range(v):
                 if w.pairs[s, n, other] > 0:
                     own += w.pairs[s, n, other] * beside(c, w.costs[s, other])
-        least = max(least, w.ranks[s, R_BEGIN] + own)
+        least = max(least, w.ranks[s, R_IDLE] + own)
     return least

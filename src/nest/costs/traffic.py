@@ -68,8 +68,8 @@ def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array, Arr
         unread = float(t is layer.traffic and s.machine.stack.stops_early
                        and any(op.unread for op in layer.operators))
         again = again + np.where(c.sp, (1.0 - copies) * t.forward_gathers * gather
-                                 + (t.forward_scatters - unread) * scatter,
-                                 (t.forward_reduces - unread) * reduce)
+                                 + max(0.0, t.forward_scatters - unread) * scatter,
+                                 max(0.0, t.forward_reduces - unread) * reduce)
     if s.machine.stack.split_inputs:
         size = tokens_of(layer, c, s)[0] * layer.hidden * s.machine.element
         again = again + np.where(c.sp, 0.0, exposed * all_gather(size, s.network, c.tp_group))

@@ -22,6 +22,7 @@ from nest.exports.launchers import DEFAULT, LAUNCHERS
 from nest.exports.targets import TARGETS
 from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
+from nest.pricing.ranks import Rank
 from nest.reading import edit, flags
 from nest.reading.arguments import arguments_of, known
 from nest.reading.batches import bounded, common_batch
@@ -220,14 +221,27 @@ class RunningScript:
             text, name = remade(launch, plan, flags.applied(self.given, change), marked, found,
                                 (title,)), NAME
         files = {name: text, **listed}
-        at = {number: n for n, number in enumerate(cluster.numbers or range(cluster.size))}
-        self._check(plan, files, name, found, tuple(at[rank.device] for rank in order))
+        self._check(plan, files, name, found, self._beside_idle(order, found))
         return files
 
+    def _beside_idle(self, order: Sequence[Rank], at: Places) -> Placed | None:
+        """Devices of the ranks, where others of the same nodes are idle: what a launch does not
+        say, with a list of hosts either. None: it says all."""
+        if self.cluster.links is not None or at.each is None:
+            return None
+        numbers = self.cluster.numbers or range(self.cluster.size)
+        number = {device: n for n, device in enumerate(numbers)}
+        found = tuple(number[rank.device] for rank in order)
+        if all(device // at.each == place.node for device, place in zip(
+                found, at.at, strict=True)):
+            return None
+        return found
+
     def _check(
-        self, plan: Plan, files: Mapping[str, str], name: str, at: Places, devices: Placed
+        self, plan: Plan, files: Mapping[str, str], name: str, at: Places, devices: Placed | None
     ) -> None:
-        """Read a new script, whose ranks are on these devices: it must have the plan's step time.
+        """Read a new script: it must have the plan's step time. ``devices``: those that it does not
+        say, by rank.
 
         Raises
         ------
@@ -236,11 +250,9 @@ class RunningScript:
         launch = followed(files[name], self.launch.where, self.launch.given, self.launch.folder)
         where = f"{self.launch.where}, changed"
         hosts, ranks = files.get("hosts"), files.get("ranks")
-        listed = hosts is not None and at.each == at.per_node or ranks is not None
-        found = described(
-            launch.words, len(at.at), **self.again,
-            places=devices_of(hosts, ranks, at.each or at.per_node or 1, where) if listed
-            else None if devices == tuple(range(len(devices))) else devices)
+        if devices is None and (hosts or ranks):
+            devices = devices_of(hosts, ranks, at.each or at.per_node or 1, where)
+        found = described(launch.words, len(at.at), **self.again, places=devices)
         again = evaluate(Model.parse(found.model, where), self.cluster, Job.parse(found.job, where),
                          Configuration.parse(found.configuration, where))
         if again.step_time_s != plan.step_time_s:

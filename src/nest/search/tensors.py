@@ -288,8 +288,8 @@ class Builder:
                 if self.in_parts:
                     self.apart[mine, :, kind] = self.priced_parts(kind, of_type, costs, n)
                 if self.exchange is not None:
-                    away = np.broadcast_arrays(costs.ep_forward, costs.ep_backward, costs.backward)
-                    self.exchange[mine, :, kind] = np.stack(away[:2], axis=-1)[:, each]
+                    away = np.broadcast_arrays(costs.ep_forward, costs.ep_backward)
+                    self.exchange[mine, :, kind] = np.stack(away, axis=-1)[:, each]
                 self._state[own, :, kind] = self.priced_state(
                     state_costs(layer, held, self.settings[n]), n)
 
