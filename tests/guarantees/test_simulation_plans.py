@@ -19,7 +19,6 @@ from nest.pricing.even import even_configuration
 from nest.pricing.plans import Plan
 from nest.simulation import Simulation, simulate
 
-pytestmark = pytest.mark.no_cover  # event by event: counted, it takes three times as long
 CLOSE = 0.02
 COUNT = 320
 SCHEDULES = ("1f1b", "gpipe", "interleaved")

@@ -30,7 +30,6 @@ from plain import stack
 
 from nest.describe import Configuration
 
-pytestmark = pytest.mark.no_cover  # the time goes into the oracle
 DRAWN = 220
 """Instances of which single plans are drawn."""
 

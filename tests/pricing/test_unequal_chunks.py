@@ -28,8 +28,6 @@ from nest.pricing.even import even_configuration
 from nest.pricing.plans import Plan
 from nest.simulation import simulate
 
-pytestmark = pytest.mark.no_cover  # the time goes into the oracle
-
 
 def some(count: int) -> list[tuple[int, Configuration]]:
     """Interleaved plans with unequal chunks, each with the number of its instance."""
