@@ -92,6 +92,8 @@ FIGURES: Mapping[str, Figure] = {
     "kind": Figure("type of model", ("decoder", "encoder", "encoder-decoder", "profile")),
     "experts": Figure("the model has experts", YES_NO),
     "mla": Figure("the model has latent attention", YES_NO),
+    "window": Figure("attention of some layers has a sliding window", YES_NO),
+    "sinks": Figure("attention has a trained score for each head", YES_NO),
     "vision": Figure("the model has an image tower", YES_NO),
     "tied": Figure("embedding and head share a table", YES_NO),
     "kv_heads": Figure("key-value heads"),

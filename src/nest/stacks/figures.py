@@ -65,6 +65,9 @@ def model_figures(chain: Chain, job: Job) -> Figures:
         "capacity": job.capacity if experts else "none",
         "experts": _yes(experts),
         "mla": _yes(model is not None and model.mla is not None),
+        "window": _yes(any(op.window is not None and not op.chunked
+                           for kind in chain.kinds for op in kind.operators)),
+        "sinks": _yes(model is not None and model.sinks),
         "vision": _yes(model is not None and model.vision is not None),
         "tied": _yes(model is not None and model.tied_embeddings),
         "kv_heads": 0 if model is None else model.kv_heads,

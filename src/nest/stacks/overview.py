@@ -15,7 +15,8 @@ from nest.stacks.rules import applies, wrong
 HEADS = ("software", "stacks", "stages may differ in", "cuts", "schedules", "ZeRO",
          "ZeRO with pp", "HSDP", "cp", "recompute", "modules, dense", "modules, experts",
          "precisions", "source")
-_DENSE: Figures = {"pp": 1, "experts": "no", "mla": "no", "zero": 0, "tp": 1, "cp": 1, "ep": 1}
+_DENSE: Figures = {"pp": 1, "experts": "no", "mla": "no", "window": "no", "sinks": "no", "zero": 0,
+                   "tp": 1, "cp": 1, "ep": 1}
 _PIPELINE: Figures = {**_DENSE, "pp": 2}
 _OF_EXPERTS = ("moe", "shared_experts")
 _SETTINGS = ("cp", "cp_comm", "ep", "etp", "dp_in", "recompute", "recompute_layers", "sp", "tp",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama3-70b, 128 devices of dgx-h100: for DeepSpeed 0.19.8, Megatron-DeepSpeed 4efb479.
-# Priced: 32.11 s per step, 32,658 tokens/s.
+# Priced: 32.27 s per step, 32,491 tokens/s.
 #
 # Set in the environment:
 #   DATA_PATH: data, as --data-path takes them

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama3-70b, 64 devices of dgx-h100: for DeepSpeed 0.19.8, Megatron-DeepSpeed 4efb479.
-# Priced: 18.72 s per step, 56,017 tokens/s.
+# Priced: 19.07 s per step, 54,986 tokens/s.
 #
 # Set in the environment:
 #   PROGRAM: program that calls deepspeed.initialize; it gets the arguments below

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama3.1-405b, 512 devices of dgx-h100: for Megatron-LM core_v0.16.1.
-# Priced: 13.14 s per step, 79,802 tokens/s.
+# Priced: 13.18 s per step, 79,538 tokens/s.
 #
 # Set in the environment:
 #   DATA_PATH: data, as --data-path takes them

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama3.1-405b, 512 devices of dgx-h100: for Megatron-Bridge 0.6.0.
-# Priced: 13.11 s per step, 79,995 tokens/s.
+# Priced: 13.15 s per step, 79,727 tokens/s.
 #
 # Set in the environment:
 #   NODE: number of this node, 0 to 63, in the order of the cluster
