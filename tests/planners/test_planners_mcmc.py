@@ -254,7 +254,7 @@ def test_every_dimension_is_reached():
         if step % 100 == 0:
             way = starts[step // 100 % 2]
         way = moves.propose(rng, way) or way
-        for name in ("tp", "cp", "cp_comm", "dp_in", "ep", "etp", "zero", "shard", "sp",
+        for name in ("tp", "cp", "cp_comm", "cp_a2a", "dp_in", "ep", "etp", "zero", "shard", "sp",
                      "recompute", "recompute_modules", "recompute_layers"):
             found.setdefault(name, set()).update(getattr(s, name) for s in way.stages)
         for name in ("outer_dp", "micro_batch", "vpp", "schedule", "pp"):

@@ -50,6 +50,10 @@ class Moves:
         self.ways = [(z, s) for z in range(4) for s in ("dp", "dp_in")
                      if space.allows("zero", z) and (z or s == "dp")
                      and (not z or space.allows("shard", s))]
+        forms = [(name, 1) for name in ("p2p", "a2a", "all_gather")]
+        forms += [("a2a+p2p", inner) for inner in divisors(cluster.size) if inner > 1]
+        self.forms = [(name, inner) for name, inner in forms if space.allows("cp_comm", name)
+                      and (inner == 1 or space.allows("cp_a2a", inner))] or forms[:1]
         moe = chain.experts
         self.pairs = [] if moe is None else [
             (ep, etp) for ep in divisors(moe.experts) for etp in divisors(moe.ffn)
@@ -140,12 +144,12 @@ class Moves:
         tp, cp = new.get("tp", stage.tp), new.get("cp", stage.cp)
         # Where a degree falls to 1, its dependent fields must equal those set when it rises.
         if tp == 1 < stage.tp and stage.sp != self.usual_sp or cp == 1 < stage.cp and (
-                stage.cp_comm != self.usual_comm):
+                stage.cp_comm, stage.cp_a2a) != self.forms[0]:
             return None
         if (tp > 1) != (stage.tp > 1):
             new["sp"] = tp > 1 and self.usual_sp
         if (cp > 1) != (stage.cp > 1):
-            new["cp_comm"] = self.usual_comm if cp > 1 else "p2p"
+            new["cp_comm"], new["cp_a2a"] = self.forms[0] if cp > 1 else ("p2p", 1)
         if not self.pairs:
             new["etp"] = tp
         return stage.unchecked(**new)
@@ -154,12 +158,6 @@ class Moves:
     def usual_sp(self) -> bool:
         """Dependent fields of a stage when its tp rises from 1."""
         return self.space.allows("sp", True)
-
-    @property
-    def usual_comm(self) -> str:
-        """Dependent fields of a stage when its cp rises from 1."""
-        return next(name for name in ("p2p", "a2a", "all_gather", "a2a+p2p")
-                    if self.space.allows("cp_comm", name))
 
     # ------------------------------------------------------------ stages
 
@@ -347,10 +345,11 @@ class Moves:
                                           "recompute_layers": layers})
 
     def _traffic(self, rng: random.Random, plan: Configuration) -> Configuration | None:
-        """Sequence parallelism on or off, or the other exchange of cp."""
+        """Sequence parallelism on or off, or another exchange of cp."""
         if rng.random() < 0.5:
             return self._replaced(rng, plan, {"sp": rng.random() < 0.5})
-        return self._replaced(rng, plan, {"cp_comm": rng.choice(("p2p", "a2a"))})
+        name, inner = rng.choice(self.forms)
+        return self._replaced(rng, plan, {"cp_comm": name, "cp_a2a": inner})
 
 
 def _primes(number: int) -> tuple[int, ...]:
