@@ -156,6 +156,19 @@ def test_nothing_fits(tmp_path: Path, cluster: nest.Cluster) -> None:
 
 
 @pytest.mark.kernels(uncompiled=True)
+def test_a_new_script_needs_no_arguments_of_the_old_one(
+    tmp_path: Path, cluster: nest.Cluster
+) -> None:
+    path = script(tmp_path, "WAY=$1\n" + line(SLOW=SLOW.replace("8", "$2")))
+    found = nest.improve(path, cluster, nest.SearchSpace(pp=7, dp_in=1),
+                         variables={"1": "fast", "2": "16"})
+    assert found.plan is not None and [*found.files] == ["launch.sh", "ranks"]
+    for name, text in found.files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert nest.read(tmp_path / "launch.sh").devices == found.plan.parallelism.devices_used
+
+
+@pytest.mark.kernels(uncompiled=True)
 def test_a_plan_may_leave_devices_idle(tmp_path: Path, cluster: nest.Cluster) -> None:
     """Its script starts fewer processes, and is written anew."""
     found = nest.improve(script(tmp_path, line(SLOW=SLOW.replace("8", "16"))), cluster,

@@ -215,13 +215,16 @@ class RunningScript:
             launch.text, change, table, edit.Head(
                 launch.command.variables, wanted, ORDER if "hosts" in listed else ""),
             partial(edit.stands, launch=launch, flags=change, table=table))
-        name = os.path.basename(self.path)
+        name, given = os.path.basename(self.path), dict(launch.given)
         if text is None:
+            # It hands its own arguments to the program, and needs none of the old script's.
+            given = {key: value for key, value in given.items() if not key.isdigit()}
             marked, _ = arguments_of(launch.marked, table)
             text, name = remade(launch, plan, flags.applied(self.given, change), marked, found,
                                 (title,)), NAME
         files = {name: text, **listed}
-        self._check(plan, files, name, found, self._beside_idle(order, found))
+        self._check(plan, files, followed(files[name], launch.where, given, launch.folder), found,
+                    self._beside_idle(order, found))
         return files
 
     def _beside_idle(self, order: Sequence[Rank], at: Places) -> Placed | None:
@@ -238,7 +241,8 @@ class RunningScript:
         return found
 
     def _check(
-        self, plan: Plan, files: Mapping[str, str], name: str, at: Places, devices: Placed | None
+        self, plan: Plan, files: Mapping[str, str], launch: Launch, at: Places,
+        devices: Placed | None,
     ) -> None:
         """Read a new script: it must have the plan's step time. ``devices``: those that it does not
         say, by rank.
@@ -247,7 +251,6 @@ class RunningScript:
         ------
         KernelError : it has another one.
         """
-        launch = followed(files[name], self.launch.where, self.launch.given, self.launch.folder)
         where = f"{self.launch.where}, changed"
         hosts, ranks = files.get("hosts"), files.get("ranks")
         if devices is None and (hosts or ranks):
