@@ -11,7 +11,7 @@ Shapes: N devices, C cells (groups found so far).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +49,9 @@ class Arrangement:
     order_N: Ints
 
 
-def arrangements(topology: Topology) -> Iterator[Arrangement]:
+def arrangements(
+    topology: Topology, numbering: Sequence[int] | None = None
+) -> Iterator[Arrangement]:
     """Orders of the devices of each type alone, each with its groups; the given order first.
 
     If groups leave devices idle, all devices without groups come before. Orders that are tried if
@@ -61,8 +63,11 @@ def arrangements(topology: Topology) -> Iterator[Arrangement]:
     Parameters
     ----------
     topology : a network.
+    numbering : of its devices, by which those without groups are ordered, as they would be if the
+        others were not there; default: as given.
     """
     routes = Routes(topology)
+    known = np.arange(len(topology.device_N)) if numbering is None else np.asarray(numbering)
     every = routes.hop_matrix()
     for number in range(len(topology.types)):
         own = np.flatnonzero(topology.type_V[topology.device_N] == number)
@@ -71,7 +76,7 @@ def arrangements(topology: Topology) -> Iterator[Arrangement]:
         first = cells[:, 0]
         found = set()
         if cells.size < len(hops) <= MOST_APART:
-            yield arranged(topology, routes, own, [len(hops)])
+            yield arranged(topology, routes, own[np.argsort(known[own])], [len(hops)])
         for order, factors in _orders(hops[np.ix_(first, first)]):
             numbers = own[cells[order].ravel()]
             if tuple(numbers) not in found:

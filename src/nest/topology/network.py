@@ -202,12 +202,12 @@ def other_orders(cluster: Cluster, replicas: Sequence[int]) -> Iterator[tuple[Cl
 
     topology = Topology.of_links(cluster)
     found: Iterable[tuple[Arrangement, int | None]]
-    found = ((one, None) for one in arrangements(topology))
+    numbers = cluster.order or range(cluster.size)
+    found = ((one, None) for one in arrangements(topology, numbers))
     if cluster.type_numbers is not None:
         found = chain(found, mixtures(topology, replicas))
     most = {field: max(getattr(level, field) for level in cluster.levels)
             for field in ("base_time", "ramp")}
-    numbers = cluster.order or range(cluster.size)
     for one, count in found:
         order = one.order_N.tolist()
         if order != list(range(cluster.size)):
