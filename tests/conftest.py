@@ -1,8 +1,9 @@
 """What all tests share: which of them reach the kernels, and where xdist runs them.
 
-`.ci/run` runs the tests that reach no kernel once, without the compiler, where it also counts
-lines, and the others compiled. So a test that reaches kernels says so (``kernels``) or fails, and
-says where it is quick without the compiler too (``uncompiled``).
+`.ci/run` runs the tests that reach no kernel, or are quick without the compiler, without it, where
+it also counts lines, and the others compiled. So a test that reaches kernels says so (``kernels``)
+or fails, and says where it is quick without the compiler too (``uncompiled``). Elsewhere these run
+compiled, as all others do; with `NEST_TESTS_ONCE` set, as in `.ci/run`, they are left out there.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is slow without the compiler."""
-    if WITHOUT_JIT:
-        config.hook.pytest_deselected(items=[item for item in items if not _quick(item)])
-        items[:] = filter(_quick, items)
+    """Leave out what is slow without the compiler, or with it what has run without it."""
+    if WITHOUT_JIT or "NEST_TESTS_ONCE" in os.environ:
+        left = [item for item in items if _quick(item) != WITHOUT_JIT]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if _quick(item) == WITHOUT_JIT]
 
 
 def _quick(item: pytest.Item) -> bool:
