@@ -68,8 +68,24 @@ def timed(work: Callable[[], object], runs: int = 5) -> float:
     return statistics.median(found)
 
 
-def normal(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
-    return torch.randn(*shape, device="cuda", dtype=BF16).to(dtype)
+def both_ways(
+    ahead: Callable[[], torch.Tensor], inputs: tuple[torch.Tensor, ...], grad: torch.Tensor,
+    times: int = 1,
+) -> tuple[float, float]:
+    """Seconds of attention forward and backward, each in the mean of ``times`` in a row."""
+    kept = ahead()
+
+    def back() -> object:
+        return torch.autograd.grad(kept, inputs, grad, retain_graph=True)
+
+    back()
+    ahead()
+    return timed(lambda: [ahead() for _ in range(times)]) / times, timed(
+        lambda: [back() for _ in range(times)]) / times
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=BF16)
 
 
 SHAPES = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (10240, 8192),
@@ -176,19 +192,8 @@ def attention() -> Iterator[Row]:
                         return F.scaled_dot_product_attention(
                             q, k, v, is_causal=True, enable_gqa=k.shape[1] != q.shape[1])
 
-                def measured(ahead: Callable[[], torch.Tensor] = ahead, grad: torch.Tensor = grad,
-                             q: Any = q, k: Any = k, v: Any = v) -> tuple[float, float]:
-                    kept = ahead()
-
-                    def back() -> object:
-                        return torch.autograd.grad(kept, (q, k, v), grad, retain_graph=True)
-
-                    back()
-                    ahead()
-                    return timed(lambda: [ahead() for _ in range(4)]) / 4, timed(
-                        lambda: [back() for _ in range(4)]) / 4
-
-                found = tried(measured, f"attention {name} {heads} {width}")
+                found = tried(partial(both_ways, ahead, (q, k, v), grad, 4),
+                              f"attention {name} {heads} {width}")
                 if found:
                     work = samples * heads * length * length * (width + values)
                     yield {"kernel": name, "samples": samples, "tokens": length, "heads": heads,
@@ -222,22 +227,13 @@ def ring() -> Iterator[Row]:
                     def ahead() -> torch.Tensor:
                         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-                    def both() -> tuple[float, float]:
-                        kept = ahead()
-
-                        def back() -> object:
-                            return torch.autograd.grad(kept, (q, k, v), grad, retain_graph=True)
-
-                        back()
-                        return timed(ahead), timed(back)
-
                     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
                         if size == 1:
-                            return both()
+                            return both_ways(ahead, (q, k, v), grad)
                         set_rotate_method(rotate)
                         held = torch.zeros(size * local, device="cuda")
                         with context_parallel(mesh, buffers=[held], buffer_seq_dims=[0]):
-                            return both()
+                            return both_ways(ahead, (q, k, v), grad)
 
                 found = tried(measured, f"ring {size} {rotate} {local}")
                 if found:
@@ -302,6 +298,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=PARTS)
     parser.add_argument("--seconds", type=float, default=1e9, help="at most so long a part")
     asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
     print(torch.cuda.get_device_name(), torch.__version__, torch.version.cuda,
           torch.backends.cudnn.version())
     for name in asked.only or PARTS:

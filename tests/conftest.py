@@ -45,9 +45,11 @@ def pytest_sessionstart() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is slow without the compiler, or with it what has run without it."""
     if WITHOUT_JIT or "NEST_TESTS_ONCE" in os.environ:
-        left = [item for item in items if _quick(item) != WITHOUT_JIT]
+        kept, left = list[pytest.Item](), list[pytest.Item]()
+        for item in items:
+            (kept if _quick(item) == WITHOUT_JIT else left).append(item)
         config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if _quick(item) == WITHOUT_JIT]
+        items[:] = kept
 
 
 def _quick(item: pytest.Item) -> bool:

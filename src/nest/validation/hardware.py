@@ -28,7 +28,7 @@ PROVISIONAL: dict[str, dict[str, Any]] = {
                   "in bf16 and fp8 (0.71 to 0.75; smaller ones 0.50 to 0.69; pytorch/ao pull "
                   "request 2185, on what is taken to be the same machine: H100 of 95.0 GiB in pull "
                   "requests 1718 and 1802); attention_fraction: 0.83 of h100-sxm's, the best of "
-                  "0.72 to 1 for 16 runs of torchtitan; all else as h100-sxm, assumed",
+                  "0.72, 0.83, 0.91 and 1 for 11 runs of torchtitan; all else as h100-sxm, assumed",
     },
     "gh200-96gb": {
         "base": "h100-sxm", "memory": "96 GB", "memory_bandwidth": "4 TB/s",
