@@ -138,31 +138,31 @@ def test_a_single_layer_scatters_beside_two_passes() -> None:
 def test_exchange_of_copies() -> None:
     """Stages with a copy of a tied embedding wait for each other, others for none."""
     # 1F1B, one micro-batch, stages of 1 s forward, 2 back: stage 2 ends at 5, 1 at 7, 0 at 9.
-    stages = [chunk(1.0, 2.0, left=1.0, tied=2.0, update=1.0), chunk(1.0, 2.0, left=9.0),
-              chunk(1.0, 2.0, left=7.0, tied=5.0, update=1.0)]
+    stages = [[chunk(1.0, 2.0, left=1.0, tied=2.0, update=1.0)], [chunk(1.0, 2.0, left=9.0)],
+              [chunk(1.0, 2.0, left=7.0, tied=5.0, update=1.0)]]
     # Ready at 10 and 12; the slower side takes 5 s, then the optimizer. Stage 1 ends at 16.
-    assert SCHEDULES["1f1b"].step_time(stages, [Hop(0.0, 0.0)] * 2, 1).total == 12 + 5 + 1
-    stages[1] = stages[1]._replace(left=12.0)
-    assert SCHEDULES["1f1b"].step_time(stages, [Hop(0.0, 0.0)] * 2, 1).total == 19
+    assert SCHEDULES["1f1b"].step_time(stages, [[Hop(0.0, 0.0)]] * 2, 1).total == 12 + 5 + 1
+    stages[1] = [chunk(1.0, 2.0, left=12.0)]
+    assert SCHEDULES["1f1b"].step_time(stages, [[Hop(0.0, 0.0)]] * 2, 1).total == 19
 
 
 def test_stages_gather_while_they_wait() -> None:
     # One micro-batch takes 2 + 1 + 2 + 4 = 9 s. It is at the second stage after 2 s, which waits
     # 2 s more for its parameters, 4 s in all: everything after that is 2 s later.
     for form in (SCHEDULES["1f1b"], SCHEDULES["gpipe"]):
-        stages = [chunk(2.0, 4.0), chunk(1.0, 2.0, wait=4.0)]
-        assert form.step_time(stages, [Hop(0.0, 0.0)], 1).total == 11.0
-        stages[1] = stages[1]._replace(wait=2.0)
-        assert form.step_time(stages, [Hop(0.0, 0.0)], 1).total == 9.0
+        stages = [[chunk(2.0, 4.0)], [chunk(1.0, 2.0, wait=4.0)]]
+        assert form.step_time(stages, [[Hop(0.0, 0.0)]], 1).total == 11.0
+        stages[1] = [chunk(1.0, 2.0, wait=2.0)]
+        assert form.step_time(stages, [[Hop(0.0, 0.0)]], 1).total == 9.0
     # Finished with its own 7 s of gradients at 4 + 1 + 2 + 7.
-    stages[1] = stages[1]._replace(wait=4.0, left=7.0)
-    assert SCHEDULES["1f1b"].step_time(stages, [Hop(0.0, 0.0)], 1).total == 14.0
+    stages[1] = [chunk(1.0, 2.0, wait=4.0, left=7.0)]
+    assert SCHEDULES["1f1b"].step_time(stages, [[Hop(0.0, 0.0)]], 1).total == 14.0
 
 
 def test_a_full_link_sets_the_pace() -> None:
     # Eight messages of 10 s each way, however short a pass is: the last arrives 70 s after the
     # first. GPipe: forward and backward one after the other.
-    stages, hops = [chunk(1.0, 1.0)] * 2, [Hop(0.0, 10.0)]
+    stages, hops = [[chunk(1.0, 1.0)]] * 2, [[Hop(0.0, 10.0)]]
     assert SCHEDULES["1f1b"].step_time(stages, hops, 8).total == 4.0 + 7 * 10.0
     assert SCHEDULES["gpipe"].step_time(stages, hops, 8).total == 4.0 + 2 * 7 * 10.0
 
@@ -249,9 +249,7 @@ def test_no_second_of_a_layer_that_grows_shortens_a_step(schedule: str) -> None:
                 for run, end in zip(stage, own, strict=True)
             ] for stage, own in zip(layers, ends.tolist(), strict=True)]
             form = SCHEDULES[schedule].step_time
-            if path:
-                return float(form(stages, hops, m).total)
-            return float(form([x[0] for x in stages], [h[0] for h in hops[:-1]], m).total)
+            return float(form(stages, hops, m).total)
 
         before = total()
         assert before < np.inf

@@ -12,7 +12,7 @@ import pytest
 from plain import chunk
 
 import nest
-from nest.costs.schedules import one_f_one_b
+from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import ChunkCosts, Hop
 from nest.describe import Configuration, StageConfiguration
 
@@ -121,8 +121,8 @@ def test_options_and_steps(asked: tuple[Any, Any, Any], front: str, behind: str)
     rest, done = next((float(r), float(d)) for a, c, r, d in table("| a, b | c |")
                       if (a, c) == (front, behind))
     assert plan.step_time_s == pytest.approx(done)
-    found = one_f_one_b.step_time(
-        [costs("a, b", front), costs("c", behind)], [Hop(H, H / 2)], M)
+    found = SCHEDULES["1f1b"].step_time(
+        [[costs("a, b", front)], [costs("c", behind)]], [[Hop(H, H / 2)]], M)
     assert (found.pipeline, found.total) == pytest.approx((rest, done))
 
 
@@ -133,7 +133,7 @@ def test_options_and_steps(asked: tuple[Any, Any, Any], front: str, behind: str)
 def test_labels_of_the_last_stage(row: list[str]) -> None:
     """Of one stage, rest is its pipeline; after that of a single micro-batch."""
     stage = chunk(4.0, 8.0) if row[0] == "device 2 alone" else costs("c", row[0])
-    steps = one_f_one_b.step_time([stage], [], M), one_f_one_b.step_time([stage], [], 1)
+    steps = [SCHEDULES["1f1b"].step_time([[stage]], [], m) for m in (M, 1)]
     found = steps[0].pipeline, steps[1].pipeline, steps[0].total, steps[1].total
     assert found == tuple(map(float, row[1:]))
 

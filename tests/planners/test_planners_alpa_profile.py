@@ -12,7 +12,7 @@ import pytest
 from instances import Instance
 from planner_instances import small_instance
 
-from nest.costs.schedules.one_f_one_b import step_time
+from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import LayerSeconds, chunk_costs
 from nest.describe import Configuration, SearchSpace, StageConfiguration
 from nest.planners.alpa.profile import Figures, alone
@@ -21,6 +21,7 @@ from nest.planners.prices import Prices
 from nest.pricing.evaluation import evaluate
 
 ANY = SearchSpace()
+ALONE = SCHEDULES["1f1b"]
 
 
 def test_a_stage_is_profiled_as_a_whole() -> None:
@@ -62,7 +63,7 @@ def test_many_stages_are_profiled_as_one_is(seed: int) -> None:
                 name: float(getattr(each, name)[kind, c]) for name in LayerSeconds._fields})
                 for kind in order[first:first + n]]
             once = float(each.once[order[first:first + n], c].sum())
-            one = step_time([chunk_costs(layers, once, 0.0, stack)], [], batches)
+            one = ALONE.step_time([[chunk_costs(layers, once, 0.0, stack)]], [], batches)
             assert found[first, c] == pytest.approx(one.total / batches, rel=1e-12), (first, n)
 
 
@@ -117,7 +118,7 @@ def test_stages_alone_take_what_their_layers_do_on_any_stack(first: int) -> None
                 "micro_batch": micro_batch, "stages": [stage], "stride": x.cluster.size}, "plan")
             chunk = prices._stage(plan, stage).chunks[0]
             assert table.seconds[row, way] == pytest.approx(
-                step_time([chunk], [], batches).total / batches, rel=1e-9), (seed, cuts)
+                ALONE.step_time([[chunk]], [], batches).total / batches, rel=1e-9), (seed, cuts)
     assert hidden > 0
 
 

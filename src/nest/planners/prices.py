@@ -102,8 +102,7 @@ class Prices:
 @lru_cache(maxsize=10_000)
 def _held(schedule: str, kept: tuple[float, ...], stage: int, stages: int, m: int) -> float:
     """Bytes of activations of all micro-batches in flight on a stage."""
-    held: float = SCHEDULES[schedule].held(kept, stage, stages, m)
-    return held
+    return SCHEDULES[schedule].held(kept, stage, stages, m)
 
 
 def degrees_of(stage: StageConfiguration) -> tuple[Any, ...]:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +30,7 @@ from nest.costs.host import kept_away
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import Fabric, fabric_of
-from nest.costs.schedules import SCHEDULES, Path, StepTime
+from nest.costs.schedules import SCHEDULES, Closed, Path, StepTime
 from nest.costs.stage import (
     ChunkCosts,
     Hop,
@@ -81,7 +80,7 @@ class StagePrice:
     hosted: tuple[float, ...]
     """The same in the memory of the host."""
     stack: Stack
-    schedule: ModuleType | Path
+    schedule: Closed | Path
 
     @cached_property
     def chunks(self) -> tuple[ChunkCosts, ...]:
@@ -92,7 +91,7 @@ class StagePrice:
         seconds = [layer.seconds for layer in layers]
         found = chunk_costs(seconds, sum(layer.costs["update"] for layer in layers),
                             sum(layer.costs["tied"] for layer in layers), self.stack)
-        if not in_parts(self.schedule):
+        if not self.schedule.parts:
             return found
         return with_parts(
             found, seconds, [layer.weights for layer in layers],
@@ -209,7 +208,7 @@ class Pricing:
             layer, s = self.chain.kinds[kind], self.setting(plan, stage)
             costs = layer_costs(layer, body, state, s)
             weights = kept = 0.0
-            if in_parts(SCHEDULES[plan.schedule]):
+            if SCHEDULES[plan.schedule].parts:
                 split = parts(layer, body, s, costs.backward, costs.activations)
                 weights, kept = float(split.weights[0]), float(split.kept[0])
             found[kind, again] = PricedLayer(
@@ -269,10 +268,7 @@ class Pricing:
     def in_flight(self, plan: Configuration, number: int) -> int:
         """Most micro-batches of which a stage holds the activations at once."""
         schedule, m = SCHEDULES[plan.schedule], self.micro_batches(plan)
-        if isinstance(schedule, Path):
-            return schedule.in_flight(number, plan.pp, m, plan.vpp, group_of(plan))
-        found: int = schedule.in_flight(number, plan.pp, m, plan.vpp)
-        return found
+        return schedule.in_flight(number, plan.pp, m, plan.vpp, group_of(plan))
 
     def held(self, plan: Configuration, number: int, price: StagePrice) -> float:
         """Most bytes of activations that a stage holds at once."""
@@ -292,17 +288,12 @@ class Pricing:
         layer: float,
     ) -> float:
         schedule, m = SCHEDULES[plan.schedule], self.micro_batches(plan)
-        if isinstance(schedule, Path):
-            return schedule.held(
-                kept, number, plan.pp, m, group_of(plan), left if schedule.split else None, layer)
-        found: float = schedule.held(kept, number, plan.pp, m)
-        return found
+        return schedule.held(
+            kept, number, plan.pp, m, group_of(plan), left if schedule.split else None, layer)
 
     def hidden(self, plan: Configuration, number: int, price: StagePrice) -> float:
         """Seconds of all-to-alls of experts of a stage that run beside another pass."""
         schedule, m = SCHEDULES[plan.schedule], self.micro_batches(plan)
-        if not isinstance(schedule, Path):
-            return 0.0
         return schedule.hidden(price.chunks, number, plan.pp, m, group_of(plan))
 
     def step_time(
@@ -310,21 +301,12 @@ class Pricing:
     ) -> StepTime:
         """Seconds of a step under the plan's schedule."""
         m, schedule = self.micro_batches(plan), SCHEDULES[plan.schedule]
-        if isinstance(schedule, Path):
-            return schedule.step_time([s.chunks for s in stages], hops, m, group_of(plan))
-        found: StepTime = schedule.step_time(
-            [s.chunks[0] for s in stages], [behind[0] for behind in hops[:-1]], m)
-        return found
+        return schedule.step_time([s.chunks for s in stages], hops, m, group_of(plan))
 
 
 _DEGREES = tuple(name for name in StageConfiguration.model_fields if name not in (
     "layers", "devices", "chunks", "recompute", "recompute_modules", "recompute_layers"))
 """Fields of a stage that prices of a layer under a given policy depend on."""
-
-
-def in_parts(schedule: ModuleType | Path) -> bool:
-    """Whether a schedule needs the figures of a backward in two parts."""
-    return isinstance(schedule, Path) and schedule.parts
 
 
 def layers_of(

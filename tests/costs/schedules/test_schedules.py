@@ -10,14 +10,12 @@ import pytest
 from plain import chunk
 from simulation import Task, ends, gpipe, interleaved, most_held, one_f_one_b
 
-from nest.costs.schedules import SCHEDULES, StepTime
-from nest.costs.schedules import gpipe as gpipe_form
-from nest.costs.schedules import one_f_one_b as one_f_one_b_form
-from nest.costs.schedules.one_f_one_b import stage_of
+from nest.costs.schedules import SCHEDULES, Closed, Path, StepTime
 from nest.costs.stage import Hop
-from nest.forms.one_f_one_b import FIGURES, NOTHING, PAIR, SHARE, add_passes, add_stage
+from nest.forms.one_f_one_b import FIGURES, NOTHING, PAIR, SHARE, add_passes, add_stage, stage_of
 
-interleaved_form = SCHEDULES["interleaved"]
+one_f_one_b_form, gpipe_form, interleaved_form = (
+    SCHEDULES[name] for name in ("1f1b", "gpipe", "interleaved"))
 
 
 def short(tasks: list[Task]) -> str:
@@ -28,12 +26,11 @@ def short(tasks: list[Task]) -> str:
 
 def step_time(
     forward: Sequence[float], backward: Sequence[float], finish: Sequence[float],
-    hops: Sequence[float], m: int, form: object = one_f_one_b_form,
+    hops: Sequence[float], m: int, form: Closed | Path = one_f_one_b_form,
 ) -> StepTime:
     """Stages that take ``finish`` seconds after their last backward; round trips between them."""
-    stages = [chunk(f, b, update=g) for f, b, g in zip(forward, backward, finish, strict=True)]
-    found: StepTime = form.step_time(stages, [Hop(hop, 0.0) for hop in hops], m)  # type: ignore[attr-defined]
-    return found
+    stages = [[chunk(f, b, update=g)] for f, b, g in zip(forward, backward, finish, strict=True)]
+    return form.step_time(stages, [[Hop(hop, 0.0)] for hop in hops], m)
 
 
 class Case(NamedTuple):
@@ -338,8 +335,8 @@ def test_backwards_come_back_at_the_pace_of_a_link() -> None:
     """A message to the last stage fills the link for 6 s."""
     # Backwards of stage 1 end at 7, 13, 19 and 25 s. Stage 0: F 0-3, B 7-11, F 11-12, B 13-17,
     # 20-24, 27-31: one right behind another begins 3 s later.
-    stages = [chunk(1.0, 4.0, queue_backward=3.0), chunk(2.0, 1.0), chunk(1.0, 2.0)]
-    links = [Hop(0.0, 0.0), Hop(0.0, 6.0)]
+    stages = [[chunk(1.0, 4.0, queue_backward=3.0)], [chunk(2.0, 1.0)], [chunk(1.0, 2.0)]]
+    links = [[Hop(0.0, 0.0)], [Hop(0.0, 6.0)]]
     assert sum(one_f_one_b_form.step_time(stages, links, 4)) == 31.0
 
 

@@ -1,20 +1,18 @@
 """Pipeline schedules: what a stage holds, and how long a step takes.
 
-`one_f_one_b` and `gpipe` are closed forms, a file each; `path` has those that are the longest path
-through their order of passes. `steps` is what all of them answer.
+`closed` has those with a closed form, `path` those that are the longest path through their order of
+passes; both answer the same questions. `steps` has what they say of a step.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
-
-from nest.costs.schedules import gpipe, one_f_one_b, path
+from nest.costs.schedules import path
+from nest.costs.schedules.closed import Closed
 from nest.costs.schedules.path import Path
 from nest.costs.schedules.steps import StepTime
 
-# The first two have closed forms.
-SCHEDULES: dict[str, ModuleType | Path] = {
-    "1f1b": one_f_one_b, "gpipe": gpipe,
+SCHEDULES: dict[str, Closed | Path] = {
+    "1f1b": Closed(all_forward=False), "gpipe": Closed(all_forward=True),
     "interleaved": Path(path.interleaved, grouped=True),
     "combined": Path(path.combined, together=True, grouped=True),
     "looped-bfs": Path(path.breadth_first, repeats=False),
@@ -27,4 +25,4 @@ SCHEDULES: dict[str, ModuleType | Path] = {
 ONE_F_ONE_B = Path(path.one_f_one_b)
 """1F1B by its path, which its closed form is below where stages differ or hand over."""
 
-__all__ = ["ONE_F_ONE_B", "SCHEDULES", "Path", "StepTime"]
+__all__ = ["ONE_F_ONE_B", "SCHEDULES", "Closed", "Path", "StepTime"]
