@@ -20,7 +20,6 @@ from plain import stack
 
 import nest
 from nest._kernels import (
-    alike,
     dominance,
     fold,
     layers,
@@ -30,6 +29,7 @@ from nest._kernels import (
     recompute,
     spans,
 )
+from nest._kernels.alike import fits, search
 from nest.costs.choices import Site, bodies, exchange_of, states
 from nest.costs.layer import layer_costs
 from nest.costs.network.fabric import Fabric
@@ -79,7 +79,7 @@ def test_every_kernel_is_compiled_once() -> None:
     nest.plan(nest.load_model("bert-large"), nest.load_network("torus:dims=2x3"),
               nest.Job(global_batch=12, seq_len=512), nest.SearchSpace(recompute=("none",)),
               beyond_stack=True)
-    for kernel in (*kernels.routes, dominance._mark, options.fill, pipeline.run, alike.try_all):
+    for kernel in (*kernels.routes, dominance._mark, options.fill, pipeline.run, search.try_all):
         assert len(kernel.signatures) == 1
 
 
@@ -190,7 +190,7 @@ def test_interleaved_seconds() -> None:
     rng, early = np.random.default_rng(2), 0
     twin = SCHEDULES["interleaved"]
     step_seconds = compiled_call(orders.step_seconds)
-    looped, in_turn, held = map(compiled_call, (orders.looped, orders.in_turn, alike.held))
+    looped, in_turn, held = map(compiled_call, (orders.looped, orders.in_turn, fits.held))
     for _ in range(100):
         p, v = int(rng.integers(2, 9)), int(rng.integers(2, 6))
         m = p * int(rng.integers(1, 5))
@@ -254,7 +254,7 @@ def test_layer_sums(seed: int) -> None:
                         d["tp"], d["ep"] * d["etp"], zero, shard)))
                     layer_sums(tables, c, z, r, figures)
                     for kind, found in zip(x.chain.kinds, figures[r], strict=True):
-                        costs = layer_costs(kind, body, state, builder.settings[0])
+                        costs = layer_costs(kind, body, state, builder.prices.settings[0])
                         resident = costs.parameters + costs.gradients + costs.optimizer
                         wanted = [*layer_seconds(costs), *(float(value[0]) for value in (
                             costs.buffers, costs.update, costs.tied, resident,

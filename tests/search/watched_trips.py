@@ -17,7 +17,8 @@ import numpy as np
 from test_alike import EXPERTS, MODEL, TIED, cluster
 
 import nest
-from nest._kernels import alike, layouts
+from nest._kernels import orders
+from nest._kernels.alike import chunks, fits, layouts, price, trips, work
 from nest.describe import Job, load_model, load_stack
 from nest.describe.space import SearchSpace
 from nest.forms import chunk
@@ -27,9 +28,7 @@ DEEPER = {**MODEL, "layers": 7}
 found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 times: list[float] = []
 pairs: list[float] = []
-of_trips, price, longest = alike.of_trips, alike._price, alike.longest_path
-of_pairs = alike.of_pairs
-held = alike.held
+of_trips, of_pairs, held, longest = fits.of_trips, price.of_pairs, fits.held, work.longest_path
 
 
 def note(name: str, schedule: int, bound: float, value: float) -> None:
@@ -54,30 +53,30 @@ def unbounded(*arguments: Any) -> float:
 def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
     """Compare the bounds of a layout with its price."""
     bound, question, schedule = of_trips(t, q, a, w, c, k), w.question.copy(), a.schedule[k]
-    if w.question[alike.FIRST] < 0:
+    if w.question[work.FIRST] < 0:
         return bound
-    price(t, q, a, w, -np.inf)
+    price.price(t, q, a, w, -np.inf)
     note("trips", schedule, bound, times[-1])
     if pairs:
         note("pairs", schedule, pairs.pop(), times[-1])
     ends, m = layouts.ends_of(schedule, w), t.micro_batches
     N, p, v = len(a.order), a.pp[k], a.vpp[k]
     least = w.ahead[N] + w.back[N]
-    if layouts.together_of(schedule):
+    if orders.together_of(schedule):
         least -= layouts.hidden_of(*w.saved[:, -1])
     note("ends", schedule, ends + a.warm[k] * least, times[-1])
-    order = alike._written(a, w, k, m, alike._few(a, k, m))
+    order = price.passes_of(a, w, k, m, price.few_in(a, k, m))
     for s in range(p):
-        kept = w.kept_back[s] if layouts.split_of(schedule) else w.activations[s]
-        if schedule != layouts.LOOPED_BFS:
+        kept = w.kept_back[s] if orders.split_of(schedule) else w.activations[s]
+        if schedule != orders.LOOPED_BFS:
             note("held", schedule, held(w.activations[s][:v], kept[:v], s, order, np.inf),
-                 w.ranks[s, alike.R_HELD])
+                 w.ranks[s, trips.R_HELD])
     y = q.place[a.row[k], q.size[c], 0]
     g = a.signature[w.cuts[0], w.cuts[1]]
     note("begin", schedule, w.layer[10], w.figures[y, g, chunk.C_WAIT])
-    if not layouts.split_of(schedule):
-        note("left", schedule, w.layer[11], w.ranks[0, alike.R_LEFT])
-        one = w.figures[y, alike._figures(t, q, a, w, y, 0, 1)]  # a chunk of the first layer
+    if not orders.split_of(schedule):
+        note("left", schedule, w.layer[11], w.ranks[0, trips.R_LEFT])
+        one = w.figures[y, chunks.fill_figures(t, q, a, w, y, 0, 1)]  # a chunk of the first layer
         note("end", schedule, w.layer[11], one[chunk.C_LEFT] + one[chunk.C_UPDATE]
              + one[chunk.C_TIED])
     assert (question == w.question).all()
@@ -86,7 +85,7 @@ def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
 
 def main() -> None:
     """Search small questions."""
-    alike.of_trips, alike.longest_path, alike.of_pairs = watched, whole, unbounded
+    fits.of_trips, work.longest_path, price.of_pairs = watched, whole, unbounded
     rng = np.random.default_rng(int(sys.argv[1]))
     one: dict[str, Any] = {"cp": 1, "recompute_modules": "core_attn", "outer_dp": (1, 2)}
     for stack, schedule, model in (

@@ -3,9 +3,9 @@
 Stages that may differ: `options` keeps the configurations of a stage that some plan could want
 (`recompute` changes their figures, `dominance` drops candidates, `spans`, `flights` and `fitting`
 rule out stages), and `pipeline` puts stages together, below the `bounds` of the stages in front.
-Identical stages: `alike`, with `layouts`, `orders` of passes, `trips` of micro-batches and `sums`
-over all layers. Both: `layers` and `fold` add up the figures of layers and stages, `growing` has
-arrays that grow; `routes` are for networks of links. Read `options`, then `pipeline`.
+Identical stages: `alike`, a folder with its own paragraph. Both: `layers` and `fold` add up the
+figures of layers and stages, `orders` puts passes in order, `growing` has arrays that grow;
+`routes` are for networks of links. Read `options`, then `pipeline`, then `alike`.
 
 ``CACHE`` is read when the kernels are decorated; :mod:`nest.search.compiled` clears it where no
 folder can be written.

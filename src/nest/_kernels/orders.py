@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import boolean, float64, int64, typeof, void
 
-from nest._kernels import called, form
+from nest._kernels import called, form, leaf
 from nest.forms import orders, passes
 from nest.forms.passes import BESIDE, FORWARD, Order, Room
 
@@ -22,6 +22,30 @@ step_seconds = form(passes.step_seconds)
 (ONE_F_ONE_B, GPIPE, INTERLEAVED, COMBINED, ZB1P, INTERLEAVED_ZB, ZB_V, DUALPIPEV, DUALPIPE,
  LOOPED_BFS) = range(10)
 """Numbers of schedules, as in ``nest.search.alike.SCHEDULES``."""
+
+
+@leaf
+def split_of(schedule):
+    """Whether backwards are in two parts."""
+    return ZB1P <= schedule <= DUALPIPE
+
+
+@leaf
+def together_of(schedule):
+    """Whether forwards run beside backwards."""
+    return schedule in (COMBINED, DUALPIPE)
+
+
+@leaf
+def is_looped(schedule):
+    """Whether chunks lie in rounds over the stages, and a path through passes is the step."""
+    return INTERLEAVED <= schedule <= INTERLEAVED_ZB or schedule == LOOPED_BFS
+
+
+@leaf
+def copies_of(schedule):
+    """Copies of the model, each of which takes as many of the micro-batches."""
+    return 2 if schedule == DUALPIPE else 1
 
 
 def order_of(p, positions, passes):

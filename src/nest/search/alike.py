@@ -219,7 +219,7 @@ class Alike:
     def degrees(self, number: int) -> Degrees:
         """Prices of an outer choice."""
         tables = self.builder.tables(number, False)
-        return Degrees(exchanged=self.builder.exchanged, **{
+        return Degrees(exchanged=self.builder.prices.exchanged, **{
             name: getattr(tables, name) for name in Degrees._fields[:-1]})
 
     def rings(self, number: int) -> Rings:
@@ -296,7 +296,7 @@ class Alike:
         if together.any():
             pairs = builder.candidates.pairs.ep[builder.rows.pair[span]]
             row_pipeline &= ~together | (pairs[:, None] > 1)
-            policy_pipeline &= ~((builder.again[:, None] > 0) & together)
+            policy_pipeline &= ~((builder.prices.again[:, None] > 0) & together)
         zeros = np.array([zero for zero, _ in builder.zeros])
         first_pipeline = picked(FIRST)
         if FULL in builder.policies:
@@ -314,7 +314,7 @@ class Alike:
             first=known.first[chosen], last=known.last[chosen], **listed._asdict(),
             cut=np.array([known.free.get(k, every) for k in chosen.tolist()]).reshape(
                 -1, len(every)),
-            asked=asked.code, floor=asked.floor, apart=builder.apart,
+            asked=asked.code, floor=asked.floor, apart=builder.prices.apart,
             repeated=self._repeated, longest=known.longest[chosen],
             widest=known.widest[chosen],
             signature=np.ascontiguousarray(index[np.ix_(cuts, cuts)]), order=builder.order,

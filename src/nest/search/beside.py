@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from nest.describe.capabilities import Capabilities
 from nest.search.alike import Alike
-from nest.search.crossed import price_parts
+from nest.search.crossed import with_parts
 from nest.search.distinct import distinct_rows, least_of
+from nest.search.layer_prices import APART
 from nest.search.layouts import Layouts
 from nest.search.runnable import Pipeline, Runnable
-from nest.search.tensors import APART, Builder
+from nest.search.tensors import Builder
 
 Ints = NDArray[np.int64]
 BESIDE = "combined"
@@ -37,23 +38,24 @@ def beside(
     """
     other = copy(builder)
     other.pipelines, other.floors = pipelines, None
-    other.together = other.in_parts = True
+    other.together = True
     other.runnable = Runnable(rules, builder.chain, builder.job, pipelines, builder.zeros,
                               builder.policies, builder.signatures.longest, builder.offload)
     other.layouts = Layouts(builder.chain, pipelines, other.runnable, builder.own,
                             builder.signatures)
     rows, splits, pairs = builder.every[0], builder.candidates.splits, builder.candidates.pairs
     other.take(builder.every, np.flatnonzero(pairs.ep[rows.pair] > 1))
-    if len(other.rows.block) and other.exchange is not None:
+    experts = len(other.rows.block) and other.prices.exchange is not None
+    if experts:
         other.keep(_quick(other, limit))
         other.keep_bodies()
     other.runnable.look_at(other.rows, splits, pairs)
-    if len(other.rows.block) and other.exchange is not None:
+    if experts and len(other.rows.block):
         if limit < np.inf:
             kept = _near(other, limit)
             other.keep(kept)
             other.runnable.keep(kept)
-        price_parts(other)
+        other.prices = with_parts(other)
         other.keep_bodies()
         other.drop_dominated(other.runnable.verdicts)
     other.needs = other._needs()
@@ -65,11 +67,11 @@ def _quick(other: Builder, limit: float) -> Ints:
     """The same as :func:`_near` with no more than sums: all all-to-alls are hidden, each layer has
     the fastest start, and there are as many stages as may be."""
     rows, whole, overlap = other.rows, other.signatures.whole_kinds, other.job.stack.overlap_ep
-    each = np.empty(len(other._ahead))
+    prices, each = other.prices, np.empty(len(other.prices.ahead))
     for begin in range(0, len(each), SOME):
         some = slice(begin, begin + SOME)
-        seconds = other._ahead[some, None, :, 1] + other._back[some, ..., 1]
-        seconds -= overlap * other.all_to_alls(some).sum(axis=3)
+        seconds = prices.ahead[some, None, :, 1] + prices.back[some, ..., 1]
+        seconds -= overlap * prices.all_to_alls(some).sum(axis=3)
         each[some] = np.asarray(sum(
             np.minimum(seconds[..., a], seconds[..., b]) for a, b in zip(
                 other.order.tolist(), whole, strict=True))).min(axis=1, initial=np.inf)
@@ -87,8 +89,9 @@ def _quick(other: Builder, limit: float) -> Ints:
 def _near(other: Builder, limit: float) -> Ints:
     """Candidates with which all layers may take less than ``limit``, if passes hide all of the
     all-to-alls that the stack lets them hide."""
-    other.apart = np.zeros((*other._back.shape[:3], APART))
-    other.apart[..., :2] = other.job.stack.overlap_ep * other.all_to_alls()
+    apart = np.zeros((*other.prices.back.shape[:3], APART))
+    apart[..., :2] = other.job.stack.overlap_ep * other.prices.all_to_alls()
+    other.prices = other.prices.replace(apart=apart)
     alike, found = Alike(other), list[Ints]()
     choices = len(other.zeros) * alike.choices
     for number in range(len(other.outers)):

@@ -36,8 +36,8 @@ from nest.search.tables import Blocks, Degrees, Tables
 from nest.search.threads import thread_count
 
 MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.spans",
-           "nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.alike",
-           "nest._kernels.orders", "nest._kernels.fitting")
+           "nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.alike.search",
+           "nest._kernels.alike.fits", "nest._kernels.orders", "nest._kernels.fitting")
 
 SECONDS = {"alike": 13, "select": 9, "routes": 6, "solve": 5, "fits": 4, "longest_path": 3,
            "useful": 3, "may_fit": 2, "write_order": 2, "undominated": 1}
@@ -176,7 +176,7 @@ def cache_folder() -> Path | None:
 
     digest = hashlib.sha256(numba.__version__.encode())
     here = Path(__file__).parent.parent
-    for source in sorted((*(here / "_kernels").glob("*.py"), *(here / "forms").glob("*.py"))):
+    for source in sorted((*(here / "_kernels").rglob("*.py"), *(here / "forms").glob("*.py"))):
         digest.update(source.read_bytes())
     roots = [os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), "~/.cache"]
     for root in filter(None, roots):
@@ -199,14 +199,14 @@ def _import(folder: Path | None) -> Kernels:
     try:
         if folder is not None:
             config.CACHE_DIR = str(folder)
-        routes, dominance, spans, options, pipeline, alike, orders, fitting = map(
+        routes, dominance, spans, options, pipeline, alike, fits, orders, fitting = map(
             importlib.import_module, MODULES)
     finally:
         config.CACHE_DIR = before
     return Kernels(
         (routes.ways, routes.rates), dominance.undominated, spans.useful,
         options.select,
-        pipeline.solve, alike.alike, fitting.may_fit, alike.work_of, alike.fits,
+        pipeline.solve, alike.alike, fitting.may_fit, alike.work_of, fits.fits,
         {"longest_path": orders.longest_path, "write_order": orders.write_order},
         options.OPTION)
 

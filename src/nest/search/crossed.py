@@ -22,9 +22,10 @@ from nest.describe.capabilities import Capabilities
 from nest.forms.chunk import STATE_RESIDENT
 from nest.graph.schedules import RULES
 from nest.search.distinct import distinct_rows, least_of
+from nest.search.layer_prices import APART, EXCHANGED, LayerPrices
 from nest.search.layouts import Layouts, body_layers
 from nest.search.runnable import Pipeline, Runnable
-from nest.search.tensors import APART, EXCHANGED, Builder
+from nest.search.tensors import Builder
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -45,64 +46,67 @@ def crossed(
                               builder.policies, builder.signatures.longest, builder.offload)
     other.layouts = Layouts(builder.chain, pipelines, other.runnable, builder.own,
                             builder.signatures)
-    other.__dict__.pop("_least", None)
     other.take(builder.every, np.arange(len(builder.every[2])))  # no bodies: nothing is priced
     if len(other.rows.block):
         least = _Least(other)
         if limit < np.inf:
             other.take(builder.every, least.near(limit))
-        _price_states(other)
+        other.prices = _with_states(other)
         if limit < np.inf:
             other.keep(np.flatnonzero(least.floors(limit) < limit))
-        price_parts(other)
+        other.prices = with_parts(other)
     other.runnable.look_at(other.rows, builder.candidates.splits, builder.candidates.pairs)
     other.needs = other._needs()
     other.bounds = other._bounds()
     return other
 
 
-def _price_states(other: Builder) -> None:
-    """Price the states of layers that two stages hold, and what these exchange."""
-    other.exchanged = np.zeros((*other._state.shape[:3], EXCHANGED))
-    other._state = np.zeros_like(other._state)
-    for n, _, _, states, state in other.by_type:
+def _with_states(other: Builder) -> LayerPrices:
+    """Prices with the states of layers that two stages hold, and what these exchange."""
+    prices = other.prices
+    held = np.zeros_like(prices.state)
+    exchanged = np.zeros((*held.shape[:3], EXCHANGED))
+    for n, _, _, states, state in prices.by_type:
         own = np.isin(states, other._held)
         state = state.take(np.flatnonzero(own))
         for kind, layer in enumerate(other.chain.kinds if own.any() else ()):
             # A way costs its seconds per byte and its latency, each so many times.
             ways = {way: state_costs(layer, state._replace(twin=Way(*(
-                np.full(len(state.tp), float(x)) for x in way))), other.settings[n])
+                np.full(len(state.tp), float(x)) for x in way))), prices.settings[n])
                 for way in ((0, 0), (1, 0), (0, 1))}
-            other._state[states[own], :, kind] = other.priced_state(ways[0, 0], n)
+            held[states[own], :, kind] = prices.state_of(ways[0, 0], n)
             for column, (name, way) in enumerate(product(("sync", "gather"), ((1, 0), (0, 1)))):
-                other.exchanged[states[own], :, kind, column] = (
+                exchanged[states[own], :, kind, column] = (
                     getattr(ways[way], name) - getattr(ways[0, 0], name))
+    return prices.replace(state=held, exchanged=exchanged)
 
 
-def price_parts(other: Builder) -> None:
-    """Price the two parts of backwards."""
-    other.apart = np.zeros((*other._back.shape[:3], APART))
-    for n, bodies, body, _, _ in other.by_type:
+def with_parts(other: Builder) -> LayerPrices:
+    """Prices with the two parts of backwards."""
+    prices = other.prices
+    apart = np.zeros((*prices.back.shape[:3], APART))
+    for n, bodies, body, _, _ in prices.by_type:
         mine = np.isin(bodies, other._body)
         body = body.take(np.flatnonzero(mine))
         for kind, layer in enumerate(other.chain.kinds if mine.any() else ()):
-            other.apart[bodies[mine], :, kind] = other.priced_parts(
-                kind, body, body_costs(layer, body, other.settings[n]), n)
+            apart[bodies[mine], :, kind] = prices.parts_of(
+                kind, body, body_costs(layer, body, prices.settings[n]), n)
+    return prices.replace(apart=apart)
 
 
 class _Least:
     """What steps take at the least: no all-to-all of experts counts that another pass may hide."""
 
     def __init__(self, other: Builder) -> None:
-        self.other, (begin, end) = other, other.chain.body
-        seconds = other._ahead[:, None, :, 1] + other._back[..., 1]
-        if other.exchange is not None:
-            seconds = seconds - other.job.stack.overlap_ep * other.all_to_alls().sum(axis=3)
+        self.other, (begin, end), prices = other, other.chain.body, other.prices
+        seconds = prices.ahead[:, None, :, 1] + prices.back[..., 1]
+        if prices.exchange is not None:
+            seconds = seconds - other.job.stack.overlap_ep * prices.all_to_alls().sum(axis=3)
         inside = np.unique(other.order[begin:end])
         self._whole = np.array(other.signatures.whole_kinds, dtype=np.int64)
         ends = [*self._whole[:begin], *self._whole[end:]]
         self._each, self._kept = (
-            figure[..., inside].min(axis=2) for figure in (seconds, other._back[..., 2]))
+            figure[..., inside].min(axis=2) for figure in (seconds, prices.back[..., 2]))
         self._outside, self._many = seconds[..., ends].sum(axis=2), end - begin
 
     def _outers(self) -> tuple[Ints, Ints, Ints]:
@@ -134,8 +138,8 @@ class _Least:
         """
         other, (outer, micro_batches, stride) = self.other, self._outers()
         few = [n for n, (zero, _) in enumerate(other.zeros) if zero < 2]
-        fixed = COPIES * other._state[..., STATE_RESIDENT][:, few].min(axis=1, initial=np.inf)[
-            :, self._whole].sum(axis=1)
+        held = other.prices.state[..., STATE_RESIDENT][:, few].min(axis=1, initial=np.inf)
+        fixed = COPIES * held[:, self._whole].sum(axis=1)
         figures = [self._each[other._body], self._kept[other._body], self._outside[other._body],
                    fixed[other._held][:, None]]
         if other.rows.start.any():

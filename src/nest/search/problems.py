@@ -82,7 +82,7 @@ class Problem(NamedTuple):
 
 
 class Rings(NamedTuple):
-    """Places of alike stages under an outer choice, for ``_kernels.alike.alike``."""
+    """Places of alike stages under an outer choice, for ``_kernels.alike.search.alike``."""
 
     size: Ints
     """(C,) number of each candidate's block size."""
@@ -107,14 +107,14 @@ class Rings(NamedTuple):
 
 
 class Pipelines(NamedTuple):
-    """What ``_kernels.alike.alike`` gets besides :class:`Rings`: pipelines of alike stages.
+    """What ``_kernels.alike.search.alike`` gets besides :class:`Rings`: pipelines of alike stages.
 
     Shapes: Q pipelines (an order of passes, stages, chunks a stage), W layouts; C, Z, R, N as in
     ``nest.search.tables``, F numbers of first layers that full recompute may take, 0 for all.
     """
 
     schedule: Ints
-    """(Q,) see ``_kernels.alike``."""
+    """(Q,) see ``_kernels.alike.search.alike``."""
     pp: Ints
     """(Q,) stages."""
     vpp: Ints
@@ -184,7 +184,7 @@ class Pipelines(NamedTuple):
 
 
 class Legal(NamedTuple):
-    """What ``_kernels.alike.alike`` gets of the rules of a stack: pairs of choices that it can run.
+    """What ``_kernels.alike.search.alike`` gets of a stack's rules: pairs that it can run.
 
     Shapes as of :class:`Pipelines`.
     """

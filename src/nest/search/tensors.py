@@ -11,61 +11,46 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.backward import parts
 from nest.costs.choices import (
     FULL,
-    Body,
-    Site,
-    bodies,
     exchange_named,
     policy,
-    setting,
-    states,
 )
-from nest.costs.host import kept_away
-from nest.costs.layer import BodyCosts, body_costs
-from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import fabric_of
 from nest.costs.network.records import Twins
 from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import hop
-from nest.costs.zero import StateCosts, state_costs
 from nest.describe.capabilities import Capabilities
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 from nest.describe.offload import Offload
 from nest.describe.space import MODULES, SearchSpace
-from nest.forms.chunk import STATE_BUFFERS, STATE_RESIDENT
-from nest.graph import EXPERT, Chain, Traffic, boundary_bytes
-from nest.pricing.stages import in_parts
+from nest.forms.chunk import STATE_RESIDENT
+from nest.graph import Chain, boundary_bytes
 from nest.search import compiled
 from nest.search.candidates import Candidates
-from nest.search.distinct import distinct_rows, spread
 from nest.search.exchanges import Exchanges
-from nest.search.floors import Known, Prices
+from nest.search.expert_pairs import useful_pairs
+from nest.search.floors import Known, Told
 from nest.search.frame import Frame, firsts
 from nest.search.kept import Kept, Same
+from nest.search.layer_prices import LayerPrices
+from nest.search.policies import policies_of, runnable_policies
 from nest.search.problems import Problem, Spans
 from nest.search.runnable import Pipeline, Runnable, runnable_splits
 from nest.search.signatures import Signatures, signatures
 from nest.search.tables import Blocks, Tables
-from nest.stacks.figures import model_figures, offload_figures
-from nest.stacks.rules import applies, wrong
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-
-BODY, STATE, APART, EXCHANGED = 4, 11, 4, 4
 MOST = 1 << 40
 
 
@@ -94,10 +79,7 @@ class Builder:
         all layers, each at its least bytes x devices, over the K devices.
     needs : float64 (len(outers),), those bytes of a device at the least.
     copies : of the model, that the stages of a pipeline hold together; ``state`` is of one.
-    exchanged : see :class:`nest.search.tables.Degrees`.
-    exchange : float64 (U, 2, T, 2), all-to-alls of experts, forward and backward, where experts
-        do not run again and where they do; None: there are no experts.
-    again : int64 (R,), 1: experts run again.
+    prices : of layers, of all candidates.
     every : all candidates, where those of each outer choice begin, and their ``columns``.
     """
 
@@ -115,35 +97,24 @@ class Builder:
         schedules = {one.schedule for one in pipelines}
         self.together = "combined" in schedules
         self._pairs_together = together or self.together
-        self.in_parts = any(in_parts(SCHEDULES[name]) for name in schedules)
-        limits = [limit_bytes(device, job) for device in cluster.device_types]
-        self.limit = max(limits)
-        self._less = [self.limit - limit for limit in limits]
-        """Bytes that devices of each type hold less than those that hold most."""
         self.signatures = known or signatures(chain, job)
-        gone = kept_away(chain, offload)
-        self.settings = [setting(cluster, job, number, gone)
-                         for number in range(len(cluster.device_types))]
-        self._host = [limit / (device.host_memory or np.inf) if spare_host else 0.0
-                      for limit, device in zip(limits, cluster.device_types, strict=True)]
-        """Bytes of a device that a byte on its host counts as, at the least."""
         fabric = fabric_of(cluster, Twins(*compiled.load(())[0].routes))
         self.candidates = Candidates(chain, cluster, job, space, fabric, self.own)
         listed, alone = runnable_splits(rules, chain, job, offload, self.candidates.splits)
         # Transfers to hosts hide under whole layers: less traffic would make them wait more.
         several = alone and not Offload.of(offload).activations
-        self.candidates.list_only(
-            listed, Exchanges(chain, fabric, self.settings) if several else None)
-        self.policies = _policies(chain, space)
+        self.policies = policies_of(chain, space)
         if rules is not None:
-            self.policies = _runnable(self.policies, rules, chain, job, offload)
-        self.again = np.array([int(bits == FULL or bits & policy("", ["moe"]) > 0)
-                               for bits in self.policies], dtype=np.int64)
+            self.policies = runnable_policies(self.policies, rules, chain, job, offload)
         self.zeros = [
             (zero, shard) for zero in range(4) if space.allows("zero", zero)
             for shard, name in enumerate(("dp", "dp_in"))
             if (zero or not shard) and (space.allows("shard", name) or not zero)
         ]
+        prices = LayerPrices(chain, cluster, job, self.policies, self.zeros, offload, spare_host)
+        self.limit = prices.limit
+        self.candidates.list_only(
+            listed, Exchanges(chain, fabric, prices.settings) if several else None)
         self.depths = np.array(
             [d > 0 and space.allows("pp", d) for d in range(self.signatures.cuts + 1)]
         )
@@ -151,12 +122,16 @@ class Builder:
         self.outers, self._first, self.rows = (
             self.frame.outers, self.frame.first, self.frame.rows)
         self.runnable, self.layouts = self.frame.runnable, self.frame.layouts
-        self._price_all()
+        outer_dp, stride = np.array([(o.outer_dp, o.stride) for o in self.outers]).reshape(
+            -1, 2)[self._outer].T
+        self._body, self._held = prices.fill(self.candidates, self.rows, outer_dp, stride, any(
+            SCHEDULES[name].parts for name in schedules))
+        self.prices = prices
         self.floors: Known | None = None
         """See :meth:`nest.search.floors.Floors.begin`; None: nothing is kept."""
         if kept is not None and kept.most and self.own and not fabric.by_links:
-            self.floors = self.frame.floors.begin(Prices(
-                self._body, self._held, self._ahead, self._back, self._state, self.apart,
+            self.floors = self.frame.floors.begin(Told(
+                self._body, self._held, prices.ahead, prices.back, prices.state, prices.apart,
                 np.stack(fabric.rates), self.limit))
         self.every = (self.rows, self._first, *self._describe())
         self.drop_dominated(self.frame.verdicts)
@@ -181,164 +156,30 @@ class Builder:
                         tuple(self.pipelines), c.choice), make)
 
     def _useful(self, micro_batch: int) -> dict[int, Bools]:
-        """Expert pairs worth trying, by block: no other of the same ep x etp is better in all.
-
-        The experts of a stage see micro_batch / block samples a device, however tp, cp and dp_in
-        share them out; parameters and their traffic depend on ep x etp alone.
-        """
-        pairs = self.candidates.pairs
-        blocks = self.candidates.blocks(micro_batch)
-        legal = blocks[:, None] % pairs.width == 0
-        layers = {replace(kind, name="", traffic=Traffic(), tied_parameters=0, operators=tuple(
-            op for op in kind.operators if op.split in (*EXPERT, "dispatch")))
-            for kind in self.chain.kinds if kind.experts is not None}
-        anywhere = not self.candidates.fabric.by_links  # the same pair is better at every start
-        if (not layers or not self.policies or not legal.any() or not anywhere
-                or Offload.of(self.offload).activations  # transfers hide under whole layers
-                or self.runnable.names(("ep", "etp", "expert_ranks"), but="combined")):
-            return dict(zip(blocks.tolist(), legal, strict=True))
-        at, pair = np.nonzero(legal)
-        one = np.ones(len(at), dtype=np.int64)
-        no = np.zeros(len(at), dtype=bool)
-        # The host's time is that of a whole layer: it would hide which part of one is faster.
-        alone = setting(self.cluster, self.job.replace(
-            stack=self.job.stack.replace(layer_overhead=0.0, expert_overhead=0.0)))
-        body = bodies(self.candidates.fabric, Site.alone(blocks[at]), micro_batch / blocks[at],
-                      one, no, one, one, no, pairs.ep[pair], pairs.etp[pair],
-                      recompute=np.array([self.policies]))
-        costs = np.concatenate([
-            np.concatenate([c.forward, c.backward + c.recompute, c.ep_forward, c.ep_backward,
-                            c.activations, c.work], axis=1)
-            for c in (body_costs(layer, body, alone) for layer in layers)], axis=1)
-        worse = np.zeros(len(at), dtype=bool)
-        for away in range(1, len(pairs.ep)):
-            alike = (at[away:] == at[:-away]) & (
-                pairs.width[pair[away:]] == pairs.width[pair[:-away]])
-            if self._pairs_together:  # which needs ep above 1
-                alike &= (pairs.ep[pair[away:]] > 1) == (pairs.ep[pair[:-away]] > 1)
-            here = np.flatnonzero(alike)
-            if len(here):
-                first, second = costs[here], costs[here + away]
-                below = (first <= second).all(axis=1)
-                worse[here + away] |= below
-                worse[here] |= (second <= first).all(axis=1) & ~below
-        legal[at[worse], pair[worse]] = False
-        return dict(zip(blocks.tolist(), legal, strict=True))
-
-    # ------------------------------------------------------------ prices
-
-    def _price_all(self) -> None:
-        """Price each distinct body and state once."""
-        rows, fabric = self.rows, self.candidates.fabric
-        splits, pairs = self.candidates.splits, self.candidates.pairs
-        kinds = len(self.chain.kinds)
-        self._ahead = np.zeros((0, kinds, 2))
-        self._back = np.zeros((0, len(self.policies), kinds, BODY))
-        self._state = np.zeros((0, len(self.zeros), kinds, STATE))
-        self.apart = np.zeros((0, len(self.policies), kinds, APART))
-        self.exchanged = np.zeros((0, len(self.zeros), kinds, EXCHANGED))
-        self.exchange: Floats | None = None
-        self._body = self._held = np.zeros(0, dtype=np.int64)
-        if not len(rows.block) or not self.policies or not self.zeros:
-            return
-        counts = np.diff(self._first)
-        outer = np.repeat(np.arange(len(self.outers)), counts)
-        outer_dp, stride = np.array([(o.outer_dp, o.stride) for o in self.outers])[outer].T
-        site = Site(rows.start, rows.block, outer_dp, stride)
-        here = site if fabric.by_links else site[1:2]  # what groups inside a block depend on
-        device = fabric.types(rows.start)
-        one, self._body = distinct_rows(*here, rows.samples, rows.split, rows.pair)
-        machine = device[one]
-        split, pair = rows.split[one], rows.pair[one]
-        body = bodies(
-            fabric, site.take(one), rows.samples[one], splits.tp[split], splits.sp[split],
-            splits.cp[split], splits.inner[split], splits.gather[split], pairs.ep[pair],
-            np.maximum(pairs.etp[pair], 1), recompute=np.array([self.policies]),
-        )
-        alike, number = distinct_rows(
-            machine, rows.samples[one], split, pair, *(spread(group) for group in body.groups))
-        self._body = number[self._body]
-        body, machine = body.take(alike), machine[alike]
-        tp, experts = splits.tp[rows.split], pairs.width[rows.pair]
-        one, self._held = distinct_rows(*site, tp, experts)
-        zero, shard = np.array(self.zeros, dtype=np.int64).T[:, None, :]
-        state = states(fabric, site.take(one), tp[one], experts[one], zero, shard)
-        alike, number = distinct_rows(
-            device[one], state.tp, state.ep, state.tied_per_byte, state.tied_latency,
-            *(spread(group) for group in state.groups))
-        self._held = number[self._held]
-        state, device = state.take(alike), device[one][alike]
-        self._ahead = np.empty((len(body.tp), kinds, 2))
-        self._back = np.empty((len(body.tp), len(self.policies), kinds, BODY))
-        self._state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
-        if self.chain.experts is not None:
-            self.exchange = np.zeros((len(body.tp), 2, kinds, 2))
-            each = [int(np.argmax(self.again == again)) for again in range(2)]
-        # Of each type of device on which a block may lie.
-        self.by_type = [
-            (n, mine, body.take(mine), own, state.take(own)) for n in range(len(self.settings))
-            if len(mine := np.flatnonzero(machine == n))
-            for own in [np.flatnonzero(device == n)]]
-        if self.in_parts:
-            self.apart = np.zeros((len(body.tp), len(self.policies), kinds, APART))
-        for n, mine, of_type, own, held in self.by_type:
-            for kind, layer in enumerate(self.chain.kinds):
-                costs = body_costs(layer, of_type, self.settings[n])
-                self._price_body(mine, kind, costs, self._host[n])
-                if self.in_parts:
-                    self.apart[mine, :, kind] = self.priced_parts(kind, of_type, costs, n)
-                if self.exchange is not None:
-                    away = np.broadcast_arrays(costs.ep_forward, costs.ep_backward)
-                    self.exchange[mine, :, kind] = np.stack(away, axis=-1)[:, each]
-                self._state[own, :, kind] = self.priced_state(
-                    state_costs(layer, held, self.settings[n]), n)
-
-    def priced_parts(self, kind: int, body: Body, costs: BodyCosts, n: int) -> Floats:
-        """``apart`` of layers of a kind on devices of a type; (C, R, 4)."""
-        two = parts(self.chain.kinds[kind], body, self.settings[n], costs.backward,
-                    costs.activations)
-        share = self.job.stack.overlap_ep
-        figures = (share * costs.ep_forward, share * costs.ep_backward, *two)
-        return np.stack(np.broadcast_arrays(*figures), axis=-1)
-
-    def _price_body(self, rows: Ints, kind: int, b: BodyCosts, host: float) -> None:
-        ahead = b.forward + b.tp_forward + b.cp_forward + b.ep_forward + b.offload_forward
-        self._ahead[rows, kind] = np.concatenate([b.free_forward[:, :1], ahead[:, :1]], axis=1)
-        back = (b.backward + b.recompute + b.tp_backward + b.cp_backward + b.ep_backward
-                + b.offload_backward)
-        kept = np.maximum(b.activations, host * b.host_activations)
-        self._back[rows, :, kind] = np.stack(
-            np.broadcast_arrays(b.free_backward, back, kept, b.work), axis=-1)
-
-    def priced_state(self, z: StateCosts, number: int) -> Floats:
-        """On devices of a type. The bytes that they lack count as a buffer: the largest counts once
-        a stage."""
-        held = np.maximum(z.parameters + z.gradients + z.optimizer,
-                          self._host[number] * z.host_states)
-        again = z.gathered * self.job.stack.reshard_after_forward
-        figures = (z.gathered, again, z.scattered, z.sync, z.gather,
-                   z.buffers + self._less[number], z.update, z.tied, held, z.slowed_forward,
-                   z.slowed_backward)
-        return np.stack(np.broadcast_arrays(*figures), axis=-1)
+        """Expert pairs worth trying, by block."""
+        compare = not (
+            Offload.of(self.offload).activations  # transfers hide under whole layers
+            or self.runnable.names(("ep", "etp", "expert_ranks"), but="combined"))
+        return useful_pairs(
+            self.candidates, self.policies, micro_batch, compare, self._pairs_together)
 
     def _describe(self) -> tuple[Any, ...]:
         """``columns``, found for the first time."""
         rows = self.rows
-        outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
         tp, sp, cp = (column[rows.split] for column in self.candidates.splits[:3])
         replicas = np.array([o.outer_dp for o in self.outers], dtype=np.int64)
         self._shards = rows.block // np.where(sp | self.job.stack.scatter_gather, 1, tp)
         self._relayed = rows.samples / (cp * np.where(sp, tp, 1))
-        self._hybrid = (replicas[outer] > 1) & (rows.block > tp)
+        self._hybrid = (replicas[self._outer] > 1) & (rows.block > tp)
         return self.columns
 
     def drop_dominated(self, verdict: Ints) -> None:
         """Leave out rows that another of the same block beats whatever layers it holds, and that
         can be run where it can (``verdict``, a number for rows that can be run alike)."""
         rows = self.rows
-        outer = np.repeat(np.arange(len(self.outers)), np.diff(self._first))
         if not len(self._body):
             return
+        outer = self._outer
         # Rows of a block come by start, and at each start with the same degrees. One is no reason
         # to leave out another that the software can run where it cannot run the first.
         by = np.lexsort((np.arange(len(outer)), verdict, rows.block, outer))
@@ -346,56 +187,14 @@ class Builder:
         begin = np.array([0, *np.flatnonzero(changes) + 1, len(outer)])
         starts = np.cumsum([0, *(changes | (np.diff(rows.start[by]) != 0))])
         choices = np.bincount(starts)[starts[begin[:-1]]]
-        ahead, back = self._compared()
+        ahead, back = self.prices.compared(self.together)
         kept = compiled.load(("undominated",))[0].undominated(Blocks(
-            ahead=ahead, back=back, state=self._state, body=self._body[by],
+            ahead=ahead, back=back, state=self.prices.state, body=self._body[by],
             held=self._held[by], shards=self._shards[by], relayed=self._relayed[by],
             hybrid=self._hybrid[by], overlaps=self._overlaps, begin=begin, choices=choices))
         kept = np.sort(by[np.flatnonzero(kept)])
         self.keep(kept)
         self.runnable.keep(kept)
-
-    def all_to_alls(self, bodies: slice = slice(None)) -> Floats:
-        """Seconds of all-to-alls of experts, forward and backward; (bodies, R, T, 2)."""
-        assert self.exchange is not None
-        found: Floats = self.exchange[bodies][:, self.again]
-        return found
-
-    def keep_bodies(self) -> None:
-        """Forget the prices of bodies that no candidate has."""
-        used, self._body = np.unique(self._body, return_inverse=True)
-        self._ahead, self._back = self._ahead[used], self._back[used]
-        self.apart = self.apart[used if len(self.apart) else slice(0)]
-        if self.exchange is not None:
-            self.exchange = self.exchange[used]
-        self.by_type = [
-            (n, np.searchsorted(used, bodies[here]), body.take(here), held, state)
-            for n, bodies, body, held, state in self.by_type
-            for here in [np.flatnonzero(np.isin(bodies, used))]]
-        self.__dict__.pop("_least", None)
-
-    def _compared(self) -> tuple[Floats, Floats]:
-        """What one body is compared with another by: ``ahead`` and ``back``, with more kinds.
-
-        Of a backward in two parts each part is one; of all-to-alls that computing of the other
-        direction hides a pass less these, less the computing, and less both; docs/proofs.md.
-        """
-        if not self.in_parts:
-            return self._ahead, self._back
-        away, back, weights, kept = np.moveaxis(self.apart, 3, 0)
-        free, whole = self._back[..., 0], self._back[..., 1]
-        none = 0.0 * free
-        extra = [np.stack([np.maximum(0.0, free - weights), whole - weights, kept, none], axis=3),
-                 np.stack([weights, weights, none, none], axis=3)]
-        ahead = [np.zeros((len(self._ahead), 2 * free.shape[2], 2))]
-        if self.together:
-            own, spare = self._ahead[..., 1], self._ahead[..., 0]
-            for out, less in ((away, 0.0), (none, 1.0), (away, 1.0)):
-                ahead.append(np.stack([0.0 * own, own - out[:, 0] - less * spare], axis=2))
-            for out, less in ((back, 0.0), (none, 1.0), (back, 1.0)):
-                extra.append(np.stack([none, whole - out - less * free, none, none], axis=3))
-        return (np.concatenate([self._ahead, *ahead], axis=1),
-                np.concatenate([self._back, *extra], axis=2))
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -409,9 +208,19 @@ class Builder:
         self._body, self._held, self._shards, self._relayed, self._hybrid = (
             column[kept] for column in columns)
 
+    @property
+    def _outer(self) -> Ints:
+        """(C,) number of the outer choice of each candidate."""
+        return np.repeat(np.arange(len(self.outers)), np.diff(self._first))
+
     def keep(self, kept: Ints) -> None:
         """Some of the candidates that are left."""
         self.take((self.rows, self._first, *self.columns), kept)
+
+    def keep_bodies(self) -> None:
+        """Forget the prices of bodies that no candidate has."""
+        used, self._body = np.unique(self._body, return_inverse=True)
+        self.prices = self.prices.of_bodies(used)
 
     @cached_property
     def _overlaps(self) -> Floats:
@@ -425,7 +234,8 @@ class Builder:
         if not len(self._body):
             return result
         # Of a stage, buffers and work count once, what is kept and held for each layer.
-        kept, own = self._back[:, :, :, 2].min(axis=1), self._state[:, :, :, 8].min(axis=1)
+        kept = self.prices.back[:, :, :, 2].min(axis=1)
+        own = self.prices.state[:, :, :, STATE_RESIDENT].min(axis=1)
         for n, outer in enumerate(self.outers):
             span = self.span(n)
             if span.start == span.stop:
@@ -451,16 +261,9 @@ class Builder:
 
     def _alone(self, span: slice) -> Floats:
         """(C, T) least seconds of a micro-batch in a layer of each kind; inf: it does not fit."""
-        seconds, kept, held = self._least
+        seconds, kept, held = self.prices.least
         body, state = self._body[span], self._held[span]
         return np.where(kept[body] + held[state] <= self.limit, seconds[body], np.inf)
-
-    @cached_property
-    def _least(self) -> tuple[Floats, Floats, Floats]:
-        """Of a layer of each kind, the least seconds of a body, and bytes of it and of a state."""
-        return (self._ahead[:, :, 1] + self._back[..., 1].min(axis=1),
-                (self._back[..., 2] + self._back[..., 3]).min(axis=1),
-                (self._state[..., STATE_BUFFERS] + self._state[..., STATE_RESIDENT]).min(axis=1))
 
     def within(self, limit: float) -> Builder:
         """The same for devices of which a plan may use ``limit`` bytes."""
@@ -478,12 +281,6 @@ class Builder:
     def span(self, number: int) -> slice:
         """Rows of an outer choice."""
         return slice(int(self._first[number]), int(self._first[number + 1]))
-
-    @property
-    def priced(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """``ahead``, ``back`` and ``state`` of :class:`nest.search.tables.Tables`, and ``apart`` of
-        :class:`nest.search.problems.Pipelines`."""
-        return self._ahead, self._back, self._state, self.apart
 
     # ------------------------------------------------------------ one outer choice
 
@@ -542,7 +339,7 @@ class Builder:
                        np.minimum(g.deepest, most), 0)
         layers = self.space.recompute_layers
         return Tables(
-            ahead=self._ahead, back=self._back, state=self._state,
+            ahead=self.prices.ahead, back=self.prices.back, state=self.prices.state,
             body=self._body[span], held=self._held[span], price=self._prices(number)[0],
             weight=self.weight(number),
             shards=self._shards[span], relayed=self._relayed[span], hybrid=self._hybrid[span],
@@ -666,41 +463,3 @@ class Builder:
         """Bytes per sample handed over at each cut; 0 at both ends."""
         inner = self.signatures.downsets[1:-1]
         return np.array([0.0, *(boundary_bytes(self.chain, self.job, d) for d in inner), 0.0])
-
-
-def _policies(chain: Chain, space: SearchSpace) -> list[int]:
-    """Recompute policies of a space, full last; none is always first, if only to compare with."""
-    found = [0]
-    if space.allows("recompute", "selective"):
-        named = space.recompute_modules is not None
-        groups = [(*chain.modules, *chain.further_modules)] if named else [
-            chain.modules, chain.latent_modules]
-        found += dict.fromkeys(
-            policy("selective", modules) for every in groups for count in range(1, len(every) + 1)
-            for modules in combinations(every, count)
-            if space.allows("recompute_modules", "+".join(modules)))
-    if space.allows("recompute", "full"):
-        found.append(FULL)
-    return found if len(found) > 1 or space.allows("recompute", "none") else []
-
-
-def _runnable(
-    found: list[int], rules: Capabilities, chain: Chain, job: Job, offload: str
-) -> list[int]:
-    """Policies without those that the rules of a stack forbid whatever else a plan is, which need
-    no prices; all of them where only none would be left, to which others are compared."""
-    known = {**model_figures(chain, job), **offload_figures(offload)}
-
-    def may(bits: int) -> bool:
-        if bits in (0, FULL):
-            return True
-        modules = tuple(name for name in MODULES if bits & policy("", [name]))
-        figures = {**known, "recompute": "selective", "recompute_modules": modules,
-                   "module_set": "+".join(modules)}
-        return not any(
-            wrong(rule, field, figures) for rule in rules.rules.values()
-            if rule.allowed is not None and applies(rule, figures)
-            for field in rule.fields if field in figures and not rule.alike)
-
-    kept = [bits for bits in found if may(bits)]
-    return kept if len(kept) > 1 else found

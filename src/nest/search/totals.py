@@ -93,7 +93,8 @@ class Totals:
         """Seconds and bytes of a layer of each kind: what bodies add, (U, R, T), and what states
         do, (V, Z, T). Of bodies also what passes beside each other may hide, and what hides it,
         forward and backward: at the most, as less than 0."""
-        ahead, back, state, apart = self.builder.priced
+        prices = self.builder.prices
+        ahead, back, state, apart = prices.ahead, prices.back, prices.state, prices.apart
         own, slower = [ahead[:, None, :, 1] + back[..., 1], back[..., 2]], state[..., STATE_SLOWED:]
         if len(apart):
             free = np.stack([0.0 * back[..., 0] + ahead[:, None, :, 0], back[..., 0]])

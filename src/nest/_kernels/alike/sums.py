@@ -1,13 +1,24 @@
-"""What layers take at least wherever they lie, and whether that leaves a pipeline a chance.
-
-Shapes: as of ``_kernels.alike``.
-"""
+"""What layers take at least wherever they lie, and whether that leaves a pipeline a chance."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from nest._kernels import leaf
+from nest._kernels.alike.layouts import ends_of, gathers, hidden_of, waits_of
+from nest._kernels.alike.work import (
+    AHEAD,
+    BACK,
+    GATHER,
+    HELD,
+    INPUTS,
+    KEPT,
+    LEFT,
+    MORE,
+    REGATHER,
+    ROOM,
+    SCATTER,
+)
 from nest._kernels.layers import (
     ACTIVATIONS,
     BACKWARD,
@@ -29,25 +40,7 @@ from nest._kernels.layers import (
     layer_sums,
 )
 from nest._kernels.layers import GATHER as REFRESH
-from nest._kernels.layouts import (
-    AHEAD,
-    BACK,
-    GATHER,
-    HELD,
-    INPUTS,
-    KEPT,
-    LEFT,
-    MORE,
-    REGATHER,
-    ROOM,
-    SCATTER,
-    copies_of,
-    ends_of,
-    gathers,
-    hidden_of,
-    together_of,
-    waits_of,
-)
+from nest._kernels.orders import copies_of, together_of
 from nest._kernels.pipeline import SLACK
 
 

@@ -1,57 +1,41 @@
 """Which layouts of a pipeline are worth a look, from layers by kind of three of its stages.
 
-Each bound is one of ``fits`` in ``_kernels.alike``, with the least that a layer of a kind takes.
-Proofs: ``docs/proofs.md``, "Alike stages".
-
-Shapes: as of ``_kernels.alike``.
+Each bound is one of ``fits``, with the least that a layer of a kind takes.
 """
 
 from __future__ import annotations
 
 from nest._kernels import form, leaf
+from nest._kernels.alike.work import (
+    AHEAD,
+    BACK,
+    FIRST,
+    HELD,
+    INPUTS,
+    KEPT,
+    LEFT,
+    ROOM,
+)
 from nest._kernels.orders import (
     COMBINED,
     DUALPIPE,
     DUALPIPEV,
     GPIPE,
     INTERLEAVED,
-    INTERLEAVED_ZB,
     LOOPED_BFS,
-    ZB1P,
     ZB_V,
+    copies_of,
+    is_looped,
+    split_of,
+    together_of,
 )
 from nest._kernels.pipeline import SLACK
 from nest.forms import orders
 
 begun, warm_up = form(orders.begun), form(orders.warm_up)
 
-FIRST = 3
-"""Field of a question: the first layers of each chunk that it holds for."""
-# Of a layer of a kind, the least: seconds forward, backward, backward for inputs, of the optimizer;
-# bytes of its state, its activations, what these are more without recompute, and of work and
-# buffers; seconds of ZeRO's gathers, of those backward, and of scatters.
-(AHEAD, BACK, INPUTS, LEFT, HELD, KEPT, MORE, ROOM, GATHER, REGATHER, SCATTER) = range(11)
-LEASTS = 11
 # Layers by kind of ``Pipelines.seen``.
 S_REST, S_FIRST, S_LAST, S_FRONT, S_BEHIND = range(5)
-
-
-@leaf
-def split_of(schedule):
-    """Whether backwards are in two parts."""
-    return ZB1P <= schedule <= DUALPIPE
-
-
-@leaf
-def together_of(schedule):
-    """Whether forwards run beside backwards."""
-    return schedule in (COMBINED, DUALPIPE)
-
-
-@leaf
-def is_looped(schedule):
-    """Whether chunks lie in rounds over the stages, and a path through passes is the step."""
-    return INTERLEAVED <= schedule <= INTERLEAVED_ZB or schedule == LOOPED_BFS
 
 
 @leaf
@@ -61,12 +45,6 @@ def hidden_of(away, back_away, busy, back_busy):
     Given the sums over all of them of their all-to-alls, and of what hides those of the others.
     """
     return min(away, back_busy) + min(back_away, busy)
-
-
-@leaf
-def copies_of(schedule):
-    """Copies of the model, each of which takes as many of the micro-batches."""
-    return 2 if schedule == DUALPIPE else 1
 
 
 @leaf

@@ -1,16 +1,12 @@
 """What a looped layout takes at least, by the trips of its first micro-batch and of its last one.
 
-The figures of its chunks are known; its passes are not put in order. Proofs: ``docs/proofs.md``,
-"Alike stages".
-
-Shapes: as of ``_kernels.alike``.
+The figures of its chunks are known; its passes are not put in order.
 """
 
 from __future__ import annotations
 
 from nest._kernels import form, leaf
-from nest._kernels.layouts import split_of
-from nest._kernels.orders import LOOPED_BFS
+from nest._kernels.orders import LOOPED_BFS, split_of
 from nest.forms import passes
 from nest.forms.chunk import C_BACKWARD, C_FORWARD, C_INPUTS, C_LATE, C_WAIT, C_WEIGHTS
 from nest.forms.passes import BESIDE, FORWARD, KINDS

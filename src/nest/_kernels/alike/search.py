@@ -1,0 +1,192 @@
+"""Search the pipelines of one outer choice whose stages have one block size and one set of degrees.
+
+A pipeline is an order of passes, p stages and v chunks a stage. Its cuts are free, or one of the
+layouts that are listed. The step is the longest path through its passes; what a bound rules out is
+not priced.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nest._kernels import entry, known, leaf
+from nest._kernels.alike.cuts import hand_over, try_cuts
+from nest._kernels.alike.fits import fits
+from nest._kernels.alike.layouts import has_room, next_layout
+from nest._kernels.alike.price import price
+from nest._kernels.alike.sums import fill_layers, may_be_below, sum_up
+from nest._kernels.alike.work import CANDIDATE, FIRST, LEAST, OPTION, POLICY, work_of
+
+
+def alike(t, q, a, legal, limit, spread):
+    """Best plan of each pipeline below ``limit`` seconds; without ``spread`` only the best of all.
+
+    Returns
+    -------
+    best : float64 (Q,) step seconds; inf where nothing was found.
+    option : int64 (Q,), see ``nest.search.tensors.Builder.degrees``.
+    cuts : int64 (Q, most chunks + 1) first layer of each chunk, in the order of the layers, and
+        their number.
+    priced : number of plans that were priced.
+    unproved : no cuts that were left out take less; inf: none was.
+    """
+    w = work_of(t, q, a)
+    if len(a.pp):
+        quick_try_all(t, q, a, legal, w, limit, spread)
+    if not spread:
+        w.best[w.best > w.best.min(initial=np.inf)] = np.inf
+    return w.best, w.option, w.found, w.tally[1], w.unproved[0]
+
+
+@entry
+def try_all(t, q, a, legal, w, limit, spread):
+    """Fill ``w.best``, ``w.option`` and ``w.found``.
+
+    A first round prices the free cuts with the least bound alone, so that the second has a good
+    limit.
+    """
+    below, choices = limit, _choices(t)
+    for first in range(0 if spread or not a.free.any() else 1, -1, -1):
+        w.guess[0], stop = below, 0
+        while stop < len(a.asked):
+            begin, row = stop, a.asked[stop] // choices
+            while stop < len(a.asked) and a.asked[stop] // choices == row:
+                stop += 1
+            c = row // len(t.shard)
+            place = q.place[0, q.size[c], 0]
+            if place >= 0 and q.alike[c, place] == c and _may_gain(
+                    t, q, a, legal, w, begin, stop, below, first):
+                for n in range(begin, stop):
+                    below = _answer(t, q, a, legal, w, n, below, spread, first)
+
+
+@leaf
+def _choices(t):
+    """Choices of recompute of a question: the policies, then full recompute of the first layers of
+    each chunk alone. With more of them a step takes longer and needs less memory."""
+    return t.back.shape[1] + (t.full >= 0 and t.first_layers.any())
+
+
+@leaf
+def _may_gain(t, q, a, legal, w, begin, stop, below, first):
+    """Whether any of the questions from ``begin`` to ``stop``, of one candidate and way of ZeRO,
+    may have a plan below the best, as far as the least that layers take under any of their policies
+    says; ``w.open`` gets the pipelines. Their layers are filled in."""
+    choices, count = _choices(t), 0
+    c, z = divmod(a.asked[begin] // choices, len(t.shard))
+    for n in range(begin, stop):
+        if a.floor[n] < below:
+            x = a.asked[n] % choices
+            part = x == t.back.shape[1]
+            w.policies[0, count], w.policies[1, count] = (0, t.full) if part else (x, x)
+            count += 1
+    if count == 0:
+        return False
+    w.policies[0, count] = 0  # that of layers without recompute
+    fill_layers(t, q, w, c, z, w.policies[0, :count + 1])
+    fill_layers(t, q, w, c, z, w.policies[1, :count])
+    if count > 1:
+        sum_up(t, q, a, w, c, w.policies[0, :count], w.policies[1, :count])
+        _ask(w, c, w.policies[1, 0], np.int64(LEAST), -2 - c * len(t.shard) - z)
+    found = False
+    for k in range(len(a.pp)):
+        top = min(below, w.best[k])
+        w.open[k] = (a.free[k] or not first) and (
+            _placed(t, q, a, legal, c, z, k) and (count == 1 or (
+                may_be_below(t, a, w, k, top) and (
+                    a.free[k] or _first_layout(t, q, a, w, k, top) < a.last[k]))))
+        found = found or w.open[k]
+    return found
+
+
+@leaf
+def _answer(t, q, a, legal, w, n, below, spread, first):
+    """Look for plans of question n in the pipelines that are open: the seconds of the best, or
+    ``below``, which stays with ``spread``."""
+    R, F = t.back.shape[1], len(t.first_layers)
+    none = np.int64(0)  # no constant, for which numba would compile what gets it once more
+    row, x = divmod(a.asked[n], _choices(t))
+    c, part = row // len(t.shard), x == R
+    if a.floor[n] >= below or (part and first):
+        return below
+    r = t.full if part else x
+    w.policies[0, 0], w.policies[1, 0] = none if part else r, r
+    sum_up(t, q, a, w, c, w.policies[0, :1], w.policies[1, :1])
+    asked = False
+    for k in range(len(a.pp)):
+        top, most = min(below, w.best[k] if spread else below), none + 1
+        if part:
+            most = min(F, a.longest[k])
+            while most > 0 and not (
+                    t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
+                most -= 1
+        if not (w.open[k] and most > part and may_be_below(t, a, w, k, top)
+                and legal.policy_pipeline[r, k] and (part or legal.first_pipeline[0, k])):
+            continue
+        for some in range(LEAST if part else none, most):
+            if part and (some == 0 or (some > 0 and not (
+                    t.first_layers[some] and legal.first_pipeline[some, k]))):
+                continue
+            if part or not asked:
+                _ask(w, c, r, some, (row * R + r) * F + some)
+                asked = True
+            time = _look(t, q, a, w, k, top, first)
+            if some >= 0:
+                top = time
+            elif time > 0.0:
+                break
+        below = below if spread else min(below, top)
+    return below
+
+
+quick_try_all = known(try_all)
+
+
+@leaf
+def _ask(w, c, r, some, option):
+    """Note what is asked for: what was found out about other questions holds no more."""
+    w.question[CANDIDATE], w.question[POLICY] = c, r
+    w.question[FIRST], w.question[OPTION] = some, option
+    w.tally[0] += 1
+
+
+@leaf
+def _placed(t, q, a, legal, c, z, k):
+    """Whether a pipeline may have these degrees and this way of ZeRO."""
+    return (legal.row_pipeline[c, k] and legal.way_pipeline[z, k]
+            and q.place[a.row[k], q.size[c], a.pp[k] - 1] >= 0
+            and not (t.forbidden[z] and a.pp[k] > 1))
+
+
+@leaf
+def _look(t, q, a, w, k, top, first):
+    """Look for plans of pipeline k below ``top`` seconds: those of the best, or ``top``.
+
+    With ``first`` only the cuts with the least bound are priced, if no bound was less so far.
+    Where the question is whether some cuts may take less (``LEAST``): 0 seconds.
+    """
+    if a.free[k]:  # asked first: its parts are compiled while another process compiles `fits`
+        hand_over(t, q, a, w, k)
+        return try_cuts(t, q, a, w, top, first)
+    number = _first_layout(t, q, a, w, k, top)
+    while number < a.last[k]:
+        if fits(t, q, a, w, number, top):
+            top = price(t, q, a, w, top)
+        number = next_layout(t, a, w, k, number + 1, top)
+    return top
+
+
+@leaf
+def _first_layout(t, q, a, w, k, top):
+    """First layout of pipeline k that may fit and take less than ``top``, or its last."""
+    # The first look knows nothing of groups but that larger ones hold more.
+    base, whole = a.base[k], w.question[FIRST] <= 0
+    if whole and w.barren[base] == w.question[OPTION] + 1 and top <= w.under[base]:
+        return a.last[k]
+    hand_over(t, q, a, w, k)
+    if not has_room(t, a, w, k, top):
+        return a.last[k]
+    number = next_layout(t, a, w, k, a.first[k], top)
+    if whole and not w.tally[4]:
+        w.barren[k], w.under[k] = w.question[OPTION] + 1, top
+    return number

@@ -1,0 +1,172 @@
+"""The arrays of a search of pipelines of alike stages, and the fields of a question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from nest._kernels.alike.trips import RANK
+from nest._kernels.layers import FIELDS
+from nest._kernels.orders import longest_path, order_of, room_of, write_order
+from nest.forms import one_f_one_b
+from nest.forms.chunk import CHUNK
+from nest.forms.passes import Order, Room
+
+# Of a question: the first layers are those of each chunk that it holds for.
+CANDIDATE, PIPELINE, POLICY, FIRST, OPTION = range(5)
+LEAST = -1
+"""In place of first layers: the seconds without recompute, the bytes with the policy."""
+# Bytes of a chunk, behind its figures of time. The last two are of activations: what a backward for
+# inputs leaves, and those of the largest of the transformer layers.
+F_RESIDENT, F_ACTIVATIONS, F_WORK, F_BUFFERS, F_KEPT, F_LARGEST = range(CHUNK, CHUNK + 6)
+FIGURES = CHUNK + 6
+# Of a layer of a kind, the least: seconds forward, backward, backward for inputs, of the optimizer;
+# bytes of its state, its activations, what these are more without recompute, and of work and
+# buffers; seconds of ZeRO's gathers, of those backward, and of scatters.
+(AHEAD, BACK, INPUTS, LEFT, HELD, KEPT, MORE, ROOM, GATHER, REGATHER, SCATTER) = range(11)
+LEASTS = 11
+
+
+class Work(NamedTuple):
+    """Arrays that ``search.alike`` makes and its helpers fill."""
+
+    best: np.ndarray
+    """float64 (Q,), see ``search.alike``."""
+    option: np.ndarray
+    """int64 (Q,)"""
+    found: np.ndarray
+    """int64 (Q, S V + 1)"""
+    layers: np.ndarray
+    """float64 (Y, R, T, FIELDS)"""
+    least: np.ndarray
+    """float64 (11, T) of a layer of a kind, at the least; see `AHEAD`."""
+    again: np.ndarray
+    """int64 (N,) recompute policy of each layer."""
+    ahead: np.ndarray
+    """float64 (N+1,) least seconds forward of the layers in front of each cut."""
+    back: np.ndarray
+    """float64 (N+1,) the same backward."""
+    inputs: np.ndarray
+    """float64 (N+1,) the same backward for inputs alone."""
+    resident: np.ndarray
+    """float64 (N+1,) least bytes of them."""
+    kept: np.ndarray
+    """float64 (N+1,) least bytes of activations of a micro-batch in them."""
+    figures: np.ndarray
+    """float64 (Y, G, FIGURES) of the stages and chunks that were asked for."""
+    stamp: np.ndarray
+    """int64 (2, Y, G) for which question; those of a backward in two parts, and beside a forward,
+    apart."""
+    bound: np.ndarray
+    """float64 (S+1, N+1) no step is shorter whose stages from s on begin at a cut."""
+    via: np.ndarray
+    """int64 (S+1, N+1) cut behind stage s where that is least."""
+    near: np.ndarray
+    """float64 (S+1,) least seconds of the hand-overs in front of each stage, there and back."""
+    question: np.ndarray
+    """int64 (5,) candidate, pipeline, policy, first layers that it holds for (0: all), option."""
+    cuts: np.ndarray
+    """int64 (S V + 1,) those that are looked at."""
+    at: np.ndarray
+    """int64 (S+1,) next cut to try behind each stage."""
+    activations: np.ndarray
+    """float64 (S, V) bytes of a micro-batch in each chunk."""
+    kept_back: np.ndarray
+    """float64 (S, V) bytes of them that a backward for inputs leaves to that for weights."""
+    room_left: np.ndarray
+    """float64 (S,) bytes for all activations of a stage."""
+    ranks: np.ndarray
+    """float64 (S, RANK) see ``trips``."""
+    pairs: np.ndarray
+    """int64 (S, V+1, V+1) see ``trips.count_pairs``."""
+    costs: np.ndarray
+    """float64 (S, V, CHUNK)"""
+    hops: np.ndarray
+    """float64 (S, V, 2)"""
+    alone: np.ndarray
+    """bool (S, V) a chunk is a single layer."""
+    label: np.ndarray
+    """float64 (2, FIGURES) of :mod:`nest.forms.one_f_one_b`, or of :mod:`nest.forms.gpipe`."""
+    tally: np.ndarray
+    """int64 (6,) number of the last question, pipelines priced, the pipelines whose passes
+    ``order`` and ``few`` have, plus 1, whether the last ``next_layout`` came past the first
+    look at a block of layouts, and the pipeline whose pairs were counted, plus 1."""
+    barren: np.ndarray
+    """int64 (Q,) the last option, plus 1, with which it came past none."""
+    under: np.ndarray
+    """float64 (Q,) and below so many seconds."""
+    guess: np.ndarray
+    """float64 (1,) least bound of cuts that were priced."""
+    layer: np.ndarray
+    """float64 (12,) least seconds of a layer of the body, and what recompute of it adds; most
+    seconds that passes beside each other save of it; least bytes that recompute frees of a layer
+    that it applies to; the largest of ``waits``; least bytes of a layer of the body, and of its
+    activations; least seconds that the first layer is waited for, and that it leaves."""
+    policies: np.ndarray
+    """int64 (2, R + 2) recompute policies that are looked at together: by seconds, by bytes."""
+    open: np.ndarray
+    """bool (Q,) pipelines that may have one of them."""
+    forwards: np.ndarray
+    """int64 (Q, S, V) micro-batches of each chunk of each stage whose forwards it runs before its
+    first backward; 0 until it was asked for."""
+    waits: np.ndarray
+    """float64 (4, T) see ``sums``."""
+    waited: np.ndarray
+    """float64 (4,) sums of them over all layers, the first two of the body alone."""
+    free: np.ndarray
+    """float64 (2, T) most seconds of a layer, forward and backward, that hide this traffic."""
+    marked: np.ndarray
+    """bool (T,) kinds of such layers."""
+    saved: np.ndarray
+    """float64 (4, T + 1) most all-to-alls of a layer of each kind that passes beside each other may
+    hide, forward and backward; most computing that hides them, forward and backward; last the sums
+    over all layers."""
+    weights: np.ndarray
+    """float64 (T,) most seconds of its backward that are for weights."""
+    unproved: np.ndarray
+    """float64 (1,) see ``search.alike``."""
+    order: Order
+    few: Order
+    """The same of the first groups and the last ones alone."""
+    room: Room
+    write_order: Callable[..., None]
+    longest_path: Callable[..., float]
+    """Those of :mod:`nest._kernels.orders`."""
+
+
+def work_of(t, q, a):
+    """Room for ``search.alike``."""
+    Q, N = len(a.pp), len(a.order)
+    S, V = int(a.pp.max(initial=1)), int(a.vpp.max(initial=1))
+    chunks = int((a.pp * a.vpp).max(initial=1))
+    Y, G = q.alike.shape[1], int(a.signature.max()) + 1
+    return Work(
+        best=np.full(Q, np.inf), option=np.full(Q, -1),
+        found=np.zeros((Q, chunks + 1), np.int64),
+        layers=np.empty((Y, t.back.shape[1], t.ahead.shape[1], FIELDS)),
+        least=np.empty((LEASTS, t.ahead.shape[1])),
+        again=np.zeros(N, np.int64), ahead=np.zeros(N + 1), back=np.zeros(N + 1),
+        inputs=np.zeros(N + 1),
+        resident=np.zeros(N + 1), kept=np.zeros(N + 1),
+        figures=np.empty((Y, G, FIGURES)), stamp=np.zeros((2, Y, G), np.int64),
+        bound=np.empty((S + 1, N + 1)), via=np.zeros((S + 1, N + 1), np.int64),
+        near=np.zeros(S + 1), question=np.zeros(5, np.int64),
+        cuts=np.zeros(chunks + 1, np.int64), at=np.zeros(S + 1, np.int64),
+        activations=np.empty((S, V)), kept_back=np.empty((S, V)), room_left=np.empty(S),
+        ranks=np.empty((S, RANK)), pairs=np.empty((S, V + 1, V + 1), np.int64),
+        costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
+        alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
+        tally=np.zeros(6, np.int64), unproved=np.full(1, np.inf), guess=np.full(1, np.inf),
+        layer=np.zeros(12), policies=np.zeros((2, t.back.shape[1] + 2), np.int64),
+        open=np.zeros(Q, np.bool_), forwards=np.zeros((Q, S, V), np.int64),
+        free=np.zeros((2, t.ahead.shape[1])),
+        waits=np.zeros((4, t.ahead.shape[1])), waited=np.zeros(4),
+        marked=np.zeros(t.ahead.shape[1], np.bool_),
+        saved=np.zeros((4, t.ahead.shape[1] + 1)), weights=np.zeros(t.ahead.shape[1]),
+        barren=np.zeros(Q, np.int64), under=np.zeros(Q),
+        order=order_of(S, chunks, 3 * t.micro_batches * chunks),
+        few=order_of(S, chunks, 3 * t.micro_batches * chunks),
+        room=room_of(S, chunks, t.micro_batches * chunks),
+        write_order=write_order, longest_path=longest_path)

@@ -1,0 +1,239 @@
+"""What a layer of each kind takes and holds: with each body of a stage, and each state of it.
+
+Shapes: C candidates, U bodies and V states (see :mod:`nest.costs.layer`; many candidates share
+one), R recompute policies, Z ways of ZeRO, T layer kinds.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.costs.backward import parts
+from nest.costs.choices import FULL, Body, Setting, Site, State, bodies, policy, setting, states
+from nest.costs.host import kept_away
+from nest.costs.layer import BodyCosts, body_costs
+from nest.costs.memory import limit_bytes
+from nest.costs.zero import StateCosts, state_costs
+from nest.describe.cluster import Cluster
+from nest.describe.job import Job
+from nest.forms.chunk import STATE_BUFFERS, STATE_RESIDENT
+from nest.graph import Chain
+from nest.search.candidates import Candidates, Rows
+from nest.search.distinct import distinct_rows, spread
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BODY, STATE, APART, EXCHANGED = 4, 11, 4, 4
+
+
+class OfType(NamedTuple):
+    """The bodies and states of blocks that may lie on devices of one type."""
+
+    type: int
+    bodies: Ints
+    """(n,) their numbers."""
+    body: Body
+    states: Ints
+    """(n,) their numbers."""
+    state: State
+
+
+class LayerPrices:
+    """Prices of layers on the devices of a cluster, each body and each state once.
+
+    Parameters
+    ----------
+    chain, cluster, job : what is planned.
+    policies, zeros : recompute policies and ways of ZeRO.
+    offload : what is kept in the memory of the hosts.
+    spare_host : see :class:`nest.search.tensors.Builder`.
+
+    Attributes
+    ----------
+    ahead, back, state : see :class:`nest.search.tables.Tables`.
+    apart : see :class:`nest.search.problems.Pipelines`.
+    exchanged : see :class:`nest.search.tables.Degrees`.
+    exchange : float64 (U, 2, T, 2), all-to-alls of experts, forward and backward, where experts
+        do not run again and where they do; None: there are no experts.
+    again : int64 (R,), 1: experts run again.
+    """
+
+    def __init__(
+        self, chain: Chain, cluster: Cluster, job: Job, policies: list[int],
+        zeros: list[tuple[int, int]], offload: str, spare_host: bool,
+    ) -> None:
+        self.chain, self.job, self.policies, self.zeros = chain, job, policies, zeros
+        limits = [limit_bytes(device, job) for device in cluster.device_types]
+        self.limit = max(limits)
+        self._less = [self.limit - limit for limit in limits]
+        """Bytes that devices of each type hold less than those that hold most."""
+        self._host = [limit / (device.host_memory or np.inf) if spare_host else 0.0
+                      for limit, device in zip(limits, cluster.device_types, strict=True)]
+        """Bytes of a device that a byte on its host counts as, at the least."""
+        gone = kept_away(chain, offload)
+        self.settings: list[Setting] = [setting(cluster, job, number, gone)
+                                        for number in range(len(cluster.device_types))]
+        self.again = np.array([int(bits == FULL or bits & policy("", ["moe"]) > 0)
+                               for bits in policies], dtype=np.int64)
+        kinds = len(chain.kinds)
+        self.ahead = np.zeros((0, kinds, 2))
+        self.back = np.zeros((0, len(policies), kinds, BODY))
+        self.state = np.zeros((0, len(zeros), kinds, STATE))
+        self.apart = np.zeros((0, len(policies), kinds, APART))
+        self.exchanged = np.zeros((0, len(zeros), kinds, EXCHANGED))
+        self.exchange: Floats | None = None
+        self.by_type: list[OfType] = []
+
+    def fill(
+        self, candidates: Candidates, rows: Rows, outer_dp: Ints, stride: Ints, in_parts: bool
+    ) -> tuple[Ints, Ints]:
+        """Price what candidates need: (C,) numbers of their bodies and of their states.
+
+        Parameters
+        ----------
+        outer_dp, stride : (C,) of their outer choices.
+        in_parts : price the two parts of backwards too.
+        """
+        none = np.zeros(0, dtype=np.int64)
+        if not len(rows.block) or not self.policies or not self.zeros:
+            return none, none
+        fabric, splits, pairs = candidates.fabric, candidates.splits, candidates.pairs
+        site = Site(rows.start, rows.block, outer_dp, stride)
+        here = site if fabric.by_links else site[1:2]  # what groups inside a block depend on
+        device = fabric.types(rows.start)
+        one, body_of = distinct_rows(*here, rows.samples, rows.split, rows.pair)
+        machine = device[one]
+        split, pair = rows.split[one], rows.pair[one]
+        body = bodies(
+            fabric, site.take(one), rows.samples[one], splits.tp[split], splits.sp[split],
+            splits.cp[split], splits.inner[split], splits.gather[split], pairs.ep[pair],
+            np.maximum(pairs.etp[pair], 1), recompute=np.array([self.policies]),
+        )
+        alike, number = distinct_rows(
+            machine, rows.samples[one], split, pair, *(spread(group) for group in body.groups))
+        body_of = number[body_of]
+        body, machine = body.take(alike), machine[alike]
+        tp, experts = splits.tp[rows.split], pairs.width[rows.pair]
+        one, state_of = distinct_rows(*site, tp, experts)
+        zero, shard = np.array(self.zeros, dtype=np.int64).T[:, None, :]
+        state = states(fabric, site.take(one), tp[one], experts[one], zero, shard)
+        alike, number = distinct_rows(
+            device[one], state.tp, state.ep, state.tied_per_byte, state.tied_latency,
+            *(spread(group) for group in state.groups))
+        state_of = number[state_of]
+        state, device = state.take(alike), device[one][alike]
+        kinds = len(self.chain.kinds)
+        self.ahead = np.empty((len(body.tp), kinds, 2))
+        self.back = np.empty((len(body.tp), len(self.policies), kinds, BODY))
+        self.state = np.empty((len(state.tp), len(self.zeros), kinds, STATE))
+        if self.chain.experts is not None:
+            self.exchange = np.zeros((len(body.tp), 2, kinds, 2))
+            each = [int(np.argmax(self.again == again)) for again in range(2)]
+        if in_parts:
+            self.apart = np.zeros((len(body.tp), len(self.policies), kinds, APART))
+        self.by_type = [
+            OfType(n, mine, body.take(mine), own, state.take(own))
+            for n in range(len(self.settings)) if len(mine := np.flatnonzero(machine == n))
+            for own in [np.flatnonzero(device == n)]]
+        for one_type in self.by_type:
+            n, mine, of_type, own, held = one_type
+            for kind, layer in enumerate(self.chain.kinds):
+                costs = body_costs(layer, of_type, self.settings[n])
+                self._put_body(mine, kind, costs, self._host[n])
+                if in_parts:
+                    self.apart[mine, :, kind] = self.parts_of(kind, of_type, costs, n)
+                if self.exchange is not None:
+                    away = np.broadcast_arrays(costs.ep_forward, costs.ep_backward)
+                    self.exchange[mine, :, kind] = np.stack(away, axis=-1)[:, each]
+                self.state[own, :, kind] = self.state_of(
+                    state_costs(layer, held, self.settings[n]), n)
+        return body_of, state_of
+
+    def parts_of(self, kind: int, body: Body, costs: BodyCosts, number: int) -> Floats:
+        """``apart`` of layers of a kind on devices of a type; (n, R, 4)."""
+        two = parts(self.chain.kinds[kind], body, self.settings[number], costs.backward,
+                    costs.activations)
+        share = self.job.stack.overlap_ep
+        figures = (share * costs.ep_forward, share * costs.ep_backward, *two)
+        return np.stack(np.broadcast_arrays(*figures), axis=-1)
+
+    def _put_body(self, rows: Ints, kind: int, b: BodyCosts, host: float) -> None:
+        ahead = b.forward + b.tp_forward + b.cp_forward + b.ep_forward + b.offload_forward
+        self.ahead[rows, kind] = np.concatenate([b.free_forward[:, :1], ahead[:, :1]], axis=1)
+        back = (b.backward + b.recompute + b.tp_backward + b.cp_backward + b.ep_backward
+                + b.offload_backward)
+        kept = np.maximum(b.activations, host * b.host_activations)
+        self.back[rows, :, kind] = np.stack(
+            np.broadcast_arrays(b.free_backward, back, kept, b.work), axis=-1)
+
+    def state_of(self, z: StateCosts, number: int) -> Floats:
+        """``state`` on devices of a type; (n, Z, 11). The bytes that they lack count as a buffer:
+        the largest counts once a stage."""
+        held = np.maximum(z.parameters + z.gradients + z.optimizer,
+                          self._host[number] * z.host_states)
+        again = z.gathered * self.job.stack.reshard_after_forward
+        figures = (z.gathered, again, z.scattered, z.sync, z.gather,
+                   z.buffers + self._less[number], z.update, z.tied, held, z.slowed_forward,
+                   z.slowed_backward)
+        return np.stack(np.broadcast_arrays(*figures), axis=-1)
+
+    def all_to_alls(self, bodies: slice = slice(None)) -> Floats:
+        """Seconds of all-to-alls of experts, forward and backward; (bodies, R, T, 2)."""
+        assert self.exchange is not None
+        found: Floats = self.exchange[bodies][:, self.again]
+        return found
+
+    def of_bodies(self, used: Ints) -> LayerPrices:
+        """The same of some bodies alone."""
+        by_type = [
+            one._replace(bodies=np.searchsorted(used, one.bodies[here]), body=one.body.take(here))
+            for one in self.by_type
+            for here in [np.flatnonzero(np.isin(one.bodies, used))]]
+        return self.replace(
+            ahead=self.ahead[used], back=self.back[used],
+            apart=self.apart[used if len(self.apart) else slice(0)], by_type=by_type,
+            exchange=None if self.exchange is None else self.exchange[used])
+
+    def replace(self, **attributes: Any) -> LayerPrices:
+        """The same with other values of some attributes."""
+        other = copy(self)
+        other.__dict__.pop("least", None)
+        vars(other).update(attributes)
+        return other
+
+    def compared(self, together: bool) -> tuple[Floats, Floats]:
+        """What one body is compared with another by: ``ahead`` and ``back``, with more kinds.
+
+        Of a backward in two parts each part is one; of all-to-alls that computing of the other
+        direction hides (``together``) a pass less these, less the computing, and less both;
+        docs/proofs.md.
+        """
+        if not len(self.apart):
+            return self.ahead, self.back
+        away, back, weights, kept = np.moveaxis(self.apart, 3, 0)
+        free, whole = self.back[..., 0], self.back[..., 1]
+        none = 0.0 * free
+        extra = [np.stack([np.maximum(0.0, free - weights), whole - weights, kept, none], axis=3),
+                 np.stack([weights, weights, none, none], axis=3)]
+        ahead = [np.zeros((len(self.ahead), 2 * free.shape[2], 2))]
+        if together:
+            own, spare = self.ahead[..., 1], self.ahead[..., 0]
+            for out, less in ((away, 0.0), (none, 1.0), (away, 1.0)):
+                ahead.append(np.stack([0.0 * own, own - out[:, 0] - less * spare], axis=2))
+            for out, less in ((back, 0.0), (none, 1.0), (back, 1.0)):
+                extra.append(np.stack([none, whole - out - less * free, none, none], axis=3))
+        return (np.concatenate([self.ahead, *ahead], axis=1),
+                np.concatenate([self.back, *extra], axis=2))
+
+    @cached_property
+    def least(self) -> tuple[Floats, Floats, Floats]:
+        """Of a layer of each kind, the least seconds of a body, and bytes of it and of a state."""
+        return (self.ahead[:, :, 1] + self.back[..., 1].min(axis=1),
+                (self.back[..., 2] + self.back[..., 3]).min(axis=1),
+                (self.state[..., STATE_BUFFERS] + self.state[..., STATE_RESIDENT]).min(axis=1))

@@ -1,0 +1,51 @@
+"""Recompute policies that a space and the rules of a stack allow."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from nest.costs.choices import FULL, policy
+from nest.describe.capabilities import Capabilities
+from nest.describe.job import Job
+from nest.describe.space import MODULES, SearchSpace
+from nest.graph import Chain
+from nest.stacks.figures import model_figures, offload_figures
+from nest.stacks.rules import applies, wrong
+
+
+def policies_of(chain: Chain, space: SearchSpace) -> list[int]:
+    """Recompute policies of a space, full last; none is always first, if only to compare with."""
+    found = [0]
+    if space.allows("recompute", "selective"):
+        named = space.recompute_modules is not None
+        groups = [(*chain.modules, *chain.further_modules)] if named else [
+            chain.modules, chain.latent_modules]
+        found += dict.fromkeys(
+            policy("selective", modules) for every in groups for count in range(1, len(every) + 1)
+            for modules in combinations(every, count)
+            if space.allows("recompute_modules", "+".join(modules)))
+    if space.allows("recompute", "full"):
+        found.append(FULL)
+    return found if len(found) > 1 or space.allows("recompute", "none") else []
+
+
+def runnable_policies(
+    found: list[int], rules: Capabilities, chain: Chain, job: Job, offload: str
+) -> list[int]:
+    """Policies without those that the rules of a stack forbid whatever else a plan is, which need
+    no prices; all of them where only none would be left, to which others are compared."""
+    known = {**model_figures(chain, job), **offload_figures(offload)}
+
+    def may(bits: int) -> bool:
+        if bits in (0, FULL):
+            return True
+        modules = tuple(name for name in MODULES if bits & policy("", [name]))
+        figures = {**known, "recompute": "selective", "recompute_modules": modules,
+                   "module_set": "+".join(modules)}
+        return not any(
+            wrong(rule, field, figures) for rule in rules.rules.values()
+            if rule.allowed is not None and applies(rule, figures)
+            for field in rule.fields if field in figures and not rule.alike)
+
+    kept = [bits for bits in found if may(bits)]
+    return kept if len(kept) > 1 else found
