@@ -385,8 +385,8 @@ LOAD = """
 import sys
 from nest.search import compiled
 {before}
-compiled.load(["useful"])
-print(len(sys.modules["nest._kernels.spans"].fill.stats.cache_hits))
+compiled.load(["undominated"])
+print(len(sys.modules["nest._kernels.dominance"]._mark.stats.cache_hits))
 """
 FULL = """
 import errno, os

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nest.search.distinct import distinct_rows
+from nest.costs.distinct import distinct_rows
 
 
 @pytest.mark.parametrize("seed", range(30))

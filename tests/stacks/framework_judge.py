@@ -20,6 +20,13 @@ os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="localho
                   MASTER_PORT="1", DS_ACCELERATOR="cpu")
 
 
+def spare_compiling() -> None:
+    """Leave out PyTorch's compiler, half of what importing a framework takes: nothing runs here."""
+    import torch
+
+    torch.compile = lambda function=None, **_: function or (lambda one: one)
+
+
 @contextmanager
 def world(size: int, rank: int = 0) -> Iterator[None]:
     """A process group of so many ranks that talk to nobody."""
@@ -394,6 +401,7 @@ JUDGES: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 def answer(judges: dict[str, Callable[[dict[str, Any]], Any]]) -> None:
     """Give the answers of the judge that is asked for."""
+    spare_compiling()
     judge, out = judges[sys.argv[1]], sys.stdout
     sys.stdout = sys.stderr  # the frameworks print
     out.write(json.dumps([judge(case) for case in json.load(sys.stdin)]))

@@ -345,24 +345,21 @@ def offloading(texts: dict[str, str], broken: bool) -> list[Case]:
     raise AssertionError
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_offloading_is_judged_as_by_megatron(broken: bool) -> None:
+def test_offloading_is_judged_as_by_megatron() -> None:
     """By the flags of the exported script."""
-    texts = REFUSED_OFFLOADS if broken else {text: text for text in OFFLOADS}
-    cases = offloading(texts, broken)
+    cases = [*offloading({text: text for text in OFFLOADS}, broken=False),
+             *offloading(REFUSED_OFFLOADS, broken=True)]
     answers = judged("megatron", [question(case) for case in cases], "framework_launch.py")
     wrong = [(case.way.offload, case.broken, answer["refused"]) for case, answer in zip(
-        cases, answers, strict=True) if bool(answer["refused"]) != broken]
+        cases, answers, strict=True) if bool(answer["refused"]) != bool(case.broken)]
     assert not wrong, wrong
 
 
 # ---------------------------------------------------------------- CUDA graphs
 
 
-@pytest.mark.parametrize("graphs", ["layers", "step"])
-def test_cuda_graphs_are_judged_as_by_megatron(graphs: str) -> None:
-    """By the arguments of the exported script, or those that it would have. Of whole steps 0.19.2
-    refuses none; 0.16.1 has a check of experts."""
+def captured(graphs: str) -> list[Case]:
+    """Plans whose layers or steps are captured, which no rule forbids, or those of graphs alone."""
     stack = load_stack({"base": "megatron-core", "cuda_graphs": graphs})
     taken_: list[Case] = []
     refused: list[Case] = []
@@ -379,7 +376,13 @@ def test_cuda_graphs_are_judged_as_by_megatron(graphs: str) -> None:
             taken_.append(case)
         elif all(rule.startswith("graphs-") for rule in case.broken):
             refused.append(case)
-    cases = [*taken_, *refused[:EACH]]
+    return [*taken_, *refused[:EACH]]
+
+
+def test_cuda_graphs_are_judged_as_by_megatron() -> None:
+    """By the arguments of the exported script, or those that it would have. Of whole steps 0.19.2
+    refuses none; 0.16.1 has a check of experts."""
+    cases = [*captured("layers"), *captured("step")]
     answers = judged("megatron", [question(case) for case in cases], "framework_launch.py")
     wrong = [(case.way, answer["refused"]) for case, answer in zip(cases, answers, strict=True)
              if bool(answer["refused"]) != (case.files is None)]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.compute import Array, Machine
+from nest.costs.distinct import distinct_rows
 from nest.costs.host import HERE, Away
 from nest.costs.network.collectives import Group, Network
 from nest.costs.network.fabric import Fabric
@@ -207,8 +208,9 @@ def states(
     fabric: Fabric, site: Site, tp: Ints, experts: Ints, zero: Ints, shard: Ints,
 ) -> State:
     """Holders of parameters of blocks and their replicas; (C,). ``experts``: ep x etp."""
-    ends, number = np.unique(np.stack([site.outer_dp, site.stride]), axis=1, return_inverse=True)
-    tied = np.array([fabric.pair(0, stride - 1, dp, stride) for dp, stride in ends.T.tolist()])
+    first, number = distinct_rows(site.outer_dp, site.stride)
+    ends = zip(site.outer_dp[first].tolist(), site.stride[first].tolist(), strict=True)
+    tied = np.array([fabric.pair(0, stride - 1, dp, stride) for dp, stride in ends])
     return State(
         tp, experts, np.ones_like(tp), zero, shard, tied[number, 0], tied[number, 1],
         fabric.over_replicas(*site, tp), fabric.over_replicas(*site, experts),

@@ -296,7 +296,7 @@ def block(
         ops.append(last)
     if kind.mlp == "dense" and model.norms(kind) <= kind.parts:  # no norm reads the output
         unread = ("mlp_down", "mlp_residual", *("attention_output",) * model.parallel)
-        ops = [replace(op, unread=op.name in unread) for op in ops]
+        ops = [replace(op, unread=True) if op.name in unread else op for op in ops]
     # Backward gathers the saved input of each column-split product once more.
     gathers = scatters = dense
     if model.parallel and kind.mlp == "dense":

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL
+from nest.costs.distinct import distinct_rows
 from nest.describe.capabilities import Capabilities
 from nest.describe.space import BEYOND, Schedule, SearchSpace
 from nest.graph import Chain
@@ -25,7 +26,6 @@ from nest.graph.schedules import (
     is_grouped,
     most_zero,
 )
-from nest.search.distinct import distinct_rows
 from nest.search.layouts import UNLIKE, is_split
 from nest.search.problems import Legal, Pipelines, Rings
 from nest.search.runnable import (

@@ -12,10 +12,11 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
+from nest.costs.distinct import distinct_rows
 from nest.describe.capabilities import Capabilities
 from nest.search.alike import Alike
 from nest.search.crossed import with_parts
-from nest.search.distinct import distinct_rows, least_of
+from nest.search.distinct import least_of
 from nest.search.layer_prices import APART
 from nest.search.layouts import Layouts
 from nest.search.runnable import Pipeline, Runnable

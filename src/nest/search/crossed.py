@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import Way
+from nest.costs.distinct import distinct_rows
 from nest.costs.layer import body_costs
 from nest.costs.zero import state_costs
 from nest.describe.capabilities import Capabilities
 from nest.forms.chunk import STATE_RESIDENT
 from nest.graph.schedules import RULES
-from nest.search.distinct import distinct_rows, least_of
+from nest.search.distinct import least_of
 from nest.search.layer_prices import APART, EXCHANGED, LayerPrices
 from nest.search.layouts import Layouts, body_layers
 from nest.search.runnable import Pipeline, Runnable

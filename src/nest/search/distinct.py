@@ -1,4 +1,4 @@
-"""Which rows differ: of columns of numbers, and of groups that the network may see alike."""
+"""Which groups the network sees alike, and the least figures of alike rows."""
 
 from __future__ import annotations
 
@@ -7,30 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nest.costs.distinct import distinct_rows
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-def distinct_rows(*columns: Ints | Floats) -> tuple[Ints, Ints]:
-    """Rows that differ in some column: the first of each, and the number of each row's."""
-    code: Any = np.zeros(len(columns[0]), dtype=np.int64)
-    size = 1
-    for column in columns:
-        # Small whole numbers need not be sorted, nor what is known of the columns before.
-        number: Ints | Floats = column
-        many = 0
-        if column.dtype == np.int64 and len(column):
-            number = column - column.min()
-            many = int(number.max()) + 1
-        if not 0 < many < 2**31:
-            values, number = np.unique(column, return_inverse=True)
-            many = len(values)
-        if size * many > 2**62:
-            values, code = np.unique(code, return_inverse=True)
-            size = len(values)
-        code, size = code * many + number, size * many
-    _, first, code = np.unique(code, return_index=True, return_inverse=True)
-    return first.astype(np.int64), code.astype(np.int64)
 
 
 def spread(group: Any) -> Ints:

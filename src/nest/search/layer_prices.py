@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from nest.costs.backward import parts
 from nest.costs.choices import FULL, Body, Setting, Site, State, bodies, policy, setting, states
+from nest.costs.distinct import distinct_rows
 from nest.costs.host import kept_away
 from nest.costs.layer import BodyCosts, body_costs
 from nest.costs.memory import limit_bytes
@@ -24,7 +25,7 @@ from nest.describe.job import Job
 from nest.forms.chunk import STATE_BUFFERS, STATE_RESIDENT
 from nest.graph import Chain
 from nest.search.candidates import Candidates, Rows
-from nest.search.distinct import distinct_rows, spread
+from nest.search.distinct import spread
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

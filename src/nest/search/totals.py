@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL
+from nest.costs.distinct import distinct_rows
 from nest.forms.chunk import STATE_RESIDENT, STATE_SLOWED
 from nest.graph.schedules import most_zero
-from nest.search.distinct import distinct_rows, least_of
+from nest.search.distinct import least_of
 from nest.search.runnable import FIRST, POLICY, ROW, WAY
 from nest.search.tensors import Builder
 

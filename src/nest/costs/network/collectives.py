@@ -185,8 +185,7 @@ def reduce_scatter(size: Array, network: Network, group: Group) -> Array:
     hierarchy (level by level from the inside, each with what is left of the buffer).
     An all-gather that ends with ``size`` bytes takes equally long.
     """
-    seconds: Array = _seconds(size, network, group, reduce=False).min(axis=0)
-    return seconds
+    return _least(_seconds(size, network, group, reduce=False))
 
 
 all_gather = reduce_scatter
@@ -198,22 +197,29 @@ def all_reduce(size: Array, network: Network, group: Group) -> Array:
     The best of: ring and hierarchy (reduce-scatter and all-gather), where a level that reduces
     in the network carries each byte once (not on links); and a pipelined double tree.
     """
-    seconds: Array = _seconds(size, network, group, reduce=True).min(axis=0)
-    return seconds
+    return _least(_seconds(size, network, group, reduce=True))
 
 
 def algorithm(size: Array, network: Network, group: Group, reduce: bool) -> NDArray[np.int64]:
     """Index into :data:`ALGORITHMS` of the priced algorithm; shape (C,)."""
-    seconds = _seconds(size, network, group, reduce)
+    seconds = np.stack(_seconds(size, network, group, reduce))
     return np.where(seconds.any(axis=0), seconds.argmin(axis=0) + 1, 0)
 
 
-def _seconds(size: Array, network: Network, group: Group, reduce: bool) -> Array:
-    """Seconds of ring, hierarchy and tree, (3, C); infinite where one cannot be, 0 for nothing."""
+def _least(seconds: list[Array]) -> Array:
+    found: Array = functools.reduce(np.minimum, seconds)
+    return found
+
+
+def _seconds(size: Array, network: Network, group: Group, reduce: bool) -> list[Array]:
+    """Seconds of ring, hierarchy and, to reduce, tree; infinite where one cannot be, 0 for nothing.
+
+    (C,) each.
+    """
     size = np.asarray(size, dtype=np.float64)
     nothing = (group.size <= 1) | (size <= 0)
     if nothing.all():  # most dimensions of most configurations
-        return np.zeros((3, len(nothing)))
+        return [np.zeros(len(nothing))]
     per_byte, latency = _rates(network, group)
     times = 2.0 if reduce else 1.0
     start = _start(size, network, group, per_byte)
@@ -227,16 +233,15 @@ def _seconds(size: Array, network: Network, group: Group, reduce: bool) -> Array
         steps = np.where(in_network, 2.0, steps)
     tiers = volume * size[:, None] * per_byte + steps * latency
     hierarchical = np.where(group.even, _over_levels(np.add, tiers + start), np.inf)
-    tree = np.full_like(ring, np.inf)
+    ways = [ring, hierarchical]
     if reduce:
         if group.paths is None:
             rate = _largest(group, per_byte)
             hops = _over_levels(np.add, np.ceil(group.depth) * latency)
         else:
             rate, hops = group.paths.tree_per_byte, group.paths.tree_latency
-        tree = np.where(group.even, 2.0 * size * rate + 2.0 * hops + latest, np.inf)
-    seconds = np.stack([ring, hierarchical, tree])
-    return np.where(nothing, 0.0, seconds)
+        ways.append(np.where(group.even, 2.0 * size * rate + 2.0 * hops + latest, np.inf))
+    return [np.where(nothing, 0.0, seconds) for seconds in ways]
 
 
 def all_to_all(size: Array, network: Network, group: Group) -> Array:

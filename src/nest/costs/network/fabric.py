@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from nest.costs.distinct import distinct_rows
 from nest.costs.network.collectives import Group, Paths
 from nest.costs.network.groups import inner_group, replica_group
 from nest.costs.network.placement import (
@@ -100,18 +101,13 @@ class Fabric:
 
         ``spread``: bool, shape (C,), whether all-to-all will be priced; None: nowhere.
         """
-        # Few rows differ: a number for each three of them, which are at most the devices.
-        radix = self.group_sizes[-1] + 1
-        codes, row = np.unique((block * radix + distance) * radix + size, return_inverse=True)
-        spreads = [inner_group(self.group_sizes, code // radix**2, code // radix % radix,
-                               code % radix) for code in codes.tolist()]
-        groups = _group(spreads).take(row)
+        first, row = distinct_rows(block, distance, size)
+        shapes = zip(*(x[first].tolist() for x in (block, distance, size)), strict=True)
+        groups = _group([inner_group(self.group_sizes, *shape) for shape in shapes]).take(row)
         if self._links is None:
             return groups
         every = 0 * size if spread is None else spread.astype(np.int64)
-        # Sorting one number is much quicker than sorting seven; on links it holds all of them.
-        key = (((row * radix + outer_dp) * radix + stride) * radix + start) * 2 + every
-        _, first, number = np.unique(key, return_index=True, return_inverse=True)
+        first, number = distinct_rows(row, outer_dp, stride, start, every)
         columns = np.stack([start, block, outer_dp, stride, distance, size, every])[:, first]
         figures = [self._worst(np.array([k]), b, r, far, d, n, bool(every))[0]
                    for k, b, r, far, d, n, every in columns.T.tolist()]
@@ -127,8 +123,8 @@ class Fabric:
         groups = _group(spreads)
         if self._links is None:
             return groups
-        one, number = np.unique(np.stack(columns), axis=1, return_inverse=True)
-        figures = [self._over(np.array([k]), *row)[0] for k, *row in one.T.tolist()]
+        first, number = distinct_rows(*columns)
+        figures = [self._over(np.array(rows[n][:1]), *rows[n][1:])[0] for n in first.tolist()]
         return replace(groups, paths=_paths(np.array(figures)[number]))
 
     def _worst(
