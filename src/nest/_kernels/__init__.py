@@ -5,7 +5,8 @@ Stages that may differ: `options` keeps the configurations of a stage that some 
 rule out stages), and `pipeline` puts stages together, below the `bounds` of the stages in front.
 Identical stages: `alike`, a folder with its own paragraph. Both: `layers` and `fold` add up the
 figures of layers and stages, `orders` puts passes in order, `growing` has arrays that grow;
-`routes` are for networks of links. Read `options`, then `pipeline`, then `alike`.
+`routes` are for networks of links; `linked` is how parts of kernels are compiled. Read `options`,
+then `pipeline`, then `alike`.
 
 ``CACHE`` is read when the kernels are decorated; :mod:`nest.search.compiled` clears it where no
 folder can be written.
@@ -19,11 +20,15 @@ from numba import cfunc, njit, typeof, types
 from numba.core import config
 from numba.experimental import function_type  # noqa: F401 (numba takes a Called with it alone)
 
+from nest._kernels.linked import Linked
+
 CACHE = True
 
 # Python calls no part of a kernel: without the code that unpacks Python's arguments, and without
-# files of their own, which no process would load, compiling takes a third less.
-PART = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# files of their own, which no process would load, compiling takes a third less; without machine
+# code of their own another fifth.
+PIECE = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+PART = {**PIECE, "pipeline_class": Linked}
 
 
 def entry(function):
@@ -73,7 +78,7 @@ def leaf(function):
 
 def piece(function):
     """Compile a leaf and keep it in a file: another process may compile it for its caller."""
-    return njit(function, cache=CACHE, _nrt=False, **PART)
+    return njit(function, cache=CACHE, _nrt=False, **PIECE)
 
 
 def inlined(function):

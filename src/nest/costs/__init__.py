@@ -5,8 +5,9 @@
 terms; `choices` turns degrees of parallelism into arrays; `operators`, `traffic` and `activations`
 apply them to a layer, and `layer` adds them up, under many configurations at once; `zero` does so
 for parameters, gradients and optimizer states; `stage` for the layers of a stage, with the overlap
-of traffic and compute; `backward` divides a backward in two; `schedules` give the time of a step
-from its stages. Read `choices`, `layer`, `zero`, `stage`, `schedules/closed`.
+of traffic and compute; `backward` divides a backward in two; `distinct` finds alike rows, so that
+each is priced once; `schedules` give the time of a step from its stages. Read `choices`, `layer`,
+`zero`, `stage`, `schedules/closed`.
 
 Where to find: activation memory in `activations`, dispatch of tokens to experts (all-to-all) in
 `traffic`, hand-overs between stages and overlap in `stage`, micro-batches in flight in `schedules`.
