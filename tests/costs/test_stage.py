@@ -248,8 +248,7 @@ def test_no_second_of_a_layer_that_grows_shortens_a_step(schedule: str) -> None:
                 costs_of([LayerSeconds(**one) for one in run], end, software)
                 for run, end in zip(stage, own, strict=True)
             ] for stage, own in zip(layers, ends.tolist(), strict=True)]
-            form = SCHEDULES[schedule].step_time
-            return float(form(stages, hops, m).total)
+            return float(SCHEDULES[schedule].step_time(stages, hops, m).total)
 
         before = total()
         assert before < np.inf

@@ -21,7 +21,7 @@ from nest.pricing.plans import Plan
 from nest.simulation import Simulation, simulate
 
 pytestmark = pytest.mark.kernels
-COUNT = 60
+COUNT = 100
 SMALL = ("small", "gpt2-xl", "bert-large", "llama3-8b", "llama2-7b", "qwen3-30b-a3b")
 SPACE: dict[str, Any] = {
     "cp": 1, "sp": True, "recompute": "none,selective,full", "recompute_modules": "core_attn",

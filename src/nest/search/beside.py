@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from nest.costs.distinct import distinct_rows
 from nest.describe.capabilities import Capabilities
 from nest.search.alike import Alike
-from nest.search.crossed import with_parts
 from nest.search.distinct import least_of
 from nest.search.layer_prices import APART
 from nest.search.layouts import Layouts
@@ -46,8 +45,8 @@ def beside(
                             builder.signatures)
     rows, splits, pairs = builder.every[0], builder.candidates.splits, builder.candidates.pairs
     other.take(builder.every, np.flatnonzero(pairs.ep[rows.pair] > 1))
-    experts = len(other.rows.block) and other.prices.exchange is not None
-    if experts:
+    experts = other.prices.exchange is not None
+    if experts and len(other.rows.block):
         other.keep(_quick(other, limit))
         other.keep_bodies()
     other.runnable.look_at(other.rows, splits, pairs)
@@ -56,7 +55,7 @@ def beside(
             kept = _near(other, limit)
             other.keep(kept)
             other.runnable.keep(kept)
-        other.prices = with_parts(other)
+        other.prices = other.prices.with_parts(other._body)
         other.keep_bodies()
         other.drop_dominated(other.runnable.verdicts)
     other.needs = other._needs()
@@ -76,7 +75,7 @@ def _quick(other: Builder, limit: float) -> Ints:
         each[some] = np.asarray(sum(
             np.minimum(seconds[..., a], seconds[..., b]) for a, b in zip(
                 other.order.tolist(), whole, strict=True))).min(axis=1, initial=np.inf)
-    outer = np.repeat(np.arange(len(other.outers)), np.diff(other._first))
+    outer = other.outer
     least = each[other._body]
     if rows.start.any():
         least = least_of(least, distinct_rows(

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from nest.costs.choices import Way
 from nest.costs.distinct import distinct_rows
-from nest.costs.layer import body_costs
 from nest.costs.zero import state_costs
 from nest.describe.capabilities import Capabilities
 from nest.forms.chunk import STATE_RESIDENT
 from nest.graph.schedules import RULES
 from nest.search.distinct import least_of
-from nest.search.layer_prices import APART, EXCHANGED, LayerPrices
+from nest.search.layer_prices import EXCHANGED, LayerPrices
 from nest.search.layouts import Layouts, body_layers
 from nest.search.runnable import Pipeline, Runnable
 from nest.search.tensors import Builder
@@ -55,7 +54,7 @@ def crossed(
         other.prices = _with_states(other)
         if limit < np.inf:
             other.keep(np.flatnonzero(least.floors(limit) < limit))
-        other.prices = with_parts(other)
+        other.prices = other.prices.with_parts(other._body)
     other.runnable.look_at(other.rows, builder.candidates.splits, builder.candidates.pairs)
     other.needs = other._needs()
     other.bounds = other._bounds()
@@ -82,19 +81,6 @@ def _with_states(other: Builder) -> LayerPrices:
     return prices.replace(state=held, exchanged=exchanged)
 
 
-def with_parts(other: Builder) -> LayerPrices:
-    """Prices with the two parts of backwards."""
-    prices = other.prices
-    apart = np.zeros((*prices.back.shape[:3], APART))
-    for n, bodies, body, _, _ in prices.by_type:
-        mine = np.isin(bodies, other._body)
-        body = body.take(np.flatnonzero(mine))
-        for kind, layer in enumerate(other.chain.kinds if mine.any() else ()):
-            apart[bodies[mine], :, kind] = prices.parts_of(
-                kind, body, body_costs(layer, body, prices.settings[n]), n)
-    return prices.replace(apart=apart)
-
-
 class _Least:
     """What steps take at the least: no all-to-all of experts counts that another pass may hide."""
 
@@ -112,9 +98,9 @@ class _Least:
 
     def _outers(self) -> tuple[Ints, Ints, Ints]:
         """Of each candidate the number of its outer choice, micro-batches and stride; (C,)."""
-        outers, first = self.other.outers, self.other._first
-        outer = np.repeat(np.arange(len(outers)), np.diff(first))
-        micro_batches, stride = np.array([(o.micro_batches, o.stride) for o in outers]).T[:, outer]
+        outer = self.other.outer
+        micro_batches, stride = np.array(
+            [(o.micro_batches, o.stride) for o in self.other.outers]).T[:, outer]
         return outer, micro_batches, stride
 
     def near(self, limit: float) -> Ints:

@@ -23,7 +23,7 @@ MOST = 4
 """Questions of one frame whose floors are kept (chosen)."""
 
 
-class Told(NamedTuple):
+class Prices(NamedTuple):
     """All that a search is told of a cluster, a job and a chain whose frame is known."""
 
     body: Ints
@@ -40,7 +40,7 @@ class Told(NamedTuple):
     limit: float
     """Bytes of a device."""
 
-    def no_lower_than(self, other: Told) -> bool:
+    def no_lower_than(self, other: Prices) -> bool:
         """Whether no plan is faster, or fits sooner, than with the other prices."""
         return (
             self.limit <= other.limit and bool((self.links >= other.links).all())
@@ -76,11 +76,11 @@ class Floors:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._known: list[tuple[Told, Known]] = []
+        self._known: list[tuple[Prices, Known]] = []
         self.asked = 0
         """Questions, up to those that are kept."""
 
-    def begin(self, prices: Told) -> Known:
+    def begin(self, prices: Prices) -> Known:
         """What is known at the start of a question."""
         found = Known(np.zeros(self._count), np.zeros(self._count, dtype=np.bool_),
                       bool(self._known))

@@ -142,8 +142,7 @@ class LayerPrices:
             OfType(n, mine, body.take(mine), own, state.take(own))
             for n in range(len(self.settings)) if len(mine := np.flatnonzero(machine == n))
             for own in [np.flatnonzero(device == n)]]
-        for one_type in self.by_type:
-            n, mine, of_type, own, held = one_type
+        for n, mine, of_type, own, held in self.by_type:
             for kind, layer in enumerate(self.chain.kinds):
                 costs = body_costs(layer, of_type, self.settings[n])
                 self._put_body(mine, kind, costs, self._host[n])
@@ -200,6 +199,17 @@ class LayerPrices:
             ahead=self.ahead[used], back=self.back[used],
             apart=self.apart[used if len(self.apart) else slice(0)], by_type=by_type,
             exchange=None if self.exchange is None else self.exchange[used])
+
+    def with_parts(self, used: Ints) -> LayerPrices:
+        """The same with the two parts of backwards, of some bodies."""
+        apart = np.zeros((*self.back.shape[:3], APART))
+        for n, numbers, body, _, _ in self.by_type:
+            mine = np.isin(numbers, used)
+            body = body.take(np.flatnonzero(mine))
+            for kind, layer in enumerate(self.chain.kinds if mine.any() else ()):
+                apart[numbers[mine], :, kind] = self.parts_of(
+                    kind, body, body_costs(layer, body, self.settings[n]), n)
+        return self.replace(apart=apart)
 
     def replace(self, **attributes: Any) -> LayerPrices:
         """The same with other values of some attributes."""

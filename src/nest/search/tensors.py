@@ -37,7 +37,7 @@ from nest.search import compiled
 from nest.search.candidates import Candidates
 from nest.search.exchanges import Exchanges
 from nest.search.expert_pairs import useful_pairs
-from nest.search.floors import Known, Told
+from nest.search.floors import Known, Prices
 from nest.search.frame import Frame, firsts
 from nest.search.kept import Kept, Same
 from nest.search.layer_prices import LayerPrices
@@ -123,14 +123,14 @@ class Builder:
             self.frame.outers, self.frame.first, self.frame.rows)
         self.runnable, self.layouts = self.frame.runnable, self.frame.layouts
         outer_dp, stride = np.array([(o.outer_dp, o.stride) for o in self.outers]).reshape(
-            -1, 2)[self._outer].T
+            -1, 2)[self.outer].T
         self._body, self._held = prices.fill(self.candidates, self.rows, outer_dp, stride, any(
             SCHEDULES[name].parts for name in schedules))
         self.prices = prices
         self.floors: Known | None = None
         """See :meth:`nest.search.floors.Floors.begin`; None: nothing is kept."""
         if kept is not None and kept.most and self.own and not fabric.by_links:
-            self.floors = self.frame.floors.begin(Told(
+            self.floors = self.frame.floors.begin(Prices(
                 self._body, self._held, prices.ahead, prices.back, prices.state, prices.apart,
                 np.stack(fabric.rates), self.limit))
         self.every = (self.rows, self._first, *self._describe())
@@ -170,7 +170,7 @@ class Builder:
         replicas = np.array([o.outer_dp for o in self.outers], dtype=np.int64)
         self._shards = rows.block // np.where(sp | self.job.stack.scatter_gather, 1, tp)
         self._relayed = rows.samples / (cp * np.where(sp, tp, 1))
-        self._hybrid = (replicas[self._outer] > 1) & (rows.block > tp)
+        self._hybrid = (replicas[self.outer] > 1) & (rows.block > tp)
         return self.columns
 
     def drop_dominated(self, verdict: Ints) -> None:
@@ -179,7 +179,7 @@ class Builder:
         rows = self.rows
         if not len(self._body):
             return
-        outer = self._outer
+        outer = self.outer
         # Rows of a block come by start, and at each start with the same degrees. One is no reason
         # to leave out another that the software can run where it cannot run the first.
         by = np.lexsort((np.arange(len(outer)), verdict, rows.block, outer))
@@ -209,7 +209,7 @@ class Builder:
             column[kept] for column in columns)
 
     @property
-    def _outer(self) -> Ints:
+    def outer(self) -> Ints:
         """(C,) number of the outer choice of each candidate."""
         return np.repeat(np.arange(len(self.outers)), np.diff(self._first))
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
 from nest.costs.schedules.steps import StepTime
 from nest.costs.stage import ChunkCosts, Hop
 from nest.forms import gpipe, one_f_one_b
 
 
-class Closed(NamedTuple):
+@dataclass(frozen=True)
+class Closed:
     """1F1B (:mod:`nest.forms.one_f_one_b`), or GPipe (:mod:`nest.forms.gpipe`).
 
     The parameters that only a :class:`nest.costs.schedules.path.Path` needs are ignored.
@@ -18,8 +20,8 @@ class Closed(NamedTuple):
 
     all_forward: bool
     """All micro-batches forward, then all backward."""
-    split: bool = False
-    parts: bool = False
+    split: ClassVar[bool] = False
+    parts: ClassVar[bool] = False
     """See :class:`nest.costs.schedules.path.Path`."""
 
     def in_flight(
