@@ -25,6 +25,7 @@ from nest.forms import chunk
 from nest.search.alike import SCHEDULES
 
 DEEPER = {**MODEL, "layers": 7}
+MANY = {**EXPERTS, "layers": 6, "moe": {"experts": 64, "top_k": 1, "ffn": 512}}
 found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
 times: list[float] = []
 pairs: list[float] = []
@@ -55,10 +56,18 @@ def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
     bound, question, schedule = of_trips(t, q, a, w, c, k), w.question.copy(), a.schedule[k]
     if w.question[work.FIRST] < 0:
         return bound
+    pairs.clear()
     price.price(t, q, a, w, -np.inf)
     note("trips", schedule, bound, times[-1])
     if pairs:
         note("pairs", schedule, pairs.pop(), times[-1])
+    ranks = w.ranks[:a.pp[k]]
+    note("gathers", schedule, (ranks[:, trips.R_OWN] + ranks[:, trips.R_FRESH]
+                               - ranks[:, trips.R_SPARED]).max(), times[-1])
+    if not orders.split_of(schedule):
+        note("reductions", schedule, (ranks[:, trips.R_OWN] + ranks[:, trips.R_REDUCED]).max(),
+             times[-1])
+    note("first look", schedule, 1.0 if may_be_best(t, a, w, k, times[-1]) else 2.0, 1.0)
     ends, m = layouts.ends_of(schedule, w), t.micro_batches
     N, p, v = len(a.order), a.pp[k], a.vpp[k]
     least = w.ahead[N] + w.back[N]
@@ -83,6 +92,19 @@ def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
     return bound
 
 
+def may_be_best(t: Any, a: Any, w: Any, k: int, seconds: float) -> bool:
+    """Whether the first look at the layout of ``w.cuts`` leaves it, if steps may take as long."""
+    parts = a.pp[k] * a.vpp[k] + 1
+    number = next(n for n in range(a.first[k], a.last[k]) if np.array_equal(
+        a.layouts[a.begin[n]:a.begin[n] + parts], w.cuts[:parts]))
+    kept = [(one, one.copy()) for one in (w.mark, w.decided, w.tally, w.question)]
+    w.question[work.QUICKER], w.mark[work.RUN] = 0, -1
+    left = layouts.next_layout(t, a, w, k, number, seconds * (1.0 + 1e-9)) == number
+    for one, before in kept:
+        one[:] = before
+    return bool(left)
+
+
 def main() -> None:
     """Search small questions."""
     fits.of_trips, work.longest_path, price.of_pairs = watched, whole, unbounded
@@ -93,7 +115,10 @@ def main() -> None:
             ("torchtitan", "interleaved-zb", DEEPER), ("torchtitan", "looped-bfs", DEEPER),
             ("torchtitan", "zb1p", DEEPER), ("megatron-core", "interleaved", DEEPER),
             ("megatron-core", "interleaved", TIED), ("megatron-core", "interleaved", EXPERTS),
-            ("megatron-core", "combined", EXPERTS), ("megatron-core", "combined", EXPERTS)):
+            ("megatron-core", "combined", EXPERTS), ("megatron-core", "combined", EXPERTS),
+            # Experts' traffic outlasts what few micro-batches compute.
+            ("megatron-core", "interleaved", MANY), ("megatron-core", "combined", MANY),
+            ("torchtitan", "interleaved-zb", MANY), ("torchtitan", "looped-bfs", MANY)):
         for pp, mbs in ((2, 1), (3, 1), (2, 2), (4, 1)):
             batch = mbs * int(rng.choice((4, 6, 8, 12)))
             job = Job(global_batch=batch, seq_len=int(rng.choice((64, 256, 1024))),

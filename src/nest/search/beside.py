@@ -44,7 +44,8 @@ def beside(
     other.layouts = Layouts(builder.chain, pipelines, other.runnable, builder.own,
                             builder.signatures)
     rows, splits, pairs = builder.every[0], builder.candidates.splits, builder.candidates.pairs
-    other.take(builder.every, np.flatnonzero(pairs.ep[rows.pair] > 1))
+    priced = rows.pair[:len(builder.every[2])]  # no recompute policy is left: nothing is priced
+    other.take(builder.every, np.flatnonzero(pairs.ep[priced] > 1))
     experts = other.prices.exchange is not None
     if experts and len(other.rows.block):
         other.keep(_quick(other, limit))

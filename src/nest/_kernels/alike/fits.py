@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nest._kernels import form, piece
 from nest._kernels.alike.chunks import fill_figures, fill_parts, position_of
-from nest._kernels.alike.layouts import gathers, hidden_of
+from nest._kernels.alike.layouts import gathers, hidden_of, note_bytes
 from nest._kernels.alike.price import few_in, passes_of
 from nest._kernels.alike.trips import (
     R_FORWARD,
@@ -12,9 +12,12 @@ from nest._kernels.alike.trips import (
     R_LEFT,
     R_OWN,
     R_RAN,
+    R_REDUCED,
     R_SENT,
     R_SPARED,
+    group_of,
     note_end,
+    note_traffic,
     of_trips,
 )
 from nest._kernels.alike.work import (
@@ -68,10 +71,13 @@ def fits(t, q, a, w, number, top):
     loops = a.schedule[k] == INTERLEAVED or (a.schedule[k] == COMBINED and p > 1)
     copies, looped = copies_of(a.schedule[k]), is_looped(a.schedule[k])
     m = t.micro_batches // copies
+    group = group_of(a.schedule[k], m, size)
+    rest = m - (m - 1) // group * group  # the last group
     for n in range(p * v // copies + 1):
         w.cuts[n] = a.layouts[a.begin[number] + n]
     for s in range(p):
-        y, resident, work, buffers, own, left = q.place[a.row[k], x, s], 0.0, 0.0, 0.0, 0.0, 0.0
+        y, resident, work, buffers = q.place[a.row[k], x, s], 0.0, 0.0, 0.0
+        own = left = update = 0.0
         ran = kept = largest = hides = gathered = 0.0
         count = most = forward = sent = 0.0
         away = back_away = busy = back_busy = 0.0
@@ -102,17 +108,19 @@ def fits(t, q, a, w, number, top):
                 busy += pairs * chunk[C_BUSY_FORWARD]
                 back_away += backs * chunk[C_EXCHANGED_BACKWARD]
                 back_busy += backs * chunk[C_BUSY_BACKWARD]
-            left += chunk[C_UPDATE] + chunk[C_TIED]
+            update += chunk[C_UPDATE] + chunk[C_TIED]
             forward += chunk[C_FORWARD]
             sent += q.handed[w.cuts[n + 1]]
-            if looped and (d == 0 or d == v - 1):
-                note_end(q, w, s, d, w.cuts[n + 1], y, g, split)
+            if looped:
+                note_end(q, w, s, d, v, w.cuts[n + 1], y, g, split)
+                note_traffic(w, s, d, group, rest, y, g)
             if d == 0 and not split:
-                left += chunk[C_LEFT]
+                left = chunk[C_LEFT]
             elif d == 0 and looped:  # the last pass is for weights of the first chunk
-                left += chunk[C_LEFT_WEIGHTS]
+                left = chunk[C_LEFT_WEIGHTS]
             hides = max(hides, chunk[C_UNDER_FIRST], chunk[C_UNDER_LAST])
             gathered = max(gathered, chunk[C_LARGEST])
+        left += update
         i, j = w.cuts[position_of(a, k, s, 0)], w.cuts[position_of(a, k, s, v - 1) + 1]
         spared = 0.0
         for d in range(v if gathered > 0.0 and gathers(a.schedule[k]) else 0):
@@ -140,10 +148,16 @@ def fits(t, q, a, w, number, top):
             own -= hidden_of(away, back_away, busy, back_busy) / m
             if copies > 1 or w.forwards[k, s, v - 1] < m:
                 w.room_left[s] -= largest
-        if first + m * own + after >= top * SLACK or kept > w.room_left[s]:
+        if first + m * own + after >= top * SLACK:
+            return False
+        if kept > w.room_left[s]:
+            note_bytes(w)
             return False
         w.ranks[s, R_OWN], w.ranks[s, R_RAN], w.ranks[s, R_SPARED] = m * own, ran, spared
         w.ranks[s, R_LEFT], w.ranks[s, R_FORWARD], w.ranks[s, R_SENT] = left, forward, sent
+        if split or gathered > 0.0:
+            w.ranks[s, R_REDUCED] = 0.0
+        w.ranks[s, R_REDUCED] += update
         # A backward frees what a forward took; that for weights comes s backwards later.
         w.ranks[s, R_HELD] = (count + (s if split else 0)) * most
     if looped and of_trips(t, q, a, w, c, k) >= top * SLACK:
@@ -156,5 +170,6 @@ def fits(t, q, a, w, number, top):
                 continue
             kept_back, most = w.kept_back[s] if split else w.activations[s], w.room_left[s]
             if held(w.activations[s], kept_back, s, order, most) > most:
+                note_bytes(w)
                 return False
     return True

@@ -6,6 +6,7 @@ Each bound is one of ``fits``, with the least that a layer of a kind takes.
 from __future__ import annotations
 
 from nest._kernels import form, leaf
+from nest._kernels.alike.trips import group_of
 from nest._kernels.alike.work import (
     AHEAD,
     BACK,
@@ -13,8 +14,15 @@ from nest._kernels.alike.work import (
     HELD,
     INPUTS,
     KEPT,
+    LAYOUT,
     LEFT,
+    POLICY,
+    QUICKER,
+    REDUCE,
+    REFRESH,
     ROOM,
+    RUN,
+    UNDECIDED,
 )
 from nest._kernels.orders import (
     COMBINED,
@@ -34,6 +42,7 @@ from nest.forms import orders
 
 begun, warm_up = form(orders.begun), form(orders.warm_up)
 
+MOST_POLICIES = 62
 # Layers by kind of ``Pipelines.seen``.
 S_REST, S_FIRST, S_LAST, S_FRONT, S_BEHIND = range(5)
 
@@ -135,7 +144,12 @@ def next_layout(t, a, w, k, number, top):
     each = w.layer[0] - (w.layer[2] if together else 0.0)
     begin = w.layer[10] if is_looped(schedule) else 0.0  # before the first pass of all
     ends = ends_of(schedule, w)
-    run, block, x, seen, row = -1, True, 0, a.seen, number
+    looped, reduces = is_looped(schedule), not split and w.layer[12] == 0.0
+    turn = group_of(schedule, m, group)
+    rest = m - (m - 1) // turn * turn
+    uneven, before = loops and m % group > 0, w.begin[0, k] + 1 - a.run[a.first[k]]
+    x, seen, row, run = 0, a.seen, number, a.run[number] if number < a.last[k] else -1
+    block = before + run != w.mark[RUN]
     w.tally[4] = 0
     while number < a.last[k]:
         load, extra = a.load[number], 0.0
@@ -152,25 +166,37 @@ def next_layout(t, a, w, k, number, top):
             if block:
                 run = a.run[number]
                 seen, row = a.least_seen, run
+                if _is_decided(w, RUN, before + run):
+                    number = a.until[run]
+                    continue
+            elif _is_decided(w, LAYOUT, w.begin[1, k] + number - a.first[k]):
+                number = row = number + 1
+                block = number == a.until[run]
+                continue
         s = a.heaviest[number] if x == 0 else 0 if x == 1 else p - 1
         first, inner, last = times[s, 0], times[s, 1 if v > 2 else 0], times[s, v - 1]
-        own = front = after = behind = left = ran = held = room = 0.0
+        own = front = after = behind = left = ran = held = room = fresh = reduced = 0.0
         marked = two = three = late = queue = away = back_away = busy = back_busy = 0.0
         for kind in range(kinds):
             end = seen[row, x, S_LAST, kind]
             all_in = seen[row, x, S_REST, kind] + end
             ahead, back = w.least[AHEAD, kind], w.least[BACK, kind]
-            kept = (inner * (all_in - end) + (first - inner) * seen[row, x, S_FIRST, kind]
-                    + last * end)
-            own += all_in * (ahead + back)
             front += seen[row, x, S_FRONT, kind] * ahead
             after += seen[row, x, S_FRONT, kind] * back
             behind += seen[row, x, S_BEHIND, kind] * (w.least[INPUTS, kind] if split else back)
+            if all_in == 0:
+                continue
+            kept = (inner * (all_in - end) + (first - inner) * seen[row, x, S_FIRST, kind]
+                    + last * end)
+            own += all_in * (ahead + back)
             left += all_in * w.least[LEFT, kind]
+            hides = t.overlaps[2] * w.free[0, kind]
+            fresh += all_in * w.least[REFRESH, kind] - (turn * (all_in - end) + end) * hides
+            hides = t.overlaps[1] * w.free[1, kind]
+            reduced += all_in * w.least[REDUCE, kind] - (rest * (all_in - end) + end) * hides
             ran += kept * ahead
             held += all_in * w.least[HELD, kind] + kept * w.least[KEPT, kind]
-            if all_in > 0.0:
-                room = max(room, w.least[ROOM, kind])
+            room = max(room, w.least[ROOM, kind])
             if w.marked[kind]:
                 marked += kept
             two += all_in * w.waits[0, kind]
@@ -181,7 +207,7 @@ def next_layout(t, a, w, k, number, top):
             if together:
                 pairs = m * all_in - (kept if loops else min(first, last) * all_in)
                 # In front of a smaller last group other chunks have the last backwards.
-                backs = m * all_in if loops and m % group else pairs
+                backs = m * all_in if uneven else pairs
                 away, busy = away + pairs * w.saved[0, kind], busy + pairs * w.saved[2, kind]
                 back_away += backs * w.saved[1, kind]
                 back_busy += backs * w.saved[3, kind]
@@ -191,19 +217,25 @@ def next_layout(t, a, w, k, number, top):
         if some >= 0:
             held += room
         front += begin + w.near[s] / 2 - (w.layer[6] if behind_each_other else 0.0)
+        reduced += left
         if not split:
             left = max(after + w.near[s] / 2 + ends - begin, left)
         own += extra + max(waits_of(two, three, v, w.layer[4], w.layer[5]), queue)
-        left += m * own - hidden_of(away, back_away, busy, back_busy)
-        out = held > t.limit_bytes / SLACK or front + left >= top * SLACK
-        if not out and (x == 0 or not block):  # what the stage itself has run is known
+        busy = m * own - hidden_of(away, back_away, busy, back_busy)
+        out = front + busy + left >= top * SLACK
+        if held > t.limit_bytes / SLACK and not out:
+            out = True
+            note_bytes(w)
+        if not out and (x == 0 or not block):  # what the stage itself holds and has run is known
+            if looped:
+                front, left = max(front, fresh), max(left, reduced) if reduces else left
             if loops:
                 there = begin + w.ahead[N] + v * near / 2
                 front = max(front, there + behind + (near - w.near[s]) / 2
                             - ran - late - w.layer[7])
             elif split:
                 front = max(front, begin + w.ahead[N] + behind - ran)
-            out = front + left >= top * SLACK
+            out = front + busy + left >= top * SLACK
             if out:  # larger groups may wait for less
                 w.tally[4] = 1
         if out:
@@ -216,3 +248,32 @@ def next_layout(t, a, w, k, number, top):
         else:
             return number
     return a.last[k]
+
+
+@leaf
+def _is_decided(w, level, at):
+    """Whether a policy with which no layer takes longer left out nothing of a run, or a layout, for
+    its bytes. Until :func:`note_bytes` says otherwise, that holds for the one that is looked at."""
+    if w.decided[at] & w.question[QUICKER]:
+        w.tally[4] = 1  # which a look at other groups would not repeat
+        return True
+    if at != w.mark[level]:
+        w.mark[RUN], w.mark[LAYOUT] = at if level == RUN else w.mark[RUN], at
+        if w.question[FIRST] == 0:
+            w.decided[at] |= bit_of(w.question[POLICY])
+    return False
+
+
+@leaf
+def note_bytes(w):
+    """Note that bytes alone say that the layouts which are looked at are not the best."""
+    w.mark[UNDECIDED] += 1
+    if w.question[FIRST] == 0:
+        w.decided[w.mark[RUN]] &= ~bit_of(w.question[POLICY])
+        w.decided[w.mark[LAYOUT]] &= ~bit_of(w.question[POLICY])
+
+
+@leaf
+def bit_of(policy):
+    """A policy in a set of them, which is a number; 0: it is none of those that a set may have."""
+    return 1 << policy if policy < MOST_POLICIES else 0

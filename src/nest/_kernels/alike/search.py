@@ -12,10 +12,21 @@ import numpy as np
 from nest._kernels import entry, known, leaf
 from nest._kernels.alike.cuts import hand_over, try_cuts
 from nest._kernels.alike.fits import fits
-from nest._kernels.alike.layouts import has_room, next_layout
+from nest._kernels.alike.layouts import bit_of, has_room, next_layout
 from nest._kernels.alike.price import price
-from nest._kernels.alike.sums import fill_layers, may_be_below, sum_up
-from nest._kernels.alike.work import CANDIDATE, FIRST, LEAST, OPTION, POLICY, work_of
+from nest._kernels.alike.sums import fill_layers, may_be_below, quicker_than, sum_up
+from nest._kernels.alike.work import (
+    CANDIDATE,
+    FIRST,
+    LEAST,
+    LOOKED,
+    OPTION,
+    POLICY,
+    QUICKER,
+    RUN,
+    UNDECIDED,
+    work_of,
+)
 
 
 def alike(t, q, a, legal, limit, spread):
@@ -88,14 +99,16 @@ def _may_gain(t, q, a, legal, w, begin, stop, below, first):
     if count > 1:
         sum_up(t, q, a, w, c, w.policies[0, :count], w.policies[1, :count])
         _ask(w, c, w.policies[1, 0], np.int64(LEAST), -2 - c * len(t.shard) - z)
-    found = False
+    found, w.mark[LOOKED] = False, 0
     for k in range(len(a.pp)):
         top = min(below, w.best[k])
         w.open[k] = (a.free[k] or not first) and (
             _placed(t, q, a, legal, c, z, k) and (count == 1 or (
                 may_be_below(t, a, w, k, top) and (
                     a.free[k] or _first_layout(t, q, a, w, k, top) < a.last[k]))))
-        found = found or w.open[k]
+        if w.open[k]:
+            found = True
+            w.decided[w.begin[0, k]:w.begin[1, k] + a.last[k] - a.first[k]] = 0
     return found
 
 
@@ -112,7 +125,9 @@ def _answer(t, q, a, legal, w, n, below, spread, first):
     r = t.full if part else x
     w.policies[0, 0], w.policies[1, 0] = none if part else r, r
     sum_up(t, q, a, w, c, w.policies[0, :1], w.policies[1, :1])
-    asked = False
+    quicker, asked = quicker_than(t, q, a, w, c, r), False
+    if part:  # some layers have no recompute
+        quicker &= 1
     for k in range(len(a.pp)):
         top, most = min(below, w.best[k] if spread else below), none + 1
         if part:
@@ -120,7 +135,8 @@ def _answer(t, q, a, legal, w, n, below, spread, first):
             while most > 0 and not (
                     t.first_layers[most - 1] and legal.first_pipeline[most - 1, k]):
                 most -= 1
-        if not (w.open[k] and most > part and may_be_below(t, a, w, k, top)
+        if not (w.open[k] and most > part and not w.decided[w.begin[0, k]] & quicker
+                and may_be_below(t, a, w, k, top)
                 and legal.policy_pipeline[r, k] and (part or legal.first_pipeline[0, k])):
             continue
         for some in range(LEAST if part else none, most):
@@ -129,13 +145,17 @@ def _answer(t, q, a, legal, w, n, below, spread, first):
                 continue
             if part or not asked:
                 _ask(w, c, r, some, (row * R + r) * F + some)
-                asked = True
+                w.question[QUICKER], asked = quicker, True
             time = _look(t, q, a, w, k, top, first)
             if some >= 0:
                 top = time
             elif time > 0.0:
                 break
+            if some > 0 and quicker and w.mark[UNDECIDED] == 0:
+                break  # more first layers take longer
         below = below if spread else min(below, top)
+    if not part:
+        w.mark[LOOKED] |= bit_of(r)
     return below
 
 
@@ -146,7 +166,7 @@ quick_try_all = known(try_all)
 def _ask(w, c, r, some, option):
     """Note what is asked for: what was found out about other questions holds no more."""
     w.question[CANDIDATE], w.question[POLICY] = c, r
-    w.question[FIRST], w.question[OPTION] = some, option
+    w.question[FIRST], w.question[OPTION], w.question[QUICKER] = some, option, 0
     w.tally[0] += 1
 
 
@@ -165,6 +185,7 @@ def _look(t, q, a, w, k, top, first):
     With ``first`` only the cuts with the least bound are priced, if no bound was less so far.
     Where the question is whether some cuts may take less (``LEAST``): 0 seconds.
     """
+    w.mark[UNDECIDED] = 1
     if a.free[k]:  # asked first: its parts are compiled while another process compiles `fits`
         hand_over(t, q, a, w, k)
         return try_cuts(t, q, a, w, top, first)
@@ -173,6 +194,8 @@ def _look(t, q, a, w, k, top, first):
         if fits(t, q, a, w, number, top):
             top = price(t, q, a, w, top)
         number = next_layout(t, a, w, k, number + 1, top)
+    if w.mark[UNDECIDED] == 0 and w.question[FIRST] == 0:
+        w.decided[w.begin[0, k]] |= bit_of(w.question[POLICY])
     return top
 
 
@@ -186,6 +209,7 @@ def _first_layout(t, q, a, w, k, top):
     hand_over(t, q, a, w, k)
     if not has_room(t, a, w, k, top):
         return a.last[k]
+    w.mark[UNDECIDED], w.mark[RUN] = 0, -1
     number = next_layout(t, a, w, k, a.first[k], top)
     if whole and not w.tally[4]:
         w.barren[k], w.under[k] = w.question[OPTION] + 1, top

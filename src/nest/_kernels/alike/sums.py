@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import leaf
-from nest._kernels.alike.layouts import ends_of, gathers, hidden_of, waits_of
+from nest._kernels.alike.layouts import (
+    MOST_POLICIES,
+    bit_of,
+    ends_of,
+    gathers,
+    hidden_of,
+    waits_of,
+)
 from nest._kernels.alike.work import (
     AHEAD,
     BACK,
@@ -14,7 +21,10 @@ from nest._kernels.alike.work import (
     INPUTS,
     KEPT,
     LEFT,
+    LOOKED,
     MORE,
+    REDUCE,
+    REFRESH,
     REGATHER,
     ROOM,
     SCATTER,
@@ -39,7 +49,7 @@ from nest._kernels.layers import (
     WORK,
     layer_sums,
 )
-from nest._kernels.layers import GATHER as REFRESH
+from nest._kernels.layers import GATHER as REFRESHED
 from nest._kernels.orders import copies_of, together_of
 from nest._kernels.pipeline import SLACK
 
@@ -55,6 +65,41 @@ def fill_layers(t, q, w, c, z, policies):
             if len(q.twin):
                 _add_exchange(t.exchanged[t.held[c], z], q.twin[y % len(q.twin)],
                               w.layers[y, policy])
+
+
+@leaf
+def quicker_than(t, q, a, w, c, r):
+    """Of the policies that were looked at, those with which no layer of a candidate takes longer
+    than with policy r, whatever is hidden beside it; each a bit."""
+    found = 0
+    for other in range(min(r, MOST_POLICIES)):
+        quicker = w.mark[LOOKED] & bit_of(other) > 0
+        for y in range(q.alike.shape[1]):
+            if quicker and q.alike[c, y] >= 0:
+                for kind in range(w.least.shape[1]):
+                    quicker = quicker and _adds(w.layers[y, other, kind], w.layers[y, r, kind])
+                if quicker and len(a.apart):
+                    apart = a.apart[t.body[q.alike[c, y]]]
+                    for kind in range(w.least.shape[1]):
+                        quicker = quicker and _differ_in_bytes(apart[other, kind], apart[r, kind])
+        if quicker:
+            found |= bit_of(other)
+    return found
+
+
+@leaf
+def _adds(own, slow):
+    """Whether the second layer takes longer, and hides more by no more than what it adds."""
+    more, rounded = slow[BACKWARD] - own[BACKWARD], 1e-15 * slow[BACKWARD]
+    return more >= 0.0 and slow[FREE_BACKWARD] - own[FREE_BACKWARD] <= more + rounded
+
+
+@leaf
+def _differ_in_bytes(own, slow):
+    """Whether parts of backwards, and what passes beside each other may hide, are the same."""
+    return (own[EXCHANGED_FORWARD] == slow[EXCHANGED_FORWARD]
+            and own[EXCHANGED_BACKWARD] == slow[EXCHANGED_BACKWARD]
+            and own[WEIGHTS] == slow[WEIGHTS])
 
 
 @leaf
@@ -77,6 +122,8 @@ def sum_up(t, q, a, w, c, policies, saving):
                 w.least[GATHER, kind] = min(w.least[GATHER, kind], own[GATHERED])
                 w.least[REGATHER, kind] = min(w.least[REGATHER, kind], own[REGATHERED])
                 w.least[SCATTER, kind] = min(w.least[SCATTER, kind], own[SCATTERED])
+                w.least[REDUCE, kind] = min(w.least[REDUCE, kind], own[SYNC])
+                w.least[REFRESH, kind] = min(w.least[REFRESH, kind], own[REFRESHED])
                 w.free[0, kind] = max(w.free[0, kind], own[FREE_FORWARD])
                 w.free[1, kind] = max(w.free[1, kind], own[FREE_BACKWARD])
             own = w.layers[y, policies[0], kind]
@@ -93,7 +140,7 @@ def sum_up(t, q, a, w, c, policies, saving):
         if q.alike[c, y] >= 0:
             for n in range(2):
                 own = w.layers[y, policies[0], a.whole[0] if n else a.order[0]]
-                w.layer[10] = min(w.layer[10], own[REFRESH])
+                w.layer[10] = min(w.layer[10], own[REFRESHED])
                 w.layer[11] = min(w.layer[11], own[SYNC] + own[UPDATE] + own[TIED])
     for y in range(q.alike.shape[1] if len(a.apart) else 0):
         if q.alike[c, y] >= 0:
@@ -145,7 +192,7 @@ def _add_exchange(exchanged, twin, layers):
     """Add what the two holders of a layer exchange, over a way between them."""
     for kind in range(len(exchanged)):
         layers[kind, SYNC] += exchanged[kind, 0] * twin[0] + exchanged[kind, 1] * twin[1]
-        layers[kind, REFRESH] += exchanged[kind, 2] * twin[0] + exchanged[kind, 3] * twin[1]
+        layers[kind, REFRESHED] += exchanged[kind, 2] * twin[0] + exchanged[kind, 3] * twin[1]
 
 
 @leaf
@@ -153,8 +200,9 @@ def _sum_up_waits(t, a, w):
     """Fill in what passes wait at least for ZeRO traffic between two layers of the body, or more
     with a third one in front of them; by the kind of the last. Then for what is gathered of a
     layer, wherever it is, forward and backward."""
-    hides, traffic = 0.0, 0.0
+    hides, traffic, w.layer[12] = 0.0, 0.0, 0.0
     for kind in range(w.least.shape[1]):
+        w.layer[12] = max(w.layer[12], w.least[GATHER, kind])
         traffic = max(traffic, w.least[GATHER, kind], w.least[REGATHER, kind],
                       w.least[SCATTER, kind])
     if traffic == 0.0:

@@ -8,7 +8,20 @@ from __future__ import annotations
 from nest._kernels import form, leaf
 from nest._kernels.orders import LOOPED_BFS, split_of
 from nest.forms import passes
-from nest.forms.chunk import C_BACKWARD, C_FORWARD, C_INPUTS, C_LATE, C_WAIT, C_WEIGHTS
+from nest.forms.chunk import (
+    C_BACKWARD,
+    C_FORWARD,
+    C_GATHER,
+    C_HIDES_GATHER,
+    C_HIDES_SYNC,
+    C_INPUTS,
+    C_LATE,
+    C_LEFT,
+    C_SCATTERED,
+    C_SYNC,
+    C_WAIT,
+    C_WEIGHTS,
+)
 from nest.forms.passes import BESIDE, FORWARD, KINDS
 
 beside = form(passes.beside)
@@ -18,15 +31,43 @@ beside = form(passes.beside)
 # chunk; what its first pass waits for; a forward through all chunks, the first, the last; a
 # backward through the first, the last; bytes, then seconds, of a micro-batch handed over behind all
 # chunks, the first, the last; the start of the first pass; from the end of the last pass to that of
-# the step; in all those in which it runs nothing. Then most bytes of activations.
+# the step; in all those in which it runs nothing. Then what its forwards wait for the parameters of
+# any chunk; what its gradients take behind its last pass, if it runs its last ones in a row; the
+# same of the chunks that were looked at: GATHER and SYNC. Then most bytes of activations.
 (R_OWN, R_RAN, R_SPARED, R_LEFT, R_WEIGHTS, R_WAIT, R_FORWARD, R_FIRST, R_LAST, R_BACK_FIRST,
- R_BACK_LAST, R_SENT, R_SENT_FIRST, R_SENT_LAST, R_BEGIN, R_END, R_IDLE, R_HELD) = range(18)
-RANK = 18
+ R_BACK_LAST, R_SENT, R_SENT_FIRST, R_SENT_LAST, R_BEGIN, R_END, R_IDLE, R_FRESH, R_REDUCED,
+ R_GATHER, R_SYNC, R_HELD) = range(22)
+RANK = 22
 
 
 @leaf
-def note_end(q, w, s, d, cut, y, g, split):
+def group_of(schedule, m, size):
+    """Micro-batches that pass a chunk of a looped layout in a row."""
+    return m if schedule == LOOPED_BFS else min(size, m)
+
+
+@leaf
+def note_traffic(w, s, d, group, rest, y, g):
+    """Note what chunk d of a rank gathers and reduces, behind those in front of it.
+
+    The first group passes these before it, and hides gathers; the ``rest``, the last one, behind
+    it, and hides reductions (``_first`` and ``_reduced`` of :mod:`nest.forms.passes`).
+    """
+    c, ranks = w.figures[y, g], w.ranks[s]
+    if d == 0:
+        ranks[R_FRESH] = ranks[R_REDUCED] = ranks[R_GATHER] = ranks[R_SYNC] = 0.0
+    if d == 0 or c[C_GATHER] > 0.0:
+        ranks[R_FRESH] = max(ranks[R_FRESH], ranks[R_GATHER] + c[C_WAIT])
+    ranks[R_REDUCED] = max(ranks[R_REDUCED], ranks[R_SYNC] + c[C_LEFT] - c[C_SCATTERED])
+    ranks[R_GATHER] += c[C_GATHER] - group * c[C_HIDES_GATHER]
+    ranks[R_SYNC] += c[C_SYNC] - rest * c[C_HIDES_SYNC]
+
+
+@leaf
+def note_end(q, w, s, d, v, cut, y, g, split):
     """Note the first chunk of a rank (d = 0), or the last, in front of a cut."""
+    if 0 < d < v - 1:
+        return
     forward, back = w.figures[y, g, C_FORWARD], w.figures[y, g, C_BACKWARD]
     back = w.figures[y, g, C_INPUTS] if split else back - w.figures[y, g, C_LATE]
     w.ranks[s, R_LAST], w.ranks[s, R_BACK_LAST] = forward, back
@@ -70,18 +111,19 @@ def of_trips(t, q, a, w, c, k):
         w.ranks[s, R_END] = home - kept
         step = w.ranks[s, R_BACK_FIRST] + w.ranks[s, R_SENT_FIRST]
     # The first group passes all other chunks of a rank in front of its last one.
-    there, group = begin + rest, m if schedule == LOOPED_BFS else min(a.group[k], m)
+    there, group = begin + rest, group_of(schedule, m, a.group[k])
     last = behind = least = 0.0
     for s in range(p - 1, -1, -1):
         last += w.ranks[s, R_LAST] + w.ranks[s, R_SENT_LAST]
         front = w.ranks[s, R_FORWARD] - w.ranks[s, R_LAST]
-        there = max(there, w.ranks[s, R_BEGIN] + group * front + last)
+        begin = max(w.ranks[s, R_BEGIN], w.ranks[s, R_FRESH])
+        there = max(there, begin + group * front + last)
     for s in range(p - 1, -1, -1):
         behind += w.ranks[s, R_SENT_LAST]
-        first = w.ranks[s, R_BEGIN] - w.ranks[s, R_SPARED]
+        first = max(w.ranks[s, R_BEGIN], w.ranks[s, R_FRESH]) - w.ranks[s, R_SPARED]
         if p > 1:
             first = max(first, there + behind - w.ranks[s, R_RAN])
-        w.ranks[s, R_IDLE] = first + w.ranks[s, R_END]
+        w.ranks[s, R_IDLE] = first + max(w.ranks[s, R_END], w.ranks[s, R_REDUCED])
         least = max(least, w.ranks[s, R_IDLE] + w.ranks[s, R_OWN])
         behind += w.ranks[s, R_BACK_LAST]
     return least

@@ -15,18 +15,22 @@ from nest.forms.chunk import CHUNK
 from nest.forms.passes import Order, Room
 
 # Of a question: the first layers are those of each chunk that it holds for.
-CANDIDATE, PIPELINE, POLICY, FIRST, OPTION = range(5)
+CANDIDATE, PIPELINE, POLICY, FIRST, OPTION, QUICKER = range(6)
 LEAST = -1
 """In place of first layers: the seconds without recompute, the bytes with the policy."""
+# Of ``Work.mark``.
+RUN, LAYOUT, UNDECIDED, LOOKED = range(4)
 # Bytes of a chunk, behind its figures of time. The last two are of activations: what a backward for
 # inputs leaves, and those of the largest of the transformer layers.
 F_RESIDENT, F_ACTIVATIONS, F_WORK, F_BUFFERS, F_KEPT, F_LARGEST = range(CHUNK, CHUNK + 6)
 FIGURES = CHUNK + 6
 # Of a layer of a kind, the least: seconds forward, backward, backward for inputs, of the optimizer;
 # bytes of its state, its activations, what these are more without recompute, and of work and
-# buffers; seconds of ZeRO's gathers, of those backward, and of scatters.
-(AHEAD, BACK, INPUTS, LEFT, HELD, KEPT, MORE, ROOM, GATHER, REGATHER, SCATTER) = range(11)
-LEASTS = 11
+# buffers; seconds of ZeRO's gathers, of those backward, and of scatters; of reducing its gradients
+# and gathering its parameters once a step.
+(AHEAD, BACK, INPUTS, LEFT, HELD, KEPT, MORE, ROOM, GATHER, REGATHER, SCATTER, REDUCE,
+ REFRESH) = range(13)
+LEASTS = 13
 
 
 class Work(NamedTuple):
@@ -41,7 +45,7 @@ class Work(NamedTuple):
     layers: np.ndarray
     """float64 (Y, R, T, FIELDS)"""
     least: np.ndarray
-    """float64 (11, T) of a layer of a kind, at the least; see `AHEAD`."""
+    """float64 (LEASTS, T) of a layer of a kind, at the least; see `AHEAD`."""
     again: np.ndarray
     """int64 (N,) recompute policy of each layer."""
     ahead: np.ndarray
@@ -66,7 +70,8 @@ class Work(NamedTuple):
     near: np.ndarray
     """float64 (S+1,) least seconds of the hand-overs in front of each stage, there and back."""
     question: np.ndarray
-    """int64 (5,) candidate, pipeline, policy, first layers that it holds for (0: all), option."""
+    """int64 (6,) candidate, pipeline, policy, first layers that it holds for (0: all), option;
+    those policies of ``decided`` with which no layer takes longer."""
     cuts: np.ndarray
     """int64 (S V + 1,) those that are looked at."""
     at: np.ndarray
@@ -100,10 +105,11 @@ class Work(NamedTuple):
     guess: np.ndarray
     """float64 (1,) least bound of cuts that were priced."""
     layer: np.ndarray
-    """float64 (12,) least seconds of a layer of the body, and what recompute of it adds; most
+    """float64 (13,) least seconds of a layer of the body, and what recompute of it adds; most
     seconds that passes beside each other save of it; least bytes that recompute frees of a layer
     that it applies to; the largest of ``waits``; least bytes of a layer of the body, and of its
-    activations; least seconds that the first layer is waited for, and that it leaves."""
+    activations; least seconds that the first layer is waited for, and that it leaves;
+    the most that any layer is gathered with ZeRO-3, at the least."""
     policies: np.ndarray
     """int64 (2, R + 2) recompute policies that are looked at together: by seconds, by bytes."""
     open: np.ndarray
@@ -125,6 +131,15 @@ class Work(NamedTuple):
     over all layers."""
     weights: np.ndarray
     """float64 (T,) most seconds of its backward that are for weights."""
+    decided: np.ndarray
+    """int64 of each pipeline, then of its runs (``Pipelines.run``), then of its layouts: the
+    policies, each a bit, with which bytes alone ruled out nothing, given the degrees and the way of
+    ZeRO that are looked at."""
+    begin: np.ndarray
+    """int64 (2, Q) where those of a pipeline begin, and those of its layouts."""
+    mark: np.ndarray
+    """int64 (4,) that of the run which is looked at, and of the layout; how often bytes alone
+    ruled out layouts of the pipeline; the policies that were looked at, each a bit."""
     unproved: np.ndarray
     """float64 (1,) see ``search.alike``."""
     order: Order
@@ -141,6 +156,10 @@ def work_of(t, q, a):
     Q, N = len(a.pp), len(a.order)
     S, V = int(a.pp.max(initial=1)), int(a.vpp.max(initial=1))
     chunks = int((a.pp * a.vpp).max(initial=1))
+    listed, parts = np.flatnonzero(a.first < a.last), np.ones((Q, 2), np.int64)
+    parts[listed, 0] += a.run[a.last[listed] - 1] - a.run[a.first[listed]] + 1
+    parts[listed, 1] = a.last[listed] - a.first[listed]
+    begin = np.cumsum(parts).reshape(Q, 2)
     Y, G = q.alike.shape[1], int(a.signature.max()) + 1
     return Work(
         best=np.full(Q, np.inf), option=np.full(Q, -1),
@@ -152,14 +171,17 @@ def work_of(t, q, a):
         resident=np.zeros(N + 1), kept=np.zeros(N + 1),
         figures=np.empty((Y, G, FIGURES)), stamp=np.zeros((2, Y, G), np.int64),
         bound=np.empty((S + 1, N + 1)), via=np.zeros((S + 1, N + 1), np.int64),
-        near=np.zeros(S + 1), question=np.zeros(5, np.int64),
+        near=np.zeros(S + 1), question=np.zeros(6, np.int64),
         cuts=np.zeros(chunks + 1, np.int64), at=np.zeros(S + 1, np.int64),
         activations=np.empty((S, V)), kept_back=np.empty((S, V)), room_left=np.empty(S),
         ranks=np.empty((S, RANK)), pairs=np.empty((S, V + 1, V + 1), np.int64),
         costs=np.empty((S, V, CHUNK)), hops=np.zeros((S, V, 2)),
         alone=np.zeros((S, V), np.bool_), label=np.zeros((2, one_f_one_b.FIGURES)),
-        tally=np.zeros(6, np.int64), unproved=np.full(1, np.inf), guess=np.full(1, np.inf),
-        layer=np.zeros(12), policies=np.zeros((2, t.back.shape[1] + 2), np.int64),
+        decided=np.zeros(parts.sum(), np.int64),
+        begin=np.ascontiguousarray((begin - parts).T),
+        mark=np.zeros(4, np.int64), tally=np.zeros(6, np.int64), unproved=np.full(1, np.inf),
+        guess=np.full(1, np.inf),
+        layer=np.zeros(13), policies=np.zeros((2, t.back.shape[1] + 2), np.int64),
         open=np.zeros(Q, np.bool_), forwards=np.zeros((Q, S, V), np.int64),
         free=np.zeros((2, t.ahead.shape[1])),
         waits=np.zeros((4, t.ahead.shape[1])), waited=np.zeros(4),
