@@ -17,7 +17,7 @@ from nest.describe.space import SearchSpace
 
 pytestmark = pytest.mark.kernels
 DENSE = "core_attn", "norm", "mlp"
-SPARSE = "core_attn", "norm", "mlp_act", "moe"
+SPARSE = "core_attn", "mlp_act", "moe"
 
 
 @pytest.mark.parametrize("memory", [100, 140])

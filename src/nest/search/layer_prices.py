@@ -6,6 +6,7 @@ one), R recompute policies, Z ways of ZeRO, T layer kinds.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -29,8 +30,11 @@ from nest.search.distinct import spread
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Map = Callable[[Callable[[Any], None], Iterable[Any]], Iterable[None]]
 
 BODY, STATE, APART, EXCHANGED = 4, 11, 4, 4
+SOME = 1 << 17
+"""Bodies x policies that a thread prices at once: fewer, and NumPy takes longer for its calls."""
 
 
 class OfType(NamedTuple):
@@ -92,7 +96,8 @@ class LayerPrices:
         self.by_type: list[OfType] = []
 
     def fill(
-        self, candidates: Candidates, rows: Rows, outer_dp: Ints, stride: Ints, in_parts: bool
+        self, candidates: Candidates, rows: Rows, outer_dp: Ints, stride: Ints, in_parts: bool,
+        each_of: Map = map,
     ) -> tuple[Ints, Ints]:
         """Price what candidates need: (C,) numbers of their bodies and of their states.
 
@@ -100,6 +105,7 @@ class LayerPrices:
         ----------
         outer_dp, stride : (C,) of their outer choices.
         in_parts : price the two parts of backwards too.
+        each_of : calls a function with each of some arguments, in threads or not.
         """
         none = np.zeros(0, dtype=np.int64)
         if not len(rows.block) or not self.policies or not self.zeros:
@@ -142,15 +148,24 @@ class LayerPrices:
             OfType(n, mine, body.take(mine), own, state.take(own))
             for n in range(len(self.settings)) if len(mine := np.flatnonzero(machine == n))
             for own in [np.flatnonzero(device == n)]]
-        for n, mine, of_type, own, held in self.by_type:
+
+        def price(part: tuple[OfType, slice]) -> None:
+            (n, mine, of_type, _, _), some = part
+            rows, own = mine[some], of_type.take(np.arange(len(mine))[some])
             for kind, layer in enumerate(self.chain.kinds):
-                costs = body_costs(layer, of_type, self.settings[n])
-                self._put_body(mine, kind, costs, self._host[n])
+                costs = body_costs(layer, own, self.settings[n])
+                self._put_body(rows, kind, costs, self._host[n])
                 if in_parts:
-                    self.apart[mine, :, kind] = self.parts_of(kind, of_type, costs, n)
+                    self.apart[rows, :, kind] = self.parts_of(kind, own, costs, n)
                 if self.exchange is not None:
                     away = np.broadcast_arrays(costs.ep_forward, costs.ep_backward)
-                    self.exchange[mine, :, kind] = np.stack(away, axis=-1)[:, each]
+                    self.exchange[rows, :, kind] = np.stack(away, axis=-1)[:, each]
+
+        size = max(1, SOME // len(self.policies))
+        list(each_of(price, [(one, slice(begin, begin + size)) for one in self.by_type
+                             for begin in range(0, len(one.bodies), size)]))
+        for n, _, _, own, held in self.by_type:
+            for kind, layer in enumerate(self.chain.kinds):
                 self.state[own, :, kind] = self.state_of(
                     state_costs(layer, held, self.settings[n]), n)
         return body_of, state_of

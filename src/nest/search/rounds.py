@@ -108,7 +108,7 @@ def search(
         parts = _parts(chain, space, cluster, job, beyond_stack)
         *some, whole = [
             Builder(chain, cluster, job, space, known, rules=rules, offload=offload,
-                    spare_host=spare_host, kept=kept, pipelines=_first_of(listed),
+                    spare_host=spare_host, kept=kept, each_of=pool.map, pipelines=_first_of(listed),
                     together=any(one.schedule == BESIDE for one in listed))
             for rules, listed in parts]
         draft = None
@@ -116,7 +116,7 @@ def search(
             draft = draft_of(space, chain)
         if draft is not None:
             builder = Builder(chain, cluster, job, draft, known, offload=offload,
-                              spare_host=spare_host, kept=kept)
+                              spare_host=spare_host, kept=kept, each_of=pool.map)
             best = _Run(builder, kernels, pool, counts, watch, part=True).first()
         runs = [*(_Run(builder, kernels, pool, counts, watch, part=True) for builder in some),
                 _Run(whole, kernels, pool, counts, watch)]

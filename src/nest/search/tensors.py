@@ -40,7 +40,7 @@ from nest.search.expert_pairs import useful_pairs
 from nest.search.floors import Known, Prices
 from nest.search.frame import Frame, firsts
 from nest.search.kept import Kept, Same
-from nest.search.layer_prices import LayerPrices
+from nest.search.layer_prices import LayerPrices, Map
 from nest.search.policies import policies_of, runnable_policies
 from nest.search.problems import Problem, Spans
 from nest.search.runnable import Pipeline, Runnable, runnable_splits
@@ -68,6 +68,7 @@ class Builder:
         so that plans that fit may be left out.
     kept : what near questions share; None: nothing.
     together : keep the expert pairs that passes beside each other may need.
+    each_of : see :meth:`nest.search.layer_prices.LayerPrices.fill`.
 
     Attributes
     ----------
@@ -89,7 +90,7 @@ class Builder:
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
         known: Signatures | None = None, *, rules: Capabilities | None = None,
         pipelines: Sequence[Pipeline] = (), offload: str = "none", spare_host: bool = False,
-        kept: Kept | None = None, together: bool = False,
+        kept: Kept | None = None, together: bool = False, each_of: Map = map,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.offload, self.spare_host = offload, spare_host
@@ -125,7 +126,7 @@ class Builder:
         outer_dp, stride = np.array([(o.outer_dp, o.stride) for o in self.outers]).reshape(
             -1, 2)[self.outer].T
         self._body, self._held = prices.fill(self.candidates, self.rows, outer_dp, stride, any(
-            SCHEDULES[name].parts for name in schedules))
+            SCHEDULES[name].parts for name in schedules), each_of)
         self.prices = prices
         self.floors: Known | None = None
         """See :meth:`nest.search.floors.Floors.begin`; None: nothing is kept."""
