@@ -11,7 +11,7 @@ from test_alike import EXPERTS, MODEL, cluster
 
 import nest
 from nest._kernels import layers
-from nest._kernels.alike import sums
+from nest._kernels.alike import decided
 from nest.describe import Job, load_model, load_stack
 from nest.describe.space import SearchSpace
 
@@ -54,5 +54,5 @@ def test_what_takes_no_longer(slower, hides, expected):
     own = np.arange(1.0, 1.0 + layers.FIELDS)
     other = own.copy()
     other[[layers.BACKWARD, layers.FREE_BACKWARD]] += slower, hides
-    adds = getattr(sums._adds, "py_func", sums._adds)
+    adds = getattr(decided._adds, "py_func", decided._adds)
     assert adds(own, other) == expected

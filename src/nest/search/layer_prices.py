@@ -149,9 +149,9 @@ class LayerPrices:
             for n in range(len(self.settings)) if len(mine := np.flatnonzero(machine == n))
             for own in [np.flatnonzero(device == n)]]
 
-        def price(part: tuple[OfType, slice]) -> None:
+        def price(part: tuple[OfType, Ints]) -> None:
             (n, mine, of_type, _, _), some = part
-            rows, own = mine[some], of_type.take(np.arange(len(mine))[some])
+            rows, own = mine[some], of_type.take(some)
             for kind, layer in enumerate(self.chain.kinds):
                 costs = body_costs(layer, own, self.settings[n])
                 self._put_body(rows, kind, costs, self._host[n])
@@ -162,8 +162,8 @@ class LayerPrices:
                     self.exchange[rows, :, kind] = np.stack(away, axis=-1)[:, each]
 
         size = max(1, SOME // len(self.policies))
-        list(each_of(price, [(one, slice(begin, begin + size)) for one in self.by_type
-                             for begin in range(0, len(one.bodies), size)]))
+        list(each_of(price, [(one, np.arange(begin, min(begin + size, len(one.bodies))))
+                             for one in self.by_type for begin in range(0, len(one.bodies), size)]))
         for n, _, _, own, held in self.by_type:
             for kind, layer in enumerate(self.chain.kinds):
                 self.state[own, :, kind] = self.state_of(

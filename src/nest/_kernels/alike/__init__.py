@@ -2,9 +2,10 @@
 
 `search` asks questions (a candidate, a way of ZeRO, a recompute policy) of all pipelines of an
 outer choice; `work` has its arrays. `sums` over all layers say which questions have a chance,
-`layouts` which layouts are worth a look, and `fits`, by the `trips` of micro-batches, which may be
-better than the best; `cuts` are free where no layouts are listed. What is left gets its figures in
-`chunks` and its seconds in `price`. Proofs: ``docs/proofs.md``. Read `search`, then `fits`.
+`layouts` which layouts are worth a look, where no other policy has `decided` that, and `fits`, by
+the `trips` of micro-batches, which may be better than the best; `cuts` are free where no layouts
+are listed. What is left gets its figures in `chunks` and its seconds in `price`. Proofs:
+``docs/proofs.md``. Read `search`, then `fits`.
 
 Shapes: C candidates, Z ways of ZeRO, R recompute policies, T kinds, Q pipelines, N layers, G
 signatures, Y classes of places, S most stages, V most chunks a stage.

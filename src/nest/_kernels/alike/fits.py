@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from nest._kernels import form, piece
 from nest._kernels.alike.chunks import fill_figures, fill_parts, position_of
-from nest._kernels.alike.layouts import gathers, hidden_of, note_bytes
+from nest._kernels.alike.decided import note_bytes
+from nest._kernels.alike.layouts import gathers, hidden_of
 from nest._kernels.alike.price import few_in, passes_of
 from nest._kernels.alike.trips import (
     R_FORWARD,
@@ -16,6 +17,7 @@ from nest._kernels.alike.trips import (
     R_SENT,
     R_SPARED,
     group_of,
+    last_group,
     note_end,
     note_traffic,
     of_trips,
@@ -71,8 +73,7 @@ def fits(t, q, a, w, number, top):
     loops = a.schedule[k] == INTERLEAVED or (a.schedule[k] == COMBINED and p > 1)
     copies, looped = copies_of(a.schedule[k]), is_looped(a.schedule[k])
     m = t.micro_batches // copies
-    group = group_of(a.schedule[k], m, size)
-    rest = m - (m - 1) // group * group  # the last group
+    group, rest = group_of(a.schedule[k], m, size), last_group(a.schedule[k], m, size)
     for n in range(p * v // copies + 1):
         w.cuts[n] = a.layouts[a.begin[number] + n]
     for s in range(p):
@@ -112,8 +113,9 @@ def fits(t, q, a, w, number, top):
             forward += chunk[C_FORWARD]
             sent += q.handed[w.cuts[n + 1]]
             if looped:
-                note_end(q, w, s, d, v, w.cuts[n + 1], y, g, split)
                 note_traffic(w, s, d, group, rest, y, g)
+            if looped and (d == 0 or d == v - 1):
+                note_end(q, w, s, d, w.cuts[n + 1], y, g, split)
             if d == 0 and not split:
                 left = chunk[C_LEFT]
             elif d == 0 and looped:  # the last pass is for weights of the first chunk

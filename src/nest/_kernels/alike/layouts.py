@@ -6,7 +6,8 @@ Each bound is one of ``fits``, with the least that a layer of a kind takes.
 from __future__ import annotations
 
 from nest._kernels import form, leaf
-from nest._kernels.alike.trips import group_of
+from nest._kernels.alike.decided import is_decided, note_bytes
+from nest._kernels.alike.trips import group_of, last_group
 from nest._kernels.alike.work import (
     AHEAD,
     BACK,
@@ -16,13 +17,10 @@ from nest._kernels.alike.work import (
     KEPT,
     LAYOUT,
     LEFT,
-    POLICY,
-    QUICKER,
     REDUCE,
     REFRESH,
     ROOM,
     RUN,
-    UNDECIDED,
 )
 from nest._kernels.orders import (
     COMBINED,
@@ -42,7 +40,6 @@ from nest.forms import orders
 
 begun, warm_up = form(orders.begun), form(orders.warm_up)
 
-MOST_POLICIES = 62
 # Layers by kind of ``Pipelines.seen``.
 S_REST, S_FIRST, S_LAST, S_FRONT, S_BEHIND = range(5)
 
@@ -142,11 +139,10 @@ def next_layout(t, a, w, k, number, top):
     split, near, behind_each_other = split_of(schedule), w.near[p - 1], gathers(schedule)
     loops = schedule == INTERLEAVED or (schedule == COMBINED and p > 1)
     each = w.layer[0] - (w.layer[2] if together else 0.0)
-    begin = w.layer[10] if is_looped(schedule) else 0.0  # before the first pass of all
-    ends = ends_of(schedule, w)
     looped, reduces = is_looped(schedule), not split and w.layer[12] == 0.0
-    turn = group_of(schedule, m, group)
-    rest = m - (m - 1) // turn * turn
+    begin = w.layer[10] if looped else 0.0  # before the first pass of all
+    ends = ends_of(schedule, w)
+    turn, rest = group_of(schedule, m, group), last_group(schedule, m, group)
     uneven, before = loops and m % group > 0, w.begin[0, k] + 1 - a.run[a.first[k]]
     x, seen, row, run = 0, a.seen, number, a.run[number] if number < a.last[k] else -1
     block = before + run != w.mark[RUN]
@@ -166,10 +162,10 @@ def next_layout(t, a, w, k, number, top):
             if block:
                 run = a.run[number]
                 seen, row = a.least_seen, run
-                if _is_decided(w, RUN, before + run):
+                if is_decided(w, RUN, before + run):
                     number = a.until[run]
                     continue
-            elif _is_decided(w, LAYOUT, w.begin[1, k] + number - a.first[k]):
+            elif is_decided(w, LAYOUT, w.begin[1, k] + number - a.first[k]):
                 number = row = number + 1
                 block = number == a.until[run]
                 continue
@@ -248,32 +244,3 @@ def next_layout(t, a, w, k, number, top):
         else:
             return number
     return a.last[k]
-
-
-@leaf
-def _is_decided(w, level, at):
-    """Whether a policy with which no layer takes longer left out nothing of a run, or a layout, for
-    its bytes. Until :func:`note_bytes` says otherwise, that holds for the one that is looked at."""
-    if w.decided[at] & w.question[QUICKER]:
-        w.tally[4] = 1  # which a look at other groups would not repeat
-        return True
-    if at != w.mark[level]:
-        w.mark[RUN], w.mark[LAYOUT] = at if level == RUN else w.mark[RUN], at
-        if w.question[FIRST] == 0:
-            w.decided[at] |= bit_of(w.question[POLICY])
-    return False
-
-
-@leaf
-def note_bytes(w):
-    """Note that bytes alone say that the layouts which are looked at are not the best."""
-    w.mark[UNDECIDED] += 1
-    if w.question[FIRST] == 0:
-        w.decided[w.mark[RUN]] &= ~bit_of(w.question[POLICY])
-        w.decided[w.mark[LAYOUT]] &= ~bit_of(w.question[POLICY])
-
-
-@leaf
-def bit_of(policy):
-    """A policy in a set of them, which is a number; 0: it is none of those that a set may have."""
-    return 1 << policy if policy < MOST_POLICIES else 0

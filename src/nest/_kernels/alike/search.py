@@ -11,10 +11,11 @@ import numpy as np
 
 from nest._kernels import entry, known, leaf
 from nest._kernels.alike.cuts import hand_over, try_cuts
+from nest._kernels.alike.decided import bit_of, quicker_than
 from nest._kernels.alike.fits import fits
-from nest._kernels.alike.layouts import bit_of, has_room, next_layout
+from nest._kernels.alike.layouts import has_room, next_layout
 from nest._kernels.alike.price import price
-from nest._kernels.alike.sums import fill_layers, may_be_below, quicker_than, sum_up
+from nest._kernels.alike.sums import fill_layers, may_be_below, sum_up
 from nest._kernels.alike.work import (
     CANDIDATE,
     FIRST,

@@ -6,8 +6,6 @@ import numpy as np
 
 from nest._kernels import leaf
 from nest._kernels.alike.layouts import (
-    MOST_POLICIES,
-    bit_of,
     ends_of,
     gathers,
     hidden_of,
@@ -21,7 +19,6 @@ from nest._kernels.alike.work import (
     INPUTS,
     KEPT,
     LEFT,
-    LOOKED,
     MORE,
     REDUCE,
     REFRESH,
@@ -65,41 +62,6 @@ def fill_layers(t, q, w, c, z, policies):
             if len(q.twin):
                 _add_exchange(t.exchanged[t.held[c], z], q.twin[y % len(q.twin)],
                               w.layers[y, policy])
-
-
-@leaf
-def quicker_than(t, q, a, w, c, r):
-    """Of the policies that were looked at, those with which no layer of a candidate takes longer
-    than with policy r, whatever is hidden beside it; each a bit."""
-    found = 0
-    for other in range(min(r, MOST_POLICIES)):
-        quicker = w.mark[LOOKED] & bit_of(other) > 0
-        for y in range(q.alike.shape[1]):
-            if quicker and q.alike[c, y] >= 0:
-                for kind in range(w.least.shape[1]):
-                    quicker = quicker and _adds(w.layers[y, other, kind], w.layers[y, r, kind])
-                if quicker and len(a.apart):
-                    apart = a.apart[t.body[q.alike[c, y]]]
-                    for kind in range(w.least.shape[1]):
-                        quicker = quicker and _differ_in_bytes(apart[other, kind], apart[r, kind])
-        if quicker:
-            found |= bit_of(other)
-    return found
-
-
-@leaf
-def _adds(own, slow):
-    """Whether the second layer takes longer, and hides more by no more than what it adds."""
-    more, rounded = slow[BACKWARD] - own[BACKWARD], 1e-15 * slow[BACKWARD]
-    return more >= 0.0 and slow[FREE_BACKWARD] - own[FREE_BACKWARD] <= more + rounded
-
-
-@leaf
-def _differ_in_bytes(own, slow):
-    """Whether parts of backwards, and what passes beside each other may hide, are the same."""
-    return (own[EXCHANGED_FORWARD] == slow[EXCHANGED_FORWARD]
-            and own[EXCHANGED_BACKWARD] == slow[EXCHANGED_BACKWARD]
-            and own[WEIGHTS] == slow[WEIGHTS])
 
 
 @leaf

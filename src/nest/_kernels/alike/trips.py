@@ -47,6 +47,13 @@ def group_of(schedule, m, size):
 
 
 @leaf
+def last_group(schedule, m, size):
+    """Micro-batches of the last of these groups."""
+    group = group_of(schedule, m, size)
+    return m - (m - 1) // group * group
+
+
+@leaf
 def note_traffic(w, s, d, group, rest, y, g):
     """Note what chunk d of a rank gathers and reduces, behind those in front of it.
 
@@ -64,10 +71,8 @@ def note_traffic(w, s, d, group, rest, y, g):
 
 
 @leaf
-def note_end(q, w, s, d, v, cut, y, g, split):
+def note_end(q, w, s, d, cut, y, g, split):
     """Note the first chunk of a rank (d = 0), or the last, in front of a cut."""
-    if 0 < d < v - 1:
-        return
     forward, back = w.figures[y, g, C_FORWARD], w.figures[y, g, C_BACKWARD]
     back = w.figures[y, g, C_INPUTS] if split else back - w.figures[y, g, C_LATE]
     w.ranks[s, R_LAST], w.ranks[s, R_BACK_LAST] = forward, back
