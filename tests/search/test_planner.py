@@ -40,17 +40,17 @@ def question(draw: random.Random) -> tuple:
             draw.choice(("5 GB/s", "20 GB/s", "25 GB/s", "26 GB/s")),
             draw.choice(("10 us", "10 us", "40 us")),
             draw.choice(("8 GiB", "8 GiB", "1.9 GiB", "1.76 GiB")),
-            draw.choice((16, 16, 24)), draw.randrange(len(SPACES)), draw.random() < 0.1,
-            draw.choice((1, 1, 1, 3)))
+            draw.choice((16, 16, 24)), draw.choice((128, 8192)), draw.randrange(len(SPACES)),
+            draw.random() < 0.1, draw.choice((1, 1, 1, 3)))
 
 
 def answer(plan, asked: tuple) -> str:
     """All of a plan's document but the effort, or what was said instead."""
-    model, devices, leaf, latency, memory, batch, space, beyond, top = asked
+    model, devices, leaf, latency, memory, batch, length, space, beyond, top = asked
     try:
         found = plan(
             MODELS[model], cluster(devices, leaf, latency, memory),
-            nest.Job(global_batch=batch, seq_len=128), SPACES[space], top=top,
+            nest.Job(global_batch=batch, seq_len=length), SPACES[space], top=top,
             beyond_stack=beyond, threads=1).as_dict()
     except (nest.InfeasibleError, nest.InputError) as error:
         return f"{error} {json.dumps(getattr(error, 'nearest', None), default=str)}"
@@ -84,6 +84,18 @@ def test_answers_do_not_depend_on_what_was_asked_before():
             asked = draw.choice(some[draw.random() < 0.3])
             assert answer(planner.plan, asked) == cold(asked), (seed, number, asked)
             assert planner.held <= planner.memory
+
+
+@pytest.mark.kernels
+def test_networks_share_what_follows_from_none():
+    """Which way of exchanging keys and values is the fastest depends on the network."""
+    planner, job = nest.Planner(), nest.Job(global_batch=16, seq_len=8192)
+    kept = set()
+    for leaf in ("26 GB/s", "5 GB/s", "1 GB/s", "200 MB/s"):
+        for latency in ("1 us", "40 us"):
+            planner.plan(MODELS[0], cluster(8, leaf, latency, "8 GiB"), job, threads=1)
+            kept.add(len(planner._kept))
+    assert len(kept) == 1
 
 
 @pytest.mark.kernels

@@ -17,8 +17,7 @@ from nest.describe.capabilities import Capabilities
 from nest.search.alike import Alike
 from nest.search.distinct import least_of
 from nest.search.layer_prices import APART
-from nest.search.layouts import Layouts
-from nest.search.runnable import Pipeline, Runnable
+from nest.search.runnable import Pipeline
 from nest.search.tensors import Builder
 
 Ints = NDArray[np.int64]
@@ -37,12 +36,8 @@ def beside(
     ``limit`` seconds or more are left out, and what only they need is not priced.
     """
     other = copy(builder)
-    other.pipelines, other.floors = pipelines, None
-    other.together = True
-    other.runnable = Runnable(rules, builder.chain, builder.job, pipelines, builder.zeros,
-                              builder.policies, builder.signatures.longest, builder.offload)
-    other.layouts = Layouts(builder.chain, pipelines, other.runnable, builder.own,
-                            builder.signatures)
+    other.floors, other.together = None, True
+    other.look_at(pipelines, rules)
     rows, splits, pairs = builder.every[0], builder.candidates.splits, builder.candidates.pairs
     priced = rows.pair[:len(builder.every[2])]  # no recompute policy is left: nothing is priced
     other.take(builder.every, np.flatnonzero(pairs.ep[priced] > 1))

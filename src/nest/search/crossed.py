@@ -23,8 +23,8 @@ from nest.forms.chunk import STATE_RESIDENT
 from nest.graph.schedules import RULES
 from nest.search.distinct import least_of
 from nest.search.layer_prices import EXCHANGED, LayerPrices
-from nest.search.layouts import Layouts, body_layers
-from nest.search.runnable import Pipeline, Runnable
+from nest.search.layouts import body_layers
+from nest.search.runnable import Pipeline
 from nest.search.tensors import Builder
 
 Floats = NDArray[np.float64]
@@ -41,11 +41,8 @@ def crossed(
     ``limit`` seconds or more are left out, and what only they need is not priced.
     """
     other = copy(builder)
-    other.pipelines, other.copies, other.floors = pipelines, COPIES, None
-    other.runnable = Runnable(rules, builder.chain, builder.job, pipelines, builder.zeros,
-                              builder.policies, builder.signatures.longest, builder.offload)
-    other.layouts = Layouts(builder.chain, pipelines, other.runnable, builder.own,
-                            builder.signatures)
+    other.copies, other.floors = COPIES, None
+    other.look_at(pipelines, rules)
     other.take(builder.every, np.arange(len(builder.every[2])))  # no bodies: nothing is priced
     if len(other.rows.block):
         least = _Least(other)

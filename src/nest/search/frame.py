@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from nest.search.candidates import Candidates, Outer, Rows, outers
 from nest.search.floors import Floors
-from nest.search.layouts import Layouts
-from nest.search.runnable import Pipeline, Runnable
-from nest.search.signatures import Signatures
+from nest.search.runnable import Runnable
 
 Ints = NDArray[np.int64]
 Useful = dict[int, NDArray[np.bool_]]
@@ -25,7 +23,6 @@ class Frame:
     ----------
     useful : see :meth:`nest.search.candidates.Candidates.rows`; by the size of a micro-batch.
     runnable : what the stack can run; it learns of the candidates.
-    pipelines, own, signatures : see :class:`nest.search.layouts.Layouts`.
 
     Attributes
     ----------
@@ -36,7 +33,6 @@ class Frame:
 
     def __init__(
         self, candidates: Candidates, useful: Callable[[int], Useful], runnable: Runnable,
-        pipelines: Sequence[Pipeline], own: bool, signatures: Signatures,
     ) -> None:
         c = candidates
         self.outers: list[Outer] = []
@@ -58,13 +54,12 @@ class Frame:
         runnable.keep(kept)
         self._runnable = runnable
         self.rows, self.first = every.take(kept), firsts(first, kept)
-        self.layouts = Layouts(c.chain, pipelines, runnable, own, signatures)
         self.floors = Floors(len(self.outers))
 
     @property
-    def extent(self) -> tuple[int, ...]:
+    def extent(self) -> int:
         """Grows when the frame does."""
-        return self.layouts.count, self._runnable.count, self.floors.asked
+        return self.floors.asked
 
     @property
     def runnable(self) -> Runnable:

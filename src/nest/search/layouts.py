@@ -59,7 +59,7 @@ class Layouts:
     Parameters
     ----------
     listed : pipelines.
-    runnable : what the stack can run.
+    runnable : what the stack can run of them; it knows no candidates.
     own : the space is that of the stack.
 
     Attributes
@@ -75,7 +75,7 @@ class Layouts:
         signatures: Signatures,
     ) -> None:
         self.chain, self.listed, self.own, self.signatures = chain, listed, own, signatures
-        self._rules = runnable.about_cuts
+        self._runnable = runnable
         self._order: Ints = np.array(chain.order, dtype=np.int64)
         self._marked: Ints = np.cumsum(
             [0, *(chain.kinds[kind].checkpointed for kind in chain.order)])
@@ -105,6 +105,16 @@ class Layouts:
         self._room: list[Any] = [*self._known]
         """Arrays that begin with those of ``_known``."""
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Grows when what is known does."""
+        return self.count, self._runnable.count
+
+    @property
+    def runnable(self) -> Runnable:
+        """A copy, which may learn of candidates."""
+        return self._runnable.copy()
+
     def of(self, chosen: Ints) -> Listed:
         """Layouts, those of the pipelines ``chosen``, by number, among them."""
         with self._lock:
@@ -117,7 +127,7 @@ class Layouts:
         if k in self.free or self.first[k] >= 0:
             return
         chain, pipeline = self.chain, self.listed[k]
-        rules = self._rules(pipeline)
+        rules = self._runnable.about_cuts(pipeline)
         forms = set.intersection({"free"}, *map(set, rules["cuts"])) if rules["cuts"] else {"free"}
         if forms and pipeline.schedule in UNLIKE:
             cut = np.ones(len(chain) + 1, dtype=np.bool_)

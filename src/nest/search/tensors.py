@@ -9,10 +9,10 @@ policies, Z ways of ZeRO, G signatures, T layer kinds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from nest.costs.choices import (
     exchange_named,
     policy,
 )
-from nest.costs.network.fabric import fabric_of
+from nest.costs.network.fabric import Fabric, fabric_of
 from nest.costs.network.records import Twins
 from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import hop
@@ -41,6 +41,7 @@ from nest.search.floors import Known, Prices
 from nest.search.frame import Frame, firsts
 from nest.search.kept import Kept, Same
 from nest.search.layer_prices import LayerPrices, Map
+from nest.search.layouts import Layouts
 from nest.search.policies import policies_of, runnable_policies
 from nest.search.problems import Problem, Spans
 from nest.search.runnable import Pipeline, Runnable, runnable_splits
@@ -50,6 +51,7 @@ from nest.search.tables import Blocks, Tables
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+T = TypeVar("T")
 
 MOST = 1 << 40
 
@@ -94,7 +96,7 @@ class Builder:
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.offload, self.spare_host = offload, spare_host
-        self.pipelines, self.own = pipelines, rules is not None
+        self.own, self.kept = rules is not None, Kept() if kept is None else kept
         schedules = {one.schedule for one in pipelines}
         self.together = "combined" in schedules
         self._pairs_together = together or self.together
@@ -114,15 +116,18 @@ class Builder:
         ]
         prices = LayerPrices(chain, cluster, job, self.policies, self.zeros, offload, spare_host)
         self.limit = prices.limit
+        # A frame that is kept holds for all prices, whichever exchange they make the fastest.
+        several = several and not (self.kept.most and self._keeps_frames(fabric))
         self.candidates.list_only(
             listed, Exchanges(chain, fabric, prices.settings) if several else None)
         self.depths = np.array(
             [d > 0 and space.allows("pp", d) for d in range(self.signatures.cuts + 1)]
         )
-        self.frame = self._frame(Kept() if kept is None else kept, rules)
+        self.look_at(pipelines, rules)
+        self.frame = self._frame()
         self.outers, self._first, self.rows = (
             self.frame.outers, self.frame.first, self.frame.rows)
-        self.runnable, self.layouts = self.frame.runnable, self.frame.layouts
+        self.runnable = self.frame.runnable
         outer_dp, stride = np.array([(o.outer_dp, o.stride) for o in self.outers]).reshape(
             -1, 2)[self.outer].T
         self._body, self._held = prices.fill(self.candidates, self.rows, outer_dp, stride, any(
@@ -130,7 +135,7 @@ class Builder:
         self.prices = prices
         self.floors: Known | None = None
         """See :meth:`nest.search.floors.Floors.begin`; None: nothing is kept."""
-        if kept is not None and kept.most and self.own and not fabric.by_links:
+        if self.kept.most and self.own and not fabric.by_links:
             self.floors = self.frame.floors.begin(Prices(
                 self._body, self._held, prices.ahead, prices.back, prices.state, prices.apart,
                 np.stack(fabric.rates), self.limit))
@@ -139,22 +144,35 @@ class Builder:
         self.needs = self._needs()
         self.bounds = self._bounds()
 
-    def _frame(self, kept: Kept, rules: Capabilities | None) -> Frame:
+    def look_at(self, pipelines: Sequence[Pipeline], rules: Capabilities | None) -> None:
+        """Search these pipelines; their layouts follow from no price."""
+        self.pipelines = pipelines
+        self.layouts = self._of_shape("layouts", lambda: Layouts(
+            self.chain, pipelines, Runnable(
+                rules, self.chain, self.job, pipelines, self.zeros, self.policies,
+                self.signatures.longest, self.offload),
+            self.own, self.signatures))
+        self.runnable = self.layouts.runnable
+
+    def _frame(self) -> Frame:
         """Outer choices and candidates; those on levels without experts depend on no price."""
-        cluster, c = self.cluster, self.candidates
+        c = self.candidates
 
         def make() -> Frame:
-            self.runnable = Runnable(
-                rules, self.chain, self.job, self.pipelines, self.zeros, self.policies,
-                self.signatures.longest, self.offload)
-            return Frame(c, self._useful, self.runnable, self.pipelines, self.own,
-                         self.signatures)
+            return Frame(c, self._useful, self.runnable)
 
-        if c.fabric.by_links or self.chain.experts is not None:
+        if not self._keeps_frames(c.fabric):
             return make()
-        return kept.of(("frame", Same(self.chain), Same(self.signatures), self.job, self.space,
-                        cluster.size, cluster.group_sizes, self.offload, self.own,
-                        tuple(self.pipelines), c.choice), make)
+        return self._of_shape("frame", make, self.cluster.size, self.cluster.group_sizes, c.choice)
+
+    def _keeps_frames(self, fabric: Fabric) -> bool:
+        return not fabric.by_links and self.chain.experts is None
+
+    def _of_shape(self, name: str, make: Callable[[], T], *more: Hashable) -> T:
+        """What follows from the chain, the job, the space and the pipelines, and ``more``."""
+        return self.kept.of((
+            name, Same(self.chain), Same(self.signatures), self.job, self.space, self.offload,
+            self.own, tuple(self.pipelines), *more), make)
 
     def _useful(self, micro_batch: int) -> dict[int, Bools]:
         """Expert pairs worth trying, by block."""
