@@ -208,14 +208,15 @@ def test_the_command_asks_and_shows(tmp_path, capsys, quick, monkeypatch):
     out, _ = run(capsys, "sweep", "show", study, "--format", "png")
     assert {path.name for path in folder.glob("*.png")} == {
         "front.png", "heat-map.png", "sensitivity.png"}
-    assert run(capsys, "sweep", "show", str(folder), "-q", "-o", str(tmp_path)) == ("", "")
-    assert (tmp_path / "heat-map.svg").exists()
+    new = tmp_path / "new" / "pictures"
+    assert run(capsys, "sweep", "show", str(folder), "-q", "-o", str(new)) == ("", "")
+    assert (new / "heat-map.svg").exists()
     for words, told in (
             ((study, "--x", "nope"), "x: got 'nope'"),
             ((study, "--objective", "s"), "objective: got"),
             ((study, "--format", "gif"), "format: got 'gif'"), (("nope.yaml",), "nope.yaml"),
             ((str(tmp_path),), "no such file"), ((study, "--plan", "99"), "point: got 99"),
-            ((study, "-o", "no/where"), "output: got no/where")):
+            ((study, "-o", study), f"output: {study[:200]} cannot be created")):
         assert told in run(capsys, "sweep", "show", *words, code=2)[1]
     written(tmp_path, STUDY)
     assert "differs from the study that was started last" in run(

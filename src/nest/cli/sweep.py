@@ -135,8 +135,6 @@ def show(
     if f".{suffix}" not in SUFFIXES:
         raise InputError(f"format: got {suffix[:60]!r}; allowed: svg, png")
     place = done.folder if folder is None else folder
-    if not os.path.isdir(place):
-        raise InputError(f"output: got {place[:200]}, which is no folder; allowed: a folder")
     from nest.report.figure import save_figure
     from nest.sweeps.charts import (
         front_figure,
@@ -145,7 +143,9 @@ def show(
         pair_of,
         sensitivity_figure,
     )
+    from nest.sweeps.store import make_folder
 
+    make_folder(place)
     wanted = objective_of(done.study, objective)
     with done.results() as results:
         if not results.light:
