@@ -26,7 +26,7 @@ SOURCES = sorted(path for folder in (PACKAGE, ROOT / "tests", ROOT / "bench")
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 
 OTHERS_FILES = frozenset({
-    "parallelize.py", "plan_config.py", "plan_recipe.py",
+    "parallelize.py", "run.py", "plan_config.py", "plan_recipe.py",
     "_utils.py", "alpa/pipeline_parallel/layer_construction.py",
     "alpa/pipeline_parallel/stage_construction.py", "alpa/pipeline_parallel/stage_profiling.py",
     "astra-sim-alibabacloud/inputs/topo/gen_Topo_Template.py", "calculon/llm/validation.py",

@@ -15,7 +15,7 @@ from command_line import run
 
 import nest
 from nest.errors import InfeasibleError, InputError, LimitError
-from nest.reading.run import opened
+from nest.reading.megatron_script import opened
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stacks"))
 from framework_plans import runnable  # noqa: E402

@@ -1,10 +1,10 @@
 """Compiled kernels: NumPy, numba and plain functions, arrays in, arrays out.
 
 Stages that may differ: `options` keeps the configurations of a stage that some plan could want
-(`recompute` changes their figures, `dominance` drops candidates, `spans`, `flights` and `fitting`
-rule out stages), and `pipeline` puts stages together, below the `bounds` of the stages in front.
-Identical stages: `alike`, a folder with its own paragraph. Both: `layers` and `fold` add up the
-figures of layers and stages, `orders` puts passes in order, `growing` has arrays that grow;
+(`recompute_choice` changes their figures, `dominance` drops candidates, `spans`, `flights` and
+`fitting` rule out stages), and `pipeline` puts stages together, below the `bounds` of the stages in
+front. Identical stages: `alike`, a folder with its own paragraph. Both: `layers` and `fold` add up
+the figures of layers and stages, `orders` puts passes in order, `growing` has arrays that grow;
 `routes` are for networks of links; `linked` is how parts of kernels are compiled. Read `options`,
 then `pipeline`, then `alike`.
 

@@ -41,7 +41,7 @@ from nest._kernels.fold import (
     walk,
 )
 from nest._kernels.layers import FIELDS, GATHERED, SCATTERED, SYNC, layer_sums
-from nest._kernels.recompute import (
+from nest._kernels.recompute_choice import (
     CHANGES,
     D_BACK,
     D_HELD,

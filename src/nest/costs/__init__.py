@@ -2,13 +2,15 @@
 
 `compute` (products, attention, memory-bound kernels), `network` (collectives, groups, links),
 `memory` (bytes of a parameter), `muon` (its matrices) and `host` (what is kept there) are the
-terms; `choices` turns degrees of parallelism into arrays; `operators`, `traffic` and `activations`
-apply them to a layer, and `layer` adds them up, under many configurations at once; `zero` does so
-for parameters, gradients and optimizer states; `stage` for the layers of a stage, with the overlap
-of traffic and compute; `backward` divides a backward in two; `distinct` finds alike rows, so that
-each is priced once; `schedules` give the time of a step from its stages. Read `choices`, `layer`,
-`zero`, `stage`, `schedules/closed`.
+terms; `choices` turns degrees of parallelism into arrays; `operators`, `activations`,
+`tensor_traffic`, `context_traffic` and `expert_traffic` apply them to a layer, and `layer` adds
+them up, under many configurations at once; `zero` does so for parameters, gradients and optimizer
+states; `stage` for the layers of a stage, with the overlap of traffic and compute; `backward`
+divides a backward in two; `distinct` finds alike rows, so that each is priced once; `schedules`
+give the time of a step from its stages. Read `choices`, `layer`, `zero`, `stage`,
+`schedules/closed`.
 
 Where to find: activation memory in `activations`, dispatch of tokens to experts (all-to-all) in
-`traffic`, hand-overs between stages and overlap in `stage`, micro-batches in flight in `schedules`.
+`expert_traffic`, hand-overs between stages and overlap in `stage`, micro-batches in flight in
+`schedules`.
 """

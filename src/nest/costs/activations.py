@@ -31,7 +31,7 @@ def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[Bytes, Array, Array,
     per head, query and key, and each dropout outside of it a mask of 1 byte an element
     (arXiv:2205.05198, section 4.1). Where cp gathers keys and values, these and their gradients
     take bytes of all positions while a layer goes backward
-    (:func:`nest.costs.traffic.gathered_seconds`).
+    (:func:`nest.costs.context_traffic.gathered_seconds`).
     """
     tokens, rest = tokens_of(layer, c, s)
     element, stack = s.machine.element, s.machine.stack
@@ -73,7 +73,7 @@ def gathered_bytes(op: Operator, layer: Layer, c: Body, s: Setting) -> tuple[Arr
     """Bytes of gathered keys and values that are kept for the backward pass, and bytes of those
     and of their gradients that are there besides while attention goes backward.
 
-    See :func:`nest.costs.traffic.gathered_seconds`.
+    See :func:`nest.costs.context_traffic.gathered_seconds`.
     """
     every: Array = np.where(c.gather, keys_bytes(op, layer, c, s), 0.0)
     if s.machine.stack.keeps_gathered:

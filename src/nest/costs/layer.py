@@ -3,8 +3,8 @@
 A configuration has a *body*, which determines the costs of a micro-batch, and a *state*, which
 determines those of parameters, gradients and optimizer. Many configurations share one or the other,
 so that the search prices each once. Shapes: C configurations, R recompute policies, Z ways of ZeRO.
-This module adds up the terms of :mod:`nest.costs.operators`, :mod:`nest.costs.traffic`,
-:mod:`nest.costs.activations` for a body; :mod:`nest.costs.zero` has the costs of a state.
+This module adds up the terms of :mod:`nest.costs.operators`, :mod:`nest.costs.activations` and the
+three of traffic for a body; :mod:`nest.costs.zero` has the costs of a state.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from nest.costs.choices import (
     State,
 )
 from nest.costs.compute import Array
+from nest.costs.context_traffic import context_traffic
+from nest.costs.expert_traffic import expert_traffic
 from nest.costs.host import waiting
 from nest.costs.operators import compute_seconds, tokens_of
-from nest.costs.traffic import context_traffic, expert_traffic, tensor_traffic
+from nest.costs.tensor_traffic import tensor_traffic
 from nest.costs.zero import StateCosts, state_costs
 from nest.graph import Layer
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nest.costs.choices import Setting, State
+from nest.costs.choices import Setting, State, Way
 from nest.costs.compute import Array, copy_seconds
 from nest.costs.host import update_seconds
 from nest.costs.memory import recipe
 from nest.costs.muon import STATE, UPDATE, shares
 from nest.costs.network.collectives import all_gather, all_reduce, reduce_scatter
 from nest.costs.operators import share_of
-from nest.costs.traffic import tied_seconds, to_twin
 from nest.graph import EXPERT, Layer
 
 
@@ -172,3 +171,16 @@ def _parameters(layer: Layer, c: State) -> tuple[Array, Array]:
         else:
             dense = dense + op.parameters / ranks * padding
     return dense, expert
+
+
+def to_twin(size: Array, way: Way) -> Array:
+    """Seconds of sending bytes to the holder of the other copy, and receiving as many from it."""
+    return size * way.per_byte + way.latency
+
+
+def tied_seconds(layer: Layer, c: State, s: Setting) -> Array:
+    """Gradient sum of two copies of a tied embedding, between the ends of the pipeline."""
+    if not layer.tied_parameters:
+        return np.zeros(len(c.tp))
+    size = layer.tied_parameters / c.tp * recipe(s.job).traveling_gradient
+    return size * c.tied_per_byte + 2.0 * c.tied_latency

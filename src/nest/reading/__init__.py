@@ -1,18 +1,17 @@
 """Jobs that run today, read back as model, job and configuration; nothing is executed.
 
-Reading order: `tokens`, `arithmetic` and `conditions` (words, numbers and
-comparisons of a script), `shell` (what it runs,
-followed as text), `arguments` (a command line as arguments by name), `patterns` (lists of layers),
-`megatron_arguments` (their values, by the tables that `nest.exports` writes them with), `megatron`
-(model, job and configuration of these), `hosts` (devices of the ranks), `run` (scripts of
-Megatron-LM); files of other targets: `launches` (scripts that hand over a file), `source` (a file
-with what the user says besides, settings that are understood), `python_text` (Python as text),
-`division` (degrees as a configuration), `torchtitan`, `fsdp2`, `deepspeed`, `bridge`, `maxtext`
-(one file per target); `reader` (:func:`nest.read`).
+Reading order: `tokens`, `arithmetic` and `conditions` (words, numbers and comparisons of a script),
+`shell` (what it runs, followed as text), `arguments` (a command line as arguments by name),
+`patterns` (lists of layers), `megatron_arguments` (their values, by the tables that `nest.exports`
+writes them with), `megatron` (model, job and configuration of these), `hosts` (devices of the
+ranks), `megatron_script` (scripts of Megatron-LM); files of other targets: `launches` (scripts that
+hand over a file), `source` (a file with what the user says besides, settings that are understood),
+`python_text` (Python as text), `division` (degrees as a configuration), `torchtitan`, `fsdp2`,
+`deepspeed`, `bridge`, `maxtext` (one file per target); `reader` (:func:`nest.read`).
 
 Jobs with a better plan: `running` (what a plan is searched for); scripts of Megatron-LM: `flags`
-(arguments that a plan decides), `batches` (which grow), `edit` (a script with some arguments
-changed), `remade` (a new one), `running_script`; other files: `edit_json`, `edit_toml`,
+(arguments that a plan decides), `batches` (which grow), `edit_script` (a script with some
+arguments changed), `remade` (a new one), `running_script`; other files: `edit_json`, `edit_toml`,
 `edit_yaml`, `edit_python` (a text with some settings changed), `formats` (what each target needs),
 `running_file`; `improvement` (the result, `improvement_text` its report), `improving`
 (:func:`nest.improve`).
@@ -20,7 +19,7 @@ changed), `remade` (a new one), `running_script`; other files: `edit_json`, `edi
 
 from nest.reading.improvement import Improvement
 from nest.reading.improving import improve
+from nest.reading.megatron_script import Reading
 from nest.reading.reader import TARGETS, devices_of, read
-from nest.reading.run import Reading
 
 __all__ = ["TARGETS", "Improvement", "Reading", "devices_of", "improve", "read"]

@@ -17,9 +17,9 @@ from nest.describe.model import Model
 from nest.errors import InputError, did_you_mean
 from nest.graph import build_chain
 from nest.graph.legality import expert_problem
-from nest.reading import bridge, deepspeed, fsdp2, launches, maxtext, run, torchtitan
+from nest.reading import bridge, deepspeed, fsdp2, launches, maxtext, megatron_script, torchtitan
 from nest.reading.launches import Launch
-from nest.reading.run import Reading
+from nest.reading.megatron_script import Reading
 from nest.reading.shell import Script
 from nest.reading.source import Asked, Found, Source
 from nest.units import shorten
@@ -77,7 +77,7 @@ def read(
     asked = Asked(model, vocab, seq_len, precision, optimizer, stack, devices,
                   tuple(one.removeprefix("--") for one in ignore), function)
     file = opened(path, target, asked, variables)
-    found = read_file(file) if file else run.read(
+    found = read_file(file) if file else megatron_script.read(
         path, devices=devices, vocab=vocab, stack=stack, variables=variables, ignore=ignore)
     degrees = found.configuration.stages[0]
     if problem := expert_problem(build_chain(found.model), degrees.ep, degrees.etp):
@@ -101,8 +101,8 @@ def devices_of(
     """
     if opened(path, target, Asked(), variables) is not None:
         return read(path, target=target, variables=variables, **said).devices
-    launch = run.opened(path, variables)
-    return run.world_of(launch.launcher, launch.where)
+    launch = megatron_script.opened(path, variables)
+    return megatron_script.world_of(launch.launcher, launch.where)
 
 
 class Opened(NamedTuple):

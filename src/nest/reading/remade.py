@@ -15,7 +15,7 @@ from nest.exports.hosts import Places
 from nest.exports.script import Script, script_text
 from nest.pricing.plans import Plan
 from nest.reading.arguments import Words
-from nest.reading.run import PROGRAM, Launch
+from nest.reading.megatron_script import PROGRAM, Launch
 from nest.reading.shell import MARK, Unknown
 
 NAME = "launch.sh"

@@ -21,7 +21,7 @@ from nest.exports.targets import TARGETS
 from nest.graph.legality import divisors
 from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
-from nest.reading import edit
+from nest.reading import edit_script
 from nest.reading.arguments import Known, Words, arguments_of
 from nest.reading.deepspeed import ALIASES, known_arguments
 from nest.reading.edit_python import Code
@@ -30,8 +30,8 @@ from nest.reading.formats import FORMATS, Bounded, Format
 from nest.reading.hosts import Placed
 from nest.reading.improvement import Change
 from nest.reading.launches import launched
+from nest.reading.megatron_script import SHOWING, Reading
 from nest.reading.reader import Opened, changed, read_file
-from nest.reading.run import SHOWING, Reading
 from nest.reading.running import (
     UNSET,
     Now,
@@ -279,7 +279,7 @@ class RunningFile:
             script = script.replace(opened.source.text, body)
         wanted = self._environment(before, plan)
         if opened.launch is not None and (wanted or flags.taken or flags.given):
-            text = edit.edited(script, flags, self._table, edit.Head(
+            text = edit_script.edited(script, flags, self._table, edit_script.Head(
                 opened.launch.variables, wanted), partial(self._stands, script, flags))
             if text is None:
                 raise ValueError("arguments of the launch are not found in the text of the script")

@@ -23,15 +23,15 @@ from nest.exports.targets import TARGETS
 from nest.pricing.evaluation import evaluate
 from nest.pricing.plans import Plan
 from nest.pricing.ranks import Rank
-from nest.reading import edit, flags
+from nest.reading import edit_script, flags
 from nest.reading.arguments import arguments_of, known
 from nest.reading.batches import bounded, common_batch
 from nest.reading.hosts import Placed, devices_of
 from nest.reading.improvement import Change
 from nest.reading.megatron import Described, described
 from nest.reading.megatron_arguments import TABLE
+from nest.reading.megatron_script import Launch, followed, name_of, opened, placed_beside
 from nest.reading.remade import NAME, remade
-from nest.reading.run import Launch, followed, name_of, opened, placed_beside
 from nest.reading.running import (
     UNSET,
     Now,
@@ -211,10 +211,10 @@ class RunningScript:
             if launch.command.variables.get(name, UNSET.get(name)) != value}
         own = placed_beside(self.path, launch.launcher) is not None  # it orders its nodes itself
         other = own or "ranks" in listed or len(found.at) != cluster.size
-        text = None if other else edit.edited(
-            launch.text, change, table, edit.Head(
+        text = None if other else edit_script.edited(
+            launch.text, change, table, edit_script.Head(
                 launch.command.variables, wanted, ORDER if "hosts" in listed else ""),
-            partial(edit.stands, launch=launch, flags=change, table=table))
+            partial(edit_script.stands, launch=launch, flags=change, table=table))
         name, given = os.path.basename(self.path), dict(launch.given)
         if text is None:
             # It hands its own arguments to the program, and needs none of the old script's.

@@ -2,7 +2,7 @@
 
 A network counts them: one byte a second over the links of one group, any number over all others,
 and no latency. What a layer costs on it in seconds is what is sent over that group in bytes, so
-that every size has one definition, in :mod:`nest.costs.traffic` and :mod:`nest.costs.layer`.
+that every size has one definition, in :mod:`nest.costs`.
 """
 
 from __future__ import annotations

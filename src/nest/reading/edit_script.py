@@ -14,7 +14,7 @@ from typing import NamedTuple
 from nest.errors import InputError
 from nest.reading.arguments import Known, Words, arguments_of
 from nest.reading.flags import Flags, applied
-from nest.reading.run import SHOWING, Launch, followed
+from nest.reading.megatron_script import SHOWING, Launch, followed
 
 ANCHORS = ("micro-batch-size", "batch-size", "num-layers")
 """Arguments beside which new ones are written, where none is replaced."""
