@@ -21,7 +21,7 @@ import gains  # noqa: E402
 from gains import Answer, Asked  # noqa: E402
 
 pytestmark = pytest.mark.kernels
-SEEDS = range(24)
+SEEDS = range(16)
 SELDOM = ("stages: one ep", "stages: one recompute", "places: tp-cp-dp-pp")
 """Switches that no plan of these small models and clusters need feel."""
 SEEN: Counter[str] = Counter()

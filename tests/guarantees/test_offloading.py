@@ -20,7 +20,7 @@ from nest.graph.legality import offload_problem
 from nest.search.offloads import search
 
 pytestmark = pytest.mark.kernels
-INSTANCES = int(os.environ.get("NEST_INSTANCES", "240"))
+INSTANCES = int(os.environ.get("NEST_INSTANCES", "160"))
 
 
 def with_hosts(rng: Random, cluster: Cluster) -> Cluster:

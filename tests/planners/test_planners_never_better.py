@@ -21,7 +21,7 @@ from nest.planners.membership import outside
 
 pytestmark = pytest.mark.kernels
 BATCH = 50
-INSTANCES = 250 if int(os.environ.get("NEST_INSTANCES", "2000")) >= 1000 else 100
+INSTANCES = 150 if int(os.environ.get("NEST_INSTANCES", "2000")) >= 1000 else 100
 """Four of five have a bounded space."""
 QUICK = ("manual", "zero", "exhaustive", "phaze", "piper")
 BOUNDS: tuple[dict[str, str | int], ...] = (

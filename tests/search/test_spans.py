@@ -66,7 +66,7 @@ def small(seed: int) -> Builder:
 
 def test_no_plan_below_the_limit_is_lost():
     fewer = fewest = compared = 0
-    for seed in range(48):
+    for seed in range(32):
         builder = small(seed)
         for number in range(min(len(builder.outers), 4)):
             for gpipe in (False, True):
@@ -83,7 +83,7 @@ def test_no_plan_below_the_limit_is_lost():
                     assert least <= some <= every
                     compared, fewer = compared + 1, fewer + (some < every)
                     fewest += least < some
-    assert compared > 500 and fewer > compared // 2 and fewest > compared // 20
+    assert compared > 330 and fewer > compared // 2 and fewest > compared // 20
 
 
 @pytest.mark.kernels(uncompiled=True)
