@@ -37,7 +37,7 @@ def beside(
     """
     other = copy(builder)
     other.floors, other.together = None, True
-    other.look_at(pipelines, rules)
+    other.list_pipelines(pipelines, rules)
     rows, splits, pairs = builder.every[0], builder.candidates.splits, builder.candidates.pairs
     priced = rows.pair[:len(builder.every[2])]  # no recompute policy is left: nothing is priced
     other.take(builder.every, np.flatnonzero(pairs.ep[priced] > 1))

@@ -42,7 +42,7 @@ def crossed(
     """
     other = copy(builder)
     other.copies, other.floors = COPIES, None
-    other.look_at(pipelines, rules)
+    other.list_pipelines(pipelines, rules)
     other.take(builder.every, np.arange(len(builder.every[2])))  # no bodies: nothing is priced
     if len(other.rows.block):
         least = _Least(other)

@@ -22,7 +22,7 @@ from nest.costs.choices import (
     exchange_named,
     policy,
 )
-from nest.costs.network.fabric import Fabric, fabric_of
+from nest.costs.network.fabric import fabric_of
 from nest.costs.network.records import Twins
 from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import hop
@@ -117,13 +117,12 @@ class Builder:
         prices = LayerPrices(chain, cluster, job, self.policies, self.zeros, offload, spare_host)
         self.limit = prices.limit
         # A frame that is kept holds for all prices, whichever exchange they make the fastest.
-        several = several and not (self.kept.most and self._keeps_frames(fabric))
-        self.candidates.list_only(
-            listed, Exchanges(chain, fabric, prices.settings) if several else None)
+        self.candidates.list_only(listed, Exchanges(chain, fabric, prices.settings)
+                                  if several and not self._keeps_frame else None)
         self.depths = np.array(
             [d > 0 and space.allows("pp", d) for d in range(self.signatures.cuts + 1)]
         )
-        self.look_at(pipelines, rules)
+        self.list_pipelines(pipelines, rules)
         self.frame = self._frame()
         self.outers, self._first, self.rows = (
             self.frame.outers, self.frame.first, self.frame.rows)
@@ -135,7 +134,7 @@ class Builder:
         self.prices = prices
         self.floors: Known | None = None
         """See :meth:`nest.search.floors.Floors.begin`; None: nothing is kept."""
-        if self.kept.most and self.own and not fabric.by_links:
+        if self._keeps_frame and self.own:
             self.floors = self.frame.floors.begin(Prices(
                 self._body, self._held, prices.ahead, prices.back, prices.state, prices.apart,
                 np.stack(fabric.rates), self.limit))
@@ -144,7 +143,9 @@ class Builder:
         self.needs = self._needs()
         self.bounds = self._bounds()
 
-    def look_at(self, pipelines: Sequence[Pipeline], rules: Capabilities | None) -> None:
+    def list_pipelines(
+        self, pipelines: Sequence[Pipeline], rules: Capabilities | None
+    ) -> None:
         """Search these pipelines; their layouts follow from no price."""
         self.pipelines = pipelines
         self.layouts = self._of_shape("layouts", lambda: Layouts(
@@ -155,18 +156,21 @@ class Builder:
         self.runnable = self.layouts.runnable
 
     def _frame(self) -> Frame:
-        """Outer choices and candidates; those on levels without experts depend on no price."""
-        c = self.candidates
+        """Outer choices and candidates."""
+        c, cluster = self.candidates, self.cluster
 
         def make() -> Frame:
             return Frame(c, self._useful, self.runnable)
 
-        if not self._keeps_frames(c.fabric):
+        if not self._keeps_frame:
             return make()
-        return self._of_shape("frame", make, self.cluster.size, self.cluster.group_sizes, c.choice)
+        return self._of_shape("frame", make, cluster.size, cluster.group_sizes, c.choice)
 
-    def _keeps_frames(self, fabric: Fabric) -> bool:
-        return not fabric.by_links and self.chain.experts is None
+    @property
+    def _keeps_frame(self) -> bool:
+        """Whether other questions get its frame: on levels without experts it has no price."""
+        by_links, experts = self.candidates.fabric.by_links, self.chain.experts
+        return self.kept.most > 0 and not by_links and experts is None
 
     def _of_shape(self, name: str, make: Callable[[], T], *more: Hashable) -> T:
         """What follows from the chain, the job, the space and the pipelines, and ``more``."""
