@@ -36,18 +36,31 @@ def test_tensor_parallel_traffic() -> None:
 
 def test_copies_of_tensor_parallel_traffic() -> None:
     # Each gather and scatter reads and writes 2 s b h bytes once more at 1 TB/s; of two samples, as
-    # one lies in order. Hidden as they are. What recompute has gathered, backward does not gather.
+    # one lies in order. Hidden as they are.
     once, copy = 2 * SBH / 2 / LINK, 2 * 2 * SBH / 1e12
     found = cost(block(), tp=2, sequence_copies=True)
     assert found.tp_forward == pytest.approx([4 * (once + copy)])
     assert found.tp_backward == pytest.approx([6 * (once + copy)])
-    again = cost(block(), tp=2, sequence_copies=True, recompute=FULL)
-    assert again.tp_backward == pytest.approx([(10 - 2) * (once + copy)])
     half = cost(block(), tp=2, sequence_copies=True, overlap_tp=0.5)
     assert half.tp_forward == pytest.approx([2 * (once + copy)])
     for given in ({"samples": 1, "tp": 2}, {"tp": 2, "sp": False}, {}):
         plain, copied = (cost(block(), sequence_copies=flag, **given) for flag in (False, True))
         assert plain.tp_forward == copied.tp_forward
+
+
+def test_what_tensor_parallelism_gathers_and_keeps() -> None:
+    # The inputs of both parts are kept whole, 2 s b h bytes each, instead of halves, and backward
+    # gathers neither again. Recompute of norms drops them, and that of all gathers them once.
+    once, plain = 2 * SBH / 2 / LINK, cost(block(), tp=2)
+    for recompute, times, kept in ((0, 4, 2), (NORM, 6, 0), (FULL, 8, 0)):
+        found = cost(block(), tp=2, keeps_gathered=True, recompute=recompute)
+        other = cost(block(), tp=2, recompute=recompute)
+        assert found.tp_backward == pytest.approx([times * once])
+        assert found.activations == pytest.approx(other.activations + kept * SBH)
+        assert found.activations + found.work == pytest.approx(
+            plain.activations + plain.work + 2 * SBH)
+    alone = cost(block(), tp=2, sp=False, keeps_gathered=True)
+    assert alone.activations == cost(block(), tp=2, sp=False).activations
 
 
 def test_tensor_parallel_traffic_of_experts() -> None:

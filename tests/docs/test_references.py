@@ -68,6 +68,7 @@ OTHERS_FILES = frozenset({
     "torch/distributed/pipelining/schedules.py",
     "torch/distributed/tensor/experimental/_context_parallel/_attention.py",
     "torch/distributed/tensor/experimental/_context_parallel/_cp_custom_ops.py",
+    "torch/distributed/tensor/parallel/style.py",
     "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py",
     "torch/utils/checkpoint.py", "torchtitan/config/configs.py",
     "torchtitan/config/job_config.py", "torchtitan/distributed/activation_checkpoint.py",

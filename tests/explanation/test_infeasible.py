@@ -141,7 +141,8 @@ def test_a_stack_that_can_run_nothing_says_why():
     assert text.endswith("It would fit with zero 1 instead of 3, or --beyond-stack")
 
 
-@pytest.mark.parametrize(("schedule", "stacks"), [("dualpipe", "none"), ("zb-v", "torchtitan")])
+@pytest.mark.parametrize(("schedule", "stacks"), [
+    ("dualpipe", "none"), ("zb-v", "torchtitan-eager")])
 def test_a_schedule_that_the_stack_lacks_is_named_with_those_that_have_it(schedule, stacks):
     text = str(refused("llama3-8b", 16, cluster="dgx-h100", beyond_stack=False,
                        schedule=schedule, zero=1))

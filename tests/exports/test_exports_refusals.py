@@ -15,7 +15,8 @@ from nest.exports import TARGETS
 from nest.exports.settings import Setting, figures_of, flag, flat, nested, settings
 
 STACKS = {"megatron": "megatron-core", "megatron-bridge": "megatron-bridge",
-          "deepspeed": "deepspeed", "torchtitan": "torchtitan", "torchtitan-toml": "torchtitan",
+          "deepspeed": "deepspeed", "torchtitan": "torchtitan-eager",
+          "torchtitan-toml": "torchtitan-eager",
           "fsdp2": "fsdp", "maxtext": "maxtext"}
 SCHEDULES: dict[str, dict[str, Any]] = {
     "gpipe": {}, "zb1p": {}, "interleaved": {"vpp": 2}, "interleaved-zb": {"vpp": 2},

@@ -54,7 +54,7 @@ def keywords(text: str) -> dict[str, Any]:
                                 ["tok_embeddings", "layers.0", "layers.1"],
                                 ["layers.2", "layers.3"], ["layers.4", "layers.5"],
                                 ["layers.6", "layers.7", "norm", "lm_head"]]}, "def"),
-    ({"pp": 2, "vpp": 2, "schedule": "zb-v", "zero": 1},
+    ({"pp": 2, "vpp": 2, "schedule": "zb-v", "zero": 1, "stack": "torchtitan-eager"},
      {"pipeline_parallel_schedule": "ZBVZeroBubble"}, "def"),
     ({"zero": 2, "ep": 4, "etp": 1, "changes": {"moe": EXPERTS}}, {"expert_parallel_degree": 4},
      "def"),
@@ -128,7 +128,7 @@ def test_settings_of_the_toml(given: dict[str, Any], wanted: dict[str, Any]) -> 
 def test_the_toml_is_read_back() -> None:
     for given in ({"zero": 3, "tp": 2}, {"zero": 1, "pp": 2, "vpp": 2, "schedule": "zb-v"},
                   {"zero": 0, "recompute": "full"}, {"zero": 3, "shard": "dp_in", "dp_in": 4}):
-        found = small(stack="torchtitan", **given)
+        found = small(stack="torchtitan-eager", **given)
         text = nest.export(found, "torchtitan-toml")["plan.toml"]
         here = torchtitan.figures_here(found, "output")
         back = figures_of(torchtitan.OLD, flat(tomllib.loads(text)))

@@ -26,7 +26,7 @@ ONCE = 1047, 1404, 1464, 2510
 CLOSE = 1e-9
 MOST = 2500
 """Configurations that are listed for an instance; those with more are left out."""
-LIKELY = ("torchtitan", "deepspeed", "megatron-deepspeed", "megatron-core")
+LIKELY = ("torchtitan-eager", "deepspeed", "megatron-deepspeed", "megatron-core")
 """Stacks with many schedules come twice as often."""
 
 
@@ -111,7 +111,7 @@ def test_groups_that_the_space_names() -> None:
     """Any legal ones are taken, and no others; a stack without a choice takes its own, if named."""
     chosen: list[int | None] = []
     for seed in range(INSTANCES // 4):
-        x, rng = ruled(seed, ("megatron-core", "megatron-bridge", "torchtitan")), Random(seed)
+        x, rng = ruled(seed, ("megatron-core", "megatron-bridge", "torchtitan-eager")), Random(seed)
         device = x.cluster.device
         space = {"pp": rng.choice((2, (2, 3))), "vpp": 2, "cp": 1, "tp": 1, "shard": "dp",
                  "recompute": "none", "zero": (0, 2),

@@ -112,13 +112,13 @@ def main() -> None:
     one: dict[str, Any] = {"cp": 1, "recompute_modules": "core_attn", "outer_dp": (1, 2)}
     for stack, schedule, model in (
             ("torchtitan", "interleaved", DEEPER), ("torchtitan", "interleaved", TIED),
-            ("torchtitan", "interleaved-zb", DEEPER), ("torchtitan", "looped-bfs", DEEPER),
-            ("torchtitan", "zb1p", DEEPER), ("megatron-core", "interleaved", DEEPER),
+            ("torchtitan-eager", "interleaved-zb", DEEPER), ("torchtitan", "looped-bfs", DEEPER),
+            ("torchtitan-eager", "zb1p", DEEPER), ("megatron-core", "interleaved", DEEPER),
             ("megatron-core", "interleaved", TIED), ("megatron-core", "interleaved", EXPERTS),
             ("megatron-core", "combined", EXPERTS), ("megatron-core", "combined", EXPERTS),
             # Experts' traffic outlasts what few micro-batches compute.
             ("megatron-core", "interleaved", MANY), ("megatron-core", "combined", MANY),
-            ("torchtitan", "interleaved-zb", MANY), ("torchtitan", "looped-bfs", MANY)):
+            ("torchtitan-eager", "interleaved-zb", MANY), ("torchtitan", "looped-bfs", MANY)):
         for pp, mbs in ((2, 1), (3, 1), (2, 2), (4, 1)):
             batch = mbs * int(rng.choice((4, 6, 8, 12)))
             job = Job(global_batch=batch, seq_len=int(rng.choice((64, 256, 1024))),

@@ -21,7 +21,7 @@ os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="localho
 
 
 def spare_compiling() -> None:
-    """Leave out PyTorch's compiler, half of what importing a framework takes: nothing runs here."""
+    """Leave out PyTorch's compiler, half of what importing a framework takes."""
     import torch
 
     torch.compile = lambda function=None, **_: function or (lambda one: one)
@@ -393,16 +393,59 @@ def deepspeed_zero(stage: int) -> bool:
         DeepSpeedEngine.__init__ = started
 
 
+def divided(case: dict[str, Any]) -> Any:
+    """Products that the backward of a block runs for its input, and then for its weights.
+
+    By the functions of PyTorch's pipelines; whole ones count, compiled as torchtitan does.
+    """
+    import torch
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+    from torch.distributed.pipelining._backward import (
+        stage_backward_input,
+        stage_backward_weight,
+    )
+
+    ran: list[int] = []
+
+    def counted(graph: Any, _: Any) -> Any:
+        products = sum(node.target is torch.ops.aten.mm.default for node in graph.graph.nodes)
+
+        def run(*given: Any) -> Any:
+            ran.append(products)
+            return graph.forward(*given)
+        return make_boxed_func(run)
+
+    class Block(torch.nn.Sequential):
+        def forward(self, given: Any) -> Any:
+            for layer in self:
+                given = layer(given)
+            return given
+
+    block = Block(*(torch.nn.Linear(8, 8, bias=False) for _ in range(2)))
+    if case["compiled"]:
+        block.compile(fullgraph=True, backend=aot_autograd(
+            fw_compiler=lambda graph, _: make_boxed_func(graph.forward), bw_compiler=counted))
+    given = torch.ones(2, 8, requires_grad=True)
+    out = block(given)
+    _, groups = stage_backward_input([out], [torch.ones_like(out)], [given], block.parameters())
+    ahead = [sum(ran), sum(weight.grad is not None for weight in block.parameters())]
+    stage_backward_weight(block.parameters(), groups)
+    return {"for_inputs": ahead, "for_both": [
+        sum(ran), sum(weight.grad is not None for weight in block.parameters())]}
+
+
 JUDGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "order": order,
-    "graphs": graphs,
+    "graphs": graphs, "divided": divided,
     "divisions": lambda case: deepspeed_divisions(case["layers"], case["chunks"])}
 
 
 def answer(judges: dict[str, Callable[[dict[str, Any]], Any]]) -> None:
     """Give the answers of the judge that is asked for."""
-    spare_compiling()
     judge, out = judges[sys.argv[1]], sys.stdout
+    if judge is not divided:
+        spare_compiling()
     sys.stdout = sys.stderr  # the frameworks print
     out.write(json.dumps([judge(case) for case in json.load(sys.stdin)]))
 

@@ -43,7 +43,7 @@ REFUSED = {
     "megatron-core": ("combined-ep", "combined-vpp", "combined-recompute", "combined-precision",
                       "interleaved-groups", "interleaved-group", "mtp", "placed",
                       "recompute-dense", "recompute-mla"),
-    "torchtitan": ("1f1b", "interleaved-rounds", "v-stages", "dualpipev", "tied", "kv-heads",
+    "torchtitan-eager": ("1f1b", "interleaved-rounds", "v-stages", "dualpipev", "tied", "kv-heads",
                    "expert-ranks", "precision"),
     "deepspeed": ("zero-pipeline", "dualpipev", "cuts"),
 }
@@ -58,7 +58,7 @@ EACH = 2
 def question(case: Case) -> dict[str, Any]:
     """A case as its judge gets it."""
     stage, stack = case.way.stages[0], case.job.stack.name
-    own = {"torchtitan": torchtitan, "deepspeed": deepspeed}.get(stack, megatron)
+    own = {"torchtitan-eager": torchtitan, "deepspeed": deepspeed}.get(stack, megatron)
     return {
         **{name: getattr(stage, name) for name in ("tp", "cp", "ep", "etp", "zero")},
         "pp": case.pp, "vpp": case.vpp, "dp": case.outer_dp * stage.dp_in, "world": case.world,
@@ -148,7 +148,8 @@ def deepspeed(case: Case) -> dict[str, Any]:
 @cache
 def taken(judge: str) -> tuple[tuple[Case, dict[str, Any]], ...]:
     """Runnable plans with the answers of a judge."""
-    stacks = {"megatron": {"megatron-core": CASES - CASES // 4, "megatron-fsdp": CASES // 4}}
+    stacks = {"megatron": {"megatron-core": CASES - CASES // 4, "megatron-fsdp": CASES // 4},
+              "torchtitan": {"torchtitan-eager": CASES}}
     cases = [case for stack, count in stacks.get(judge, {judge: CASES}).items()
              for case in runnable(stack, count)]
     answers = judged(judge, [question(case) for case in cases], "framework_launch.py")
@@ -217,7 +218,7 @@ def test_torchtitan_trains_what_was_priced() -> None:
                     reason="NEST_FRAMEWORK_TOML is not set")
 def test_torchtitan_up_to_0_2_takes_the_toml() -> None:
     cases, asked = [], []
-    for case in runnable("torchtitan", CASES):
+    for case in runnable("torchtitan-eager", CASES):
         try:
             files = nest.export(case.plan, "torchtitan-toml") if case.plan else {}
         except UnsupportedError:  # sequence parallelism was not a choice

@@ -28,7 +28,7 @@ from nest.pricing.even import even_configuration
 from nest.stacks import launch_needs, not_runnable
 from nest.stacks.figures import chunks_of, cut_forms, layer_counts, plan_figures
 
-STACKS = {"megatron": "megatron-core", "torchtitan": "torchtitan", "deepspeed": "deepspeed"}
+STACKS = {"megatron": "megatron-core", "torchtitan": "torchtitan-eager", "deepspeed": "deepspeed"}
 pytestmark = pytest.mark.skipif(not PYTHON, reason="NEST_FRAMEWORKS names no Python")
 
 Case = dict[str, Any]
@@ -307,6 +307,14 @@ def test_torchtitan_builds_the_schedules() -> None:
     assert not disagreements(
         "torchtitan", "schedule", {"1f1b", "interleaved-rounds", "several-stages"},
         lambda _, verdict: verdict["schedule"])
+
+
+def test_a_compiled_block_runs_its_whole_backward_twice_where_it_is_divided() -> None:
+    """So zero-bubble schedules are none of the stack that compiles."""
+    plain, compiled = judged("divided", [{"compiled": False}, {"compiled": True}])
+    assert plain == {"for_inputs": [0, 0], "for_both": [0, 2]}
+    # Four products: two for inputs, two for weights.
+    assert compiled == {"for_inputs": [4, 0], "for_both": [8, 2]}
 
 
 def test_torchtitan_builds_the_mesh() -> None:

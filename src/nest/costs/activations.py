@@ -65,8 +65,28 @@ def saved_bytes(layer: Layer, c: Body, s: Setting) -> tuple[Bytes, Array, Array,
                 live = np.maximum(live, running)
         for bits, size in held.items():
             saved[bits] = saved.get(bits, 0.0) + size
+    saved[NORM] = saved.get(NORM, 0.0) + gathered_inputs(layer, c, s)
     held_input = tokens / c.tp if stack.split_inputs else rest
     return saved, held_input * layer.hidden * element, live, moved
+
+
+def gathered_inputs(layer: Layer, c: Body, s: Setting) -> Array:
+    """Bytes that the inputs of products take besides each rank's share, where they are kept as
+    tensor parallelism has gathered them.
+
+    DTensor redistributes the input before the product, whose autograd node keeps it
+    (torch==2.13.0 torch/distributed/tensor/parallel/style.py:116; measured: docs/accuracy.md, "One
+    rank on one GPU").
+    """
+    tokens, rest = tokens_of(layer, c, s)
+    gathers = layer.traffic.forward_gathers * (tokens - rest)
+    across = layer.cross_traffic
+    if across is not None:
+        others = c.samples * float(across.tokens or positions_of(layer, s)) / c.cp
+        gathers = gathers + across.forward_gathers * c.sp * others * (1.0 - 1.0 / c.tp)
+    narrow = s.machine.format.narrow and s.machine.stack.fp8_inputs and layer.checkpointed
+    size = s.machine.operand if narrow else s.machine.element
+    return gathers * float(s.machine.stack.keeps_gathered) * layer.hidden * size
 
 
 def gathered_bytes(op: Operator, layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nest.costs.activations import gathered_inputs
 from nest.costs.choices import Body, Setting
 from nest.costs.compute import Array
 from nest.costs.operators import (
@@ -44,6 +45,7 @@ def parts(layer: Layer, c: Body, s: Setting, backward: Array, activations: Array
     tokens, rest = tokens_of(layer, c, s)
     machine = s.machine
     element, narrow = machine.element, machine.format.narrow and machine.stack.fp8_inputs
+    kept = kept + gathered_inputs(layer, c, s)
     for op in layer.operators:
         rows = rows_of(op, layer, c, s, tokens, rest)
         ranks, padding = share_of(op, c.tp, c.etp)

@@ -100,7 +100,7 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
         ahead, back = c.samples * np.array(
             [(layer.measured[int(t)].forward, layer.measured[int(t)].backward) for t in c.tp]).T
         again = {0: ahead}
-        tp, (cp, ep, under_cp) = (zeros, zeros, zeros), ((zeros, zeros),) * 3
+        tp, (cp, ep, under_cp) = (zeros,) * 4, ((zeros, zeros),) * 3
         saved, inputs, live, moved = measured_bytes(layer, c)
     else:
         ahead, back, again = compute_seconds(layer, c, s)
@@ -121,7 +121,7 @@ def body_costs(layer: Layer, c: Body, s: Setting) -> BodyCosts:
     whole = np.ones(policy.shape)
     tp_backward = wide(tp[1]) + np.where(full, wide(tp[2]), wide(tp[0]) * (
         (policy & (MOE | SHARED_EXPERTS) > 0) * layer.traffic.experts
-        + (policy & MLP > 0) * layer.traffic.mlp))
+        + (policy & MLP > 0) * layer.traffic.mlp) + wide(tp[3]) * (policy & NORM > 0))
     core_again = full | (policy & CORE_ATTN > 0)
     # What attention took from the other ranks is not kept where all but attention runs again.
     gathered = (c.gather[:, None] if c.recompute.ndim == 2 else c.gather) & (policy & NORM > 0)

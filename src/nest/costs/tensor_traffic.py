@@ -22,8 +22,9 @@ from nest.costs.operators import positions_of, tokens_of
 from nest.graph import Layer
 
 
-def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array, Array]:
-    """Tensor-parallel collectives forward, backward, and what full recompute adds to the backward.
+def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array, Array, Array]:
+    """Tensor-parallel collectives forward, backward, and what full recompute and recompute of norms
+    add to the backward.
 
     All less what the stack overlaps.
 
@@ -32,11 +33,12 @@ def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array, Arr
     fp8 one byte an element (Transformer Engine quantises before it gathers). NCCL gathers along the
     first dimension: where several samples come before the tokens that are divided, the whole tensor
     is read and written once more (torch==2.13.0, _functional_collectives of torch.distributed,
-    lines 213 and 276). DTensor, which does so, keeps what it gathers: the backward pass gathers
-    nothing again that recompute has gathered.
+    lines 213 and 276). The backward pass gathers the inputs of products again, unless the stack
+    keeps what is gathered (:func:`nest.costs.activations.gathered_inputs`).
     """
-    ahead, back, again = np.zeros((3, len(c.tp)))
+    ahead, back, again, normed = np.zeros((4, len(c.tp)))
     exposed, copies = 1.0 - s.machine.stack.overlap_tp, float(s.machine.stack.sequence_copies)
+    keeps = s.machine.stack.keeps_gathered
 
     def moved(collective: Callable[[Array, Network, Group], Array], size: Array) -> Array:
         copied = np.where((c.tp > 1) & (c.samples > 1), 2.0 * copies * size, 0.0)
@@ -54,14 +56,16 @@ def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array, Arr
             gather = moved(all_gather, size)
         ahead = ahead + np.where(c.sp, t.forward_gathers * gather + t.forward_scatters * scatter,
                                  t.forward_reduces * reduce)
-        back = back + np.where(c.sp, t.backward_gathers * gather + t.backward_scatters * scatter,
+        gathers = t.backward_gathers - keeps * t.forward_gathers
+        back = back + np.where(c.sp, gathers * gather + t.backward_scatters * scatter,
                                t.backward_reduces * reduce)
+        normed = normed + np.where(c.sp, keeps * t.forward_gathers * gather, 0.0)
         unread = float(t is layer.traffic and s.machine.stack.stops_early
                        and any(op.unread for op in layer.operators))
-        again = again + np.where(c.sp, (1.0 - copies) * t.forward_gathers * gather
+        again = again + np.where(c.sp, t.forward_gathers * gather
                                  + max(0.0, t.forward_scatters - unread) * scatter,
                                  max(0.0, t.forward_reduces - unread) * reduce)
     if s.machine.stack.split_inputs:
         size = tokens_of(layer, c, s)[0] * layer.hidden * s.machine.element
         again = again + np.where(c.sp, 0.0, exposed * all_gather(size, s.network, c.tp_group))
-    return ahead, back, again
+    return ahead, back, again, normed

@@ -106,8 +106,9 @@ class Stack(Rates):
         "in fp32, and merges outputs and gradients in fp32, as PyTorch's does",
     )
     keeps_gathered: Flag = Field(
-        False, description="keys and values that cp gathers are kept for the backward pass, unless "
-        "norms are recomputed, instead of gathered again, as by PyTorch's FlexAttention",
+        False, description="what tp and cp gather, inputs of products and keys and values, is kept "
+        "for the backward pass, unless norms are recomputed, instead of gathered again, as by "
+        "PyTorch's DTensor and FlexAttention",
     )
     fsdp_copies: Flag = Field(
         False, description="what ZeRO-3 gathers is copied out of the gathered buffer, and without "
