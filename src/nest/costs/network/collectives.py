@@ -124,6 +124,11 @@ class Group:
         """Steps among equal subgroups: halving-doubling for powers of two, else a ring; (C, V)."""
         return np.where(self.depth == np.round(self.depth), self.depth, self.children - 1.0)
 
+    @cached_property
+    def lines(self) -> dict[tuple[int, bool], tuple[Network, Lines]]:
+        """Of reduce-scatters and all-reduces on networks, by :func:`lines_of`."""
+        return {}
+
     def take(self, rows: NDArray[np.intp]) -> Group:
         return Group(self.inside[rows], self.even[rows],
                      None if self.paths is None else self.paths.take(rows))
@@ -160,22 +165,70 @@ def _start(size: Array, network: Network, group: Group, per_byte: Array) -> Arra
     return np.where(group.crossed, start, 0.0)
 
 
+class Lines(NamedTuple):
+    """Seconds of a collective as slope x bytes + fixed, and a share of the root of the bytes."""
+
+    base: list[Array]
+    """Of each level, (C,): :func:`_start` is base + root sqrt(bytes)."""
+    root: list[Array]
+    rings: list[tuple[Array, Array]]
+    """Slopes and fixed parts of rings, of which the fastest counts, (C,) each."""
+    hierarchy: tuple[Array, Array, Array]
+    """Slope, fixed part and root; infinite where subgroups are uneven."""
+    tree: tuple[Array, Array] | None
+    """Slope and fixed part, to reduce; likewise."""
+
+
+def lines_of(network: Network, group: Group, reduce: bool) -> Lines:
+    """What does not depend on the bytes: all layer kinds share the groups, and so this."""
+    known = group.lines.get((id(network), reduce))
+    if known is not None:
+        return known[1]
+    per_byte, latency = _rates(network, group)
+    base = np.where(group.crossed, network.base_time, 0.0)
+    root = np.where(group.crossed, network.ramp * np.sqrt(per_byte), 0.0)
+    times = 2.0 if reduce else 1.0
+    volume = times * (group.children - 1) / np.maximum(group.children, 1)
+    steps = times * group.steps
+    if reduce and group.paths is None:
+        in_network = network.in_network & group.crossed
+        volume = np.where(in_network, np.minimum(volume, 1.0), volume)
+        steps = np.where(in_network, 2.0, steps)
+    uneven = np.where(group.even, 0.0, np.inf)
+    tree = None
+    if reduce:
+        if group.paths is None:
+            rate = _largest(group, per_byte)
+            hops = _over_levels(np.add, np.ceil(group.depth) * latency)
+        else:
+            rate, hops = group.paths.tree_per_byte, group.paths.tree_latency
+        tree = 2.0 * rate, 2.0 * hops + uneven
+    found = Lines(
+        list(base.T), list(root.T),
+        [(times * slope, times * fixed) for slope, fixed in _rings(network, group)],
+        (_over_levels(np.add, volume * per_byte),
+         _over_levels(np.add, steps * latency + base) + uneven, _over_levels(np.add, root)), tree)
+    group.lines[id(network), reduce] = network, found
+    return found
+
+
+def _rings(network: Network, group: Group) -> list[tuple[Array, Array]]:
+    n, paths = group.size, group.paths
+    if paths is None:
+        rates = [tuple(_largest(group, figures) for figures in _rates(network, group))]
+    else:
+        rates = [(paths.ring_per_byte, paths.ring_latency),
+                 (paths.rails_per_byte, paths.rails_latency)]
+    return [((n - 1) / n * per_byte, (n - 1) * latency) for per_byte, latency in rates]
+
+
 def ring_pass(size: Array, network: Network, group: Group) -> Array:
     """Seconds until each of n blocks, ``size`` bytes together, has passed all members; (C,).
 
     n-1 steps of size/n bytes to the next member, over the narrowest link between neighbours. On
     links the better of one ring and rings on rails.
     """
-    n = group.size
-
-    def passed(per_byte: Array, latency: Array) -> Array:
-        return (n - 1) / n * size * per_byte + (n - 1) * latency
-
-    paths = group.paths
-    if paths is None:
-        return passed(*(_largest(group, figures) for figures in _rates(network, group)))
-    return np.minimum(passed(paths.ring_per_byte, paths.ring_latency),
-                      passed(paths.rails_per_byte, paths.rails_latency))
+    return _least([slope * size + fixed for slope, fixed in _rings(network, group)])
 
 
 def reduce_scatter(size: Array, network: Network, group: Group) -> Array:
@@ -220,27 +273,16 @@ def _seconds(size: Array, network: Network, group: Group, reduce: bool) -> list[
     nothing = (group.size <= 1) | (size <= 0)
     if nothing.all():  # most dimensions of most configurations
         return [np.zeros(len(nothing))]
-    per_byte, latency = _rates(network, group)
-    times = 2.0 if reduce else 1.0
-    start = _start(size, network, group, per_byte)
-    latest = _over_levels(np.maximum, start)
-    ring = times * ring_pass(size, network, group) + latest
-    volume = times * (group.children - 1) / np.maximum(group.children, 1)
-    steps = times * group.steps
-    if reduce and group.paths is None:
-        in_network = network.in_network & group.crossed
-        volume = np.where(in_network, np.minimum(volume, 1.0), volume)
-        steps = np.where(in_network, 2.0, steps)
-    tiers = volume * size[:, None] * per_byte + steps * latency
-    hierarchical = np.where(group.even, _over_levels(np.add, tiers + start), np.inf)
-    ways = [ring, hierarchical]
-    if reduce:
-        if group.paths is None:
-            rate = _largest(group, per_byte)
-            hops = _over_levels(np.add, np.ceil(group.depth) * latency)
-        else:
-            rate, hops = group.paths.tree_per_byte, group.paths.tree_latency
-        ways.append(np.where(group.even, 2.0 * size * rate + 2.0 * hops + latest, np.inf))
+    lines = lines_of(network, group, reduce)
+    some = np.sqrt(np.maximum(size, 0.0))
+    latest: Array = functools.reduce(np.maximum, (
+        base + root * some for base, root in zip(lines.base, lines.root, strict=True)))
+    slope, fixed, root = lines.hierarchy
+    ways = [_least([slope * size + fixed for slope, fixed in lines.rings]) + latest,
+            slope * size + fixed + root * some]
+    if lines.tree is not None:
+        slope, fixed = lines.tree
+        ways.append(slope * size + fixed + latest)
     return [np.where(nothing, 0.0, seconds) for seconds in ways]
 
 
