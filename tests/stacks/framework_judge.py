@@ -1,14 +1,12 @@
 """The frameworks' own code judges configurations, without a GPU; run by their Python, not by NEST.
 
-Reads a JSON list of cases (see ``test_frameworks.py``) and prints a JSON list of verdicts: for each
-case a mapping from a question to the answer of the framework. Groups are lists of ranks.
+A judge gets a case (see ``test_frameworks.py``) and gives a verdict: a mapping from a question to
+the answer of the framework. Groups are lists of ranks.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -439,16 +437,3 @@ JUDGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed, "order": order,
     "graphs": graphs, "divided": divided,
     "divisions": lambda case: deepspeed_divisions(case["layers"], case["chunks"])}
-
-
-def answer(judges: dict[str, Callable[[dict[str, Any]], Any]]) -> None:
-    """Give the answers of the judge that is asked for."""
-    judge, out = judges[sys.argv[1]], sys.stdout
-    if judge is not divided:
-        spare_compiling()
-    sys.stdout = sys.stderr  # the frameworks print
-    out.write(json.dumps([judge(case) for case in json.load(sys.stdin)]))
-
-
-if __name__ == "__main__":
-    answer(JUDGES)

@@ -1,8 +1,7 @@
 """The frameworks' own code takes whole configurations, as at a launch, without a GPU.
 
-Run by their Python, not by NEST: reads a JSON list of cases (see ``test_framework_plans.py``) and
-prints a JSON list of answers. An answer has ``refused``, what the framework says against a case, or
-null and what it made of the case.
+Run by their Python, not by NEST. A judge gets a case (see ``test_framework_plans.py``). Its answer
+has ``refused``, what the framework says against the case, or null and what it made of it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from framework_judge import (
-    answer,
     deepspeed_divisions,
     deepspeed_zero,
     megatron_interleaves,
@@ -556,9 +554,8 @@ def deepspeed_ranks(case: Case) -> Case:
     return {"ranks": found}
 
 
-if __name__ == "__main__":
-    answer({"megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed,
-            "arguments": lambda case: taken({**case, "arguments": arguments()},
-                                            megatron_arguments),
-            "module": module, "json": lambda case: taken(case, deepspeed_settings),
-            "toml": toml, "fsdp2": fsdp2, "bridge": bridge, "hostfile": hostfile})
+JUDGES: dict[str, Callable[[Case], Any]] = {
+    "megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed,
+    "arguments": lambda case: taken({**case, "arguments": arguments()}, megatron_arguments),
+    "module": module, "json": lambda case: taken(case, deepspeed_settings),
+    "toml": toml, "fsdp2": fsdp2, "bridge": bridge, "hostfile": hostfile}

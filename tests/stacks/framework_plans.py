@@ -43,14 +43,23 @@ CHUNKS = {"1f1b": (1,), "gpipe": (1,), "zb1p": (1,), "zb-v": (2,), "dualpipev": 
 """Chunks a stage that a schedule is drawn with; default: 2 or 3."""
 
 
-def judged(judge: str, questions: list[Any], script: str = "framework_judge.py") -> list[Any]:
-    """Answers of a judge: a function of a script that runs in the frameworks' Python."""
-    done = subprocess.run(
-        [PYTHON, str(Path(__file__).with_name(script)), judge], capture_output=True, text=True,
-        check=False, input=json.dumps(questions),
+@cache
+def server() -> subprocess.Popen[str]:
+    """The frameworks' Python, which asks the judges."""
+    return subprocess.Popen(
+        [PYTHON, str(Path(__file__).with_name("framework_server.py"))], text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: list[Any] = json.loads(done.stdout)
+
+
+def judged(judge: str, questions: list[Any], script: str = "framework_judge") -> list[Any]:
+    """Answers of a judge of a script."""
+    asked = server()
+    assert asked.stdin and asked.stdout
+    asked.stdin.write(json.dumps([script, judge, questions]) + "\n")
+    asked.stdin.flush()
+    found: list[Any] = json.loads(asked.stdout.readline())
+    assert isinstance(found, list), found
     return found
 
 

@@ -74,7 +74,7 @@ def test_scripts_of_megatron(tmp_path: Path) -> None:
             "flags": [*started.words, *LACKING], "world": one.plan.parallelism.devices_used,
             "variables": {name: value for name, value in started.variables.items()
                           if name == "CUDA_DEVICE_MAX_CONNECTIONS"}})
-    answers = judged("arguments", asked, "framework_launch.py")
+    answers = judged("arguments", asked, "framework_launch")
     for one, answer in zip(found, answers, strict=True):
         assert not answer["refused"], (answer["refused"], one.arguments)
         wanted = degrees(one)
@@ -85,7 +85,7 @@ def test_scripts_of_megatron(tmp_path: Path) -> None:
 def test_modules_of_torchtitan(tmp_path: Path) -> None:
     found = improved(tmp_path, "run.py", TITAN)
     answers = judged("module", [{"exported": one.files["run.py"], "config": "llama3_8b"}
-                                for one in found], "framework_launch.py")
+                                for one in found], "framework_launch")
     policies = {"none": None, "full": "FullAC", "selective": "SelectiveAC"}
     for one, answer in zip(found, answers, strict=True):
         wanted = degrees(one)
@@ -100,7 +100,7 @@ def test_modules_of_torchtitan(tmp_path: Path) -> None:
 def test_tomls_of_torchtitan(tmp_path: Path) -> None:
     found = improved(tmp_path, "run.toml", TOML)
     answers = judged("toml", [{"toml": one.files["run.toml"], "world": 16,
-                               "dp": degrees(one)["dp"]} for one in found], "framework_launch.py")
+                               "dp": degrees(one)["dp"]} for one in found], "framework_launch")
     for one, answer in zip(found, answers, strict=True):
         wanted = degrees(one)
         assert not answer["refused"], (answer["refused"], one.files)
@@ -116,7 +116,7 @@ def test_jsons_of_deepspeed(tmp_path: Path) -> None:
     found = [nest.improve(tmp_path / name, cluster, nest.SearchSpace(**bounds), model="llama3-8b",
                           seq_len=8192) for bounds in ({}, {"tp": 2}, {"zero": 3}, {"zero": 1})]
     answers = judged("json", [{"settings": json.loads(one.files[name]), "world": 16,
-                               "dp": degrees(one)["dp"]} for one in found], "framework_launch.py")
+                               "dp": degrees(one)["dp"]} for one in found], "framework_launch")
     for one, answer in zip(found, answers, strict=True):
         wanted = degrees(one)
         assert not answer["refused"], (answer["refused"], one.files)

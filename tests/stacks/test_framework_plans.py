@@ -152,7 +152,7 @@ def taken(judge: str) -> tuple[tuple[Case, dict[str, Any]], ...]:
               "torchtitan": {"torchtitan-eager": CASES}}
     cases = [case for stack, count in stacks.get(judge, {judge: CASES}).items()
              for case in runnable(stack, count)]
-    answers = judged(judge, [question(case) for case in cases], "framework_launch.py")
+    answers = judged(judge, [question(case) for case in cases], "framework_launch")
     return tuple(zip(cases, answers, strict=True))
 
 
@@ -226,7 +226,7 @@ def test_torchtitan_up_to_0_2_takes_the_toml() -> None:
         cases.append(case)
         asked.append({"toml": files["plan.toml"], "world": case.world,
                       "dp": case.outer_dp * case.way.stages[0].dp_in})
-    answers = judged("toml", asked, "framework_launch.py")
+    answers = judged("toml", asked, "framework_launch")
     assert len(cases) > CASES // 2
     for case, answer in zip(cases, answers, strict=True):
         assert not answer["refused"], (answer["refused"], question(case))
@@ -260,7 +260,7 @@ def passes(case: Case) -> list[list[list[Any]]]:
 def test_fields_of_megatron_bridge_are_those_of_megatron_core() -> None:
     own = {"model.seq_length", "model.use_te_rng_tracker"}  # Megatron-Bridge's
     names = {one.name for one in (*bridge.SETTINGS, *bridge.GRAPHS)} - own
-    [answer] = judged("bridge", [{"fields": sorted(names)}], "framework_launch.py")
+    [answer] = judged("bridge", [{"fields": sorted(names)}], "framework_launch")
     assert not answer["unknown"]
 
 
@@ -272,7 +272,7 @@ def test_deepspeed_reads_the_hostfile() -> None:
         with suppress(UnsupportedError):  # ranks in another order than this launcher's
             files = nest.export(case.plan, "deepspeed", launcher="deepspeed")
             found.append((case, files["hostfile"]))
-    answers = judged("hostfile", [{"text": text} for _, text in found], "framework_launch.py")
+    answers = judged("hostfile", [{"text": text} for _, text in found], "framework_launch")
     assert len(found) > 10 and any(len(answer["hosts"]) > 1 for answer in answers)
     for (case, _), answer in zip(found, answers, strict=True):
         assert [(host, at) for host, *devices in answer["hosts"] for at in devices] == [
@@ -284,7 +284,7 @@ def test_the_module_for_fsdp2_runs() -> None:
     cases = runnable("fsdp", min(CASES, 24))
     answers = judged("fsdp2", [
         {"text": case.files and case.files["parallelize.py"], "world": case.world,
-         "layers": case.model.layers} for case in cases], "framework_launch.py")
+         "layers": case.model.layers} for case in cases], "framework_launch")
     for case, answer in zip(cases, answers, strict=True):
         stage, dp = case.way.stages[0], case.outer_dp * case.way.stages[0].dp_in
         replicas = dp if not stage.zero else case.outer_dp if stage.shard == "dp_in" else 1
@@ -313,7 +313,7 @@ def test_what_breaks_a_rule_is_refused(stack: str) -> None:
                 break
     cases = [case for rule in found.values() for case in rule]
     judge = stack.partition("-")[0]
-    answers = judged(judge, [question(case) for case in cases], "framework_launch.py")
+    answers = judged(judge, [question(case) for case in cases], "framework_launch")
     accepted = [(case.broken, question(case)) for case, answer in zip(cases, answers, strict=True)
                 if not answer["refused"]]
     assert not accepted, (len(accepted), [rule for rule, _ in accepted], accepted[0])
@@ -350,7 +350,7 @@ def test_offloading_is_judged_as_by_megatron() -> None:
     """By the flags of the exported script."""
     cases = [*offloading({text: text for text in OFFLOADS}, broken=False),
              *offloading(REFUSED_OFFLOADS, broken=True)]
-    answers = judged("megatron", [question(case) for case in cases], "framework_launch.py")
+    answers = judged("megatron", [question(case) for case in cases], "framework_launch")
     wrong = [(case.way.offload, case.broken, answer["refused"]) for case, answer in zip(
         cases, answers, strict=True) if bool(answer["refused"]) != bool(case.broken)]
     assert not wrong, wrong
@@ -384,7 +384,7 @@ def test_cuda_graphs_are_judged_as_by_megatron() -> None:
     """By the arguments of the exported script, or those that it would have. Of whole steps 0.19.2
     refuses none; 0.16.1 has a check of experts."""
     cases = [*captured("layers"), *captured("step")]
-    answers = judged("megatron", [question(case) for case in cases], "framework_launch.py")
+    answers = judged("megatron", [question(case) for case in cases], "framework_launch")
     wrong = [(case.way, answer["refused"]) for case, answer in zip(cases, answers, strict=True)
              if bool(answer["refused"]) != (case.files is None)]
     assert not wrong, wrong[0]
