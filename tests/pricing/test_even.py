@@ -61,6 +61,18 @@ def test_defaults_follow_from_devices_and_experts():
     evaluate(load_model("llama2-7b"), cluster, JOB, some)
 
 
+def test_selective_recompute_is_what_the_stack_has() -> None:
+    """Modules that a stack has only together need not be named; names are taken as they are."""
+    model, cluster = load_model("llama3-8b"), load_cluster("dgx-h100", devices=8)
+    for stack, wanted in (("torchtitan", ("norm", "mlp_act")), ("maxtext", ("norm", "mlp_act")),
+                          ("megatron-core", ("core_attn",)), ("fsdp", ("core_attn",))):
+        job = Job(global_batch=8, seq_len=512, stack=stack)
+        for named in (None, ("core_attn",)):
+            way = even_configuration(model, cluster, job, recompute="selective",
+                                     recompute_modules=named)
+            assert way.stages[0].recompute_modules == (named or wanted), stack
+
+
 def test_body_of_a_profile():
     tp = {1: {"forward": 1, "backward": 2, "parameter_bytes": 3, "activation_bytes": 4}}
 

@@ -76,7 +76,8 @@ def test_allowed_words_of_several() -> None:
     together = with_rule(fields="module_set", allowed="norm+mlp_act")
     assert findings(together) == {}, "nothing is recomputed"
     assert findings(together, recompute="selective", recompute_modules=("norm", "mlp_act")) == {}
-    assert findings(together, recompute="selective") == {
+    assert findings(together, recompute="selective") == {}, "the stack's own are the default"
+    assert findings(together, recompute="selective", recompute_modules=("core_attn",)) == {
         "only module_set": "module_set core_attn: because"}
 
 
@@ -182,7 +183,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]] 
                                                              "micro_batch": 2}),
          ("tied pp", {"model": "gpt2-xl", "pp": 2}), ("kv-heads kv_heads", {"tp": 16}),
          ("cp-comm cp_comm", {"cp": 2}), ("selective-recompute module_set",
-                                          {"recompute": "selective"}),
+                                          {**NORMS, "recompute_modules": ("core_attn",)}),
          ("full-recompute recompute_layers", {"recompute": "full", "recompute_layers": 2}),
          ("etp etp", {"model": "mixtral-8x7b", "tp": 2, "ep": 4, "etp": 2})]),
     "torchtitan-2024": ([{"zero": 3}], [("zero zero", {"zero": 1})]),

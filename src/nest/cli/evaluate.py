@@ -117,8 +117,9 @@ def evaluate(
     ] = None,
     recompute_modules: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Modules of selective recompute: core_attn (default), "
-                     "norm, mlp_act, moe, mlp, mla_up_proj, shared_experts, joined by +."),
+        typer.Option(metavar="NAMES", help="Modules of selective recompute: core_attn, norm, "
+                     "mlp_act, moe, mlp, mla_up_proj, shared_experts, joined by +; default: "
+                     "core_attn, or what the stack has only together."),
     ] = None,
     recompute_layers: Annotated[
         int | None,

@@ -16,6 +16,7 @@ from nest.describe.profile import Profile
 from nest.describe.space import LARGEST, CpComm, Module, Recompute, Schedule, Shard
 from nest.errors import InputError
 from nest.pricing.divisions import chunks_of_stages
+from nest.stacks import selective_modules
 
 if TYPE_CHECKING:
     from nest.graph import Chain
@@ -68,7 +69,8 @@ def even_configuration(
     zero : ZeRO stage, 0 to 3.
     shard : ZeRO shards over all of dp, or dp_in only (HSDP).
     recompute : recompute policy.
-    recompute_modules : of selective recompute; default: core_attn.
+    recompute_modules : of selective recompute; default: those of the stack where it has them only
+        together, else core_attn.
     recompute_layers : full recompute of only this many first layers of a stage or chunk; default:
     all.
     vpp : virtual stages per device; default: as the layout or the schedule has them, else 1. Above
@@ -103,6 +105,8 @@ def even_configuration(
         experts = ep * (tp if etp is None else etp)
         dp_in = experts // math.gcd(experts, tp * cp)
     outer_dp = _replicas(cluster.size, pp, tp, cp, dp_in, outer_dp)
+    if recompute == "selective" and recompute_modules is None:
+        recompute_modules = selective_modules(job)
     if micro_batch is None:
         micro_batch = (1 if mbs is None else mbs) * dp_in
     optional = {name: value for name, value in (

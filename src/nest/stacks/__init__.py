@@ -5,7 +5,14 @@ gives the figures of a configuration that rules name, `rules` compares them with
 `overview` shows what the tables of the catalog allow, `settings` what a stack is told to offload.
 """
 
-from nest.stacks.rules import Finding, cannot_offload, launch_needs, not_runnable
+from nest.stacks.rules import (
+    Finding,
+    cannot_offload,
+    launch_needs,
+    not_runnable,
+    selective_modules,
+)
 from nest.stacks.settings import offload_settings
 
-__all__ = ["Finding", "cannot_offload", "launch_needs", "not_runnable", "offload_settings"]
+__all__ = ["Finding", "cannot_offload", "launch_needs", "not_runnable", "offload_settings",
+           "selective_modules"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from nest.describe.base import Written
 from nest.describe.capabilities import FIGURES, Product, Rule
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
-from nest.describe.space import IntSet
+from nest.describe.space import IntSet, Module
 from nest.graph import Chain
 from nest.stacks.figures import (
     Figures,
@@ -60,6 +60,16 @@ def cannot_offload(job: Job, texts: Iterable[str]) -> Iterator[str]:
             for field in rule.fields if not rule.alike and applies(rule, figures) else ():
                 if field in figures and (why := wrong(rule, field, figures)):
                     yield f"offload: got {text}; {field} {why}: {rule.sentence}"
+
+
+def selective_modules(job: Job) -> tuple[Module, ...] | None:
+    """Modules of the stack's selective recompute where it has them only together; else None."""
+    known = job.stack.capabilities
+    sets = [rule.allowed for rule in known.rules.values()
+            if rule.fields == ("module_set",) and not rule.when] if known is not None else []
+    if not sets or not isinstance(sets[0], tuple):
+        return None
+    return cast(tuple[Module, ...], tuple(sets[0][0].split("+")))
 
 
 def launch_needs(chain: Chain, job: Job, plan: Configuration) -> tuple[Finding, ...]:
