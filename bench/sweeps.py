@@ -165,18 +165,16 @@ class Took(NamedTuple):
 
 
 def planning(address: str, workers: list[subprocess.Popen]) -> tuple[float, Took]:
-    """Plans a second once all workers are busy, and what workers take for each."""
-    seen: list[float] = []
+    """Plans a second of workers that have planned before, and what they take for each."""
     with tempfile.TemporaryDirectory() as folder:
-        before = sum(processor_seconds(one.pid) for one in workers)
-        swept = sweep(study("llama3-8b", 256, False, PLANS), folder, engine=address,
-                      progress=lambda now: seen.append(time.perf_counter()))
-        after = sum(processor_seconds(one.pid) for one in workers)
+        sweep(study("llama3-8b", 256, False, 4 * len(workers)), folder, engine=address)
+    with tempfile.TemporaryDirectory() as folder:
+        before, begun = [processor_seconds(one.pid) for one in workers], time.perf_counter()
+        swept = sweep(study("llama3-8b", 256, False, PLANS), folder, engine=address)
+        took, after = time.perf_counter() - begun, [processor_seconds(one.pid) for one in workers]
         with swept.results() as results:
             each = results.seconds / PLANS
-    skip = 4 * len(workers)
-    rate = (len(seen) - skip) / (seen[-1] - seen[skip - 1])
-    return rate, Took(each, (after - before) / PLANS)
+    return PLANS / took, Took(each, (sum(after) - sum(before)) / PLANS)
 
 
 def at_once_by(
