@@ -78,6 +78,8 @@ def gathered_inputs(layer: Layer, c: Body, s: Setting) -> Array:
     (torch==2.13.0 torch/distributed/tensor/parallel/style.py:116; measured: docs/accuracy.md, "One
     rank on one GPU").
     """
+    if not s.machine.stack.keeps_gathered:
+        return np.zeros(len(c.tp))
     tokens, rest = tokens_of(layer, c, s)
     gathers = layer.traffic.forward_gathers * (tokens - rest)
     across = layer.cross_traffic
@@ -86,7 +88,7 @@ def gathered_inputs(layer: Layer, c: Body, s: Setting) -> Array:
         gathers = gathers + across.forward_gathers * c.sp * others * (1.0 - 1.0 / c.tp)
     narrow = s.machine.format.narrow and s.machine.stack.fp8_inputs and layer.checkpointed
     size = s.machine.operand if narrow else s.machine.element
-    return gathers * float(s.machine.stack.keeps_gathered) * layer.hidden * size
+    return gathers * layer.hidden * size
 
 
 def gathered_bytes(op: Operator, layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:

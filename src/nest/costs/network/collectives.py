@@ -125,8 +125,8 @@ class Group:
         return np.where(self.depth == np.round(self.depth), self.depth, self.children - 1.0)
 
     @cached_property
-    def lines(self) -> dict[tuple[int, bool], tuple[Network, Lines]]:
-        """Of reduce-scatters and all-reduces on networks, by :func:`lines_of`."""
+    def lines(self) -> dict[bool, tuple[Network, Lines]]:
+        """Of all-reduces, and of reduce-scatters, on the last network: :func:`lines_of`."""
         return {}
 
     def take(self, rows: NDArray[np.intp]) -> Group:
@@ -181,8 +181,8 @@ class Lines(NamedTuple):
 
 def lines_of(network: Network, group: Group, reduce: bool) -> Lines:
     """What does not depend on the bytes: all layer kinds share the groups, and so this."""
-    known = group.lines.get((id(network), reduce))
-    if known is not None:
+    known = group.lines.get(reduce)
+    if known is not None and known[0] is network:
         return known[1]
     per_byte, latency = _rates(network, group)
     base = np.where(group.crossed, network.base_time, 0.0)
@@ -208,7 +208,7 @@ def lines_of(network: Network, group: Group, reduce: bool) -> Lines:
         [(times * slope, times * fixed) for slope, fixed in _rings(network, group)],
         (_over_levels(np.add, volume * per_byte),
          _over_levels(np.add, steps * latency + base) + uneven, _over_levels(np.add, root)), tree)
-    group.lines[id(network), reduce] = network, found
+    group.lines[reduce] = network, found
     return found
 
 
