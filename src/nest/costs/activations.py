@@ -16,6 +16,7 @@ from nest.costs.operators import (
     rows_of,
     share_of,
     tokens_of,
+    traffic_tokens,
 )
 from nest.graph import Layer, Operator
 
@@ -80,15 +81,11 @@ def gathered_inputs(layer: Layer, c: Body, s: Setting) -> Array:
     """
     if not s.machine.stack.keeps_gathered:
         return np.zeros(len(c.tp))
-    tokens, rest = tokens_of(layer, c, s)
-    gathers = layer.traffic.forward_gathers * (tokens - rest)
-    across = layer.cross_traffic
-    if across is not None:
-        others = c.samples * float(across.tokens or positions_of(layer, s)) / c.cp
-        gathers = gathers + across.forward_gathers * c.sp * others * (1.0 - 1.0 / c.tp)
+    gathered = sum(t.forward_gathers * traffic_tokens(t, layer, c, s)
+                   for t in (layer.traffic, layer.cross_traffic) if t is not None)
     narrow = s.machine.format.narrow and s.machine.stack.fp8_inputs and layer.checkpointed
     size = s.machine.operand if narrow else s.machine.element
-    return gathers * layer.hidden * size
+    return gathered * c.sp * (1.0 - 1.0 / c.tp) * layer.hidden * size
 
 
 def gathered_bytes(op: Operator, layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ from nest.costs.compute import (
     scores_seconds,
 )
 from nest.costs.memory import recipe
-from nest.graph import EXPERT, Layer, Operator
+from nest.graph import EXPERT, Layer, Operator, Traffic
 
 
 def positions_of(layer: Layer, s: Setting) -> int:
@@ -36,6 +36,11 @@ def tokens_of(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array]:
     tokens = c.samples * float(positions_of(layer, s)) / c.cp
     rest: Array = np.where(c.sp, tokens / c.tp, tokens)
     return tokens, rest
+
+
+def traffic_tokens(traffic: Traffic, layer: Layer, c: Body, s: Setting) -> Array:
+    """Tokens that collectives of tensor parallelism move."""
+    return c.samples * float(traffic.tokens or positions_of(layer, s)) / c.cp
 
 
 def share_of(op: Operator, tp: NDArray[np.int64], etp: NDArray[np.int64]) -> tuple[Array, Array]:

@@ -18,7 +18,7 @@ from nest.costs.network.collectives import (
     all_reduce,
     reduce_scatter,
 )
-from nest.costs.operators import positions_of, tokens_of
+from nest.costs.operators import tokens_of, traffic_tokens
 from nest.graph import Layer
 
 
@@ -46,7 +46,7 @@ def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array, Arr
                           + copy_seconds(s.machine, copied))
 
     for t in filter(None, (layer.traffic, layer.cross_traffic)):
-        tokens = c.samples * float(t.tokens or positions_of(layer, s)) / c.cp
+        tokens = traffic_tokens(t, layer, c, s)
         size = tokens * layer.hidden * s.machine.element
         reduce = exposed * all_reduce(size, s.network, c.tp_group)
         scatter = moved(reduce_scatter, size)

@@ -222,13 +222,17 @@ def _rings(network: Network, group: Group) -> list[tuple[Array, Array]]:
     return [((n - 1) / n * per_byte, (n - 1) * latency) for per_byte, latency in rates]
 
 
+def _fastest(size: Array, rings: list[tuple[Array, Array]]) -> Array:
+    return _least([slope * size + fixed for slope, fixed in rings])
+
+
 def ring_pass(size: Array, network: Network, group: Group) -> Array:
     """Seconds until each of n blocks, ``size`` bytes together, has passed all members; (C,).
 
     n-1 steps of size/n bytes to the next member, over the narrowest link between neighbours. On
     links the better of one ring and rings on rails.
     """
-    return _least([slope * size + fixed for slope, fixed in _rings(network, group)])
+    return _fastest(size, _rings(network, group))
 
 
 def reduce_scatter(size: Array, network: Network, group: Group) -> Array:
@@ -278,8 +282,7 @@ def _seconds(size: Array, network: Network, group: Group, reduce: bool) -> list[
     latest: Array = functools.reduce(np.maximum, (
         base + root * some for base, root in zip(lines.base, lines.root, strict=True)))
     slope, fixed, root = lines.hierarchy
-    ways = [_least([slope * size + fixed for slope, fixed in lines.rings]) + latest,
-            slope * size + fixed + root * some]
+    ways = [_fastest(size, lines.rings) + latest, slope * size + fixed + root * some]
     if lines.tree is not None:
         slope, fixed = lines.tree
         ways.append(slope * size + fixed + latest)
