@@ -19,7 +19,7 @@ import time
 import nest
 from nest.pricing.evaluation import chain_of
 from nest.search import compiled
-from nest.search.rounds import search
+from nest.search.rounds import search_one
 from nest.search.tensors import Builder
 
 NETWORKS = (
@@ -42,7 +42,8 @@ def measure(text: str) -> dict[str, object]:
     started = time.perf_counter()
     builder = Builder(chain, cluster, job, nest.SearchSpace())
     tensors = time.perf_counter() - started
-    found = search(chain, cluster.replace(name="again"), job, nest.SearchSpace(), beyond_stack=True)
+    found = search_one(
+        chain, cluster.replace(name="again"), job, nest.SearchSpace(), beyond_stack=True)
     return {
         "network": f"`{text}`", "devices": f"{cluster.size:,}",
         "groups": " x ".join(str(level.size) for level in cluster.levels),

@@ -23,7 +23,7 @@ from cases import CASES, DEVICES, Case
 from nest.describe import SearchSpace
 from nest.pricing.evaluation import chain_of
 from nest.search import compiled
-from nest.search.rounds import search
+from nest.search.rounds import search_one
 from nest.search.solution import Found
 
 RUNS, LONG = 3, 5.0
@@ -32,7 +32,7 @@ RUNS, LONG = 3, 5.0
 def ask(case: Case, faster: float = 1.0) -> Found:
     """Search a case once."""
     model, cluster, job = case.question(faster)
-    return search(chain_of(model), cluster, job, SearchSpace(), beyond_stack=True)
+    return search_one(chain_of(model), cluster, job, SearchSpace(), beyond_stack=True)
 
 
 def measure(case: Case) -> dict[str, float]:

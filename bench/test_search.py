@@ -16,7 +16,7 @@ import nest
 from nest.describe import SearchSpace
 from nest.pricing.evaluation import chain_of
 from nest.search import compiled
-from nest.search.rounds import search
+from nest.search.rounds import search_one
 from nest.search.solution import Found
 
 
@@ -30,7 +30,7 @@ def test_search(benchmark: BenchmarkFixture, case: Case) -> None:
     model, cluster, job = case.question()
     chain = chain_of(model)
     found: Found = benchmark.pedantic(
-        search, (chain, cluster, job, SearchSpace()), rounds=3, warmup_rounds=1
+        search_one, (chain, cluster, job, SearchSpace()), rounds=3, warmup_rounds=1
     )
     benchmark.extra_info.update(
         step_time_s=found.step_time, solved=found.solved, cells=found.cells, labels=found.labels,

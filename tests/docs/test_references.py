@@ -65,7 +65,7 @@ OTHERS_FILES = frozenset({
     "scripts/performance/helpers.py", "scripts/performance/run_script.py", "solver.py",
     "torch/distributed/fsdp/_fully_shard/_fully_shard.py", "metaseq/launcher/opt_baselines.py",
     "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", "_fsdp_param.py",
-    "torch/distributed/pipelining/schedules.py",
+    "torch/distributed/pipelining/schedules.py", "torch/distributed/pipelining/stage.py",
     "torch/distributed/tensor/experimental/_context_parallel/_attention.py",
     "torch/distributed/tensor/experimental/_context_parallel/_cp_custom_ops.py",
     "torch/distributed/tensor/parallel/style.py",

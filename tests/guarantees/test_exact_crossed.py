@@ -11,7 +11,7 @@ from oracle import solve
 from oracle_crossed import listed
 from oracle_listing import Question
 
-from nest.search.rounds import search
+from nest.search.rounds import search_one
 
 MOST = 1500
 
@@ -39,7 +39,7 @@ def test_everything_with_dualpipe() -> None:
         if x is None:
             continue
         wanted = solve(x.chain, x.cluster, x.job, x.space)
-        got = search(x.chain, x.cluster, x.job, x.space, 1, beyond_stack=True)
+        got = search_one(x.chain, x.cluster, x.job, x.space, 1, beyond_stack=True)
         if wanted.seconds is None:
             assert got.configuration is None, seed
             continue
@@ -48,7 +48,7 @@ def test_everything_with_dualpipe() -> None:
         assert got.configuration is not None
         found.append(got.configuration.schedule)
         # Under a limit just above the best, floors that are too high leave it out.
-        near = search(x.chain, x.cluster, x.job, x.space, 1, below=wanted.seconds * (1 + 1e-6),
+        near = search_one(x.chain, x.cluster, x.job, x.space, 1, below=wanted.seconds * (1 + 1e-6),
                       beyond_stack=True)
         assert near.step_time == got.step_time, seed
     assert min(found.count("dualpipe"), len(found) - found.count("dualpipe")) >= 3

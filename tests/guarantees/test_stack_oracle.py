@@ -16,6 +16,7 @@ from oracle_stack import EVERY, Best, TooMany, schedules_of, solve
 from test_stack_space import RULED, ruled
 
 import nest
+from nest.costs.memory import usable_share
 from nest.explanation import infeasible
 
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
@@ -124,3 +125,33 @@ def test_groups_that_the_space_names() -> None:
         if best is not None and best.configuration is not None:
             chosen.append(best.configuration.group)
     assert WITHOUT_JIT or INSTANCES < 160 or len({*chosen}) > 3, chosen
+
+
+@pytest.mark.kernels
+def test_buffers_for_what_all_micro_batches_hand_over() -> None:
+    """Devices have a little less memory than the best pipeline needs, most of all for buffers."""
+    decided, schedules = 0, set[str]()
+    for seed in range(INSTANCES):
+        x = question(seed)
+        if x.cluster.types or not x.chain.is_chain:
+            continue
+        plain, job = (x.job.replace(stack=x.job.stack.replace(receives_all=flag))
+                      for flag in (False, True))
+        device = x.cluster.device
+        roomy = x.cluster.replace(device=device.replace(memory=50 * device.memory))
+        try:
+            best = nest.plan(
+                x.model, roomy, plain, x.space.replace(pp=(2, 3, 4)), reorder=False).configuration
+        except (nest.InfeasibleError, nest.InputError):
+            continue
+        plan = nest.evaluate(x.model, roomy, job, best)
+        needs = max(stage.memory_bytes.total for stage in plan.stages)
+        kept = device.memory_reserved + job.stack.workspace
+        memory = int((0.999 * needs + kept) / usable_share(job))
+        crowded = roomy.replace(device=device.replace(memory=memory))
+        if held_against(Instance(**{
+                **vars(x), "job": job, "cluster": crowded,
+                "space": x.space.replace(pp=best.pp, schedule=best.schedule)}), seed) is not None:
+            decided += 1
+            schedules.add(best.schedule)
+    assert WITHOUT_JIT or INSTANCES < 160 or (decided > 20 and len(schedules) > 2), schedules

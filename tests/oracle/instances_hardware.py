@@ -178,5 +178,6 @@ def random_job(rng: Random, theme: str) -> Job:
             "bf16", "bf16", "fp16", "fp32",
             last.choice(("fp8", "fp8-delayed", "fp8-blockwise", "mxfp8", "nvfp4")))),
         optimizer=rng.choice((
-            "adam", last.choice(("adam", "muon")), "sgd", "sgd-momentum")), stack=stack,
+            "adam", last.choice(("adam", "muon")), "sgd", "sgd-momentum")),
+        stack=stack | {"receives_all": Random(repr(stack) + "receives").random() < 0.2},
     )

@@ -18,7 +18,7 @@ import nest
 from nest.costs.memory import recipe
 from nest.costs.stage import hop
 from nest.describe import Configuration, StageConfiguration
-from nest.graph import EXPERT, Chain
+from nest.graph import EXPERT, Chain, boundary_bytes
 from nest.pricing.stages import PricedLayer, Pricing, layers_of
 
 
@@ -71,6 +71,11 @@ def price(chain: Chain, cluster: nest.Cluster, job: nest.Job, plan: Configuratio
         fixed += sum(share[2] for run in shares for share in run)
         fixed += sum(max((layer.costs[name] for layer in every), default=0.0)
                      for name in ("work", "buffers"))
+        if job.stack.receives_all:
+            lanes = stage.dp_in * stage.cp * (
+                stage.tp if stage.sp or job.stack.scatter_gather else 1)
+            fixed += m * plan.micro_batch / lanes * sum(
+                boundary_bytes(chain, job, (1 << cut) - 1) for cut in sum(stage.chunks, ()))
         beside = any(kind == "fb" for kind, _, _ in rows[s])
         largest = max((layer.costs["activations"] for layer in every if layer.repeated),
                       default=0.0) if beside else 0.0

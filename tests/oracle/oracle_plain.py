@@ -30,6 +30,7 @@ def plain_price(plan: Configuration, m: int, runs: Runs, hands: Hands) -> tuple[
     p, memory = plan.pp, []
     for s, stage in enumerate(runs):
         resident = sum(x.total("parameters", "gradients", "optimizer") for x in stage)
+        resident += sum(x.received for x in stage)
         resident += max(x.most("work") for x in stage) + max(x.most("buffers") for x in stage)
         memory.append(resident + _held(plan.schedule, s, p, m, stage))
     if plan.schedule == "interleaved":
@@ -65,7 +66,14 @@ def plain_parts(
                 seen += chain.kinds[kind].checkpointed
             samples, tp, sp, cp, *_ = key
             relayed = pricer.relayed(before, layers) * samples / (cp * (tp if sp else 1))
-            runs[s].append(PlainRun(figures or [NO_TIME], job.stack, relayed if figures else 0.0))
+            received = 0.0
+            if job.stack.receives_all:
+                m = job.global_batch // (plan.outer_dp * plan.micro_batch)
+                behind = before | sum(1 << n for n in layers)
+                each = plan.micro_batch * (pricer.size(before) + pricer.size(behind))
+                received = m * each / shards(c.split, job)
+            runs[s].append(PlainRun(
+                figures or [NO_TIME], job.stack, relayed if figures else 0.0, received))
             if (s, len(runs[s])) == (plan.pp - 1, plan.vpp):
                 hands[s].append(Hand(0.0, 0.0))
                 continue
@@ -88,7 +96,7 @@ def _code(policy: Policy, seen: int) -> int:
 def _layer(pricer: Pricer, kind: Any, key: tuple[Any, ...], code: int) -> Figures:
     """One layer under one choice of degrees."""
     samples, tp, sp, cp, inner, gather, ep, etp, *state = (np.array([x]) for x in key[:12])
-    groups = [arrays([seen]) for seen in key[13:]]
+    groups = [arrays([seen]) for seen in key[13:-1]]
     return Figures(layer_costs(
         kind, Body(samples, tp, sp, cp, inner, gather, ep, etp, np.array([code]), *groups[:5]),
         State(tp, ep, etp, *state, *groups[5:]), pricer.settings[key[12]]))

@@ -34,6 +34,7 @@ class PlainRun:
     layers: Sequence[Figures]
     stack: Stack
     relayed: float
+    received: float = 0.0
 
     @property
     def hollow(self) -> bool:

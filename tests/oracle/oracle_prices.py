@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from oracle_links import Pace, Seen, arrays, fabric
-from oracle_rules import FULL, NONE, Choice, Outer, Policy, shared_level, spreads
+from oracle_rules import FULL, NONE, Choice, Outer, Policy, shards, shared_level, spreads
 
 from nest.costs.choices import Body, Setting, State
 from nest.costs.compute import Machine
@@ -95,7 +95,7 @@ class Run(NamedTuple):
     @property
     def hollow(self) -> bool:
         """Whether there are no layers."""
-        names = set(self._fields) - {"limit", "activations"}
+        names = set(self._fields) - {"limit", "activations", "resident"}
         return not any(np.any(getattr(self, name)) for name in names)
 
 
@@ -160,6 +160,7 @@ class Pricer:
             [index.setdefault(self._key(*row), len(index)) for row in rows], dtype=np.int64)
         self.keys = list(index)
         self.limit_B = np.array([self.limits[key[12]] for key in self.keys])
+        self.received_B = np.array([key[-1] for key in self.keys])
         # Samples that a device works on, and how many devices share each of them.
         self.samples_B = np.array([key[0] for key in self.keys])
         self.shared_B = np.array([cp * (tp if sp else 1) for _, tp, sp, cp, *_ in self.keys])
@@ -190,7 +191,10 @@ class Pricer:
                     outer, c.start, c.size, s.tp, s.cp, (s.ep, s.etp), found, s.inner)
             tied = self.between(outer, 0, outer.stride - 1)
             self._groups[place] = (*tied, self.device(c.start), *groups)
-        return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *self._groups[place])
+        samples = 0.0  # of a step, for which a device of a pipeline has buffers
+        if self.job.stack.receives_all:
+            samples = self.job.global_batch / outer.outer_dp / shards(s, self.job)
+        return (outer.micro_batch // s.dp_in, *s[1:], *c.state, *self._groups[place], samples)
 
     def device(self, start: int) -> int:
         """Type of the devices of a block."""
@@ -218,7 +222,7 @@ class Pricer:
             samples, tp, sp, cp, inner, gather, ep, etp, *state = (
                 np.repeat(column, times) for column in columns[:12])
             # In the order of Spreads, which is that of Body and State.
-            groups = [arrays(column, times) for column in columns[13:]]
+            groups = [arrays(column, times) for column in columns[13:-1]]
             codes = np.tile(self.codes, len(rows))
             found[device] = (rows, Body(samples, tp, sp, cp, inner, gather, ep, etp, codes,
                                          *groups[:5]), State(tp, ep, etp, *state, *groups[5:]))
@@ -235,11 +239,14 @@ class Pricer:
                     *(figure[:, code_P] for figure in self.layers[kind]))
             parts.append(self._coded[kind, code_P])
         limit = np.repeat(self.limit_B[:, None], len(policies), axis=1)
+        inside = sum(1 << layer for layer in layers)
+        received = (self.received_B * (self.size(before) + self.size(before | inside)))[:, None]
         if not parts:
             nothing = Run(*[np.zeros_like(limit)] * len(Run._fields))
-            return nothing._replace(limit=limit)
+            return nothing._replace(limit=limit, resident=received + nothing.resident)
         relayed = self.relayed(before, layers) * self.samples_B / self.shared_B
-        return run_of(parts, self.job.stack, relayed[:, None], limit)
+        run = run_of(parts, self.job.stack, relayed[:, None], limit)
+        return run._replace(resident=run.resident + received)
 
     @staticmethod
     def _code(policy: Policy, seen: int) -> int:
@@ -254,6 +261,10 @@ class Pricer:
             if before >> tensor.producer & 1
             and any(not before >> consumer & 1 for consumer in tensor.consumers)
         ]
+
+    def size(self, before: int) -> float:
+        """Bytes per sample of these."""
+        return sum(map(self.tensor_bytes, self.crossing(before)), 0.0)
 
     def relayed(self, before: int, layers: Sequence[int]) -> float:
         """Bytes per sample of what arrives and no layer of the stage keeps anyhow."""
@@ -277,8 +288,7 @@ class Pricer:
         self, outer: Outer, before: int, start: int, stop: int
     ) -> tuple[float, float, float]:
         """Bytes handed over at a cut; seconds per byte, and of a message, between two devices."""
-        size = outer.micro_batch * sum(map(self.tensor_bytes, self.crossing(before)))
-        return size, *self.between(outer, start, stop)
+        return outer.micro_batch * self.size(before), *self.between(outer, start, stop)
 
     def hop(self, size: Any, per_byte: Any, latency: Any, lanes: Any) -> Any:
         """Seconds to hand ``size`` bytes over and as many back."""

@@ -37,6 +37,7 @@ def instance(seed: int) -> tuple[nest.Model, nest.Cluster, nest.Job, nest.Search
     cluster = {**CLUSTER, "levels": levels, "device": {**CLUSTER["device"], "memory": memory}}
     job = {**JOB, "global_batch": rng.choice((4, 6, 8)),
            "stack": {"base": rng.choice(("megatron-core", "fsdp", "megatron-2021")),
+                     "receives_all": random.Random(f"{seed} receives").random() < 0.3,
                      "workspace": 0, "fragmentation": 0}}
     bounds = rng.choice((
         {"zero": "0..1"}, {"tp": "1,2", "recompute": "none,full"}, {"ep": "1..2", "zero": "1,3"},

@@ -23,7 +23,7 @@ from nest.pricing.feasibility import check
 from nest.pricing.stages import Layers, Pricing
 from nest.search import compiled
 from nest.search.alike import Alike, pipelines
-from nest.search.rounds import search
+from nest.search.rounds import search_one
 from nest.search.tensors import Builder
 from nest.stacks import not_runnable
 
@@ -142,7 +142,7 @@ def test_no_runnable_pipeline_is_faster(stack, model, memory, batch):
     space = SearchSpace(**FIXED, tp=(1, 2, 4), pp="1..3", vpp="1..2",
                         zero=ZEROS, recompute_layers=f"1,{LARGEST}",
                         **({"etp": 1, "ep": (1, 2)} if chain.experts else {}))
-    found = search(chain, where, job, space, beyond_stack=False)
+    found = search_one(chain, where, job, space, beyond_stack=False)
     fitting = seconds_of(chain, where, job, every(chain, where, job))
     assert len(fitting) > 20
     best, way = min(fitting, key=itemgetter(0))
@@ -228,7 +228,7 @@ def test_what_rules_out_layouts_rules_out_no_better_one(model, devices, batch, s
     builder = Builder(
         chain, where, job, space, rules=job.stack.capabilities, pipelines=listed)
     found, kernel = Alike(builder), compiled.load(compiled.ALIKE)[0].alike
-    limit = 1.1 * search(chain, where, job, space, threads=1).step_time
+    limit = 1.1 * search_one(chain, where, job, space, threads=1).step_time
     compared = [0, 0]  # outer choices without and with a plan below the limit
     for number in np.flatnonzero(found.bounds < limit).tolist():
         degrees = found.degrees(number)

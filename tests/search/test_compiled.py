@@ -26,7 +26,7 @@ from nest._kernels import (
     options,
     orders,
     pipeline,
-    recompute_choice,
+    recompute_changes,
     spans,
 )
 from nest._kernels.alike import fits, search
@@ -270,7 +270,7 @@ def test_options_of_a_signature(seed: int) -> None:
     rng = np.random.default_rng(seed)
     s, kinds = builder.signatures, len(x.chain.kinds)
     walk, close, recomputed, left_seconds = map(
-        compiled_call, (fold.walk, fold.close, fold.recomputed, recompute_choice.left_seconds))
+        compiled_call, (fold.walk, fold.close, fold.recomputed, recompute_changes.left_seconds))
     for gpipe in (False, True):
         for zero in range(4):
             tables = builder.tables(0, gpipe)._replace(

@@ -1,12 +1,15 @@
 """Compiled kernels: NumPy, numba and plain functions, arrays in, arrays out.
 
-Stages that may differ: `options` keeps the configurations of a stage that some plan could want
-(`recompute_choice` changes their figures, `dominance` drops candidates, `spans`, `flights` and
-`fitting` rule out stages), and `pipeline` puts stages together, below the `bounds` of the stages in
-front. Identical stages: `alike`, a folder with its own paragraph. Both: `layers` and `fold` add up
-the figures of layers and stages, `orders` puts passes in order, `growing` has arrays that grow;
-`routes` are for networks of links; `linked` is how parts of kernels are compiled. Read `options`,
-then `pipeline`, then `alike`.
+Identical stages, which is what a stack can run: `alike`, a folder with its own paragraph. Stages
+that may differ (`beyond_stack`): `options` keeps the configurations of a stage that some plan could
+want (`recompute_changes` has what recompute changes of their figures, `dominance` drops candidates,
+`spans`, `flights` and `fitting` rule out stages), and `pipeline` puts stages together, below the
+`bounds` of the stages in front. Both: `layers` and `fold` add up the figures of layers and stages,
+`orders` puts passes in order, `growing` has arrays that grow; `routes` are for networks of links;
+`linked` is how parts of kernels are compiled. Read `alike`, then `options`, then `pipeline`.
+
+Where to find: dominance of candidates in `dominance`, of options in `options` (`_keep`), of partial
+plans, which are labels, in `pipeline` (`_insert`).
 
 ``CACHE`` is read when the kernels are decorated; :mod:`nest.search.compiled` clears it where no
 folder can be written.

@@ -41,7 +41,7 @@ from nest._kernels.fold import (
     walk,
 )
 from nest._kernels.layers import FIELDS, GATHERED, SCATTERED, SYNC, layer_sums
-from nest._kernels.recompute_choice import (
+from nest._kernels.recompute_changes import (
     CHANGES,
     D_BACK,
     D_HELD,
@@ -262,7 +262,8 @@ def _offer_whole(t, w, c, z, busy, code, reached, limit):
         held = 0
         if t.keep_none:
             held = in_flight(
-                t.limit_bytes, totals[g, S_RESIDENT] + totals[g, S_WORK] + totals[g, S_BUFFERS],
+                t.limit_bytes, totals[g, S_RESIDENT] + totals[g, S_WORK] + totals[g, S_BUFFERS]
+                + t.received[g] / t.shards[c],
                 totals[g, S_ACTIVATIONS] + t.relay[g] * t.relayed[c], cap)
         w.held[g] = held
         if held >= w.wanted.least[price, g]:
@@ -315,7 +316,8 @@ def _offer_recomputed(t, w, c, z, busy, code, shorts, limit, slack):
         most_time = min(limit / m, (slack + base) / weight, slowest)
         if t.keep_none and unchanged + least >= most_time:
             continue
-        resident, work = totals[g, S_RESIDENT] + totals[g, S_BUFFERS], totals[g, S_WORK]
+        resident = totals[g, S_RESIDENT] + totals[g, S_BUFFERS] + t.received[g] / t.shards[c]
+        work = totals[g, S_WORK]
         activations = totals[g, S_ACTIVATIONS] + t.relay[g] * t.relayed[c]
         time, least_kept = unchanged, activations
         for at in range(t.among[g, 0], t.among[g, 1]):

@@ -10,7 +10,8 @@ divides a backward in two; `distinct` finds alike rows, so that each is priced o
 give the time of a step from its stages. Read `choices`, `layer`, `zero`, `stage`,
 `schedules/closed`.
 
-Where to find: activation memory in `activations`, dispatch of tokens to experts (all-to-all) in
-`expert_traffic`, hand-overs between stages and overlap in `stage`, micro-batches in flight in
-`schedules`.
+Where to find: activation memory, that of logits and loss included, in `activations`; dispatch of
+tokens to experts (all-to-all) in `expert_traffic`; hand-overs between stages, and overlap of
+ZeRO traffic and gradient reduction with computing, in `stage`; micro-batches in flight in
+`schedules`, and the step with its bubble in `nest.forms`, which they call.
 """

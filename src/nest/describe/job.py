@@ -118,6 +118,10 @@ class Stack(Rates):
         False, description="full recompute does not run again what the backward pass does not "
         "read: the last product of a dense MLP, its traffic, and the sum behind it",
     )
+    receives_all: Flag = Field(
+        False, description="a stage of a pipeline has buffers for what it receives of all "
+        "micro-batches, as PyTorch's pipelines",
+    )
     split_inputs: Flag = Field(
         False, description="tensor-parallel ranks divide the inputs of layers that full recompute "
         "keeps, and gather them again",

@@ -160,7 +160,8 @@ def _memory(price: StagePrice, held: float) -> StageMemory:
     c = price.causes
     return StageMemory(
         parameters=c["parameters"], gradients=c["gradients"], optimizer=c["optimizer"],
-        activations=held + c["work"], buffers=c["buffers"], total=price.resident + held)
+        activations=held + c["work"], buffers=c["buffers"] + price.received,
+        total=price.resident + held)
 
 
 def _time(price: StagePrice, hops: list[Hop], chains: int) -> StageTime:

@@ -79,6 +79,8 @@ class StagePrice:
     """Bytes of activations of a micro-batch in flight, by chunk."""
     hosted: tuple[float, ...]
     """The same in the memory of the host."""
+    received: float
+    """Bytes of buffers for what the stage receives of all micro-batches."""
     stack: Stack
     schedule: Closed | Path
 
@@ -125,7 +127,7 @@ class StagePrice:
         """Bytes on a device besides the activations in flight, summed as the search does."""
         parameters, gradients, optimizer, work, buffers = map(
             self._over_layers, ("parameters", "gradients", "optimizer", *LARGEST))
-        return parameters + gradients + optimizer + work + buffers
+        return parameters + gradients + optimizer + work + buffers + self.received
 
     def largest(self, name: str) -> float:
         """A field of the transformer layer that has most of it."""
@@ -188,8 +190,8 @@ class Pricing:
             kept.append(sum(layer.costs["activations"] for layer in layers)
                         + self._relayed_bytes(plan, order, stage, span))
             hosted.append(sum(layer.costs["host_activations"] for layer in layers))
-        return StagePrice(tuple(chunks), tuple(kept), tuple(hosted), self.job.stack,
-                          SCHEDULES[plan.schedule])
+        return StagePrice(tuple(chunks), tuple(kept), tuple(hosted), self._received(plan, stage),
+                          self.job.stack, SCHEDULES[plan.schedule])
 
     def alike(self, plan: Configuration, stage: StageConfiguration) -> tuple[Any, ...]:
         """A key: stages that have the same price their layers alike, whichever these are."""
@@ -225,6 +227,17 @@ class Pricing:
         size = relay_bytes(self.chain, self.job, mask(order[:span[0]]), mask(order[:span[1]]))
         lanes = stage.cp * (stage.tp if stage.sp else 1)
         return size * (plan.micro_batch // stage.dp_in) / lanes
+
+    def _received(self, plan: Configuration, stage: StageConfiguration) -> float:
+        """Bytes of buffers for activations and gradients that a stage receives in a step: PyTorch
+        has one for each chunk and micro-batch (torch==2.13.0 torch/distributed/pipelining/stage.py:
+        205; measured: docs/accuracy.md, "One rank on one GPU").
+        """
+        if not self.job.stack.receives_all:
+            return 0.0
+        size = sum(self.handed(plan, cut) for span in stage.chunks for cut in span)
+        samples = self.job.global_batch // plan.outer_dp // copies(plan.schedule)
+        return size * samples / shards_of(stage, self.job.stack)
 
     def order(self, plan: Configuration) -> Sequence[int]:
         """Layers in the order that the ranges of a configuration refer to."""

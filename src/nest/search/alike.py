@@ -248,11 +248,12 @@ class Alike:
         where = where.reshape(edge.shape)
         hop = np.array(places.hops(each))
         wrap = np.array([places.pair(max(k - 1, 0), 0) for k in each.tolist()]).T
+        handed = outer.micro_batch * builder.boundaries[self._prefixes]
         return Rings(
             size=size.astype(np.int64), alike=known[degrees], place=place[None],
             hop=np.take(hop, where, axis=1), wrap=np.take(wrap, where, axis=1),
             twin=np.zeros((0, 2)), both=builder.both,
-            handed=outer.micro_batch * builder.boundaries[self._prefixes],
+            handed=handed, received=outer.micro_batches * builder.job.stack.receives_all * handed,
             marked_before=builder.marked)
 
     def _with_twins(self, rings: Rings, number: int, chosen: Ints) -> tuple[Rings, Ints]:
@@ -305,6 +306,8 @@ class Alike:
         base = [same.setdefault(self.listed[k][:3], n) for n, k in enumerate(chosen.tolist())]
         every = np.ones(len(chain) + 1, dtype=np.bool_)
         cuts = self._prefixes
+        handed = outer.micro_batch * builder.boundaries[cuts[1:-1]]
+        alike = not builder.job.stack.receives_all or bool(np.all(handed == handed[:1]))
         return chosen, Pipelines(
             schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen],
             group=builder.runnable.groups(outer.micro_batches)[chosen],
@@ -319,9 +322,8 @@ class Alike:
             widest=known.widest[chosen],
             signature=np.ascontiguousarray(index[np.ix_(cuts, cuts)]), order=builder.order,
             whole=np.array(builder.signatures.whole_kinds, dtype=np.int64),
-            least_handed=outer.micro_batch * float(
-                builder.boundaries[cuts[1:-1]].min() if len(chain) > 1 else 0.0),
-            body=np.array(chain.body), chain=chain.is_chain, most=0), Legal(
+            least_handed=float(handed.min() if len(chain) > 1 else 0.0),
+            body=np.array(chain.body), grows=chain.is_chain and alike, most=0), Legal(
                 row_pipeline=row_pipeline,
                 way_pipeline=picked(WAY) & (zeros[:, None] <= self._zero[chosen]),
                 policy_pipeline=policy_pipeline, first_pipeline=first_pipeline)

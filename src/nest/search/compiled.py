@@ -244,7 +244,7 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         last=zero, part=zero - 1, seen=np.array([[0], [1]], np.int32),
         stretch=np.array([[0, 1]]), among=zero[None] + np.array([0, 1]), marked=zero, way=zero,
         ancestor=zero[None].astype(np.int32), kinds=zero,
-        relay=0 * one, cap=zero + 1, whole=0,
+        relay=0 * one, received=0 * one, cap=zero + 1, whole=0,
         limit_bytes=1e9, micro_batches=1, least=one, overlaps=np.zeros(4), root=zero,
         second=zero - 1, third=zero - 1, children=zero, begin=np.array([0, 1, 1]),
         before=zero - 1, depth=zero + 1, gpipe=False,
@@ -255,7 +255,7 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
     rings = Rings(
         size=zero, alike=zero[None], place=zero[None, None], hop=np.ones((2, 1, 2)),
         wrap=np.ones((2, 1, 2)), twin=np.zeros((0, 2)), both=1.0, handed=np.zeros(2),
-        marked_before=np.zeros(2, np.int64))
+        received=np.zeros(2), marked_before=np.zeros(2, np.int64))
     pipelines = Pipelines(
         schedule=zero, pp=zero + 1, vpp=zero + 1, group=zero + 1, row=zero, base=zero,
         warm=one,
@@ -265,7 +265,7 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         longest=zero, widest=zero, heaviest=zero, seen=np.zeros((1, 3, 5, 2), np.int16),
         run=zero, until=zero, least_seen=np.zeros((1, 3, 5, 2), np.int16),
         signature=np.array([[-1, 0], [-1, -1]]),
-        order=zero, whole=zero, least_handed=0.0, chain=True, most=1)
+        order=zero, whole=zero, least_handed=0.0, grows=True, most=1)
     legal = Legal(
         row_pipeline=yes, way_pipeline=yes, policy_pipeline=yes,
         first_pipeline=yes)

@@ -16,7 +16,7 @@ from nest.graph import Chain
 from nest.pricing.stages import Pricing
 from nest.search.kept import Kept, Same
 from nest.search.progress import Watch
-from nest.search.rounds import search as search_one
+from nest.search.rounds import search_one
 from nest.search.signatures import Signatures, signatures
 from nest.search.solution import Found, distinct
 
@@ -36,9 +36,9 @@ def search(
     known: Signatures | None = None,
     kept: Kept | None = None,
 ) -> Found:
-    """Best configuration over all ways of ``space.offload``; see :func:`nest.search.rounds.search`.
+    """Best configuration over all ways of ``space.offload``.
 
-    Each way is searched for plans below the best of those before it. The memory of the hosts is not
+    Each way is searched (:func:`nest.search.rounds.search_one`) for plans below the best of those before it. The memory of the hosts is not
     among what a search bounds: a plan that needs more of it is replaced by one found with so many
     bytes counted that hosts are never full, and its step time stays as the lower bound.
     """
@@ -74,8 +74,9 @@ def search(
 
 
 def kept_signatures(chain: Chain, job: Job, kept: Kept) -> Signatures:
-    """Signatures of a chain; what is relayed beside it, which none is on a line, is the job's."""
-    return kept.of(("signatures", Same(chain), None if chain.is_chain else job),
+    """Signatures of a chain; the job's where they tell bytes that are relayed or received."""
+    same = chain.is_chain and not job.stack.receives_all
+    return kept.of(("signatures", Same(chain), None if same else job),
                    lambda: signatures(chain, job))
 
 

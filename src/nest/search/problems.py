@@ -102,6 +102,8 @@ class Rings(NamedTuple):
     """Ways of a hand-over that compute does not hide."""
     handed: Floats
     """(N+1,) bytes handed over before each layer, one way."""
+    received: Floats
+    """(N+1,) of these, those that all micro-batches have buffers for: all of a step, or none."""
     marked_before: Ints
     """(N+1,) layers in front of each cut that recompute applies to."""
 
@@ -177,8 +179,8 @@ class Pipelines(NamedTuple):
     """(2,) layers [i, j) that layouts divide."""
     least_handed: float
     """Bytes handed over at the least."""
-    chain: bool
-    """The layers have no branches: longer stages never fit better than those they hold."""
+    grows: bool
+    """Longer stages never fit better than those they hold."""
     most: int
     """Ways to cut one pipeline that are priced at the most."""
 

@@ -55,7 +55,7 @@ SPREADS = (1.01, 1.03, 1.1, 1.3, 2.0, 4.0, np.inf)
 """Limits to try, over the best plan, until as many plans as asked for are found below one."""
 
 
-def search(
+def search_one(
     chain: Chain,
     cluster: Cluster,
     job: Job,
@@ -72,7 +72,7 @@ def search(
     spare_host: bool = False,
     kept: Kept | None = None,
 ) -> Found:
-    """Best configuration of a space.
+    """Best configuration of a space with one way of using the memory of hosts.
 
     Parameters
     ----------

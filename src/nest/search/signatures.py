@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nest.describe.job import Job
 from nest.errors import LimitError
-from nest.graph import Chain, relay_bytes
+from nest.graph import Chain, boundary_bytes, relay_bytes
 
 Ints = NDArray[np.int64]
 Kinds = tuple[int, ...]
@@ -60,6 +60,8 @@ class Signatures:
     """(ways, most marked + 1): a first part with this many of those layers; -1: none."""
     relay: NDArray[np.float64]
     """(G,): bytes per sample that a stage keeps for later ones, each micro-batch in flight."""
+    received: NDArray[np.float64]
+    """(G,): bytes per sample that a stage has buffers for in a step: those of both its cuts."""
     deepest: Ints
     """(G,): most stages from one of the signature to the end; 0: only a part of others."""
     whole: int
@@ -129,24 +131,29 @@ def signatures(chain: Chain, job: Job) -> Signatures:
     number = {mask: n for n, mask in enumerate(cuts)}
     length = len(cuts) - 1
     rows = [[-1] * (length + 1) for _ in cuts]
-    known: dict[tuple[int, float], int] = {}
+    ends = [boundary_bytes(chain, job, cut) if job.stack.receives_all else 0.0 for cut in cuts]
+    known: dict[tuple[int, float, float], int] = {}
     sequence: list[int] = []  # number of the sequence of kinds of a signature
     stretch: list[tuple[int, int]] = []
     sequences: dict[tuple[int, int], int] = {}
     part: list[int] = []
     last: list[int] = []
     relay: list[float] = []
+    received: list[float] = []
     deepest: list[int] = []
 
-    def extend(before: int, kind: int, passed: float, rows: tuple[int, int]) -> int:
+    def extend(
+        before: int, kind: int, passed: float, got: float, rows: tuple[int, int]
+    ) -> int:
         key = (sequence[before] if before >= 0 else -1, kind)
         seq = sequences.setdefault(key, len(sequences))
-        found = known.setdefault((seq, passed), len(part))
+        found = known.setdefault((seq, passed, got), len(part))
         if found == len(part):
             sequence.append(seq)
             part.append(before)
             last.append(kind)
             relay.append(passed)
+            received.append(got)
             deepest.append(0)
             stretch.append(rows)
         return found
@@ -154,8 +161,9 @@ def signatures(chain: Chain, job: Job) -> Signatures:
     for i, front in enumerate(cuts[:-1]):
         row = rows[i]
         for j in range(i + 1, length + 1):
+            got = ends[i] + ends[j]
             if chain.is_chain:  # each cut holds one layer more than the one before
-                row[j] = extend(row[j - 1], chain.order[j - 1], 0.0, (i, j))
+                row[j] = extend(row[j - 1], chain.order[j - 1], 0.0, got, (i, j))
                 continue
             if front & ~cuts[j]:
                 continue
@@ -164,7 +172,7 @@ def signatures(chain: Chain, job: Job) -> Signatures:
             shorter = cuts[j] & ~(1 << top)
             before = row[number[shorter]] if shorter != front else -1
             passed = relay_bytes(chain, job, front, cuts[j])
-            row[j] = extend(before, chain.order[top], passed, (i, j))
+            row[j] = extend(before, chain.order[top], passed, got, (i, j))
     index = np.array(rows, dtype=np.int64)
     # The whole chain holds tied embeddings once, and allows any ZeRO stage: its own signature.
     kinds = chain.stage(range(len(chain)))
@@ -173,10 +181,11 @@ def signatures(chain: Chain, job: Job) -> Signatures:
     if kinds != chain.order:
         whole = -1
         for n, kind in enumerate(kinds[:-1], start=1):
-            whole = extend(whole, kind, 0.0, (0, length + n))
+            whole = extend(whole, kind, 0.0, 0.0, (0, length + n))
     part.append(whole)
     last.append(kinds[-1])
     relay.append(0.0)
+    received.append(0.0)
     deepest.append(0)
     stretch.append((0, length + len(chain)))
     index[0, length] = len(part) - 1
@@ -208,8 +217,8 @@ def signatures(chain: Chain, job: Job) -> Signatures:
         begin=np.searchsorted(parts[children], np.arange(-1, len(part) + 1)),
         before=np.array(before_run), depth=np.array(depth), seen=_seen(chain, cuts, kinds),
         stretch=np.array(stretch), among=np.array(among), marked=np.array(marked), way=way,
-        ancestor=ancestor, relay=np.array(relay), deepest=np.array(deepest), whole=len(part) - 1,
-        whole_kinds=kinds,
+        ancestor=ancestor, relay=np.array(relay), received=np.array(received),
+        deepest=np.array(deepest), whole=len(part) - 1, whole_kinds=kinds,
     )
 
 

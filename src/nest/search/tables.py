@@ -76,6 +76,8 @@ class Tables(NamedTuple):
     """Kinds of layers that recompute applies to."""
     relay: Floats
     """(G,) bytes per sample that a stage keeps for later ones."""
+    received: Floats
+    """(G,) bytes of all devices of a stage for what it receives of all micro-batches."""
     cap: Ints
     """(G,) most micro-batches in flight that a stage of the signature ever holds; 0: no stage."""
     whole: int

@@ -1,4 +1,4 @@
-"""Dense arrays for the kernels: the only gate of shapes and types into compiled code.
+"""Dense arrays for the kernels; `alike` adds those of identical stages alone.
 
 Shapes: L cuts, K positions of one super-pipeline (device numbers in steps that all usable block
 sizes share), B block sizes, P prices (block size x class of places), C candidates (degrees on a
@@ -375,7 +375,8 @@ class Builder:
             last=g.last, part=g.part, seen=g.seen, stretch=g.stretch, among=g.among,
             marked=g.marked, way=g.way, ancestor=g.ancestor,
             kinds=np.flatnonzero([kind.checkpointed for kind in self.chain.kinds]),
-            relay=g.relay, cap=cap.astype(np.int64), whole=g.whole,
+            relay=g.relay, received=outer.micro_batches * outer.micro_batch * g.received,
+            cap=cap.astype(np.int64), whole=g.whole,
             # Sums in another order than ``evaluate``'s must not end on the other side.
             limit_bytes=self.limit * (1.0 - 1e-12),
             micro_batches=outer.micro_batches, least=self.least[number],

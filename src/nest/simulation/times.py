@@ -65,7 +65,7 @@ class Times:
                                               price.stack.overlap_ep) for layer in chunk)
                             for chunk in price.layers),
                       sum(c["tied"] for c in every), sum(c["update"] for c in every)),
-            memory, resident + max((c["buffers"] for c in every), default=0.0))
+            memory, resident + max((c["buffers"] for c in every), default=0.0) + price.received)
 
     def links(self, replica: int) -> tuple[tuple[Link, ...], ...]:
         """Links after each stage of one replica, by chunk."""

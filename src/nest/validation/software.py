@@ -33,11 +33,11 @@ _DEFAULT = "megatron-core"
 PROVISIONAL: dict[str, dict[str, Any]] = {
     "llama-3": {
         "base": "torchtitan-eager", "wide_ring": False, "overlap_cp": 0.0, "calibration": None,
-        "keeps_gathered": False,
+        "keeps_gathered": False, "receives_all": False,
         "source": "Meta's trainer of Llama 3, not public: as torchtitan-eager, assumed, but keys "
                   "and values are gathered before attention, which nothing hides "
                   "(arXiv:2407.21783, section 3.3.2), and nothing gathered is kept: Llama-405B "
-                  "would take 138 GiB of 80",
+                  "would take 138 GiB of 80; buffers for one micro-batch at a time",
     },
     "metaseq": {
         "base": "fsdp", "gemm_derate": 0.847, "attention_derate": 0.584, "memory_derate": 0.611,

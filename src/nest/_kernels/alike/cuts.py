@@ -138,7 +138,7 @@ def _bound_stages(t, q, a, w, top):
                 behind = w.bound[s + 1, j]
                 if behind < min(top, w.bound[s, i]):
                     least = _stage(t, q, a, w, s, i, j)
-                    if least == np.inf and a.chain:
+                    if least == np.inf and a.grows:
                         break
                     if max(least, behind) < w.bound[s, i]:
                         w.bound[s, i], w.via[s, i] = max(least, behind), j
@@ -170,6 +170,7 @@ def _stage(t, q, a, w, s, i, j):
     g = fill_figures(t, q, a, w, y, i, j)
     n = m - 1 if a.schedule[k] == GPIPE else min(p - 1 - s, m - 1)
     if (w.figures[y, g, F_RESIDENT] + w.figures[y, g, F_WORK] + w.figures[y, g, F_BUFFERS]
+            + (q.received[i] + q.received[j]) / t.shards[c]
             + (n + 1) * w.figures[y, g, F_ACTIVATIONS] > t.limit_bytes):
         return np.inf
     N, f = len(a.order), w.figures[y, g, C_FORWARD]

@@ -80,7 +80,7 @@ def fits(t, q, a, w, number, top):
         y, resident, work, buffers = q.place[a.row[k], x, s], 0.0, 0.0, 0.0
         own = left = update = 0.0
         ran = kept = largest = hides = gathered = 0.0
-        count = most = forward = sent = 0.0
+        count = most = forward = sent = received = 0.0
         away = back_away = busy = back_busy = 0.0
         for d in range(v):
             n = position_of(a, k, s, d)
@@ -112,6 +112,7 @@ def fits(t, q, a, w, number, top):
             update += chunk[C_UPDATE] + chunk[C_TIED]
             forward += chunk[C_FORWARD]
             sent += q.handed[w.cuts[n + 1]]
+            received += q.received[w.cuts[n]] + q.received[w.cuts[n + 1]]
             if looped:
                 note_traffic(w, s, d, group, rest, y, g)
             if looped and (d == 0 or d == v - 1):
@@ -140,6 +141,7 @@ def fits(t, q, a, w, number, top):
         first = w.ahead[i] + w.near[s] / 2 - spared
         after = left if split else max(w.back[i] + w.near[s] / 2, left)
         w.room_left[s] = t.limit_bytes - resident - work - buffers
+        w.room_left[s] -= received / copies / t.shards[c]
         if loops:
             there = w.ahead[N] + v * w.near[p - 1] / 2
             back = w.back[N] - w.back[j] + (w.near[p - 1] - w.near[s]) / 2

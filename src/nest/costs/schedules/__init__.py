@@ -1,7 +1,8 @@
 """Pipeline schedules: what a stage holds, and how long a step takes.
 
 `closed` has those with a closed form, `path` those that are the longest path through their order of
-passes; both answer the same questions. `steps` has what they say of a step.
+passes; both answer the same questions. `steps` has what they say of a step. The formulas, and with
+them the bubble, are in `nest.forms`: `one_f_one_b` and others with a closed form, `passes`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from nest.costs.network.fabric import fabric_of
 from nest.costs.schedules import SCHEDULES
 from nest.describe.job import Stack
 from nest.forms.orders import warm_up
-from nest.graph import relay_bytes
+from nest.graph import boundary_bytes, relay_bytes
 from nest.graph.legality import interleaved_chunks
 from nest.planners.exhaustive.grid import POLICIES, Grid, Layout, Point
 from nest.pricing.divisions import even_sizes
@@ -215,10 +215,20 @@ class Table:
                                   mask(range(chunks[-1][1])))
             held = relayed * self.mbs / np.where(self.sp > 0, self.tp, 1)
             found.first.append(parts[0])
-            found.all.append(_together([(part, 1) for part in parts]))
+            total = _together([(part, 1) for part in parts])
+            found.all.append(total._replace(resident=total.resident + self._received(chunks)))
             found.trailing.append(reduce(np.add, [
                 priced[chain.stage(range(a, b))[0]].trailing for a, b in chunks]))
             found.kept.append([part.activations + held for part in parts])
+        return found
+
+    def _received(self, chunks: Sequence[tuple[int, int]]) -> Floats:
+        """Bytes of buffers for what a stage receives in a step; (R,)."""
+        chain, job = self.grid.chain, self.grid.job
+        size = sum(boundary_bytes(chain, job, mask(range(cut)))
+                   for chunk in chunks for cut in chunk) * job.stack.receives_all
+        lanes = np.where((self.sp > 0) | job.stack.scatter_gather, self.tp, 1)
+        found: Floats = size * (job.global_batch // self.outer_dp) / (self.dp_in * lanes)
         return found
 
     def _places(self, stage: int) -> tuple[int, ...]:
