@@ -38,9 +38,10 @@ def search(
 ) -> Found:
     """Best configuration over all ways of ``space.offload``.
 
-    Each way is searched (:func:`nest.search.rounds.search_one`) for plans below the best of those before it. The memory of the hosts is not
-    among what a search bounds: a plan that needs more of it is replaced by one found with so many
-    bytes counted that hosts are never full, and its step time stays as the lower bound.
+    Each way is searched (:func:`nest.search.rounds.search_one`) for plans below the best of those
+    before it. The memory of the hosts is not among what a search bounds: a plan that needs more of
+    it is replaced by one found with so many bytes counted that hosts are never full, and its step
+    time stays as the lower bound.
     """
     watch = watch or Watch()
     watch.begin()
