@@ -113,6 +113,76 @@ def distinct_spans(kinds: Sequence[int]) -> int:
     return sum(longest[n] - longest[link[n]] for n in range(1, len(after)))
 
 
+class _Found:
+    """Signatures as they are found, each behind the one that it extends."""
+
+    def __init__(self) -> None:
+        self.part: list[int] = []
+        self.last: list[int] = []
+        self.stretch: list[tuple[int, int]] = []
+        self.bytes_: list[tuple[float, float]] = []
+        """Per sample: relayed, and received."""
+        self._sequence: list[int] = []
+        """Number of the sequence of kinds of each."""
+        self._sequences: dict[tuple[int, int], int] = {}
+        self._known: dict[tuple[int, tuple[float, float]], int] = {}
+
+    def add(
+        self, part: int, kind: int, bytes_: tuple[float, float], stretch: tuple[int, int]
+    ) -> int:
+        """A signature of its own, one layer longer than ``part``; -1: of one layer."""
+        self.part.append(part)
+        self.last.append(kind)
+        self.stretch.append(stretch)
+        self.bytes_.append(bytes_)
+        return len(self.part) - 1
+
+    def extend(
+        self, part: int, kind: int, bytes_: tuple[float, float], stretch: tuple[int, int]
+    ) -> int:
+        """The same, shared by all with these kinds and bytes."""
+        key = (self._sequence[part] if part >= 0 else -1, kind)
+        sequence = self._sequences.setdefault(key, len(self._sequences))
+        if (sequence, bytes_) not in self._known:
+            self._known[sequence, bytes_] = self.add(part, kind, bytes_, stretch)
+            self._sequence.append(sequence)
+        return self._known[sequence, bytes_]
+
+    def stages(self, chain: Chain, job: Job, cuts: Sequence[int]) -> Ints:
+        """``index`` of :class:`Signatures`."""
+        number, length = {mask: n for n, mask in enumerate(cuts)}, len(cuts) - 1
+        rows = [[-1] * (length + 1) for _ in cuts]
+        ends = [boundary_bytes(chain, job, cut) if job.stack.receives_all else 0.0 for cut in cuts]
+        for i, front in enumerate(cuts[:-1]):
+            row = rows[i]
+            for j in range(i + 1, length + 1):
+                received = ends[i] + ends[j]
+                if chain.is_chain:  # each cut holds one layer more than the one before
+                    row[j] = self.extend(row[j - 1], chain.order[j - 1], (0.0, received), (i, j))
+                    continue
+                if front & ~cuts[j]:
+                    continue
+                top = (cuts[j] & ~front).bit_length() - 1
+                shorter = cuts[j] & ~(1 << top)
+                before = row[number[shorter]] if shorter != front else -1
+                relayed = relay_bytes(chain, job, front, cuts[j])
+                row[j] = self.extend(before, chain.order[top], (relayed, received), (i, j))
+        return np.array(rows, dtype=np.int64)
+
+    def whole(self, chain: Chain, index: Ints, cuts: Sequence[int]) -> Kinds:
+        """Add that of all layers, whose kinds are returned: the whole chain holds tied embeddings
+        once, and allows any ZeRO stage."""
+        kinds, length = chain.stage(range(len(chain))), len(cuts) - 1
+        shorter = cuts[-1] & ~(1 << (len(chain) - 1))
+        whole = int(index[0, cuts.index(shorter)]) if shorter else -1
+        if kinds != chain.order:
+            whole = -1
+            for n, kind in enumerate(kinds[:-1], start=1):
+                whole = self.extend(whole, kind, (0.0, 0.0), (0, length + n))
+        index[0, length] = self.add(whole, kinds[-1], (0.0, 0.0), (0, length + len(chain)))
+        return kinds
+
+
 def signatures(chain: Chain, job: Job) -> Signatures:
     """Group the stages of a chain.
 
@@ -128,98 +198,51 @@ def signatures(chain: Chain, job: Job) -> Signatures:
             f" which form {stages:,} different stages; allowed: {MOST:,}, those of 501 layers that "
             "all differ. Describe layers that take about as long as one layer with `repeat`, or "
             "consecutive layers as one")
-    number = {mask: n for n, mask in enumerate(cuts)}
-    length = len(cuts) - 1
-    rows = [[-1] * (length + 1) for _ in cuts]
-    ends = [boundary_bytes(chain, job, cut) if job.stack.receives_all else 0.0 for cut in cuts]
-    known: dict[tuple[int, float, float], int] = {}
-    sequence: list[int] = []  # number of the sequence of kinds of a signature
-    stretch: list[tuple[int, int]] = []
-    sequences: dict[tuple[int, int], int] = {}
-    part: list[int] = []
-    last: list[int] = []
-    relay: list[float] = []
-    received: list[float] = []
-    deepest: list[int] = []
-
-    def extend(
-        before: int, kind: int, passed: float, got: float, rows: tuple[int, int]
-    ) -> int:
-        key = (sequence[before] if before >= 0 else -1, kind)
-        seq = sequences.setdefault(key, len(sequences))
-        found = known.setdefault((seq, passed, got), len(part))
-        if found == len(part):
-            sequence.append(seq)
-            part.append(before)
-            last.append(kind)
-            relay.append(passed)
-            received.append(got)
-            deepest.append(0)
-            stretch.append(rows)
-        return found
-
-    for i, front in enumerate(cuts[:-1]):
-        row = rows[i]
-        for j in range(i + 1, length + 1):
-            got = ends[i] + ends[j]
-            if chain.is_chain:  # each cut holds one layer more than the one before
-                row[j] = extend(row[j - 1], chain.order[j - 1], 0.0, got, (i, j))
-                continue
-            if front & ~cuts[j]:
-                continue
-            layers = cuts[j] & ~front
-            top = layers.bit_length() - 1
-            shorter = cuts[j] & ~(1 << top)
-            before = row[number[shorter]] if shorter != front else -1
-            passed = relay_bytes(chain, job, front, cuts[j])
-            row[j] = extend(before, chain.order[top], passed, got, (i, j))
-    index = np.array(rows, dtype=np.int64)
-    # The whole chain holds tied embeddings once, and allows any ZeRO stage: its own signature.
-    kinds = chain.stage(range(len(chain)))
-    shorter = cuts[-1] & ~(1 << (len(chain) - 1))
-    whole = int(index[0, number[shorter]]) if shorter else -1
-    if kinds != chain.order:
-        whole = -1
-        for n, kind in enumerate(kinds[:-1], start=1):
-            whole = extend(whole, kind, 0.0, 0.0, (0, length + n))
-    part.append(whole)
-    last.append(kinds[-1])
-    relay.append(0.0)
-    received.append(0.0)
-    deepest.append(0)
-    stretch.append((0, length + len(chain)))
-    index[0, length] = len(part) - 1
+    found = _Found()
+    index = found.stages(chain, job, cuts)
+    kinds = found.whole(chain, index, cuts)
+    part, length = np.array(found.part), len(cuts) - 1
+    deepest = np.zeros(len(part), dtype=np.int64)
     for j in range(length, 0, -1):
-        found = index[:j, j]
-        for g in found[found >= 0].tolist():
-            deepest[g] = max(deepest[g], 1 + length - j)
+        ending = index[:j, j]
+        ending = ending[ending >= 0]
+        deepest[ending] = np.maximum(deepest[ending], 1 + length - j)
+    heads, before, depth, marked, among = _heads(chain, found.part, found.last)
+    children = np.argsort(part, kind="stable")
+    way, ancestor = _ways(found.part, marked)
+    relay, received = np.array(found.bytes_).T.copy()
+    return Signatures(
+        downsets=cuts, index=index, part=part, last=np.array(found.last), root=heads[:, 0].copy(),
+        second=heads[:, 1].copy(), third=heads[:, 2].copy(), children=children,
+        begin=np.searchsorted(part[children], np.arange(-1, len(part) + 1)),
+        before=np.array(before), depth=np.array(depth), seen=_seen(chain, cuts, kinds),
+        stretch=np.array(found.stretch), among=np.array(among), marked=np.array(marked), way=way,
+        ancestor=ancestor, relay=relay, received=received, deepest=deepest, whole=len(part) - 1,
+        whole_kinds=kinds,
+    )
+
+
+def _heads(
+    chain: Chain, part: Sequence[int], last: Sequence[int]
+) -> tuple[Ints, list[int], list[int], list[int], list[tuple[int, int]]]:
+    """Kinds of the first three layers, ``before``, ``depth``, ``marked`` and ``among`` of
+    :class:`Signatures`, each from those of its part."""
     checkpointed = [kind.checkpointed for kind in chain.kinds]
     number_of = np.cumsum([0, *checkpointed]).tolist()
-    begins, among = list[Kinds](), list[tuple[int, int]]()
+    heads, among = list[Kinds](), list[tuple[int, int]]()
     before_run, depth, marked = [-1] * len(part), list[int](), list[int]()
     for g, (before, kind) in enumerate(zip(part, last, strict=True)):
-        begin: Kinds = (-1, -1, -1)
+        head: Kinds = (-1, -1, -1)
         layers, again, low, high = 0, 0, number_of[-1], 0
         if before >= 0:
-            begin, layers, again, (low, high) = (
-                begins[before], depth[before], marked[before], among[before])
+            head, layers, again, (low, high) = (
+                heads[before], depth[before], marked[before], among[before])
             before_run[g] = before_run[before] if last[before] == kind else before
-        begins.append((*begin[:layers], kind, *begin[layers + 1:]) if layers < 3 else begin)
+        heads.append((*head[:layers], kind, *head[layers + 1:]) if layers < 3 else head)
         depth.append(layers + 1)
         marked.append(again + checkpointed[kind])
         among.append((min(low, number_of[kind]), max(high, number_of[kind + 1])))
-    parts, heads = np.array(part), np.array(begins)
-    children = np.argsort(parts, kind="stable")
-    way, ancestor = _ways(part, marked)
-    return Signatures(
-        downsets=cuts, index=index, part=parts, last=np.array(last), root=heads[:, 0].copy(),
-        second=heads[:, 1].copy(), third=heads[:, 2].copy(), children=children,
-        begin=np.searchsorted(parts[children], np.arange(-1, len(part) + 1)),
-        before=np.array(before_run), depth=np.array(depth), seen=_seen(chain, cuts, kinds),
-        stretch=np.array(stretch), among=np.array(among), marked=np.array(marked), way=way,
-        ancestor=ancestor, relay=np.array(relay), received=np.array(received),
-        deepest=np.array(deepest), whole=len(part) - 1, whole_kinds=kinds,
-    )
+    return np.array(heads), before_run, depth, marked, among
 
 
 def _seen(chain: Chain, cuts: Sequence[int], kinds: Sequence[int]) -> NDArray[np.int32]:
