@@ -11,7 +11,8 @@ give the time of a step from its stages. Read `choices`, `layer`, `zero`, `stage
 `schedules/closed`.
 
 Where to find: activation memory, that of logits and loss included, in `activations`; dispatch of
-tokens to experts (all-to-all) in `expert_traffic`; hand-overs between stages, and overlap of
-ZeRO traffic and gradient reduction with computing, in `stage`; micro-batches in flight in
-`schedules`, and the step with its bubble in `nest.forms`, which they call.
+tokens to experts (all-to-all) in `expert_traffic`, their imbalance and capacity in `operators`;
+hand-overs between stages, and overlap of ZeRO traffic and gradient reduction with computing, in
+`stage`; micro-batches in flight in `schedules`, and the step with its bubble in `nest.forms`, which
+they call.
 """

@@ -7,6 +7,9 @@ layers in order, with the tensors that cross each cut; `layouts` lists divisions
 `layout_text` reads and writes them as Megatron-Core does. `schedules` says where a schedule puts
 chunks and what it needs, `legality` which degrees of parallelism are legal, and why not. Read them
 in this order.
+
+Where to find: attention windows in `operators` (`Operator.seen`), chunks of virtual pipelines (vpp)
+in `schedules`.
 """
 
 from nest.graph.build import build_chain, profile_chain

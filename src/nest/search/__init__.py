@@ -12,14 +12,16 @@ can run; `distinct` says which rows of arrays differ; `rounds` visits the outer 
 `threads`, best bound first, after a `draft` over a part of the space, and returns the best
 `solution`; `offloads` does so for each way to use the memory of the hosts; `batches` looks for a
 batch near the given one that fits the devices better; `fitting` rules out those that memory
-forbids, `progress` ends a search early and reports its state. Similar questions share, in `kept`,
-data that does not depend on prices: the `frame` of outer choices and candidates, the `layouts` of
-pipelines, and `floors`, lower bounds of the plans of an outer choice. Read `rounds` first, then
-`tensors`, `alike` and `_kernels/alike/search.py`, which find what a stack can run, then
-`_kernels/options.py` and `_kernels/pipeline.py` for stages that may differ.
+forbids, where no plan is found, `progress` ends a search early and reports its state. Similar
+questions share, in `kept`, data that does not depend on prices: the `frame` of outer choices and
+candidates, the `layouts` of pipelines, and `floors`, lower bounds of the plans of an outer choice.
+Read `rounds` first, then `tensors`, `alike` and `_kernels/alike/search.py`, which find what a stack
+can run, then `_kernels/options.py` and `_kernels/pipeline.py` for stages that may differ.
 
 Where to find: replicas, strides and sizes of micro-batches in `candidates`; recompute is chosen in
 `_kernels/alike/search.py` for identical stages, among the questions of `totals`, and in
-`_kernels/options.py` for stages that may differ; lower bounds of all plans in `rounds`; which of
-equal plans is taken in `solution`; the cache of compiled kernels in `compiled`.
+`_kernels/options.py` for stages that may differ; what makes a plan infeasible: rules of
+`graph/legality.py` and `runnable`, memory in `_kernels/alike/fits.py` and `_kernels/options.py`;
+lower bounds of all plans in `rounds`; which of equal plans is taken in `solution`; the cache of
+compiled kernels in `compiled`.
 """

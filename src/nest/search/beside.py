@@ -6,6 +6,7 @@ of another one is priced. Proofs: ``docs/proofs.md``, "Passes beside each other"
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 
@@ -62,15 +63,16 @@ def beside(
 def _quick(other: Builder, limit: float) -> Ints:
     """The same as :func:`_near` with no more than sums: all all-to-alls are hidden, each layer has
     the fastest start, and there are as many stages as may be."""
-    rows, whole, overlap = other.rows, other.signatures.whole_kinds, other.job.stack.overlap_ep
+    rows, overlap = other.rows, other.job.stack.overlap_ep
+    layers = Counter(zip(other.order.tolist(), other.signatures.whole_kinds, strict=True))
     prices, each = other.prices, np.empty(len(other.prices.ahead))
     for begin in range(0, len(each), SOME):
         some = slice(begin, begin + SOME)
         seconds = prices.ahead[some, None, :, 1] + prices.back[some, ..., 1]
         seconds -= overlap * prices.all_to_alls(some).sum(axis=3)
         each[some] = np.asarray(sum(
-            np.minimum(seconds[..., a], seconds[..., b]) for a, b in zip(
-                other.order.tolist(), whole, strict=True))).min(axis=1, initial=np.inf)
+            many * np.minimum(seconds[..., a], seconds[..., b])
+            for (a, b), many in layers.items())).min(axis=1, initial=np.inf)
     outer = other.outer
     least = each[other._body]
     if rows.start.any():
@@ -78,7 +80,7 @@ def _quick(other: Builder, limit: float) -> Ints:
             outer, rows.block, rows.samples, rows.split, rows.pair)[1])
     m, stride = np.array([(o.micro_batches, o.stride) for o in other.outers]).T[:, outer]
     deepest = np.minimum(stride // rows.block, max(one.pp for one in other.pipelines))
-    found: Ints = np.flatnonzero(m * least < limit * deepest)
+    found: Ints = np.flatnonzero(m * least < limit * deepest * (1.0 + 1e-9))
     return found
 
 

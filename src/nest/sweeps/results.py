@@ -1,4 +1,4 @@
-"""What the answers of a study show: the front, the best of each group, the effect of each axis."""
+"""What the answers of a study show: Pareto front, best of each group, effect of each axis."""
 
 from __future__ import annotations
 

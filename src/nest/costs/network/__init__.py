@@ -6,5 +6,6 @@ algorithm. `paths` prices the same on a graph of links, where all tiles of a net
 `records` names the compiled functions that it may use. `fabric` is the entry: groups and pairs of a
 cluster, priced by levels or by links. Read `placement`, `groups`, `collectives`, `fabric`, `paths`.
 
-Where to find: rings, trees and all-to-all in `collectives`; what a tile is in `records`.
+Where to find: rings, trees and all-to-all in `collectives`; what a tile is (blocks of one size side
+by side, which send at once) in `paths`, which tile a block is in by `placement`.
 """
