@@ -64,7 +64,7 @@ def test_allowed_values() -> None:
     rule = with_rule(fields="zero", allowed="0,1", when={"pp": "2.."})
     assert findings(rule, pp=4, zero=1) == {}
     assert findings(rule, zero=3) == {}, "the condition does not hold"
-    assert findings(rule, pp=4, zero=3) == {"only zero": "zero 3: because"}
+    assert findings(rule, pp=4, zero=3) == {"only zero": "zero 3: because; allowed: 0..1"}
 
 
 def test_allowed_words_of_several() -> None:
@@ -72,7 +72,8 @@ def test_allowed_words_of_several() -> None:
     assert findings(rule) == {}
     assert findings(rule, recompute="selective") == {}
     both = findings(rule, recompute="selective", recompute_modules=("core_attn", "norm"))
-    assert both == {"only recompute_modules": "recompute_modules norm: because"}
+    assert both == {
+        "only recompute_modules": "recompute_modules norm: because; allowed: core_attn, moe"}
     together = with_rule(fields="module_set", allowed="norm+mlp_act")
     assert findings(together) == {}, "nothing is recomputed"
     assert findings(together, recompute="selective", recompute_modules=("norm", "mlp_act")) == {}
@@ -113,7 +114,7 @@ def test_stages_that_break_a_rule_are_named() -> None:
     job = job_of(with_rule(fields="tp", allowed=1))
     chain = build_chain(MODELS["llama3-70b"])
     found, = not_runnable(chain, job, cut(job, [20, 20, 20, 22], [1, 2, 4, 1]))
-    assert found.sentence == "tp 2, 4 in stages 1..2: because"
+    assert found.sentence == "tp 2, 4 in stages 1..2: because; allowed: 1"
 
 
 # layers of the stages with embedding and head, forms of cuts that fit
@@ -469,14 +470,14 @@ def test_the_report_has_the_settings():
     ("megatron-core", "deepep", False, {}),
     ("megatron-core", "deepep", True, {
         "capacity": "capacity padded: DeepEP's dispatcher pads no experts "
-        "(--moe-pad-expert-input-to-capacity)"}),
+        "(--moe-pad-expert-input-to-capacity); allowed: none, limited"}),
     ("megatron-core-2024", "alltoall", True, {}),
     ("megatron-core-2024", "allgather", False, {
         "dispatcher": "dispatcher allgather: experts of limited capacity need the all-to-all "
-        "dispatcher"}),
+        "dispatcher; allowed: alltoall"}),
     ("torchtitan", "alltoall", False, {
         "capacity": "capacity limited: an expert takes all tokens that are sent to it "
-        "(non_blocking_capacity_factor is the buffer of a rank)"})])
+        "(non_blocking_capacity_factor is the buffer of a rank); allowed: none"})])
 def test_experts_of_a_capacity(
     stack: str, dispatcher: str, padded: bool, wanted: dict[str, str]
 ) -> None:

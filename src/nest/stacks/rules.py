@@ -59,7 +59,7 @@ def cannot_offload(job: Job, texts: Iterable[str]) -> Iterator[str]:
         for rule in known.rules.values() if known is not None else ():
             for field in rule.fields if not rule.alike and applies(rule, figures) else ():
                 if field in figures and (why := wrong(rule, field, figures)):
-                    yield f"offload: got {text}; {field} {why}: {rule.sentence}"
+                    yield f"offload: got {text}; {field} {why}: {rule.sentence}{_allowed(rule)}"
 
 
 def selective_modules(job: Job) -> tuple[Module, ...] | None:
@@ -81,7 +81,7 @@ def launch_needs(chain: Chain, job: Job, plan: Configuration) -> tuple[Finding, 
 def impossible(chain: Chain, job: Job) -> list[str]:
     """What of a model and a job its stack cannot run, whatever the configuration."""
     known, figures = job.stack.capabilities, model_figures(chain, job)
-    return [f"{field} {text}: {rule.sentence}"
+    return [f"{field} {text}: {rule.sentence}{_allowed(rule)}"
             for rule in (known.rules.values() if known is not None else ())
             if rule.allowed is not None and {*rule.fields, *rule.when} <= {*figures}
             and applies(rule, figures)
@@ -106,8 +106,9 @@ def _broken(
             if text and field == "cuts":
                 text = _cuts(chain, plan)
             if text:
-                yield Finding(sentence=f"{text}: {verb}{rule.sentence}", field=field, rule=name,
-                              source=rule.source)
+                end = "" if verb or field == "cuts" else _allowed(rule)
+                yield Finding(sentence=f"{text}: {verb}{rule.sentence}{end}", field=field,
+                              rule=name, source=rule.source)
 
 
 def applies(rule: Rule, figures: Figures) -> bool:
@@ -138,6 +139,14 @@ def wrong(rule: Rule, field: str, figures: Figures) -> str | None:
 
 def _multiple(value: int, of: int) -> bool:
     return value % of == 0 if of else value == 0
+
+
+def _allowed(rule: Rule) -> str:
+    """The values that a rule allows, for people; nothing where it does not list them."""
+    if rule.allowed is None:
+        return ""
+    values = rule.allowed if isinstance(rule.allowed, tuple) else [str(rule.allowed)]
+    return f"; allowed: {', '.join(values)}"
 
 
 def outside(value: Value, allowed: IntSet | tuple[str, ...]) -> str | None:
