@@ -79,7 +79,7 @@ def test_allowed_words_of_several() -> None:
     assert findings(together, recompute="selective", recompute_modules=("norm", "mlp_act")) == {}
     assert findings(together, recompute="selective") == {}, "the stack's own are the default"
     assert findings(together, recompute="selective", recompute_modules=("core_attn",)) == {
-        "only module_set": "module_set core_attn: because"}
+        "only module_set": "module_set core_attn: because; allowed: norm+mlp_act"}
 
 
 def test_alike() -> None:
