@@ -20,6 +20,7 @@ from nest.sweeps.objectives import OBJECTIVES
 from nest.sweeps.results import number_of
 from nest.sweeps.sweep import stored
 from nest.sweeps.tables import FORMATS, columns, write
+from nest.sweeps.text import reason_lines
 
 PRICED = {**STUDY, "prices": {"device_hour": "1 + cluster.device.memory / 1e10",
                               "device_watts": 500},
@@ -221,6 +222,78 @@ def test_the_command_asks_and_shows(tmp_path, capsys, quick, monkeypatch):
     written(tmp_path, STUDY)
     assert "differs from the study that was started last" in run(
         capsys, "sweep", "show", study, code=2)[1]
+
+
+def test_reasons_of_points_without_a_plan_are_shown(tmp_path, capsys, quick):
+    """The most frequent first, five of them; that nothing fits only where nothing else is."""
+    batches = {f"b{number}": {"job.global_batch": 16, "job.seq_len": -number}
+               for number in range(1, 8)}
+    study = {**STUDY, "axes": {"kind": {
+        "no": {"job.global_batch": 5}, **batches, "twice": {"job.seq_len": -7},
+        "ok": {"job.global_batch": 8}}}}
+    folder = str(tmp_path / "o")
+    out, err = run(capsys, "sweep", str(written(tmp_path, study)), "-o", folder,
+                   "--engine", "inline")
+    lines = [line.strip() for line in out.splitlines()]
+    assert err == "" and "Status       8 invalid, 1 infeasible, 1 ok" in lines
+    assert lines[2:8] == [
+        "Reasons      2 invalid: job: seq_len: got -7; allowed: at least 1",
+        *(f"1 invalid: job: seq_len: got -{number}; allowed: at least 1" for number in range(1, 5)),
+        "and 2 more kinds, see the column message of points.csv"]
+    assert "made up" not in out
+    assert "Reasons      2 invalid" in run(capsys, "sweep", "show", folder)[0]
+    document = json.loads((tmp_path / "o" / "points.json").read_text())
+    assert len(document["reasons"]) == 5 and document["reasons"][0] == {
+        "status": "invalid", "message": "job: seq_len: got -7; allowed: at least 1", "points": 2}
+    del study["axes"]["kind"]["ok"]
+    with asked(study, tmp_path / "p").results() as results:
+        assert [(one.status, one.points) for one in results.reasons[-2:]] == [
+            ("invalid", 1), ("infeasible", 1)]
+
+
+def test_no_more_reasons_are_kept_than_a_report_needs(tmp_path, monkeypatch):
+    monkeypatch.setattr("nest.sweeps.results.MOST_KINDS", 7)
+    with asked({**STUDY, "axes": {"job.seq_len": [*range(-19, 1)]}}, tmp_path).results() as found:
+        assert len(found.reasons) == 7 and not found.all_reasons
+        assert reason_lines(found)[-1].startswith("and at least 2 more kinds")
+
+
+@pytest.mark.parametrize("change", [
+    {"axes": {"cluster.levels.leaf.bandwidth": ["3 apples", "4 pears"]}},
+    {"constraints": ["1/0 > 3"], "axes": {"job.global_batch": [16, 17]}},
+    {"axes": {"job.stack": ["torchtitn", "megatrn"]}}])
+def test_a_study_without_a_question_ends_as_invalid_input(tmp_path, capsys, quick, change):
+    study, folder = str(written(tmp_path, {**STUDY, **change})), str(tmp_path / "o")
+    words = ("sweep", study, "-o", folder, "--engine", "inline")
+    out, err = run(capsys, *words, code=2)
+    message = next(stored(folder).rows())["message"]
+    assert "2 invalid" in out and "Reasons" in out
+    assert err.startswith(f"nest: error: {study[:200]}: no question could be asked, all points are "
+                          "invalid; ") and err.endswith(f" of 2: {message}\n")
+    assert (tmp_path / "o" / "points.json").exists()
+    out, again = run(capsys, *words, "--json", code=2)
+    assert json.loads(out)["reasons"][0]["message"] == message and again == err
+    assert run(capsys, *words, "-q", code=2) == ("", err)
+    for source, more in ((folder, ()), (study, ("--answers", folder))):
+        _, err = run(capsys, "sweep", "show", source, *more, code=2)
+        first, *reasons = err.splitlines()
+        assert first == (f"nest: error: {source[:200]}: got no plan to draw (2 invalid); allowed: "
+                         "a study with plans")
+        assert message in reasons[0] and "invalid: " in reasons[0]
+
+
+def test_what_is_wrong_at_all_points_is_told_before_anything_is_stored(tmp_path, capsys, quick):
+    folder = tmp_path / "o"
+    study = written(tmp_path, {**STUDY, "space": {"tpp": 3}})
+    _, err = run(capsys, "sweep", str(study), "-o", str(folder), "--engine", "inline", code=2)
+    assert "space: tpp: unknown field" in err and not folder.exists()
+
+
+def test_plans_that_are_all_late_are_no_plans_to_draw(tmp_path, capsys, quick):
+    study = {**PRICED, "train": {"tokens": 1e15, "days": 0.5}}
+    asked(study, tmp_path / "o")
+    _, err = run(capsys, "sweep", "show", str(tmp_path / "o"), code=2)
+    assert "got no plan to draw (12 ok; 12 take more than 0.5 days)" in err and "asks" not in err
 
 
 @pytest.mark.parametrize(("words", "told"), [

@@ -270,7 +270,14 @@ def test_graphs_have_no_prices_of_switches():
     ("prices", {"device_hour": "x +"}, "prices.device_hour: got 'x +'"),
     ("prices", {"device_hour": -1}, "prices.device_hour: got -1; allowed: a number from 0 on"),
     ("prices", {"devicehour": 1}, "did you mean device_hour?"),
-    ("objectives", ["money"], "objectives: got money without prices and train"),
+    ("objectives", ["money"], "objectives: got money without prices and train; allowed: money in "
+     "a study with prices (such as prices: {device_hour: 2.5}) and train (such as train: "
+     "{tokens: 15e12}), or other objectives"),
+    ("objectives", ["tokens_per_joule"], "with prices (such as prices: {device_watts: 1000}), or"),
+    ("model", ..., "study: model: missing; needed: a model of the study, or an axis model"),
+    ("space", {"tpp": 3}, "study: space: tpp: unknown field (got 3); did you mean tp?"),
+    ("space", {"tp": "x"}, "study: space: tp: got 'x'"),
+    ("search", {"beyond_stack": 3}, "study: search: beyond_stack: got 3"),
     ("objectives", ["speed"], "allowed: 'tokens_per_s'"),
     ("groups", ["modle"], "groups: got 'modle'"),
     ("train", {"tokens": 0}, "train.tokens: got 0"),
@@ -290,9 +297,30 @@ def test_a_study_is_frozen():
         study.name = "x"
 
 
-def test_a_missing_model_is_told_at_the_points():
-    found = points({**changed(STUDY, "model", ...), "axes": {"job.global_batch": [16]}})
-    assert "model: missing; needed: a model of the study, or an axis model" in found[0].problem
+def test_a_model_missing_at_some_points_is_told_there():
+    found = points({**changed(STUDY, "model", ...), "axes": {
+        "kind": {"a": {"model": MODEL}, "b": {"job.seq_len": 64}}}})
+    assert found[0].problem is None
+    assert "model: missing; needed: a model of the study, or an axis model" in found[1].problem
+
+
+def test_a_section_with_an_axis_is_judged_at_the_points():
+    found = points({**STUDY, "space": {"tp": "x"}, "axes": {"space.tp": ["1..2", "y"]}})
+    assert [one.question is None for one in found] == [False, True]
+
+
+@pytest.mark.parametrize(("schema", "told"), [
+    ("nest.plan/1.1", "a plan file; allowed: a study, which has job and axes and no schema "
+     "(docs/sweeps.md); `nest evaluate {file}` prices a plan"),
+    ("nest.sweep/1", "a sweep file; allowed: a study, which has job and axes and no schema "
+     "(docs/sweeps.md)")])
+def test_a_document_of_another_kind_is_told_in_one_line(tmp_path, schema, told):
+    data = {"schema": schema, "parallelism": {"tp": 1}, "step_time_s": 1.0, "stages": []}
+    path = put(tmp_path, data, "other.json")
+    for source, where, file in ((path, str(path), str(path)), (data, "study", "FILE")):
+        with pytest.raises(InputError) as raised:
+            load_study(source)
+        assert str(raised.value) == f"{where}: schema: got '{schema}', {told.format(file=file)}"
 
 
 def test_fields_are_set_in_a_copy():

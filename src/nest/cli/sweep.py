@@ -21,6 +21,7 @@ from nest.cli.naming import App
 from nest.errors import InputError
 
 if TYPE_CHECKING:
+    from nest.sweeps.results import Results
     from nest.sweeps.running import Progress
     from nest.sweeps.sweep import Sweep
 
@@ -76,7 +77,7 @@ def run(
     """Ask all questions of a study that have no answer yet.
 
     Shows the answers. Writes answers.db, points.csv and points.json. Several processes may work on
-    one folder.
+    one folder. Ends with code 2 if all points are invalid.
     """
     from nest.sweeps.loading import load_study
     from nest.sweeps.sweep import sweep
@@ -91,7 +92,12 @@ def run(
     if done is None or not done.complete:
         output.say(f"nest: {follow.last}; the same command goes on")
         raise typer.Exit(130)
-    _deliver(done, ("csv", "json", *(["parquet"] if parquet else [])), as_json, quiet)
+    shown = _deliver(done, ("csv", "json", *(["parquet"] if parquet else [])), as_json, quiet)
+    if shown.no_question:
+        first = shown.reasons[0]
+        output.say(f"nest: error: {study[:200]}: no question could be asked, all points are "
+                   f"invalid; {first.points:,} of {shown.counts.total():,}: {first.message}")
+        raise typer.Exit(2)  # results are printed: no other document on stdout
 
 
 @app.command("show", epilog=epilog("sweep show"))
@@ -149,14 +155,23 @@ def show(
     wanted = objective_of(done.study, objective)
     with done.results() as results:
         if not results.light:
-            raise InputError(f"{source[:200]}: got no plan to draw; allowed: a study with answers "
-                             "(`nest sweep` asks)")
+            raise _no_plan(source, results)
         figures = {"front": front_figure(results), "sensitivity": sensitivity_figure(results)}
         if len(done.study.axes) > 1 or x or y:
             figures["heat-map"] = heat_map(results, wanted, *pair_of(done.study, x, y))
     files = {os.path.join(place, f"{name}.{suffix}"): figure for name, figure in figures.items()}
     _deliver(done, (), as_json, quiet,
              {file: partial(save_figure, file, figure) for file, figure in files.items()})
+
+
+def _no_plan(source: str, results: Results) -> InputError:
+    """The error of a study without a plan that could be drawn: how its points stand, and why."""
+    from nest.sweeps.text import reason_lines, status_text
+
+    asks = " (`nest sweep` asks)" if results.counts["open"] or not results.counts else ""
+    return InputError("\n".join((
+        f"{source[:200]}: got no plan to draw ({status_text(results)}); allowed: a study with "
+        f"plans{asks}", *reason_lines(results))))
 
 
 def _stored(source: str, answers: str | None) -> Sweep:
@@ -175,8 +190,8 @@ def _stored(source: str, answers: str | None) -> Sweep:
 
 
 def _deliver(done: Sweep, kinds: tuple[str, ...], as_json: bool, quiet: bool,
-             writes: dict[str, Any] | None = None) -> None:
-    """Write tables and pictures, then print the report."""
+             writes: dict[str, Any] | None = None) -> Results:
+    """Write tables and pictures, then print the report; what it shows is returned."""
     from nest.sweeps.tables import head, write
 
     with done.results() as results:
@@ -192,6 +207,7 @@ def _deliver(done: Sweep, kinds: tuple[str, ...], as_json: bool, quiet: bool,
             return head(results) if as_json else report_text(results, named, **output.page())
 
         output.deliver(text, *files.values(), quiet=quiet and not as_json)
+        return results
 
 
 class _Follow:

@@ -30,18 +30,32 @@ def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> St
     """
     if isinstance(source, Study):
         return source
-    where, folder, data = "study", Path(), source
-    if not isinstance(source, Mapping):
+    where, folder = "study", Path()
+    if isinstance(source, Mapping):
+        data = dict(source)
+    else:
         where, folder = shorten(os.fspath(source), 300)[1:-1], Path(source).parent
         data = {"name": Path(source).stem, **read_description(source)}
-    study = Study.parse(dict(data), where)  # type: ignore[arg-type]
+    _need_study(data, where, "FILE" if isinstance(source, Mapping) else where)
+    study = Study.parse(data, where)
     problems: list[str] = []
     plain = _plain_data(study, folder, where, problems)
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
     found = study.unchecked(**plain)
-    _try_axes(found, where)
+    _try(found, where)
     return found
+
+
+def _need_study(data: Mapping[str, Any], where: str, file: str) -> None:
+    """Refuse a document of another kind: one line, instead of one for each of its fields."""
+    schema = data.get("schema")
+    if not isinstance(schema, str) or not schema.startswith("nest."):
+        return
+    kind = schema.removeprefix("nest.").partition("/")[0]
+    hint = f"; `nest evaluate {file}` prices a plan" if kind == "plan" else ""
+    raise InputError(f"{where}: schema: got {shorten(schema)}, a {kind} file; allowed: a study, "
+                     f"which has job and axes and no schema (docs/sweeps.md){hint}")
 
 
 def _plain_data(study: Study, folder: Path, where: str, problems: list[str]) -> dict[str, Any]:
@@ -108,17 +122,19 @@ def _beside(value: Any, folder: Path) -> Any:
     return value
 
 
-def _try_axes(study: Study, where: str) -> None:
-    """Refuse a path that no value of its axis can be set at.
+def _try(study: Study, where: str) -> None:
+    """Refuse a section without an axis that is wrong, and a path that no value can be set at.
 
     Raises
     ------
-    InputError : the path, and why the first value cannot be set there.
+    InputError : what is wrong with the section; the path, and why the first value of its axis
+        cannot be set there.
     """
     resolver = Resolver(study)
+    varied = {path.split(".")[0] for name in study.axes for path in study.paths(name)}
     first = {name: (study.axes[name].at(name, 0.5) if study.axes[name].continuous
                     else study.listed(name)[0]) for name in study.axes}
-    problems = []
+    problems = [f"{where}: {problem}" for problem in resolver.fixed_problems(varied)]
     for name in study.axes:
         for problem in resolver.unknown_fields(name, first):
             problems.append(f"{where}: axes.{name}: {problem}")

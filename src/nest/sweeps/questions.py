@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -109,14 +109,26 @@ class Resolver:
         data = self.data(choices)
         parts, texts = dict[str, Any](), []
         for name in SECTIONS:
-            if data[name] is None:
-                raise InputError(f"{name}: missing; needed: a {name} of the study, or an axis "
-                                 f"{name}")
-            part, text = _section(name, json.dumps(data[name]))
-            parts[name] = part
+            parts[name], text = _needed(name, data[name])
             texts.append(text)
         key = hashlib.sha256("\n".join((VERSION, *texts)).encode()).hexdigest()
         return VersionedQuestion(**parts), key
+
+    def fixed_problems(self, varied: Container[str]) -> list[str]:
+        """Problems of the sections that no axis changes; every point has them.
+
+        Parameters
+        ----------
+        varied : the other sections.
+        """
+        found: list[str] = []
+        for name in SECTIONS:
+            if name not in varied:
+                try:
+                    _needed(name, self._base[name])
+                except InputError as error:
+                    found += error.problems
+        return found
 
     def unknown_fields(self, name: str, first: Mapping[str, Choice]) -> list[str]:
         """Problems of the paths of an axis, but not of the values there.
@@ -138,6 +150,13 @@ class Resolver:
             except InputError as error:
                 found += [one for one in error.problems if ": unknown field" in one]
         return found
+
+
+def _needed(name: str, data: Any) -> tuple[Any, str]:
+    """A section, see :func:`_section`, that must be there."""
+    if data is None:
+        raise InputError(f"{name}: missing; needed: a {name} of the study, or an axis {name}")
+    return _section(name, json.dumps(data))
 
 
 @lru_cache(maxsize=256)

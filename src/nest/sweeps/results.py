@@ -14,6 +14,12 @@ from nest.sweeps.study import ObjectiveName, Study
 
 FEWEST = 3
 """Points from which a rank correlation is given."""
+MOST_KINDS = 1000
+"""Reasons of a status that are told apart (chosen): a million points may have as many."""
+MOST_REASONS = 5
+"""Reasons that a report names (chosen)."""
+LONGEST = 400
+"""Characters of a reason (chosen)."""
 
 
 class Row(NamedTuple):
@@ -63,6 +69,16 @@ class Effect(NamedTuple):
     is best; None: no such points."""
 
 
+class Reason(NamedTuple):
+    """Why points have no plan."""
+
+    status: str
+    message: str
+    """As the rows have it, its end cut off where it is very long."""
+    points: int
+    """How many."""
+
+
 class Results:
     """Answers of a study, read from its store as they are needed.
 
@@ -82,14 +98,46 @@ class Results:
         """Of processors, of all answers."""
         self.light: list[Light] = []
         """Plans in the race."""
+        self.all_reasons = True
+        """There are not more than are told apart."""
+        self._messages: dict[str, Counter[str]] = {}  # points by status and message
         for row in self.rows():
             self.counts[row.status] += 1
+            self._note(row)
             self.seconds += row.seconds
             if row.figures is not None and not row.figures.in_time:
                 self.late += 1
             elif row.figures is not None:
                 self.light.append(Light(row.number, row.labels, self._values(row.figures)))
         self._front: frozenset[int] | None = None
+
+    def _note(self, row: Row) -> None:
+        """Count the message of a row."""
+        if row.message is None:
+            return
+        known = self._messages.setdefault(row.status, Counter())
+        cut = len(row.message) > LONGEST
+        text = f"{row.message[:LONGEST - 3]}..." if cut else row.message
+        if text in known or len(known) < MOST_KINDS:
+            known[text] += 1
+        else:
+            self.all_reasons = False
+
+    @property
+    def reasons(self) -> list[Reason]:
+        """Why points have no plan, the most frequent reason first.
+
+        That nothing fits is an answer like a plan: it comes last, and only where there is no plan.
+        """
+        found = [Reason(status, message, points) for status, known in self._messages.items()
+                 if status != "infeasible" or not self.counts["ok"]
+                 for message, points in known.items()]
+        return sorted(found, key=lambda one: (one.status == "infeasible", -one.points))
+
+    @property
+    def no_question(self) -> bool:
+        """There are points, and all are invalid."""
+        return 0 < self.counts["invalid"] == self.counts.total()
 
     def rows(self) -> Iterator[Row]:
         """All points in order, one after the other."""
@@ -237,6 +285,7 @@ def summary(results: Results) -> Mapping[str, Any]:
     names = [*study.axes]
     return {
         "points": sum(results.counts.values()), "status": dict(results.counts),
+        "reasons": [reason._asdict() for reason in results.reasons[:MOST_REASONS]],
         "late": results.late, "front": sorted(results.front),
         "best": {name: [{**dict(zip(study.groups, group, strict=True)), "number": one.number,
                          "value": results.value(one, name)}

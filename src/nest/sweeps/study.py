@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -24,6 +24,13 @@ MOST_POINTS = 10**6
 """Points of one study; larger grids are sampled."""
 ObjectiveName = Literal["tokens_per_s", "tokens_per_money", "tokens_per_joule", "mfu",
                         "step_time_s", "devices", "days", "money"]
+
+_NEEDS: Mapping[str, Mapping[str, str]] = {
+    "prices": {"money": "{device_hour: 2.5}", "tokens_per_money": "{device_hour: 2.5}",
+               "tokens_per_joule": "{device_watts: 1000}"},
+    "train": {"money": "{tokens: 15e12}", "days": "{tokens: 15e12}"},
+}
+"""Parts of a study that objectives need, and an example of each."""
 
 
 class Sample(Description):
@@ -83,8 +90,7 @@ class Study(Description):
     def _consistent(self) -> Self:
         problems = []
         for name, axis in self.axes.items():
-            for path in ([name] if axis.choices is None else
-                         {path for one in axis.choices.values() for path in one}):
+            for path in self.paths(name):
                 if path.split(".")[0] not in SECTIONS:
                     near = did_you_mean(path.split(".")[0], SECTIONS)
                     problems.append((f"axes.{name}", f"got the path {shorten(path)}; {near}"
@@ -111,11 +117,18 @@ class Study(Description):
     def _wanting(self) -> Iterator[tuple[str, str]]:
         """Objectives that need what is not given."""
         for name in self.objectives or ():
-            needs = [part for part, wanted in (
-                ("prices", name in ("tokens_per_money", "tokens_per_joule", "money")),
-                ("train", name in ("days", "money"))) if wanted and getattr(self, part) is None]
+            needs = [part for part, wanted in _NEEDS.items()
+                     if name in wanted and getattr(self, part) is None]
             if needs:
-                yield "objectives", f"got {name} without {' and '.join(needs)}; allowed: with"
+                added = " and ".join(f"{part} (such as {part}: {_NEEDS[part][name]})"
+                                     for part in needs)
+                yield "objectives", (f"got {name} without {' and '.join(needs)}; allowed: {name} "
+                                     f"in a study with {added}, or other objectives")
+
+    def paths(self, name: str) -> set[str]:
+        """Paths of the fields that an axis sets, by its name."""
+        choices = self.axes[name].choices
+        return {name} if choices is None else {path for one in choices.values() for path in one}
 
     @property
     def names(self) -> tuple[str, ...]:

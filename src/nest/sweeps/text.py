@@ -7,7 +7,7 @@ from typing import Any
 
 from nest.report.page import Page
 from nest.sweeps.objectives import OBJECTIVES
-from nest.sweeps.results import Results, Row
+from nest.sweeps.results import MOST_REASONS, Results, Row
 from nest.sweeps.study import ObjectiveName, Study
 from nest.units import format_count
 
@@ -29,13 +29,11 @@ def report_text(
     width, colour, unicode : as of :class:`nest.report.page.Page`.
     """
     page = Page(width, colour, unicode)
-    study, counts = results.study, results.counts
-    page.paragraph(f"{study.name}: {sum(counts.values()):,} points", "bold")
-    said = ", ".join(f"{count:,} {status}" for status, count in counts.most_common())
-    if results.late:
-        assert study.train is not None
-        said += f"; {results.late:,} take more than {study.train.days:g} days"
-    page.fact("Status", said or "no point")
+    study, total = results.study, results.counts.total()
+    page.paragraph(f"{study.name}: {total:,} points", "bold")
+    page.fact("Status", status_text(results))
+    for place, line in enumerate(reason_lines(results)):
+        page.fact("" if place else "Reasons", line)
     page.fact("Processor", f"{results.seconds:,.1f} s for all answers")
     front = results.chosen(results.front)
     if front:
@@ -54,6 +52,26 @@ def report_text(
         page.blank()
         page.fact("Written", ", ".join(files))
     return page.text()
+
+
+def status_text(results: Results) -> str:
+    """How many points have which status."""
+    said = ", ".join(f"{count:,} {status}" for status, count in results.counts.most_common())
+    if results.late:
+        assert results.study.train is not None
+        said += f"; {results.late:,} take more than {results.study.train.days:g} days"
+    return said or "no point"
+
+
+def reason_lines(results: Results) -> list[str]:
+    """Why points have no plan: the most frequent reasons, and how many more there are."""
+    reasons = results.reasons
+    found = [f"{one.points:,} {one.status}: {one.message}" for one in reasons[:MOST_REASONS]]
+    if len(reasons) > MOST_REASONS:
+        least = "" if results.all_reasons else "at least "
+        found.append(f"and {least}{len(reasons) - MOST_REASONS:,} more kinds, see the column "
+                     "message of points.csv")
+    return found
 
 
 def title(name: ObjectiveName, study: Study) -> str:
