@@ -59,7 +59,7 @@ from nest.errors import OutputError
         ("a = " + "9" * 5000, "a.toml", "line 1: a: got a whole number of 5000 digits"),
         ("a: " + "[" * 200 + "]" * 200, "a.yaml", "nested more than 64 deep"),
         ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "a.json", "nested too deep"),
-        ("a: 2020-02-31", "a.yaml", "line 1, column 4: got '2020-02-31', which cannot be read"),
+        ("a: 0x_", "a.yaml", "line 1, column 4: got '0x_', which cannot be read"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_place(content, name, expected, tmp_path):
@@ -67,6 +67,12 @@ def test_a_bad_file_is_refused_with_its_place(content, name, expected, tmp_path)
     text = message(read_description, path)
     assert text.startswith(f"{path}: ")
     assert expected in text
+
+
+def test_dates_are_text(tmp_path):
+    assert read_description(put(tmp_path, "a: 2020-02-31", "a.yaml")) == {"a": "2020-02-31"}
+    dates = read_description(put(tmp_path, "a = [2020-02-29, 07:32:00]", "a.toml"))
+    assert dates == {"a": ["2020-02-29", "07:32:00"]}
 
 
 def test_files_that_are_none(tmp_path):

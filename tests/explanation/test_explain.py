@@ -137,6 +137,23 @@ def test_what_was_only_evaluated_is_priced_again(plan):
     assert "priced again with this change" in " ".join(explanation_text(given, again).split())
 
 
+def test_simpler_than_what_the_stack_can_run_can_be_run_too():
+    model, where = nest.Model.parse(WIDE), cluster(ROOMY)
+    own = nest.plan(model, where, JOB, nest.SearchSpace(pp=2)).configuration
+    for other in explain(nest.evaluate(model, where, JOB, own)).simpler:
+        assert other.configuration is None or nest.evaluate(
+            model, where, JOB, other.configuration).runnable, other.name
+
+
+def test_the_text_says_how_many_layers_run_again(plan):
+    few = tuple(stage.replace(recompute="full", recompute_modules=(), recompute_layers=2)
+                for stage in plan.configuration.stages)
+    again = nest.evaluate(nest.Model.parse(WIDE), cluster(TIGHT), JOB,
+                          plan.configuration.replace(stages=few))
+    text = " ".join(explanation_text(again, explain(again, time_limit=5.0)).split())
+    assert "recompute full, recompute_layers 2" in text
+
+
 # ---------------------------------------------------------------- simpler plans
 
 

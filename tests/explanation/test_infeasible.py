@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import nest
+from nest.describe import load_stack
 from nest.explanation.infeasible import _Probe
 from nest.search import compiled
 from nest.search.progress import Watch
@@ -134,7 +135,8 @@ def test_a_stack_that_can_run_nothing_says_why():
     text = str(refused("t5-11b", 16, JOB.replace(seq_len=512, stack="torchtitan"), "dgx-h100",
                        beyond_stack=False))
     assert text == ("no plan exists that torchtitan 0.3.0 can run: kind encoder-decoder: its "
-                    "language models are decoders. It would fit with --beyond-stack")
+                    "language models are decoders; allowed: decoder, profile. It would fit with "
+                        "--beyond-stack")
     text = str(refused("gpt2-xl", 16, JOB.replace(seq_len=512), "dgx-h100", beyond_stack=False,
                        zero=3))
     assert text.startswith("no plan exists that Megatron-Core 0.16.1 can run: ")
@@ -160,6 +162,13 @@ def test_a_bound_that_only_pipelines_rule_out_is_named():
                        beyond_stack=False))
     assert "zero 3: with a pipeline FSDP2 keeps parameters gathered" in text
     assert "; stacks that have it: maxtext. It would fit with pp 1 instead of 2" in text
+
+
+def test_what_has_a_bound_are_names_of_stacks():
+    text = str(refused("llama3-8b", 16, JOB.replace(stack="torchtitan"), "dgx-h100", pp=1, zero=1,
+                       beyond_stack=False))
+    named = text.partition("; stacks that have it: ")[2].partition(". It would")[0].split(", ")
+    assert len(named) > 5 and all(load_stack(name).name == name for name in named)
 
 
 @pytest.mark.parametrize("where", ["h100-spine-leaf", "torus:dims=2x4"])

@@ -136,6 +136,7 @@ def test_what_else_is_handed_on():
     ({"pp": 0}, "pp: got 0"),
     ({"tp": -8}, "tp: got -8"),
     ({"pp": 3, "tp": 8}, "pp 3 x tp 8 x dp_in 1 = 24 does not divide the 64 devices"),
+    ({"tp": 3}, "tp 3 does not divide heads 32"),
     ({"tp": 128}, "= 128 devices are more than the cluster's 64"),
     ({"tp": 8, "outer_dp": 9}, "times outer_dp 9 = 72 devices"),
     ({"mbs": 1, "micro_batch": 1}, "allowed: one of them"),
@@ -226,11 +227,15 @@ def test_the_first_and_the_last_stage_have_layers_of_their_own() -> None:
     ({"pp": 4, "vpp": 2, "first_stage_layers": 7},
      "first_stage_layers: got 7 with pp 4, vpp 2; allowed: a multiple of vpp, with pp above 1"),
     ({"pp": 1, "last_stage_layers": 32}, "last_stage_layers: got 32 with pp 1, vpp 1; allowed"),
-    ({"pp": 4, "first_stage_layers": 7}, "first_stage_layers: leave 25 of 32 repeated layers of "
-     "llama2-7b to 3 other stages; allowed: a multiple of 3 x vpp 1"),
+    ({"pp": 4, "first_stage_layers": 7},
+     "first_stage_layers: got 7, which leaves 25 of the 32 repeated layers of llama2-7b to 3 "
+     "other stages; allowed: a multiple of 3, and more than none"),
     ({"pp": 2, "first_stage_layers": 7, "last_stage_layers": 7},
-     "first_stage_layers and last_stage_layers: leave 18 of 32 repeated layers of llama2-7b to 0"),
-    ({"pp": 4, "first_stage_layers": 32}, "first_stage_layers: leave 0 of 32 repeated layers"),
+     "first_stage_layers and last_stage_layers: got 7 and 7, which leaves 18 of the 32 repeated "
+     "layers of llama2-7b to 0 other stages; allowed: none left"),
+    ({"pp": 4, "first_stage_layers": 32}, "first_stage_layers: got 32, which leaves 0 of the 32"),
+    ({"pp": 4, "vpp": 2, "schedule": "1f1b"}, "vpp: got 2 with schedule 1f1b; allowed: 1"),
+    ({"pp": 4, "vpp": 3, "schedule": "zb-v"}, "vpp: got 3 with schedule zb-v; allowed: 2"),
     ({"pp": 4, "layout": "Et*8"}, "layout: got 1 chunks; allowed: a multiple of pp 4"),
 ])
 def test_divisions_that_do_not_go(given: dict[str, Any], said: str) -> None:

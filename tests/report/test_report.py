@@ -16,8 +16,10 @@ from nest.report.stages import runs
 from nest.units import format_seconds
 
 
-def priced(model: str, cluster: str, devices: int, **degrees: object) -> Plan:
-    job = Job(global_batch=1024, seq_len=512)
+def priced(
+    model: str, cluster: str, devices: int, stack: str = "megatron-core", **degrees: object
+) -> Plan:
+    job = Job(global_batch=1024, seq_len=512, stack=stack)
     described, where = load_model(model), load_cluster(cluster, devices=devices)
     way = even_configuration(described, where, job, **degrees)  # type: ignore[arg-type]
     return evaluate(described, where, job, way)
@@ -185,6 +187,9 @@ def test_how_sure_the_price_is():
     assert "never measured" not in text and "Simulated" not in plan_text(plan)
     beyond = " ".join(plan_text(priced("llama3-8b", "dgx-a100", 16)).split())
     assert "less certain, because never measured: device a100-sxm-80gb (measured: h100-" in beyond
+    piped = [priced("llama3-8b", "dgx-h100", 16, stack="torchtitan", pp=pp) for pp in (1, 2)]
+    assert [plan.confidence is not None and "a pipeline" in plan.confidence.beyond
+            for plan in piped] == [False, True]
     assert plan.error is not None
     ways = [Alternative(step_time_s=plan.step_time_s * (1 + slower), slower=slower,
                         configuration=plan.configuration)

@@ -113,8 +113,8 @@ def plan(
     batch: Any = global_batch  # as `options` reads it
     several = isinstance(batch, range)
     if several and not batch:
-        raise InputError("global_batch: got an empty range; allowed: from the smaller to the "
-                         "larger number, such as 4000..4200")
+        raise InputError(f"global_batch: got {batch.start}..{batch.stop - 1}; allowed: from the "
+                         "smaller to the larger number, such as 4000..4200")
     wanted = job_from(job, stack, global_batch=batch[0] if several else batch,
                       seq_len=seq_len, precision=precision,
                       optimizer=optimizer, memory_margin=memory_margin,

@@ -12,8 +12,9 @@ import stat
 import tempfile
 import tomllib
 from collections.abc import Callable
+from datetime import date, time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -44,7 +45,11 @@ class _Refused(ValueError):
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc]
-    """The safe YAML loader without aliases and without keys given twice."""
+    """The safe YAML loader without aliases, keys given twice and dates, which are text."""
+
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, form) for tag, form in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in _Loader.yaml_implicit_resolvers.items()}
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
@@ -54,7 +59,7 @@ class _StrictLoader(_Loader):  # type: ignore[misc]
         except (ValueError, ArithmeticError, TypeError, AttributeError, LookupError) as error:
             if len(node.value) > LONGEST_NUMBER:
                 raise  # `parse_text` names its digits
-            mark = node.start_mark  # absurd scalars, such as the 31st of February
+            mark = node.start_mark  # absurd scalars, such as 0x_
             reason = " ".join(str(error).split())[:200]
             raise _Refused(f"line {mark.line + 1}, column {mark.column + 1}: got "
                            f"{shorten(node.value)}, which cannot be read ({reason}); allowed: text "
@@ -199,9 +204,18 @@ def parse_toml(text: str) -> Any:
     if _LONG_KEY.search(text):
         raise _Refused(f"a key has more than {DEEPEST} parts; allowed: {DEEPEST}")
     try:
-        return tomllib.loads(text)
+        return _plain(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise _Refused(f"malformed TOML: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """The same with dates and times as text."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value.isoformat() if isinstance(value, (date, time)) else value
 
 
 def read_text(path: str | os.PathLike[str]) -> str:

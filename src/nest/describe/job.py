@@ -77,6 +77,7 @@ class Calibration(Description):
         description="number formats measured"
     )
     experts: Flag = Field(description="mixtures of experts were measured too")
+    pipelines: Flag = Field(True, description="pipelines were measured too")
 
 
 class Stack(Rates):

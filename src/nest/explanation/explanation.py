@@ -208,7 +208,7 @@ class _Solver:
         self.cluster: Cluster = inputs.cluster
         self.job: Job = inputs.job
         self.proved = plan.search is not None and plan.optimal
-        self.within = plan.search is not None and plan.search.within_stack
+        self.within = bool(plan.runnable) if plan.search is None else plan.search.within_stack
         self.space = SearchSpace()
         if plan.search is not None:
             self.space = SearchSpace.parse(plan.search.space, "search.space")

@@ -79,7 +79,8 @@ def explain(
         known = job.stack.capabilities
         if builder.own and known is not None:
             whys = impossible(builder.chain, job) or lacking(known, builder.space)
-            why = "; ".join(whys) or "the search space has none"
+            why = "; ".join(whys) or (
+                "the search space has none; `nest evaluate` with its bounds as degrees says why")
             text = f"no plan exists that {known.title} can run: {why}"
         if watch.over:
             text = "no plan fits (proved); the time limit ended the search for the nearest miss"

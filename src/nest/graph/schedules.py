@@ -74,6 +74,13 @@ def chunk_counts(schedule: str, pp: int, most: int) -> range:
                  min(RULES[schedule].most_chunks, copies(schedule) * most) + 1)
 
 
+def most_chunks(schedule: str) -> int:
+    """Most chunks of a stage."""
+    if schedule in RULES:
+        return RULES[schedule].most_chunks
+    return MANY if schedule == "interleaved" else 1
+
+
 def placement(schedule: str) -> Placement:
     """Where the chunks of a schedule are."""
     return RULES[schedule].placement if schedule in RULES else "looped"

@@ -17,12 +17,15 @@ WIDER = 1.2
 out, unwidened ranges cover 90 % of its runs)."""
 
 
-def confidence(step_time: float, chain: Chain, cluster: Cluster, job: Job) -> Confidence | None:
+def confidence(
+    step_time: float, chain: Chain, cluster: Cluster, job: Job, stages: int
+) -> Confidence | None:
     """The range of nine of ten measured steps, and properties of the plan never measured.
 
     Parameters
     ----------
     step_time : priced seconds of a step.
+    stages : of the pipeline; 1: there is none.
 
     Returns
     -------
@@ -44,6 +47,8 @@ def confidence(step_time: float, chain: Chain, cluster: Cluster, job: Job) -> Co
         beyond.append(f"precision {job.precision} (measured: {', '.join(known.precisions)})")
     if chain.experts is not None and not known.experts:
         beyond.append("a mixture of experts")
+    if stages > 1 and not known.pipelines:
+        beyond.append("a pipeline")
     if chain.profile is not None:
         beyond.append("a measured profile instead of a model")
     low, high = _range(known, chain.experts is not None, len(beyond))

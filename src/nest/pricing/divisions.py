@@ -18,7 +18,7 @@ from nest.describe.job import Job
 from nest.errors import InputError
 from nest.graph import Chain
 from nest.graph.layout_text import layout_cuts, layout_of
-from nest.graph.schedules import chunks_at, copies, is_folded, usual_chunks
+from nest.graph.schedules import chunks_at, copies, is_folded, most_chunks, usual_chunks
 
 Span = tuple[int, int]
 
@@ -70,6 +70,9 @@ def chunks_of_stages(
         return chunks_at(cuts, pp, schedule)
     first, last = chain.body
     layers, vpp = last - first, vpp or usual_chunks(schedule)
+    if vpp > most_chunks(schedule):
+        raise InputError(
+            f"vpp: got {vpp} with schedule {schedule}; allowed: {usual_chunks(schedule)}")
     if copies(schedule) > 1:  # of each chunk
         if vpp != usual_chunks(schedule):
             raise InputError(f"vpp: got {vpp} with schedule {schedule}; allowed: "
@@ -149,8 +152,10 @@ def _by_ends(
     if (rest <= 0 or rest % (others * vpp)) if others else rest:
         names = " and ".join(name for name, size in said.items() if size is not None)
         raise InputError(
-            f"{names}: leave {rest} of {layers} repeated layers of {chain.name} to {others} other "
-            f"stages; allowed: a multiple of {others} x vpp {vpp}")
+            f"{names}: got {' and '.join(str(size) for size in said.values() if size is not None)},"
+            f" which leaves {rest} of the {layers} repeated layers of {chain.name} to {others} "
+            f"other stages; allowed: " + (
+                f"a multiple of {others * vpp}, and more than none" if others else "none left"))
     own = [rest // others if others else 0] * pp
     if first is not None:
         own[0] = first

@@ -99,7 +99,7 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
         problems=problems,
         optimal=False,
         lower_bound_s=None,
-        confidence=confidence(time.total, chain, cluster, job),
+        confidence=confidence(time.total, chain, cluster, job, configuration.pp),
         runnable=_runnable(chain, job, broken),
         not_runnable=broken,
         launch_needs=needs,

@@ -15,6 +15,7 @@ from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.space import LARGEST, CpComm, Module, Recompute, Schedule, Shard
 from nest.errors import InputError
+from nest.graph.legality import tp_problem
 from nest.pricing.divisions import chunks_of_stages
 from nest.stacks import selective_modules
 
@@ -104,6 +105,9 @@ def even_configuration(
     if dp_in is None:
         experts = ep * (tp if etp is None else etp)
         dp_in = experts // math.gcd(experts, tp * cp)
+    problem = tp_problem(chain, job, tp, tp > 1 if sp is None else sp, cp)
+    if problem and tp <= cluster.size and cluster.size % tp:  # no outer_dp mends it
+        raise InputError(problem)
     outer_dp = _replicas(cluster.size, pp, tp, cp, dp_in, outer_dp)
     if recompute == "selective" and recompute_modules is None:
         recompute_modules = selective_modules(job)

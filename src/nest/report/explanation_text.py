@@ -48,7 +48,7 @@ def _way(way: Configuration) -> str:
     """A configuration in a line; degrees that all stages share."""
     parts = [f"pp {way.pp} x blocks of {blocks(way)} x outer_dp {way.outer_dp}"]
     for name, usual in (("tp", 1), ("cp", 1), ("ep", 1), ("dp_in", 1), ("zero", 0),
-                        ("recompute", "none")):
+                        ("recompute", "none"), ("recompute_layers", None)):
         values = {getattr(stage, name) for stage in way.stages}
         if len(values) == 1 and usual not in values:
             parts.append(f"{name} {values.pop()}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from nest.costs.schedules import SCHEDULES, Path
 from nest.describe.space import IntSet
 from nest.pricing.plans import Plan, Stage
 
@@ -221,7 +222,10 @@ def time_table(plan: Plan) -> Table:
         rows.append((*row, f"{1e3 * one.finish_s:.{end}f}"))
     heads = ("stage", *(head for _, head in causes + once), "end")
     words = {"start": "start: parameter gathers", "sync": "sync: gradient reduction"}
-    what = ", ".join((*(words[head] for _, head in once), "end: all after the last backward"))
+    last = "end: all after the last backward"
+    if ("grad_sync_s", "sync") in once:
+        last += ", sync too"
+    what = ", ".join((*(words[head] for _, head in once), last))
     return Table(f"Time, ms per micro-batch (per step: {what})", heads, tuple(rows), (0,))
 
 
@@ -239,6 +243,9 @@ def memory_table(plan: Plan) -> Table:
         rows.append(tuple(row))
     heads = ("stage", "held", *(head for _, head in kept))
     what = "micro-batches in flight" + (", of one chunk" if plan.parallelism.vpp > 1 else "")
+    schedule = SCHEDULES[plan.parallelism.schedule]
+    if isinstance(schedule, Path) and schedule.split:
+        what += "; activations: also what waits for a backward for weights"
     return Table(f"Memory, GiB per device (held: {what})", heads, tuple(rows), (0,))
 
 

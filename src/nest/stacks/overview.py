@@ -51,7 +51,7 @@ def lacking(known: Capabilities, space: SearchSpace) -> Iterator[str]:
         if asked and not any(_allows(known, name, figures) for figures in asked):
             why = next(rule.sentence for rule in known.rules.values()
                        if name in rule.fields and _breaks(rule, name, asked[0]))
-            others = [table.name for table, _ in tables() if any(
+            others = [stack for table, stacks in tables() for stack in stacks if any(
                 all(_allows(table, field, figures) for field in (name, "pp", "cp"))
                 for figures in asked)]
             yield (f"{name} {', '.join(map(str, values))}: {why}; stacks that have it: "
