@@ -75,7 +75,9 @@ def test_what_cannot_be_launched_leaves_nothing(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("words", "wanted"), [
-    (["--to", "megatorn"], "did you mean megatron? allowed: megatron"),
+    (["--to", "megatorn"], "--to: got 'megatorn'; did you mean megatron? allowed: megatron"),
+    (["--to", "megatron", "--gpus-per-node", "16"],
+     "--gpus-per-node: got 16; allowed: at most the 8 devices of the plan"),
     (["--to", "megatron", "--gpus-per-node", "0"], "--gpus-per-node: got 0; allowed: 1 to"),
     (["--to", "megatron", "--gpus-per-node", "3"], "--gpus-per-node: got 3; allowed: a divisor"),
 ])

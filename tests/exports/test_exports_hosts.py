@@ -15,7 +15,7 @@ from test_exports_megatron import plan
 
 import nest
 from nest.errors import InputError, UnsupportedError
-from nest.exports.hosts import Place, host_names, places
+from nest.exports.hosts import Place, host_names, per_node, places
 from nest.exports.launchers import LAUNCHERS
 from nest.exports.target import Files
 
@@ -146,6 +146,26 @@ def test_names_of_a_file(tmp_path, capsys) -> None:
     (tmp_path / "nodes").write_text("$(touch owned)\n", encoding="utf-8")
     _, err = run(capsys, *words[:-1], str(tmp_path / "none"), code=2)
     assert "hosts: 1. name: got" in err and not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("target", STACKS)
+def test_nodes_have_no_more_devices_than_the_plan(target: str) -> None:
+    found = random_plan(Random(target), target, "plain")
+    assert nest.export(found, target, gpus_per_node=NODES * EACH)
+    with pytest.raises(InputError, match=(
+            r"^gpus_per_node: got 32; allowed: at most the 16 devices of the plan$")):
+        nest.export(found, target, gpus_per_node=2 * NODES * EACH)
+
+
+def test_devices_of_a_node_that_are_idle_count() -> None:
+    """A plan may use some devices of each node, and nodes behind others."""
+    some = nest.load_cluster("dgx-h100", devices=12)
+    assert (some.whole_sizes[0], per_node(some), per_node(some, 16)) == (8, 8, 16)
+    behind = nest.load_cluster("dgx-h100", devices=16).replace(order=tuple(range(16, 32)))
+    assert per_node(behind, 32) == 32
+    for cluster, most in ((some, 16), (behind, 32)):
+        with pytest.raises(InputError, match=f"at most the {most} devices of the plan's nodes$"):
+            per_node(cluster, 2 * most)
 
 
 def test_places_of_ranks_in_a_row() -> None:

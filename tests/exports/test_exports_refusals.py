@@ -127,6 +127,12 @@ def test_settings_are_read_both_ways(given: dict[str, Any], written: dict[str, A
     assert back == {name: value for name, value in given.items() if given["on"] or name != "inner"}
 
 
+def test_words_of_several_figures_are_listed_once() -> None:
+    both = (Setting("kind", "a.kind", {"x": "X", "also x": "X", "y": "Y"}),)
+    with pytest.raises(ValueError, match=r"a.kind: got 'Z'; allowed: X, Y$"):
+        figures_of(both, {"a.kind": "Z"})
+
+
 def test_words_that_no_figure_has() -> None:
     with pytest.raises(ValueError, match=r"a.word: got 7; allowed: 1, 2"):
         figures_of(TABLE, {"a.word": 7})

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,3 +158,52 @@ def test_what_it_cannot_express(target: str, given: dict[str, Any], wanted: str)
     with pytest.raises(UnsupportedError) as caught:
         files_of(target, given.pop("stack", "torchtitan"), **given)
     assert wanted in caught.value.problems[0]
+
+
+def test_the_files_name_what_a_plan_does_not_decide() -> None:
+    """In their heads; with all of it set they are read back at the same price."""
+    job = nest.Job(global_batch=64, seq_len=64, stack="torchtitan")
+    found = plan(nest.load_model("llama3-8b"), nest.load_cluster("dgx-h100", devices=16), job,
+                 zero=3, tp=8)
+    text = nest.export(found, "torchtitan-toml")["plan.toml"]
+    head = text[:text.index("[")]
+    assert all(line.startswith("#") for line in head.strip().splitlines())
+    for name in ("model.hf_assets_path", "training.dataset", "training.dataset_path",
+                 "training.steps", "optimizer.lr", "lr_scheduler.warmup_steps",
+                 "checkpoint.enable", "checkpoint.folder"):
+        assert re.search(rf"[ ]{re.escape(name)}(,|$)", head, re.MULTILINE), name
+    text = nest.export(found, "torchtitan")["plan_config.py"]
+    head = ast.get_docstring(ast.parse(text)) or ""
+    for name in ("hf_assets_path", "dataloader", "training.steps", "optimizer",
+                 "lr_scheduler.warmup_steps", "checkpoint.enable", "checkpoint.folder"):
+        assert f"config.{name}" in head, name
+    assert "as llama3_8b has them" in head
+    own = files_of("torchtitan", "torchtitan", devices=8)["plan_config.py"]
+    assert "as $BASE has them" in own
+
+
+@pytest.mark.parametrize(("target", "file", "before", "more"), [
+    ("torchtitan-toml", "plan.toml", "[training]\n",
+     '[training]\ndataset = "c4"\ndataset_path = "/data"\nsteps = 9\n'),
+    ("torchtitan-toml", "plan.toml", "[model]\n",
+     '[optimizer]\nlr = 1e-4\n[lr_scheduler]\nwarmup_steps = 3\n[checkpoint]\nenable = true\n'
+     'folder = "c"\n[model]\nhf_assets_path = "assets"\n'),
+    ("torchtitan", "plan_config.py", "    return config",
+     "    config.hf_assets_path = 'assets'\n"
+     "    config.dataloader = HuggingFaceTextDataLoader.Config(dataset='c4')\n"
+     "    config.training.steps = 9\n    config.optimizer = default_adamw(lr=3e-4)\n"
+     "    config.lr_scheduler.warmup_steps = 3\n    config.checkpoint.enable = True\n"
+     "    config.checkpoint.folder = 'c'\n    return config"),
+])
+def test_files_with_what_a_plan_does_not_decide_are_read_back(
+    target: str, file: str, before: str, more: str, tmp_path: Path
+) -> None:
+    cluster = nest.load_cluster("dgx-h100", devices=16)
+    job = nest.Job(global_batch=64, seq_len=64, stack="torchtitan")
+    written = plan(nest.load_model("llama3-8b"), cluster, job, zero=3, tp=8)
+    text = nest.export(written, target)[file]
+    assert text.count(before) == 1
+    (tmp_path / file).write_text(text.replace(before, more), encoding="utf-8")
+    found = nest.read(tmp_path / file)
+    priced = nest.evaluate(found.model, cluster, found.job, found.configuration)
+    assert priced.step_time_s == written.step_time_s

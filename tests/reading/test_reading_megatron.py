@@ -282,6 +282,9 @@ def test_arguments_can_be_ignored(tmp_path: Path) -> None:
     found = reading(tmp_path, "--spec a b --no-masked-softmax-fusion", ignore=["spec"])
     assert "ignored: --spec" in found.notes
     assert "no price for --no-masked-softmax-fusion" in found.notes
+    with pytest.raises(InputError, match=(
+            r"^ignore: got 'spce'; did you mean spec\? allowed: names of settings, arguments")):
+        reading(tmp_path, "--spec a b", ignore=["spec", "spce"])
 
 
 # ---------------------------------------------------------------- the command

@@ -141,6 +141,98 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "its degrees take 32 devices, and --devices says 16" in err
 
 
+def test_a_misspelt_target_is_reported_by_its_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = written(tmp_path / "one", PLANS["torchtitan-toml"].files)
+    for words in (("read", str(script), "-o", str(tmp_path / "job")),
+                  ("improve", str(script), "dgx-h100")):
+        _, err = run(capsys, *words, "--from", "torchtitn", code=2)
+        assert err.startswith("nest: error: --from: got 'torchtitn'; did you mean torchtitan? "
+                              "allowed: megatron")
+    with pytest.raises(InputError, match="^target: got 'tt'; allowed: megatron"):
+        nest.read(script, target="tt")
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.yaml", "plan"])
+def test_a_plan_file_is_named_as_such(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(PLANS["torchtitan-toml"].plan.to_json(), encoding="utf-8")
+    for words in (("read", str(path), "-o", str(tmp_path / "job")),
+                  ("improve", str(path), "dgx-h100", "--devices", "32")):
+        _, err = run(capsys, *words, code=2)
+        assert err == (f"nest: error: {path}: got a plan file, which `nest evaluate {path}` "
+                       "prices; allowed: a launch script or a configuration file of training "
+                       "software\n")
+    path.write_text('{"schema": "nest.answer/1.0"}', encoding="utf-8")
+    with pytest.raises(InputError, match=r"got a document of NEST \(nest.answer/1.0\)"):
+        nest.read(path)
+
+
+@pytest.mark.parametrize(("name", "given", "nearest"), [
+    ("torchtitan", "parallelism.tensor_paralel_degree", "parallelism.tensor_parallel_degree"),
+    ("torchtitan", "tensor_parallel_degree", "parallelism.tensor_parallel_degree"),
+    ("torchtitan", "modl_registry", "model_registry"),
+    ("torchtitan-toml", "training.seqlen", "training.seq_len"),
+    ("deepspeed-zero3", "zero_optimisation.stage", "zero_optimization.stage"),
+    ("deepspeed-pipeline", "pipeline-model-parallel-sizes", "pipeline-model-parallel-size"),
+    ("fsdp2", "nothing-alike", ""),
+    ("megatron-bridge", "model.cuda_graph_impel", "model.cuda_graph_impl"),
+    ("maxtext", "max_target_lenght", "max_target_length")])
+def test_ignored_names_are_in_the_file(
+    name: str, given: str, nearest: str, tmp_path: Path
+) -> None:
+    golden = PLANS[name]
+    script = written(tmp_path / "one", golden.files)
+    more: dict[str, Any] = {}
+    if golden.target in ("deepspeed", "fsdp2"):
+        more = {"model": golden.model, "seq_len": golden.job["seq_len"]}
+    with pytest.raises(InputError) as caught:
+        nest.read(script, ignore=[given], **more)
+    near = f"did you mean {nearest}? " if nearest else ""
+    assert str(caught.value) == (f"ignore: got {given!r}; {near}allowed: names of settings, "
+                                 f"arguments or calls in {script}")
+
+
+def test_ignored_names_that_are_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the file, of its command line, of a section, with a star, of what the user sets."""
+    script = written(tmp_path / "one", PLANS["torchtitan-toml"].files)
+    text = script.read_text(encoding="utf-8")
+    script.write_text(text.replace('"$@"', "--metrics.log_freq 1"), encoding="utf-8")
+    found = nest.read(script, ignore=[
+        "compile.enable", "--metrics.log_freq", "compile", "training.global_batch*",
+        "experimental.x"], variables={"experimental.x": "1"})
+    assert ("ignored: training.global_batch_size, compile.enable, metrics.log_freq, "
+            "experimental.x") in found.notes
+    _, err = run(capsys, "improve", str(script), "dgx-h100", "--devices", "32", "--ignore",
+                 "compile.enabel", code=2)
+    assert "--ignore: got 'compile.enabel'; did you mean compile.enable? allowed" in err
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_lists_beside_a_file_that_are_not_read_are_named(launcher: str, tmp_path: Path) -> None:
+    """Only where they order the ranks in another way than the devices."""
+    golden = PLANS["deepspeed-pipeline"]
+    given: dict[str, Any] = {"model": golden.model, "seq_len": 4096, "devices": 16,
+                             "variables": {"deepspeed-activation-checkpointing": "true",
+                                           "partition-method": "uniform"}}
+    files = nest.export(golden.plan, "deepspeed", launcher=launcher)
+    script = written(tmp_path / "one", files)
+    listed = [name for name in ("ranks", "hosts", "hostfile", "slurm.hosts") if name in files]
+    found = nest.read(tmp_path / "one" / FILES["deepspeed"], **given)
+    assert any(note.startswith(f"{listed[0]} beside the file is not read") for note in found.notes)
+    assert not any("beside the file" in note for note in nest.read(script, vocab=128256).notes)
+    plain = PLANS["deepspeed-zero3"]
+    files = nest.export(plain.plan, "deepspeed", launcher=launcher)
+    written(tmp_path / "two", files)
+    found = nest.read(tmp_path / "two" / FILES["deepspeed"], **{**given, "devices": plain.devices})
+    assert not any("beside the file" in note for note in found.notes)
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     script = written(tmp_path / "one", PLANS["torchtitan-toml"].files)
     (tmp_path / "one" / "plan.toml").unlink()

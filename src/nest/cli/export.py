@@ -47,7 +47,11 @@ def export(
     """Write a plan as the launch script of its training software.
 
     Or its step as traces for a simulator. Nothing is written if the software cannot express the
-    plan. Data, tokenizer and checkpoint are variables that the script asks for.
+    plan. Data, tokenizer, learning rate, steps and checkpoints are in no plan. Scripts of
+    Megatron-LM and Megatron-DeepSpeed ask for them as variables, those of MaxText for tokenizer
+    and steps. torchtitan, Megatron-Bridge and MaxText have defaults for the rest, which you
+    replace in the files or behind the script. With fsdp2 and the stack deepspeed, your own
+    program decides them.
     """
     from nest.cli.inputs import check_counts
     from nest.exports import export
@@ -55,7 +59,7 @@ def export(
     from nest.exports.targets import need_launcher, need_target
     from nest.pricing.plan_file import looks_like_file, reread
 
-    need_target(target)
+    need_target(target, "--to")
     need_launcher(launcher)
     check_counts(gpus_per_node=gpus_per_node)
     check_folder(folder, force)

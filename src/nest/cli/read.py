@@ -47,7 +47,8 @@ Settings = Annotated[
                                    "setting that overrides FILE's; may be repeated.")]
 Ignored = Annotated[
     list[str] | None, typer.Option("--ignore", metavar="ARGUMENT", help="An argument or setting to "
-                                   "leave out, without hyphens; may be repeated.")]
+                                   "leave out, without hyphens; must be in FILE; may be "
+                                   "repeated.")]
 
 
 def read(
@@ -82,7 +83,9 @@ def read(
     from nest.cli.inputs import check_counts
     from nest.exports.folder import check_folder, write_folder
     from nest.reading import read
+    from nest.reading.reader import need_target
 
+    need_target(target, "--from")
     check_counts(devices=devices, vocab=vocab, seq_len=seq_len)
     check_folder(folder, force)
     found = read(

@@ -58,15 +58,28 @@ def per_node(cluster: Cluster, given: int | None = None) -> int:
 
     Raises
     ------
-    InputError : neither, or nodes that do not divide the innermost level.
+    InputError : neither, nodes that do not divide the innermost level, or larger ones than all
+        devices together.
     """
     inner = cluster.whole_sizes[0]
     found = given or (inner if inner <= MOST_PER_NODE else TRAY)
+    most, what = _most_per_node(cluster)
+    if found > most:
+        raise InputError(f"gpus_per_node: got {found}; allowed: at most the {most} devices of "
+                         f"{what}")
     if found < 1 or (inner % found and found % inner):
         raise InputError(f"gpus_per_node: got {given if given is not None else found}; allowed: a "
                          f"divisor or a multiple of {inner}, the devices of a "
                          f"{cluster.levels[0].name}")
     return found
+
+
+def _most_per_node(cluster: Cluster) -> tuple[int, str]:
+    """Devices that a node has at most, idle ones included, and in words whose these are."""
+    numbers, inner = cluster.numbers, cluster.whole_sizes[0]
+    used = cluster.size if numbers is None else max(cluster.size, 1 + max(numbers))
+    most = -(-used // inner) * inner
+    return most, "the plan" if most == cluster.size else "the plan's nodes"
 
 
 def places(

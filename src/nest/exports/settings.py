@@ -67,7 +67,7 @@ def figures_of(table: Iterable[Setting], given: Mapping[str, Any]) -> dict[str, 
             means = [figure for figure, word in one.words.items() if word == value]
             if not means:
                 raise ValueError(f"{one.name}: got {shorten(value)}; allowed: "
-                                 f"{', '.join(map(str, one.words.values()))}")
+                                 f"{', '.join(map(str, dict.fromkeys(one.words.values())))}")
             value = means[0]
         found.setdefault(one.figure, value)
     return {**_absent(table, found), **found}

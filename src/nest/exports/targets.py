@@ -43,7 +43,7 @@ def export(
     Raises
     ------
     InputError : no target, launcher or plan, names that are none of hosts, or nodes that do not
-        divide the cluster.
+        divide the cluster or are larger.
     UnsupportedError : the plan does not fit, its stack is not the target's, or target or launcher
         cannot express it; one sentence for each.
     """
@@ -72,14 +72,18 @@ def export(
     return software.files(sheet(software, plan, found, launcher))
 
 
-def need_target(target: object) -> None:
+def need_target(target: object, what: str = "target") -> None:
     """Refuse what is no target.
+
+    Parameters
+    ----------
+    what : name of the parameter or option, for the message.
 
     Raises
     ------
     InputError : it is none; lists those there are.
     """
-    _need("target", target, {**TARGETS, **TRACES})
+    _need(what, target, {**TARGETS, **TRACES})
 
 
 def need_launcher(launcher: object) -> None:

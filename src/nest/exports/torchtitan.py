@@ -103,6 +103,27 @@ BASES: Mapping[str, Base] = {
 }
 """By the names of the catalog; other models need a configuration of the user's own."""
 _TOML_FAMILIES = ("llama3", "qwen3")
+_OLD_UNSAID = """\
+# In no plan, and torchtitan's defaults unless you add them here, or behind launch.sh as
+# --training.steps N:
+#   tokenizer: model.hf_assets_path
+#   data: training.dataset, training.dataset_path
+#   steps, learning rate: training.steps, optimizer.lr, lr_scheduler.warmup_steps
+#   checkpoints: checkpoint.enable, checkpoint.folder""".splitlines()
+"""What a TOML leaves to its user. Source: torchtitan==0.2.2 torchtitan/config/job_config.py:107,
+138, 170, 244, 247, 267, 488, 513."""
+_UNSAID = """
+In no plan, and as {base} has them unless plan() or arguments of launch.sh set them:
+tokenizer: config.hf_assets_path
+data: config.dataloader, such as
+    torchtitan.hf_datasets.text_datasets.HuggingFaceTextDataLoader.Config(dataset="c4")
+steps: config.training.steps
+learning rate: config.optimizer, such as
+    torchtitan.components.optimizer.default_adamw(lr=3e-4); config.lr_scheduler.warmup_steps
+checkpoints: config.checkpoint.enable, config.checkpoint.folder"""
+"""What a module leaves to its user. Source: torchtitan==0.3.0 torchtitan/trainer.py:71 to 99,
+torchtitan/config/configs.py:58, torchtitan/models/llama3/config_registry.py:257 to 292, and the
+classes that these name."""
 
 
 def figures_here(plan: Plan, head: str = "lm_head") -> Figures:
@@ -194,7 +215,8 @@ def configuration(plan: Plan, title: str, priced: str) -> str:
                        f"{base.function}, model_registry")
     imports.append("from torchtitan.trainer import Trainer")
     lines = [
-        '"""The configuration of a plan.', "", *plain_lines(title, priced), '"""', "",
+        '"""The configuration of a plan.', "", *plain_lines(title, priced), *_UNSAID.format(
+            base=base.function if base else "$BASE").splitlines(), '"""', "",
         *(["import importlib", "import os"] if base is None else []), "import dataclasses", "",
         *sorted(imports), "", "", "def plan() -> Trainer.Config:", *_base(base, converter),
         "    spec = config.model_spec.model",
@@ -256,7 +278,7 @@ def _files(given: Sheet) -> Files:
 
 def old_configuration(plan: Plan, title: str, priced: str) -> str:
     """The text of the TOML."""
-    lines = [f"# {title}", f"# {priced}"]
+    lines = [f"# {title}", f"# {priced}", "#", *_OLD_UNSAID]
     for section, values in nested(settings(OLD, figures_here(plan, "output"))).items():
         lines += ["", f"[{section}]", *(f"{name} = {_toml(value)}"
                                         for name, value in values.items())]

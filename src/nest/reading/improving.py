@@ -18,6 +18,7 @@ from nest.describe.space import SearchSpace
 from nest.errors import InfeasibleError, InputError, LimitError, NestError
 from nest.exports.figures import figures
 from nest.pricing.plans import Plan
+from nest.reading.ignored import check_ignored, names_of, names_of_words
 from nest.reading.improvement import Change, Improvement
 from nest.reading.reader import opened
 from nest.reading.running import Running, Written
@@ -84,9 +85,9 @@ def improve(
     asked = Asked(model, vocab, seq_len, precision, optimizer, stack, cluster.size, ignored,
                   function)
     file = opened(path, target, asked, variables)
-    running: Running = RunningScript.read(
-        path, cluster, vocab, stack, variables, ignored, in_place) if file is None else (
-        RunningFile.read(file, cluster))
+    running: Running = _of_script(RunningScript.read(
+        path, cluster, vocab, stack, variables, ignored, in_place), ignored) if file is None else (
+        _of_file(RunningFile.read(file, cluster), ignored))
     keep = _checked(keep, running.keeps)
     now = running.now()
     before, notes = now.plan, (*running.notes, *now.notes)
@@ -113,6 +114,18 @@ def improve(
         before.step_time_s / plan.step_time_s - 1.0,
         options=() if plan is None else tuple(_options(before, plan)), arguments=written.changes,
         refused=written.refused, files=dict(written.files))
+
+
+def _of_script(running: RunningScript, ignored: Sequence[str]) -> RunningScript:
+    check_ignored(ignored, names_of_words(running.launch.words), running.place[0])
+    return running
+
+
+def _of_file(running: RunningFile, ignored: Sequence[str]) -> RunningFile:
+    if ignored:
+        file = running.opened
+        check_ignored(ignored, names_of(file.target, file.source), running.place[0])
+    return running
 
 
 def _faster(plan: Plan, than: Plan) -> bool:

@@ -214,6 +214,23 @@ def places_beside(launch: Launch, text: str, script: str) -> Placed | None:
     return None
 
 
+def unread_beside(file: str) -> str | None:
+    """Name of a list beside a file that orders its ranks, where no script was read; None: none
+    does."""
+    folder = Path(os.path.abspath(file)).parent
+    for name in ("ranks", "hosts"):  # written where the order is not that of the devices
+        if (folder / name).is_file():
+            return name
+    for name in ("hostfile", "slurm.hosts"):
+        try:
+            found = _hosts(read_text(folder / name), name)
+        except InputError:  # not there, or not one that a script of NEST reads
+            continue
+        if found != tuple(range(len(found))):
+            return name
+    return None
+
+
 def _hosts(rows: str, where: str) -> Placed:
     """Devices of a list of hosts: with slots, or a line for each rank."""
     found: dict[str, int] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,13 +12,14 @@ import yaml
 
 from nest.describe import load_model
 from nest.describe.configuration import Configuration
-from nest.describe.files import read_text
+from nest.describe.files import parse_text, read_text
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.errors import InputError, did_you_mean
 from nest.graph import build_chain
 from nest.graph.legality import expert_problem
 from nest.reading import bridge, deepspeed, fsdp2, launches, maxtext, megatron_script, torchtitan
+from nest.reading.ignored import check_ignored, names_of, names_of_words
 from nest.reading.launches import Launch
 from nest.reading.megatron_script import Reading
 from nest.reading.shell import Script
@@ -36,6 +38,7 @@ READERS: Mapping[str, Callable[[Source], Found]] = {
 TARGETS = ("megatron", *READERS)
 _SUFFIXES = {".toml": "torchtitan-toml", ".json": "deepspeed", ".yml": "maxtext",
              ".yaml": "maxtext"}
+_OURS = re.compile(r"[\"']?schema[\"']?\s*:\s*[\"']?nest\.\w")
 
 
 def read(
@@ -61,7 +64,8 @@ def read(
     function : of a Python module: it returns the configuration.
     variables : of a script's environment, by name; "1", "2", ... are arguments of the script. Names
         with dots, and all names where ``path`` is no script, are settings that override the file's.
-    ignore : arguments or settings to leave out, which are not understood otherwise.
+    ignore : arguments or settings to leave out, which are not understood otherwise; each is in the
+        file, or in its command line.
 
     Returns
     -------
@@ -71,18 +75,37 @@ def read(
     Raises
     ------
     InputError : no such file, not one of a known kind, settings that may change the cost and are
-        not understood, values that it does not say, or degrees of experts that do not divide
-        them.
+        not understood, values that it does not say, names in ``ignore`` that it does not have, or
+        degrees of experts that do not divide them.
     """
     asked = Asked(model, vocab, seq_len, precision, optimizer, stack, devices,
                   tuple(one.removeprefix("--") for one in ignore), function)
     file = opened(path, target, asked, variables)
     found = read_file(file) if file else megatron_script.read(
         path, devices=devices, vocab=vocab, stack=stack, variables=variables, ignore=ignore)
+    if asked.ignored:
+        check_ignored(asked.ignored, names_of(file.target, file.source) if file else names_of_words(
+            found.words), shorten(os.fspath(path), 300)[1:-1])
     degrees = found.configuration.stages[0]
     if problem := expert_problem(build_chain(found.model), degrees.ep, degrees.etp):
         raise InputError(f"{shorten(os.fspath(path), 300)[1:-1]}: {problem}")
     return found
+
+
+def need_target(target: str | None, what: str = "target") -> None:
+    """Refuse what is no target.
+
+    Parameters
+    ----------
+    what : name of the parameter or option, for the message.
+
+    Raises
+    ------
+    InputError : it is none; lists those there are.
+    """
+    if target is not None and target not in TARGETS:
+        raise InputError(f"{what}: got {shorten(target)}; {did_you_mean(target, TARGETS)}allowed: "
+                         f"{', '.join(TARGETS)}")
 
 
 def devices_of(
@@ -138,11 +161,10 @@ def opened(
     ------
     InputError : as :func:`read`, but for what the file says.
     """
-    if target is not None and target not in TARGETS:
-        raise InputError(f"target: got {shorten(target)}; {did_you_mean(target, TARGETS)}allowed: "
-                         f"{', '.join(TARGETS)}")
+    need_target(target)
     where = shorten(os.fspath(path), 300)[1:-1]
     text, given = read_text(path), dict(variables or {})
+    _refuse_ours(text, Path(os.fspath(path)).suffix.lower(), where)
     kind = _kind(path, text)
     if kind is None:
         launched = None if target == "megatron" else _launched(
@@ -156,6 +178,20 @@ def opened(
                          "line of Megatron-LM")
     return Opened(target or kind, Source(text, where, asked._replace(settings=given)),
                   os.fspath(path))
+
+
+def _refuse_ours(text: str, suffix: str, where: str) -> None:
+    """Refuse a document that NEST wrote: it is no file of training software."""
+    json = text.lstrip().startswith("{")
+    if not _OURS.search(text) or not (json or suffix in (".json", ".yml", ".yaml")):
+        return
+    data = parse_text(text, ".json" if json else suffix, where)
+    schema = data.get("schema") if isinstance(data, Mapping) else None
+    if isinstance(schema, str) and schema.startswith("nest."):
+        got = (f"a plan file, which `nest evaluate {where}` prices"
+               if schema.startswith("nest.plan/") else f"a document of NEST ({schema:.40})")
+        raise InputError(f"{where}: got {got}; allowed: a launch script or a configuration file of "
+                         "training software")
 
 
 def _kind(path: str | os.PathLike[str], text: str) -> str | None:
@@ -224,12 +260,16 @@ def read_file(found: Opened) -> Reading:
     if source.asked.devices not in (None, read.devices):
         raise InputError(f"{source.where}: its degrees take {read.devices} devices, and --devices "
                          f"says {source.asked.devices}; allowed: the same")
+    notes = read.notes
+    if launch is None and (name := launches.unread_beside(found.path)):
+        notes += (f"{name} beside the file is not read, and rank n is on device n; the script that "
+                  f"reads {name} says where each rank is",)
     title = f"# Read from {os.path.basename(source.where)}; {read.devices} devices.\n"
     texts = {"model": plain_model(read.model), "job": read.job,
              "configuration": read.configuration}
     return Reading(
         read.model, Job.parse(read.job, source.where),
-        Configuration.parse(read.configuration, source.where), read.devices, read.notes,
+        Configuration.parse(read.configuration, source.where), read.devices, notes,
         {f"{name}.yaml": title + yaml.safe_dump(data, sort_keys=False, width=100)
          for name, data in texts.items()}, launch.words if launch else (),
         launch.line if launch else 1)

@@ -110,7 +110,7 @@ def understood(
     seen: dict[str, list[str]] = {"ignored": [], "no effect on the cost": [], "no price": []}
     problems = []
     for name, value in found.items():
-        if _among(name, source.asked.ignored):
+        if among(name, source.asked.ignored):
             seen["ignored"].append(name)
         elif name in table.only and value in table.only[name]:
             seen["no effect on the cost"].append(name)
@@ -124,9 +124,9 @@ def understood(
             problems.append(f"{name}: got {shorten(shown)}; allowed: "
                             f"{', '.join(map(str, table.only[name]))}; leave it out by --ignore "
                             f"{name}")
-        elif _among(name, table.free):
+        elif among(name, table.free):
             seen["no effect on the cost"].append(name)
-        elif _among(name, table.small):
+        elif among(name, table.small):
             seen["no price"].append(name)
         else:
             near = did_you_mean(name, wanted)
@@ -139,7 +139,8 @@ def understood(
     return {**{name: value for name, value in table.defaults.items() if name in wanted}, **given}
 
 
-def _among(name: str, names: Iterable[str]) -> bool:
+def among(name: str, names: Iterable[str]) -> bool:
+    """Whether a name is one of others, is in a section of theirs, or begins as one with a star."""
     return any(name.startswith(one[:-1]) if one.endswith("*") else
                name == one or name.startswith(f"{one}.") for one in names)
 

@@ -2,6 +2,15 @@
 
 llama3-8b, 32 devices of dgx-h100: for torchtitan 0.3.0.
 Priced: 2.671 s per step, 196,287 tokens/s.
+
+In no plan, and as llama3_8b has them unless plan() or arguments of launch.sh set them:
+tokenizer: config.hf_assets_path
+data: config.dataloader, such as
+    torchtitan.hf_datasets.text_datasets.HuggingFaceTextDataLoader.Config(dataset="c4")
+steps: config.training.steps
+learning rate: config.optimizer, such as
+    torchtitan.components.optimizer.default_adamw(lr=3e-4); config.lr_scheduler.warmup_steps
+checkpoints: config.checkpoint.enable, config.checkpoint.folder
 """
 
 import dataclasses
