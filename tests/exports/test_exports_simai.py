@@ -81,8 +81,8 @@ def _whole(plan: nest.Plan, number: int) -> dict[str, float]:
     for node in graph.stages[number]:
         if node.sent is not None:
             n = len(graph.members(node.sent.group, rank))
-            share = {"all_reduce": 2.0}.get(node.sent.kind, 1.0) * (n - 1) / n
-            found[names[node.sent.kind] + ends.get(node.sent.group, "")] += (
+            share = {"all_reduce": 2.0}.get(node.sent.collective, 1.0) * (n - 1) / n
+            found[names[node.sent.collective] + ends.get(node.sent.group, "")] += (
                 node.sent.size / share)  # type: ignore[assignment]
     return dict(found)
 

@@ -154,7 +154,7 @@ def graph_traits(x: Instance, plan: Configuration) -> Iterator[str]:
     outer = Outer(plan.outer_dp, plan.micro_batch, plan.stride)
     choices = [read_stage(stage)[0] for stage in plan.stages]
     pricer = Pricer(x.chain, x.cluster, x.job, [(outer, c) for c in choices], [])
-    groups = [pricer.keys[row][-len(Spreads._fields):] for row in pricer.row_C]
+    groups = [pricer.keys[row][-1 - len(Spreads._fields):-1] for row in pricer.row_C]
     for stage, c, own in zip(plan.stages, choices, groups, strict=True):
         yield from group_traits(dict(zip(Spreads._fields, own, strict=True)))
         yield from algorithms(x, stage, pricer, own[Spreads._fields.index("dp")])

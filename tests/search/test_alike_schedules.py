@@ -24,7 +24,7 @@ ALONE: dict[str, Any] = {"tp": 1, "cp": 1, "mbs": 1, "outer_dp": 1, "dp_in": 1}
     ("interleaved", 3, "torchtitan", 2, "150 MiB", 3, 256),
     ("interleaved", 4, "megatron-core", 2, "150 MiB", 8, 256),
     ("interleaved", 3, "megatron-core", 2, "90 MiB", 9, 64),
-    ("looped-bfs", None, "torchtitan", 2, "120 MiB", 5, 256),
+    ("looped-bfs", None, "torchtitan", 2, "150 MiB", 5, 256),
     ("zb-v", None, "torchtitan-eager", 3, "90 MiB", 4, 256),
     ("dualpipev", None, "torchtitan-eager", 3, "400 MiB", 7, 1024),
     ("dualpipev", None, "deepspeed", 2, "150 MiB", 4, 256),

@@ -16,7 +16,7 @@ from nest.errors import InputError, OutputError
 from nest.questions import Answer, read_question
 from nest.server.answers import OVERHEAD, Answers
 from nest.server.work import (
-    KINDS,
+    ENDPOINTS,
     Limits,
     Read,
     ReadStudy,
@@ -46,12 +46,12 @@ def error(reply: object, status: int = 400) -> dict:
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff", b'"text"', b"{}",
                                   b'{"model": 3, "cluster": [], "job": null}', b"[" * 100_000])
-def test_what_is_no_question_is_told(kind: str, body: bytes) -> None:
-    error(read(kind, body, LIMITS))
-    error(answer(kind, body, LIMITS))
+def test_what_is_no_question_is_told(endpoint: str, body: bytes) -> None:
+    error(read(endpoint, body, LIMITS))
+    error(answer(endpoint, body, LIMITS))
 
 
 def test_equal_questions_have_one_key() -> None:
@@ -242,15 +242,15 @@ def spoilt(rng: Random, data: object) -> object:
     return rng.choice(JUNK)
 
 
-@pytest.mark.parametrize("kind", [*WHOLE, "study"])
-def test_spoilt_requests_are_told(kind: str) -> None:
-    rng = Random(kind)
+@pytest.mark.parametrize("endpoint", [*WHOLE, "study"])
+def test_spoilt_requests_are_told(endpoint: str) -> None:
+    rng = Random(endpoint)
     for _ in range(int(os.environ.get("NEST_INSTANCES", "150"))):
-        data = spoilt(rng, STUDY if kind == "study" else WHOLE[kind])
+        data = spoilt(rng, STUDY if endpoint == "study" else WHOLE[endpoint])
         body = text(data)
-        found = read_study(body, LIMITS) if kind == "study" else read(kind, body, LIMITS)
+        found = read_study(body, LIMITS) if endpoint == "study" else read(endpoint, body, LIMITS)
         if isinstance(found, Reply):
             error(found)
-        elif kind in ("evaluate", "replan"):  # which do not search here
-            reply = answer(kind, body, LIMITS)
+        elif endpoint in ("evaluate", "replan"):  # which do not search here
+            reply = answer(endpoint, body, LIMITS)
             assert reply.status < 500, (data, reply)

@@ -56,10 +56,10 @@ def seconds(graph: StepGraph, stage: nest.StageConfiguration, sent: Sent) -> flo
              "inner": state.inner_group, "inner_expert": state.inner_expert_group,
              "outer": state.outer_group}[sent.group]
     members = int(group.size[0])
-    whole = sent.buffer(members) * (members if sent.kind == GATHER else 1)
+    whole = sent.buffer(members) * (members if sent.collective == GATHER else 1)
     network = pricing.setting(graph.way, stage).network
     ringed = sent.group == "cp" and stage.cp_comm != "all_gather"
-    return float((ring_pass if ringed else PRICES[sent.kind])(
+    return float((ring_pass if ringed else PRICES[sent.collective])(
         np.array([whole]), network, group)[0])
 
 
@@ -181,7 +181,7 @@ def replayed(
                 if len(waiting[key]) == len(members):
                     found = waiting.pop(key)
                     assert {*found} == {*members}
-                    assert len({(one.sent.kind, one.sent.size) if one.sent else one.size
+                    assert len({(one.sent.collective, one.sent.size) if one.sent else one.size
                                 for _, one, _ in found.values()}) == 1
                     last = max(when for _, _, when in found.values()) + price(node, rank.stage)
                     for member, (where, _, _) in found.items():
@@ -218,5 +218,5 @@ def test_collectives_are_those_of_the_dimension(
     cluster, job = nest.load_cluster("dgx-h100", devices=8), nest.Job(global_batch=16, seq_len=64)
     graph = StepGraph(nest.evaluate(model, cluster, job, even_configuration(
         model, cluster, job, **degrees)))
-    assert {(node.sent.field, node.sent.kind, node.sent.group)
+    assert {(node.sent.field, node.sent.collective, node.sent.group)
             for node in graph.stages[0] if node.sent is not None} == wanted

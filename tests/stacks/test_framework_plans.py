@@ -26,7 +26,7 @@ from nest.errors import UnsupportedError
 from nest.exports import bridge
 from nest.exports.megatron import arguments, inexpressible, replica_by_replica, variables
 from nest.exports.megatron import options as export_options
-from nest.forms.passes import KINDS
+from nest.forms.passes import PASSES
 from nest.graph.schedules import position
 
 pytestmark = pytest.mark.skipif(
@@ -252,7 +252,7 @@ def passes(case: Case) -> list[list[list[Any]]]:
     known = SCHEDULES[case.schedule]
     path = known if isinstance(known, SchedulePath) else ONE_F_ONE_B
     order = path.order(case.pp, case.micro_batches, case.vpp, case.way.group or case.pp)
-    return [[["fbiwf"[code % KINDS], order.at[rank * case.vpp + code // KINDS]]
+    return [[["fbiwf"[code % PASSES], order.at[rank * case.vpp + code // PASSES]]
              for code in order.codes[order.rows[rank]:order.rows[rank + 1]]]
             for rank in range(case.pp)]
 

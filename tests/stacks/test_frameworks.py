@@ -21,7 +21,7 @@ from framework_plans import CASES, PYTHON, judged
 import nest
 from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
 from nest.costs.schedules import Path as SchedulePath
-from nest.forms.passes import KINDS
+from nest.forms.passes import PASSES
 from nest.graph import build_chain
 from nest.graph.schedules import is_folded
 from nest.pricing.even import even_configuration
@@ -295,7 +295,7 @@ def test_orders_are_those_of_the_frameworks() -> None:
         for rank, row in enumerate(answer):
             codes = order.codes[order.rows[rank]:order.rows[rank + 1]]
             assert [list(one) for one in row] == [
-                ["fbiwf"[code % KINDS], order.at[rank * vpp + code // KINDS]]
+                ["fbiwf"[code % PASSES], order.at[rank * vpp + code // PASSES]]
                 for code in codes], case
     assert set(seen) == {*CLASSES, "combined"}
 

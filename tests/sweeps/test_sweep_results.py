@@ -252,7 +252,7 @@ def test_reasons_of_points_without_a_plan_are_shown(tmp_path, capsys, quick):
 
 
 def test_no_more_reasons_are_kept_than_a_report_needs(tmp_path, monkeypatch):
-    monkeypatch.setattr("nest.sweeps.results.MOST_KINDS", 7)
+    monkeypatch.setattr("nest.sweeps.results.MOST_TOLD", 7)
     with asked({**STUDY, "axes": {"job.seq_len": [*range(-19, 1)]}}, tmp_path).results() as found:
         assert len(found.reasons) == 7 and not found.all_reasons
         assert reason_lines(found)[-1].startswith("and at least 2 more kinds")

@@ -130,35 +130,35 @@ class _Capture:
         for node in graph.nodes:
             if node.op != "call_function":
                 continue
-            kind = str(getattr(node.target, "__name__", node.target)).split(".")[0]
+            operator = str(getattr(node.target, "__name__", node.target)).split(".")[0]
             if (name := getattr(node.target, "_schema", None)) is not None:
-                kind = name.name.split("::")[-1]
-            if _value(node) is None and not kind.startswith("wrap"):
+                operator = name.name.split("::")[-1]
+            if _value(node) is None and not operator.startswith("wrap"):
                 continue
-            self._record(node, kind)
+            self._record(node, operator)
 
-    def _record(self, node: Any, kind: str) -> None:
+    def _record(self, node: Any, operator: str) -> None:
         sources = [s for s in node.all_input_nodes if s in self._named]
         reads = [_value(s) for s in node.all_input_nodes]
-        flop = _flop(kind, node)
+        flop = _flop(operator, node)
         own = 0
         for source in node.all_input_nodes:
             parameter = self._weights.get(source)
             if parameter is None:
                 continue
-            if kind in _FREE:  # a view of a parameter, counted where it is used
+            if operator in _FREE:  # a view of a parameter, counted where it is used
                 self._weights[node] = parameter
                 return
             if id(parameter) not in self._counted:
                 self._counted.add(id(parameter))
                 own += int(parameter.numel())
-        if kind in _FREE:  # stands for what it passes on
+        if operator in _FREE:  # stands for what it passes on
             if sources:
                 self._named[node] = self._named[sources[0]]
             return
         out = _bytes(_value(node))
         moved = sum(map(_bytes, reads)) + out
-        if kind == "embedding":
+        if operator == "embedding":
             moved = 2 * out  # it looks up rows
         stack = list((node.meta.get("nn_module_stack") or {}).values())
         path = re.sub(r"^L\['self'\]\.?", "", stack[-1][0]) if stack else ""
@@ -166,12 +166,12 @@ class _Capture:
         name = f"{node.name}" if not path else f"{path}:{node.name}"
         inputs = tuple(dict.fromkeys(self._named[s] for s in sources))
         self._named[node] = name
-        if kind in _PRODUCTS and any(s in self._weights for s in node.all_input_nodes):
+        if operator in _PRODUCTS and any(s in self._weights for s in node.all_input_nodes):
             self._weighted.add(name[-200:])
-        saved = out if flop or kind in ("silu", "gelu", "relu", "mul", "softmax") else 0.0
+        saved = out if flop or operator in ("silu", "gelu", "relu", "mul", "softmax") else 0.0
         self.operators.append(GraphOperator(
-            name=name[-200:], type=kind, flop=flop, bytes=moved, parameters=own, output_bytes=out,
-            saved_bytes=saved, inputs=tuple(i[-200:] for i in inputs),
+            name=name[-200:], type=operator, flop=flop, bytes=moved, parameters=own,
+            output_bytes=out, saved_bytes=saved, inputs=tuple(i[-200:] for i in inputs),
             block=block[1] if block else ""))
         self.paths.append(path)
         self.nodes.append(node)
@@ -216,25 +216,25 @@ class _Capture:
         return ends
 
 
-def _flop(kind: str, node: Any) -> float:
+def _flop(operator: str, node: Any) -> float:
     """FLOP forward of products, attention and convolutions; others are priced by their bytes."""
     values = [_value(argument) for argument in node.args]
     out = _value(node)
-    if kind in ("linear", "mm", "bmm", "matmul") or "grouped_mm" in kind:
+    if operator in ("linear", "mm", "bmm", "matmul") or "grouped_mm" in operator:
         return float(2 * _size(out) * int(values[0].shape[-1]))
-    if kind in ("addmm", "baddbmm"):
+    if operator in ("addmm", "baddbmm"):
         return float(2 * _size(out) * int(values[1].shape[-1]))
-    if kind == "einsum":
+    if operator == "einsum":
         tensors = node.args[1]
         terms = str(node.args[0]).replace(" ", "").split("->")[0].split(",")
         sizes = {letter: size for term, tensor in zip(terms, tensors, strict=True)
                  for letter, size in zip(term, _value(tensor).shape, strict=True)
                  if term.isalpha()}
         return 2.0 * math.prod(int(size) for size in sizes.values()) if len(terms) > 1 else 0.0
-    if kind.startswith("conv"):
+    if operator.startswith("conv"):
         weight = values[1]
         return float(2 * _size(out) * _size(weight) / int(weight.shape[0]))
-    if kind == "scaled_dot_product_attention":
+    if operator == "scaled_dot_product_attention":
         query, key, value = values[:3]
         pairs = _size(query) // int(query.shape[-1]) * int(key.shape[-2])
         causal = bool(node.kwargs.get("is_causal") or (len(node.args) > 5 and node.args[5]))

@@ -189,17 +189,17 @@ def _stored(source: str, answers: str | None) -> Sweep:
     return Sweep(study, place, False)
 
 
-def _deliver(done: Sweep, kinds: tuple[str, ...], as_json: bool, quiet: bool,
+def _deliver(done: Sweep, formats: tuple[str, ...], as_json: bool, quiet: bool,
              writes: dict[str, Any] | None = None) -> Results:
     """Write tables and pictures, then print the report; what it shows is returned."""
     from nest.sweeps.tables import head, write
 
     with done.results() as results:
         files = dict(writes or {})
-        for kind in kinds:
-            path = os.path.join(done.folder, f"points.{kind}")
-            files[path] = partial(write, results, kind, path)
-        named = (os.path.join(done.folder, "answers.db"), *files) if kinds else (*files,)
+        for one in formats:
+            path = os.path.join(done.folder, f"points.{one}")
+            files[path] = partial(write, results, one, path)
+        named = (os.path.join(done.folder, "answers.db"), *files) if formats else (*files,)
 
         def text() -> str:
             from nest.sweeps.text import report_text

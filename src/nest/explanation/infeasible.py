@@ -220,8 +220,8 @@ class _Probe:
             else:
                 few, wanted, step = count, count * step, min(step * step, 2.0)
         if enough:
-            kind = f" {whole.device.name}" if self.cluster.types else ""
-            yield f"{enough:,}{kind} devices (fewer may do) instead of {size:,}"
+            of_type = f" {whole.device.name}" if self.cluster.types else ""
+            yield f"{enough:,}{of_type} devices (fewer may do) instead of {size:,}"
 
     def larger_batch(self) -> Iterator[str]:
         """A batch that more replicas share, where there are fewer samples than devices."""

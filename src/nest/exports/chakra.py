@@ -80,10 +80,10 @@ def _shared(graph: StepGraph, stage: int) -> Iterator[tuple[bytes, Part]]:
     for at, node in enumerate(graph.stages[stage]):
         seconds += node.seconds  # rounded over the step, so that all microseconds add up to it
         until = round(seconds * 1e6)
-        kind, attributes, part = _attributes(graph, first, node)
+        type_, attributes, part = _attributes(graph, first, node)
         yield b"".join((
             protobuf.number(1, at), protobuf.block(2, node.name.encode()),
-            protobuf.number(3, kind), protobuf.packed(5, node.after),
+            protobuf.number(3, type_), protobuf.packed(5, node.after),
             protobuf.number(7, until - micros),
             *(protobuf.block(10, one) for one in (_flag("is_cpu_op", False), *attributes)))), part
         micros = until
@@ -98,7 +98,7 @@ def _attributes(graph: StepGraph, rank: Rank, node: Node) -> tuple[int, list[byt
     if node.sent is None:
         return _COMPUTE, [], ("", 0)
     size = node.sent.buffer(len(graph.members(node.sent.group, rank)))
-    return _COLLECTIVE, [_whole("comm_type", _TYPES[node.sent.kind]),
+    return _COLLECTIVE, [_whole("comm_type", _TYPES[node.sent.collective]),
                          _whole("comm_size", round(size))], (node.sent.group, 0)
 
 

@@ -105,12 +105,12 @@ def _step(graph: StepGraph, stage: int, layers: list[StageLayer]) -> Iterator[Li
     for layer in layers:
         for field in ("gather", "sync"):
             for sent in layer.sent.get(field, ()):
-                key = field, sent.kind, sent.group
+                key = field, sent.collective, sent.group
                 once[key] = once.get(key, 0.0) + sent.size
     update = sum(layer.priced.costs["update"] for layer in layers)
     rows = {field: [Line(f"parameters_{field}", sent_of_weights=_collective(
-        graph, stage, Sent(field, kind, group, size)))
-        for (name, kind, group), size in once.items() if name == field]
+        graph, stage, Sent(field, collective, group, size)))
+        for (name, collective, group), size in once.items() if name == field]
         for field in ("gather", "sync")}
     yield from rows["gather"]
     yield Line("optimizer", weights=update)
@@ -134,8 +134,8 @@ def _collective(graph: StepGraph, stage: int, sent: Sent) -> tuple[str, int]:
     """Type and bytes of the whole buffer."""
     rank = next(one for one in graph.ranks if one.stage == stage)
     members = len(graph.members(sent.group, rank))
-    size = sent.buffer(members) * (members if sent.kind == GATHER else 1)
-    return _TYPES[sent.kind] + _GROUPS[sent.group], round(size)
+    size = sent.buffer(members) * (members if sent.collective == GATHER else 1)
+    return _TYPES[sent.collective] + _GROUPS[sent.group], round(size)
 
 
 def _texts(lines: list[Line]) -> Iterator[str]:

@@ -174,7 +174,7 @@ def passing(count: int, n: int, trips: tuple[float, float, float, float, float])
 
 
 def in_short_trips(count: int, trips: tuple[float, float, float, float, float]) -> float:
-    """The same by trips of one kind and what is left over by those that are shorter."""
+    """The same by trips of one length and what is left over by those that are shorter."""
     one, pair, left = trips[1], trips[2], count % 3
     return max(count * trips[0], count // 2 * pair + count % 2 * one,
                count // 3 * trips[3] + left // 2 * pair + left % 2 * one)

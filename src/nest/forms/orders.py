@@ -34,7 +34,7 @@ from nest.forms.passes import (
     BESIDE,
     FORWARD,
     INPUTS,
-    KINDS,
+    PASSES,
     WEIGHTS,
     Ints,
     Order,
@@ -86,10 +86,10 @@ def breadth_first(p: int, v: int, m: int, order: Order) -> None:
     i = 0
     for s in range(p):
         order.rows[s] = i
-        for kind in range(2):
+        for which in range(2):
             for n in range(v):
                 for _ in range(m):
-                    order.codes[i] = (v - 1 - n if kind else n) * KINDS + kind
+                    order.codes[i] = (v - 1 - n if which else n) * PASSES + which
                     i += 1
     order.rows[p] = i
 
@@ -129,7 +129,7 @@ def in_turn(
         for first in range(0, m, group):
             size = min(group, m - first)
             for n in range(v):
-                forward, backward = n * KINDS, (v - 1 - n) * KINDS + BACKWARD
+                forward, backward = n * PASSES, (v - 1 - n) * PASSES + BACKWARD
                 for _ in range(size):
                     if k < warm:
                         order.codes[begin + k] = forward
@@ -162,16 +162,16 @@ def zero_bubble(p: int, v: int, m: int, group: int, order: Order) -> None:
         order.rows[s] = i
         for k in range(total + warm):
             if k < total:
-                order.codes[i] = chunk_of(k, v, m, group) * KINDS + FORWARD
+                order.codes[i] = chunk_of(k, v, m, group) * PASSES + FORWARD
                 i += 1
             if k >= warm:
-                order.codes[i] = (v - 1 - chunk_of(k - warm, v, m, group)) * KINDS + INPUTS
+                order.codes[i] = (v - 1 - chunk_of(k - warm, v, m, group)) * PASSES + INPUTS
                 i += 1
             if k >= warm + s:
-                order.codes[i] = (v - 1 - chunk_of(k - warm - s, v, m, group)) * KINDS + WEIGHTS
+                order.codes[i] = (v - 1 - chunk_of(k - warm - s, v, m, group)) * PASSES + WEIGHTS
                 i += 1
         for k in range(max(0, total - s), total):
-            order.codes[i] = (v - 1 - chunk_of(k, v, m, group)) * KINDS + WEIGHTS
+            order.codes[i] = (v - 1 - chunk_of(k, v, m, group)) * PASSES + WEIGHTS
             i += 1
     order.rows[p] = i
 
@@ -196,7 +196,7 @@ def leave_out(p: int, v: int, m: int, group: int, count: int, order: Order) -> N
         behind = m // group * group * v - 1 - s
         front, k = behind - group * v, 0
         for i in range(order.rows[s], order.rows[s + 1]):
-            if order.codes[i] % KINDS in (FORWARD, BESIDE):
+            if order.codes[i] % PASSES in (FORWARD, BESIDE):
                 if k == front:
                     order.stops[s] = i
                 if k == behind:
@@ -211,7 +211,7 @@ def zero_bubble_v(p: int, m: int, order: Order) -> None:
     (PyTorch, line 3268).
     """
     i, most = 0, max(2 * p - 1, m)
-    down, up = 0, KINDS
+    down, up = 0, PASSES
     for s in range(p):
         order.rows[s] = i
         ahead = 2 * (p - s) - 1 + s
@@ -258,7 +258,7 @@ def dual_pipe(ranks: int, m: int, p: int, ahead: int, order: Order) -> None:
     least 2 ``ranks``.
     """
     i = 0
-    near, far = 0, KINDS
+    near, far = 0, PASSES
     for rank in range(p):
         s = min(rank, p - 1 - rank) if p > ranks else rank
         order.rows[rank] = kept = i
@@ -282,17 +282,17 @@ def dual_pipe(ranks: int, m: int, p: int, ahead: int, order: Order) -> None:
             i = _put(order.codes, i, far + ahead)
             i = _put(order.codes, i, near + BACKWARD)
         # Of the last backwards the second half is divided.
-        half, odd, kind = (s + 1) // 2, s % 2, BACKWARD
+        half, odd, which = (s + 1) // 2, s % 2, BACKWARD
         for k in range(s + 1):
-            kind = INPUTS if k > half or (k == half and odd) else BACKWARD
-            i = _put(order.codes, i, far + kind)
-            kind = INPUTS if k >= half else BACKWARD
-            i = _put(order.codes, i, near + kind)
+            which = INPUTS if k > half or (k == half and odd) else BACKWARD
+            i = _put(order.codes, i, far + which)
+            which = INPUTS if k >= half else BACKWARD
+            i = _put(order.codes, i, near + which)
         for _ in range(ranks - s - 1):
             kept = _next_kept(order.codes, kept, i)
             i = _put(order.codes, i, order.codes[kept] - INPUTS + WEIGHTS)
             kept += 1
-            i = _put(order.codes, i, near + kind)
+            i = _put(order.codes, i, near + which)
         for _ in range(s + 1):
             kept = _next_kept(order.codes, kept, i)
             if kept < i:
@@ -316,7 +316,7 @@ def _both(codes: Ints, i: int, chunk: int, there: bool = True) -> int:
 
 def _next_kept(codes: Ints, kept: int, stop: int) -> int:
     """Place of the oldest backward for inputs from ``kept`` on, whose weights have been left."""
-    while kept < stop and codes[kept] % KINDS != INPUTS:
+    while kept < stop and codes[kept] % PASSES != INPUTS:
         kept += 1
     return kept
 
@@ -335,17 +335,17 @@ def held(
     """
     now = most = 0.0
     for i in range(order.rows[s], order.rows[s + 1]):
-        n, kind = order.codes[i] // KINDS, order.codes[i] % KINDS
-        if kind in (FORWARD, BESIDE):
+        n, which = order.codes[i] // PASSES, order.codes[i] % PASSES
+        if which in (FORWARD, BESIDE):
             now += activations[n]
-        elif kind == BACKWARD:
+        elif which == BACKWARD:
             now -= activations[n]
-        elif kind == INPUTS:
+        elif which == INPUTS:
             now += kept[n] - activations[n]
         else:
             now -= kept[n]
         # Layer by layer the backward beside a forward frees what the forward takes.
-        if kind != BESIDE:
+        if which != BESIDE:
             most = max(most, now)
             if most > limit:
                 break

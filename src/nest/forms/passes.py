@@ -70,10 +70,10 @@ Floats = MutableSequence[float]
 Ints = MutableSequence[int]
 NEVER = -float("inf")
 
-# Kinds of passes; a code is the number of the chunk times KINDS plus the kind. INPUTS and WEIGHTS
+# Passes; a code is the number of the chunk times PASSES plus which it is. INPUTS and WEIGHTS
 # are the two parts of a backward, BESIDE is a forward beside the whole backward of the next code.
 FORWARD, BACKWARD, INPUTS, WEIGHTS, BESIDE = range(5)
-KINDS = 8
+PASSES = 8
 SURE = 1e-13
 """Part of a step that may be unsure where groups are left out: no more than sums are rounded."""
 LOOKS = 16
@@ -117,7 +117,7 @@ class Room(NamedTuple):
     gap: Floats
     """(Q,) seconds of a message to it."""
     took: Floats
-    """(4 Q,) seconds of a pass by kind and position."""
+    """(4 Q,) seconds of each pass by position."""
     late: Floats
     """(Q,) part of a backward that a pass behind may shorten."""
     links: Floats
@@ -255,8 +255,8 @@ def _least(
         update += c[C_UPDATE]
     seconds -= min(away, back_busy) + min(back_away, busy)
     code, behind = order.codes[order.rows[s + 1] - 1], 0.0
-    q = order.at[s * v + code // KINDS]
-    for front in range(q - q % depth, q if code % KINDS == BACKWARD else 0):
+    q = order.at[s * v + code // PASSES]
+    for front in range(q - q % depth, q if code % PASSES == BACKWARD else 0):
         behind += room.took[positions + front] - room.late[front]
     return seconds + max(behind, update)
 
@@ -299,9 +299,9 @@ def _run(
     positions, fresh = p * v, room.begun[s] < v
     while i < stop:
         code = order.codes[i]
-        n, kind = code // KINDS, code % KINDS
+        n, which = code // PASSES, code % PASSES
         q = order.at[s * v + n]
-        if kind == WEIGHTS:
+        if which == WEIGHTS:
             start, trails = clock, traffic > 0 and not empty(chunks[n])
             if trails:
                 start = max(start, room.scattered[s] - chunks[n][C_TRAILS_WEIGHTS])
@@ -310,29 +310,29 @@ def _run(
                 room.scattered[s] = clock + chunks[n][C_TRAILING]
             i += 1
             continue
-        way = 1 if kind in (BACKWARD, INPUTS) else 0
+        way = 1 if which in (BACKWARD, INPUTS) else 0
         x = way * positions + q
         k = room.run[x]
         if k == room.came[x]:
             break
         start = max(clock, room.arrives[x * m + k])
-        if kind == BESIDE:
-            other = order.codes[i + 1] // KINDS
+        if which == BESIDE:
+            other = order.codes[i + 1] // PASSES
             y = positions + order.at[s * v + other]
             back = room.run[y]
             if back == room.came[y]:
                 break
             start = max(start, room.arrives[y * m + back])
         if traffic:
-            held_up = other if kind == BESIDE else n
-            start = max(start, _free(chunks, alone, held_up, kind, s, i, clock, order, room))
+            held_up = other if which == BESIDE else n
+            start = max(start, _free(chunks, alone, held_up, which, s, i, clock, order, room))
         if fresh and not way:
             if k == 0:
                 start = max(start, _first(chunks[n], s, room))
                 fresh = room.begun[s] < v
             room.fresh[s] += chunks[n][C_FORWARD] - chunks[n][C_HIDES_GATHER]
         room.run[x] = k + 1
-        if kind == BESIDE:
+        if which == BESIDE:
             clock = start + beside(chunks[n], chunks[other])
             room.run[y] = back + 1
             room.ends[y - positions] = clock
@@ -342,9 +342,9 @@ def _run(
                 room.scattered[s] = clock + chunks[other][C_TRAILING]
             i += 2
             continue
-        clock = start + room.took[kind * positions + q]
+        clock = start + room.took[which * positions + q]
         if traffic:
-            clock = _behind(chunks, alone, n, kind, s, i, clock, order, room)
+            clock = _behind(chunks, alone, n, which, s, i, clock, order, room)
         if way:
             room.ends[q] = clock
         _send(q, way, k, positions, m, depth, clock, order, room)
@@ -378,7 +378,7 @@ def _first(c: Sequence[float], s: int, room: Room) -> float:
 
 
 def _free(
-    chunks: Sequence[Sequence[float]], alone: Sequence[bool], n: int, kind: int, s: int, i: int,
+    chunks: Sequence[Sequence[float]], alone: Sequence[bool], n: int, which: int, s: int, i: int,
     clock: float, order: Order, room: Room,
 ) -> float:
     """When a pass may begin, as far as the rank goes; its traffic goes on while it waits."""
@@ -386,20 +386,20 @@ def _free(
     if empty(c):
         return clock
     if room.traffic[s] == TRAILS:
-        if kind == BESIDE:  # its computing hides other traffic
+        if which == BESIDE:  # its computing hides other traffic
             return max(clock, room.scattered[s])
-        return max(clock, room.scattered[s] - c[C_TRAILS_BACKWARD]) if kind == BACKWARD else clock
+        return max(clock, room.scattered[s] - c[C_TRAILS_BACKWARD]) if which == BACKWARD else clock
     code = _near(chunks, s, i, -1, order)
     if code < 0:
         return clock
-    x, way_before = code // KINDS, code % KINDS
+    x, way_before = code // PASSES, code % PASSES
     front = chunks[x]
-    start = clock + longer(front, alone[x], way_before, c, alone[n], kind)
+    start = clock + longer(front, alone[x], way_before, c, alone[n], which)
     if not alone[x]:
         room.scattered[s] = clock + front[C_SCATTERED] if way_before else NEVER
         return start
     # What an earlier backward left is in front of what this pass gathers.
-    room.scattered[s] += (c[C_REGATHERED] if kind else c[C_GATHERED]) + (
+    room.scattered[s] += (c[C_REGATHERED] if which else c[C_GATHERED]) + (
         front[C_BACKWARD] - front[C_UNDER_FIRST] if way_before
         else front[C_FORWARD] - front[C_UNDER_LAST])
     start = max(start, room.scattered[s])
@@ -414,7 +414,7 @@ def _near(
     """Code of the next pass through layers behind the i-th (1) or in front of it (-1); -1: none."""
     i += way
     while order.rows[s] <= i < order.rows[s + 1]:
-        if not empty(chunks[order.codes[i] // KINDS]):
+        if not empty(chunks[order.codes[i] // PASSES]):
             return order.codes[i]
         i += way
     return -1
@@ -429,7 +429,7 @@ def gathering(c: Sequence[float], way: int, hidden: float) -> float:
 
 
 def _behind(
-    chunks: Sequence[Sequence[float]], alone: Sequence[bool], n: int, kind: int, s: int, i: int,
+    chunks: Sequence[Sequence[float]], alone: Sequence[bool], n: int, which: int, s: int, i: int,
     end: float, order: Order, room: Room,
 ) -> float:
     """End of a pass that would end at ``end`` without data-parallel traffic behind it."""
@@ -437,19 +437,19 @@ def _behind(
     if empty(c):
         return end
     if room.traffic[s] == TRAILS:
-        if kind == BACKWARD:
+        if which == BACKWARD:
             room.scattered[s] = end + c[C_TRAILING]
-        elif kind == FORWARD:
+        elif which == FORWARD:
             room.scattered[s] += c[C_FORWARD] - c[C_TRAILS_FORWARD]
         else:
             room.scattered[s] += c[C_INPUTS] - c[C_TRAILS_INPUTS]
         return end
-    if kind == FORWARD:
+    if which == FORWARD:
         return end
     code, gathered = _near(chunks, s, i, 1, order), 0.0
     if code >= 0:
-        behind = chunks[code // KINDS]
-        gathered = behind[C_REGATHERED] if code % KINDS else behind[C_GATHERED]
+        behind = chunks[code // PASSES]
+        gathered = behind[C_REGATHERED] if code % PASSES else behind[C_GATHERED]
     return end + (delayed(c, alone[n], gathered) - c[C_LATE])
 
 
@@ -485,25 +485,25 @@ def _reduced(
     ready = below = 0.0
     first, left, i = True, v, order.rows[s + 1] - 1
     while left and i >= order.rows[s]:
-        n, kind = order.codes[i] // KINDS, order.codes[i] % KINDS
+        n, which = order.codes[i] // PASSES, order.codes[i] % PASSES
         c, x = chunks[n], positions + order.at[s * v + n]
-        if room.run[x] > 0 and kind in (BACKWARD, WEIGHTS):
+        if room.run[x] > 0 and which in (BACKWARD, WEIGHTS):
             room.run[x] = 0  # the last one of the chunk, as the row is read from its end
             ready = max(ready, room.ends[x - positions])
             if not empty(c):
-                rest = c[C_LEFT] if kind == BACKWARD else c[C_LEFT_WEIGHTS]
+                rest = c[C_LEFT] if which == BACKWARD else c[C_LEFT_WEIGHTS]
                 if not first:
                     rest -= c[C_SCATTERED]
                 first = False
                 ready = max(ready, room.ends[x - positions] + below + rest)
             below += c[C_SYNC]
             left -= 1
-        if kind == BACKWARD:
+        if which == BACKWARD:
             below += (c[C_BACKWARD] + c[C_QUEUE_BACKWARD] + c[C_LATE_BACK] - c[C_LATE]
                       - c[C_HIDES_SYNC])
-        elif kind == INPUTS:
+        elif which == INPUTS:
             below += c[C_INPUTS] - c[C_HIDES_INPUTS]
-        elif kind == WEIGHTS:
+        elif which == WEIGHTS:
             below += c[C_WEIGHTS] - c[C_HIDES_WEIGHTS]
         i -= 1
     return ready

@@ -74,16 +74,16 @@ class Trace:
         for event in events:
             if event.get("ph") != "X" or not _timed(event):
                 continue
-            kind, given = event.get("cat"), event.get("args")
+            category, given = event.get("cat"), event.get("args")
             about = given if isinstance(given, Mapping) else {}
             thread = (event.get("pid"), event.get("tid"))
-            if kind in DEVICE_WORK:
+            if category in DEVICE_WORK:
                 ran.append(event)
-            elif kind in LAUNCHES and "correlation" in about:
+            elif category in LAUNCHES and "correlation" in about:
                 launched[about["correlation"]] = (thread, event["ts"])
-            elif kind in ("cpu_op", "python_function", "user_annotation"):
+            elif category in ("cpu_op", "python_function", "user_annotation"):
                 name = str(event.get("name"))
-                if kind == "python_function":
+                if category == "python_function":
                     if not (found := MODULE.fullmatch(name)):
                         continue
                     self.modules.add(found["name"])

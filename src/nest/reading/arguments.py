@@ -34,7 +34,7 @@ class Known(NamedTuple):
 def known(name: str) -> Known:
     """A table of this folder, by the name of its file."""
     data = read_description(Path(__file__).with_name(f"{name}.yaml"))
-    takes = {one: kind for group in data.values() for kind, names in group.items()
+    takes = {one: arity for group in data.values() for arity, names in group.items()
              for one in names.split()}
     groups = {group: frozenset(one for names in data[group].values() for one in names.split())
               for group in ("free", "small", "elsewhere") if group in data}
@@ -62,12 +62,12 @@ def arguments_of(words: Sequence[str], table: Known) -> tuple[dict[str, Words], 
                 stray.append(word)
             continue
         name, equals, value = word[2:].partition("=")
-        kind = table.takes.get(name, "many")
+        arity = table.takes.get(name, "many")
         if equals:
             found[name] = (value,)
             continue
         end = at
-        most = {"flag": 0, "one": 1}.get(kind, len(words))
+        most = {"flag": 0, "one": 1}.get(arity, len(words))
         while end < len(words) and end - at < most and not words[end].startswith("--"):
             end += 1
         found[name] = tuple(words[at:end])
@@ -75,16 +75,16 @@ def arguments_of(words: Sequence[str], table: Known) -> tuple[dict[str, Words], 
     return found, stray
 
 
-def plain(name: str, words: Words, kind: str) -> Any:
+def plain(name: str, words: Words, arity: str) -> Any:
     """The value of an argument: True of a flag, a number, a text, or a tuple of texts.
 
     Raises
     ------
     InputError : no value, or a number of more digits than allowed.
     """
-    if kind == "flag":
+    if arity == "flag":
         return True
-    if kind == "many":
+    if arity == "many":
         return words
     if not words:
         raise InputError(f"--{name}: got no value; allowed: one")

@@ -86,19 +86,19 @@ def _places(text: str, table: Known) -> Iterator[_Place]:
     for match in re.finditer(r"(?<![\w$./=+-])(--|\+{0,2})([A-Za-z][\w.-]*)", text):
         quote = quotes[match.start()]
         before, name = match.groups()
-        kind = table.takes.get(name, "one")
-        if quote == "#" or (before == "--") == (kind == "plain"):
+        arity = table.takes.get(name, "one")
+        if quote == "#" or (before == "--") == (arity == "plain"):
             continue
         end = match.end()
         form, behind = (_BARE, _ASSIGNED) if quote else (_QUOTED, _ASSIGNED_QUOTED)
         if assigned := behind.match(text, end):
             end = assigned.end()
-        elif kind == "plain":
+        elif arity == "plain":
             continue
-        elif kind != "flag":
+        elif arity != "flag":
             while (value := form.match(text, end)) and not value[1].startswith(("--", "#")):
                 end = value.end()
-                if kind == "one":
+                if arity == "one":
                     break
         yield _Place(match.start(), end, bool(quote), name, before)
 

@@ -126,20 +126,20 @@ def _model(
 
 
 def _vocabulary(given: Mapping[str, Any], notes: list[str]) -> int:
-    kind = given.get("tokenizer-type")
+    tokenizer = given.get("tokenizer-type")
     if isinstance(given.get("padded-vocab-size"), int):
         return int(given["padded-vocab-size"])
     if isinstance(given.get("vocab-size"), int):
         # NullTokenizer adds the end of a document: class _NullTokenizer of Megatron-LM
-        return int(given["vocab-size"]) + (kind == "NullTokenizer")
-    if kind is None and "tokenizer-model" not in given:
-        kind = "GPT2BPETokenizer"
+        return int(given["vocab-size"]) + (tokenizer == "NullTokenizer")
+    if tokenizer is None and "tokenizer-model" not in given:
+        tokenizer = "GPT2BPETokenizer"
         notes.append("no tokenizer is named: the vocabulary of GPT-2, 50257 tokens, is assumed "
                      "(--vocab)")
-    if kind in VOCABULARIES:
-        return VOCABULARIES[kind]
-    raise InputError(f"--vocab-size: not given, and the tokens of {kind or 'the tokenizer'} are "
-                     "not in the script; give them by --vocab N")
+    if tokenizer in VOCABULARIES:
+        return VOCABULARIES[tokenizer]
+    raise InputError(f"--vocab-size: not given, and the tokens of {tokenizer or 'the tokenizer'} "
+                     "are not in the script; give them by --vocab N")
 
 
 def _latent(f: Figures, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,8 +278,8 @@ def _stack(
     if remainders_asked(job, zero) and job.optimizer == "adam" and not f["offload_optimizer"]:
         said["master_remainders"] = f["precision_aware"]
     if model.moe is not None:
-        kind = f.get("dispatcher", "allgather")  # Megatron-Core: moe_token_dispatcher_type
-        said["dispatcher"] = f.get("backend", "deepep") if kind == "flex" else kind
+        dispatcher = f.get("dispatcher", "allgather")  # Megatron-Core: moe_token_dispatcher_type
+        said["dispatcher"] = f.get("backend", "deepep") if dispatcher == "flex" else dispatcher
         assert said["dispatcher"] in get_args(Dispatcher)
     if given.get("attention-backend") in ("unfused", "local"):
         said["flash_attention"] = False

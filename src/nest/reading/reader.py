@@ -165,8 +165,8 @@ def opened(
     where = shorten(os.fspath(path), 300)[1:-1]
     text, given = read_text(path), dict(variables or {})
     _refuse_ours(text, Path(os.fspath(path)).suffix.lower(), where)
-    kind = _kind(path, text)
-    if kind is None:
+    software = _software(path, text)
+    if software is None:
         launched = None if target == "megatron" else _launched(
             os.fspath(path), where, text, asked, given)
         if launched is None and target not in (None, "megatron"):
@@ -174,9 +174,9 @@ def opened(
                              "allowed: its launch script, or the file itself")
         return launched
     if target == "megatron":
-        raise InputError(f"{where}: got a file for {kind}; allowed: a launch script or a command "
-                         "line of Megatron-LM")
-    return Opened(target or kind, Source(text, where, asked._replace(settings=given)),
+        raise InputError(f"{where}: got a file for {software}; allowed: a launch script or a "
+                         "command line of Megatron-LM")
+    return Opened(target or software, Source(text, where, asked._replace(settings=given)),
                   os.fspath(path))
 
 
@@ -194,14 +194,14 @@ def _refuse_ours(text: str, suffix: str, where: str) -> None:
                          "training software")
 
 
-def _kind(path: str | os.PathLike[str], text: str) -> str | None:
+def _software(path: str | os.PathLike[str], text: str) -> str | None:
     """The target of a configuration file; None: it is a script."""
     suffix = Path(os.fspath(path)).suffix.lower()
     if suffix != ".py":
         return _SUFFIXES.get(suffix)
-    for mark, kind in (("megatron.bridge", "megatron-bridge"), ("DP_REPLICATE", "fsdp2")):
+    for mark, software in (("megatron.bridge", "megatron-bridge"), ("DP_REPLICATE", "fsdp2")):
         if mark in text:
-            return kind
+            return software
     return "torchtitan"
 
 

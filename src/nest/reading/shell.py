@@ -162,10 +162,10 @@ class Script:
         at = 0
         while at < len(tokens):
             token = tokens[at]
-            if token.kind == "operator":
+            if token.role == "operator":
                 at += 1
                 continue
-            if token.kind == "word" and token.text in OPENS:
+            if token.role == "word" and token.text in OPENS:
                 end = closing(tokens, at)
                 if token.text == "if":
                     self._branches(tokens[at + 1:end], sure, depth)
@@ -175,11 +175,11 @@ class Script:
                     self._blurred(tokens[at + 1:end], token, depth)
                 at = end + 1
                 continue
-            if token.kind == "word" and token.text in ("{", "(", "then", "else", "do", "}", ")"):
+            if token.role == "word" and token.text in ("{", "(", "then", "else", "do", "}", ")"):
                 at += 1
                 continue
             end = at
-            while end < len(tokens) and tokens[end].kind != "operator":
+            while end < len(tokens) and tokens[end].role != "operator":
                 end += 1
             if is_function(tokens, at):
                 end = body_end(tokens, at)
@@ -264,13 +264,13 @@ class Script:
             if redirect:
                 redirect = False
                 continue
-            if token.kind == "redirect":
+            if token.role == "redirect":
                 redirect = True
                 continue
             assign = ASSIGN.match(token.text)
-            if assign and (not words or declares) and token.kind in ("word", "array"):
+            if assign and (not words or declares) and token.role in ("word", "array"):
                 value = self._assigned(token, assign)
-                if not declares and any(t.kind == "word" and not ASSIGN.match(t.text)
+                if not declares and any(t.role == "word" and not ASSIGN.match(t.text)
                                         for t in tokens[number + 1:]):
                     local[assign[1]] = " ".join(value)  # for the command behind it alone
                     continue
@@ -325,7 +325,7 @@ class Script:
     def _assigned(self, token: Token, assign: re.Match[str]) -> list[str]:
         name, more = assign[1], bool(assign[2])
         before = self.values.get(name, []) if more else []
-        if token.kind == "array":
+        if token.role == "array":
             value = [word for inner in token.inner for word in self._words(inner)]
             value = [*before, *value]
         else:
@@ -342,7 +342,7 @@ class Script:
         join = ""
         run: list[Token] = []
         for token in [*tokens, Token("operator", ";", 0)]:
-            if token.kind != "operator":
+            if token.role != "operator":
                 run.append(token)
                 continue
             if run:

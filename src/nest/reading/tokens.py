@@ -16,7 +16,7 @@ OPENS = {"if": "fi", "for": "done", "while": "done", "until": "done", "select": 
 
 
 class Token(NamedTuple):
-    kind: str
+    role: str
     """A word, an operator (; & | && || newline), or the words of an array."""
     text: str
     line: int
@@ -148,7 +148,7 @@ def _word(
             if assign is not None:
                 inner, at = _listed(text, at + 1, where, lines, ")")
                 return Token("array", assign[0], line, tuple(
-                    each for each in inner if each.kind in ("word", "array"))), at
+                    each for each in inner if each.role in ("word", "array"))), at
             break
         if text.startswith("\\\n", at):
             at += 2
@@ -193,9 +193,9 @@ def closing(tokens: list[Token], at: int) -> int:
     """The token that closes a block, or the last one."""
     depth = 0
     for n in range(at, len(tokens)):
-        first = n == 0 or tokens[n - 1].kind == "operator" or tokens[n - 1].text in (
+        first = n == 0 or tokens[n - 1].role == "operator" or tokens[n - 1].text in (
             "then", "else", "do", "{")
-        if tokens[n].kind != "word" or not first:
+        if tokens[n].role != "word" or not first:
             continue
         if tokens[n].text in OPENS:
             depth += 1
@@ -213,9 +213,9 @@ def split(tokens: list[Token]) -> list[tuple[list[Token] | None, list[Token]]]:
     condition: list[Token] | None = None
     depth, started = 0, False
     for n, token in enumerate(tokens):
-        first = n == 0 or tokens[n - 1].kind == "operator" or tokens[n - 1].text in (
+        first = n == 0 or tokens[n - 1].role == "operator" or tokens[n - 1].text in (
             "then", "else", "do", "{")
-        word = token.text if token.kind == "word" and first else ""
+        word = token.text if token.role == "word" and first else ""
         if depth == 0 and word == "then":
             condition, run, started = run, [], True
             continue
@@ -237,14 +237,14 @@ def cases(tokens: list[Token]) -> list[tuple[list[Token], list[Token]]]:
     while at < len(tokens):
         patterns: list[Token] = []
         while at < len(tokens) and tokens[at].text != ")":
-            if tokens[at].kind == "word":
+            if tokens[at].role == "word":
                 patterns.append(tokens[at])
             at += 1
         at += 1
         start, depth = at, 0
         while at < len(tokens) and not (depth == 0 and tokens[at].text == ";;"):
-            first = tokens[at].kind == "word" and (
-                at == start or tokens[at - 1].kind == "operator"
+            first = tokens[at].role == "word" and (
+                at == start or tokens[at - 1].role == "operator"
                 or tokens[at - 1].text in ("then", "else", "do", "{"))
             if first:
                 depth += (tokens[at].text in OPENS) - (tokens[at].text in OPENS.values())
@@ -275,4 +275,4 @@ def body_end(tokens: list[Token], at: int) -> int:
 
 
 def line_of(token: Token) -> str:
-    return token.text if token.kind != "array" else f"{token.text}(...)"
+    return token.text if token.role != "array" else f"{token.text}(...)"

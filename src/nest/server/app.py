@@ -22,7 +22,7 @@ from nest.server.schema import TEXTS, openapi
 from nest.server.service import AGAIN, Service, busy, died, handed_back, told
 from nest.server.settings import Settings
 from nest.server.studies import Running
-from nest.server.work import KINDS, Reply, refusal
+from nest.server.work import ENDPOINTS, Reply, refusal
 from nest.units import shorten
 
 Scope = MutableMapping[str, Any]
@@ -55,8 +55,8 @@ def application(settings: Settings) -> FastAPI:
     app = FastAPI(title="NEST", version=__version__, lifespan=life, docs_url=None, redoc_url=None,
                   openapi_url=None)
     app.state.service = service
-    for kind in KINDS:
-        app.add_route(f"/v1/{kind}", partial(_ask, service, kind), methods=["POST"])
+    for endpoint in ENDPOINTS:
+        app.add_route(f"/v1/{endpoint}", partial(_ask, service, endpoint), methods=["POST"])
     routes: tuple[tuple[str, str, Any], ...] = (
         ("POST", "/v1/sweeps", _start), ("GET", "/v1/sweeps", _list),
         ("GET", "/v1/sweeps/{name}", _state), ("DELETE", "/v1/sweeps/{name}", _cancel),
@@ -191,9 +191,9 @@ def _too_large(service: Service) -> Response:
 # ---------------------------------------------------------------- questions
 
 
-async def _ask(service: Service, kind: str, request: Request) -> Response:
+async def _ask(service: Service, endpoint: str, request: Request) -> Response:
     try:
-        return _response(await service.ask(kind, await _body(service, request)))
+        return _response(await service.ask(endpoint, await _body(service, request)))
     except TooLarge:
         return _too_large(service)
 
@@ -238,17 +238,17 @@ async def _cancel(service: Service, request: Request) -> Response:
 
 
 async def _points(service: Service, request: Request) -> Response:
-    one, kind = _found(service, request), request.query_params.get("format", "json")
+    one, file_format = _found(service, request), request.query_params.get("format", "json")
     if isinstance(one, Response):
         return one
-    if kind not in TABLES:
-        return _response(told(400, "input", f"format: got {shorten(kind)}; allowed: "
+    if file_format not in TABLES:
+        return _response(told(400, "input", f"format: got {shorten(file_format)}; allowed: "
                               f"{', '.join(TABLES)}"))
     try:
-        text = await asyncio.to_thread(service.studies.table, one, kind)
+        text = await asyncio.to_thread(service.studies.table, one, file_format)
     except NestError as error:
         return _response(refusal(error))
-    return Response(text, 200, None, TABLES[kind])
+    return Response(text, 200, None, TABLES[file_format])
 
 
 async def _events(service: Service, request: Request) -> Response:

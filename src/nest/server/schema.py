@@ -43,11 +43,11 @@ def _schema(name: str) -> dict[str, str]:
     return {"$ref": TEMPLATE.format(model=name)}
 
 
-def _answered(kind: str, schema: dict[str, Any], status: str = "200", text: str = "") -> Any:
+def _answered(description: str, schema: dict[str, Any], status: str = "200", text: str = "") -> Any:
     """Responses of an address: one that it is for, and errors."""
     errors = {code: {"description": "an error", "content": {
         "application/json": {"schema": _schema("Failure")}}} for code in _REFUSED}
-    what = {"description": kind, "content": {text or "application/json": {"schema": schema}}}
+    what = {"description": description, "content": {text or "application/json": {"schema": schema}}}
     return {status: what, **errors}
 
 

@@ -65,17 +65,17 @@ class Service:
         await self.studies.ended()
         self.answers.close()
 
-    def known(self, kind: str, body: bytes) -> Reply | None:
+    def known(self, endpoint: str, body: bytes) -> Reply | None:
         """The reply to exactly this request, if it is kept."""
-        found = self.answers.get(_exact(kind, body))
+        found = self.answers.get(_exact(endpoint, body))
         if found is not None:
             self.metrics.cached.labels("request").inc()
         return found
 
-    async def ask(self, kind: str, body: bytes) -> Reply:
+    async def ask(self, endpoint: str, body: bytes) -> Reply:
         """The reply to a request, whatever comes of it."""
         try:
-            return self.known(kind, body) or await self._ask(kind, body)
+            return self.known(endpoint, body) or await self._ask(endpoint, body)
         except Busy:
             return busy("too many questions wait")
         except Ending:
@@ -85,25 +85,25 @@ class Service:
         except Died:
             return died()
 
-    async def _ask(self, kind: str, body: bytes) -> Reply:
-        found = await self.reader.run(read, kind, body, self.limits, seconds=READING)
+    async def _ask(self, endpoint: str, body: bytes) -> Reply:
+        found = await self.reader.run(read, endpoint, body, self.limits, seconds=READING)
         if isinstance(found, Reply):
-            return self._kept(_exact(kind, body), found)
+            return self._kept(_exact(endpoint, body), found)
         assert isinstance(found, Read)
         reply = self.answers.get(found.key)
         if reply is not None:
             self.metrics.cached.labels("question").inc()
         else:
-            reply = await self._once(found.key, kind, body)
-        return self._kept(_exact(kind, body), reply._replace(body=found.named(reply.body)))
+            reply = await self._once(found.key, endpoint, body)
+        return self._kept(_exact(endpoint, body), reply._replace(body=found.named(reply.body)))
 
-    async def _once(self, key: str, kind: str, body: bytes) -> Reply:
+    async def _once(self, key: str, endpoint: str, body: bytes) -> Reply:
         """The reply to a question that several clients may ask at the same time."""
         task = self._asked.get(key)
         if task is None:
             seconds = self.limits.seconds + BESIDES
             task = asyncio.ensure_future(
-                self.pool.run(answer, kind, body, self.limits, seconds=seconds))
+                self.pool.run(answer, endpoint, body, self.limits, seconds=seconds))
             self._asked[key] = task
             task.add_done_callback(lambda done: self._forget(key, done))
         else:
@@ -121,8 +121,8 @@ class Service:
         return reply
 
 
-def _exact(kind: str, body: bytes) -> str:
-    return hashlib.sha256(kind.encode() + b"\n" + body).hexdigest()
+def _exact(endpoint: str, body: bytes) -> str:
+    return hashlib.sha256(endpoint.encode() + b"\n" + body).hexdigest()
 
 
 # ---------------------------------------------------------------- replies of the server itself

@@ -131,16 +131,16 @@ class Studies:
         if one.state == "running":
             one.state = "cancelling"
 
-    def table(self, one: Running, kind: str) -> bytes:
+    def table(self, one: Running, file_format: str) -> bytes:
         """All points with their answers so far, as the text of a file; takes a while."""
         from nest.sweeps.tables import write
 
         done = one.found or Sweep(one.study, self._place(), False)
-        handle, path = tempfile.mkstemp(suffix=f".{kind}")
+        handle, path = tempfile.mkstemp(suffix=f".{file_format}")
         os.close(handle)
         try:
             with done.results() as results:
-                write(results, kind, path)
+                write(results, file_format, path)
             with open(path, "rb") as stream:
                 return stream.read()
         finally:

@@ -62,16 +62,16 @@ class Read(NamedTuple):
         return json.dumps(head).encode()[:-1] + b", " + body[1:] if head else body
 
 
-def read(kind: str, body: bytes, limits: Limits) -> Read | Reply:
+def read(endpoint: str, body: bytes, limits: Limits) -> Read | Reply:
     """Read a request: its key, or the reply that says what is wrong."""
     found: Read | Reply = _told(
-        body, lambda data: _READ[kind](data, limits)._replace(id=id_of(data)), named=True)
+        body, lambda data: _READ[endpoint](data, limits)._replace(id=id_of(data)), named=True)
     return found
 
 
-def answer(kind: str, body: bytes, limits: Limits) -> Reply:
+def answer(endpoint: str, body: bytes, limits: Limits) -> Reply:
     """Answer a request; the document has neither its id nor notes."""
-    found: Reply = _told(body, lambda data: _ANSWER[kind](data, limits), named=False)
+    found: Reply = _told(body, lambda data: _ANSWER[endpoint](data, limits), named=False)
     return found
 
 
@@ -124,13 +124,13 @@ def _check(subject: Model | Profile, cluster: Cluster, limits: Limits) -> None:
         raise InputError("\n".join(problems), tuple(problems))
 
 
-def _key(kind: str, question: Question, *more: object) -> str:
+def _key(endpoint: str, question: Question, *more: object) -> str:
     """Hash of a question without its id, and of what else is asked."""
     from nest.sweeps.version import VERSION
 
     asked = question.as_dict()
     asked.pop("id", None)
-    text = json.dumps([VERSION, kind, asked, *more], sort_keys=True, default=str)
+    text = json.dumps([VERSION, endpoint, asked, *more], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -341,4 +341,4 @@ _READ: Mapping[str, Callable[[dict[str, Any], Limits], Read]] = {
     "replan": _read_replan}
 _ANSWER: Mapping[str, Callable[[dict[str, Any], Limits], Reply]] = {
     "plan": _plan, "evaluate": _evaluate, "compare": _compare, "replan": _replan}
-KINDS = tuple(_ANSWER)
+ENDPOINTS = tuple(_ANSWER)

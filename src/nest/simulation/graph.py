@@ -186,7 +186,7 @@ class _StageGraph:
         """Collectives one behind the other; the numbers of the last, or what they wait for."""
         for name in fields:
             for sent in layer.sent.get(name, ()):
-                after = (self._add(Node(f"{name} {sent.kind}", after, sent=sent)),)
+                after = (self._add(Node(f"{name} {sent.collective}", after, sent=sent)),)
         return after
 
     def _refresh(self) -> list[list[tuple[int, ...]]]:

@@ -81,16 +81,16 @@ _WRITE: dict[str, Callable[[int, int, int, int, passes.Order], None]] = {
 
 def _row(codes: Sequence[int], m: int, v: int) -> tuple[Task, ...]:
     """Tasks of a row of codes; a chunk takes its micro-batches one after another."""
-    count = {(kind, n): 0 for kind in ("ahead", "back", "weights") for n in range(v)}
+    count = {(which, n): 0 for which in ("ahead", "back", "weights") for n in range(v)}
     found = []
     for code in codes:
-        n, kind = divmod(code, passes.KINDS)
-        ahead = kind in (passes.FORWARD, passes.BESIDE)
-        part = {passes.INPUTS: INPUTS, passes.WEIGHTS: WEIGHTS}.get(kind, WHOLE)
+        n, which = divmod(code, passes.PASSES)
+        ahead = which in (passes.FORWARD, passes.BESIDE)
+        part = {passes.INPUTS: INPUTS, passes.WEIGHTS: WEIGHTS}.get(which, WHOLE)
         what = "ahead" if ahead else "weights" if part == WEIGHTS else "back"
         if part == WHOLE and not ahead:
             count["weights", n] += 1
-        found.append(Task(ahead, n, count[what, n], part, kind == passes.BESIDE))
+        found.append(Task(ahead, n, count[what, n], part, which == passes.BESIDE))
         count[what, n] += 1
         if not count["weights", n] <= count["back", n] <= count["ahead", n]:
             raise KernelError("simulation: a task comes before another one that it needs")

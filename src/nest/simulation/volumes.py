@@ -37,20 +37,20 @@ _HELD = {"gathered": GATHER, "regathered": GATHER, "scattered": SCATTER, "gather
 
 
 class Sent(NamedTuple):
-    """Collectives of one kind over one group, taken together."""
+    """Collectives of one sort over one group, taken together."""
 
     field: str
     """Of :class:`nest.costs.layer.LayerCosts`: what they are for."""
-    kind: str
+    collective: str
     group: str
     size: float
     """Bytes that a device sends to others; a ring of reduce-scatter and all-gather reduces."""
 
     def buffer(self, members: int) -> float:
         """Bytes of the buffer that a member of a group hands in."""
-        if self.kind == GATHER:
+        if self.collective == GATHER:
             return self.size / (members - 1)
-        return self.size * members / (members - 1) / (2.0 if self.kind == REDUCE else 1.0)
+        return self.size * members / (members - 1) / (2.0 if self.collective == REDUCE else 1.0)
 
 
 def layer_volumes(
@@ -124,11 +124,11 @@ def _group(level: int, size: int) -> Group:
 
 def _sent(counter: _Counter, stage: StageConfiguration) -> Iterator[Sent]:
     layer, ways = counter.layer, ("forward", "backward")
-    for kind, names in _TENSOR.items():
+    for collective, names in _TENSOR.items():
         found = counter.counted("tp", replace(
             layer, traffic=_alone(layer.traffic, names), cross_traffic=None
             if layer.cross_traffic is None else _alone(layer.cross_traffic, names)))
-        yield from (Sent(f"tp_{way}", kind, "tp", found[f"tp_{way}"]) for way in ways)
+        yield from (Sent(f"tp_{way}", collective, "tp", found[f"tp_{way}"]) for way in ways)
     found = counter.counted("swap")
     yield from (Sent(f"cp_{way}", EXCHANGE, "swap", found[f"cp_{way}"]) for way in ways)
     found = counter.counted("cp")
@@ -143,11 +143,12 @@ def _sent(counter: _Counter, stage: StageConfiguration) -> Iterator[Sent]:
     shares = halves if counter.stack.dispatcher == "allgather" else {EXCHANGE: 1.0}
     for group, parts in (("ep", shares), ("etp", halves)):
         found = counter.counted(group)
-        yield from (Sent(f"ep_{way}", kind, group, share * found[f"ep_{way}"])
-                    for way in ways for kind, share in parts.items())
+        yield from (Sent(f"ep_{way}", collective, group, share * found[f"ep_{way}"])
+                    for way in ways for collective, share in parts.items())
     for group in GROUPS[5:]:
         found = counter.counted(group)
-        yield from (Sent(name, kind, group, found[name]) for name, kind in _HELD.items())
+        yield from (Sent(name, collective, group, found[name])
+                    for name, collective in _HELD.items())
         last = REDUCE if group == "outer" or stage.zero == 0 else SCATTER
         yield Sent("sync", last, group, found["sync"])
         if group == "tied":

@@ -14,7 +14,7 @@ from nest.sweeps.study import ObjectiveName, Study
 
 FEWEST = 3
 """Points from which a rank correlation is given."""
-MOST_KINDS = 1000
+MOST_TOLD = 1000
 """Reasons of a status that are told apart (chosen): a million points may have as many."""
 MOST_REASONS = 5
 """Reasons that a report names (chosen)."""
@@ -118,7 +118,7 @@ class Results:
         known = self._messages.setdefault(row.status, Counter())
         cut = len(row.message) > LONGEST
         text = f"{row.message[:LONGEST - 3]}..." if cut else row.message
-        if text in known or len(known) < MOST_KINDS:
+        if text in known or len(known) < MOST_TOLD:
             known[text] += 1
         else:
             self.all_reasons = False

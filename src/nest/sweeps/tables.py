@@ -43,12 +43,12 @@ def _cells(row: Row, on_front: bool) -> Iterator[Any]:
     yield from (row.peak_memory_bytes, row.optimal, row.gap, row.plan, row.message, row.question)
 
 
-def write(results: Results, kind: str, path: str) -> None:
+def write(results: Results, file_format: str, path: str) -> None:
     """Write all rows as a file, completely or not at all.
 
     Parameters
     ----------
-    kind : of :data:`FORMATS`.
+    file_format : of :data:`FORMATS`.
     path : of the file.
 
     Raises
@@ -58,7 +58,7 @@ def write(results: Results, kind: str, path: str) -> None:
     """
     part = f"{path}.part"
     try:
-        _WRITERS[kind](results, part)
+        _WRITERS[file_format](results, part)
         os.replace(part, path)
     except OSError as error:
         raise OutputError(f"{shorten(path, 300)[1:-1]}: cannot be written "
@@ -110,23 +110,23 @@ def _parquet(results: Results, path: str) -> None:
     import pyarrow.parquet
 
     study = results.study
-    kinds = {int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+    arrow = {int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
     given = {"status": str, "front": bool, "in_time": bool, "optimal": bool, "devices": int,
              "plan": str, "message": str, "question": str}
     types = []
     for place, name in enumerate(columns(results)):
         inside = 0 < place <= len(study.axes)
-        kind: type = int if place == 0 else given.get(name, float)
+        column: type = int if place == 0 else given.get(name, float)
         if inside:
             labels = {type(one.labels[place - 1]) for one in results.light}
-            kind = labels.pop() if len(labels) == 1 else float if labels == {int, float} else str
-        types.append((name, kinds.get(kind, pyarrow.string())))
+            column = labels.pop() if len(labels) == 1 else float if labels == {int, float} else str
+        types.append((name, arrow.get(column, pyarrow.string())))
     schema = pyarrow.schema(types)
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         batch: list[dict[str, Any]] = []
         for record in records(results):
-            batch.append({name: str(value) if kind == pyarrow.string() and value is not None
-                          else value for (name, kind), value in zip(types, record.values(),
+            batch.append({name: str(value) if column == pyarrow.string() and value is not None
+                          else value for (name, column), value in zip(types, record.values(),
                                                                     strict=True)})
             if len(batch) == BATCH:
                 writer.write_table(pyarrow.Table.from_pylist(batch, schema))

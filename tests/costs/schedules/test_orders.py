@@ -21,7 +21,7 @@ from nest.forms.passes import (
     BESIDE,
     FORWARD,
     INPUTS,
-    KINDS,
+    PASSES,
     WEIGHTS,
     Order,
     Room,
@@ -131,7 +131,8 @@ def row(name: str, p: int, v: int, m: int, s: int, group: int | None = None) -> 
     """Passes of a rank: kind, and chunk where there are several."""
     order = path(name).order(p, m, v, group)
     codes = order.codes[order.rows[s]:order.rows[s + 1]]
-    return " ".join("FBIWO"[code % KINDS] + (str(code // KINDS) if v > 1 else "") for code in codes)
+    return " ".join(
+        "FBIWO"[code % PASSES] + (str(code // PASSES) if v > 1 else "") for code in codes)
 
 
 @pytest.mark.parametrize(("name", "p", "v", "m", "rows", "seconds"), [
@@ -275,7 +276,7 @@ def test_rows_are_those_of_the_oracle() -> None:
         seen.add(x.name)
         order = x.path.order(x.p, x.m, x.v, x.group)
         for s, wanted in enumerate(x.rows):
-            found = [("fbiwf"[code % KINDS], order.at[s * x.v + code // KINDS])
+            found = [("fbiwf"[code % PASSES], order.at[s * x.v + code // PASSES])
                      for code in order.codes[order.rows[s]:order.rows[s + 1]]]
             flat = [part for kind, q, _ in wanted
                     for part in (list(zip("fb", q, strict=True)) if kind == "fb" else [(kind, q)])]
@@ -335,7 +336,7 @@ def test_every_forward_has_its_backward() -> None:
         x = draw(rng)
         order = x.path.order(x.p, x.m, x.v, x.group)
         for s in range(x.p):
-            kinds = [code % KINDS for code in order.codes[order.rows[s]:order.rows[s + 1]]]
+            kinds = [code % PASSES for code in order.codes[order.rows[s]:order.rows[s + 1]]]
             ahead = kinds.count(FORWARD) + kinds.count(BESIDE)
             assert ahead == x.m * x.v == len(kinds) - ahead - kinds.count(WEIGHTS)
 
@@ -354,7 +355,7 @@ def one_rank(rng: np.random.Generator, v: int, m: int, split: bool) -> list[int]
                   back: done[back, n + 1] if n < v - 1 else done[FORWARD, n]}[kind]
         if done[kind, n] < before:
             done[kind, n] += 1
-            found.append(n * KINDS + kind)
+            found.append(n * PASSES + kind)
     return found
 
 
@@ -372,8 +373,8 @@ def test_empty_chunks_leave_traffic_to_the_passes_around_them() -> None:
         if not kept:
             assert seconds(codes, chunks, m) == 0.0
             continue
-        fewer = [kept.index(code // KINDS) * KINDS + code % KINDS
-                 for code in codes if code // KINDS in kept]
+        fewer = [kept.index(code // PASSES) * PASSES + code % PASSES
+                 for code in codes if code // PASSES in kept]
         seen.add((zero, split, len(kept) < v))
         assert seconds(codes, chunks, m) == pytest.approx(
             seconds(fewer, [chunks[n] for n in kept], m), rel=1e-12)
@@ -423,9 +424,9 @@ def test_forwards_before_the_first_backward_are_counted() -> None:
         for s in range(x.p):
             ran = [0] * x.v
             for code in order.codes[order.rows[s]:order.rows[s + 1]]:
-                if code % KINDS != FORWARD:
+                if code % PASSES != FORWARD:
                     break
-                ran[code // KINDS] += 1
+                ran[code // PASSES] += 1
             count = min(x.m * x.v, orders.warm_up(s, x.p, x.v, x.m, group, slope, 0) + 1)
             found = [orders.begun(d, count, x.v, group) for d in range(x.v)]
             assert found == ran, (x.name, x.p, x.v, x.m, x.group, s)
@@ -537,9 +538,9 @@ def test_a_row_takes_what_its_passes_gather() -> None:
             close += row - there[0] > 0.8 * total
             ran = 0.0
             for code in order.codes[order.rows[s]:order.rows[s + 1]]:
-                if code % KINDS != FORWARD:
+                if code % PASSES != FORWARD:
                     break
-                ran += own[code // KINDS].forward + there[code // KINDS]
+                ran += own[code // PASSES].forward + there[code // PASSES]
             # The first backward waits for the first micro-batch to pass all chunks.
             front = sum(one.forward for each in ranks for one in each)
             front += sum(hop.both / 2 for each in hops for hop in each[:-1])

@@ -22,7 +22,7 @@ from nest.forms.chunk import (
     C_WAIT,
     C_WEIGHTS,
 )
-from nest.forms.passes import BESIDE, FORWARD, KINDS
+from nest.forms.passes import BESIDE, FORWARD, PASSES
 
 beside = form(passes.beside)
 
@@ -143,13 +143,13 @@ def count_pairs(p, v, order, pairs):
     for s in range(p):
         i, stop = order.rows[s], order.rows[s + 1]
         while i < stop:
-            times, n, kind = 1, order.codes[i] // KINDS, order.codes[i] % KINDS
+            times, n, which = 1, order.codes[i] // PASSES, order.codes[i] % PASSES
             if order.more[0] > 0 and order.stops[s] <= i < order.stops[p + s]:
                 times += order.more[0]
-            if kind == BESIDE:
+            if which == BESIDE:
                 i += 1
-                pairs[s, n, order.codes[i] // KINDS] += times
-            elif kind == FORWARD:
+                pairs[s, n, order.codes[i] // PASSES] += times
+            elif which == FORWARD:
                 pairs[s, n, v] += times
             else:
                 pairs[s, v, n] += times

@@ -11,7 +11,7 @@ from math import inf
 from nest.costs.schedules.steps import StepTime
 from nest.costs.stage import ChunkCosts, Hop
 from nest.forms import orders
-from nest.forms.passes import BESIDE, FORWARD, KINDS, SURE, Order, Room, beside, step_seconds
+from nest.forms.passes import BESIDE, FORWARD, PASSES, SURE, Order, Room, beside, step_seconds
 
 Write = Callable[[int, int, int, int, Order], None]
 """Writes the order of p stages, v chunks and m micro-batches in groups."""
@@ -68,7 +68,7 @@ class Path:
         m = self._few(stages, micro_batches, group)
         order = self.order(stages, m, len(activations), group)
         row = order.codes[order.rows[stage]:order.rows[stage + 1]]
-        more = layer if any(code % KINDS == BESIDE for code in row) else 0.0
+        more = layer if any(code % PASSES == BESIDE for code in row) else 0.0
         return more + orders.held(activations, kept or activations, stage, order, inf)
 
     def hidden(
@@ -78,8 +78,8 @@ class Path:
         """Seconds of all-to-alls of experts that run beside another pass of the stage."""
         order = self.order(stages, micro_batches, len(chunks), group)
         row = order.codes[order.rows[stage]:order.rows[stage + 1]]
-        pairs = ((chunks[code // KINDS], chunks[behind // KINDS])
-                 for code, behind in pairwise(row) if code % KINDS == BESIDE)
+        pairs = ((chunks[code // PASSES], chunks[behind // PASSES])
+                 for code, behind in pairwise(row) if code % PASSES == BESIDE)
         return sum(ahead.forward + back.backward - beside(ahead, back) for ahead, back in pairs)
 
     def step_time(

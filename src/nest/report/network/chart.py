@@ -137,9 +137,9 @@ def _label(plan: Plan, number: int) -> str:
     expert = f", ep {stage.ep}" if stage.ep > 1 else ""
     cluster = plan.inputs.cluster
     device = cluster.device_types[cluster.type_at(stage.devices[0])].name
-    kind = f", on {device}" if cluster.types else ""
+    device_type = f", on {device}" if cluster.types else ""
     return (f"stage {number}: layers {_layers(plan, stage)}, tp {stage.tp}{context} x dp_in "
-            f"{stage.dp_in}{expert}, ZeRO {stage.zero}{kind}")
+            f"{stage.dp_in}{expert}, ZeRO {stage.zero}{device_type}")
 
 
 def _layers(plan: Plan, stage: Stage) -> str:
