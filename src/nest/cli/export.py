@@ -59,7 +59,7 @@ def export(
     from nest.exports.targets import need_launcher, need_target
     from nest.pricing.plan_file import looks_like_file, reread
 
-    need_target(target, "--to")
+    need_target(target)
     need_launcher(launcher)
     check_counts(gpus_per_node=gpus_per_node)
     check_folder(folder, force)

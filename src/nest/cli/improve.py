@@ -84,10 +84,8 @@ def improve(
     from nest.exports.folder import check_folder, write_folder
     from nest.reading import devices_of
     from nest.reading import improve as ask
-    from nest.reading.reader import need_target
     from nest.topology.network import load_network
 
-    need_target(target, "--from")
     check_counts(devices=devices, vocab=vocab, seq_len=seq_len, threads=threads)
     if folder is not None:
         check_folder(folder, force)

@@ -52,9 +52,10 @@ def _named(line: str, context: Any) -> str:
     """A line of a message with the option or the argument that it is about."""
     from nest.units import shorten
 
-    options = {option.lstrip("-").replace("-", "_"): (option, parameter.name)
-               for parameter in context.command.params for option in parameter.opts
-               if option.startswith("--")}
+    spelled = [(option, parameter.name) for parameter in context.command.params
+               for option in parameter.opts if option.startswith("--")]
+    options = {name: (option, name) for option, name in spelled}  # as --to of `target`
+    options |= {option.lstrip("-").replace("-", "_"): (option, name) for option, name in spelled}
     match = _FIELD.fullmatch(line)
     if match and match[2] in options:
         option, name = options[match[2]]

@@ -83,9 +83,7 @@ def read(
     from nest.cli.inputs import check_counts
     from nest.exports.folder import check_folder, write_folder
     from nest.reading import read
-    from nest.reading.reader import need_target
 
-    need_target(target, "--from")
     check_counts(devices=devices, vocab=vocab, seq_len=seq_len)
     check_folder(folder, force)
     found = read(

@@ -11,7 +11,7 @@ import re
 import stat
 import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date, time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -216,6 +216,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(one) for one in value]
     return value.isoformat() if isinstance(value, (date, time)) else value
+
+
+def document_of(data: Mapping[str, Any]) -> str | None:
+    """What NEST has written some data as: `plan` of the schema `nest.plan/1`; None: it has not."""
+    schema = data.get("schema")
+    if not isinstance(schema, str) or not schema.startswith("nest."):
+        return None
+    return schema.removeprefix("nest.").partition("/")[0]
 
 
 def read_text(path: str | os.PathLike[str]) -> str:

@@ -72,18 +72,14 @@ def export(
     return software.files(sheet(software, plan, found, launcher))
 
 
-def need_target(target: object, what: str = "target") -> None:
+def need_target(target: object) -> None:
     """Refuse what is no target.
-
-    Parameters
-    ----------
-    what : name of the parameter or option, for the message.
 
     Raises
     ------
     InputError : it is none; lists those there are.
     """
-    _need(what, target, {**TARGETS, **TRACES})
+    _need("target", target, {**TARGETS, **TRACES})
 
 
 def need_launcher(launcher: object) -> None:

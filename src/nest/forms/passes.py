@@ -117,7 +117,7 @@ class Room(NamedTuple):
     gap: Floats
     """(Q,) seconds of a message to it."""
     took: Floats
-    """(4 Q,) seconds of each pass by position."""
+    """(4 Q,) seconds of a pass, by which it is and its position."""
     late: Floats
     """(Q,) part of a backward that a pass behind may shorten."""
     links: Floats

@@ -70,13 +70,10 @@ def chunks_of_stages(
         return chunks_at(cuts, pp, schedule)
     first, last = chain.body
     layers, vpp = last - first, vpp or usual_chunks(schedule)
-    if vpp > most_chunks(schedule):
-        raise InputError(
-            f"vpp: got {vpp} with schedule {schedule}; allowed: {usual_chunks(schedule)}")
-    if copies(schedule) > 1:  # of each chunk
-        if vpp != usual_chunks(schedule):
-            raise InputError(f"vpp: got {vpp} with schedule {schedule}; allowed: "
-                             f"{usual_chunks(schedule)}")
+    usual, twice = usual_chunks(schedule), copies(schedule) > 1
+    if vpp > most_chunks(schedule) or (twice and vpp != usual):
+        raise InputError(f"vpp: got {vpp} with schedule {schedule}; allowed: {usual}")
+    if twice:  # each chunk
         for name, size in given.items():
             raise InputError(f"{name}: got {size} with schedule {schedule}, of which two stages "
                              "hold each chunk; allowed: layout")
@@ -142,20 +139,20 @@ def _by_ends(
     chain: Chain, layers: int, pp: int, vpp: int, first: int | None, last: int | None
 ) -> tuple[int, ...]:
     """Repeated layers of a chunk of each stage; the first or the last one has its own number."""
-    said = {"first_stage_layers": first, "last_stage_layers": last}
+    both = {"first_stage_layers": first, "last_stage_layers": last}
+    said = {name: size for name, size in both.items() if size is not None}
     for name, size in said.items():
-        if size is not None and (pp < 2 or size < 1 or size % vpp):
+        if pp < 2 or size < 1 or size % vpp:
             raise InputError(f"{name}: got {size} with pp {pp}, vpp {vpp}; allowed: a multiple of "
                              "vpp, with pp above 1")
-    others = pp - (first is not None) - (last is not None)
+    others = pp - len(said)
     rest = layers - (first or 0) - (last or 0)
     if (rest <= 0 or rest % (others * vpp)) if others else rest:
-        names = " and ".join(name for name, size in said.items() if size is not None)
+        allowed = f"a multiple of {others * vpp}, and more than none" if others else "none left"
         raise InputError(
-            f"{names}: got {' and '.join(str(size) for size in said.values() if size is not None)},"
-            f" which leaves {rest} of the {layers} repeated layers of {chain.name} to {others} "
-            f"other stages; allowed: " + (
-                f"a multiple of {others * vpp}, and more than none" if others else "none left"))
+            f"{' and '.join(said)}: got {' and '.join(map(str, said.values()))}, which leaves "
+            f"{rest} of the {layers} repeated layers of {chain.name} to {others} other stages; "
+            f"allowed: {allowed}")
     own = [rest // others if others else 0] * pp
     if first is not None:
         own[0] = first

@@ -105,9 +105,9 @@ def even_configuration(
     if dp_in is None:
         experts = ep * (tp if etp is None else etp)
         dp_in = experts // math.gcd(experts, tp * cp)
-    problem = tp_problem(chain, job, tp, tp > 1 if sp is None else sp, cp)
-    if problem and tp <= cluster.size and cluster.size % tp:  # no outer_dp mends it
-        raise InputError(problem)
+    if tp <= cluster.size and cluster.size % tp and (
+            problem := tp_problem(chain, job, tp, tp > 1 if sp is None else sp, cp)):
+        raise InputError(problem)  # no outer_dp mends it
     outer_dp = _replicas(cluster.size, pp, tp, cp, dp_in, outer_dp)
     if recompute == "selective" and recompute_modules is None:
         recompute_modules = selective_modules(job)

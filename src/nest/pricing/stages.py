@@ -109,8 +109,7 @@ class StagePrice:
     @property
     def left(self) -> float:
         """Gradient reduction that the last backward of the first chunk does not hide; seconds."""
-        split = isinstance(self.schedule, Path) and self.schedule.split
-        return self.first.left_weights if split else self.first.left
+        return self.first.left_weights if self.schedule.split else self.first.left
 
     @property
     def kept_for_weights(self) -> tuple[float, ...]:

@@ -85,9 +85,14 @@ def improve(
     asked = Asked(model, vocab, seq_len, precision, optimizer, stack, cluster.size, ignored,
                   function)
     file = opened(path, target, asked, variables)
-    running: Running = _of_script(RunningScript.read(
-        path, cluster, vocab, stack, variables, ignored, in_place), ignored) if file is None else (
-        _of_file(RunningFile.read(file, cluster), ignored))
+    running: Running
+    if file is None:
+        running = RunningScript.read(path, cluster, vocab, stack, variables, ignored, in_place)
+        names = names_of_words(running.launch.words)
+    else:
+        running = RunningFile.read(file, cluster)
+        names = names_of(file.target, file.source) if ignored else []
+    check_ignored(ignored, names, running.place[0])
     keep = _checked(keep, running.keeps)
     now = running.now()
     before, notes = now.plan, (*running.notes, *now.notes)
@@ -114,18 +119,6 @@ def improve(
         before.step_time_s / plan.step_time_s - 1.0,
         options=() if plan is None else tuple(_options(before, plan)), arguments=written.changes,
         refused=written.refused, files=dict(written.files))
-
-
-def _of_script(running: RunningScript, ignored: Sequence[str]) -> RunningScript:
-    check_ignored(ignored, names_of_words(running.launch.words), running.place[0])
-    return running
-
-
-def _of_file(running: RunningFile, ignored: Sequence[str]) -> RunningFile:
-    if ignored:
-        file = running.opened
-        check_ignored(ignored, names_of(file.target, file.source), running.place[0])
-    return running
 
 
 def _faster(plan: Plan, than: Plan) -> bool:

@@ -12,7 +12,7 @@ import yaml
 
 from nest.describe import load_model
 from nest.describe.configuration import Configuration
-from nest.describe.files import parse_text, read_text
+from nest.describe.files import document_of, parse_text, read_text
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.errors import InputError, did_you_mean
@@ -92,22 +92,6 @@ def read(
     return found
 
 
-def need_target(target: str | None, what: str = "target") -> None:
-    """Refuse what is no target.
-
-    Parameters
-    ----------
-    what : name of the parameter or option, for the message.
-
-    Raises
-    ------
-    InputError : it is none; lists those there are.
-    """
-    if target is not None and target not in TARGETS:
-        raise InputError(f"{what}: got {shorten(target)}; {did_you_mean(target, TARGETS)}allowed: "
-                         f"{', '.join(TARGETS)}")
-
-
 def devices_of(
     path: str | os.PathLike[str], *, target: str | None = None,
     variables: Mapping[str, str] | None = None, **said: Any,
@@ -161,7 +145,9 @@ def opened(
     ------
     InputError : as :func:`read`, but for what the file says.
     """
-    need_target(target)
+    if target is not None and target not in TARGETS:
+        raise InputError(f"target: got {shorten(target)}; {did_you_mean(target, TARGETS)}allowed: "
+                         f"{', '.join(TARGETS)}")
     where = shorten(os.fspath(path), 300)[1:-1]
     text, given = read_text(path), dict(variables or {})
     _refuse_ours(text, Path(os.fspath(path)).suffix.lower(), where)
@@ -186,10 +172,10 @@ def _refuse_ours(text: str, suffix: str, where: str) -> None:
     if not _OURS.search(text) or not (json or suffix in (".json", ".yml", ".yaml")):
         return
     data = parse_text(text, ".json" if json else suffix, where)
-    schema = data.get("schema") if isinstance(data, Mapping) else None
-    if isinstance(schema, str) and schema.startswith("nest."):
+    document = document_of(data) if isinstance(data, Mapping) else None
+    if document is not None:
         got = (f"a plan file, which `nest evaluate {where}` prices"
-               if schema.startswith("nest.plan/") else f"a document of NEST ({schema:.40})")
+               if document == "plan" else f"a document of NEST ({data['schema']:.40})")
         raise InputError(f"{where}: got {got}; allowed: a launch script or a configuration file of "
                          "training software")
 

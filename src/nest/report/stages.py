@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nest.costs.schedules import SCHEDULES, Path
+from nest.costs.schedules import SCHEDULES
 from nest.describe.space import IntSet
 from nest.pricing.plans import Plan, Stage
 
@@ -243,8 +243,7 @@ def memory_table(plan: Plan) -> Table:
         rows.append(tuple(row))
     heads = ("stage", "held", *(head for _, head in kept))
     what = "micro-batches in flight" + (", of one chunk" if plan.parallelism.vpp > 1 else "")
-    schedule = SCHEDULES[plan.parallelism.schedule]
-    if isinstance(schedule, Path) and schedule.split:
+    if SCHEDULES[plan.parallelism.schedule].split:
         what += "; activations: also what waits for a backward for weights"
     return Table(f"Memory, GiB per device (held: {what})", heads, tuple(rows), (0,))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from nest.describe import Cluster, Model, Profile, load_configuration
+from nest.describe.files import document_of
 from nest.errors import InputError, NestError
 from nest.pricing.plans import Plan
 from nest.questions import Question, failure, read_question
@@ -160,7 +161,7 @@ def _split(data: dict[str, Any], names: tuple[str, ...]) -> tuple[dict[str, Any]
 
 
 def _read_evaluate(data: dict[str, Any], limits: Limits) -> Read:
-    if "configuration" not in data and str(data.get("schema", "")).startswith("nest.plan/"):
+    if "configuration" not in data and document_of(data) == "plan":
         text = json.dumps(data, sort_keys=True)
         return Read(hashlib.sha256(b"plan" + text.encode()).hexdigest())
     asked, rest = _split(data, _CONFIGURED)

@@ -9,6 +9,7 @@ from typing import Any
 
 from nest.describe import load_model, read_description
 from nest.describe.catalog import find, load
+from nest.describe.files import document_of
 from nest.describe.loading import names_a_file
 from nest.errors import InputError
 from nest.sweeps.questions import Resolver
@@ -49,13 +50,12 @@ def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> St
 
 def _need_study(data: Mapping[str, Any], where: str, file: str) -> None:
     """Refuse a document of another kind: one line, instead of one for each of its fields."""
-    schema = data.get("schema")
-    if not isinstance(schema, str) or not schema.startswith("nest."):
-        return
-    kind = schema.removeprefix("nest.").partition("/")[0]
-    hint = f"; `nest evaluate {file}` prices a plan" if kind == "plan" else ""
-    raise InputError(f"{where}: schema: got {shorten(schema)}, a {kind} file; allowed: a study, "
-                     f"which has job and axes and no schema (docs/sweeps.md){hint}")
+    document = document_of(data)
+    if document is not None:
+        hint = f"; `nest evaluate {file}` prices a plan" if document == "plan" else ""
+        raise InputError(f"{where}: schema: got {shorten(data['schema'])}, a {document} file; "
+                         "allowed: a study, which has job and axes and no schema (docs/sweeps.md)"
+                         f"{hint}")
 
 
 def _plain_data(study: Study, folder: Path, where: str, problems: list[str]) -> dict[str, Any]:
