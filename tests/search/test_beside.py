@@ -31,7 +31,7 @@ def split(where: Cluster, batch: Job, space: SearchSpace, limit: float) -> Build
     listed = pipelines(chain, space, where.size, True, rules)
     plain = [one for one in listed if one.schedule != BESIDE]
     builder = Builder(chain, where, batch, space, signatures(chain, batch), rules=rules,
-                      pipelines=plain, together=True)
+                      pipelines=plain, behind=listed)
     return beside(builder, [one for one in listed if one.schedule == BESIDE], rules, limit)
 
 

@@ -123,6 +123,7 @@ class Candidates:
         self.pairs = self._pairs()
         self._listed = np.ones(len(self.splits.tp), dtype=np.bool_)
         self._exchanges: Exchanges | None = None
+        self._divides = False
         self._worse: dict[tuple[int, int], NDArray[np.bool_]] = {}
         self._places: dict[tuple[int, int], Places] = {}
 
@@ -159,11 +160,28 @@ class Candidates:
         every = [("p2p", 1), ("a2a", 1), ("all_gather", 1), *both]
         return [(name, part) for name, part in every if space.allows("cp_comm", name)]
 
-    def list_only(self, listed: NDArray[np.bool_], exchanges: Exchanges | None) -> None:
-        """Leave out all other splits; and those that ``exchanges`` finds worse than another."""
-        self._listed, self._exchanges = listed, exchanges
+    def list_only(
+        self, listed: NDArray[np.bool_], exchanges: Exchanges | None, divides: bool
+    ) -> None:
+        """Leave out all other splits; and those that ``exchanges`` finds worse than another.
+
+        ``divides``: leave out those that divide samples too, where ranks may take whole ones.
+        """
+        self._listed, self._exchanges, self._divides = listed, exchanges, divides
         if exchanges is not None and not self.fabric.by_links:
             self._compare_all(exchanges)
+
+    def _left(self, samples: int, dp_in: int) -> NDArray[np.bool_]:
+        """(S,) splits to look at; docs/proofs.md, "Context parallelism and whole samples"."""
+        s, space, left = self.splits, self.space, self._listed.copy()
+        if not self._divides:
+            return left
+        whole = np.isin(s.tp * 2 + s.sp, (s.tp * 2 + s.sp)[left & (s.cp == 1)])
+        for cp in np.unique(s.cp[left & (s.cp > 1)]).tolist():
+            if samples % cp == 0 and space.allows("dp_in", dp_in * cp) and space.allows(
+                    "mbs", samples // cp):
+                left &= ~(whole & (s.cp == cp))
+        return left
 
     @property
     def choice(self) -> bytes:
@@ -177,17 +195,18 @@ class Candidates:
         keys = [(samples, dp_in) for dp_in in divisors(batch) if space.allows("dp_in", dp_in)
                 for samples in divisors(batch // dp_in) if space.allows("mbs", samples)
                 if space.allows("micro_batch", samples * dp_in)]
-        here = np.flatnonzero(self._listed & (self.splits.cp > 1))
-        if not keys or not len(here):
+        left = np.zeros((len(keys), len(self.splits.tp)), dtype=np.bool_)
+        for n, (samples, dp_in) in enumerate(keys):
+            left[n] = self._left(samples, dp_in)
+        key, split = np.nonzero(left & (self.splits.cp > 1))
+        if not len(key):
             return
-        samples, dp_in = np.repeat(np.array(keys, dtype=np.int64), len(here), axis=0).T
-        split = np.tile(here, len(keys))
-        block = dp_in * self.splits.width[split]
+        each, replicas = np.array(keys, dtype=np.int64)[key].T
+        block = replicas * self.splits.width[split]
         fits = np.flatnonzero(block <= self.cluster.size)
-        key = np.repeat(np.arange(len(keys)), len(here))
-        worse = np.zeros((len(keys), len(self.splits.tp)), dtype=np.bool_)
+        worse = np.zeros(left.shape, dtype=np.bool_)
         worse[key[fits], split[fits]] = self._compared(
-            exchanges, Site.alone(block[fits]), samples[fits], split[fits], key[fits])
+            exchanges, Site.alone(block[fits]), each[fits], split[fits], key[fits])
         self._worse = dict(zip(keys, worse, strict=True))
 
     def _compared(
@@ -209,7 +228,7 @@ class Candidates:
 
     def _kept(self, outer: Outer, samples: int, dp_in: int, split: Ints) -> Ints:
         """Of some splits those to list."""
-        split = split[self._listed[split]]
+        split = split[self._left(samples, dp_in)[split]]
         if self._exchanges is None or not len(split):
             return split
         if not self.fabric.by_links:

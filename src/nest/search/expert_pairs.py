@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from nest.costs.backward import parts
 from nest.costs.choices import Site, bodies, setting
 from nest.costs.layer import body_costs
 from nest.graph import EXPERT, Traffic
@@ -19,7 +20,8 @@ Bools = NDArray[np.bool_]
 
 
 def useful_pairs(
-    candidates: Candidates, policies: list[int], micro_batch: int, compare: bool, together: bool
+    candidates: Candidates, policies: list[int], micro_batch: int, compare: bool, together: bool,
+    in_parts: bool,
 ) -> dict[int, Bools]:
     """Expert pairs worth trying, by block: no other of the same ep x etp is better in all.
 
@@ -30,6 +32,7 @@ def useful_pairs(
     ----------
     compare : else all legal pairs are worth it.
     together : passes may run beside each other, which needs ep above 1.
+    in_parts : backwards may have two parts, so that each part has to be no longer.
 
     Returns
     -------
@@ -53,10 +56,15 @@ def useful_pairs(
     body = bodies(fabric, Site.alone(blocks[at]), micro_batch / blocks[at],
                   one, no, one, one, no, pairs.ep[pair], pairs.etp[pair],
                   recompute=np.array([policies]))
-    costs = np.concatenate([
-        np.concatenate([c.forward, c.backward + c.recompute, c.ep_forward, c.ep_backward,
-                        c.activations, c.work], axis=1)
-        for c in (body_costs(layer, body, alone) for layer in layers)], axis=1)
+    figures = []
+    for layer in layers:
+        c = body_costs(layer, body, alone)
+        whole = c.backward + c.recompute
+        figures += [c.forward, whole, c.ep_forward, c.ep_backward, c.activations, c.work]
+        if in_parts:
+            weights, kept = parts(layer, body, alone, c.backward, c.activations)
+            figures += [weights, whole - weights, kept]
+    costs = np.concatenate(figures, axis=1)
     worse = np.zeros(len(at), dtype=bool)
     for away in range(1, len(pairs.ep)):
         alike = (at[away:] == at[:-away]) & (

@@ -109,7 +109,7 @@ def search_one(
         *some, whole = [
             Builder(chain, cluster, job, space, known, rules=rules, offload=offload,
                     spare_host=spare_host, kept=kept, each_of=pool.map, pipelines=_first_of(listed),
-                    together=any(one.schedule == BESIDE for one in listed))
+                    behind=listed)
             for rules, listed in parts]
         draft = None
         if not whole.own and not any_plan and below == np.inf:

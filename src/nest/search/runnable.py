@@ -341,6 +341,23 @@ def runnable_splits(
     return allowed, alone
 
 
+def needs_context(known: Capabilities | None, chain: Chain) -> bool:
+    """Whether some rule may allow context parallelism what it forbids ranks with whole samples."""
+    without: dict[str, Value] = {"cp": 1, "cp_comm": FORMS[0]}
+    fixed = {"cp": 1} | ({"ep": 1} if chain.experts is None else {})
+
+    def kept(rule: Rule) -> bool:
+        """Whether ranks with whole samples keep a rule, or keep it if others do."""
+        if rule.alike or any(one not in rule.when.get(name, (one,)) for name, one in fixed.items()):
+            return True  # it is about stages, or about context parallelism
+        names = Runnable.figures(rule) & {*without, "dp_in", "model_ranks"}
+        return names.isdisjoint(rule.when) and all(
+            name in without and rule.allowed is not None
+            and outside(without[name], rule.allowed) is None for name in names)
+
+    return known is not None and not all(kept(rule) for rule in known.rules.values())
+
+
 def larger_groups(known: Capabilities | None) -> bool:
     """Whether a stack lets its user say how many micro-batches pass a chunk in a row."""
     return known is not None and any(

@@ -44,7 +44,7 @@ from nest.search.layer_prices import LayerPrices, Map
 from nest.search.layouts import Layouts
 from nest.search.policies import policies_of, runnable_policies
 from nest.search.problems import Problem, Spans
-from nest.search.runnable import Pipeline, Runnable, runnable_splits
+from nest.search.runnable import Pipeline, Runnable, needs_context, runnable_splits
 from nest.search.signatures import Signatures, signatures
 from nest.search.tables import Blocks, Tables
 
@@ -69,7 +69,7 @@ class Builder:
     spare_host : count bytes on a host as so many of a device that no plan fills the host: too many,
         so that plans that fit may be left out.
     kept : what near questions share; None: nothing.
-    together : keep the expert pairs that passes beside each other may need.
+    behind : pipelines of alike stages that are searched later, with its prices.
     each_of : see :meth:`nest.search.layer_prices.LayerPrices.fill`.
 
     Attributes
@@ -92,20 +92,21 @@ class Builder:
         self, chain: Chain, cluster: Cluster, job: Job, space: SearchSpace,
         known: Signatures | None = None, *, rules: Capabilities | None = None,
         pipelines: Sequence[Pipeline] = (), offload: str = "none", spare_host: bool = False,
-        kept: Kept | None = None, together: bool = False, each_of: Map = map,
+        kept: Kept | None = None, behind: Sequence[Pipeline] = (), each_of: Map = map,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.offload, self.spare_host = offload, spare_host
         self.own, self.kept = rules is not None, Kept() if kept is None else kept
         schedules = {one.schedule for one in pipelines}
         self.together = "combined" in schedules
-        self._pairs_together = together or self.together
+        self._schedules = schedules | {one.schedule for one in behind}
         self.signatures = known or signatures(chain, job)
         fabric = fabric_of(cluster, Twins(*compiled.load(())[0].routes))
         self.candidates = Candidates(chain, cluster, job, space, fabric, self.own)
         listed, alone = runnable_splits(rules, chain, job, offload, self.candidates.splits)
         # Transfers to hosts hide under whole layers: less traffic would make them wait more.
-        several = alone and not Offload.of(offload).activations
+        moves = Offload.of(offload).activations
+        several = alone and not moves
         self.policies = policies_of(chain, space)
         if rules is not None:
             self.policies = runnable_policies(self.policies, rules, chain, job, offload)
@@ -118,7 +119,8 @@ class Builder:
         self.limit = prices.limit
         # A frame that is kept holds for all prices, whichever exchange they make the fastest.
         self.candidates.list_only(listed, Exchanges(chain, fabric, prices.settings)
-                                  if several and not self._keeps_frame else None)
+                                  if several and not self._keeps_frame else None,
+                                  not moves and not needs_context(rules, chain))
         self.depths = np.array(
             [d > 0 and space.allows("pp", d) for d in range(self.signatures.cuts + 1)]
         )
@@ -184,7 +186,8 @@ class Builder:
             Offload.of(self.offload).activations  # transfers hide under whole layers
             or self.runnable.names(("ep", "etp", "expert_ranks"), but="combined"))
         return useful_pairs(
-            self.candidates, self.policies, micro_batch, compare, self._pairs_together)
+            self.candidates, self.policies, micro_batch, compare, "combined" in self._schedules,
+            any(SCHEDULES[name].parts for name in self._schedules))
 
     def _describe(self) -> tuple[Any, ...]:
         """``columns``, found for the first time."""
