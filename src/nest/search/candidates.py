@@ -121,10 +121,9 @@ class Candidates:
         self.fabric, self._alike = fabric, alike
         self.splits = self._splits()
         self.pairs = self._pairs()
-        self._listed = np.ones(len(self.splits.tp), dtype=np.bool_)
         self._exchanges: Exchanges | None = None
-        self._divides = False
-        self._worse: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        self._open: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        """(S,) splits to list, by samples and dp_in."""
         self._places: dict[tuple[int, int], Places] = {}
 
     def _splits(self) -> Splits:
@@ -167,47 +166,48 @@ class Candidates:
 
         ``divides``: leave out those that divide samples too, where ranks may take whole ones.
         """
-        self._listed, self._exchanges, self._divides = listed, exchanges, divides
+        space, batch = self.space, self.job.global_batch
+        self._exchanges = exchanges
+        self._open = {
+            (samples, dp_in): self._undivided(listed, samples, dp_in) if divides else listed.copy()
+            for dp_in in divisors(batch) if space.allows("dp_in", dp_in)
+            for samples in divisors(batch // dp_in) if space.allows("mbs", samples)
+            if space.allows("micro_batch", samples * dp_in)}
         if exchanges is not None and not self.fabric.by_links:
             self._compare_all(exchanges)
 
-    def _left(self, samples: int, dp_in: int) -> NDArray[np.bool_]:
-        """(S,) splits to look at; docs/proofs.md, "Context parallelism and whole samples"."""
-        s, space, left = self.splits, self.space, self._listed.copy()
-        if not self._divides:
-            return left
-        whole = np.isin(s.tp * 2 + s.sp, (s.tp * 2 + s.sp)[left & (s.cp == 1)])
-        for cp in np.unique(s.cp[left & (s.cp > 1)]).tolist():
+    def _undivided(
+        self, listed: NDArray[np.bool_], samples: int, dp_in: int
+    ) -> NDArray[np.bool_]:
+        """(S,) splits that do not divide what could be whole; docs/proofs.md, "Context parallelism
+        and whole samples"."""
+        s, space, degrees = self.splits, self.space, self.splits.tp * 2 + self.splits.sp
+        whole, found = np.isin(degrees, degrees[listed & (s.cp == 1)]), listed.copy()
+        for cp in np.unique(s.cp[listed & (s.cp > 1)]).tolist():
             if samples % cp == 0 and space.allows("dp_in", dp_in * cp) and space.allows(
                     "mbs", samples // cp):
-                left &= ~(whole & (s.cp == cp))
-        return left
+                found &= ~(whole & (s.cp == cp))
+        return found
 
     @property
     def choice(self) -> bytes:
         """Equal for candidates of which the same splits are left out."""
-        worse = [self._worse[key].tobytes() for key in sorted(self._worse)]
-        return b"".join((self._listed.tobytes(), *worse))
+        return b"".join(self._open[key].tobytes() for key in sorted(self._open))
 
     def _compare_all(self, exchanges: Exchanges) -> None:
-        """Find worse splits for all samples and dp_in; inside blocks every place is the same."""
-        space, batch = self.space, self.job.global_batch
-        keys = [(samples, dp_in) for dp_in in divisors(batch) if space.allows("dp_in", dp_in)
-                for samples in divisors(batch // dp_in) if space.allows("mbs", samples)
-                if space.allows("micro_batch", samples * dp_in)]
-        left = np.zeros((len(keys), len(self.splits.tp)), dtype=np.bool_)
-        for n, (samples, dp_in) in enumerate(keys):
-            left[n] = self._left(samples, dp_in)
-        key, split = np.nonzero(left & (self.splits.cp > 1))
+        """Leave out worse splits for all samples and dp_in; inside blocks every place is alike."""
+        keys = [*self._open]
+        looked = np.array([*self._open.values()], dtype=np.bool_).reshape(len(keys), -1)
+        key, split = np.nonzero(looked & (self.splits.cp > 1) if keys else looked)
         if not len(key):
             return
-        each, replicas = np.array(keys, dtype=np.int64)[key].T
-        block = replicas * self.splits.width[split]
+        samples, dp_in = np.array(keys, dtype=np.int64)[key].T
+        block = dp_in * self.splits.width[split]
         fits = np.flatnonzero(block <= self.cluster.size)
-        worse = np.zeros(left.shape, dtype=np.bool_)
-        worse[key[fits], split[fits]] = self._compared(
-            exchanges, Site.alone(block[fits]), each[fits], split[fits], key[fits])
-        self._worse = dict(zip(keys, worse, strict=True))
+        worse = self._compared(
+            exchanges, Site.alone(block[fits]), samples[fits], split[fits], key[fits])
+        for n, which in zip(key[fits][worse].tolist(), split[fits][worse].tolist(), strict=True):
+            self._open[keys[n]][which] = False
 
     def _compared(
         self, exchanges: Exchanges, site: Site, samples: Ints, split: Ints, key: Ints
@@ -226,14 +226,13 @@ class Candidates:
                 s.gather[mine], np.cumsum([0, *(np.diff(group[several]) != 0)]))
         return worse
 
-    def _kept(self, outer: Outer, samples: int, dp_in: int, split: Ints) -> Ints:
-        """Of some splits those to list."""
-        split = split[self._left(samples, dp_in)[split]]
-        if self._exchanges is None or not len(split):
+    def _kept(
+        self, outer: Outer, samples: int, dp_in: int, legal: NDArray[np.bool_]
+    ) -> Ints:
+        """Of the legal splits those to list."""
+        split = np.flatnonzero(legal & self._open[samples, dp_in])
+        if self._exchanges is None or not len(split) or not self.fabric.by_links:
             return split
-        if not self.fabric.by_links:
-            worse = self._worse.get((samples, dp_in))
-            return split if worse is None else split[~worse[split]]
         # On links places differ: a split that is worse at each of them.
         block = dp_in * self.splits.width[split]
         starts = [self.places(outer).representatives(size) for size in block.tolist()]
@@ -306,7 +305,7 @@ class Candidates:
             legal = block <= outer.stride
             for g in self.cluster.group_sizes:
                 legal &= (block <= g) | (block % g == 0)
-            fitting = self._kept(outer, samples, dp_in, np.flatnonzero(legal))
+            fitting = self._kept(outer, samples, dp_in, legal)
             row, pair = np.nonzero([useful[size] for size in block[fitting].tolist()] or [[]])
             split = fitting[row]
             parts.append(np.stack([block[split], np.full_like(split, samples), split, pair]))
