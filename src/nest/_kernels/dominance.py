@@ -6,9 +6,14 @@ blocks (a size under an outer choice).
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from nest._kernels import entry, leaf
+
+PARTS = 8
+"""Calls among which blocks are shared, so that threads have about as much to do."""
 
 
 @leaf
@@ -47,13 +52,13 @@ def _no_larger(state, a, b):
 
 
 @leaf
-def _drop(t, order, staying, kept):
-    """Fill ``kept`` (C,) where it is True; ``order`` lists the first class of each block."""
+def _drop(t, order, staying, kept, low, high, at):
+    """Fill ``kept`` (C,) where it is True, in blocks ``low`` to ``high`` - 1; ``order`` lists the
+    first class of each block, from ``at`` on those of the first."""
     ahead, back, state, body, held = t.ahead, t.back, t.state, t.body, t.held
     under_forward = max(t.overlaps[0], t.overlaps[2])
     under_backward = max(t.overlaps[0], t.overlaps[1])
-    at = 0
-    for n in range(len(t.choices)):
+    for n in range(low, high):
         size, step = t.begin[n + 1] - t.begin[n], t.choices[n]
         count = 0
         for x in range(at, at + step):
@@ -84,12 +89,12 @@ def _drop(t, order, staying, kept):
 
 
 @entry
-def _mark(t, order, staying, kept):
+def _mark(t, order, staying, kept, low, high, at):
     """``_drop`` for Python, see ``fill`` of ``nest._kernels.options``."""
-    _drop(t, order, staying, kept)
+    _drop(t, order, staying, kept, low, high, at)
 
 
-def undominated(t):
+def undominated(t, each_of=map):
     """Candidates worth listing; of equal ones the first.
 
     Whatever layers, recompute and ZeRO a stage takes, one that stays is no worse in forward,
@@ -100,6 +105,7 @@ def undominated(t):
     Parameters
     ----------
     t : ``nest.search.tables.Blocks``.
+    each_of : calls a function with each of some arguments, in threads or not.
 
     Returns
     -------
@@ -109,10 +115,18 @@ def undominated(t):
     for kind in range(t.ahead.shape[1]):
         total += t.ahead[:, kind, 1] + t.back[:, 0, kind, 1]
     block = np.repeat(np.arange(len(t.choices)), t.choices)
-    nth = np.arange(len(block)) - np.repeat(np.cumsum(t.choices) - t.choices, t.choices)
+    before = np.cumsum(t.choices) - t.choices
+    nth = np.arange(len(block)) - np.repeat(before, t.choices)
     first = t.begin[block] + nth
     # None is beaten by a slower one: the order in which to look at them.
     order = first[np.lexsort((total[t.body[first]], block))]
     kept = np.zeros(len(t.body), np.bool_)
-    _mark(t, order, np.empty(int(t.choices.max()), np.int64), kept)
+    most = int(t.choices.max())
+
+    def mark(part):
+        low, high = part
+        _mark(t, order, np.empty(most, np.int64), kept, low, high, int(before[low]))
+
+    edges = np.unique(np.searchsorted(before, np.linspace(0, len(block), PARTS + 1)))
+    list(each_of(mark, pairwise(edges.tolist())))
     return kept

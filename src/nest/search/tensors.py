@@ -97,6 +97,7 @@ class Builder:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.offload, self.spare_host = offload, spare_host
         self.own, self.kept = rules is not None, Kept() if kept is None else kept
+        self.each_of = each_of
         schedules = {one.schedule for one in pipelines}
         self.together = "combined" in schedules
         self._schedules = schedules | {one.schedule for one in behind}
@@ -217,7 +218,8 @@ class Builder:
         kept = compiled.load(("undominated",))[0].undominated(Blocks(
             ahead=ahead, back=back, state=self.prices.state, body=self._body[by],
             held=self._held[by], shards=self._shards[by], relayed=self._relayed[by],
-            hybrid=self._hybrid[by], overlaps=self._overlaps, begin=begin, choices=choices))
+            hybrid=self._hybrid[by], overlaps=self._overlaps, begin=begin, choices=choices),
+            self.each_of)
         kept = np.sort(by[np.flatnonzero(kept)])
         self.keep(kept)
         self.runnable.keep(kept)
