@@ -295,3 +295,11 @@ def test_a_bad_table_says_which_line(text, expected, tmp_path):
     path = put(tmp_path, text, "p.csv")
     found = message(load_profile, path)
     assert found.startswith(str(path)) and expected in found
+
+
+def test_a_bandwidth_in_gigabytes_needs_its_unit():
+    """450 is 450 bytes/s, which no level has."""
+    levels = [{"name": "nvlink", "size": 8, "bandwidth": 450, "latency": "2 us"}]
+    said = message(load_cluster, {"name": "c", "device": "h100-sxm", "levels": levels})
+    assert said == ("cluster: levels.0.bandwidth: got 450, in bytes/s as no unit is given; "
+                    "allowed: at least 1 MB/s, such as '450 GB/s'")

@@ -93,6 +93,7 @@ def load_cluster(
     if isinstance(source, Cluster):
         return _sized(source, devices, filling)
     data, where, _ = _data(source, "clusters", "cluster")
+    _refuse_bare_bandwidths(data, where)
     if devices is not None:
         sizes = inner_sizes(data)
         if sizes is not None:
@@ -100,6 +101,17 @@ def load_cluster(
         data = without_sizes(data, where)
     cluster = _validated(Cluster, data, where)
     return _sized(cluster, devices, filling)
+
+
+def _refuse_bare_bandwidths(data: dict[str, Any], where: str) -> None:
+    """Refuse a level's bandwidth without unit that nobody can mean: `450` is 450 bytes/s."""
+    levels = data.get("levels")
+    for n, level in enumerate(levels if isinstance(levels, (list, tuple)) else ()):
+        rate = level.get("bandwidth") if isinstance(level, Mapping) else None
+        if isinstance(rate, (int, float)) and 1 <= rate < 1e6:
+            raise InputError(
+                f"{where}: levels.{n}.bandwidth: got {rate:g}, in bytes/s as no unit is given; "
+                f"allowed: at least 1 MB/s, such as '{rate:g} GB/s'")
 
 
 def _sized(cluster: Cluster, devices: int | None, filling: int | None) -> Cluster:
