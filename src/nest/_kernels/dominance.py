@@ -6,8 +6,6 @@ blocks (a size under an outer choice).
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 
 from nest._kernels import entry, leaf
@@ -128,5 +126,5 @@ def undominated(t, each_of=map):
         _mark(t, order, np.empty(most, np.int64), kept, low, high, int(before[low]))
 
     edges = np.unique(np.searchsorted(before, np.linspace(0, len(block), PARTS + 1)))
-    list(each_of(mark, pairwise(edges.tolist())))
+    list(each_of(mark, np.stack([edges[:-1], edges[1:]], axis=1).tolist()))
     return kept

@@ -97,7 +97,6 @@ class Builder:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.offload, self.spare_host = offload, spare_host
         self.own, self.kept = rules is not None, Kept() if kept is None else kept
-        self.each_of = each_of
         schedules = {one.schedule for one in pipelines}
         self.together = "combined" in schedules
         self._schedules = schedules | {one.schedule for one in behind}
@@ -142,7 +141,7 @@ class Builder:
                 self._body, self._held, prices.ahead, prices.back, prices.state, prices.apart,
                 np.stack(fabric.rates), self.limit))
         self.every = (self.rows, self._first, *self._describe())
-        self.drop_dominated(self.frame.verdicts)
+        self.drop_dominated(self.frame.verdicts, each_of)
         self.needs = self._needs()
         self.bounds = self._bounds()
 
@@ -200,7 +199,7 @@ class Builder:
         self._hybrid = (replicas[self.outer] > 1) & (rows.block > tp)
         return self.columns
 
-    def drop_dominated(self, verdict: Ints) -> None:
+    def drop_dominated(self, verdict: Ints, each_of: Map = map) -> None:
         """Leave out rows that another of the same block beats whatever layers it holds, and that
         can be run where it can (``verdict``, a number for rows that can be run alike)."""
         rows = self.rows
@@ -219,7 +218,7 @@ class Builder:
             ahead=ahead, back=back, state=self.prices.state, body=self._body[by],
             held=self._held[by], shards=self._shards[by], relayed=self._relayed[by],
             hybrid=self._hybrid[by], overlaps=self._overlaps, begin=begin, choices=choices),
-            self.each_of)
+            each_of)
         kept = np.sort(by[np.flatnonzero(kept)])
         self.keep(kept)
         self.runnable.keep(kept)
