@@ -197,8 +197,9 @@ class Candidates:
     def _compare_all(self, exchanges: Exchanges) -> None:
         """Leave out worse splits for all samples and dp_in; inside blocks every place is alike."""
         keys = [*self._open]
-        looked = np.array([*self._open.values()], dtype=np.bool_).reshape(len(keys), -1)
-        key, split = np.nonzero(looked & (self.splits.cp > 1) if keys else looked)
+        looked = np.array([*self._open.values()], dtype=np.bool_).reshape(
+            len(keys), len(self.splits.cp))
+        key, split = np.nonzero(looked & (self.splits.cp > 1))
         if not len(key):
             return
         samples, dp_in = np.array(keys, dtype=np.int64)[key].T

@@ -50,6 +50,8 @@ ALIKE = "alike"
 FACTORS = (1.25, 1.7, 2.5, np.inf)
 """Limits to try, over the least bound, until a plan is found below one. Best plans of the catalog's
 models on 1,024 devices are at 1.1 to 1.6, and below a low limit little is looked at."""
+NEAR = 1.05
+"""Limit of a draft before these: hundreds of layers that all differ have plans below it."""
 SPREADS = (1.01, 1.03, 1.1, 1.3, 2.0, 4.0, np.inf)
 """Limits to try, over the best plan, until as many plans as asked for are found below one."""
 
@@ -337,7 +339,7 @@ class _Run:
     def first(self) -> Solution | None:
         """A good plan, not always the best."""
         found: dict[Any, Solution] = {}
-        for factor in FACTORS:
+        for factor in (NEAR, *FACTORS):
             try:
                 found, _ = self._pass(self.tasks, factor * self.least, 1)
             except Timeout as timeout:
