@@ -108,7 +108,7 @@ def _refuse_bare_bandwidths(data: dict[str, Any], where: str) -> None:
     levels = data.get("levels")
     for n, level in enumerate(levels if isinstance(levels, (list, tuple)) else ()):
         rate = level.get("bandwidth") if isinstance(level, Mapping) else None
-        if isinstance(rate, (int, float)) and 1 <= rate < 1e6:
+        if isinstance(rate, (int, float)) and rate is not True and 1 <= rate < 1e6:
             raise InputError(
                 f"{where}: levels.{n}.bandwidth: got {rate:g}, in bytes/s as no unit is given; "
                 f"allowed: at least 1 MB/s, such as '{rate:g} GB/s'")

@@ -167,48 +167,48 @@ class Candidates:
         ``divides``: leave out those that divide samples too, where ranks may take whole ones.
         """
         space, batch = self.space, self.job.global_batch
-        self._exchanges = exchanges
-        self._open = {
-            (samples, dp_in): self._undivided(listed, samples, dp_in) if divides else listed.copy()
-            for dp_in in divisors(batch) if space.allows("dp_in", dp_in)
-            for samples in divisors(batch // dp_in) if space.allows("mbs", samples)
-            if space.allows("micro_batch", samples * dp_in)}
+        keys = [(samples, dp_in) for dp_in in divisors(batch) if space.allows("dp_in", dp_in)
+                for samples in divisors(batch // dp_in) if space.allows("mbs", samples)
+                if space.allows("micro_batch", samples * dp_in)]
+        left = np.tile(listed, (len(keys), 1))
+        if divides:
+            self._leave_out_divided(keys, left)
         if exchanges is not None and not self.fabric.by_links:
-            self._compare_all(exchanges)
+            self._leave_out_worse(keys, left, exchanges)
+        self._open = dict(zip(keys, left, strict=True))
+        # On links the places of blocks tell, which outer choices differ in.
+        self._exchanges = exchanges if self.fabric.by_links else None
 
-    def _undivided(
-        self, listed: NDArray[np.bool_], samples: int, dp_in: int
-    ) -> NDArray[np.bool_]:
-        """(S,) splits that do not divide what could be whole; docs/proofs.md, "Context parallelism
-        and whole samples"."""
+    def _leave_out_divided(self, keys: list[tuple[int, int]], left: NDArray[np.bool_]) -> None:
+        """Of ``left``, (keys, S), splits that divide what could be whole; docs/proofs.md, "Context
+        parallelism and whole samples"."""
         s, space, degrees = self.splits, self.space, self.splits.tp * 2 + self.splits.sp
-        whole, found = np.isin(degrees, degrees[listed & (s.cp == 1)]), listed.copy()
-        for cp in np.unique(s.cp[listed & (s.cp > 1)]).tolist():
-            if samples % cp == 0 and space.allows("dp_in", dp_in * cp) and space.allows(
-                    "mbs", samples // cp):
-                found &= ~(whole & (s.cp == cp))
-        return found
+        whole = np.isin(degrees, degrees[left.all(axis=0) & (s.cp == 1)])
+        for cp in np.unique(s.cp[s.cp > 1]).tolist():
+            here = [n for n, (samples, dp_in) in enumerate(keys)
+                    if samples % cp == 0 and space.allows("dp_in", dp_in * cp)
+                    and space.allows("mbs", samples // cp)]
+            left[np.ix_(here, whole & (s.cp == cp))] = False
 
     @property
     def choice(self) -> bytes:
         """Equal for candidates of which the same splits are left out."""
         return b"".join(self._open[key].tobytes() for key in sorted(self._open))
 
-    def _compare_all(self, exchanges: Exchanges) -> None:
-        """Leave out worse splits for all samples and dp_in; inside blocks every place is alike."""
-        keys = [*self._open]
-        looked = np.array([*self._open.values()], dtype=np.bool_).reshape(
-            len(keys), len(self.splits.cp))
-        key, split = np.nonzero(looked & (self.splits.cp > 1))
+    def _leave_out_worse(
+        self, keys: list[tuple[int, int]], left: NDArray[np.bool_], exchanges: Exchanges
+    ) -> None:
+        """Of ``left``, (keys, S), what another exchange beats; inside blocks all places are alike.
+        """
+        key, split = np.nonzero(left & (self.splits.cp > 1))
         if not len(key):
             return
         samples, dp_in = np.array(keys, dtype=np.int64)[key].T
         block = dp_in * self.splits.width[split]
         fits = np.flatnonzero(block <= self.cluster.size)
-        worse = self._compared(
-            exchanges, Site.alone(block[fits]), samples[fits], split[fits], key[fits])
-        for n, which in zip(key[fits][worse].tolist(), split[fits][worse].tolist(), strict=True):
-            self._open[keys[n]][which] = False
+        worse = fits[self._compared(
+            exchanges, Site.alone(block[fits]), samples[fits], split[fits], key[fits])]
+        left[key[worse], split[worse]] = False
 
     def _compared(
         self, exchanges: Exchanges, site: Site, samples: Ints, split: Ints, key: Ints
@@ -232,9 +232,9 @@ class Candidates:
     ) -> Ints:
         """Of the legal splits those to list."""
         split = np.flatnonzero(legal & self._open[samples, dp_in])
-        if self._exchanges is None or not len(split) or not self.fabric.by_links:
+        if self._exchanges is None or not len(split):
             return split
-        # On links places differ: a split that is worse at each of them.
+        # Places differ: a split that is worse at each of them.
         block = dp_in * self.splits.width[split]
         starts = [self.places(outer).representatives(size) for size in block.tolist()]
         counts = np.array([len(each) for each in starts])

@@ -106,7 +106,6 @@ class Builder:
         listed, alone = runnable_splits(rules, chain, job, offload, self.candidates.splits)
         # Transfers to hosts hide under whole layers: less traffic would make them wait more.
         moves = Offload.of(offload).activations
-        several = alone and not moves
         self.policies = policies_of(chain, space)
         if rules is not None:
             self.policies = runnable_policies(self.policies, rules, chain, job, offload)
@@ -119,7 +118,7 @@ class Builder:
         self.limit = prices.limit
         # A frame that is kept holds for all prices, whichever exchange they make the fastest.
         self.candidates.list_only(listed, Exchanges(chain, fabric, prices.settings)
-                                  if several and not self._keeps_frame else None,
+                                  if alone and not moves and not self._keeps_frame else None,
                                   not moves and not needs_context(rules, chain))
         self.depths = np.array(
             [d > 0 and space.allows("pp", d) for d in range(self.signatures.cuts + 1)]
