@@ -245,6 +245,34 @@ def test_what_rules_out_layouts_rules_out_no_better_one(model, devices, batch, s
 
 
 @pytest.mark.kernels
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_bounds_hold_where_layers_in_front_of_the_body_run_again_first(first):
+    """A tower for images takes the first layers of full recompute; docs/proofs.md. The best plan of
+    each pipeline is found below a limit that nothing else stays below."""
+    tower = {"layers": 2, "hidden": 256, "heads": 2, "ffn": 64, "tokens": 256, "patch_width": 12,
+             "merge": 2, "projector_layers": 2}
+    where, kernel = cluster("400 MiB"), compiled.load(compiled.ALIKE)[0].alike
+    job = Job(global_batch=8, seq_len=256, stack=load_stack("megatron-core").replace(workspace=0))
+    chain = build_chain(load_model({**MODEL, "layers": 5, "vision": tower}))
+    space = SearchSpace(cp=1, tp=1, dp_in=1, outer_dp=1, pp=(2, 3), vpp=(1, 2), zero=0,
+                        recompute="full", recompute_layers=first)
+    found = Alike(Builder(chain, where, job, space, rules=job.stack.capabilities,
+                          pipelines=pipelines(chain, space, where.size, True)))
+    compared = 0
+    for number in np.flatnonzero(found.bounds < np.inf).tolist():
+        degrees, rings = found.degrees(number), found.rings(number)
+        _, given, legal = found.arrays(number, np.inf)
+        without = given._replace(seen=0 * given.seen, least_seen=0 * given.least_seen,
+                                 load=0 * given.load)
+        best = kernel(degrees, rings, without, legal, np.inf, True)[0]
+        for k in np.flatnonzero(best < np.inf).tolist():
+            below = kernel(degrees, rings, given, legal, best[k] * (1.0 + 1e-9), True)[0]
+            assert below[k] == best[k]
+            compared += 1
+    assert compared > 4
+
+
+@pytest.mark.kernels
 @pytest.mark.parametrize(("stack", "beyond", "group", "found"), [
     ("megatron-core", False, "3", 3), ("megatron-core", True, "3", 3),
     ("megatron-core", False, "2..5", None), ("torchtitan", False, "2", None),

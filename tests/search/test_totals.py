@@ -40,7 +40,8 @@ def test_no_plan_takes_less_than_the_floor_of_its_question(stack, model, memory,
     plans = without = 0
     for number, bound in enumerate(found.bounds.tolist()):
         shapes, totals = found._shapes(number), found._totals
-        every = np.flatnonzero(totals._legal(number))
+        row_way, row_policy, way_policy = totals._legal(number)
+        every = np.flatnonzero(row_way[:, :, None] & row_policy[:, None] & way_policy)
         asked = totals.questions(number, shapes)
         assert bound == np.inf or asked.floor.min(initial=np.inf) == bound
         floor = dict(zip(asked.code.tolist(), asked.floor.tolist(), strict=True))

@@ -67,13 +67,14 @@ def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
     if not orders.split_of(schedule):
         note("reductions", schedule, (ranks[:, trips.R_OWN] + ranks[:, trips.R_REDUCED]).max(),
              times[-1])
-    note("first look", schedule, 1.0 if may_be_best(t, a, w, k, times[-1]) else 2.0, 1.0)
+    note("first look", schedule, 1.0 if may_be_best(t, q, a, w, k, times[-1]) else 2.0, 1.0)
     ends, m = layouts.ends_of(schedule, w), t.micro_batches
     N, p, v = len(a.order), a.pp[k], a.vpp[k]
     least = w.ahead[N] + w.back[N]
     if orders.together_of(schedule):
         least -= layouts.hidden_of(*w.saved[:, -1])
     note("ends", schedule, ends + a.warm[k] * least, times[-1])
+    note_in_flight(schedule, p, v, m, a.group[k])
     order = price.passes_of(a, w, k, m, price.few_in(a, k, m))
     for s in range(p):
         kept = w.kept_back[s] if orders.split_of(schedule) else w.activations[s]
@@ -92,14 +93,22 @@ def watched(t: Any, q: Any, a: Any, w: Any, c: int, k: int) -> float:
     return bound
 
 
-def may_be_best(t: Any, a: Any, w: Any, k: int, seconds: float) -> bool:
+def note_in_flight(schedule: int, p: int, v: int, m: int, group: int) -> None:
+    """Of micro-batches the n-th stage holds at least min(n, m), in some order of the stages."""
+    held = [min(layouts.forwards(schedule, p, v, m, group, s, d) for d in range(v))
+            for s in range(p)]
+    for n, fewest in enumerate(sorted(held), 1):
+        note("in flight", schedule, min(n, m), fewest)
+
+
+def may_be_best(t: Any, q: Any, a: Any, w: Any, k: int, seconds: float) -> bool:
     """Whether the first look at the layout of ``w.cuts`` leaves it, if steps may take as long."""
     parts = a.pp[k] * a.vpp[k] + 1
     number = next(n for n in range(a.first[k], a.last[k]) if np.array_equal(
         a.layouts[a.begin[n]:a.begin[n] + parts], w.cuts[:parts]))
     kept = [(one, one.copy()) for one in (w.mark, w.decided, w.tally, w.question)]
     w.question[work.QUICKER], w.mark[work.RUN] = 0, -1
-    left = layouts.next_layout(t, a, w, k, number, seconds * (1.0 + 1e-9)) == number
+    left = layouts.next_layout(t, q, a, w, k, number, seconds * (1.0 + 1e-9)) == number
     for one, before in kept:
         one[:] = before
     return bool(left)
@@ -130,6 +139,9 @@ def main() -> None:
                           threads=1)
             except nest.InfeasibleError:
                 continue
+    for p, rounds in ((2, 2), (3, 2), (4, 3), (8, 2)):  # whose chunks are placed in a V
+        for schedule in (orders.ZB_V, orders.DUALPIPEV):
+            note_in_flight(schedule, p, 2, rounds * p, p)
     print(json.dumps(found))
 
 

@@ -9,7 +9,8 @@ from nest.graph import Chain
 from nest.graph.layouts import family
 from nest.graph.operators import FURTHER_MODULES
 from nest.graph.schedules import position
-from nest.search.layouts import LONGEST, UNLIKE
+from nest.search.cut_lists import LONGEST
+from nest.search.layouts import UNLIKE
 
 
 def untried(

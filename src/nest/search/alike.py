@@ -179,8 +179,7 @@ class Alike:
     def bounds(self) -> Any:
         """float64 (outer choices,) least seconds of a step under each; inf: nothing fits."""
         return np.array([
-            bound if bound == np.inf else self._totals.questions(
-                number, self._shapes(number)).floor.min(initial=np.inf)
+            bound if bound == np.inf else self._totals.least(number, self._shapes(number))
             for number, bound in enumerate(self.builder.bounds.tolist())])
 
     @property

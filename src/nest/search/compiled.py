@@ -31,19 +31,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nest.costs.network.records import Ends, Known, Patterns, Tiles
-from nest.search.problems import Legal, Pipelines, Problem, Rings, Spans
+from nest.search.problems import Legal, Pipelines, Problem, Rings, Spans, Sums
 from nest.search.tables import Blocks, Degrees, Tables
 from nest.search.threads import thread_count
 
 MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.spans",
            "nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.alike.search",
-           "nest._kernels.alike.fits", "nest._kernels.orders", "nest._kernels.fitting")
+           "nest._kernels.alike.fits", "nest._kernels.orders", "nest._kernels.fitting",
+           "nest._kernels.alike.seen", "nest._kernels.alike.asked")
 
 SECONDS = {"alike": 13, "select": 9, "routes": 6, "solve": 5, "fits": 4, "longest_path": 3,
-           "useful": 3, "may_fit": 2, "write_order": 2, "undominated": 1}
+           "useful": 3, "may_fit": 2, "write_order": 2, "undominated": 1, "see": 1,
+           "ask": 1}
 """About what compiling an entry point takes, the longest first: what two processes divide; of
 ``alike`` without ``fits``, a part of it."""
-ALIKE = ("alike", "fits", "longest_path", "write_order", "may_fit", "undominated")
+ALIKE = ("alike", "fits", "longest_path", "write_order", "may_fit", "undominated", "see", "ask")
 UNLIKE = ("select", "solve", "useful")
 LINKS = ("routes",)
 """What plans of alike stages need, what others need besides, and what clusters with links do."""
@@ -67,6 +69,8 @@ class Kernels(NamedTuple):
     solve: Callable[..., Any]
     alike: Callable[..., Any]
     may_fit: Callable[..., Any]
+    see: Callable[..., Any]
+    ask: Callable[..., Any]
     work_of: Callable[..., Any]
     fits: Any
     """A part of ``alike``, and what makes its arrays."""
@@ -199,14 +203,15 @@ def _import(folder: Path | None) -> Kernels:
     try:
         if folder is not None:
             config.CACHE_DIR = str(folder)
-        routes, dominance, spans, options, pipeline, alike, fits, orders, fitting = map(
-            importlib.import_module, MODULES)
+        (routes, dominance, spans, options, pipeline, alike, fits, orders, fitting, seen,
+         asked) = map(importlib.import_module, MODULES)
     finally:
         config.CACHE_DIR = before
     return Kernels(
         (routes.ways, routes.rates), dominance.undominated, spans.useful,
         options.select,
-        pipeline.solve, alike.alike, fitting.may_fit, alike.work_of, fits.fits,
+        pipeline.solve, alike.alike, fitting.may_fit, seen.see, asked.ask,
+        alike.work_of, fits.fits,
         {"longest_path": orders.longest_path, "write_order": orders.write_order},
         options.OPTION)
 
@@ -284,6 +289,16 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         kernels.undominated(Blocks(
             **{name: getattr(tables, name) for name in Blocks._fields[:9]}, choices=zero + 1,
             begin=np.array([0, 1])))
+    if "ask" in names:
+        kernels.ask(Sums(
+            own=np.ones((2, 1, 1)), slower=one[None], held=one[None], kept=np.ones((1, 1, 1)),
+            resident=np.ones((1, 1, 1)), first=zero, second=zero, counts=zero + 1, body=zero,
+            state=zero, most=zero + 1, fast=zero, lean=zero, row_way=yes, row_policy=yes,
+            way_policy=yes, warm=np.ones((2, 3, 3)), deepest=1, copies=1, micro_batches=1,
+            limit_bytes=1e9), 1e9, zero + 0, np.ones((1, 3)), np.zeros((1, 2), np.int64))
+    if "see" in names:
+        kernels.see(np.arange(2)[None], zero[None], np.zeros((1, 2), np.int16), np.arange(2),
+                    *np.zeros((4, 1), np.int64), np.zeros((1, 3, 5, 1), np.int16))
     problem = Problem(
         micro_batches=1, sizes=zero + 1, lanes=zero + 1, price=np.array([[0, -1]]),
         signature=np.array([[-1, 0], [-1, -1]]), gpipe=False,

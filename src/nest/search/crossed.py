@@ -21,9 +21,9 @@ from nest.costs.zero import state_costs
 from nest.describe.capabilities import Capabilities
 from nest.forms.chunk import STATE_RESIDENT
 from nest.graph.schedules import RULES
+from nest.search.cut_lists import body_layers
 from nest.search.distinct import least_of
 from nest.search.layer_prices import EXCHANGED, LayerPrices
-from nest.search.layouts import body_layers
 from nest.search.runnable import Pipeline
 from nest.search.tensors import Builder
 

@@ -185,6 +185,59 @@ class Pipelines(NamedTuple):
     """Ways to cut one pipeline that are priced at the most."""
 
 
+class Sums(NamedTuple):
+    """What ``_kernels.alike.asked.ask`` gets of one outer choice: sums over all layers, each at its
+    least wherever it is.
+
+    Shapes: C candidates, U bodies, V states, Z ways of ZeRO, R recompute policies, T layer kinds;
+    X choices of recompute; Y pairs of kinds that a layer may be of, one where it lies with all that
+    share its parameters, one elsewhere; D stages of the deepest pipeline.
+    """
+
+    own: Floats
+    """(2 or 6, U, R) of bodies: seconds; bytes; the most that passes beside each other may hide,
+    forward and backward, and what hides it, as less than 0."""
+    slower: Floats
+    """(V, Z) of states: seconds."""
+    held: Floats
+    """(V, Z) of states: bytes."""
+    kept: Floats
+    """(U, R, T) bytes of a layer."""
+    resident: Floats
+    """(V, Z, T) bytes of a layer."""
+    first: Ints
+    """(Y,) the kind elsewhere."""
+    second: Ints
+    """(Y,) the kind with all others."""
+    counts: Ints
+    """(Y,) layers."""
+    body: Ints
+    """(C,) number of a candidate's body."""
+    state: Ints
+    """(C,) and of its state."""
+    most: Ints
+    """(C,) stages that there is room for; D + 1 at the most."""
+    fast: Ints
+    """(X,) the policy whose seconds count; the last choice may be full recompute of some layers."""
+    lean: Ints
+    """(X,) the policy whose bytes count."""
+    row_way: Bools
+    """(C, Z) what the rules of the stack allow; the others likewise."""
+    row_policy: Bools
+    """(C, X)"""
+    way_policy: Bools
+    """(Z, X)"""
+    warm: Floats
+    """(2, D+2, D+2) least ``Pipelines.warm`` of pipelines of so many stages, from .. to ..; of
+    those whose passes do not run beside each other, and of those whose do."""
+    deepest: int
+    """D."""
+    copies: int
+    """Copies of the model that the stages hold together."""
+    micro_batches: int
+    limit_bytes: float
+
+
 class Legal(NamedTuple):
     """What ``_kernels.alike.search.alike`` gets of a stack's rules: pairs that it can run.
 

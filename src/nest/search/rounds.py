@@ -28,10 +28,11 @@ from nest.search import compiled
 from nest.search.alike import Alike, AlikePlan, pipelines
 from nest.search.beside import BESIDE, beside
 from nest.search.crossed import crossed
+from nest.search.cut_lists import CutLists
 from nest.search.draft import draft_of
 from nest.search.fitting import LARGEST_MEMORY, Fitting, Task
 from nest.search.floors import SURE, WIDER
-from nest.search.kept import Kept
+from nest.search.kept import Kept, Same
 from nest.search.layouts import UNLIKE
 from nest.search.progress import Timeout, Watch
 from nest.search.runnable import Pipeline
@@ -52,6 +53,9 @@ FACTORS = (1.25, 1.7, 2.5, np.inf)
 models on 1,024 devices are at 1.1 to 1.6, and below a low limit little is looked at."""
 NEAR = 1.05
 """Limit of a draft before these: hundreds of layers that all differ have plans below it."""
+BUBBLE = 8
+"""About how many micro-batches longer a pipeline of alike stages takes than its bound: those with
+many micro-batches are visited earlier."""
 SPREADS = (1.01, 1.03, 1.1, 1.3, 2.0, 4.0, np.inf)
 """Limits to try, over the best plan, until as many plans as asked for are found below one."""
 
@@ -106,18 +110,20 @@ def search_one(
     pool = ThreadPoolExecutor(threads)
     try:
         known = known or signatures(chain, job)
+        lists = (kept or Kept()).of(
+            ("cuts", Same(chain), Same(known)), lambda: CutLists(chain, known))
         parts = _parts(chain, space, cluster, job, beyond_stack)
         *some, whole = [
             Builder(chain, cluster, job, space, known, rules=rules, offload=offload,
                     spare_host=spare_host, kept=kept, each_of=pool.map, pipelines=_first_of(listed),
-                    behind=listed)
+                    behind=listed, lists=lists)
             for rules, listed in parts]
         draft = None
         if not whole.own and not any_plan and below == np.inf:
             draft = draft_of(space, chain)
         if draft is not None:
             builder = Builder(chain, cluster, job, draft, known, offload=offload,
-                              spare_host=spare_host, kept=kept, each_of=pool.map)
+                              spare_host=spare_host, kept=kept, each_of=pool.map, lists=lists)
             best = _Run(builder, kernels, pool, counts, watch, part=True).first()
         runs = [*(_Run(builder, kernels, pool, counts, watch, part=True) for builder in some),
                 _Run(whole, kernels, pool, counts, watch)]
@@ -303,7 +309,8 @@ class _Run:
             (n, schedule): float(bound) for schedule in schedules for n, bound in enumerate(
                 self.alike.bounds if self.alike and schedule == ALIKE else builder.bounds)
             if bound < np.inf}
-        self.tasks = sorted(self.bounds, key=lambda task: (self.bounds[task], task))
+        self.tasks = sorted(self.bounds, key=lambda task: (self.bounds[task] * (
+            1.0 + builder.own * BUBBLE / builder.outers[task[0]].micro_batches), task))
         self.least = min(self.bounds.values(), default=np.inf)
         self.open = dict(self.bounds)
         """Lower bound of each task's plans, without the found ones."""

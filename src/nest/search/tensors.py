@@ -35,6 +35,7 @@ from nest.forms.chunk import STATE_RESIDENT
 from nest.graph import Chain, boundary_bytes
 from nest.search import compiled
 from nest.search.candidates import Candidates
+from nest.search.cut_lists import CutLists
 from nest.search.exchanges import Exchanges
 from nest.search.expert_pairs import useful_pairs
 from nest.search.floors import Known, Prices
@@ -71,6 +72,7 @@ class Builder:
     kept : what near questions share; None: nothing.
     behind : pipelines of alike stages that are searched later, with its prices.
     each_of : see :meth:`nest.search.layer_prices.LayerPrices.fill`.
+    lists : of cuts, which builders of one chain share.
 
     Attributes
     ----------
@@ -93,6 +95,7 @@ class Builder:
         known: Signatures | None = None, *, rules: Capabilities | None = None,
         pipelines: Sequence[Pipeline] = (), offload: str = "none", spare_host: bool = False,
         kept: Kept | None = None, behind: Sequence[Pipeline] = (), each_of: Map = map,
+        lists: CutLists | None = None,
     ) -> None:
         self.chain, self.cluster, self.job, self.space = chain, cluster, job, space
         self.offload, self.spare_host = offload, spare_host
@@ -101,6 +104,7 @@ class Builder:
         self.together = "combined" in schedules
         self._schedules = schedules | {one.schedule for one in behind}
         self.signatures = known or signatures(chain, job)
+        self.lists = lists or CutLists(chain, self.signatures)
         fabric = fabric_of(cluster, Twins(*compiled.load(())[0].routes))
         self.candidates = Candidates(chain, cluster, job, space, fabric, self.own)
         listed, alone = runnable_splits(rules, chain, job, offload, self.candidates.splits)
@@ -153,7 +157,7 @@ class Builder:
             self.chain, pipelines, Runnable(
                 rules, self.chain, self.job, pipelines, self.zeros, self.policies,
                 self.signatures.longest, self.offload),
-            self.own, self.signatures))
+            self.own, self.lists, self.signatures.longest + 1))
         self.runnable = self.layouts.runnable
 
     def _frame(self) -> Frame:

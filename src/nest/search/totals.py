@@ -19,7 +19,9 @@ from nest.costs.choices import FULL
 from nest.costs.distinct import distinct_rows
 from nest.forms.chunk import STATE_RESIDENT, STATE_SLOWED
 from nest.graph.schedules import most_zero
+from nest.search import compiled
 from nest.search.distinct import least_of
+from nest.search.problems import Sums
 from nest.search.runnable import FIRST, POLICY, ROW, WAY
 from nest.search.tensors import Builder
 
@@ -79,10 +81,10 @@ class Totals:
         kinds = len(builder.chain.kinds)
         pairs, self._counts = np.unique(order * kinds + whole, return_counts=True)
         self._first, self._second = pairs // kinds, pairs % kinds
-        self._whole = [{name: self._summed(one) for name, one in {id(x): x for x in part}.items()}
-                       for part in self._by_kind]
+        self._whole = [np.stack([self._summed(one) for one in part]) for part in self._by_kind]
         first = [n for n, bits in enumerate(builder.policies) if bits == FULL]
         self._full = first[0] if first and builder.first_layers.any() else -1
+        self._ask = compiled.load(("ask",))[0].ask
 
     @property
     def choices(self) -> int:
@@ -96,11 +98,12 @@ class Totals:
         forward and backward: at the most, as less than 0."""
         prices = self.builder.prices
         ahead, back, state, apart = prices.ahead, prices.back, prices.state, prices.apart
-        own, slower = [ahead[:, None, :, 1] + back[..., 1], back[..., 2]], state[..., STATE_SLOWED:]
+        own = [ahead[:, None, :, 1] + back[..., 1], np.ascontiguousarray(back[..., 2])]
+        slower, held = state[..., STATE_SLOWED:], np.ascontiguousarray(state[..., STATE_RESIDENT])
         if len(apart):
             free = np.stack([0.0 * back[..., 0] + ahead[:, None, :, 0], back[..., 0]])
             own += [-apart[..., 0], -apart[..., 1], *(-free * (apart[..., 0] > 0.0))]
-        return own, [slower.sum(axis=3), state[..., STATE_RESIDENT]]
+        return own, [slower.sum(axis=3), held]
 
     def _summed(self, figures: Floats) -> Floats:
         """Sums over all layers of figures by kind, the last axis."""
@@ -112,47 +115,55 @@ class Totals:
             found = np.minimum(figures[..., first], figures[..., second]) @ self._counts
         return found
 
-    def _of(self, axis: int, number: Ints, same: Ints | None) -> list[Floats]:
-        """(C, ...) sums of bodies or states, at the least of those of the ``same`` degrees."""
-        found = []
-        for figures in self._by_kind[axis]:
-            if same is None:
-                found.append(self._whole[axis][id(figures)][number])
-                continue
-            found.append(self._summed(least_of(figures[number], same)))
-        return found
+    def _of(
+        self, axis: int, number: Ints, same: Ints | None
+    ) -> tuple[Ints, Floats, Floats]:
+        """Numbers of bodies or states (C,); sums by number; bytes by number and kind. Each is the
+        least of those of the ``same`` degrees."""
+        figures = self._by_kind[axis]
+        if same is None:
+            return number, self._whole[axis], figures[1]
+        least = [least_of(one[number], same) for one in figures]
+        return np.arange(len(number)), np.stack([self._summed(one) for one in least]), least[1]
+
+    def _sums(self, number: int, shapes: Shapes) -> Sums:
+        """What the kernel gets of an outer choice."""
+        builder = self.builder
+        outer, span, rows = builder.outers[number], builder.span(number), builder.rows
+        block, start, same = rows.block[span], rows.start[span], None
+        if start.any():
+            same = distinct_rows(block, rows.samples[span], rows.split[span], rows.pair[span])[1]
+        bodies, states = builder.numbers(number)
+        body, own, kept = self._of(0, bodies, same)
+        state, (slower, held), resident = self._of(1, states, same)
+        deepest = int(shapes.pp.max(initial=0))
+        row_way, row_policy, way_policy = self._legal(number)
+        policies = np.arange(len(builder.policies))
+        some = np.array([[0, self._full]] if self._full >= 0 else [], dtype=np.int64).reshape(-1, 2)
+        return Sums(
+            own=own, slower=slower, held=held, kept=kept, resident=resident,
+            first=self._first, second=self._second, counts=self._counts, body=body, state=state,
+            most=np.minimum(outer.stride // block, deepest + 1),
+            fast=np.append(policies, some[:, 0]), lean=np.append(policies, some[:, 1]),
+            row_way=row_way, row_policy=row_policy, way_policy=way_policy,
+            warm=np.stack([_least_warm(shapes, deepest, x) for x in (False, True)]),
+            deepest=deepest, copies=builder.copies, micro_batches=outer.micro_batches,
+            limit_bytes=max(builder.limit, 1.0))
 
     def questions(self, number: int, shapes: Shapes, limit: float = math.inf) -> Questions:
         """What some pipeline may have that takes less than ``limit`` seconds."""
-        builder = self.builder
-        outer, span, rows = builder.outers[number], builder.span(number), builder.rows
-        block, start = rows.block[span], rows.start[span]
-        same = None
-        if start.any():
-            same = distinct_rows(block, rows.samples[span], rows.split[span], rows.pair[span])[1]
-        body, state = builder.numbers(number)
-        figures, slower = self._of(0, body, same), self._of(1, state, same)
-        seconds, held = (own[:, None, :] + more[:, :, None] for own, more in zip(
-            figures, slower, strict=False))
-        less = seconds
-        if len(figures) > 2:
-            away, back, busy, back_busy = figures[2:]
-            less = seconds + (np.maximum(away, back_busy) + np.maximum(back, busy))[:, None, :]
-        if self._full >= 0:  # seconds without recompute, bytes with all of it
-            seconds, less = (
-                np.concatenate([x, x[:, :, :1]], axis=2) for x in (seconds, less))
-            held = np.concatenate([held, held[:, :, self._full, None]], axis=2)
-        deepest = int(shapes.pp.max(initial=0))
-        least = np.ceil(held * (builder.copies * (1.0 - 1e-9) / max(builder.limit, 1.0))).clip(
-            1, deepest + 1).astype(np.int64)
-        most = np.minimum(outer.stride // block, deepest + 1)[:, None, None]
-        floor = _least_warm(shapes, deepest, False)[least, most] * seconds
-        if shapes.together.any():
-            floor = np.minimum(floor, _least_warm(shapes, deepest, True)[least, most] * less)
-        kept = np.flatnonzero((floor < limit) & self._legal(number))
-        row = kept // (floor.shape[1] * floor.shape[2])
-        floor, seconds, less = (x.reshape(-1)[kept] for x in (floor, seconds, less))
-        return Questions(kept, floor, seconds, less, least.reshape(-1)[kept], most[row, 0, 0])
+        sums = self._sums(number, shapes)
+        most = len(sums.body) * sums.way_policy.size
+        code, (stages, figures) = np.empty(most, np.int64), (
+            np.empty((most, 2), np.int64), np.empty((most, 3)))
+        count, _ = self._ask(sums, limit, code, figures, stages)
+        return Questions(code[:count].copy(), *figures[:count].T.copy(), *stages[:count].T.copy())
+
+    def least(self, number: int, shapes: Shapes) -> float:
+        """Least seconds that some pipeline may take; inf: there is none."""
+        return float(self._ask(
+            self._sums(number, shapes), math.inf, np.empty(0, np.int64), np.empty((0, 3)),
+            np.empty((0, 2), np.int64))[1])
 
     @cached_property
     def _zeros(self) -> Bools:
@@ -161,8 +172,8 @@ class Totals:
         most = max(map(most_zero, names), default=0)
         return np.array([zero <= most for zero, _ in self.builder.zeros], dtype=np.bool_)
 
-    def _legal(self, number: int) -> Bools:
-        """(C, Z, X) what the rules of the stack about two of them allow."""
+    def _legal(self, number: int) -> tuple[Bools, Bools, Bools]:
+        """What the rules of the stack about two of them allow; (C, Z), (C, X), (Z, X)."""
         builder = self.builder
         allow, span = builder.runnable.allow, builder.span(number)
         row_policy, way_policy = allow(ROW, POLICY, span), allow(WAY, POLICY)
@@ -172,8 +183,7 @@ class Totals:
                                       for mask in (row_policy, way_policy))
         way_policy[:, 0] &= builder.space.allows("recompute", "none")
         way_policy &= self._zeros[:, None]
-        found: Bools = (allow(ROW, WAY, span) & builder.divided(number))[:, :, None]
-        return found & row_policy[:, None, :] & way_policy
+        return allow(ROW, WAY, span) & builder.divided(number), row_policy, way_policy
 
 
 def _least_warm(shapes: Shapes, deepest: int, together: bool) -> Floats:

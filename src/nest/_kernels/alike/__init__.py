@@ -1,7 +1,8 @@
 """Compiled search of pipelines whose stages are alike: one block size, one set of degrees.
 
-`search` asks questions (a candidate, a way of ZeRO, a recompute policy) of all pipelines of an
-outer choice; `work` has its arrays. `sums` over all layers say which questions have a chance,
+`asked` says which questions (a candidate, a way of ZeRO, a recompute policy) have a chance under an
+outer choice, and `seen` what is known of layouts whatever they cost. `search` asks the questions of
+all pipelines; `work` has its arrays. `sums` over all layers say which pipelines have a chance,
 `layouts` which layouts are worth a look, where no other policy has `decided` that, and `fits`, by
 the `trips` of micro-batches, which may be better than the best; `cuts` are free where no layouts
 are listed. What is left gets its figures in `chunks` and its seconds in `price`. Proofs:

@@ -13,6 +13,7 @@ from nest._kernels.alike.work import (
     F_BUFFERS,
     F_RESIDENT,
     F_WORK,
+    FIRST,
     PIPELINE,
 )
 from nest._kernels.orders import DUALPIPE, GPIPE
@@ -38,7 +39,7 @@ def try_cuts(t, q, a, w, top, first):
     """``_look`` of ``search`` at free cuts."""
     k = w.question[PIPELINE]
     p, N = a.pp[k], len(a.order)
-    if not _reach_the_end(t, a, w, k, w.guess[0] if first else top):
+    if not _reach_the_end(t, q, a, w, k, w.guess[0] if first else top):
         return top
     _bound_stages(t, q, a, w, w.guess[0] if first else top)
     bound = w.bound[0, 0]
@@ -77,7 +78,7 @@ def try_cuts(t, q, a, w, top, first):
 
 
 @leaf
-def _reach_the_end(t, a, w, k, top):
+def _reach_the_end(t, q, a, w, k, top):
     """Whether stages of one chunk, each with as many layers as it may have at the most, have all.
 
     That is with the least that layers take and hold, whose bounds grow with a stage at either end.
@@ -85,20 +86,24 @@ def _reach_the_end(t, a, w, k, top):
     p, N, i = a.pp[k], len(a.order), 0
     for s in range(p):
         j = i
-        while j < N and _least_of_stage(t, a, w, k, s, i, j + 1) < top * SLACK:
+        while j < N and _least_of_stage(t, q, a, w, k, s, i, j + 1) < top * SLACK:
             j += 1
         i = j
     return i == N
 
 
 @leaf
-def _least_of_stage(t, a, w, k, s, i, j):
+def _least_of_stage(t, q, a, w, k, s, i, j):
     """:func:`_stage` with the least that its layers take and hold."""
-    p, m, N = a.pp[k], t.micro_batches, len(a.order)
+    p, m, N, some = a.pp[k], t.micro_batches, len(a.order), w.question[FIRST]
     n = m - 1 if a.schedule[k] == GPIPE else min(p - 1 - s, m - 1)
-    if w.resident[j] - w.resident[i] + (n + 1) * (w.kept[j] - w.kept[i]) > t.limit_bytes / SLACK:
+    kept, f, b = w.kept[j] - w.kept[i], w.ahead[j] - w.ahead[i], w.back[j] - w.back[i]
+    if some > 0:  # only so many layers have recompute, at first those in front of the body
+        layers = max(0, min(j, a.body[1]) - max(i, a.body[0]))
+        b += w.layer[1] * min(layers, max(0, some - q.marked_before[a.body[0]]))
+        kept += w.layer[3] * max(0, q.marked_before[j] - q.marked_before[i] - some)
+    if w.resident[j] - w.resident[i] + (n + 1) * kept > t.limit_bytes / SLACK:
         return np.inf
-    f, b = w.ahead[j] - w.ahead[i], w.back[j] - w.back[i]
     behind = w.ahead[N] - w.ahead[j] + w.back[N] - w.back[j] + w.near[p - 1] - w.near[s]
     return w.ahead[i] + w.back[i] + w.near[s] + _waits(t, a, k, n, f, b, behind)
 

@@ -127,7 +127,7 @@ def has_room(t, a, w, k, top):
 
 
 @leaf
-def next_layout(t, a, w, k, number, top):
+def next_layout(t, q, a, w, k, number, top):
     """First layout of pipeline k from one on that may fit and take less than ``top``, or its last.
 
     Three stages say so, those of ``Pipelines.seen``; at first of runs of layouts whose heaviest
@@ -152,8 +152,8 @@ def next_layout(t, a, w, k, number, top):
         if x == 0:
             if some > 0:  # fewest of them are first layers of chunks as long as any
                 most = a.longest[k]
-                extra = w.layer[1] * (
-                    load // most * min(some, most) + min(some, load % most))
+                again = load // most * min(some, most) + min(some, load % most)
+                extra = w.layer[1] * max(0, again - q.marked_before[a.body[0]])
             if m * (load * each + extra) + ends >= top:
                 return a.last[k]
             if a.seen.shape[1] == 0:

@@ -194,7 +194,7 @@ def _look(t, q, a, w, k, top, first):
     while number < a.last[k]:
         if fits(t, q, a, w, number, top):
             top = price(t, q, a, w, top)
-        number = next_layout(t, a, w, k, number + 1, top)
+        number = next_layout(t, q, a, w, k, number + 1, top)
     if w.mark[UNDECIDED] == 0 and w.question[FIRST] == 0:
         w.decided[w.begin[0, k]] |= bit_of(w.question[POLICY])
     return top
@@ -211,7 +211,7 @@ def _first_layout(t, q, a, w, k, top):
     if not has_room(t, a, w, k, top):
         return a.last[k]
     w.mark[UNDECIDED], w.mark[RUN] = 0, -1
-    number = next_layout(t, a, w, k, a.first[k], top)
+    number = next_layout(t, q, a, w, k, a.first[k], top)
     if whole and not w.tally[4]:
         w.barren[k], w.under[k] = w.question[OPTION] + 1, top
     return number

@@ -1,0 +1,82 @@
+"""Which questions have a chance, by sums over all layers, each at its least wherever it is.
+
+Proofs: docs/proofs.md, "Alike stages".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nest._kernels import entry, known, leaf
+
+ROUNDED = 1.0 - 1e-9
+"""For sums that are rounded."""
+
+# Sums of ``Sums.own``, by the last four of which passes beside each other take less.
+SECONDS, BYTES, AWAY, BACK_AWAY, BUSY, BACK_BUSY = range(6)
+
+
+@leaf
+def _stages(s, b, v, z, lean):
+    """Stages that have room for all layers, at the least.
+
+    The n-th of them from the end keeps min(n, m) micro-batches, or more; with R bytes of all
+    layers, and A of a micro-batch in them, it has room for a part of limit / (R + n A).
+    """
+    each, rest, part = s.own[BYTES, b, lean], s.held[v, z], 0.0
+    least = max(1.0, np.ceil((each + rest) * (s.copies * ROUNDED / s.limit_bytes)))
+    least = int(min(least, s.deepest + 1.0))
+    if s.copies > 1 or each <= 0.0 or rest <= 0.0:
+        return least
+    for n in range(len(s.counts)):
+        kept = min(s.kept[b, lean, s.first[n]], s.kept[b, lean, s.second[n]])
+        resident = min(s.resident[v, z, s.first[n]], s.resident[v, z, s.second[n]])
+        part += s.counts[n] * min(kept / each, resident / rest)
+    count, room = 0, 0.0
+    while room < part * ROUNDED and count <= s.deepest:
+        count += 1
+        room += s.limit_bytes / (rest + min(count, s.micro_batches) * each)
+    return min(max(least, count), s.deepest + 1)
+
+
+@entry
+def _ask(s, limit, code, figures, stages):
+    """Fill in the questions that may take less than ``limit`` seconds: how many there are, and the
+    least that one takes; arrays of none: only this.
+
+    Parameters
+    ----------
+    s : ``nest.search.problems.Sums``.
+    code, figures, stages : int64 (n,), float64 (n, 3), int64 (n, 2) fields of
+        :class:`nest.search.totals.Questions`: ``floor``, ``seconds`` and ``less``; ``least`` and
+        ``most``.
+    """
+    count, lowest, ways, choices = 0, limit, s.row_way.shape[1], len(s.fast)
+    for c in range(len(s.body)):
+        b, v, most = s.body[c], s.state[c], s.most[c]
+        for z in range(ways):
+            for x in range(choices if s.row_way[c, z] else 0):
+                if not (s.row_policy[c, x] and s.way_policy[z, x]):
+                    continue
+                own = s.own[:, b, s.fast[x]]
+                seconds = less = own[SECONDS] + s.slower[v, z]
+                if len(own) > BACK_BUSY:
+                    less += max(own[AWAY], own[BACK_BUSY]) + max(own[BACK_AWAY], own[BUSY])
+                # Most are left out whatever memory they need.
+                if min(s.warm[0, 1, most] * seconds, s.warm[1, 1, most] * less) >= lowest:
+                    continue
+                least = _stages(s, b, v, z, s.lean[x])
+                floor = min(s.warm[0, least, most] * seconds, s.warm[1, least, most] * less)
+                if floor >= lowest:
+                    continue
+                if len(code):
+                    code[count] = (c * ways + z) * choices + x
+                    figures[count, 0], figures[count, 1], figures[count, 2] = floor, seconds, less
+                    stages[count, 0], stages[count, 1] = least, most
+                else:
+                    lowest = floor
+                count += 1
+    return count, lowest
+
+
+ask = known(_ask)

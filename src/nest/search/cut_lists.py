@@ -1,0 +1,195 @@
+"""Cuts that are listed for pipelines of one shape: of a family, or of named forms.
+
+They follow from the chain and from what rules allow of cuts, and come with the lightest of the
+heaviest stages first.
+
+Shapes: W layouts, p stages, T layer kinds, N layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import combinations, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.graph import Chain
+from nest.graph.layouts import family
+from nest.graph.schedules import copies, placement, position
+from nest.search import compiled
+from nest.search.runnable import Pipeline
+from nest.search.signatures import Signatures
+from nest.stacks.figures import cut_forms
+
+Ints = NDArray[np.int64]
+Counts = NDArray[np.int16]
+HELD = {"mtp_chunks": "mtp", "vision_chunks": "vision"}
+"""Figures of the cuts by the kind of layer that they count."""
+LONGEST = 200
+"""Layers of a chain up to which the family of cuts is listed; longer ones have even chunks."""
+MOST_KINDS = 16
+"""Kinds of layers up to which three stages of a layout are looked at first."""
+SEEN = 3, 5
+"""Stages of a layout that ``Pipelines.seen`` has, and figures of each."""
+
+
+class CutList(NamedTuple):
+    """Layouts of one shape; ``run`` and ``until`` count from 0, other fields are those of
+    :class:`nest.search.problems.Pipelines`."""
+
+    cuts: Ints
+    """(W, chunks + 1) first layer of each chunk, in the order of the layers, and their number."""
+    load: Ints
+    heaviest: Ints
+    run: Ints
+    seen: Counts
+    until: Ints
+    least_seen: Counts
+    longest: int
+    """Most layers of a chunk that recompute applies to."""
+    widest: int
+    """Most layers of the body in a chunk."""
+
+
+class CutLists:
+    """Lists of cuts, each made when it is first asked for.
+
+    Attributes
+    ----------
+    stages : of a layout, that are looked at first.
+    """
+
+    def __init__(self, chain: Chain, signatures: Signatures) -> None:
+        self.chain = chain
+        self.stages = SEEN[0] if len(chain.kinds) <= MOST_KINDS else 0
+        self._marked: Ints = np.cumsum(
+            [0, *(chain.kinds[kind].checkpointed for kind in chain.order)])
+        self.held = {name: [n for n, kind in enumerate(chain.order)
+                            if chain.kinds[kind].name.startswith(start)]
+                     for name, start in HELD.items()}
+        """Layers of the kinds of ``HELD``; those of one follow each other."""
+        kinds = np.eye(len(chain.kinds), dtype=np.int16)
+        self._front = [
+            np.pad(kinds[[*order]].T, ((0, 0), (1, 0))).cumsum(axis=1, dtype=np.int16)
+            for order in (chain.order, signatures.whole_kinds)]
+        """(T, N+1) layers by kind in front of each cut: as they are, and where a stage holds all
+        that share a table of the vocabulary, once."""
+        self._known: dict[Hashable, CutList] = {}
+
+    @property
+    def extent(self) -> int:
+        """Grows when what is known does."""
+        return len(self._known)
+
+    def of(self, pipeline: Pipeline, own: bool, rules: dict[str, list[Any]]) -> CutList:
+        """Cuts of a pipeline that rules (``Runnable.about_cuts``) allow; ``own``: the space is that
+        of a stack."""
+        forms = [] if is_free(rules) else rules["cuts"]
+        legal = {name: [count for count in range(1, len(held) + 1)
+                        if all(count in allowed for allowed in rules[name])]
+                 for name, held in self.held.items()}
+        key = placement(pipeline.schedule), pipeline.pp, pipeline.vpp, own, repr((forms, legal))
+        if key not in self._known:
+            self._known[key] = self._sorted(
+                self._listed(pipeline, own, forms, legal), pipeline)
+        return self._known[key]
+
+    def _listed(
+        self, pipeline: Pipeline, own: bool, forms: list[Any], legal: dict[str, list[int]]
+    ) -> Ints:
+        """(W, chunks + 1) cuts: of the forms by name, or of a family where there are none."""
+        chain, pp, twice = self.chain, pipeline.pp, copies(pipeline.schedule) > 1
+        vpp = 1 if twice else pipeline.vpp
+        if len(chain) > LONGEST or (twice and not own):
+            found = _by_form(chain, pp * vpp, even=True)
+        else:
+            found = _by_form(chain, pp * vpp) if forms else family(chain, pp, vpp)
+        if twice:  # what shares a table of the vocabulary is on the stages of both ends
+            for n, kind in enumerate(chain.order):
+                if chain.kinds[kind].tied_parameters:
+                    found = found[(found[:, 1] > n) | (found[:, -2] <= n)]
+        elif not own:  # chunks that are as large as each other, but for the ends
+            layers = body_layers(chain, found)
+            found = found[(layers == layers[:, :1]).all(axis=1)]
+        for name, held in self.held.items():
+            if held:
+                inside = ((found > held[0]) & (found <= held[-1])).sum(axis=1) + 1
+                found = found[np.isin(inside, legal[name])]
+        if forms:
+            whole = np.diff(found, axis=1).tolist()
+            found = found[[
+                all(cut_forms(own, every) & {*allowed} for allowed in forms)
+                for own, every in zip(body_layers(chain, found).tolist(), whole, strict=True)]]
+        return found
+
+    def _sorted(self, found: Ints, pipeline: Pipeline) -> CutList:
+        """A list of layouts, the lightest of the heaviest stages first, in runs
+        (``Pipelines.run``)."""
+        schedule, p, v = pipeline[:3]
+        once = p == 1 or copies(schedule) > 1
+        load, heaviest, seconds, stage = np.zeros((4, len(found)), dtype=np.int64)
+        seen = np.zeros(
+            (len(found), self.stages, SEEN[1], len(self.chain.kinds)), dtype=np.int16)
+        places = np.array([[position(schedule, p, s, n, v) for n in range(v)] for s in range(p)])
+        compiled.load(("see",))[0].see(
+            found, places, self._front[int(once)], np.array(self.chain.body), load, heaviest,
+            seconds, stage, seen)
+        each, stage = np.unique(stage, return_inverse=True)
+        least = np.full(len(each), np.iinfo(np.int64).max)
+        np.minimum.at(least, stage, seconds)
+        order = np.lexsort((seconds, stage, least[stage], load))
+        begin = np.flatnonzero(np.diff(stage[order], prepend=-1))
+        until = np.append(begin[1:], len(found))[:len(begin)]
+        seen = seen[order]
+        return CutList(
+            found[order], load[order], heaviest[order],
+            np.repeat(np.arange(len(begin)), until - begin), seen, until,
+            np.minimum.reduceat(seen, begin, axis=0) if len(begin) else seen,
+            int(np.diff(self._marked[found], axis=1).max(initial=0)),
+            int(body_layers(self.chain, found).max(initial=0)))
+
+
+def is_free(rules: dict[str, list[Any]]) -> bool:
+    """Whether rules allow any form of cuts."""
+    return all("free" in allowed for allowed in rules["cuts"])
+
+
+def body_layers(chain: Chain, cuts: Any) -> Any:
+    """Layers of the body in each chunk; (W, chunks)."""
+    ends = np.clip(cuts, *chain.body)
+    return ends[:, 1:] - ends[:, :-1]
+
+
+def _by_form(chain: Chain, parts: int, even: bool = False) -> Ints:
+    """Cuts of the forms of ``nest.describe.capabilities.CUTS``; (W, parts + 1), each once.
+
+    ``even``: only those of chunks that differ by a layer at the most.
+    """
+    first, last = chain.body
+    layers, found = last - first, set()
+
+    def add(sizes: list[int], start: int, whole: bool = False) -> None:
+        cuts = [start + sum(sizes[:n]) for n in range(1, parts)]
+        found.add((0, *cuts, len(chain)))
+        if not whole:  # chunks without layers of the body divide those in front or behind
+            low, high = sum(c <= first for c in cuts), sum(c >= last for c in cuts)
+            inner = [c for c in cuts if first < c < last]
+            found.update((0, *front, *inner, *behind, len(chain))
+                         for front in combinations(range(1, first + 1), low)
+                         for behind in combinations(range(last, len(chain)), high))
+
+    each, more = divmod(layers, parts)
+    larger = [each + 1] * more + [each] * (parts - more)
+    add(larger, first)
+    add(larger[::-1], first)
+    each, more = divmod(len(chain), parts)
+    add([each + 1] * more + [each] * (parts - more), 0, whole=True)
+    if parts > 2 and not even:
+        for each in range(1, (layers - 2) // (parts - 2) + 1):
+            ends = layers - (parts - 2) * each
+            for head in range(1, ends):
+                add([head, *[each] * (parts - 2), ends - head], first)
+    rows = [cuts for cuts in found if all(a < b for a, b in pairwise(cuts))]
+    return np.array(sorted(rows), dtype=np.int64).reshape(-1, parts + 1)
