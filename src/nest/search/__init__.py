@@ -15,8 +15,9 @@ batch near the given one that fits the devices better; `fitting` rules out those
 forbids, where no plan is found, `progress` ends a search early and reports its state. Similar
 questions share, in `kept`, data that does not depend on prices: the `frame` of outer choices and
 candidates, the `cut_lists` of a model, the `layouts` of pipelines, and `floors`, lower bounds of
-the plans of an outer choice. Read `rounds` first, then `tensors`, `alike` and `_kernels/alike/search.py`, which find what a stack
-can run, then `_kernels/options.py` and `_kernels/pipeline.py` for stages that may differ.
+the plans of an outer choice. Read `rounds` first, then `tensors`, `alike` and
+`_kernels/alike/search.py`, which find what a stack can run, then `_kernels/options.py` and
+`_kernels/pipeline.py` for stages that may differ.
 
 Where to find: replicas, strides and sizes of micro-batches in `candidates`; recompute is chosen in
 `_kernels/alike/search.py` for identical stages, among the questions of `totals`, and in
