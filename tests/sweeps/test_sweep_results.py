@@ -16,6 +16,7 @@ from studies import STUDY, asked, grid, written
 import nest
 from nest.errors import InputError
 from nest.sweeps.charts import front_figure, heat_map, objective_of, pair_of, sensitivity_figure
+from nest.sweeps.loading import load_study
 from nest.sweeps.objectives import OBJECTIVES
 from nest.sweeps.results import number_of
 from nest.sweeps.sweep import stored
@@ -280,6 +281,15 @@ def test_a_study_without_a_question_ends_as_invalid_input(tmp_path, capsys, quic
         assert first == (f"nest: error: {source[:200]}: got no plan to draw (2 invalid); allowed: "
                          "a study with plans")
         assert message in reasons[0] and "invalid: " in reasons[0]
+
+
+def test_constraints_that_exclude_all_points_end_as_invalid_input(tmp_path, capsys, quick):
+    study = str(written(tmp_path, {**STUDY, "constraints": ["job.global_batch > 9999"]}))
+    out, err = run(capsys, "sweep", study, "-o", str(tmp_path / "o"), "--engine", "inline", code=2)
+    points = load_study(study).size
+    assert "0 points" in out and points > 1
+    assert err == (f"nest: error: {study[:200]}: constraints: exclude all {points} points; "
+                   "allowed: constraints that leave one\n")
 
 
 def test_what_is_wrong_at_all_points_is_told_before_anything_is_stored(tmp_path, capsys, quick):

@@ -126,11 +126,12 @@ def _slowest(ends, known, patterns, q, own, way, b):
 
 
 @entry
-def rates(ends, known, tiles, own, stride, patterns):
+def rates(ends, known, tiles, own, stride, patterns, marks):
     """Pairs of anchors without a way, or else what patterns of the blocks ``own`` take.
 
     Returns the pairs, by one * anchors + other, between which some block sends, each once; its
-    number is -1 then, and the rest means nothing. Without any: seconds per byte (K, Q + 1) and
+    number is -1 then, and the rest means nothing. Without ``marks`` it writes no number and returns
+    the first of them alone, while others may add ways. Without any: seconds per byte (K, Q + 1) and
     seconds (K, Q). Each pattern runs by itself, in all blocks of a tile at once; in the end, those
     that have a share at once, so much of each. The blocks begin again every ``stride`` devices.
     ``own`` (K,) are numbers of blocks of ``tiles``. ``ends``, ``known``, ``tiles``, ``patterns``:
@@ -170,6 +171,9 @@ def rates(ends, known, tiles, own, stride, patterns):
                         continue
                     pair = anchor[one] * anchors + anchor[other]
                     row = way[b - tile[t], m] = number[pair]
+                    if not marks and (row <= 0 or row >= len(first)):
+                        lacking[0] = pair
+                        return lacking[:1], per_byte, slowest
                     if row > 0 and not lacks:
                         for k in range(first[row - 1], first[row]):
                             count = _load(load, link[k], part[k], used, count)

@@ -77,7 +77,7 @@ def run(
     """Ask all questions of a study that have no answer yet.
 
     Shows the answers. Writes answers.db, points.csv and points.json. Several processes may work on
-    one folder. Ends with code 2 if all points are invalid.
+    one folder. Ends with code 2 if all points are invalid or excluded.
     """
     from nest.sweeps.loading import load_study
     from nest.sweeps.sweep import sweep
@@ -98,6 +98,10 @@ def run(
         output.say(f"nest: error: {study[:200]}: no question could be asked, all points are "
                    f"invalid; {first.points:,} of {shown.counts.total():,}: {first.message}")
         raise typer.Exit(2)  # results are printed: no other document on stdout
+    if not shown.counts.total():
+        output.say(f"nest: error: {study[:200]}: constraints: exclude all {found.size:,} points; "
+                   "allowed: constraints that leave one")
+        raise typer.Exit(2)
 
 
 @app.command("show", epilog=epilog("sweep show"))

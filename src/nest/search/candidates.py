@@ -6,6 +6,7 @@ Shapes: S splits (tp, sp, cp and how cp exchanges), E expert pairs (ep, etp), C 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -231,7 +232,7 @@ class Candidates:
         self, outer: Outer, samples: int, dp_in: int, legal: NDArray[np.bool_]
     ) -> Ints:
         """Of the legal splits those to list."""
-        split = np.flatnonzero(legal & self._open[samples, dp_in])
+        split = np.flatnonzero(legal)
         if self._exchanges is None or not len(split):
             return split
         # Places differ: a split that is worse at each of them.
@@ -289,23 +290,39 @@ class Candidates:
         found = np.multiply.outer(np.array(divisors(micro_batch)), self.splits.width)
         return np.unique(found[found <= self.cluster.size])
 
-    def rows(self, outer: Outer, useful: dict[int, NDArray[np.bool_]]) -> Rows:
-        """Candidates of an outer choice, by block and start, then by split and pair.
-
-        ``useful`` says for each block which pairs to take; (E,).
-        """
-        places, space = self.places(outer), self.space
-        width = self.splits.width
-        parts = []
+    def _legal(self, outer: Outer) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
+        """Samples of a device, dp_in, and splits that fit and may be listed, (S,)."""
+        space = self.space
         for dp_in in divisors(outer.micro_batch):
             samples = outer.micro_batch // dp_in
             if dp_in > outer.stride or not (
                     space.allows("dp_in", dp_in) and space.allows("mbs", samples)):
                 continue
-            block = dp_in * width
-            legal = block <= outer.stride
+            block = dp_in * self.splits.width
+            legal = (block <= outer.stride) & self._open[samples, dp_in]
             for g in self.cluster.group_sizes:
                 legal &= (block <= g) | (block % g == 0)
+            yield samples, dp_in, legal
+
+    def price_places(self, each_of: Callable[..., Iterable[None]]) -> None:
+        """Price in threads, of networks of links, what :meth:`rows` asks for one by one."""
+        if self.fabric.by_links:
+            sizes = {size for outer in outers(self.cluster, self.job, self.space)
+                     for _, dp_in, legal in self._legal(outer)
+                     for size in (dp_in * self.splits.width[legal]).tolist()}
+            # The largest groups first: they take longest.
+            self.fabric.fill(sorted({
+                (size, *shape) for size in sizes for shape in self.shapes(size)[0]},
+                key=lambda shape: -shape[2]), each_of)
+
+    def rows(self, outer: Outer, useful: dict[int, NDArray[np.bool_]]) -> Rows:
+        """Candidates of an outer choice, by block and start, then by split and pair.
+
+        ``useful`` says for each block which pairs to take; (E,).
+        """
+        places, parts = self.places(outer), []
+        for samples, dp_in, legal in self._legal(outer):
+            block = dp_in * self.splits.width
             fitting = self._kept(outer, samples, dp_in, legal)
             row, pair = np.nonzero([useful[size] for size in block[fitting].tolist()] or [[]])
             split = fitting[row]

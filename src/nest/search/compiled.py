@@ -284,7 +284,7 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         tiles = Tiles(start=zero, low=zero, high=zero, first=two)
         rates(Ends(anchors=1, anchor=zero, up=zero, down=zero, bandwidth=one, latency=one),
               Known(number=number, first=two, link=link, part=one, latency=one), tiles, zero, 1,
-              Patterns(source=zero, target=zero, begin=0 * two, share=one))
+              Patterns(source=zero, target=zero, begin=0 * two, share=one), False)
     if "undominated" in names:
         kernels.undominated(Blocks(
             **{name: getattr(tables, name) for name in Blocks._fields[:9]}, choices=zero + 1,

@@ -91,10 +91,11 @@ class CutLists:
                         if all(count in allowed for allowed in rules[name])]
                  for name, held in self.held.items()}
         key = placement(pipeline.schedule), pipeline.pp, pipeline.vpp, own, repr((forms, legal))
-        if key not in self._known:
-            self._known[key] = self._sorted(
-                self._listed(pipeline, own, forms, legal), pipeline)
-        return self._known[key]
+        found = self._known.get(key)
+        if found is None:  # threads that make one at once get the same one
+            found = self._known.setdefault(key, self._sorted(
+                self._listed(pipeline, own, forms, legal), pipeline))
+        return found
 
     def _listed(
         self, pipeline: Pipeline, own: bool, forms: list[Any], legal: dict[str, list[int]]
@@ -120,8 +121,8 @@ class CutLists:
         if forms:
             whole = np.diff(found, axis=1).tolist()
             found = found[[
-                all(cut_forms(own, every) & {*allowed} for allowed in forms)
-                for own, every in zip(body_layers(chain, found).tolist(), whole, strict=True)]]
+                all(cut_forms(body, every) & {*allowed} for allowed in forms)
+                for body, every in zip(body_layers(chain, found).tolist(), whole, strict=True)]]
         return found
 
     def _sorted(self, found: Ints, pipeline: Pipeline) -> CutList:

@@ -128,6 +128,7 @@ class Builder:
             [d > 0 and space.allows("pp", d) for d in range(self.signatures.cuts + 1)]
         )
         self.list_pipelines(pipelines, rules)
+        self.candidates.price_places(each_of)
         self.frame = self._frame()
         self.outers, self._first, self.rows = (
             self.frame.outers, self.frame.first, self.frame.rows)

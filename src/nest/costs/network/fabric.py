@@ -6,7 +6,7 @@ Shapes: C configurations, V levels. Columns of int64, shape (C,), give the place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -112,6 +112,20 @@ class Fabric:
         figures = [self._worst(np.array([k]), b, r, far, d, n, bool(every))[0]
                    for k, b, r, far, d, n, every in columns.T.tolist()]
         return replace(groups, paths=_paths(np.array(figures)[number]))
+
+    def fill(
+        self, shapes: Sequence[tuple[int, int, int, bool]], each_of: Callable[..., Iterable[None]]
+    ) -> None:
+        """Price groups (block, distance, size, spread) on links, wherever they may be.
+
+        ``each_of`` calls a function with each of some arguments, in threads or not.
+        """
+        def price(shape: tuple[int, int, int, bool]) -> None:
+            first = np.arange(self.group_sizes[-1] - shape[0] + 1)
+            self._worst(first[aligned_starts(first, shape[0], self.group_sizes)], shape[0], 1, 0,
+                        *shape[1:])
+
+        list(each_of(price, [shape for shape in shapes if shape not in self._known]))
 
     def over_replicas(
         self, start: Ints, block: Ints, outer_dp: Ints, stride: Ints, inner: Ints

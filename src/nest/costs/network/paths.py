@@ -341,28 +341,34 @@ class _Messages:
         stride : devices after which a replica of a block begins, whose devices count as its own.
         patterns : each block's messages, between devices numbered from its first one on.
         """
-        with self._lock:
-            lacking, per_byte, latency = self._told(tiles, own, stride, patterns)
-            if len(lacking):
-                self._route(lacking)
-                _, per_byte, latency = self._told(tiles, own, stride, patterns)
+        lacking, per_byte, latency = self._told(tiles, own, stride, patterns, False)
+        if len(lacking):
+            with self._lock:
+                lacking, per_byte, latency = self._told(tiles, own, stride, patterns, True)
+                if len(lacking):
+                    self._route(lacking)
+                    _, per_byte, latency = self._told(tiles, own, stride, patterns, True)
         return Rates(_rounded(per_byte), latency)
 
-    def _told(self, tiles: Tiles, own: Ints, stride: int, patterns: Patterns) -> Told:
+    def _told(
+        self, tiles: Tiles, own: Ints, stride: int, patterns: Patterns, marks: bool
+    ) -> Told:
         known = Known(
             number=self._number, first=self._first.values, link=self._link.values,
             part=self._part.values, latency=self._latency.values)
-        return self._rates(self._ends, known, tiles, own, stride, patterns)
+        return self._rates(self._ends, known, tiles, own, stride, patterns, marks)
 
     def _route(self, pairs: Ints) -> None:
         """Look for the ways of pairs of anchors, which are numbered one * anchors + other."""
         anchors = self._ends.anchors
         found = self._routes.ways(pairs // anchors, pairs % anchors)
-        self._number[pairs] = len(self._latency.values) + np.arange(1, len(pairs) + 1)
+        number = len(self._latency.values) + np.arange(1, len(pairs) + 1)
         self._latency.add(found.latency)
-        self._first.add(self._first.values[-1] + found.first[1:])
         self._link.add(found.link.astype(np.int32))
         self._part.add(found.part)
+        # In this order: others may read, who take `first` before all else and no later number.
+        self._first.add(self._first.values[-1] + found.first[1:])
+        self._number[pairs] = number
 
 
 def _sent(tiles: Tiles, stride: int, source: Ints, target: Ints) -> tuple[Ints, Ints]:
@@ -375,9 +381,10 @@ def _sent(tiles: Tiles, stride: int, source: Ints, target: Ints) -> tuple[Ints, 
 
 def _rates(
     ends: Ends, known: Known, tiles: Tiles, own: Ints, stride: int, patterns: Patterns,
+    marks: bool,
 ) -> Told:
     """Pairs of anchors that lack a way, or else seconds per byte and seconds of patterns of the
-    blocks ``own``."""
+    blocks ``own``; it writes nothing, ``marks`` or not."""
     lacking, count = np.zeros(0, dtype=np.int64), len(patterns.share)
     per_byte, slowest = np.zeros((len(own), count + 1)), np.zeros((len(own), count))
     for low, high in pairwise(tiles.first.tolist()):
@@ -397,7 +404,8 @@ def _of_tile(
     source, target, begin, share = patterns
     one, other = (ends.anchor[end] for end in _sent(tile, stride, source, target))
     pair = (one * ends.anchors + other)[one != other]
-    lacking = np.unique(pair[known.number[pair] == 0])
+    number = known.number[pair]
+    lacking = np.unique(pair[(number <= 0) | (number >= len(known.first))])
     if len(lacking):
         return lacking, np.zeros((len(own), len(share) + 1)), np.zeros((len(own), len(share)))
 
