@@ -306,14 +306,19 @@ class Candidates:
 
     def price_places(self, each_of: Callable[..., Iterable[None]]) -> None:
         """Price in threads, of networks of links, what :meth:`rows` asks for one by one."""
-        if self.fabric.by_links:
-            sizes = {size for outer in outers(self.cluster, self.job, self.space)
-                     for _, dp_in, legal in self._legal(outer)
-                     for size in (dp_in * self.splits.width[legal]).tolist()}
-            # The largest groups first: they take longest.
-            self.fabric.fill(sorted({
-                (size, *shape) for size in sizes for shape in self.shapes(size)[0]},
-                key=lambda shape: -shape[2]), each_of)
+        if not self.fabric.by_links:
+            return
+        sites: dict[int, Ints] = {}
+        asked = {(places := self.places(outer), size)
+                 for outer in outers(self.cluster, self.job, self.space)
+                 for _, dp_in, legal in self._legal(outer)
+                 for size in (dp_in * self.splits.width[legal]).tolist()}
+        for places, size in asked:
+            sites[size] = np.union1d(sites.get(size, []), places.sites(size)).astype(np.int64)
+        # The largest groups first: they take longest.
+        self.fabric.fill(sorted(
+            ((sites[size], (size, *shape)) for size in sites for shape in self.shapes(size)[0]),
+            key=lambda group: -group[1][2]), each_of)
 
     def rows(self, outer: Outer, useful: dict[int, NDArray[np.bool_]]) -> Rows:
         """Candidates of an outer choice, by block and start, then by split and pair.

@@ -53,6 +53,12 @@ class Places:
             self._allowed[block] = result
         return self._allowed[block]
 
+    def sites(self, block: int) -> Ints:
+        """Where blocks of all replicas may start, those of one behind the other."""
+        starts = np.flatnonzero(self.allowed(block))
+        found: Ints = (starts + self.stride * np.arange(self.outer_dp)[:, None]).ravel()
+        return found
+
     def classes(self, block: int) -> Ints:
         """Class of each start of a block: equal ones cost the same; -1: illegal; (stride,)."""
         if block not in self._classes:

@@ -114,18 +114,18 @@ class Fabric:
         return replace(groups, paths=_paths(np.array(figures)[number]))
 
     def fill(
-        self, shapes: Sequence[tuple[int, int, int, bool]], each_of: Callable[..., Iterable[None]]
+        self, groups: Sequence[tuple[Ints, tuple[int, int, int, bool]]],
+        each_of: Callable[..., Iterable[None]],
     ) -> None:
-        """Price groups (block, distance, size, spread) on links, wherever they may be.
+        """Price groups on links: starts of blocks, with (block, distance, size, spread).
 
         ``each_of`` calls a function with each of some arguments, in threads or not.
         """
-        def price(shape: tuple[int, int, int, bool]) -> None:
-            first = np.arange(self.group_sizes[-1] - shape[0] + 1)
-            self._worst(first[aligned_starts(first, shape[0], self.group_sizes)], shape[0], 1, 0,
-                        *shape[1:])
+        def price(group: tuple[Ints, tuple[int, int, int, bool]]) -> None:
+            start, (block, distance, size, spread) = group
+            self._worst(start, block, 1, 0, distance, size, spread)
 
-        list(each_of(price, [shape for shape in shapes if shape not in self._known]))
+        list(each_of(price, groups))
 
     def over_replicas(
         self, start: Ints, block: Ints, outer_dp: Ints, stride: Ints, inner: Ints
