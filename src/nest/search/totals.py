@@ -81,7 +81,10 @@ class Totals:
         kinds = len(builder.chain.kinds)
         pairs, self._counts = np.unique(order * kinds + whole, return_counts=True)
         self._first, self._second = pairs // kinds, pairs % kinds
-        self._whole = [np.stack([self._summed(one) for one in part]) for part in self._by_kind]
+        figures = self._by_kind()
+        self._whole = [np.stack([self._summed(one) for one in part]) for part in figures]
+        self._bytes = [part[1] for part in figures]
+        self._figures = figures if builder.rows.start.any() else None  # they take much memory
         first = [n for n, bits in enumerate(builder.policies) if bits == FULL]
         self._full = first[0] if first and builder.first_layers.any() else -1
         self._ask = compiled.load(("ask",))[0].ask
@@ -91,7 +94,6 @@ class Totals:
         """X."""
         return len(self.builder.policies) + (self._full >= 0)
 
-    @cached_property
     def _by_kind(self) -> tuple[list[Floats], list[Floats]]:
         """Seconds and bytes of a layer of each kind: what bodies add, (U, R, T), and what states
         do, (V, Z, T). Of bodies also what passes beside each other may hide, and what hides it,
@@ -120,10 +122,9 @@ class Totals:
     ) -> tuple[Ints, Floats, Floats]:
         """Numbers of bodies or states (C,); sums by number; bytes by number and kind. Each is the
         least of those of the ``same`` degrees."""
-        figures = self._by_kind[axis]
-        if same is None:
-            return number, self._whole[axis], figures[1]
-        least = [least_of(one[number], same) for one in figures]
+        if same is None or self._figures is None:
+            return number, self._whole[axis], self._bytes[axis]
+        least = [least_of(one[number], same) for one in self._figures[axis]]
         return np.arange(len(number)), np.stack([self._summed(one) for one in least]), least[1]
 
     def _sums(self, number: int, shapes: Shapes) -> Sums:
