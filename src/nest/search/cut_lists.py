@@ -8,6 +8,7 @@ Shapes: W layouts, p stages, T layer kinds, N layers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
@@ -31,6 +32,10 @@ LONGEST = 200
 """Layers of a chain up to which the family of cuts is listed; longer ones have even chunks."""
 MOST_KINDS = 16
 """Kinds of layers up to which three stages of a layout are looked at first."""
+MOST_WAYS = 10_000
+"""Ways to divide what is in front of the body and behind it among chunks without its layers, up to
+which a form has them: those of a tower among more chunks than the body has layers are without
+number."""
 SEEN = 3, 5
 """Stages of a layout that ``Pipelines.seen`` has, and figures of each."""
 
@@ -176,6 +181,8 @@ def _by_form(chain: Chain, parts: int, even: bool = False) -> Ints:
         found.add((0, *cuts, len(chain)))
         if not whole:  # chunks without layers of the body divide those in front or behind
             low, high = sum(c <= first for c in cuts), sum(c >= last for c in cuts)
+            if math.comb(first, low) * math.comb(len(chain) - last, high) > MOST_WAYS:
+                return
             inner = [c for c in cuts if first < c < last]
             found.update((0, *front, *inner, *behind, len(chain))
                          for front in combinations(range(1, first + 1), low)
