@@ -110,8 +110,8 @@ def search_one(
     pool = ThreadPoolExecutor(threads)
     try:
         known = known or signatures(chain, job)
-        lists = (kept or Kept()).of(
-            ("cuts", Same(chain), Same(known)), lambda: CutLists(chain, known))
+        kept = Kept() if kept is None else kept
+        lists = kept.of(("cuts", Same(chain), Same(known)), lambda: CutLists(chain, known))
         parts = _parts(chain, space, cluster, job, beyond_stack)
         *some, whole = [
             Builder(chain, cluster, job, space, known, rules=rules, offload=offload,

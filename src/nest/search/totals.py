@@ -87,6 +87,10 @@ class Totals:
         self._figures = figures if builder.rows.start.any() else None  # they take much memory
         first = [n for n, bits in enumerate(builder.policies) if bits == FULL]
         self._full = first[0] if first and builder.first_layers.any() else -1
+        policies = np.arange(len(builder.policies))
+        self._fast = np.append(policies, policies[:1]) if self._full >= 0 else policies
+        self._lean = np.append(policies, self._full) if self._full >= 0 else policies
+        """(X,) see ``Sums``."""
         self._ask = compiled.load(("ask",))[0].ask
 
     @property
@@ -139,13 +143,11 @@ class Totals:
         state, (slower, held), resident = self._of(1, states, same)
         deepest = int(shapes.pp.max(initial=0))
         row_way, row_policy, way_policy = self._legal(number)
-        policies = np.arange(len(builder.policies))
-        some = np.array([[0, self._full]] if self._full >= 0 else [], dtype=np.int64).reshape(-1, 2)
         return Sums(
             own=own, slower=slower, held=held, kept=kept, resident=resident,
             first=self._first, second=self._second, counts=self._counts, body=body, state=state,
             most=np.minimum(outer.stride // block, deepest + 1),
-            fast=np.append(policies, some[:, 0]), lean=np.append(policies, some[:, 1]),
+            fast=self._fast, lean=self._lean,
             row_way=row_way, row_policy=row_policy, way_policy=way_policy,
             warm=np.stack([_least_warm(shapes, deepest, x) for x in (False, True)]),
             deepest=deepest, copies=builder.copies, micro_batches=outer.micro_batches,

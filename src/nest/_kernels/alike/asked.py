@@ -20,7 +20,7 @@ SECONDS, BYTES, AWAY, BACK_AWAY, BUSY, BACK_BUSY = range(6)
 def _stages(s, b, v, z, lean):
     """Stages that have room for all layers, at the least.
 
-    The n-th of them from the end keeps min(n, m) micro-batches, or more; with R bytes of all
+    The n-th of them, in some order, keeps min(n, m) micro-batches at least; with R bytes of all
     layers, and A of a micro-batch in them, it has room for a part of limit / (R + n A).
     """
     each, rest, part = s.own[BYTES, b, lean], s.held[v, z], 0.0
