@@ -99,6 +99,20 @@ def test_shards_in_fp32() -> None:
     assert held(3, "fp32", fp32_shards=True) == held(3, "fp32") == 16
 
 
+def test_parameters_without_a_master_copy() -> None:
+    # bf16 parameters, gradients and two moments, as torch.optim.Adam of bf16 shards has them; the
+    # gradient is still reduced in fp32. Step: gradient 2, parameter 4, two moments 8. fp16 needs
+    # its copy.
+    r = recipe(job(master_copy=False, moment_dtype="bf16"))
+    assert (r.parameter, r.gradient, r.optimizer, r.sharded_optimizer) == (2, 2, 4, 4)
+    assert (r.traveling_gradient, r.gathered, r.update, r.merged) == (4, 2, 14, 0)
+    assert recipe(job("fp8", "sgd", master_copy=False)).optimizer == 0
+    assert recipe(job("fp16", master_copy=False)) == recipe(job("fp16"))
+    assert recipe(job("fp32", master_copy=False)) == recipe(job("fp32"))
+    with pytest.raises(InputError, match="fp32_shards: got true; allowed: false where master_copy"):
+        Stack.parse(dict(stack(fp32_shards=True, master_copy=False)), "stack")
+
+
 def test_dropout_masks() -> None:
     # arXiv:2205.05198, equation 1: 34 s b h, of which two masks are 2 s b h; sequence parallelism
     # divides them. Full recompute keeps none but the embedding's.

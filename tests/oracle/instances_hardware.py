@@ -179,5 +179,8 @@ def random_job(rng: Random, theme: str) -> Job:
             last.choice(("fp8", "fp8-delayed", "fp8-blockwise", "mxfp8", "nvfp4")))),
         optimizer=rng.choice((
             "adam", last.choice(("adam", "muon")), "sgd", "sgd-momentum")),
-        stack=stack | {"receives_all": Random(repr(stack) + "receives").random() < 0.2},
+        stack=stack | {
+            "receives_all": Random(repr(stack) + "receives").random() < 0.2,
+            "master_copy": stack["master_remainders"] or stack.get("fp32_shards", False)
+            or Random(repr(stack) + "copy").random() < 0.9},
     )

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from nest import validation
+from nest.validation import software
 
 FOLDER = Path(__file__).parents[2] / "bench"
 
 
 @pytest.mark.parametrize(("file", "median", "largest", "memory"), [
     ("known_runs.csv", 0.067, 0.15, None), ("torchtitan_runs.csv", 0.08, 0.25, 0.16),
-    ("long_runs.csv", 0.05, 0.16, None)])
+    ("long_runs.csv", 0.05, 0.16, None), ("automodel_runs.csv", 0.12, 0.20, None)])
 def test_large_runs_are_priced_as_well_as_they_were(
     file: str, median: float, largest: float, memory: float | None
 ) -> None:
@@ -27,3 +28,12 @@ def test_large_runs_are_priced_as_well_as_they_were(
     held = [row.predicted_memory / row.run.measured_memory - 1.0 for row in priced
             if row.run.measured_memory]
     assert not held if memory is None else np.median(np.abs(held)) <= memory
+
+
+def test_parameters_without_a_master_copy_fit() -> None:
+    # With fp32 copies and moments six of the seven would not.
+    runs = validation.read(FOLDER / "automodel_runs.csv")
+    usual = {"automodel": software.stack("automodel").replace(
+        master_copy=True, moment_dtype="fp32")}
+    assert validation.score(validation.price(runs)).overall.misfits == 0
+    assert validation.score(validation.price(runs, stacks=usual)).overall.misfits == 6

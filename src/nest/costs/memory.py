@@ -51,7 +51,9 @@ def recipe(job: Job) -> Recipe:
     Transformer Engine's FusedAdam and of Apex), not under Muon. Moments may be in bf16
     (Megatron-Core's --exp-avg-dtype and --exp-avg-sq-dtype). PyTorch's FSDP shards fp32
     parameters, which are the master copy, and casts what it gathers (MixedPrecisionPolicy of
-    torch==2.13.0): 16/d with ZeRO-3. Muon is Adam here: what its matrices need less is that of
+    torch==2.13.0): 16/d with ZeRO-3. Where bf16 parameters are sharded, there is no master copy,
+    and what is kept of a gradient has their format, whatever it is reduced in (foreach_reduce of
+    torch.distributed.fsdp). Muon is Adam here: what its matrices need less is that of
     :mod:`nest.costs.muon`.
     """
     states = _STATES[job.optimizer]
@@ -65,6 +67,10 @@ def recipe(job: Job) -> Recipe:
     gradient = 4.0 if wide else 2.0
     # fp16 keeps both gradients; the fp32 one belongs to the optimizer's share.
     moment = 2.0 if job.optimizer == "adam" and stack.moment_dtype == "bf16" else 4.0
+    if not stack.master_copy and job.precision != "fp16":
+        moments = moment * states
+        return Recipe(2.0, 2.0, moments, moments, 0.0, gradient, 2.0, 2.0 + 4.0 + 2.0 * moments,
+                      *host)
     optimizer = 4.0 + moment * states + (4.0 if job.precision == "fp16" else 0.0)
     held = 2.0 if job.precision == "fp16" else gradient
     # A bf16 parameter is the upper half of its fp32 master copy.

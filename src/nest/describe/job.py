@@ -225,8 +225,11 @@ class Stack(Rates):
         description="the same where products are in 8 bits or fewer; default: gradient_dtype",
     )
     moment_dtype: GradientDtype = Field(
-        "fp32", description="number format that Adam's moments are kept in beside fp32 copies of "
-        "the parameters",
+        "fp32", description="number format that Adam's moments are kept in",
+    )
+    master_copy: Flag = Field(
+        True, description="parameters in 16 bits or fewer have a copy in fp32, which the optimizer "
+        "updates; false: not in bf16 and 8 bits, whose gradients are kept in 16",
     )
     master_remainders: Flag = Field(
         False, description="ZeRO keeps of the fp32 copies of bf16 parameters only the 16 bits that "
@@ -273,6 +276,9 @@ class Stack(Rates):
             if getattr(self, name) < self.loss_kept:
                 allowed = f"at least loss_kept = {self.loss_kept:g}"
                 raise Problems([(name, f"got {getattr(self, name):g}; allowed: {allowed}")])
+        for name in ("master_remainders", "fp32_shards"):
+            if getattr(self, name) and not self.master_copy:
+                raise Problems([(name, "got true; allowed: false where master_copy is false")])
         return self
 
     def host(self, experts: bool, counted: bool = False) -> tuple[float, float, float, float]:

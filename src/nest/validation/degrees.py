@@ -69,7 +69,7 @@ def configuration(
         same["recompute_layers"] = again.layers
     where = f"run {run.run_id}"
     remarks: list[str] = []
-    if pp > 1 and same["zero"] > 1 and job.stack.fp32_shards:
+    if pp > 1 and same["zero"] not in job.stack.zero_with_pipeline:
         # Stages reduce after all micro-batches: torch==2.13.0, module pipelining.stage, line 1167.
         same["zero"] = 1
         remarks.append("FSDP with a pipeline reduces gradients once a step: priced as ZeRO-1")

@@ -21,7 +21,7 @@ _STACKS = (
     (r"megatron.{0,3}deepspeed", "megatron-deepspeed"),
     (r"all comm-overlap off", "megatron-core-serial"),
     (r"megatron-bridge", "megatron-bridge"),
-    (r"automodel", "fsdp"),
+    (r"automodel", "automodel"),
     (r"nemo \(?24\.0[1-7]\b", "megatron-core-2024"),
     (r"megatron|nemo", "megatron-core"),
     (r"llm-foundry", "llm-foundry"),
@@ -38,6 +38,18 @@ PROVISIONAL: dict[str, dict[str, Any]] = {
                   "and values are gathered before attention, which nothing hides "
                   "(arXiv:2407.21783, section 3.3.2), and nothing gathered is kept: Llama-405B "
                   "would take 138 GiB of 80; buffers for one micro-batch at a time",
+    },
+    "automodel": {
+        "base": "fsdp", "fp32_shards": False, "master_copy": False, "moment_dtype": "bf16",
+        "zero_with_pipeline": (0, 1), "loss_kept": 4, "loss_peak": 8,
+        "fsdp_copies": True, "stops_early": True, "wide_ring": True, "overlap_cp": 0.0,
+        "source": "NeMo AutoModel: FSDP2 of bf16 parameters, with torch.optim.Adam of the same "
+                  "(NVIDIA-NeMo/Automodel@36044ad nemo_automodel._transformers.auto_model, line "
+                  "846, components.distributed.config, line 328); loss_kept, loss_peak: logits, "
+                  "their log-probabilities and two gradients in 16 bit (components.loss.masked_ce, "
+                  "fp32_upcast false); with a pipeline gradients are reduced once a step "
+                  "(components.moe.fsdp_mixin); fsdp_copies, stops_early, wide_ring, overlap_cp: "
+                  "PyTorch's, as torchtitan's; the rest as fsdp",
     },
     "metaseq": {
         "base": "fsdp", "gemm_derate": 0.847, "attention_derate": 0.584, "memory_derate": 0.611,
