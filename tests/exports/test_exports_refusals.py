@@ -67,6 +67,18 @@ def test_who_has_settings_for_experts_of_a_capacity(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", STACKS)
+def test_states_of_parameters_that_no_file_asks_for(target: str) -> None:
+    stack = {"base": STACKS[target], "moment_dtype": "bf16", "master_copy": False,
+             "master_remainders": False, "fp32_shards": False}
+    with pytest.raises(UnsupportedError) as caught:
+        files_of(target, stack, recompute="full" if target == "maxtext" else "none", sp=False,
+                 zero=1 if target[:4] in ("mega", "deep", "maxt") else 2)
+    assert caught.value.problems == (
+        "stack.moment_dtype bf16: what asks for it is not written; allowed: fp32",
+        "stack.master_copy false: what asks for it is not written; allowed: true")
+
+
+@pytest.mark.parametrize("target", STACKS)
 def test_nothing_is_written_of_what_is_refused(target, tmp_path, capsys) -> None:
     files = Files(tmp_path)
     stack = "fsdp" if target != "fsdp2" else "megatron-core"

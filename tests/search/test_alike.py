@@ -230,7 +230,7 @@ def test_what_rules_out_layouts_rules_out_no_better_one(model, devices, batch, s
     found, kernel = Alike(builder), compiled.load(compiled.ALIKE)[0].alike
     limit = 1.1 * search_one(chain, where, job, space, threads=1).step_time
     compared = [0, 0]  # outer choices without and with a plan below the limit
-    for number in np.flatnonzero(found.bounds < limit).tolist():
+    for number in np.flatnonzero(found.bounds() < limit).tolist():
         degrees = found.degrees(number)
         _, given, legal = found.arrays(number, limit)
         without = given._replace(seen=0 * given.seen, least_seen=0 * given.least_seen,
@@ -259,7 +259,7 @@ def test_bounds_hold_where_layers_in_front_of_the_body_run_again_first(first):
     found = Alike(Builder(chain, where, job, space, rules=job.stack.capabilities,
                           pipelines=pipelines(chain, space, where.size, True)))
     compared = 0
-    for number in np.flatnonzero(found.bounds < np.inf).tolist():
+    for number in np.flatnonzero(found.bounds() < np.inf).tolist():
         degrees, rings = found.degrees(number), found.rings(number)
         _, given, legal = found.arrays(number, np.inf)
         without = given._replace(seen=0 * given.seen, least_seen=0 * given.least_seen,

@@ -77,7 +77,7 @@ def test_floors_are_no_higher_than_any_step(monkeypatch: pytest.MonkeyPatch) -> 
             continue
         found = alike.solve(kernel, number, np.inf, True, False)[0]
         for plan in found:
-            floor = alike.bounds[number]
+            floor = alike.bounds()[number]
             assert floor <= plan.step_time * (1 + 1e-9)
             close = max(close, floor / plan.step_time)
             kept = split(where, batch, SPACE, plan.step_time * (1 + 1e-6))

@@ -38,7 +38,7 @@ def test_no_plan_takes_less_than_the_floor_of_its_question(stack, model, memory,
                   **({"schedule": schedule} if schedule else {}))
     kernel, rng = compiled.load(compiled.ALIKE)[0].alike, np.random.default_rng(0)
     plans = without = 0
-    for number, bound in enumerate(found.bounds.tolist()):
+    for number, bound in enumerate(found.bounds().tolist()):
         shapes, totals = found._shapes(number), found._totals
         row_way, row_policy, way_policy = totals._legal(number)
         every = np.flatnonzero(row_way[:, :, None] & row_policy[:, None] & way_policy)

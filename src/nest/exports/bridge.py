@@ -183,8 +183,6 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
         yield "stack.dispatch_fp8: no field sends tokens to experts in fp8"
     yield from (f"stack.{name}: what asks for it is not written"
                 for name in ("fp8_attention", "fp8_head") if getattr(job.stack, name))
-    if job.stack.moment_dtype != "fp32":
-        yield f"stack.moment_dtype {job.stack.moment_dtype}: what asks for it is not written"
     yield from not_captured(model_of(plan), job, _fsdp(plan))
     if job.precision == "fp16" and job.stack.gradient_dtype == "bf16":
         yield "precision fp16: gradients in bf16 have no setting"

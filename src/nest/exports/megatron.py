@@ -71,8 +71,6 @@ def inexpressible(model: Model, job: Job, way: Configuration) -> Iterator[str]:
         yield "stack.dispatch_fp8: no argument sends tokens to experts in fp8"
     yield from (f"stack.{name}: what asks for it is not written"
                 for name in ("fp8_attention", "fp8_head") if getattr(job.stack, name))
-    if job.stack.moment_dtype != "fp32":
-        yield f"stack.moment_dtype {job.stack.moment_dtype}: what asks for it is not written"
     yield from not_captured(model, job, is_fsdp(job))
 
 

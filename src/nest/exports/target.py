@@ -16,6 +16,8 @@ from nest.units import format_seconds
 
 Files = dict[str, str]
 LAUNCH = "launch.sh"
+_STATES = {"moment_dtype": "fp32", "master_copy": "true"}
+"""What optimizers keep of parameters in 16 bits, as files are written."""
 
 
 class Sheet(NamedTuple):
@@ -81,6 +83,9 @@ def _reasons(target: Target, plan: Plan) -> Iterator[str]:
         if plan.inputs.job.expert_capacity is not None and not target.capacity:
             yield ("job.expert_capacity: no setting of a capacity of experts is written; allowed: "
                    "null")
+        yield from (f"stack.{name} {given}: what asks for it is not written; allowed: {usual}"
+                    for name, usual in _STATES.items()
+                    if (given := f"{getattr(plan.inputs.job.stack, name)}".lower()) != usual)
         yield from target.inexpressible(plan)
 
 

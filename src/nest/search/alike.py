@@ -26,6 +26,7 @@ from nest.graph.schedules import (
     is_grouped,
     most_zero,
 )
+from nest.search.layer_prices import Map
 from nest.search.layouts import UNLIKE, is_split
 from nest.search.problems import Legal, Pipelines, Rings
 from nest.search.runnable import (
@@ -52,6 +53,8 @@ SCHEDULES: tuple[Schedule, ...] = (
 """Schedules of alike stages that are searched, by number."""
 MOST_CUTS = 300
 """Ways to cut one pipeline that are priced at the most; beyond them nothing is proved."""
+SHARES = 8
+"""Calls among which outer choices are shared, so that threads have about as much to do."""
 
 
 def pipelines(
@@ -175,12 +178,16 @@ class Alike:
                 float(best[k]), pipeline, int(option[k]), tuple(cuts[k, : parts + 1].tolist())))
         return found, float(left), int(priced)
 
-    @cached_property
-    def bounds(self) -> Any:
-        """float64 (outer choices,) least seconds of a step under each; inf: nothing fits."""
-        return np.array([
-            bound if bound == np.inf else self._totals.least(number, self._shapes(number))
-            for number, bound in enumerate(self.builder.bounds.tolist())])
+    def bounds(self, each_of: Map = map) -> Floats:
+        """(outer choices,) least seconds of a step under each; inf: nothing fits."""
+        found: Floats = self.builder.bounds.copy()
+
+        def fill(some: Ints) -> None:
+            for number in some.tolist():
+                found[number] = self._totals.least(number, self._shapes(number))
+
+        list(each_of(fill, np.array_split(np.flatnonzero(found < np.inf), SHARES)))
+        return found
 
     @property
     def choices(self) -> int:

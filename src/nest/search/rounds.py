@@ -307,7 +307,8 @@ class _Run:
         self.alike = Alike(builder) if builder.pipelines else None
         self.bounds = {
             (n, schedule): float(bound) for schedule in schedules for n, bound in enumerate(
-                self.alike.bounds if self.alike and schedule == ALIKE else builder.bounds)
+                self.alike.bounds(pool.map) if self.alike and schedule == ALIKE
+                else builder.bounds)
             if bound < np.inf}
         self.tasks = sorted(self.bounds, key=lambda task: (self.bounds[task] * (
             1.0 + builder.own * BUBBLE / builder.outers[task[0]].micro_batches), task))

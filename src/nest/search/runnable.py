@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL, policy
+from nest.costs.distinct import distinct_rows
 from nest.describe.capabilities import Capabilities, Product, Rule
 from nest.describe.job import Job
 from nest.describe.space import MODULES
@@ -218,11 +219,9 @@ class Runnable:
     @property
     def verdicts(self) -> Ints:
         """A number for candidates that can be run alike; (C,)."""
-        masks = [_distinct(mask.reshape(len(mask), -1))
-                 for mask in self._masks.values() if len(mask) > 1]
-        if not masks:
-            return np.zeros(self._sizes[ROW], dtype=np.int64)
-        return np.unique(np.concatenate(masks, axis=1), axis=0, return_inverse=True)[1]
+        columns = [column.astype(np.int64) for mask in self._masks.values() if len(mask) > 1
+                   for column in _distinct(mask.reshape(len(mask), -1))]
+        return distinct_rows(np.zeros(self._sizes[ROW], dtype=np.int64), *columns)[1]
 
     def groups(self, m: int) -> Ints:
         """Micro-batches of m that pass a chunk of each pipeline in a row; 0: there is no way; (Q,).
@@ -379,13 +378,13 @@ def _may_pass(m: int, pp: Ints, group: Ints) -> Any:
             & ((rest == 0) | (rest >= pp)))
 
 
-def _distinct(mask: Bools) -> Bools:
-    """Each column once: few differ, and sorting rows takes long for many."""
+def _distinct(mask: Bools) -> list[Bools]:
+    """Each column once: few differ."""
     found: list[Bools] = []
     for column in np.ascontiguousarray(mask.T):
         if not any(np.array_equal(column, other) for other in found):
             found.append(column)
-    return np.stack(found, axis=1)
+    return found
 
 
 def _broken(rule: Rule, columns: Columns) -> Iterator[Bools]:

@@ -315,11 +315,6 @@ class Builder:
 
     # ------------------------------------------------------------ one outer choice
 
-    def numbers(self, number: int) -> tuple[Ints, Ints]:
-        """(C,) body and state of each candidate of an outer choice."""
-        span = self.span(number)
-        return self._body[span], self._held[span]
-
     def divided(self, number: int) -> Bools:
         """(C, Z) ways of ZeRO that differ: where HSDP is the same as sharding over all, one."""
         shard = np.array([shard for _, shard in self.zeros], dtype=np.bool_)

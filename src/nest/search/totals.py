@@ -81,7 +81,9 @@ class Totals:
         kinds = len(builder.chain.kinds)
         pairs, self._counts = np.unique(order * kinds + whole, return_counts=True)
         self._first, self._second = pairs // kinds, pairs % kinds
-        figures = self._by_kind()
+        used, self._numbers = zip(*(np.unique(numbers, return_inverse=True)
+                                    for numbers in builder.columns[:2]), strict=True)
+        figures = self._by_kind(*used)
         self._whole = [np.stack([self._summed(one) for one in part]) for part in figures]
         self._bytes = [part[1] for part in figures]
         self._figures = figures if builder.rows.start.any() else None  # they take much memory
@@ -98,18 +100,19 @@ class Totals:
         """X."""
         return len(self.builder.policies) + (self._full >= 0)
 
-    def _by_kind(self) -> tuple[list[Floats], list[Floats]]:
+    def _by_kind(self, body: Ints, held: Ints) -> tuple[list[Floats], list[Floats]]:
         """Seconds and bytes of a layer of each kind: what bodies add, (U, R, T), and what states
         do, (V, Z, T). Of bodies also what passes beside each other may hide, and what hides it,
         forward and backward: at the most, as less than 0."""
         prices = self.builder.prices
-        ahead, back, state, apart = prices.ahead, prices.back, prices.state, prices.apart
+        ahead, back, state = prices.ahead[body], prices.back[body], prices.state[held]
+        apart = prices.apart[body] if len(prices.apart) else prices.apart
         own = [ahead[:, None, :, 1] + back[..., 1], np.ascontiguousarray(back[..., 2])]
-        slower, held = state[..., STATE_SLOWED:], np.ascontiguousarray(state[..., STATE_RESIDENT])
+        slower = state[..., STATE_SLOWED:].sum(axis=3)
         if len(apart):
             free = np.stack([0.0 * back[..., 0] + ahead[:, None, :, 0], back[..., 0]])
             own += [-apart[..., 0], -apart[..., 1], *(-free * (apart[..., 0] > 0.0))]
-        return own, [slower.sum(axis=3), held]
+        return own, [slower, np.ascontiguousarray(state[..., STATE_RESIDENT])]
 
     def _summed(self, figures: Floats) -> Floats:
         """Sums over all layers of figures by kind, the last axis."""
@@ -122,11 +125,11 @@ class Totals:
         return found
 
     def _of(
-        self, axis: int, number: Ints, same: Ints | None
+        self, axis: int, number: Ints, first: Ints, same: Ints
     ) -> tuple[Ints, Floats, Floats]:
         """Numbers of bodies or states (C,); sums by number; bytes by number and kind. Each is the
-        least of those of the ``same`` degrees."""
-        if same is None or self._figures is None:
+        least of those of the ``same`` degrees, whose first candidates are ``first``."""
+        if self._figures is None or np.array_equal(number[first[same]], number):
             return number, self._whole[axis], self._bytes[axis]
         least = [least_of(one[number], same) for one in self._figures[axis]]
         return np.arange(len(number)), np.stack([self._summed(one) for one in least]), least[1]
@@ -135,12 +138,11 @@ class Totals:
         """What the kernel gets of an outer choice."""
         builder = self.builder
         outer, span, rows = builder.outers[number], builder.span(number), builder.rows
-        block, start, same = rows.block[span], rows.start[span], None
-        if start.any():
-            same = distinct_rows(block, rows.samples[span], rows.split[span], rows.pair[span])[1]
-        bodies, states = builder.numbers(number)
-        body, own, kept = self._of(0, bodies, same)
-        state, (slower, held), resident = self._of(1, states, same)
+        block = rows.block[span]
+        first, same = distinct_rows(block, rows.samples[span], rows.split[span], rows.pair[span])
+        bodies, states = (numbers[span] for numbers in self._numbers)
+        body, own, kept = self._of(0, bodies, first, same)
+        state, (slower, held), resident = self._of(1, states, first, same)
         deepest = int(shapes.pp.max(initial=0))
         row_way, row_policy, way_policy = self._legal(number)
         return Sums(

@@ -173,7 +173,7 @@ class Fabric:
                 lambda starts: links.over_replicas(starts, block, inner, outer_dp, stride))
         return self._known[key].at(start)
 
-    def place(self, start: int, outer_dp: int, stride: int) -> tuple[int, ...]:
+    def place(self, start: int, outer_dp: int, stride: int) -> Hashable:
         """Part of the key of prices besides sizes and replicas; equal: same prices."""
         if self.by_links:
             return (start,)

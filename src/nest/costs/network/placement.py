@@ -72,12 +72,12 @@ def strides(devices: int, outer_dp: int, group_sizes: Sequence[int]) -> tuple[in
 @lru_cache(maxsize=100_000)
 def place_class(
     start: int, outer_dp: int, stride: int, group_sizes: tuple[int, ...]
-) -> tuple[int, ...]:
+) -> bytes:
     """Key of the spread of a block's replicas besides sizes; equal = same prices.
 
     Empty where all replicas lie in the groups in the same way: then all starts are equal.
     """
     if outer_dp == 1 or replicas_alike(stride, group_sizes):
-        return ()
+        return b""
     origins = start + stride * np.arange(outer_dp)
-    return tuple(int(x) for g in group_sizes for x in origins // g - start // g)
+    return b"".join((origins // g - start // g).tobytes() for g in group_sizes)
