@@ -263,7 +263,7 @@ def rounds() -> str:
              line([(x, y), (x, base), (x + wide * len(BOUNDS) + 10, base)]),
              text(x - 8, y + 4, "seconds", 12, "end"),
              text(x + wide * len(BOUNDS) / 2, base + 42,
-                  "outer choices, those most like the draft's plan or of the lowest bound first",
+                  "outer choices, those most like a known plan or of the lowest bound first",
                   12, "middle")]
     for n, bound in enumerate(BOUNDS):
         limit = next(value for first, last, value in LIMITS if first <= n < last)

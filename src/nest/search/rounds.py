@@ -118,22 +118,24 @@ def search_one(
                     spare_host=spare_host, kept=kept, each_of=pool.map, pipelines=_first_of(listed),
                     behind=listed, lists=lists)
             for rules, listed in parts]
-        draft = None
-        if not whole.own and not any_plan and below == np.inf:
-            draft = draft_of(space, chain)
-        if draft is not None:
-            builder = Builder(chain, cluster, job, draft, known, offload=offload,
-                              spare_host=spare_host, kept=kept, each_of=pool.map, lists=lists)
-            best = _Run(builder, kernels, pool, counts, watch, part=True).first()
         runs = [*(_Run(builder, kernels, pool, counts, watch, part=True) for builder in some),
                 _Run(whole, kernels, pool, counts, watch)]
-        for run in runs:
-            if any_plan or (draft is not None and best is None):
-                run.drop_unfit()
         if any_plan:
+            for run in runs:
+                run.drop_unfit()
             best = next(filter(None, (run.any() for run in reversed(runs))), None)
         else:
             for run in runs:
+                draft = None
+                if run.builder is whole and best is None and not whole.own and below == np.inf:
+                    draft = draft_of(space, chain)
+                if draft is not None:
+                    builder = Builder(chain, cluster, job, draft, known, offload=offload,
+                                      spare_host=spare_host, kept=kept, each_of=pool.map,
+                                      lists=lists)
+                    best = _Run(builder, kernels, pool, counts, watch, part=True).first()
+                    if best is None:
+                        run.drop_unfit()
                 run.begin_near(best)
                 best = run.best(best, below)
         for builder, (rules, listed) in zip((*some, whole), parts, strict=True):
