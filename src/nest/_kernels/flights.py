@@ -29,7 +29,8 @@ def held(s, t, limit, cuts, ends, row):
     ----------
     s, t : ``nest.search.problems.Spans`` and ``nest.search.tables.Tables`` of 1F1B.
     limit : seconds, with a margin.
-    cuts : int64 (2, K+1), the first and the last cut that may lie at each position.
+    cuts : int64 (3, K+1), the first and the last cut that may lie at each position, and its first
+        cell.
     ends : int64 (2, P, L+1), where stages may end.
     row : int64 (P, G), numbers of the stages to look at, -1: none.
 
@@ -42,11 +43,11 @@ def held(s, t, limit, cuts, ends, row):
     seconds = np.full((int(row.max()) + 1, deepest), np.inf)
     least_seconds(t, row, np.empty((len(t.part), FIGURES)), np.empty((t.ahead.shape[1], FIGURES)),
                   seconds)
-    cells = np.cumsum(np.maximum(cuts[1] - cuts[0] + 1, 0))
+    cells = int(cuts[2, -1] + max(cuts[1, -1] - cuts[0, -1] + 1, 0))
     found = np.zeros((3, len(seconds)))
     found[LEAST_HELD], found[MOST_HELD] = t.micro_batches, -1.0
-    look(s, limit, np.stack((*cuts, np.concatenate((np.zeros(1, np.int64), cells[:-1])))), ends,
-         row, seconds, np.full((cells[-1], deepest + 1), np.inf), np.full(cells[-1], np.inf), found)
+    look(s, limit, cuts, ends, row, seconds, np.full((cells, deepest + 1), np.inf),
+         np.full(cells, np.inf), found)
     return found
 
 

@@ -57,15 +57,16 @@ def useful(s, limit, t=None, many=MANY):
     ends = np.zeros((2, P, L + 1), np.int64)
     wanted = everything(P, len(s.part), s.micro_batches)
     if s.chain and limit < np.inf:
-        K, limit = s.price.shape[1] - 1, limit * SLACK
+        limit *= SLACK
         wanted.most[:], wanted.slowest[:] = NO, 0.0
         # The cuts that may lie at a position: the devices behind it hold the layers behind, and
         # those in front of it the layers in front.
         first = np.searchsorted(s.work, s.work[L] - limit * (1.0 - s.share))
         last = np.searchsorted(s.work, limit * s.share, side="right") - 1
-        cuts = np.stack((first, last))
-        fill(s, limit, cuts, np.full((L + 1, K + 1), np.inf), np.full((L + 1, K + 1), np.inf),
-             ends, wanted)
+        ends_at = np.cumsum(np.maximum(last - first + 1, 0))
+        cuts = np.stack((first, last, np.concatenate((np.zeros(1, np.int64), ends_at[:-1]))))
+        fill(s, limit, cuts, np.full(ends_at[-1], np.inf), np.full(ends_at[-1], np.inf), ends,
+             wanted)
         stages = wanted.slowest > 0.0
         if t is not None and not t.gpipe and np.count_nonzero(stages) >= many:
             row = np.full(stages.shape, -1)
@@ -81,9 +82,10 @@ def useful(s, limit, t=None, many=MANY):
 
 @entry
 def fill(s, limit, cuts, behind, ahead, ends, wanted):
-    """Fill ``ends`` and ``wanted``; ``behind`` and ``ahead`` (L+1, K+1) hold infinities.
+    """Fill ``ends`` and ``wanted``; ``behind`` and ``ahead`` hold an infinity for each cell.
 
-    ``cuts`` int64 (2, K+1) are the first and the last cut that may lie at each position.
+    ``cuts`` int64 (3, K+1) are the first and the last cut that may lie at each position, and its
+    first cell.
     """
     _look_behind(s, limit, cuts, behind)
     _look_ahead(s, limit, cuts, behind, ahead, ends, wanted.slowest)
@@ -118,12 +120,13 @@ def _add_parts(s, wanted):
 @leaf
 def _look_behind(s, limit, cuts, behind):
     """Fill the least that the stages behind a cell take, from when its first micro-batch comes."""
-    L, K = behind.shape[0] - 1, behind.shape[1] - 1
+    L, K = s.seconds.shape[1] - 1, s.price.shape[1] - 1
     for k in range(K + 1):
-        if cuts[1, k] == L:
-            behind[L, k] = 0.0
+        if cuts[0, k] <= L == cuts[1, k]:
+            behind[cuts[2, k] + L - cuts[0, k]] = 0.0
     for k in range(K - 1, -1, -1):
         for i in range(cuts[0, k], min(cuts[1, k] + 1, L)):
+            cell = cuts[2, k] + i - cuts[0, k]
             for x in range(len(s.sizes)):
                 kind, stop = s.price[x, k], k + s.sizes[x]
                 if kind < 0 or stop > K:
@@ -133,20 +136,22 @@ def _look_behind(s, limit, cuts, behind):
                     t = s.seconds[kind, j] - s.seconds[kind, i]
                     if s.micro_batches * t >= limit:
                         break
-                    step = max(s.micro_batches * t, t + behind[j, stop])
-                    behind[i, k] = min(behind[i, k], step)
+                    rest = behind[cuts[2, stop] + j - cuts[0, stop]]
+                    behind[cell] = min(behind[cell], max(s.micro_batches * t, t + rest))
 
 
 @leaf
 def _look_ahead(s, limit, cuts, behind, ahead, ends, most):
     """Fill the least seconds of a micro-batch in front of a cell, where stages may end, and the
     seconds that those of each signature take less than, ``most``."""
-    L, K = behind.shape[0] - 1, behind.shape[1] - 1
-    ahead[0, 0] = 0.0
+    L, K = s.seconds.shape[1] - 1, s.price.shape[1] - 1
+    if cuts[0, 0] == 0:
+        ahead[0] = 0.0
     for k in range(K):
         for i in range(cuts[0, k], min(cuts[1, k] + 1, L)):
-            before = ahead[i, k]
-            if before + behind[i, k] >= limit:
+            cell = cuts[2, k] + i - cuts[0, k]
+            before = ahead[cell]
+            if before + behind[cell] >= limit:
                 continue
             for x in range(len(s.sizes)):
                 kind, stop = s.price[x, k], k + s.sizes[x]
@@ -157,10 +162,11 @@ def _look_ahead(s, limit, cuts, behind, ahead, ends, most):
                     t = s.seconds[kind, j] - s.seconds[kind, i]
                     if before + s.micro_batches * t >= limit:
                         break
-                    below = slowest(s, limit - before, behind[j, stop], j, stop)
+                    there = cuts[2, stop] + j - cuts[0, stop]
+                    below = slowest(s, limit - before, behind[there], j, stop)
                     if t >= below:
                         continue
-                    ahead[j, stop] = min(ahead[j, stop], before + t)
+                    ahead[there] = min(ahead[there], before + t)
                     g = s.signature[i, j]
                     most[kind, g] = max(most[kind, g], below)
                     if ends[1, kind, i] == 0:

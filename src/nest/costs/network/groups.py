@@ -13,6 +13,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+FEW = 4
+"""Subgroups of a level for each member of a group up to which counting is faster than sorting."""
+
 
 def count(members: NDArray[np.int64], group_sizes: Sequence[int]) -> tuple[tuple[int, ...], bool]:
     """Fewest members per subgroup of each level over several groups, and whether all are even.
@@ -23,9 +26,17 @@ def count(members: NDArray[np.int64], group_sizes: Sequence[int]) -> tuple[tuple
         Device numbers of G groups of n devices.
     """
     fewest, even = [], True
-    rows = np.arange(len(members))[:, None] * (members.max() + 1)
+    rows, size = np.arange(len(members))[:, None], members.shape[1]
     for g in group_sizes:
-        _, counts = np.unique(rows + members // g, return_counts=True)
+        group = members // g
+        group -= group.min()
+        wide = int(group.max()) + 1
+        code = (rows * wide + group).ravel()
+        if wide <= FEW * size:
+            counts = np.bincount(code)
+            counts = counts[counts > 0]
+        else:
+            counts = np.unique(code, return_counts=True)[1]
         fewest.append(int(counts.min()))
         even &= bool(counts.min() == counts.max())
     return tuple(fewest), even
