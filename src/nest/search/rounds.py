@@ -125,14 +125,14 @@ def search_one(
                 run.drop_unfit()
             best = next(filter(None, (run.any() for run in reversed(runs))), None)
         else:
+            draft = None if whole.own or below < np.inf else draft_of(space, chain)
             for run in runs:
-                draft = None
-                if run.builder is whole and best is None and not whole.own and below == np.inf:
-                    draft = draft_of(space, chain)
-                if draft is not None:
+                if draft is not None and best is None and (
+                        run.builder is whole or not _even(cluster.size)):
                     builder = Builder(chain, cluster, job, draft, known, offload=offload,
                                       spare_host=spare_host, kept=kept, each_of=pool.map,
                                       lists=lists)
+                    draft = None
                     best = _Run(builder, kernels, pool, counts, watch, part=True).first()
                     if best is None:
                         run.drop_unfit()
@@ -175,6 +175,14 @@ def search_one(
         int(counts[0]), int(counts[1]), int(counts[2]),
         whole,
     )
+
+
+def _even(devices: int) -> bool:
+    """Whether alike stages can share so many devices: if not, the best plans have others."""
+    for prime in (2, 3, 5, 7):
+        while devices % prime == 0:
+            devices //= prime
+    return devices == 1
 
 
 def _entries(own: bool, cluster: Cluster) -> tuple[str, ...]:
