@@ -126,9 +126,9 @@ def search_one(
             best = next(filter(None, (run.any() for run in reversed(runs))), None)
         else:
             draft = None if whole.own or below < np.inf else draft_of(space, chain)
+            early = chain.experts is None and not _even(cluster.size)
             for run in runs:
-                if draft is not None and best is None and (
-                        run.builder is whole or not _even(cluster.size)):
+                if draft is not None and best is None and (early or run.builder is whole):
                     builder = Builder(chain, cluster, job, draft, known, offload=offload,
                                       spare_host=spare_host, kept=kept, each_of=pool.map,
                                       lists=lists)
@@ -178,7 +178,7 @@ def search_one(
 
 
 def _even(devices: int) -> bool:
-    """Whether alike stages can share so many devices: if not, the best plans have others."""
+    """Whether alike stages can share so many devices; if not, stages that differ gain most."""
     for prime in (2, 3, 5, 7):
         while devices % prime == 0:
             devices //= prime
