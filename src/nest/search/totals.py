@@ -125,11 +125,14 @@ class Totals:
         return found
 
     def _of(
-        self, axis: int, number: Ints, first: Ints, same: Ints
+        self, axis: int, number: Ints, alike: tuple[Ints, Ints] | None
     ) -> tuple[Ints, Floats, Floats]:
         """Numbers of bodies or states (C,); sums by number; bytes by number and kind. Each is the
-        least of those of the ``same`` degrees, whose first candidates are ``first``."""
-        if self._figures is None or np.array_equal(number[first[same]], number):
+        least of those ``alike`` in degrees, by the first ones and the number of each."""
+        if self._figures is None or alike is None:
+            return number, self._whole[axis], self._bytes[axis]
+        first, same = alike
+        if np.array_equal(number[first[same]], number):  # they differ in their places alone
             return number, self._whole[axis], self._bytes[axis]
         least = [least_of(one[number], same) for one in self._figures[axis]]
         return np.arange(len(number)), np.stack([self._summed(one) for one in least]), least[1]
@@ -138,11 +141,12 @@ class Totals:
         """What the kernel gets of an outer choice."""
         builder = self.builder
         outer, span, rows = builder.outers[number], builder.span(number), builder.rows
-        block = rows.block[span]
-        first, same = distinct_rows(block, rows.samples[span], rows.split[span], rows.pair[span])
+        block, alike = rows.block[span], None
+        if rows.start[span].any():
+            alike = distinct_rows(block, rows.samples[span], rows.split[span], rows.pair[span])
         bodies, states = (numbers[span] for numbers in self._numbers)
-        body, own, kept = self._of(0, bodies, first, same)
-        state, (slower, held), resident = self._of(1, states, first, same)
+        body, own, kept = self._of(0, bodies, alike)
+        state, (slower, held), resident = self._of(1, states, alike)
         deepest = int(shapes.pp.max(initial=0))
         row_way, row_policy, way_policy = self._legal(number)
         return Sums(
