@@ -182,5 +182,5 @@ def random_job(rng: Random, theme: str) -> Job:
         stack=stack | {
             "receives_all": Random(repr(stack) + "receives").random() < 0.2,
             "master_copy": stack["master_remainders"] or stack.get("fp32_shards", False)
-            or Random(repr(stack) + "copy").random() < 0.9},
+            or Random(repr(stack) + "master").random() < 0.9},
     )
