@@ -104,10 +104,7 @@ def least_seconds(t, row, sums, own, seconds):
 
 @entry
 def look(s, limit, cuts, ends, row, seconds, behind, ahead, found):
-    """Fill ``found``, see ``held``; ``behind`` (cells, D+1) and ``ahead`` (cells,) hold infinities.
-
-    ``cuts`` (3, K+1) has a third row: the cell of the first cut of each position.
-    """
+    """Fill ``found`` of ``held``; ``behind`` (cells, D+1), ``ahead`` (cells,) hold infinities."""
     _behind(s, limit, cuts, ends, row, seconds, behind)
     _ahead(s, limit, cuts, ends, row, seconds, behind, ahead, found)
 

@@ -63,10 +63,10 @@ def useful(s, limit, t=None, many=MANY):
         # those in front of it the layers in front.
         first = np.searchsorted(s.work, s.work[L] - limit * (1.0 - s.share))
         last = np.searchsorted(s.work, limit * s.share, side="right") - 1
-        ends_at = np.cumsum(np.maximum(last - first + 1, 0))
-        cuts = np.stack((first, last, np.concatenate((np.zeros(1, np.int64), ends_at[:-1]))))
-        fill(s, limit, cuts, np.full(ends_at[-1], np.inf), np.full(ends_at[-1], np.inf), ends,
-             wanted)
+        each = np.maximum(last - first + 1, 0)
+        cells = np.cumsum(each)
+        cuts = np.stack((first, last, cells - each))
+        fill(s, limit, cuts, np.full(cells[-1], np.inf), np.full(cells[-1], np.inf), ends, wanted)
         stages = wanted.slowest > 0.0
         if t is not None and not t.gpipe and np.count_nonzero(stages) >= many:
             row = np.full(stages.shape, -1)

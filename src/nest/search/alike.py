@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL
-from nest.costs.distinct import distinct_rows
 from nest.describe.capabilities import Capabilities
 from nest.describe.space import BEYOND, Schedule, SearchSpace
 from nest.graph import Chain
@@ -235,7 +234,7 @@ class Alike:
         places = builder.candidates.places(outer)
         block, start = rows.block[span], rows.start[span]
         sizes, size = np.unique(block, return_inverse=True)
-        degrees = distinct_rows(block, rows.samples[span], rows.split[span], rows.pair[span])[1]
+        degrees = rows.take(span).degrees()[1]
         most = max(1, min(builder.deepest, outer.stride // int(sizes[0])))
         at = sizes[:, None] * np.arange(most)
         inside = at + sizes[:, None] <= outer.stride

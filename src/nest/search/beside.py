@@ -13,7 +13,6 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.costs.distinct import distinct_rows
 from nest.describe.capabilities import Capabilities
 from nest.search.alike import Alike
 from nest.search.distinct import least_of
@@ -76,8 +75,7 @@ def _quick(other: Builder, limit: float) -> Ints:
     outer = other.outer
     least = each[other._body]
     if rows.start.any():
-        least = least_of(least, distinct_rows(
-            outer, rows.block, rows.samples, rows.split, rows.pair)[1])
+        least = least_of(least, rows.degrees(outer)[1])
     m, stride = np.array([(o.micro_batches, o.stride) for o in other.outers]).T[:, outer]
     deepest = np.minimum(stride // rows.block, max(one.pp for one in other.pipelines))
     found: Ints = np.flatnonzero(m * least < limit * deepest * (1.0 + 1e-9))

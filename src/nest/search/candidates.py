@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import Site, exchange_of
+from nest.costs.distinct import distinct_rows
 from nest.costs.network.fabric import Fabric, GroupShapes
 from nest.costs.network.placement import strides
 from nest.describe.cluster import Cluster
@@ -83,9 +84,14 @@ class Rows(NamedTuple):
     split: Ints
     pair: Ints
 
-    def take(self, kept: Ints) -> Rows:
+    def take(self, kept: Ints | slice) -> Rows:
         """Some of them."""
         return Rows(*(column[kept] for column in self))
+
+    def degrees(self, *outer: Ints) -> tuple[Ints, Ints]:
+        """Those that differ in more than their places, ``outer`` counted: the first of each, and
+        the number of each row's."""
+        return distinct_rows(*outer, self.block, self.samples, self.split, self.pair)
 
 
 def outers(cluster: Cluster, job: Job, space: SearchSpace) -> list[Outer]:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import Way
-from nest.costs.distinct import distinct_rows
 from nest.costs.zero import state_costs
 from nest.describe.capabilities import Capabilities
 from nest.forms.chunk import STATE_RESIDENT
@@ -106,7 +105,7 @@ class _Least:
         rows, (outer, micro_batches, stride) = self.other.rows, self._outers()
         alone = (self._many * self._each + self._outside).min(axis=1)[self.other._body]
         if rows.start.any():
-            alone = least_of(alone, _alike(outer, self.other))
+            alone = least_of(alone, rows.degrees(outer)[1])
         deepest = np.minimum(stride // rows.block, max(one.pp for one in self.other.pipelines))
         found: Ints = np.flatnonzero((deepest > 1) & (
             micro_batches * alone < limit * (1.0 + 1e-9) * np.maximum(deepest, 1)))
@@ -127,7 +126,7 @@ class _Least:
         figures = [self._each[other._body], self._kept[other._body], self._outside[other._body],
                    fixed[other._held][:, None]]
         if other.rows.start.any():
-            same = _alike(outer, other)
+            same = other.rows.degrees(outer)[1]
             figures = [least_of(figure, same) for figure in figures]
         found, alone = np.full(len(outer), np.inf), self._many * figures[0] + figures[2]
         for k, one in enumerate(other.pipelines):
@@ -151,9 +150,3 @@ class _Least:
                 time = np.where(fits, time, np.inf).min(axis=1) * micro_batches[at] / COPIES
                 found[at] = np.minimum(found[at], time)
         return found * (1.0 - 1e-9)
-
-
-def _alike(outer: Ints, other: Builder) -> Ints:
-    """A number for each candidate, the same for those of the same degrees at other places."""
-    rows = other.rows
-    return distinct_rows(outer, rows.block, rows.samples, rows.split, rows.pair)[1]

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,13 +114,13 @@ def search_one(
         kept = Kept() if kept is None else kept
         lists = kept.of(("cuts", Same(chain), Same(known)), lambda: CutLists(chain, known))
         parts = _parts(chain, space, cluster, job, beyond_stack)
+        build = partial(Builder, chain, cluster, job, known=known, offload=offload,
+                        spare_host=spare_host, kept=kept, each_of=pool.map, lists=lists)
+        run_of = partial(_Run, kernels=kernels, pool=pool, counts=counts, watch=watch)
         *some, whole = [
-            Builder(chain, cluster, job, space, known, rules=rules, offload=offload,
-                    spare_host=spare_host, kept=kept, each_of=pool.map, pipelines=_first_of(listed),
-                    behind=listed, lists=lists)
+            build(space, rules=rules, pipelines=_first_of(listed), behind=listed)
             for rules, listed in parts]
-        runs = [*(_Run(builder, kernels, pool, counts, watch, part=True) for builder in some),
-                _Run(whole, kernels, pool, counts, watch)]
+        runs = [*(run_of(builder, part=True) for builder in some), run_of(whole)]
         if any_plan:
             for run in runs:
                 run.drop_unfit()
@@ -129,11 +130,7 @@ def search_one(
             early = chain.experts is None and not _even(cluster.size)
             for run in runs:
                 if draft is not None and best is None and (early or run.builder is whole):
-                    builder = Builder(chain, cluster, job, draft, known, offload=offload,
-                                      spare_host=spare_host, kept=kept, each_of=pool.map,
-                                      lists=lists)
-                    draft = None
-                    best = _Run(builder, kernels, pool, counts, watch, part=True).first()
+                    best, draft = run_of(build(draft), part=True).first(), None
                     if best is None:
                         run.drop_unfit()
                 run.begin_near(best)
@@ -143,8 +140,7 @@ def search_one(
                 if any_plan and best is not None:
                     continue
                 limit = np.inf if top > 1 else below if best is None else best.step_time
-                run = _Run(make(builder, later, rules, limit), kernels, pool, counts, watch,
-                           part=True)
+                run = run_of(make(builder, later, rules, limit), part=True)
                 runs.append(run)
                 if any_plan:
                     best = run.any()

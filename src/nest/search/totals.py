@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL
-from nest.costs.distinct import distinct_rows
 from nest.forms.chunk import STATE_RESIDENT, STATE_SLOWED
 from nest.graph.schedules import most_zero
 from nest.search import compiled
@@ -129,21 +128,17 @@ class Totals:
     ) -> tuple[Ints, Floats, Floats]:
         """Numbers of bodies or states (C,); sums by number; bytes by number and kind. Each is the
         least of those ``alike`` in degrees, by the first ones and the number of each."""
-        if self._figures is None or alike is None:
-            return number, self._whole[axis], self._bytes[axis]
-        first, same = alike
-        if np.array_equal(number[first[same]], number):  # they differ in their places alone
-            return number, self._whole[axis], self._bytes[axis]
-        least = [least_of(one[number], same) for one in self._figures[axis]]
+        if alike is None or np.array_equal(number[alike[0]][alike[1]], number):
+            return number, self._whole[axis], self._bytes[axis]  # places make no difference
+        assert self._figures is not None
+        least = [least_of(one[number], alike[1]) for one in self._figures[axis]]
         return np.arange(len(number)), np.stack([self._summed(one) for one in least]), least[1]
 
     def _sums(self, number: int, shapes: Shapes) -> Sums:
         """What the kernel gets of an outer choice."""
         builder = self.builder
         outer, span, rows = builder.outers[number], builder.span(number), builder.rows
-        block, alike = rows.block[span], None
-        if rows.start[span].any():
-            alike = distinct_rows(block, rows.samples[span], rows.split[span], rows.pair[span])
+        alike = rows.take(span).degrees() if rows.start[span].any() else None
         bodies, states = (numbers[span] for numbers in self._numbers)
         body, own, kept = self._of(0, bodies, alike)
         state, (slower, held), resident = self._of(1, states, alike)
@@ -152,7 +147,7 @@ class Totals:
         return Sums(
             own=own, slower=slower, held=held, kept=kept, resident=resident,
             first=self._first, second=self._second, counts=self._counts, body=body, state=state,
-            most=np.minimum(outer.stride // block, deepest + 1),
+            most=np.minimum(outer.stride // rows.block[span], deepest + 1),
             fast=self._fast, lean=self._lean,
             row_way=row_way, row_policy=row_policy, way_policy=way_policy,
             warm=np.stack([_least_warm(shapes, deepest, x) for x in (False, True)]),
