@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nest.describe import catalog
 from nest.describe.base import Description, noun_of
-from nest.describe.catalog import Section
 from nest.describe.cluster import Cluster, inner_sizes, size_template, without_sizes
 from nest.describe.configuration import Configuration
 from nest.describe.device import Device, resolve_device
-from nest.describe.files import SUFFIXES, read_description, read_text
+from nest.describe.files import read_description, read_text
 from nest.describe.job import Job, Stack, resolve_stack
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.profile_csv import profile_from_csv
+from nest.describe.sources import FILES, Catalog, Source, check_source
 from nest.describe.space import SearchSpace
 from nest.errors import InputError
 from nest.units import shorten
 
 D = TypeVar("D", bound=Description)
-Source = str | os.PathLike[str] | Mapping[str, Any]
-_PUBLISHED = re.compile(r"\w[\w.-]{0,99}/\w[\w.-]{0,99}", re.ASCII)
-"""A name on Hugging Face: organisation and model."""
 
 # fields that no other type of file has, to name the type of a file given by mistake
 _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -47,7 +42,9 @@ _WORDS = {
 }
 
 
-def load_model(source: Source | Model, as_type: str | None = None) -> Model:
+def load_model(
+    source: Source | Model, as_type: str | None = None, *, sources: Catalog = FILES
+) -> Model:
     """Read a model from the catalog, a NEST file, a Hugging Face config.json or plain data.
 
     Parameters
@@ -55,6 +52,7 @@ def load_model(source: Source | Model, as_type: str | None = None) -> Model:
     source : catalog name (any case), path of a file or of a folder with a config.json, mapping, or
         a Model, which is returned unchanged.
     as_type : model type to read a config.json as, in place of its own (`llama`).
+    sources : what a text may name; default: files too.
 
     Raises
     ------
@@ -62,7 +60,7 @@ def load_model(source: Source | Model, as_type: str | None = None) -> Model:
     """
     if isinstance(source, Model):
         return source
-    data, where, path = _data(_in_folder(source), "models", "model")
+    data, where, path = sources.entry(source, "models", "model")
     if "model_type" in data or "architectures" in data:
         from nest.describe.huggingface.config import from_huggingface
 
@@ -74,7 +72,8 @@ def load_model(source: Source | Model, as_type: str | None = None) -> Model:
 
 
 def load_cluster(
-    source: Source | Cluster, devices: int | None = None, filling: int | None = None
+    source: Source | Cluster, devices: int | None = None, filling: int | None = None, *,
+    sources: Catalog = FILES,
 ) -> Cluster:
     """Read a cluster from the catalog, a file or plain data, and size it.
 
@@ -84,6 +83,7 @@ def load_cluster(
     devices : number of devices; None = as the description says.
     filling : devices used in each group of the level that it fits into, such as 64 of racks of 72;
         None = as even as can be.
+    sources : what a text may name; default: files too.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def load_cluster(
     """
     if isinstance(source, Cluster):
         return _sized(source, devices, filling)
-    data, where, _ = _data(source, "clusters", "cluster")
+    data, where, _ = sources.entry(source, "clusters", "cluster")
     _refuse_bare_bandwidths(data, where)
     if devices is not None:
         sizes = inner_sizes(data)
@@ -120,7 +120,7 @@ def _sized(cluster: Cluster, devices: int | None, filling: int | None) -> Cluste
     return cluster.with_devices(cluster.size if devices is None else devices, filling)
 
 
-def load_device(source: Source | Device) -> Device:
+def load_device(source: Source | Device, *, sources: Catalog = FILES) -> Device:
     """Read a device from the catalog, a file or plain data.
 
     Raises
@@ -129,7 +129,7 @@ def load_device(source: Source | Device) -> Device:
     """
     if isinstance(source, Device):
         return source
-    data, where, _ = _data(source, "devices", "device")
+    data, where, _ = sources.entry(source, "devices", "device")
     return _validated(Device, _resolved(resolve_device, data, where), where)
 
 
@@ -142,7 +142,7 @@ def load_stack(source: Source | Stack) -> Stack:
     """
     if isinstance(source, Stack):
         return source
-    data, where, _ = _data(source, "stacks", "stack")
+    data, where, _ = FILES.entry(source, "stacks", "stack")
     return _validated(Stack, _resolved(resolve_stack, data, where), where)
 
 
@@ -186,7 +186,7 @@ def load_profile(source: Source | Profile) -> Profile:
     if isinstance(source, Profile):
         return source
     if not isinstance(source, Mapping):
-        _check_source(source, "profile")
+        check_source(source, "profile")
     if not isinstance(source, Mapping) and Path(source).suffix.lower() == ".csv":
         where = shorten(os.fspath(source), 300)[1:-1]
         data = profile_from_csv(read_text(source), Path(source).stem or "profile", where)
@@ -198,70 +198,8 @@ def _from_file(cls: type[D], source: Source) -> D:
     noun = noun_of(cls)
     if isinstance(source, Mapping):
         return _validated(cls, dict(source), noun)
-    _check_source(source, noun)
+    check_source(source, noun)
     return _validated(cls, read_description(source), shorten(os.fspath(source), 300)[1:-1])
-
-
-def _check_source(source: object, noun: str) -> None:
-    if not isinstance(source, (str, os.PathLike)) or not isinstance(os.fspath(source), str):
-        allowed = "a name, a path or a mapping"
-        raise InputError(f"{noun}: got {shorten(source)}; allowed: {allowed}")
-
-
-def _data(source: Source, section: Section, noun: str) -> tuple[dict[str, Any], str, Path | None]:
-    """Plain data, the start of messages, and the path if it came from a file."""
-    if isinstance(source, Mapping):
-        return dict(source), noun, None
-    _check_source(source, noun)
-    text = os.fspath(source)
-    if isinstance(source, str):
-        known = catalog.find(section, source)
-        if known is not None:
-            return catalog.load(section, known), f"catalog {noun} {known}", None
-        if not names_a_file(text):
-            hint = f"{catalog.suggestions(section, text)}; or a file ({', '.join(SUFFIXES)})"
-            raise InputError(f"{noun}: got {shorten(text)}; allowed: {hint}")
-    return read_description(source), shorten(text, 300)[1:-1], Path(text)
-
-
-def _in_folder(source: Source) -> Source:
-    """The config.json of a folder; other sources as they are, but for names on Hugging Face.
-
-    Raises
-    ------
-    InputError : a folder without config.json, or a name on Hugging Face: nothing is downloaded.
-    """
-    if isinstance(source, Mapping) or not isinstance(source, (str, os.PathLike)):
-        return source
-    text = os.fspath(source)
-    if not isinstance(text, str) or catalog.find("models", text) is not None:
-        return source
-    if os.path.isdir(text):
-        config = Path(text) / "config.json"
-        if not config.is_file():
-            shown = shorten(text, 300)[1:-1]
-            raise InputError(f"{shown}: is a folder without config.json; allowed: one that has it")
-        return config
-    published = _PUBLISHED.fullmatch(text) and Path(text).suffix.lower() not in SUFFIXES
-    if published and not os.path.exists(text):
-        known = catalog.like_published(text)
-        named = f"{known}, the same model in the catalog; or " if known else ""
-        raise InputError(
-            f"model: got {shorten(text)}: no such file, and NEST downloads nothing; allowed: "
-            f"{named}the folder that `hf download {text} config.json --local-dir "
-            f"{text.rsplit('/', 1)[-1]}` makes"
-        )
-    return source
-
-
-def names_a_file(text: str) -> bool:
-    """Whether a text is a path: by its suffix, a separator, or an existing file."""
-    if Path(text).suffix.lower() in SUFFIXES or os.sep in text:
-        return True
-    try:
-        return os.path.exists(text)
-    except (ValueError, OSError):
-        return False
 
 
 def _validated(cls: type[D], data: dict[str, Any], where: str) -> D:

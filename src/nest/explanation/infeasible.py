@@ -18,6 +18,7 @@ from nest.describe.job import Job
 from nest.describe.loading import load_cluster
 from nest.describe.model import Model
 from nest.describe.profile import Profile
+from nest.describe.sources import CATALOG
 from nest.describe.space import SearchSpace
 from nest.errors import InfeasibleError
 from nest.graph import Chain
@@ -253,7 +254,7 @@ def _whole(cluster: Cluster) -> Cluster:
         return Cluster(name=cluster.name, device=device,
                        levels=(*inner, outer.replace(size=most)))
     if catalog.find("clusters", cluster.name) is not None:
-        whole = load_cluster(cluster.name)
+        whole = load_cluster(cluster.name, sources=CATALOG)
         if whole.with_devices(whole.size_from(cluster.size)) == cluster:
             return whole
     return cluster

@@ -6,13 +6,14 @@ import json
 
 from nest.describe import load_model
 from nest.describe.model import Model
+from nest.describe.sources import CATALOG
 from nest.errors import InputError
 
 
 def catalog_name(model: Model) -> str:
     """The name of a model of the catalog; empty: it is none, or was changed."""
     try:
-        kept = load_model(model.name)
+        kept = load_model(model.name, sources=CATALOG)
     except InputError:
         return ""
     return model.name if kept == model else ""

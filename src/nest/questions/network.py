@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from nest.describe import Cluster, Model, catalog, load_cluster, load_model
 from nest.describe.base import Problems, in_field
+from nest.describe.sources import CATALOG
 from nest.errors import InputError, NestError
 from nest.units import shorten
 
@@ -24,7 +25,7 @@ def model_of(value: Any, validated: Callable[[Any], Model]) -> Model:
             base = catalog.load("models", value["base"])
         value = {**base, **_without(value, ("base",))}
     elif isinstance(value, dict) and ("model_type" in value or "architectures" in value):
-        value = _told("model", lambda: load_model(value))
+        value = _told("model", lambda: load_model(value, sources=CATALOG))
     return validated(value)
 
 
@@ -82,8 +83,8 @@ def _network(source: Any, sizes: dict[str, Any]) -> Cluster:
 
     if isinstance(source, str) and set(sizes) <= {"devices", "filling"} and (
             catalog.find("clusters", source)):
-        return load_cluster(source, **sizes)
-    return load_network(source, **sizes)
+        return load_cluster(source, **sizes, sources=CATALOG)
+    return load_network(source, **sizes, sources=CATALOG)
 
 
 def _without(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

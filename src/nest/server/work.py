@@ -11,8 +11,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from nest.describe import Cluster, Model, Profile, load_configuration
+from nest.describe import Cluster, Configuration, Model, Profile
 from nest.describe.files import document_of
+from nest.describe.sources import CATALOG
 from nest.errors import InputError, NestError
 from nest.pricing.plans import Plan
 from nest.questions import Question, failure, read_question
@@ -180,7 +181,7 @@ def _evaluate(data: dict[str, Any], limits: Limits) -> Reply:
         return _reprice(data, limits)
     asked, rest = _split(data, _CONFIGURED)
     question, _ = _question(asked, limits)
-    way = load_configuration(rest["configuration"])
+    way = Configuration.parse(rest["configuration"], "configuration")
     plan = evaluate(question.subject, question.cluster, question.job, way)
     return Reply(200, _answer(plan), True)
 
@@ -269,7 +270,7 @@ class ReadStudy(NamedTuple):
 
 
 def read_study(body: bytes, limits: Limits) -> ReadStudy | Reply:
-    """Read a study whose texts name no files, and limit its searches."""
+    """Read a study, none of whose texts names a file, and limit its searches."""
     found: ReadStudy | Reply = _told(body, lambda data: _study(data, limits), named=True)
     return found
 
@@ -277,55 +278,29 @@ def read_study(body: bytes, limits: Limits) -> ReadStudy | Reply:
 def _study(data: dict[str, Any], limits: Limits) -> ReadStudy:
     from nest.sweeps.loading import load_study
 
-    for name in ("model", "cluster"):
-        _no_file(name, data.get(name), name)
     axes = data.get("axes")
     for axis, values in (axes if isinstance(axes, dict) else {}).items():
-        _no_files_of(str(axis), values)
+        _no_time_limit(str(axis), values)
     search = data.setdefault("search", {})
     if isinstance(search, dict):
         given = search.get("time_limit")
         known = isinstance(given, (int, float)) and not isinstance(given, bool)
         if given is None or (known and given > limits.seconds):
             search["time_limit"] = limits.seconds
-    study = load_study({"name": "study", **data})
+    study = load_study({"name": "study", **data}, sources=CATALOG)
     return ReadStudy(study.digest, json.dumps(study.as_dict()))
 
 
-def _no_files_of(axis: str, values: Any) -> None:
-    """Refuse names of files among the values of an axis, and time limits."""
-    listed = values.get("values") if isinstance(values, dict) and "values" in values else values
+def _no_time_limit(axis: str, values: Any) -> None:
+    """Refuse an axis that sets the time of a search."""
     choices = values.get("choices", values) if isinstance(values, dict) else {}
-    fields = [(axis, one) for one in (listed if isinstance(listed, list) else [listed])]
+    paths = [axis]
     for choice in choices.values() if isinstance(choices, dict) else ():
-        fields += choice.items() if isinstance(choice, dict) else []
-    for path, value in fields:
-        if path == "search" or str(path).startswith("search.time_limit"):
+        paths += map(str, choice) if isinstance(choice, dict) else ()
+    for path in paths:
+        if path == "search" or path.startswith("search.time_limit"):
             raise InputError(f"axes.{axis[:100]}: got {shorten(path)}; allowed: other fields: the "
                              "server limits the time")
-        if path in ("model", "cluster"):
-            _no_file(path, value, f"axes.{axis[:100]}")
-
-
-def _no_file(noun: str, value: Any, place: str) -> None:
-    """Refuse a text that is no name of the catalog and no network to generate.
-
-    Raises
-    ------
-    InputError : it could name a file of the server.
-    """
-    from nest.describe import catalog
-    from nest.topology import names_generator
-
-    if isinstance(value, dict) and "base" in value:
-        value = value["base"]
-    if not isinstance(value, str):
-        return
-    section: catalog.Section = "models" if noun == "model" else "clusters"
-    if catalog.find(section, value) is None and not (
-            noun == "cluster" and names_generator(value)):
-        raise InputError(f"{place}: got {shorten(value)}; allowed: "
-                         f"{catalog.suggestions(section, value)}; or a mapping")
 
 
 def ask_study(limits: Limits, question: VersionedQuestion) -> Answered:

@@ -8,22 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from nest.describe import load_model, read_description
-from nest.describe.catalog import find, load
 from nest.describe.files import document_of
-from nest.describe.loading import names_a_file
+from nest.describe.sources import Catalog, Files
 from nest.errors import InputError
 from nest.sweeps.questions import Resolver
 from nest.sweeps.study import Study
 from nest.units import shorten
 
 
-def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> Study:
+def load_study(
+    source: str | os.PathLike[str] | Mapping[str, Any] | Study, *, sources: Catalog | None = None
+) -> Study:
     """Read a study from YAML, JSON, TOML or plain data.
 
     Parameters
     ----------
     source : path, mapping, or a Study, which is returned unchanged. Files that it names are
         relative to its own folder, and read now.
+    sources : what its texts may name; default: files too.
 
     Raises
     ------
@@ -40,7 +42,7 @@ def load_study(source: str | os.PathLike[str] | Mapping[str, Any] | Study) -> St
     _need_study(data, where, "FILE" if isinstance(source, Mapping) else where)
     study = Study.parse(data, where)
     problems: list[str] = []
-    plain = _plain_data(study, folder, where, problems)
+    plain = _plain_data(study, sources or Files(folder), where, problems)
     if problems:
         raise InputError("\n".join(problems), tuple(problems))
     found = study.unchecked(**plain)
@@ -58,12 +60,14 @@ def _need_study(data: Mapping[str, Any], where: str, file: str) -> None:
                          f"{hint}")
 
 
-def _plain_data(study: Study, folder: Path, where: str, problems: list[str]) -> dict[str, Any]:
+def _plain_data(
+    study: Study, sources: Catalog, where: str, problems: list[str]
+) -> dict[str, Any]:
     """Fields of a study with names and files of models and clusters replaced by their content."""
 
     def plain(path: str, value: Any, place: str) -> Any:
         try:
-            return _PLAIN[path](value, folder) if path in _PLAIN and value is not None else value
+            return _PLAIN[path](value, sources) if path in _PLAIN and value is not None else value
         except InputError as error:
             problems.extend(f"{where}: {place}: {line}" for line in error.problems)
             return value
@@ -86,40 +90,29 @@ def _plain_data(study: Study, folder: Path, where: str, problems: list[str]) -> 
             "cluster": plain("cluster", study.cluster, "cluster"), "axes": axes, "_listed": {}}
 
 
-def _model(value: Any, folder: Path) -> Any:
+def _model(value: Any, sources: Catalog) -> Any:
     if isinstance(value, dict) and "base" in value:
-        changes = {name: one for name, one in value.items() if name != "base"}
-        return {**_model(value["base"], folder), **changes}
-    return load_model(_beside(value, folder)).as_dict()
+        return _changed(_model(value["base"], sources), value)
+    return load_model(value, sources=sources).as_dict()
 
 
-def _cluster(value: Any, folder: Path) -> Any:
+def _cluster(value: Any, sources: Catalog) -> Any:
     """Plain data of a cluster; a catalog's or a file's template stays one, for any size."""
     if isinstance(value, dict) and "base" in value:
-        changes = {name: one for name, one in value.items() if name != "base"}
-        return {**_cluster(value["base"], folder), **changes}
+        return _changed(_cluster(value["base"], sources), value)
     if isinstance(value, dict):
         return value
-    source = _beside(value, folder)
-    if isinstance(source, str) and (known := find("clusters", source)) is not None:
-        return load("clusters", known)
-    if isinstance(source, str) and names_a_file(source) and Path(source).suffix != ".xml":
-        data = read_description(source)
-        if "levels" in data:
-            return data
-    from nest.topology.network import load_network
+    from nest.topology.network import network_data
 
-    return load_network(source).as_dict()
+    return network_data(value, sources)
+
+
+def _changed(base: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a base with changes."""
+    return {**base, **{name: one for name, one in value.items() if name != "base"}}
 
 
 _PLAIN = {"model": _model, "cluster": _cluster}
-
-
-def _beside(value: Any, folder: Path) -> Any:
-    """The path of a file from where the study lies; other texts as they are."""
-    if isinstance(value, str) and (folder / value).is_file():
-        return str(folder / value)
-    return value
 
 
 def _try(study: Study, where: str) -> None:

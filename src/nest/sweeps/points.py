@@ -140,7 +140,8 @@ class Points:
             if not all(one.value(names) for one in self._constraints):
                 return None
             prices = self._study.prices
-            costs = None if prices is None else bill(prices, names)
+            costs = None if prices is None else bill(
+                prices, {**names, "cluster": question.cluster})  # an axis may have its name
         except InputError as error:
             return Point(number, labels, None, None, " ".join(str(error).split())[:4000], None)
         return Point(number, labels, question, key, None, costs)

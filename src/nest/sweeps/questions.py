@@ -15,6 +15,7 @@ from pydantic import Field
 from nest.describe import Cluster, Job, Model, SearchSpace, load_cluster
 from nest.describe.base import Description
 from nest.describe.job import DEFAULT_STACK
+from nest.describe.sources import CATALOG
 from nest.errors import InfeasibleError, InputError, LimitError
 from nest.questions import Question, Search
 from nest.sweeps.axes import Choice
@@ -168,7 +169,7 @@ def _section(name: str, text: str) -> tuple[Any, str]:
 
 def _cluster(data: dict[str, Any]) -> Cluster:
     devices, filling = data.pop("devices", None), data.pop("filling", None)
-    return load_cluster(data, devices, filling)
+    return load_cluster(data, devices, filling, sources=CATALOG)
 
 
 _READ: Mapping[str, Any] = {

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nest.describe import Cluster, Device, catalog, load_cluster, load_device, read_description
 from nest.describe.files import SUFFIXES
 from nest.describe.filling import fillings
-from nest.describe.loading import Source, names_a_file
+from nest.describe.sources import CATALOG, FILES, Catalog, Source
 from nest.errors import InputError
 from nest.units import shorten
 
@@ -36,6 +36,7 @@ def load_network(
     device: Source | Device | None = None,
     devices: int | None = None,
     filling: int | None = None,
+    sources: Catalog = FILES,
 ) -> Cluster:
     """Read a cluster with levels, or a graph.
 
@@ -51,6 +52,7 @@ def load_network(
     device : type of all devices, a name, a file or a Device; None = that of the source.
     devices, filling : number of devices of a cluster with levels, and how many of each group, as in
         `load_cluster`; those of a graph are fixed.
+    sources : what a text may name; default: files too.
 
     Returns
     -------
@@ -63,11 +65,12 @@ def load_network(
     InputError : an unknown name, an unreadable file, a bad network, no such part, or ``devices``
         for a graph.
     """
-    device_type = None if device is None else load_device(device)
-    graph = _graph(source, device_type)
+    device_type = None if device is None else load_device(device, sources=sources)
+    graph = _graph(source, device_type, sources)
     numbers = None
     if graph is None:
-        cluster = load_cluster(source, devices, filling)  # type: ignore[arg-type]
+        cluster = load_cluster(
+            source, devices, filling, sources=sources)  # type: ignore[arg-type]
         cluster = cluster if device_type is None else cluster.replace(device=device_type)
         if without is None and degrade is None:
             return cluster
@@ -85,7 +88,20 @@ def load_network(
     return _cluster(graph, numbers, _joined("without", without), _joined("degrade", degrade))
 
 
-def _graph(source: object, device: Device | None) -> Topology | None:
+def network_data(source: Source, sources: Catalog = FILES) -> dict[str, Any]:
+    """Plain data of a cluster; a template of the catalog or of a file stays one, for any size.
+
+    Raises
+    ------
+    InputError : as of :func:`load_network`.
+    """
+    graph = _graph(source, None, sources)
+    if graph is None:
+        return sources.entry(source, "clusters", "cluster").data
+    return load_network(graph).as_dict()
+
+
+def _graph(source: object, device: Device | None, sources: Catalog) -> Topology | None:
     """The graph of a source; None for other sources, which `load_cluster` reads or refuses."""
     if isinstance(source, (Cluster, Mapping)):
         return None
@@ -96,26 +112,25 @@ def _graph(source: object, device: Device | None) -> Topology | None:
             from nest.topology import names_generator, parse_generator
 
             # with fields it is no name of a cluster: the message is about generators
-            if names_generator(source) or ("=" in source and not os.path.exists(source)):
+            if names_generator(source) or ("=" in source and not sources.exists(source)):
                 return _with_device(parse_generator(source), device)
-        if not (names_a_file(source) or Path(source).suffix.lower() in GRAPH_SUFFIXES):
-            raise _unknown(source)
     elif not isinstance(source, os.PathLike) or not isinstance(os.fspath(source), str):
         from nest.topology import Topology
 
         return _with_device(source, device) if isinstance(source, Topology) else None
-    return _from_file(source, device)
+    path = sources.file(source, (*SUFFIXES, *GRAPH_SUFFIXES))
+    if path is None:
+        raise _unknown(source, sources)
+    return _from_file(path, device)
 
 
-def _unknown(name: str) -> InputError:
+def _unknown(name: Any, sources: Catalog) -> InputError:
     from nest.topology.generators.text import NAMES
 
-    known = catalog.suggestions("clusters", name)
-    suffixes = ", ".join((*SUFFIXES, *GRAPH_SUFFIXES))
-    return InputError(
-        f"cluster: got {shorten(name)}; allowed: {known}; or a file ({suffixes}); or a network to "
-        f"generate ({', '.join(NAMES)})"
-    )
+    known = catalog.suggestions("clusters", os.fspath(name))
+    file = "" if sources is CATALOG else f"or a file ({', '.join((*SUFFIXES, *GRAPH_SUFFIXES))}); "
+    return InputError(f"cluster: got {shorten(name)}; allowed: {known}; {file}or a network to "
+                      f"generate ({', '.join(NAMES)})")
 
 
 def _from_file(path: str | os.PathLike[str], device: Device | None) -> Topology | None:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from nest.describe import Device, catalog, load_device
 from nest.describe.base import Problems, at_most
 from nest.describe.cluster import MOST_TYPES, Level, LinkKind
+from nest.describe.sources import CATALOG
 from nest.errors import InputError
 from nest.topology.draft import Draft
 from nest.topology.generators.fabric import Generator
@@ -83,7 +84,7 @@ def _group(text: str) -> tuple[int, int, Device]:
     match = _GROUP.fullmatch(text.strip())
     if match is None or not int(match[1] or 1) or not int(match[2]):
         raise InputError(f"got {shorten(text)}; allowed: {_HELP}")
-    return int(match[1] or 1), int(match[2]), load_device(match[3])
+    return int(match[1] or 1), int(match[2]), load_device(match[3], sources=CATALOG)
 
 
 def _inside(device: Device) -> Level:
