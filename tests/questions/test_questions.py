@@ -131,6 +131,50 @@ def test_a_stream_is_answered_in_order_whatever_it_holds(monkeypatch, capsys):
     jsonschema.validate(answers[0], document("answer"))
 
 
+HOSTILE = [
+    rb'{"id":"\ud800","model":"bert-large"}', rb'{"id":5,"cluster":"a\udfffb"}', rb'{"\udc80":1}',
+    rb'{"id":"x","job":{"stack":{"source":"\ud83d"}}}', b"[" * 200_000, b'{"a":' * 200_000,
+    b'{"id":' + b"9" * 5000 + b"}", b'{"id":1e400}', b'{"id":NaN}', b'{"id":-Infinity,"id":1}',
+    b'{"id":123456789012345678901234567890}', rb'{"id":"\u0000","model":"\u0000"}',
+    b"\x00\x01", b"\xff\xfe{}", b"\xed\xa0\x80", b'"' + b"x" * 100_000 + b'"', b"nul", b"{}",
+    b'{"schema":"nest.question/1.\xd9\xa3"}',
+    b'{"id":true,"model":{"base":{"base":"/etc/passwd"}}}',
+    b'{"' + b"k" * 100_000 + b'":1,"cluster":{"levels":[1e308]},"job":{"global_batch":1e308}}',
+]
+"""Lines that are no questions, one kind each."""
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_a_stream_outlives_every_line(monkeypatch, capsysbinary):
+    good = json.dumps({**QUESTION, "id": "last"}).encode()
+    text = b"\n".join([*HOSTILE, good]) + b"\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert main(["ask"]) == 0
+    answers = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    assert len(answers) == len(HOSTILE) + 1 and answers[-1]["plan"]
+    for one in answers[:-1]:
+        assert one["error"] == "input" and "defect" not in one["message"], one
+        jsonschema.validate(one, document("error"))
+
+
+class Speechless(Exception):
+    """An error whose text fails."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("error", [
+    nest.InputError("\ud800 is no text", ("\udfff",)), ValueError("\udc80"), Speechless(),
+    nest.InfeasibleError("no", {"stage": 1, "short": float("inf")}), MemoryError(),
+    OSError(3, "a")])
+@pytest.mark.parametrize("asked", ["\ud800", True, 10**30, [], "x" * 201, "schön", 7, None])
+def test_an_error_document_is_made_of_anything(error, asked):
+    found = json.loads(failure(error, asked).to_json())
+    jsonschema.validate(found, document("error"))
+    assert found.get("id") == (asked if asked in ("schön", 7) else None)
+
+
 @pytest.mark.kernels(uncompiled=True)
 def test_one_question_from_standard_input(monkeypatch, capsys, tmp_path):
     code, out, err = told(monkeypatch, capsys, ["plan", "-"], json.dumps({**QUESTION, "hurry": 1}))

@@ -157,36 +157,16 @@ def _constant(text: str) -> float:
     return _Endless(text.replace("Infinity", "inf"))
 
 
-def _refuse_endless(data: Any) -> None:
-    """Refuse NaN and Infinity with the path of their field."""
-    waiting: list[tuple[Any, tuple[Any, ...]]] = [(data, ())]  # a path: the last part, and the rest
-    while waiting:
-        value, path = waiting.pop()
-        if isinstance(value, _Endless):
-            parts = []
-            while path:
-                part, path = path
-                parts.append(shorten(part)[1:-1] if isinstance(part, str) else str(part))
-            text = str(float(value)).replace("inf", "Infinity").replace("nan", "NaN")
-            place = "".join(f"{part}." for part in reversed(parts))[:-1]
-            raise _Refused(f"{place + ': ' if place else ''}got {text}; allowed: a finite number")
-        if isinstance(value, dict):
-            waiting += [(part, (key, path)) for key, part in value.items() if key not in _UNBOUNDED]
-        elif isinstance(value, list):
-            waiting += [(part, (number, path)) for number, part in enumerate(value)]
-
-
 def parse_json(text: str) -> Any:
     """Plain data of one JSON document.
 
     Raises
     ------
-    ValueError : malformed, a key twice, NaN or Infinity.
+    ValueError : malformed, or a key twice. NaN and Infinity are refused with their field by
+        `parse_text`.
     """
     try:
-        data = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
-        _refuse_endless(data)
-        return data
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise _Refused(f"{place}: malformed JSON: {error.msg}") from None
@@ -294,7 +274,7 @@ def parse_text(text: str, suffix: str, where: str) -> Any:
     parsers: dict[str, Callable[[str], Any]] = {".json": parse_json, ".toml": parse_toml}
     try:
         data = parsers.get(suffix, parse_yaml)(text)
-        _check_depth(data)
+        _check(data)
         return data
     except _Refused as error:
         raise InputError(f"{where}: {error}") from None
@@ -318,16 +298,48 @@ def _long_number(text: str) -> str | None:
     return None
 
 
-def _check_depth(data: Any) -> None:
-    waiting = [(data, 1)]
+def _check(data: Any) -> None:
+    """Refuse NaN, Infinity, halves of characters and deep nesting, with the path of the field."""
+    waiting: list[tuple[Any, int, tuple[Any, ...]]] = [(data, 1, ())]
     while waiting:
-        value, depth = waiting.pop()
+        value, depth, path = waiting.pop()  # a path: the last part, and the rest
         if depth > DEEPEST:
             raise _Refused(f"nested more than {DEEPEST} deep; allowed: {DEEPEST}")
+        if isinstance(value, _Endless) and not {*_parts(path)} & {*_UNBOUNDED}:
+            text = str(float(value)).replace("inf", "Infinity").replace("nan", "NaN")
+            raise _Refused(f"{_place(path)}got {text}; allowed: a finite number")
         if isinstance(value, dict):
-            waiting += [(part, depth + 1) for part in value.values()]
+            for key, part in value.items():
+                _check_characters(key, path)
+                waiting.append((part, depth + 1, (key, path)))
         elif isinstance(value, list):
-            waiting += [(part, depth + 1) for part in value]
+            waiting += [(part, depth + 1, (number, path)) for number, part in enumerate(value)]
+        else:
+            _check_characters(value, path)
+
+
+def _check_characters(value: object, path: tuple[Any, ...]) -> None:
+    """Refuse text with half of a pair of UTF-16, which JSON can escape and no file can hold."""
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _Refused(f"{_place(path)}got {shorten(value)}, which has half of a character; "
+                           "allowed: whole characters") from None
+
+
+def _parts(path: tuple[Any, ...]) -> list[str]:
+    """The parts of a path, the first one first."""
+    parts = []
+    while path:
+        part, path = path
+        parts.append(shorten(part)[1:-1] if isinstance(part, str) else str(part))
+    return parts[::-1]
+
+
+def _place(path: tuple[Any, ...]) -> str:
+    """A path as the start of a message."""
+    return f"{'.'.join(_parts(path))}: " if path else ""
 
 
 def csv_rows(text: str, where: str) -> list[tuple[int, list[str]]]:

@@ -15,7 +15,7 @@ from nest.errors import (
     OutputError,
     UnsupportedError,
 )
-from nest.questions.question import Id
+from nest.questions.question import Id, id_of
 
 SCHEMA = "nest.error/1"
 DEFECT = 70
@@ -46,20 +46,34 @@ class Failure(Written):
             by_alias=True, indent=indent, exclude=absent, ensure_ascii=True)
 
 
-def failure(error: Exception, asked: str | int | None = None) -> Failure:
-    """The document of an error.
+def failure(error: BaseException, asked: object = None) -> Failure:
+    """The document of an error, of whatever it and the id are made.
 
     Parameters
     ----------
-    asked : id of the question.
+    asked : id of the question; left out where it is none that a question may have.
     """
-    name, code, message = "defect", DEFECT, f"{error}; {_REPORT}"
+    name, code, message = "defect", DEFECT, f"{_said(error)}; {_REPORT}"
     known = next((cls for cls in _CODES if isinstance(error, cls)), None)
     if known is not None:
-        (name, code), message = _CODES[known], str(error)
+        (name, code), message = _CODES[known], _said(error)
     elif not isinstance(error, KernelError):
-        shown = " ".join(str(error).split())[:500]
+        shown = " ".join(_said(error).split())[:500]
         message = f"{type(error).__name__}: {shown}; {_REPORT} (NEST_DEBUG=1 shows where)"
     return Failure(
-        id=asked, error=name, code=code, message=message,
-        problems=getattr(error, "problems", (message,)), nearest=getattr(error, "nearest", {}))
+        id=id_of({"id": asked}), error=name, code=code, message=message,
+        problems=tuple(map(_written, getattr(error, "problems", (message,)))),
+        nearest=getattr(error, "nearest", {}))
+
+
+def _said(error: BaseException) -> str:
+    """The text of an error."""
+    try:
+        return _written(str(error))
+    except Exception:  # its own text fails
+        return type(error).__name__
+
+
+def _written(text: object) -> str:
+    """A text that can be written as UTF-8: halves of characters are escaped."""
+    return str(text).encode(errors="backslashreplace").decode()

@@ -118,6 +118,11 @@ def _object(found: object, where: str) -> dict[str, Any]:
 def id_of(data: object) -> str | int | None:
     """The id of what may be no question; None: it has no usable one."""
     found = data.get("id") if isinstance(data, Mapping) else None
-    short = isinstance(found, str) and len(found) <= 200
+    short = isinstance(found, str) and len(found) <= 200 and _whole(found)
     whole = type(found) is int and -(2**63) <= found < 2**64
     return found if short or whole else None
+
+
+def _whole(text: str) -> bool:
+    """Whether a text has whole characters, not halves of pairs of UTF-16."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
