@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -14,11 +15,15 @@ from http.client import HTTPConnection
 class Server:
     """A server, and requests to it."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, descriptors: int | None = None) -> None:
+        def limit() -> None:
+            if descriptors is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
         self.ended = False
         self.process = subprocess.Popen(
             [sys.executable, "-m", "nest", "serve", "--port", "0", *options],
-            stderr=subprocess.PIPE, text=True)
+            stderr=subprocess.PIPE, text=True, preexec_fn=limit)
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
         assert line.startswith("nest: http://127.0.0.1:"), line
@@ -60,8 +65,8 @@ class Server:
 
 
 @contextmanager
-def serving(*options: str) -> Iterator[Server]:
-    server = Server(*options)
+def serving(*options: str, descriptors: int | None = None) -> Iterator[Server]:
+    server = Server(*options, descriptors=descriptors)
     try:
         yield server
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
@@ -19,8 +20,8 @@ from nest import __version__
 from nest.errors import LimitError, NestError
 from nest.server.pool import Busy, Died, Ending
 from nest.server.schema import TEXTS, openapi
-from nest.server.service import AGAIN, Service, busy, died, handed_back, told
-from nest.server.settings import Settings
+from nest.server.service import AGAIN, Service, busy, died, handed_back, starting, told
+from nest.server.settings import BODY_SECONDS, HEADER, Settings
 from nest.server.studies import Running
 from nest.server.work import ENDPOINTS, Reply, refusal
 from nest.units import shorten
@@ -30,10 +31,20 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 TABLES = {"json": "application/json", "csv": "text/csv"}
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
+OPEN = ("/healthz", "/readyz")
+"""Addresses that no token is needed for."""
 
 
-class TooLarge(Exception):
-    """A body of more bytes than a request may have."""
+CLOSED = (401, 403, 408, 413, 415, 431)
+"""Status of requests whose body is not read, or not to its end."""
+
+
+class Unread(Exception):
+    """A body that is not read to its end, with the reply that says why."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply)
+        self.reply = reply
 
 
 def application(settings: Settings) -> FastAPI:
@@ -63,11 +74,12 @@ def application(settings: Settings) -> FastAPI:
         ("GET", "/v1/sweeps/{name}/points", _points),
         ("GET", "/v1/sweeps/{name}/events", _events), ("GET", "/v1/catalog", _catalog),
         ("GET", "/openapi.json", _openapi), ("GET", "/healthz", _health),
-        ("GET", "/metrics", _metrics))
+        ("GET", "/readyz", _ready), ("GET", "/metrics", _metrics))
     for method, path, handler in routes:
         app.add_route(path, partial(handler, service), methods=[method])
     app.add_exception_handler(HTTPException, _no_address)
     app.add_exception_handler(ClientDisconnect, _hung_up)
+    app.add_exception_handler(Unread, _unread)
     app.add_middleware(Guard, service=service)
     return app
 
@@ -104,6 +116,11 @@ class Guard:
                 await _response(refused)(scope, receive, noted)
             else:
                 await self._app(scope, receive, noted)
+        except Exception as error:
+            if status != [500]:  # its answer has begun
+                raise
+            logging.getLogger("nest.server").error("%s", error, exc_info=True)
+            await _response(refusal(error))(scope, receive, noted)
         finally:
             metrics, path = self._service.metrics, _template(scope)
             metrics.requests.labels(path, str(status[0])).inc()
@@ -113,16 +130,19 @@ class Guard:
         """Why a request is refused before it is read; None: it is not."""
         settings, path = self._service.settings, scope["path"]
         headers = dict(scope["headers"])
-        if path == "/healthz":
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if size > HEADER:
+            return told(431, "input", f"header: got {size} bytes; allowed: {HEADER}")
+        if path in OPEN:
             return None
         if settings.token is not None:
-            given = headers.get(b"authorization", b"")
-            wanted = f"Bearer {settings.token}".encode()
-            if not hmac.compare_digest(given, wanted):
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+            right = hmac.compare_digest(given.strip(), settings.token.encode())
+            if not (right and scheme.lower() == b"bearer"):
                 return told(401, "token", "got no token or another; allowed: the header "
                             "Authorization: Bearer TOKEN")
         else:  # a web page must not reach it by a name of its own for this machine
-            host = headers.get(b"host", b"").decode("latin-1")
+            host = headers.get(b"host", b"").decode("latin-1").lower()
             name = host if host.endswith("]") else host.rpartition(":")[0] or host
             if name not in LOCAL:
                 return told(403, "host", f"host: got {shorten(host)}; allowed: "
@@ -130,7 +150,7 @@ class Guard:
         if self._service.ending:
             return handed_back()
         if scope["method"] == "POST" and headers.get(
-                b"content-type", b"").partition(b";")[0].strip() != b"application/json":
+                b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
             return told(415, "input", "content-type: allowed: application/json")
         return None
 
@@ -150,6 +170,8 @@ def _response(reply: Reply) -> Response:
         headers["Retry-After"] = str(AGAIN)
     if reply.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if reply.status in CLOSED:
+        headers["Connection"] = "close"
     return Response(reply.body, reply.status, headers, "application/json")
 
 
@@ -172,41 +194,48 @@ async def _body(service: Service, request: Request) -> bytes:
 
     Raises
     ------
-    TooLarge : it has more bytes than allowed.
+    Unread : it has more bytes than allowed, or does not arrive in time.
     """
     most, parts, size = service.settings.body, [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise TooLarge
-        parts.append(part)
+    given = request.headers.get("content-length", "0")
+    if given.isdecimal() and (len(given) > 15 or int(given) > most):
+        raise Unread(_too_large(most))
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise Unread(_too_large(most))
+                parts.append(part)
+    except TimeoutError:
+        raise Unread(told(408, "input", f"body: {size} bytes came in {BODY_SECONDS:g} s; allowed: "
+                          "all of it")) from None
     return b"".join(parts)
 
 
-def _too_large(service: Service) -> Response:
-    return _response(told(413, "input", f"body: got more than {service.settings.body} bytes; "
-                          f"allowed: {service.settings.body}"))
+def _too_large(most: int) -> Reply:
+    return told(413, "input", f"body: got more than {most} bytes; allowed: {most}")
+
+
+async def _unread(request: Request, error: Any) -> Response:
+    """A body that is too large or too slow."""
+    return _response(error.reply)
 
 
 # ---------------------------------------------------------------- questions
 
 
 async def _ask(service: Service, endpoint: str, request: Request) -> Response:
-    try:
-        return _response(await service.ask(endpoint, await _body(service, request)))
-    except TooLarge:
-        return _too_large(service)
+    return _response(await service.ask(endpoint, await _body(service, request)))
 
 
 # ---------------------------------------------------------------- sweeps
 
 
 async def _start(service: Service, request: Request) -> Response:
+    body = await _body(service, request)
     try:
-        body = await _body(service, request)
         found = await service.studies.start(body)
-    except TooLarge:
-        return _too_large(service)
     except Busy:
         return _response(busy(f"{service.studies.running} sweeps run"))
     except Ending:
@@ -286,6 +315,14 @@ async def _health(service: Service, request: Request) -> Response:
     if service.ending:
         return _response(handed_back())
     return JSONResponse({"status": "ok", "version": __version__})
+
+
+async def _ready(service: Service, request: Request) -> Response:
+    if service.ending:
+        return _response(handed_back())
+    if not service.ready:
+        return _response(starting())
+    return JSONResponse({"status": "ready", "version": __version__})
 
 
 async def _metrics(service: Service, request: Request) -> Response:

@@ -77,6 +77,12 @@ class Worker:
                     raise
         raise AssertionError
 
+    @property
+    def ready(self) -> bool:
+        """Its process has run what comes first."""
+        done = self._prepared
+        return done is not None and done.done() and not done.cancelled() and not done.exception()
+
     def kill(self) -> None:
         """End the process at once; what it runs breaks."""
         executor, self._executor, self._prepared = self._executor, None, None
@@ -119,6 +125,11 @@ class Pool:
     def waiting(self) -> int:
         """Requests that wait."""
         return self._queue.qsize()
+
+    @property
+    def ready(self) -> bool:
+        """A worker is ready."""
+        return any(worker.ready for worker in self.workers)
 
     def start(self) -> None:
         """Start the workers; they load the kernels meanwhile."""

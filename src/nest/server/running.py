@@ -29,12 +29,14 @@ def serve(settings: Settings, say: Any = print) -> None:
         need(module)
     uvicorn = need("uvicorn")
     from nest.server.app import application
+    from nest.server.connections import protocol
 
     listens = _listening(settings)
     app = application(settings)
     service = app.state.service
     config = uvicorn.Config(app, settings.host, settings.port, log_level="warning",
-                            access_log=False, server_header=False, lifespan="on",
+                            access_log=False, server_header=False, lifespan="on", ws="none",
+                            http=protocol(settings.open), proxy_headers=False,
                             timeout_graceful_shutdown=int(settings.grace) + 5)
     server = uvicorn.Server(config)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -56,6 +56,11 @@ class Service:
         self.pool.start()
         self.reader.start()
 
+    @property
+    def ready(self) -> bool:
+        """Some worker has its kernels, and requests can be read: none waits for that any more."""
+        return self.pool.ready and self.reader.ready
+
     async def end(self) -> None:
         """Let what runs end within the grace, hand back the rest, and stop the workers."""
         self.ending = True
@@ -140,6 +145,12 @@ def busy(why: str) -> Reply:
     return told(429, "busy", f"{why}; ask again in {AGAIN} seconds")
 
 
+def starting() -> Reply:
+    """Say that the workers are not ready."""
+    return told(503, "starting", "the workers load their kernels, or compile them, which takes up "
+                "to a minute; questions asked now wait for them")
+
+
 def died() -> Reply:
     """Give up a request that ends workers."""
     return told(422, "died", "the process that worked on this question ended, twice: it may need "
@@ -150,6 +161,6 @@ def handed_back(body: bytes | None = None) -> Reply:
     """Give a question back because the server ends."""
     try:
         asked = {} if body is None else {"question": json.loads(body)}
-    except ValueError:
+    except (ValueError, RecursionError):
         asked = {}
     return told(503, "ending", f"the server ends; ask again in {AGAIN} seconds", **asked)

@@ -15,6 +15,12 @@ TOKEN = "NEST_TOKEN"
 """Environment variable of the token."""
 SHORTEST = 16
 """Characters of a token (chosen)."""
+HEADER = 64 * 1024
+"""Bytes of a header (chosen: eight times what browsers send)."""
+HEADER_SECONDS = 10.0
+"""Seconds in which a header must be whole (chosen)."""
+BODY_SECONDS = 30.0
+"""Seconds in which a body must be whole (chosen: 4 MiB at 140 kB/s)."""
 EXTRA = "nest serve needs {}, which is not installed; pip install 'nest-planner[server]' adds it"
 
 
@@ -42,6 +48,8 @@ class Settings:
     """Questions that may wait for a worker."""
     cache: int = 256 * 2**20
     """Bytes of answers that are kept."""
+    connections: int = 0
+    """Connections at once; 0: half of the descriptors that the process may have, at most 1,000."""
     sweeps: int = 2
     """Sweeps that run at once."""
     grace: float = 10.0
@@ -49,8 +57,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         least = {"port": 0, "workers": 0, "body": 1024, "devices": 1, "layers": 1, "waiting": 1,
-                 "cache": 0, "sweeps": 0}
-        most = {"port": 65535, "workers": 1024, "body": 16 * 2**20}
+                 "cache": 0, "sweeps": 0, "connections": 0}
+        most = {"port": 65535, "workers": 1024, "body": 16 * 2**20, "connections": 10**5}
         for name, low in least.items():
             given, high = getattr(self, name), most.get(name, 10**12)
             if not low <= given <= high:
@@ -75,6 +83,18 @@ class Settings:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    @property
+    def open(self) -> int:
+        """Connections at once."""
+        if self.connections:
+            return self.connections
+        try:
+            import resource
+        except ImportError:  # no POSIX system
+            return 1000
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return 1000 if allowed == resource.RLIM_INFINITY else max(4, min(1000, allowed // 2))
 
     @property
     def processes(self) -> int:

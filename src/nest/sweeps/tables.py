@@ -81,7 +81,7 @@ def need_parquet() -> None:
 
 
 def _csv(results: Results, path: str) -> None:
-    with open(path, "w", encoding="utf-8", newline="") as stream:
+    with open(path, "w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
         writer = csv.DictWriter(stream, columns(results), lineterminator="\n")
         writer.writeheader()
         for record in records(results):
