@@ -13,9 +13,10 @@ from network_files import ASTRA, GRAPHML, NCCL, NEST, NODE_LINK, SIMAI
 from topologies import H100, put
 
 from nest.describe.files import LARGEST
-from nest.errors import InputError
+from nest.errors import InputError, LimitError
 from nest.topology import graph_of, read_topology
 from nest.topology.draft import Draft
+from nest.topology.network import load_network
 from nest.topology.readers import xml_text
 from nest.topology.topology import MOST_NODES
 
@@ -293,3 +294,10 @@ def test_graphs_of_clusters_that_are_too_large() -> None:
 
     with pytest.raises(InputError, match="graph of dgx-h100: nodes: got more than 500000"):
         graph_of(load_cluster("dgx-h100", devices=2**19))
+
+
+def test_a_network_that_is_no_hierarchy_has_a_limit_of_devices():
+    """A table of hops between all devices takes memory with their square."""
+    with pytest.raises(LimitError, match=r"torus 64x64x32: got 131072 devices in a network that is "
+                       r"no hierarchy, .*; allowed: at most 16384, or a network with levels"):
+        load_network("torus:dims=64x64x32")

@@ -29,6 +29,9 @@ MOST_KEPT = 2**26
 MOST_BITS = 2**33
 """Most links times anchors for which the devices below all links are cached."""
 
+MOST_TABLED = 2**14
+"""Most devices of a table of hops between all of them (chosen: 8 GiB while devices are ordered)."""
+
 
 class _Ways:
     """Links out of nodes, in one direction or the other.
@@ -156,7 +159,17 @@ class Routes:
         return self._along(sources, targets, np.ones(len(self._topology.source_E))).astype(np.int64)
 
     def hop_matrix(self) -> Hops:
-        """Links on a shortest path from each device to each other, int32 of shape (N, N)."""
+        """Links on a shortest path from each device to each other, int32 of shape (N, N).
+
+        Raises
+        ------
+        LimitError : more than ``MOST_TABLED`` devices.
+        """
+        if len(self.anchor_N) > MOST_TABLED:
+            raise LimitError(
+                f"{self._topology.name}: got {len(self.anchor_N)} devices in a network that is no "
+                f"hierarchy, whose hops between all devices are needed; allowed: at most "
+                f"{MOST_TABLED}, or a network with levels (docs/topologies.md)")
         between = self._hops_to(np.arange(self.anchors))[self._anchor_A]
         own = (self.up_N >= 0).astype(np.int32)
         found: Hops = between[self.anchor_N][:, self.anchor_N] + own[:, None] + own
