@@ -105,6 +105,7 @@ def shortest(chunks: tuple[str, ...], known: dict[tuple[str, ...], int]) -> int:
     ("E((t|)*2t)*2mL", "got '((t|)*2t)*2mL' at character 2"), ("Et*|", "got '*|' at character 3"),
     ("(E", "got '(E' at character 1"), ("", "got ''; allowed: layers of all chunks"),
     ("t*999999|", "got more than 100000 letters"), ("(t*9)*999999", "got more than 100000"),
+    ("(" + "t*99999" * 20_000 + ")*1", "got more than 100000"), ("((t)*2)*2", "got '((t)*2)*2' at"),
     ("t*0009999999", "got '9999' at"), ("E t", "got ' t' at character 2"),
 ])
 def test_wrong_layouts(text: str, said: str) -> None:

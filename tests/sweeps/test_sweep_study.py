@@ -135,10 +135,28 @@ def test_random_samples_of_a_huge_grid():
     assert found.size == 7 and len({number for number, _ in combinations(found)}) == 7
 
 
+def test_random_samples_of_a_grid_beyond_all_counts():
+    """10**24 combinations: more than a range of Python counts."""
+    axis = {"from": 1, "to": 9999, "step": 1}
+    fields = ("layers", "hidden", "heads", "ffn", "vocab", "kv_heads")
+    found = load_study({**STUDY, "axes": {f"model.{name}": axis for name in fields},
+                        "sample": {"method": "random", "count": 7}})
+    numbers = [number for number, _ in combinations(found)]
+    assert found.size == 7 and [*combinations(found)] == [*combinations(found)]
+    assert len({*numbers}) == 7
+
+
+def test_a_generator_with_a_bandwidth_is_no_file():
+    found = load_study({**STUDY, "cluster": "fat-tree:k=4,bandwidth=400 Gb/s",
+                        "axes": {"job.global_batch": [8]}})
+    assert found.cluster["levels"][0]["bandwidth"] == 50e9
+
+
 # ---------------------------------------------------------------- expressions
 
 
-NAMES = {"x": 3, "y": 0.5, "name": "h100", "some": (1, 2), "table": {"a": 4}}
+NAMES = {"x": 3, "y": 0.5, "name": "h100", "some": (1, 2), "table": {"a": 4},
+         "huge": 10**400, "big": 1e200}
 
 
 @pytest.mark.parametrize(("text", "value"), [
@@ -147,7 +165,7 @@ NAMES = {"x": 3, "y": 0.5, "name": "h100", "some": (1, 2), "table": {"a": 4}}
     ("max(x, 7, y) + ceil(y) + floor(2.9)", 10), ("log2(8) * sqrt(4)", 6.0),
     ("x if y else 9", 3), ("'80 GiB' > '79 GiB'", True), ("'400 Gb/s' == 50e9", True),
     ("table.a + table['a'] + some[1]", 10), ("name == 'h100' or 1 / 0 > 1", True), ("-x", -3),
-    ("'8'  == 8", False),
+    ("'8'  == 8", False), ("max(some) * (x > 2)", 2), ("huge > big", True),
 ])
 def test_expressions(text, value):
     assert Expression(text, tuple(NAMES)).value(NAMES) == value
@@ -164,6 +182,8 @@ def test_what_is_no_such_expression_is_refused(text):
 
 
 @pytest.mark.parametrize("text", [
+    "(0,) * 400000000 != 0", "some * 3", "some + some", "(x,) * x", "-name", "max(name, name)",
+    "max(some, some)", "huge * 1", "big * big", "ceil(table)",
     "x / 0", "name * 3", "name + 'a'", "log2(0)", "table.b", "some[9]", "name < 3", "x.y"])
 def test_what_cannot_be_worked_out_is_told(text):
     with pytest.raises(InputError):
@@ -263,6 +283,9 @@ def test_graphs_have_no_prices_of_switches():
     ("axes", {"job.seq_len": {"from": 1, "to": 10**4, "step": 1},
               "model.layers": {"from": 1, "to": 10**4, "step": 1}},
      "allowed: at most 1000000, or a"),
+    ("axes", {"job.seq_len": {"from": 1, "to": "1e999", "count": 2}}, "to: got '1e999'; allowed: "),
+    ("axes", {"job.seq_len": {"from": 1, "to": 10**400, "count": 2}}, "to: got a whole number of"),
+    ("axes", {"job.seq_len": {"from": 1e-300, "to": 1, "times": 2}}, "from: got 1e-300; allowed"),
     ("axes", {"model": ["nope-7b"]}, "axes.model: model: got 'nope-7b'"),
     ("constraints", ["devices <"], "constraints.0: got 'devices <'; allowed: an expression"),
     ("constraints", ["device > 1"], "the name device is not known; did you mean devices?"),

@@ -91,11 +91,14 @@ def _read(text: str) -> list[str]:
 
 
 def _unrolled(group: str) -> str | None:
-    """The letters of a group; None: it is none."""
+    """The letters of a group, cut off behind more than are allowed; None: it is none."""
     pieces = list(_PIECE.finditer(group))
-    if "".join(piece[0] for piece in pieces) != group:
+    if "".join(piece[0] for piece in pieces) != group or not all(piece[3] for piece in pieces):
         return None
-    return "".join(piece[3] * min(MOST, int(piece[4] or 1)) for piece in pieces)
+    found = ""
+    for piece in pieces:
+        found += piece[3] * min(MOST + 1 - len(found), int(piece[4] or 1))
+    return found
 
 
 def _problem(chunks: Sequence[str], letters: str, pp: int) -> str | None:

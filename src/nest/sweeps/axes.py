@@ -13,6 +13,8 @@ from nest.describe.base import Description, Freeze, Name, Number, Problems, Whol
 from nest.units import shorten
 
 MOST_VALUES = 10_000
+LARGEST = 1e100
+"""Magnitude of the bounds of a range, and of the inverse of the smallest but 0."""
 _PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)", re.ASCII)
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\D*)", re.ASCII)
 
@@ -138,11 +140,15 @@ AnyAxis = Annotated[Axis, BeforeValidator(_read, json_schema_input_type=list[Any
 
 
 def _bound(field: str, value: Any) -> Bound:
+    number, unit, whole = value, "", isinstance(value, int)
     if isinstance(value, str) and (match := _QUANTITY.fullmatch(value.strip())):
-        return Bound(float(match[1]), match[2].strip(), match[1].lstrip("+-").isdigit())
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return Bound(float(value), "", isinstance(value, int))
-    raise Problems([(field, f"got {shorten(value)}; allowed: a number, or a number with a unit")])
+        number, unit = float(match[1]), match[2].strip()
+        whole = match[1].lstrip("+-").isdigit()
+    if isinstance(number, (int, float)) and not isinstance(number, bool) and (
+            number == 0 or 1 / LARGEST <= abs(number) <= LARGEST):
+        return Bound(float(number), unit, whole)
+    raise Problems([(field, f"got {shorten(value)}; allowed: a number, or a number with a unit, "
+                     f"0 or of a magnitude of {1 / LARGEST:g} to {LARGEST:g}")])
 
 
 def _between(low: float, high: float, share: float, scale: str) -> float:

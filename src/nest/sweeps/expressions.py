@@ -3,7 +3,8 @@
 ``job.global_batch % devices == 0 and cluster.levels.spine.bandwidth >= "100 Gb/s"``: names of
 sections and axes, fields and entries, numbers, quantities with units as text, ``+ - * / // %``,
 comparisons, ``in``, ``and``, ``or``, ``not``, ``A if B else C``, ``min``, ``max``, ``abs``,
-``ceil``, ``floor``, ``log2``, ``sqrt``.
+``ceil``, ``floor``, ``log2``, ``sqrt``. Arithmetic takes and gives numbers only, up to ``LARGEST``,
+so that no expression needs more than milliseconds and a few kilobytes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from nest.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds,
 
 LONGEST = 1000
 """Characters of an expression: parsing and evaluation then end within milliseconds."""
+LARGEST = 1e300
+"""Magnitude of a number that arithmetic gives."""
 _TWO: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -29,7 +32,7 @@ _TWO: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.NotIn: lambda one, many: one not in many,
 }
 _ONE: Mapping[type, Callable[[Any], Any]] = {
-    ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Not: operator.not_}
+    ast.USub: operator.neg, ast.UAdd: operator.pos}
 _ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "min": min, "max": max, "abs": abs, "ceil": math.ceil, "floor": math.floor,
@@ -118,11 +121,11 @@ class Expression:
                 return self._field(value(node.value, names), value(node.slice, names))
             case ast.BinOp():
                 left, right = value(node.left, names), value(node.right, names)
-                if isinstance(left, str) or isinstance(right, str):
-                    raise TypeError("text takes part in comparisons only")
-                return _TWO[type(node.op)](left, right)
+                return _number(_TWO[type(node.op)](_number(left), _number(right)))
+            case ast.UnaryOp(op=ast.Not()):
+                return not value(node.operand, names)
             case ast.UnaryOp():
-                return _ONE[type(node.op)](value(node.operand, names))
+                return _ONE[type(node.op)](_number(value(node.operand, names)))
             case ast.BoolOp():
                 wanted = isinstance(node.op, ast.Or)
                 return next((found for part in node.values
@@ -140,7 +143,9 @@ class Expression:
             case ast.IfExp():
                 return value(node.body if value(node.test, names) else node.orelse, names)
             case ast.Call(func=ast.Name(id=name)):
-                return _FUNCTIONS[name](*(value(part, names) for part in node.args))
+                given = [value(part, names) for part in node.args]
+                entries = given[0] if len(given) == 1 and isinstance(given[0], tuple) else given
+                return _number(_FUNCTIONS[name](*map(_number, entries)))
             case ast.Tuple() | ast.List():
                 return tuple(value(part, names) for part in node.elts)
         raise AssertionError(node)  # nothing else is let through
@@ -169,6 +174,16 @@ _ALLOWED = (ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast
             ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.List)
 _UNUSABLE = (ast.Pow, ast.LShift, ast.RShift, ast.BitOr, ast.BitXor, ast.BitAnd, ast.MatMult,
              ast.Invert, ast.Is, ast.IsNot)
+
+
+def _number(value: Any) -> float:
+    """A number that arithmetic may take or has given."""
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"got {shorten(value)} where a number is needed; text and lists take part "
+                        "in comparisons only")
+    if not -LARGEST <= value <= LARGEST:
+        raise OverflowError(f"a number beyond {LARGEST:g}")
+    return value
 
 
 def _plain(value: Any) -> Any:

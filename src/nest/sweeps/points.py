@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -90,8 +91,7 @@ def _samples(study: Study, sample: Sample) -> Iterator[tuple[Choice, ...]]:
     lengths = [len(study.listed(name)) for name in names]
     whole = math.prod(lengths)
     if sample.method == "random" and whole:
-        chosen = random.Random(sample.seed).sample(range(whole), min(sample.count, whole))
-        for number in chosen:
+        for number in _chosen(random.Random(sample.seed), whole, min(sample.count, whole)):
             places = []
             for length in reversed(lengths):
                 number, place = divmod(number, length)
@@ -105,6 +105,16 @@ def _samples(study: Study, sample: Sample) -> Iterator[tuple[Choice, ...]]:
             for name, length, share in zip(names, lengths, shares, strict=True))
 
 
+def _chosen(numbers: random.Random, whole: int, count: int) -> Sequence[int]:
+    """Different numbers below ``whole``."""
+    if whole <= sys.maxsize:
+        return numbers.sample(range(whole), count)
+    found = dict[int, None]()  # `sample` takes no larger range
+    while len(found) < count:
+        found[numbers.randrange(whole)] = None
+    return [*found]
+
+
 def _shares(sample: Sample, axes: int) -> Iterator[Sequence[float]]:
     """Samples of the unit cube."""
     if sample.method == "random":
@@ -114,7 +124,8 @@ def _shares(sample: Sample, axes: int) -> Iterator[Sequence[float]]:
         return
     from scipy.stats.qmc import LatinHypercube
 
-    yield from LatinHypercube(axes, rng=sample.seed).random(sample.count).tolist()
+    for row in LatinHypercube(axes, rng=sample.seed).random(sample.count):
+        yield row.tolist()
 
 
 class Points:
