@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import sqlite3
 import time
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -237,3 +239,104 @@ def test_owners_end_with_their_process(tmp_path):
     os.close(mine._file)  # as at the end of a process
     assert not owners.alive(path, mine.name) and not [*Path(tmp_path).iterdir()]
     assert not owners.alive(path, "never")
+
+
+def test_names_of_a_store_are_no_paths(tmp_path):
+    """A claim is whatever a file says: it must neither open nor remove anything."""
+    study, victim = grid(3), tmp_path / "victim"
+    victim.write_text("precious")
+    asked(study, tmp_path / "out")
+    path = tmp_path / "out" / FILE
+    (tmp_path / "out" / f"{FILE}-owner-x").mkdir()
+    base = sqlite3.connect(path)
+    questions = [one for one, in base.execute("SELECT question FROM answers")]
+    base.execute("DELETE FROM answers")
+    for question, name in zip(questions, ("x/../../../victim", str(victim), b"\xff"), strict=True):
+        base.execute("INSERT INTO claims VALUES (?, ?)", (question, name))
+    base.commit()
+    base.close()
+    (tmp_path / "out" / f"{FILE}-owner-{'0' * 16}").symlink_to(victim)
+    assert asked(study, tmp_path / "out").complete
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("statement", [
+    "CREATE TRIGGER t AFTER INSERT ON answers BEGIN DELETE FROM studies; END",
+    "CREATE VIEW v AS SELECT 1", "DROP TABLE claims", "ALTER TABLE claims ADD COLUMN more TEXT"])
+def test_other_tables_than_those_of_answers_are_refused(tmp_path, statement):
+    asked(grid(3), tmp_path)
+    base = sqlite3.connect(tmp_path / FILE)
+    base.execute(statement)
+    base.commit()
+    base.close()
+    for use in (lambda: asked(grid(4), tmp_path), lambda: stored(tmp_path)):
+        with pytest.raises(InputError, match="other tables than those of answers"):
+            use()
+
+
+def test_the_study_of_a_store_opens_no_file(tmp_path):
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"layers": "hunter2"}')
+    asked(grid(3), tmp_path)
+    base = sqlite3.connect(tmp_path / FILE)
+    base.execute("UPDATE studies SET text = ?", (json.dumps(
+        {**grid(3), "model": str(secret)}),))
+    base.commit()
+    base.close()
+    with pytest.raises(InputError, match=r"answers.db: cannot be read \(the study is not that "):
+        stored(tmp_path)
+
+
+@pytest.mark.parametrize("change", [
+    "UPDATE answers SET answer = '{'", "UPDATE answers SET answer = '[]'",
+    "UPDATE answers SET answer = '{\"status\": \"ok\", \"mfu\": \"x\"}'",
+    "UPDATE answers SET answer = '{\"status\": \"ok\"}'", "UPDATE answers SET answer = x'ff'",
+    "UPDATE answers SET status = 'gone'", "UPDATE points SET about = 'null'",
+    "UPDATE points SET about = '{}' || about", "UPDATE points SET labels = '3'",
+    "UPDATE points SET labels = '[1, 2]'", "UPDATE points SET labels = x'fe'"])
+def test_what_a_damaged_row_holds_is_one_message(tmp_path, change):
+    found = asked(grid(3), tmp_path)
+    base = sqlite3.connect(tmp_path / FILE)
+    base.execute(change)
+    base.commit()
+    base.close()
+    with pytest.raises(InputError, match=r"answers.db: cannot be read .*it is damaged; nothing"):
+        list(found.rows())
+
+
+@pytest.mark.parametrize("plan", [b"", b"x", zlib.compress(b"{}"), zlib.compress(b"[")[:-2]])
+def test_a_damaged_plan_is_one_message(tmp_path, plan):
+    found = asked(grid(3), tmp_path)
+    base = sqlite3.connect(tmp_path / FILE)
+    base.execute("UPDATE answers SET plan = ?", (plan,))
+    base.commit()
+    base.close()
+    with pytest.raises(InputError, match="cannot be read .the plan of point 1: "):
+        found.plan(1)
+
+
+def test_any_damage_ends_in_a_message_and_removes_nothing(tmp_path):
+    """Bytes of a store changed at random: rows, a message, and never anything else."""
+    asked(grid(40), tmp_path / "whole")
+    whole = (tmp_path / "whole" / FILE).read_bytes()
+    numbers, told = random.Random(3), Counter()
+    for n in range(150):
+        data = bytearray(whole)
+        if n % 5 == 0:
+            del data[numbers.randrange(len(data)):]
+        for _ in range(numbers.choice((1, 10, 300))):
+            if data:
+                data[numbers.randrange(len(data))] = numbers.randrange(256)
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        (folder / FILE).write_bytes(data)
+        for use in (lambda place: [*stored(place).rows()],
+                    lambda place: asked(grid(41), place)):
+            try:
+                use(folder)
+                told["read"] += 1
+            except (InputError, OutputError) as error:
+                assert f"{FILE}: " in str(error) and "\n" not in str(error), error
+                told["refused"] += 1
+                assert (folder / FILE).stat().st_size >= len(data)
+    assert told["read"] > 20 and told["refused"] > 100, told

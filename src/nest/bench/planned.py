@@ -61,13 +61,14 @@ def answers_of(
         for pair, found in done(engine, answer, missing):
             store.add(asked[pair], "ok", found.model_dump_json(by_alias=True))
             tell(", ".join(pair))
-        texts = {pair: store.answer(key) or "" for pair, key in asked.items()}
+        with store.reading("an answer"):
+            answers = {pair: Submitted.model_validate_json(store.answer(key) or "")
+                       for pair, key in asked.items()}
     files = {}
     for planner in planners:
         whole = Submission(
             planner=planner, note=f"nest compare of NEST {VERSION}, {time_limit:g} s an answer",
-            answers=tuple(Submitted.model_validate_json(texts[planner, name])
-                          for name in instances))
+            answers=tuple(answers[planner, name] for name in instances))
         files[planner] = os.path.join(folder, f"{planner}.json")
         write_text_atomic(files[planner], whole.model_dump_json(by_alias=True, indent=1) + "\n")
     return files

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zlib
 from collections.abc import Callable, Mapping
 
 from nest.bench.instance import Instance, Made, Optimum, layers_of
@@ -13,10 +12,9 @@ from nest.bench.working import done
 from nest.describe.files import write_text_atomic
 from nest.errors import InputError
 from nest.pricing.evaluation import chain_of
-from nest.pricing.plan_file import load_plan
 from nest.questions import Question
 from nest.sweeps.engines import Engine, prepare
-from nest.sweeps.questions import Answer, VersionedQuestion, ask
+from nest.sweeps.questions import Answer, VersionedQuestion, ask, plan_of
 from nest.sweeps.store import FILE, Store, make_folder
 from nest.sweeps.version import VERSION
 
@@ -62,11 +60,12 @@ def solve(
                     f"{name}: {Answer.model_validate_json(answered.answer).message}")
             store.add(keys[name], *answered)
             tell(name)
-        answers = {name: Answer.model_validate_json(store.answer(key) or "")
-                   for name, key in keys.items()}
-        found = {name: _instance(name, problems[name], answer, store.plan(keys[name]) or b"",
-                                 time_limit)
-                 for name, answer in answers.items() if answer.status == "ok"}
+        with store.reading("an answer"):
+            answers = {name: Answer.model_validate_json(store.answer(key) or "")
+                       for name, key in keys.items()}
+            found = {name: _instance(name, problems[name], answer, store.plan(keys[name]) or b"",
+                                     time_limit)
+                     for name, answer in answers.items() if answer.status == "ok"}
     for name, instance in found.items():
         write_text_atomic(os.path.join(folder, f"{name}.json"), text_of(instance))
     return found, {name: answer.message or "" for name, answer in answers.items()
@@ -87,7 +86,7 @@ def _instance(
     name: str, question: Question, answer: Answer, plan: bytes, time_limit: float
 ) -> Instance:
     """An instance of what is stored; ``evaluate`` prices its configuration once more."""
-    best = load_plan(json.loads(zlib.decompress(plan)))
+    best = plan_of(plan)
     assert best.lower_bound_s is not None and best.gap is not None  # it was searched for
     return Instance(
         name=name, question=question, layers=layers_of(chain_of(question.subject)),

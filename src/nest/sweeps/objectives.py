@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from nest.sweeps.questions import About, Answer
 from nest.sweeps.study import ObjectiveName, Train
 
 
@@ -47,22 +48,25 @@ class Figures(NamedTuple):
     """The training ends in the days it may take; True without such."""
 
 
-def figures(
-    answer: Mapping[str, float], devices: int, hour: float | None, watts: float | None,
-    train: Train | None,
-) -> Figures:
+def figures(answer: Answer, about: About, train: Train | None) -> Figures:
     """Figures of an answer that has a plan.
 
     Parameters
     ----------
-    answer : fields of :class:`nest.sweeps.questions.Answer`.
-    hour, watts : money for an hour of the cluster, and its power; None or 0: not known.
+    about : devices, and money for an hour and power of the cluster; None or 0: not known.
     train : the whole training.
+
+    Raises
+    ------
+    ValueError : the answer has no plan.
     """
-    speed = answer["tokens_per_s"]
+    speed, step, mfu = answer.tokens_per_s, answer.step_time_s, answer.mfu
+    if not speed or step is None or mfu is None:
+        raise ValueError(f"got an answer {answer.status} without a plan")
+    hour, watts = about.hour, about.watts
     days = None if train is None else train.tokens / speed / train.productive / 86400.0
     return Figures(
-        tokens_per_s=speed, step_time_s=answer["step_time_s"], mfu=answer["mfu"], devices=devices,
+        tokens_per_s=speed, step_time_s=step, mfu=mfu, devices=about.devices,
         money_per_hour=hour, watts=watts,
         tokens_per_money=speed * 3600.0 / hour if hour else None,
         tokens_per_joule=speed / watts if watts else None, days=days,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import re
 import secrets
 from typing import Any
 
@@ -13,6 +14,9 @@ try:
     import fcntl
 except ImportError:  # not a POSIX system: every other process counts as ended
     fcntl = None
+
+_NAME = re.compile(r"[0-9a-f]{16}")
+"""Names of owners. A store may hold any text in their place, which must not become a path."""
 
 
 class Owner:
@@ -48,12 +52,17 @@ class Owner:
             os.close(self._file)
 
 
-def alive(path: str, name: str) -> bool:
-    """Whether the process of a name still runs; the file of one that does not is removed."""
-    if fcntl is None:
+def alive(path: str, name: object) -> bool:
+    """Whether the process of a name still runs; the file of one that does not is removed.
+
+    Parameters
+    ----------
+    name : as a store has it; what no :class:`Owner` is named is nobody's.
+    """
+    if fcntl is None or not isinstance(name, str) or not _NAME.fullmatch(name):
         return False
     try:
-        file = os.open(_file(path, name), os.O_RDWR)
+        file = os.open(_file(path, name), os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     except OSError:  # another user's

@@ -36,6 +36,9 @@ STATUSES: Mapping[str, str] = {
     "failed": "the planner failed, or the process that asked it ended; asked again by the next run",
 }
 
+MOST_PLAN = 2**28
+"""Bytes of a plan's JSON that are unpacked (chosen: far more than 10 million devices need)."""
+
 
 class VersionedQuestion(Question):
     """All that an answer depends on."""
@@ -58,6 +61,15 @@ class Answer(Description):
     gap: float | None = None
     plan: str | None = Field(None, description="degrees, a line")
     seconds: float = Field(0.0, description="of a processor")
+
+
+class About(Description):
+    """What a row says of a point besides its axes."""
+
+    problem: str | None = Field(None, description="why nothing is asked there")
+    devices: int = Field(0, ge=0)
+    hour: float | None = Field(None, description="money for an hour of the cluster")
+    watts: float | None = None
 
 
 class Answered(NamedTuple):
@@ -230,6 +242,22 @@ def failed(why: object) -> Answered:
     """The answer to a question that no worker lived to answer."""
     answer = told("failed", why)
     return Answered(answer.status, answer.model_dump_json(exclude_none=True), None)
+
+
+def plan_of(data: bytes) -> Plan:
+    """The plan of an answer, see :class:`Answered`.
+
+    Raises
+    ------
+    InputError, ValueError, zlib.error : it is none.
+    """
+    from nest.pricing.plan_file import load_plan
+
+    unpacker = zlib.decompressobj()
+    text = unpacker.decompress(data, MOST_PLAN)
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        raise ValueError(f"a plan that is cut off, or of more than {MOST_PLAN} bytes")
+    return load_plan(json.loads(text))
 
 
 def _figures(plan: Plan) -> Answer:

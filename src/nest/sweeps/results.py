@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nest.sweeps.objectives import OBJECTIVES, Figures, figures
-from nest.sweeps.store import Store
+from nest.sweeps.questions import STATUSES, About, Answer
+from nest.sweeps.store import Store, Stored
 from nest.sweeps.study import ObjectiveName, Study
+from nest.units import shorten
 
 FEWEST = 3
 """Points from which a rank correlation is given."""
@@ -142,16 +144,23 @@ class Results:
     def rows(self) -> Iterator[Row]:
         """All points in order, one after the other."""
         for stored in self._store.rows(self._digest):
-            about = json.loads(stored.about)
-            answer = {} if stored.answer is None else json.loads(stored.answer)
-            status = "invalid" if "problem" in about else stored.status or "open"
-            yield Row(
-                stored.number, tuple(map(_hashable, json.loads(stored.labels))), stored.question,
-                status, about.get("problem", answer.get("message")), answer.get("plan"),
-                answer.get("peak_memory_bytes"), answer.get("optimal"), answer.get("gap"),
-                answer.get("seconds", 0.0),
-                figures(answer, about["devices"], about.get("hour"), about.get("watts"),
-                        self.study.train) if status == "ok" else None)
+            with self._store.reading(f"point {stored.number}"):
+                row = self._row(stored)
+            yield row
+
+    def _row(self, stored: Stored) -> Row:
+        about = About.parse(json.loads(stored.about), "about")
+        answer = None if stored.answer is None else Answer.parse(json.loads(stored.answer),
+                                                                 "answer")
+        labels = tuple(map(_hashable, json.loads(stored.labels)))
+        status = "invalid" if about.problem is not None else stored.status or "open"
+        if len(labels) != len(self.study.axes) or status not in (*STATUSES, "open"):
+            raise ValueError(f"got {len(labels)} labels and the status {shorten(status)}")
+        known = answer or Answer(status="failed")
+        return Row(
+            stored.number, labels, stored.question, status, about.problem or known.message,
+            known.plan, known.peak_memory_bytes, known.optimal, known.gap, known.seconds,
+            figures(known, about, self.study.train) if status == "ok" else None)
 
     def _values(self, found: Figures) -> tuple[float, ...]:
         values = []

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, wait
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from nest.errors import InputError, NestError
 from nest.sweeps.axes import Choice
 from nest.sweeps.engines import Engine, prepare
 from nest.sweeps.points import Point, Points, best_first
-from nest.sweeps.questions import Answered, VersionedQuestion, ask, failed
+from nest.sweeps.questions import About, Answered, VersionedQuestion, ask, failed
 from nest.sweeps.store import Store
 from nest.sweeps.study import Study
 
@@ -303,12 +303,7 @@ class Sweeping:
 
 def _about(point: Point) -> str:
     """What a row says of a point besides its axes, as JSON."""
-    found: dict[str, Any] = {}
-    if point.problem is not None:
-        found["problem"] = point.problem
-    if point.question is not None:
-        found["devices"] = point.question.cluster.size
-    if point.bill is not None:
-        found |= {"hour": point.bill.hour, "watts": point.bill.watts}
-    return json.dumps(found)
-
+    devices = 0 if point.question is None else point.question.cluster.size
+    hour, watts, _ = point.bill or (None, None, 0)
+    about = About(problem=point.problem, devices=devices, hour=hour, watts=watts)
+    return about.model_dump_json(exclude_defaults=True)

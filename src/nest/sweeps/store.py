@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,15 +27,18 @@ APPLICATION = 0x4E455354
 VERSION = 1
 WAIT = 60.0
 """Seconds to wait for another process that writes."""
-_TABLES = """
-CREATE TABLE answers (question TEXT PRIMARY KEY, status TEXT NOT NULL, answer TEXT NOT NULL,
-                      plan BLOB);
-CREATE TABLE claims (question TEXT PRIMARY KEY, owner TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE studies (study TEXT PRIMARY KEY, text TEXT NOT NULL, points INTEGER, at REAL);
-CREATE TABLE points (study TEXT NOT NULL, number INTEGER NOT NULL, question TEXT,
+_TABLES = (
+    """CREATE TABLE answers (question TEXT PRIMARY KEY, status TEXT NOT NULL, answer TEXT NOT NULL,
+                      plan BLOB)""",
+    "CREATE TABLE claims (question TEXT PRIMARY KEY, owner TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE studies (study TEXT PRIMARY KEY, text TEXT NOT NULL, points INTEGER, at REAL)",
+    """CREATE TABLE points (study TEXT NOT NULL, number INTEGER NOT NULL, question TEXT,
                      labels TEXT NOT NULL, about TEXT NOT NULL,
-                     PRIMARY KEY (study, number)) WITHOUT ROWID;
-"""
+                     PRIMARY KEY (study, number)) WITHOUT ROWID""",
+)
+"""Statements that SQLite keeps as they stand here: a file with others is none of answers."""
+_DAMAGED = ("CORRUPT", "NOTADB", "ERROR", "FORMAT", "MISMATCH", "SCHEMA", "CONSTRAINT")
+"""Codes of SQLite, without what follows their first word, that say so of a file."""
 
 
 def make_folder(folder: str) -> None:
@@ -115,42 +119,83 @@ class Store:
         raise AssertionError
 
     def _check(self, base: sqlite3.Connection, new: bool) -> None:
-        """Make the tables of a new file; refuse one that is not NEST's."""
-        if new:
-            base.execute("PRAGMA journal_mode = WAL")
-            base.execute("PRAGMA synchronous = NORMAL")
-            base.execute("BEGIN IMMEDIATE")
+        """Make the tables of a new file; refuse one that is not NEST's, or damaged.
+
+        Nothing is changed in a file before it has been looked at.
+        """
+        if not new or not _empty(base):
+            self._need_own(base, whole=new)
+        if not new:
+            return
+        base.execute("PRAGMA journal_mode = WAL")
+        base.execute("PRAGMA synchronous = NORMAL")
+        base.execute("BEGIN IMMEDIATE")
         try:
-            mark, = base.execute("PRAGMA application_id").fetchone()
-            version, = base.execute("PRAGMA user_version").fetchone()
-            tables, = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if new and not tables:
-                for statement in _TABLES.split(";"):
+            if _empty(base):  # another process may have made them meanwhile
+                for statement in _TABLES:
                     base.execute(statement)
                 base.execute(f"PRAGMA application_id = {APPLICATION}")
                 base.execute(f"PRAGMA user_version = {VERSION}")
-            elif mark != APPLICATION:
-                raise InputError(f"{self._shown}: got another program's database; allowed: a file "
-                                 "of answers of NEST, or a new name")
-            elif version != VERSION:
-                raise InputError(f"{self._shown}: got answers of format {version}; allowed: "
-                                 f"{VERSION} (another folder starts anew)")
-            if new:
-                base.execute("COMMIT")
+            base.execute("COMMIT")
         except BaseException:
-            if new and base.in_transaction:
+            if base.in_transaction:
                 base.execute("ROLLBACK")
             raise
+
+    def _need_own(self, base: sqlite3.Connection, whole: bool) -> None:
+        """Refuse a file whose tables are not NEST's, with triggers or views beside them too.
+
+        Parameters
+        ----------
+        whole : look at all pages, as before anything is written: takes a second for some GB.
+        """
+        mark, = base.execute("PRAGMA application_id").fetchone()
+        version, = base.execute("PRAGMA user_version").fetchone()
+        if mark != APPLICATION:
+            raise InputError(f"{self._shown}: got another program's database; allowed: a file of "
+                             "answers of NEST, or a new name")
+        if version != VERSION:
+            raise InputError(f"{self._shown}: got answers of format {version}; allowed: {VERSION} "
+                             "(another folder starts anew)")
+        made = base.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+        if {str(text) for text, in made} != {*_TABLES}:
+            raise self.damaged("other tables than those of answers")
+        if whole and (found := base.execute("PRAGMA quick_check(1)").fetchone()) != ("ok",):
+            raise self.damaged(str(found and found[0]))
+
+    def damaged(self, why: object) -> InputError:
+        """The error of a file that is not as NEST wrote it, for the caller to raise."""
+        return InputError(
+            f"{self._shown}: cannot be read ({shorten(str(why), 200)[1:-1]}); it is damaged; "
+            "nothing was removed from it; allowed: a whole file of answers, such as a copy of it; "
+            "with another -o FOLDER all is asked again")
+
+    @contextmanager
+    def reading(self, part: str) -> Iterator[None]:
+        """Raise errors over what is stored, which may be anything, as one message.
+
+        Parameters
+        ----------
+        part : what is read, for the message.
+        """
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
+                RecursionError, zlib.error) as error:
+            raise self.damaged(f"{part}: {' '.join(str(error).split())}") from None
 
     @contextmanager
     def _told(self, reads: bool = False) -> Iterator[None]:
         """Errors of SQLite as one message; what is stored stays whole."""
         try:
             yield
+        except sqlite3.ProgrammingError:
+            raise
         except sqlite3.Error as error:
-            if "not a database" in str(error) or "malformed" in str(error):
-                raise InputError(f"{self._shown}: cannot be read ({error}); allowed: a file of "
-                                 "answers of NEST, or a new name") from None
+            # text that is not UTF-8 has no code
+            code = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT").split("_")[1]
+            if code in _DAMAGED:
+                raise self.damaged(error) from None
             verb = "read" if reads else "written"
             raise OutputError(f"{self._shown}: cannot be {verb} ({error}); the answers in it are "
                               "whole") from None
@@ -206,7 +251,7 @@ class Store:
 
     def plan(self, question: str) -> bytes | None:
         """The plan of an answer as it was added; None: there is none."""
-        found = self._one("SELECT plan FROM answers WHERE question = ?", question)
+        found = self._one("SELECT CAST(plan AS BLOB) FROM answers WHERE question = ?", question)
         return None if found is None else found[0]
 
     def claim(self, question: str) -> bool:
@@ -278,7 +323,7 @@ class Store:
             the clock was put back.
         """
         with self._writing() as base:
-            latest, = base.execute("SELECT max(at) FROM studies").fetchone()
+            latest, = base.execute("SELECT max(CAST(at AS REAL)) FROM studies").fetchone()
             base.execute("INSERT INTO studies VALUES (?, ?, NULL, ?) ON CONFLICT (study) "
                          "DO UPDATE SET at = excluded.at",
                          (study, text, max(at, (latest or 0.0) + 1e-3)))
@@ -286,7 +331,7 @@ class Store:
     def latest(self) -> tuple[str, str] | None:
         """Digest and text of the study that was started last; None: there is none."""
         found = self._one("SELECT study, text FROM studies ORDER BY at DESC, study LIMIT 1")
-        return None if found is None else (found[0], found[1])
+        return None if found is None else (str(found[0]), str(found[1]))
 
     def add_points(self, study: str, rows: Iterable[tuple[int, str | None, str, str]]) -> None:
         """Note points: number, question, labels and what else is known, the last two as JSON."""
@@ -301,7 +346,7 @@ class Store:
 
     def count(self, study: str) -> int | None:
         """Points of a study; None: not all are stored."""
-        found = self._one("SELECT points FROM studies WHERE study = ?", study)
+        found = self._one("SELECT CAST(points AS INTEGER) FROM studies WHERE study = ?", study)
         return None if found is None else found[0]
 
     def open_points(self, study: str) -> Iterator[int]:
@@ -324,3 +369,8 @@ class Store:
     def _one(self, text: str, *values: Any) -> Any:
         with self._told(reads=True):
             return self._base.execute(text, values).fetchone()
+
+
+def _empty(base: sqlite3.Connection) -> bool:
+    """Whether a file has no table yet."""
+    return base.execute("SELECT 1 FROM sqlite_master").fetchone() is None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from nest.errors import InputError
 from nest.limits import count_problem
 from nest.sweeps.engines import Engine, engine
 from nest.sweeps.loading import load_study
-from nest.sweeps.questions import Answered, VersionedQuestion, ask
+from nest.sweeps.questions import Answered, VersionedQuestion, ask, plan_of
 from nest.sweeps.results import Results
 from nest.sweeps.running import Follower, Progress, Sweeping
 from nest.sweeps.store import FILE, Store, make_folder
@@ -60,17 +60,15 @@ class Sweep:
         ------
         InputError : no such point, or it has no plan.
         """
-        from nest.pricing.plan_file import load_plan
-
         with Store(os.path.join(self.folder, FILE), reads=True) as store:
             row = next((row for row in store.rows(self.study.digest) if row.number == number), None)
             data = None if row is None or row.question is None else store.plan(row.question)
-        if data is None:
-            raise InputError(f"point: got {shorten(number)}; allowed: the number of a point that "
-                             "has a plan")
-        import json
-
-        return load_plan(json.loads(zlib.decompress(data)))
+            if data is None:
+                raise InputError(f"point: got {shorten(number)}; allowed: the number of a point "
+                                 "that has a plan")
+            with store.reading(f"the plan of point {number}"):
+                return plan_of(data)
+        raise AssertionError
 
     def report(self, files: tuple[str, ...] = (), **page: Any) -> str:
         """The results as text, as ``nest sweep`` prints them.
@@ -145,10 +143,8 @@ def stored(folder: str | os.PathLike[str]) -> Sweep:
 
     Raises
     ------
-    InputError : there is none.
+    InputError : there is none, or it is damaged, or of another version.
     """
-    import json
-
     place = os.fspath(folder)
     with Store(os.path.join(place, FILE), reads=True) as store:
         latest = store.latest()
@@ -156,6 +152,10 @@ def stored(folder: str | os.PathLike[str]) -> Sweep:
             raise InputError(f"{shorten(place, 300)[1:-1]}: got no study; allowed: a folder in "
                              "which one was started")
         digest, text = latest
-        study = load_study(json.loads(text))
+        with store.reading("the study"):
+            study = Study.parse(json.loads(text), "study")  # opens no file, whatever it names
+        if study.digest != digest:
+            raise store.damaged(f"the study is not that of {digest[:16]}, or of another version "
+                                "of NEST")
         complete = store.count(digest) is not None and not any(store.open_points(digest))
     return Sweep(study, place, complete)
