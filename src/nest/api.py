@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from nest.costs.memory import memory_problem
-from nest.describe.arguments import need, need_bytes, need_count, need_seconds
+from nest.describe.arguments import need, need_bytes, need_count, need_seconds, takes
 from nest.describe.cluster import Cluster
 from nest.describe.configuration import Configuration
 from nest.describe.job import Job
@@ -173,6 +173,7 @@ class Last:
     configuration: Configuration | None = None
 
 
+@takes(progress="function")
 def _planned(
     kept: Kept, model: Model | Profile, cluster: Cluster, job: Job,
     space: SearchSpace | None = None, *, threads: int | None = None, top: int = 1,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nest.describe import read_description
+from nest.describe.arguments import need_path
 from nest.describe.files import read_text
 from nest.describe.operator_graph import OperatorGraph
 from nest.errors import InputError
@@ -38,6 +39,7 @@ def load_graph(source: str | os.PathLike[str] | Mapping[str, Any]) -> OperatorGr
     """
     if isinstance(source, Mapping):
         return _from_mapping(source, "graph")
+    need_path("graph", source, ", or a mapping")
     path = Path(source)
     where = shorten(os.fspath(source), 300)[1:-1]
     suffix = path.suffix.lower()

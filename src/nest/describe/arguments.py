@@ -2,10 +2,101 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import NamedTuple, ParamSpec, TypeVar
+
 from nest.describe.base import whole_number
 from nest.errors import InputError
 from nest.limits import count_problem
 from nest.units import shorten
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Kind(NamedTuple):
+    """A kind of argument."""
+
+    fits: Callable[[object], bool]
+    allowed: str
+
+
+def _path(value: object) -> bool:
+    return isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _whole(value: object) -> bool:
+    return not isinstance(value, (bool, str)) and (
+        hasattr(value, "__index__") or isinstance(value, float) and value.is_integer())
+
+
+KINDS: Mapping[str, Kind] = {
+    "path": Kind(_path, "a path, as text or pathlib.Path"),
+    "text": Kind(_text, "a text"),
+    "texts": Kind(lambda value: isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+                  and all(map(_text, value)), "a list of texts"),
+    "mapping": Kind(lambda value: isinstance(value, Mapping) and all(
+        isinstance(one, str) for pair in value.items() for one in pair),
+        "a mapping of texts to texts"),
+    "whole": Kind(_whole, "a whole number"),
+    "number": Kind(lambda value: _number(value) is not None, "a number"),
+    "function": Kind(callable, "a function"),
+}
+
+
+def takes(**kinds: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Refuse arguments of other kinds before a function begins; its defaults are always allowed.
+
+    Parameters
+    ----------
+    kinds : of :data:`KINDS`, by the name of the parameter.
+
+    Raises
+    ------
+    InputError : from the function, with the argument, what was given and what is allowed.
+    """
+    def made(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name, value in signature.bind(*args, **kwargs).arguments.items():
+                kind = KINDS.get(kinds.get(name, ""))
+                if kind is not None and value is not signature.parameters[name].default and (
+                        not kind.fits(value)):
+                    raise refusal(name, value, kind.allowed)
+            return function(*args, **kwargs)
+
+        return checked
+
+    return made
+
+
+def need_path(name: str, value: object, also: str = "") -> None:
+    """Refuse what is no path.
+
+    Parameters
+    ----------
+    also : what else the argument may be, for the message.
+
+    Raises
+    ------
+    InputError : it is none.
+    """
+    if not _path(value):
+        raise refusal(name, value, KINDS["path"].allowed + also)
+
+
+def refusal(name: str, value: object, allowed: str) -> InputError:
+    """The error of an argument of a wrong kind."""
+    return InputError(f"{name}: got {shorten(value)} ({type(value).__name__}); allowed: {allowed}")
 
 
 def need(name: str, value: object, classes: tuple[type, ...], source: str) -> None:
@@ -21,8 +112,7 @@ def need(name: str, value: object, classes: tuple[type, ...], source: str) -> No
     """
     if not isinstance(value, classes):
         allowed = " or ".join(cls.__name__ for cls in classes)
-        raise InputError(f"{name}: got {shorten(value)} ({type(value).__name__}); allowed: a "
-                         f"{allowed}, as {source} gives it")
+        raise refusal(name, value, f"a {allowed}, as {source} gives it")
 
 
 def need_count(name: str, value: object) -> int:

@@ -133,7 +133,10 @@ class Description(BaseModel):
         frozen=True, extra="forbid", allow_inf_nan=False, validate_default=False
     )
 
-    def __init__(self, /, **data: Any) -> None:
+    def __init__(self, /, *given: object, **data: Any) -> None:
+        if given:
+            raise InputError(f"{noun_of(type(self))}: got {shorten(given[0])} without a name; "
+                             f"allowed: fields by name, as in {type(self).__name__}(FIELD=VALUE)")
         try:
             super().__init__(**data)
         except ValidationError as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from nest.describe.arguments import need, need_count
+from nest.describe.arguments import need, need_count, takes
 from nest.errors import InputError, UnsupportedError, did_you_mean
 from nest.exports import bridge, chakra, deepspeed, fsdp2, maxtext, megatron, simai, torchtitan
 from nest.exports.hosts import per_node, places
@@ -18,6 +18,7 @@ from nest.pricing.ranks import Rank
 from nest.units import shorten
 
 
+@takes(hosts="texts")
 def export(
     plan: Plan, target: str, *, gpus_per_node: int | None = None, launcher: str = DEFAULT,
     hosts: Sequence[str] | None = None,

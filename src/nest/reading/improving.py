@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nest.api import Planner
-from nest.describe.arguments import need
+from nest.describe.arguments import need, takes
 from nest.describe.cluster import Cluster
 from nest.describe.job import Stack
 from nest.describe.model import Model
@@ -39,6 +39,9 @@ LEAST = 1e-9
 """Share of a step below which a plan is not faster; seconds that each search has at least."""
 
 
+@takes(path="path", target="text", vocab="whole", seq_len="whole", precision="text",
+       optimizer="text", stack="text", function="text", variables="mapping", ignore="texts",
+       keep="texts", time_limit="number", progress="function")
 def improve(
     path: str | os.PathLike[str], cluster: Cluster, space: SearchSpace | None = None, *,
     target: str | None = None, model: Model | str | None = None, vocab: int | None = None,
@@ -81,6 +84,7 @@ def improve(
     LimitError : no plan was found in time.
     """
     need("cluster", cluster, (Cluster,), 'nest.load_network("dgx-h100")')
+    need("space", space, (SearchSpace, type(None)), "nest.SearchSpace(tp=8)")
     ignored = tuple(one.removeprefix("--") for one in ignore)
     asked = Asked(model, vocab, seq_len, precision, optimizer, stack, cluster.size, ignored,
                   function)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from nest.describe import load_model
+from nest.describe.arguments import takes
 from nest.describe.configuration import Configuration
 from nest.describe.files import document_of, parse_text, read_text
 from nest.describe.job import Job
@@ -41,6 +42,9 @@ _SUFFIXES = {".toml": "torchtitan-toml", ".json": "deepspeed", ".yml": "maxtext"
 _OURS = re.compile(r"[\"']?schema[\"']?\s*:\s*[\"']?nest\.\w")
 
 
+@takes(path="path", target="text", vocab="whole", seq_len="whole", precision="text",
+       optimizer="text", stack="text", function="text", variables="mapping", ignore="texts",
+       devices="whole")
 def read(
     path: str | os.PathLike[str], *, target: str | None = None, devices: int | None = None,
     model: Model | str | None = None, vocab: int | None = None, seq_len: int | None = None,

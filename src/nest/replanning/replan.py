@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nest.api import plan as fastest
 from nest.describe import Cluster, SearchSpace
-from nest.describe.arguments import need
+from nest.describe.arguments import need, takes
 from nest.errors import InputError
 from nest.graph.schedules import copies
 from nest.pricing.evaluation import chain_of
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nest.search.progress import Follower
 
 
+@takes(progress="function")
 def replan(
     plan: Plan | str | os.PathLike[str] | Mapping[str, Any],
     without: str | Sequence[str],

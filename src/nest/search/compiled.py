@@ -84,8 +84,13 @@ def load(names: Collection[str] = ALIKE + UNLIKE) -> tuple[Kernels, float]:
     """Kernels, and the seconds that compiling or loading them took (0 if loaded).
 
     Those of ``names`` are ready to run; others are compiled when they are called.
+
+    Raises
+    ------
+    InputError : a variable of the environment that sets threads, which numba would stumble over.
     """
     global _loaded
+    thread_count()
     with _lock:
         missing = [name for name in names if name not in _ready]
         if _loaded is not None and not missing:

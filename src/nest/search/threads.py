@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import os
 
+from nest.errors import InputError
+from nest.limits import MOST
+from nest.units import shorten
+
+VARIABLES = ("NEST_THREADS", "NUMBA_NUM_THREADS")
+"""Environment variables that may say so; the first counts, and numba itself reads the second."""
+
 
 def thread_count() -> int:
-    """Threads to use: ``NEST_THREADS``, else ``NUMBA_NUM_THREADS``, else all processors."""
-    for name in ("NEST_THREADS", "NUMBA_NUM_THREADS"):
-        text = os.environ.get(name, "")
-        if text.isdigit() and int(text) > 0:
-            return int(text)
+    """Threads to use: ``NEST_THREADS``, else ``NUMBA_NUM_THREADS``, else all processors.
+
+    Raises
+    ------
+    InputError : one of the two is set to something else than a number of threads.
+    """
+    said = []
+    for name in VARIABLES:
+        text = os.environ.get(name, "").strip()
+        if text and not (text.isascii() and text.isdigit() and len(text) < 10
+                         and 1 <= int(text) <= MOST["threads"]):
+            raise InputError(f"{name}: got {shorten(text)} in the environment; allowed: "
+                             f"1 to {MOST['threads']}, or not set")
+        if text:
+            said.append(int(text))
+    if said:
+        return said[0]
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

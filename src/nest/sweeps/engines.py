@@ -23,6 +23,7 @@ from concurrent.futures import (
 from contextlib import suppress
 from typing import Any
 
+from nest.describe.arguments import refusal
 from nest.errors import InputError, did_you_mean
 from nest.search.threads import thread_count
 from nest.sweeps.bundles import Bundles
@@ -63,6 +64,8 @@ def engine(text: str = "local", workers: int | None = None) -> Engine:
     ------
     InputError : an unknown text, a package that is not installed, or a scheduler out of reach.
     """
+    if not isinstance(text, str):
+        raise refusal("engine", text, ", ".join(NAMES))
     name, _, address = text.partition("://")
     if text == "inline":
         return Engine(text, Inline, lambda executor: 1)

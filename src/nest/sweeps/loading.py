@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nest.describe import load_model, read_description
+from nest.describe.arguments import need_path
 from nest.describe.files import document_of
 from nest.describe.sources import Catalog, Files
 from nest.errors import InputError
@@ -37,6 +38,7 @@ def load_study(
     if isinstance(source, Mapping):
         data = dict(source)
     else:
+        need_path("study", source, ", or a mapping")
         where, folder = shorten(os.fspath(source), 300)[1:-1], Path(source).parent
         data = {"name": Path(source).stem, **read_description(source)}
     _need_study(data, where, "FILE" if isinstance(source, Mapping) else where)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from nest.describe.arguments import takes
 from nest.errors import InputError
 from nest.limits import count_problem
 from nest.sweeps.engines import Engine, engine
@@ -87,6 +88,7 @@ class Sweep:
         return self.report()
 
 
+@takes(folder="path", workers="whole", progress="function", question="function")
 def sweep(
     study: str | os.PathLike[str] | Mapping[str, Any] | Study,
     folder: str | os.PathLike[str] | None = None,
@@ -138,6 +140,7 @@ def folder_of(name: str) -> str:
     return f"{name}-sweep"
 
 
+@takes(folder="path")
 def stored(folder: str | os.PathLike[str]) -> Sweep:
     """The study that was started last in a folder.
 
