@@ -10,14 +10,16 @@ import sqlite3
 import time
 import zlib
 from collections import Counter
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pytest
 from studies import STUDY, asked, child, grid, made_up, table, written
 
-from nest.errors import InputError, OutputError
+from nest.errors import InputError, LimitError, OutputError
 from nest.sweeps import owners
-from nest.sweeps.engines import engine
+from nest.sweeps.engines import Engine, Inline, engine, prepare
+from nest.sweeps.questions import ask
 from nest.sweeps.store import Store
 from nest.sweeps.sweep import FILE, stored, sweep
 
@@ -340,3 +342,30 @@ def test_any_damage_ends_in_a_message_and_removes_nothing(tmp_path):
                 told["refused"] += 1
                 assert (folder / FILE).stat().st_size >= len(data)
     assert told["read"] > 20 and told["refused"] > 100, told
+
+
+class Starting(Inline):
+    """Workers of which the first so many end while they start."""
+
+    def __init__(self, deaths: list[int]) -> None:
+        self._deaths = deaths
+
+    def submit(self, fn, /, *args, **kwargs):
+        if fn is prepare:
+            if self._deaths[0]:
+                self._deaths[0] -= 1
+                raise BrokenExecutor
+            fn = bool
+        return super().submit(made_up if fn is ask else fn, *args, **kwargs)
+
+
+@pytest.mark.parametrize("deaths", [0, 2, 3])
+def test_a_worker_that_ends_while_it_starts_is_started_again(tmp_path, deaths):
+    left = [deaths]
+    where = Engine("made up", lambda: Starting(left), lambda executor: 1)
+    if deaths < 3:
+        assert sweep(grid(3), tmp_path, engine=where).complete
+    else:
+        with pytest.raises(LimitError, match="a worker of made up ended while it started, 3 times"):
+            sweep(grid(3), tmp_path, engine=where)
+        assert sweep(grid(3), tmp_path, engine=where).complete  # the same command goes on

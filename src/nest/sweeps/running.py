@@ -9,7 +9,7 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future,
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from nest.errors import InputError, NestError
+from nest.errors import InputError, LimitError, NestError
 from nest.sweeps.axes import Choice
 from nest.sweeps.engines import Engine, prepare
 from nest.sweeps.points import Point, Points, best_first
@@ -27,6 +27,9 @@ POLL = 0.2
 """Seconds between two looks at what another process answers."""
 LIVES = 2
 """Deaths of a worker over one question, alone, after which the question has failed."""
+
+STARTS = 3
+"""Times that workers are started in vain, one after another, before a sweep ends (chosen)."""
 
 
 class Progress(NamedTuple):
@@ -84,6 +87,7 @@ class Sweeping:
         ------
         OutputError : an answer cannot be stored; those before are.
         InputError : the workers cannot run NEST, or another version of it.
+        LimitError : workers end while they start.
         """
         store, digest = self._store, self._digest
         store.begin(digest, json.dumps(self._study.as_dict()), time.time())
@@ -194,19 +198,32 @@ class Sweeping:
                           "stored, the same command goes on")
 
     def _started(self) -> Executor:
-        """A new executor, whose first worker has loaded the kernels."""
-        executor = self._engine.make()
-        try:
-            if self._ask is ask:
-                executor.submit(prepare).result()
-        except NestError:
-            raise
-        except Exception as error:
-            self._engine.kill(executor)
-            raise InputError(f"engine: the workers of {self._engine.name} cannot run NEST "
-                             f"({type(error).__name__}: {' '.join(str(error).split())[:300]})"
-                             ) from None
-        return executor
+        """A new executor, whose first worker has loaded the kernels.
+
+        Raises
+        ------
+        InputError : the workers cannot run NEST.
+        LimitError : its first worker ended, each time.
+        """
+        for _ in range(STARTS):
+            executor = self._engine.make()
+            try:
+                if self._ask is ask:
+                    executor.submit(prepare).result()
+                return executor
+            except BrokenExecutor:
+                self._engine.kill(executor)
+            except NestError:
+                raise
+            except Exception as error:
+                self._engine.kill(executor)
+                raise InputError(f"engine: the workers of {self._engine.name} cannot run NEST "
+                                 f"({type(error).__name__}: "
+                                 f"{' '.join(str(error).split())[:300]})") from None
+        raise LimitError(
+            f"engine: a worker of {self._engine.name} ended while it started, {STARTS} times in a "
+            "row: something ended it, such as a limit of memory or processes; what is answered is "
+            "stored, and the same command goes on (fewer --workers need less)")
 
     def _drain(self) -> None:
         while self._running:

@@ -115,6 +115,7 @@ def sweep(
     ------
     InputError : a bad study, engine or folder.
     OutputError : the answers cannot be stored.
+    LimitError : workers end while they start.
     """
     found = load_study(study)
     place = os.fspath(folder) if folder is not None else folder_of(found.name)
