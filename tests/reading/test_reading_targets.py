@@ -11,6 +11,8 @@ import pytest
 from command_line import run
 
 import nest
+from nest.describe import load_configuration, load_job
+from nest.describe.files import parse_yaml
 from nest.errors import InputError
 from nest.exports.launchers import LAUNCHERS
 
@@ -67,6 +69,10 @@ def test_exported_plans_are_read_back(
         assert found.devices == case.world
         priced = nest.evaluate(found.model, case.cluster, found.job, found.configuration)
         assert priced.step_time_s == case.plan.step_time_s, case.plan.inputs
+        texts = {name: parse_yaml(text) for name, text in found.files.items()}
+        assert nest.load_model(texts["model.yaml"]) == found.model
+        assert load_job(texts["job.yaml"]) == found.job
+        assert load_configuration(texts["configuration.yaml"]) == found.configuration
 
 
 @pytest.mark.parametrize("name", PLANS)

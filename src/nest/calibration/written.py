@@ -7,11 +7,9 @@ and descriptions from files are written in full.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from nest.calibration.collectives import NetworkFit
 from nest.calibration.fit import Estimate
@@ -152,9 +150,3 @@ def _calibrated(described: Device | Stack) -> str:
 def _shortened(text: str, before: str) -> str:
     """The source, with its text before, cut to the limit of a file."""
     return (f"{text}; before: {before}" if before else text)[:3900]
-
-
-def yaml_text(data: Mapping[str, Any]) -> str:
-    """YAML of plain data, fields in their order."""
-    text: str = yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=96)
-    return text

@@ -232,8 +232,7 @@ def _hand_over(text: str, *files: Written) -> None:
 
 
 def _write(target: str | None, data: Callable[[], Mapping[str, Any]], use: str) -> None:
-    from nest.calibration.written import yaml_text
-    from nest.describe import write_text_atomic
+    from nest.describe.files import write_text_atomic, yaml_text
 
     if target is not None:
         write_text_atomic(target, yaml_text(data()))

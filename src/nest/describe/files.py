@@ -107,6 +107,20 @@ def _check_events(text: str) -> None:
             raise _Refused(f"{place}: nested more than {DEEPEST} deep; allowed: {DEEPEST}")
 
 
+class _Written(yaml.SafeDumper):
+    """The safe YAML writer without aliases, which :func:`parse_yaml` refuses."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def yaml_text(data: Mapping[str, Any]) -> str:
+    """YAML of plain data, fields in their order, which :func:`parse_yaml` reads back."""
+    text: str = yaml.dump(dict(data), Dumper=_Written, sort_keys=False, allow_unicode=True,
+                          width=96)
+    return text
+
+
 def parse_yaml(text: str) -> Any:
     """Plain data of one YAML document.
 

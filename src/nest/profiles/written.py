@@ -7,8 +7,7 @@ from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
-import yaml
-
+from nest.describe.files import yaml_text
 from nest.describe.profile import Profile
 from nest.units import format_bytes, format_seconds, shorten
 
@@ -34,8 +33,7 @@ def text_of(profile: Profile) -> str:
     for layer in data["layers"]:
         if layer["inputs"] is None:
             del layer["inputs"]
-    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=96)
-    return text
+    return yaml_text(data)
 
 
 def table_of(profile: Profile) -> str:

@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
 from nest.describe.configuration import Configuration
-from nest.describe.files import read_text
+from nest.describe.files import read_text, yaml_text
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.errors import InputError
@@ -136,7 +134,7 @@ def read(
     return Reading(
         Model.parse(found.model, where), Job.parse(found.job, where),
         Configuration.parse(found.configuration, where), world, found.notes,
-        {f"{name}.yaml": title + yaml.safe_dump(data, sort_keys=False, width=100)
+        {f"{name}.yaml": title + yaml_text(data)
          for name, data in plain.items()}, words, launch.command.line)
 
 

@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from nest.describe import load_model
 from nest.describe.arguments import takes
 from nest.describe.configuration import Configuration
-from nest.describe.files import document_of, parse_text, read_text
+from nest.describe.files import document_of, parse_text, read_text, yaml_text
 from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.errors import InputError, did_you_mean
@@ -260,7 +258,7 @@ def read_file(found: Opened) -> Reading:
     return Reading(
         read.model, Job.parse(read.job, source.where),
         Configuration.parse(read.configuration, source.where), read.devices, notes,
-        {f"{name}.yaml": title + yaml.safe_dump(data, sort_keys=False, width=100)
+        {f"{name}.yaml": title + yaml_text(data)
          for name, data in texts.items()}, launch.words if launch else (),
         launch.line if launch else 1)
 
