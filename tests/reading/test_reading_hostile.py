@@ -59,7 +59,8 @@ def test_deep_nesting(name: str, make: Callable[[int], str], tmp_path: Path) -> 
      "data_parallel_shard_degree = 1\n[model]\nflavor = '8B'\n[activation_checkpoint]\n"
      "mode = 'none'", "module_fqns_per_model_part: got 3"),
     ("ds_config.json", '{"train_batch_size": NaN}', "got NaN; allowed: a finite"),
-    ("ds_config.json", '{"train_batch_size": "auto"}', "got 'auto'; allowed: a whole number"),
+    ("ds_config.json", '{"train_batch_size": "auto"}',
+     "train_batch_size and train_micro_batch_size_per_gpu: missing"),
     ("ds_config.json", '{"train_batch_size": 1, "train_batch_size": 2}', "train_batch_size"),
     ("ds_config.json", "[1]", "got [1]; allowed: a mapping"),
     ("ds_config.json", '{"zero_optimization": {"stage3_max_reuse_distance": 1e400}}', "max_reuse"),

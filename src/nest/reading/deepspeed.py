@@ -24,7 +24,16 @@ from nest.graph.schedules import chunks_at, is_folded
 from nest.reading import arguments
 from nest.reading.arguments import arguments_of, plain
 from nest.reading.division import Division, Span, configuration, job
-from nest.reading.source import Found, Source, divided, figures_in, model_of, said, understood
+from nest.reading.source import (
+    Found,
+    Source,
+    divided,
+    figures_in,
+    model_of,
+    said,
+    understood,
+    unread,
+)
 from nest.reading.torchtitan import typed
 from nest.units import shorten
 
@@ -46,6 +55,34 @@ OWN = frozenset((
 _ADAM = ("adam", "adamw", "fusedadam", "deepspeedcpuadam")
 _OLD, _PARTED = "zero_optimization.cpu_offload", "activation_checkpointing.partition_activations"
 _TYPE, _MOMENTUM = "optimizer.type", "optimizer.params.momentum"
+_ZERO = "zero_optimization."
+_PIN = f"{_ZERO}offload_optimizer.pin_memory"
+_BUCKET = f"{_ZERO}reduce_bucket_size"
+_PREFETCH, _LIVE, _PERSISTENT = (f"{_ZERO}stage3_{name}" for name in (
+    "prefetch_bucket_size", "max_live_parameters", "param_persistence_threshold"))
+_DEFAULTS = {_BUCKET: 5 * 10**8, _PREFETCH: 5 * 10**7, _LIVE: 10**9, _PERSISTENT: 10**5}
+"""Numbers of elements. Source: deepspeed/runtime/zero/config.py:109 to 239."""
+PLAIN_NAMES = {f"{_ZERO}{name}": f"{_ZERO}stage3_{name}" for name in (
+    "prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold",
+    "max_live_parameters", "max_reuse_distance", "gather_16bit_weights_on_model_save",
+    "module_granularity_threshold", "use_all_reduce_for_fetch_params", "allgather_sequential")}
+"""Names of fields, which are as good as their aliases (deepspeed/runtime/zero/config.py:203 to 273;
+deepspeed/runtime/config_utils.py:108, ``populate_by_name``)."""
+TRAINER = {"per_device_train_batch_size": "train_micro_batch_size_per_gpu",
+           "gradient_accumulation_steps": "gradient_accumulation_steps",
+           "bf16": "bf16.enabled", "fp16": "fp16.enabled"}
+"""Arguments of Hugging Face's Trainer, and the settings that it fills in by them where they are
+"auto" (transformers==4.57.1 src/transformers/integrations/deepspeed.py, trainer_config_process).
+What it makes of the sizes of the model (trainer_config_finalize: reduce_bucket_size hidden^2,
+stage3_prefetch_bucket_size 0.9 hidden^2, stage3_param_persistence_threshold 10 hidden) costs as
+much as the defaults."""
+_FORMATS = {"bf16.enabled": "bf16", "fp16.enabled": "fp16"}
+_RECOMPUTE, _OPTIM = "gradient_checkpointing", "optim"
+"""Arguments of the same: each layer is recomputed; the optimizer, where the JSON has none."""
+_TRAINERS = (*TRAINER, _RECOMPUTE, _OPTIM)
+_OPTIMIZERS = {"adamw_torch": "adam", "adamw_torch_fused": "adam", "adamw_hf": "adam",
+               "adamw_apex_fused": "adam", "sgd": "sgd"}
+"""Values of ``--optim`` of the same that have a price."""
 
 
 def read(source: Source) -> Found:
@@ -59,20 +96,27 @@ def read(source: Source) -> Found:
     if not isinstance(data, dict):
         raise InputError(f"{source.where}: got {shorten(data)}; allowed: a mapping of settings")
     notes: list[str] = []
-    words = {one.name for one in TABLES}
-    found = {name: _whole(value) for name, value in flat(data).items()} | {
-        name: typed(value) for name, value in source.asked.settings.items() if name not in words}
-    given = understood(found, JSON, "deepspeed", source, notes, (_TYPE, _MOMENTUM, _OLD, _PARTED))
-    arguments_given, megatron = _arguments(source, notes)
+    trainer = _trainer(source)
+    found = _filled(_settings(data, source), trainer, source)
+    given = understood(found, JSON, "deepspeed", source, notes, (
+        _TYPE, _MOMENTUM, _OLD, _PARTED, *_DEFAULTS))
+    arguments_given, megatron = _arguments(source, trainer, notes)
     f = _figures(given, arguments_given, source)
     model = _model(f, source, megatron)
     base = source.asked.stack or ("megatron-deepspeed" if megatron else "deepspeed")
     stack = load_stack(base)
     precision = said(source, "the number format", f["precision"], source.asked.precision,
                      "--precision")
-    optimizer = _optimizer(given, arguments_given, source, notes)
+    optimizer = _optimizer(given, {**arguments_given, **trainer}, source, notes)
     chain = build_chain(model)
     changes = _stack(f, stack, precision, chain, notes)
+    changes |= _sizes(f.get("zero", 0), f["overlap"], given, stack, model, source)
+    if not source.words and "recompute" not in f:
+        notes.append("recompute is the program's, which no file names: none is assumed (--set "
+                     f"{_RECOMPUTE}=true: every layer)")
+    if given.get(_PIN) is False and f["offloads"]:
+        notes.append(f"no price: {_PIN} false (copies to hosts pass through pinned memory, up to "
+                     "three times their time)")
     batch, micro, steps = _batches(f, source)
     dp = divided(source, "train_batch_size", batch, micro * steps,
                  "train_micro_batch_size_per_gpu x gradient_accumulation_steps")
@@ -97,6 +141,69 @@ def read(source: Source) -> Found:
                  dp * tp * pp * cp, tuple(notes))
 
 
+def _settings(data: Mapping[str, Any], source: Source) -> Plain:
+    """Settings of the JSON and of the user by the names that DeepSpeed's pages have.
+
+    Raises
+    ------
+    InputError : one by both of its names, with two values.
+    """
+    other = {*(one.name for one in TABLES), *_TRAINERS} - {*TRAINER.values()}
+    found = {name: _whole(value) for name, value in flat(data).items()} | {
+        name: _whole(typed(value)) for name, value in source.asked.settings.items()
+        if name not in other}
+    for short, name in PLAIN_NAMES.items():
+        if short in found and found[short] != found.setdefault(name, found[short]):
+            raise InputError(f"{source.where}: {short}: it is {name} by another name, with another "
+                             "value; allowed: one of them")
+    return {name: value for name, value in found.items() if name not in PLAIN_NAMES}
+
+
+def _trainer(source: Source) -> Plain:
+    """Arguments of Hugging Face's Trainer: of a script, with its defaults, and the user's."""
+    words = {name.replace("-", "_"): value
+             for name, value in arguments_of(source.words, known_arguments())[0].items()}
+    if "num_layers" in words:
+        return {}
+    found = {name: typed(words[name][0]) if words[name] else True
+             for name in _TRAINERS if name in words}
+    if found:  # transformers==4.57.1 src/transformers/training_args.py:823 to 1030
+        found = {"gradient_accumulation_steps": 1, "bf16": False, "fp16": False, _RECOMPUTE: False,
+                 **found}
+    return found | {name: typed(value) for name, value in source.asked.settings.items()
+                    if name in _TRAINERS}
+
+
+def _filled(found: Plain, trainer: Plain, source: Source) -> Plain:
+    """Settings with what Hugging Face's Trainer fills in where they are "auto".
+
+    Raises
+    ------
+    InputError : its arguments are needed and not given; names all of them.
+    """
+    autos = [name for name, value in found.items() if value == "auto"]
+    found = {name: value for name, value in found.items() if value != "auto"}
+    own = {name for name in trainer if name in source.asked.settings}
+    found |= {name: trainer[argument] for argument, name in TRAINER.items()
+              if argument in trainer and (name in autos or argument in own)}
+    if source.asked.precision or any(found.get(name) is True for name in _FORMATS):
+        found |= {name: one == source.asked.precision for name, one in _FORMATS.items()
+                  if name in autos and name not in found}
+    lacking = {argument: name for argument, name in TRAINER.items()
+               if name in autos and name not in found}
+    if {*_FORMATS} <= {*lacking.values()} or len(lacking) < 2 and found.get("train_batch_size"):
+        lacking = {argument: name for argument, name in lacking.items() if name == "bf16.enabled"
+                   or name not in _FORMATS and not found.get("train_batch_size")}
+    if lacking:
+        wanted = " ".join(f"--set {argument}={'true' if name in _FORMATS else 'N'}"
+                          for argument, name in lacking.items())
+        raise InputError(
+            f"{source.where}: Hugging Face's Trainer fills in what is \"auto\" "
+            f"({', '.join(autos[:20])}); give its arguments: {wanted} --devices N (the rest "
+            "follows)")
+    return found
+
+
 def _whole(value: object) -> object:
     """Whole numbers such as 5e8, which JSON has as fractions."""
     return int(value) if isinstance(value, float) and value.is_integer() and (
@@ -111,21 +218,20 @@ def known_arguments() -> arguments.Known:
         **table.takes, **{one.name: "flag" if one.name in flags else "one" for one in TABLES}})
 
 
-def _arguments(source: Source, notes: list[str]) -> tuple[Plain, bool]:
+def _arguments(source: Source, trainer: Plain, notes: list[str]) -> tuple[Plain, bool]:
     """Arguments of the program by name, and whether it is Megatron-DeepSpeed's."""
     table = known_arguments()
     found, _ = arguments_of(source.words, table)
     found = {ALIASES.get(name, name): value for name, value in found.items()
-             if name not in source.asked.ignored}
+             if name not in source.asked.ignored and name.replace("-", "_") not in trainer}
     found |= {name: (value,) for name, value in source.asked.settings.items()
-              if name in {one.name for one in TABLES}}
+              if name in {one.name for one in TABLES} and name not in trainer}
     megatron = "num-layers" in found
     wanted = {one.name for one in (TABLES if megatron else ARGUMENTS)}
     rest = [name for name in found if name not in wanted]
     if megatron:
         problems = [
-            f"--{name}: it may change the cost, and NEST does not read it; "
-            f"{did_you_mean(name, wanted)}leave it out by --ignore {name}"
+            f"--{unread(name, did_you_mean(name, wanted))}"
             for name in rest if name not in table.free | table.small | OWN]
         if problems:
             raise InputError("\n".join(problems[:20]), tuple(problems))
@@ -134,6 +240,8 @@ def _arguments(source: Source, notes: list[str]) -> tuple[Plain, bool]:
                      f"{arguments.listed(rest[:12])}")
     given = {name: plain(name, value, table.takes.get(name, "one")) for name, value in found.items()
              if name in wanted}
+    if trainer.get(_RECOMPUTE) is True:
+        given["deepspeed-activation-checkpointing"] = True
     return {name: value for name, value in given.items() if value is not None}, megatron
 
 
@@ -159,7 +267,6 @@ def _figures(given: Plain, words: Plain, source: Source) -> dict[str, Any]:
     if device not in (None, "none", "cpu"):
         raise InputError(f"{source.where}: zero_optimization.offload_optimizer.device: got "
                          f"{shorten(device)}; allowed: none, cpu")
-    given.pop("zero_optimization.offload_optimizer.pin_memory", None)
     json = tuple(one for one in JSON if one.figure not in ("reshard", "offloads"))
     found = _said(json, given, source)
     for table in (ARGUMENTS, MODEL, TRAINING):
@@ -192,7 +299,10 @@ def _batches(f: Mapping[str, Any], source: Source) -> tuple[int, int, int]:
     if batch and micro and steps:
         return batch, micro, steps
     world = source.asked.devices or source.world
-    if world is None or not (batch or micro):
+    if not (batch or micro):
+        raise InputError(f"{source.where}: train_batch_size and train_micro_batch_size_per_gpu: "
+                         "missing; give one by --set train_micro_batch_size_per_gpu=N")
+    if world is None:
         lacking = "train_batch_size" if not batch else "train_micro_batch_size_per_gpu"
         raise InputError(f"{source.where}: {lacking}: missing; give it by --set {lacking}=N, or "
                          "--devices N")
@@ -222,6 +332,11 @@ def _optimizer(given: Plain, words: Plain, source: Source, notes: list[str]) -> 
                              "SGD")
         momentum = given.get(_MOMENTUM, 0)
         return "sgd-momentum" if found == "sgd" and momentum else found
+    if _OPTIM in words:
+        if words[_OPTIM] not in _OPTIMIZERS:
+            raise InputError(f"--optim: got {shorten(words[_OPTIM])}; allowed: "
+                             f"{', '.join(_OPTIMIZERS)} (others have no price)")
+        return _OPTIMIZERS[words[_OPTIM]]
     if "optimizer" in words:
         momentum = words.get("sgd-momentum", 0.9)
         return "adam" if words["optimizer"] == "adam" else "sgd-momentum" if momentum else "sgd"
@@ -252,6 +367,41 @@ def _stack(
     if "model.layers" in f:
         found["flash_attention"] = "flash" in f
     return {name: value for name, value in found.items() if getattr(stack, name) != value}
+
+
+def _sizes(
+    zero: int, overlap: bool, given: Plain, stack: Stack, model: Model, source: Source
+) -> dict[str, Any]:
+    """What numbers of elements say otherwise than the stack, whose figures are those of defaults.
+
+    Buffers of reduce_bucket_size elements hold gradients in 16 bits: one of ZeRO-3
+    (deepspeed/runtime/zero/stage3.py:733), two of ZeRO-1 and 2 where the next is filled meanwhile
+    (stage_1_and_2.py:2502 to 2514). Nothing is gathered ahead without a bucket or without
+    parameters that may live (partitioned_param_coordinator.py:452).
+
+    Raises
+    ------
+    InputError : parameters that stay whole are more than vectors.
+    """
+    sizes = {name: default if given.get(name) is None else given[name]
+             for name, default in _DEFAULTS.items()}
+    for name, size in sizes.items():
+        if type(size) is not int or not 0 <= size <= 10**18:
+            raise InputError(f"{source.where}: {name}: got {shorten(size)}; allowed: a whole "
+                             "number, 0 to 10**18")
+    found: dict[str, Any] = {}
+    more = sizes[_BUCKET] - _DEFAULTS[_BUCKET]
+    if zero and more > 0:
+        found["workspace"] = stack.workspace + 2 * more * (2 if zero < 3 and overlap else 1)
+    if zero == 3:
+        if not (sizes[_PREFETCH] and sizes[_LIVE]) and stack.overlap_zero3:
+            found["overlap_zero3"] = 0.0
+        smallest = max(model.hidden * model.head_dim, _DEFAULTS[_PERSISTENT] + 1)
+        if sizes[_PERSISTENT] >= smallest:
+            raise InputError(f"{source.where}: {_PERSISTENT}: got {sizes[_PERSISTENT]}; allowed: "
+                             f"below {smallest}, the elements of a product (whole copies of "
+                             "products have no price)")
+    return found
 
 
 def _offload(f: Mapping[str, Any], source: Source) -> str:

@@ -247,7 +247,8 @@ FORMATS: Mapping[str, Format] = {
         lambda source: {name: value for name, value in source.asked.settings.items()
                         if name not in deepspeed_reading.READ},
         overlaps={"zero_optimization.overlap_comm": "overlap_grad_reduce"},
-        together={"zero_optimization.offload_optimizer.device": ("zero_optimization.cpu_offload",)},
+        together={"zero_optimization.offload_optimizer.device": ("zero_optimization.cpu_offload",),
+                  **{name: (short,) for short, name in deepspeed_reading.PLAIN_NAMES.items()}},
         environment=deepspeed.environment, words=_deepspeed_words, bounds=_deepspeed_bounds),
     "megatron-bridge": Format(
         _bridge, _fields("plan"), _fields_changed("plan", {"comm_overlap": Section(

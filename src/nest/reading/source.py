@@ -70,8 +70,8 @@ class Settings(NamedTuple):
 
     free: tuple[str, ...]
     """Those that change no cost; a name that ends with a star stands for all that begin so."""
-    small: tuple[str, ...]
-    """Those that have no price, and little effect."""
+    small: Mapping[tuple[str, ...], str]
+    """Those that have no price: what they change, and by how much."""
     only: Mapping[str, tuple[Any, ...]]
     """Values that have a price, or change no cost."""
     defaults: Mapping[str, Any]
@@ -83,7 +83,8 @@ def known(target: str) -> Settings:
     """A table of `settings.yaml`."""
     tables = read_description(Path(__file__).with_name("settings.yaml"))
     data = tables[target]
-    free, small = (tuple(str(data.get(name, "")).split()) for name in ("free", "small"))
+    free = tuple(" ".join(data.get("free", {}).values()).split())
+    small = {tuple(names.split()): effect for names, effect in data.get("small", {}).items()}
     return Settings(free, small, {name: tuple(values) for name, values in data.get(
         "only", {}).items()}, tables[data.get("defaults_of", target)].get("defaults", {}))
 
@@ -107,7 +108,8 @@ def understood(
     table, where = known(target), source.where
     wanted = {*(one.name for one in tables), *more}
     given: Plain = {}
-    seen: dict[str, list[str]] = {"ignored": [], "no effect on the cost": [], "no price": []}
+    seen: dict[str, list[str]] = {"ignored": [], "no effect on the cost": []}
+    unpriced: dict[str, list[str]] = {}
     problems = []
     for name, value in found.items():
         if among(name, source.asked.ignored):
@@ -119,24 +121,29 @@ def understood(
                             "understood, and nothing is executed")
         elif name in wanted:
             given[name] = value
+        elif effect := next((text for names, text in table.small.items() if among(name, names)),
+                            ""):
+            unpriced.setdefault(effect, []).append(name)
         elif name in table.only:
             shown = value.text if isinstance(value, (Made, Unread)) else value
             problems.append(f"{name}: got {shorten(shown)}; allowed: "
-                            f"{', '.join(map(str, table.only[name]))}; leave it out by --ignore "
-                            f"{name}")
+                            f"{', '.join(map(str, table.only[name]))} (others have no price)")
         elif among(name, table.free):
             seen["no effect on the cost"].append(name)
-        elif among(name, table.small):
-            seen["no price"].append(name)
         else:
-            near = did_you_mean(name, wanted)
-            problems.append(f"{shorten(name)[1:-1]}: it may change the cost, and NEST does not "
-                            f"read it; {near}leave it out by --ignore {shorten(name)[1:-1]}")
+            problems.append(unread(shorten(name)[1:-1], did_you_mean(name, wanted)))
     if problems:
         shown = problems[:8] + [f"and {len(problems) - 8} more"] * (len(problems) > 8)
         raise InputError("\n".join(f"{where}: {one}" for one in shown), tuple(problems))
     notes += [f"{what}: {_listed(names)}" for what, names in seen.items() if names]
+    notes += [f"no price: {_listed(names)} ({effect})" for effect, names in unpriced.items()]
     return {**{name: value for name, value in table.defaults.items() if name in wanted}, **given}
+
+
+def unread(name: str, near: str = "") -> str:
+    """What is said of a setting that is in no table."""
+    return (f"{name}: it may change the cost, and NEST does not read it; {near}only if you know "
+            f"that it changes nothing, leave it out by --ignore {name}")
 
 
 def among(name: str, names: Iterable[str]) -> bool:

@@ -32,6 +32,7 @@ from nest.reading.source import (
     model_of,
     said,
     understood,
+    unread,
 )
 from nest.units import shorten
 
@@ -40,6 +41,13 @@ COUNTS = ("local_batch", "seq_len", "replicas", "tp", "cp", "ep", "pp", "etp", "
 PIPELINE = tuple(f"parallelism.pipeline_parallel_{name}" for name in (
     "first_stage_less_layers", "last_stage_less_layers", "layers_per_stage"))
 _ROTATE = "parallelism.context_parallel_rotate_method"
+_COMPONENTS, _BALANCER = "compile.components", "parallelism.context_parallel_load_balancer"
+_DTYPE, _REDUCE = "training.dtype", "training.mixed_precision_reduce"
+_WHOLE_LOSS = "parallelism.disable_loss_parallel"
+_OVERLAP = "parallelism.pipeline_parallel_expert_parallel_overlap"
+_READ = (*PIPELINE, _COMPONENTS, _BALANCER, _REDUCE)
+_LOSS = ("loss_kept", "loss_peak", "loss_peak_split")
+"""Fields of a stack that say what is held of the logits."""
 _SINGLE = ("1f1b", "gpipe")
 _MODULES = re.compile(r"layers\.(\d{1,5})")
 _CONVERTED = {f"{kind}.Config": name for name, kind in CONVERTERS.items()}
@@ -58,7 +66,8 @@ def read_toml(source: Source) -> Found:
     notes: list[str] = []
     if not found.get("model.converters"):  # settings of converters that are not used
         found = {name: value for name, value in found.items() if not name.startswith("quantize.")}
-    given = understood(found, OLD, TOML, source, notes, (*PIPELINE, _ROTATE))
+    given = understood(found, OLD, TOML, source, notes, (
+        *_READ, _ROTATE, _WHOLE_LOSS, _OVERLAP))
     if given.get("activation_checkpoint.mode") != "selective":
         del given["activation_checkpoint.selective_ac_option"]
     family, flavor = given.pop("model.name"), given.pop("model.flavor")
@@ -136,8 +145,9 @@ def read_python(source: Source) -> Found:
     _check_optimizer(found, source)
     model, precision = _model(module, base, found, source)
     notes: list[str] = []
+    parts = _loss_parts(found, own, notes)
     found = {name: value for name, value in found.items() if name not in whole}
-    given = understood(found, PYTHON, NEW, source, notes, PIPELINE)
+    given = understood(found, PYTHON, NEW, source, notes, _READ)
     if not own:
         _check_whole(found, whole, base, source)
     if precision is None:
@@ -146,7 +156,23 @@ def read_python(source: Source) -> Found:
             notes.append("products are priced as the parameters' format: converters of the model's "
                          f"own function are not in the file (--precision {', '.join(CONVERTERS)})")
     given["activation_checkpoint.mode"] = recompute
-    return _found(source, given, model, precision, PYTHON, notes)
+    return _found(source, given, model, precision, PYTHON, notes, parts)
+
+
+def _loss_parts(found: Plain, own: bool, notes: list[str]) -> int:
+    """Parts of the sequence that the loss, with the head, runs in one after another.
+
+    Source: torchtitan==0.3.0 torchtitan/components/loss.py:571 (ChunkedLossWrapper).
+    """
+    made = found.pop("loss", None)
+    more = {name: found.pop(name) for name in [*found] if name.startswith("loss.")}
+    kind = made.name.removesuffix(".Config").rpartition(".")[2] if isinstance(made, Made) else ""
+    parts = more.get("loss.num_chunks", 8) if kind == "ChunkedLossWrapper" else 1
+    if type(parts) is int and 1 <= parts <= 10**6 and (kind or own and made is None):
+        return parts
+    notes.append("no price: a loss that runs in parts (ChunkedLossWrapper) holds one part of the "
+                 "logits at once; it is priced as whole")
+    return 1
 
 
 def function_of(module: Module, source: Source) -> str:
@@ -207,8 +233,7 @@ def _model(
                               for one in value}) <= {*CONVERTERS} and len(kinds) < 2:
                 precision = "".join(map(str, kinds))
             elif not _ignored(each, source):
-                raise InputError(f"{source.where}: {each}: it may change the cost, and NEST does "
-                                 f"not read it; leave it out by --ignore {each}")
+                raise InputError(f"{source.where}: {unread(each)}")
         precision = precision or ""
     elif spec is not None and source.asked.model is None:
         raise InputError(f"{source.where}: model_spec is not understood, and nothing is executed; "
@@ -224,7 +249,7 @@ def _check_whole(
     found: Mapping[str, Any], whole: set[str], base: Made, source: Source
 ) -> None:
     """Fields of a base that is elsewhere are not known: those that count must be there."""
-    optional = {"training.mixed_precision_param", "training.disable_cuda_graphs"}
+    optional = {"training.mixed_precision_param", "training.disable_cuda_graphs", _DTYPE}
     for one in PYTHON:
         if one.name not in found and one.name not in optional and (
                 one.name.partition(".")[0] not in whole):
@@ -240,7 +265,8 @@ def _elsewhere(name: str, base: Made, source: Source) -> InputError:
 
 
 def _found(
-    source: Source, given: Plain, model: Model, cast: str, table: Any, notes: list[str]
+    source: Source, given: Plain, model: Model, cast: str, table: Any, notes: list[str],
+    loss_parts: int = 1,
 ) -> Found:
     if given.get("parallelism.fsdp_reshard_after_forward") == "default":
         # torchtitan==0.2.2 torchtitan/models/llama3/infra/parallelize.py:324
@@ -265,9 +291,8 @@ def _found(
     seq_len = said(source, "training.seq_len", f["seq_len"], source.asked.seq_len, "--seq-len")
     precision = said(source, "the number format", cast or f["precision"],
                      source.asked.precision, "--precision")
-    stack = source.asked.stack or ("torchtitan" if f["compiled"] else "torchtitan-eager")
-    graphs = "step" if f.get("graphs", False) else "none"
-    changes = {} if load_stack(stack).cuda_graphs == graphs else {"cuda_graphs": graphs}
+    stack, changes = _stack(source, f, given, zero > 0, loss_parts, notes)
+    _check_values(source, f, given, precision, notes)
     local = f["local_batch"]
     batch = f["global_batch"] if f["global_batch"] != -1 else local * dp
     if type(batch) is not int:
@@ -293,6 +318,63 @@ def _found(
     found = configuration(way, source.places, source.where, notes)
     return Found(model, job(batch, seq_len, precision, "adam", stack, changes), found, world,
                  tuple(notes))
+
+
+def _stack(
+    source: Source, f: Mapping[str, Any], given: Plain, sharded: bool, loss_parts: int,
+    notes: list[str],
+) -> tuple[str, dict[str, Any]]:
+    """Name of the stack, and what the file says otherwise.
+
+    Layers are compiled where ``compile.components`` has the model, the loss where it has the loss
+    (torchtitan==0.2.2 torchtitan/models/llama3/infra/parallelize.py:108,
+    torchtitan/components/loss.py:33; 0.3.0 the same). ``training.dtype`` is that of parameters,
+    gradients and moments (torchtitan==0.2.2 torchtitan/config/job_config.py:275).
+    """
+    components = given[_COMPONENTS]
+    if not isinstance(components, list) or not {*map(str, components)} <= {"model", "loss"}:
+        raise InputError(f"{source.where}: {_COMPONENTS}: got {shorten(components)}; allowed: a "
+                         "list of model, loss")
+    compiled = f["compiled"] and "model" in components
+    name = source.asked.stack or ("torchtitan" if compiled else "torchtitan-eager")
+    stack = load_stack(name)
+    found: dict[str, Any] = {"cuda_graphs": "step" if f.get("graphs", False) else "none"}
+    loss = stack
+    if compiled and "loss" not in components and source.asked.stack is None:
+        loss = load_stack("torchtitan-eager")
+    elif f["compiled"] and not compiled and "loss" in components:
+        notes.append(f"{_COMPONENTS} has the loss alone: layers are not compiled, and the loss is "
+                     "priced as not compiled, too, which holds up to "
+                     f"{stack.loss_peak - load_stack('torchtitan').loss_peak:g} bytes a logit more")
+    found |= {field: getattr(loss, field) / loss_parts for field in _LOSS}
+    if f["parameters"] == "bf16":
+        found |= {"master_copy": False, "moment_dtype": "bf16", "fp32_shards": False}
+        if given[_REDUCE] == "bfloat16" or not sharded:
+            found["gradient_dtype"] = "bf16"
+    return name, {field: value for field, value in found.items() if getattr(stack, field) != value}
+
+
+def _check_values(
+    source: Source, f: Mapping[str, Any], given: Plain, precision: str, notes: list[str]
+) -> None:
+    """Refuse values that change the cost together with others, and have no price there."""
+    narrow = f["parameters"] == "bf16"
+    reduced = ("float32", "bfloat16") if narrow else ("float32",)
+    for wrong, name, value, allowed in (
+            (given[_REDUCE] not in reduced, _REDUCE, given[_REDUCE],
+             f"{', '.join(reduced)} with {_DTYPE} {'bfloat16' if narrow else 'float32'}"),
+            (narrow and precision == "fp32", _DTYPE, "bfloat16",
+             "float32 with products in float32"),
+            (f["tp"] > 1 and given.get(_WHOLE_LOSS), _WHOLE_LOSS, True,
+             "false with tensor parallelism (whole logits on each rank have no price)"),
+            (f["cp"] > 1 and given[_BALANCER] not in ("headtail", "ptrr"), _BALANCER,
+             given[_BALANCER], "headtail, ptrr with context parallelism (otherwise the last rank "
+             "has nearly twice the attention of the average, which has no price)")):
+        if wrong:
+            raise InputError(f"{source.where}: {name}: got {shorten(value)}; allowed: {allowed}")
+    if f["pp"] > 1 and f["schedule"] == "dualpipev" and f["ep"] > 1 and given.get(_OVERLAP):
+        notes.append(f"no price: {_OVERLAP} (traffic of experts runs beside the passes of another "
+                     "micro-batch, up to all of it)")
 
 
 def _shards(f: Mapping[str, Any], source: Source) -> int:
