@@ -249,13 +249,14 @@ def test_a_kind_of_link_stands_for_figures_left_out():
     known = load_cluster("dgx-h100").levels
     for name in ("bandwidth", "latency", "efficiency", "base_time", "ramp"):
         assert getattr(near, name) == getattr(known[0], name)
-    assert near.defaults == ("bandwidth", "latency", "efficiency", "base_time", "ramp")
+    assert near.defaults(cluster.device) == (
+        "bandwidth", "latency", "efficiency", "base_time", "ramp")
     assert (far.bandwidth, far.latency, far.efficiency) == (25e9, 9e-6, known[1].efficiency)
-    assert far.defaults == ("efficiency",)
+    assert far.defaults(cluster.device) == ("efficiency",)
     assert Cluster.parse(cluster.as_dict()).levels == cluster.levels
     wide = load_cluster({"name": "c", "device": "h100-sxm", "levels": [
         inner, {"name": "leaf", "size": 2, "link": "roce", "oversubscription": 2}]})
-    assert wide.levels[1].bandwidth is None and wide.levels[1].defaults == (
+    assert wide.levels[1].bandwidth is None and wide.levels[1].defaults(wide.device) == (
         "latency", "efficiency")
     bare = {"name": "node", "size": 8, "bandwidth": "400G"}
     assert "latency: missing; needed: seconds of one message through this level, or a kind" in (
@@ -303,3 +304,39 @@ def test_a_bandwidth_in_gigabytes_needs_its_unit():
     said = message(load_cluster, {"name": "c", "device": "h100-sxm", "levels": levels})
     assert said == ("cluster: levels.0.bandwidth: got 450, in bytes/s as no unit is given; "
                     "allowed: at least 1 MB/s, such as '450 GB/s'")
+
+
+@pytest.mark.parametrize(("device", "link", "rate"), [
+    ("h100-sxm", "nvlink4", 450e9), ("h800", "nvlink4", 200e9), ("H800", "nvlink4", 200e9),
+    ("h20", "nvlink4", 450e9), ("mi300x", "xgmi", 448e9), ("mi355x", "xgmi", 535.5e9),
+    ("tpu-v4", "ici", 300e9), ("tpu-v5p", "ici", 600e9), ("tpu-v5e", "ici", 200e9),
+    ({"base": "h800", "memory": "96 GB"}, "nvlink4", 200e9),
+    ({"base": "h800", "name": "ours"}, "nvlink4", 200e9),
+    ({"base": "a100-sxm-80gb", "name": "a800-sxm"}, "nvlink3", 200e9),
+    (load_device("h800"), "nvlink4", 200e9)])  # figures: the table of docs/catalog.md, Links
+def test_the_rate_of_a_link_is_that_of_the_device_on_it(device, link, rate):
+    def level(**given):
+        return load_cluster({"name": "c", "device": device, "levels": [
+            {"name": "node", "size": 8, "link": link, **given}]}).levels[0]
+
+    assert level().bandwidth == rate
+    assert level(bandwidth="7 GB/s").bandwidth == 7e9
+
+
+def test_a_rate_that_is_the_devices_is_a_default_unless_the_level_has_a_source():
+    level = {"name": "node", "size": 8, "link": "nvlink4"}
+    known, stated = (load_cluster({"name": "c", "device": "h800", "levels": [one]})
+                     for one in (level, {**level, "source": "measured"}))
+    assert "bandwidth" in known.levels[0].defaults(known.device)
+    assert stated.levels[0].defaults(stated.device) == ()
+
+
+@pytest.mark.parametrize(("name", "device", "rates"), [
+    ("dgx-h100", "h800", (200e9, 50e9, 50e9)), ("dgx-h100", "h200-sxm", (450e9, 50e9, 50e9)),
+    ("dgx-h100", "b200-sxm", (450e9, 50e9, 50e9)),  # other links, which a note names
+    ("h100-spine-leaf", "h800", (900e9, 12.5e9, 50e9))])  # stated there, not by a kind of link
+def test_the_rate_inside_a_node_follows_another_device(name, device, rates):
+    other = load_cluster(name).with_device(load_device(device))
+    assert other.nominal_bandwidth == rates and other.device.name == device
+    data = {**catalog.load("clusters", name), "device": device}
+    assert load_cluster(data).nominal_bandwidth[1:] == rates[1:]

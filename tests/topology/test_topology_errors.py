@@ -127,6 +127,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert "is a folder" in refused(tmp_path)
     assert "is empty" in refused(put(tmp_path, " \n", "empty.json"))
     assert "unknown format" in refused(put(tmp_path, "a,b\n1,2\n", "net.csv"))
+    slurm = put(tmp_path, "SwitchName=a Nodes=n[1-4]\nSwitchName=s Switches=a\n", "t.conf")
+    assert "topology.conf, which has switches and hosts, but neither devices" in refused(slurm)
+    matrix = put(tmp_path, "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-31\n", "m.txt")
+    assert "nvidia-smi topo -m`, which has kinds of paths, but no rates" in refused(matrix)
     assert "is a binary file" in refused(put(tmp_path, b"<a\0>", "net.xml"))
     assert "not UTF-8" in refused(put(tmp_path, b"<\xff>", "net.xml"))
     levels = {"name": "c", "device": "h100-sxm", "levels": []}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import networkx as nx
 import numpy as np
 import pytest
 from topologies import A100, as_networkx
 
+from nest.describe import load_device
 from nest.errors import InputError
 from nest.topology import Routes, Topology, names_generator, parse_generator
 from nest.topology.generators import (
@@ -235,3 +238,50 @@ def test_mixed_nodes_have_the_default_links_of_their_devices() -> None:
     assert alike.links is None and alike.group_sizes == (8, 16)
     assert alike.levels[1].latency == pytest.approx(8e-6)
     assert mixed("8xh100-sxm", link="efa").nodes[0] == "leaf"
+
+
+def _inner(text: str, device: str | None = None) -> list[float]:
+    given = None if device is None else load_device(device)
+    return sorted(set(parse_generator(text, given).bandwidth_E.tolist()))
+
+
+@pytest.mark.parametrize(("text", "rate"), [
+    ("spine-leaf:leaves=1,per_leaf=8,node=8", 450e9),
+    ("spine-leaf:leaves=1,per_leaf=8,node=8,device=h800", 200e9),
+    ("spine-leaf:leaves=1,per_leaf=8,node=8,device=a100-sxm-80gb", 300e9),
+    ("rail-optimized:nodes=1,device=b200-sxm", 900e9),
+    ("nvl-domains:domains=1", 900e9), ("nvl-domains:domains=1,size=8,device=h20", 450e9),
+    ("torus:dims=2x2", 50e9), ("torus:dims=2x2,device=tpu-v5p", 100e9),
+    ("torus:dims=2x2,device=tpu-v5e", 50e9),
+    ("fully-connected:devices=8", 64e9), ("fully-connected:devices=8,device=mi355x", 76.5e9),
+])
+def test_links_of_devices_have_their_rate(text: str, rate: float) -> None:
+    """Figures: docs/catalog.md, Links; 6 or 4 links of a TPU and 7 of an MI300X share them."""
+    assert rate in _inner(text)
+    bare, _, device = text.partition(",device=")
+    if device:
+        assert _inner(bare, device) == _inner(text)
+
+
+def test_a_node_of_devices_with_unknown_links_needs_their_rate() -> None:
+    text = "spine-leaf:leaves=1,per_leaf=8,device=v100-sxm2-32gb"
+    assert _inner(text) == [50e9, 100e9]  # no node: rates of ports, and to 4 spines
+    with pytest.raises(InputError, match="node_bandwidth: missing; needed: that of v100-sxm2"):
+        parse_generator(f"{text},node=8")
+    known = f"{text},node=8,node_bandwidth=150 GB/s,node_latency=2 us"
+    assert 150e9 in _inner(known)
+
+
+def test_another_device_in_a_network_says_what_is_kept() -> None:
+    with pytest.warns(UserWarning, match="levels that keep their bandwidth with b200-sxm in the "
+                      r"place of h100-sxm: nvlink 450 GB/s, leaf 50 GB/s, spine 50 GB/s; links in "
+                      r"a node of b200-sxm: 900 GB/s \(link: nvlink5\)"):
+        load_network("dgx-h100", device="b200-sxm")
+    with pytest.warns(UserWarning, match="h800 in the place of h100-sxm: leaf 50 GB/s, spine"):
+        assert load_network("dgx-h100", device="h800").nominal_bandwidth[0] == 200e9
+    with pytest.warns(UserWarning, match="the links keep their rates with h200-sxm in the place"):
+        load_network("mixed:8xh100-sxm,8xa100-sxm-80gb", device="h200-sxm")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_network("dgx-h100", device="h100-sxm")
+        load_network("spine-leaf:leaves=2,per_leaf=8,node=8", device="h800")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nest.cli.naming import COMMAND_LINE
+from nest.cli.output import say
 from nest.errors import InputError
 from nest.limits import count_problem
 
@@ -33,7 +34,7 @@ def subject_and_cluster(
     LimitError : the cluster is a graph that is no hierarchy.
     """
     from nest.describe import load_model, load_profile
-    from nest.topology.network import load_network
+    from nest.topology.network import read_network
 
     wanted = ("CLUSTER",) if profile is not None else ("MODEL", "CLUSTER")
     if len(names) != len(wanted):
@@ -45,7 +46,10 @@ def subject_and_cluster(
     subject: Model | Profile
     subject = load_profile(profile) if profile is not None else load_model(
         names[0], as_type)
-    return subject, load_network(names[-1], **changes)
+    cluster, notes = read_network(names[-1], **changes)
+    for note in notes:
+        say(f"nest: note: {note}")
+    return subject, cluster
 
 
 def job_from(file: str | None, stack: str | None, **given: Any) -> Job:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field, create_model, model_validator
 
-from nest.describe import catalog
+from nest.describe import link_kinds
 from nest.describe.base import (
     Description,
     Flag,
@@ -30,7 +30,6 @@ MOST_DEVICES, MOST_TYPES = 10**6, 8
 DeviceCount = Annotated[Whole, Field(ge=1, le=MOST_DEVICES)]
 LinkKind = Literal["nvlink3", "nvlink4", "nvlink5", "pcie4", "pcie5", "xgmi", "infiniband", "roce",
                    "efa", "ici", "neuronlink3"]
-LINK_FIGURES = ("bandwidth", "latency", "efficiency", "base_time", "ramp")
 DeviceNumber = Annotated[Whole, Field(ge=0, lt=MOST_DEVICES)]
 
 
@@ -84,20 +83,24 @@ class Level(Description):
         """Fill in what the kind of link says and the data leave out."""
         if not isinstance(data, dict) or not isinstance(data.get("link"), str):
             return data
-        known = catalog.link_kinds().get(data["link"], {})
-        if data.get("oversubscription") is not None or not known:
-            known.pop("bandwidth", None)
-        figures = {name: known[name] for name in LINK_FIGURES if name in known}
+        figures = link_kinds.figures(data["link"])
+        if data.get("oversubscription") is not None:
+            figures.pop("bandwidth", None)
         return {**figures, **{name: value for name, value in data.items() if value is not None}}
 
-    @property
-    def defaults(self) -> tuple[str, ...]:
-        """Figures that are those of its kind of link."""
-        if self.link is None:
+    def defaults(self, device: Device) -> tuple[str, ...]:
+        """Figures that are those of its kind of link for a device, and that have no source."""
+        if self.link is None or self.source:
             return ()
-        usual = Level.parse({"name": self.name, "size": 1, "link": self.link})
-        return tuple(name for name in LINK_FIGURES if name in usual.model_fields_set
+        usual = Level.parse({"name": self.name, "size": 1, "link": self.link,
+                             **link_kinds.figures(self.link, device.name)})
+        return tuple(name for name in link_kinds.FIGURES if name in usual.model_fields_set
                      and getattr(usual, name) == getattr(self, name))
+
+    def follows(self, device: Device) -> bool:
+        """Whether the bandwidth is the one that a device has on this kind of link."""
+        return self.link is not None and self.bandwidth is not None and (
+            self.bandwidth == link_kinds.device_rate(self.link, device.name))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -159,6 +162,15 @@ class Cluster(Description):
         "all are alike",
     )
     source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rates_of_device(cls, data: Any) -> Any:
+        """Give levels with a kind of link, and no bandwidth, the one that the device has on it."""
+        if not isinstance(data, dict) or not isinstance(data.get("levels"), (list, tuple)):
+            return data
+        names = _names_of(data.get("device"))
+        return {**data, "levels": [_rated(level, names) for level in data["levels"]]}
 
     @model_validator(mode="before")
     @classmethod
@@ -324,6 +336,19 @@ class Cluster(Description):
         return self.replace(
             levels=levels, devices=some, default_devices=None, order=None, names=None)
 
+    def with_device(self, device: Device) -> Cluster:
+        """The same network with devices of another type.
+
+        A bandwidth that is the one of the old device on its kind of link becomes that of the new
+        one, if the catalog has it; all other figures are kept.
+        """
+        rates = [link_kinds.device_rate(level.link, device.name)
+                 if level.link is not None and level.follows(self.device) else None
+                 for level in self.levels]
+        return self.replace(device=device, levels=[
+            level if rate is None else level.replace(bandwidth=rate)
+            for level, rate in zip(self.levels, rates, strict=True)])
+
     def size_from(self, devices: int) -> int:
         """The least number of devices, from a number on, that are whole groups but for the last
         level."""
@@ -331,6 +356,25 @@ class Cluster(Description):
         inner = next((small for small, size in zip(below, self.group_sizes[:-1], strict=False)
                       if devices <= size), below[-1])
         return -(-devices // inner) * inner
+
+
+def _names_of(device: Any) -> tuple[str, ...]:
+    """Names of a device given in any way, the nearest first: its own, and that of its base."""
+    if isinstance(device, Device):
+        return (device.name,)
+    fields = device if isinstance(device, dict) else {"base": device}
+    found = (fields.get("name"), fields.get("base"))
+    return tuple(name.strip().casefold() for name in found if isinstance(name, str))
+
+
+def _rated(level: Any, devices: tuple[str, ...]) -> Any:
+    """A level's data with the rate of the first device that has one on its kind of link."""
+    if not isinstance(level, dict) or not isinstance(level.get("link"), str) or any(
+            level.get(name) is not None for name in ("bandwidth", "oversubscription")):
+        return level
+    rates = (link_kinds.device_rate(level["link"], device) for device in devices)
+    rate = next((rate for rate in rates if rate is not None), None)
+    return level if rate is None else {**level, "bandwidth": rate}
 
 
 _Sizes = create_model(  # type: ignore[call-overload]

@@ -11,6 +11,6 @@ def defaults(cluster: Cluster) -> str:
     usual: GemmEfficiency = default_gemm()["default"]
     found = [f"products of {device.name} at most {100 * usual.peak_fraction:.0f} % of the peak"
              for device in cluster.device_types if device.gemm["default"] == usual]
-    found += [f"{', '.join(level.defaults)} of level {level.name} ({level.link})"
-              for level in cluster.levels if level.defaults]
+    found += [f"{', '.join(names)} of level {level.name} ({level.link})"
+              for level in cluster.levels if (names := level.defaults(cluster.device))]
     return "; ".join(found)

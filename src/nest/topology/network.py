@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nest.describe import Cluster, Device, catalog, load_cluster, load_device, read_description
+from nest.describe import (
+    Cluster,
+    Device,
+    catalog,
+    link_kinds,
+    load_cluster,
+    load_device,
+    read_description,
+)
 from nest.describe.files import SUFFIXES
 from nest.describe.filling import fillings
 from nest.describe.sources import CATALOG, FILES, Catalog, Source
 from nest.errors import InputError
-from nest.units import shorten
+from nest.units import format_bandwidth, shorten
 
 if TYPE_CHECKING:
     from nest.topology import Arrangement, Topology
@@ -49,7 +58,8 @@ def load_network(
         joined. Those of a cluster with levels are named as in `nest.topology.graph_of`.
     degrade : parts that are slow, applied after ``without``, in the syntax of
     `nest.topology.degrade`.
-    device : type of all devices, a name, a file or a Device; None = that of the source.
+    device : type of all devices, a name, a file or a Device; None = that of the source. What stays
+        of the other type's network is a warning (``UserWarning``).
     devices, filling : number of devices of a cluster with levels, and how many of each group, as in
         `load_cluster`; those of a graph are fixed.
     sources : what a text may name; default: files too.
@@ -65,15 +75,36 @@ def load_network(
     InputError : an unknown name, an unreadable file, a bad network, no such part, or ``devices``
         for a graph.
     """
+    cluster, notes = read_network(source, without=without, degrade=degrade, device=device,
+                                  devices=devices, filling=filling, sources=sources)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return cluster
+
+
+def read_network(
+    source: Source | Cluster | Topology,
+    *,
+    without: Parts | None = None,
+    degrade: Parts | None = None,
+    device: Source | Device | None = None,
+    devices: int | None = None,
+    filling: int | None = None,
+    sources: Catalog = FILES,
+) -> tuple[Cluster, tuple[str, ...]]:
+    """The cluster of `load_network`, and notes on what stays of another device's network."""
     device_type = None if device is None else load_device(device, sources=sources)
     graph = _graph(source, device_type, sources)
     numbers = None
+    notes: tuple[str, ...] = ()
     if graph is None:
         cluster = load_cluster(
             source, devices, filling, sources=sources)  # type: ignore[arg-type]
-        cluster = cluster if device_type is None else cluster.replace(device=device_type)
+        if device_type is not None:
+            notes = _kept(cluster, device_type)
+            cluster = cluster.with_device(device_type)
         if without is None and degrade is None:
-            return cluster
+            return cluster, notes
         from nest.topology import Topology, graph_of
 
         graph = graph_of(cluster) if cluster.links is None else Topology.of_links(cluster)
@@ -85,7 +116,29 @@ def load_network(
             f"{field}: got {shorten(given)} for a graph of {count} devices; allowed: "
             "none (--without removes devices)"
         )
-    return _cluster(graph, numbers, _joined("without", without), _joined("degrade", degrade))
+    if device_type is not None and graph.types != (device_type,):
+        notes = (f"{graph.name}: the links keep their rates with {device_type.name} in the place "
+                 f"of {' and '.join(one.name for one in graph.types)}",)
+        graph = graph.with_device(device_type)
+    return _cluster(graph, numbers, _joined("without", without),
+                    _joined("degrade", degrade)), notes
+
+
+def _kept(cluster: Cluster, device: Device) -> tuple[str, ...]:
+    """A note on the levels of a cluster that do not follow another type of device; or none."""
+    if cluster.device.name == device.name:
+        return ()
+    link = link_kinds.own_link(device.name)
+    changed = cluster.with_device(device)
+    rates = zip(changed.nominal_bandwidth, changed.levels, strict=True)
+    kept = ", ".join(f"{level.name} {format_bandwidth(rate)}" for rate, level in rates
+                     if not level.follows(device))
+    if not kept:
+        return ()
+    own = "not known" if link is None else (
+        f"{format_bandwidth(link_kinds.device_rate(link, device.name) or 0.0)} (link: {link})")
+    return (f"{cluster.name}: levels that keep their bandwidth with {device.name} in the place of "
+            f"{cluster.device.name}: {kept}; links in a node of {device.name}: {own}",)
 
 
 def network_data(source: Source, sources: Catalog = FILES) -> dict[str, Any]:
@@ -113,11 +166,11 @@ def _graph(source: object, device: Device | None, sources: Catalog) -> Topology 
 
             # with fields it is no name of a cluster: the message is about generators
             if names_generator(source) or ("=" in source and not sources.exists(source)):
-                return _with_device(parse_generator(source), device)
+                return parse_generator(source, device)
     elif not isinstance(source, os.PathLike) or not isinstance(os.fspath(source), str):
         from nest.topology import Topology
 
-        return _with_device(source, device) if isinstance(source, Topology) else None
+        return source if isinstance(source, Topology) else None
     path = sources.file(source, (*SUFFIXES, *GRAPH_SUFFIXES))
     if path is None:
         raise _unknown(source, sources)
@@ -137,7 +190,7 @@ def _from_file(path: str | os.PathLike[str], device: Device | None) -> Topology 
     if Path(path).suffix.lower() not in SUFFIXES:
         from nest.topology import read_topology
 
-        return _with_device(read_topology(path, device), device)
+        return read_topology(path, device)
     data = read_description(path)
     if "levels" in data:
         return None
@@ -145,11 +198,7 @@ def _from_file(path: str | os.PathLike[str], device: Device | None) -> Topology 
 
     if not describes_graph(data):
         return None
-    return _with_device(topology_from(data, path, device), device)
-
-
-def _with_device(graph: Topology, device: Device | None) -> Topology:
-    return graph if device is None else graph.with_device(device)
+    return topology_from(data, path, device)
 
 
 def _joined(name: str, parts: Parts | None) -> str | None:

@@ -9,12 +9,13 @@ through the fabric.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from nest.describe import Description, Device, load_device
+from nest.describe import Description, Device, link_kinds, load_device
 from nest.describe.base import Number, Whole
+from nest.describe.cluster import Level
 from nest.describe.device import resolve_device
 from nest.errors import InputError
 from nest.topology.draft import Draft
@@ -64,16 +65,35 @@ class Fabric(Generator):
     switch_latency: Delay = Field(
         1e-6, description="seconds of a link between switches (assumed, as the catalog)"
     )
-    node_bandwidth: Bandwidth = Field(
-        450e9,
-        description="bytes/s of a device to that switch (NVLink 4, per direction: "
-        "stas00/ml-engineering network/README.md)",
+    node_bandwidth: Bandwidth | None = Field(
+        default_factory=lambda given: _inside(given, "bandwidth"),
+        description="bytes/s of a device to that switch; default: of the device's kind of link",
     )
-    node_latency: Delay = Field(
-        1e-6,
-        description="seconds of a device to that switch: half of 2 us a ring step, fitted, as the "
-        "catalog's dgx-h100",
+    node_latency: Delay | None = Field(
+        default_factory=lambda given: _inside(given, "latency"),
+        description="seconds of a device to that switch; default: half of a ring step of the "
+        "device's kind of link",
     )
+
+
+def _inside(given: dict[str, Any], figure: str) -> float | None:
+    """Figure of the links inside a node of the device that was given; None: not known.
+
+    A latency is a link's, half of a ring step from device to device.
+    """
+    device = given.get("device")
+    link = None if device is None else link_kinds.own_link(device.name)
+    if device is None or link is None:
+        return None
+    level = Level.parse({"name": link, "size": 1, **link_kinds.figures(link, device.name)})
+    return level.bandwidth if figure == "bandwidth" else level.latency / 2
+
+
+def port_rate(given: dict[str, Any], usual: float) -> float:
+    """Bytes/s of one link of the device that was given where links join devices directly."""
+    device = given.get("device")
+    rate = None if device is None else link_kinds.port_rate(device.name)
+    return usual if rate is None else rate
 
 
 def ports(
@@ -91,7 +111,7 @@ def ports(
 
     Raises
     ------
-    InputError : the devices do not fill the nodes.
+    InputError : the devices do not fill the nodes, or the links in a node are not known.
     """
     if count % node:
         got = f"got {node}; allowed: a divisor of the {count} devices"
@@ -100,13 +120,18 @@ def ports(
         raise draft.refuse("", f"got {count} devices; allowed: at most {MOST_NODES}")
     if node == 1:
         return [draft.device(f"gpu{number}", fabric.device) for number in range(count)]
+    bandwidth, latency = fabric.node_bandwidth, fabric.node_latency
+    if bandwidth is None or latency is None:
+        field = "node_bandwidth" if bandwidth is None else "node_latency"
+        raise draft.refuse(field, f"missing; needed: that of {fabric.device.name}, whose links in "
+                           "a node are not in the catalog")
     found = []
     for number in range(count // node):
         switch = draft.switch(f"{word}{number}")
         for place in range(node):
             gpu = draft.device(f"{word}{number}/gpu{place}", fabric.device)
             port = draft.switch(f"{word}{number}/nic{place}")
-            draft.cable(gpu, switch, fabric.node_bandwidth, fabric.node_latency)
+            draft.cable(gpu, switch, bandwidth, latency)
             draft.cable(gpu, port, fabric.bandwidth, 0.0)
             found.append(port)
     return found

@@ -10,7 +10,7 @@ from pydantic import Field
 from nest.describe import load_device
 from nest.describe.base import Whole
 from nest.topology.draft import Draft
-from nest.topology.generators.fabric import DeviceType, Generator
+from nest.topology.generators.fabric import DeviceType, Generator, port_rate
 from nest.topology.topology import Topology
 from nest.units import Bandwidth, Delay
 
@@ -25,9 +25,9 @@ class FullyConnected(Generator):
         default_factory=lambda: load_device("mi300x"), description="type of the devices"
     )
     bandwidth: Bandwidth = Field(
-        64e9,
-        description="bytes/s of a link, each direction (Infinity Fabric, 128 GB/s both ways: AMD "
-        "Instinct MI300X datasheet)",
+        default_factory=lambda given: port_rate(given, 64e9),
+        description="bytes/s of a link, each direction; default: that of the AMD device, of an "
+        "MI300X for others (Infinity Fabric, 128 GB/s both ways: AMD Instinct MI300X datasheet)",
     )
     latency: Delay = Field(2e-6, description="seconds of a link (assumed)")
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from nest.describe import Device, catalog, load_device
+from nest.describe import Device, link_kinds, load_device
 from nest.describe.base import Problems, at_most
 from nest.describe.cluster import MOST_TYPES, Level, LinkKind
 from nest.describe.sources import CATALOG
@@ -15,7 +15,7 @@ from nest.errors import InputError
 from nest.topology.draft import Draft
 from nest.topology.generators.fabric import Generator
 from nest.topology.topology import MOST_NODES, Topology
-from nest.units import Bandwidth, parse_bandwidth, shorten
+from nest.units import Bandwidth, shorten
 
 _GROUP = re.compile(r"(?:(\d{1,6})\s*x\s*)?(\d{1,6})\s*x\s*([A-Za-z][\w.-]*)", re.ASCII)
 _HELP = "DEVICES x DEVICE or NODES x DEVICES x DEVICE, such as 8xh100-sxm or 4x8xh100-sxm"
@@ -94,15 +94,11 @@ def _inside(device: Device) -> Level:
     ------
     InputError : no kind of link has it.
     """
-    found = [(start, link, bandwidth)
-             for link, figures in catalog.link_kinds().items()
-             for start, bandwidth in figures.get("devices", {}).items()
-             if device.name.startswith(start)]
-    if not found:
+    link = link_kinds.own_link(device.name)
+    if link is None:
         raise InputError(f"got {device.name}, whose links in a node are not known; allowed: "
                          "a network in a file")
-    _, link, bandwidth = max(found, key=lambda entry: len(entry[0]))
-    return _level(link=link, bandwidth=parse_bandwidth(bandwidth))
+    return _level(link=link, bandwidth=link_kinds.device_rate(link, device.name))
 
 
 def _level(**given: Any) -> Level:

@@ -11,7 +11,7 @@ from nest.topology.draft import Draft
 from nest.topology.generators.fabric import Count, DeviceType, ports
 from nest.topology.generators.spine_leaf import Spines, join_leaves
 from nest.topology.topology import Topology
-from nest.units import Bandwidth, Delay
+from nest.units import Delay
 
 
 class NvlDomains(Spines):
@@ -22,12 +22,7 @@ class NvlDomains(Spines):
     device: DeviceType = Field(
         default_factory=lambda: load_device("gb200"), description="type of the devices"
     )
-    node_bandwidth: Bandwidth = Field(
-        900e9,
-        description="bytes/s of a device into its domain (NVLink 5, per direction: "
-        "stas00/ml-engineering network/README.md)",
-    )
-    node_latency: Delay = Field(
+    node_latency: Delay | None = Field(
         1.4e-6,
         description="seconds of a device into its domain: half of 2.8 us a ring step, fitted, as "
         "the catalog's gb200-nvl72",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nest.describe import Device
 from nest.errors import InputError, did_you_mean
 from nest.topology.generators.data_centres import DataCentres
 from nest.topology.generators.dragonfly import Dragonfly
@@ -46,21 +47,22 @@ def names_generator(text: str) -> bool:
     return text.partition(":")[0].strip() in NAMES
 
 
-def parse_generator(text: str) -> Topology:
+def parse_generator(text: str, device: Device | None = None) -> Topology:
     """Topology of a text NAME:FIELD=VALUE,FIELD=VALUE.
 
     Parameters
     ----------
     text : as above; values may have units, and stand in [brackets] where they hold commas.
+    device : type of the devices in the place of the text's, whose links follow it; not of `mixed`.
 
     Raises
     ------
     InputError : an unknown name or field, a value that is not allowed, or too many nodes or links.
     """
-    return _parse(text, 1)
+    return _parse(text, 1, device)
 
 
-def _parse(text: str, depth: int) -> Topology:
+def _parse(text: str, depth: int, device: Device | None) -> Topology:
     if len(text) > LONGEST or depth > MOST_NESTED:
         allowed = f"{LONGEST} characters, {MOST_NESTED} networks inside one another"
         raise InputError(f"network: got {shorten(text)}; allowed: at most {allowed}")
@@ -68,6 +70,8 @@ def _parse(text: str, depth: int) -> Topology:
     name = name.strip()
     given = _fields(name, rest)
     if name in FABRICS:
+        if device is not None:
+            given["device"] = device
         return FABRICS[name].parse(given, name).topology()
     if name == _MIXED:
         return Mixed.parse(given, name).topology()
@@ -77,7 +81,7 @@ def _parse(text: str, depth: int) -> Topology:
             needed = "the network of one of them, such as fabric=[fat-tree:k=8]"
             raise InputError(f"{name}: fabric: missing; needed: {needed}")
         centres = DataCentres.parse(given, name)
-        return centres.topology(_parse(fabric, depth + 1))
+        return centres.topology(_parse(fabric, depth + 1, device))
     raise InputError(f"network: got {shorten(name)}; {did_you_mean(name, NAMES)}allowed: "
                      f"{', '.join(NAMES)}")
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from nest.describe import load_device
 from nest.describe.base import Problems, Whole, at_most
 from nest.topology.draft import Draft
-from nest.topology.generators.fabric import DeviceType, Generator
+from nest.topology.generators.fabric import DeviceType, Generator, port_rate
 from nest.topology.topology import MOST_NODES, Topology
 from nest.units import Bandwidth, Delay
 
@@ -40,9 +40,9 @@ class Torus(Generator):
         default_factory=lambda: load_device("tpu-v4"), description="type of the devices"
     )
     bandwidth: Bandwidth = Field(
-        50e9,
-        description="bytes/s of a link, each direction (TPU v4, 6 links of 50 GB/s: "
-        "arXiv:2304.01433, table 4)",
+        default_factory=lambda given: port_rate(given, 50e9),
+        description="bytes/s of a link, each direction; default: that of the TPU, of a v4 for "
+        "other devices (6 links of 50 GB/s: arXiv:2304.01433, table 4)",
     )
     latency: Delay = Field(1e-6, description="seconds of a link (assumed)")
 

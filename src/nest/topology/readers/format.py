@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,15 @@ FORMATS = (
     "NEST topology (YAML, JSON, TOML), GraphML, node-link JSON, NCCL topology XML, "
     "SimAI topology text, ASTRA-sim network YAML"
 )
+
+_WITHOUT_RATES = (
+    (re.compile(r"^\s*SwitchName=", re.MULTILINE | re.IGNORECASE),
+     "Slurm's topology.conf, which has switches and hosts, but neither devices nor rates"),
+    (re.compile(r"^(\x1b\[\d*m)?\s*GPU0(\s+GPU\d+|\s+X\s)", re.MULTILINE),
+     "the matrix of `nvidia-smi topo -m`, which has kinds of paths, but no rates; NCCL writes a "
+     "file with rates (NCCL_TOPO_DUMP_FILE=topo.xml)"),
+)
+"""What other tools say of a network without any rates, by how the text looks."""
 
 
 def read_topology(
@@ -61,6 +71,10 @@ def read_topology(
         return _from_xml(parse_xml(text, where), text, name, where, device_type)
     if HEADER.match(text):
         return from_simai_text(text, name, where, device_type)
+    for mark, what in _WITHOUT_RATES:
+        if mark.search(text):
+            raise InputError(f"{where}: got {what}; allowed: {FORMATS}; or a cluster file with "
+                             "levels (`link: nvlink4`, `link: infiniband`), docs/formats.md")
     raise InputError(f"{where}: got an unknown format; allowed: {FORMATS}")
 
 

@@ -36,8 +36,13 @@ _DEVICES = {
     "0x20b2": "a100-sxm-80gb",
     "0x2330": "h100-sxm",
     "0x2335": "h200-sxm",
+    "0x2324": "h800",
+    "0x2329": "h20",
+    "0x2684": "rtx-4090",
+    "0x26b9": "l40s",
     "0x2901": "b200-sxm",
     "0x2941": "gb200",
+    "0x31c2": "gb300",
 }
 """Types by the device id of PCI (pci-ids.ucw.cz, vendor 10de)."""
 
@@ -116,5 +121,5 @@ def device_name(element: Element) -> str:
     if vendor != _VENDOR or number not in _DEVICES:
         given = f"vendor {shorten(vendor)}, device {shorten(number)}"
         raise ValueError(f"got {given}; allowed: {', '.join(_DEVICES)} of {_VENDOR}, or a type "
-                         "of device given besides (a name from `nest list devices`)")
+                         "of device given besides: --device with a name from `nest list devices`")
     return _DEVICES[number]

@@ -30,10 +30,10 @@ _TYPES = {
     "A100": "a100-sxm-80gb",
     "A800": "a100-sxm-80gb",
     "H100": "h100-sxm",
-    "H800": "h100-sxm",
+    "H800": "h800",
     "H200": "h200-sxm",
 }
-"""Types in the catalog; A800 and H800 differ from A100 and H100 in their NVLinks only."""
+"""Types in the catalog; the A800 differs from the A100 in its NVLinks only, which the text has."""
 
 
 class _Words:
