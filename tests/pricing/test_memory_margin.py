@@ -8,6 +8,7 @@ import pytest
 from command_line import run
 
 import nest
+from nest.pricing.even import even_configuration
 from nest.pricing.plan_file import reread
 
 MODEL, CLUSTER = nest.load_model("llama2-7b"), nest.load_cluster("dgx-a100", devices=8)
@@ -67,5 +68,41 @@ def test_where_nothing_fits_a_smaller_margin_that_would_do_is_named() -> None:
         nest.plan(MODEL, CLUSTER, job(0.1), space, beyond_stack=True)
     (text,) = [text for text in caught.value.nearest["remedies"] if "margin" in text]
     margin = float(text.split()[1])
-    assert text == f"memory_margin {margin:g} instead of 0.1" and 0.01 < margin < 0.03
+    assert text == f"memory_margin {margin:g} instead of 0.1 (--memory-margin {margin:g})"
+    assert 0.01 < margin < 0.03
     assert nest.plan(MODEL, CLUSTER, job(margin), space, beyond_stack=True).feasible
+
+
+def test_a_shortage_says_that_it_fits_without_the_margin() -> None:
+    """Qwen3-30B-A3B on 16 H800 ran with 80 GB (alibaba/Pai-Megatron-Patch issue 643)."""
+    cluster = nest.load_cluster({"name": "h800", "device": "h800", "levels": [
+        {"name": "nvlink", "link": "nvlink4", "size": 8},
+        {"name": "ib", "link": "infiniband", "size": 2}]})
+
+    def priced(margin: float, **degrees: object) -> nest.Plan:
+        job = nest.Job(global_batch=128, seq_len=8192, memory_margin=margin, expert_capacity=1.0)
+        model = nest.load_model("qwen3-30b-a3b")
+        way = even_configuration(model, cluster, job, **degrees)
+        return nest.evaluate(model, cluster, job, way)
+
+    ran = {"pp": 2, "ep": 8, "zero": 1}
+    (text,) = priced(0.1, **ran).problems
+    assert text.endswith("; it fits in the 75.8 GiB without the margin of 10 % (--memory-margin 0)")
+    assert priced(0, **ran).feasible
+    (text,) = priced(0.001, ep=8, zero=1).problems  # without the pipeline it does not
+    assert "without the margin" not in text
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_a_shortage_names_the_logits_that_cause_it() -> None:
+    """1,048,576 tokens of Qwen3-8B on 8 H100 (huggingface/trl PR 6845: with a loss in chunks)."""
+    model, cluster = nest.load_model("qwen3-8b"), nest.load_cluster("dgx-h100", 8)
+    job = nest.Job(global_batch=1, seq_len=2**20, stack="fsdp")
+    plan = nest.evaluate(model, cluster, job, even_configuration(
+        model, cluster, job, cp=8, zero=3, recompute="full"))
+    # fsdp: 12 bytes a logit; and what the head keeps of its input
+    logits = plan.stages[0].logits_bytes
+    assert logits == pytest.approx(12 * 2**17 * model.vocab, rel=0.03)
+    assert f"of these {logits / 2**30:.1f} GiB logits and loss: a loss in chunks" in plan.problems[0]
+    with pytest.raises(nest.InfeasibleError, match="logits and loss: a loss in chunks"):
+        nest.plan(model, cluster, job, nest.SearchSpace(tp=1, pp=1))

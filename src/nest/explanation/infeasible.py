@@ -25,6 +25,7 @@ from nest.graph import Chain
 from nest.graph.legality import sequence_problem, space_problems
 from nest.graph.schedules import group_of
 from nest.pricing.evaluation import evaluate
+from nest.pricing.feasibility import largest_part
 from nest.pricing.plans import Plan
 from nest.search.draft import DRAFT, narrowed
 from nest.search.offloads import search
@@ -95,12 +96,12 @@ def explain(
     stage = priced.stages[number]
     more = (needed - builder.limit) / usable_share(job)
     memory = cluster.device.memory + more
-    parts = stage.memory_bytes.model_dump(exclude={"total"})
-    most = max(parts, key=lambda name: parts[name])
+    most, words = largest_part(stage)
+    activations = stage.memory_bytes.activations
     remedies = [
         *_less_margin(cluster, job, needed - builder.limit), *probe.unbound(),
         *probe.more_devices(needed / builder.limit), *probe.larger_batch(),
-        *probe.shorter_sequences(1.0 - over / max(parts["activations"], over)),
+        *probe.shorter_sequences(1.0 - over / max(activations, over)),
         f"{format_bytes(more)} more memory on every device" if cluster.types else
         f"devices with {format_bytes(memory)} of memory instead of "
         f"{format_bytes(cluster.device.memory)}"]
@@ -109,7 +110,7 @@ def explain(
         f"of {len(priced.stages)} (layers [{stage.layers[0]}, {stage.layers[1]}), tp {stage.tp}, "
         f"dp_in {stage.dp_in}, zero {stage.zero}, recompute {stage.recompute}): it needs "
         f"{format_bytes(stage.memory_bytes.total)} of {format_bytes(stage.memory_limit_bytes)}, "
-        f"most of it {most} ({format_bytes(parts[most])})"
+        f"most of it {most} ({words})"
     )
     return InfeasibleError(_with(text, remedies), {
         "stage": number, "layers": list(stage.layers), "category": most,
@@ -123,7 +124,8 @@ def _less_margin(cluster: Cluster, job: Job, missing: float) -> Iterator[str]:
     """The memory margin, rounded down to per mille, that would leave the missing bytes."""
     left = math.floor(1e3 * (job.memory_margin - missing / cluster.device.memory)) / 1e3
     if 0.0 <= left < job.memory_margin:
-        yield f"memory_margin {left:g} instead of {job.memory_margin:g}"
+        yield (f"memory_margin {left:g} instead of {job.memory_margin:g} "
+               f"(--memory-margin {left:g})")
 
 
 def worst_stage(plan: Plan) -> tuple[int, float]:

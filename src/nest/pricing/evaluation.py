@@ -79,7 +79,7 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
     time = pricing.step_time(configuration, prices, hops)
     stages = tuple(_stage(pricing, configuration, number, *priced)
                    for number, priced in enumerate(zip(prices, hops, strict=True)))
-    problems = tuple(shortages(stages))
+    problems = tuple(shortages(stages, cluster, job))
     longest = slowest(prices)
     seconds = breakdown(stages[longest].time_s, time, m, configuration.pp,
                         pricing.hidden(configuration, longest, prices[longest]))
@@ -149,6 +149,8 @@ def _stage(
         finish_s=price.left + price.causes["tied"] + price.causes["update"],
         memory_bytes=_memory(price, pricing.held(plan, number, price)),
         memory_limit_bytes=pricing.limit(stage),
+        logits_bytes=max((layer.costs["activations"] + layer.costs["work"]
+                          for chunk in price.layers for layer in chunk if layer.loss), default=0.0),
         host_bytes=pricing.hosted(plan, number, price),
         host_limit_bytes=None if plan.offload == "none" else pricing.host_limit(plan, stage),
         collectives=_algorithms(pricing, plan, stage),

@@ -102,13 +102,17 @@ def even_configuration(
     chunks = chunks_of_stages(
         chain, job, pp, vpp, schedule=schedule or "interleaved", layout=layout,
         first_stage_layers=first_stage_layers, last_stage_layers=last_stage_layers)
+    given = ""
     if dp_in is None:
         experts = ep * (tp if etp is None else etp)
         dp_in = experts // math.gcd(experts, tp * cp)
+        if ep > 1:
+            usual = f"etp {tp}, by default tp" if etp is None else f"etp {etp}"
+            given = f" (dp_in {dp_in}: room for ep {ep} x {usual})"
     if tp <= cluster.size and cluster.size % tp and (
             problem := tp_problem(chain, job, tp, tp > 1 if sp is None else sp, cp)):
         raise InputError(problem)  # no outer_dp mends it
-    outer_dp = _replicas(cluster.size, pp, tp, cp, dp_in, outer_dp)
+    outer_dp = _replicas(cluster.size, pp, tp, cp, dp_in, outer_dp, given)
     if recompute == "selective" and recompute_modules is None:
         recompute_modules = selective_modules(job)
     if micro_batch is None:
@@ -154,20 +158,22 @@ def _check_degrees(degrees: dict[str, int | None]) -> None:
 
 
 def _replicas(
-    devices: int, pp: int, tp: int, cp: int, dp_in: int, outer_dp: int | None
+    devices: int, pp: int, tp: int, cp: int, dp_in: int, outer_dp: int | None, given: str
 ) -> int:
-    """Number of super-pipelines, checked against the devices."""
+    """Number of super-pipelines, checked against the devices; ``given``: why dp_in, if not given.
+    """
     one = pp * tp * cp * dp_in
     context = f"cp {cp} x " if cp > 1 else ""
     product = f"pp {pp} x tp {tp} x {context}dp_in {dp_in} = {one}"
     if outer_dp is None:
         if one > devices:
-            raise InputError(f"{product} devices are more than the cluster's {devices}")
+            raise InputError(f"{product} devices are more than the cluster's {devices}"
+                             f"{given}")
         if devices % one:
-            raise InputError(f"{product} does not divide the {devices} devices; give outer_dp to "
+            raise InputError(f"{product}{given} does not divide the {devices} devices; give outer_dp to "
                              f"leave some unused, at most {devices // one}")
         return devices // one
     if one * outer_dp > devices:
         raise InputError(f"{product}, times outer_dp {outer_dp} = {one * outer_dp} devices, are "
-                         f"more than the cluster's {devices}")
+                         f"more than the cluster's {devices}{given}")
     return outer_dp

@@ -106,18 +106,36 @@ def _cut_problems(chain: Chain, plan: Configuration) -> list[str]:
     return found
 
 
-def shortages(stages: Sequence[Stage]) -> list[str]:
+def largest_part(stage: Stage) -> tuple[str, str]:
+    """The category that takes most of a stage's memory, and its bytes in words.
+
+    Of activations the words name the logits if these take most: a loss that software computes in
+    chunks holds only a part of them, which has no price.
+    """
+    parts = stage.memory_bytes.model_dump(exclude={"total"})
+    most = max(parts, key=lambda name: parts[name])
+    words = format_bytes(parts[most])
+    if most == "activations" and 2.0 * stage.logits_bytes > parts[most]:
+        words += (f", of these {format_bytes(stage.logits_bytes)} logits and loss: a loss in chunks "
+                  "of the sequence has no price")
+    return most, words
+
+
+def shortages(stages: Sequence[Stage], cluster: Cluster, job: Job) -> list[str]:
     """A sentence for each stage that needs more memory than its devices have."""
     found = []
     for number, stage in enumerate(stages):
         memory, limit = stage.memory_bytes, stage.memory_limit_bytes
         if memory.total > limit:
-            parts = memory.model_dump(exclude={"total"})
-            most = max(parts, key=lambda name: parts[name])
+            most, words = largest_part(stage)
+            whole = limit + job.memory_margin * cluster.device_types[
+                cluster.type_at(stage.devices[0])].memory
             found.append(
                 f"stage {number} needs {format_bytes(memory.total)} of {format_bytes(limit)}: "
-                f"{format_bytes(memory.total - limit)} short, most of it {most} "
-                f"({format_bytes(parts[most])})"
+                f"{format_bytes(memory.total - limit)} short, most of it {most} ({words})"
+                + (f"; it fits in the {format_bytes(whole)} without the margin of "
+                   f"{100 * job.memory_margin:g} % (--memory-margin 0)"
+                   if memory.total <= whole and job.memory_margin else "")
             )
         limit = stage.host_limit_bytes or math.inf
         if stage.host_bytes > limit:

@@ -87,6 +87,8 @@ class Stage(Written):
                             "waited for: grad_sync_s, tied embeddings, optimizer")
     memory_bytes: StageMemory
     memory_limit_bytes: float
+    logits_bytes: float = Field(0.0, description="of the activations, the head's and the loss's "
+                                "of one micro-batch, all of whose logits are there at once")
     host_bytes: float = Field(0.0, description="in the memory of the host, for each device")
     host_limit_bytes: float | None = Field(
         None, description="memory of the host for each device; null: not known")

@@ -63,6 +63,8 @@ class PricedLayer(NamedTuple):
     """Bytes that the backward for inputs leaves to the one for weights; likewise."""
     repeated: bool
     """Not an embedding, a head or the like."""
+    loss: bool
+    """It computes logits and the loss."""
 
 
 Layers = dict[tuple[int, int], PricedLayer]
@@ -214,7 +216,7 @@ class Pricing:
                 weights, kept = float(split.weights[0]), float(split.kept[0])
             found[kind, again] = PricedLayer(
                 layer_seconds(costs), {name: float(x[0]) for name, x in vars(costs).items()},
-                weights, kept, layer.repeated)
+                weights, kept, layer.repeated, any(op.loss for op in layer.operators))
         return found
 
     def _relayed_bytes(
