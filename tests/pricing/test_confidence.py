@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 
 import measured
@@ -11,6 +12,7 @@ import pytest
 import nest
 from nest.describe import catalog, load_stack
 from nest.pricing.confidence import WIDER
+from nest.pricing.even import even_configuration
 from nest.pricing.plans import Plan
 from nest.validation.ranges import covered, ratios, span
 
@@ -40,6 +42,26 @@ def test_what_was_never_measured_is_named() -> None:
     assert [phrase.split(" (")[0] for phrase in found.beyond] == [
         "device a100-sxm-80gb", "4,096 devices", "precision fp16"]
     assert priced(stack="fsdp").confidence is None
+    assert priced().doubts == ()
+
+
+@pytest.mark.parametrize(("stack", "experts", "says"), [
+    ("fsdp", False, ["no measured run of stack fsdp", "reported steps of FSDP and DeepSpeed"]),
+    ("deepspeed", True, ["no measured run of stack deepspeed", "reported steps of FSDP and",
+                         "no price is known for experts outside grouped kernels"]),
+    ("megatron-fsdp", True, ["no measured run of stack megatron-fsdp"]),
+    ({"base": "megatron-core", "name": "ours", "calibration": None}, False,
+     ["no measured run of stack ours"]),
+    ("megatron-core", True, []), ("torchtitan", False, [])])
+def test_a_stack_without_runs_says_so(stack: object, experts: bool, says: list[str]) -> None:
+    cluster = nest.load_cluster("dgx-h100", devices=8)
+    model = nest.load_model("qwen3-30b-a3b" if experts else "llama3-8b")
+    job = nest.Job(global_batch=8, seq_len=4096, stack=stack)
+    plan = nest.evaluate(model, cluster, job, even_configuration(model, cluster, job, zero=3))
+    assert len(plan.doubts) == len(says)
+    assert all(text.startswith(start) for text, start in zip(plan.doubts, says, strict=True))
+    assert ("\nEvidence     no measured run" in str(plan)) == bool(says)
+    assert json.loads(plan.to_json())["doubts"] == list(plan.doubts)
 
 
 def test_the_catalog_says_what_validation_finds() -> None:

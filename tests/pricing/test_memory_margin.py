@@ -103,6 +103,7 @@ def test_a_shortage_names_the_logits_that_cause_it() -> None:
     # fsdp: 12 bytes a logit; and what the head keeps of its input
     logits = plan.stages[0].logits_bytes
     assert logits == pytest.approx(12 * 2**17 * model.vocab, rel=0.03)
-    assert f"of these {logits / 2**30:.1f} GiB logits and loss: a loss in chunks" in plan.problems[0]
+    (text,) = plan.problems
+    assert f"of these {logits / 2**30:.1f} GiB logits and loss: a loss in chunks" in text
     with pytest.raises(nest.InfeasibleError, match="logits and loss: a loss in chunks"):
         nest.plan(model, cluster, job, nest.SearchSpace(tp=1, pp=1))

@@ -23,7 +23,7 @@ from nest.graph import Chain, build_chain, model_flop, profile_chain
 from nest.graph.layout_text import layout_of
 from nest.graph.schedules import copies, placement
 from nest.pricing.breakdown import bottleneck, breakdown, slowest
-from nest.pricing.confidence import confidence
+from nest.pricing.confidence import confidence, doubts
 from nest.pricing.feasibility import check, shortages
 from nest.pricing.plans import Inputs, Parallelism, Plan, Stage, StageMemory, StageTime
 from nest.pricing.ranks import stage_by_stage
@@ -100,6 +100,7 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
         optimal=False,
         lower_bound_s=None,
         confidence=confidence(time.total, chain, cluster, job, configuration.pp),
+        doubts=doubts(chain, job),
         runnable=_runnable(chain, job, broken),
         not_runnable=broken,
         launch_needs=needs,

@@ -170,8 +170,8 @@ def _replicas(
             raise InputError(f"{product} devices are more than the cluster's {devices}"
                              f"{given}")
         if devices % one:
-            raise InputError(f"{product}{given} does not divide the {devices} devices; give outer_dp to "
-                             f"leave some unused, at most {devices // one}")
+            raise InputError(f"{product}{given} does not divide the {devices} devices; give "
+                             f"outer_dp to leave some unused, at most {devices // one}")
         return devices // one
     if one * outer_dp > devices:
         raise InputError(f"{product}, times outer_dp {outer_dp} = {one * outer_dp} devices, are "

@@ -116,8 +116,8 @@ def largest_part(stage: Stage) -> tuple[str, str]:
     most = max(parts, key=lambda name: parts[name])
     words = format_bytes(parts[most])
     if most == "activations" and 2.0 * stage.logits_bytes > parts[most]:
-        words += (f", of these {format_bytes(stage.logits_bytes)} logits and loss: a loss in chunks "
-                  "of the sequence has no price")
+        words += (f", of these {format_bytes(stage.logits_bytes)} logits and loss: a loss in "
+                  "chunks of the sequence has no price")
     return most, words
 
 

@@ -210,6 +210,9 @@ class Plan(Written):
     confidence: Confidence | None = Field(
         None, description="how near such prices were to measured runs; null: not known"
     )
+    doubts: tuple[str, ...] = Field(
+        (), description="why the price may be far off, a sentence each; empty: see confidence"
+    )
     runnable: bool | None = Field(
         None, description="the job's stack can run the plan; null: not known what it can run"
     )

@@ -210,6 +210,8 @@ def _problems(page: Page, plan: Plan) -> None:
 
 def _choices(page: Page, plan: Plan) -> None:
     p, job = plan.parallelism, plan.inputs.job
+    if plan.doubts:
+        page.fact("Evidence", "; ".join(plan.doubts))
     what = f"pp {p.pp} x blocks of {blocks(plan.configuration)} x outer_dp {p.outer_dp}"
     virtual = f", vpp {p.vpp}" if p.vpp > 1 else ""
     groups = f" in groups of {p.group} micro-batches" if p.group is not None else ""
