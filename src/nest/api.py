@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from nest.costs.memory import memory_problem
@@ -125,14 +125,15 @@ class Planner:
 
     Notes
     -----
-    One question at a time: others wait.
+    One question at a time: those of other threads wait. What follows the progress of a question
+    must not ask another one, nor wait for a thread that does.
     """
 
     def __init__(self, memory: int = PLANNER_MEMORY) -> None:
         from nest.search.kept import Kept
 
         need_bytes("memory", memory)
-        self._kept, self._lock = Kept(int(memory)), Lock()
+        self._kept, self._lock, self._asked = Kept(int(memory)), RLock(), False
 
     @property
     def memory(self) -> int:
@@ -148,11 +149,21 @@ class Planner:
         self, model: Model | Profile, cluster: Cluster, job: Job,
         space: SearchSpace | None = None, **options: Any,
     ) -> Plan:
-        """The fastest configuration; arguments and errors are those of :func:`plan`."""
+        """The fastest configuration; arguments and errors are those of :func:`plan`.
+
+        Raises
+        ------
+        InputError : besides, where its own ``progress`` asks it while it answers.
+        """
         with self._lock:
+            if self._asked:
+                raise InputError("planner: is asked by the progress of its own question; allowed: "
+                                 "nest.plan or another nest.Planner there, or after the answer")
+            self._asked = True
             try:
                 return _planned(self._kept, model, cluster, job, space, **options)
             finally:
+                self._asked = False
                 self._kept.settle()
 
     def answer(

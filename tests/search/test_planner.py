@@ -116,6 +116,22 @@ def test_a_planner_solves_less_and_stays_within_its_memory():
     assert not nest.Planner(0).held
 
 
+@pytest.mark.kernels(uncompiled=True)
+def test_a_planner_is_not_asked_by_its_own_progress():
+    """Which would wait for ever; another planner may be, and this one after the error."""
+    planner, said = nest.Planner(), []
+    asked = MODELS[0], cluster(4, "25 GB/s", "10 us", "8 GiB"), nest.Job(
+        global_batch=4, seq_len=128), nest.SearchSpace(tp=1, pp=1, zero=0, recompute="none")
+
+    def follow(progress):
+        said.append(nest.plan(*asked, threads=1).step_time_s)
+        planner.plan(*asked, threads=1)
+
+    with pytest.raises(nest.InputError, match="progress of its own question; allowed: nest.plan"):
+        planner.plan(*asked, threads=1, progress=follow)
+    assert planner.plan(*asked, threads=1).step_time_s == said[0]
+
+
 def test_kept_objects_go_in_the_order_of_their_use():
     kept = Kept(10**4)
     for name in "abc":

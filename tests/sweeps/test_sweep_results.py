@@ -197,6 +197,19 @@ def quick(monkeypatch):
     monkeypatch.setattr(module, "sweep", lambda *a, **k: whole(*a, **k, question=made_up))
 
 
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "..", ".hidden", "a/b", "a\\b", "c:"])
+def test_a_study_names_no_folder_elsewhere(name, tmp_path, capsys, quick, monkeypatch):
+    """Its own folder lies where it is run; with -o its name is any."""
+    inside = tmp_path / "a" / "b"
+    inside.mkdir(parents=True)
+    monkeypatch.chdir(inside)
+    study = str(written(inside, {**STUDY, "name": name}))
+    for words in (("run", study, "--engine", "inline"), ("show", study)):
+        assert "which names no folder here" in run(capsys, "sweep", *words, code=2)[1]
+    assert [*tmp_path.iterdir()] == [tmp_path / "a"] and len([*inside.iterdir()]) == 1
+    run(capsys, "sweep", "run", study, "--engine", "inline", "-o", "here")
+
+
 def test_the_command_asks_and_shows(tmp_path, capsys, quick, monkeypatch):
     monkeypatch.chdir(tmp_path)
     study = str(written(tmp_path, {**PRICED, "groups": ["job.global_batch"]}))

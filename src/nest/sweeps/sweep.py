@@ -137,7 +137,15 @@ def _silent(now: Progress) -> None:
 
 
 def folder_of(name: str) -> str:
-    """The folder of a study's answers where none is given: beside where it is run."""
+    """The folder of a study's answers where none is given: beside where it is run.
+
+    Raises
+    ------
+    InputError : the name would lead to another place.
+    """
+    if name.startswith(".") or set(name) & {"/", "\\", ":"}:
+        raise InputError(f"name: got {shorten(name)}, which names no folder here; allowed: a name "
+                         "without / \\ : that begins with no point, or -o FOLDER")
     return f"{name}-sweep"
 
 
