@@ -164,7 +164,7 @@ class Client:
             if state != last:
                 yield state
             last = state
-            if state["state"] in ("done", "cancelled", "failed"):
+            if state["state"] not in ("running", "cancelling"):
                 return
             try:
                 with closing(self._connection()) as connection:

@@ -17,10 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from nest import __version__
-from nest.errors import LimitError, NestError
-from nest.server.pool import Busy, Died, Ending
 from nest.server.schema import TEXTS, openapi
-from nest.server.service import AGAIN, Service, busy, died, handed_back, starting, told
+from nest.server.service import AGAIN, Service, handed_back, starting, told
 from nest.server.settings import BODY_SECONDS, HEADER, Settings
 from nest.server.studies import Running
 from nest.server.work import ENDPOINTS, Reply, refusal
@@ -234,32 +232,26 @@ async def _ask(service: Service, endpoint: str, request: Request) -> Response:
 
 async def _start(service: Service, request: Request) -> Response:
     body = await _body(service, request)
-    try:
-        found = await service.studies.start(body)
-    except Busy:
-        return _response(busy(f"{service.studies.running} sweeps run"))
-    except Ending:
-        return _response(handed_back(body))
-    except LimitError as error:
-        return _response(refusal(error))
-    except Died:
-        return _response(died())
+    found = await service.caught(service.studies.start, body, asked=body)
     if isinstance(found, Reply):
         return _response(found)
     return JSONResponse(found.document(), 202, {"Location": f"/v1/sweeps/{found.id}"})
 
 
 async def _list(service: Service, request: Request) -> Response:
+    refused = await service.caught(service.studies.look)
+    if isinstance(refused, Reply):
+        return _response(refused)
     return JSONResponse({"sweeps": [one.document() for one in service.studies.known.values()]})
 
 
 async def _state(service: Service, request: Request) -> Response:
-    one = _found(service, request)
+    one = await _found(service, request)
     return one if isinstance(one, Response) else JSONResponse(one.document())
 
 
 async def _cancel(service: Service, request: Request) -> Response:
-    one = _found(service, request)
+    one = await _found(service, request)
     if isinstance(one, Response):
         return one
     service.studies.cancel(one)
@@ -267,34 +259,33 @@ async def _cancel(service: Service, request: Request) -> Response:
 
 
 async def _points(service: Service, request: Request) -> Response:
-    one, file_format = _found(service, request), request.query_params.get("format", "json")
+    one, file_format = await _found(service, request), request.query_params.get("format", "json")
     if isinstance(one, Response):
         return one
     if file_format not in TABLES:
         return _response(told(400, "input", f"format: got {shorten(file_format)}; allowed: "
                               f"{', '.join(TABLES)}"))
-    try:
-        text = await asyncio.to_thread(service.studies.table, one, file_format)
-    except NestError as error:
-        return _response(refusal(error))
-    return Response(text, 200, None, TABLES[file_format])
+    table = await service.caught(service.studies.table, one, file_format)
+    if isinstance(table, Reply):
+        return _response(table)
+    return Response(table, 200, None, TABLES[file_format])
 
 
 async def _events(service: Service, request: Request) -> Response:
-    one = _found(service, request)
+    one = await _found(service, request)
     if isinstance(one, Response):
         return one
     return StreamingResponse(service.studies.events(one), 200, {"Cache-Control": "no-store"},
                              "text/event-stream")
 
 
-def _found(service: Service, request: Request) -> Running | Response:
+async def _found(service: Service, request: Request) -> Running | Response:
     name = request.path_params["name"]
-    one = service.studies.known.get(name)
+    one = await service.caught(service.studies.find, name)
     if one is None:
         return _response(told(404, "input", f"sweep: got {shorten(name)}; allowed: an id that "
                               "POST /v1/sweeps gave"))
-    return one
+    return _response(one) if isinstance(one, Reply) else one
 
 
 # ---------------------------------------------------------------- the rest

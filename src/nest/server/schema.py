@@ -19,7 +19,8 @@ _STATE = {
     "required": ["schema", "id", "name", "state", "points", "answered", "asked", "message"],
     "properties": {
         "schema": {"type": "string"}, "id": {"type": "string"}, "name": {"type": "string"},
-        "state": {"enum": ["running", "done", "cancelling", "cancelled", "failed"]},
+        "state": {"enum": ["running", "done", "cancelling", "cancelled", "failed",
+                           "interrupted"]},
         "points": {"type": "integer"}, "answered": {"type": "integer"},
         "asked": {"type": "integer"}, "message": {"type": ["string", "null"]}}}
 _COMPARISON = {

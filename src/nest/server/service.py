@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from nest.errors import LimitError
+from nest.errors import NestError
 from nest.server.answers import Answers
 from nest.server.metrics import Metrics
 from nest.server.pool import Busy, Died, Ending, Pool
@@ -79,13 +80,25 @@ class Service:
 
     async def ask(self, endpoint: str, body: bytes) -> Reply:
         """The reply to a request, whatever comes of it."""
+        found: Reply = self.known(endpoint, body) or await self.caught(
+            self._ask, endpoint, body, asked=body)
+        return found
+
+    async def caught(self, work: Callable[..., Awaitable[Any]], *given: Any,
+                     asked: bytes | None = None) -> Any:
+        """What some work gives, or the reply that says why it gives nothing.
+
+        Parameters
+        ----------
+        asked : the request, which is handed back where the server ends.
+        """
         try:
-            return self.known(endpoint, body) or await self._ask(endpoint, body)
-        except Busy:
-            return busy("too many questions wait")
+            return await work(*given)
+        except Busy as error:
+            return busy(str(error) or "too many questions wait")
         except Ending:
-            return handed_back(body)
-        except LimitError as error:
+            return handed_back(asked)
+        except NestError as error:
             return refusal(error)
         except Died:
             return died()

@@ -1,33 +1,40 @@
-"""Sweeps on the workers of the server, each in a thread of its own."""
+"""The sweeps of a server, each in a process of its own and followed by a thread."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
+import logging
 import tempfile
 import threading
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from nest.errors import NestError
+from nest.server.apart import Apart
 from nest.server.pool import Busy, Lent, Pool
 from nest.server.settings import Settings
-from nest.server.work import Limits, ReadStudy, Reply, ask_study, read_study
-from nest.sweeps.engines import Engine
+from nest.server.work import (
+    Limits,
+    ReadStudy,
+    Reply,
+    ask_study,
+    read_study,
+    stored_studies,
+    study_table,
+)
 from nest.sweeps.running import Progress
 from nest.sweeps.store import make_folder
-from nest.sweeps.study import Study
-from nest.sweeps.sweep import Sweep, sweep
 
 READING = 60.0
 """Seconds to read a study (chosen)."""
 POLL = 0.2
 """Seconds between two looks at a sweep that is followed."""
-State = Literal["running", "done", "cancelling", "cancelled", "failed"]
+TABLE = 300.0
+"""Seconds for a table (chosen: a million points)."""
+State = Literal["running", "done", "cancelling", "cancelled", "failed", "interrupted"]
 
 
 @dataclass
@@ -35,14 +42,14 @@ class Running:
     """A sweep and how far it is."""
 
     id: str
-    study: Study
+    study: ReadStudy
     state: State = "running"
     total: int = 0
     done: int = 0
     asked: int = 0
     message: str | None = None
     thread: threading.Thread | None = None
-    found: Sweep | None = None
+    apart: Apart | None = None
 
     def document(self) -> dict[str, Any]:
         """Its state as plain data."""
@@ -53,12 +60,11 @@ class Running:
     @property
     def over(self) -> bool:
         """It asks nothing more."""
-        return self.state in ("done", "cancelled", "failed")
+        return self.state not in ("running", "cancelling")
 
-    def follow(self, now: Progress) -> bool:
-        """Note progress; False ends the sweep."""
+    def follow(self, now: Progress) -> None:
+        """Note progress."""
         self.total, self.done, self.asked = now
-        return self.state == "running"
 
 
 class Studies:
@@ -99,8 +105,8 @@ class Studies:
         if before is not None and before.state in ("running", "done"):
             return before
         if self.running >= self._settings.sweeps or before is not None and not before.over:
-            raise Busy
-        one = Running(name, Study.parse(json.loads(read.text), "study"))
+            raise Busy(f"{self.running} sweeps run")
+        one = Running(name, read)
         self.known[name] = one
         one.thread = threading.Thread(target=self._run, args=(one,), daemon=True)
         one.thread.start()
@@ -114,38 +120,60 @@ class Studies:
         return self._folder
 
     def _run(self, one: Running) -> None:
-        engine = Engine("server", lambda: Lent(self._pool),
-                        lambda executor: len(self._pool.workers))
+        """Follow a sweep until it is over; runs in a thread."""
+        lent, width = Lent(self._pool), len(self._pool.workers)
         try:
-            found = sweep(one.study, self._place(), engine=engine, progress=one.follow,
-                          question=partial(ask_study, self._limits))
-            one.found = found
-            one.state = "done" if found.complete else "cancelled"
+            one.apart = Apart(one.study.text, self._place(), width,
+                              partial(lent.submit, partial(ask_study, self._limits)))
+            if one.state == "cancelling":
+                one.apart.stop()
+            state, one.message = one.apart.run(one.follow)
+            one.state = cast(State, state)
         except NestError as error:
             one.state, one.message = "failed", str(error)
         except Exception as error:
             one.state, one.message = "failed", f"{type(error).__name__}: {error}"
 
+    async def find(self, name: str) -> Running | None:
+        """The sweep of an id, also one that an earlier server has asked."""
+        if name not in self.known:
+            await self.look()
+        return self.known.get(name)
+
+    async def look(self) -> None:
+        """Find the sweeps of earlier servers in the folder."""
+        if self._settings.folder is None:
+            return
+        try:
+            found = await self._reader.run(stored_studies, self._settings.folder, seconds=READING)
+        except NestError as error:
+            logging.getLogger("nest.server").error("%s", error)
+            return
+        for study, points, left, whole in found:
+            name = study.digest[:16]
+            if name not in self.known:
+                over: State = "done" if whole and not left else "interrupted"
+                message = None if over == "done" else "a server ended before all was answered; " \
+                    "POST the study again to go on"
+                self.known[name] = Running(name, study, over, points, points - left, 0, message)
+
     def cancel(self, one: Running) -> None:
         """Ask nothing more; answers in flight are kept."""
         if one.state == "running":
             one.state = "cancelling"
+            if one.apart is not None:
+                one.apart.stop()
 
-    def table(self, one: Running, file_format: str) -> bytes:
-        """All points with their answers so far, as the text of a file; takes a while."""
-        from nest.sweeps.tables import write
+    async def table(self, one: Running, file_format: str) -> bytes | Reply:
+        """All points with their answers so far, as the text of a file.
 
-        done = one.found or Sweep(one.study, self._place(), False)
-        handle, path = tempfile.mkstemp(suffix=f".{file_format}")
-        os.close(handle)
-        try:
-            with done.results() as results:
-                write(results, file_format, path)
-            with open(path, "rb") as stream:
-                return stream.read()
-        finally:
-            with suppress(OSError):
-                os.unlink(path)
+        Raises
+        ------
+        Busy, Ending, Died, LimitError : of the worker that writes it.
+        """
+        found: bytes | Reply = await self._pool.run(
+            study_table, one.study.text, self._place(), file_format, seconds=TABLE)
+        return found
 
     async def events(self, one: Running) -> AsyncIterator[bytes]:
         """The state of a sweep each time it changes, as server-sent events, until it is over."""
@@ -170,6 +198,8 @@ class Studies:
         for one in self.known.values():
             if one.thread is not None:
                 await asyncio.to_thread(one.thread.join, 3.0)
+            if one.apart is not None:
+                one.apart.kill()
         if self._temporary is not None:
             self._temporary.cleanup()
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import pickle
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -267,6 +270,7 @@ class ReadStudy(NamedTuple):
     digest: str
     text: str
     """All of it as JSON."""
+    name: str
 
 
 def read_study(body: bytes, limits: Limits) -> ReadStudy | Reply:
@@ -288,7 +292,7 @@ def _study(data: dict[str, Any], limits: Limits) -> ReadStudy:
         if given is None or (known and given > limits.seconds):
             search["time_limit"] = limits.seconds
     study = load_study({"name": "study", **data}, sources=CATALOG)
-    return ReadStudy(study.digest, json.dumps(study.as_dict()))
+    return ReadStudy(study.digest, json.dumps(study.as_dict()), study.name)
 
 
 def _no_time_limit(axis: str, values: Any) -> None:
@@ -303,13 +307,71 @@ def _no_time_limit(axis: str, values: Any) -> None:
                              "server limits the time")
 
 
-def ask_study(limits: Limits, question: VersionedQuestion) -> Answered:
-    """Answer a question of a study."""
+def ask_study(limits: Limits, data: bytes) -> Answered:
+    """Answer a question of a study.
+
+    Parameters
+    ----------
+    data : the question, pickled by the process of the sweep.
+    """
+    question: VersionedQuestion = pickle.loads(data)
     try:
         _check(question.subject, question.cluster, limits)
     except InputError as error:
         return failed(error)
     return ask(question)
+
+
+class StoredStudy(NamedTuple):
+    """A study that an earlier server has asked."""
+
+    study: ReadStudy
+    points: int
+    open: int
+    """Points without an answer."""
+    whole: bool
+    """All its points are known."""
+
+
+def stored_studies(folder: str) -> list[StoredStudy]:
+    """The studies of a folder that this version of NEST can go on with, the first one first."""
+    from nest.sweeps.store import FILE, Store
+    from nest.sweeps.study import Study
+
+    path, found = os.path.join(folder, FILE), []
+    if not os.path.isfile(path):
+        return []
+    with Store(path, reads=True) as store:
+        for digest, text in [*store.studies()]:
+            try:
+                study = Study.parse(json.loads(text), "study")
+            except (ValueError, RecursionError):
+                continue
+            if study.digest != digest:  # of another version
+                continue
+            left, count = sum(1 for _ in store.open_points(digest)), store.count(digest)
+            known = sum(1 for _ in store.rows(digest)) if count is None else count
+            found.append(StoredStudy(
+                ReadStudy(digest, text, study.name), known, left, count is not None))
+    return found
+
+
+def study_table(text: str, folder: str, file_format: str) -> bytes | Reply:
+    """All points of a study with their answers so far, as the text of a file."""
+    from nest.sweeps.study import Study
+    from nest.sweeps.sweep import Sweep
+    from nest.sweeps.tables import write
+
+    with tempfile.TemporaryDirectory(prefix="nest-serve-") as place:
+        path = os.path.join(place, f"points.{file_format}")
+        try:
+            study = Study.parse(json.loads(text), "study")
+            with Sweep(study, folder, False).results() as results:
+                write(results, file_format, path)
+        except Exception as error:
+            return refusal(error)
+        with open(path, "rb") as stream:
+            return stream.read()
 
 
 _READ: Mapping[str, Callable[[dict[str, Any], Limits], Read]] = {

@@ -333,6 +333,11 @@ class Store:
         found = self._one("SELECT study, text FROM studies ORDER BY at DESC, study LIMIT 1")
         return None if found is None else (str(found[0]), str(found[1]))
 
+    def studies(self) -> Iterator[tuple[str, str]]:
+        """Digest and text of each study, the one that was started first first."""
+        with self._told(reads=True):
+            yield from self._base.execute("SELECT study, text FROM studies ORDER BY at, study")
+
     def add_points(self, study: str, rows: Iterable[tuple[int, str | None, str, str]]) -> None:
         """Note points: number, question, labels and what else is known, the last two as JSON."""
         with self._writing() as base:
