@@ -124,10 +124,46 @@ def test_a_sweep_that_runs_at_the_end_goes_on_afterwards(tmp_path: Path, grace: 
     assert base.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     base.close()
     with serving("--workers", "2", "--folder", str(tmp_path)) as server:
+        found = server.get(f"/v1/sweeps/{name}")
+        assert (found["state"], found["name"]) == ("interrupted", "long")
+        assert len(stored) <= found["answered"] < 60 and "POST" in found["message"]
+        assert [one["id"] for one in server.get("/v1/sweeps")["sweeps"]] == [name]
+        rows = server.get(f"/v1/sweeps/{name}/points")["rows"]
+        assert sum(row["status"] == "ok" for row in rows) == len(stored)
         assert server.ask("/v1/sweeps", LONG)[1]["id"] == name
         after = followed(server, name, 61)
         assert (after["state"], after["points"]) == ("done", 60)
         assert after["asked"] == 60 - len(stored)
+    with serving("--workers", "1", "--folder", str(tmp_path)) as server:
+        assert server.get(f"/v1/sweeps/{name}")["state"] == "done"
     with Store(str(tmp_path / FILE), reads=True) as store:
         now = dict(store.all_answers())
         assert len(now) == 60 and all(json.loads(now[key]) == one for key, one in stored.items())
+
+
+def test_a_server_says_when_its_workers_are_ready(tmp_path: Path) -> None:
+    """While kernels are compiled, or loaded, it lives and is not ready."""
+    seen = []
+    with serving("--workers", "1", "--grace", "0.1") as server:
+        for _ in range(2400):
+            found = server.get("/readyz")
+            assert server.get("/healthz")["status"] == "ok"
+            seen.append(found.get("error", found.get("status")))
+            if seen[-1] == "ready":
+                break
+            time.sleep(0.05)
+    assert {*seen[:-1]} == {"starting"} and seen[-1] == "ready"
+
+
+def test_the_process_of_a_sweep_dies_alone() -> None:
+    with serving("--workers", "1", "--grace", "0.1") as server:
+        server.ask("/v1/plan", question(64))  # all workers are there
+        before = {*server.workers}
+        name = server.ask("/v1/sweeps", LONG)[1]["id"]
+        followed(server, name, 1)
+        own, = {*server.workers} - before
+        os.kill(own, signal.SIGKILL)
+        assert followed(server, name, 61)["state"] == "failed"
+        assert server.ask("/v1/plan", question(72))[0] == 200
+        assert {*server.workers} == before
+        assert server.ask("/v1/sweeps", LONG)[0] == 202  # goes on
