@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -121,6 +122,24 @@ class Client:
                  "cluster": _plain(cluster), "beyond_stack": beyond_stack}
         return Replan.parse(self._json("POST", "/v1/replan", asked), "answer")
 
+    def batch(self, questions: Sequence[Description | Data], to: str = "plan"
+              ) -> list[dict[str, Any]]:
+        """Answers and errors to many questions in one request, as documents in their order.
+
+        Parameters
+        ----------
+        questions : at most 1,000, each as the address takes it.
+        to : what is asked: plan, evaluate, compare or replan.
+        """
+        asked = {"to": to, "questions": [_plain(one) for one in questions]}
+        found: list[dict[str, Any]] = self._json("POST", "/v1/batch", asked)["answers"]
+        return found
+
+    def submit(self, question: Description | Data, to: str = "plan") -> Pending:
+        """Ask a question and come back for its answer."""
+        found = self._json("POST", "/v1/questions", {"to": to, "question": _plain(question)})
+        return Pending(self, found["id"])
+
     def catalog(self) -> dict[str, list[str]]:
         """Names that questions may use."""
         found: dict[str, list[str]] = self._json("GET", "/v1/catalog")
@@ -211,6 +230,55 @@ class Client:
             if status not in (0, 429, 503) or time.monotonic() + wait > until:
                 raise _error(found, status)
             time.sleep(wait)
+
+
+class Pending:
+    """A question that a server is answering.
+
+    Parameters
+    ----------
+    client : that asked it.
+    id : of the question, with which another process may ask for its answer.
+    """
+
+    def __init__(self, client: Client, id: str) -> None:
+        self._client, self.id = client, id
+
+    def result(self, timeout: float | None = None) -> dict[str, Any]:
+        """Its answer as a document.
+
+        Parameters
+        ----------
+        timeout : seconds to wait for it; None: any.
+
+        Raises
+        ------
+        InputError, InfeasibleError, LimitError : as of :func:`nest.plan`.
+        TimeoutError : there is no answer yet.
+        ServerError : it was cancelled, or the server does not know it any more.
+        """
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            wait = max(0.0, min(30.0, until - time.monotonic()))
+            state = self._client._json("GET", f"/v1/questions/{self.id}?wait={wait:.3f}")
+            if state["state"] == "cancelled":
+                raise ServerError(f"question {self.id} was cancelled")
+            if state["state"] == "done":
+                answer: dict[str, Any] = state["answer"]
+                if state["status"] != 200:
+                    raise _error(answer, state["status"])
+                return answer
+            if time.monotonic() >= until:
+                raise TimeoutError(f"question {self.id}: no answer in {timeout:g} s")
+
+    def done(self) -> bool:
+        """Whether it is over."""
+        found: str = self._client._json("GET", f"/v1/questions/{self.id}")["state"]
+        return found != "running"
+
+    def cancel(self) -> None:
+        """Stop answering it."""
+        self._client._json("DELETE", f"/v1/questions/{self.id}")
 
 
 def _question(model: Any, cluster: Any, job: Any, space: Any) -> dict[str, Any]:

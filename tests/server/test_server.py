@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import pytest
 
 pytest.importorskip("fastapi")
@@ -17,6 +19,7 @@ from fastapi.testclient import TestClient  # noqa: E402
 from nest import InputError, __version__, load_plan, plan  # noqa: E402
 from nest.questions import read_question  # noqa: E402
 from nest.server.app import application  # noqa: E402
+from nest.server.schema import openapi  # noqa: E402
 from nest.server.settings import TOKEN, Settings, token_of  # noqa: E402
 
 QUESTION = {"model": "bert-large", "cluster": {"base": "dgx-a100", "devices": 8},
@@ -104,6 +107,9 @@ def test_other_addresses_methods_and_types(client: TestClient) -> None:
     error(client.post("/v1/plan", content=b"x" * (4 * 2**20 + 1),
                       headers={"content-type": "application/json"}), 413)
     error(client.get("/v1/catalog", headers={"host": "evil.example"}), 403)
+    assert client.get("/v1/catalog", headers={"host": "LocalHost:8316"}).status_code == 200
+    for kind in ("application/JSON", "Application/json; charset=UTF-8"):
+        error(client.post("/v1/plan", content="{}", headers={"content-type": kind}), 400)
 
 
 def test_a_client_that_hangs_up_is_no_defect(client: TestClient) -> None:
@@ -127,14 +133,91 @@ def test_a_client_that_hangs_up_is_no_defect(client: TestClient) -> None:
 
 def test_names_health_and_description(client: TestClient) -> None:
     assert "llama3-70b" in client.get("/v1/catalog").json()["models"]
+    assert client.get("/readyz").json()["status"] == "ready"
     assert client.get("/healthz").json() == {"status": "ok", "version": __version__}
     found = client.get("/openapi.json").json()
     assert found["openapi"].startswith("3.1")
     assert {"/v1/plan", "/v1/evaluate", "/v1/compare", "/v1/replan", "/v1/sweeps"} <= set(
         found["paths"])
+    operations = [one["operationId"] for path in found["paths"].values()
+                  for one in path.values() if isinstance(one, dict)]
+    assert len(set(operations)) == len(operations) == 19
     names = set(found["components"]["schemas"])
     used = {part.split('"')[0] for part in json.dumps(found).split("#/components/schemas/")[1:]}
     assert used <= names
+
+
+@pytest.mark.parametrize("path, operation", [
+    ("plan", "plan"), ("evaluate", "evaluate"), ("compare", "compare"), ("batch", "batch"),
+    ("questions", "submit"), ("sweeps", "startSweep")])
+def test_examples_are_answered(client: TestClient, path: str, operation: str) -> None:
+    found = openapi()
+    post = found["paths"][f"/v1/{path}"]["post"]
+    body = post["requestBody"]["content"]["application/json"]
+    assert post["operationId"] == operation
+    jsonschema.validate(body["example"], {**body["schema"], "components": found["components"]})
+    assert client.post(f"/v1/{path}", json=body["example"]).status_code in (200, 202)
+
+
+def test_numbers_have_minima() -> None:
+    schemas = openapi()["components"]["schemas"]
+    for name, field, least in (("Job", "global_batch", 1), ("Question", "top", 1),
+                               ("Model", "layers", 1), ("Sample", "seed", 0)):
+        assert schemas[name]["properties"][field]["minimum"] == least
+    for text in ("ge", "gt", "le", "lt", "min_length", "max_length"):
+        assert f'"{text}": ' not in json.dumps(openapi())
+
+
+def test_many_questions_in_one_request(client: TestClient) -> None:
+    asked = [{**QUESTION, "id": 1}, {**QUESTION, "id": 2, "model": "bert"},
+             {**QUESTION, "id": 3, "model": "gpt3-175b"}, {**QUESTION, "id": 1, "top": 2}]
+    answer = client.post("/v1/batch", json={"questions": asked})
+    found = answer.json()
+    assert answer.status_code == 200 and found["schema"] == "nest.batch/1.0"
+    assert [one["id"] for one in found["answers"]] == [1, 2, 3, 1]
+    assert [one.get("error") for one in found["answers"]] == [None, "input", "infeasible", None]
+    assert found["answers"][0] == client.post("/v1/plan", json=asked[0]).json()
+    for bad in ({"questions": []}, {"questions": [3]}, {"questions": asked, "to": "sweeps"}, {},
+                {"questions": [asked[0]] * 1001}):
+        error(client.post("/v1/batch", json=bad), 400, "input")
+
+
+def test_questions_are_asked_for_later(client: TestClient) -> None:
+    started = client.post("/v1/questions", json={"question": {**QUESTION, "id": "later"}})
+    assert started.status_code == 202, started.text
+    place = started.headers["location"]
+    found = client.get(f"{place}?wait=60").json()
+    assert (found["state"], found["status"], found["to"]) == ("done", 200, "plan")
+    assert found["answer"] == client.post("/v1/plan", json={**QUESTION, "id": "later"}).json()
+    place = client.post("/v1/questions", json={
+        "question": {**QUESTION, "model": "gpt3-175b"}}).headers["location"]
+    found = client.get(f"{place}?wait=60").json()
+    assert (found["status"], found["answer"]["error"]) == (422, "infeasible")
+    error(client.post("/v1/questions", json={"question": {}}), 400, "input")
+    error(client.post("/v1/questions", json=QUESTION), 400, "input")
+    error(client.get("/v1/questions/none"), 404)
+    error(client.delete("/v1/questions/none"), 404)
+    error(client.get(f"{place}?wait=long"), 400)
+
+
+HARD = {"model": "deepseek-v3", "cluster": {"base": "dgx-h100", "devices": 4096},
+        "job": {"global_batch": 4096, "seq_len": 4096}, "search": {"beyond_stack": True}}
+
+
+def test_questions_that_nobody_waits_for_are_given_up(client: TestClient) -> None:
+    """The only worker is free at once, and answers others."""
+    client.post("/v1/plan", json=QUESTION)  # the worker is ready
+    place = client.post("/v1/questions", json={"question": HARD}).headers["location"]
+    for _ in range(100):
+        if figure(client, "nest_running"):
+            break
+        time.sleep(0.05)
+    assert client.get(f"{place}?wait=0.1").json()["state"] == "running"
+    assert client.delete(place).json()["state"] == "cancelled"
+    begun = time.monotonic()
+    assert client.post("/v1/plan", json={**QUESTION, "top": 5}).status_code == 200
+    assert time.monotonic() - begun < 40
+    assert client.get(place).json() == client.delete(place).json()
 
 
 def test_sweeps_are_followed_read_and_asked_once(client: TestClient) -> None:
@@ -150,7 +233,8 @@ def test_sweeps_are_followed_read_and_asked_once(client: TestClient) -> None:
     assert [row["status"] for row in rows] == ["ok"] * 4
     assert len(client.get(f"{place}/points?format=csv").text.splitlines()) == 5
     assert client.post("/v1/sweeps", json=STUDY).json()["state"] == "done"
-    assert len(client.get("/v1/sweeps").json()["sweeps"]) == 1
+    ids = [one["id"] for one in client.get("/v1/sweeps").json()["sweeps"]]
+    assert ids.count(place.rpartition("/")[2]) == 1
     error(client.get(f"{place}/points?format=xml"), 400)
 
 
@@ -171,8 +255,10 @@ def test_a_token_is_asked_for() -> None:
     with TestClient(application(Settings(workers=1, token=SECRET, grace=1.0)), LOCAL) as client:
         error(client.get("/v1/catalog"), 401)
         error(client.get("/v1/catalog", headers={"authorization": "Bearer wrong"}), 401)
-        right = {"authorization": f"Bearer {SECRET}"}
-        assert client.get("/v1/catalog", headers=right).status_code == 200
+        for right in (f"Bearer {SECRET}", f"bearer {SECRET}", f"BEARER  {SECRET}"):
+            assert client.get("/v1/catalog", headers={"authorization": right}).status_code == 200
+        for wrong in (f"Basic {SECRET}", SECRET, f"Bearer {SECRET.upper()}", "Bearer ", ""):
+            error(client.get("/v1/catalog", headers={"authorization": wrong}), 401)
         assert client.get("/healthz").status_code == 200
 
 

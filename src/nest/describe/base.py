@@ -146,6 +146,12 @@ class Description(BaseModel):
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @classmethod
+    def model_json_schema(cls, *given: Any, **named: Any) -> dict[str, Any]:
+        """The JSON Schema, with limits by the names that JSON Schema has for them."""
+        found: dict[str, Any] = _with_limits(super().model_json_schema(*given, **named))
+        return found
+
+    @classmethod
     def parse(cls, data: object, where: str = "") -> Self:
         """Validate plain data.
 
@@ -218,6 +224,34 @@ class Description(BaseModel):
     def as_dict(self) -> dict[str, Any]:
         """Give plain data (JSON types only) from which `parse` makes an equal description."""
         return self.model_dump(mode="json", by_alias=True)
+
+
+_LIMITS = {
+    "ge": ("minimum",) * 3, "gt": ("exclusiveMinimum",) * 3, "le": ("maximum",) * 3,
+    "lt": ("exclusiveMaximum",) * 3, "min_length": ("minLength", "minItems", "minProperties"),
+    "max_length": ("maxLength", "maxItems", "maxProperties")}
+"""Pydantic's names of limits behind a validator of one's own, which it leaves in a schema (2.14),
+and the keywords that they stand for: of text and numbers, of lists, of mappings."""
+_NAMED = ("properties", "$defs", "schemas")
+"""Keywords whose keys are no keywords."""
+
+
+def _with_limits(schema: Any) -> Any:
+    """A part of a JSON Schema with the keywords of its limits."""
+    if isinstance(schema, list):
+        return [_with_limits(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    which = {"array": 1, "object": 2}.get(str(schema.get("type")), 0)
+    found = {}
+    for key, value in schema.items():
+        if key in _NAMED:
+            found[key] = {name: _with_limits(one) for name, one in value.items()}
+        elif key in ("default", "examples", "const", "enum"):
+            found[key] = value
+        else:
+            found[_LIMITS[key][which] if key in _LIMITS else key] = _with_limits(value)
+    return found
 
 
 class Written(Description):

@@ -21,7 +21,8 @@ from nest.server.schema import TEXTS, openapi
 from nest.server.service import AGAIN, Service, handed_back, starting, told
 from nest.server.settings import BODY_SECONDS, HEADER, Settings
 from nest.server.studies import Running
-from nest.server.work import ENDPOINTS, Reply, refusal
+from nest.server.submitted import READING, batch, seconds_of
+from nest.server.work import ENDPOINTS, Reply, parts, refusal
 from nest.units import shorten
 
 Scope = MutableMapping[str, Any]
@@ -67,6 +68,8 @@ def application(settings: Settings) -> FastAPI:
     for endpoint in ENDPOINTS:
         app.add_route(f"/v1/{endpoint}", partial(_ask, service, endpoint), methods=["POST"])
     routes: tuple[tuple[str, str, Any], ...] = (
+        ("POST", "/v1/batch", _batch), ("POST", "/v1/questions", _submit),
+        ("GET", "/v1/questions/{name}", _look), ("DELETE", "/v1/questions/{name}", _give_up),
         ("POST", "/v1/sweeps", _start), ("GET", "/v1/sweeps", _list),
         ("GET", "/v1/sweeps/{name}", _state), ("DELETE", "/v1/sweeps/{name}", _cancel),
         ("GET", "/v1/sweeps/{name}/points", _points),
@@ -225,6 +228,49 @@ async def _unread(request: Request, error: Any) -> Response:
 
 async def _ask(service: Service, endpoint: str, request: Request) -> Response:
     return _response(await service.ask(endpoint, await _body(service, request)))
+
+
+async def _batch(service: Service, request: Request) -> Response:
+    body = await _body(service, request)
+    asked = await service.caught(
+        partial(service.reader.run, seconds=READING), parts, body, True, asked=body)
+    if isinstance(asked, Reply):
+        return _response(asked)
+    return StreamingResponse(batch(service, asked), 200, None, "application/json")
+
+
+async def _submit(service: Service, request: Request) -> Response:
+    body = await _body(service, request)
+    one = await service.caught(service.questions.submit, body, asked=body)
+    if isinstance(one, Reply):
+        return _response(one)
+    return Response(one.document(), 202, {"Location": f"/v1/questions/{one.id}"},
+                    "application/json")
+
+
+async def _look(service: Service, request: Request) -> Response:
+    given = request.query_params.get("wait", "0")
+    seconds = seconds_of(given)
+    if seconds is None:
+        return _response(told(400, "input", f"wait: got {shorten(given)}; allowed: seconds, 0 or "
+                              "more"))
+    one = await service.questions.look(request.path_params["name"], seconds)
+    return _none(request) if one is None else Response(
+        one.document(), 200, None, "application/json")
+
+
+async def _give_up(service: Service, request: Request) -> Response:
+    one = await service.questions.look(request.path_params["name"], 0.0)
+    if one is None:
+        return _none(request)
+    await service.questions.cancel(one)
+    return Response(one.document(), 200, None, "application/json")
+
+
+def _none(request: Request) -> Response:
+    name = shorten(request.path_params["name"])
+    return _response(told(404, "input", f"question: got {name}; allowed: an id that POST "
+                          "/v1/questions gave, not too long ago"))
 
 
 # ---------------------------------------------------------------- sweeps

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from nest.errors import LimitError
@@ -162,15 +163,22 @@ class Pool:
     async def _serve(self, worker: Worker) -> None:
         """Take what waits, one after the other."""
         while True:
-            _, _, done, work, given, seconds = await self._queue.get()
+            order, _, done, work, given, seconds = await self._queue.get()
             if done.done():  # nobody waits for it any more
                 continue
             self.running += 1
+            trying = asyncio.ensure_future(self._try(worker, work, given, seconds))
+            if order == FIRST:  # questions of sweeps are short
+                done.add_done_callback(partial(_cancel, trying))
             try:
-                found = await self._try(worker, work, given, seconds)
+                found = await trying
                 if not done.done():
                     done.set_result(found)
             except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if done.cancelled() and task is not None and not task.cancelling():
+                    worker.start()
+                    continue  # nobody waits for it any more
                 if not done.done():
                     done.set_exception(Ending())
                 raise
@@ -216,6 +224,12 @@ class Pool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for worker in self.workers:
             worker.kill()
+
+
+def _cancel(trying: asyncio.Task[Any], done: asyncio.Future[Any]) -> None:
+    """End work that nobody waits for any more."""
+    if done.cancelled():
+        trying.cancel()
 
 
 class Lent(Executor):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, WrapValidator
 
@@ -12,6 +12,26 @@ from nest.questions.network import cluster_of
 from nest.questions.question import Id
 
 Part = Annotated[str, Field(max_length=10_000)]
+
+
+Address = Literal["plan", "evaluate", "compare", "replan"]
+MOST_BATCH = 1000
+"""Questions of one request (chosen)."""
+
+
+class Submission(Description):
+    """A question that nobody waits for."""
+
+    to: Address = Field("plan", description="what is asked: the last part of /v1/plan or another")
+    question: dict[str, Any] = Field(description="what that address takes")
+
+
+class Batch(Description):
+    """Several questions of one kind."""
+
+    to: Address = Field("plan", description="what is asked: the last part of /v1/plan or another")
+    questions: Annotated[tuple[dict[str, Any], ...], Field(min_length=1, max_length=MOST_BATCH),
+                         at_most(MOST_BATCH)] = Field(description="what that address takes, each")
 
 
 class ReplanRequest(Description):

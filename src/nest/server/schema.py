@@ -9,11 +9,12 @@ from nest import __version__
 from nest.describe import Description
 from nest.questions import Answer, Failure, Question
 from nest.replanning.result import Replan
-from nest.server.requests import ReplanRequest
+from nest.server.requests import Batch, ReplanRequest, Submission
 from nest.sweeps.study import Study
 
 TEMPLATE = "#/components/schemas/{model}"
 TEXTS = {"metrics": "text/plain; version=0.0.4", "events": "text/event-stream", "csv": "text/csv"}
+_COUNT = {"type": "integer", "minimum": 0}
 _STATE = {
     "type": "object",
     "required": ["schema", "id", "name", "state", "points", "answered", "asked", "message"],
@@ -21,8 +22,8 @@ _STATE = {
         "schema": {"type": "string"}, "id": {"type": "string"}, "name": {"type": "string"},
         "state": {"enum": ["running", "done", "cancelling", "cancelled", "failed",
                            "interrupted"]},
-        "points": {"type": "integer"}, "answered": {"type": "integer"},
-        "asked": {"type": "integer"}, "message": {"type": ["string", "null"]}}}
+        "points": _COUNT, "answered": _COUNT,
+        "asked": _COUNT, "message": {"type": ["string", "null"]}}}
 _COMPARISON = {
     "type": "object", "required": ["schema", "planners"],
     "properties": {"schema": {"type": "string"}, "id": {"type": ["string", "integer", "null"]},
@@ -32,11 +33,41 @@ _NAMES = {"type": "array", "items": {"type": "string"}}
 _CATALOG = {"type": "object", "properties": {
     "models": _NAMES, "clusters": _NAMES, "devices": _NAMES, "stacks": _NAMES}}
 _ANY = {"type": "object"}
-_REFUSED = ("400", "401", "403", "413", "415", "422", "429", "500", "503")
+_SUBMITTED = {
+    "type": "object", "required": ["schema", "id", "to", "state", "status", "answer"],
+    "properties": {
+        "schema": {"type": "string"}, "id": {"type": "string"}, "to": {"type": "string"},
+        "state": {"enum": ["running", "done", "cancelled"]},
+        "status": {"type": ["integer", "null"], "minimum": 200, "maximum": 599,
+                   "description": "HTTP status of the answer, as of the address asked"},
+        "answer": {"type": ["object", "null"], "description": "its answer or error"}}}
+_BATCH = {
+    "type": "object", "required": ["schema", "answers"], "properties": {
+        "schema": {"type": "string"},
+        "answers": {"type": "array", "items": _ANY, "description": "answers and errors, in the "
+                    "order of the questions"}}}
+_READY = {"type": "object", "required": ["status", "version"], "properties": {
+    "status": {"type": "string"}, "version": {"type": "string"}}}
+_REFUSED = ("400", "401", "403", "408", "413", "415", "422", "429", "431", "500", "503")
+
+QUESTION: dict[str, Any] = {
+    "id": 1, "model": "bert-large", "cluster": {"base": "dgx-a100", "devices": 8},
+    "job": {"global_batch": 64, "seq_len": 512}}
+"""An example; the tests ask it, and those below that are made of it."""
+STUDY = {"name": "lengths", **{name: QUESTION[name] for name in ("model", "cluster", "job")},
+         "axes": {"job.seq_len": [256, 512]}}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "plan": QUESTION, "compare": {**QUESTION, "planners": ["nest", "manual"]},
+    "evaluate": {**QUESTION, "configuration": {"outer_dp": 8, "micro_batch": 8, "stages": [
+        {"layers": [0, 26], "devices": [0, 1]}]}},
+    "batch": {"to": "plan", "questions": [QUESTION, {**QUESTION, "id": 2, "top": 3}]},
+    "submit": {"to": "plan", "question": QUESTION}, "startSweep": STUDY}
+"""An example of each request, by the operation; that of replan needs a whole plan."""
 
 
 _CLASSES: tuple[tuple[type[Description], Literal["validation", "serialization"]], ...] = (
     (Question, "validation"), (Study, "validation"), (ReplanRequest, "validation"),
+    (Batch, "validation"), (Submission, "validation"),
     (Answer, "serialization"), (Replan, "serialization"), (Failure, "serialization"))
 
 
@@ -52,14 +83,16 @@ def _answered(description: str, schema: dict[str, Any], status: str = "200", tex
     return {status: what, **errors}
 
 
-def _post(summary: str, body: dict[str, Any], responses: Any) -> dict[str, Any]:
-    content = {"application/json": {"schema": body}}
-    return {"summary": summary, "requestBody": {"required": True, "content": content},
-            "responses": responses}
+def _post(operation: str, summary: str, body: dict[str, Any], responses: Any) -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": body}
+    if operation in EXAMPLES:
+        content["example"] = EXAMPLES[operation]
+    return {"operationId": operation, "summary": summary, "responses": responses,
+            "requestBody": {"required": True, "content": {"application/json": content}}}
 
 
-def _get(summary: str, responses: Any, **more: Any) -> dict[str, Any]:
-    return {"summary": summary, "responses": responses, **more}
+def _get(operation: str, summary: str, responses: Any, **more: Any) -> dict[str, Any]:
+    return {"operationId": operation, "summary": summary, "responses": responses, **more}
 
 
 @cache
@@ -81,39 +114,57 @@ def openapi() -> dict[str, Any]:
         "application/json": {"schema": _schema("Failure")}}}}
     form = {"name": "format", "in": "query", "schema": {"enum": ["json", "csv"]}}
     one = {"parameters": [name]}
-    paths = {
-        "/v1/plan": {"post": _post("The fastest plan of a question", _schema("Question"),
+    wait = {"name": "wait", "in": "query", "description": "seconds to wait for its end, at most "
+            "60", "schema": {"type": "number", "minimum": 0, "default": 0}, "example": 30}
+    asked = {"parameters": [{**name, "description": "id of the question"}]}
+    paths: dict[str, Any] = {
+        "/v1/plan": {"post": _post("plan", "The fastest plan of a question", _schema("Question"),
                                    _answered("the plan", _schema("Answer")))},
         "/v1/evaluate": {"post": _post(
-            "The price of a configuration, or of a plan document",
+            "evaluate", "The price of a configuration, or of a plan document",
             {"anyOf": [wider, {"type": "object", "required": ["schema", "inputs"]}]},
             _answered("the priced plan", _schema("Answer")))},
-        "/v1/compare": {"post": _post("Plans of several planners", compared,
+        "/v1/compare": {"post": _post("compare", "Plans of several planners", compared,
                                       _answered("a plan each", _COMPARISON))},
-        "/v1/replan": {"post": _post("The next plan after a loss of devices",
+        "/v1/replan": {"post": _post("replan", "The next plan after a loss of devices",
                                      _schema("ReplanRequest"),
                                      _answered("the plan and what moves", _schema("Replan")))},
+        "/v1/batch": {"post": _post("batch", "Many questions in one request", _schema("Batch"),
+                                    _answered("answers in their order", _BATCH))},
+        "/v1/questions": {"post": _post(
+            "submit", "Ask a question and come back for its answer", _schema("Submission"),
+            _answered("it is being answered", _SUBMITTED, "202"))},
+        "/v1/questions/{name}": {
+            **asked, "get": _get("result", "How far a question is, and its answer",
+                                 {**_answered("its state", _SUBMITTED), **states},
+                                 parameters=[wait]),
+            "delete": _get("cancel", "Stop answering a question",
+                           {**_answered("its state", _SUBMITTED), **states})},
         "/v1/sweeps": {
-            "post": _post("Ask all questions of a study", _schema("Study"),
+            "post": _post("startSweep", "Ask all questions of a study", _schema("Study"),
                           _answered("the sweep runs", _STATE, "202")),
-            "get": _get("All sweeps", _answered("their states", {
+            "get": _get("listSweeps", "All sweeps", _answered("their states", {
                 "type": "object", "properties": {"sweeps": {"type": "array", "items": _STATE}}}))},
         "/v1/sweeps/{name}": {
-            **one, "get": _get("State of a sweep", {**_answered("its state", _STATE), **states}),
-            "delete": _get("Ask nothing more", {**_answered("its state", _STATE, "202"),
-                                                **states})},
+            **one, "get": _get("getSweep", "State of a sweep",
+                               {**_answered("its state", _STATE), **states}),
+            "delete": _get("cancelSweep", "Ask nothing more",
+                           {**_answered("its state", _STATE, "202"), **states})},
         "/v1/sweeps/{name}/points": {**one, "get": _get(
-            "All points with their answers", {**_answered("a table", _ANY), **states},
-            parameters=[form])},
+            "getPoints", "All points with their answers",
+            {**_answered("a table", _ANY), **states}, parameters=[form])},
         "/v1/sweeps/{name}/events": {**one, "get": _get(
-            "Progress as server-sent events", {
+            "followSweep", "Progress as server-sent events", {
                 **_answered("events", {"type": "string"}, text=TEXTS["events"]), **states})},
-        "/v1/catalog": {"get": _get("Names that questions may use", _answered("names", _CATALOG))},
-        "/healthz": {"get": _get("Whether the server answers", _answered("it does", _ANY),
-                                 security=[])},
-        "/metrics": {"get": _get("Figures for Prometheus", _answered(
+        "/v1/catalog": {"get": _get("catalog", "Names that questions may use",
+                                    _answered("names", _CATALOG))},
+        "/healthz": {"get": _get("health", "Whether the server answers",
+                                 _answered("it does", _READY), security=[])},
+        "/readyz": {"get": _get("ready", "Whether its workers have their kernels",
+                                _answered("they have", _READY), security=[])},
+        "/metrics": {"get": _get("metrics", "Figures for Prometheus", _answered(
             "figures", {"type": "string"}, text=TEXTS["metrics"]))},
-        "/openapi.json": {"get": _get("This description", _answered("it", _ANY))},
+        "/openapi.json": {"get": _get("description", "This description", _answered("it", _ANY))},
     }
     paths["/v1/sweeps/{name}/points"]["get"]["responses"]["200"]["content"][TEXTS["csv"]] = {
         "schema": {"type": "string"}}

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from nest.errors import NestError
@@ -14,10 +15,9 @@ from nest.server.metrics import Metrics
 from nest.server.pool import Busy, Died, Ending, Pool
 from nest.server.settings import Settings
 from nest.server.studies import Studies
+from nest.server.submitted import READING, Questions
 from nest.server.work import Limits, Read, Reply, answer, read, refusal
 
-READING = 20.0
-"""Seconds to read a request (chosen: a network of 100,000 devices takes 5)."""
 BESIDES = 30.0
 """Seconds of an answer besides its search, at most (chosen)."""
 AGAIN = 5
@@ -31,6 +31,15 @@ def warm() -> bool:
     read_question({"model": "bert-large", "cluster": "dgx-a100",
                    "job": {"global_batch": 8, "seq_len": 512}})
     return True
+
+
+@dataclass
+class Asked:
+    """A question that a worker answers, or will."""
+
+    task: asyncio.Task[Reply]
+    clients: int = 0
+    """That wait for it."""
 
 
 class Service:
@@ -48,9 +57,10 @@ class Service:
         self.reader = Pool(1, settings.waiting, warm)
         self.answers = Answers(settings.cache, settings.store)
         self.studies = Studies(self.pool, self.reader, self.limits, settings)
+        self.questions = Questions(self, self.limits, settings.cache)
         self.metrics = Metrics(self.pool, self.answers, self.studies)
         self.ending = False
-        self._asked: dict[str, asyncio.Task[Reply]] = {}
+        self._asked: dict[str, Asked] = {}
 
     def start(self) -> None:
         """Start the workers; needs a running loop."""
@@ -67,7 +77,7 @@ class Service:
         self.ending = True
         self.studies.stop()
         await asyncio.gather(self.pool.drain(self.settings.grace), self.reader.drain(0.0))
-        await asyncio.gather(*self._asked.values(), return_exceptions=True)
+        await asyncio.gather(*(one.task for one in self._asked.values()), return_exceptions=True)
         await self.studies.ended()
         self.answers.close()
 
@@ -117,19 +127,29 @@ class Service:
 
     async def _once(self, key: str, endpoint: str, body: bytes) -> Reply:
         """The reply to a question that several clients may ask at the same time."""
-        task = self._asked.get(key)
-        if task is None:
+        asked = self._asked.get(key)
+        if asked is None:
             seconds = self.limits.seconds + BESIDES
-            task = asyncio.ensure_future(
-                self.pool.run(answer, endpoint, body, self.limits, seconds=seconds))
-            self._asked[key] = task
-            task.add_done_callback(lambda done: self._forget(key, done))
+            asked = self._asked[key] = Asked(asyncio.ensure_future(
+                self.pool.run(answer, endpoint, body, self.limits, seconds=seconds)))
+            asked.task.add_done_callback(lambda done: self._forget(key, done))
         else:
             self.metrics.cached.labels("asked").inc()
-        return await asyncio.shield(task)
+        asked.clients += 1
+        try:
+            return await asyncio.shield(asked.task)
+        except asyncio.CancelledError:
+            if asked.clients == 1:  # nobody else waits
+                self._asked.pop(key, None)
+                asked.task.cancel()
+            raise
+        finally:
+            asked.clients -= 1
 
     def _forget(self, key: str, task: asyncio.Task[Reply]) -> None:
-        del self._asked[key]
+        asked = self._asked.get(key)
+        if asked is not None and asked.task is task:
+            del self._asked[key]
         if not task.cancelled() and task.exception() is None and task.result().lasting:
             self.answers.store(key, task.result())
 

@@ -22,7 +22,7 @@ from nest.pricing.plans import Plan
 from nest.questions import Question, failure, read_question
 from nest.questions.answer import SCHEMA
 from nest.questions.question import id_of, plain
-from nest.server.requests import ReplanRequest
+from nest.server.requests import Batch, ReplanRequest, Submission
 from nest.sweeps.questions import Answered, VersionedQuestion, ask, failed, planner
 from nest.units import shorten
 
@@ -95,6 +95,32 @@ def refusal(error: Exception, asked: str | int | None = None) -> Reply:
     found = failure(error, asked)
     lasting = isinstance(error, NestError) and found.error in ("input", "infeasible", "unsupported")
     return Reply(STATUS.get(found.error, 500), found.to_json().encode(), lasting)
+
+
+class Parts(NamedTuple):
+    """The questions of a request, as requests of their own."""
+
+    to: str
+    """Their address."""
+    questions: tuple[bytes, ...]
+
+
+def parts(body: bytes, several: bool) -> Parts | Reply:
+    """Take a request apart that submits a question, or several.
+
+    Parameters
+    ----------
+    several : it is a :class:`nest.server.requests.Batch`, else a Submission.
+    """
+    def read(data: dict[str, Any]) -> Parts:
+        if several:
+            asked = Batch.parse(data, "request")
+            return Parts(asked.to, tuple(json.dumps(one).encode() for one in asked.questions))
+        one = Submission.parse(data, "request")
+        return Parts(one.to, (json.dumps(one.question).encode(),))
+
+    found: Parts | Reply = _told(body, read, named=False)
+    return found
 
 
 # ---------------------------------------------------------------- questions

@@ -1,0 +1,143 @@
+"""Questions that nobody waits for, and many questions in one request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from nest.server.pool import Busy
+from nest.server.work import Limits, Parts, Read, Reply, parts, read
+
+if TYPE_CHECKING:
+    from nest.server.service import Service
+
+READING = 20.0
+"""Seconds to read a request (chosen: a network of 100,000 devices takes 5)."""
+LONGEST_WAIT = 60.0
+"""Seconds that a look at a question may wait for its end (chosen)."""
+
+
+@dataclass
+class Submitted:
+    """A question that is answered while its client does something else."""
+
+    id: str
+    endpoint: str
+    task: asyncio.Task[Reply]
+
+    @property
+    def state(self) -> Literal["running", "done", "cancelled"]:
+        """How far it is; one that waits for a worker runs."""
+        if not self.task.done():
+            return "running"
+        return "cancelled" if self.task.cancelled() else "done"
+
+    @property
+    def reply(self) -> Reply | None:
+        """Its answer or error; None: there is none."""
+        return self.task.result() if self.state == "done" else None
+
+    def document(self) -> bytes:
+        """Its state, and what came of it, as JSON."""
+        reply = self.reply
+        head = json.dumps({
+            "schema": "nest.submitted/1.0", "id": self.id, "to": self.endpoint,
+            "state": self.state, "status": None if reply is None else reply.status}).encode()
+        return head[:-1] + b', "answer": ' + (b"null" if reply is None else reply.body) + b"}"
+
+
+class Questions:
+    """The questions of a server that clients ask for later.
+
+    Parameters
+    ----------
+    service : answers them.
+    limits : of each question.
+    most : bytes of answers that are kept; the oldest go first.
+    """
+
+    def __init__(self, service: Service, limits: Limits, most: int) -> None:
+        self._service, self._limits, self._most = service, limits, most
+        self.known: dict[str, Submitted] = {}
+
+    async def submit(self, body: bytes) -> Submitted | Reply:
+        """Take a question; one that cannot be read is refused at once.
+
+        Raises
+        ------
+        Busy : too many are being answered.
+        LimitError, Died, Ending : of reading it.
+        """
+        found = await self._service.reader.run(parts, body, False, seconds=READING)
+        if isinstance(found, Reply):
+            return found
+        assert isinstance(found, Parts)
+        endpoint, (question,) = found
+        checked = await self._service.reader.run(
+            read, endpoint, question, self._limits, seconds=READING)
+        if isinstance(checked, Reply):
+            return checked
+        assert isinstance(checked, Read)
+        if sum(one.state == "running" for one in self.known.values()
+               ) >= self._service.settings.waiting:
+            raise Busy
+        one = Submitted(secrets.token_hex(8), endpoint, asyncio.ensure_future(
+            self._service.ask(endpoint, question)))
+        self.known[one.id] = one
+        self._forget()
+        return one
+
+    def _forget(self) -> None:
+        """Drop the answers that were asked for first, within the bytes."""
+        over = [one for one in self.known.values() if one.state != "running"]
+        held = sum(len(one.reply.body) for one in over if one.reply is not None)
+        while over and (held > self._most or len(over) > self._service.settings.waiting):
+            gone = over.pop(0)
+            held -= 0 if gone.reply is None else len(gone.reply.body)
+            del self.known[gone.id]
+
+    async def look(self, name: str, seconds: float) -> Submitted | None:
+        """A question by its id, after its end or some seconds; None: it is not known."""
+        one = self.known.get(name)
+        if one is not None and seconds > 0 and one.state == "running":
+            await asyncio.wait([one.task], timeout=min(seconds, LONGEST_WAIT))
+        return one
+
+    async def cancel(self, one: Submitted) -> None:
+        """Stop answering it; others that ask the same are still answered."""
+        one.task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([one.task])
+
+
+async def batch(service: Service, asked: Parts) -> AsyncIterator[bytes]:
+    """The answers to several questions as one document, in their order, each once it is known."""
+    gate = asyncio.Semaphore(2 * len(service.pool.workers))
+
+    async def answer(question: bytes) -> Reply:
+        async with gate:
+            return await service.ask(asked.to, question)
+
+    tasks = [asyncio.ensure_future(answer(one)) for one in asked.questions]
+    try:
+        yield b'{"schema": "nest.batch/1.0", "answers": ['
+        for number, task in enumerate(tasks):
+            yield (b", " if number else b"") + (await task).body
+        yield b"]}"
+    finally:  # also where the client has hung up
+        for task in tasks:
+            task.cancel()
+
+
+def seconds_of(text: Any) -> float | None:
+    """Seconds that a client wants to wait; None: no number from 0 on."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if 0.0 <= found < float("inf") else None
