@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import typer
 from command_line import CLUSTER, JOB, Files, run
 from descriptions import MODEL, changed, put
+
+from nest.cli.main import app
+from nest.cli.naming import OUTPUTS
 
 
 @pytest.fixture
@@ -29,11 +34,14 @@ def files(tmp_path: Path) -> Files:
     (["--stack", "nothing"], ["stack", "'nothing'", "megatron-core"]),
     (["--nonsense", "1"], ["--nonsense"]),
     (["--tp"], ["--tp"]),
+    (["-o", "x.csv", "--ranks", "./x.csv"], ["--ranks: got './x.csv', which --output writes too"]),
+    (["--map", "absent.svg", "-o", "../{here}/absent.svg"], ["--map: got ", "--output writes too"]),
     (["-o", ""], ["--output: got no name; allowed: a file to write"]),
     (["--ranks", "absent/x.csv"], ["--ranks absent/x.csv: cannot be written (no folder absent)"]),
 ])
 @pytest.mark.parametrize("command", ["plan", "evaluate"])
 def test_common_options(files, capsys, command, words, parts):
+    words = [word.format(here=Path.cwd().name) for word in words]
     out, err = run(capsys, command, *files.words, *words, code=2)
     assert out == ""
     for part in parts:
@@ -185,3 +193,19 @@ def test_a_field_of_a_file_is_told_of_the_file_though_options_are_given(files, c
                  code=2)
     assert err == (f"nest: error: --job {job}: global_batch: got -1; allowed: at least 1\n"
                    "  --seq-len: got -3; allowed: at least 1\n")
+
+
+READ = {"--job", "--profile", "--space", "--configuration", "--hosts", "--token-file", "--folder",
+        "--annotations", "--messages", "--answers", "--instances"}
+"""Options of files and folders that are read, or are a store of their own."""
+
+
+def test_options_of_files_are_known_as_read_or_written():
+    """Those that are written are refused where two have one file."""
+    found, left = set(), [typer.main.get_command(app)]
+    while left:
+        command = left.pop()
+        left += getattr(command, "commands", {}).values()
+        found |= {option for one in command.params for option in one.opts
+                  if option.startswith("--") and re.match("FILE|DIR|FOLDER", str(one.metavar))}
+    assert found == READ | {*OUTPUTS}

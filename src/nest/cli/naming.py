@@ -6,8 +6,10 @@ ends with an :class:`nest.errors.InputError` says `--global-batch` and `--job jo
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -18,6 +20,9 @@ from nest.errors import InputError
 
 COMMAND_LINE = "command line"
 """Start of messages about fields that options gave."""
+OUTPUTS = ("--output", "--output-device", "--ranks", "--map", "--chart", "--trace", "--plot",
+           "--store")
+"""Options whose files are written; each has its own."""
 _FIELD = re.compile(rf"({COMMAND_LINE}: (?:configuration: )?)?(\w+): (.*)", re.DOTALL)
 
 
@@ -39,13 +44,35 @@ class Command(TyperCommand):
 
         Raises
         ------
-        InputError : as the command, with options and arguments named.
+        InputError : as the command, with options and arguments named; two outputs are one file.
         """
         try:
+            _need_own_files(ctx)
             return super().invoke(ctx)
         except InputError as error:
             message = "\n".join(_named(line, ctx) for line in str(error).split("\n"))
             raise InputError(message, tuple(_named(one, ctx) for one in error.problems)) from error
+
+
+def _need_own_files(context: Any) -> None:
+    """Refuse two outputs with one file: the second would replace the first."""
+    from nest.units import shorten
+
+    written: dict[str, str] = {}
+    for parameter in context.command.params:
+        file = context.params.get(parameter.name)
+        option = next((name for name in OUTPUTS if name in parameter.opts), None)
+        if option is None or not isinstance(file, str):
+            continue
+        place = file
+        with suppress(OSError, ValueError):  # told when the file is looked at
+            place = os.path.normcase(os.path.realpath(file))
+            if os.path.exists(place) and not os.path.isfile(place):
+                continue  # /dev/null takes anything, and a folder is told of by the command
+        first = written.setdefault(place, option)
+        if first != option:
+            raise InputError(f"{option}: got {shorten(file)}, which {first} writes too; allowed: "
+                             "another file")
 
 
 def _named(line: str, context: Any) -> str:
