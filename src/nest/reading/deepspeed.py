@@ -97,9 +97,11 @@ def read(source: Source) -> Found:
         raise InputError(f"{source.where}: got {shorten(data)}; allowed: a mapping of settings")
     notes: list[str] = []
     trainer = _trainer(source)
-    found = _filled(_settings(data, source), trainer, source)
-    given = understood(found, JSON, "deepspeed", source, notes, (
-        _TYPE, _MOMENTUM, _OLD, _PARTED, *_DEFAULTS))
+    found = _settings(data, source)
+    autos = [name for name, value in found.items() if value == "auto"]
+    given = understood({name: value for name, value in found.items() if name not in autos}, JSON,
+                       "deepspeed", source, notes, (_TYPE, _MOMENTUM, _OLD, _PARTED, *_DEFAULTS))
+    given = _filled(given, autos, trainer, source)
     arguments_given, megatron = _arguments(source, trainer, notes)
     f = _figures(given, arguments_given, source)
     model = _model(f, source, megatron)
@@ -174,17 +176,15 @@ def _trainer(source: Source) -> Plain:
                     if name in _TRAINERS}
 
 
-def _filled(found: Plain, trainer: Plain, source: Source) -> Plain:
+def _filled(found: Plain, autos: list[str], trainer: Plain, source: Source) -> Plain:
     """Settings with what Hugging Face's Trainer fills in where they are "auto".
 
     Raises
     ------
     InputError : its arguments are needed and not given; names all of them.
     """
-    autos = [name for name, value in found.items() if value == "auto"]
-    found = {name: value for name, value in found.items() if value != "auto"}
     own = {name for name in trainer if name in source.asked.settings}
-    found |= {name: trainer[argument] for argument, name in TRAINER.items()
+    found = found | {name: trainer[argument] for argument, name in TRAINER.items()
               if argument in trainer and (name in autos or argument in own)}
     if source.asked.precision or any(found.get(name) is True for name in _FORMATS):
         found |= {name: one == source.asked.precision for name, one in _FORMATS.items()

@@ -12,6 +12,7 @@ from nest.reading.formats import FORMATS
 from nest.reading.megatron_arguments import ALIASES, TABLE
 from nest.reading.python_text import dotted
 from nest.reading.source import Source, among
+from nest.reading.translated import settings_of
 from nest.units import shorten
 
 
@@ -40,6 +41,8 @@ def check_ignored(ignored: Sequence[str], names: Iterable[str], where: str) -> N
 
 def names_of(target: str, source: Source) -> list[str]:
     """Settings of a file that was read and of its command line, and calls of a function."""
+    if target not in FORMATS:
+        return [name.replace("-", "_") for name in settings_of(source)]
     found = [*FORMATS[target].read(source), *FORMATS[target].overrides(source)]
     if target in ("torchtitan", "megatron-bridge"):
         found += _calls(source)

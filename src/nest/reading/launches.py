@@ -26,6 +26,8 @@ _ALL = re.compile(r"(?:-np|-n|--ntasks)(?:=(.*))?")
 _SLOTS = re.compile(r"(\S+)(?:\s+slots=(\d{1,6}))?")
 _DOCUMENT = re.compile(r"cat[ \t]*<<-?[ \t]*(['\"]?)(\w{1,60})['\"]?[ \t]*>[ \t]*(\S{1,300})\n")
 MOST_DOCUMENTS = 100
+BASE = "base.yml"
+"""MaxText's own file of defaults."""
 _TORCHTITAN = re.compile(r"(?:^|[./])torchtitan[./]train(?:\.py)?$")
 _MAXTEXT = re.compile(r"(?:^|[./])(?:maxtext|MaxText)(?:[./]\w+)*[./]train(?:\.py)?$")
 
@@ -171,6 +173,8 @@ def _expanded(
 def file_of(launch: Launch, script: str) -> str:
     """Path of the file that a command names: from the script's folder, or one above it.
 
+    MaxText's own base.yml, whose values are the defaults, need not be there.
+
     Raises
     ------
     InputError : there is no such file.
@@ -182,6 +186,8 @@ def file_of(launch: Launch, script: str) -> str:
         if not launch.file.startswith("/") and found.is_file():
             return str(found)
     if (folder / name).is_file():
+        return str(folder / name)
+    if launch.target == "maxtext" and name == BASE:
         return str(folder / name)
     raise InputError(f"{script}: line {launch.line}: the program reads {launch.file!r:.80}, which "
                      "is not beside the script; read that file by itself, with --devices N")

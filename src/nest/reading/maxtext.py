@@ -28,9 +28,11 @@ COUNTS = ("seq_len", "accumulated", "pp", "stage_layers", "cp_rings", "cp_a2a", 
           "tensor_sequence", "ep",
           "model.layers", "model.hidden", "model.heads", "model.kv_heads", "model.head_dim",
           "model.ffn", "model.vocab")
+VERSION = "e591f30"
+"""Of the defaults."""
 AXES = ("ici_data_parallelism", "ici_fsdp_parallelism", "dcn_data_parallelism")
 """Axes that may take all devices that are left."""
-FLASH = {"cudnn_flash_te": True, "cudnn_flash_jax": True, "dot_product": False}
+FLASH = {"cudnn_flash_te": True, "cudnn_flash_jax": True, "flash": True, "dot_product": False}
 
 
 def read(source: Source) -> Found:
@@ -44,10 +46,19 @@ def read(source: Source) -> Found:
     if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
         raise InputError(f"{source.where}: got {shorten(data)}; allowed: a mapping of settings")
     notes: list[str] = []
-    given = understood(flat(data) | overrides(source), (*SETTINGS, *OWN), "maxtext", source, notes)
+    there = flat(data) | overrides(source)
+    given = understood(there, (*SETTINGS, *OWN), "maxtext", source, notes, ("override_model_config",
+                                                                            "num_slices"))
     hardware = given.pop("hardware")
-    if hardware not in ("gpu", "gpu_multiprocess"):
-        raise InputError(f"{source.where}: hardware: got {shorten(hardware)}; allowed: gpu")
+    if hardware not in ("gpu", "gpu_multiprocess", "tpu"):
+        raise InputError(f"{source.where}: hardware: got {shorten(hardware)}; allowed: gpu, "
+                         "gpu_multiprocess, tpu")
+    _check_slices(given.pop("num_slices", -1), hardware, given, source, notes)
+    if given.pop("override_model_config", False) and given["model_name"] != "default" and (
+            changed := [one.name for one in OWN if one.name in there]):
+        raise InputError(f"{source.where}: override_model_config: got true, with "
+                         f"{', '.join(changed)}; allowed: false, or the changed model by --model "
+                         "MODEL and without them")
     for name, plain in (("quantization", ""), ("context_parallel_strategy", "all_gather")):
         if given[name] == plain and (name != "context_parallel_strategy"
                                      or given["ici_context_parallelism"] == 1):
@@ -70,6 +81,21 @@ def overrides(source: Source) -> Plain:
             raise InputError(f"{source.where}: got argument {shorten(word)}; allowed: NAME=VALUE")
         found[name] = typed(value)
     return found | {name: typed(value) for name, value in source.asked.settings.items()}
+
+
+def _check_slices(
+    slices: object, hardware: str, given: Plain, source: Source, notes: list[str]
+) -> None:
+    """GPUs are one slice (src/maxtext/utils/max_utils.py, get_num_slices); of TPUs several are
+    copies along the data axis unless the dcn axes say otherwise, which have no price."""
+    if slices not in (-1, 1):
+        raise InputError(f"{source.where}: num_slices: got {shorten(slices)}; allowed: -1, 1 "
+                         "(several slices have no price)")
+    if hardware == "tpu":
+        if slices == -1 and given["dcn_data_parallelism"] == -1:
+            notes.append("one slice of TPUs is assumed (several: --set dcn_data_parallelism=N)")
+        notes.append("figures of the stack are those of GPUs, assumed: no run of MaxText on TPUs "
+                     "was measured")
 
 
 def _own(given: Plain, source: Source) -> bool:
@@ -202,7 +228,8 @@ def _policy(f: dict[str, Any], source: Source) -> tuple[str, tuple[str, ...]]:
         return "full", ()
     if not isinstance(f["policy"], str) or f["policy"] not in names:
         raise InputError(f"{source.where}: remat_policy: got {shorten(f['policy'])}; allowed: "
-                         f"full, {', '.join(names)}")
+                         f"full, {', '.join(names)} (others have no price; --set remat_policy=full "
+                         "bounds the time from above, minimal_with_context the memory)")
     return "selective", names[f["policy"]]
 
 

@@ -17,10 +17,21 @@ from nest.describe.model import Model
 from nest.errors import InputError, did_you_mean
 from nest.graph import build_chain
 from nest.graph.legality import expert_problem
-from nest.reading import bridge, deepspeed, fsdp2, launches, maxtext, megatron_script, torchtitan
+from nest.reading import (
+    bridge,
+    deepspeed,
+    fsdp2,
+    launches,
+    maxtext,
+    megatron_script,
+    torchtitan,
+    trainer,
+    translated,
+)
 from nest.reading.ignored import check_ignored, names_of, names_of_words
 from nest.reading.launches import Launch
 from nest.reading.megatron_script import Reading
+from nest.reading.owners import owner_of, owners
 from nest.reading.shell import Script
 from nest.reading.source import Asked, Found, Source
 from nest.units import shorten
@@ -32,11 +43,15 @@ READERS: Mapping[str, Callable[[Source], Found]] = {
     "deepspeed": deepspeed.read,
     "megatron-bridge": bridge.read,
     "maxtext": maxtext.read,
+    **translated.READERS,
+    "accelerate": trainer.read_accelerate,
+    "trainer": trainer.read,
 }
 """Readers of configuration files by target; Megatron-LM has command lines."""
 TARGETS = ("megatron", *READERS)
 _SUFFIXES = {".toml": "torchtitan-toml", ".json": "deepspeed", ".yml": "maxtext",
              ".yaml": "maxtext"}
+"""Of files of plain data, and their targets where their keys tell nothing."""
 _OURS = re.compile(r"[\"']?schema[\"']?\s*:\s*[\"']?nest\.\w")
 
 
@@ -65,7 +80,8 @@ def read(
     stack : name of the training software in the catalog; default: as the file says.
     function : of a Python module: it returns the configuration.
     variables : of a script's environment, by name; "1", "2", ... are arguments of the script. Names
-        with dots, and all names where ``path`` is no script, are settings that override the file's.
+        with dots, names in lower case that the script has no variable of, and all names where
+        ``path`` is no script, are settings that override the file's.
     ignore : arguments or settings to leave out, which are not understood otherwise; each is in the
         file, or in its command line.
 
@@ -153,7 +169,7 @@ def opened(
     where = shorten(os.fspath(path), 300)[1:-1]
     text, given = read_text(path), dict(variables or {})
     _refuse_ours(text, Path(os.fspath(path)).suffix.lower(), where)
-    software = _software(path, text)
+    software = _software(path, text, where, target)
     if software is None:
         launched = None if target == "megatron" else _launched(
             os.fspath(path), where, text, asked, given)
@@ -182,11 +198,33 @@ def _refuse_ours(text: str, suffix: str, where: str) -> None:
                          "training software")
 
 
-def _software(path: str | os.PathLike[str], text: str) -> str | None:
-    """The target of a configuration file; None: it is a script."""
+def _software(
+    path: str | os.PathLike[str], text: str, where: str, target: str | None
+) -> str | None:
+    """The target of a configuration file; None: it is a script.
+
+    Raises
+    ------
+    InputError : a file of software that NEST does not read, or knows nothing of.
+    """
     suffix = Path(os.fspath(path)).suffix.lower()
+    if suffix in _SUFFIXES:
+        data = parse_text(text, suffix, where)
+        if target not in (None, "megatron") or not isinstance(data, dict) or not data:
+            return _SUFFIXES[suffix]
+        owner = owner_of(data)
+        if owner is None:
+            keys = ", ".join(shorten(str(one))[1:-1] for one in [*data][:6])
+            read = ", ".join(one.name for one in owners() if one.target)
+            raise InputError(f"{where}: its keys ({keys}) are of no software that NEST knows; "
+                             f"allowed: files of {read}, a launch script, or a file with the "
+                             "command line of Megatron-LM (--from TARGET says what it is for)")
+        if not owner.target:
+            raise InputError(f"{where}: a file of {owner.name}, which NEST does not read; "
+                             f"{owner.says}")
+        return owner.target
     if suffix != ".py":
-        return _SUFFIXES.get(suffix)
+        return None
     for mark, software in (("megatron.bridge", "megatron-bridge"), ("DP_REPLICATE", "fsdp2")):
         if mark in text:
             return software
@@ -215,7 +253,8 @@ def _launched(
 
     ``body``: its text, where it is not that of the file that is there.
     """
-    settings = {name: value for name, value in given.items() if "." in name}
+    settings = {name: value for name, value in given.items() if "." in name or (
+        name.islower() and not re.search(rf"\$\{{?{re.escape(name)}\b", text))}
     script = Script(text, where, {name: value for name, value in given.items()
                                   if name not in settings})
     launch = launches.launched(script, path)
@@ -223,8 +262,9 @@ def _launched(
         return None
     inside = launches.text_inside(launch, script, text)
     file = path if inside is not None else launches.file_of(launch, path)
+    absent = launch.target == "maxtext" and not os.path.isfile(file)
     if body is None:
-        body = read_text(file) if inside is None else inside
+        body = inside if inside is not None else "{}\n" if absent else read_text(file)
     source = Source(
         body, shorten(file, 300)[1:-1], asked._replace(
             settings=settings, function=asked.function or launch.function), launch.words,
@@ -249,6 +289,9 @@ def read_file(found: Opened) -> Reading:
         raise InputError(f"{source.where}: its degrees take {read.devices} devices, and --devices "
                          f"says {source.asked.devices}; allowed: the same")
     notes = read.notes
+    if launch is not None and not os.path.isfile(found.path):
+        notes += (f"{launch.file} is not beside the script: its values are those of MaxText "
+                  f"{maxtext.VERSION}",)
     if launch is None and (name := launches.unread_beside(found.path)):
         notes += (f"{name} beside the file is not read, and rank n is on device n; the script that "
                   f"reads {name} says where each rank is",)

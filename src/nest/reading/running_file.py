@@ -79,6 +79,10 @@ class RunningFile:
         if len(opened.source.text) > LONGEST:
             raise InputError(f"{where}: got {len(opened.source.text)} characters; allowed: "
                              f"{LONGEST}")
+        if opened.target not in FORMATS:
+            raise InputError(f"{opened.source.where}: NEST writes no files of {opened.target}; "
+                             f"allowed: files of {', '.join(FORMATS)} (`nest read` writes the "
+                             "model and the job, which `nest plan` takes)")
         return cls(opened, cluster, read_file(opened), FORMATS[opened.target])
 
     @property
@@ -261,6 +265,9 @@ class RunningFile:
                  if spelled.get(name) not in line.given
                  and not (name in there and _same(there[name], value))}
         taken = [name for name in taken if name in there]
+        if (given or taken) and not os.path.isfile(opened.path):
+            raise ValueError(f"{os.path.basename(opened.path)} is not beside the script; allowed: "
+                             "it, or these settings in the script")
         try:
             body = self.format.edited(opened.source, given, taken)
             found = self.format.read(opened.source._replace(text=body))
