@@ -97,6 +97,16 @@ def test_layers_that_differ_are_read_one_by_one() -> None:
     ("Nemotron-3-Nano-30B-A3B", {"hybrid_override_pattern": "M" * 10**6},
      "layers_block_type: missing"),
     ("t5-11b", {"feed_forward_proj": "odd"}, "feed_forward_proj: got 'odd'; allowed: relu"),
+    ("SmolLM3-3B", {"no_rope_layers": [1, 0]}, "no_rope_layers: got [1, 0]; allowed: 0 or 1"),
+    ("ERNIE-4.5-21B-A3B", {"moe_layer_end_index": 20}, "moe_layer_end_index: got 20; allowed: -1"),
+    ("ERNIE-4.5-21B-A3B", {"moe_layer_interval": 2}, "moe_layer_interval: got 2; allowed: 1"),
+    ("Hunyuan-A13B", {"moe_topk": [8, 4]}, "moe_topk: got [8, 4]; allowed: a whole number, or the"),
+    ("Hunyuan-A13B", {"num_shared_expert": 2}, "num_shared_expert: got 2; allowed: None or 1 or"),
+    ("Hunyuan-A13B", {"moe_intermediate_size": 1024}, "moe_intermediate_size: got 1024; allowed"),
+    ("Hunyuan-7B", {"use_qk_norm": False}, "use_qk_norm: got False; allowed: True"),
+    ("Hunyuan-7B", {"model_type": "falcon_h1"}, "model_type: got 'falcon_h1': each layer runs "
+     "attention and a state-space model side by side, which NEST does not describe; allowed: lay"),
+    ("Hunyuan-7B", {"model_type": "deepseek_v4"}, "'deepseek_v4': its attention compresses keys"),
     ("vit-large-patch16-224", {"image_size": 225}, "image_size: got 225; allowed: a multiple"),
 ])
 def test_variants_that_cannot_be_described_say_which_field(
@@ -117,6 +127,24 @@ def test_an_unknown_type_says_which_known_one_it_looks_like() -> None:
     assert "as: got 'lama'; did you mean llama?" in message(load_model, llama, as_type="lama")
     mamba = config("Mamba-Codestral-7B", model_type="frob")
     assert "its keys are those of mamba2" in message(load_model, mamba)
+
+
+def test_lists_of_equal_entries_are_their_entry() -> None:
+    """Published files have a list with an entry for each layer."""
+    lists = {key: 32 * [config("Hunyuan-A13B")[key]]
+             for key in ("moe_topk", "moe_intermediate_size", "num_shared_expert")}
+    assert load_model(config("Hunyuan-A13B", **lists)).kinds == (
+        load_model(config("Hunyuan-A13B")).kinds)
+
+
+def test_only_layers_without_rotation_have_a_window_in_smollm3() -> None:
+    """__post_init__ of SmolLM3Config, transformers 5.23.0."""
+    plain, other = config("SmolLM3-3B"), config("SmolLM3-3B", no_rope_layers=None)
+    for data in (plain, other):
+        windowed = load_model({**data, "use_sliding_window": True, "sliding_window": 4096})
+        assert windowed.window == 4096
+        assert windowed.full_layers == tuple(n for n in range(36) if n % 4 != 3)
+        assert load_model(data).window is None  # switched off
 
 
 def test_an_endless_time_step_is_read(tmp_path: Path) -> None:

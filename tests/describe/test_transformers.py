@@ -30,5 +30,5 @@ def test_transformers_builds_as_many_parameters(name: str) -> None:
     with torch.device("meta"):
         module = getattr(transformers, entry["class"])._from_config(config)
     module.tie_weights()
-    count = sum(parameter.numel() for parameter in module.parameters())
+    count = sum(one.numel() for one in module.parameters() if one.requires_grad)
     assert count == load_model(entry["config"]).parameters() == entry["transformers"]

@@ -16,19 +16,21 @@ WIDER = 1.2
 """A range is so much wider for each property that was never measured (assumed; with a device left
 out, unwidened ranges cover 90 % of its runs)."""
 
-REPORTED = dict.fromkeys(("fsdp", "deepspeed"), "reported steps of FSDP and DeepSpeed took 0.8 to 2.4 times such prices")
-"""What is known of stacks that were never measured, by the names of their tables of rules.
+OWN_MODULES = ("fsdp", "deepspeed")
+"""Tables of rules of software that trains the modules of a model as they are."""
+REPORTED = "reported steps of FSDP and DeepSpeed took 0.8 to 2.4 times such prices"
+"""What is known of :data:`OWN_MODULES`, which were never measured.
 
 Least: NeMo AutoModel's Qwen3-30B and Nemotron 3 Nano on 8 H100 (docs/accuracy.md); most: Falcon-7B
 with 4,096 tokens on 8 A100 of 40 GB, 2.93 s by FSDP and 2.86 s by DeepSpeed where 1.22 s are priced
 (deepspeedai/DeepSpeed issue 3901).
 """
-LOOPED = dict.fromkeys(("fsdp", "deepspeed"), "no price is known for experts outside grouped kernels: Hugging Face's loop over " "experts (transformers before 5) took 91 s where 2.7 s were priced")
-"""Stacks that train the model's own modules, in which experts may run one by one.
+LOOPED = ("no price is known for experts outside grouped kernels: Hugging Face's loop over experts "
+          "(transformers before 5) took 91 s where 2.7 s were priced")
+"""The same of mixtures, whose experts may run one by one there.
 
 Qwen3-30B-A3B by ZeRO-3 on 16 A800: 91.2 s (QwenLM/Qwen3 issue 1278). From version 5 on transformers
-has grouped products (transformers==5.23.0 src/transformers/modeling_utils.py:1883,
-get_correct_experts_implementation).
+has grouped products (get_correct_experts_implementation of transformers==5.23.0).
 """
 
 
@@ -40,11 +42,10 @@ def doubts(chain: Chain, job: Job) -> tuple[str, ...]:
     stack = job.stack
     if stack.calibration is not None:
         return ()
-    table = "" if stack.capabilities is None else stack.capabilities.name
-    found = [f"no measured run of stack {stack.name}", REPORTED.get(table)]
-    if chain.experts is not None:
-        found.append(LOOPED.get(table))
-    return tuple(filter(None, found))
+    found = [f"no measured run of stack {stack.name}"]
+    if stack.capabilities is not None and stack.capabilities.name in OWN_MODULES:
+        found += [REPORTED, LOOPED] if chain.experts is not None else [REPORTED]
+    return tuple(found)
 
 
 def confidence(

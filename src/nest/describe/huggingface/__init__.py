@@ -1,5 +1,6 @@
 """A `config.json` of Hugging Face as a model.
 
-`config` is the entry; `fields` reads single fields; `alike`, `mixed` and `images` have a reader for
-each model type, `windows` the windows of attention, and `keys` those keys that cost nothing.
+`config` is the entry; `fields` reads single fields; `alike`, `renamed`, `mixed` and `images` have
+a reader for each model type, `windows` the windows of attention, and `keys` those keys that cost
+nothing.
 """

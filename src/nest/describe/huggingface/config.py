@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nest.describe.huggingface import alike, images, mixed
+from nest.describe.huggingface import alike, images, mixed, renamed
 from nest.describe.huggingface.fields import Config
 from nest.describe.huggingface.keys import unknown_keys
 from nest.describe.huggingface.windows import window
@@ -20,7 +20,7 @@ from nest.errors import InputError
 from nest.units import shorten
 
 _READERS: dict[str, Callable[[Config], dict[str, Any]]] = {
-    **alike.READERS, **mixed.READERS, "vit": images.vit}
+    **alike.READERS, **renamed.READERS, **mixed.READERS, "vit": images.vit}
 MODEL_TYPES = tuple(sorted({*_READERS, *images.TOWERS}))
 
 _COMMON = ("llama", "mixtral", "qwen3_moe", "deepseek_v3", "gpt2", "bert")
@@ -61,6 +61,11 @@ def from_huggingface(
         hint = f"did you mean {close[0]}? " if close else ""
         raise InputError(f"as: got {shorten(known)}; {hint}allowed: {', '.join(MODEL_TYPES)}")
     model_type = known or _model_type(data)
+    if model_type in renamed.REFUSED:
+        message = (f"{where}: model_type: got {model_type!r}: {renamed.REFUSED[model_type]}, which "
+                   "NEST does not describe; allowed: layers measured as a profile (--profile, "
+                   "`nest profile`), a module (nest.from_torch), or another model type")
+        raise InputError(message, (message,))
     if model_type not in MODEL_TYPES:
         given = shorten(data.get("model_type", data.get("architectures")))
         message = (f"{where}: model_type: got {given}; {_likeness(data, where)}allowed: "

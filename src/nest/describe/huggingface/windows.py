@@ -23,6 +23,18 @@ def _early(config: Config, layer: int) -> bool:
     return layer % 2 == 0 and layer < config.whole("max_window_layers", 28, 0)
 
 
+def _unrotated(config: Config, layer: int) -> bool:
+    """SmolLM3: the layers without rotation."""
+    step = config.whole("no_rope_layer_interval", 4)
+    flags = config.get("no_rope_layers")  # 1 where a layer is rotated
+    if flags is None:
+        return (layer + 1) % step == 0
+    if not isinstance(flags, list) or layer >= len(flags) or flags[layer] not in (0, 1):
+        config.refuse("no_rope_layers", "0 or 1 for each layer")
+        return False
+    return not flags[layer]
+
+
 def _others(default: int) -> Callable[[Config, int], bool]:
     """All but each last one of so many (Gemma 2 and GPT-OSS: 2, Gemma 3: 6)."""
 
@@ -49,6 +61,7 @@ _WINDOWS: dict[str, tuple[int | None, bool, Callable[[Config, int], bool]]] = {
     "qwen2_moe": (4096, True, _early),
     "qwen3": (4096, True, _late),
     "qwen3_moe": (4096, True, _all),
+    "smollm3": (None, True, _unrotated),
     "starcoder2": (None, False, _all),
 }
 
