@@ -147,6 +147,12 @@ def test_only_layers_without_rotation_have_a_window_in_smollm3() -> None:
         assert load_model(data).window is None  # switched off
 
 
+def test_an_adapter_is_no_model() -> None:
+    text = message(load_model, {"peft_type": "LORA", "r": 8, "base_model_name_or_path": "a/b"})
+    assert text.startswith("model: peft_type: got 'LORA'; allowed: the config.json of the whole ")
+    assert "('a/b'): NEST prices the training of all parameters" in text
+
+
 def test_an_endless_time_step_is_read(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config("Mamba-Codestral-7B", time_step_limit=[0.0, float("inf")])))

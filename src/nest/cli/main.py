@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -124,7 +124,7 @@ def _report(error: Exception, as_json: bool) -> int:
 
         say("".join(traceback.format_exception(error)).rstrip())
     if hasattr(error, "format_message"):  # of the option parser, whose class moved with versions
-        error = InputError(error.format_message())
+        error = InputError(_parsing(error))
     if isinstance(error, OSError) and error.errno in UNWRITTEN:  # of a help text
         error = unwritten(error)
     found = failure(error)
@@ -133,6 +133,15 @@ def _report(error: Exception, as_json: bool) -> int:
             emit(found.to_json(2))
     say("nest: error: " + "\n  ".join(found.message.splitlines() or [""]))
     return found.code
+
+
+def _parsing(error: Any) -> str:
+    """What the option parser says, and of options of other software why there is none."""
+    from nest.describe.job import FULL_TRAINING, is_adapter
+
+    text = str(error.format_message())
+    wanted = is_adapter(getattr(error, "option_name", None))
+    return f"{text.rstrip('.')}; {FULL_TRAINING}" if wanted else text
 
 
 if __name__ == "__main__":

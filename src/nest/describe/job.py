@@ -25,7 +25,7 @@ from nest.describe.base import (
 from nest.describe.capabilities import CapabilitiesOf
 from nest.describe.formats import number_format
 from nest.describe.space import Capacity, Dispatcher, Graphs, Optimizer, Precision
-from nest.units import BytesOrZero, Delay
+from nest.units import BytesOrZero, Delay, shorten
 
 DEFAULT_STACK = "megatron-core"
 MEMORY_MARGIN = 0.1
@@ -33,6 +33,21 @@ GradientDtype = Literal["fp32", "bf16"]
 ZERO_STAGES = (0, 1, 2, 3)
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
 LogitBytes = Annotated[Number, Field(ge=0, le=100)]
+
+FULL_TRAINING = "NEST prices the training of all parameters, without adapters or frozen parts"
+
+
+def is_adapter(text: object) -> bool:
+    """Whether a word asks for training of adapters or of a part: `lora`, `--lora-rank`, `QLoRA`."""
+    words = text.casefold() if isinstance(text, str) else ""
+    return any(word in words for word in ("lora", "peft", "adapter", "freeze", "frozen"))
+
+
+def _no_adapter(value: object) -> object:
+    if is_adapter(value):
+        raise ValueError(f"got {shorten(value)}; allowed: adam, sgd, sgd-momentum or muon: "
+                         f"{FULL_TRAINING}")
+    return value
 
 
 class Rates(Description):
@@ -331,7 +346,9 @@ class Job(Description):
     precision: Precision = Field(
         "bf16", description="number format of matrix products"
     )
-    optimizer: Optimizer = Field("adam", description="optimizer")
+    optimizer: Annotated[Optimizer, BeforeValidator(_no_adapter)] = Field(
+        "adam", description="optimizer"
+    )
     expert_imbalance: Annotated[Number, Field(ge=1, le=1000)] = Field(
         1.0, description="token copies that the busiest device of an expert-parallel group gets, "
         "over the mean",

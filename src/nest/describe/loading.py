@@ -12,7 +12,7 @@ from nest.describe.cluster import Cluster, inner_sizes, size_template, without_s
 from nest.describe.configuration import Configuration
 from nest.describe.device import Device, resolve_device
 from nest.describe.files import read_description, read_text
-from nest.describe.job import Job, Stack, resolve_stack
+from nest.describe.job import FULL_TRAINING, Job, Stack, resolve_stack
 from nest.describe.model import Model
 from nest.describe.profile import Profile
 from nest.describe.profile_csv import profile_from_csv
@@ -61,6 +61,10 @@ def load_model(
     if isinstance(source, Model):
         return source
     data, where, path = sources.entry(source, "models", "model")
+    if "peft_type" in data:
+        base = shorten(data.get("base_model_name_or_path"))
+        raise InputError(f"{where}: peft_type: got {shorten(data['peft_type'])}; allowed: the "
+                         f"config.json of the whole model ({base}): {FULL_TRAINING}")
     if "model_type" in data or "architectures" in data:
         from nest.describe.huggingface.config import from_huggingface
 

@@ -82,7 +82,8 @@ def cp_problem(
         return f"cp {cp} needs a model: a profile is measured without"
     if states := sorted(chain.mixers - {"attention"}):
         return (f"cp {cp} needs attention in all layers, but some have {states[0]}, whose "
-                "exchange between the parts of a sequence is not priced")
+                "exchange between the parts of a sequence is not priced; allowed: cp 1, with tp, "
+                "pp or recompute where a device holds too many tokens")
     for length in chain.lengths(job.seq_len):
         if length % (2 * cp):
             return f"2 x cp {cp} does not divide the sequence of {length} tokens"
