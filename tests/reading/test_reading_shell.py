@@ -65,11 +65,11 @@ def test_words_are_those_of_bash(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "N=$(nproc)", "N=`nproc`", "for n in 1 2; do N=$n; done", "while true; do N=1; done",
+    "N=$(nproc)", "N=`nproc`", "for n in $(seq 2); do N=$n; done", "while x; do N=1; done",
     "if grep -q x y; then N=1; else N=2; fi", "read N", "case $(x) in a) N=1;; esac",
-    "N=$RANDOM", "N=${!M}", "N=${M//a/b}", "true && N=4", "N=$((1/0))",
+    "N=$(( $(x) + 1 ))", "N=${!M}", "N=${M//a/b}", "x && N=4", "N=$((1/0))",
     "if [[ $(hostname) == a ]]; then N=2; fi", "if grep -q x y; then set -- 1; fi; N=$1",
-    "true && set -- 4; N=$1",
+    "x && set -- 4; N=$1", "source none.sh", "eval $(x)", "f() { x && N=4; }; f",
 ])
 def test_what_is_not_understood_is_an_error_only_where_it_counts(
     text: str, tmp_path: Path
@@ -165,15 +165,18 @@ def test_scripts_of_the_same_folder_are_followed(tmp_path: Path) -> None:
         nest.read(path)
 
 
-@pytest.mark.parametrize("name", ["../other.sh", "/{0}/other.sh", "link.sh", "run.sh", "none.sh"])
+@pytest.mark.parametrize("name", ["../other.sh", "/{0}/other.sh", "link.sh", "none.sh"])
 def test_no_other_file_is_read(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     folder.mkdir()
     (tmp_path / "other.sh").write_text("N=9\n", encoding="utf-8")
     (folder / "link.sh").symlink_to(tmp_path / "other.sh")
     name = name.format(str(tmp_path).strip("/"))
-    text = f"source {name}\nsource {name}\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers"
-    assert layers(folder, f"{text} ${{N:-3}} {REST}\n") == 3
+    text = f"source {name}\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers"
+    with pytest.raises(InputError, match="line 1: .*'source .*give N by --set N=VALUE"):
+        layers(folder, f"{text} ${{N:-3}} {REST}\n")
+    assert layers(folder, f"{text} ${{N:-3}} {REST}\n", N="5") == 5
+    assert layers(folder, f"source env/bin/activate\n{text} 3 {REST}\n") == 3
 
 
 @pytest.mark.parametrize("text", [

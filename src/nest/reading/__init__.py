@@ -1,7 +1,8 @@
 """Jobs that run today, read back as model, job and configuration; nothing is executed.
 
-Reading order: `tokens`, `arithmetic` and `conditions` (words, numbers and comparisons of a script),
-`shell` (what it runs, followed as text), `arguments` (a command line as arguments by name),
+Reading order: `shell_tree` (a script as a tree of commands), `shell_state` (its variables at one
+point), `arithmetic`, `shell_words` and `conditions` (numbers, words and tests), `shell` (what it
+runs, followed as text), `arguments` (a command line as arguments by name),
 `patterns` (lists of layers), `megatron_arguments` (their values, by the tables that `nest.exports`
 writes them with), `megatron` (model, job and configuration of these), `hosts` (devices of the
 ranks), `megatron_script` (scripts of Megatron-LM); files of other targets: `launches` (scripts that

@@ -125,18 +125,21 @@ def _handed(words: list[str], script: Script) -> tuple[str, str, str | None, int
 def _devices(words: list[str], command: Command) -> tuple[int | None, int]:
     """Devices in all, and of a node."""
     found: dict[str, int] = {}
+    lost = False  # a number that the script does not say
     for at, word in enumerate(words):
         for name, form in (("each", _EACH), ("nodes", _NODES), ("all", _ALL)):
             if match := form.fullmatch(word):
                 value = match[1] or (words[at + 1] if at + 1 < len(words) else "")
                 if re.fullmatch(r"\d{1,7}", value):
                     found.setdefault(name, int(value))
+                else:
+                    lost = True
     if re.fullmatch(r"\d{1,7}", size := command.variables.get("WORLD_SIZE", "")):
         found["all"] = int(size)
     each = found.get("each", 1)
     if "all" not in found and "each" in found:
         found["all"] = each * found.get("nodes", 1)
-    return found.get("all"), each
+    return None if lost else found.get("all"), each
 
 
 def text_inside(launch: Launch, script: Script, text: str) -> str | None:

@@ -14,10 +14,10 @@ from nest.describe.job import Job
 from nest.describe.model import Model
 from nest.errors import InputError
 from nest.reading import megatron
-from nest.reading.arguments import known
+from nest.reading.arguments import arguments_of, known
 from nest.reading.hosts import Placed, devices_of
 from nest.reading.megatron_arguments import TABLE
-from nest.reading.shell import MARK, Command, Script
+from nest.reading.shell import Command, Script
 from nest.units import shorten
 
 PROGRAM = re.compile(r"(?:^|/)[\w.-]+\.py$")
@@ -26,6 +26,14 @@ OTHERS = ("pretrain_bert", "pretrain_t5", "pretrain_vlm", "pretrain_ict", "pretr
 """Programs of Megatron-LM that train other models than GPT's."""
 SHOWING = ("echo", "printf", "cat", "logger", "tee", "set", "export")
 """Commands that run nothing of their words."""
+OTHER_SOFTWARE = {"megatron sft": "ms-swift", "megatron pt": "ms-swift", "swift": "ms-swift",
+                  "llamafactory-cli": "LLaMA-Factory", "axolotl": "Axolotl",
+                  "accelerate launch": "Hugging Face Accelerate", "nemo": "NeMo"}
+"""Commands of other training software."""
+MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun")
+_ALL = (("-n", "-np", "--n", "--np", "-c"), ("-n", "--ntasks"))
+"""Options for the number of processes: of MPI, of srun."""
+_PER_HOST = ("-npernode", "--npernode", "-ppn", "--ppn", "-perhost", "-N", "--N")
 _PER_NODE = re.compile(
     r"^--?(?:nproc[-_]per[-_]node|num[-_]gpus|ntasks-per-node|gpus-per-node|gres)$")
 _NODES = re.compile(r"^--?(?:nnodes|num[-_]nodes|nodes|N)$")
@@ -106,7 +114,7 @@ def followed(
              if allocated.get(key, "").isdecimal()}
     script = Script(text, where, {**slurm, **given}, folder=folder)
     command = _command(script, where)
-    at = next(n for n, word in enumerate(command.words) if PROGRAM.search(word))
+    at = _program(command)
     program = os.path.basename(command.words[at])
     if program.removesuffix(".py") in OTHERS:
         raise InputError(f"{where}: line {command.line}: got {program}; allowed: programs that "
@@ -146,23 +154,49 @@ def name_of(path: str | os.PathLike[str]) -> str:
 
 def _command(script: Script, where: str) -> Command:
     """The command whose program has arguments of a model."""
-    run = [one for command in script.commands if command.words[0] not in SHOWING
-           for one in _evaluated(script, command)]
+    run = [one for one in script.commands if one.words[0] not in SHOWING]
     found = _training(run) or _training(_inside(script, run)) or _training(
         _split(script, name) for name in script.values)
     if not found:
-        raise InputError(f"{where}: no command found that starts a program (*.py) with "
-                         "--num-layers; allowed: a launch script or a command line of Megatron-LM")
+        raise InputError(f"{where}: {_other_software(script, run)}")
     lost = next((one for one in run if one.words[0].startswith("--")), None)
     if lost is not None:
         raise InputError(f"{where}: line {lost.line}: a command begins with "
                          f"{shorten(script.plain(lost.words[0]))}; allowed: a \\ at the end of the "
                          "line before it, without spaces behind")
-    sure = [command for command in found if command.sure] or found
-    if len({command.words for command in sure}) > 1:
-        lines = ", ".join(str(command.line) for command in sure[:20])
-        raise InputError(f"{where}: several commands train a model (lines {lines}); allowed: one")
-    return sure[-1]
+    if len({_compared(script, command) for command in found}) > 1:
+        lines = ", ".join(str(line) for line in dict.fromkeys(one.line for one in found[:20]))
+        raise InputError(f"{where}: several commands train a model (lines {lines}); allowed: one; "
+                         "set the variables that choose by --set NAME=VALUE, or leave only one in "
+                         "a copy of the script")
+    return found[-1]
+
+
+def _other_software(script: Script, commands: Iterable[Command]) -> str:
+    """Why no command is read."""
+    for command in commands:
+        text = script.plain(" ".join(command.words[:4]))
+        for start, software in OTHER_SOFTWARE.items():
+            if re.search(rf"(?:^|[\s/]){start}(?:\s|$)", text):
+                return (f"line {command.line}: got a command of {software} ({shorten(text)}), "
+                        "whose model is in other files; price it by nest evaluate MODEL CLUSTER "
+                        "with --tp, --pp, --ep, --global-batch and so on")
+    return ("no command found that starts a program (*.py) with --num-layers; allowed: a launch "
+            "script or a command line of Megatron-LM")
+
+
+def _compared(script: Script, command: Command) -> tuple[object, ...]:
+    """What makes two commands differ in cost."""
+    at = _program(command)
+    table = known(TABLE)
+    given, stray = arguments_of(command.words[at + 1:], table)
+    return (command.words[at], *((name, *map(script.plain, words)) for name, words in sorted(
+        given.items()) if name not in table.free | table.elsewhere), *stray)
+
+
+def _program(command: Command) -> int:
+    """The word that names the program."""
+    return next(n for n, word in enumerate(command.words) if PROGRAM.search(word))
 
 
 def _training(commands: Iterable[Command]) -> list[Command]:
@@ -182,72 +216,88 @@ def _inside(script: Script, commands: Iterable[Command]) -> Iterator[Command]:
         shell = {n + 1 for n, word in enumerate(command.words) if word == "-c"}
         for n, word in enumerate(command.words):
             if n in shell or (" " in word and ".py " in word):
-                yield from _read_again(script, command, word)
-
-
-def _evaluated(script: Script, command: Command) -> Iterable[Command]:
-    """A command, or those that it evaluates."""
-    if command.words[0] != "eval":
-        return [command]
-    return _read_again(script, command, " ".join(command.words[1:]))
-
-
-def _read_again(script: Script, command: Command, text: str) -> Iterator[Command]:
-    """Commands in a text of a command; exported variables are known in it."""
-    unknown = {f"UNKNOWN_{mark[1]}": mark[0] for mark in MARK.finditer(text)}
-    inner = Script(MARK.sub(r"${UNKNOWN_\1}", text), script.where,
-                   {**command.variables, **unknown}, script)
-    for one in inner.commands:
-        yield Command(command.line, one.words, {**command.variables, **one.variables},
-                      command.sure and one.sure)
+                inner = Script(word, script.where, command.variables, script, line=command.line)
+                for one in inner.commands:
+                    yield one._replace(
+                        variables={**command.variables, **one.variables},
+                        outer=(*command.outer, *command.words[:n], *one.outer))
 
 
 def _split(script: Script, name: str) -> Command:
     """The words of a variable, as a command."""
     words = tuple(" ".join(script.values[name]).split()) or ("",)
-    return Command(1, words, script.exported, True)
+    return Command(1, words, script.exported)
 
 
 def _known(script: Script, words: Sequence[str]) -> list[str]:
     """Words of the arguments; those that matter are known."""
     table = known(TABLE)
     found: list[str] = []
-    name = ""
+    name, full = "", True  # the argument that words belong to, and whether it has all of its own
     for word in words:
         if word.startswith("--"):
-            name = word[2:].partition("=")[0]
-        unknown = script.unknowns(word)
-        unset = bool(unknown) and all(one.unset for one in unknown)
-        full = table.takes.get(name, "flag") == "flag" or (
-            table.takes[name] == "many" and "path" not in name
-            and not found[-1].startswith("--"))
-        if unset and not word.startswith("--") and full:
-            continue  # a variable of further arguments, empty unless it is set
-        if unknown and (word.startswith("--") or name not in table.free | table.elsewhere | {
-                "tokenizer-model"}):
+            name, equals, _ = word[2:].partition("=")
+            full = bool(equals) or table.takes.get(name, "many") == "flag"
+        elif script.unknowns(word) and (full or (
+                table.takes.get(name) == "many" and "path" not in name
+                and not found[-1].startswith("--"))):
+            if not script.hard(word) and not script.soft(word):
+                continue  # a variable of further arguments, empty unless it is set
+            script.need(word, "the command")
+        if script.unknowns(word) and (
+                word.startswith("--") and name not in table.free
+                or name not in table.free | table.elsewhere | {"tokenizer-model"}):
             script.need(word, f"--{name}" if name else "the command")
         found.append(word)
         if table.takes.get(name) == "one" and not word.startswith("--"):
-            name = ""
+            full = True
     return found
 
 
 def _launcher(command: Command, script: Script) -> dict[str, str]:
-    """Nodes, and devices of each, as the launcher or Slurm's lines say them."""
+    """Nodes, devices of each, and all devices, as the launcher or Slurm's lines say them."""
     pairs = [pair for text in script.texts for pair in _allocated(text)]
     for one in script.commands:
         if one.words[0] == "sbatch":
             pairs += _options(one.words)
-    words = list(command.words)
-    pairs += _options(words[:next(n for n, word in enumerate(words) if PROGRAM.search(word))])
+    before = (*command.outer, *command.words[:_program(command)])
+    allocated, pairs = pairs, [*pairs, *_options(before)]
     found = _found(pairs)
-    if command.variables.get("WORLD_SIZE", "").isdecimal():
+    names = [word.rpartition("/")[2] for word in before]
+    if not {*names} & {"torchrun", "deepspeed", "torch.distributed.launch",
+                       "torch.distributed.run", "accelerate"}:
+        found |= _started(allocated, before, names)
+    if command.variables.get("WORLD_SIZE", "").isdecimal() and "each" not in found:
         found |= {"each": command.variables["WORLD_SIZE"], "nodes": "1"}
-    elif words[0].rpartition("/")[2] in ("python", "python3"):
-        found.setdefault("each", "1")
-        found.setdefault("nodes", "1")
-    return {key: value for key, value in found.items()
-            if not script.unknowns(value) and re.fullmatch(r"\d{1,7}", value)}
+    good = {key: value for key, value in found.items() if re.fullmatch(r"\d{1,7}", value)}
+    if lost := {key: value for key, value in found.items() if key not in good}:
+        what = ("the number of nodes" if "nodes" in lost else "the number of devices")
+        try:
+            script.need(next(iter(lost.values())), what)
+            good["unknown"] = f"{what} is {shorten(next(iter(lost.values())))}"
+        except InputError as error:
+            good["unknown"] = str(error).partition(": ")[2]
+    return good
+
+
+def _started(
+    pairs: Sequence[tuple[str, str]], words: Sequence[str], names: Sequence[str]
+) -> dict[str, str]:
+    """Processes that MPI or srun starts, one on a device each.
+
+    ``pairs``: options of Slurm in the comments.
+    """
+    at = next((n for n, name in enumerate(names) if name in (*MPI, "srun")), None)
+    if at is None:
+        return {}
+    slurm, found = names[at] == "srun", {}
+    for name, value in (*(pairs if slurm else ()), *_options(words[at:])):
+        if name in _ALL[slurm]:
+            found["all"] = value
+        elif slurm and name == "--ntasks-per-node" or not slurm and (
+                name in _PER_HOST or value.startswith("ppr:")):
+            found["each"] = value.split(":")[1] if value.startswith("ppr:") else value
+    return found
 
 
 def _allocated(text: str) -> list[tuple[str, str]]:
@@ -281,6 +331,10 @@ def world_of(launcher: Mapping[str, str], where: str) -> int:
     ------
     InputError : it does not.
     """
+    if "all" in launcher:
+        return int(launcher["all"])
+    if "unknown" in launcher:
+        raise InputError(f"{where}: {launcher['unknown']}; or give the devices by --devices N")
     if "each" not in launcher:
         raise InputError(f"{where}: the number of devices is not in the script; give it by "
                          "--devices N")

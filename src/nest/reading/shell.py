@@ -1,75 +1,89 @@
 """A launch script's commands, read as text: its variables are followed, and nothing is executed.
 
-Understood: assignments (``NAME=``, ``+=``, arrays, export), quotes, continued lines, comments,
-``$NAME``, ``${NAME:-default}`` and its relatives, ``$(( ))`` of whole numbers, ``if`` and ``case``
-that compare known texts, arguments (``shift``, ``set --``), and scripts of the same folder that are
-sourced or started. Anything else gives an *unknown* value, which remembers its line and text; it is
-an error only where the result depends on it.
+The script is run on its text: statements whose effect is known exactly change the variables, a
+statement that may run or not, or how often is not known, makes every variable that it changes
+unknown, and what could change any variable (a file that is not there, ``eval`` of an unknown text)
+makes all of them unknown. An unknown value remembers its line and text; it is an error only where
+the result depends on it. The user may give it (``--set NAME=VALUE``).
 
-An unknown value is a text with a mark: the number of its :class:`Unknown` between two characters
-of Unicode's private area, which scripts may not contain.
+Not looked at: files (tests of them, patterns of their names), what programs print, the environment
+but for what the user gives. A command that no function of the script names changes no variable.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from nest.describe.files import read_text
 from nest.errors import InputError
-from nest.reading.arithmetic import computed
-from nest.reading.conditions import compared
-from nest.reading.tokens import (
-    ASSIGN,
-    OPENS,
-    Token,
-    body_end,
-    cases,
-    closing,
-    is_function,
-    line_of,
-    matching,
-    split,
-    tokens_of,
+from nest.reading.conditions import Tests
+from nest.reading.shell_state import CLOSE, MARK, OPEN, State, Unknown, Value, merged
+from nest.reading.shell_tree import (
+    DEEPEST,
+    Arithmetic,
+    Assign,
+    Block,
+    Case,
+    Chain,
+    Commands,
+    Count,
+    Directed,
+    For,
+    Function,
+    If,
+    Loop,
+    Node,
+    Pipeline,
+    Redirect,
+    Simple,
+    Test,
+    parsed,
 )
+from nest.reading.shell_words import SYSTEM, Words
 from nest.units import shorten
+
+__all__ = ["MARK", "Command", "Script", "Unknown"]
 
 LONGEST_SCRIPT = 2**20
 """Characters of a script."""
-LONGEST_VALUE = 10**5
-"""Characters of a value, and words of an array."""
-DEEPEST = 40
-"""Expansions and blocks inside one another."""
-OPEN, CLOSE = "\ue000", "\ue001"
-MARK = re.compile(f"{OPEN}(\\d+){CLOSE}")
 MOST_FILES = 20
 """Scripts that one script sources or starts."""
-STARTING = ("bash", "sh", "sbatch")
+MOST_STEPS = 20_000
+"""Statements that are followed."""
+MOST_TURNS = 200
+"""Turns of a loop that are followed one by one; then all of them at once."""
+STARTING = ("bash", "sh", "sbatch", "zsh")
 """Commands that start a script."""
-STARTED = (".sh", ".slurm", ".sbatch")
+STARTED = (".sh", ".slurm", ".sbatch", ".bash")
 """Suffixes of scripts that they start."""
+ENVIRONMENTS = re.compile(
+    r"(?:^|/)(?:activate|conda\.sh|mamba\.sh|micromamba\.sh|\.?bashrc|\.?(?:bash_)?profile|"
+    r"modules?\.sh|lmod\.sh|init/(?:ba)?sh|setvars\.sh|set_env\.sh|spack/.*/setup-env\.sh)$")
+"""Files by which a script prepares the environment of its programs; as the user's environment, they
+set no variable that is not given."""
+WRAPPERS = ("nohup", "numactl", "exec", "env", "time", "stdbuf", "nice", "taskset", "timeout",
+            "srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "aprun", "jsrun",
+            "ssh", "pdsh", "clush", "singularity", "apptainer", "docker", "sudo", "flock", "xargs")
+"""Commands that start the command in their words."""
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_PARAMETER = re.compile(
-    r"(?P<all>!?)(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?P<array>\[[@*]\])?"
-    r"(?:(?P<mark>:?[-=+?])(?P<word>.*))?", re.ASCII | re.DOTALL)
 _BLANK = re.compile(r"<([A-Za-z](?:[\w.,/-]|[ \t](?=\S))*)>(?=[\s\"']|$)", re.ASCII)
 """What the user of a published script is to fill in: <path to the data>."""
-_DECLARES = ("export", "declare", "local", "readonly", "typeset")
-
-
-class Unknown(NamedTuple):
-    """A value that a script does not say."""
-
-    line: int
-    text: str
-    unset: bool
-    """It is a variable or an argument that is empty unless the user gives it."""
-    where: str
-    """Name of the script."""
+_SLURM = re.compile(r"SLURM_\w+", re.ASCII)
+_TAKEN = ("read", "mapfile", "readarray", "getopts", "wait", "printf", "coproc")
+"""Commands that set variables which their words name."""
+_LOOKING = ("cat", "ls", "chmod", "head", "tail", "wc", "grep", "dirname", "realpath")
+_COPYING = ("cp", "mv", "ln", "rsync", "scp")
+"""Commands that write no file among their words, or only the last one."""
+_SHELL_OPTIONS = ("lastpipe", "nullglob", "failglob", "expand_aliases", "nocasematch",
+                  "assoc_expand_once", "localvar_inherit", "localvar_unset")
+"""Options of ``shopt`` that change what a script means in a way that is not followed."""
+Status = bool | None
+"""Whether a command succeeds; None: not known."""
 
 
 class Command(NamedTuple):
@@ -79,11 +93,13 @@ class Command(NamedTuple):
     words: tuple[str, ...]
     variables: Mapping[str, str]
     """Variables of the environment, and those set in front of the command."""
-    sure: bool
-    """Whether it is run for certain, as far as the script says."""
+    outer: tuple[str, ...] = ()
+    """Words of the command that started the script with this one."""
+    arguments: tuple[str, ...] = ()
+    """Of ``bash -c``."""
 
 
-class Script:
+class Script(Words):
     """The commands and variables of a script.
 
     Parameters
@@ -93,41 +109,56 @@ class Script:
     given : variables of the environment.
     outer : the script whose command runs this text; unknown values are numbered on from its own.
     folder : of the script; scripts that it sources or starts are followed if they lie there.
+    line : of all of it, where it is a text of a command.
 
     Raises
     ------
-    InputError : not a text of a script, or one that is longer or nested deeper than allowed.
+    InputError : not a text of a script, or one that is longer or nested deeper than allowed, or
+        with what changes the meaning of all others.
     """
 
     def __init__(
         self, text: str, where: str, given: Mapping[str, str] | None = None,
-        outer: Script | None = None, folder: Path | None = None,
+        outer: Script | None = None, folder: Path | None = None, line: int | None = None,
     ) -> None:
-        self.where, self.folder = where, folder
+        given = given or {}
+        super().__init__(where, [] if outer is None else outer.unknown, State())
+        self.given = dict(given) if outer is None else outer.given
+        self.folder = folder
         self.texts: list[str] = []
-        self.unknown: list[Unknown] = [] if outer is None else outer.unknown
-        self.values: dict[str, list[str]] = {
-            name: [value] for name, value in (given or {}).items()}
-        self.exported: dict[str, str] = {}
-        self._shifted: int | None = 0  # arguments that are gone; None: not known
         self.commands: list[Command] = []
+        self.made: set[str] = set()
+        """Names of files that commands may have written."""
+        self.assumptions: dict[str, None] = {}
+        """Variables that decide something because they are not set."""
+        self._outer: tuple[str, ...] = ()
+        self._steps, self._testing, self._calls = 0, 0, 0
+        self._loops: list[list[tuple[str, State]]] = []
+        self._returns: list[list[State]] = []
+        arguments: list[str] = []
+        while (number := str(len(arguments) + 1)) in given:
+            arguments.append(given[number])
+        state = self.state
+        state.values = {name: (value,) for name, value in given.items() if not name.isdecimal()}
+        state.exported = frozenset(state.values)
+        state.arguments = tuple(arguments)
+        if outer is not None:
+            state.rest = outer.state.rest
+            self.system = outer.system
         try:
-            self._text(text, sure=True)
+            self._text(text, line, outer is not None)
         except RecursionError:
             raise InputError(f"{where}: nested too deep; allowed: {DEEPEST}") from None
 
-    def _text(self, text: str, sure: bool) -> None:
-        if len(text) > LONGEST_SCRIPT:
-            raise InputError(f"{self.where}: got {len(text)} characters; allowed: {LONGEST_SCRIPT}")
-        if OPEN in text or CLOSE in text or "\0" in text:
-            raise InputError(f"{self.where}: got a character of no use in a script; allowed: text")
-        self.texts.append(text)
-        text = _BLANK.sub(lambda found: re.sub(r"\W+", "_", found[1]), text)
-        self._run(tokens_of(text, self.where), sure, depth=0)
+    @property
+    def values(self) -> dict[str, list[str]]:
+        """Texts of each variable at the end."""
+        return {name: [*value] for name, value in self.state.values.items()}
 
-    def unknowns(self, text: str) -> list[Unknown]:
-        """The unknown values that a text depends on."""
-        return [self.unknown[int(number)] for number in MARK.findall(text)]
+    @property
+    def exported(self) -> dict[str, str]:
+        """Variables of the environment at the end."""
+        return self._environment()
 
     def plain(self, text: str) -> str:
         """A text with its unknown values as they stand in the script."""
@@ -138,378 +169,884 @@ class Script:
 
         Raises
         ------
-        InputError : it depends on what is not understood or not given; names line and text.
+        InputError : it depends on what is not understood or not given; names line, text, variable
+            and the way out.
         """
         for one in self.unknowns(text):
-            given = re.match(r"\$\{?(\d{1,3})\b", one.text, re.ASCII)
-            why = "is not understood, and nothing is executed" if not one.unset else (
-                f"is an argument of the script; give it by --set {given[1]}=VALUE" if given else
-                "is not set in the script; give it by --set NAME=VALUE")
-            raise InputError(f"{one.where}: line {one.line}: {what} depends on "
+            plain = re.fullmatch(r"\$\{?(\w{1,60})\b[^$]*", one.text, re.ASCII)
+            name = plain[1] if plain else one.name
+            why = (f"is an argument of the script; give it by --set {name}=VALUE"
+                   if plain and name.isdecimal() else
+                   f"is not set in the script; give it by --set {name}=VALUE") if (
+                one.unset or plain and name == one.text.strip("${}")) else (
+                "is not understood, and nothing is executed; give "
+                + (f"{one.name} by --set {one.name}=VALUE" if one.name else "the value itself")
+                + ", or read the command line that runs (ps -ww -o args= -p PID > FILE)")
+            of = f"{one.name}, which depends on " if one.name and not one.unset and (
+                one.name != name) else ""
+            raise InputError(f"{one.where}: line {one.line}: {what} depends on {of}"
                              f"{shorten(one.text)}, which {why}")
         return text
 
-    # ------------------------------------------------------------ statements
+    def refuse(self, line: int, what: str) -> NoReturn:
+        """Say that a statement changes the meaning of others.
 
-    def _mark(self, line: int, text: str, unset: bool = False) -> str:
-        self.unknown.append(Unknown(line, text, unset, self.where))
-        return f"{OPEN}{len(self.unknown) - 1}{CLOSE}"
+        Raises
+        ------
+        InputError : always.
+        """
+        raise InputError(
+            f"{self.where}: line {line}: {shorten(what)} is not followed; allowed: the command "
+            "line that runs (ps -ww -o args= -p PID > FILE), or a script without it")
 
-    def _run(self, tokens: list[Token], sure: bool, depth: int) -> None:
-        """Follow statements; ``sure``: they are run for certain."""
-        if depth > DEEPEST:
-            raise InputError(f"{self.where}: blocks nested more than {DEEPEST} deep")
-        at = 0
-        while at < len(tokens):
-            token = tokens[at]
-            if token.role == "operator":
-                at += 1
-                continue
-            if token.role == "word" and token.text in OPENS:
-                end = closing(tokens, at)
-                if token.text == "if":
-                    self._branches(tokens[at + 1:end], sure, depth)
-                elif token.text == "case":
-                    self._case(tokens[at + 1:end], token, sure, depth)
-                elif not self._skipped(tokens[at:end]):
-                    self._blurred(tokens[at + 1:end], token, depth)
-                at = end + 1
-                continue
-            if token.role == "word" and token.text in ("{", "(", "then", "else", "do", "}", ")"):
-                at += 1
-                continue
-            end = at
-            while end < len(tokens) and tokens[end].role != "operator":
-                end += 1
-            if is_function(tokens, at):
-                end = body_end(tokens, at)
-                at = end + 1
-                continue
-            chained = at > 0 and tokens[at - 1].text in ("&&", "||")
-            self._statement(tokens[at:end], sure and not chained)
-            at = end
+    # ------------------------------------------------------------ texts
 
-    def _branches(self, tokens: list[Token], sure: bool, depth: int) -> None:
-        """Of an ``if`` the branch that its conditions choose, or all of them as unknown."""
-        parts, taken = split(tokens), False
-        for condition, body in parts:
-            value = True if condition is None else self._condition(condition)
+    def _text(self, text: str, line: int | None = None, marked: bool = False) -> Status:
+        if len(text) > LONGEST_SCRIPT:
+            raise InputError(f"{self.where}: got {len(text)} characters; allowed: {LONGEST_SCRIPT}")
+        if "\0" in text or (not marked and (OPEN in text or CLOSE in text)):
+            raise InputError(f"{self.where}: got a character of no use in a script; allowed: text")
+        if not marked:
+            self.texts.append(text)
+            if "#SBATCH" in text:
+                self.system = re.compile(f"{SYSTEM.pattern}|{_SLURM.pattern}", re.ASCII)
+        text = _BLANK.sub(lambda found: re.sub(r"\W+", "_", found[1]), text.replace("\r\n", "\n"))
+        return self._list(parsed(text, self.where, line))
+
+    def _again(self, text: str, line: int) -> Status:
+        """A text that is read once more as commands; unknown parts may be any."""
+        found = self._text(text, line, marked=True)
+        if cause := self.hard(text):
+            self._lose_all(line, self.unknown[int(cause[1:-1])].text)
+            return None
+        return found
+
+    def _lose_all(self, line: int, text: str) -> None:
+        """Every variable becomes unknown."""
+        state = self.state
+        state.rest = self.mark(line, text)
+        for name in state.values:
+            if name in self.given:
+                state.values[name] = (self.given[name],)
+            else:
+                state.values[name] = (self.mark(line, text, name=name),)
+        if state.arguments:
+            state.arguments = None
+
+    def _environment(self) -> dict[str, str]:
+        return {name: " ".join(self.get(name, 1, f"${name}")) for name in sorted(
+            self.state.exported - self.state.arrays) if name in self.state.values}
+
+    # ------------------------------------------------------------ lists
+
+    def _list(self, commands: Commands) -> Status:
+        status: Status = True
+        for chain in commands:
+            if self.state.ended:
+                break
+            if chain.background:
+                self._own(lambda chain=chain: self._chain(chain))  # type: ignore[misc]
+                status = True
+                continue
+            status = self._chain(chain)
+            if status is False and not chain.rest and not chain.first.turned and (
+                    "e" in self.state.options and not self._testing and not self.state.ended):
+                self.state.ended = "exit"
+        return status
+
+    def _chain(self, chain: Chain) -> Status:
+        status = self._pipeline(chain.first, bool(chain.rest))
+        for number, (join, pipeline) in enumerate(chain.rest, 1):
+            if self.state.ended:
+                return status
+            more = number < len(chain.rest)
+            if status is None:
+                skipped = join == "||"
+                ends = self._either([
+                    lambda pipeline=pipeline, more=more: self._pipeline(  # type: ignore[misc]
+                        pipeline, more), lambda skipped=skipped: skipped], chain.line)  # type: ignore[misc]
+                status = ends
+            elif status == (join == "&&"):
+                status, stopped = self._passed(
+                    lambda pipeline=pipeline, more=more: self._pipeline(  # type: ignore[misc]
+                        pipeline, more))
+                status = join == "||" if stopped else status
+        return status
+
+    def _pipeline(self, pipeline: Pipeline, tested: bool) -> Status:
+        self._testing += tested or pipeline.turned
+        if len(pipeline.parts) == 1:
+            status = self._node(pipeline.parts[0])
+        else:
+            for part in pipeline.parts:
+                self._own(lambda part=part: self._node(part))  # type: ignore[misc]
+            status, self._cause = None, ""
+        self._testing -= tested or pipeline.turned
+        return not status if pipeline.turned and status is not None else status
+
+    _cause = ""
+    """Mark of what decides the last status, where that is not known."""
+
+    def _own(self, run: Callable[[], Status]) -> Status:
+        """Run what has a shell of its own, which changes nothing of this one."""
+        kept, loops, returns = self.state, self._loops, self._returns
+        self.state, self._loops, self._returns = kept.copy(), [], []
+        status = run()
+        if self.state.ended:
+            status = None
+        self.state, self._loops, self._returns = kept, loops, returns
+        return status
+
+    def _either(self, runs: Sequence[Callable[[], Status]], line: int) -> Status:
+        """Go on behind one of several ways, which is not known."""
+        start, ends, cause, shown = self.state, [], self._cause, self._shown
+        statuses = []
+        for run in runs:
+            self.state = start.copy()
+            statuses.append(run())
+            ends.append((statuses[-1], self.state))
+        self._cause, self._shown = cause, shown
+        self._meet([state for _, state in ends], line)
+        left = {status for status, state in ends if not state.ended}
+        return left.pop() if len(left) == 1 else None
+
+    def _meet(self, states: Sequence[State], line: int) -> None:
+        """The state where several ways meet; those that end are kept for where they go on."""
+        alive = []
+        for state in states:
+            if not state.ended:
+                alive.append(state)
+            elif state.ended in ("break", "continue") and self._loops:
+                self._loops[-1].append((state.ended, state))
+            elif state.ended == "return" and self._returns:
+                self._returns[-1].append(state)
+        if alive:
+            self.state = self._merged(alive, line)
+            return
+        self.state = states[0].copy()
+        self.state.ended = "exit" if all(one.ended == "exit" for one in states) else "gone"
+
+    def _merged(self, states: Sequence[State], line: int) -> State:
+        if len(states) == 1:
+            return states[0]
+        cause = self.unknown[int(self._cause[1:-1])] if self._cause else None
+
+        def unknown(name: str) -> str:
+            if name in self.given:
+                return self.given[name]
+            if cause is None:
+                return self.mark(line, self._shown, name=name)
+            return self.mark(cause.line, cause.text, name=name)
+        return merged(states, unknown, self.lost)
+
+    _shown = ""
+    """Text of the last condition."""
+
+    # ------------------------------------------------------------ blocks
+
+    def _node(self, node: Node) -> Status:
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            raise InputError(f"{self.where}: line {node.line}: more than {MOST_STEPS} statements "
+                             "are run")
+        match node:
+            case Simple():
+                return self._simple(node)
+            case Directed(line, inner, redirects):
+                self._redirect(redirects, line)
+                return self._node(inner)
+            case Block(_, own, body):
+                return self._own(lambda: self._list(body)) if own else self._list(body)
+            case Function(_, name, _):
+                self.state.functions[name] = node
+                return True
+            case If(line, branches, other):
+                return self._if(branches, other, line)
+            case Loop():
+                return self._loop(node)
+            case For():
+                return self._for(node)
+            case Count(line, texts, body):
+                self._compute(texts[0], line)
+                return self._turns(
+                    lambda: self._compute(texts[1], line) if texts[1].strip() else True,
+                    lambda: self._list(body), line, lambda: self._compute(texts[2], line))
+            case Case():
+                return self._case(node)
+            case Arithmetic(line, text):
+                return self._compute(text, line)
+            case Test(line, words):
+                return self._tested(lambda tests: tests.double(words), line, " ".join(words))
+
+    def _compute(self, text: str, line: int) -> Status:
+        """``(( ... ))``"""
+        found = self.arithmetic(text, f"(({text}))", line)
+        if MARK.search(found):
+            one = self.unknowns(found)[0]
+            self._cause = self.mark(line, one.text, name=one.name)
+            self._shown = text
+            return None
+        return int(found) != 0
+
+    def _tested(self, test: Callable[[Tests], bool | None], line: int, shown: str) -> Status:
+        kept, self.assumed = self.assumed, []
+        tests = Tests(self, line)
+        found = test(tests)
+        used = [self.unknown[int(one[1:-1])].name for one in self.assumed]
+        self.assumed = kept
+        if found is None:
+            self._shown, self._cause = shown, tests.cause
+        else:
+            self.assumptions |= dict.fromkeys(name for name in used if _NAME.fullmatch(name))
+        return found
+
+    @contextmanager
+    def _tests(self) -> Iterator[None]:
+        self._testing += 1
+        yield
+        self._testing -= 1
+
+    def _if(
+        self, branches: Sequence[tuple[Commands, Commands]], other: Commands, line: int
+    ) -> Status:
+        if not branches:
+            return self._list(other)
+        (condition, body), *rest = branches
+        with self._tests():
+            status = self._condition(condition)
+        if self.state.ended:
+            return status
+        if status is None:
+            return self._either([lambda: self._list(body),
+                                 lambda: self._if(rest, other, line)], line)
+        ways: list[Callable[[], Status]] = [
+            lambda: self._if(rest, other, line), lambda: self._list(body)]
+        ended, stopped = self._passed(ways[status])
+        return ways[not status]() if stopped else ended
+
+    def _passed(self, run: Callable[[], Status]) -> tuple[Status, bool]:
+        """Run a way that was chosen; True: it only ends the script, because the user's variables
+        are not given. Then the script does not go this way where it trains."""
+        if not self.assumptions:
+            return run(), False
+        kept, count = self.state.copy(), len(self.commands)
+        status = run()
+        if self.state.ended != "exit" or any(
+                ".py" in word for one in self.commands[count:] for word in one.words):
+            return status, False
+        self.state = kept
+        del self.commands[count:]
+        return None, True
+
+    def _bracket(self, tests: Tests, node: Simple) -> bool | None:
+        words = [field for word in node.words for field in self.fields(str(word), node.line)]
+        if words[0] == "[" and words.pop() != "]":
+            return None
+        return tests.single(words[1:])
+
+    def _condition(self, commands: Commands) -> Status:
+        self._cause, self._shown = "", "a condition"
+        return self._list(commands)
+
+    def _case(self, node: Case) -> Status:
+        subject = self._without(node.word, node.line)
+        loose = self.hard(subject)
+        if not loose and all(end == ";;" for _, _, end in node.branches):
+            for number, (patterns, body, _) in enumerate(node.branches):
+                fits = [self._fits(subject, one, node.line) for one in patterns]
+                if True in fits and None not in fits[:fits.index(True)]:
+                    status, stopped = self._passed(
+                        lambda body=body: self._list(body))  # type: ignore[misc]
+                    if not stopped:
+                        return status
+                    loose = next((one[0] for one in MARK.finditer(
+                        self.text(node.word, node.line))), "any")
+                    break
+                if None in fits:
+                    loose = "any"
+                    node = node._replace(branches=node.branches[number:])
+                    break
+            else:
+                return True
+        self._cause = loose if loose != "any" else ""
+        self._shown = f"case {node.word}"
+        return self._either([*(
+            lambda body=body: self._list(body)
+            for _, body, _ in node.branches), lambda: True], node.line) if all(
+                end == ";;" for _, _, end in node.branches) else self._any_of(node)
+
+    def _any_of(self, node: Case) -> Status:
+        """Branches that may follow each other."""
+        for _, body, _ in node.branches:
+            self._either([lambda body=body: self._list(body), lambda: True],  # type: ignore[misc]
+                         node.line)
+        return None
+
+    def _without(self, word: str, line: int) -> str:
+        """A word where what is not set is empty."""
+        kept, self.assumed = self.assumed, []
+        found = self.text(word, line)
+        self.assumptions |= dict.fromkeys(
+            name for one in self.assumed if _NAME.fullmatch(
+                name := self.unknown[int(one[1:-1])].name))
+        self.assumed = kept
+        return found
+
+    def _fits(self, subject: str, word: str, line: int) -> bool | None:
+        return Tests(self, line)._matched(subject, "==", word)
+
+    # ------------------------------------------------------------ loops
+
+    def _loop(self, node: Loop) -> Status:
+        def condition() -> Status:
+            with self._tests():
+                found = self._condition(node.condition)
+            return found if found is None else found != node.turned
+        return self._turns(condition, lambda: self._list(node.body), node.line)
+
+    def _for(self, node: For) -> Status:
+        line = node.line
+        loose = ""
+        if node.words is None:
+            words = [*self.arguments(line, '"$@"')]
+        else:
+            words = [field for word in node.words for field in self.fields(word, line)]
+            quoted = all(re.fullmatch(r'"[^"]*"', word) for word in node.words)
+            if not quoted and any(re.search(r"[*?\[]", word) for word in words):
+                loose = self.mark(line, f"for {node.name} in {' '.join(node.words)}")
+        loose = loose or next((mark for word in words if (mark := self.hard(word))), "")
+        words = [word for word in map(self.soft, words) if word or node.words is None]
+        if node.select:
+            self.lose("REPLY", line, "select")
+            loose = loose or self.mark(line, "select")
+        left = iter(words)
+
+        def turn() -> Status:
+            if loose:
+                self.put(node.name, (self.mark(
+                    line, self.unknown[int(loose[1:-1])].text, name=node.name),), line)
+                self._cause = loose
+                return None
+            word = next(left, None)
+            if word is None:
+                return False
+            self.put(node.name, (word,), line)
+            return True
+        if not loose and len(words) > MOST_TURNS:
+            loose = self.mark(line, f"for {node.name}")
+        return self._turns(turn, lambda: self._list(node.body), line)
+
+    def _turns(
+        self, condition: Callable[[], Status], body: Callable[[], Status], line: int,
+        step: Callable[[], Status] = lambda: True,
+    ) -> Status:
+        """A loop: turn by turn as long as its condition is known, then all further ones at once."""
+        self._loops.append([])
+        exits: list[State] = []
+        status: Status = None
+        for _ in range(MOST_TURNS):
+            before = self.state.copy()
+            count = len(self.commands)
+            status = condition()
+            if self.state.ended or status is False:
+                break
+            if status is None:
+                self.state = before
+                del self.commands[count:]
+                break
+            self._turn(body, step, exits, line)
+            if self.state.ended:
+                break
+        if not self.state.ended and status is not False:
+            self._all_turns(condition, body, step, exits, line)
+        self._loops.pop()
+        if self.state.ended == "return" and exits and self._returns:
+            self._returns[-1].append(self.state)
+        alive = [self.state] if not self.state.ended else []
+        if alive or exits:
+            self.state = self._merged([*alive, *exits], line)
+        return None if not self.state.ended else status
+
+    def _turn(
+        self, body: Callable[[], Status], step: Callable[[], Status], exits: list[State], line: int
+    ) -> None:
+        """One turn behind the condition; ``exits`` takes the states that leave the loop."""
+        body()
+        waiting, self._loops[-1] = self._loops[-1], []
+        ends = [] if self.state.ended not in ("", "continue") else [self.state]
+        exits += [state for kind, state in waiting if kind == "break"]
+        ends += [state for kind, state in waiting if kind == "continue"]
+        if self.state.ended == "break":
+            exits.append(self.state)
+        for state in (*ends, *exits):
+            state.ended = ""
+        if ends:
+            self.state = self._merged(ends, line)
+            step()
+        else:
+            self.state = self.state.copy()
+            self.state.ended = "exit" if self.state.ended == "exit" else (
+                self.state.ended if self.state.ended == "return" else "gone")
+
+    def _all_turns(
+        self, condition: Callable[[], Status], body: Callable[[], Status],
+        step: Callable[[], Status], exits: list[State], line: int,
+    ) -> None:
+        """Any number of turns: until the variables stay as they are."""
+        base, count = self.state, len(self.commands)
+        for turn in range(MOST_TURNS):
+            del self.commands[count:]
+            exits_now: list[State] = []
+            self.state = base.copy()
+            status = condition()
+            after, ended = self.state.copy(), self.state.ended
+            cause = self._cause
+            if not ended and status is not False:
+                self._turn(body, step, exits_now, line)
+                if self.state.ended == "return" and self._returns:
+                    self._returns[-1].append(self.state)
+            self._cause = cause
+            end = self.state
+            new = base if end.ended else self._merged([base, end], line)
+            if turn > 10:
+                self.state = new
+                self._lose_all(line, "a loop")
+                new = self.state
+            if new == base:
+                break
+            base = new
+        exits += exits_now
+        self.state = after
+        if not ended and status is True:
+            self.state.ended = "gone"
+
+    # ------------------------------------------------------------ commands
+
+    def _redirect(self, redirects: Iterable[Redirect], line: int) -> None:
+        for one in redirects:
+            if "{" in one.mark:
+                self.lose(one.mark.strip("{}<>&|"), line, one.mark)
+            if one.mark not in ("<<", "<<-"):
+                self.made.add(self.plain(self.text(one.target, line)).rpartition("/")[2])
+
+    def _simple(self, node: Simple) -> Status:
+        line = node.line
+        if node.words[:1] in (("[",), ("test",)) and node.words[0] not in self.state.functions:
+            return self._tested(lambda tests: self._bracket(tests, node), line, " ".join(
+                map(str, node.words)))
+        words = [field for word in node.words for field in (
+            [self.assignment(word, line)] if isinstance(word, Assign)
+            else self.fields(word, line))]
+        arrays = {word.text: word for word in node.words if isinstance(word, Assign)}
+        self._redirect(node.redirects, line)
+        # A variable that is not set is no word; as a value it keeps its mark.
+        first = next((n for n, word in enumerate(words) if self.soft(word)), len(words))
+        words = words[first:]
+        if not words:
+            for one in node.assigns:
+                self.assign(one, line)
+            ran = any("$(" in str(one.value) or "`" in str(one.value) for one in node.assigns)
+            self._cause, self._shown = "", " ".join(one.text for one in node.assigns)
+            return None if ran else True
+        kept = {one.name: self.state.values.get(one.name) for one in node.assigns}
+        exported = self.state.exported
+        for one in node.assigns:
+            self.assign(one, line)
+            self.state.exported |= {one.name}
+        status = self._run(words, arrays, line)
+        for name, value in kept.items():
+            if words[0] in ("eval", "source", ".", "declare", "export", "local", "readonly",
+                            "typeset", "unset", "read"):
+                self.lose(name, line, " ".join(map(self.plain, words[:3])))
+            elif value is None:
+                self.state.values.pop(name, None)
+            else:
+                self.state.values[name] = value
+        if node.assigns:
+            self.state.exported = exported
+        return status
+
+    def assignment(self, one: Assign, line: int) -> str:
+        """An assignment among words, kept for what it declares."""
+        return one.text if isinstance(one.value, tuple) or one.at is not None else (
+            f"{one.name}{'+' * one.more}={self.text(one.value, line)}")
+
+    def assign(self, one: Assign, line: int) -> None:
+        """``NAME=VALUE``."""
+        name = one.name
+        if isinstance(one.value, tuple):
+            listed: list[str] = []
+            for word in one.value:
+                fields = self.fields(word, line)
+                if re.match(r"\[[^\]]*\]\+?=", word) or (
+                        re.search(r"[*?]", "".join(fields)) and "[" not in word
+                        and not re.search("[\"'$]", word)):
+                    self.lose(name, line, one.text)
+                    return
+                listed += fields
+            before = self.get(name, line, f"${name}") if one.more and (
+                name in self.state.values or self.state.rest) else ()
+            self.put(name, (*before, *listed), line)
+            self.state.arrays |= {name}
+            return
+        text = self.text(one.value, line)
+        there: Value = self.state.values.get(name, ())
+        if not there and self.state.rest:
+            there = self.get(name, line, f"${name}")
+        if one.at is None:
+            self.put(name, ((there[0] if there and one.more else "") + text, *there[1:])
+                     if there and (one.more or len(there) > 1) else (text,), line)
+            return
+        self.state.arrays |= {name}
+        number = self.arithmetic(one.at, one.text, line)
+        if MARK.search(number) or any(map(MARK.search, there)) or not (
+                0 <= int(number) <= len(there)) or name in self.state.odd:
+            self.lose(name, line, one.text)
+            return
+        changed = [*there, ""][:max(len(there), int(number) + 1)]
+        changed[int(number)] = (changed[int(number)] if one.more else "") + text
+        self.put(name, tuple(changed), line)
+
+    def _run(self, words: list[str], arrays: Mapping[str, Assign], line: int) -> Status:
+        """A command with its words as they would be run."""
+        while words[0] in ("command", "builtin") and len(words) > 1 and words[1][:1] != "-":
+            words = words[1:]
+        name = words[0]
+        self._cause, self._shown = "", self.plain(" ".join(words[:6]))
+        if name in self.state.functions:
+            return self._call(name, words[1:], line)
+        known = _BUILTINS.get(name)
+        if known is not None:
+            return known(self, words, arrays, line)
+        if name in ("eval", "source", ".", "exec"):
+            return self._handed(name, words, line)
+        self._record(words, line)
+        if self.hard(name):  # it may be any command
+            self._lose_all(line, self.unknown[int(MARK.search(self.hard(name))[1])].text)  # type: ignore[index]
+            return None
+        if name in _TAKEN:
+            return self._named(words, line)
+        if name not in _LOOKING:
+            self.made |= {self.plain(word).rpartition("/")[2]
+                          for word in (words[-1:] if name in _COPYING else words[1:])}
+        if name in STARTING or name.rpartition("/")[2] in (*STARTING, *WRAPPERS):
+            self._started(words, line)
+        return None
+
+    def _record(self, words: Sequence[str], line: int) -> None:
+        self.commands.append(Command(line, tuple(words), self._environment(), self._outer))
+
+    def _call(self, name: str, arguments: Sequence[str], line: int) -> Status:
+        node = self.state.functions[name]
+        if not isinstance(node, Function):
+            self._lose_all(line, name)
+            return None
+        self._calls += 1
+        if self._calls > DEEPEST:
+            raise InputError(f"{self.where}: line {line}: functions that call each other more than "
+                             f"{DEEPEST} deep")
+        kept = self.state.arguments
+        self.state.arguments = tuple(arguments)
+        self.state.saved = (*self.state.saved, {})
+        status = self._returning(lambda: self._node(node.body), line)
+        self.state.arguments = kept
+        *saved, hidden = self.state.saved
+        self.state.saved = tuple(saved)
+        for one, value in hidden.items():
             if value is None:
-                for _, other in parts:
-                    self._blurred(other, condition[0] if condition else tokens[0], depth)
-                return
-            if value and not taken:
-                self._run(body, sure, depth + 1)
-                return
+                self.state.values.pop(one, None)
+            else:
+                self.state.values[one] = value
+        self._calls -= 1
+        return status
 
-    def _case(self, tokens: list[Token], cause: Token, sure: bool, depth: int) -> None:
-        """Of a ``case`` the statements whose pattern fits, or all of them as unknown."""
-        begins = next((n for n, token in enumerate(tokens[:4]) if token.text == "in"), None)
-        subject = self._joined(tokens[0].text, cause.line) if begins == 1 else ""
-        if begins is None or begins != 1 or any(
-                not one.unset for one in self.unknowns(subject)):
-            self._blurred(tokens, cause, depth)
-            return
-        subject = MARK.sub("", subject)
-        for patterns, body in cases(tokens[begins + 1:]):
-            if any(fnmatchcase(subject, self._joined(one.text, one.line)) for one in patterns):
-                self._run(body, sure, depth + 1)
-                return
+    def _returning(self, run: Callable[[], Status], line: int) -> Status:
+        """Run what ``return`` leaves."""
+        loops, self._loops = self._loops, []
+        self._returns.append([])
+        status = run()
+        waiting = self._returns.pop()
+        self._loops = loops
+        if self.state.ended == "return":
+            self.state.ended = ""
+        if waiting:
+            for state in waiting:
+                state.ended = ""
+            self.state = self._merged(
+                [*([] if self.state.ended else [self.state]), *waiting], line)
+            status = None
+        return status
 
-    def _skipped(self, tokens: list[Token]) -> bool:
-        """Whether the condition of a loop does not hold at its beginning."""
-        ends = next((n for n, token in enumerate(tokens) if token.text == "do"), None)
-        return tokens[0].text in ("while", "until") and ends is not None and (
-            self._condition(tokens[1:ends]) == (tokens[0].text == "until"))
+    def _handed(self, name: str, words: list[str], line: int) -> Status:
+        if name == "eval":
+            return self._again(" ".join(words[1:]), line)
+        if name == "exec":
+            if len(words) > 1:
+                self._record(words[1:], line)
+                self._started(words[1:], line)
+                self.state.ended = "exit"
+            return True
+        if len(words) < 2:
+            return False
+        self._record(words, line)
+        path = self._beside(words[1])
+        if path is None:
+            if not ENVIRONMENTS.search(self.plain(words[1])):
+                self._lose_all(line, self.plain(" ".join(words)))
+            return None
+        kept, arguments = self.where, self.state.arguments
+        self.where = str(path)
+        if len(words) > 2:
+            self.state.arguments = tuple(words[2:])
+        # As a function: return leaves it.
+        status = self._returning(lambda: self._text(read_text(path)), line)
+        self.where = kept
+        if len(words) > 2:
+            self.state.arguments = arguments
+        return status
 
-    def _followed(self, words: list[str], sure: bool) -> None:
-        """Follow a script of the same folder that another one sources, or starts."""
-        own = words[0] in ("source", ".")
-        name = next((word for word in words[1:] if own or word.endswith(STARTED)), "")
+    def _beside(self, name: str) -> Path | None:
+        """A script of the same folder or below, which nothing has written before."""
         file = MARK.sub("\0", name).rpartition("\0")[2].lstrip("/" if MARK.search(name) else "")
-        if self.folder is None or not file or len(self.texts) > MOST_FILES:
-            return
+        if self.folder is None or not file or len(self.texts) > MOST_FILES or (
+                os.path.basename(file) in self.made):
+            return None
         folder = Path(os.path.realpath(self.folder))
         path = Path(os.path.realpath(folder / file))
         if not path.is_relative_to(folder) or not path.is_file():
+            return None
+        return self.folder / os.path.relpath(path, folder)
+
+    def _started(self, words: Sequence[str], line: int) -> None:
+        """A script of the same folder that a command starts, in a shell of its own."""
+        starts = [n for n, word in enumerate(words) if word.rpartition("/")[2] in STARTING]
+        for start in starts:
+            at = next((n for n, word in enumerate(words[start + 1:], start + 1)
+                       if word.endswith(STARTED)), None)
+            if at is None or "-c" in words[start:at]:
+                continue
+            self.made.discard(os.path.basename(words[at]))
+            path = self._beside(words[at])
+            if path is None:
+                continue
+            kept, where, outer = self.state, self.where, self._outer
+            loops, returns = self._loops, self._returns
+            self._loops, self._returns = [], []
+            environment = self._environment()
+            self.state = State(
+                values={name: (value,) for name, value in environment.items()},
+                exported=frozenset(environment), arguments=tuple(words[at + 1:]), rest=kept.rest)
+            self.where, self._outer = str(path), (*outer, *words[:at])
+            self._text(read_text(path))
+            self.state, self.where, self._outer = kept, where, outer
+            self._loops, self._returns = loops, returns
             return
-        values, where, shifted = self.values, self.where, self._shifted
-        if not own:  # what is exported and given, and nothing comes back
-            given = enumerate(words[words.index(name) + 1:], 1)
-            self.values = {key: [value] for key, value in self.exported.items()} | {
-                str(number): [word] for number, word in given}
-            self._shifted = 0
-        self.where = str(self.folder / file)
-        self._text(read_text(path), sure)
-        self.where = where
-        if not own:
-            self.values, self._shifted = values, shifted
 
-    def _blurred(self, tokens: list[Token], cause: Token, depth: int) -> None:
-        """Statements that may be run or not, or several times: what they set is unknown."""
-        before = {name: list(value) for name, value in self.values.items()}
-        self._run(tokens, sure=False, depth=depth + 1)
-        text = line_of(cause)
-        for name, value in list(self.values.items()):
-            if before.get(name) != value:
-                kept = before.get(name, [])
-                self.values[name] = [*kept, self._mark(cause.line, text)]
+    # ------------------------------------------------------------ commands of the shell
 
-    def _statement(self, tokens: list[Token], sure: bool) -> None:
-        local: dict[str, str] = {}
-        words: list[str] = []
-        declares, line = False, tokens[0].line
-        redirect = False
-        for number, token in enumerate(tokens):
-            if redirect:
-                redirect = False
+    def _named(self, words: Sequence[str], line: int) -> Status:
+        """A command that sets variables among its words, and of its own."""
+        name = words[0]
+        if name == "printf" and not any(word.startswith("-v") for word in words):
+            return True
+        if name == "wait" and "-p" not in words:
+            return None
+        if name == "getopts" and not self.arguments(line, "$@") and len(words) == 3:
+            self.put(words[2], ("?",), line)
+            self.state.values.pop("OPTARG", None)
+            return False
+        shown = self.plain(" ".join(words))
+        for word in words[1:]:
+            if self.hard(word):
+                self._lose_all(line, shown)
+                return None
+        for word in (*words[1:], *{"read": ("REPLY",), "mapfile": ("MAPFILE",),
+                                   "readarray": ("MAPFILE",), "getopts": ("OPTARG",)}.get(
+                                       name, ())):
+            if found := re.match(r"(?:-[a-zA-Z]*)?([A-Za-z_]\w*)(?:\[|$)", word, re.ASCII):
+                self.lose(found[1], line, shown)
+            if re.fullmatch(r"-\w+", word):
+                for at in range(2, len(word)):  # -aNAME
+                    if _NAME.fullmatch(word[at:]):
+                        self.lose(word[at:], line, shown)
+        return None
+
+    def _declared(
+        self, words: Sequence[str], arrays: Mapping[str, Assign], line: int
+    ) -> Status:
+        """``export``, ``declare`` and their relatives."""
+        name = words[0]
+        if name == "local" and not self.state.saved:
+            return False
+        options = "".join(word[1:] for word in words[1:] if re.match(r"[-+][a-zA-Z]", word))
+        if "n" in options and name != "export":
+            self.refuse(line, " ".join(words[:3]))
+        if "f" in options or "F" in options or "p" in options:
+            return True
+        own = bool(self.state.saved) and name in ("local", "declare", "typeset") and (
+            "g" not in options)
+        for word in words[1:]:
+            if re.match(r"[-+][a-zA-Z]", word):
                 continue
-            if token.role == "redirect":
-                redirect = True
+            found = re.match(r"([A-Za-z_]\w*)(\[.*?\])?(\+?)(=)?", self.soft(word), re.ASCII)
+            if found is None or self.hard(word[:found.end()]):
+                self._lose_all(line, self.plain(word))
                 continue
-            assign = ASSIGN.match(token.text)
-            if assign and (not words or declares) and token.role in ("word", "array"):
-                value = self._assigned(token, assign)
-                if not declares and any(t.role == "word" and not ASSIGN.match(t.text)
-                                        for t in tokens[number + 1:]):
-                    local[assign[1]] = " ".join(value)  # for the command behind it alone
-                    continue
-                if not sure:
-                    value = [*self.values.get(assign[1], []),
-                             self._mark(token.line, token.text)]
-                self.values[assign[1]] = value
-                if declares and words[0] == "export":
-                    self.exported[assign[1]] = " ".join(value)
-                continue
-            found = self._words(token)
-            if not words and found and found[0] in _DECLARES:
-                declares = True
-            words += found
-            if len(words) > LONGEST_VALUE:
-                raise InputError(f"{self.where}: line {line}: more than {LONGEST_VALUE} words")
-        if declares and words[0] == "export":
-            self.exported |= {name: " ".join(self.values[name]) for name in words[1:]
-                              if name in self.values}
-        if words and not declares:
-            if words[0] == "shift":
-                count = words[1] if len(words) > 1 else "1"
-                known = sure and self._shifted is not None and re.fullmatch(r"\d{1,3}", count)
-                self._shifted = (self._shifted or 0) + int(count) if known else None
-                return
-            self.commands.append(Command(
-                line, tuple(words), {**self.exported, **local}, sure))
-            if words[0] in ("source", ".", *STARTING):
-                self._followed(words, sure)
-            if words[0] == "set":
-                self._set(words, sure)
-            if words[0] in ("read", "mapfile", "readarray", "unset"):
-                for name in words[1:]:
-                    if words[0] == "unset":
-                        self.values.pop(name, None)
-                    elif _NAME.fullmatch(name):
-                        self.values[name] = [self._mark(line, " ".join(words))]
-
-    def _set(self, words: list[str], sure: bool) -> None:
-        """Arguments that ``set`` gives the script, behind its own options or ``--``."""
-        at = 1
-        while at < len(words) and words[at][:1] in ("-", "+") and words[at] != "--":
-            at += 2 if words[at].endswith("o") else 1  # -o takes a name
-        if at >= len(words):
-            return
-        for name in [name for name in self.values if name.isdecimal()]:
-            del self.values[name]
-        given = words[at + (words[at] == "--"):]
-        self.values |= {str(number): [word] for number, word in enumerate(given, 1)}
-        self._shifted = 0 if sure else None
-
-    def _assigned(self, token: Token, assign: re.Match[str]) -> list[str]:
-        name, more = assign[1], bool(assign[2])
-        before = self.values.get(name, []) if more else []
-        if token.role == "array":
-            value = [word for inner in token.inner for word in self._words(inner)]
-            value = [*before, *value]
-        else:
-            text = self._joined(token.text[assign.end():], token.line)
-            value = [*before[:-1], (before[-1] if before else "") + text] if more else [text]
-        if sum(map(len, value)) + len(value) > LONGEST_VALUE:
-            raise InputError(f"{self.where}: line {token.line}: {name}: longer than "
-                             f"{LONGEST_VALUE} characters")
-        return value
-
-    def _condition(self, tokens: list[Token]) -> bool | None:
-        """Whether a condition holds; None: not known."""
-        result: bool | None = None
-        join = ""
-        run: list[Token] = []
-        for token in [*tokens, Token("operator", ";", 0)]:
-            if token.role != "operator":
-                run.append(token)
-                continue
-            if run:
-                value = self._test(run)
-                if not join:
-                    result = value
-                elif result is None or value is None:
-                    decided = {"&&": False, "||": True}[join]
-                    result = decided if decided in (result, value) else None
+            variable = found[1]
+            if own and variable not in self.state.saved[-1]:
+                self.state.saved[-1][variable] = self.state.values.get(variable)
+                self.state.values.pop(variable, None)
+                if found[4] is None:
+                    self.state.values[variable] = ("",)
+            if {*options} & {*"ilucA"}:
+                if found[4] is not None:
+                    self.lose(variable, line, self.plain(word))
+                self.state.odd[variable] = self.mark(line, self.plain(word), name=variable)
+            elif word in arrays:
+                self.assign(arrays[word], line)
+            elif found[4] is not None:
+                text = self.soft(word) if not MARK.search(word[:found.end()]) else word
+                text = word[word.index("=") + 1:]
+                before = "".join(self.state.values.get(variable, ())[:1]) if found[3] else ""
+                if found[2]:
+                    self.lose(variable, line, self.plain(word))
                 else:
-                    result = (result and value) if join == "&&" else (result or value)
-            run = []
-            join = token.text if token.text in ("&&", "||") else join
-        return result
+                    self.put(variable, (before + text,), line)
+            if name == "export" or "x" in options:
+                self.state.exported = self.state.exported - {variable} if "n" in options else (
+                    self.state.exported | {variable})
+            if name == "readonly" or "r" in options:
+                self.state.fixed |= {variable}
+        return True
 
-    def _test(self, tokens: list[Token]) -> bool | None:
-        texts = [token.text for token in tokens]
-        if texts[0] not in ("[", "[["):
-            return None
-        inside: list[str] = []
-        for token in tokens[1:-1]:
-            inside.append(token.text if token.text in ("!", "-a", "-o", "&&", "||")
-                          else self._joined(token.text, token.line))
-        turned = bool(inside) and inside[0] == "!"
-        inside = inside[turned:]
-        if any(not one.unset for word in inside for one in self.unknowns(word)):
-            return None
-        value = compared([MARK.sub("", word) for word in inside], self.values)
-        return None if value is None else value != turned
+    def _unset(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
+        for word in words[1:]:
+            if word == "-n":
+                self.refuse(line, " ".join(words))
+            if self.hard(word):
+                self._lose_all(line, self.plain(word))
+            elif "[" in word:
+                self.lose(word.partition("[")[0], line, self.plain(word))
+            elif "-f" in words:
+                self.state.functions.pop(word, None)
+            elif word in self.state.fixed:
+                self.state.odd[word] = self.mark(line, f"unset {word}", name=word)
+            elif _NAME.fullmatch(word):
+                there = word in self.state.values
+                self.state.values.pop(word, None)
+                if self.state.rest or self.state.saved:
+                    if self.state.saved:
+                        self.lose(word, line, " ".join(words))
+                    else:
+                        self.put(word, (), line)
+                if not there and "-v" not in words and word in self.state.functions:
+                    del self.state.functions[word]
+                self.state.exported -= {word}
+                self.state.arrays -= {word}
+        return True
 
-    # ------------------------------------------------------------ words
-
-    def _words(self, token: Token) -> list[str]:
-        """The words that one word becomes: unquoted values are split, arrays are listed."""
-        found, open_word = [""], False
-        for quoted, values in self._pieces(token.text, token.line, 0):
-            if not values:  # "$@" without arguments is no word
-                return [word for word in found if word]
-            for number, value in enumerate(values):
-                if number:
-                    found.append("")
-                if quoted:
-                    found[-1] += value
-                    open_word = True
-                    continue
-                parts = re.split(r"[ \t\n]+", value)
-                found[-1] += parts[0]
-                found += parts[1:]
-        return [word for word in found if word or (open_word and len(found) == 1)]
-
-    def _joined(self, text: str, line: int) -> str:
-        """A word as one text, as an assignment takes it."""
-        found = "".join(" ".join(values) for _, values in self._pieces(text, line, 0))
-        if len(found) > LONGEST_VALUE:
-            raise InputError(f"{self.where}: line {line}: a value longer than {LONGEST_VALUE} "
-                             "characters")
-        return found
-
-    def _pieces(self, text: str, line: int, depth: int) -> Iterable[tuple[bool, list[str]]]:
-        """Pieces of a word, each with its values: one, or those of an array."""
-        if depth > DEEPEST:
-            raise InputError(f"{self.where}: line {line}: expansions nested more than {DEEPEST} "
-                             "deep")
-        at, quote = 0, False
-        while at < len(text):
-            one = text[at]
-            if one == "'" and not quote:
-                end = text.find("'", at + 1)
-                yield True, [text[at + 1:end]]
-                at = end + 1
-            elif one == '"':
-                quote = not quote
-                yield True, [""]
+    def _set(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
+        """Options of ``set``, and arguments behind them or ``--``."""
+        at, state = 1, self.state
+        while at < len(words) and re.match(r"[-+]\w", words[at]):
+            off, letters = words[at][:1] == "+", words[at][1:]
+            if letters.endswith("o"):
                 at += 1
-            elif one == "\\" and at + 1 < len(text):
-                follows = text[at + 1]
-                kept = "\\" + follows if quote and follows not in '$`"\\\n' else follows
-                yield True, [kept if follows != "\n" else ""]
-                at += 2
-            elif one == "`" or text.startswith("$(", at):
-                end = matching(text, at, self.where, line)
-                inner = text[at:end]
-                if inner.startswith("$(("):
-                    yield quote, [self._arithmetic(inner, line, depth)]
-                else:
-                    yield True, [self._mark(line, inner)]
-                at = end
-            elif one == "$" and at + 1 < len(text) and text[at + 1] == "{":
-                end = matching(text, at, self.where, line)
-                inner = text[at + 2:end - 1]
-                whole = quote or re.search(r"-([\"']).*\1$", inner, re.DOTALL) is not None
-                yield whole, self._parameter(inner, text[at:end], line, depth, quote)
-                at = end
-            elif one == "$" and (name := re.compile(r"[A-Za-z_]\w*|[0-9@*#?!$-]").match(
-                    text, at + 1)):
-                yield quote, self._value(name[0], name[0] in "@*", f"${name[0]}", line, quote)
-                at = name.end()
-            else:
-                end = at + 1
-                while end < len(text) and text[end] not in "'\"\\`$":
-                    end += 1
-                yield quote or not text[at:end].isspace(), [text[at:end]]
-                at = end
+                letters += {"errexit": "e", "allexport": "a", "noexec": "n", "keyword": "k",
+                            "posix": "k"}.get(words[at] if at < len(words) else "", "")
+            changed = frozenset(letters) & frozenset("eank")
+            state.options = state.options - changed if off else state.options | changed
+            if "k" in changed or "n" in changed:
+                self.refuse(line, " ".join(words))
+            at += 1
+        if at < len(words):
+            rest = words[at + (words[at] in ("--", "-")):]
+            state.arguments, state.shifted = tuple(
+                word for word in rest if self.soft(word)), 0
+        return True
 
-    def _value(self, name: str, listed: bool, shown: str, line: int, quoted: bool) -> list[str]:
-        if name in "@*#" or (name.isdecimal() and name != "0"):
-            return self._argument(name, shown, line, quoted)
-        if name in self.values:
-            value = self.values[name]
-            return list(value) if listed else [value[0] if value else ""]
-        if name in "?!$-" or name in ("PWD", "HOME", "USER", "RANDOM", "HOSTNAME"):
-            return [self._mark(line, shown)]
-        return [self._mark(line, shown, unset=True)]
+    def _shift(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
+        count = words[1] if len(words) > 1 else "1"
+        there, state = self.state.arguments, self.state
+        if there is None or not re.fullmatch(r"\d{1,3}", count):
+            state.arguments = None
+            return None
+        if any(MARK.search(one) for one in there[:int(count)]):
+            state.arguments = None
+            return None
+        if int(count) > len(there):
+            if state.saved or there:
+                return False
+            state.shifted += int(count)  # of the script itself: not given
+            return None
+        state.arguments = there[int(count):]
+        if not state.saved:
+            state.shifted += int(count)
+        return True
 
-    def _argument(self, name: str, shown: str, line: int, quoted: bool) -> list[str]:
-        """An argument of the script, all that are given, or their number."""
-        if self._shifted is None:
-            return [self._mark(line, shown)]
-        if name.isdigit():
-            number = self._numbered(name)
-            text = f"${number}" if self._shifted else shown
-            return self.values.get(number) or [self._mark(line, text, unset=True)]
-        found: list[str] = []
-        while (number := str(len(found) + 1 + self._shifted)) in self.values:
-            found += self.values[number][:1]
-        found = [" ".join(found)] if quoted and name == "*" else found
-        return [str(len(found))] if name == "#" else found
+    def _leave(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
+        kind = words[0]
+        if kind in ("break", "continue"):
+            if not self._loops:
+                return True
+            if len(words) > 1 and words[1] != "1":
+                self.refuse(line, " ".join(words))
+        if kind == "return" and not self._returns:
+            return None
+        self.state.ended = kind
+        if len(words) > 1 and kind == "return":
+            return None if not words[1].isdecimal() else words[1] == "0"
+        return True if len(words) == 1 and kind != "return" else None
 
-    def _numbered(self, name: str) -> str:
-        """The name of a variable; of an argument its number before any was shifted away."""
-        return str(int(name) + (self._shifted or 0)) if name.isdecimal() and (
-            name != "0") else name
+    def _let(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
+        status: Status = None
+        for word in words[1:]:
+            status = self._compute(word, line)
+        return status
 
-    def _parameter(
-        self, inner: str, shown: str, line: int, depth: int, quoted: bool
-    ) -> list[str]:
-        found = _PARAMETER.fullmatch(inner)
-        if found is None or found["all"]:
-            return [self._mark(line, shown)]
-        name, mark, word = found["name"], found["mark"] or "", found["word"] or ""
-        value = self._value(name, bool(found["array"]), shown, line, quoted)
-        if quoted and found["array"] == "[*]":
-            value = [" ".join(value)]
-        key = self._numbered(name)
-        empty = key not in self.values or (":" in mark and value == [""])
-        other = "".join(
-            " ".join(values) for _, values in self._pieces(word, line, depth + 1))
-        if mark[-1:] in ("-", "=") and empty:
-            if not other and key not in self.values:
-                return [self._mark(line, shown, unset=True)]
-            if mark[-1] == "=":
-                self.values[name] = [other]
-            return [other]
-        if mark[-1:] == "+":
-            return [""] if empty else [other]
-        return value
+    def _nothing(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
+        return words[0] != "false"
 
-    def _arithmetic(self, text: str, line: int, depth: int) -> str:
-        """The value of ``$(( ))``."""
-        inner = "".join(" ".join(values) for _, values in self._pieces(
-            text[3:-2], line, depth + 1))
-        unknown = self._mark(line, text)
-        try:
-            return str(computed(inner, lambda name: (self.values.get(name) or [""])[0]))
-        except ValueError:
-            marks = MARK.findall(inner)
-            if marks:
-                return f"{OPEN}{marks[0]}{CLOSE}"
-            names = [name for name in _NAME.findall(inner) if name not in self.values]
-            return self._mark(line, f"${names[0]}", unset=True) if names else unknown
+    def _printed(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
+        self._record(words, line)
+        return True
+
+    def _options(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
+        if any(word in _SHELL_OPTIONS or self.hard(word) for word in words[1:]) and (
+                "-u" not in words):
+            self.refuse(line, self.plain(" ".join(words)))
+        return True
+
+    def _trap(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
+        """What a trap may change is never known."""
+        if len(words) < 3 or words[1] in ("-", "", "-p", "-l") or {*words[2:]} <= {"EXIT", "0"}:
+            return True
+        if self.hard(words[1]):
+            self.refuse(line, self.plain(" ".join(words)))
+        kept, commands = self.state, [*self.commands]
+        self.state = kept.copy()
+        self._testing += 1
+        self._text(words[1], line, marked=True)
+        self._testing -= 1
+        changed, self.state, self.commands = self.state, kept, commands
+        if changed.rest != kept.rest:
+            self.refuse(line, self.plain(" ".join(words)))
+        for name in {*changed.values, *kept.values}:
+            if changed.values.get(name) != kept.values.get(name):
+                kept.odd[name] = self.mark(line, self.plain(" ".join(words)), name=name)
+        return True
+
+    def _enabled(self, words: Sequence[str], arrays: Mapping[str, Assign], line: int) -> Status:
+        self.refuse(line, self.plain(" ".join(words)))
+
+
+_BUILTINS: Mapping[str, Callable[
+    [Script, list[str], Mapping[str, Assign], int], Status]] = {
+    **dict.fromkeys(("export", "declare", "local", "readonly", "typeset"), Script._declared),
+    **dict.fromkeys(("break", "continue", "return", "exit"), Script._leave),
+    **dict.fromkeys((":", "true", "false"), Script._nothing),
+    "unset": Script._unset, "set": Script._set, "shift": Script._shift, "let": Script._let,
+    "shopt": Script._options, "trap": Script._trap, "enable": Script._enabled,
+    "alias": Script._nothing, "echo": Script._printed,
+}
+"""Commands of the shell that change variables, or succeed for certain."""
