@@ -15,6 +15,7 @@ from command_line import run
 
 import nest
 from nest.errors import InfeasibleError, InputError, LimitError
+from nest.reading import flags
 from nest.reading.megatron_script import opened
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stacks"))
@@ -70,10 +71,10 @@ SCRIPTS = {
     "--tensor-model-parallel-size=8 " + " ".join(PARTS[name] for name in (
         "MODEL", "KEPT", "TRAINING")) + "\n",
     "one line": TORCHRUN + LINE.format(**PARTS) + "\n",
-    "a branch": TORCHRUN.join(("if [ -z \"$X\" ]; then A='--tensor-model-parallel-size 8'\n"
-                               "else A='--tensor-model-parallel-size 4'; fi\n", "")) + LINE.format(
-        **{**PARTS, "SLOW": "$A"}) + "\n",
 }
+BRANCHES = ("if [ -z \"$X\" ]; then A='--tensor-model-parallel-size 8'\n"
+            "else A='--tensor-model-parallel-size 4'; fi\n" + TORCHRUN + LINE.format(
+                **{**PARTS, "SLOW": "$A"}) + "\n")
 
 
 @pytest.fixture(scope="module")
@@ -291,6 +292,30 @@ def _words(text: str, folder: Path) -> list[str]:
     done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True,
                           env={"PATH": f"{binary}:/usr/bin:/bin", "DATA": "d"}, cwd=folder)
     return done.stdout.split("\n")
+
+
+@pytest.mark.kernels(uncompiled=True)
+def test_an_argument_in_several_places_is_not_edited(
+    tmp_path: Path, cluster: nest.Cluster
+) -> None:
+    """The other place is another way through the script, and stays as it is."""
+    found = nest.improve(script(tmp_path, BRANCHES), cluster, nest.SearchSpace(tp=(1, 2)),
+                         in_place=True)
+    assert [*found.files] == ["launch.sh"]
+
+
+def test_a_layout_of_other_stages_is_another_division() -> None:
+    """Et|t|t|tL are four stages or two with two chunks each; what says so before is taken out."""
+    size, layout = flags.SIZE, flags.LAYOUT
+    text = ("Et|t|t|tL",)
+    old = {size: ("4",), layout: text}
+    given = {size: ("4",), "num-layers-per-virtual-pipeline-stage": ("1",)}
+    change = flags.changed(given, old, {size: ("2",), layout: text}, plan=None)  # type: ignore[arg-type]
+    assert change == flags.Flags((size, "num-layers-per-virtual-pipeline-stage"),
+                                 {size: ("2",), layout: text})
+    same = flags.changed({size: ("4",), layout: text}, old, {size: ("2",), layout: text},
+                         plan=None)  # type: ignore[arg-type]
+    assert same == flags.Flags((size,), {size: ("2",)})
 
 
 @pytest.mark.kernels(uncompiled=True)

@@ -1,13 +1,16 @@
 """A launch script with other arguments, its text kept otherwise; and where it cannot be, a new one.
 
 Arguments are found in the text of the script by their names and replaced in place. The result is
-read again: it stands only if its commands are those of the script, but for these arguments.
+read again: it stands only if its commands are those of the script, but for these arguments, and if
+nothing else of its text differs. A script that says a changed argument in several places is not
+edited: which of them counts may depend on what is not in it.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -67,6 +70,10 @@ def edited(
         return _headed(script, head)
     places = [*_places(script, table)]
     there = {place.name for place in places}
+    changed = {*flags.taken, *flags.given}
+    if any(count > 1 and name in changed for name, count in Counter(
+            place.name for place in places).items()):
+        return None  # one of them may belong to another way through the script
     named = [name for name in flags.given if name in there]
     last = next((name for name in (*reversed(named), *ANCHORS) if name in there), None)
     if last is None and len(named) < len(flags.given):
@@ -74,10 +81,36 @@ def edited(
     if any(name not in there for name in flags.taken):
         return None
     for again in (False, True):
-        text = _headed(_replaced(script, places, flags, last, again), head)
-        if stands(text):
+        new = _replaced(script, places, flags, last, again)
+        text = _headed(new, head)
+        if _adds(script, places, flags, new) and stands(text):
             return text
     return None
+
+
+def _adds(old: str, places: Sequence[_Place], flags: Flags, new: str) -> bool:
+    """Whether a new text is the old one without its changed arguments, and besides has only words
+    of the new ones."""
+    done, kept = 0, []
+    for place in places:
+        if place.name in {*flags.taken, *flags.given}:
+            kept.append(old[done:place.start])
+            done = place.end
+    rest = deque(_plain_words(" ".join([*kept, old[done:]])))
+    added = []
+    for word in _plain_words(new):
+        if rest and rest[0] == word:
+            rest.popleft()
+        else:
+            added.append(word)
+    allowed = {word for name, value in flags.given.items() for one in (
+        f"--{name}", f"++{name}", name, *value, f"--{name}={''.join(value)}",
+        f"{name}={''.join(value)}", f"++{name}={''.join(value)}") for word in _plain_words(one)}
+    return not rest and {*added} <= allowed
+
+
+def _plain_words(text: str) -> list[str]:
+    return re.sub(r"[\\\s\"']+", " ", text).split()
 
 
 def _places(text: str, table: Known) -> Iterator[_Place]:

@@ -23,8 +23,10 @@ from nest.reading.megatron_arguments import ALIASES
 
 DECIDED = ("PARALLEL", "MEMORY", "TRAINING")
 """Sections of arguments that a plan decides; those of the model are the user's."""
+SIZE, LAYOUT = "pipeline-model-parallel-size", "pipeline-model-parallel-layout"
+"""A layout says how many stages have its chunks only with their number."""
 DIVISION = (
-    "pipeline-model-parallel-layout", "num-layers-per-virtual-pipeline-stage",
+    LAYOUT, "num-layers-per-virtual-pipeline-stage",
     "num-virtual-stages-per-pipeline-rank", "decoder-first-pipeline-num-layers",
     "decoder-last-pipeline-num-layers", "account-for-embedding-in-pipeline-split",
     "account-for-loss-in-pipeline-split")
@@ -123,8 +125,10 @@ def changed(
     before, after : those that its plan and the next one decide (:func:`said`).
     plan : the next one.
     """
+    sizes = [each.get(SIZE) for each in (before, after)]
     names = [name for name in dict.fromkeys((*before, *after))
              if before.get(name) != after.get(name)
+             or (name == LAYOUT and sizes[0] != sizes[1])
              or (name in DEPENDS and given.get(name, _absent(name, after)) != after.get(name))]
     touched = dict.fromkeys(one for name in names for one in _family(name))
     wanted = {name: after[name] for name in touched if name in after}
