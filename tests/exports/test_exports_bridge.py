@@ -17,6 +17,7 @@ import nest
 from nest.errors import UnsupportedError
 from nest.exports import bridge
 from nest.exports.settings import figures_of
+from nest.reading import bridge as reading_bridge
 
 
 def fields(text: str) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def fields(text: str) -> dict[str, Any]:
     ({"asked": {"expert_capacity": 1.25, "expert_padding": True}, "changes": {"moe": EXPERTS}},
      {"model.moe_expert_capacity_factor": 1.25, "model.moe_pad_expert_input_to_capacity": True}),
     ({"changes": {"moe": EXPERTS}},
-     {"model.moe_expert_capacity_factor": None, "model.moe_pad_expert_input_to_capacity": None}),
+     {"model.moe_expert_capacity_factor": None, "model.moe_pad_expert_input_to_capacity": False}),
     ({"zero": 1, "stack": {"base": "megatron-bridge", "cuda_graphs": "step"}},
      {"model.cuda_graph_impl": "local", "model.cuda_graph_scope": ["full_iteration"],
       "rerun_state_machine.check_for_nan_in_loss": False, "ddp.check_for_nan_in_grad": False,
@@ -79,6 +80,30 @@ def test_fields(given: dict[str, Any], wanted: dict[str, Any]) -> None:
                     **given)["plan_recipe.py"]
     found = fields(text)
     assert {name: found.get(name) for name in wanted} == wanted
+
+
+def test_what_a_recipe_may_have_is_taken_back() -> None:
+    """Core refuses other divisions of layers beside a layout, and recipes have them: v0.6.0
+    src/megatron/bridge/recipes/qwen/h100/qwen3_moe.py:261, 413 and others."""
+    found = fields(files_of("megatron-bridge", "megatron-bridge", tp=2, pp=2, zero=1)[
+        "plan_recipe.py"])
+    for name in ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
+                 "virtual_pipeline_model_parallel_size", "microbatch_group_size_per_vp_stage",
+                 "offload_modules", "hierarchical_context_parallel_sizes"):
+        assert found[f"model.{name}"] is None
+    for name in ("model.account_for_embedding_in_pipeline_split", "model.cpu_offloading",
+                 "model.account_for_loss_in_pipeline_split", "ddp.use_megatron_fsdp",
+                 "model.fine_grained_activation_offloading", "optimizer.optimizer_cpu_offload"):
+        assert found[name] is False
+    assert found["checkpoint.ckpt_format"] == "torch_dist"
+    assert {*bridge.SPLIT} == {*reading_bridge.SPLIT}
+
+
+def test_stages_in_fp32_say_what_they_send() -> None:
+    """Recipes of one stage have no pipeline_dtype; a number format has, and here is none."""
+    text = files_of("megatron-bridge", "megatron-bridge", pp=2, zero=1,
+                    asked={"precision": "fp32"})["plan_recipe.py"]
+    assert "import torch\n" in text and "config.model.pipeline_dtype = torch.float32\n" in text
 
 
 def test_the_program_is_read_back() -> None:

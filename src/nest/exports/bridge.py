@@ -42,10 +42,10 @@ SETTINGS = (
     Setting("pp", "model.pipeline_model_parallel_size"),
     Setting("virtual", "model.virtual_pipeline_model_parallel_size", unless=()),
     Setting("layout", "model.pipeline_model_parallel_layout", unless=()),
-    Setting("group", "model.microbatch_group_size_per_vp_stage"),
+    Setting("group", "model.microbatch_group_size_per_vp_stage", unless=()),
     Setting("cp", "model.context_parallel_size"),
     Setting("cp_comm", "model.cp_comm_type", when={"rings": (True,)}),
-    Setting("cp_levels", "model.hierarchical_context_parallel_sizes"),
+    Setting("cp_levels", "model.hierarchical_context_parallel_sizes", unless=()),
     Setting("ep", "model.expert_model_parallel_size"),
     Setting("etp", "model.expert_tensor_parallel_size", when={"experts": (True,)}),
     Setting("dispatcher", "model.moe_token_dispatcher_type",
@@ -53,24 +53,24 @@ SETTINGS = (
              "hybridep": "flex"}, when={"experts": (True,)}),
     Setting("dispatcher", "model.moe_flex_dispatcher_backend",
             {"deepep": "deepep", "hybridep": "hybridep"}, when={"experts": (True,)}),
-    Setting("capacity", "model.moe_expert_capacity_factor", when={"experts": (True,)}),
-    flag("padded", "model.moe_pad_expert_input_to_capacity"),
+    Setting("capacity", "model.moe_expert_capacity_factor", unless=(), when={"experts": (True,)}),
+    Setting("padded", "model.moe_pad_expert_input_to_capacity", when={"experts": (True,)}),
     Setting("granularity", "model.recompute_granularity", unless=()),
     Setting("method", "model.recompute_method", unless=()),
     Setting("recomputed", "model.recompute_num_layers", unless=()),
     Setting("modules", "model.recompute_modules", unless=()),
     Setting("offload_layers", "model.cpu_offloading_num_layers", unless=(0,)),
-    flag("offload_layers_on", "model.cpu_offloading"),
-    flag("offload_modules_on", "model.fine_grained_activation_offloading"),
-    Setting("offload_modules", "model.offload_modules"),
+    Setting("offload_layers_on", "model.cpu_offloading"),
+    Setting("offload_modules_on", "model.fine_grained_activation_offloading"),
+    Setting("offload_modules", "model.offload_modules", unless=()),
     Setting("distributed", "optimizer.use_distributed_optimizer"),
     Setting("remainders", "optimizer.use_precision_aware_optimizer"),
     Setting("offload_optimizer", "optimizer.optimizer_offload_fraction", unless=(0.0,)),
-    flag("offloads", "optimizer.optimizer_cpu_offload"),
+    Setting("offloads", "optimizer.optimizer_cpu_offload"),
     flag("offloads", "optimizer.overlap_cpu_optimizer_d2h_h2d"),
     Setting("distributed", "ddp.use_distributed_optimizer"),
     Setting("instances", "ddp.num_distributed_optimizer_instances"),
-    flag("fsdp", "ddp.use_megatron_fsdp"),
+    Setting("fsdp", "ddp.use_megatron_fsdp"),
     Setting("zero", "ddp.data_parallel_sharding_strategy",
             {0: "no_shard", 1: "optim", 2: "optim_grads", 3: "optim_grads_params"},
             when={"fsdp": _FSDP}),
@@ -82,7 +82,15 @@ SETTINGS = (
     Setting("seq_len", "dataset.seq_length"),
     Setting("seq_len", "model.seq_length"),
 )
-"""Fields of the container."""
+"""Fields of the container. What a recipe may have otherwise is written where it is off, too."""
+SPLIT: Mapping[str, bool | None] = {
+    "model.num_layers_in_first_pipeline_stage": None,
+    "model.num_layers_in_last_pipeline_stage": None,
+    "model.account_for_embedding_in_pipeline_split": False,
+    "model.account_for_loss_in_pipeline_split": False}
+"""How recipes divide layers without a layout, and what takes that back: Core refuses it beside a
+layout (megatron/core/transformer/transformer_config.py:1307), and the layout says all. Recipes with
+these are src/megatron/bridge/recipes/qwen/h100/qwen3_moe.py:261 and others."""
 OVERLAP = (
     Setting("overlap_tp", "tp_comm_overlap"),
     Setting("overlap_grad_reduce", "overlap_grad_reduce"),
@@ -155,7 +163,7 @@ def figures_here(plan: Plan) -> Figures:
             stack.master_remainders and sharded and not fsdp and _adam_in_bf16(job)),
         "instances": way.outer_dp if stage.shard == "dp_in" else 1,
         "outer": "no_shard" if stage.shard == "dp_in" else None,
-        "format": "fsdp_dtensor" if fsdp else None,
+        "format": "fsdp_dtensor" if fsdp else "torch_dist",
         "mapped": replica_by_replica(way, bool(plan.launch_needs)),
         "overlap_tp": stage.sp and stack.overlap_tp > 0.0,
         "overlap_grad_reduce": sharded and stack.overlap_grad_reduce > 0.0,
@@ -205,6 +213,7 @@ def program(plan: Plan, title: str, priced: str) -> str:
         '"""A recipe changed to a plan: run by each rank; arguments are overrides of fields.', "",
         *plain_lines(title, priced), '"""', "",
         *(["import importlib", "import os"] if recipe is None else []), "import sys", "",
+        *([] if format_ else ["import torch"]),
         *([] if recipe is None else [f"from megatron.bridge.{recipe[0]} import {recipe[1]}"]),
         "from megatron.bridge.training.comm_overlap import CommOverlapConfig",
         "from megatron.bridge.training.gpt_step import forward_step",
@@ -217,14 +226,15 @@ def program(plan: Plan, title: str, priced: str) -> str:
         '        raise ValueError(f"layers, width {found}: the plan is for "',
         f'                         "{model.layers}, {model.hidden}")',
         *(f"    config.{name} = {value!r}"
-          for name, value in settings((*SETTINGS, *GRAPHS), here).items())]
+          for name, value in {**SPLIT, **settings((*SETTINGS, *GRAPHS), here)}.items())]
     if format_:
         full = here["gradient_dtype"] == "fp32"
         lines += [f"    config.mixed_precision = {format_}()",
                   f"    config.mixed_precision.grad_reduce_in_fp32 = {full}",
                   *[f"    config.{ENDS} = False"] * number_format(precision).narrow]
     else:
-        lines.append("    config.mixed_precision = None")
+        lines += ["    config.mixed_precision = None",
+                  "    config.model.pipeline_dtype = torch.float32"]
     overlap = (f"        {name}={value!r}," for name, value in settings(OVERLAP, here).items())
     lines += ["    config.comm_overlap = CommOverlapConfig(", *overlap, "    )",
               "    return config", "", "", 'if __name__ == "__main__":',

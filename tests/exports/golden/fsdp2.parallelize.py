@@ -102,6 +102,16 @@ def divide(model: nn.Module, ranks: DeviceMesh, blocks: str) -> None:
     if SEQUENCE_PARALLEL:
         ends[f"{start}norm"] = SequenceParallel()
     parallelize_module(model, ranks, ends)
+    if SEQUENCE_PARALLEL:  # it counts positions by its embeddings, of which a rank has a part
+        model.get_submodule(above).register_forward_pre_hook(whole_positions, with_kwargs=True)
+
+
+def whole_positions(_, args, kwargs):
+    """Positions of all tokens, where the caller gives none."""
+    given = args[0] if args else kwargs["input_ids"]
+    return args, {**kwargs, "position_ids": kwargs.get("position_ids")
+                  if kwargs.get("position_ids") is not None
+                  else torch.arange(given.shape[1], device=given.device)[None]}
 
 
 def recompute(layer: nn.Module) -> None:

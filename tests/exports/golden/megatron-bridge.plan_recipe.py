@@ -20,21 +20,33 @@ def plan():
     if found != (126, 16384):
         raise ValueError(f"layers, width {found}: the plan is for "
                          "126, 16384")
+    config.model.num_layers_in_first_pipeline_stage = None
+    config.model.num_layers_in_last_pipeline_stage = None
+    config.model.account_for_embedding_in_pipeline_split = False
+    config.model.account_for_loss_in_pipeline_split = False
     config.model.tensor_model_parallel_size = 8
     config.model.sequence_parallel = True
     config.model.pipeline_model_parallel_size = 8
     config.model.virtual_pipeline_model_parallel_size = 4
     config.model.pipeline_model_parallel_layout = 'Et*3|(t*4|)*30t*3L'
+    config.model.microbatch_group_size_per_vp_stage = None
     config.model.context_parallel_size = 1
+    config.model.hierarchical_context_parallel_sizes = None
     config.model.expert_model_parallel_size = 1
     config.model.recompute_granularity = 'full'
     config.model.recompute_method = 'uniform'
     config.model.recompute_num_layers = 1
     config.model.recompute_modules = None
+    config.model.cpu_offloading = False
+    config.model.fine_grained_activation_offloading = False
+    config.model.offload_modules = None
     config.optimizer.use_distributed_optimizer = True
     config.optimizer.use_precision_aware_optimizer = False
+    config.optimizer.optimizer_cpu_offload = False
     config.ddp.use_distributed_optimizer = True
     config.ddp.num_distributed_optimizer_instances = 1
+    config.ddp.use_megatron_fsdp = False
+    config.checkpoint.ckpt_format = 'torch_dist'
     config.dist.use_tp_pp_dp_mapping = True
     config.train.global_batch_size = 128
     config.train.micro_batch_size = 1
