@@ -455,7 +455,7 @@ def decoder(layers: int, width: int = 128, heads: int = 8) -> Any:
             self.embed_tokens, self.norm = nn.Embedding(128, width), nn.RMSNorm(width)
             self.layers = nn.ModuleList(Block() for _ in range(layers))
 
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        def forward(self, tokens: torch.Tensor, position_ids: Any = None) -> torch.Tensor:
             x = self.embed_tokens(tokens)
             for layer in self.layers:
                 x = layer(x)

@@ -4,8 +4,9 @@ Names and meanings are those of torch==2.13.0:
 torch/distributed/fsdp/_fully_shard/_fully_shard.py:98, torch/distributed/tensor/parallel/,
 torch/utils/checkpoint.py,
 torch/distributed/tensor/experimental/_context_parallel/_attention.py:77. Blocks and their parts
-have the names of transformers' decoders, such as `LlamaForCausalLM`. `.ci/frameworks` runs the
-module on groups of ranks that talk to nobody.
+have the names of transformers' decoders, such as `LlamaForCausalLM`, which count positions by the
+length of their embeddings (transformers==5.23.0 models/llama/modeling_llama.py:375).
+`.ci/frameworks` trains with the module on four CPUs.
 """
 
 from __future__ import annotations
@@ -100,6 +101,16 @@ def divide(model: nn.Module, ranks: DeviceMesh, blocks: str) -> None:
     if SEQUENCE_PARALLEL:
         ends[f"{start}norm"] = SequenceParallel()
     parallelize_module(model, ranks, ends)
+    if SEQUENCE_PARALLEL:  # it counts positions by its embeddings, of which a rank has a part
+        model.get_submodule(above).register_forward_pre_hook(whole_positions, with_kwargs=True)
+
+
+def whole_positions(_, args, kwargs):
+    """Positions of all tokens, where the caller gives none."""
+    given = args[0] if args else kwargs["input_ids"]
+    return args, {**kwargs, "position_ids": kwargs.get("position_ids")
+                  if kwargs.get("position_ids") is not None
+                  else torch.arange(given.shape[1], device=given.device)[None]}
 
 
 def recompute(layer: nn.Module) -> None:
@@ -125,7 +136,10 @@ def core_contexts():
 
 
 def context(ranks: DeviceMesh, buffers: list[torch.Tensor], dims: list[int]):
-    """Context parallelism around a step: what is divided, and where its sequence is."""
+    """Context parallelism around a step: what is divided, and where its sequence is.
+
+    Position numbers are among the buffers, and the model is given them.
+    """
     return context_parallel(ranks["cp"], buffers=buffers, buffer_seq_dims=dims)
 '''
 _IMPORTS = '''from functools import partial

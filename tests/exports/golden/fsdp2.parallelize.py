@@ -137,5 +137,8 @@ def core_contexts():
 
 
 def context(ranks: DeviceMesh, buffers: list[torch.Tensor], dims: list[int]):
-    """Context parallelism around a step: what is divided, and where its sequence is."""
+    """Context parallelism around a step: what is divided, and where its sequence is.
+
+    Position numbers are among the buffers, and the model is given them.
+    """
     return context_parallel(ranks["cp"], buffers=buffers, buffer_seq_dims=dims)
