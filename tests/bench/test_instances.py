@@ -206,7 +206,7 @@ def moved(border: int) -> dict:
     (True, {**moved(9), "group": 4}, "group 4"), (True, moved(9), None),
     (True, moved(7), "its division into chunks"), (False, moved(7), "its division into chunks"),
     (False, CHUNKS, None), (True, {**BEST, "stages": [
-        {**STAGE, "recompute": "selective", "recompute_modules": ["mlp"]}]}, "recompute of mlp"),
+        {**STAGE, "recompute": "selective", "recompute_modules": ["mlp"]}]}, None),
 ])
 def test_what_no_search_tries_is_named(beyond: bool, change: dict, expected: str | None) -> None:
     asked = instance(beyond=beyond)

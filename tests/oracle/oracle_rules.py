@@ -17,10 +17,11 @@ from nest.graph import Chain
 
 Spread = tuple[tuple[int, ...], bool]
 MODULES = ("core_attn", "norm", "mlp_act", "moe")
-LATENT = ("norm", "mlp_act", "mlp", "mla_up_proj")
-"""All sets of these are in a space too where layers have latent attention."""
+FURTHER = ("mlp", "mla_up_proj", "shared_experts")
+"""With latent attention in sets with norm and mlp_act alone, else in all sets."""
 NONE, FULL = 0, 16
-CODES = {"core_attn": 1, "norm": 2, "mlp_act": 4, "moe": 8, "mlp": 64, "mla_up_proj": 128}
+CODES = {"core_attn": 1, "norm": 2, "mlp_act": 4, "moe": 8, "mlp": 64, "mla_up_proj": 128,
+         "shared_experts": 256}
 """Recompute of a layer: none, all of it, or a sum of these."""
 SHARDS = ("dp", "dp_in")
 
@@ -346,11 +347,13 @@ def _module_sets(chain: Chain) -> list[tuple[str, ...]]:
     has = {tag for kind in chain.kinds if kind.checkpointed for op in kind.operators
            for tag in (*op.again, *op.dropped)}
     found: list[tuple[str, ...]] = []
-    for names in (MODULES, LATENT if "mla_up_proj" in has else ()):
+    latent = "mla_up_proj" in has
+    for names in (MODULES, ("norm", "mlp_act", *FURTHER)) if latent else ((*MODULES, *FURTHER),):
         here = [name for name in names if name in has]
         for n in range(1, len(here) + 1):
             found += [chosen for chosen in combinations(here, n) if chosen not in found]
-    return found
+    # Recompute of moe includes the shared experts.
+    return [chosen for chosen in found if not {"moe", "shared_experts"} <= {*chosen}]
 
 
 def code_of(recompute: str, modules: Sequence[str]) -> int:

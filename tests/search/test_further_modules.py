@@ -1,4 +1,4 @@
-"""Modules of recompute that a search tries only if they are named."""
+"""Modules of recompute beyond the first four: `mlp`, `mla_up_proj`, `shared_experts`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from nest.describe import Job, load_model, load_stack
 from nest.describe.space import LARGEST, SearchSpace
 from nest.errors import InputError
 from nest.graph import build_chain
-from nest.graph.operators import LATENT_MODULES, MODULES
 from nest.pricing.even import even_configuration
 from nest.search.offloads import search
 from nest.search.signatures import signatures
@@ -70,10 +69,17 @@ def test_a_module_that_the_model_lacks_is_refused() -> None:
 
 
 @pytest.mark.kernels(uncompiled=True)
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])
+@pytest.mark.parametrize(("name", "groups", "runs"), [
+    ("llama3-8b", ["core_attn norm mlp_act mlp"], "core_attn mlp"),
+    ("mixtral-8x7b", ["core_attn norm mlp_act moe"], "core_attn mlp_act moe"),
+    ("qwen3-next-80b-a3b", ["core_attn norm mlp_act moe shared_experts"],
+     "core_attn mlp_act moe shared_experts"),
+    ("deepseek-v3", ["core_attn norm mlp_act moe", "norm mlp_act mlp mla_up_proj shared_experts"],
+     "core_attn norm mlp_act moe mlp mla_up_proj shared_experts")])
 @pytest.mark.parametrize("stack", ["megatron-core", "torchtitan"])
-def test_sets_that_are_priced(name: str, stack: str) -> None:
-    """The default ones, less those that rules about modules alone forbid."""
+def test_sets_that_are_priced(name: str, groups: list[str], runs: str, stack: str) -> None:
+    """All sets of a group, less those that rules about modules alone forbid; recompute of ``moe``
+    has the shared experts in it. ``runs``: what Megatron-Core can recompute."""
     chain = build_chain(load_model(name))
     batch = Job(global_batch=8, seq_len=256, stack=stack)
     known = batch.stack.capabilities
@@ -81,10 +87,34 @@ def test_sets_that_are_priced(name: str, stack: str) -> None:
     where, space = nest.load_cluster("dgx-h100", devices=8), SearchSpace(tp=1, cp=1, pp=1, ep=1)
     every, some = ({*Builder(chain, where, batch, space, signatures(chain, batch),
                              rules=rules).policies} for rules in (None, known))
-    sets = {frozenset(m) for names in (MODULES, LATENT_MODULES if name[0] == "d" else ())
-            for n in range(5) for m in combinations(names, n)}
+    sets = {frozenset(m) for names in map(str.split, groups)
+            for n in range(len(names) + 1) for m in combinations(names, n)
+            if not {"moe", "shared_experts"} <= {*m}}
     assert len(every) == len(sets) + 1  # full recompute
     allowed = {0, policy("full", ())} | (
         {policy("", ("norm", "mlp_act"))} if stack == "torchtitan" else
-        {policy("", [*m]) for m in sets if name[0] == "d" or "norm" not in m})
+        {policy("", [*m]) for m in sets if m <= {*runs.split()}})
     assert some == allowed
+
+
+@pytest.mark.kernels
+def test_a_further_module_gains() -> None:
+    """With long sequences `mlp` frees memory for less than all else does."""
+    asked = (load_model("llama3.1-8b"), nest.load_cluster("dgx-h100", devices=64),
+             Job(global_batch=16, seq_len=131072))
+    space = SearchSpace(cp="2..8", cp_comm="a2a", zero="0,1")
+    plan = nest.plan(*asked, space)
+    assert plan.stages[0].recompute_modules == ("mlp",) and plan.runnable
+    without = nest.plan(*asked, space.replace(recompute_modules="core_attn"))
+    assert plan.step_time_s < 0.95 * without.step_time_s
+
+
+def test_recompute_of_moe_has_shared_experts_in_it() -> None:
+    """So a search tries no set of both."""
+    model, where, batch = load_model("qwen3-next-80b-a3b"), nest.load_cluster(
+        "dgx-h100", devices=8), Job(global_batch=8, seq_len=4096)
+    both, moe = (nest.evaluate(model, where, batch, even_configuration(
+        model, where, batch, tp=8, recompute="selective", recompute_modules=modules))
+        for modules in (("moe", "shared_experts"), ("moe",)))
+    assert both.step_time_s == moe.step_time_s
+    assert both.stages[0].memory_bytes == moe.stages[0].memory_bytes

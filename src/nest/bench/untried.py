@@ -7,10 +7,10 @@ from nest.costs.network.placement import strides
 from nest.describe.configuration import Configuration
 from nest.graph import Chain
 from nest.graph.layouts import family
-from nest.graph.operators import FURTHER_MODULES
 from nest.graph.schedules import position
 from nest.search.cut_lists import LONGEST
 from nest.search.layouts import UNLIKE
+from nest.search.policies import is_tried
 
 
 def untried(
@@ -28,10 +28,9 @@ def untried(
         return f"stride {way.stride}"
     if way.group not in (None, way.pp):
         return f"group {way.group}"
-    further = {name for stage in way.stages for name in stage.recompute_modules
-               if not {*stage.recompute_modules} <= {*chain.latent_modules}} & {*FURTHER_MODULES}
-    if further and space.recompute_modules is None:
-        return f"recompute of {', '.join(sorted(further))}"
+    for stage in way.stages:
+        if space.recompute_modules is None and not is_tried(chain, stage.recompute_modules):
+            return f"recompute of {', '.join(stage.recompute_modules)} together"
     if way.schedule not in UNLIKE and len(way.stages) * way.vpp > 1 and not _listed(
             chain, way, instance.beyond_stack and not runnable):
         return "its division into chunks"

@@ -98,16 +98,20 @@ class Chain:
 
     @cached_property
     def further_modules(self) -> tuple[str, ...]:
-        """Those that a search tries only if they are named."""
+        """The same of the further ones."""
         found = {name for kind in self.kinds if kind.checkpointed for name in kind.further_modules}
         return tuple(name for name in FURTHER_MODULES if name in found)
 
     @cached_property
-    def latent_modules(self) -> tuple[str, ...]:
-        """Those of which it tries all sets besides, because some layer has latent attention."""
-        found = (*self.modules, *self.further_modules)
-        return tuple(name for name in LATENT_MODULES if name in found) if (
-            "mla_up_proj" in found) else ()
+    def module_groups(self) -> tuple[tuple[str, ...], ...]:
+        """Modules of which a search tries all sets, if the space names none.
+
+        All there are; where some layer has latent attention, and so most modules, two groups.
+        """
+        every = (*self.modules, *self.further_modules)
+        if "mla_up_proj" not in every:
+            return (every,)
+        return self.modules, tuple(name for name in LATENT_MODULES if name in every)
 
     @property
     def experts(self) -> MoE | None:

@@ -13,12 +13,12 @@ from typing import Literal
 Split = Literal["column", "row", "heads", "sequence", "dispatch", "expert_column", "expert_row"]
 EXPERT = ("expert_column", "expert_row")
 MODULES = ("core_attn", "norm", "mlp_act", "moe")
-"""Parts of a layer that selective recompute may run again, each of which a search tries."""
+"""Parts of a layer that selective recompute may run again."""
 FURTHER_MODULES = ("mlp", "mla_up_proj", "shared_experts")
-"""Those that it tries only if they are named: each would double the policies."""
-LATENT_MODULES = ("norm", "mlp_act", "mlp", "mla_up_proj")
-"""Parts of which it tries all sets too where layers have latent attention: those that published
-runs of such models run again (docs/recipes.md)."""
+"""Further parts; ``Chain.module_groups`` has the sets of parts that a search tries."""
+LATENT_MODULES = ("norm", "mlp_act", *FURTHER_MODULES)
+"""The second group where layers have latent attention: published runs of such models run some of
+these again (docs/recipes.md)."""
 
 
 @dataclass(frozen=True)

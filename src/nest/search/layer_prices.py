@@ -6,7 +6,7 @@ one), R recompute policies, Z ways of ZeRO, T layer kinds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -24,7 +24,8 @@ from nest.costs.zero import StateCosts, state_costs
 from nest.describe.cluster import Cluster
 from nest.describe.job import Job
 from nest.forms.chunk import STATE_BUFFERS, STATE_RESIDENT
-from nest.graph import Chain
+from nest.graph import Chain, Layer
+from nest.graph.operators import FURTHER_MODULES
 from nest.search.candidates import Candidates, Rows
 from nest.search.distinct import spread
 
@@ -86,6 +87,7 @@ class LayerPrices:
                                         for number in range(len(cluster.device_types))]
         self.again = np.array([int(bits == FULL or bits & policy("", ["moe"]) > 0)
                                for bits in policies], dtype=np.int64)
+        self._distinct = [_distinct(kind, policies) for kind in chain.kinds]
         kinds = len(chain.kinds)
         self.ahead = np.zeros((0, kinds, 2))
         self.back = np.zeros((0, len(policies), kinds, BODY))
@@ -153,13 +155,15 @@ class LayerPrices:
             (n, mine, of_type, _, _), some = part
             rows, own = mine[some], of_type.take(some)
             for kind, layer in enumerate(self.chain.kinds):
+                distinct, number = self._distinct[kind]
+                own = own._replace(recompute=distinct)
                 costs = body_costs(layer, own, self.settings[n])
                 self._put_body(rows, kind, costs, self._host[n])
                 if in_parts:
-                    self.apart[rows, :, kind] = self.parts_of(kind, own, costs, n)
+                    self.apart[rows, :, kind] = self.parts_of(kind, own, costs, n)[:, number]
                 if self.exchange is not None:
                     away = np.broadcast_arrays(costs.ep_forward, costs.ep_backward)
-                    self.exchange[rows, :, kind] = np.stack(away, axis=-1)[:, each]
+                    self.exchange[rows, :, kind] = np.stack(away, axis=-1)[:, number[each]]
 
         size = max(1, SOME // len(self.policies))
         list(each_of(price, [(one, np.arange(begin, min(begin + size, len(one.bodies))))
@@ -184,8 +188,8 @@ class LayerPrices:
         back = (b.backward + b.recompute + b.tp_backward + b.cp_backward + b.ep_backward
                 + b.offload_backward)
         kept = np.maximum(b.activations, host * b.host_activations)
-        self.back[rows, :, kind] = np.stack(
-            np.broadcast_arrays(b.free_backward, back, kept, b.work), axis=-1)
+        self.back[rows, :, kind] = np.stack(np.broadcast_arrays(
+            b.free_backward, back, kept, b.work), axis=-1)[:, self._distinct[kind][1]]
 
     def state_of(self, z: StateCosts, number: int) -> Floats:
         """``state`` on devices of a type; (n, Z, 11). The bytes that they lack count as a buffer:
@@ -222,8 +226,10 @@ class LayerPrices:
             mine = np.isin(numbers, used)
             body = body.take(np.flatnonzero(mine))
             for kind, layer in enumerate(self.chain.kinds if mine.any() else ()):
+                distinct, number = self._distinct[kind]
+                own = body._replace(recompute=distinct)
                 apart[numbers[mine], :, kind] = self.parts_of(
-                    kind, body, body_costs(layer, body, self.settings[n]), n)
+                    kind, own, body_costs(layer, own, self.settings[n]), n)[:, number]
         return self.replace(apart=apart)
 
     def replace(self, **attributes: Any) -> LayerPrices:
@@ -263,3 +269,15 @@ class LayerPrices:
         return (self.ahead[:, :, 1] + self.back[..., 1].min(axis=1),
                 (self.back[..., 2] + self.back[..., 3]).min(axis=1),
                 (self.state[..., STATE_BUFFERS] + self.state[..., STATE_RESIDENT]).min(axis=1))
+
+
+def _distinct(layer: Layer, policies: Sequence[int]) -> tuple[Ints, Ints]:
+    """Policies that differ in a layer, (1, D), and the number of each policy among them, (R,)."""
+    lacks = 0
+    for name in (*FURTHER_MODULES, "moe"):
+        if name not in (*layer.modules, *layer.further_modules) and not (
+                layer.traffic.mlp if name == "mlp" else layer.traffic.experts):
+            lacks |= policy("", [name])
+    own = [bits if bits == FULL else bits & ~lacks for bits in policies]
+    found, number = np.unique(own if layer.checkpointed else [0 for _ in own], return_inverse=True)
+    return found[None].astype(np.int64), number
