@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,8 @@ SCHEMA = schemathesis.openapi.from_dict(openapi())
 def server() -> Iterator[Server]:
     with serving("--workers", "1", "--time-limit", "5", "--most-devices", "64", "--most-layers",
                  "32", "--grace", "0.1") as found:
+        while found.get("/readyz").get("error") == "starting":
+            time.sleep(0.1)
         yield found
 
 

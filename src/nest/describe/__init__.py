@@ -6,7 +6,8 @@ Frozen classes, validated once: `model` (with `layers`), `cluster` (with `device
 search), `offload` (what is kept in the memory of the hosts), `configuration` (one way to run),
 `profile` (measured layers), `operator_graph` (operators with their FLOP and bytes). Start with
 `base`, the base class of all, then `model`, `cluster`, `job`.
-`loading` turns a name, a file or a mapping into one of them, with `files` (YAML, JSON, limits),
+`loading` turns a name, a file or a mapping into one of them, with `sources` (the catalog
+alone, or files too), `files` (YAML, JSON, limits),
 `catalog`, `huggingface` and `profile_csv`. `arguments` checks the arguments of the functions of
 `nest`.
 """

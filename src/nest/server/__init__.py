@@ -1,8 +1,9 @@
 """The planner as a service over HTTP: ``nest serve`` (extra ``server``).
 
 Read `service` first: what happens to a question. `work` is what worker processes do with it,
-`pool` keeps the workers, `answers` the answers. `studies` runs sweeps on the same workers. `app`
-are the addresses, with their description in `schema` and figures in `metrics`; `requests` are
-documents besides questions, `settings` the limits; `running` starts and ends it all. Needs fastapi,
-uvicorn and prometheus_client.
+`pool` keeps the workers, `answers` the answers; `submitted` are questions that nobody waits for.
+`studies` runs sweeps on the same workers, each from a process of its own (`apart`). `app` are the
+addresses, with their description in `schema` and figures in `metrics`; `connections` bounds what
+comes before a request; `requests` are documents besides questions, `settings` the limits; `running`
+starts and ends it all. Needs fastapi, uvicorn and prometheus_client.
 """
