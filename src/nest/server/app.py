@@ -236,7 +236,8 @@ async def _batch(service: Service, request: Request) -> Response:
         partial(service.reader.run, seconds=READING), parts, body, True, asked=body)
     if isinstance(asked, Reply):
         return _response(asked)
-    return StreamingResponse(batch(service, asked), 200, None, "application/json")
+    width = 2 * len(service.pool.workers)
+    return StreamingResponse(batch(service.ask, asked, width), 200, None, "application/json")
 
 
 async def _submit(service: Service, request: Request) -> Response:

@@ -57,7 +57,8 @@ class Service:
         self.reader = Pool(1, settings.waiting, warm)
         self.answers = Answers(settings.cache, settings.store)
         self.studies = Studies(self.pool, self.reader, self.limits, settings)
-        self.questions = Questions(self, self.limits, settings.cache)
+        self.questions = Questions(
+            self.ask, self.reader, self.limits, settings.waiting, settings.cache)
         self.metrics = Metrics(self.pool, self.answers, self.studies)
         self.ending = False
         self._asked: dict[str, Asked] = {}

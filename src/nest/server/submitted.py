@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from nest.server.pool import Busy
+from nest.server.pool import Busy, Pool
 from nest.server.work import Limits, Parts, Read, Reply, parts, read
 
-if TYPE_CHECKING:
-    from nest.server.service import Service
-
+Ask = Callable[[str, bytes], Awaitable[Reply]]
+"""Answers a request to an address, whatever comes of it."""
 READING = 20.0
 """Seconds to read a request (chosen: a network of 100,000 devices takes 5)."""
 LONGEST_WAIT = 60.0
@@ -28,7 +27,7 @@ class Submitted:
 
     id: str
     endpoint: str
-    task: asyncio.Task[Reply]
+    task: asyncio.Future[Reply]
 
     @property
     def state(self) -> Literal["running", "done", "cancelled"]:
@@ -56,13 +55,16 @@ class Questions:
 
     Parameters
     ----------
-    service : answers them.
+    ask : answers them.
+    reader : reads them.
     limits : of each question.
+    count : questions that may run, and answers that are kept.
     most : bytes of answers that are kept; the oldest go first.
     """
 
-    def __init__(self, service: Service, limits: Limits, most: int) -> None:
-        self._service, self._limits, self._most = service, limits, most
+    def __init__(self, ask: Ask, reader: Pool, limits: Limits, count: int, most: int) -> None:
+        self._ask, self._reader, self._limits = ask, reader, limits
+        self._count, self._most = count, most
         self.known: dict[str, Submitted] = {}
 
     async def submit(self, body: bytes) -> Submitted | Reply:
@@ -73,21 +75,20 @@ class Questions:
         Busy : too many are being answered.
         LimitError, Died, Ending : of reading it.
         """
-        found = await self._service.reader.run(parts, body, False, seconds=READING)
+        found = await self._reader.run(parts, body, False, seconds=READING)
         if isinstance(found, Reply):
             return found
         assert isinstance(found, Parts)
         endpoint, (question,) = found
-        checked = await self._service.reader.run(
+        checked = await self._reader.run(
             read, endpoint, question, self._limits, seconds=READING)
         if isinstance(checked, Reply):
             return checked
         assert isinstance(checked, Read)
-        if sum(one.state == "running" for one in self.known.values()
-               ) >= self._service.settings.waiting:
+        if sum(one.state == "running" for one in self.known.values()) >= self._count:
             raise Busy
         one = Submitted(secrets.token_hex(8), endpoint, asyncio.ensure_future(
-            self._service.ask(endpoint, question)))
+            self._ask(endpoint, question)))
         self.known[one.id] = one
         self._forget()
         return one
@@ -96,7 +97,7 @@ class Questions:
         """Drop the answers that were asked for first, within the bytes."""
         over = [one for one in self.known.values() if one.state != "running"]
         held = sum(len(one.reply.body) for one in over if one.reply is not None)
-        while over and (held > self._most or len(over) > self._service.settings.waiting):
+        while over and (held > self._most or len(over) > self._count):
             gone = over.pop(0)
             held -= 0 if gone.reply is None else len(gone.reply.body)
             del self.known[gone.id]
@@ -115,13 +116,19 @@ class Questions:
             await asyncio.wait([one.task])
 
 
-async def batch(service: Service, asked: Parts) -> AsyncIterator[bytes]:
-    """The answers to several questions as one document, in their order, each once it is known."""
-    gate = asyncio.Semaphore(2 * len(service.pool.workers))
+async def batch(ask: Ask, asked: Parts, width: int) -> AsyncIterator[bytes]:
+    """The answers to several questions as one document, in their order, each once it is known.
+
+    Parameters
+    ----------
+    ask : answers each.
+    width : questions at once.
+    """
+    gate = asyncio.Semaphore(width)
 
     async def answer(question: bytes) -> Reply:
         async with gate:
-            return await service.ask(asked.to, question)
+            return await ask(asked.to, question)
 
     tasks = [asyncio.ensure_future(answer(one)) for one in asked.questions]
     try:
