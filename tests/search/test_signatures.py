@@ -29,6 +29,31 @@ def test_the_number_of_different_spans_is_that_of_listing_them():
     assert distinct_spans([7] * 10_000) == 10_000
 
 
+def test_stages_have_one_signature_exactly_where_their_layers_are_the_same():
+    """Found by what a stage has in common with an earlier one, and here by listing all."""
+    for seed in range(200):
+        draw = random.Random(seed)
+        pattern = [draw.randrange(draw.randint(1, 4)) for _ in range(draw.randint(1, 12))]
+        order = (pattern * 3)[: draw.randint(1, 24)]
+        found = signatures._Found()
+        index = found._spans(order)
+        of = {}
+        for i in range(len(order)):
+            for j in range(i + 1, len(order) + 1):
+                assert of.setdefault(tuple(order[i:j]), index[i, j]) == index[i, j]
+                assert found.part[index[i, j]] == (index[i, j - 1] if j > i + 1 else -1)
+        assert len({*of.values()}) == len(of) == len(found.part)
+
+
+def test_layers_that_are_alike_are_looked_up_once(monkeypatch):
+    """2,000 layers have 2 million stages, whose grouping took seconds before a time limit began."""
+    found = signatures._Found()
+    asked, extend = [], found.extend
+    monkeypatch.setattr(found, "extend", lambda *given: asked.append(given) or extend(*given))
+    found._spans([0, *[1, 1, 2] * 600, 3])
+    assert len(asked) < 10 * 1802
+
+
 @pytest.mark.kernels
 def test_too_many_different_layers_end_in_a_message_before_any_work():
     subject, job = profile(2000), nest.Job(global_batch=1024, seq_len=1)

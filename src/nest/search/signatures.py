@@ -16,6 +16,8 @@ Ints = NDArray[np.int64]
 Kinds = tuple[int, ...]
 MOST = 126_000
 """Declared limit of the signatures of a chain (chosen: 501 layers that all differ)."""
+LOOKED_BACK = 8
+"""Layers of the same kind before one behind which the same layers may follow (chosen)."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,8 @@ class _Found:
 
     def stages(self, chain: Chain, job: Job, cuts: Sequence[int]) -> Ints:
         """``index`` of :class:`Signatures`."""
+        if chain.is_chain and not job.stack.receives_all:
+            return self._spans(chain.order)
         number, length = {mask: n for n, mask in enumerate(cuts)}, len(cuts) - 1
         rows = [[-1] * (length + 1) for _ in cuts]
         ends = [boundary_bytes(chain, job, cut) if job.stack.receives_all else 0.0 for cut in cuts]
@@ -168,6 +172,29 @@ class _Found:
                 relayed = relay_bytes(chain, job, front, cuts[j])
                 row[j] = self.extend(before, chain.order[top], (relayed, received), (i, j))
         return np.array(rows, dtype=np.int64)
+
+    def _spans(self, order: Sequence[int]) -> Ints:
+        """The same where kinds alone tell stages apart.
+
+        What a stage has in common with one that begins earlier is known: layers that are alike, or
+        that come in a pattern, are looked up once and not for each of L^2 stages.
+        """
+        kinds, length = np.array(order), len(order)
+        index = np.full((length + 1, length + 1), -1, dtype=np.int64)
+        begins: dict[int, list[int]] = {}
+        for i, kind in enumerate(order):
+            known, begin = 0, begins.setdefault(kind, [])
+            for k in begin[-LOOKED_BACK:]:
+                differ = kinds[i:] != kinds[k : length - (i - k)]
+                common = int(differ.argmax()) if differ.any() else length - i
+                if common > known:
+                    known = common
+                    index[i, i + 1 : i + 1 + known] = index[k, k + 1 : k + 1 + known]
+            begin.append(i)
+            for j in range(i + known + 1, length + 1):
+                index[i, j] = self.extend(
+                    int(index[i, j - 1]), order[j - 1], (0.0, 0.0), (i, j))
+        return index
 
     def whole(self, chain: Chain, index: Ints, cuts: Sequence[int]) -> Kinds:
         """Add that of all layers, whose kinds are returned: the whole chain holds tied embeddings
@@ -249,7 +276,9 @@ def _seen(chain: Chain, cuts: Sequence[int], kinds: Sequence[int]) -> NDArray[np
     """Layers of each kind in front of each cut, and in the first 1, 2, ... of ``kinds``."""
     seen = np.zeros((len(cuts) + len(kinds), len(chain.kinds)), dtype=np.int32)
     order = np.array(chain.order)
-    for row, cut in enumerate(cuts):
+    if chain.is_chain:  # each cut holds one layer more than the one before
+        np.cumsum(order[:, None] == np.arange(len(chain.kinds)), axis=0, out=seen[1 : len(cuts)])
+    for row, cut in enumerate(() if chain.is_chain else cuts):
         members = [n for n in range(cut.bit_length()) if cut >> n & 1]
         seen[row] = np.bincount(order[members], minlength=len(chain.kinds)) if members else 0
     np.cumsum(np.array(kinds)[:, None] == np.arange(len(chain.kinds)), axis=0,
