@@ -8,7 +8,8 @@ import time
 import pytest
 
 import nest
-from nest.search import signatures
+from nest.search import compiled, rounds, signatures
+from nest.search.progress import Watch
 from nest.search.signatures import distinct_spans
 
 
@@ -75,3 +76,32 @@ def test_layers_that_repeat_are_no_different_ones(monkeypatch):
     assert len(signatures.signatures(chain_of(profile(1, repeat=100)), job).part) <= 101
     with pytest.raises(nest.LimitError):
         signatures.signatures(chain_of(profile(14)), job)
+
+
+def test_a_time_limit_counts_no_compiling():
+    watch = Watch(0.2)
+    watch.begin()
+    watch.excuse(60.0)
+    time.sleep(0.25)
+    assert not watch.over
+    watch = Watch(0.01)
+    watch.excuse(60.0)  # before the clock runs
+    watch.begin()
+    time.sleep(0.02)
+    assert watch.over
+
+
+@pytest.mark.kernels
+def test_kernels_that_take_longer_than_the_limit_leave_time_to_search(monkeypatch):
+    load, slept = compiled.load, []
+
+    def slow(names):
+        started = time.perf_counter()
+        if not slept:
+            slept.append(time.sleep(6.0))
+        return load(names)[0], time.perf_counter() - started
+
+    monkeypatch.setattr(rounds.compiled, "load", slow)
+    plan = nest.plan(profile(4), nest.load_cluster("dgx-a100", devices=8),
+                     nest.Job(global_batch=8, seq_len=1), time_limit=5, beyond_stack=True)
+    assert plan.optimal

@@ -62,9 +62,7 @@ def improve(
                            "list of nodes or ranks, so that the script keeps its launcher.")
     ] = False,
     space: options.SpaceFile = None,
-    time_limit: Annotated[
-        float | None, options.seconds("Stop after this time with the best plan so far and its gap.")
-    ] = None,
+    time_limit: options.TimeLimit = None,
     threads: options.Threads = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,

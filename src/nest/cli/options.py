@@ -55,6 +55,9 @@ def seconds(text: str) -> typer.models.OptionInfo:
     return found
 
 
+TimeLimit = Annotated[
+    float | None, seconds("Stop after this time of searching with the best plan so far and its "
+                          "gap; compiling the kernels, once, comes before.")]
 AsType = Annotated[
     str | None,
     typer.Option("--as", metavar="TYPE", help="Model type to read MODEL's config.json as, such as "

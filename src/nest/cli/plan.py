@@ -70,9 +70,7 @@ def plan(
         options.number("Show the N best plans that differ in outer_dp, micro_batch, pp, vpp or "
                        "schedule; 1 (default) to 100."),
     ] = None,
-    time_limit: Annotated[
-        float | None, options.seconds("Stop after this time with the best plan so far and its gap.")
-    ] = None,
+    time_limit: options.TimeLimit = None,
     beyond_stack: options.BeyondStack = False,
     try_fillings: Annotated[
         bool,

@@ -32,9 +32,7 @@ def replan(
     devices: options.Devices = None,
     space: options.SpaceFile = None,
     beyond_stack: options.BeyondStack = False,
-    time_limit: Annotated[
-        float | None, options.seconds("Stop after this time with the best plan so far and its gap.")
-    ] = None,
+    time_limit: options.TimeLimit = None,
     threads: options.Threads = None,
     as_json: options.Json = False,
     file_out: options.Output = None,

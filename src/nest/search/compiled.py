@@ -143,7 +143,8 @@ def _cached(kernels: Kernels, folder: Path, names: Collection[str]) -> Kernels:
     if slow:
         beside = _half(slow) if thread_count() > 1 else []
         seconds = sum(SECONDS[name] for name in slow) / (2 if beside else 1)
-        _say(f"Compiling the kernels, once (about {5 * math.ceil(seconds / 5)} s) ...")
+        _say(f"Compiling the kernels, once (about {5 * math.ceil(seconds / 5)} s on two idle "
+             "cores, which no time limit counts) ...")
         if beside:
             other = _compiling_beside(beside)
             slow = [name for name in slow if name not in beside]

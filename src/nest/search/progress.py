@@ -42,7 +42,7 @@ class Watch:
 
     Parameters
     ----------
-    limit : seconds from the first ``begin`` on.
+    limit : seconds from the first ``begin`` on, but for those that are excused.
     follow : told how far the search is; False ends it.
     """
 
@@ -56,6 +56,10 @@ class Watch:
         """Start the clock, unless it runs."""
         if self._started == -math.inf:
             self._started = time.perf_counter()
+
+    def excuse(self, seconds: float) -> None:
+        """Leave seconds out of the limit: kernels were compiled or loaded in them."""
+        self._started += seconds
 
     @property
     def over(self) -> bool:

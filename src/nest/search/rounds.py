@@ -102,6 +102,7 @@ def search_one(
     rules = None if beyond_stack else job.stack.capabilities
     kernels, compile_seconds = compiled.load(_entries(rules is not None, cluster))
     watch = watch or Watch()
+    watch.excuse(compile_seconds)
     watch.begin()
     started = time.perf_counter()
     threads = threads or thread_count()
@@ -195,7 +196,8 @@ def least_memory(
     They are at most ``close`` times too many. Devices of several types all get as many more. Of
     alike stages only those of one chunk are looked at, where the space has any.
     """
-    kernels, _ = compiled.load(_entries(builder.own, builder.cluster))
+    kernels, compile_seconds = compiled.load(_entries(builder.own, builder.cluster))
+    watch.excuse(compile_seconds)
     watch.begin()
     pool = ThreadPoolExecutor(threads or thread_count())
 
