@@ -11,17 +11,18 @@ from types import SimpleNamespace
 
 import pytest
 from command_line import LARGE, run
-from studies import STUDY, asked, grid, written
+from studies import STUDY, asked, grid, made_up, written
 
 import nest
 from nest.errors import InputError
 from nest.sweeps.charts import front_figure, heat_map, objective_of, pair_of, sensitivity_figure
 from nest.sweeps.loading import load_study
 from nest.sweeps.objectives import OBJECTIVES
-from nest.sweeps.results import number_of
-from nest.sweeps.sweep import stored
+from nest.sweeps.questions import Answer
+from nest.sweeps.results import number_of, summary
+from nest.sweeps.sweep import stored, sweep
 from nest.sweeps.tables import FORMATS, columns, write
-from nest.sweeps.text import reason_lines
+from nest.sweeps.text import reason_lines, report_text, shown
 
 PRICED = {**STUDY, "prices": {"device_hour": "1 + cluster.device.memory / 1e10",
                               "device_watts": 500},
@@ -61,7 +62,7 @@ def test_the_front_is_what_nothing_beats(tmp_path):
         for name, sign in signs.items():
             best, = results.best(name).values()
             assert results.value(best, name) == sign * max(sign * row[name] for row in rows)
-        assert results.late == 12 - len(rows)
+        assert len(results.late) == 12 - len(rows)
 
 
 def test_the_smallest_cluster_that_is_in_time(tmp_path):
@@ -75,7 +76,7 @@ def test_the_smallest_cluster_that_is_in_time(tmp_path):
         assert {results.value(one, "devices") for one in results.best("devices").values()} == {4}
     with asked({**study, "train": {"tokens": 1e12, "days": days[4] * 0.99}},
                tmp_path / "all").results() as results:
-        assert results.best("devices") == {} and results.late == 4
+        assert results.best("devices") == {} and len(results.late) == 4
 
 
 def test_groups_have_fronts_of_their_own(tmp_path):
@@ -179,6 +180,44 @@ def test_pictures_of_any_study(tmp_path, study):
             pair_of(found, x, y)
     with pytest.raises(InputError, match="objective: got 'speed'"):
         objective_of(found, "speed")
+
+
+def test_pictures_say_which_points_and_why_others_are_missing(tmp_path):
+    study = {**PRICED, "train": {"tokens": 3e14, "days": 9.0, "productive": 0.5}, "axes": {
+        "job.global_batch": [-1, 8, 10, 32], "cluster.device.memory": ["4 GiB", "32 GiB"]}}
+    with asked(study, tmp_path).results() as results:
+        late = [row.labels for row in results.chosen({*results.late})]
+        assert late == [(8, "4 GiB")]
+        front, heat = front_figure(results), heat_map(
+            results, "tokens_per_s", "job.global_batch", "cluster.device.memory")
+        text = report_text(results)
+        assert summary(results)["late_points"] == results.late
+    assert {one.get_text() for one in front.axes[0].texts} == {"32, 4 GiB", "32, 32 GiB"}
+    panel, bar = heat.axes
+    legend = panel.get_legend()
+    assert [one.get_text() for one in legend.get_texts()] == ["late", "does not fit", "refused"]
+    assert bar.get_ylabel() == "tokens/s"
+    assert bar.yaxis.get_major_formatter()(4.2e6, 0) == "4.2 M"
+    assert "Late: more than 9 days" in text
+
+
+def test_days_and_money_have_the_range_of_the_step_time(tmp_path):
+    """A step of 0.8 to 1.5 times the price: so are days and money."""
+    def ranged(question):
+        found = made_up(question)
+        answer = Answer.model_validate_json(found.answer)
+        step = answer.step_time_s
+        return found._replace(answer=answer.replace(
+            low_s=None if step is None else 0.8 * step,
+            high_s=None if step is None else 1.5 * step).model_dump_json(exclude_none=True))
+
+    found = sweep(PRICED, tmp_path, engine="inline", question=ranged)
+    for row in found.rows():
+        for name in ("days", "money"):
+            assert row[f"{name}_low"] == pytest.approx(0.8 * row[name])
+            assert row[f"{name}_high"] == pytest.approx(1.5 * row[name])
+    best = min(row["money"] for row in found.rows())
+    assert f"({shown(0.8 * best)} to {shown(1.5 * best)})" in found.report()
 
 
 # ---------------------------------------------------------------- commands

@@ -44,6 +44,11 @@ class Figures(NamedTuple):
     tokens_per_joule: float | None
     days: float | None
     money: float | None
+    days_low: float | None
+    """In 9 of 10 cases, by the expected range of the step time; None: it has none."""
+    days_high: float | None
+    money_low: float | None
+    money_high: float | None
     in_time: bool
     """The training ends in the days it may take; True without such."""
 
@@ -65,10 +70,14 @@ def figures(answer: Answer, about: About, train: Train | None) -> Figures:
         raise ValueError(f"got an answer {answer.status} without a plan")
     hour, watts = about.hour, about.watts
     days = None if train is None else train.tokens / speed / train.productive / 86400.0
+    spent = [None if days is None or found is None else days * found / step
+             for found in (step, answer.low_s, answer.high_s)]
+    paid = [hour * 24.0 * one if hour and one is not None else None for one in spent]
     return Figures(
         tokens_per_s=speed, step_time_s=step, mfu=mfu, devices=about.devices,
         money_per_hour=hour, watts=watts,
         tokens_per_money=speed * 3600.0 / hour if hour else None,
         tokens_per_joule=speed / watts if watts else None, days=days,
-        money=hour * 24.0 * days if hour and days is not None else None,
+        money=paid[0], days_low=spent[1], days_high=spent[2], money_low=paid[1],
+        money_high=paid[2],
         in_time=train is None or train.days is None or days is None or days <= train.days)

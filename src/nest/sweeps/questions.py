@@ -53,6 +53,8 @@ class Answer(Description):
     status: Status
     message: Annotated[str, Field(max_length=4000)] | None = None
     step_time_s: float | None = None
+    low_s: float | None = Field(None, description="of the expected range of the step time")
+    high_s: float | None = None
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
     mfu: float | None = None
@@ -264,7 +266,10 @@ def _figures(plan: Plan) -> Answer:
     from nest.planners.compare import peak_memory
     from nest.report.comparison_text import in_a_line
 
+    known = plan.confidence
     return Answer(
-        status="ok", step_time_s=plan.step_time_s, samples_per_s=plan.samples_per_s,
+        status="ok", step_time_s=plan.step_time_s,
+        low_s=known.low_s if known else None, high_s=known.high_s if known else None,
+        samples_per_s=plan.samples_per_s,
         tokens_per_s=plan.tokens_per_s, mfu=plan.mfu, peak_memory_bytes=peak_memory(plan),
         optimal=plan.optimal, gap=plan.gap, plan=in_a_line(plan))

@@ -94,8 +94,8 @@ class Results:
         self.study, self._store, self._digest = study, store, study.digest
         self.counts: Counter[str] = Counter()
         """Points by status."""
-        self.late = 0
-        """Plans that take longer than the training may."""
+        self.late: list[int] = []
+        """Numbers of the points whose plans take longer than the training may."""
         self.seconds = 0.0
         """Of processors, of all answers."""
         self.light: list[Light] = []
@@ -108,7 +108,7 @@ class Results:
             self._note(row)
             self.seconds += row.seconds
             if row.figures is not None and not row.figures.in_time:
-                self.late += 1
+                self.late.append(row.number)
             elif row.figures is not None:
                 self.light.append(Light(row.number, row.labels, self._values(row.figures)))
         self._front: frozenset[int] | None = None
@@ -295,7 +295,7 @@ def summary(results: Results) -> Mapping[str, Any]:
     return {
         "points": sum(results.counts.values()), "status": dict(results.counts),
         "reasons": [reason._asdict() for reason in results.reasons[:MOST_REASONS]],
-        "late": results.late, "front": sorted(results.front),
+        "late": len(results.late), "late_points": results.late, "front": sorted(results.front),
         "best": {name: [{**dict(zip(study.groups, group, strict=True)), "number": one.number,
                          "value": results.value(one, name)}
                         for group, one in results.best(name).items()] for name in study.wanted},

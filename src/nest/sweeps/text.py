@@ -47,6 +47,12 @@ def report_text(
             page.blank()
             rows = results.chosen({one.number for one in best.values()})
             _table(page, f"Best by {title(name, study)}", study, rows)
+    if results.late:
+        page.blank()
+        late = sorted(results.chosen({*results.late}), key=lambda row: row.figures.days or 0.0
+                      if row.figures else 0.0)
+        assert study.train is not None
+        _table(page, f"Late: more than {study.train.days:g} days", study, late, "days")
     _sensitivity(page, results)
     if files:
         page.blank()
@@ -59,7 +65,7 @@ def status_text(results: Results) -> str:
     said = ", ".join(f"{count:,} {status}" for status, count in results.counts.most_common())
     if results.late:
         assert results.study.train is not None
-        said += f"; {results.late:,} take more than {results.study.train.days:g} days"
+        said += f"; {len(results.late):,} take more than {results.study.train.days:g} days"
     return said or "no point"
 
 
@@ -106,9 +112,20 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def _table(page: Page, title_text: str, study: Study, rows: Sequence[Row]) -> None:
-    wanted = study.wanted
-    first = wanted[0]
+def _with_range(row: Row, name: ObjectiveName) -> str:
+    """A figure, and its range where the plan has one."""
+    low, high = (getattr(row.figures, f"{name}_{side}", None) for side in ("low", "high"))
+    said = shown(getattr(row.figures, name))
+    return said if low is None or high is None else f"{said} ({shown(low)} to {shown(high)})"
+
+
+def _table(
+    page: Page, title_text: str, study: Study, rows: Sequence[Row],
+    by: ObjectiveName | None = None,
+) -> None:
+    """A table of points, the best first by an objective; default: the first wanted."""
+    wanted = study.wanted if by is None or by in study.wanted else (*study.wanted, by)
+    first = by or wanted[0]
     sign = -1.0 if OBJECTIVES[first].most else 1.0
 
     def order(row: Row) -> tuple[Any, ...]:
@@ -120,7 +137,7 @@ def _table(page: Page, title_text: str, study: Study, rows: Sequence[Row]) -> No
     ordered = sorted(rows, key=order)
     heads = [*short_names(study), *(title(name, study) for name in wanted)]
     cells = [[*(shown(label) for label in row.labels),
-              *(shown(getattr(row.figures, name)) for name in wanted)]
+              *(_with_range(row, name) for name in wanted)]
              for row in ordered[:MOST]]
     page.table(title_text, heads, cells, [
         place for place in range(len(study.axes))
