@@ -240,6 +240,31 @@ def test_number_formats(tmp_path: Path, more: str, precision: str) -> None:
     assert (half.precision, half.stack.gradient_dtype) == ("fp16", "bf16")
 
 
+def test_layers_of_its_own(tmp_path: Path) -> None:
+    """Without Transformer Engine attention is not fused: gpt_builders.py:47, models/backends.py."""
+    local = reading(tmp_path, "--transformer-impl local").job.stack
+    assert not local.flash_attention
+    assert not reading(tmp_path, "--transformer-impl local --attention-backend flash"
+                       ).job.stack.flash_attention
+    engine = reading(tmp_path, "--transformer-impl transformer_engine").job.stack
+    assert engine.flash_attention
+    with pytest.raises(InputError, match="--transformer-impl: got 'inference_optimized'; allowed:"):
+        reading(tmp_path, "--transformer-impl inference_optimized")
+
+
+@pytest.mark.parametrize(("argument", "effect"), [
+    ("--fp8-param-gather", "half of that traffic"),
+    ("--cross-entropy-loss-fusion", "up to 4 bytes each"),
+    ("--no-overlap-p2p-communication", "up to their time"),
+    ("--tp-comm-overlap-cfg x", "a part of that traffic")])
+def test_arguments_without_a_price_say_how_much(
+    argument: str, effect: str, tmp_path: Path
+) -> None:
+    start = f"no price for {argument.split()[0]}"
+    [note] = [note for note in reading(tmp_path, argument).notes if note.startswith(start)]
+    assert effect in note
+
+
 # ---------------------------------------------------------------- refusals
 
 
@@ -281,7 +306,8 @@ def test_refusals(tmp_path: Path, more: str, wanted: str) -> None:
 def test_arguments_can_be_ignored(tmp_path: Path) -> None:
     found = reading(tmp_path, "--spec a b --no-masked-softmax-fusion", ignore=["spec"])
     assert "ignored: --spec" in found.notes
-    assert "no price for --no-masked-softmax-fusion" in found.notes
+    assert ("no price for --no-masked-softmax-fusion (without fused kernels element-wise work "
+            "reads and writes once more, up to twice its time)") in found.notes
     with pytest.raises(InputError, match=(
             r"^ignore: got 'spce'; did you mean spec\? allowed: names of settings, arguments")):
         reading(tmp_path, "--spec a b", ignore=["spec", "spce"])

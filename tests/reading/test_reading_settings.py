@@ -261,7 +261,7 @@ def test_nothing_is_gathered_ahead(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "value", "message"), [
     ("stage3_param_persistence_threshold", 10**9, "allowed: below 1048576, the elements of a pro"),
-    ("offload_param.device", "cpu", r"got 'cpu'; allowed: none, None \(others have no price\)"),
+    ("offload_param.device", "cpu", r"got 'cpu'; allowed: none \(others have no price\)"),
     ("reduce_bucket_size", "big", "reduce_bucket_size: got 'big'; allowed: a whole number")])
 def test_sizes_without_a_price(name: str, value: object, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message) as caught:

@@ -8,7 +8,9 @@ writes them with), `megatron` (model, job and configuration of these), `hosts` (
 ranks), `megatron_script` (scripts of Megatron-LM); files of other targets: `launches` (scripts that
 hand over a file), `source` (a file with what the user says besides, settings that are understood),
 `python_text` (Python as text), `division` (degrees as a configuration), `torchtitan`, `fsdp2`,
-`deepspeed`, `bridge`, `maxtext` (one file per target); `ignored` (names that the user leaves out);
+`deepspeed`, `bridge`, `maxtext` (one file per target), `translated` (files whose settings are
+arguments of Megatron-LM by other names), `trainer` (files that name a JSON of DeepSpeed); `owners`
+(whose a file is); `ignored` (names that the user leaves out);
 `reader` (:func:`nest.read`).
 
 Jobs with a better plan: `running` (what a plan is searched for); scripts of Megatron-LM: `flags`

@@ -25,20 +25,25 @@ class Known(NamedTuple):
     free: frozenset[str]
     """Those that change no cost."""
     small: frozenset[str]
-    """Those that have no price, and little effect."""
+    """Those that have no price."""
     elsewhere: frozenset[str] = frozenset()
     """Those of other versions and forks that change no cost."""
+    effects: Mapping[str, str] = {}
+    """What those without a price change, and by how much."""
 
 
 @cache
 def known(name: str) -> Known:
     """A table of this folder, by the name of its file."""
     data = read_description(Path(__file__).with_name(f"{name}.yaml"))
-    takes = {one: arity for group in data.values() for arity, names in group.items()
-             for one in names.split()}
+    small = data.pop("small")
+    takes = {one: arity for group in (*data.values(), *small.values())
+             for arity, names in group.items() for one in names.split()}
     groups = {group: frozenset(one for names in data[group].values() for one in names.split())
-              for group in ("free", "small", "elsewhere") if group in data}
-    return Known(takes, **groups)
+              for group in ("free", "elsewhere") if group in data}
+    effects = {one: effect for effect, group in small.items() for names in group.values()
+               for one in names.split()}
+    return Known(takes, small=frozenset(effects), effects=effects, **groups)
 
 
 def arguments_of(words: Sequence[str], table: Known) -> tuple[dict[str, Words], list[str]]:

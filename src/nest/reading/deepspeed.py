@@ -92,7 +92,8 @@ def read(source: Source) -> Found:
     ------
     InputError : settings that may change the cost and are not understood, or do not fit together.
     """
-    data = parse_text(source.text, ".json", source.where)
+    suffix = ".json" if source.text.lstrip()[:1] in "{[" else ".yaml"
+    data = parse_text(source.text, suffix, source.where)
     if not isinstance(data, dict):
         raise InputError(f"{source.where}: got {shorten(data)}; allowed: a mapping of settings")
     notes: list[str] = []

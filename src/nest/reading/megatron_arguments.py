@@ -54,7 +54,8 @@ READ = (
     "attention-head-type", "outer-dp-sharding-strategy", "main-grads-dtype", "main-params-dtype",
     "exp-avg-dtype", "exp-avg-sq-dtype", "position-embedding-type", "fp4-recipe",
     "muon-tp-mode", "muon-num-ns-steps", "muon-fp32-matmul-prec", "muon-momentum",
-    "muon-use-nesterov", "muon-scale-mode", "muon-extra-scale-factor", "muon-no-split-qkv")
+    "muon-use-nesterov", "muon-scale-mode", "muon-extra-scale-factor", "muon-no-split-qkv",
+    "transformer-impl")
 """Arguments besides those of the tables that are read."""
 ONLY: Mapping[str, tuple[object, ...]] = {
     "outer-dp-sharding-strategy": ("no_shard",), "experimental-attention-variant": ("dsa",),
@@ -62,6 +63,7 @@ ONLY: Mapping[str, tuple[object, ...]] = {
     "main-params-dtype": ("fp32",), "exp-avg-dtype": ("fp32",), "exp-avg-sq-dtype": ("fp32",),
     "position-embedding-type": ("rope", "mrope", "learned_absolute", "none"),
     "attention-backend": ("auto", "flash", "fused", "unfused", "local"),
+    "transformer-impl": ("transformer_engine", "local"),
     "optimizer": ("adam", "sgd", "muon", "dist_muon"), "muon-tp-mode": ("blockwise",),
     "muon-num-ns-steps": (5,), "muon-fp32-matmul-prec": ("medium",),
     "softmax-type": ("vanilla", "learnable"),
@@ -96,6 +98,8 @@ def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, A
             found.setdefault(target, value or own)
             if name in MORE:
                 found.setdefault(*MORE[name])
+    if found.get("transformer-impl") == ("local",):  # gpt_builders.py:47, models/backends.py
+        found["attention-backend"] = ("local",)
     found = {name: value for name, value in found.items() if name not in ignored}
     small = [name for name in found if name in table.small]
     wanted = {one.name for each in SECTIONS.values() for one in each} | {*READ}
@@ -119,7 +123,8 @@ def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, A
         raise InputError("\n".join(problems), tuple(problems))
     if given.get("position-embedding-type") == "mrope":
         given["position-embedding-type"] = "rope"
-    notes = [f"no price for {listed(small)}"] if small else []
+    notes = [f"no price for {listed(one for one in small if table.effects[one] == effect)} "
+             f"({effect})" for effect in dict.fromkeys(table.effects[one] for one in small)]
     if others := [name for name in found if name in table.elsewhere]:
         notes.append(f"no arguments of Megatron-LM core_v0.16.1, and of no cost: {listed(others)}")
     if ignored:

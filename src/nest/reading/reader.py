@@ -266,7 +266,7 @@ def _launched(
     if body is None:
         body = inside if inside is not None else "{}\n" if absent else read_text(file)
     source = Source(
-        body, shorten(file, 300)[1:-1], asked._replace(
+        body, where if absent else shorten(file, 300)[1:-1], asked._replace(
             settings=settings, function=asked.function or launch.function), launch.words,
         launches.places_beside(launch, text, path), launch.world)
     return Opened(launch.target, source, file, launch, script, path, text, given,
