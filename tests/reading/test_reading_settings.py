@@ -120,6 +120,7 @@ def test_pure_bf16(tmp_path: Path) -> None:
     parameters = 8.03e9 / 8
     assert full.optimizer - pure.optimizer == pytest.approx(parameters * (8 + 2 - 4), rel=0.01)
     for wrong, message in (
+            ({"training.dtype": "float16"}, "dtype: got 'float16'; allowed: float32, bfloat16"),
             ({"training.mixed_precision_reduce": "bfloat16"},
              "reduce: got 'bfloat16'; allowed: float32 with training.dtype float32"),
             ({**given, "training.mixed_precision_param": "float32"},

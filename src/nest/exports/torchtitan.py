@@ -55,8 +55,6 @@ COMMON = (
             when={"pipeline": (True,)}),
     Setting("modules", "parallelism.module_fqns_per_model_part"),
     Setting("compiled", "compile.enable"),
-    Setting("parameters", "training.dtype", {"fp32": "float32", "bf16": "bfloat16"},
-            unless=("fp32",)),
 )
 PYTHON = (
     *COMMON,
@@ -147,7 +145,6 @@ def figures_here(plan: Plan, head: str = "lm_head") -> Figures:
         "sharding": 2 if way.pp > 1 and zero == 1 else zero,
         "modules": modules, "compiled": not job.stack.name.startswith("torchtitan-eager"),
         "graphs": job.stack.cuda_graphs == "step",
-        "parameters": "fp32" if job.stack.master_copy else "bf16",
         "converters": OLD_CONVERTERS.get(job.precision, ())[:1] or None,
         "flavor": base.flavor if base and named else None,
         "family": base.family if base and named else None}
@@ -179,9 +176,6 @@ def _inexpressible(plan: Plan) -> Iterator[str]:
     if job.optimizer != "adam":
         yield (f"job.optimizer {job.optimizer}: the optimizer is the base's, AdamW; which matrices "
                "are Muon's, patterns of names say")
-    if (job.stack.moment_dtype == "bf16") == job.stack.master_copy:
-        yield (f"stack.moment_dtype {job.stack.moment_dtype}: training.dtype says it together with "
-               "master_copy: true with fp32, false with bf16")
     if job.gradient_dtype != "fp32":
         yield f"stack.gradient_dtype {job.gradient_dtype}: mixed_precision_reduce has float32 alone"
     if model.moe is not None and job.stack.dispatcher != "alltoall":

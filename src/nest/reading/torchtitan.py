@@ -45,7 +45,7 @@ _COMPONENTS, _BALANCER = "compile.components", "parallelism.context_parallel_loa
 _DTYPE, _REDUCE = "training.dtype", "training.mixed_precision_reduce"
 _WHOLE_LOSS = "parallelism.disable_loss_parallel"
 _OVERLAP = "parallelism.pipeline_parallel_expert_parallel_overlap"
-_READ = (*PIPELINE, _COMPONENTS, _BALANCER, _REDUCE)
+_READ = (*PIPELINE, _COMPONENTS, _BALANCER, _DTYPE, _REDUCE)
 _LOSS = ("loss_kept", "loss_peak", "loss_peak_split")
 """Fields of a stack that say what is held of the logits."""
 _SINGLE = ("1f1b", "gpipe")
@@ -249,7 +249,7 @@ def _check_whole(
     found: Mapping[str, Any], whole: set[str], base: Made, source: Source
 ) -> None:
     """Fields of a base that is elsewhere are not known: those that count must be there."""
-    optional = {"training.mixed_precision_param", "training.disable_cuda_graphs", _DTYPE}
+    optional = {"training.mixed_precision_param", "training.disable_cuda_graphs"}
     for one in PYTHON:
         if one.name not in found and one.name not in optional and (
                 one.name.partition(".")[0] not in whole):
@@ -347,7 +347,7 @@ def _stack(
                      "priced as not compiled, too, which holds up to "
                      f"{stack.loss_peak - load_stack('torchtitan').loss_peak:g} bytes a logit more")
     found |= {field: getattr(loss, field) / loss_parts for field in _LOSS}
-    if f["parameters"] == "bf16":
+    if given[_DTYPE] == "bfloat16":
         found |= {"master_copy": False, "moment_dtype": "bf16", "fp32_shards": False}
         if given[_REDUCE] == "bfloat16" or not sharded:
             found["gradient_dtype"] = "bf16"
@@ -358,9 +358,11 @@ def _check_values(
     source: Source, f: Mapping[str, Any], given: Plain, precision: str, notes: list[str]
 ) -> None:
     """Refuse values that change the cost together with others, and have no price there."""
-    narrow = f["parameters"] == "bf16"
+    narrow = given[_DTYPE] == "bfloat16"
     reduced = ("float32", "bfloat16") if narrow else ("float32",)
     for wrong, name, value, allowed in (
+            (given[_DTYPE] not in ("float32", "bfloat16"), _DTYPE, given[_DTYPE],
+             "float32, bfloat16"),
             (given[_REDUCE] not in reduced, _REDUCE, given[_REDUCE],
              f"{', '.join(reduced)} with {_DTYPE} {'bfloat16' if narrow else 'float32'}"),
             (narrow and precision == "fp32", _DTYPE, "bfloat16",
