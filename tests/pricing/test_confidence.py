@@ -64,6 +64,13 @@ def test_a_stack_without_runs_says_so(stack: object, experts: bool, says: list[s
     assert json.loads(plan.to_json())["doubts"] == list(plan.doubts)
 
 
+def test_the_optimizer_on_the_host_adds_to_the_doubt() -> None:
+    cluster, model = nest.load_cluster("dgx-h100", devices=8), nest.load_model("llama3-8b")
+    job = nest.Job(global_batch=8, seq_len=4096, stack="deepspeed")
+    way = even_configuration(model, cluster, job, zero=2, offload="optimizer")
+    assert "4.1 times its price" in nest.evaluate(model, cluster, job, way).doubts[2]
+
+
 def test_the_catalog_says_what_validation_finds() -> None:
     """Where it fails after a change of prices: write the figures found into catalog/stacks.yaml."""
     rows = measured.rows()

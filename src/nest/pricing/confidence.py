@@ -18,13 +18,16 @@ out, unwidened ranges cover 90 % of its runs)."""
 
 OWN_MODULES = ("fsdp", "deepspeed")
 """Tables of rules of software that trains the modules of a model as they are."""
-REPORTED = "reported steps of FSDP and DeepSpeed took 0.8 to 2.4 times such prices"
+REPORTED = ("reported steps of FSDP and DeepSpeed took 0.8 to 2.4 times such prices, and up to 1.7 "
+            "times the bytes")
 """What is known of :data:`OWN_MODULES`, which were never measured.
 
 Least: NeMo AutoModel's Qwen3-30B and Nemotron 3 Nano on 8 H100 (docs/accuracy.md); most: Falcon-7B
-with 4,096 tokens on 8 A100 of 40 GB, 2.93 s by FSDP and 2.86 s by DeepSpeed where 1.22 s are priced
-(deepspeedai/DeepSpeed issue 3901).
+with 4,096 tokens on 8 A100 of 40 GB, 2.93 s by FSDP and 2.86 s and 38 GB by DeepSpeed where 1.22 s
+and 20.6 GiB are priced (deepspeedai/DeepSpeed issue 3901).
 """
+HOSTED = "with the optimizer on the host a step took 4.1 times its price"
+"""The same where something is kept in the memory of the hosts: 9.6 s by ZeRO-2, 2.3 priced."""
 LOOPED = ("no price is known for experts outside grouped kernels: Hugging Face's loop over experts "
           "(transformers before 5) took 91 s where 2.7 s were priced")
 """The same of mixtures, whose experts may run one by one there.
@@ -34,7 +37,7 @@ has grouped products (get_correct_experts_implementation of transformers==5.23.0
 """
 
 
-def doubts(chain: Chain, job: Job) -> tuple[str, ...]:
+def doubts(chain: Chain, job: Job, offload: str) -> tuple[str, ...]:
     """Why the price of a model under the stack of a job may be far off; empty: it was measured.
 
     Where the stack was, :func:`confidence` says what of a plan was not.
@@ -44,7 +47,9 @@ def doubts(chain: Chain, job: Job) -> tuple[str, ...]:
         return ()
     found = [f"no measured run of stack {stack.name}"]
     if stack.capabilities is not None and stack.capabilities.name in OWN_MODULES:
-        found += [REPORTED, LOOPED] if chain.experts is not None else [REPORTED]
+        found.append(REPORTED)
+        found += [HOSTED] if offload != "none" else []
+        found += [LOOPED] if chain.experts is not None else []
     return tuple(found)
 
 
