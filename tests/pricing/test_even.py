@@ -131,6 +131,15 @@ def test_what_else_is_handed_on():
     assert [s.in_flight for s in plan.stages] == [64, 64]
 
 
+@pytest.mark.parametrize(("etp", "reason"), [
+    (None, r"dp_in 8 \(room for ep 8 x etp 16, which is tp by default\) = 128 devices are more"),
+    (8, r"dp_in 4 \(room for ep 8 x etp 8\) = 64")])
+def test_a_block_says_what_it_has_room_for(etp: int | None, reason: str) -> None:
+    cluster = load_cluster("dgx-h100", devices=32)
+    with pytest.raises(InputError, match=reason):
+        even_configuration(load_model("mixtral-8x7b"), cluster, JOB, tp=16, ep=8, etp=etp)
+
+
 @pytest.mark.parametrize(("degrees", "reason"), [
     ({"pp": 33}, "pp: got 33; allowed: 1 to 32"),
     ({"pp": 0}, "pp: got 0"),

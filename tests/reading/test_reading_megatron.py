@@ -140,6 +140,59 @@ def test_each_setting_is_read_as_it_is_written(section: str) -> None:
                 assert figures_of((one,), written) == {one.figure: value}
 
 
+# ---------------------------------------------------------------- devices
+
+
+REST = BASE[BASE.index("pretrain_gpt.py"):]
+
+
+@pytest.mark.parametrize(("launcher", "devices"), [
+    ("mpirun -np $((16*8)) --npernode 8 -x MASTER_ADDR=a python", 128),
+    ("mpiexec -n 32 -ppn 8 python3 -u", 32), ("mpirun -np 16 --map-by ppr:8:node python", 16),
+    ("srun -n 16 python", 16), ("srun --nodes=2 --ntasks-per-node=8 python", 16),
+    ("torchrun --nproc_per_node 8 --nnodes 2", 16), ("WORLD_SIZE=16 python", 16),
+    ("python -m torch.distributed.run --nproc-per-node=8", 8),
+])
+def test_devices_of_launchers(tmp_path: Path, launcher: str, devices: int) -> None:
+    assert reading(tmp_path, base=f"{launcher} {REST}").devices == devices
+
+
+@pytest.mark.parametrize("launcher", [
+    "python", "python3 -u", "mpirun python", "srun python",
+    "torchrun --nproc_per_node 8 --nnodes $NODES", "mpirun -np $(wc -l < hosts) python",
+    "torchrun --nproc_per_node gpu"])
+def test_devices_that_the_script_does_not_say_are_asked_for(
+    tmp_path: Path, launcher: str
+) -> None:
+    """A bare python may be started by anything; it was read as one device."""
+    with pytest.raises(InputError, match="--devices N"):
+        reading(tmp_path, base=f"{launcher} {REST}")
+    assert reading(tmp_path, base=f"{launcher} {REST}", devices=16).devices == 16
+
+
+def test_a_script_that_mpi_starts_has_its_devices(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(f"python {REST}\n", encoding="utf-8")
+    start = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n"
+    for line in ("mpirun -np 32 --npernode 8 -bind-to none -x A=1 bash train.sh",
+                 "#SBATCH --ntasks-per-node=8\nsrun bash train.sh"):
+        assert reading(tmp_path, base=f"{start}{line}").devices == 32
+    with pytest.raises(InputError, match="train.sh: the number of devices is not in the script"):
+        nest.read(tmp_path / "train.sh")
+
+
+def test_spec_as_the_first_argument(tmp_path: Path) -> None:
+    base = "torchrun --nproc_per_node 8 pretrain_gpt.py --spec a.b layer --num-layers $LAYERS"
+    with pytest.raises(InputError, match="--num-layers depends on .*--set LAYERS=VALUE"):
+        reading(tmp_path, base=base)
+    with pytest.raises(InputError, match="--spec: it may change the cost"):
+        reading(tmp_path, base=f"{base} {REST.partition(' ')[2]}", variables={"LAYERS": "8"})
+
+
+def test_commands_of_other_software_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 1: got a command of ms-swift .*nest evaluate"):
+        reading(tmp_path, base="NNODES=2 megatron sft --tensor_model_parallel_size 2")
+
+
 # ---------------------------------------------------------------- defaults and aliases
 
 
@@ -281,6 +334,12 @@ def test_arguments_without_a_price_say_how_much(
     ("--moe-layer-freq [1]*99999999 --num-experts 2", "--moe-layer-freq: got"),
     ("--moe-layer-freq [1]*7 --num-experts 2", "got 7 entries; allowed: 8"),
     ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model a/b", "give them by --vocab N"),
+    # A class of tokenizers has no number of tokens: a model of 100,000 was read with 32,000.
+    ("--tokenizer-type Llama2Tokenizer --tokenizer-model /t.model", "give them by --vocab N"),
+    ("--tokenizer-type GPT2BPETokenizer --vocab-file /data/our-vocab.json",
+     "give them by --vocab N"),
+    ("--use-checkpoint-args", "--use-checkpoint-args: arguments of the checkpoint replace"),
+    ("--t5-swiglu", "--t5-swiglu: no argument of Megatron-LM core_v0.16.1"),
     ("--exp-avg-dtype bf16", "--exp-avg-dtype: got 'bf16'; allowed: fp32"),
     ("--cp-comm-type bogus", "--cp-comm-type: got 'bogus'"),
     ("--window-size 3,9", "--window-size: got"),
@@ -303,9 +362,25 @@ def test_refusals(tmp_path: Path, more: str, wanted: str) -> None:
     assert len(str(caught.value)) < 1500
 
 
+@pytest.mark.parametrize("more", ["--spec a b", "--use-checkpoint-args", "--t5-swiglu"])
+def test_nothing_is_advised_to_be_left_out(tmp_path: Path, more: str) -> None:
+    with pytest.raises(InputError) as caught:
+        reading(tmp_path, more)
+    assert "ignore" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("more", "noted"), [
+    ("--vocab-file $DATA/gpt2-vocab.json --tokenizer-type GPT2BPETokenizer", False),
+    ("--vocab-file $VOCABULARY --tokenizer-type GPT2BPETokenizer", True), ("", True)])
+def test_an_assumed_vocabulary_is_said(tmp_path: Path, more: str, noted: bool) -> None:
+    found = reading(tmp_path, more)
+    assert found.model.vocab == 50257
+    assert any("50257 tokens, is assumed" in note for note in found.notes) == noted
+
+
 def test_arguments_can_be_ignored(tmp_path: Path) -> None:
     found = reading(tmp_path, "--spec a b --no-masked-softmax-fusion", ignore=["spec"])
-    assert "ignored: --spec" in found.notes
+    assert "ignored: --spec; the price leaves out what they do" in found.notes
     assert ("no price for --no-masked-softmax-fusion (without fused kernels element-wise work "
             "reads and writes once more, up to twice its time)") in found.notes
     with pytest.raises(InputError, match=(

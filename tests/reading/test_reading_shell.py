@@ -99,6 +99,52 @@ def test_a_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
         nest.read(path)
 
 
+@pytest.mark.parametrize("test", [
+    "[ $NODES -gt 1 ]", "[ \"$NODES\" -gt 1 ]", "[[ $NODES -gt 1 ]]", "((NODES > 1))",
+    "test $NODES -gt 1"])
+def test_a_condition_without_its_variable_names_it(test: str, tmp_path: Path) -> None:
+    """It was named by its bracket; both variables are a way out."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"N=1\nif {test}; then N=4; fi\ntorchrun --nproc_per_node 8 pretrain_gpt.py "
+                    f"--num-layers $N {REST}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"line 2: --num-layers depends on N, which depends on "
+                                         r"'\$NODES', which is not set .*--set NODES=VALUE$"):
+        nest.read(path)
+    assert nest.read(path, variables={"NODES": "2"}).model.layers == 4
+    assert nest.read(path, variables={"NODES": "1"}).model.layers == 1
+    assert nest.read(path, variables={"N": "6"}).model.layers == 6
+
+
+@pytest.mark.parametrize("text", [
+    "if x; then\n{0} 1\nfi\n{0} 2", "x && {0} 1 || {0} 2", "for n in 1 2; do {0} $n; done",
+    "f() {{ {0} $1; }}\nf 1\nf 2", "case $(x) in a) {0} 1;; *) {0} 2;; esac"])
+def test_of_several_commands_none_is_chosen(text: str, tmp_path: Path) -> None:
+    start = f"torchrun --nproc_per_node 8 pretrain_gpt.py {REST} --num-layers"
+    with pytest.raises(InputError, match=r"several commands train a model \(lines .*; allowed"):
+        layers(tmp_path, text.format(start) + "\n")
+
+
+@pytest.mark.parametrize("text", [
+    "exit\n{0}", "f() {{ {0}; }}", "while true; do :; done\n{0}", "exec x\n{0}",
+    "if [ 1 = 2 ]; then {0}; fi", "set -e\nfalse\n{0}", "f() {{ exit; }}\nf\n{0}",
+    "( {0}\n", "case a in b) {0};; esac"])
+def test_a_command_that_is_never_run_is_not_read(text: str, tmp_path: Path) -> None:
+    start = f"torchrun --nproc_per_node 8 pretrain_gpt.py {REST} --num-layers 4"
+    with pytest.raises(InputError):
+        layers(tmp_path, text.format(start) + "\n")
+
+
+@pytest.mark.parametrize("guard", [
+    'if [ -z "$DATA" ]; then echo usage; exit 1; fi', '[ -n "$DATA" ] || exit 1',
+    'for n in DATA; do [ -n "${!n:-}" ] || missing+=" $n"; done\n'
+    '[ -z "$missing" ] || { echo $missing; exit 2; }',
+    'case "$DATA" in /*) ;; *) exit 1;; esac'])
+def test_a_guard_asks_for_no_variable_of_no_cost(guard: str, tmp_path: Path) -> None:
+    """A script that trains has what it checks for."""
+    start = f"torchrun --nproc_per_node 8 pretrain_gpt.py {REST} --num-layers 4 --data-path $DATA"
+    assert layers(tmp_path, f"{guard}\n{start}\n") == 4
+
+
 @pytest.mark.parametrize("evil", [
     "$(touch {0})", "`touch {0}`", "eval 'touch {0}'", "touch {0}", "bash -c 'touch {0}'",
     "X=$(touch {0})", "trap 'touch {0}' EXIT", "<(touch {0})", "${{X:-$(touch {0})}}",

@@ -213,7 +213,7 @@ def test_ignored_names_that_are_in_the_file(
         "compile.enable", "--metrics.log_freq", "compile", "training.global_batch*",
         "experimental.x"], variables={"experimental.x": "1"})
     assert ("ignored: training.global_batch_size, compile.enable, metrics.log_freq, "
-            "experimental.x") in found.notes
+            "experimental.x; the price leaves out what they do") in found.notes
     _, err = run(capsys, "improve", str(script), "dgx-h100", "--devices", "32", "--ignore",
                  "compile.enabel", code=2)
     assert "--ignore: got 'compile.enabel'; did you mean compile.enable? allowed" in err

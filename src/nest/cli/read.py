@@ -47,8 +47,8 @@ Settings = Annotated[
                                    "setting that overrides FILE's; may be repeated.")]
 Ignored = Annotated[
     list[str] | None, typer.Option("--ignore", metavar="ARGUMENT", help="An argument or setting to "
-                                   "leave out, without hyphens; must be in FILE; may be "
-                                   "repeated.")]
+                                   "leave out, without hyphens; must be in FILE; the price leaves "
+                                   "out what it does; may be repeated.")]
 
 
 def read(

@@ -141,7 +141,9 @@ def stage_problem(
         return None if stage.etp == stage.tp else (
             f"etp {stage.etp} needs a model with experts (else etp = tp)")
     if block % (stage.ep * stage.etp):
-        return (f"ep {stage.ep} x etp {stage.etp} does not divide the block of {block} devices")
+        default = " (tp, where it is not given)" if stage.etp == stage.tp > 1 else ""
+        return (f"ep {stage.ep} x etp {stage.etp}{default} does not divide the block of {block} "
+                "devices")
     return None
 
 

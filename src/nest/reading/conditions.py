@@ -88,6 +88,8 @@ class Tests:
             return None
         numbers = []
         for text in (left, right):
+            if double and not text.strip() and self.words.assumed:
+                return None  # 0, unless it is set
             if double:
                 text = self.words.arithmetic(text, text, self.line)
                 if self._lost(text):

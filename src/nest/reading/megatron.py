@@ -27,9 +27,8 @@ from nest.reading.megatron_arguments import Figures, figures_given, values_of
 from nest.reading.patterns import layer_pattern
 from nest.units import shorten
 
-VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
-"""Tokens of tokenizers whose files are published with the models of their names (GPT-2:
-openai/gpt-2 encoder.json; Llama 2: arXiv:2307.09288, section 2.2)."""
+GPT2 = 50257
+"""Tokens of GPT-2's own vocabulary (openai/gpt-2 encoder.json, published as gpt2-vocab.json)."""
 
 
 class Described(NamedTuple):
@@ -132,14 +131,16 @@ def _vocabulary(given: Mapping[str, Any], notes: list[str]) -> int:
     if isinstance(given.get("vocab-size"), int):
         # NullTokenizer adds the end of a document: class _NullTokenizer of Megatron-LM
         return int(given["vocab-size"]) + (tokenizer == "NullTokenizer")
-    if tokenizer is None and "tokenizer-model" not in given:
-        tokenizer = "GPT2BPETokenizer"
-        notes.append("no tokenizer is named: the vocabulary of GPT-2, 50257 tokens, is assumed "
-                     "(--vocab)")
-    if tokenizer in VOCABULARIES:
-        return VOCABULARIES[tokenizer]
-    raise InputError(f"--vocab-size: not given, and the tokens of {tokenizer or 'the tokenizer'} "
-                     "are not in the script; give them by --vocab N")
+    file = str(given.get("vocab-file", "")).rpartition("/")[2]
+    if (tokenizer is None and "tokenizer-model" not in given or tokenizer == "GPT2BPETokenizer") \
+            and (not file or "$" in file or file.startswith("gpt2")):
+        if not file.startswith("gpt2"):
+            what = f"--tokenizer-type {tokenizer}" if tokenizer else "no tokenizer"
+            notes.append(f"the script names {what} and no file of its words: the vocabulary of "
+                         f"GPT-2, {GPT2} tokens, is assumed (--vocab)")
+        return GPT2
+    raise InputError("--vocab-size: not given, and how many tokens the vocabulary of "
+                     f"{tokenizer or 'the tokenizer'} has is in its files; give them by --vocab N")
 
 
 def _latent(f: Figures, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from nest.errors import InputError, did_you_mean
 from nest.exports.megatron_table import RECIPES, SECTIONS, SHARDED
 from nest.exports.settings import figures_of
 from nest.reading.arguments import Words, arguments_of, known, listed, plain
+from nest.reading.source import LEFT_OUT, UNREAD
 
 Figures = dict[str, Any]
 TABLE = "megatron_flags"
@@ -42,7 +43,7 @@ MORE: Mapping[str, tuple[str, Words]] = {
 """What such an argument says besides."""
 
 READ = (
-    "attention-backend", "vocab-size", "padded-vocab-size", "tokenizer-type", "tokenizer-model",
+    "attention-backend", "vocab-file", "vocab-size", "padded-vocab-size", "tokenizer-type", "tokenizer-model",
     "vocab-extra-ids", "num-layers-per-virtual-pipeline-stage",
     "num-virtual-stages-per-pipeline-rank", "decoder-first-pipeline-num-layers",
     "decoder-last-pipeline-num-layers", "account-for-embedding-in-pipeline-split",
@@ -75,6 +76,9 @@ ONLY: Mapping[str, tuple[object, ...]] = {
     "recompute-method": ("uniform", "block"),
 }
 """Values that have a price."""
+CHECKPOINT = ("use-checkpoint-args", "use-mp-args-from-checkpoint-args")
+FROM_CHECKPOINT = ("arguments of the checkpoint replace those of the script; read the command line "
+                   "that made the checkpoint, or the arguments that its log prints")
 COUNTS = frozenset((
     "layers", "hidden", "heads", "ffn", "seq_len", "max_positions", "mtp_layers", "kv_rank",
     "nope_dim", "rope_dim", "value_dim", "q_rank", "head_dim", "kv_heads", "experts", "top_k",
@@ -106,9 +110,9 @@ def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, A
     costless = table.small | table.free | table.elsewhere
     unread = [name for name in found if name not in wanted | costless]
     problems = [f"--{name}: " + (
-        "it may change the cost, and NEST does not read it" if name in table.takes else
+        FROM_CHECKPOINT if name in CHECKPOINT else UNREAD if name in table.takes else
         f"no argument of Megatron-LM core_v0.16.1; {did_you_mean(name, table.takes)}".rstrip("; "))
-        + f"; leave it out by --ignore {name}" for name in unread]
+        for name in unread]
     given = {name: plain(name, value, table.takes.get(name, "one"))
              for name, value in found.items() if name in wanted and name not in costless}
     given = {name: value[0] if isinstance(value, tuple) and len(value) == 1
@@ -128,7 +132,7 @@ def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, A
     if others := [name for name in found if name in table.elsewhere]:
         notes.append(f"no arguments of Megatron-LM core_v0.16.1, and of no cost: {listed(others)}")
     if ignored:
-        notes.append(f"ignored: {listed(ignored)}")
+        notes.append(f"ignored: {listed(ignored)}{LEFT_OUT}")
     return given, notes
 
 

@@ -246,7 +246,7 @@ def _known(script: Script, words: Sequence[str]) -> list[str]:
             script.need(word, "the command")
         if script.unknowns(word) and (
                 word.startswith("--") and name not in table.free
-                or name not in table.free | table.elsewhere | {"tokenizer-model"}):
+                or name not in table.free | table.elsewhere | {"tokenizer-model", "vocab-file"}):
             script.need(word, f"--{name}" if name else "the command")
         found.append(word)
         if table.takes.get(name) == "one" and not word.startswith("--"):

@@ -300,5 +300,4 @@ def not_read(value: object, where: str) -> InputError:
         return InputError(f"{where}: the function returns no configuration that is understood, and "
                           "nothing is executed")
     return InputError(f"{where}: line {value.line}: {shorten(value.text, 100)} is not understood, "
-                      "and nothing is executed; a call that changes no cost can be left out by "
-                      "--ignore FUNCTION")
+                      "and nothing is executed; allowed: fields, or names and calls of this file")

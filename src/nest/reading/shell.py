@@ -392,10 +392,11 @@ class Script(Words):
         kept, self.assumed = self.assumed, []
         tests = Tests(self, line)
         found = test(tests)
+        decides = tests.cause or next(iter(self.assumed), "")
         used = [self.unknown[int(one[1:-1])].name for one in self.assumed]
         self.assumed = kept
         if found is None:
-            self._shown, self._cause = shown, tests.cause
+            self._shown, self._cause = shown, decides
         else:
             self.assumptions |= dict.fromkeys(name for name in used if _NAME.fullmatch(name))
         return found

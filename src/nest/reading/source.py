@@ -17,6 +17,11 @@ from nest.reading.python_text import Made, Unread
 from nest.units import shorten
 
 T = TypeVar("T")
+UNREAD = ("it may change the cost, and NEST does not read it; price what the job does by nest "
+          "evaluate")
+"""Why a setting is refused. Nothing that may change the cost is advised to be left out."""
+LEFT_OUT = "; the price leaves out what they do"
+"""What a note on settings says that the user leaves out."""
 LARGEST = 10**9
 """Of a count in a file."""
 
@@ -135,15 +140,15 @@ def understood(
     if problems:
         shown = problems[:8] + [f"and {len(problems) - 8} more"] * (len(problems) > 8)
         raise InputError("\n".join(f"{where}: {one}" for one in shown), tuple(problems))
-    notes += [f"{what}: {_listed(names)}" for what, names in seen.items() if names]
+    notes += [f"{what}: {_listed(names)}{LEFT_OUT if what == 'ignored' else ''}"
+              for what, names in seen.items() if names]
     notes += [f"no price: {_listed(names)} ({effect})" for effect, names in unpriced.items()]
     return {**{name: value for name, value in table.defaults.items() if name in wanted}, **given}
 
 
 def unread(name: str, near: str = "") -> str:
     """What is said of a setting that is in no table."""
-    return (f"{name}: it may change the cost, and NEST does not read it; {near}only if you know "
-            f"that it changes nothing, leave it out by --ignore {name}")
+    return f"{name}: {near}{UNREAD}"
 
 
 def among(name: str, names: Iterable[str]) -> bool:
