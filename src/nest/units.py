@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -191,3 +191,17 @@ Delay = Annotated[float, *_quantity(parse_seconds, 0.0, 100.0, _SECONDS_HELP)]
 """Seconds of one message, one launch or one layer's gaps."""
 Bandwidth = Annotated[float, *_quantity(parse_bandwidth, 1.0, 1e18, _BANDWIDTH_HELP)]
 Flops = Annotated[float, *_quantity(parse_flops, 1e6, 1e21, _FLOPS_HELP)]
+
+
+def runs_text(numbers: Sequence[int]) -> str:
+    """Numbers as runs such as `3, 0..2`; the first few and the last where there are many."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = [str(first) if first == last else f"{first}..{last}" for first, last in runs]
+    if len(shown) > 10:
+        shown = [*shown[:8], "...", shown[-1]]
+    return ", ".join(shown).replace("..., ", "... ")

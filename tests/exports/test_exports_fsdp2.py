@@ -79,6 +79,8 @@ def test_the_program_is_the_users() -> None:
     ({"zero": 2, "tp": 2, "changes": {"moe": EXPERTS}}, "tp 2: experts"),
     ({"zero": 2, "tp": 2, "changes": {"tied_embeddings": True}}, "tp 2: a table"),
     ({"zero": 2, "tp": 2, "changes": {"gated": False}}, "tp 2: names"),
+    ({"zero": 2, "tp": 4, "changes": {"kv_heads": 2}},
+     "kv_heads 2 is no multiple of tp 4: "),
     ({"zero": 1}, "zero 1: "),
 ], ids=lambda value: str(value)[:60])
 def test_what_it_cannot_express(given: dict[str, Any], wanted: str) -> None:

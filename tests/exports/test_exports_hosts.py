@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -15,20 +19,22 @@ from test_exports_megatron import plan
 
 import nest
 from nest.errors import InputError, UnsupportedError
-from nest.exports.hosts import Place, host_names, per_node, places
-from nest.exports.launchers import LAUNCHERS
+from nest.exports.hosts import Place, Places, host_names, per_node, places
+from nest.exports.launchers import HERE, LAUNCHERS, Program
 from nest.exports.target import Files
 
 NODES = 4
 EACH = 4
 GIVEN = {"PROGRAM": "pretrain_gpt.py", "BASE": "m:f", "RECIPE": "m:f", "MOCK_DATA": "1",
          "DATA_PATH": "d", "TOKENIZER": "t", "CHECKPOINT": "c", "LR": "1", "TRAIN_ITERS": "5",
-         "RUN_NAME": "r", "OUTPUT": "o", "STEPS": "5"}
+         "RUN_NAME": "r", "OUTPUT": "o", "DATASET_TYPE": "hf", "STEPS": "5"}
 STACKS = {"megatron": "megatron-core", "megatron-bridge": "megatron-bridge",
           "deepspeed": "deepspeed", "torchtitan": "torchtitan", "fsdp2": "fsdp",
           "maxtext": "maxtext"}
 FILES = {"torchrun": {"hosts", "ranks"}, "deepspeed": {"hostfile"},
          "mpi": {"hostfile", "rankfile", "ranks"}, "slurm": {"slurm.hosts", "ranks"}}
+ALLOCATED = ["h3", "h7", "h12", "h40"]
+"""Hosts that Slurm gives a job, in its order."""
 
 
 ORDERS = ("plain", "nodes", "devices")
@@ -91,6 +97,80 @@ def test_each_rank_starts_on_the_device_of_the_plan(target: str) -> None:
                           for rank, (node, local) in wanted(found, target, script).items()}
 
 
+@pytest.mark.parametrize("kind", ORDERS)
+def test_slurm_takes_the_hosts_of_the_allocation(kind: str) -> None:
+    """Without names: these are known once they are allocated, and nodes keep their order."""
+    found = random_plan(Random(3), "deepspeed", kind)
+    files = nest.export(found, "deepspeed", gpus_per_node=EACH, launcher="slurm")
+    assert placed(files, "slurm", ALLOCATED, GIVEN) == {
+        rank: (ALLOCATED[node], local)
+        for rank, (node, local) in wanted(found, "deepspeed", "").items()}
+    with pytest.raises(AssertionError, match=r"3 nodes are allocated .* plan is for 4: sbatch"):
+        placed(files, "slurm", ALLOCATED[:3], GIVEN)
+
+
+def test_nodes_that_a_plan_leaves_out_are_not_allocated() -> None:
+    """Nodes 1 and 2 of 4 have no ranks."""
+    at = tuple(Place(node, local) for node in (3, 0) for local in range(2))
+    found = Places(at, 2, ("a", "b", "c", "d"), 2, named=False)
+    program = Program("train.py", (), ())
+    slurm = LAUNCHERS["slurm"]
+    text = "\n".join([HERE, "MASTER_PORT=1", *slurm.lines(found, program)])
+    files = {"launch.sh": text, **slurm.files(found, "title")}
+    assert placed(files, "slurm", ["x", "y"], {"MASTER_ADDR": ""}) == {
+        0: ("y", 0), 1: ("y", 1), 2: ("x", 0), 3: ("x", 1)}
+
+
+def test_a_rank_that_dies_ends_the_others(tmp_path: Path) -> None:
+    """Of a list of ranks: the first sleeps a minute, the third dies, and its status is told."""
+    found = random_plan(Random(5), "deepspeed", "devices")
+    files = nest.export(found, "deepspeed", gpus_per_node=NODES * EACH)
+    assert "ranks" in files
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\n[ "$RANK" = 3 ] && exit 7\necho $$ >> "$PIDS"\n'
+                      "exec sleep 60\n", encoding="utf-8")
+    python.chmod(0o755)
+    start = monotonic()
+    done = subprocess.run(
+        ["bash", str(tmp_path / "launch.sh")], capture_output=True, text=True, check=False,
+        timeout=50, env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "NODE": "0", **GIVEN,
+                         "PIDS": str(tmp_path / "pids")})
+    assert done.returncode == 7 and monotonic() - start < 30, done.stderr
+    pids = (tmp_path / "pids").read_text(encoding="utf-8").split()
+    sleep(0.5)
+    assert pids and not any(alive(pid) for pid in pids)
+
+
+def alive(pid: str) -> bool:
+    """Whether a process runs, and is not only waited for by nobody."""
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_files_say_what_a_plan_leaves_idle() -> None:
+    """64 of the 72 devices of each rack; 12 of the 16 of two nodes."""
+    model = nest.Model.parse({**MODEL, "layers": 8, "heads": 8})
+    job = nest.Job(global_batch=64, seq_len=64, stack="deepspeed")
+    racks = plan(model, nest.load_cluster("gb200-nvl72", devices=128),
+                 job.replace(global_batch=128), zero=1)
+    nodes = plan(model, nest.load_cluster("dgx-h100", devices=12), job.replace(global_batch=48),
+                 zero=1)
+    whole = plan(model, nest.load_cluster("dgx-h100", devices=16), job, zero=1)
+    for found, lines in (
+            (racks, ["Processes: 4 on node 0..15, 18..33.",
+                     "Of nvlink 0..1: 64 of 72 devices; the others stay idle."]),
+            (nodes, ["Processes: 6 on node 0..1, on device 0..5 of 8; the others stay idle."]),
+            (whole, ["Processes: 8 on node 0..1."])):
+        for launcher in ("torchrun", "mpi", "slurm"):
+            files = nest.export(found, "deepspeed", launcher=launcher)
+            for name in {*files} - {"ds_config.json"}:
+                said = [line[2:] for line in files[name].splitlines() if line[:2] == "# "]
+                assert [line for line in said if line in lines] == lines, (launcher, name)
+                assert ("idle" in files[name]) == (found is not whole)
+
+
 def test_each_launcher_gets_the_lists_that_it_needs() -> None:
     rng, seen = Random(1), set()
     for _ in range(30):
@@ -106,12 +186,13 @@ def test_whole_nodes_are_permuted_where_that_is_enough() -> None:
     found = plan(model, cluster, nest.Job(global_batch=64, seq_len=64, stack="deepspeed"),
                  tp=8, pp=2, dp_in=1, sp=False, zero=1)
     files = nest.export(found, "deepspeed", launcher="deepspeed", hosts=["a", "b", "c", "d"])
-    assert files["hostfile"].splitlines()[1:] == [
+    assert files["hostfile"].splitlines()[2:] == [
         f"{host} slots=8" for host in ("a", "c", "b", "d")]
     files = nest.export(found, "deepspeed", launcher="mpi")
     assert "rankfile" not in files and "--map-by slot" in files["launch.sh"]
     assert "MASTER_ADDR:-node0" in files["launch.sh"]
-    files = nest.export(found, "deepspeed", launcher="slurm", gpus_per_node=16)
+    files = nest.export(found, "deepspeed", launcher="slurm", gpus_per_node=16,
+                        hosts=["node0", "node1"])
     assert files["slurm.hosts"].split() == ["node0"] * 8 + ["node1"] * 8 + ["node0"] * 8 + [
         "node1"] * 8 and "ranks" in files
 

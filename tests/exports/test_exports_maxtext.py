@@ -15,7 +15,7 @@ from nest.errors import UnsupportedError
 from nest.exports import maxtext
 from nest.exports.settings import figures_of
 
-GIVEN = {"RUN_NAME": "r", "OUTPUT": "o", "TOKENIZER": "t", "STEPS": "5"}
+GIVEN = {"RUN_NAME": "r", "OUTPUT": "o", "DATASET_TYPE": "hf", "TOKENIZER": "t", "STEPS": "5"}
 FULL = {"recompute": "full"}
 
 

@@ -66,6 +66,9 @@ elif name == "mpirun":
     for rank, host in enumerate(hosts):
         start(command, host, OMPI_COMM_WORLD_RANK=rank,
               OMPI_COMM_WORLD_LOCAL_RANK=hosts[:rank].count(host))
+elif name == "scontrol":
+    assert words == ["show", "hostnames", "a list of hosts"]
+    print(env["ALLOCATED"].replace(" ", "\\n"))
 elif name == "srun":
     hosts = Path(env["SLURM_HOSTFILE"]).read_text().split()
     assert "--distribution=arbitrary" in words and f"--ntasks={{len(hosts)}}" in words
@@ -89,7 +92,7 @@ def placed(
         folder, programs, started = (Path(name) / one for one in ("two words", "bin", "started"))
         for one in (folder, programs, started):
             one.mkdir()
-        for program in ("python", "torchrun", "deepspeed", "mpirun", "srun"):
+        for program in ("python", "torchrun", "deepspeed", "mpirun", "srun", "scontrol"):
             text = PYTHON if program == "python" else LAUNCHER
             (programs / program).write_text(text, encoding="utf-8")
             (programs / program).chmod(0o755)
@@ -101,7 +104,8 @@ def placed(
                 ["bash", str(folder / "launch.sh")], capture_output=True, text=True, check=False,
                 timeout=60, env={"PATH": f"{programs}:{os.environ['PATH']}", "HOST": host,
                                  "NODE": str(node), "MASTER_ADDR": "first",
-                                 "STARTED": str(started), **variables})
+                                 "STARTED": str(started), "ALLOCATED": " ".join(hosts),
+                                 "SLURM_JOB_NODELIST": "a list of hosts", **variables})
             assert done.returncode == 0, done.stderr
         found = {}
         for one in started.iterdir():

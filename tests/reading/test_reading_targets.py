@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from nest.describe import load_configuration, load_job
 from nest.describe.files import parse_yaml
 from nest.errors import InputError
 from nest.exports.launchers import LAUNCHERS
+from nest.exports.torchtitan import TOKENS
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("stacks", "exports")]
 from exported_plans import PLANS  # noqa: E402
@@ -88,6 +90,31 @@ def test_kept_plans_are_read_back(name: str, tmp_path: Path) -> None:
     priced = nest.evaluate(found.model, cluster, found.job, found.configuration)
     assert priced.step_time_s == golden.plan.step_time_s
     assert priced.configuration.offload == golden.plan.configuration.offload
+
+
+@pytest.mark.parametrize("degrees", [
+    {"tp": 2, "pp": 2, "vpp": 2, "schedule": "interleaved", "zero": 1, "recompute": "full"},
+    {"tp": 2, "zero": 3, "recompute": "full"}], ids=["pipeline", "plain"])
+def test_torchtitan_that_counts_tokens(degrees: dict[str, Any], tmp_path: Path) -> None:
+    """The settings that the exported module names for later sources say what its own say."""
+    plan = PLANS["torchtitan"]._replace(degrees=degrees).plan
+    files = nest.export(plan, "torchtitan")
+    text, job = files["plan_config.py"], plan.inputs.job
+    for name, setting in TOKENS.items():
+        old = setting.partition(".")[2]
+        lines = [line for line in text.splitlines() if line.strip().startswith(f"{old}=")]
+        if not lines:  # without a pipeline it has no micro-batches of its own
+            continue
+        [value] = re.findall(rf"{name} (\d+)", text)
+        text = text.replace(lines[0], f"        {name.split('.')[1]}={value},")
+    assert f"num_tokens_per_train_step={job.global_batch * job.seq_len}," in text
+    assert "local_batch_size=" not in text
+    found = nest.read(written(tmp_path / "one", {**files, "plan_config.py": text}))
+    priced = nest.evaluate(found.model, plan.inputs.cluster, found.job, found.configuration)
+    assert priced.step_time_s == plan.step_time_s
+    wrong = text.replace("max_context_length=8", "max_context_length=7")
+    with pytest.raises(InputError, match="num_tokens_per_.*: got .*allowed: a multiple of 7192"):
+        nest.read(written(tmp_path / "two", {**files, "plan_config.py": wrong}))
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

@@ -255,6 +255,14 @@ _OWN: Mapping[str, str] = {
               "megatron.bridge.recipes.llama.h100.llama3:llama3_8b_pretrain_2gpu_h100_bf16_config"}
 
 
+_UNSAID = (
+    "data: dataset.blend (most recipes: none, made-up tokens), tokenizer.tokenizer_model",
+    "steps, learning rate: train.train_iters, optimizer.lr, optimizer.min_lr, "
+    "scheduler.lr_warmup_iters",
+    "checkpoints: checkpoint.save, checkpoint.load")
+"""Fields that a recipe has and a plan does not: src/megatron/bridge/recipes/common.py:37 to 90."""
+
+
 def environment(plan: Plan) -> dict[str, str]:
     """Environment variables that the fields ask for."""
     found = variables(plan.configuration, plan.inputs.job, plan.inputs.cluster.device.name)
@@ -266,8 +274,9 @@ def _files(given: Sheet) -> Files:
     plan = given.plan
     asked = {} if catalog_name(model_of(plan)) in RECIPES else _OWN
     script = Script(
-        title=(given.title, given.priced), variables=environment(plan), asked=asked, given=[],
-        sections={}, program=f'"$here/{PROGRAM}"', passed=("RECIPE",) if asked else ())
+        title=(given.title, given.priced), variables=environment(plan), asked=asked,
+        unsaid=_UNSAID, given=[], sections={}, program=f'"$here/{PROGRAM}"',
+        passed=("RECIPE",) if asked else ())
     return written(given, script, {PROGRAM: program(plan, given.title, given.priced)})
 
 

@@ -214,6 +214,11 @@ _DATA = [
     'DATA=(--data-path "${DATA_PATH:-}" --tokenizer-type HFTokenizer',
     '  --tokenizer-model "${TOKENIZER:-}" --save "${CHECKPOINT:-}" --load "${CHECKPOINT:-}"',
     '  --save-interval "${SAVE_INTERVAL:-500}" --lr "${LR:-}" --train-iters "${TRAIN_ITERS:-}")']
+_UNSAID = ("optimizer and its learning rate, data, steps and checkpoints: PROGRAM",
+           f"clipping: gradient_clipping (1.0) in {CONFIG}")
+"""What neither plan nor JSON has: deepspeed==0.19.8 deepspeed/runtime/constants.py:203."""
+_MEGATRON_UNSAID = ("positions, initial values, schedule of the learning rate, weight decay, "
+                    "evaluation: arguments of megatron/arguments.py",)
 _OWN = {"PROGRAM": "program that calls deepspeed.initialize; it gets the arguments below"}
 
 
@@ -244,7 +249,7 @@ def _files(given: Sheet) -> Files:
     plan, own = given.plan, not _megatron(given.plan)
     script = Script(
         title=(given.title, given.priced), variables=environment(plan),
-        asked=_OWN if own else ASKED,
+        asked=_OWN if own else ASKED, unsaid=_UNSAID if own else _MEGATRON_UNSAID,
         given=[] if own else _DATA, sections=arguments(plan),
         program='"$PROGRAM"' if own else '"$MEGATRON_DEEPSPEED/pretrain_gpt.py"',
         words=("--deepspeed", f'--deepspeed_config "$here/{CONFIG}"'),

@@ -220,6 +220,8 @@ def _files(given: Sheet) -> Files:
     script = Script(
         title=(given.title, given.priced), variables={},
         asked={"PROGRAM": f"training program that imports {MODULE} (mesh, parallelize)"},
+        unsaid=("model, data, optimizer and its learning rate, clipping, steps, checkpoints: "
+                "PROGRAM",),
         given=["export PYTHONPATH=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)"
                "${PYTHONPATH:+:$PYTHONPATH}"],
         sections={}, program='"$PROGRAM"', passed=("PYTHONPATH",))

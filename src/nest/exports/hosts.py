@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from nest.describe.cluster import Cluster
 from nest.errors import InputError
 from nest.pricing.ranks import Rank
-from nest.units import shorten
+from nest.units import runs_text, shorten
 
 MOST_PER_NODE = 16
 """Devices of a node, at most; a larger group of the innermost level is a rack (NVL72)."""
@@ -41,6 +42,10 @@ class Places(NamedTuple):
     """Names of the hosts, by the number of the node."""
     per_node: int
     """Devices of a node, idle ones included; 0: those of the cluster are not numbered in a row."""
+    named: bool = True
+    """The names are the user's."""
+    used: tuple[str, ...] = ()
+    """Lines that say how many processes nodes have, and which devices the plan leaves idle."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -84,7 +89,7 @@ def _most_per_node(cluster: Cluster) -> tuple[int, str]:
 
 def places(
     listed: Sequence[Rank], gpus_per_node: int, hosts: Sequence[str] | None = None,
-    in_a_row: bool = True,
+    in_a_row: bool = True, inner: tuple[str, int] = ("node", 1),
 ) -> Places:
     """Places of ranks in the order in which a launch numbers them.
 
@@ -94,6 +99,7 @@ def places(
     gpus_per_node : devices of a node.
     hosts : names of the nodes in the order of the cluster; default: node0, node1, ...
     in_a_row : devices of the cluster have no numbers of their own (``Cluster.numbers``).
+    inner : name and devices of the innermost level; default: nodes are the innermost.
 
     Raises
     ------
@@ -108,7 +114,27 @@ def places(
     names = host_names(hosts, nodes) if hosts is not None else tuple(
         f"node{number}" for number in range(nodes))
     return Places(at, len(runs[0]) if once and alike else None, names,
-                  gpus_per_node if in_a_row else 0)
+                  gpus_per_node if in_a_row else 0, hosts is not None,
+                  tuple(_used(at, gpus_per_node, *inner)))
+
+
+def _used(at: Sequence[Place], per_node: int, level: str, size: int) -> Iterator[str]:
+    """Processes of nodes, a line for nodes that are alike, and racks that are used in part."""
+    on: dict[int, list[int]] = {}
+    for place in sorted(at):
+        on.setdefault(place.node, []).append(place.local)
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for node, used in on.items():
+        alike.setdefault(tuple(used), []).append(node)
+    for devices, nodes in alike.items():
+        idle = "" if len(devices) == per_node else \
+            f", on device {runs_text(devices)} of {per_node}; the others stay idle"
+        yield f"Processes: {len(devices)} on node {runs_text(nodes)}{idle}."
+    if size > per_node:  # nodes are trays of a rack
+        racks = Counter(place.node * per_node // size for place in at)
+        for count in sorted({*racks.values()} - {size}):
+            here = [rack for rack in sorted(racks) if racks[rack] == count]
+            yield f"Of {level} {runs_text(here)}: {count} of {size} devices; the others stay idle."
 
 
 def host_names(given: Sequence[str], nodes: int) -> tuple[str, ...]:

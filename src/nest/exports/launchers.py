@@ -11,7 +11,8 @@ A launcher numbers ranks in its own way. Whole nodes are permuted where that is 
   or by a rankfile (``--map-by rankfile``). Slots of a rankfile are processors; ``--bind-to none``
   leaves a process all of them.
 - srun of Slurm, started once: task n is on the host of line n of the list that SLURM_HOSTFILE names
-  (``--distribution=arbitrary``).
+  (``--distribution=arbitrary``). Hosts are known once they are allocated: without names of the
+  user's, the script takes those of the allocation in its order for the plan's nodes in theirs.
 
 What starts a process by rank alone (mpirun, srun) also gives its device: that is not the number of
 the process on its node, because ranks of a node may have any order.
@@ -63,21 +64,21 @@ def _ranks(found: Places, title: str) -> dict[str, str]:
         return {}
     rows = (f"{place.node} {place.local} {rank}" for rank, place in enumerate(found.at))
     of = f" of {found.per_node}" if found.per_node else ""
-    return {"ranks": _text(title, f"node, device{of} of the node, rank", rows=rows)}
+    return {"ranks": _text(title, *found.used, f"node, device{of} of the node, rank", rows=rows)}
 
 
 def _node_numbers(found: Places, title: str) -> dict[str, str]:
     if found.each is None or not found.permuted:
         return _ranks(found, title)
     head = "nodes, numbered as in the cluster, by their rank"
-    return {"hosts": _text(title, head, rows=found.nodes)}
+    return {"hosts": _text(title, *found.used, head, rows=found.nodes)}
 
 
 def _hostfile(found: Places, title: str) -> dict[str, str]:
     """Hosts with as many slots as ranks, the first ranks first."""
     slots = [sum(place.node == node for place in found.at) if found.each is None else found.each
              for node in found.nodes]
-    return {"hostfile": _text(title, rows=(
+    return {"hostfile": _text(title, *found.used, rows=(
         f"{found.names[node]} slots={count}"
         for node, count in zip(found.nodes, slots, strict=True)))}
 
@@ -85,13 +86,18 @@ def _hostfile(found: Places, title: str) -> dict[str, str]:
 def _rankfile(found: Places, title: str) -> dict[str, str]:
     if found.each is not None:
         return _hostfile(found, title)
-    return {**_ranks(found, title), **_hostfile(found, title), "rankfile": _text(title, rows=(
-        f"rank {rank}={found.names[place.node]} slot={place.local}"
-        for rank, place in enumerate(found.at)))}
+    return {**_ranks(found, title), **_hostfile(found, title), "rankfile": _text(
+        title, *found.used, rows=(f"rank {rank}={found.names[place.node]} slot={place.local}"
+                                  for rank, place in enumerate(found.at)))}
 
 
 def _tasks(found: Places, title: str) -> dict[str, str]:
-    """Hosts by rank; a list for Slurm has no comments, so that the title is left out."""
+    """Hosts by rank; a list for Slurm has no comments, so that the title is left out. Without names
+    nodes by rank."""
+    if not found.named:
+        return {**_ranks(found, title), "slurm.nodes": _text(
+            title, *found.used, "node of each rank; a job gets its hosts in the order of the nodes",
+            rows=(place.node for place in found.at))}
     return {**_ranks(found, title), "slurm.hosts": "".join(
         f"{found.names[place.node]}\n" for place in found.at)}
 
@@ -109,7 +115,12 @@ def _torchrun(found: Places, program: Program) -> list[str]:
                 "done < <(grep -v '^#' \"$here/ranks\")",
                 'if [ "${#processes[@]}" = 0 ]; then', *_NO_NODE,
                 "trap 'kill \"${processes[@]}\" 2>/dev/null || true' EXIT",
-                'for process in "${processes[@]}"; do wait "$process"; done']
+                # One that fails ends the others; `wait -n` misses those that ended before it
+                # (bash before 5.3).
+                'while [ "${#processes[@]}" -gt 0 ]; do', '  for n in "${!processes[@]}"; do',
+                '    kill -0 "${processes[n]}" 2>/dev/null && continue',
+                '    wait "${processes[n]}"', '    unset "processes[n]"', "  done", "  sleep 1",
+                "done"]
     lines, node = [], "$NODE"
     if found.permuted:
         lines = ["rank=$(grep -v '^#' \"$here/hosts\" | grep -nx -- \"$NODE\" | "
@@ -156,8 +167,22 @@ def _mpirun(found: Places, program: Program) -> list[str]:
 
 
 def _srun(found: Places, program: Program) -> list[str]:
-    return [*_by_rank(found, program, "SLURM_PROCID"),
-            'SLURM_HOSTFILE=$here/slurm.hosts srun --distribution=arbitrary \\',
+    before, hosts = [], "$here/slurm.hosts"
+    if not found.named:
+        count, hosts = len(found.nodes), "$tasks"
+        before = [
+            'mapfile -t hosts < <(scontrol show hostnames "${SLURM_JOB_NODELIST:-}")',
+            "mapfile -t nodes < <(grep -v '^#' \"$here/slurm.nodes\" | sort -nu)",
+            f'if [ "${{#hosts[@]}}" != {count} ]; then',
+            '  echo "$0: ${#hosts[@]} nodes are allocated (SLURM_JOB_NODELIST); the plan is for '
+            f'{count}: sbatch --nodes={count}" >&2', "  exit 2", "fi",
+            'for n in "${!nodes[@]}"; do host[nodes[n]]=${hosts[n]}; done',
+            f"MASTER_ADDR=${{MASTER_ADDR:-${{host[{found.nodes[0]}]}}}}",
+            "tasks=$(mktemp)", "trap 'rm -f \"$tasks\"' EXIT",
+            "grep -v '^#' \"$here/slurm.nodes\" | while read -r node; do", '  echo "${host[node]}"',
+            'done > "$tasks"']
+    return [*before, *_by_rank(found, program, "SLURM_PROCID"),
+            f'SLURM_HOSTFILE={hosts} srun --distribution=arbitrary \\',
             f"  --nodes={len(found.nodes)} --ntasks={len(found.at)} "
             'bash -c "$process" "$here" \\', f"  {program.text}"]
 

@@ -176,16 +176,33 @@ def _yaml(value: object) -> str:
 
 ASKED: Mapping[str, str] = {
     "RUN_NAME": "name of the run", "OUTPUT": "folder that is written to (base_output_directory)",
+    "DATASET_TYPE": "dataset_type: tfds, grain or hf, and its data as arguments (below); synthetic "
+                    "to time a step",
     "TOKENIZER": "tokenizer_path", "STEPS": "steps"}
-"""Variables that the user sets; its other settings, such as the data, are arguments."""
+"""Variables that the user sets; its other settings are arguments."""
+
+
+def unsaid(model: Model) -> list[str]:
+    """Settings that no plan has: src/maxtext/configs/base.yml:40 to 57, 227, 716, 777 to 799, 870,
+    1015."""
+    found = ["data: dataset_path, dataset_name; grain_train_files; hf_path, hf_train_files; "
+             "tokenizer_type (sentencepiece)",
+             "learning rate: learning_rate (3e-5), warmup_steps_fraction",
+             "checkpoints: enable_checkpointing, checkpoint_period, load_parameters_path"]
+    if not MODELS.get(catalog_name(model)):
+        found.append("positions: rope_max_timescale (10000)")
+    if model.moe is not None:
+        found.append("balance of experts: load_balance_loss_weight (0)")
+    return found
 
 
 def _files(given: Sheet) -> Files:
     script = Script(
         title=(given.title, given.priced), asked=ASKED, sections={},
-        variables={"NVTE_FUSED_ATTN": "1"},
+        unsaid=unsaid(model_of(given.plan)), variables={"NVTE_FUSED_ATTN": "1"},
         given=['OWN=(run_name="${RUN_NAME:-}" base_output_directory="${OUTPUT:-}"',
-               '  tokenizer_path="${TOKENIZER:-}" steps="${STEPS:-}")'],
+               '  dataset_type="${DATASET_TYPE:-}" tokenizer_path="${TOKENIZER:-}" '
+               'steps="${STEPS:-}")'],
         program="-m maxtext.trainers.pre_train.train", words=(f'"$here/{CONFIG}"',), more=("OWN",),
         # It takes the numbers of its devices from here, among all of the node.
         process=("unset CUDA_VISIBLE_DEVICES", "export SLURM_STEP_GPUS=$LOCAL_RANK",

@@ -177,6 +177,29 @@ ASKED = {
 """Variables of the shell that the user sets, and what they are."""
 
 
+def unsaid(model: Model) -> list[str]:
+    """Arguments that no plan has, whose defaults are those of no model.
+
+    Source: NVIDIA/Megatron-LM@core_v0.16.1 megatron/training/arguments.py:1655, 1821, 2705,
+    megatron/training/training_config.py:124, megatron/core/transformer/transformer_config.py:55,
+    311, 617 to 639.
+    """
+    found = ["model: --norm-epsilon (1e-5), --init-method-std (0.02)"]
+    if model.rotary:
+        found.append("positions: --rotary-base (10000), --rotary-percent, --use-rope-scaling with "
+                     "--rope-scaling-factor")
+    if model.moe is not None:
+        found += ["scores of the router: --moe-router-score-function (softmax), "
+                  "--moe-router-pre-softmax, --moe-router-topk-scaling-factor",
+                  "balance of experts: --moe-router-load-balancing-type (aux_loss), "
+                  "--moe-aux-loss-coeff (0),",
+                  "  --moe-router-enable-expert-bias, --moe-router-bias-update-rate"]
+    if model.mtp_layers:
+        found.append("multi-token prediction: --mtp-loss-scaling-factor (0.1)")
+    return [*found, "training: --lr-decay-style, --lr-warmup-iters, --min-lr, --weight-decay, "
+            "--clip-grad, --adam-beta2, --split, --eval-iters, --seed"]
+
+
 def data(model: Model) -> list[str]:
     """Lines of shell that make arguments of the variables: DATA."""
     return [

@@ -33,6 +33,8 @@ class Script(NamedTuple):
     """Names of other environment variables that each process reads."""
     process: Sequence[str] = ()
     """Lines of shell in each process before its program."""
+    unsaid: Sequence[str] = ()
+    """Settings that no plan has and that the run depends on, with what they are."""
     later: Sequence[str] = ()
     """Lines of shell behind the arrays, where the variables of the user are known to be set."""
 
@@ -46,9 +48,11 @@ def script_text(script: Script, found: Places, launcher: str) -> str:
         asked |= {"NODE": f"number of this node, 0 to {max(found.nodes)}, in the order of the "
                           "cluster",
                   "MASTER_ADDR": f"address of node {found.nodes[0]}"}
-    lines = ["#!/usr/bin/env bash", *(f"# {line}" for line in script.title), "#",
+    lines = ["#!/usr/bin/env bash", *(f"# {line}" for line in (*script.title, *found.used)), "#",
              *(["# Set in the environment:", *(f"#   {name}: {text}"
                                                for name, text in asked.items())] if asked else []),
+             *(["# In no plan, and as the program or its files have it unless you set it:",
+                *(f"#   {text}" for text in script.unsaid)] if script.unsaid else []),
              "# Arguments of this script go to the program, behind all others.",
              "set -euo pipefail", ""]
     if several:
@@ -56,7 +60,8 @@ def script_text(script: Script, found: Places, launcher: str) -> str:
     elif how.per_node:
         lines += ["NODE=0", "MASTER_ADDR=${MASTER_ADDR:-localhost}"]
     else:
-        first = found.names[found.nodes[0]] if len(found.nodes) > 1 else "localhost"
+        first = "localhost" if len(found.nodes) == 1 else \
+            found.names[found.nodes[0]] if found.named or launcher != "slurm" else ""
         lines += [f"MASTER_ADDR=${{MASTER_ADDR:-{first}}}"]
     lines += ["MASTER_PORT=${MASTER_PORT:-29500}", *script.given, *_check(asked), ""]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in script.variables.items()]

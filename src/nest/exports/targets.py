@@ -34,7 +34,7 @@ def export(
     launcher : what starts the processes: "torchrun", on each node; "deepspeed", "mpi" (Open MPI) or
         "slurm", on one.
     hosts : names of the nodes in the order of the cluster, for lists of hosts; default: node0,
-        node1, ...
+        node1, ..., for Slurm those of the allocation.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def export(
     refuse(software, plan, target)
     cluster = plan.inputs.cluster
     found = places(software.order(plan), per_node(cluster, gpus_per_node), hosts,
-                   cluster.numbers is None)
+                   cluster.numbers is None, (cluster.levels[0].name, cluster.whole_sizes[0]))
     if software.alone:
         found = found._replace(each=None)
     if found.each is None and not LAUNCHERS[launcher].ranks:
@@ -121,7 +121,7 @@ def _megatron(given: Sheet) -> Files:
     script = Script(
         title=(given.title, given.priced),
         variables=megatron.variables(way, job, plan.inputs.cluster.device.name),
-        asked=megatron.ASKED, given=megatron.data(model),
+        asked=megatron.ASKED, unsaid=megatron.unsaid(model), given=megatron.data(model),
         sections={name: megatron.options(one) for name, one in sections.items() if one},
         program='"$MEGATRON/pretrain_gpt.py"', more=("DATA",))
     return written(given, script, {})

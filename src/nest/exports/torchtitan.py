@@ -62,6 +62,14 @@ PYTHON = (
     Setting("graphs", "training.disable_cuda_graphs", {False: True, True: False}),
 )
 """Settings of 0.3.0."""
+TOKENS = {
+    "training.num_tokens_per_microbatch_per_dp_rank": "training.local_batch_size",
+    "training.num_tokens_per_train_step": "training.global_batch_size",
+    "training.max_context_length": "training.seq_len",
+    "parallelism.num_pp_microbatches": "parallelism.pipeline_parallel_microbatch_size",
+}
+"""Names of sources behind 0.3.0, which count tokens where 0.3.0 counts samples, and its own names.
+Source: pytorch/torchtitan@b5bcd76 torchtitan/config/configs.py:37 to 52, 232."""
 CONVERTERS = {"fp8": "Float8LinearConverter", "mxfp8": "MXFP8LinearConverter",
               "nvfp4": "NVFP4LinearConverter"}
 """Classes that make products of a number format, of torchtitan.components.quantization."""
@@ -219,7 +227,7 @@ def configuration(plan: Plan, title: str, priced: str) -> str:
             base=base.function if base else "$BASE").splitlines(), '"""', "",
         *(["import importlib", "import os"] if base is None else []), "import dataclasses", "",
         *sorted(imports), "", "", "def plan() -> Trainer.Config:", *_base(base, converter),
-        "    spec = config.model_spec.model",
+        *_newer(here), "    spec = config.model_spec.model",
         "    found = len(spec.layers), spec.dim, spec.vocab_size",
         f"    if found != ({model.layers}, {model.hidden}, {model.vocab}):",
         '        raise ValueError(f"layers, width, vocabulary {found}: the plan is for "',
@@ -230,6 +238,18 @@ def configuration(plan: Plan, title: str, priced: str) -> str:
         f"    config.activation_checkpoint = {f'{policy}.Config()' if policy else None}",
         f"    config.compile = CompileConfig(enable={compiled})", "    return config"]
     return "\n".join(lines) + "\n"
+
+
+def _newer(here: Mapping[str, Any]) -> list[str]:
+    """Lines that refuse a torchtitan that counts tokens, with what its settings would be."""
+    length, passes = here["seq_len"], here["micro_batches"]
+    values = (here["micro_batch"] * length, here["global_batch"] * length, length, passes)
+    shown = [f"{name} {value}" for name, value in zip(TOKENS, values, strict=True)
+             if here["pipeline"] or name != [*TOKENS][-1]]
+    rows = [f'                         "{text}{", " * (text != shown[-1])}"' for text in shown]
+    return ['    if not hasattr(config.training, "local_batch_size"):',
+            '        raise ValueError("this file is for torchtitan 0.3.0; later sources want "',
+            *rows[:-1], f"{rows[-1]})"]
 
 
 def _base(base: Base | None, converter: str | None) -> list[str]:

@@ -196,6 +196,10 @@ def file_of(launch: Launch, script: str) -> str:
                      "is not beside the script; read that file by itself, with --devices N")
 
 
+_HOSTS = ("hostfile", "slurm.hosts", "slurm.nodes")
+"""Lists of hosts, or of nodes by rank."""
+
+
 def places_beside(launch: Launch, text: str, script: str) -> Placed | None:
     """Device of each rank, in lists of hosts or ranks that a script reads; None: it reads none.
 
@@ -217,7 +221,7 @@ def places_beside(launch: Launch, text: str, script: str) -> Placed | None:
     if there("hosts"):
         rows, where = listed("hosts")
         return devices_of(rows, None, launch.each, where)
-    for name in ("hostfile", "slurm.hosts"):
+    for name in _HOSTS:
         if there(name):
             return _hosts(*listed(name))
     return None
@@ -230,7 +234,7 @@ def unread_beside(file: str) -> str | None:
     for name in ("ranks", "hosts"):  # written where the order is not that of the devices
         if (folder / name).is_file():
             return name
-    for name in ("hostfile", "slurm.hosts"):
+    for name in _HOSTS:
         try:
             found = _hosts(read_text(folder / name), name)
         except InputError:  # not there, or not one that a script of NEST reads

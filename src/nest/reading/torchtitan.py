@@ -18,7 +18,15 @@ from nest.describe.files import parse_text
 from nest.describe.model import Model
 from nest.errors import InputError
 from nest.exports.settings import Plain, flat
-from nest.exports.torchtitan import BASES, CONVERTERS, OLD, OLD_CONVERTERS, POLICIES, PYTHON
+from nest.exports.torchtitan import (
+    BASES,
+    CONVERTERS,
+    OLD,
+    OLD_CONVERTERS,
+    POLICIES,
+    PYTHON,
+    TOKENS,
+)
 from nest.graph import Chain, build_chain
 from nest.graph.schedules import chunks_at
 from nest.reading.arguments import number_or_text
@@ -137,7 +145,7 @@ def read_python(source: Source) -> Found:
     base = module.returned(function_of(module, source))
     if not isinstance(base, Made):
         raise not_read(base, source.where)
-    found = fields_of(base, source.where) | overrides(source)
+    found = in_samples(fields_of(base, source.where) | overrides(source), base, source)
     own = base.name.endswith("Config")  # else fields of a function that is elsewhere
     whole = {name for name, value in found.items() if isinstance(value, Made) and value.name in (
         "ParallelismConfig", "TrainingConfig", "CompileConfig")}
@@ -173,6 +181,35 @@ def _loss_parts(found: Plain, own: bool, notes: list[str]) -> int:
     notes.append("no price: a loss that runs in parts (ChunkedLossWrapper) holds one part of the "
                  "logits at once; it is priced as whole")
     return 1
+
+
+def in_samples(found: Plain, base: Made, source: Source) -> Plain:
+    """Settings of sources that count tokens, as 0.3.0 has them: see ``TOKENS``.
+
+    Raises
+    ------
+    InputError : no numbers, or tokens of a micro-batch or of a step that are no whole samples.
+    """
+    given = {name: found.pop(name) for name in TOKENS if name in found}
+    if not given:
+        return found
+    for name, value in given.items():
+        if type(value) is not int:
+            shown = value.text if isinstance(value, Unread) else value
+            raise InputError(f"{source.where}: {name}: got {shorten(shown)}; allowed: a number")
+    micro, step, length, passes = TOKENS
+    if length not in given:
+        raise _elsewhere(length, base, source)
+    seq_len = given[length]
+    samples = {name: divided(source, name, value, seq_len, length)
+               for name, value in given.items() if name in (micro, step) and value != -1}
+    found[TOKENS[length]] = seq_len
+    found[TOKENS[step]] = samples.get(step, -1)
+    if micro in samples:
+        found[TOKENS[passes]] = samples[micro]
+        piped = found.get("parallelism.pipeline_parallel_degree", 1) != 1
+        found[TOKENS[micro]] = samples[micro] * (given.get(passes, 1) if piped else 1)
+    return found
 
 
 def function_of(module: Module, source: Source) -> str:

@@ -14,7 +14,7 @@ from nest.report.page import Page
 from nest.report.stages import Table, memory_table, stage_tables, time_table
 from nest.simulation import simulate
 from nest.stacks import offload_settings
-from nest.units import format_bytes, format_seconds
+from nest.units import format_bytes, format_seconds, runs_text
 
 BAR = 24
 MOST_TASKS = 20_000
@@ -232,7 +232,7 @@ def _choices(page: Page, plan: Plan) -> None:
     page.fact("Replicas", _replicas(plan.replicas))
     if (numbers := plan.inputs.cluster.numbers) is not None:
         page.fact("Devices", "in network order: "
-                  f"{_runs(numbers)} (--ranks FILE names them)")
+                  f"{runs_text(numbers)} (--ranks FILE names them)")
     if parts := _partly(plan.inputs.cluster):
         page.fact("Groups", parts)
     page.fact("Bound by", plan.bottleneck.replace("%", " %"))
@@ -299,20 +299,6 @@ def _partly(cluster: Cluster) -> str:
         if left and groups:
             parts.append(f"{left:,} of {size:,} devices of the last {level.name}")
     return "; ".join(parts)
-
-
-def _runs(numbers: tuple[int, ...]) -> str:
-    """Numbers as runs such as `3, 0..2`; the first few and the last where there are many."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    shown = [str(first) if first == last else f"{first}..{last}" for first, last in runs]
-    if len(shown) > 10:
-        shown = [*shown[:8], "...", shown[-1]]
-    return ", ".join(shown).replace("..., ", "... ")
 
 
 def _layers(plan: Plan) -> str:

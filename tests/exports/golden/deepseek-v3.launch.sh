@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # deepseek-v3, 256 devices of gb200-nvl72: for Megatron-LM core_v0.16.1.
 # Priced: 4.413 s per step, 475,190 tokens/s.
+# Processes: 4 on node 0..15, 18..33, 36..51, 54..69.
+# Of nvlink 0..3: 64 of 72 devices; the others stay idle.
 #
 # Set in the environment:
 #   DATA_PATH: data, as --data-path takes them
@@ -10,6 +12,14 @@
 #   TRAIN_ITERS: steps
 #   NODE: number of this node, 0 to 69, in the order of the cluster
 #   MASTER_ADDR: address of node 0
+# In no plan, and as the program or its files have it unless you set it:
+#   model: --norm-epsilon (1e-5), --init-method-std (0.02)
+#   positions: --rotary-base (10000), --rotary-percent, --use-rope-scaling with --rope-scaling-factor
+#   scores of the router: --moe-router-score-function (softmax), --moe-router-pre-softmax, --moe-router-topk-scaling-factor
+#   balance of experts: --moe-router-load-balancing-type (aux_loss), --moe-aux-loss-coeff (0),
+#     --moe-router-enable-expert-bias, --moe-router-bias-update-rate
+#   multi-token prediction: --mtp-loss-scaling-factor (0.1)
+#   training: --lr-decay-style, --lr-warmup-iters, --min-lr, --weight-decay, --clip-grad, --adam-beta2, --split, --eval-iters, --seed
 # Arguments of this script go to the program, behind all others.
 set -euo pipefail
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # llama3.1-405b, 512 devices of dgx-h100: for Megatron-LM core_v0.16.1.
 # Priced: 13.18 s per step, 79,538 tokens/s.
+# Processes: 8 on node 0..63.
 #
 # Set in the environment:
 #   DATA_PATH: data, as --data-path takes them
@@ -10,6 +11,10 @@
 #   TRAIN_ITERS: steps
 #   NODE: number of this node, 0 to 63, in the order of the cluster
 #   MASTER_ADDR: address of node 0
+# In no plan, and as the program or its files have it unless you set it:
+#   model: --norm-epsilon (1e-5), --init-method-std (0.02)
+#   positions: --rotary-base (10000), --rotary-percent, --use-rope-scaling with --rope-scaling-factor
+#   training: --lr-decay-style, --lr-warmup-iters, --min-lr, --weight-decay, --clip-grad, --adam-beta2, --split, --eval-iters, --seed
 # Arguments of this script go to the program, behind all others.
 set -euo pipefail
 

@@ -24,6 +24,12 @@ from torchtitan.trainer import Trainer
 def plan() -> Trainer.Config:
     config = llama3_8b()
     config.model_spec = model_registry('8B')
+    if not hasattr(config.training, "local_batch_size"):
+        raise ValueError("this file is for torchtitan 0.3.0; later sources want "
+                         "training.num_tokens_per_microbatch_per_dp_rank 8192, "
+                         "training.num_tokens_per_train_step 524288, "
+                         "training.max_context_length 8192, "
+                         "parallelism.num_pp_microbatches 8")
     spec = config.model_spec.model
     found = len(spec.layers), spec.dim, spec.vocab_size
     if found != (32, 4096, 128256):
