@@ -216,7 +216,8 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]] 
          ("cuts cuts", {"pp": 3, "outer_dp": 16}), ("micro-batches micro_batches",
                                                    {"pp": 3, "outer_dp": 16})]),
     "fsdp": ([{"zero": 3}, {"zero": 2, "tp": 8, "shard": "dp_in", "dp_in": 4}],
-             [("pp pp", {"pp": 2}), ("zero zero", {"zero": 1})]),
+             [("pp pp", {"pp": 2}), ("zero zero", {"zero": 1}),
+              ("kv-heads kv_heads", {"tp": 16, "zero": 2})]),
     "llm-foundry": (
         [{"zero": 3, "recompute": "full"}, {"zero": 3, "shard": "dp_in", "dp_in": 8}],
         [("pp pp", {"pp": 2}), ("tp tp", {"tp": 2}), ("cp cp", {"cp": 2}),
