@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from instances import Instance
-from oracle_stack import EVERY, Best, TooMany, schedules_of, solve
+from oracle_stack import EVERY, FREE, Best, TooMany, schedules_of, solve
 from test_stack_space import RULED, ruled
 
 import nest
@@ -57,7 +57,7 @@ def question(seed: int) -> Instance:
                 space[name] = rng.choice(values)
     rules = x.job.stack.capabilities
     if rng.random() < 0.4 and rules is not None:
-        own = schedules_of(rules, nest.SearchSpace(schedule=EVERY))
+        own = [*dict.fromkeys((*FREE, *schedules_of(rules, nest.SearchSpace(schedule=EVERY))))]
         space["schedule"] = tuple(rng.sample(own, min(len(own), rng.choice((1, 2, 3)))))
     device = x.cluster.device
     roomy = x.cluster.replace(device=device.replace(  # what a stack lacks costs memory

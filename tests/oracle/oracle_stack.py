@@ -95,15 +95,21 @@ def priced(pricing: Pricing, plan: Configuration, known: dict[object, Layers]) -
     return pricing.step_time(plan, prices, hops).total
 
 
-def schedules_of(rules: Capabilities, space: SearchSpace) -> list[str]:
-    """Schedules that the stack has and the space allows."""
+def schedules_of(rules: Capabilities, space: SearchSpace, pp: int = 2) -> list[str]:
+    """Schedules that the stack has with so many stages, and the space allows."""
     names = [*EVERY] if space.schedule is None else list(space.schedule)
-    lone = any("pp" in r.fields and not r.when and r.allowed is not None and 2 not in r.allowed
-               for r in rules.rules.values())
-    for rule in rules.rules.values():
-        if "schedule" in rule.fields:
-            names = [name for name in names if name in FREE or name in rule.allowed]
-    return [name for name in names if name in FREE or not lone]
+    about = [(rule, field) for rule in rules.rules.values() if not rule.alike
+             for field in rule.fields if {field, *rule.when} <= {"schedule", "pp"}
+             and rule.allowed is not None]
+
+    def has(name: str, stages: int) -> bool:
+        figures = {"schedule": name, "pp": stages}
+        return not any(applies(rule, figures) and figures[field] not in rule.allowed
+                       for rule, field in about)
+
+    # Of a single stage passes run beside each other where the stack knows that of pipelines.
+    return [name for name in names if has(name, pp) and (
+        pp > 1 or name in FREE or any(has(name, many) for many in range(2, 20)))]
 
 
 def listed(
@@ -112,7 +118,6 @@ def listed(
     """All configurations with alike stages of a space, legal or not."""
     rules, many = job.stack.capabilities, len(chain)
     assert rules is not None
-    names = schedules_of(rules, space)
     sizes = tuple(cluster.group_sizes)
     for outer in outer_choices(cluster, job, space):
         m = job.global_batch // (outer.outer_dp * outer.micro_batch)
@@ -122,19 +127,18 @@ def listed(
                 continue
             for size in range(1, outer.stride // pp + 1):
                 if all((s * size, size) in whole for s in range(pp)):
-                    yield from _degrees(chain, job, space, outer, m, pp, size, names)
+                    yield from _degrees(chain, job, space, outer, m, pp, size)
 
 
 def _degrees(
     chain: Chain, job: Job, space: SearchSpace, outer: Outer, m: int, pp: int, size: int,
-    names: list[str],
 ) -> Iterator[Configuration]:
     rules = job.stack.capabilities
     assert rules is not None
     for split in splits(chain, job, space, outer.micro_batch, size):
         for state in states(job, space, outer.outer_dp, split, piped=pp > 1):
             for name, vpp, group, cuts in _orders(
-                    chain, space, m, pp, names, rules):
+                    chain, space, m, pp, rules):
                 chunks = _placed(name, pp, vpp, cuts)
                 most = max(checkpointed(chain, range(i, j)) for c in chunks for i, j in c)
                 for policy in policies(chain, space, most):
@@ -146,14 +150,16 @@ def _degrees(
 
 
 def _orders(
-    chain: Chain, space: SearchSpace, m: int, pp: int, names: list[str], rules: Capabilities
+    chain: Chain, space: SearchSpace, m: int, pp: int, rules: Capabilities
 ) -> Iterator[tuple[str, int, int | None, Cuts]]:
     """Schedule, chunks a stage, group and cuts.
 
     Groups may be PyTorch's rounds, or Megatron-Core's, of which some are searched; or those that
     the space names.
     """
-    rounds = any(rule.equal_to == ("round",) for rule in rules.rules.values())
+    names = schedules_of(rules, space, pp)
+    rounds = any("round" in (*rule.fields, *rule.when, *(rule.equal_to or ()))
+                 for rule in rules.rules.values())
     chosen = any("group" in rule.fields and rule.at_least for rule in rules.rules.values())
     if pp == 1:
         names = [*[n for n in names if n in FREE][:1], *[n for n in names if n == "combined"]]

@@ -9,7 +9,7 @@ want (`recompute_changes` has what recompute changes of their figures, `dominanc
 `linked` is how parts of kernels are compiled. Read `alike`, then `options`, then `pipeline`.
 
 Where to find: dominance of candidates in `dominance`, of options in `options` (`_keep`), of partial
-plans, which are labels, in `pipeline` (`_insert`).
+plans, which are labels, in `pipeline` (`insert`).
 
 ``CACHE`` is read when the kernels are decorated; :mod:`nest.search.compiled` clears it where no
 folder can be written.

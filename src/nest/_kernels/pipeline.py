@@ -322,17 +322,18 @@ def _cell(p, w, s, i, k, width):
                         gap = fill * max(old[SHARE], new[SHARE])
                         both = p.both * (gap + p.hop_latency[stop])
                     if p.gpipe:
-                        _extend_gpipe(old, option, both, gap, s - 1, m, fronts, new)
-                        low = _low_gpipe(m, new, added, fronts, hidden)
+                        extend_gpipe(old, _stage(option), both, gap, s - 1, m, fronts, new)
+                        low = low_gpipe(m, new, added, fronts, hidden)
                     else:
-                        _extend(old, option, both, gap, s - 1, m, half, hidden, held, fronts, new)
-                        low = _low(new, added, fronts, hidden, arrives, trips)
+                        extend(old, _stage(option), both, gap, s - 1, m, half, hidden, held, fronts,
+                               new)
+                        low = low_of(new, added, fronts, hidden, arrives, trips)
                     if low >= below * SLACK:
                         continue
                     new[LOW] = low
                     if state[COUNT] == len(w.cell):
                         return False
-                    _insert(w, o, j, parent)
+                    insert(w, o, j, parent)
                     if state[COUNT] > width:
                         ranked += 1
                         w.seconds[DROPPED] = min(w.seconds[DROPPED], _drop_worst(w))
@@ -351,9 +352,9 @@ def _stage(option):
 
 
 @inlined
-def _extend_gpipe(old, option, both, gap, n, m, fronts, new):
+def extend_gpipe(old, stage, both, gap, n, m, fronts, new):
     """Fill ``new`` with the label of a stage in front of the ``n`` of ``old``."""
-    add_gpipe_stage(old, _stage(option), both, gap, n, m, new)
+    add_gpipe_stage(old, stage, both, gap, n, m, new)
     down = new[gpipe.DOWN] + (m - 1) * new[gpipe.SLOWEST_FORWARD]
     new[gpipe.TURNED] = max(new[gpipe.TURNED], down + fronts)
     new[gpipe.END] = new[gpipe.TURNED] + max(
@@ -361,12 +362,12 @@ def _extend_gpipe(old, option, both, gap, n, m, fronts, new):
 
 
 @inlined
-def _extend(old, option, both, gap, n, m, half, hidden, held, fronts, new):
+def extend(old, stage, both, gap, n, m, half, hidden, held, fronts, new):
     """The same under 1F1B; ``hidden``, ``held`` and ``fronts`` are bounds of its cell.
 
     What makes no difference to any front (see docs/proofs.md) is levelled: labels merge.
     """
-    add_stage(old, _stage(option), both, gap, n, m, half, new)
+    add_stage(old, stage, both, gap, n, m, half, new)
     rest, after = new[REST], new[AFTER]
     new[END] = max(new[END], max(new[DONE], new[READY] + new[EXCHANGE]) + fronts)
     new[BACK] = max(new[BACK], rest + fronts)
@@ -375,7 +376,7 @@ def _extend(old, option, both, gap, n, m, half, hidden, held, fronts, new):
 
 
 @inlined
-def _low_gpipe(m, new, added, fronts, hidden):
+def low_gpipe(m, new, added, fronts, hidden):
     """No plan with the label takes less; bounds are those of ``reach``."""
     down = new[gpipe.DOWN] + (m - 1) * new[gpipe.SLOWEST_FORWARD]
     finish = max(new[gpipe.DONE], new[gpipe.READY] + new[gpipe.EXCHANGE])
@@ -384,14 +385,14 @@ def _low_gpipe(m, new, added, fronts, hidden):
 
 
 @inlined
-def _low(new, added, fronts, hidden, arrives, trips):
+def low_of(new, added, fronts, hidden, arrives, trips):
     """The same under 1F1B."""
     return max(new[REST] + added, new[DONE] + fronts, new[READY] + new[EXCHANGE] + fronts,
                new[IDLE] + arrives, 2.0 * new[AFTER] + trips, new[BACK] + hidden, new[END])
 
 
 @leaf
-def _insert(w, option, cut, parent):
+def insert(w, option, cut, parent):
     """Add the new label to a cell unless dominated, drop those it dominates.
 
     The label that dominated the one before is asked first: labels of one parent tend to lose to the

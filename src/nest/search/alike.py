@@ -6,6 +6,7 @@ Shapes: Q pipelines, N layers, W layouts; others as in ``nest.search.problems``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,22 +26,15 @@ from nest.graph.schedules import (
     is_grouped,
     most_zero,
 )
+from nest.search.columns import FIRST, PIPELINE, POLICY, ROW, WAY, single
 from nest.search.layer_prices import Map
 from nest.search.layouts import UNLIKE, is_split
 from nest.search.problems import Legal, Pipelines, Rings
-from nest.search.runnable import (
-    FIRST,
-    PIPELINE,
-    POLICY,
-    ROW,
-    TIMES,
-    WAY,
-    Pipeline,
-    larger_groups,
-)
+from nest.search.runnable import TIMES, Pipeline, larger_groups
 from nest.search.tables import Degrees
 from nest.search.tensors import Builder
 from nest.search.totals import Questions, Shapes, Totals
+from nest.stacks.figures import Value
 from nest.stacks.rules import applies
 
 Ints = NDArray[np.int64]
@@ -51,7 +45,7 @@ SCHEDULES: tuple[Schedule, ...] = (
     "dualpipe", "looped-bfs")
 """Schedules of alike stages that are searched, by number."""
 MOST_CUTS = 300
-"""Ways to cut one pipeline that are priced at the most; beyond them nothing is proved."""
+"""Ways to cut one pipeline that are priced one by one at the most; labels find the best of more."""
 SHARES = 8
 """Calls among which outer choices are shared, so that threads have about as much to do."""
 
@@ -69,14 +63,18 @@ def pipelines(
     names: tuple[str, ...] = space.schedules
     if space.schedule is None:
         names = SCHEDULES if own else (*names, *BEYOND)
-    names = tuple(name for name in names if _may_run(name, chain, rules))
+    names = tuple(name for name in names if _may_run(name, chain))
+    allowed = _stages_allowed(rules)
+    # A single stage has the first schedule that it may. Passes may run beside each other, where the
+    # stack knows that of pipelines.
+    alone = [name for name in names if name in UNLIKE and allowed(name, 1)][:1]
+    alone += [name for name in names if name == "combined"
+              and any(allowed(name, pp) for pp in range(2, len(chain) + 1))]
     for pp in range(1, min(len(chain), devices) + 1):
         if not space.allows("pp", pp):
             continue
-        # A single stage has no schedule, but passes may run beside each other.
-        alone = [name for name in names if name in UNLIKE][:1]
-        for name in names if pp > 1 else [*alone, *(n for n in names if n == "combined")]:
-            if name in UNLIKE and not own:
+        for name in names if pp > 1 else alone:
+            if not (own if name in UNLIKE else allowed(name, pp)):
                 continue
             for vpp in chunk_counts(name, pp, len(chain) // pp):
                 if not space.allows("vpp", vpp) or not (
@@ -93,21 +91,30 @@ def pipelines(
     return sorted(found, key=lambda one: (one.times, one.group))  # larger groups seldom gain
 
 
-def _may_run(name: str, chain: Chain, rules: Capabilities | None) -> bool:
-    """Whether a schedule may be one that a stack with these rules has, of a model at all."""
+def _may_run(name: str, chain: Chain) -> bool:
+    """Whether a schedule may be one that is searched of a model at all."""
     model = chain.model
     if name in UNLIKE:
-        return rules is None or name in UNLIKE
+        return True
     if not chain.is_chain or (is_folded(name) and model is not None and model.tied_embeddings):
         return False
-    if name == "combined" and (chain.experts is None or (
-            model is not None and model.mtp_layers > 1)):
-        return False
-    return rules is None or all(
-        rule.allowed is None or not applies(rule, {"pp": 2})
-        or (name in rule.allowed if "schedule" in rule.fields else
-            "pp" not in rule.fields or 2 in rule.allowed)
-        for rule in rules.rules.values())
+    return name != "combined" or not (chain.experts is None or (
+        model is not None and model.mtp_layers > 1))
+
+
+def _stages_allowed(rules: Capabilities | None) -> Callable[[str, int], bool]:
+    """Whether rules about schedules and stages alone allow a schedule with so many stages."""
+    about = [] if rules is None else [
+        rule for rule in single(rules.rules)
+        if rule.allowed is not None and rule.fields[0] in ("schedule", "pp")
+        and {*rule.when} <= {"schedule", "pp"}]
+
+    def allowed(name: str, pp: int) -> bool:
+        figures: dict[str, Value] = {"schedule": name, "pp": pp}
+        return not any(applies(rule, figures) and figures[rule.fields[0]] not in rule.allowed
+                       for rule in about)
+
+    return allowed
 
 
 class AlikePlan(NamedTuple):
@@ -331,7 +338,8 @@ class Alike:
             body=np.array(chain.body), grows=chain.is_chain and alike, most=0), Legal(
                 row_pipeline=row_pipeline,
                 way_pipeline=picked(WAY) & (zeros[:, None] <= self._zero[chosen]),
-                policy_pipeline=policy_pipeline, first_pipeline=first_pipeline)
+                policy_pipeline=policy_pipeline, first_pipeline=first_pipeline,
+                wide=builder.runnable.wide(outer, span, chosen, known.figures))
 
     @cached_property
     def _repeated(self) -> Bools:

@@ -34,6 +34,7 @@ from nest.costs.network.records import Ends, Known, Patterns, Tiles
 from nest.search.problems import Legal, Pipelines, Problem, Rings, Spans, Sums
 from nest.search.tables import Blocks, Degrees, Tables
 from nest.search.threads import thread_count
+from nest.search.wide_rules import NONE
 
 MODULES = ("nest._kernels.routes", "nest._kernels.dominance", "nest._kernels.spans",
            "nest._kernels.options", "nest._kernels.pipeline", "nest._kernels.alike.search",
@@ -279,7 +280,7 @@ def _warm(kernels: Kernels, names: Collection[str]) -> None:
         order=zero, whole=zero, least_handed=0.0, grows=True, most=1)
     legal = Legal(
         row_pipeline=yes, way_pipeline=yes, policy_pipeline=yes,
-        first_pipeline=yes)
+        first_pipeline=yes, wide=NONE)
     if "fits" in names:  # first: another process waits for it
         kernels.fits.compile(tuple(map(typeof, (
             degrees, rings, pipelines, kernels.work_of(degrees, rings, pipelines), 1, 1.0))))

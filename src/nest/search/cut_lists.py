@@ -20,14 +20,13 @@ from nest.graph import Chain
 from nest.graph.layouts import family
 from nest.graph.schedules import copies, placement, position
 from nest.search import compiled
-from nest.search.runnable import Pipeline
+from nest.search.columns import LAYOUT, Column, Columns
+from nest.search.runnable import HELD, Pipeline
 from nest.search.signatures import Signatures
 from nest.stacks.figures import cut_forms
 
 Ints = NDArray[np.int64]
 Counts = NDArray[np.int16]
-HELD = {"mtp_chunks": "mtp", "vision_chunks": "vision"}
-"""Figures of the cuts by the kind of layer that they count."""
 LONGEST = 200
 """Layers of a chain up to which the family of cuts is listed; longer ones have even chunks."""
 MOST_KINDS = 16
@@ -121,14 +120,23 @@ class CutLists:
             found = found[(layers == layers[:, :1]).all(axis=1)]
         for name, held in self.held.items():
             if held:
-                inside = ((found > held[0]) & (found <= held[-1])).sum(axis=1) + 1
-                found = found[np.isin(inside, legal[name])]
+                found = found[np.isin(_holding(found, held), legal[name])]
         if forms:
             whole = np.diff(found, axis=1).tolist()
             found = found[[
                 all(cut_forms(body, every) & {*allowed} for allowed in forms)
                 for body, every in zip(body_layers(chain, found).tolist(), whole, strict=True)]]
         return found
+
+    def figures(self, cuts: list[Ints]) -> Columns:
+        """Figures of layouts that rules may have."""
+        forms = [cut_forms(body, every) for found in cuts for body, every in zip(
+            body_layers(self.chain, found).tolist(), np.diff(found, axis=1).tolist(), strict=True)]
+        words = list(dict.fromkeys(forms))
+        return {
+            "cuts": Column.of(LAYOUT, [words.index(one) for one in forms], words),
+            **{name: Column.of(LAYOUT, np.concatenate([_holding(found, held) for found in cuts]))
+               for name, held in self.held.items() if held}}
 
     def _sorted(self, found: Ints, pipeline: Pipeline) -> CutList:
         """A list of layouts, the lightest of the heaviest stages first, in runs
@@ -155,6 +163,12 @@ class CutLists:
             np.minimum.reduceat(seen, begin, axis=0) if len(begin) else seen,
             int(np.diff(self._marked[found], axis=1).max(initial=0)),
             int(body_layers(self.chain, found).max(initial=0)))
+
+
+def _holding(cuts: Ints, held: list[int]) -> Ints:
+    """(W,) chunks with some of the layers ``held``, which follow each other."""
+    found: Ints = ((cuts > held[0]) & (cuts <= held[-1])).sum(axis=1) + 1
+    return found
 
 
 def is_free(rules: dict[str, list[Any]]) -> bool:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from nest.costs.schedules import SCHEDULES as COSTS
 from nest.costs.schedules import Path
 from nest.graph import Chain
+from nest.search.columns import Columns
 from nest.search.cut_lists import SEEN, CutLists, is_free
 from nest.search.runnable import Pipeline, Runnable
 
@@ -75,6 +76,8 @@ class Layouts:
         self._same: dict[int, int] = {}
         """Number of a pipeline by the list of its layouts."""
         self._parts: list[tuple[Any, ...]] = []
+        self._cuts: list[Ints] = []
+        """Of all layouts, where rules have figures of them."""
         none: Ints = np.zeros(0, dtype=np.int64)
         nothing = np.zeros((0, lists.stages, SEEN[1], len(chain.kinds)), dtype=np.int16)
         self._known = Listed(none, none, none, none, nothing, none, nothing, none)
@@ -98,13 +101,22 @@ class Layouts:
                 self._add(k)
             return self._arrays()
 
+    @property
+    def figures(self) -> Columns:
+        """Figures of all layouts that are known, where rules have any; of one where none is."""
+        if not self._runnable.asks_layouts:
+            return {}
+        with self._lock:
+            return self._lists.figures(self._cuts or [np.array([[0, len(self.chain)]])])
+
     def _add(self, k: int) -> None:
         """Note what cuts a pipeline may have."""
         if k in self.free or self.first[k] >= 0:
             return
         chain, pipeline = self.chain, self.listed[k]
         rules = self._runnable.about_cuts(pipeline)
-        if is_free(rules) and pipeline.schedule in UNLIKE:
+        listed = self._runnable.lists(pipeline)
+        if is_free(rules) and pipeline.schedule in UNLIKE and not listed:
             cut = np.ones(len(chain) + 1, dtype=np.bool_)
             for name, held in self._lists.held.items():
                 if any(2 not in allowed for allowed in rules[name]):
@@ -116,6 +128,8 @@ class Layouts:
         if same == k:
             self.longest[k], self.widest[k] = found.longest, found.widest
             self.first[k], self.last[k] = self.count, self.count + len(found.cuts)
+            if self._runnable.asks_layouts:
+                self._cuts.append(found.cuts)
             self._parts.append((
                 found.cuts, found.load, found.heaviest, self._runs + found.run, found.seen,
                 self.count + found.until, found.least_seen))

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nest.search.wide_rules import Wide
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -182,7 +184,8 @@ class Pipelines(NamedTuple):
     grows: bool
     """Longer stages never fit better than those they hold."""
     most: int
-    """Ways to cut one pipeline that are priced at the most."""
+    """Ways to cut one pipeline that are priced one by one at the most; 0: those with the least bound
+    alone are."""
 
 
 class Sums(NamedTuple):
@@ -239,7 +242,7 @@ class Sums(NamedTuple):
 
 
 class Legal(NamedTuple):
-    """What ``_kernels.alike.search.alike`` gets of a stack's rules: pairs that it can run.
+    """What ``_kernels.alike.search.alike`` gets of a stack's rules: what it can run.
 
     Shapes as of :class:`Pipelines`.
     """
@@ -252,3 +255,5 @@ class Legal(NamedTuple):
     """(R, Q)"""
     first_pipeline: Bools
     """(F, Q)"""
+    wide: Wide
+    """Of all of them together."""

@@ -2,45 +2,66 @@
 
 A rule is about few figures, and each figure belongs to an axis: candidates, ways of ZeRO, recompute
 policies, first layers of full recompute, pipelines. So a rule is a mask over the axes of its
-figures. ``nest.stacks.rules`` is the same for one configuration; a test compares them.
+figures, or, where these are more than two, the table of :mod:`nest.search.wide_rules`.
+``nest.stacks.rules`` is the same for one configuration; a test compares them.
 
-Shapes: C candidates, Z ways of ZeRO, R policies, F first layers, Q pipelines; in this order the
-axes of a mask, 1 where a rule has no figure of an axis.
+Axes and shapes are those of ``nest.search.columns``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nest.costs.choices import FULL, policy
 from nest.costs.distinct import distinct_rows
-from nest.describe.capabilities import Capabilities, Product, Rule
+from nest.describe.capabilities import Capabilities, Rule
 from nest.describe.job import Job
 from nest.describe.space import MODULES
 from nest.graph import Chain
 from nest.graph.schedules import is_grouped
 from nest.search.candidates import FORMS, Outer, Pairs, Rows, Splits
+from nest.search.columns import (
+    AXES,
+    FIRST,
+    PIPELINE,
+    POLICY,
+    ROW,
+    WAY,
+    Bools,
+    Column,
+    Columns,
+    Ints,
+    broken,
+    figures,
+    single,
+)
+from nest.search.wide_rules import NONE, Wide, row_keys, wide
 from nest.stacks.figures import Value, model_figures, offload_figures
 from nest.stacks.rules import applies, outside
 
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
-ROW, WAY, POLICY, FIRST, PIPELINE = range(5)
-AXES = 5
-OUTER = ("micro_batches", "rounds", "round", "group", "missing", "outer_dp")
+OUTER = ("micro_batches", "rounds", "round", "group", "missing", "outer_dp", "gap")
 """Figures of an outer choice."""
+AXIS_OF = {
+    **dict.fromkeys(("block", "dp_in", "tp", "sp", "cp", "cp_comm", "ep", "etp", "expert_ranks",
+                     "model_ranks"), ROW),
+    **dict.fromkeys(("zero", "shard"), WAY),
+    **dict.fromkeys(("recompute", "recompute_modules", "module_set"), POLICY),
+    "recompute_layers": FIRST,
+    **dict.fromkeys(("schedule", "pp", "vpp"), PIPELINE),
+}
+"""Axes of the figures that have one whatever the outer choice."""
 TOGETHER = ((ROW, WAY), (ROW, POLICY), (ROW, PIPELINE), (WAY, POLICY), (WAY, PIPELINE),
             (POLICY, FIRST), (POLICY, PIPELINE), (FIRST, PIPELINE))
-"""Axes that a rule may be about together."""
-CUTS = ("cuts", "mtp_chunks", "vision_chunks")
+"""Axes of which a mask may have two."""
+HELD = {"mtp_chunks": "mtp", "vision_chunks": "vision"}
+"""Figures of the cuts by the kind of layer that they count."""
+CUTS = ("cuts", *HELD)
 """Figures that depend on where a pipeline is cut."""
-YES_NO = ("no", "yes")
+NO_YES = ("no", "yes")
 TIMES = 1, 2
 """Groups of micro-batches that are searched where the stack has any: from so many times the stages
 on (docs/schedules.md)."""
@@ -59,48 +80,6 @@ class Pipeline(NamedTuple):
     """Or they are so many, if the space names them."""
 
 
-class Column(NamedTuple):
-    """A figure of all entries of an axis: numbers, or the numbers of words."""
-
-    values: Any
-    """int64, one axis longer than 1."""
-    words: Sequence[Value] | None = None
-
-    @classmethod
-    def of(cls, axis: int, values: Any, words: Sequence[Value] | None = None) -> Column:
-        """Values along an axis."""
-        shape = [1] * AXES
-        shape[axis] = len(values)
-        return cls(np.asarray(values, dtype=np.int64).reshape(shape), words)
-
-    @classmethod
-    def same(cls, value: Value) -> Column:
-        """A figure that everything has."""
-        return cls.of(ROW, [value]) if isinstance(value, int) else cls.of(ROW, [0], [value])
-
-    def among(self, values: Any) -> Bools:
-        """Where the figure is one of these values, or has one of them."""
-        return self._where(values, lambda word: word in values if isinstance(word, str) else
-                           any(one in values for one in word))
-
-    def allowed(self, values: Any) -> Bools:
-        """Where the figure is what a rule allows."""
-        return self._where(values, lambda word: outside(word, values) is None)
-
-    def _where(self, values: Any, holds: Any) -> Bools:
-        if self.words is not None:
-            each: Bools = np.array([holds(word) for word in self.words], dtype=np.bool_)
-            found: Bools = each[self.values]
-            return found
-        found = np.zeros(self.values.shape, dtype=np.bool_)
-        for first, last in values.ranges:
-            found |= (first <= self.values) & (self.values <= last)
-        return found
-
-
-Columns = Mapping[str, Column]
-
-
 class Runnable:
     """What a stack can run of the candidates of a search.
 
@@ -114,9 +93,8 @@ class Runnable:
 
     Notes
     -----
-    What a rule about axes that are not in ``TOGETHER`` forbids for some entry of the first of them,
-    it forbids for all; one about an outer choice forbids a pipeline for all else. The tables of
-    the catalog have no rule that is made stricter by this.
+    Each rule is applied as it is, once: to one or two axes by a mask, to cuts alone where these are
+    listed, to pipelines of an outer choice by :meth:`piped`, else by :meth:`wide`.
     """
 
     def __init__(
@@ -124,10 +102,17 @@ class Runnable:
         zeros: Sequence[tuple[int, int]], policies: Sequence[int], longest: int,
         offload: str = "none",
     ) -> None:
-        self.rules = [] if known is None else [r for r in known.rules.values() if not r.alike]
-        self._sizes = [0, len(zeros), len(policies), longest + 1, len(pipelines)]
+        self.rules = [] if known is None else single(known.rules)
+        self._sizes = [0, len(zeros), len(policies), longest + 1, len(pipelines), 1]
         self._masks: dict[tuple[int, int], Any] = {}
-        self._model = {**model_figures(chain, job), **offload_figures(offload)}
+        held = {name: sum(chain.kinds[kind].name.startswith(start) for kind in chain.order)
+                for name, start in HELD.items()}
+        self._held = {name: count for name, count in held.items() if count}
+        """Layers of the kinds of ``HELD`` that the model has."""
+        self._cuts = {"cuts", *self._held}
+        self._model = {
+            **model_figures(chain, job), **offload_figures(offload), "misplaced": 0,
+            **{name: 0 for name in held if name not in self._held}}
         self._fixed: dict[str, Column] = {name: Column.same(v) for name, v in self._model.items()}
         schedule, pp, vpp = ([one[n] for one in pipelines] for n in range(3))
         self._pp = np.array(pp, dtype=np.int64)
@@ -154,6 +139,35 @@ class Runnable:
         self._named = np.array([one.group for one in pipelines], dtype=np.int64)
         self._groups: dict[int, Ints] = {}
         self._piped: dict[tuple[int, int], Bools] = {}
+        self._pairs, self._outer_rules, self._about_cuts, self._wide = self._sorted_rules()
+        self._rows: Columns = {}
+        """Figures of candidates that wide rules have."""
+
+    def _sorted_rules(self) -> tuple[list[Rule], ...]:
+        """Rules about one or two axes, about pipelines of an outer choice, about cuts of
+        pipelines, and all others."""
+        found: tuple[list[Rule], ...] = [], [], [], []
+        for rule in self.rules:
+            names = figures(rule) - {*self._model}
+            axes = tuple(sorted({AXIS_OF[name] for name in names if name in AXIS_OF}))
+            if not names.isdisjoint(self._cuts):
+                kind = 2 if self._is_about_cuts(rule, names) else 3
+            elif not names.isdisjoint(OUTER):
+                kind = 1 if "gap" not in names and axes in ((), (PIPELINE,)) else 3
+            else:
+                kind = 0 if len(axes) < 2 or axes in TOGETHER else 3
+            found[kind].append(rule)
+        return found
+
+    def _is_about_cuts(self, rule: Rule, names: set[str]) -> bool:
+        """Whether a rule says what the cuts of some pipelines may be, in the way of lists of cuts:
+        their forms, or in how many chunks layers may lie that else lie in any, or in one."""
+        field, = rule.fields
+        if rule.allowed is None or field not in CUTS or field in rule.when or not (
+                names - {field} <= {*Pipeline._fields}):
+            return False
+        counts = range(1, self._held.get(field, 0) + 1)
+        return field == "cuts" or [n for n in counts if n in rule.allowed] in ([1], [*counts])
 
     def _columns(self, rows: Rows, splits: Splits, pairs: Pairs) -> Columns:
         """Figures of candidates."""
@@ -164,18 +178,17 @@ class Runnable:
                  "ep": ep, "etp": etp, "expert_ranks": ep * etp, "model_ranks": tp * cp}
         return {
             **self._fixed, **{name: Column.of(ROW, values) for name, values in found.items()},
-            "sp": Column.of(ROW, sp, YES_NO),
+            "sp": Column.of(ROW, sp, NO_YES),
             "cp_comm": Column.of(ROW, splits.form[rows.split], FORMS)}
 
     def look_at(self, rows: Rows, splits: Splits, pairs: Pairs) -> None:
         """Compare candidates with all rules but those that depend on the outer choice."""
         columns = self._columns(rows, splits, pairs)
         self._sizes[ROW] = len(rows.block)
-        for rule in self.rules:
-            names = self.figures(rule)
-            if names <= {*columns}:
-                for where in _broken(rule, columns):
-                    self._forbid(where, not names.isdisjoint(Pipeline._fields))
+        for rule in self._pairs:
+            self._forbid(broken(rule, columns), not figures(rule).isdisjoint(Pipeline._fields))
+        self._rows = {name: columns[name] for name in columns if AXIS_OF.get(name) == ROW
+                      } if self._wide else {}
 
     def _forbid(self, where: Bools, piped: bool = False) -> None:
         """``piped``: for pipelines; what a single one forbids, others may allow."""
@@ -183,9 +196,6 @@ class Runnable:
         where = np.asarray(where.any(axis=none, keepdims=True))
         axes = tuple(axis for axis, size in enumerate(where.shape)
                      if size > 1 or (axis == PIPELINE and piped)) or (ROW,)
-        while len(axes) > 2 or (len(axes) == 2 and axes not in TOGETHER):
-            where = np.asarray(where.any(axis=axes[0], keepdims=True))
-            axes = axes[1:]
         pair = axes[0], axes[-1]
         self._masks[pair] = self._masks.get(pair, True) & ~where
 
@@ -195,6 +205,7 @@ class Runnable:
         for pair, mask in self._masks.items():
             if len(mask) > 1:
                 self._masks[pair] = mask[rows]
+        self._rows = {name: column.take(ROW, rows) for name, column in self._rows.items()}
 
     def allow(self, first: int, second: int, rows: slice = slice(None)) -> Bools:
         """What the rules about two axes, or one of them, allow: their entries; of some ``rows``."""
@@ -221,6 +232,8 @@ class Runnable:
         """A number for candidates that can be run alike; (C,)."""
         columns = [column.astype(np.int64) for mask in self._masks.values() if len(mask) > 1
                    for column in _distinct(mask.reshape(len(mask), -1))]
+        for rule in self._wide:
+            columns += row_keys(rule, self._rows)
         return distinct_rows(np.zeros(self._sizes[ROW], dtype=np.int64), *columns)[1]
 
     def groups(self, m: int) -> Ints:
@@ -265,40 +278,58 @@ class Runnable:
         return self._piped[key]
 
     def _piped_under(self, outer: Outer) -> Bools:
+        columns = {**self._fixed, **self._of_outer(outer)}
+        found: Any = np.ones([1] * AXES, dtype=np.bool_)
+        for rule in self._outer_rules:
+            found = found & ~broken(rule, columns)
+        return np.broadcast_to(found.reshape(-1), self._sizes[PIPELINE])
+
+    def _of_outer(self, outer: Outer) -> Columns:
+        """Figures of ``OUTER``, but for the gap."""
         m, pp = outer.micro_batches, self._fixed["pp"].values
         rounds, group = np.maximum(1, m // pp), np.maximum(1, self.groups(m))
         rest = m % group
-        columns = {**self._fixed, "micro_batches": Column.same(m), "rounds": Column(rounds),
-                   "round": Column(m // rounds), "group": Column.of(PIPELINE, group),
-                   "missing": Column.of(PIPELINE, np.where(
-                       rest > 0, np.maximum(0, self._pp - rest), 0)),
-                   "outer_dp": Column.same(outer.outer_dp)}
-        found: Any = np.ones([1] * AXES, dtype=np.bool_)
-        for rule in self._outer_rules:
-            for where in _broken(rule, columns):
-                found = found & ~where.any(axis=(ROW, WAY, POLICY, FIRST), keepdims=True)
-        return np.broadcast_to(found.reshape(-1), self._sizes[PIPELINE])
+        return {"micro_batches": Column.same(m), "rounds": Column(rounds),
+                "round": Column(m // rounds), "group": Column.of(PIPELINE, group),
+                "missing": Column.of(PIPELINE, np.where(
+                    rest > 0, np.maximum(0, self._pp - rest), 0)),
+                "outer_dp": Column.same(outer.outer_dp)}
 
-    @cached_property
-    def _outer_rules(self) -> list[Rule]:
-        """Rules about outer choices and pipelines."""
-        named = ((rule, self.figures(rule)) for rule in self.rules)
-        return [rule for rule, names in named
-                if names & {*OUTER} and names <= {*self._fixed, *OUTER}]
+    def wide(self, outer: Outer, span: slice, chosen: Ints, layouts: Columns) -> Wide:
+        """What the other rules say of an outer choice: of its candidates, the pipelines ``chosen``
+        by number, and layouts."""
+        if not self._wide:
+            return NONE
+        rows = np.arange(*span.indices(self._sizes[ROW]))
+        columns = {**self._fixed, **self._of_outer(outer)}
+        columns = {name: column.take(PIPELINE, chosen) for name, column in columns.items()}
+        columns |= {name: column.take(ROW, rows) for name, column in self._rows.items()}
+        if outer.outer_dp == 1:
+            columns["gap"] = Column.same(0)
+        sizes = (len(rows), *self._sizes[WAY:PIPELINE], len(chosen))
+        return wide(self._wide, columns, layouts, outer.stride, sizes)
 
-    @staticmethod
-    def figures(rule: Rule) -> set[str]:
-        """Names that a rule has."""
-        return {*rule.fields, *rule.when, *_factors(rule)}
+    @property
+    def asks_layouts(self) -> bool:
+        """Whether the rules of :meth:`wide` have figures of layouts."""
+        return any(not figures(rule).isdisjoint(self._cuts) for rule in self._wide)
 
-    def names(self, figures: Iterable[str], but: str = "") -> bool:
+    def lists(self, pipeline: Pipeline) -> bool:
+        """Whether such a rule may be about a pipeline: then its cuts are listed."""
+        known = {**self._model, **pipeline._asdict()}
+        return any(
+            not figures(rule).isdisjoint(self._cuts) and applies(
+                rule.unchecked(when={name: values for name, values in rule.when.items()
+                                     if name in known}), known)
+            for rule in self._wide)
+
+    def names(self, own: Iterable[str], but: str = "") -> bool:
         """Whether a rule that may apply to the pipelines names one of these figures.
 
         ``but``: rules about this schedule alone do not count.
         """
-        own = {*figures}
         return any(
-            own & self.figures(rule) and all(
+            not figures(rule).isdisjoint(own) and all(
                 self._fixed[name].among(values).any()
                 for name, values in rule.when.items() if name in self._fixed)
             and {*rule.when.get("schedule", ())} != {but}
@@ -306,12 +337,11 @@ class Runnable:
 
     def about_cuts(self, pipeline: Pipeline) -> dict[str, list[Any]]:
         """What rules allow of each of ``CUTS`` in a pipeline: one entry for each rule."""
-        figures = {**self._model, **pipeline._asdict()}
+        known = {**self._model, **pipeline._asdict()}
         found: dict[str, list[Any]] = {name: [] for name in CUTS}
-        for rule in self.rules:
-            for name in rule.fields:
-                if name in CUTS and applies(rule, figures):
-                    found[name].append(rule.allowed)
+        for rule in self._about_cuts:
+            if applies(rule, known):
+                found[rule.fields[0]].append(rule.allowed)
         return found
 
 
@@ -322,19 +352,16 @@ def runnable_splits(
     rule tells those apart that differ in how cp exchanges.
     """
     allowed, alone = np.ones(len(splits.tp), dtype=np.bool_), True
-    figures = {**model_figures(chain, job), **offload_figures(offload)}
-    columns = {name: Column.same(value) for name, value in figures.items()}
+    known_of = {**model_figures(chain, job), **offload_figures(offload)}
+    columns = {name: Column.same(value) for name, value in known_of.items()}
     for name, values in (("tp", splits.tp), ("cp", splits.cp), ("model_ranks", splits.width)):
         columns[name] = Column.of(ROW, values)
-    columns |= {"sp": Column.of(ROW, splits.sp, YES_NO),
+    columns |= {"sp": Column.of(ROW, splits.sp, NO_YES),
                 "cp_comm": Column.of(ROW, splits.form, FORMS)}
-    for rule in known.rules.values() if known is not None else ():
-        names = Runnable.figures(rule)
-        if rule.alike:
-            continue
+    for rule in single(known.rules) if known is not None else ():
+        names = figures(rule)
         if names <= {*columns}:
-            for where in _broken(rule, columns):
-                allowed &= ~where.reshape(-1)
+            allowed &= ~broken(rule, columns).reshape(-1)
         elif "cp_comm" in names:
             alone = False
     return allowed, alone
@@ -349,7 +376,7 @@ def needs_context(known: Capabilities | None, chain: Chain) -> bool:
         """Whether ranks with whole samples keep a rule, or keep it if others do."""
         if rule.alike or any(one not in rule.when.get(name, (one,)) for name, one in fixed.items()):
             return True  # it is about stages, or about context parallelism
-        names = Runnable.figures(rule) & {*without, "dp_in", "model_ranks"}
+        names = figures(rule) & {*without, "dp_in", "model_ranks"}
         return names.isdisjoint(rule.when) and all(
             name in without and rule.allowed is not None
             and outside(without[name], rule.allowed) is None for name in names)
@@ -384,37 +411,4 @@ def _distinct(mask: Bools) -> list[Bools]:
     for column in np.ascontiguousarray(mask.T):
         if not any(np.array_equal(column, other) for other in found):
             found.append(column)
-    return found
-
-
-def _broken(rule: Rule, columns: Columns) -> Iterator[Bools]:
-    """Where a rule is broken, for each of its fields."""
-    where: Any = np.ones([1] * AXES, dtype=np.bool_)
-    for name, values in rule.when.items():
-        where = where & columns[name].among(values)
-    if where.any():
-        for field in rule.fields:
-            yield where & ~_holds(rule, columns[field], columns)
-
-
-def _holds(rule: Rule, column: Column, columns: Columns) -> Any:
-    if rule.allowed is not None:
-        return column.allowed(rule.allowed)
-    if rule.multiple_of is not None:
-        times = _times(rule.multiple_of, columns)
-        return np.where(times > 0, column.values % np.maximum(times, 1), column.values) == 0
-    if rule.at_least is not None:
-        return column.values >= _times(rule.at_least, columns)
-    return column.values == _times(rule.equal_to, columns)
-
-
-def _factors(rule: Rule) -> Iterator[str]:
-    for product in (rule.multiple_of, rule.at_least, rule.equal_to):
-        yield from (part for part in product or () if isinstance(part, str))
-
-
-def _times(product: Product, columns: Columns) -> Any:
-    found: Any = 1
-    for part in product:
-        found = found * (part if isinstance(part, int) else columns[part].values)
     return found

@@ -19,9 +19,9 @@ from nest.costs.choices import FULL
 from nest.forms.chunk import STATE_RESIDENT, STATE_SLOWED
 from nest.graph.schedules import most_zero
 from nest.search import compiled
+from nest.search.columns import FIRST, POLICY, ROW, WAY
 from nest.search.distinct import least_of
 from nest.search.problems import Sums
-from nest.search.runnable import FIRST, POLICY, ROW, WAY
 from nest.search.tensors import Builder
 
 Floats = NDArray[np.float64]
@@ -181,10 +181,12 @@ class Totals:
         builder = self.builder
         allow, span = builder.runnable.allow, builder.span(number)
         row_policy, way_policy = allow(ROW, POLICY, span), allow(WAY, POLICY)
-        way_policy &= allow(POLICY, FIRST)[:, 0]
+        policy_first = allow(POLICY, FIRST)
         if self._full >= 0:
             row_policy, way_policy = (np.concatenate([mask, mask[:, self._full, None]], axis=1)
                                       for mask in (row_policy, way_policy))
+            way_policy[:, -1] &= policy_first[self._full, 1:].any()
+        way_policy[:, :len(policy_first)] &= policy_first[:, 0]
         way_policy[:, 0] &= builder.space.allows("recompute", "none")
         way_policy &= self._zeros[:, None]
         return allow(ROW, WAY, span) & builder.divided(number), row_policy, way_policy

@@ -5,20 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from nest._kernels import leaf
-from nest._kernels.alike.chunks import fill_figures
+from nest._kernels.alike.labels import best_cuts
 from nest._kernels.alike.price import price
-from nest._kernels.alike.work import (
-    CANDIDATE,
-    F_ACTIVATIONS,
-    F_BUFFERS,
-    F_RESIDENT,
-    F_WORK,
-    FIRST,
-    PIPELINE,
-)
+from nest._kernels.alike.stages import least_of_stage, waits
+from nest._kernels.alike.work import CANDIDATE, FIRST, PIPELINE
 from nest._kernels.orders import DUALPIPE, GPIPE
 from nest._kernels.pipeline import SLACK
-from nest.forms.chunk import C_BACKWARD, C_FORWARD, C_LATE, C_LEFT, C_TIED, C_UPDATE
 
 
 @leaf
@@ -65,8 +57,7 @@ def try_cuts(t, q, a, w, top, first):
             top = price(t, q, a, w, top)
             s, left = s - 1, left - 1
             if left == 0:
-                w.unproved[0] = min(w.unproved[0], bound)
-                break
+                return best_cuts(t, q, a, w, top)
             continue
         w.at[s] = _next_cut(t, q, a, w, s, w.at[s] + 1, top)
         if w.at[s] < 0:
@@ -94,7 +85,7 @@ def _reach_the_end(t, q, a, w, k, top):
 
 @leaf
 def _least_of_stage(t, q, a, w, k, s, i, j):
-    """:func:`_stage` with the least that its layers take and hold."""
+    """``least_of_stage`` with the least that its layers take and hold."""
     p, m, N, some = a.pp[k], t.micro_batches, len(a.order), w.question[FIRST]
     n = m - 1 if a.schedule[k] == GPIPE else min(p - 1 - s, m - 1)
     kept, f, b = w.kept[j] - w.kept[i], w.ahead[j] - w.ahead[i], w.back[j] - w.back[i]
@@ -105,17 +96,7 @@ def _least_of_stage(t, q, a, w, k, s, i, j):
     if w.resident[j] - w.resident[i] + (n + 1) * kept > t.limit_bytes / SLACK:
         return np.inf
     behind = w.ahead[N] - w.ahead[j] + w.back[N] - w.back[j] + w.near[p - 1] - w.near[s]
-    return w.ahead[i] + w.back[i] + w.near[s] + _waits(t, a, k, n, f, b, behind)
-
-
-@leaf
-def _waits(t, a, k, n, f, b, behind):
-    """Seconds of a stage of one chunk from its first pass to its last one, at the least."""
-    m = t.micro_batches
-    if a.schedule[k] == GPIPE:
-        return m * (f + b) + behind
-    time = m * (f + b) + max(0.0, behind - n * min(f, b))
-    return max(time, ((m - 1) // (n + 1) + 1) * (f + b + behind))
+    return w.ahead[i] + w.back[i] + w.near[s] + waits(t, a, k, n, f, b, behind)
 
 
 @leaf
@@ -142,7 +123,7 @@ def _bound_stages(t, q, a, w, top):
                     break
                 behind = w.bound[s + 1, j]
                 if behind < min(top, w.bound[s, i]):
-                    least = _stage(t, q, a, w, s, i, j)
+                    least = least_of_stage(t, q, a, w, s, i, j)
                     if least == np.inf and a.grows:
                         break
                     if max(least, behind) < w.bound[s, i]:
@@ -157,30 +138,7 @@ def _next_cut(t, q, a, w, s, j, top):
     for behind in range(j, len(a.order) - (p - 2 - s)):
         if m * (w.ahead[behind] + w.back[behind] - w.ahead[i] - w.back[i]) >= top:
             break
-        if w.bound[s + 1, behind] < top * SLACK and _stage(
+        if w.bound[s + 1, behind] < top * SLACK and least_of_stage(
                 t, q, a, w, s, i, behind) < top * SLACK:
             return behind
     return -1
-
-
-@leaf
-def _stage(t, q, a, w, s, i, j):
-    """No step is shorter with layers i..j on stage s of one chunk; inf: they do not fit.
-
-    What is in front of the stage, what it runs itself, and what it waits for: 1F1B runs n + 1
-    forwards before the first backward, and as many backwards behind the last forward.
-    """
-    c, k = w.question[CANDIDATE], w.question[PIPELINE]
-    p, m, y = a.pp[k], t.micro_batches, q.place[a.row[k], q.size[c], s]
-    g = fill_figures(t, q, a, w, y, i, j)
-    n = m - 1 if a.schedule[k] == GPIPE else min(p - 1 - s, m - 1)
-    if (w.figures[y, g, F_RESIDENT] + w.figures[y, g, F_WORK] + w.figures[y, g, F_BUFFERS]
-            + (q.received[i] + q.received[j]) / t.shards[c]
-            + (n + 1) * w.figures[y, g, F_ACTIVATIONS] > t.limit_bytes):
-        return np.inf
-    N, f = len(a.order), w.figures[y, g, C_FORWARD]
-    b = w.figures[y, g, C_BACKWARD] - w.figures[y, g, C_LATE]
-    behind = w.ahead[N] - w.ahead[j] + w.back[N] - w.back[j] + w.near[p - 1] - w.near[s]
-    time = _waits(t, a, k, n, f, b, behind)
-    left = w.figures[y, g, C_LEFT] + w.figures[y, g, C_TIED] + w.figures[y, g, C_UPDATE]
-    return w.ahead[i] + w.near[s] / 2 + time + max(w.back[i] + w.near[s] / 2, left)

@@ -11,7 +11,7 @@ import numpy as np
 
 from nest._kernels import entry, known, leaf
 from nest._kernels.alike.cuts import hand_over, try_cuts
-from nest._kernels.alike.decided import bit_of, quicker_than
+from nest._kernels.alike.decided import bit_of, note_bytes, quicker_than
 from nest._kernels.alike.fits import fits
 from nest._kernels.alike.layouts import has_room, next_layout
 from nest._kernels.alike.price import price
@@ -19,6 +19,8 @@ from nest._kernels.alike.sums import fill_layers, may_be_below, sum_up
 from nest._kernels.alike.work import (
     CANDIDATE,
     FIRST,
+    FULL,
+    LABELS,
     LEAST,
     LOOKED,
     OPTION,
@@ -42,8 +44,13 @@ def alike(t, q, a, legal, limit, spread):
     priced : number of plans that were priced.
     unproved : no cuts that were left out take less; inf: none was.
     """
-    w = work_of(t, q, a)
+    room = LABELS
+    w = work_of(t, q, a, room)
     if len(a.pp):
+        quick_try_all(t, q, a, legal, w, limit, spread)
+    while w.labels.state[FULL]:  # once more, with room for more labels
+        room *= 8
+        w = work_of(t, q, a, room)
         quick_try_all(t, q, a, legal, w, limit, spread)
     if not spread:
         w.best[w.best > w.best.min(initial=np.inf)] = np.inf
@@ -120,7 +127,7 @@ def _answer(t, q, a, legal, w, n, below, spread, first):
     R, F = t.back.shape[1], len(t.first_layers)
     none = np.int64(0)  # no constant, for which numba would compile what gets it once more
     row, x = divmod(a.asked[n], _choices(t))
-    c, part = row // len(t.shard), x == R
+    (c, z), part = divmod(row, len(t.shard)), x == R
     if a.floor[n] >= below or (part and first):
         return below
     r = t.full if part else x
@@ -144,10 +151,13 @@ def _answer(t, q, a, legal, w, n, below, spread, first):
             if part and (some == 0 or (some > 0 and not (
                     t.first_layers[some] and legal.first_pipeline[some, k]))):
                 continue
+            if legal.wide.plain and some >= 0 and not _may_run(
+                    legal.wide, none, legal.wide.plain, c, z, r, some, k, none):
+                continue
             if part or not asked:
                 _ask(w, c, r, some, (row * R + r) * F + some)
                 w.question[QUICKER], asked = quicker, True
-            time = _look(t, q, a, w, k, top, first)
+            time = _look(t, q, a, legal, w, z, k, top, first)
             if some >= 0:
                 top = time
             elif time > 0.0:
@@ -180,7 +190,17 @@ def _placed(t, q, a, legal, c, z, k):
 
 
 @leaf
-def _look(t, q, a, w, k, top, first):
+def _may_run(wide, begin, end, c, z, r, some, k, number):
+    """Whether rules from ``begin`` to ``end`` allow a configuration; ``number``: of its layout."""
+    for n in range(begin, end):
+        if wide.table[wide.row[n, c] + wide.way[n, z] + wide.policy[n, r] + wide.first[n, some]
+                      + wide.pipeline[n, k] + wide.layout[n, number]]:
+            return False
+    return True
+
+
+@leaf
+def _look(t, q, a, legal, w, z, k, top, first):
     """Look for plans of pipeline k below ``top`` seconds: those of the best, or ``top``.
 
     With ``first`` only the cuts with the least bound are priced, if no bound was less so far.
@@ -191,8 +211,13 @@ def _look(t, q, a, w, k, top, first):
         hand_over(t, q, a, w, k)
         return try_cuts(t, q, a, w, top, first)
     number = _first_layout(t, q, a, w, k, top)
+    apart = len(legal.wide.row) > legal.wide.plain and w.question[FIRST] >= 0
     while number < a.last[k]:
-        if fits(t, q, a, w, number, top):
+        if apart and not _may_run(
+                legal.wide, legal.wide.plain, len(legal.wide.row), w.question[CANDIDATE], z,
+                w.question[POLICY], w.question[FIRST], k, number):
+            note_bytes(w)  # another policy may have it
+        elif fits(t, q, a, w, number, top):
             top = price(t, q, a, w, top)
         number = next_layout(t, q, a, w, k, number + 1, top)
     if w.mark[UNDECIDED] == 0 and w.question[FIRST] == 0:
