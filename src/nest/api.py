@@ -241,11 +241,15 @@ def _planned(
         alternatives.append(Alternative(
             step_time_s=seconds, slower=max(0.0, seconds / best.step_time_s - 1.0),
             configuration=configuration))
+    from nest.search.left_out import left_out
+
+    within = not beyond_stack and job.stack.capabilities is not None
     report = SearchReport(
         seconds=found.seconds, compile_seconds=found.compile_seconds, threads=found.threads,
         solved=found.solved, pruned=found.pruned, cells=found.cells, labels=found.labels,
         transitions=found.transitions, peak_bytes=_peak_bytes(), space=space.describe(),
-        within_stack=not beyond_stack and job.stack.capabilities is not None,
+        within_stack=within,
+        left_out=left_out(found.builder, job.stack.capabilities if within else None),
     )
     better = None
     if near_batches:

@@ -138,6 +138,13 @@ class Breakdown(Written):
     finish: float = Field(description="gradients, optimizer and parameters after the pipeline")
 
 
+class LeftOut(Written):
+    """Plans that a search leaves out though `evaluate` prices them and the stack may run them."""
+
+    figure: str = Field(description="what they are about")
+    sentence: str = Field(description="which plans they are")
+
+
 class SearchReport(Written):
     """Statistics of the search."""
 
@@ -153,6 +160,8 @@ class SearchReport(Written):
     space: Annotated[dict[str, str], Freeze]
     within_stack: bool = Field(
         False, description="only what the stack of the job can run was searched")
+    left_out: tuple[LeftOut, ...] = Field(
+        (), description="what was not searched, so that `optimal` says nothing about it")
 
 
 class Alternative(Written):

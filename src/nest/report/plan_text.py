@@ -105,6 +105,9 @@ def plan_text(
         page.fact("Expected", sure(plan, plan.confidence))
     if plan.search is not None:
         page.fact("Optimal", proved(plan))
+        if plan.search.left_out:
+            page.fact("Left out", "; ".join(
+                f"{one.figure}: {one.sentence}" for one in plan.search.left_out))
     if (better := plan.better_batch) is not None:
         page.fact("Other batch", f"{better.global_batch:,} sequences take at least "
                   f"{int(100 * better.faster)} % less time per sequence, at most "
@@ -139,6 +142,7 @@ def searched(plan: Plan) -> str:
     bound = [f"{name} {text}" for name, text in s.space.items() if text != usual.get(name)]
     every = "every plan that the stack can run" if s.within_stack else "every legal plan"
     scope = every + (f" with {', '.join(bound)}" if bound else "")
+    scope += ", but those left out" if s.left_out else ""
     threads = f"{s.threads} thread" + ("" if s.threads == 1 else "s")
     return (f"{scope}; {s.solved:,} combinations of replicas and micro-batch solved, "
             f"{s.pruned:,} excluded by a bound, in {format_seconds(s.seconds, 3)} on {threads}; "
@@ -163,10 +167,9 @@ def proved(plan: Plan) -> str:
     after = format_seconds(plan.search.seconds, 3) if plan.search is not None else "a search"
     if plan.gap is None or plan.lower_bound_s is None:
         return f"not known: the search ended after {after}"
-    # A limit of time is not in the plan; nest.search.alike.MOST_CUTS is the other reason.
     return (f"not proved: within {100 * plan.gap:.2g} % of the best possible (lower bound "
-            f"{format_seconds(plan.lower_bound_s)}). The search ended after {after}, at its time "
-            "limit or with more divisions of the layers into stages than it tries")
+            f"{format_seconds(plan.lower_bound_s)}). The search ended after {after}, at its "
+            "limit")
 
 
 def blocks(way: Configuration) -> str:
