@@ -255,7 +255,8 @@ def test_lists_beside_a_file_that_are_not_read_are_named(launcher: str, tmp_path
                                            "partition-method": "uniform"}}
     files = nest.export(golden.plan, "deepspeed", launcher=launcher)
     script = written(tmp_path / "one", files)
-    listed = [name for name in ("ranks", "hosts", "hostfile", "slurm.hosts") if name in files]
+    listed = [name for name in ("ranks", "hosts", "hostfile", "slurm.hosts", "slurm.nodes")
+              if name in files]
     found = nest.read(tmp_path / "one" / FILES["deepspeed"], **given)
     assert any(note.startswith(f"{listed[0]} beside the file is not read") for note in found.notes)
     assert not any("beside the file" in note for note in nest.read(script, vocab=128256).notes)

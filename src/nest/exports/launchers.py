@@ -176,7 +176,7 @@ def _srun(found: Places, program: Program) -> list[str]:
             f'if [ "${{#hosts[@]}}" != {count} ]; then',
             '  echo "$0: ${#hosts[@]} nodes are allocated (SLURM_JOB_NODELIST); the plan is for '
             f'{count}: sbatch --nodes={count}" >&2', "  exit 2", "fi",
-            'for n in "${!nodes[@]}"; do host[nodes[n]]=${hosts[n]}; done',
+            'for n in "${!nodes[@]}"; do node=${nodes[n]}; host[node]=${hosts[n]}; done',
             f"MASTER_ADDR=${{MASTER_ADDR:-${{host[{found.nodes[0]}]}}}}",
             "tasks=$(mktemp)", "trap 'rm -f \"$tasks\"' EXIT",
             "grep -v '^#' \"$here/slurm.nodes\" | while read -r node; do", '  echo "${host[node]}"',

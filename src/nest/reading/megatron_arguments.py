@@ -14,7 +14,7 @@ from nest.errors import InputError, did_you_mean
 from nest.exports.megatron_table import RECIPES, SECTIONS, SHARDED
 from nest.exports.settings import figures_of
 from nest.reading.arguments import Words, arguments_of, known, listed, plain
-from nest.reading.source import LEFT_OUT, UNREAD
+from nest.reading.source import LEFT_OUT, unread
 
 Figures = dict[str, Any]
 TABLE = "megatron_flags"
@@ -43,8 +43,8 @@ MORE: Mapping[str, tuple[str, Words]] = {
 """What such an argument says besides."""
 
 READ = (
-    "attention-backend", "vocab-file", "vocab-size", "padded-vocab-size", "tokenizer-type", "tokenizer-model",
-    "vocab-extra-ids", "num-layers-per-virtual-pipeline-stage",
+    "attention-backend", "vocab-file", "vocab-size", "padded-vocab-size", "tokenizer-type",
+    "tokenizer-model", "vocab-extra-ids", "num-layers-per-virtual-pipeline-stage",
     "num-virtual-stages-per-pipeline-rank", "decoder-first-pipeline-num-layers",
     "decoder-last-pipeline-num-layers", "account-for-embedding-in-pipeline-split",
     "account-for-loss-in-pipeline-split", "softmax-type", "qk-l2-norm", "attention-output-gate",
@@ -108,11 +108,12 @@ def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, A
     small = [name for name in found if name in table.small]
     wanted = {one.name for each in SECTIONS.values() for one in each} | {*READ}
     costless = table.small | table.free | table.elsewhere
-    unread = [name for name in found if name not in wanted | costless]
-    problems = [f"--{name}: " + (
-        FROM_CHECKPOINT if name in CHECKPOINT else UNREAD if name in table.takes else
-        f"no argument of Megatron-LM core_v0.16.1; {did_you_mean(name, table.takes)}".rstrip("; "))
-        for name in unread]
+    strange = [name for name in found if name not in wanted | costless]
+    problems = [
+        f"--{name}: {FROM_CHECKPOINT}" if name in CHECKPOINT else
+        f"--{unread(name)}" if name in table.takes else
+        f"--{name}: no argument of Megatron-LM core_v0.16.1; "
+        f"{did_you_mean(name, table.takes)}".rstrip("; ") for name in strange]
     given = {name: plain(name, value, table.takes.get(name, "one"))
              for name, value in found.items() if name in wanted and name not in costless}
     given = {name: value[0] if isinstance(value, tuple) and len(value) == 1

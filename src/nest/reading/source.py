@@ -17,9 +17,6 @@ from nest.reading.python_text import Made, Unread
 from nest.units import shorten
 
 T = TypeVar("T")
-UNREAD = ("it may change the cost, and NEST does not read it; price what the job does by nest "
-          "evaluate")
-"""Why a setting is refused. Nothing that may change the cost is advised to be left out."""
 LEFT_OUT = "; the price leaves out what they do"
 """What a note on settings says that the user leaves out."""
 LARGEST = 10**9
@@ -147,8 +144,10 @@ def understood(
 
 
 def unread(name: str, near: str = "") -> str:
-    """What is said of a setting that is in no table."""
-    return f"{name}: {near}{UNREAD}"
+    """Why a setting is refused that is in no table. Nothing that may change the cost is advised to
+    be left out."""
+    return (f"{name}: it may change the cost, and NEST does not read it; {near}price what "
+            "the job does by nest evaluate")
 
 
 def among(name: str, names: Iterable[str]) -> bool:

@@ -134,7 +134,7 @@ def read_nemo(source: Source) -> Found:
     if given.get("model.optim.name") not in ("distributed_fused_adam", "mcore_distributed_optim"):
         given.pop("model.optim.overlap_grad_sync", None)
         given.pop("model.optim.overlap_param_sync", None)
-    if given.get("model.tokenizer.type") not in megatron.VOCABULARIES:
+    if given.get("model.tokenizer.type") != "GPT2BPETokenizer":
         given["model.tokenizer.type"] = "HuggingFaceTokenizer"  # its tokens are not in the file
     words = _arguments(given, table, source)
     if "model.megatron_amp_O2" not in there:
