@@ -64,7 +64,10 @@ SETTING = [
     "cat <<E >/dev/null\nTP=4\nE", "read TP <<E\n4\nE", "time TP=4", "true; TP=4; false",
     "TP=${X:=4}", "TP=${X:=4}$X; TP=${TP#4}", "X='a b 4'; TP=${X##* }", "X=4; unset X; TP=2$X",
     "TP=4; exec true", "nohup true; TP=4", "X=(--a 4); TP=${X[@]:1}", "TP=${TP/1/4}",
-    "TP=${TP^}", "TP=$(( TP == 1 && 2 ? 4 : 2 ))", "TP=$(( 0 && (TP=2) ))", "TP=$(( -TP + 5 ))",
+    "X='TP=4'; ((X)) || true", "X=abcd; Y=${X:TP=3}", "G='*.sh'; X=($G); TP=${#X[@]}",
+    "echo 4 | while IFS= read -r X; do TP=$X; done; X='2 4'; set -- $X; TP=$2",
+    "IFS=: read -r X Y <<< 2:4; X='2 4'; set -- $X; TP=$2", "TP=${TP^}",
+    "TP=$(( TP == 1 && 2 ? 4 : 2 ))", "TP=$(( 0 && (TP=2) ))", "TP=$(( -TP + 5 ))",
 ]
 """Ways to change TP."""
 CONSTRUCTS = [

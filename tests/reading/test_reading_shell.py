@@ -145,6 +145,20 @@ def test_a_guard_asks_for_no_variable_of_no_cost(guard: str, tmp_path: Path) -> 
     assert layers(tmp_path, f"{guard}\n{start}\n") == 4
 
 
+def test_a_captured_command_line_is_read(tmp_path: Path) -> None:
+    """The way out that messages name: words of /proc/PID/cmdline, quoted again."""
+    words = ["python", "-u", "pretrain_gpt.py", "--num-layers", "8", *REST.split(),
+             "--pipeline-model-parallel-size", "2", "--pipeline-model-parallel-layout",
+             "Et*3|t*5L", "--save", "a b$(c)"]
+    path = tmp_path / "cmdline"
+    done = subprocess.run(["xargs", "-0", "printf", "%q "], input="\0".join(words), text=True,
+                          capture_output=True, check=True)
+    path.write_text(done.stdout, encoding="utf-8")
+    found = nest.read(path, devices=8)
+    assert [stage.layers for stage in found.configuration.stages] == [(0, 4), (4, 10)]
+    assert found.words[-2:] == ("--save", "a b$(c)")
+
+
 @pytest.mark.parametrize("evil", [
     "$(touch {0})", "`touch {0}`", "eval 'touch {0}'", "touch {0}", "bash -c 'touch {0}'",
     "X=$(touch {0})", "trap 'touch {0}' EXIT", "<(touch {0})", "${{X:-$(touch {0})}}",

@@ -155,8 +155,7 @@ def name_of(path: str | os.PathLike[str]) -> str:
 def _command(script: Script, where: str) -> Command:
     """The command whose program has arguments of a model."""
     run = [one for one in script.commands if one.words[0] not in SHOWING]
-    found = _training(run) or _training(_inside(script, run)) or _training(
-        _split(script, name) for name in script.values)
+    found = _training(run) or _training(_inside(script, run))
     if not found:
         raise InputError(f"{where}: {_other_software(script, run)}")
     lost = next((one for one in run if one.words[0].startswith("--")), None)
@@ -221,12 +220,6 @@ def _inside(script: Script, commands: Iterable[Command]) -> Iterator[Command]:
                     yield one._replace(
                         variables={**command.variables, **one.variables},
                         outer=(*command.outer, *command.words[:n], *one.outer))
-
-
-def _split(script: Script, name: str) -> Command:
-    """The words of a variable, as a command."""
-    words = tuple(" ".join(script.values[name]).split()) or ("",)
-    return Command(1, words, script.exported)
 
 
 def _known(script: Script, words: Sequence[str]) -> list[str]:
@@ -320,7 +313,7 @@ def _found(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     for name, value in pairs:
         for key, form in (("each", _PER_NODE), ("nodes", _NODES)):
             if form.match(name) and (name != "--ntasks-per-node" or key not in found):
-                found[key] = value.rpartition(":")[2]
+                found[key] = value if key == "nodes" else value.rpartition(":")[2]
     return found
 
 

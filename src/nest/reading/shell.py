@@ -14,37 +14,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from nest.describe.files import read_text
 from nest.errors import InputError
-from nest.reading.conditions import Tests
-from nest.reading.shell_state import CLOSE, MARK, OPEN, State, Unknown, Value, merged
-from nest.reading.shell_tree import (
-    DEEPEST,
-    Arithmetic,
-    Assign,
-    Block,
-    Case,
-    Chain,
-    Commands,
-    Count,
-    Directed,
-    For,
-    Function,
-    If,
-    Loop,
-    Node,
-    Pipeline,
-    Redirect,
-    Simple,
-    Test,
-    parsed,
-)
-from nest.reading.shell_words import SYSTEM, Words
+from nest.reading.shell_flow import Command, Flow, Status
+from nest.reading.shell_reader import parsed
+from nest.reading.shell_state import CLOSE, MARK, OPEN, State, Unknown, Value
+from nest.reading.shell_tree import DEEPEST, Assign, Function, Redirect, Simple
+from nest.reading.shell_words import SYSTEM
 from nest.units import shorten
 
 __all__ = ["MARK", "Command", "Script", "Unknown"]
@@ -53,17 +33,14 @@ LONGEST_SCRIPT = 2**20
 """Characters of a script."""
 MOST_FILES = 20
 """Scripts that one script sources or starts."""
-MOST_STEPS = 20_000
-"""Statements that are followed."""
-MOST_TURNS = 200
-"""Turns of a loop that are followed one by one; then all of them at once."""
+CAPTURE = "xargs -0 printf '%q ' < /proc/PID/cmdline > FILE"
+"""How to get the command line of a job that runs, quoted."""
 STARTING = ("bash", "sh", "sbatch", "zsh")
 """Commands that start a script."""
 STARTED = (".sh", ".slurm", ".sbatch", ".bash")
 """Suffixes of scripts that they start."""
 ENVIRONMENTS = re.compile(
-    r"(?:^|/)(?:activate|conda\.sh|mamba\.sh|micromamba\.sh|\.?bashrc|\.?(?:bash_)?profile|"
-    r"modules?\.sh|lmod\.sh|init/(?:ba)?sh|setvars\.sh|set_env\.sh|spack/.*/setup-env\.sh)$")
+    r"(?:^|/)(?:bin/activate|conda\.sh|\.bashrc|\.(?:bash_)?profile)$|^/(?:etc|usr|opt)/")
 """Files by which a script prepares the environment of its programs; as the user's environment, they
 set no variable that is not given."""
 WRAPPERS = ("nohup", "numactl", "exec", "env", "time", "stdbuf", "nice", "taskset", "timeout",
@@ -82,24 +59,10 @@ _COPYING = ("cp", "mv", "ln", "rsync", "scp")
 _SHELL_OPTIONS = ("lastpipe", "nullglob", "failglob", "expand_aliases", "nocasematch",
                   "assoc_expand_once", "localvar_inherit", "localvar_unset")
 """Options of ``shopt`` that change what a script means in a way that is not followed."""
-Status = bool | None
-"""Whether a command succeeds; None: not known."""
+_OTHER_SHELL = re.compile(r"#![^\n]*\b(zsh|fish|t?csh|python[\d.]*|perl)\b")
 
 
-class Command(NamedTuple):
-    """A command of a script with its words as they would be run."""
-
-    line: int
-    words: tuple[str, ...]
-    variables: Mapping[str, str]
-    """Variables of the environment, and those set in front of the command."""
-    outer: tuple[str, ...] = ()
-    """Words of the command that started the script with this one."""
-    arguments: tuple[str, ...] = ()
-    """Of ``bash -c``."""
-
-
-class Script(Words):
+class Script(Flow):
     """The commands and variables of a script.
 
     Parameters
@@ -126,15 +89,10 @@ class Script(Words):
         self.given = dict(given) if outer is None else outer.given
         self.folder = folder
         self.texts: list[str] = []
-        self.commands: list[Command] = []
         self.made: set[str] = set()
         """Names of files that commands may have written."""
-        self.assumptions: dict[str, None] = {}
-        """Variables that decide something because they are not set."""
         self._outer: tuple[str, ...] = ()
-        self._steps, self._testing, self._calls = 0, 0, 0
-        self._loops: list[list[tuple[str, State]]] = []
-        self._returns: list[list[State]] = []
+        self._calls = 0
         arguments: list[str] = []
         while (number := str(len(arguments) + 1)) in given:
             arguments.append(given[number])
@@ -181,7 +139,7 @@ class Script(Words):
                 one.unset or plain and name == one.text.strip("${}")) else (
                 "is not understood, and nothing is executed; give "
                 + (f"{one.name} by --set {one.name}=VALUE" if one.name else "the value itself")
-                + ", or read the command line that runs (ps -ww -o args= -p PID > FILE)")
+                + f", or read the command line that runs ({CAPTURE})")
             of = f"{one.name}, which depends on " if one.name and not one.unset and (
                 one.name != name) else ""
             raise InputError(f"{one.where}: line {one.line}: {what} depends on {of}"
@@ -196,8 +154,8 @@ class Script(Words):
         InputError : always.
         """
         raise InputError(
-            f"{self.where}: line {line}: {shorten(what)} is not followed; allowed: the command "
-            "line that runs (ps -ww -o args= -p PID > FILE), or a script without it")
+            f"{self.where}: line {line}: {shorten(what)} is not followed; allowed: a script "
+            f"without it, or the command line that runs ({CAPTURE})")
 
     # ------------------------------------------------------------ texts
 
@@ -207,6 +165,9 @@ class Script(Words):
         if "\0" in text or (not marked and (OPEN in text or CLOSE in text)):
             raise InputError(f"{self.where}: got a character of no use in a script; allowed: text")
         if not marked:
+            if shell := _OTHER_SHELL.match(text):
+                raise InputError(f"{self.where}: line 1: got a script of {shell[1]}; allowed: of "
+                                 "bash or sh")
             self.texts.append(text)
             if "#SBATCH" in text:
                 self.system = re.compile(f"{SYSTEM.pattern}|{_SLURM.pattern}", re.ASCII)
@@ -236,390 +197,6 @@ class Script(Words):
     def _environment(self) -> dict[str, str]:
         return {name: " ".join(self.get(name, 1, f"${name}")) for name in sorted(
             self.state.exported - self.state.arrays) if name in self.state.values}
-
-    # ------------------------------------------------------------ lists
-
-    def _list(self, commands: Commands) -> Status:
-        status: Status = True
-        for chain in commands:
-            if self.state.ended:
-                break
-            if chain.background:
-                self._own(lambda chain=chain: self._chain(chain))  # type: ignore[misc]
-                status = True
-                continue
-            status = self._chain(chain)
-            if status is False and not chain.rest and not chain.first.turned and (
-                    "e" in self.state.options and not self._testing and not self.state.ended):
-                self.state.ended = "exit"
-        return status
-
-    def _chain(self, chain: Chain) -> Status:
-        status = self._pipeline(chain.first, bool(chain.rest))
-        for number, (join, pipeline) in enumerate(chain.rest, 1):
-            if self.state.ended:
-                return status
-            more = number < len(chain.rest)
-            if status is None:
-                skipped = join == "||"
-                ends = self._either([
-                    lambda pipeline=pipeline, more=more: self._pipeline(  # type: ignore[misc]
-                        pipeline, more), lambda skipped=skipped: skipped], chain.line)  # type: ignore[misc]
-                status = ends
-            elif status == (join == "&&"):
-                status, stopped = self._passed(
-                    lambda pipeline=pipeline, more=more: self._pipeline(  # type: ignore[misc]
-                        pipeline, more))
-                status = join == "||" if stopped else status
-        return status
-
-    def _pipeline(self, pipeline: Pipeline, tested: bool) -> Status:
-        self._testing += tested or pipeline.turned
-        if len(pipeline.parts) == 1:
-            status = self._node(pipeline.parts[0])
-        else:
-            for part in pipeline.parts:
-                self._own(lambda part=part: self._node(part))  # type: ignore[misc]
-            status, self._cause = None, ""
-        self._testing -= tested or pipeline.turned
-        return not status if pipeline.turned and status is not None else status
-
-    _cause = ""
-    """Mark of what decides the last status, where that is not known."""
-
-    def _own(self, run: Callable[[], Status]) -> Status:
-        """Run what has a shell of its own, which changes nothing of this one."""
-        kept, loops, returns = self.state, self._loops, self._returns
-        self.state, self._loops, self._returns = kept.copy(), [], []
-        status = run()
-        if self.state.ended:
-            status = None
-        self.state, self._loops, self._returns = kept, loops, returns
-        return status
-
-    def _either(self, runs: Sequence[Callable[[], Status]], line: int) -> Status:
-        """Go on behind one of several ways, which is not known."""
-        start, ends, cause, shown = self.state, [], self._cause, self._shown
-        statuses = []
-        for run in runs:
-            self.state = start.copy()
-            statuses.append(run())
-            ends.append((statuses[-1], self.state))
-        self._cause, self._shown = cause, shown
-        self._meet([state for _, state in ends], line)
-        left = {status for status, state in ends if not state.ended}
-        return left.pop() if len(left) == 1 else None
-
-    def _meet(self, states: Sequence[State], line: int) -> None:
-        """The state where several ways meet; those that end are kept for where they go on."""
-        alive = []
-        for state in states:
-            if not state.ended:
-                alive.append(state)
-            elif state.ended in ("break", "continue") and self._loops:
-                self._loops[-1].append((state.ended, state))
-            elif state.ended == "return" and self._returns:
-                self._returns[-1].append(state)
-        if alive:
-            self.state = self._merged(alive, line)
-            return
-        self.state = states[0].copy()
-        self.state.ended = "exit" if all(one.ended == "exit" for one in states) else "gone"
-
-    def _merged(self, states: Sequence[State], line: int) -> State:
-        if len(states) == 1:
-            return states[0]
-        cause = self.unknown[int(self._cause[1:-1])] if self._cause else None
-
-        def unknown(name: str) -> str:
-            if name in self.given:
-                return self.given[name]
-            if cause is None:
-                return self.mark(line, self._shown, name=name)
-            return self.mark(cause.line, cause.text, name=name)
-        return merged(states, unknown, self.lost)
-
-    _shown = ""
-    """Text of the last condition."""
-
-    # ------------------------------------------------------------ blocks
-
-    def _node(self, node: Node) -> Status:
-        self._steps += 1
-        if self._steps > MOST_STEPS:
-            raise InputError(f"{self.where}: line {node.line}: more than {MOST_STEPS} statements "
-                             "are run")
-        match node:
-            case Simple():
-                return self._simple(node)
-            case Directed(line, inner, redirects):
-                self._redirect(redirects, line)
-                return self._node(inner)
-            case Block(_, own, body):
-                return self._own(lambda: self._list(body)) if own else self._list(body)
-            case Function(_, name, _):
-                self.state.functions[name] = node
-                return True
-            case If(line, branches, other):
-                return self._if(branches, other, line)
-            case Loop():
-                return self._loop(node)
-            case For():
-                return self._for(node)
-            case Count(line, texts, body):
-                self._compute(texts[0], line)
-                return self._turns(
-                    lambda: self._compute(texts[1], line) if texts[1].strip() else True,
-                    lambda: self._list(body), line, lambda: self._compute(texts[2], line))
-            case Case():
-                return self._case(node)
-            case Arithmetic(line, text):
-                return self._compute(text, line)
-            case Test(line, words):
-                return self._tested(lambda tests: tests.double(words), line, " ".join(words))
-
-    def _compute(self, text: str, line: int) -> Status:
-        """``(( ... ))``"""
-        found = self.arithmetic(text, f"(({text}))", line)
-        if MARK.search(found):
-            one = self.unknowns(found)[0]
-            self._cause = self.mark(line, one.text, name=one.name)
-            self._shown = text
-            return None
-        return int(found) != 0
-
-    def _tested(self, test: Callable[[Tests], bool | None], line: int, shown: str) -> Status:
-        kept, self.assumed = self.assumed, []
-        tests = Tests(self, line)
-        found = test(tests)
-        decides = tests.cause or next(iter(self.assumed), "")
-        used = [self.unknown[int(one[1:-1])].name for one in self.assumed]
-        self.assumed = kept
-        if found is None:
-            self._shown, self._cause = shown, decides
-        else:
-            self.assumptions |= dict.fromkeys(name for name in used if _NAME.fullmatch(name))
-        return found
-
-    @contextmanager
-    def _tests(self) -> Iterator[None]:
-        self._testing += 1
-        yield
-        self._testing -= 1
-
-    def _if(
-        self, branches: Sequence[tuple[Commands, Commands]], other: Commands, line: int
-    ) -> Status:
-        if not branches:
-            return self._list(other)
-        (condition, body), *rest = branches
-        with self._tests():
-            status = self._condition(condition)
-        if self.state.ended:
-            return status
-        if status is None:
-            return self._either([lambda: self._list(body),
-                                 lambda: self._if(rest, other, line)], line)
-        ways: list[Callable[[], Status]] = [
-            lambda: self._if(rest, other, line), lambda: self._list(body)]
-        ended, stopped = self._passed(ways[status])
-        return ways[not status]() if stopped else ended
-
-    def _passed(self, run: Callable[[], Status]) -> tuple[Status, bool]:
-        """Run a way that was chosen; True: it only ends the script, because the user's variables
-        are not given. Then the script does not go this way where it trains."""
-        if not self.assumptions:
-            return run(), False
-        kept, count = self.state.copy(), len(self.commands)
-        status = run()
-        if self.state.ended != "exit" or any(
-                ".py" in word for one in self.commands[count:] for word in one.words):
-            return status, False
-        self.state = kept
-        del self.commands[count:]
-        return None, True
-
-    def _bracket(self, tests: Tests, node: Simple) -> bool | None:
-        words = [field for word in node.words for field in self.fields(str(word), node.line)]
-        if words[0] == "[" and words.pop() != "]":
-            return None
-        return tests.single(words[1:])
-
-    def _condition(self, commands: Commands) -> Status:
-        self._cause, self._shown = "", "a condition"
-        return self._list(commands)
-
-    def _case(self, node: Case) -> Status:
-        subject = self._without(node.word, node.line)
-        loose = self.hard(subject)
-        if not loose and all(end == ";;" for _, _, end in node.branches):
-            for number, (patterns, body, _) in enumerate(node.branches):
-                fits = [self._fits(subject, one, node.line) for one in patterns]
-                if True in fits and None not in fits[:fits.index(True)]:
-                    status, stopped = self._passed(
-                        lambda body=body: self._list(body))  # type: ignore[misc]
-                    if not stopped:
-                        return status
-                    loose = next((one[0] for one in MARK.finditer(
-                        self.text(node.word, node.line))), "any")
-                    break
-                if None in fits:
-                    loose = "any"
-                    node = node._replace(branches=node.branches[number:])
-                    break
-            else:
-                return True
-        self._cause = loose if loose != "any" else ""
-        self._shown = f"case {node.word}"
-        return self._either([*(
-            lambda body=body: self._list(body)
-            for _, body, _ in node.branches), lambda: True], node.line) if all(
-                end == ";;" for _, _, end in node.branches) else self._any_of(node)
-
-    def _any_of(self, node: Case) -> Status:
-        """Branches that may follow each other."""
-        for _, body, _ in node.branches:
-            self._either([lambda body=body: self._list(body), lambda: True],  # type: ignore[misc]
-                         node.line)
-        return None
-
-    def _without(self, word: str, line: int) -> str:
-        """A word where what is not set is empty."""
-        kept, self.assumed = self.assumed, []
-        found = self.text(word, line)
-        self.assumptions |= dict.fromkeys(
-            name for one in self.assumed if _NAME.fullmatch(
-                name := self.unknown[int(one[1:-1])].name))
-        self.assumed = kept
-        return found
-
-    def _fits(self, subject: str, word: str, line: int) -> bool | None:
-        return Tests(self, line)._matched(subject, "==", word)
-
-    # ------------------------------------------------------------ loops
-
-    def _loop(self, node: Loop) -> Status:
-        def condition() -> Status:
-            with self._tests():
-                found = self._condition(node.condition)
-            return found if found is None else found != node.turned
-        return self._turns(condition, lambda: self._list(node.body), node.line)
-
-    def _for(self, node: For) -> Status:
-        line = node.line
-        loose = ""
-        if node.words is None:
-            words = [*self.arguments(line, '"$@"')]
-        else:
-            words = [field for word in node.words for field in self.fields(word, line)]
-            quoted = all(re.fullmatch(r'"[^"]*"', word) for word in node.words)
-            if not quoted and any(re.search(r"[*?\[]", word) for word in words):
-                loose = self.mark(line, f"for {node.name} in {' '.join(node.words)}")
-        loose = loose or next((mark for word in words if (mark := self.hard(word))), "")
-        words = [word for word in map(self.soft, words) if word or node.words is None]
-        if node.select:
-            self.lose("REPLY", line, "select")
-            loose = loose or self.mark(line, "select")
-        left = iter(words)
-
-        def turn() -> Status:
-            if loose:
-                self.put(node.name, (self.mark(
-                    line, self.unknown[int(loose[1:-1])].text, name=node.name),), line)
-                self._cause = loose
-                return None
-            word = next(left, None)
-            if word is None:
-                return False
-            self.put(node.name, (word,), line)
-            return True
-        if not loose and len(words) > MOST_TURNS:
-            loose = self.mark(line, f"for {node.name}")
-        return self._turns(turn, lambda: self._list(node.body), line)
-
-    def _turns(
-        self, condition: Callable[[], Status], body: Callable[[], Status], line: int,
-        step: Callable[[], Status] = lambda: True,
-    ) -> Status:
-        """A loop: turn by turn as long as its condition is known, then all further ones at once."""
-        self._loops.append([])
-        exits: list[State] = []
-        status: Status = None
-        for _ in range(MOST_TURNS):
-            before = self.state.copy()
-            count = len(self.commands)
-            status = condition()
-            if self.state.ended or status is False:
-                break
-            if status is None:
-                self.state = before
-                del self.commands[count:]
-                break
-            self._turn(body, step, exits, line)
-            if self.state.ended:
-                break
-        if not self.state.ended and status is not False:
-            self._all_turns(condition, body, step, exits, line)
-        self._loops.pop()
-        if self.state.ended == "return" and exits and self._returns:
-            self._returns[-1].append(self.state)
-        alive = [self.state] if not self.state.ended else []
-        if alive or exits:
-            self.state = self._merged([*alive, *exits], line)
-        return None if not self.state.ended else status
-
-    def _turn(
-        self, body: Callable[[], Status], step: Callable[[], Status], exits: list[State], line: int
-    ) -> None:
-        """One turn behind the condition; ``exits`` takes the states that leave the loop."""
-        body()
-        waiting, self._loops[-1] = self._loops[-1], []
-        ends = [] if self.state.ended not in ("", "continue") else [self.state]
-        exits += [state for kind, state in waiting if kind == "break"]
-        ends += [state for kind, state in waiting if kind == "continue"]
-        if self.state.ended == "break":
-            exits.append(self.state)
-        for state in (*ends, *exits):
-            state.ended = ""
-        if ends:
-            self.state = self._merged(ends, line)
-            step()
-        else:
-            self.state = self.state.copy()
-            self.state.ended = "exit" if self.state.ended == "exit" else (
-                self.state.ended if self.state.ended == "return" else "gone")
-
-    def _all_turns(
-        self, condition: Callable[[], Status], body: Callable[[], Status],
-        step: Callable[[], Status], exits: list[State], line: int,
-    ) -> None:
-        """Any number of turns: until the variables stay as they are."""
-        base, count = self.state, len(self.commands)
-        for turn in range(MOST_TURNS):
-            del self.commands[count:]
-            exits_now: list[State] = []
-            self.state = base.copy()
-            status = condition()
-            after, ended = self.state.copy(), self.state.ended
-            cause = self._cause
-            if not ended and status is not False:
-                self._turn(body, step, exits_now, line)
-                if self.state.ended == "return" and self._returns:
-                    self._returns[-1].append(self.state)
-            self._cause = cause
-            end = self.state
-            new = base if end.ended else self._merged([base, end], line)
-            if turn > 10:
-                self.state = new
-                self._lose_all(line, "a loop")
-                new = self.state
-            if new == base:
-                break
-            base = new
-        exits += exits_now
-        self.state = after
-        if not ended and status is True:
-            self.state.ended = "gone"
 
     # ------------------------------------------------------------ commands
 
@@ -657,7 +234,7 @@ class Script(Words):
         status = self._run(words, arrays, line)
         for name, value in kept.items():
             if words[0] in ("eval", "source", ".", "declare", "export", "local", "readonly",
-                            "typeset", "unset", "read"):
+                            "typeset", "unset") or words[0] == "read" and name in words:
                 self.lose(name, line, " ".join(map(self.plain, words[:3])))
             elif value is None:
                 self.state.values.pop(name, None)
@@ -680,8 +257,8 @@ class Script(Words):
             for word in one.value:
                 fields = self.fields(word, line)
                 if re.match(r"\[[^\]]*\]\+?=", word) or (
-                        re.search(r"[*?]", "".join(fields)) and "[" not in word
-                        and not re.search("[\"'$]", word)):
+                        any(re.search(r"^[^\[]*[*?]", one) for one in fields)
+                        and not re.fullmatch(r"\"[^\"]*\"|'[^']*'", word)):
                     self.lose(name, line, one.text)
                     return
                 listed += fields
@@ -721,6 +298,8 @@ class Script(Words):
             return known(self, words, arrays, line)
         if name in ("eval", "source", ".", "exec"):
             return self._handed(name, words, line)
+        if name.rpartition("/")[2] in ("xargs", "parallel"):  # they add words
+            words = [*words, self.mark(line, self.plain(" ".join(words[:3])))]
         self._record(words, line)
         if self.hard(name):  # it may be any command
             self._lose_all(line, self.unknown[int(MARK.search(self.hard(name))[1])].text)  # type: ignore[index]

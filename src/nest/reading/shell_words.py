@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from nest.errors import InputError
 from nest.reading.arithmetic import CHANGED, computed, number_of
+from nest.reading.shell_reader import Reader, parsed
 from nest.reading.shell_state import CLOSE, MARK, OPEN, State, Unknown, Value
-from nest.reading.shell_tree import DEEPEST, Assign, Pipeline, Reader, Simple, parsed
+from nest.reading.shell_tree import DEEPEST, Assign, Pipeline, Simple
 
 LONGEST_VALUE = 10**5
 """Characters of a value, and words of an array."""
@@ -348,6 +349,8 @@ class Words:
                 name, index, values, listed, default, shown, line, depth, quoted)
             return
         if rest and values:
+            for changed in CHANGED.finditer(rest if rest[0] == ":" else ""):
+                self.lose(changed[1] or changed[2], line, shown)
             text = None if listed else self._changed(values[0], rest, line)
             values, listed = [self.mark(line, shown, name=name) if text is None else text], False
         if quoted and listed and "*" in (name, index):
@@ -479,6 +482,8 @@ class Words:
             raise Missing(self.hard(value) or found[0])
         if not value:
             return 0
+        for found in CHANGED.finditer(value):  # a text is an expression too
+            self.lose(found[1] or found[2], line, f"${name}")
         sign = -1 if value[0] == "-" else 1
         return sign * number_of(value.lstrip("+-"))
 
