@@ -18,6 +18,8 @@ from nest.bench.instance import (
     Instance,
     Made,
     Optimum,
+    digest_of,
+    digest_of_set,
     layers_of,
     load_instance,
     load_instances,
@@ -32,6 +34,7 @@ from nest.bench.untried import untried
 from nest.cli.main import main
 from nest.cli.schema import document
 from nest.describe import catalog, load_configuration
+from nest.errors import InputError
 from nest.pricing.evaluation import chain_of
 from nest.questions import read_question
 from nest.sweeps.engines import Engine, engine
@@ -294,7 +297,7 @@ def test_scores_as_a_document() -> None:
                        "other": [scored(instance(), FULL)]})
     data = json.loads(found.model_dump_json(by_alias=True))
     jsonschema.validate(data, document("score"))
-    assert data["schema"] == "nest.score/1.0" and data["version"] == nest.__version__
+    assert data["schema"] == "nest.score/1.1" and data["version"] == nest.__version__
     mine, other = data["planners"]
     assert (mine["score"], mine["counted"], mine["answers"][0]["seconds"]) == (1.0, 1, 2.0)
     assert (other["score"], other["answers"][0]["status"]) == (0.0, "memory")
@@ -334,7 +337,7 @@ def test_the_command_prints_a_line_for_each_answer(
 
 @pytest.mark.parametrize("data, expected", [
     ("[1]", "allowed: a mapping of fields"), ("{", "malformed JSON"),
-    ({"schema": "nest.plan/1.0"}, "schema: got 'nest.plan/1.0'; allowed: \"nest.submission/1.0\""),
+    ({"schema": "nest.plan/1.0"}, "schema: got 'nest.plan/1.0'; allowed: \"nest.submission/1.1\""),
     ({"planner": "mine"}, "answers: missing"),
     ({"planner": "mine", "answers": [{"instance": "smal"}]},
      "answers.0.instance: got 'smal'; did you mean small? allowed: names of the 1 instances"),
@@ -372,7 +375,7 @@ def test_other_planners_hand_in_answers(tmp_path: Path) -> None:
     files = planned.answers_of(["zero", "manual"], {"small": asked}, str(tmp_path),
                                engine("inline"))
     for name, path in files.items():
-        given, notes = load_submission(path, ["small"])
+        given, notes = load_submission(path, {"small": None})
         assert (given.planner, notes) == (name, ())
         one, = score(given, {"small": asked})
         assert one.status == "ok" and one.seconds is not None and one.seconds > 0.0
@@ -424,3 +427,29 @@ def test_the_commands_from_problems_to_scores(
         place = ["-o" if words[0] == "instances" else "--instances", folder]
         assert main(["bench", *words, *place]) == 2
         assert expected in capsys.readouterr().err
+
+
+def test_a_file_that_was_changed_is_refused(folder, capsys):
+    """By its digest, which answers may repeat and scores name."""
+    path = folder / "small.json"
+    whole = load_instances(str(folder))
+    data = json.loads(path.read_text())
+    assert data["digest"] == whole["small"].digest == digest_of(data)
+    path.write_text(json.dumps({**data, "made": {**data["made"], "seconds": 2.0}}, indent=3))
+    assert load_instances(str(folder))["small"].digest == data["digest"]
+    answers = folder.parent / "mine.json"
+    other = "0" * 64
+    for digest, told in ((data["digest"], None), (None, None), (other, "answers.0.digest: got ")):
+        answers.write_text(json.dumps({"planner": "mine", "answers": [
+            {"instance": "small", "digest": digest, "configuration": BEST}]}))
+        known = {name: one.digest for name, one in whole.items()}
+        if told is None:
+            given, _ = load_submission(str(answers), known)
+            assert scores_of({"mine": score(given, whole)}).instances == digest_of_set(whole)
+        else:
+            with pytest.raises(InputError, match=told):
+                load_submission(str(answers), known)
+    data["optimum"]["step_time_s"] *= 2
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError, match="small.json: digest: got .* allowed: a file as `nest"):
+        load_instances(str(folder))

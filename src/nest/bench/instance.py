@@ -6,11 +6,14 @@ holds: the problem with all names of the catalog resolved, the answer, and how t
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
+from collections.abc import Mapping
 from importlib import resources
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
@@ -22,13 +25,14 @@ from nest.graph import Chain
 from nest.questions import Question, read_question
 from nest.units import shorten
 
-SCHEMA = "nest.instance/1.0"
+SCHEMA = "nest.instance/1.1"
 SCHEMAS = r"^nest\.instance/1(\.\d{1,9})?$"
 FOLDER = "nest-instances"
 """Where the files are by default."""
 InstanceName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,99}$")]
 """Also the name of the file, without its suffix."""
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Positive = Annotated[Number, Field(gt=0)]
 
 
@@ -69,6 +73,8 @@ class Instance(Written):
     layers: tuple[Layers, ...] = Field(description="of the model or profile, the first ones first")
     optimum: Optimum
     made: Made
+    digest: Digest | None = Field(
+        None, description="SHA-256 of all other fields but `made`; null: of a file of 1.0")
 
     @property
     def beyond_stack(self) -> bool:
@@ -82,6 +88,25 @@ class Instance(Written):
         network = ("mixed devices" if cluster.types else "links" if cluster.links is not None
                    else "levels")
         return f"{network}, {'everything' if self.beyond_stack else 'stack'}"
+
+
+def digest_of(data: Mapping[str, Any]) -> str:
+    """SHA-256 of an instance, as 64 hexadecimal digits.
+
+    Parameters
+    ----------
+    data : as in its file. All fields but ``digest`` and ``made`` count, as JSON with sorted keys
+        and without spaces, other letters than ASCII escaped.
+    """
+    counted = {name: value for name, value in data.items() if name not in ("digest", "made")}
+    text = json.dumps(counted, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_of_set(instances: Mapping[str, Instance]) -> str:
+    """SHA-256 of a set: of a line ``NAME DIGEST`` for each instance, sorted."""
+    lines = sorted(f"{name} {one.digest}\n" for name, one in instances.items())
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def layers_of(chain: Chain) -> tuple[Layers, ...]:
@@ -138,7 +163,8 @@ def load_instance(path: str) -> Instance:
 
     Raises
     ------
-    InputError : it cannot be read, is no instance, or is not named after it.
+    InputError : it cannot be read, is no instance, is not named after it, or was changed after it
+        was written.
     """
     shown = shorten(path, 300)[1:-1]
     data = read_description(path)
@@ -147,6 +173,9 @@ def load_instance(path: str) -> Instance:
         raise InputError(f'{shown}: schema: got {shorten(schema)}; allowed: "{SCHEMA}" or another '
                          "minor version")
     found, _ = Instance.parse_known(data, shown)
+    if found.digest not in (None, digest := digest_of(data)):
+        raise InputError(f"{shown}: digest: got {found.digest}, and its content has {digest}; "
+                         "allowed: a file as `nest bench instances` wrote it")
     if f"{found.name}.json" != os.path.basename(path):
         raise InputError(f"{shown}: name: got {found.name}; allowed: that of the file")
-    return found
+    return found.unchecked(digest=digest)

@@ -75,7 +75,7 @@ def answers_of(
 
 
 def _key(planner: str, instance: Instance, time_limit: float) -> str:
-    asked = [VERSION, planner, instance.question.as_dict(), time_limit]
+    asked = [VERSION, planner, instance.question.as_dict(), instance.digest, time_limit]
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
@@ -100,7 +100,7 @@ def answer(planner: str, instance: Instance, time_limit: float) -> Submitted:
         reason = str(error)
     except InputError as error:
         reason = error.problems[0]
-    return Submitted(instance=instance.name, configuration=configuration,
+    return Submitted(instance=instance.name, digest=instance.digest, configuration=configuration,
                      seconds=round(time.process_time() - started, 3),
                      reason=None if reason is None else " ".join(reason.split())[:4000])
 

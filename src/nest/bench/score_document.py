@@ -7,11 +7,12 @@ from typing import Annotated
 
 from pydantic import Field
 
+from nest.bench.instance import Digest, digest_of_set
 from nest.bench.score import Scored, Status, summary
 from nest.describe.base import Written
 from nest.sweeps.version import VERSION
 
-SCHEMA = "nest.score/1.0"
+SCHEMA = "nest.score/1.1"
 
 
 class ScoredAnswer(Written):
@@ -51,12 +52,15 @@ class Score(Written):
 
     schema_: Annotated[str, Field(alias="schema")] = SCHEMA
     version: str = Field(VERSION, description="of NEST, which priced them")
+    instances: Digest = Field(description="SHA-256 of the set, see nest.bench.instance")
     planners: tuple[PlannerScore, ...]
 
 
 def document(scores: Mapping[str, Sequence[Scored]]) -> Score:
     """Scores by planner as a document."""
-    return Score(planners=tuple(_planner(name, found) for name, found in scores.items()))
+    asked = {one.instance.name: one.instance for found in scores.values() for one in found}
+    return Score(instances=digest_of_set(asked),
+                 planners=tuple(_planner(name, found) for name, found in scores.items()))
 
 
 def _planner(name: str, found: Sequence[Scored]) -> PlannerScore:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 
-from nest.bench.instance import Instance, Made, Optimum, layers_of
+from nest.bench.instance import Instance, Made, Optimum, digest_of, layers_of
 from nest.bench.working import done
 from nest.describe.files import write_text_atomic
 from nest.errors import InputError
@@ -73,8 +73,13 @@ def solve(
 
 
 def text_of(instance: Instance) -> str:
-    """An instance as the text of its file."""
-    return instance.model_dump_json(by_alias=True, indent=1, ensure_ascii=True) + "\n"
+    """An instance as the text of its file, with its digest."""
+    return _digested(instance).model_dump_json(by_alias=True, indent=1, ensure_ascii=True) + "\n"
+
+
+def _digested(instance: Instance) -> Instance:
+    data = json.loads(instance.model_dump_json(by_alias=True))
+    return instance.unchecked(digest=digest_of(data))
 
 
 def key_of(question: VersionedQuestion) -> str:
@@ -88,10 +93,10 @@ def _instance(
     """An instance of what is stored; ``evaluate`` prices its configuration once more."""
     best = plan_of(plan)
     assert best.lower_bound_s is not None and best.gap is not None  # it was searched for
-    return Instance(
+    return _digested(Instance(
         name=name, question=question, layers=layers_of(chain_of(question.subject)),
         optimum=Optimum(
             step_time_s=best.step_time_s, proved=best.optimal, lower_bound_s=best.lower_bound_s,
             gap=max(best.gap, 0.0), configuration=best.configuration),
         made=Made(version=VERSION, seconds=answer.seconds, time_limit=time_limit,
-                  command=f"nest bench instances --only {name} --time-limit {time_limit:g}"))
+                  command=f"nest bench instances --only {name} --time-limit {time_limit:g}")))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, WrapValidator
 
+from nest.bench.instance import Digest
 from nest.describe import Configuration
 from nest.describe.base import Description, Name, Number
 from nest.describe.files import read_description
 from nest.errors import InputError, did_you_mean
 from nest.units import shorten
 
-SCHEMA = "nest.submission/1.0"
+SCHEMA = "nest.submission/1.1"
 SCHEMAS = r"^nest\.submission/1(\.\d{1,9})?$"
 Unread = Annotated[Any, WrapValidator(
     lambda value, _: value, json_schema_input_type=Configuration | None)]
@@ -26,6 +27,8 @@ class Submitted(Description):
     """The answer to one instance."""
 
     instance: str = Field(description="its name", max_length=100)
+    digest: Digest | None = Field(
+        None, description="`digest` of the instance that was answered; null: unchecked")
     configuration: Unread = Field(
         None, description="what to train with, as `nest schema configuration` says; null: none")
     seconds: Annotated[Number, Field(ge=0)] | None = Field(
@@ -43,12 +46,14 @@ class Submission(Description):
     answers: tuple[Submitted, ...] = Field(description="at most one for each instance")
 
 
-def load_submission(path: str, instances: Iterable[str]) -> tuple[Submission, tuple[str, ...]]:
+def load_submission(
+    path: str, instances: Mapping[str, str | None]
+) -> tuple[Submission, tuple[str, ...]]:
     """Read the answers of a planner.
 
     Parameters
     ----------
-    instances : names of those that there are.
+    instances : names of those that there are, and their digests.
 
     Returns
     -------
@@ -57,7 +62,7 @@ def load_submission(path: str, instances: Iterable[str]) -> tuple[Submission, tu
     Raises
     ------
     InputError : the file cannot be read, is something else, or answers an instance that does not
-        exist, or one twice.
+        exist, or one twice, or another one than that of its name.
     """
     shown = shorten(path, 300)[1:-1]
     data = read_description(path)
@@ -73,6 +78,10 @@ def load_submission(path: str, instances: Iterable[str]) -> tuple[Submission, tu
             problems.append(
                 f"{shown}: answers.{number}.instance: got {shorten(one.instance)}; "
                 f"{did_you_mean(one.instance, known)}allowed: names of the {len(known)} instances")
+        elif one.digest not in (None, instances[one.instance]):
+            problems.append(
+                f"{shown}: answers.{number}.digest: got {one.digest}, and {one.instance} has "
+                f"{instances[one.instance]}; allowed: answers to the same instances")
     counts = Counter(one.instance for one in found.answers)
     problems += [f"{shown}: answers: got {count} for {shorten(name)}; allowed: one"
                  for name, count in counts.items() if count > 1]

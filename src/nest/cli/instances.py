@@ -118,7 +118,8 @@ def score(
     check_prices(known.values())
     found = {}
     for file in files:
-        given, notes = load_submission(file, known)
+        given, notes = load_submission(file, {
+            name: one.digest for name, one in known.items()})
         for note in notes:
             output.say(f"nest: {note}")
         if given.planner in found:
