@@ -161,6 +161,40 @@ def test_parquet_without_its_package_is_told(tmp_path, capsys, monkeypatch):
     assert "nest-planner[parquet]" in run(capsys, "sweep", study, "--parquet", code=2)[1]
 
 
+def test_one_cluster_for_several_trainings(tmp_path):
+    """Days and money of both batches, summed by hand, for each memory of the devices."""
+    tokens = {"16": 1e14, "32": 3e14}
+    study = {**PRICED, "axes": {"job.global_batch": [8, 16, 32],
+                                "cluster.device.memory": ["4 GiB", "8 GiB"]},
+             "train": {"tokens": 1e14, "days": 7.0, "productive": 0.5},
+             "together": {"axis": "job.global_batch", "tokens": tokens}}
+    done = asked(study, tmp_path)
+    with done.results() as results:
+        found = {one.labels: one for one in results.shared}
+    rows = [*done.rows()]
+    assert {*found} == {("4 GiB",), ("8 GiB",)}
+    for (memory,), one in found.items():
+        parts = [row for row in rows if row["cluster.device.memory"] == memory
+                 and str(row["job.global_batch"]) in tokens]
+        days = [tokens[str(row["job.global_batch"])] / row["tokens_per_s"] / 0.5 / 86400
+                for row in parts]
+        assert one.days == pytest.approx(sum(days)) and one.in_time is (one.days <= 7.0)
+        assert one.money == pytest.approx(sum(
+            24 * day * row["money_per_hour"] for day, row in zip(days, parts, strict=True)))
+        assert one.numbers == tuple(row["number"] for row in parts)
+    assert "100 T tokens of 16, 300 T tokens of 32" in done.report()
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    ({"axis": "job.batch", "tokens": {"8": 1e12}}, "together.axis: got 'job.batch'; did you mean"),
+    ({"axis": "cluster.device.memory", "tokens": {"4 GiB": 1}}, "changes no field of the cluster"),
+    ({"axis": "job.global_batch", "tokens": {"9": 1e12}}, "allowed: values of the axis job"),
+])
+def test_trainings_that_cannot_share_a_cluster_are_told(given, told):
+    with pytest.raises(InputError, match=told):
+        load_study({**STUDY, "together": given})
+
+
 # ---------------------------------------------------------------- pictures
 
 

@@ -81,6 +81,18 @@ class Reason(NamedTuple):
     """How many."""
 
 
+class Shared(NamedTuple):
+    """A cluster on which several trainings run one after another."""
+
+    labels: tuple[Any, ...]
+    """Of all axes but that of the trainings."""
+    numbers: tuple[int, ...]
+    """Points of the trainings."""
+    days: float
+    money: float | None
+    in_time: bool
+
+
 class Results:
     """Answers of a study, read from its store as they are needed.
 
@@ -161,6 +173,35 @@ class Results:
             stored.number, labels, stored.question, status, about.problem or known.message,
             known.plan, known.peak_memory_bytes, known.optimal, known.gap, known.seconds,
             figures(known, about, self.study.train) if status == "ok" else None)
+
+    @property
+    def shared(self) -> list[Shared]:
+        """Clusters on which all trainings of ``together`` have a plan, the cheapest first."""
+        study, asked = self.study, self.study.together
+        if asked is None:
+            return []
+        place = [*study.axes].index(asked.axis)
+        rows: dict[tuple[Any, ...], list[tuple[int, float, float | None]]] = {}
+        for row in self.rows():
+            tokens = asked.tokens.get(str(row.labels[place]))
+            if row.figures is None or tokens is None:
+                continue
+            productive = study.train.productive if study.train else 1.0
+            days = tokens / row.figures.tokens_per_s / productive / 86400.0
+            hour = row.figures.money_per_hour
+            rows.setdefault(row.labels[:place] + row.labels[place + 1:], []).append(
+                (row.number, days, hour * 24.0 * days if hour else None))
+        latest = study.train.days if study.train else None
+        found = []
+        for labels, parts in rows.items():
+            if len(parts) == len(asked.tokens):
+                whole = math.fsum(days for _, days, _ in parts)
+                money = [spent for _, _, spent in parts if spent is not None]
+                found.append(Shared(
+                    labels, tuple(number for number, _, _ in parts), whole,
+                    math.fsum(money) if len(money) == len(parts) else None,
+                    latest is None or whole <= latest))
+        return sorted(found, key=lambda one: (not one.in_time, one.money or 0.0, one.days))
 
     def _values(self, found: Figures) -> tuple[float, ...]:
         values = []
@@ -299,5 +340,6 @@ def summary(results: Results) -> Mapping[str, Any]:
         "best": {name: [{**dict(zip(study.groups, group, strict=True)), "number": one.number,
                          "value": results.value(one, name)}
                         for group, one in results.best(name).items()] for name in study.wanted},
+        "together": [one._asdict() for one in results.shared],
         "sensitivity": [effect._asdict() for effect in results.sensitivity()], "axes": names,
     }

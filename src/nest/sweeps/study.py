@@ -55,6 +55,15 @@ class Train(Description):
         1.0, description="share of the time that trains: the rest is failures and restarts")
 
 
+class Together(Description):
+    """Several trainings, one after another on the same cluster."""
+
+    axis: Name = Field(description="axis of the models or jobs that are trained")
+    tokens: Annotated[dict[Name, Annotated[Number, Field(gt=0, le=1e18)]], Field(min_length=1),
+                      Freeze, at_most(100)] = Field(
+        description="tokens to train on, by the values of the axis that are trained")
+
+
 class Study(Description):
     """Questions to the planner that differ along axes.
 
@@ -79,6 +88,8 @@ class Study(Description):
     sample: Sample | None = Field(None, description="some points; null: the whole grid")
     prices: Prices | None = Field(None, description="price list; null: no figures of money")
     train: Train | None = Field(None, description="the whole training; null: steps alone")
+    together: Together | None = Field(
+        None, description="trainings that share a cluster; null: each has its own")
     objectives: Annotated[tuple[ObjectiveName, ...], Field(min_length=1), at_most(8)] | None = (
         Field(None, description="what is wanted; null: tokens_per_s, and with prices "
               "tokens_per_money"))
@@ -106,7 +117,7 @@ class Study(Description):
                 problems.append((f"constraints.{number}", str(error)))
         problems += [("groups", f"got {shorten(name)}; {did_you_mean(name, self.axes)}allowed: "
                       f"{', '.join(self.axes)}") for name in self.groups if name not in self.axes]
-        problems += self._wanting()
+        problems += [*self._wanting(), *self._apart()]
         if not problems and self.sample is None and self.size > MOST_POINTS:
             problems.append(("axes", f"got a grid of {self.size} points; allowed: at most "
                              f"{MOST_POINTS}, or a sample"))
@@ -124,6 +135,26 @@ class Study(Description):
                                      for part in needs)
                 yield "objectives", (f"got {name} without {' and '.join(needs)}; allowed: {name} "
                                      f"in a study with {added}, or other objectives")
+
+    def _apart(self) -> Iterator[tuple[str, str]]:
+        """Trainings that cannot share a cluster."""
+        if self.together is None:
+            return
+        name = self.together.axis
+        if name not in self.axes:
+            yield "together.axis", (f"got {shorten(name)}; {did_you_mean(name, self.axes)}allowed: "
+                                    f"{', '.join(self.axes)}")
+        elif self.axes[name].continuous or any(
+                path.split(".")[0] == "cluster" for path in self.paths(name)):
+            yield "together.axis", (f"got {shorten(name)}; allowed: an axis with values of its own "
+                                    "that changes no field of the cluster")
+        else:
+            labels = [str(choice.label) for choice in self.listed(name)]
+            for label in self.together.tokens:
+                if label not in labels:
+                    yield f"together.tokens.{label}", (
+                        f"got {shorten(label)}; {did_you_mean(label, labels)}allowed: values of "
+                        f"the axis {name}, such as {', '.join(labels[:5])}")
 
     def paths(self, name: str) -> set[str]:
         """Paths of the fields that an axis sets, by its name."""
@@ -159,5 +190,8 @@ class Study(Description):
     @property
     def digest(self) -> str:
         """SHA-256 of the whole study and the version of NEST, as 64 hexadecimal digits."""
-        text = json.dumps([VERSION, self.as_dict()], sort_keys=True)
+        data = self.as_dict()
+        if self.together is None:
+            del data["together"]  # as before there was such a field
+        text = json.dumps([VERSION, data], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

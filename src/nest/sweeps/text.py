@@ -47,6 +47,7 @@ def report_text(
             page.blank()
             rows = results.chosen({one.number for one in best.values()})
             _table(page, f"Best by {title(name, study)}", study, rows)
+    _together(page, results)
     if results.late:
         page.blank()
         late = sorted(results.chosen({*results.late}), key=lambda row: row.figures.days or 0.0
@@ -144,6 +145,30 @@ def _table(
         if any(isinstance(row.labels[place], str) for row in ordered)])
     if len(ordered) > MOST:
         page.paragraph(f"and {len(ordered) - MOST:,} more")
+
+
+def _together(page: Page, results: Results) -> None:
+    """Clusters for several trainings, the cheapest first."""
+    study, found = results.study, results.shared
+    if study.together is None:
+        return
+    page.blank()
+    trained = ", ".join(f"{shown(tokens)} tokens of {label}"
+                        for label, tokens in study.together.tokens.items())
+    if not found:
+        page.paragraph(f"No cluster has a plan for all of {trained}")
+        return
+    heads = [name for name, axis in zip(short_names(study), study.axes, strict=True)
+             if axis != study.together.axis]
+    cells = [[*(shown(label) for label in one.labels), shown(one.days),
+              "" if one.money is None else shown(one.money), "" if one.in_time else "late"]
+             for one in found[:MOST]]
+    page.table(f"One cluster, one training after another: {trained}",
+               [*heads, "days", title("money", study), ""], cells, [
+                   place for place in range(len(heads))
+                   if any(isinstance(one.labels[place], str) for one in found)])
+    if len(found) > MOST:
+        page.paragraph(f"and {len(found) - MOST:,} more")
 
 
 def _sensitivity(page: Page, results: Results) -> None:
