@@ -57,7 +57,8 @@ def unbounded(schema, path=""):
         for number, part in enumerate(schema):
             yield from unbounded(part, f"{path}.{number}")
     elif isinstance(schema, dict):
-        ends = {"minimum", "ge", "gt"} & set(schema), {"maximum", "le", "lt"} & set(schema)
+        ends = ({"minimum", "exclusiveMinimum"} & set(schema),
+                {"maximum", "exclusiveMaximum"} & set(schema))
         if schema.get("type") in ("number", "integer") and not all(ends):
             yield path
         for key, part in schema.items():
