@@ -136,3 +136,32 @@ def test_sweeps_are_cancelled_and_fail(url: str) -> None:
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(InputError, match="url: got"):
         Client(url)
+
+
+def test_many_questions_and_one_for_later(url: str) -> None:
+    client = Client(url, patience=0.0)
+
+    def state(name: str, status: int | None = None, answer: object = None) -> Answer:
+        return 200, {"id": "a1", "state": name, "status": status, "answer": answer}, {}
+
+    Scripted.answers = [
+        (200, {"answers": [{"id": 1}, refusal("input")]}, {}), (202, {"id": "a1"}, {}),
+        state("running"), state("running"), state("done", 200, {"plan": 1}),
+        state("done", 422, refusal("infeasible")), state("cancelled"), state("cancelled"),
+        (404, refusal("input"), {})]
+    assert client.batch([{"id": 1}, {"id": 2}])[1]["error"] == "input"
+    later = client.submit({"id": 3}, "evaluate")
+    assert later.id == "a1" and not later.done()
+    with pytest.raises(TimeoutError, match="a1: no answer in 0 s"):
+        later.result(timeout=0.0)
+    assert later.result() == {"plan": 1}
+    with pytest.raises(InfeasibleError):
+        later.result()
+    later.cancel()
+    with pytest.raises(ServerError, match="cancelled"):
+        later.result()
+    with pytest.raises(ServerError):
+        later.result()
+    assert Scripted.asked[0][2] == {"to": "plan", "questions": [{"id": 1}, {"id": 2}]}
+    assert Scripted.asked[1][2] == {"to": "evaluate", "question": {"id": 3}}
+    assert Scripted.asked[6][:2] == ("DELETE", "/v1/questions/a1")
