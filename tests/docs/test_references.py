@@ -26,6 +26,12 @@ SOURCES = sorted(path for folder in (PACKAGE, ROOT / "tests", ROOT / "bench")
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 
 OTHERS_FILES = frozenset({
+    "deepspeed/runtime/config_utils.py", "deepspeed/runtime/zero/partitioned_param_coordinator.py",
+    "deepspeed/runtime/zero/stage3.py", "deepspeed/runtime/zero/stage_1_and_2.py",
+    "gpt_builders.py", "megatron/core/models/backends.py", "megatron/model/transformer.py",
+    "megatron/neox_arguments/neox_args.py", "src/accelerate/utils/dataclasses.py",
+    "src/nanotron/config/parallelism_config.py", "src/transformers/integrations/deepspeed.py",
+    "src/transformers/training_args.py", "torchtitan/components/loss.py",
     "parallelize.py", "run.py", "plan_config.py", "plan_recipe.py",
     "_utils.py", "alpa/pipeline_parallel/layer_construction.py",
     "alpa/pipeline_parallel/stage_construction.py", "alpa/pipeline_parallel/stage_profiling.py",

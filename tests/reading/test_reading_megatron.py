@@ -294,7 +294,7 @@ def test_number_formats(tmp_path: Path, more: str, precision: str) -> None:
 
 
 def test_layers_of_its_own(tmp_path: Path) -> None:
-    """Without Transformer Engine attention is not fused: gpt_builders.py:47, models/backends.py."""
+    """Without Transformer Engine attention is not fused: megatron/core/models/backends.py."""
     local = reading(tmp_path, "--transformer-impl local").job.stack
     assert not local.flash_attention
     assert not reading(tmp_path, "--transformer-impl local --attention-backend flash"

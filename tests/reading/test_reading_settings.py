@@ -103,7 +103,7 @@ def test_the_model_alone_is_compiled(tmp_path: Path) -> None:
 
 
 def test_pure_bf16(tmp_path: Path) -> None:
-    """Parameters, gradients and moments have training.dtype: job_config.py:275 of 0.2.2."""
+    """Parameters, gradients and moments have training.dtype, as torchtitan 0.2.2 documents it."""
     text = '[optimizer]\nearly_step_in_backward = true\n'
     given = {"training.dtype": "bfloat16"}
     found = toml(tmp_path, text, variables=given)
@@ -188,7 +188,7 @@ def test_a_loss_in_parts(tmp_path: Path) -> None:
 
 
 def test_fields_are_as_good_as_their_aliases(tmp_path: Path) -> None:
-    """deepspeed/runtime/config_utils.py:108: ``populate_by_name``."""
+    """deepspeed/runtime/config_utils.py:108."""
     names = {"prefetch_bucket_size": 10**7, "param_persistence_threshold": 10**5,
              "max_live_parameters": 10**8, "max_reuse_distance": 0,
              "gather_16bit_weights_on_model_save": True, "model_persistence_threshold": 10**9}
@@ -223,10 +223,10 @@ def test_what_the_trainer_fills_in_is_asked_for_at_once(tmp_path: Path) -> None:
 
 
 def test_what_the_trainer_fills_in_by_a_script(tmp_path: Path) -> None:
-    """With defaults of its arguments: transformers' training_args.py."""
+    """With defaults of its arguments: src/transformers/training_args.py."""
     (tmp_path / "ds.json").write_text(json.dumps(nested(AUTO)), encoding="utf-8")
     script = tmp_path / "run.sh"
-    script.write_text("deepspeed --num_gpus 8 train.py --deepspeed ds.json --bf16 True "
+    script.write_text("deepspeed --num_gpus 8 run.py --deepspeed ds.json --bf16 True "
                       "--per_device_train_batch_size 2 --gradient_checkpointing True "
                       "--optim adamw_torch\n", encoding="utf-8")
     found = nest.read(script, model="llama3-8b", seq_len=2048)
@@ -240,7 +240,7 @@ def test_what_the_trainer_fills_in_by_a_script(tmp_path: Path) -> None:
 
 
 def test_buckets_take_memory(tmp_path: Path) -> None:
-    """stage3.py:733 has one buffer, stage_1_and_2.py:2502 to 2514 two, in 16 bits."""
+    """ZeRO-3 has one in 16 bits, ZeRO-1 and 2 have two (deepspeed/runtime/zero/stage3.py:733)."""
     stack = deepspeed(tmp_path, ZERO3).job.stack
     for stage, overlap, buffers in ((3, True, 1), (2, True, 2), (2, False, 1), (1, True, 2)):
         given = {**ZERO3, "zero_optimization.stage": stage,
@@ -254,7 +254,7 @@ def test_buckets_take_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["stage3_prefetch_bucket_size", "max_live_parameters"])
 def test_nothing_is_gathered_ahead(name: str, tmp_path: Path) -> None:
-    """partitioned_param_coordinator.py:452: no bucket, or nothing may live."""
+    """There is no bucket, or nothing may live."""
     found = deepspeed(tmp_path, {**ZERO3, f"zero_optimization.{name}": 0})
     assert found.job.stack.overlap_zero3 == 0.0
     assert deepspeed(tmp_path, ZERO3).job.stack.overlap_zero3 > 0.0

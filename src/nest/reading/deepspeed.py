@@ -67,7 +67,7 @@ PLAIN_NAMES = {f"{_ZERO}{name}": f"{_ZERO}stage3_{name}" for name in (
     "max_live_parameters", "max_reuse_distance", "gather_16bit_weights_on_model_save",
     "module_granularity_threshold", "use_all_reduce_for_fetch_params", "allgather_sequential")}
 """Names of fields, which are as good as their aliases (deepspeed/runtime/zero/config.py:203 to 273;
-deepspeed/runtime/config_utils.py:108, ``populate_by_name``)."""
+deepspeed/runtime/config_utils.py:108, which it takes by both names)."""
 TRAINER = {"per_device_train_batch_size": "train_micro_batch_size_per_gpu",
            "gradient_accumulation_steps": "gradient_accumulation_steps",
            "bf16": "bf16.enabled", "fp16": "fp16.enabled"}
@@ -377,8 +377,9 @@ def _sizes(
 
     Buffers of reduce_bucket_size elements hold gradients in 16 bits: one of ZeRO-3
     (deepspeed/runtime/zero/stage3.py:733), two of ZeRO-1 and 2 where the next is filled meanwhile
-    (stage_1_and_2.py:2502 to 2514). Nothing is gathered ahead without a bucket or without
-    parameters that may live (partitioned_param_coordinator.py:452).
+    (deepspeed/runtime/zero/stage_1_and_2.py:2502 to 2514). Nothing is gathered ahead without a
+    bucket or without parameters that may live
+    (deepspeed/runtime/zero/partitioned_param_coordinator.py:452).
 
     Raises
     ------

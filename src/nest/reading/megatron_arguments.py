@@ -102,7 +102,7 @@ def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, A
             found.setdefault(target, value or own)
             if name in MORE:
                 found.setdefault(*MORE[name])
-    if found.get("transformer-impl") == ("local",):  # gpt_builders.py:47, models/backends.py
+    if found.get("transformer-impl") == ("local",):  # gpt_builders.py:47
         found["attention-backend"] = ("local",)
     found = {name: value for name, value in found.items() if name not in ignored}
     small = [name for name in found if name in table.small]
