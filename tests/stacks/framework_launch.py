@@ -152,6 +152,22 @@ def bridge(case: Case) -> Case:
                         and name not in parts[part].__dataclass_fields__]}
 
 
+def bridge_layout(case: Case) -> Case:
+    """A recipe that counts embedding and loss as layers, with the fields of a plan."""
+    import torch
+    from megatron.core.transformer import TransformerConfig
+
+    config = TransformerConfig(
+        num_layers=case["layers"], hidden_size=64, num_attention_heads=8,
+        mtp_num_layers=case["mtp"] or None, account_for_embedding_in_pipeline_split=True,
+        account_for_loss_in_pipeline_split=True)
+    for name, value in case["fields"].items():
+        setattr(config, name, value)
+    config.pipeline_dtype = torch.float32
+    config.__post_init__()
+    return {}
+
+
 # ---------------------------------------------------------------- torchtitan
 
 
@@ -558,4 +574,5 @@ JUDGES: dict[str, Callable[[Case], Any]] = {
     "megatron": megatron, "torchtitan": torchtitan, "deepspeed": deepspeed,
     "arguments": lambda case: taken({**case, "arguments": arguments()}, megatron_arguments),
     "module": module, "json": lambda case: taken(case, deepspeed_settings),
+    "bridge layout": lambda case: taken(case, bridge_layout),
     "toml": toml, "fsdp2": fsdp2, "bridge": bridge, "hostfile": hostfile}

@@ -26,6 +26,7 @@ from nest.errors import UnsupportedError
 from nest.exports import bridge
 from nest.exports.megatron import arguments, inexpressible, replica_by_replica, variables
 from nest.exports.megatron import options as export_options
+from nest.exports.settings import settings
 from nest.forms.passes import PASSES
 from nest.graph.schedules import position
 
@@ -262,6 +263,20 @@ def test_fields_of_megatron_bridge_are_those_of_megatron_core() -> None:
     names = {one.name for one in (*bridge.SETTINGS, *bridge.GRAPHS)} - own
     [answer] = judged("bridge", [{"fields": sorted(names)}], "framework_launch")
     assert not answer["unknown"]
+
+
+def test_megatron_core_takes_the_layout_of_any_recipe() -> None:
+    """Also of one that divides its layers in another way, which it refuses beside a layout."""
+    asked = []
+    for case in runnable("megatron-bridge", min(CASES, 24)):
+        assert case.plan
+        given = {**bridge.SPLIT, **settings(bridge.SETTINGS, bridge.figures_here(case.plan))}
+        asked.append({"layers": case.model.layers, "mtp": case.mtp, "fields": {
+            name.removeprefix("model."): value for name, value in given.items()
+            if "pipeline" in name and name.startswith("model.")}})
+    answers = judged("bridge layout", asked, "framework_launch")
+    assert not [one for one in zip(answers, asked, strict=True) if one[0]["refused"]]
+    assert sum(one["fields"]["pipeline_model_parallel_layout"] is not None for one in asked) > 3
 
 
 def test_deepspeed_reads_the_hostfile() -> None:
