@@ -106,6 +106,6 @@ def test_processes_of_its_own_have_no_torchrun() -> None:
     """Even where whole nodes have the ranks in a row."""
     files = files_of("maxtext", "maxtext", zero=3, tp=2, **FULL)
     assert "torchrun" not in files["launch.sh"]
-    assert files["ranks"].splitlines()[2:4] == ["0 0 0", "0 1 1"]
+    assert files["ranks"].splitlines()[3:5] == ["0 0 0", "0 1 1"]
     with pytest.raises(UnsupportedError, match="launcher deepspeed"):
         nest.export(small(stack="maxtext", zero=3, **FULL), "maxtext", launcher="deepspeed")
