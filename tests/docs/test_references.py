@@ -38,6 +38,8 @@ OTHERS_FILES = frozenset({
     "astra-sim-alibabacloud/inputs/topo/gen_Topo_Template.py", "calculon/llm/validation.py",
     "configs/7B_sft.py", "deepspeed/launcher/launch.py", "deepspeed/launcher/runner.py",
     "deepspeed/runtime/config.py", "deepspeed/runtime/pipe/engine.py",
+    "deepspeed/runtime/constants.py", "models/llama/modeling_llama.py",
+    "megatron/training/training_config.py", "src/megatron/bridge/recipes/qwen/h100/qwen3_moe.py",
     "megatron/core/optimizer/muon.py", "megatron/core/optimizer/layer_wise_optimizer.py",
     "torchtitan/distributed/flex_shard/dist_muon.py",
     "deepspeed/runtime/pipe/module.py", "deepspeed/runtime/precision_config.py",

@@ -113,7 +113,7 @@ def test_nodes_that_a_plan_leaves_out_are_not_allocated() -> None:
     """Nodes 1 and 2 of 4 have no ranks."""
     at = tuple(Place(node, local) for node in (3, 0) for local in range(2))
     found = Places(at, 2, ("a", "b", "c", "d"), 2, named=False)
-    program = Program("train.py", (), ())
+    program = Program("pretrain_gpt.py", (), ())
     slurm = LAUNCHERS["slurm"]
     text = "\n".join([HERE, "MASTER_PORT=1", *slurm.lines(found, program)])
     files = {"launch.sh": text, **slurm.files(found, "title")}
