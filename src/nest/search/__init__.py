@@ -8,7 +8,8 @@ and `problems`, the arrays that kernels take; `compiled` loads the kernels of `_
 cache; `alike` has the pipelines of identical stages, `totals` bounds them by sums over all layers;
 two kinds are searched behind all others: those of `beside`, whose passes run beside each other, and
 those of `crossed`, which hold two copies of the model; `runnable` has those that the job's stack
-can run; `distinct` says which rows of arrays differ; `rounds` visits the outer choices on
+can run, by its rules about `columns` of figures, the `wide_rules` among them; `left_out` says what
+is not searched; `distinct` says which rows of arrays differ; `rounds` visits the outer choices on
 `threads`, best bound first, after a `draft` over a part of the space, and returns the best
 `solution`; `offloads` does so for each way to use the memory of the hosts; `batches` looks for a
 batch near the given one that fits the devices better; `fitting` rules out those that memory

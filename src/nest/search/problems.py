@@ -184,8 +184,8 @@ class Pipelines(NamedTuple):
     grows: bool
     """Longer stages never fit better than those they hold."""
     most: int
-    """Ways to cut one pipeline that are priced one by one at the most; 0: those with the least
-    bound alone are."""
+    """Ways to cut one pipeline that are priced one by one at the most; 0: only those with the
+    least bound are."""
 
 
 class Sums(NamedTuple):

@@ -5,7 +5,8 @@ outer choice, and `seen` what is known of layouts whatever they cost. `search` a
 all pipelines; `work` has its arrays. `sums` over all layers say which pipelines have a chance,
 `layouts` which layouts are worth a look, where no other policy has `decided` that, and `fits`, by
 the `trips` of micro-batches, which may be better than the best; `cuts` are free where no layouts
-are listed. What is left gets its figures in `chunks` and its seconds in `price`. Proofs:
+are listed, bounded by each of the `stages`; where too many stay below the best, `labels` find the
+best of them. What is left gets its figures in `chunks` and its seconds in `price`. Proofs:
 ``docs/proofs.md``. Read `search`, then `fits`.
 
 Shapes: C candidates, Z ways of ZeRO, R recompute policies, T kinds, Q pipelines, N layers, G
