@@ -55,7 +55,7 @@ def by_stages(layers: int, pp: int, vpp: int) -> Iterator[Sizes]:
             own[0] = first
         if last:
             own[-1] = last
-        if not any(size % vpp for size in own):
+        if min(own) > 0 and not any(size % vpp for size in own):
             yield tuple(size // vpp for size in own) * vpp
 
 
@@ -89,7 +89,7 @@ def by_definition(chain: Chain, pp: int, vpp: int) -> set[Sizes]:
     def add(sizes: Sizes, end: int) -> None:
         cuts = [0, *(first + sum(sizes[:n + 1]) for n in range(len(sizes) - 1)), end]
         cuts += [len(chain)] * (end < len(chain))
-        if all(a < b for a, b in pairwise(cuts)):
+        if cuts[1] and cuts[-2] < len(chain) and all(a <= b for a, b in pairwise(cuts)):
             found.add(tuple(cuts))
 
     for listed in (cyclic(last - first, positions), by_stages(last - first, pp, vpp),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import combinations, product
+from itertools import combinations, combinations_with_replacement, product
 
 from nest.graph import Chain
 
@@ -40,15 +40,15 @@ def level(chain: Chain, parts: int) -> Iterator[Cuts]:
 
 
 def family(chain: Chain, pp: int, vpp: int) -> Iterator[Cuts]:
-    """Every division that belongs to the family, none of whose chunks is empty."""
+    """Every division that belongs to the family; the first and the last chunk are not empty."""
     (first, stop), parts, layers = chain.body, pp * vpp, len(chain)
     predicted = chain.model is not None and chain.model.mtp_layers and pp > 1
-    for inner in combinations(range(1, layers), parts - 1):
+    for inner in combinations_with_replacement(range(1, layers), parts - 1):
         cuts = (0, *inner, layers)
         sizes = [max(0, min(b, stop) - max(a, first))
                  for a, b in zip(cuts, cuts[1:], strict=False)]
         joined = cuts[1] >= first and cuts[-2] <= stop
-        if (joined and (_run(sizes) or _stages(sizes, pp))) or (
+        if (joined and (_run(sizes) or (_stages(sizes, pp) and min(sizes) > 0))) or (
                 predicted and cuts[1] >= first and cuts[-3] <= stop and cuts[-2] == layers - 1
                 and _run(sizes[:-1])):
             yield cuts

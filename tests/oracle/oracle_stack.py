@@ -164,7 +164,7 @@ def _orders(
     if pp == 1:
         names = [*[n for n in names if n in FREE][:1], *[n for n in names if n == "combined"]]
     for name in names:
-        for vpp in range(1, len(chain) // pp + 1):
+        for vpp in range(1, (len(chain) + (pp + 3) // 4) // pp + 1):
             if not space.allows("vpp", vpp) or not _takes(name, pp, vpp):
                 continue
             groups: list[int | None] = [None]

@@ -78,6 +78,7 @@ FIGURES: Mapping[str, Figure] = {
         "first and last chunks without layers, and layers of multi-token prediction outside the "
         "last chunk of their stage"),
     "vision_chunks": Figure("chunks with layers of an image tower"),
+    "empty_chunks": Figure("chunks without layers"),
     "precision": Figure("number format of matrix products", get_args(Precision)),
     "optimizer": Figure("optimizer", get_args(Optimizer)),
     "cuda_graphs": Figure("what CUDA graphs capture", get_args(Graphs)),

@@ -29,8 +29,9 @@ def family(chain: Chain, pp: int, vpp: int) -> Ints:
     Returns
     -------
     int64, shape (W, pp x vpp + 1)
-        Cuts: chunk n of the order holds the layers [cuts[n], cuts[n + 1]), at least one. No rows
-        where there are too few layers.
+        Cuts: chunk n of the order holds the layers [cuts[n], cuts[n + 1]); none, if it is one of
+        those between the first and the last, in layouts whose other chunks have one layer of the
+        body at the most. No rows where there are too few layers.
     """
     (first, last), parts, layers = chain.body, pp * vpp, len(chain)
     least = int(first == 0)  # the embedding may be alone, as may what is behind the body
@@ -72,7 +73,7 @@ def _cyclic_WP(layers: int, parts: int, least_first: int, least_last: int) -> In
     first, last = (x.ravel() for x in np.broadcast_arrays(*ends))
     base, more = np.divmod(layers - first - last, inner)
     largest = np.maximum(first, last)
-    fits = (base >= 1) & (largest <= base + 1)
+    fits = (base >= 0) & (largest <= base + 1)
     first, last, base, more, largest = (
         x[fits] for x in (first, last, base, more, largest))
     ways = np.where(more > 0, inner, 1)  # starts of the run

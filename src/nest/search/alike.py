@@ -70,13 +70,14 @@ def pipelines(
     alone = [name for name in names if name in UNLIKE and allowed(name, 1)][:1]
     alone += [name for name in names if name == "combined"
               and any(allowed(name, pp) for pp in range(2, len(chain) + 1))]
+    empty = own and _may_be_empty(rules)
     for pp in range(1, min(len(chain), devices) + 1):
         if not space.allows("pp", pp):
             continue
         for name in names if pp > 1 else alone:
             if not (own if name in UNLIKE else allowed(name, pp)):
                 continue
-            for vpp in chunk_counts(name, pp, len(chain) // pp):
+            for vpp in chunk_counts(name, pp, (len(chain) + empty * -(-pp // 4)) // pp):
                 if not space.allows("vpp", vpp) or not (
                         own or copies(name) > 1 or (last - first) % (pp * vpp) == 0):
                     continue
@@ -115,6 +116,13 @@ def _stages_allowed(rules: Capabilities | None) -> Callable[[str, int], bool]:
                        for rule in about)
 
     return allowed
+
+
+def _may_be_empty(rules: Capabilities | None) -> bool:
+    """Whether a stack with these rules may have chunks without layers."""
+    return rules is None or all(
+        rule.when or "empty_chunks" not in rule.fields or rule.allowed is None or 1 in rule.allowed
+        for rule in rules.rules.values())
 
 
 class AlikePlan(NamedTuple):
@@ -320,6 +328,8 @@ class Alike:
         cuts = self._prefixes
         handed = outer.micro_batch * builder.boundaries[cuts[1:-1]]
         alike = not builder.job.stack.receives_all or bool(np.all(handed == handed[:1]))
+        signature = np.ascontiguousarray(index[np.ix_(cuts, cuts)])
+        np.fill_diagonal(signature, signature.max() + 1)  # of chunks without layers
         return chosen, Pipelines(
             schedule=self._schedule[chosen], pp=pp[chosen], vpp=vpp[chosen],
             group=builder.runnable.groups(outer.micro_batches)[chosen],
@@ -332,7 +342,7 @@ class Alike:
             asked=asked.code, floor=asked.floor, apart=builder.prices.apart,
             repeated=self._repeated, longest=known.longest[chosen],
             widest=known.widest[chosen],
-            signature=np.ascontiguousarray(index[np.ix_(cuts, cuts)]), order=builder.order,
+            signature=signature, order=builder.order,
             whole=np.array(builder.signatures.whole_kinds, dtype=np.int64),
             least_handed=float(handed.min() if len(chain) > 1 else 0.0),
             body=np.array(chain.body), grows=chain.is_chain and alike, most=0), Legal(

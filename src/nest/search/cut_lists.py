@@ -94,6 +94,8 @@ class CutLists:
         legal = {name: [count for count in range(1, len(held) + 1)
                         if all(count in allowed for allowed in rules[name])]
                  for name, held in self.held.items()}
+        legal["empty_chunks"] = [count for count in range(pipeline.pp * pipeline.vpp)
+                                 if all(count in allowed for allowed in rules["empty_chunks"])]
         key = placement(pipeline.schedule), pipeline.pp, pipeline.vpp, own, repr((forms, legal))
         found = self._known.get(key)
         if found is None:  # threads that make one at once get the same one
@@ -121,6 +123,7 @@ class CutLists:
         for name, held in self.held.items():
             if held:
                 found = found[np.isin(_holding(found, held), legal[name])]
+        found = found[np.isin(_empty(found), legal["empty_chunks"])]
         if forms:
             whole = np.diff(found, axis=1).tolist()
             found = found[[
@@ -135,6 +138,7 @@ class CutLists:
         words = list(dict.fromkeys(forms))
         return {
             "cuts": Column.of(LAYOUT, [words.index(one) for one in forms], words),
+            "empty_chunks": Column.of(LAYOUT, np.concatenate([_empty(found) for found in cuts])),
             **{name: Column.of(LAYOUT, np.concatenate([_holding(found, held) for found in cuts]))
                for name, held in self.held.items() if held}}
 
@@ -168,6 +172,12 @@ class CutLists:
 def _holding(cuts: Ints, held: list[int]) -> Ints:
     """(W,) chunks with some of the layers ``held``, which follow each other."""
     found: Ints = ((cuts > held[0]) & (cuts <= held[-1])).sum(axis=1) + 1
+    return found
+
+
+def _empty(cuts: Ints) -> Ints:
+    """(W,) chunks without layers."""
+    found: Ints = (np.diff(cuts, axis=1) == 0).sum(axis=1)
     return found
 
 

@@ -59,7 +59,7 @@ TOGETHER = ((ROW, WAY), (ROW, POLICY), (ROW, PIPELINE), (WAY, POLICY), (WAY, PIP
 """Axes of which a mask may have two."""
 HELD = {"mtp_chunks": "mtp", "vision_chunks": "vision"}
 """Figures of the cuts by the kind of layer that they count."""
-CUTS = ("cuts", *HELD)
+CUTS = ("cuts", *HELD, "empty_chunks")
 """Figures that depend on where a pipeline is cut."""
 NO_YES = ("no", "yes")
 TIMES = 1, 2
@@ -109,7 +109,7 @@ class Runnable:
                 for name, start in HELD.items()}
         self._held = {name: count for name, count in held.items() if count}
         """Layers of the kinds of ``HELD`` that the model has."""
-        self._cuts = {"cuts", *self._held}
+        self._cuts = {"cuts", *self._held, "empty_chunks"}
         self._model = {
             **model_figures(chain, job), **offload_figures(offload), "misplaced": 0,
             **{name: 0 for name in held if name not in self._held}}
@@ -161,13 +161,15 @@ class Runnable:
 
     def _is_about_cuts(self, rule: Rule, names: set[str]) -> bool:
         """Whether a rule says what the cuts of some pipelines may be, in the way of lists of cuts:
-        their forms, or in how many chunks layers may lie that else lie in any, or in one."""
+        their forms, how many chunks are empty, or in how many chunks layers may lie that else lie
+        in any, or in one."""
         field, = rule.fields
         if rule.allowed is None or field not in CUTS or field in rule.when or not (
                 names - {field} <= {*Pipeline._fields}):
             return False
         counts = range(1, self._held.get(field, 0) + 1)
-        return field == "cuts" or [n for n in counts if n in rule.allowed] in ([1], [*counts])
+        return field in ("cuts", "empty_chunks") or (
+            [n for n in counts if n in rule.allowed] in ([1], [*counts]))
 
     def _columns(self, rows: Rows, splits: Splits, pairs: Pairs) -> Columns:
         """Figures of candidates."""

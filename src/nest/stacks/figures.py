@@ -43,6 +43,7 @@ def plan_figures(chain: Chain, job: Job, plan: Configuration) -> Figures:
         "mtp_chunks": _holding(chain, chunks, "mtp"),
         "misplaced": _misplaced(chunks, plan.pp),
         "vision_chunks": _holding(chain, chunks, "vision"),
+        "empty_chunks": sum(not chunk for chunk in chunks),
         **model_figures(chain, job), **offload_figures(plan.offload),
     }
 

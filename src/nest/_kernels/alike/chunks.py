@@ -32,11 +32,11 @@ from nest._kernels.orders import DUALPIPE, DUALPIPEV, ZB_V
 
 @leaf
 def fill_figures(t, q, a, w, y, i, j):
-    """Number of the signature of layers i..j, whose figures are filled in."""
+    """Number of the signature of layers i..j, whose figures are filled in; of none they are 0."""
     c, k = w.question[CANDIDATE], w.question[PIPELINE]
     r, some = w.question[POLICY], w.question[FIRST]
     g = a.signature[i, j]
-    if w.stamp[0, y, g] == w.tally[0]:
+    if i == j or w.stamp[0, y, g] == w.tally[0]:
         return g
     w.stamp[0, y, g] = w.tally[0]
     kinds = a.whole if has_all(a, k) else a.order
@@ -63,7 +63,7 @@ def fill_figures(t, q, a, w, y, i, j):
 @leaf
 def fill_parts(t, q, a, w, y, i, j, g):
     """Add to the figures of layers i..j, signature g, those of passes in parts or side by side."""
-    if w.stamp[1, y, g] == w.tally[0]:
+    if i == j or w.stamp[1, y, g] == w.tally[0]:
         return
     w.stamp[1, y, g] = w.tally[0]
     kinds = a.whole if has_all(a, w.question[PIPELINE]) else a.order

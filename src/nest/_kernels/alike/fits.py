@@ -125,19 +125,21 @@ def fits(t, q, a, w, number, top):
             gathered = max(gathered, chunk[C_LARGEST])
         left += update
         i, j = w.cuts[position_of(a, k, s, 0)], w.cuts[position_of(a, k, s, v - 1) + 1]
-        spared = 0.0
+        spared = late = 0.0
+        some = False
         for d in range(v if gathered > 0.0 and gathers(a.schedule[k]) else 0):
             # What is gathered of a chunk is partly hidden at the most, but for the first pass and
-            # for the first backward, which may have waited.
+            # for the first backward through layers, which may have waited.
             n = position_of(a, k, s, d)
+            if w.cuts[n] == w.cuts[n + 1]:
+                continue
             chunk = w.figures[y, a.signature[w.cuts[n], w.cuts[n + 1]]]
-            wait, back = gathering(chunk, 0, hides), gathering(chunk, 1, hides)
-            own += wait + back
+            wait, late = gathering(chunk, 0, hides), gathering(chunk, 1, hides)
+            own += wait + late
             ran += w.forwards[k, s, d] * wait
-            if d == 0:
-                spared = wait
-            if d == v - 1:
-                ran += back
+            if not some:
+                spared, some = wait, True
+        ran += late
         first = w.ahead[i] + w.near[s] / 2 - spared
         after = left if split else max(w.back[i] + w.near[s] / 2, left)
         w.room_left[s] = t.limit_bytes - resident - work - buffers

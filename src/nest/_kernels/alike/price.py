@@ -78,7 +78,7 @@ def price(t, q, a, w, top):
                 w.costs[s, d, f] = w.figures[y, g, f]
             gap = q.handed[j] / t.shards[c] * per_byte
             w.hops[s, d, 0], w.hops[s, d, 1] = q.both * (gap + latency), gap
-            w.alone[s, d] = j - i == 1
+            w.alone[s, d] = j - i <= 1
     if a.schedule[k] > GPIPE:
         m, depth = t.micro_batches // copies, p * v // copies
         few = few_in(a, k, m)

@@ -87,7 +87,8 @@ class Work(NamedTuple):
     kept: np.ndarray
     """float64 (N+1,) least bytes of activations of a micro-batch in them."""
     figures: np.ndarray
-    """float64 (Y, G, FIGURES) of the stages and chunks that were asked for."""
+    """float64 (Y, G, FIGURES) of the stages and chunks that were asked for; the last of G is that of
+    chunks without layers."""
     stamp: np.ndarray
     """int64 (2, Y, G) for which question; those of a backward in two parts, and beside a forward,
     apart."""
@@ -119,7 +120,7 @@ class Work(NamedTuple):
     hops: np.ndarray
     """float64 (S, V, 2)"""
     alone: np.ndarray
-    """bool (S, V) a chunk is a single layer."""
+    """bool (S, V) a chunk is a single layer, or none."""
     label: np.ndarray
     """float64 (2, FIGURES) of :mod:`nest.forms.one_f_one_b`, or of :mod:`nest.forms.gpipe`."""
     tally: np.ndarray
@@ -190,6 +191,8 @@ def work_of(t, q, a, labels=LABELS):
     parts[listed, 1] = a.last[listed] - a.first[listed]
     begin = np.cumsum(parts).reshape(Q, 2)
     Y, G = q.alike.shape[1], int(a.signature.max()) + 1
+    figures = np.empty((Y, G, FIGURES))
+    figures[:, -1] = 0.0
     return Work(
         best=np.full(Q, np.inf), option=np.full(Q, -1),
         found=np.zeros((Q, chunks + 1), np.int64),
@@ -198,7 +201,7 @@ def work_of(t, q, a, labels=LABELS):
         again=np.zeros(N, np.int64), ahead=np.zeros(N + 1), back=np.zeros(N + 1),
         inputs=np.zeros(N + 1),
         resident=np.zeros(N + 1), kept=np.zeros(N + 1),
-        figures=np.empty((Y, G, FIGURES)), stamp=np.zeros((2, Y, G), np.int64),
+        figures=figures, stamp=np.zeros((2, Y, G), np.int64),
         bound=np.empty((S + 1, N + 1)), via=np.zeros((S + 1, N + 1), np.int64),
         near=np.zeros(S + 1), question=np.zeros(6, np.int64),
         cuts=np.zeros(chunks + 1, np.int64), at=np.zeros(S + 1, np.int64),
