@@ -81,7 +81,26 @@ def remainder_in_front(layers: int, positions: int) -> Iterator[Sizes]:
             yield tuple(sizes)
 
 
-def by_definition(chain: Chain, pp: int, vpp: int) -> set[Sizes]:
+def in_two_parts(layers: int, pp: int, vpp: int) -> Iterator[Sizes]:
+    """Front stages alike, and those behind; the first and the last position reduced by up to 2."""
+    def ways(total: int) -> list[list[int]]:
+        base, more = divmod(total, vpp)
+        chunks = [base + 1] * more + [base] * (vpp - more)
+        return [chunks, chunks[::-1]] if base else []
+
+    counts = range(vpp, layers + 4)
+    for front, one, other in product(range(1, pp), counts, counts):
+        if not layers <= front * one + (pp - front) * other <= layers + 4:
+            continue
+        for a, b, first, last in product(ways(one), ways(other), range(3), range(3)):
+            sizes = [(a if s < front else b)[v] for v in range(vpp) for s in range(pp)]
+            sizes[0] -= first
+            sizes[-1] -= last
+            if sum(sizes) == layers and min(sizes) >= 0:
+                yield tuple(sizes)
+
+
+def by_definition(chain: Chain, pp: int, vpp: int, mixed: bool) -> set[Sizes]:
     """Cuts of all members."""
     (first, last), positions = chain.body, pp * vpp
     found = set()
@@ -94,7 +113,8 @@ def by_definition(chain: Chain, pp: int, vpp: int) -> set[Sizes]:
 
     for listed in (cyclic(last - first, positions), by_stages(last - first, pp, vpp),
                    with_ends_as_layers(last - first, pp, vpp),
-                   remainder_in_front(last - first, positions)):
+                   remainder_in_front(last - first, positions),
+                   in_two_parts(last - first, pp, vpp) if mixed else ()):
         for sizes in listed:
             add(sizes, len(chain))
     if chain.model is not None and chain.model.mtp_layers and pp > 1:
@@ -106,15 +126,16 @@ def by_definition(chain: Chain, pp: int, vpp: int) -> set[Sizes]:
 SHAPES = [(pp, vpp) for pp in range(1, 5) for vpp in range(1, 5) if pp * vpp <= 8]
 
 
+@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize(("pp", "vpp"), SHAPES)
-def test_the_family_is_its_definition(pp: int, vpp: int) -> None:
+def test_the_family_is_its_definition(pp: int, vpp: int, mixed: bool) -> None:
     chains = [model_chain(layers, mtp) for layers in range(1, 10) for mtp in (0, 1, 2)]
     chains += [profile(7), profile(1, 8), profile(5, 1), profile(1, 6, 2, 1), profile(2, 1, 3)]
     for chain in chains:
-        found = family(chain, pp, vpp)
+        found = family(chain, pp, vpp, mixed)
         listed = [tuple(map(int, cuts)) for cuts in found]
         assert found.dtype == np.int64 and found.shape[1:] == (pp * vpp + 1,)
-        assert listed == sorted(by_definition(chain, pp, vpp)), chain.name
+        assert listed == sorted(by_definition(chain, pp, vpp, mixed)), chain.name
 
 
 def test_numbers_of_layouts_are_those_of_the_documentation() -> None:

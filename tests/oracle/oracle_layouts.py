@@ -39,8 +39,11 @@ def level(chain: Chain, parts: int) -> Iterator[Cuts]:
             yield cuts
 
 
-def family(chain: Chain, pp: int, vpp: int) -> Iterator[Cuts]:
-    """Every division that belongs to the family; the first and the last chunk are not empty."""
+def family(chain: Chain, pp: int, vpp: int, mixed: bool = False) -> Iterator[Cuts]:
+    """Every division that belongs to the family; the first and the last chunk are not empty.
+
+    ``mixed``: devices are of several types.
+    """
     (first, stop), parts, layers = chain.body, pp * vpp, len(chain)
     predicted = chain.model is not None and chain.model.mtp_layers and pp > 1
     for inner in combinations_with_replacement(range(1, layers), parts - 1):
@@ -48,7 +51,8 @@ def family(chain: Chain, pp: int, vpp: int) -> Iterator[Cuts]:
         sizes = [max(0, min(b, stop) - max(a, first))
                  for a, b in zip(cuts, cuts[1:], strict=False)]
         joined = cuts[1] >= first and cuts[-2] <= stop
-        if (joined and (_run(sizes) or (_stages(sizes, pp) and min(sizes) > 0))) or (
+        if (joined and (_run(sizes) or (_stages(sizes, pp) and min(sizes) > 0)
+                        or (mixed and _two_parts(sizes, pp)))) or (
                 predicted and cuts[1] >= first and cuts[-3] <= stop and cuts[-2] == layers - 1
                 and _run(sizes[:-1])):
             yield cuts
@@ -72,6 +76,21 @@ def _stages(sizes: Sequence[int], pp: int) -> bool:
     """One size for the chunks of the first stage, of the last, and of those between."""
     own = [{size for n, size in enumerate(sizes) if n % pp == s} for s in range(pp)]
     return all(map(_single, (own[0], own[-1], set().union(*own[1:-1]))))
+
+
+def _two_parts(sizes: Sequence[int], pp: int) -> bool:
+    """Front stages alike, and those behind: chunks of a stage differ by one at the most, the larger
+    ones in front or behind; the first and the last chunk may have two fewer."""
+    for front, less_first, less_last in product(range(1, pp), range(3), range(3)):
+        whole = [*sizes]
+        whole[0] += less_first
+        whole[-1] += less_last
+        own = [whole[s::pp] for s in range(pp)]
+        if own == [own[0]] * front + [own[-1]] * (pp - front) and all(
+                min(one) > 0 and max(one) - min(one) < 2
+                and one in (sorted(one), sorted(one, reverse=True)) for one in own):
+            return True
+    return False
 
 
 def _single(sizes: set[int]) -> bool:

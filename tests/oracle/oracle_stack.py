@@ -127,18 +127,20 @@ def listed(
                 continue
             for size in range(1, outer.stride // pp + 1):
                 if all((s * size, size) in whole for s in range(pp)):
-                    yield from _degrees(chain, job, space, outer, m, pp, size)
+                    yield from _degrees(chain, job, space, outer, m, pp, size, names,
+                                        bool(cluster.types))
 
 
 def _degrees(
     chain: Chain, job: Job, space: SearchSpace, outer: Outer, m: int, pp: int, size: int,
+    mixed: bool,
 ) -> Iterator[Configuration]:
     rules = job.stack.capabilities
     assert rules is not None
     for split in splits(chain, job, space, outer.micro_batch, size):
         for state in states(job, space, outer.outer_dp, split, piped=pp > 1):
             for name, vpp, group, cuts in _orders(
-                    chain, space, m, pp, rules):
+                    chain, space, m, pp, rules, mixed):
                 chunks = _placed(name, pp, vpp, cuts)
                 most = max(checkpointed(chain, range(i, j)) for c in chunks for i, j in c)
                 for policy in policies(chain, space, most):
@@ -150,7 +152,8 @@ def _degrees(
 
 
 def _orders(
-    chain: Chain, space: SearchSpace, m: int, pp: int, rules: Capabilities
+    chain: Chain, space: SearchSpace, m: int, pp: int, rules: Capabilities,
+    mixed: bool,
 ) -> Iterator[tuple[str, int, int | None, Cuts]]:
     """Schedule, chunks a stage, group and cuts.
 
@@ -175,7 +178,7 @@ def _orders(
             if space.group is not None and name in GROUPED and vpp > 1:
                 groups = [None if n == pp else n for n in range(1, m + 1) if n in space.group]
             for group in groups:
-                for cuts in _cuts(chain, name, pp, vpp, rules):
+                for cuts in _cuts(chain, name, pp, vpp, rules, mixed):
                     yield name, vpp, group, cuts
 
 
@@ -195,7 +198,7 @@ def _takes(name: str, pp: int, vpp: int) -> bool:
 
 
 def _cuts(
-    chain: Chain, name: str, pp: int, vpp: int, rules: Capabilities
+    chain: Chain, name: str, pp: int, vpp: int, rules: Capabilities, mixed: bool
 ) -> Iterator[Cuts]:
     figures = {"schedule": name, "pp": pp, "vpp": vpp}
     named = any("cuts" in rule.fields and "free" not in rule.allowed and applies(rule, figures)
@@ -204,7 +207,7 @@ def _cuts(
         for inner in combinations(range(1, len(chain)), pp * vpp - 1):
             yield (0, *inner, len(chain))
     else:
-        yield from family(chain, pp, vpp)
+        yield from family(chain, pp, vpp, mixed)
 
 
 def _placed(name: str, pp: int, vpp: int, cuts: Cuts) -> list[list[tuple[int, int]]]:

@@ -18,13 +18,14 @@ from nest.graph.chain import Chain
 Ints = NDArray[np.int64]
 
 
-def family(chain: Chain, pp: int, vpp: int) -> Ints:
+def family(chain: Chain, pp: int, vpp: int, mixed: bool = False) -> Ints:
     """All divisions of the family, each once, in ascending order of their cuts.
 
     Parameters
     ----------
     chain : its body, :attr:`nest.graph.chain.Chain.body`, is what is divided.
     pp, vpp : stages, and chunks of each.
+    mixed : devices are of several types: those of a part of the stages may be faster.
 
     Returns
     -------
@@ -38,6 +39,9 @@ def family(chain: Chain, pp: int, vpp: int) -> Ints:
     ways = [
         _cuts_WP(_cyclic_WP(last - first, parts, least, int(last == layers)), first, layers),
         _cuts_WP(_by_stages_WP(last - first, pp, vpp), first, layers)]
+    if mixed and pp > 1:
+        ways.append(_cuts_WP(
+            _in_two_parts_WP(last - first, pp, vpp, least, int(last == layers)), first, layers))
     if pp > 1 and chain.model is not None and chain.model.mtp_layers:
         # The head alone behind the layers of multi-token prediction, which may be alone, too.
         before = _cuts_WP(_cyclic_WP(last - first, parts - 1, 0, 0), first, layers - 1)
@@ -100,3 +104,35 @@ def _by_stages_WP(layers: int, pp: int, vpp: int) -> Ints:
     last = each - first - middle * between
     found = np.column_stack((first, *[middle] * between, last))[last >= 1]
     return np.tile(found, (1, vpp))
+
+
+LESS = 2
+"""Layers that the first and the last position may have fewer where stages are in two parts."""
+
+
+def _in_two_parts_WP(
+    layers: int, pp: int, vpp: int, least_first: int, least_last: int
+) -> Ints:
+    """Front stages alike, and those behind, each part with a number of layers of its own.
+
+    Chunks of a stage differ by one at the most, the larger ones in front or behind. The first and
+    the last position have up to ``LESS`` fewer.
+    """
+    fewer = np.arange(LESS + 1)
+    front, own, first, last = (x.ravel() for x in np.meshgrid(
+        np.arange(1, pp), np.arange(vpp, layers + 2 * LESS), fewer, fewer, indexing="ij"))
+    behind, rest = np.divmod(layers + first + last - front * own, pp - front)
+    fits = (rest == 0) & (behind >= vpp)
+    front, own, first, last, behind = (x[fits] for x in (front, own, first, last, behind))
+    in_front = np.arange(pp) < front[:, None]
+    base, more = np.divmod(np.where(in_front, own[:, None], behind[:, None]), vpp)
+    found = []
+    for start, end in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        larger_late = np.where(in_front, start, end).astype(np.bool_)
+        at = np.arange(vpp)[:, None]
+        larger = np.where(larger_late[:, None], at >= vpp - more[:, None], at < more[:, None])
+        sizes_WP = (base[:, None] + larger).reshape(-1, pp * vpp)
+        sizes_WP[:, 0] -= first
+        sizes_WP[:, -1] -= last
+        found.append(sizes_WP[(sizes_WP[:, 0] >= least_first) & (sizes_WP[:, -1] >= least_last)])
+    return np.concatenate(found)

@@ -58,15 +58,15 @@ class CutList(NamedTuple):
 
 
 class CutLists:
-    """Lists of cuts, each made when it is first asked for.
+    """Lists of cuts, each made when it is first asked for; ``mixed``: devices of several types.
 
     Attributes
     ----------
     stages : of a layout, that are looked at first.
     """
 
-    def __init__(self, chain: Chain, signatures: Signatures) -> None:
-        self.chain = chain
+    def __init__(self, chain: Chain, signatures: Signatures, mixed: bool = False) -> None:
+        self.chain, self.mixed = chain, mixed
         self.stages = SEEN[0] if len(chain.kinds) <= MOST_KINDS else 0
         self._marked: Ints = np.cumsum(
             [0, *(chain.kinds[kind].checkpointed for kind in chain.order)])
@@ -112,7 +112,8 @@ class CutLists:
         if len(chain) > LONGEST or (twice and not own):
             found = _by_form(chain, pp * vpp, even=True)
         else:
-            found = _by_form(chain, pp * vpp) if forms else family(chain, pp, vpp)
+            found = _by_form(chain, pp * vpp) if forms else family(
+                chain, pp, vpp, self.mixed)
         if twice:  # what shares a table of the vocabulary is on the stages of both ends
             for n, kind in enumerate(chain.order):
                 if chain.kinds[kind].tied_parameters:

@@ -113,7 +113,9 @@ def search_one(
     try:
         known = known or signatures(chain, job)
         kept = Kept() if kept is None else kept
-        lists = kept.of(("cuts", Same(chain), Same(known)), lambda: CutLists(chain, known))
+        mixed = bool(cluster.types)
+        lists = kept.of(("cuts", Same(chain), Same(known), mixed),
+                        lambda: CutLists(chain, known, mixed))
         parts = _parts(chain, space, cluster, job, beyond_stack)
         build = partial(Builder, chain, cluster, job, known=known, offload=offload,
                         spare_host=spare_host, kept=kept, each_of=pool.map, lists=lists)

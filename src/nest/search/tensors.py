@@ -104,7 +104,7 @@ class Builder:
         self.together = "combined" in schedules
         self._schedules = schedules | {one.schedule for one in behind}
         self.signatures = known or signatures(chain, job)
-        self.lists = lists or CutLists(chain, self.signatures)
+        self.lists = lists or CutLists(chain, self.signatures, bool(cluster.types))
         fabric = fabric_of(cluster, Twins(*compiled.load(())[0].routes))
         self.candidates = Candidates(chain, cluster, job, space, fabric, self.own)
         listed, alone = runnable_splits(rules, chain, job, offload, self.candidates.splits)

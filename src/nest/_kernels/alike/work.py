@@ -87,8 +87,8 @@ class Work(NamedTuple):
     kept: np.ndarray
     """float64 (N+1,) least bytes of activations of a micro-batch in them."""
     figures: np.ndarray
-    """float64 (Y, G, FIGURES) of the stages and chunks that were asked for; the last of G is that of
-    chunks without layers."""
+    """float64 (Y, G, FIGURES) of the stages and chunks that were asked for; the last of G is
+    that of chunks without layers."""
     stamp: np.ndarray
     """int64 (2, Y, G) for which question; those of a backward in two parts, and beside a forward,
     apart."""
