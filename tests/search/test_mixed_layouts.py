@@ -14,10 +14,10 @@ MIXED = "mixed:1xa100-sxm-80gb,1xh100-sxm"
 
 
 @pytest.mark.kernels(uncompiled=True)
-@pytest.mark.parametrize(("layers", "vpp"), [(7, 2), (9, 3), (11, 2)])
+@pytest.mark.parametrize(("layers", "vpp"), [(9, 2), (11, 2), (10, 3)])
 def test_no_division_of_the_family_is_faster(layers: int, vpp: int) -> None:
-    model = Model.parse({**MODEL, "layers": layers, "hidden": 2048, "ffn": 8192, "heads": 16})
-    where, job = nest.load_network(MIXED), Job(global_batch=8, seq_len=1024)
+    model = Model.parse({**MODEL, "layers": layers, "hidden": 4096, "ffn": 16384, "heads": 32})
+    where, job = nest.load_network(MIXED), Job(global_batch=8, seq_len=4096)
     space = SearchSpace(tp=1, cp=1, pp=2, vpp=vpp, mbs=1, schedule="interleaved", zero=0,
                         recompute="none")
     best = solve(build_chain(model), where, job, space, 10**5)
