@@ -127,7 +127,7 @@ def listed(
                 continue
             for size in range(1, outer.stride // pp + 1):
                 if all((s * size, size) in whole for s in range(pp)):
-                    yield from _degrees(chain, job, space, outer, m, pp, size, names,
+                    yield from _degrees(chain, job, space, outer, m, pp, size,
                                         bool(cluster.types))
 
 
