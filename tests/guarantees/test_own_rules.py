@@ -88,4 +88,4 @@ def test_a_rule_about_the_cuts_of_some_degrees() -> None:
     best = planned({"own": rule}, model="llama3-8b", pp=(2, 4), vpp=1, tp=(1, 2))
     assert best.runnable and best.optimal and best.search is not None
     left = {one.figure: one.sentence for one in best.search.left_out}
-    assert left["cuts"] == "of 1f1b: divisions outside the family of docs/layouts.md"
+    assert left["cuts"] == "of 1f1b, gpipe: divisions outside the family of docs/layouts.md"
