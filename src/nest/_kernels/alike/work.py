@@ -10,6 +10,7 @@ import numpy as np
 from nest._kernels.alike.trips import RANK
 from nest._kernels.layers import FIELDS
 from nest._kernels.orders import longest_path, order_of, room_of, write_order
+from nest._kernels.pipeline import DECIDE, STATE
 from nest.forms import one_f_one_b
 from nest.forms.chunk import CHUNK
 from nest.forms.passes import Order, Room
@@ -31,6 +32,33 @@ FIGURES = CHUNK + 6
 (AHEAD, BACK, INPUTS, LEFT, HELD, KEPT, MORE, ROOM, GATHER, REGATHER, SCATTER, REDUCE,
  REFRESH) = range(13)
 LEASTS = 13
+
+
+LABELS = 1 << 14
+"""Room for labels at first; a cell has that of an eighth of them."""
+FULL = STATE
+"""Of ``Labels.state``: whether there was no room for more labels."""
+
+
+class Labels(NamedTuple):
+    """Arrays for ``labels``; names as in ``nest._kernels.pipeline.Work``."""
+
+    state: np.ndarray
+    """int64 (STATE + 1,)"""
+    values: np.ndarray
+    """float64 (labels, FIGURES)"""
+    links: np.ndarray
+    """int64 (labels, 3)"""
+    cell: np.ndarray
+    """float64 (labels, FIGURES + 1)"""
+    cell_links: np.ndarray
+    """int64 (labels, 3)"""
+    new: np.ndarray
+    """float64 (FIGURES + 1,)"""
+    spans: np.ndarray
+    """int64 (2, 2, N+1) first label and end of the cells of a stage, and of that behind, by cut."""
+    fronts: np.ndarray
+    """float64 (S+1, N+1) no step is shorter whose stages in front of one end at a cut."""
 
 
 class Work(NamedTuple):
@@ -59,8 +87,8 @@ class Work(NamedTuple):
     kept: np.ndarray
     """float64 (N+1,) least bytes of activations of a micro-batch in them."""
     figures: np.ndarray
-    """float64 (Y, G, FIGURES) of the stages and chunks that were asked for; the last of G is of
-    chunks without layers."""
+    """float64 (Y, G, FIGURES) of the stages and chunks that were asked for; the last of G is
+    that of chunks without layers."""
     stamp: np.ndarray
     """int64 (2, Y, G) for which question; those of a backward in two parts, and beside a forward,
     apart."""
@@ -143,6 +171,7 @@ class Work(NamedTuple):
     ruled out layouts of the pipeline; the policies that were looked at, each a bit."""
     unproved: np.ndarray
     """float64 (1,) see ``search.alike``."""
+    labels: Labels
     order: Order
     few: Order
     """The same of the first groups and the last ones alone."""
@@ -152,8 +181,8 @@ class Work(NamedTuple):
     """Those of :mod:`nest._kernels.orders`."""
 
 
-def work_of(t, q, a):
-    """Room for ``search.alike``."""
+def work_of(t, q, a, labels=LABELS):
+    """Room for ``search.alike``; ``labels``: for so many."""
     Q, N = len(a.pp), len(a.order)
     S, V = int(a.pp.max(initial=1)), int(a.vpp.max(initial=1))
     chunks = int((a.pp * a.vpp).max(initial=1))
@@ -191,7 +220,20 @@ def work_of(t, q, a):
         marked=np.zeros(t.ahead.shape[1], np.bool_),
         saved=np.zeros((4, t.ahead.shape[1] + 1)), weights=np.zeros(t.ahead.shape[1]),
         barren=np.zeros(Q, np.int64), under=np.zeros(Q),
+        labels=_labels_of(labels if a.most else 8, S, N),
         order=order_of(S, chunks, 3 * t.micro_batches * chunks),
         few=order_of(S, chunks, 3 * t.micro_batches * chunks),
         room=room_of(S, chunks, t.micro_batches * chunks),
         write_order=write_order, longest_path=longest_path)
+
+
+def _labels_of(count, S, N):
+    """Room for so many labels."""
+    figures = one_f_one_b.FIGURES
+    state = np.zeros(STATE + 1, np.int64)
+    state[DECIDE] = figures
+    return Labels(
+        state=state, values=np.empty((count, figures)), links=np.empty((count, 3), np.int64),
+        cell=np.empty((count // 8, figures + 1)),
+        cell_links=np.empty((count // 8, 3), np.int64), new=np.zeros(figures + 1),
+        spans=np.zeros((2, 2, N + 1), np.int64), fronts=np.empty((S + 1, N + 1)))
