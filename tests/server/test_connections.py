@@ -24,18 +24,24 @@ from nest.server.settings import HEADER, Settings  # noqa: E402
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n"
 QUICK = 0.2
 """Seconds that a header or a body may take here."""
+LARGE = 20 * 2**20
+"""Bytes of an answer that no buffer of the system holds."""
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Answer with the bytes of the body once it is whole; /early at once, /late a while later."""
-    size, more = 0, scope["path"] != "/early"
+    """Answer with the bytes of the body once it is whole; /early at once, /late a while later.
+
+    /large is answered at once, with many bytes.
+    """
+    size, more = 0, scope["path"] not in ("/early", "/large")
     while more:
         message = await receive()
         size, more = size + len(message.get("body", b"")), message.get("more_body", False)
     if scope["path"] == "/late":
         await asyncio.sleep(5 * QUICK)
     await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": str(size).encode()})
+    body = b"a" * LARGE if scope["path"] == "/large" else str(size).encode()
+    await send({"type": "http.response.body", "body": body})
 
 
 @asynccontextmanager
@@ -147,6 +153,42 @@ def test_idle_connections_make_room_and_busy_ones_do_not(monkeypatch: pytest.Mon
 
     run(monkeypatch, work, most=3)
     run(monkeypatch, full, most=3)
+
+
+def test_many_requests_ahead_of_answers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packet of them would take a hundred times its memory, before any token is looked at."""
+    async def work(connect: Any) -> None:
+        one = b"GET /early HTTP/1.1\r\nhost: a\r\n\r\n"
+        reader, writer = await connect()
+        writer.write(one * 10)
+        for _ in range(10):
+            assert b"200" in await reader.readuntil(b"\r\n")
+            await reader.readuntil(b"\r\n0\r\n\r\n")
+        writer.write(one * 2000)
+        found = await said(reader)
+        assert b" 400 " in found and found.count(b" 200 ") < 50
+
+    run(monkeypatch, work)
+
+
+@pytest.mark.parametrize("end", [b"", b"connection: close\r\n"])
+def test_answers_that_nobody_takes_hold_no_connection(
+    monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    monkeypatch.setattr(connections, "TAKEN_SECONDS", QUICK)
+
+    async def work(connect: Any) -> None:
+        ask = b"GET /large HTTP/1.1\r\nhost: a\r\n" + end + b"\r\n"
+        (reader, writer), (steady, other) = await connect(), await connect()
+        writer.write(ask)
+        other.write(ask)
+        size = 0
+        while size < LARGE:  # slow, and still within the bound
+            size += len(await steady.read(2**20))
+            await asyncio.sleep(QUICK / 20)
+        assert len(await said(reader)) < LARGE
+
+    run(monkeypatch, work)
 
 
 def test_what_is_no_http_is_told_as_a_document(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,10 @@ from nest.server.settings import BODY_SECONDS, HEADER, HEADER_SECONDS
 PHRASES = {400: "Bad Request", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 LATER = 5.0
 """Seconds after which a body is cut off whose end the application did not wait for (chosen)."""
+WAITING = 16
+"""Requests of one connection that wait for the answer to an earlier one (chosen)."""
+TAKEN, TAKEN_SECONDS = 32 * 2**10, 30.0
+"""Bytes of answers that a client takes in so many seconds, or is cut off (chosen)."""
 
 
 class Bounded(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
@@ -30,6 +34,7 @@ class Bounded(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         """Start to wait for a header; where there are too many, the longest idle one goes."""
         super().connection_made(transport)
         self._timer: asyncio.TimerHandle | None = None
+        self._taken: asyncio.TimerHandle | None = None
         self._in_header, self._size, self._since = True, 0, self.loop.time()
         self._within(HEADER_SECONDS)
         open_ = [one for one in self.connections
@@ -37,13 +42,14 @@ class Bounded(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         if len(open_) > self.most:
             idle = [one for one in open_ if one is not self and one.idle]
             if idle:
-                min(idle, key=lambda one: one._since).transport.close()
+                min(idle, key=lambda one: one._since)._close()
             else:
                 self._refuse(503, "busy", f"{self.most} connections are answered; ask again later")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
         self._within(None)
+        self._cancel_taken()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -58,6 +64,8 @@ class Bounded(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
 
     def on_headers_complete(self) -> None:
         """The header is whole: its body has some time too."""
+        if len(self.pipeline) >= WAITING:  # many in one packet take much more memory than it
+            raise ValueError(f"got more than {WAITING} requests before the first was answered")
         self._in_header = False
         self._within(BODY_SECONDS + LATER)
         super().on_headers_complete()
@@ -67,6 +75,44 @@ class Bounded(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         self._in_header, self._size = True, 0
         self._within(None)
         super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """The client takes its answers slowly, or not at all."""
+        super().pause_writing()
+        self._watch(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """It has taken most of them; a connection that is being closed must take all."""
+        if not self.transport.is_closing():
+            self._cancel_taken()
+        super().resume_writing()
+
+    def on_response_complete(self) -> None:
+        """An answer is written; the connection may end with it."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._close()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """No further request came."""
+        self._close()
+
+    def _watch(self, left: int) -> None:
+        """Cut off a client that takes too little; ``left`` bytes wait for it."""
+        self._cancel_taken()
+        self._taken = self.loop.call_later(TAKEN_SECONDS, self._look, left)
+
+    def _look(self, before: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if before - left < TAKEN:
+            self.transport.abort()
+        else:
+            self._watch(left)
+
+    def _cancel_taken(self) -> None:
+        if self._taken is not None:
+            self._taken.cancel()
+        self._taken = None
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP."""
@@ -90,7 +136,13 @@ class Bounded(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]
         head = (f"HTTP/1.1 {status} {PHRASES[status]}\r\ncontent-type: application/json\r\n"
                 f"content-length: {len(body)}\r\nconnection: close\r\n\r\n")
         self.transport.write(head.encode() + body)
+        self._close()
+
+    def _close(self) -> None:
+        """Close, even if the client does not take what was written."""
         self.transport.close()
+        if self._taken is None:
+            self._watch(self.transport.get_write_buffer_size())
 
 
 def protocol(most: int) -> type[Bounded]:
