@@ -186,3 +186,9 @@ def _spoilt(
     else:
         lines[at] += rng.choice("'\"()[]{}:,=\\#$\x01")
     return {name: "\n".join(lines)}
+
+
+@pytest.mark.parametrize("text", ["36#" + "z" * 10**5, "a " * 10**5, "a[" * 10**5, "--" * 10**5])
+def test_long_arithmetic_of_a_script_is_refused_soon(text: str, tmp_path: Path) -> None:
+    message = refused(tmp_path / "job.sh", f"X=$(({text}))\npython pretrain_gpt.py --num-layers $X\n")
+    assert "line 1" in message and len(message) < 300

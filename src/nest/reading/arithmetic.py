@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 LONGEST = 300
 """Characters of an expression."""
+LONGEST_TEXT = 1000
+"""Characters of one that is not computed, in which what it changes is looked for."""
 DEEPEST = 40
 """Parentheses inside one another."""
 _WORD = re.compile(
@@ -18,7 +20,7 @@ _WORD = re.compile(
     r"<=|>=|==|!=|&&|\|\||[-+*/%&^|]=|[-+*/%()<>?:!~&^|,=])", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 CHANGED = re.compile(
-    r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)?(?:(?:\*|/|%|\+|-|<<|>>|&|\^|\|)?=(?!=)|\+\+|--)"
+    r"(?<!\w)([A-Za-z_]\w*+)\s*(?:\[[^\]]*\]\s*)?(?:(?:\*|/|%|\+|-|<<|>>|&|\^|\|)?=(?!=)|\+\+|--)"
     r"|(?:\+\+|--)\s*([A-Za-z_]\w*)", re.ASCII)
 """Variables that an expression may change."""
 _BINARY: dict[str, tuple[int, Callable[[int, int], int]]] = {

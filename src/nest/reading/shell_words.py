@@ -14,7 +14,7 @@ from glob import escape
 from typing import NamedTuple
 
 from nest.errors import InputError
-from nest.reading.arithmetic import CHANGED, computed, number_of
+from nest.reading.arithmetic import CHANGED, LONGEST_TEXT, computed, number_of
 from nest.reading.shell_reader import Reader, parsed
 from nest.reading.shell_state import CLOSE, MARK, OPEN, State, Unknown, Value
 from nest.reading.shell_tree import DEEPEST, Assign, Pipeline, Simple
@@ -453,7 +453,16 @@ class Words:
     # ------------------------------------------------------------ arithmetic
 
     def arithmetic(self, text: str, shown: str, line: int, depth: int = 0) -> str:
-        """The number of an expression, as text."""
+        """The number of an expression, as text.
+
+        Raises
+        ------
+        InputError : it is longer than any that a person writes: looking for the variables that it
+            changes takes time that grows with the square of its length.
+        """
+        if len(text) > LONGEST_TEXT:
+            raise InputError(f"{self.where}: line {line}: got arithmetic of {len(text)} characters; "
+                             f"allowed: {LONGEST_TEXT}")
         inner = "".join(" ".join(one.values) for one in self.pieces(text, line, depth + 1, True))
         try:
             return str(computed(
