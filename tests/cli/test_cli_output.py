@@ -17,6 +17,7 @@ from command_line import Files, run
 
 import nest
 from nest.cli import output
+from nest.cli.main import main as cli
 from nest.describe.files import write_text_atomic
 from nest.errors import OutputError
 
@@ -167,3 +168,12 @@ def test_help_on_a_full_disk(words):
                               stderr=subprocess.PIPE, timeout=120, check=False)
     assert done.returncode == 74
     assert done.stderr == f"nest: error: standard output: cannot be written ({NO_SPACE})\n"
+
+
+def test_a_message_gives_a_terminal_no_commands(tmp_path, capsys):
+    script = tmp_path / "job.sh"
+    script.write_text("torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 "
+                      "--a\x1b[2J\x1b]0;b\x07 1\n")
+    assert cli(["read", str(script), "-o", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert r"--a\x1b[2J" in told and "\x1b" not in told

@@ -14,6 +14,9 @@ from nest.errors import OutputError
 
 UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 """Errors of a system that cannot write."""
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))
+             if chr(code) not in "\n\t"}
+"""What a terminal would take for commands: messages quote texts of others' files."""
 NARROWEST, WIDEST = 80, 100  # columns of a report
 
 
@@ -73,7 +76,7 @@ def say(text: str) -> None:
     if sys.stderr is None:
         return
     with contextlib.suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
+        print(text.translate(_CONTROLS), file=sys.stderr, flush=True)
 
 
 def width() -> int:
