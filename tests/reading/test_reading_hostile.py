@@ -190,5 +190,31 @@ def _spoilt(
 
 @pytest.mark.parametrize("text", ["36#" + "z" * 10**5, "a " * 10**5, "a[" * 10**5, "--" * 10**5])
 def test_long_arithmetic_of_a_script_is_refused_soon(text: str, tmp_path: Path) -> None:
-    message = refused(tmp_path / "job.sh", f"X=$(({text}))\npython pretrain_gpt.py --num-layers $X\n")
+    script = f"X=$(({text}))\npython pretrain_gpt.py --num-layers $X\n"
+    message = refused(tmp_path / "job.sh", script)
     assert "line 1" in message and len(message) < 300
+
+
+def test_a_word_of_many_unknown_parts_is_refused_soon(tmp_path: Path) -> None:
+    script = "echo " + "$x" * 50000 + "\npython a.py --num-layers 2\n"
+    message = refused(tmp_path / "job.sh", script)
+    assert "line 1: a value longer than" in message
+
+
+def test_a_script_has_no_file_read_from_just_anywhere(tmp_path: Path) -> None:
+    """Only from its folder and three above it, as documented, also by way of `..`."""
+    (tmp_path / "far.json").write_text("{not json")
+    folder = tmp_path / "a" / "b" / "c" / "d"
+    folder.mkdir(parents=True)
+    start = "deepspeed --num_gpus 8 train.py --deepspeed_config "
+    assert "not beside the script" in refused(folder / "job.sh", start + "../../../../far.json\n")
+    (tmp_path / "a" / "near.json").write_text("{not json")
+    assert "near.json: line 1" in refused_by(folder / "job.sh", start + "../../../near.json\n")
+
+
+def refused_by(path: Path, text: str) -> str:
+    """The message of a script that is refused for another file."""
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        nest.read(path)
+    return str(caught.value)

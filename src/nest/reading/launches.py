@@ -184,9 +184,11 @@ def file_of(launch: Launch, script: str) -> str:
     """
     folder = Path(os.path.abspath(script)).parent
     name = os.path.basename(launch.file)
-    for above in (folder, *list(folder.parents)[:3]):
-        found = above / launch.file
-        if not launch.file.startswith("/") and found.is_file():
+    around = (folder, *list(folder.parents)[:3])
+    for above in around:
+        found = Path(os.path.normpath(above / launch.file))
+        if found.is_relative_to(around[-1]) and not launch.file.startswith("/") and (
+                found.is_file()):
             return str(found)
     if (folder / name).is_file():
         return str(folder / name)

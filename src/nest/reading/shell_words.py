@@ -196,6 +196,8 @@ class Words:
                 if parts:
                     found += [(now or "") + parts[0], *parts[1:]]
                     now = None if value[-1] in _BLANKS else found.pop()
+                if now is not None and len(now) > LONGEST_VALUE:
+                    raise self._too_long(line)
         found += [] if now is None else [now]
         if len(found) > LONGEST_VALUE:
             raise InputError(f"{self.where}: line {line}: more than {LONGEST_VALUE} words")
@@ -213,9 +215,12 @@ class Words:
         """A word as one text, as an assignment takes it."""
         found = "".join(self.one(piece.values, line) for piece in self.pieces(word, line))
         if len(found) > LONGEST_VALUE:
-            raise InputError(f"{self.where}: line {line}: a value longer than {LONGEST_VALUE} "
-                             "characters")
+            raise self._too_long(line)
         return found
+
+    def _too_long(self, line: int) -> InputError:
+        return InputError(f"{self.where}: line {line}: a value longer than {LONGEST_VALUE} "
+                          "characters")
 
     def one(self, values: list[str] | Value, line: int) -> str:
         """Values as one text."""
@@ -461,8 +466,8 @@ class Words:
             changes takes time that grows with the square of its length.
         """
         if len(text) > LONGEST_TEXT:
-            raise InputError(f"{self.where}: line {line}: got arithmetic of {len(text)} characters; "
-                             f"allowed: {LONGEST_TEXT}")
+            raise InputError(f"{self.where}: line {line}: got arithmetic of {len(text)} "
+                             f"characters; allowed: {LONGEST_TEXT}")
         inner = "".join(" ".join(one.values) for one in self.pieces(text, line, depth + 1, True))
         try:
             return str(computed(
