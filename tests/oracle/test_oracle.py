@@ -176,8 +176,8 @@ def test_recompute_policies() -> None:
         Policy(FULL, 1)]
     model = Model(name="m", layers=1, hidden=64, heads=2, ffn=64, gated=True, vocab=64,
                   tied_embeddings=False, norm="rmsnorm", bias=False)
-    # core_attn, norm and mlp_act: seven combinations.
-    assert len(policies(build_chain(model), SearchSpace(recompute="selective"), 1)) == 7
+    # core_attn, norm, mlp_act and mlp: fifteen combinations.
+    assert len(policies(build_chain(model), SearchSpace(recompute="selective"), 1)) == 15
     named = SearchSpace(recompute="selective", recompute_modules=["norm+core_attn", "moe"])
     assert policies(build_chain(model), named, 1) == [Policy(3, None)]
     # With latent attention all sets of norm, mlp_act, mlp and mla_up_proj too: 15, of which three

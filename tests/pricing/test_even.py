@@ -132,8 +132,8 @@ def test_what_else_is_handed_on():
 
 
 @pytest.mark.parametrize(("etp", "reason"), [
-    (None, r"dp_in 8 \(room for ep 8 x etp 16, which is tp by default\) = 128 devices are more"),
-    (8, r"dp_in 4 \(room for ep 8 x etp 8\) = 64")])
+    (None, r"\(dp_in 8: room for ep 8 x etp 16, by default tp\)"),
+    (8, r"\(dp_in 4: room for ep 8 x etp 8\)")])
 def test_a_block_says_what_it_has_room_for(etp: int | None, reason: str) -> None:
     cluster = load_cluster("dgx-h100", devices=32)
     with pytest.raises(InputError, match=reason):

@@ -65,7 +65,7 @@ def test_no_runnable_pipeline_is_faster(stack: str, model: Any, memory: str, way
 @pytest.mark.kernels(uncompiled=True)
 @pytest.mark.parametrize("beyond", [True, False])
 def test_plans_of_all_ways_are_ranked(beyond: bool) -> None:
-    model, where, batch = load_model(TIED), cluster("30 MiB"), job("megatron-core")
+    model, where, batch = load_model(TIED), cluster("28 MiB"), job("megatron-core")
     ways = ("none", "optimizer", "layers:1")
     alone = []
     for text in ways:
@@ -90,7 +90,7 @@ def test_plans_of_all_ways_are_ranked(beyond: bool) -> None:
 
 @pytest.mark.kernels(uncompiled=True)
 def test_a_plan_that_uses_hosts_is_explained() -> None:
-    model, where, batch = load_model(TIED), cluster("30 MiB"), job("megatron-core")
+    model, where, batch = load_model(TIED), cluster("28 MiB"), job("megatron-core")
     plan = nest.plan(model, where, batch, SPACE.replace(offload="none,optimizer"), threads=1)
     found = nest.explain(plan, threads=1)
     assert plan.parallelism.offload == "optimizer"

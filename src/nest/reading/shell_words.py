@@ -351,7 +351,8 @@ class Words:
             return
         if default := _DEFAULT.fullmatch(rest):
             yield from self._default(
-                name, index, values, listed, default, shown, line, depth, quoted)
+                name, index, values, listed, default, shown=shown, line=line, depth=depth,
+                quoted=quoted)
             return
         if rest and values:
             for changed in CHANGED.finditer(rest if rest[0] == ":" else ""):
@@ -381,7 +382,7 @@ class Words:
         return [values[at]], False
 
     def _default(
-        self, name: str, index: str, values: list[str], listed: bool, default: re.Match[str],
+        self, name: str, index: str, values: list[str], listed: bool, default: re.Match[str], *,
         shown: str, line: int, depth: int, quoted: bool,
     ) -> Iterator[Piece]:
         """``${NAME:-WORD}`` and its relatives."""

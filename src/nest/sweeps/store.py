@@ -84,6 +84,9 @@ class Store:
         self.path = path
         self._shown = shorten(path, 300)[1:-1]
         self._owner: owners.Owner | None = None
+        if os.path.islink(path):
+            raise InputError(f"{self._shown}: is a link to another file; allowed: the answers of a "
+                             "study, or no file yet")
         if reads and not os.path.isfile(path):
             raise InputError(f"{self._shown}: no such file; allowed: the answers of a study that "
                              "was started")

@@ -69,7 +69,7 @@ if [ "${#hosts[@]}" != 16 ]; then
   echo "$0: ${#hosts[@]} nodes are allocated (SLURM_JOB_NODELIST); the plan is for 16: sbatch --nodes=16" >&2
   exit 2
 fi
-for n in "${!nodes[@]}"; do host[nodes[n]]=${hosts[n]}; done
+for n in "${!nodes[@]}"; do node=${nodes[n]}; host[node]=${hosts[n]}; done
 MASTER_ADDR=${MASTER_ADDR:-${host[0]}}
 tasks=$(mktemp)
 trap 'rm -f "$tasks"' EXIT

@@ -68,8 +68,9 @@ def from_huggingface(
         raise InputError(message, (message,))
     if model_type not in MODEL_TYPES:
         given = shorten(data.get("model_type", data.get("architectures")))
-        message = (f"{where}: model_type: got {given}; {_likeness(data, where)}allowed: "
-                   f"{', '.join(MODEL_TYPES)}")
+        like = _likeness(data, where)
+        known = f"{len(MODEL_TYPES)} types (docs/formats.md)" if like else ", ".join(MODEL_TYPES)
+        message = f"{where}: model_type: got {given}; {like}allowed: {known}"
         raise InputError(message, (message,))
     fields, config = _fields(data, where, model_type)
     if config.problems:
