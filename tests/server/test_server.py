@@ -108,6 +108,8 @@ def test_other_addresses_methods_and_types(client: TestClient) -> None:
                       headers={"content-type": "application/json"}), 413)
     error(client.get("/v1/catalog", headers={"host": "evil.example"}), 403)
     assert client.get("/v1/catalog", headers={"host": "LocalHost:8316"}).status_code == 200
+    twice = [("host", "evil.example"), ("host", "localhost")]
+    error(client.get("/v1/catalog", headers=twice), 400)
     for kind in ("application/JSON", "Application/json; charset=UTF-8"):
         error(client.post("/v1/plan", content="{}", headers={"content-type": kind}), 400)
 

@@ -276,6 +276,18 @@ def test_other_tables_than_those_of_answers_are_refused(tmp_path, statement):
             use()
 
 
+def test_a_store_is_no_link(tmp_path):
+    victim, folder = tmp_path / "victim", tmp_path / "out"
+    victim.write_text("1")
+    folder.mkdir()
+    for target in (victim, tmp_path / "absent"):
+        (folder / FILE).symlink_to(target)
+        with pytest.raises(InputError, match="is a link to another file"):
+            asked(grid(1), folder)
+        (folder / FILE).unlink()
+    assert victim.read_text() == "1" and not (tmp_path / "absent").exists()
+
+
 def test_the_study_of_a_store_opens_no_file(tmp_path):
     secret = tmp_path / "secret.json"
     secret.write_text('{"layers": "hunter2"}')

@@ -29,6 +29,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 TABLES = {"json": "application/json", "csv": "text/csv"}
+ONCE = b"host", b"authorization", b"content-type"
+"""Headers that a request has once at the most (RFC 9110, section 5.3)."""
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
 OPEN = ("/healthz", "/readyz")
 """Addresses that no token is needed for."""
@@ -134,6 +136,10 @@ class Guard:
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size > HEADER:
             return told(431, "input", f"header: got {size} bytes; allowed: {HEADER}")
+        for name in ONCE:  # which of several counts is not the same for all that read them
+            if sum(each == name for each, _ in scope["headers"]) > 1:
+                return told(400, "input", f"header: {name.decode()} stands there more than once; "
+                            "allowed: once")
         if path in OPEN:
             return None
         if settings.token is not None:
