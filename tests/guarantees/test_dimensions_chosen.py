@@ -65,7 +65,7 @@ def partly(x: Instance, _: nest.Plan) -> bool:
 
 CASES: list[tuple[str, Chosen, tuple[int, ...]]] = [
     *((name, schedule(name), seeds) for name, seeds in {
-        "1f1b": (7, 27, 50, 2), "gpipe": (73, 129), "interleaved": (7, 62),
+        "1f1b": (1, 10), "gpipe": (129, 203), "interleaved": (7, 62),
         "combined": (679, 1309), "zb1p": (95, 166), "interleaved-zb": (78, 1337),
         "zb-v": (311, 770), "dualpipev": (294, 1047), "looped-bfs": (1844,)}.items()),
     ("group above pp", larger, (7, 91)), ("unequal chunks", unequal, (7, 62)),
@@ -73,7 +73,7 @@ CASES: list[tuple[str, Chosen, tuple[int, ...]]] = [
     ("multi-token prediction alone", alone("mtp"), (1099, 1415)),
     ("multi-token prediction with the head", alone("mtp", "head"), (1352, 2383)),
     ("part of a group", partly, (10, 62)),
-    ("cp, ring", stage(lambda s: s.cp > 1 and s.cp_comm == "p2p"), (73, 91)),
+    ("cp, ring", stage(lambda s: s.cp > 1 and s.cp_comm == "p2p"), (127, 190)),
     ("cp, all-to-all", stage(lambda s: s.cp_comm == "a2a"), (16, 37)),
     ("cp, all-gather", stage(lambda s: s.cp_comm == "all_gather"), (38, 59)),
     ("ep", stage(lambda s: s.ep > 1), (37, 61)),

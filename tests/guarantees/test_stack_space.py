@@ -15,6 +15,7 @@ from oracle import solve
 
 import nest
 from nest.describe import load_stack
+from nest.describe.capabilities import Rule
 from nest.describe.catalog import names
 from nest.explanation import infeasible
 
@@ -46,6 +47,17 @@ def ruled(seed: int, stacks: tuple[str, ...], links: bool = False) -> Instance:
     if seed % 5 and any("cuda_graphs" in rule.fields for rule in rules.rules.values()):
         changes["cuda_graphs"] = "none"  # others leave little of the space
     return replace(x, job=x.job.replace(stack=x.job.stack.replace(**changes)))
+
+
+def filled(seed: int) -> Instance:
+    """One whose stack has no chunks without layers, as the oracle of everything."""
+    x = ruled(seed, SAME_SCHEDULES)
+    known = x.job.stack.capabilities
+    assert known is not None
+    rule = Rule.parse({"fields": "empty_chunks", "allowed": "0", "sentence": "filled",
+                       "source": "this test"}, "rule")
+    stack = x.job.stack.replace(capabilities=known.replace(rules={**known.rules, "filled": rule}))
+    return replace(x, job=x.job.replace(stack=stack))
 
 
 def fastest(x: Instance, beyond_stack: bool) -> nest.Plan | None:
@@ -105,7 +117,7 @@ def test_networks_device_types_graphs_and_part_groups() -> None:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_everything_holds_the_unequal_chunks_of_the_stack(chunk: int) -> None:
     for seed in range(chunk, INSTANCES, CHUNKS):
-        x = ruled(seed, SAME_SCHEDULES)
+        x = filled(seed)
         best = solve(x.chain, x.cluster, x.job, x.space)
         found = fastest(x, beyond_stack=True)
         assert (found is None) == (best.seconds is None), seed
@@ -119,7 +131,7 @@ def test_everything_holds_the_unequal_chunks_of_the_stack(chunk: int) -> None:
 @pytest.mark.kernels
 @pytest.mark.parametrize("seed", [260, 1206, 1536])
 def test_unequal_chunks_of_the_stack_are_the_best_of_all(seed: int) -> None:
-    x = ruled(seed, SAME_SCHEDULES)
+    x = filled(seed)
     best, found = solve(x.chain, x.cluster, x.job, x.space), fastest(x, beyond_stack=True)
     assert found is not None and found.step_time_s == pytest.approx(best.seconds, rel=CLOSE)
     first, last = x.chain.body

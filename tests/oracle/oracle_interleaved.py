@@ -40,7 +40,8 @@ def wrapped(
 ) -> tuple[int, list[Found]]:
     """How many interleaved plans fit, and the best of each key.
 
-    Those of unequal chunks are plans if the job's stack has rules, and these allow them.
+    Those of unequal chunks are plans if the job's stack has rules, and these allow them; none has a
+    chunk without layers.
     """
     known = question.job.stack.capabilities is not None
     at: dict[tuple[int, int, int], list[int]] = {}
@@ -56,6 +57,8 @@ def wrapped(
             continue
         outer = question.outers[wrap.outer]
         chunks = [question.chunks(wrap, s) for s in range(wrap.pp)]
+        if not all(chunk for stage in chunks for chunk in stage):
+            continue
         policies = question.policies(*(chunk for stage in chunks for chunk in stage))
         runs: list[list[Run]] = []
         for stage, chosen in zip(chunks, own, strict=True):
