@@ -137,7 +137,7 @@ def test_maxima_occur() -> None:
         assert max(getattr(s, name) for p in plans for s in p.stages) >= 8, name
     assert max(solved(x.seed).plans for x in seen) > 1e5
     infeasible = sum(solved(x.seed).seconds is None for x in seen)
-    assert 0.02 * SEEN < infeasible < 0.2 * SEEN
+    assert 0.02 * SEEN < infeasible < 0.25 * SEEN
 
 
 TRAITS = {
