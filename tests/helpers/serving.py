@@ -59,7 +59,7 @@ class Server:
 
     @property
     def workers(self) -> list[int]:
-        listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(self.process.pid)],
+        listed = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(self.process.pid)],
                                 capture_output=True, text=True, check=True).stdout.splitlines()
         return [int(line.split()[0]) for line in listed if "spawn_main" in line]
 
