@@ -196,7 +196,7 @@ def test_long_arithmetic_of_a_script_is_refused_soon(text: str, tmp_path: Path) 
 
 
 def test_a_word_of_many_unknown_parts_is_refused_soon(tmp_path: Path) -> None:
-    script = "echo " + "$x" * 50000 + "\npython a.py --num-layers 2\n"
+    script = "echo " + "$x" * 50000 + "\npython pretrain_gpt.py --num-layers 2\n"
     message = refused(tmp_path / "job.sh", script)
     assert "line 1: a value longer than" in message
 
@@ -206,7 +206,7 @@ def test_a_script_has_no_file_read_from_just_anywhere(tmp_path: Path) -> None:
     (tmp_path / "far.json").write_text("{not json")
     folder = tmp_path / "a" / "b" / "c" / "d"
     folder.mkdir(parents=True)
-    start = "deepspeed --num_gpus 8 train.py --deepspeed_config "
+    start = "deepspeed --num_gpus 8 pretrain_gpt.py --deepspeed_config "
     assert "not beside the script" in refused(folder / "job.sh", start + "../../../../far.json\n")
     (tmp_path / "a" / "near.json").write_text("{not json")
     assert "near.json: line 1" in refused_by(folder / "job.sh", start + "../../../near.json\n")
