@@ -107,12 +107,7 @@ class Reader:
                 self.refuse('a quote " is not closed', at)
             return n + 1
         if one == "`":
-            n = at + 1
-            while n < len(text) and text[n] != "`":
-                n += 2 if text[n] == "\\" else 1
-            if n >= len(text):
-                self.refuse("` is not closed", at)
-            return n + 1
+            return self._escaped("`", at + 1, "` is not closed", at)
         if one == "$":
             return self._expansion(at, quoted)
         return at + 1
@@ -123,15 +118,19 @@ class Reader:
             self.refuse(f"a quote {mark} is not closed", start)
         return end + 1
 
+    def _escaped(self, mark: str, at: int, open_: str, start: int) -> int:
+        """The end behind a mark, which a backslash may escape; ``open_``: what a missing one is."""
+        text = self.text
+        while at < len(text) and text[at] != mark:
+            at += 2 if text[at] == "\\" else 1
+        if at >= len(text):
+            self.refuse(open_, start)
+        return at + 1
+
     def _expansion(self, at: int, quoted: bool) -> int:
         text, two = self.text, self.text[at + 1:at + 2]
         if two == "'" and not quoted:
-            n = at + 2
-            while n < len(text) and text[n] != "'":
-                n += 2 if text[n] == "\\" else 1
-            if n >= len(text):
-                self.refuse("a quote ' is not closed", at)
-            return n + 1
+            return self._escaped("'", at + 2, "a quote ' is not closed", at)
         if two == '"' and not quoted:
             return self.piece(at + 1, False)
         if two == "(":
