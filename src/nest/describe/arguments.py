@@ -9,6 +9,7 @@ from functools import wraps
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from nest.describe.base import whole_number
+from nest.describe.sources import Catalog
 from nest.errors import InputError
 from nest.limits import count_problem
 from nest.units import shorten
@@ -48,6 +49,8 @@ KINDS: Mapping[str, Kind] = {
     "whole": Kind(_whole, "a whole number"),
     "number": Kind(lambda value: _number(value) is not None, "a number"),
     "function": Kind(callable, "a function"),
+    "sources": Kind(lambda value: isinstance(value, Catalog),
+                    "CATALOG or FILES of nest.describe.sources"),
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nest.describe.arguments import takes
 from nest.describe.base import Description, noun_of
 from nest.describe.cluster import Cluster, inner_sizes, size_template, without_sizes
 from nest.describe.configuration import Configuration
@@ -42,6 +43,7 @@ _WORDS = {
 }
 
 
+@takes(sources="sources")
 def load_model(
     source: Source | Model, as_type: str | None = None, *, sources: Catalog = FILES
 ) -> Model:
@@ -75,6 +77,7 @@ def load_model(
     return _validated(Model, data, where)
 
 
+@takes(sources="sources")
 def load_cluster(
     source: Source | Cluster, devices: int | None = None, filling: int | None = None, *,
     sources: Catalog = FILES,
@@ -124,6 +127,7 @@ def _sized(cluster: Cluster, devices: int | None, filling: int | None) -> Cluste
     return cluster.with_devices(cluster.size if devices is None else devices, filling)
 
 
+@takes(sources="sources")
 def load_device(source: Source | Device, *, sources: Catalog = FILES) -> Device:
     """Read a device from the catalog, a file or plain data.
 

@@ -19,6 +19,7 @@ from nest.describe import (
     load_device,
     read_description,
 )
+from nest.describe.arguments import takes
 from nest.describe.files import SUFFIXES
 from nest.describe.filling import fillings
 from nest.describe.sources import CATALOG, FILES, Catalog, Source
@@ -37,6 +38,7 @@ GRAPH_SUFFIXES = (".graphml", ".xml", ".txt")
 _GENERATOR = re.compile(r"\s*[\w-]{2,}\s*(:|$)")
 
 
+@takes(sources="sources")
 def load_network(
     source: Source | Cluster | Topology,
     *,
