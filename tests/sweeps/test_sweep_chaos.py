@@ -173,6 +173,22 @@ def test_a_store_that_is_removed_ends_the_sweep_at_once(tmp_path, again):
     assert len(table(folder, study)) == POINTS
 
 
+def test_each_stored_answer_has_its_point_whenever_its_process_is_killed(tmp_path):
+    """A server that ends kills its sweeps; the next one counts the points that have answers."""
+    seen = []
+
+    def follow(now):
+        with Store(str(tmp_path / FILE), reads=True) as store:
+            answers = {question for question, _ in store.all_answers()}
+            points = {row.question for row in store.rows(store.latest()[0]) if row.status}
+        seen.append(len(answers))
+        assert answers == points
+
+    study = grid(12)
+    sweep(study, tmp_path, engine="inline", question=made_up, progress=follow)
+    assert {1, 2, 11} <= {*seen}
+
+
 def test_the_latest_study_is_the_latest_after_the_clock_was_put_back(tmp_path):
     with Store(str(tmp_path / FILE)) as store:
         for study, at in (("one", 2e9), ("two", 1e9), ("three", 1.5e9), ("one", 1e9)):

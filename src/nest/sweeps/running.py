@@ -149,8 +149,9 @@ class Sweeping:
         self._total = count
 
     def _note(self) -> None:
-        rows, self._rows = self._rows, []
-        self._store.add_points(self._digest, rows)
+        if self._rows:
+            rows, self._rows = self._rows, []
+            self._store.add_points(self._digest, rows)
 
     def _take(self, point: Point, choices: tuple[Choice, ...] | None = None) -> None:
         """Ask a point's question, unless it is answered or being asked."""
@@ -279,6 +280,7 @@ class Sweeping:
                     self._keep(key, failed("the process that asked it ended, twice"))
 
     def _keep(self, key: str, found: Answered) -> None:
+        self._note()  # its point, too: whoever is killed next leaves no answer without one
         self._store.add(key, found.status, found.answer, found.plan)
         self._asked += 1
         self._done += 1
