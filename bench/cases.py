@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import nest
-from nest.describe import Level
+from nest.inputs import Level
 
 SEQUENCE = {
     "bert-large": 512, "gpt3-175b": 2048, "llama2-7b": 4096, "mixtral-8x7b": 4096,

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest.calibration.collectives import (
+from nest.inputs import Cluster, load_cluster
+from nest.measured.calibration.collectives import (
     SMALLEST,
     Measured,
     NetworkFit,
@@ -24,9 +25,8 @@ from nest.calibration.collectives import (
     fit_collectives,
     misfits,
 )
-from nest.calibration.fit import Array, median_and_tail
-from nest.calibration.timings import Asked, read_collectives
-from nest.describe import Cluster, load_cluster
+from nest.measured.calibration.fit import Array, median_and_tail
+from nest.measured.calibration.timings import Asked, read_collectives
 
 UNITS = ("B", "kB", "MB", "GB")
 

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from cases import SEQUENCE, SEQUENCES_PER_DEVICE
 
 import nest
-from nest.describe import Configuration, SearchSpace, StageConfiguration, load_stack
-from nest.describe.job import DEFAULT_STACK
-from nest.describe.space import LARGEST
-from nest.graph import Chain
-from nest.pricing.evaluation import chain_of
+from nest.evaluation.evaluate import chain_of
+from nest.inputs import Configuration, SearchSpace, StageConfiguration, load_stack
+from nest.inputs.job import DEFAULT_STACK
+from nest.inputs.space import LARGEST
+from nest.model import Chain
 from nest.search import compiled
 from nest.search.rounds import search_one
 from nest.search.solution import Found

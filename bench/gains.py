@@ -22,15 +22,15 @@ from cases import SEQUENCE, SEQUENCES_PER_DEVICE
 from dimensions import shape
 
 import nest
-from nest.describe import Cluster, Configuration, Job, Model, SearchSpace
-from nest.describe.space import LARGEST, MODULES
 from nest.errors import NoPlanError
-from nest.graph.legality import divisors, tensor_degrees
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.evaluation.plans import Plan
+from nest.inputs import Cluster, Configuration, Job, Model, SearchSpace
+from nest.inputs.space import LARGEST, MODULES
+from nest.model.legality import divisors, tensor_degrees
 from nest.planners import planner
 from nest.planners.compare import shortage
 from nest.planners.prices import Prices
-from nest.pricing.evaluation import chain_of, evaluate
-from nest.pricing.plans import Plan
 from nest.search import compiled
 from nest.search.progress import Watch
 from nest.search.rounds import search_one

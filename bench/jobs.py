@@ -15,8 +15,8 @@ from recipes import Recipe, planned, recipes, seconds, shape
 
 import nest
 from nest.errors import UnsupportedError
+from nest.evaluation.plans import Plan
 from nest.exports.megatron import RULES, SOFTWARE
-from nest.pricing.plans import Plan
 
 FILE = Path(__file__).with_name("jobs.yaml")
 SMALL = 0.01

@@ -25,9 +25,9 @@ from numba import njit
 from numba.core import config
 
 import nest.search.rounds as searching
-from nest.describe import SearchSpace
+from nest.evaluation.evaluate import chain_of
 from nest.forms import one_f_one_b
-from nest.pricing.evaluation import chain_of
+from nest.inputs import SearchSpace
 from nest.search import compiled
 from nest.search.alike import Alike
 from nest.search.problems import Problem

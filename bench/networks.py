@@ -17,7 +17,7 @@ import sys
 import time
 
 import nest
-from nest.pricing.evaluation import chain_of
+from nest.evaluation.evaluate import chain_of
 from nest.search import compiled
 from nest.search.rounds import search_one
 from nest.search.tensors import Builder

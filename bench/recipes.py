@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import yaml
 
 import nest
-from nest.describe import Cluster, Configuration, Job, Model
 from nest.errors import LimitError
-from nest.pricing.even import even_configuration
-from nest.pricing.plans import Plan
+from nest.evaluation.even import even_configuration
+from nest.evaluation.plans import Plan
+from nest.inputs import Cluster, Configuration, Job, Model
 
 SECONDS = 15.0
 """Limit of a search of everything."""

@@ -22,8 +22,8 @@ import yaml
 from recipes import shape
 
 import nest
-from nest.describe import Configuration
-from nest.pricing.plans import Plan
+from nest.evaluation.plans import Plan
+from nest.inputs import Configuration
 
 CASES = Path(__file__).with_name("scripts.yaml")
 FIGURES = Path(__file__).with_name("scripts.json")

@@ -24,11 +24,11 @@ from unittest import mock
 
 import nest
 from nest.questions import read_question
-from nest.sweeps import bundles
-from nest.sweeps.engines import prepare
-from nest.sweeps.questions import Answer, Answered, VersionedQuestion
-from nest.sweeps.store import FILE, Store
-from nest.sweeps.sweep import sweep
+from nest.studies import bundles
+from nest.studies.engines import prepare
+from nest.studies.questions import Answer, Answered, VersionedQuestion
+from nest.studies.store import FILE, Store
+from nest.studies.sweep import sweep
 
 POINTS, QUICK, PLANS = 10_000, 2000, 120
 CORES = 1000

@@ -20,8 +20,8 @@ import sys
 
 from cases import CASES, DEVICES, Case
 
-from nest.describe import SearchSpace
-from nest.pricing.evaluation import chain_of
+from nest.evaluation.evaluate import chain_of
+from nest.inputs import SearchSpace
 from nest.search import compiled
 from nest.search.rounds import search_one
 from nest.search.solution import Found

@@ -18,17 +18,14 @@ SOURCE = ROOT / "src" / "nest"
 ROWS = (
     ("errors", "limits", "units"),
     ("forms",),
-    ("describe",),
-    ("topology",),
-    ("capture",),
-    ("graph",),
+    ("inputs",),
+    ("network",),
+    ("model",),
     ("stacks",),
     ("costs",),
-    ("pricing",),
-    ("profiles",),
+    ("evaluation",),
     ("simulation",),
-    ("validation",),
-    ("calibration",),
+    ("measured",),
     ("_kernels",),
     ("search",),
     ("explanation",),
@@ -39,7 +36,7 @@ ROWS = (
     ("report",),
     ("exports",),
     ("reading",),
-    ("sweeps",),
+    ("studies",),
     ("client",),
     ("server",),
     ("bench",),
@@ -143,9 +140,9 @@ def test_only_one_file_knows_the_kernels() -> None:
 
 
 def test_evaluation_shares_costs_and_forms_with_the_search_and_nothing_else() -> None:
-    used = {part(name) for name in reached("nest.pricing.evaluation")} - {""}
-    assert used == {"costs", "describe", "errors", "forms", "graph", "limits", "pricing", "stacks",
-                    "topology", "units"}
+    used = {part(name) for name in reached("nest.evaluation.evaluate")} - {""}
+    assert used == {"costs", "inputs", "errors", "forms", "model", "limits", "evaluation", "stacks",
+                    "network", "units"}
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "planners"])

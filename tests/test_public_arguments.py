@@ -12,7 +12,7 @@ from descriptions import MODEL
 
 import nest
 
-PLAN = Path(__file__).parent / "pricing" / "plans" / "1.0-joint-space.json"
+PLAN = Path(__file__).parent / "evaluation" / "plans" / "1.0-joint-space.json"
 STUDY = {"model": MODEL, "cluster": CLUSTER, "job": {"global_batch": 8, "seq_len": 128},
          "axes": {"job.global_batch": [8]}}
 FUNCTIONS = [name for name in nest.__all__ if inspect.isfunction(getattr(nest, name))]

@@ -72,23 +72,23 @@ _HOME = {
     "Planner": "api",
     "plan": "api",
     "plan_batches": "api",
-    "evaluate": "pricing.evaluation",
+    "evaluate": "evaluation.evaluate",
     "explain": "explanation.explanation",
     "export": "exports",
-    "from_torch": "capture",
-    "load_graph": "capture",
+    "from_torch": "model.capture",
+    "load_graph": "model.capture",
     "improve": "reading",
     "Improvement": "reading",
     "read": "reading",
     "Reading": "reading",
     "replan": "replanning.replan",
     "simulate": "simulation",
-    "sweep": "sweeps.sweep",
-    "load_study": "sweeps.loading",
-    **dict.fromkeys((name for name in __all__ if name.startswith("list_")), "describe.catalog"),
-    "load_network": "topology.network",
-    "load_plan": "pricing.plan_file",
-    "Plan": "pricing.plans",
+    "sweep": "studies.sweep",
+    "load_study": "studies.loading",
+    **dict.fromkeys((name for name in __all__ if name.startswith("list_")), "inputs.catalog"),
+    "load_network": "network.network",
+    "load_plan": "evaluation.plan_file",
+    "Plan": "evaluation.plans",
     "Replan": "replanning.result",
     "Simulation": "simulation",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
@@ -96,8 +96,22 @@ _HOME = {
 
 if TYPE_CHECKING:
     from nest.api import Planner, plan, plan_batches
-    from nest.capture import from_torch, load_graph
-    from nest.describe import (
+    from nest.errors import (
+        InfeasibleError,
+        InputError,
+        KernelError,
+        LimitError,
+        NestError,
+        NoPlanError,
+        OutputError,
+        UnsupportedError,
+    )
+    from nest.evaluation.evaluate import evaluate
+    from nest.evaluation.plan_file import load_plan
+    from nest.evaluation.plans import Plan
+    from nest.explanation.explanation import explain
+    from nest.exports import export
+    from nest.inputs import (
         Cluster,
         Configuration,
         Device,
@@ -115,35 +129,21 @@ if TYPE_CHECKING:
         load_profile,
         load_space,
     )
-    from nest.describe.catalog import list_clusters, list_devices, list_models, list_stacks
-    from nest.errors import (
-        InfeasibleError,
-        InputError,
-        KernelError,
-        LimitError,
-        NestError,
-        NoPlanError,
-        OutputError,
-        UnsupportedError,
-    )
-    from nest.explanation.explanation import explain
-    from nest.exports import export
-    from nest.pricing.evaluation import evaluate
-    from nest.pricing.plan_file import load_plan
-    from nest.pricing.plans import Plan
+    from nest.inputs.catalog import list_clusters, list_devices, list_models, list_stacks
+    from nest.model.capture import from_torch, load_graph
+    from nest.network.network import load_network
     from nest.reading import Improvement, Reading, improve, read
     from nest.replanning.replan import replan
     from nest.replanning.result import Replan
     from nest.simulation import Simulation, simulate
-    from nest.sweeps.loading import load_study
-    from nest.sweeps.sweep import sweep
-    from nest.topology.network import load_network
+    from nest.studies.loading import load_study
+    from nest.studies.sweep import sweep
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'nest' has no attribute {name!r}")
-    value = getattr(import_module(f"nest.{_HOME.get(name, 'describe')}"), name)
+    value = getattr(import_module(f"nest.{_HOME.get(name, 'inputs')}"), name)
     globals()[name] = value
     return value
 

@@ -12,20 +12,20 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from nest.costs.memory import memory_problem
-from nest.describe.arguments import need, need_bytes, need_count, need_seconds, takes
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.profile import Profile
-from nest.describe.space import SearchSpace
 from nest.errors import InputError, KernelError, LimitError
-from nest.graph import Chain
-from nest.graph.legality import divisors, sequence_problem, space_problems
-from nest.pricing.evaluation import chain_of, need_question, priced
-from nest.pricing.plans import Alternative, Plan, SearchReport
+from nest.evaluation.evaluate import chain_of, need_question, priced
+from nest.evaluation.plans import Alternative, Plan, SearchReport
+from nest.inputs.arguments import need, need_bytes, need_count, need_seconds, takes
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.inputs.space import SearchSpace
+from nest.model import Chain
+from nest.model.legality import divisors, sequence_problem, space_problems
+from nest.network.network import other_fillings, other_orders
 from nest.stacks import cannot_offload
-from nest.topology.network import other_fillings, other_orders
 from nest.units import format_seconds, shorten
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def plan(
         distributed over the super-pipelines in this way: all orders of the types are tried for each
         number of super-pipelines.
     fillings : where groups are partly used, try whole groups and about even ones too
-        (:mod:`nest.describe.filling`), and take those with the fastest plan.
+        (:mod:`nest.inputs.filling`), and take those with the fastest plan.
     beyond_stack : search what the job's stack cannot run too: stages of their own block and
         degrees each. False: only what it can run, where that is known; all stages are alike then.
     near_batches : where the batch is no multiple of the devices, look for one near it that takes

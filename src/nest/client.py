@@ -17,10 +17,10 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
-from nest.describe import Cluster, Configuration, Description, Job, Model, Profile, SearchSpace
 from nest.errors import InfeasibleError, InputError, LimitError, NestError, UnsupportedError
-from nest.pricing.plan_file import load_plan
-from nest.pricing.plans import Plan
+from nest.evaluation.plan_file import load_plan
+from nest.evaluation.plans import Plan
+from nest.inputs import Cluster, Configuration, Description, Job, Model, Profile, SearchSpace
 from nest.replanning.result import Replan
 from nest.units import shorten
 

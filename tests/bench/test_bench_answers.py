@@ -17,7 +17,7 @@ from nest.bench.paper import MODELS, PARTS, Question, questions
 from nest.bench.published import PLANNERS, RECOUNTED, published
 from nest.bench.results import published_gain
 from nest.errors import InputError
-from nest.sweeps.store import FILE, Store
+from nest.studies.store import FILE, Store
 
 QUICK = ["manual", "zero"]
 

@@ -12,8 +12,8 @@ import pytest
 from planner_instances import small_instance
 
 import nest
-from nest.describe import Cluster, Job
-from nest.graph.legality import tensor_degrees
+from nest.inputs import Cluster, Job
+from nest.model.legality import tensor_degrees
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 

@@ -33,11 +33,11 @@ from nest.bench.submission import Submission, load_submission
 from nest.bench.untried import untried
 from nest.cli.main import main
 from nest.cli.schema import document
-from nest.describe import catalog, load_configuration
 from nest.errors import InputError
-from nest.pricing.evaluation import chain_of
+from nest.evaluation.evaluate import chain_of
+from nest.inputs import catalog, load_configuration
 from nest.questions import read_question
-from nest.sweeps.engines import Engine, engine
+from nest.studies.engines import Engine, engine
 
 PROBLEMS = read_problems()
 STAGE = {"layers": [0, 34], "devices": [0, 8], "tp": 8}
@@ -409,7 +409,7 @@ def test_a_planner_has_so_much_time_and_no_more(monkeypatch: pytest.MonkeyPatch)
 def test_the_commands_from_problems_to_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nest.sweeps.engines.engine", lambda *_: engine("inline"))
+    monkeypatch.setattr("nest.studies.engines.engine", lambda *_: engine("inline"))
     folder, given = str(tmp_path / "set"), str(tmp_path / "answers")
     assert main(["bench", "instances", "--only", "bert-8", "-o", folder]) == 0
     said = capsys.readouterr().out

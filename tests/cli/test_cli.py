@@ -15,8 +15,8 @@ from descriptions import MODEL, PROFILE, changed, put
 
 import nest
 from nest.cli.main import main
-from nest.describe import catalog
 from nest.errors import InfeasibleError, KernelError, LimitError
+from nest.inputs import catalog
 
 
 @pytest.fixture

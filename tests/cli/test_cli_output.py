@@ -18,8 +18,8 @@ from command_line import Files, run
 import nest
 from nest.cli import output
 from nest.cli.main import main as cli
-from nest.describe.files import write_text_atomic
 from nest.errors import OutputError
+from nest.inputs.files import write_text_atomic
 
 FULL = "/dev/full"
 NO_SPACE = os.strerror(errno.ENOSPC)

@@ -12,7 +12,7 @@ from command_line import Files, run
 from descriptions import MODEL, changed, put
 
 from nest.errors import InputError
-from nest.pricing.plan_file import reprice
+from nest.evaluation.plan_file import reprice
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from command_line import CLUSTER, Files, run
 from descriptions import changed, put
 
 import nest
-from nest.describe import Cluster, load_device
-from nest.topology import Topology, graph_of, parse_generator
-from nest.topology.readers.format import topology_from
+from nest.inputs import Cluster, load_device
+from nest.network import Topology, graph_of, parse_generator
+from nest.network.readers.format import topology_from
 
 SOURCE = Path(__file__).parents[2] / "src"
 LEAVES = "spine-leaf:leaves=2,per_leaf=4,spines=2"
@@ -476,7 +476,7 @@ def test_a_cluster_with_levels_loads_nothing_of_graphs(files):
             f"nest.load_network('dgx-h100', devices=16); nest.load_network({files.cluster!r}); "
             "print(*sys.modules)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"scipy", "networkx", "nest.topology.topology"} & set(done.stdout.split())
+    assert not {"scipy", "networkx", "nest.network.topology"} & set(done.stdout.split())
 
 
 def test_a_model_in_the_place_of_the_cluster_is_told(files, job, capsys):

@@ -43,7 +43,7 @@ def test_json(file: str, capsys) -> None:
 
 
 def test_python_gives_what_the_command_gives(file: str, capsys) -> None:
-    from nest.pricing.plan_file import reread
+    from nest.evaluation.plan_file import reread
 
     out, _ = run(capsys, "simulate", file, "--json")
     found = nest.simulate(reread(file)[0])
@@ -101,7 +101,7 @@ def test_trace(file: str, tmp_path: Path, capsys) -> None:
 
 
 def test_slices_of_a_stream_do_not_overlap(file: str) -> None:
-    from nest.pricing.plan_file import reread
+    from nest.evaluation.plan_file import reread
 
     traced = Traced(reread(file)[0])
     streams = defaultdict(list)
@@ -115,7 +115,7 @@ def test_slices_of_a_stream_do_not_overlap(file: str) -> None:
 
 def test_a_large_trace_leaves_micro_batches_out(file: str, tmp_path: Path, capsys, monkeypatch
                                                 ) -> None:
-    from nest.pricing.plan_file import reread
+    from nest.evaluation.plan_file import reread
 
     plan = reread(file)[0]
     small = trace_text(plan, Traced(plan, most=40))

@@ -13,8 +13,8 @@ from nest.costs.choices import Body, Setting
 from nest.costs.compute import Machine
 from nest.costs.network.collectives import Network
 from nest.costs.stage import LayerSeconds, chunk_costs, with_parts
-from nest.describe import Job, Model
-from nest.graph import Layer
+from nest.inputs import Job, Model
+from nest.model import Layer
 
 
 def parts_of(described: Model, tp: int = 1, **machine: Any) -> Parts:

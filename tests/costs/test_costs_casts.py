@@ -11,12 +11,12 @@ from plain import S as SEQ
 
 from nest.costs.compute import Machine, cast_seconds
 from nest.costs.layer import LayerCosts
-from nest.describe import catalog, load_device
-from nest.describe.formats import number_format
-from nest.describe.space import Precision
 from nest.errors import InputError
-from nest.graph import Layer, Operator
-from nest.graph.operators import Experts, Split
+from nest.inputs import catalog, load_device
+from nest.inputs.formats import number_format
+from nest.inputs.space import Precision
+from nest.model import Layer, Operator
+from nest.model.operators import Experts, Split
 
 TOKENS = SEQ * B
 

@@ -19,7 +19,7 @@ from nest.costs.compute import (
 )
 from nest.costs.operators import keys_of
 from nest.errors import InputError
-from nest.graph import Operator
+from nest.model import Operator
 
 # 80 % of the peak, products of 100 reach half of it a side; 1 us a kernel.
 USUAL: dict[str, Any] = {

@@ -35,8 +35,8 @@ from nest.costs.choices import (
     NORM,
     SHARED_EXPERTS,
 )
-from nest.describe import Model, Profile
-from nest.graph import Layer, build_chain, profile_chain
+from nest.inputs import Model, Profile
+from nest.model import Layer, build_chain, profile_chain
 
 # ---------------------------------------------------------------- activations
 

@@ -9,9 +9,9 @@ from plain import SBH, A, B, H, S, V, block, cost, device, mixture, model, stack
 
 from nest.costs.choices import FULL, MLP_ACT, NORM
 from nest.costs.memory import limit_bytes, recipe
-from nest.describe import Job, Stack
 from nest.errors import InputError
-from nest.graph import build_chain
+from nest.inputs import Job, Stack
+from nest.model import build_chain
 
 
 def job(precision: str = "bf16", optimizer: str = "adam", **changes: Any) -> Job:

@@ -8,8 +8,8 @@ import pytest
 from plain import LINK, H, block, cost, mixture, model
 
 from nest.costs.layer import LayerCosts
-from nest.graph import Layer, Operator, build_chain
-from nest.graph.operators import Experts
+from nest.model import Layer, Operator, build_chain
+from nest.model.operators import Experts
 
 PEAK = 1e10
 FAST = {"memory_bandwidth": 1e18, "peak_flops": {"bf16": PEAK}}

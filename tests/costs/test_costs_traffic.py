@@ -11,7 +11,7 @@ from plain import LINK, SBH, A, B, H, S, V, block, cost, mixture, model, transla
 from nest.costs.choices import CORE_ATTN, FULL, MLP_ACT, MOE, NORM
 from nest.costs.expert_traffic import PER_PROCESSOR
 from nest.costs.stage import layer_seconds
-from nest.graph import build_chain
+from nest.model import build_chain
 
 # ---------------------------------------------------------------- tensor and expert parallelism
 

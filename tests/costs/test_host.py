@@ -11,11 +11,11 @@ import nest
 from nest.costs.compute import Machine
 from nest.costs.host import LINK_EFFICIENCY, UPDATE_EFFICIENCY, kept_away, update_seconds, waiting
 from nest.costs.memory import recipe
-from nest.describe import Job, load_cluster, load_device, load_model, load_stack
-from nest.describe.offload import Offload
-from nest.graph import build_chain
-from nest.graph.legality import offload_problem
-from nest.pricing.even import even_configuration
+from nest.evaluation.even import even_configuration
+from nest.inputs import Job, load_cluster, load_device, load_model, load_stack
+from nest.inputs.offload import Offload
+from nest.model import build_chain
+from nest.model.legality import offload_problem
 
 DENSE = {
     "name": "dense", "layers": 4, "hidden": 256, "heads": 4, "kv_heads": 2, "ffn": 1024,

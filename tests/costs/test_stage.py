@@ -19,8 +19,8 @@ from nest.costs.stage import (
     longer,
     with_parts,
 )
-from nest.describe import Stack
-from nest.graph.schedules import RULES
+from nest.inputs import Stack
+from nest.model.schedules import RULES
 
 
 def layer(**given: float) -> LayerSeconds:

@@ -14,7 +14,7 @@ from plain import chunk
 import nest
 from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import ChunkCosts, Hop
-from nest.describe import Configuration, StageConfiguration
+from nest.inputs import Configuration, StageConfiguration
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "docs" / "examples" / "worked"

@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 import nest
-from nest.describe import catalog, load_device, load_stack
-from nest.pricing.plans import Plan
+from nest.evaluation.plans import Plan
+from nest.inputs import catalog, load_device, load_stack
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
@@ -82,7 +82,7 @@ def fields(cls: type[BaseModel]) -> Iterator[str]:
 
 
 def classes_of_a_plan() -> list[type[BaseModel]]:
-    from nest.pricing import plans
+    from nest.evaluation import plans
 
     return [plans.Plan, plans.Parallelism, plans.Stage, plans.StageTime, plans.StageMemory,
             plans.Breakdown, plans.SearchReport, plans.Inputs]

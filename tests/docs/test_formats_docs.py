@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from nest.describe import catalog, load_device
-from nest.describe.formats import number_format
-from nest.describe.space import Precision
+from nest.inputs import catalog, load_device
+from nest.inputs.formats import number_format
+from nest.inputs.space import Precision
 
 PAGE = (Path(__file__).parents[2] / "docs" / "costs.md").read_text(encoding="utf-8")
 

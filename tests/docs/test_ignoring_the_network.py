@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nest
-from nest.describe import Cluster, Job
+from nest.inputs import Cluster, Job
 from nest.planners.flat import flat_network
 
 PAGE = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")

@@ -18,8 +18,8 @@ from nest.bench.score import Scored, score
 from nest.bench.solving import text_of
 from nest.bench.submission import load_submission
 from nest.cli.schema import document
-from nest.describe import load_configuration
-from nest.pricing.evaluation import chain_of
+from nest.evaluation.evaluate import chain_of
+from nest.inputs import load_configuration
 from nest.units import format_seconds
 
 ROOT = Path(__file__).parents[2]

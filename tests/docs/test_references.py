@@ -420,7 +420,7 @@ def test_names_beside_files_are_in_them(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    ":func:`nest.costs.links.Links`", ":func:`never_there`", "see `nest.pricing.gone`",
+    ":func:`nest.costs.links.Links`", ":func:`never_there`", "see `nest.evaluation.gone`",
     "``_kernels/gone.py``", "docs/gone.md", "`Builder.never_there`", "`never_there_at_all`",
 ])
 def test_what_is_gone_is_found(text: str) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from nest.topology import levels_of, parse_generator, read_topology
-from nest.topology.generators.data_centres import DataCentres
-from nest.topology.generators.mixed import Mixed
-from nest.topology.generators.text import FABRICS, NAMES
-from nest.topology.readers import xml_text
-from nest.topology.readers.entries import LinkEntry, NodeEntry
-from nest.topology.readers.nest_file import TopologyDescription
-from nest.topology.topology import MOST_LINKS, MOST_NODES
+from nest.network import levels_of, parse_generator, read_topology
+from nest.network.generators.data_centres import DataCentres
+from nest.network.generators.mixed import Mixed
+from nest.network.generators.text import FABRICS, NAMES
+from nest.network.readers import xml_text
+from nest.network.readers.entries import LinkEntry, NodeEntry
+from nest.network.readers.nest_file import TopologyDescription
+from nest.network.topology import MOST_LINKS, MOST_NODES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"<!-- example: (\w+) -->\n```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -12,8 +12,8 @@ from descriptions import MODEL, changed, put
 
 import nest
 from nest.cli.main import main
+from nest.evaluation.plans import Plan
 from nest.explanation.explanation import Explanation, explain
-from nest.pricing.plans import Plan
 from nest.report.explanation_text import explanation_text
 
 pytestmark = pytest.mark.kernels(uncompiled=True)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 import nest
-from nest.describe import load_stack
 from nest.explanation.infeasible import _Probe
+from nest.inputs import load_stack
 from nest.search import compiled
 from nest.search.progress import Watch
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import nest
-from nest.pricing.even import even_configuration
+from nest.evaluation.even import even_configuration
 
 GOLDEN = Path(__file__).with_name("golden")
 

@@ -16,8 +16,8 @@ from launches import launched, run_script
 
 import nest
 from nest.errors import InputError, UnsupportedError
+from nest.evaluation.even import even_configuration
 from nest.exports.megatron import arguments, inexpressible, options, variables
-from nest.pricing.even import even_configuration
 
 GOLDEN = Path(__file__).with_name("golden")
 PLANS: dict[str, tuple[str, str, int, dict[str, Any], dict[str, Any]]] = {

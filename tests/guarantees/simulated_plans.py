@@ -9,11 +9,11 @@ from random import Random
 from typing import Any, NamedTuple
 
 import nest
-from nest.describe.loading import load_stack
 from nest.errors import InputError
-from nest.pricing.evaluation import chain_of
-from nest.pricing.even import even_configuration
-from nest.pricing.plans import Plan
+from nest.evaluation.evaluate import chain_of
+from nest.evaluation.even import even_configuration
+from nest.evaluation.plans import Plan
+from nest.inputs.loading import load_stack
 
 MODELS = ("gpt2-xl", "llama3-8b", "llama3-70b", "mixtral-8x7b", "bert-large", "opt-30b",
           "qwen3-30b-a3b", "llama2-7b", "small")

@@ -12,10 +12,10 @@ from command_line import run
 import nest
 from nest.costs.network.groups import replica_group
 from nest.costs.network.placement import place_class, strides
+from nest.network import graph_of
 from nest.planners import PLANNERS
 from nest.planners.compare import compare
 from nest.simulation import simulate
-from nest.topology import graph_of
 
 SPACE = nest.SearchSpace(tp="1,2,4", cp=1, zero="0,1", recompute="none")
 

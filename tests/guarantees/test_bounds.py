@@ -7,7 +7,7 @@ from instances import instance
 from test_exact import INSTANCES, mismatch, solved
 
 import nest
-from nest.pricing.evaluation import chain_of
+from nest.evaluation.evaluate import chain_of
 from nest.search.tensors import Builder
 
 pytestmark = pytest.mark.kernels(uncompiled=True)

@@ -10,7 +10,7 @@ from instances import Instance
 from test_stack_oracle import question
 
 import nest
-from nest.describe import StageConfiguration
+from nest.inputs import StageConfiguration
 
 Chosen = Callable[[Instance, nest.Plan], bool]
 

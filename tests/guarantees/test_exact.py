@@ -19,8 +19,8 @@ from oracle_rules import cuts
 from shared import shared
 
 import nest
-from nest.describe import Configuration, SearchSpace, StageConfiguration
 from nest.explanation import infeasible
+from nest.inputs import Configuration, SearchSpace, StageConfiguration
 
 pytestmark = pytest.mark.kernels
 uncompiled = pytest.mark.kernels(uncompiled=True)

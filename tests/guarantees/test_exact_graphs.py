@@ -26,7 +26,7 @@ from test_exact import CHUNKS, CLOSE, INSTANCES, TOP, mismatch, planned, traits,
 import nest
 from nest.costs.network.collectives import ALGORITHMS, Group, algorithm
 from nest.costs.network.placement import aligned, strides
-from nest.describe import Configuration, StageConfiguration
+from nest.inputs import Configuration, StageConfiguration
 
 pytestmark = pytest.mark.kernels
 SEEN = 400

@@ -8,7 +8,7 @@ import pytest
 from golden_plans import ask, configuration, differences, golden, record
 from golden_questions import EXAMPLES, QUESTIONS, Question
 
-from nest.describe import catalog
+from nest.inputs import catalog
 
 NAMES = [question.name for question in QUESTIONS]
 several_threads = pytest.mark.skipif(

@@ -20,8 +20,8 @@ import pytest
 from instances import Instance, instance
 
 import nest
-from nest.describe import Cluster, Job, Model, SearchSpace
 from nest.explanation import infeasible
+from nest.inputs import Cluster, Job, Model, SearchSpace
 
 SEEDS = range(66)
 """Instances of every theme."""

@@ -13,7 +13,7 @@ from test_guarantees import planned
 
 import nest
 from nest.costs.network.fabric import fabric_of
-from nest.describe import Cluster
+from nest.inputs import Cluster
 
 pytestmark = pytest.mark.kernels
 SLOWER, MOST = 1.0 + 1e-12, 1e18

@@ -8,7 +8,7 @@ import pytest
 from test_guarantees import CASES, SLOWER, WHOLE, freed
 
 import nest
-from nest.describe import SearchSpace
+from nest.inputs import SearchSpace
 
 pytestmark = pytest.mark.kernels
 DIMENSIONS = tuple(name for name in SearchSpace.model_fields if name != "offload")

@@ -17,7 +17,7 @@ from nest.costs.choices import network
 from nest.costs.network import collectives
 from nest.costs.network.collectives import Group
 from nest.costs.network.fabric import fabric_of
-from nest.describe import Cluster, Job, Level
+from nest.inputs import Cluster, Job, Level
 
 CATALOG = {"dgx-a100": 64, "dgx-b200": 48, "dgx-h100": 32, "dgx-h200": 24, "gb200-nvl64": 128,
            "gb200-nvl72": 144, "h100-spine-leaf": 256, "tpuv4-fat-tree": 96}

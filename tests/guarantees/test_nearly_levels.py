@@ -18,8 +18,8 @@ import nest
 from nest.costs.choices import network
 from nest.costs.network import collectives
 from nest.costs.network.collectives import Group
-from nest.describe import Cluster, Configuration, Job
-from nest.topology import parse_generator, without
+from nest.inputs import Cluster, Configuration, Job
+from nest.network import parse_generator, without
 
 NO_LEVELS = (
     ("spine-leaf:leaves=4,per_leaf=16,node=8", "node7"),

@@ -14,9 +14,9 @@ from oracle_plans import Answer
 
 from nest.costs.choices import Setting
 from nest.costs.host import kept_away
-from nest.describe import Cluster
-from nest.describe.offload import OFFLOAD_MODULES, Offload
-from nest.graph.legality import offload_problem
+from nest.inputs import Cluster
+from nest.inputs.offload import OFFLOAD_MODULES, Offload
+from nest.model.legality import offload_problem
 from nest.search.offloads import search
 
 pytestmark = pytest.mark.kernels

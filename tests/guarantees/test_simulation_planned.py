@@ -15,9 +15,9 @@ from simulated_plans import CLUSTERS, EVEN, Case, cluster, model, spread
 from test_simulation_plans import CLOSE, errors, table
 
 import nest
-from nest.describe.loading import load_stack
 from nest.errors import InfeasibleError
-from nest.pricing.plans import Plan
+from nest.evaluation.plans import Plan
+from nest.inputs.loading import load_stack
 from nest.simulation import Simulation, simulate
 
 pytestmark = pytest.mark.kernels

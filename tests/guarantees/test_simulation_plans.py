@@ -15,8 +15,8 @@ from simulated_plans import CLUSTERS, EVEN, Case, cases, cluster, model, spread
 
 import nest
 from nest.errors import InputError
-from nest.pricing.even import even_configuration
-from nest.pricing.plans import Plan
+from nest.evaluation.even import even_configuration
+from nest.evaluation.plans import Plan
 from nest.simulation import Simulation, simulate
 
 CLOSE = 0.02

@@ -14,10 +14,10 @@ from instances_graphs import graph_instance
 from oracle import solve
 
 import nest
-from nest.describe import load_stack
-from nest.describe.capabilities import Rule
-from nest.describe.catalog import names
 from nest.explanation import infeasible
+from nest.inputs import load_stack
+from nest.inputs.capabilities import Rule
+from nest.inputs.catalog import names
 
 WITHOUT_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 INSTANCES = int(os.environ.get("NEST_INSTANCES", "16" if WITHOUT_JIT else "2000")) // 8

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nest.describe import (
+from nest.errors import InputError
+from nest.inputs import (
     load_cluster,
     load_configuration,
     load_device,
@@ -19,7 +20,6 @@ from nest.describe import (
     load_space,
     load_stack,
 )
-from nest.errors import InputError
 
 MODEL = {
     "name": "tiny",

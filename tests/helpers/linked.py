@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from nest.costs.network.collectives import Group
 from nest.costs.network.fabric import fabric_of
 from nest.costs.network.placement import aligned, strides
-from nest.describe import Cluster, Links
-from nest.topology import Topology, arrangements, graph_of, parse_generator
+from nest.inputs import Cluster, Links
+from nest.network import Topology, arrangements, graph_of, parse_generator
 
 
 def arranged(network: str | Topology) -> Cluster:

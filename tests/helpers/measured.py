@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from nest import validation
-from nest.validation import Priced
+from nest.measured import validation
+from nest.measured.validation import Priced
 
 
 @cache

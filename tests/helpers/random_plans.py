@@ -8,8 +8,8 @@ from typing import Any
 
 from instances import Instance
 
-from nest.describe import Configuration, StageConfiguration
-from nest.graph.legality import divisors, interleaved_chunks, tensor_degrees
+from nest.inputs import Configuration, StageConfiguration
+from nest.model.legality import divisors, interleaved_chunks, tensor_degrees
 
 
 def random_plan(rng: Random, x: Instance) -> Configuration:

@@ -13,8 +13,8 @@ from command_line import CLUSTER
 from descriptions import MODEL
 
 import nest
-from nest.sweeps.questions import Answer, Answered, VersionedQuestion
-from nest.sweeps.sweep import Sweep, sweep
+from nest.studies.questions import Answer, Answered, VersionedQuestion
+from nest.studies.sweep import Sweep, sweep
 
 STUDY = {
     "name": "small", "model": MODEL, "cluster": CLUSTER,
@@ -62,8 +62,8 @@ def child(study: Path, folder: Path, real: bool = False, engine: str = "inline",
           pause: float = 0.0, log: Path | None = None) -> subprocess.Popen:
     """A sweep in a process of its own; ``log`` gets a line for each question asked."""
     code = f"""
-import json, studies, nest, nest.sweeps.questions as questions
-from nest.sweeps.sweep import sweep
+import json, studies, nest, nest.studies.questions as questions
+from nest.studies.sweep import sweep
 def question(one):
     answer = studies.made_up(one)
     if {str(log)!r} != 'None':

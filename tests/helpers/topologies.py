@@ -11,10 +11,10 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 
-from nest.describe import Device, load_device
-from nest.topology import Topology
-from nest.topology.draft import Draft
-from nest.topology.hierarchy import Hierarchy
+from nest.inputs import Device, load_device
+from nest.network import Topology
+from nest.network.draft import Draft
+from nest.network.hierarchy import Hierarchy
 
 H100 = load_device("h100-sxm")
 A100 = load_device("a100-sxm-80gb")

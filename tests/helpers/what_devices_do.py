@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nest.describe import Configuration, Job
+from nest.inputs import Configuration, Job
 
 
 def what_devices_do(way: Configuration, job: Job) -> dict[int, tuple[Any, ...]]:

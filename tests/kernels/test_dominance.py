@@ -13,8 +13,8 @@ import nest
 from nest._kernels import pipeline
 from nest._kernels.dominance import undominated
 from nest.costs.stage import LayerSeconds, chunk_costs
+from nest.evaluation.evaluate import chain_of
 from nest.forms import gpipe, one_f_one_b
-from nest.pricing.evaluation import chain_of
 from nest.search.tables import Blocks
 from nest.search.tensors import Builder
 

@@ -8,7 +8,7 @@ import numpy as np
 from oracle_links import Fabric
 from oracle_rules import Spread
 
-from nest.describe.links import Links
+from nest.inputs.links import Links
 
 Row = tuple[int, int, float, float]
 """Nodes, bytes/s and seconds of one direction."""

@@ -13,8 +13,8 @@ from instances_models import FAMILIES, KINDS, random_family, random_model, rando
 from oracle_listing import Question
 from oracle_rules import FULL, checkpointed, comm_of, modules_of
 
-from nest.describe import Cluster, Job, Model, Profile, SearchSpace
-from nest.graph import Chain, build_chain, profile_chain
+from nest.inputs import Cluster, Job, Model, Profile, SearchSpace
+from nest.model import Chain, build_chain, profile_chain
 
 THEMES = (
     "any", "pipeline", "close", "replicas",

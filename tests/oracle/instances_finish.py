@@ -12,8 +12,8 @@ from typing import Any
 
 from instances import Instance, bounded
 
-from nest.describe import Cluster, Job, Profile
-from nest.graph import profile_chain
+from nest.inputs import Cluster, Job, Profile
+from nest.model import profile_chain
 
 
 def _between(rng: Random, low: float, high: float) -> float:

@@ -15,8 +15,8 @@ from random import Random
 from instances import FREED, THEMES, Instance, bounded, bounds_of, described
 from instances_hardware import log_uniform, need, random_cluster, random_job
 
-from nest.describe import Cluster, Level
-from nest.describe.links import Links
+from nest.inputs import Cluster, Level
+from nest.inputs.links import Links
 
 Cables = list[tuple[int, int, float]]
 Drawn = tuple[int, int, Cables]

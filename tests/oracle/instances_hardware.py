@@ -6,8 +6,8 @@ import math
 from random import Random
 from typing import Any
 
-from nest.describe import Cluster, Job
-from nest.graph import Chain
+from nest.inputs import Cluster, Job
+from nest.model import Chain
 
 # Level sizes, innermost first: odd and even, one to four levels, up to 16 devices.
 SHAPES: tuple[tuple[int, ...], ...] = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from instances_hardware import log_uniform
 
-from nest.describe import Model, Profile
+from nest.inputs import Model, Profile
 
 FAMILIES = ("encoder-decoder", "vision", "prediction")
 KINDS = ("dense", "gqa", "moe", "mla", "encoder", "shared")

@@ -25,8 +25,8 @@ from oracle_prices import Pricer, Run
 from oracle_rules import FULL, Choice, Outer, Policy, shards
 from oracle_schedules import SCHEDULES, Behind, Schedule
 
-from nest.describe import Cluster, Configuration, Job, SearchSpace, StageConfiguration
-from nest.graph import Chain
+from nest.inputs import Cluster, Configuration, Job, SearchSpace, StageConfiguration
+from nest.model import Chain
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

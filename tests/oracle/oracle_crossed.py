@@ -13,10 +13,10 @@ from oracle_plans import Found, Key, later, write_stage
 from oracle_rules import Choice, Outer
 from oracle_stack import priced
 
-from nest.describe import Configuration
 from nest.errors import InputError
-from nest.pricing.feasibility import check
-from nest.pricing.stages import Layers, Pricing
+from nest.evaluation.feasibility import check
+from nest.evaluation.stages import Layers, Pricing
+from nest.inputs import Configuration
 
 
 def crossed(question: Question) -> tuple[int, list[Found]]:

@@ -10,7 +10,7 @@ from oracle_listing import Question, Wrap
 from oracle_plans import write_stage
 from oracle_rules import Choice, Outer
 
-from nest.describe import Configuration, SearchSpace
+from nest.inputs import Configuration, SearchSpace
 
 
 def drawn(x: Instance, rng: Random) -> Configuration | None:

@@ -17,9 +17,9 @@ from oracle_orders import Rows, Task, dual_pipe
 import nest
 from nest.costs.memory import recipe
 from nest.costs.stage import hop
-from nest.describe import Configuration, StageConfiguration
-from nest.graph import EXPERT, Chain, boundary_bytes
-from nest.pricing.stages import PricedLayer, Pricing, layers_of
+from nest.evaluation.stages import PricedLayer, Pricing, layers_of
+from nest.inputs import Configuration, StageConfiguration
+from nest.model import EXPERT, Chain, boundary_bytes
 
 
 class Chunk(NamedTuple):

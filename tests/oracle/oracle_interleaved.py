@@ -19,7 +19,7 @@ from oracle_rules import Choice, Outer, Policy, shards
 from simulation import Task
 from simulation import interleaved as published_order
 
-from nest.describe import Configuration
+from nest.inputs import Configuration
 from nest.stacks.rules import not_runnable
 
 Floats = NDArray[np.float64]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import combinations, combinations_with_replacement, product
 
-from nest.graph import Chain
+from nest.model import Chain
 
 Cuts = tuple[int, ...]
 

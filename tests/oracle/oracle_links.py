@@ -1,7 +1,7 @@
 """Prices of groups and pairs of devices on a graph of links, for the oracle.
 
 Every message of a pattern is sent along all its shortest paths, link by link; what runs at once is
-added up. Nodes are numbered as in :class:`nest.describe.links.Links`: devices first.
+added up. Nodes are numbered as in :class:`nest.inputs.links.Links`: devices first.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from oracle_rules import Outer, Spread, Spreads, shared_level
 
 from nest.costs.network.collectives import Group, Paths
-from nest.describe import Cluster
-from nest.describe.links import Links
+from nest.inputs import Cluster
+from nest.inputs.links import Links
 
 Messages = list[tuple[int, int, float]]
 """(from, to, bytes); they run at once."""

@@ -29,8 +29,8 @@ from oracle_rules import (
     states,
 )
 
-from nest.describe import Cluster, Job, SearchSpace
-from nest.graph import Chain
+from nest.inputs import Cluster, Job, SearchSpace
+from nest.model import Chain
 
 Floats = NDArray[np.float64]
 

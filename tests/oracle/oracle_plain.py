@@ -21,8 +21,8 @@ from simulation import Task, interleaved
 
 from nest.costs.choices import Body, State
 from nest.costs.layer import layer_costs
-from nest.describe import Cluster, Configuration, Job
-from nest.graph import Chain
+from nest.inputs import Cluster, Configuration, Job
+from nest.model import Chain
 
 
 def plain_price(plan: Configuration, m: int, runs: Runs, hands: Hands) -> tuple[float, list[float]]:

@@ -14,7 +14,7 @@ from oracle_listing import Question
 from oracle_plans import write_stage
 from oracle_rules import Choice, Outer, Split, checkpointed, policies
 
-from nest.describe import Configuration, SearchSpace
+from nest.inputs import Configuration, SearchSpace
 
 FEW = 120
 """Plans of an instance, finished or not, that are few enough."""

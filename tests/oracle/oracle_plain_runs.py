@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from nest.costs.layer import LayerCosts
-from nest.describe import Stack
+from nest.inputs import Stack
 
 
 class Figures:

@@ -18,7 +18,7 @@ from oracle_rules import (
     modules_of,
 )
 
-from nest.describe import Configuration, StageConfiguration
+from nest.inputs import Configuration, StageConfiguration
 
 Key = tuple[int, int, int, int, str]
 """(outer_dp, micro_batch, pp, vpp, schedule): of the plans that agree in it the best one counts."""

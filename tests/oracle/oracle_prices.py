@@ -19,8 +19,8 @@ from nest.costs.choices import Body, Setting, State
 from nest.costs.compute import Machine
 from nest.costs.layer import layer_costs
 from nest.costs.network.collectives import Network
-from nest.describe import Cluster, Job, Stack
-from nest.graph import Chain, Layer
+from nest.inputs import Cluster, Job, Stack
+from nest.model import Chain, Layer
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nest.describe import Cluster, Job, SearchSpace
-from nest.graph import Chain
+from nest.inputs import Cluster, Job, SearchSpace
+from nest.model import Chain
 
 Spread = tuple[tuple[int, ...], bool]
 MODULES = ("core_attn", "norm", "mlp_act", "moe")

@@ -25,12 +25,12 @@ from oracle_rules import (
     states,
 )
 
-from nest.describe import Cluster, Configuration, Job, SearchSpace
-from nest.describe.capabilities import Capabilities
 from nest.errors import InputError
-from nest.graph import Chain
-from nest.pricing.feasibility import check
-from nest.pricing.stages import Layers, Pricing
+from nest.evaluation.feasibility import check
+from nest.evaluation.stages import Layers, Pricing
+from nest.inputs import Cluster, Configuration, Job, SearchSpace
+from nest.inputs.capabilities import Capabilities
+from nest.model import Chain
 from nest.stacks import not_runnable
 from nest.stacks.rules import applies
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from nest.describe.capabilities import FIGURES, YES_NO, Capabilities, Rule
-from nest.describe.space import MODULES
+from nest.inputs.capabilities import FIGURES, YES_NO, Capabilities, Rule
+from nest.inputs.space import MODULES
 
 NUMBERS = {
     "pp": 4, "vpp": 3, "micro_batches": 12, "rounds": 6, "group": 6, "missing": 3, "outer_dp": 4,

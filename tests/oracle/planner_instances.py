@@ -10,8 +10,8 @@ from instances import Instance
 from instances_hardware import need, random_cluster, random_job, shape
 from instances_models import FAMILIES, KINDS, random_family, random_model, random_profile
 
-from nest.describe import Model, Profile, SearchSpace
-from nest.pricing.evaluation import chain_of
+from nest.evaluation.evaluate import chain_of
+from nest.inputs import Model, Profile, SearchSpace
 
 THEMES = ("pipeline", "close", "any", "graph", "tight", "pipeline", "experts", "families")
 

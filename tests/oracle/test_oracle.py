@@ -24,8 +24,8 @@ from oracle_rules import (
 )
 from plain import device, stack
 
-from nest.describe import Cluster, Configuration, Device, Job, Model, Profile, SearchSpace
-from nest.graph import Chain, build_chain, profile_chain
+from nest.inputs import Cluster, Configuration, Device, Job, Model, Profile, SearchSpace
+from nest.model import Chain, build_chain, profile_chain
 
 
 def chain_of(

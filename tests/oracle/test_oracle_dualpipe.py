@@ -10,11 +10,11 @@ import pytest
 from plain import stack
 
 import nest
-from nest.describe import Configuration
 from nest.errors import InputError
-from nest.graph import build_chain
-from nest.graph.schedules import chunks_at
-from nest.pricing.even import even_configuration
+from nest.evaluation.even import even_configuration
+from nest.inputs import Configuration
+from nest.model import build_chain
+from nest.model.schedules import chunks_at
 
 
 def drawn(rng: Random) -> tuple[nest.Model, nest.Cluster, nest.Job, Configuration]:

@@ -25,8 +25,8 @@ from nest.costs.network.collectives import (
     reduce_scatter,
     ring_pass,
 )
-from nest.describe import Cluster, Configuration, Job, Profile, SearchSpace
-from nest.graph import Chain, build_chain, profile_chain
+from nest.inputs import Cluster, Configuration, Job, Profile, SearchSpace
+from nest.model import Chain, build_chain, profile_chain
 
 
 def test_collectives_over_links() -> None:

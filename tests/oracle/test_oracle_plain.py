@@ -28,7 +28,7 @@ from oracle_prices import LayerPrice, Run, run_of
 from oracle_schedules import GPipe, OneFOneB
 from plain import stack
 
-from nest.describe import Configuration
+from nest.inputs import Configuration
 
 DRAWN = 220
 """Instances of which single plans are drawn."""

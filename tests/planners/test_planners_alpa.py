@@ -15,15 +15,15 @@ from instances import instance
 from planner_instances import small_instance
 
 from nest.costs.network.placement import aligned
-from nest.describe import Cluster, Job, SearchSpace
 from nest.errors import NoPlanError
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.inputs import Cluster, Job, SearchSpace
 from nest.planners import planner
 from nest.planners.alpa.inter import Inter, Pipeline, Table
 from nest.planners.alpa.intra import Mesh, Product, Traffic, add_path, products, shard
 from nest.planners.alpa.layers import merge
 from nest.planners.alpa.program import Edge, solve
 from nest.planners.alpa.stages import Meshes, submeshes
-from nest.pricing.evaluation import chain_of, evaluate
 
 ANY = SearchSpace()
 

@@ -14,11 +14,11 @@ from planner_instances import small_instance
 
 from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import LayerSeconds, chunk_costs
-from nest.describe import Configuration, SearchSpace, StageConfiguration
+from nest.evaluation.evaluate import evaluate
+from nest.inputs import Configuration, SearchSpace, StageConfiguration
 from nest.planners.alpa.profile import Figures, alone
 from nest.planners.alpa.stages import Meshes, Option
 from nest.planners.prices import Prices
-from nest.pricing.evaluation import evaluate
 
 ANY = SearchSpace()
 ALONE = SCHEDULES["1f1b"]

@@ -15,12 +15,12 @@ from descriptions import PROFILE, put
 
 import nest
 from nest.errors import InputError, NoPlanError
+from nest.evaluation.evaluate import chain_of
+from nest.evaluation.even import even_configuration
 from nest.planners import PLANNERS, planner
 from nest.planners.compare import Entry, compare, peak_memory, shortage, to_json
 from nest.planners.mcmc.mcmc import Mcmc
 from nest.planners.membership import outside
-from nest.pricing.evaluation import chain_of
-from nest.pricing.even import even_configuration
 from nest.report.comparison_chart import comparison_figure
 from nest.report.comparison_text import (
     comparison_text,

@@ -11,14 +11,14 @@ from descriptions import CLUSTER, JOB, MODEL, measured
 import nest
 from nest.costs.schedules import SCHEDULES
 from nest.errors import NoPlanError
-from nest.graph.legality import divisors, tensor_degrees
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.evaluation.even import even_configuration
+from nest.model.legality import divisors, tensor_degrees
 from nest.planners.exhaustive.exhaustive import Exhaustive, best
 from nest.planners.exhaustive.grid import Grid
 from nest.planners.exhaustive.table import Table, in_flight_by_chunk
 from nest.planners.membership import outside
 from nest.planners.prices import Prices
-from nest.pricing.evaluation import chain_of, evaluate
-from nest.pricing.even import even_configuration
 
 MOE = {"experts": 4, "top_k": 2, "ffn": 64}
 

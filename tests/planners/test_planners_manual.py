@@ -6,14 +6,14 @@ import pytest
 from descriptions import CLUSTER, JOB, MODEL
 
 import nest
-import nest.pricing.even
-from nest.describe import load_stack
+import nest.evaluation.even
 from nest.errors import NoPlanError
+from nest.evaluation.divisions import even_sizes
+from nest.evaluation.evaluate import chain_of
+from nest.evaluation.plans import Plan
+from nest.inputs import load_stack
 from nest.planners.manual import Degrees, Manual, _Rules
 from nest.planners.prices import Prices
-from nest.pricing.divisions import even_sizes
-from nest.pricing.evaluation import chain_of
-from nest.pricing.plans import Plan
 
 SPACE = nest.SearchSpace()
 NEAR = 1.06
@@ -232,7 +232,7 @@ def test_micro_batch_and_virtual_stages_are_the_best():
         for vpp in (1, 2, 4):
             for dp_in, outer_dp in ((3, 1), (1, 3)):
                 try:
-                    way = nest.pricing.even.even_configuration(
+                    way = nest.evaluation.even.even_configuration(
                         model, cluster, JOB24, pp=2, tp=4, zero=1, mbs=mbs, vpp=vpp, dp_in=dp_in,
                         outer_dp=outer_dp, recompute=s.recompute)
                     other = nest.evaluate(model, cluster, JOB24, way)

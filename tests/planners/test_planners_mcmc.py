@@ -12,6 +12,8 @@ from descriptions import CLUSTER, JOB, MODEL
 
 import nest
 from nest.errors import InputError, NoPlanError
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.evaluation.even import even_configuration
 from nest.planners.demands import Demands, Traffic
 from nest.planners.manual import Manual
 from nest.planners.mcmc.mcmc import PENALTY, Mcmc, _Search, metropolis
@@ -19,8 +21,6 @@ from nest.planners.mcmc.moves import Moves
 from nest.planners.membership import outside
 from nest.planners.prices import Price, Prices, degrees_of
 from nest.planners.reconfigurable import DirectLinks, Fabric, Topology, build, totient_strides
-from nest.pricing.evaluation import chain_of, evaluate
-from nest.pricing.even import even_configuration
 
 COSTS = (0.0, 0.15, 1.1, 0.2, 2.0, 0.7)
 

@@ -13,9 +13,9 @@ from planner_instances import small_instance
 
 import nest
 from nest.costs.network.placement import strides
-from nest.describe import SearchSpace
 from nest.errors import InfeasibleError, NoPlanError
-from nest.graph.legality import space_problems
+from nest.inputs import SearchSpace
+from nest.model.legality import space_problems
 from nest.planners import planner
 from nest.planners.membership import outside
 

@@ -20,14 +20,14 @@ from nest.costs.network.fabric import fabric_of
 from nest.costs.network.placement import aligned, strides
 from nest.costs.stage import hop
 from nest.costs.zero import state_costs
-from nest.describe import Cluster, Job, SearchSpace
 from nest.errors import NoPlanError
-from nest.graph import boundary_bytes
-from nest.graph.legality import divisors
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.inputs import Cluster, Job, SearchSpace
+from nest.model import boundary_bytes
+from nest.model.legality import divisors
 from nest.planners import planner
 from nest.planners.flat import Way, flat_network, two_level_network, ways
 from nest.planners.phaze import Choice, Pipelines, deepest_pipeline
-from nest.pricing.evaluation import chain_of, evaluate
 
 ANY = SearchSpace()
 

@@ -21,15 +21,15 @@ from nest.costs.network.fabric import fabric_of
 from nest.costs.network.placement import aligned
 from nest.costs.stage import hop
 from nest.costs.zero import state_costs
-from nest.describe import Cluster, Job, Profile, SearchSpace
 from nest.errors import NoPlanError
-from nest.graph import boundary_bytes
-from nest.graph.legality import divisors
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.inputs import Cluster, Job, Profile, SearchSpace
+from nest.model import boundary_bytes
+from nest.model.legality import divisors
 from nest.planners import planner
 from nest.planners.flat import Cuts, Way, body_prices, flat_network, ways
 from nest.planners.piper.piper import Pipeline, Piper
 from nest.planners.piper.stages import Stages
-from nest.pricing.evaluation import chain_of, evaluate
 
 ANY = SearchSpace()
 

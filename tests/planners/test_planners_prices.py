@@ -10,8 +10,8 @@ from instances_graphs import graph_instance
 from random_plans import random_plan
 
 from nest.errors import InputError
+from nest.evaluation.evaluate import evaluate
 from nest.planners.prices import Prices
-from nest.pricing.evaluation import evaluate
 
 
 @pytest.mark.parametrize(("draw", "refused"), [

@@ -9,10 +9,10 @@ from descriptions import CLUSTER, JOB, MODEL
 
 import nest
 from nest.errors import NoPlanError
-from nest.graph.legality import divisors
+from nest.evaluation.evaluate import evaluate
+from nest.evaluation.even import even_configuration
+from nest.model.legality import divisors
 from nest.planners.zero import Zero, shardings
-from nest.pricing.evaluation import evaluate
-from nest.pricing.even import even_configuration
 
 MODEL_ = nest.Model.parse({**MODEL, "layers": 4, "hidden": 512, "heads": 8, "ffn": 2048})
 WIDE = nest.Job.parse({**JOB, "global_batch": 48, "seq_len": 256, "stack": {

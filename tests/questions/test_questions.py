@@ -115,7 +115,7 @@ def test_a_stream_is_answered_in_order_whatever_it_holds(monkeypatch, capsys):
              json.dumps({**QUESTION, "id": "schön"})]
     lines.append(json.dumps({**QUESTION, "id": 3, "source": "x" * 10**4}))
     lines.append(json.dumps({**QUESTION, "id": 4, "search": {"beyond_stack": True}}))
-    monkeypatch.setattr("nest.describe.files.LARGEST", 9000)
+    monkeypatch.setattr("nest.inputs.files.LARGEST", 9000)
     code, out, _ = told(monkeypatch, capsys, ["ask"], "\n".join(lines) + "\n")
     answers = [json.loads(line) for line in out.splitlines()]
     assert code == 0 and out.isascii()

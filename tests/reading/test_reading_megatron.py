@@ -12,10 +12,10 @@ import pytest
 from command_line import run
 
 import nest
-from nest.describe import load_stack
 from nest.errors import InputError, UnsupportedError
 from nest.exports.megatron_table import SECTIONS
 from nest.exports.settings import figures_of, settings
+from nest.inputs import load_stack
 from nest.reading.arguments import known
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stacks"))

@@ -11,8 +11,8 @@ import yaml
 from command_line import run
 
 import nest
-from nest.describe import load_stack
 from nest.errors import InputError
+from nest.inputs import load_stack
 from nest.reading.megatron_script import Reading
 from nest.reading.owners import owner_of, owners
 from nest.reading.reader import READERS

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import nest
-from nest.describe import load_stack
-from nest.describe.files import read_description
 from nest.errors import InputError
 from nest.exports.settings import nested
+from nest.inputs import load_stack
+from nest.inputs.files import read_description
 from nest.reading import source
 from nest.reading.megatron_script import Reading
 

@@ -12,11 +12,11 @@ import pytest
 from command_line import run
 
 import nest
-from nest.describe import load_configuration, load_job
-from nest.describe.files import parse_yaml
 from nest.errors import InputError
 from nest.exports.launchers import LAUNCHERS
 from nest.exports.torchtitan import TOKENS
+from nest.inputs import load_configuration, load_job
+from nest.inputs.files import parse_yaml
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("stacks", "exports")]
 from exported_plans import PLANS  # noqa: E402

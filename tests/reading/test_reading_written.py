@@ -9,9 +9,9 @@ import pytest
 from command_line import run
 
 import nest
-from nest.describe import load_configuration, load_job
-from nest.describe.catalog import list_models
-from nest.describe.files import parse_yaml, yaml_text
+from nest.inputs import load_configuration, load_job
+from nest.inputs.catalog import list_models
+from nest.inputs.files import parse_yaml, yaml_text
 from nest.reading.reader import plain_model
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "exports")]

@@ -15,9 +15,9 @@ from random_plans import random_plan
 from nest.costs.memory import recipe
 from nest.costs.operators import share_of
 from nest.errors import InputError
-from nest.graph import EXPERT
-from nest.pricing.evaluation import evaluate
-from nest.pricing.plans import Plan
+from nest.evaluation.evaluate import evaluate
+from nest.evaluation.plans import Plan
+from nest.model import EXPERT
 from nest.replanning.moves import received
 
 SEEDS = range(int(os.environ.get("NEST_INSTANCES", "60")))

@@ -21,8 +21,8 @@ from nest import (
     plan,
     replan,
 )
-from nest.pricing.evaluation import chain_of
-from nest.pricing.even import even_configuration
+from nest.evaluation.evaluate import chain_of
+from nest.evaluation.even import even_configuration
 
 BOUNDS = {"tp": 1, "zero": 1, "recompute": "none", "vpp": 1, "schedule": "1f1b"}
 

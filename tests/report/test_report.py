@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from nest.describe import Configuration, Job, SearchSpace, load_cluster, load_model
-from nest.pricing.evaluation import evaluate
-from nest.pricing.even import even_configuration
-from nest.pricing.plans import Alternative, Plan, SearchReport
+from nest.evaluation.evaluate import evaluate
+from nest.evaluation.even import even_configuration
+from nest.evaluation.plans import Alternative, Plan, SearchReport
+from nest.inputs import Configuration, Job, SearchSpace, load_cluster, load_model
 from nest.report.defaults import defaults
 from nest.report.plan_text import plan_text, proved, searched
 from nest.report.stages import runs

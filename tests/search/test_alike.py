@@ -12,15 +12,15 @@ import pytest
 from oracle_stack import priced, some_groups
 
 import nest
-from nest.describe import Cluster, Configuration, Job, load_cluster, load_model, load_stack
-from nest.describe.catalog import names
-from nest.describe.space import LARGEST, SearchSpace
 from nest.errors import InputError
-from nest.graph import Chain, build_chain
-from nest.graph.layouts import family
-from nest.graph.legality import divisors
-from nest.pricing.feasibility import check
-from nest.pricing.stages import Layers, Pricing
+from nest.evaluation.feasibility import check
+from nest.evaluation.stages import Layers, Pricing
+from nest.inputs import Cluster, Configuration, Job, load_cluster, load_model, load_stack
+from nest.inputs.catalog import names
+from nest.inputs.space import LARGEST, SearchSpace
+from nest.model import Chain, build_chain
+from nest.model.layouts import family
+from nest.model.legality import divisors
 from nest.search import compiled
 from nest.search.alike import Alike, pipelines
 from nest.search.rounds import search_one

@@ -8,9 +8,9 @@ import pytest
 from test_alike import EXPERTS, MODEL, cluster
 
 import nest
-from nest.describe import Job, load_model, load_stack
-from nest.describe.space import SearchSpace
-from nest.graph import build_chain
+from nest.inputs import Job, load_model, load_stack
+from nest.inputs.space import SearchSpace
+from nest.model import build_chain
 from nest.search.alike import pipelines
 
 DEEPER = {**MODEL, "layers": 8}

@@ -7,8 +7,8 @@ import pytest
 from test_alike import EXPERTS, cluster
 
 import nest
-from nest.describe import Cluster, Job, SearchSpace, load_model, load_stack
-from nest.graph import build_chain
+from nest.inputs import Cluster, Job, SearchSpace, load_model, load_stack
+from nest.model import build_chain
 from nest.search import beside as module
 from nest.search import compiled
 from nest.search.alike import Alike, pipelines

@@ -41,10 +41,10 @@ from nest.costs.stage import ChunkCosts, Hop, LayerSeconds, chunk_costs, layer_s
 from nest.forms import chunk, one_f_one_b
 from nest.forms import gpipe as gpipe_form
 from nest.forms.stage import Stage
+from nest.network.network import load_network
 from nest.search import compiled
 from nest.search.tables import Tables
 from nest.search.tensors import Builder
-from nest.topology.network import load_network
 
 pytestmark = pytest.mark.kernels(uncompiled=True)
 

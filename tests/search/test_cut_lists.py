@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nest.describe import load_model
-from nest.graph import build_chain
+from nest.inputs import load_model
+from nest.model import build_chain
 from nest.search.cut_lists import MOST_WAYS, _by_form, body_layers
 
 

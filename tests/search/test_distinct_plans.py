@@ -10,9 +10,9 @@ from random_plans import random_plan
 from what_devices_do import what_devices_do
 
 import nest
-from nest.describe import Configuration, Job
 from nest.errors import InputError, NestError
-from nest.graph.legality import divisors
+from nest.inputs import Configuration, Job
+from nest.model.legality import divisors
 from nest.search.solution import distinct
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import nest
-from nest.pricing.evaluation import chain_of
+from nest.evaluation.evaluate import chain_of
 from nest.search.draft import draft_of
 
 

@@ -9,10 +9,10 @@ from oracle_stack import solve
 from test_alike import EXPERTS, MODEL, cluster
 
 import nest
-from nest.describe import Job, Model, SearchSpace
-from nest.graph import build_chain
-from nest.graph.layout_text import layout_cuts
-from nest.graph.schedules import chunks_at
+from nest.inputs import Job, Model, SearchSpace
+from nest.model import build_chain
+from nest.model.layout_text import layout_cuts
+from nest.model.schedules import chunks_at
 
 SPACE: dict[str, Any] = {"tp": 1, "cp": 1, "mbs": 1, "recompute": "none", "zero": "0,1"}
 FIVE = {**MODEL, "layers": 5}

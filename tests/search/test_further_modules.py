@@ -10,11 +10,11 @@ from test_alike import EXPERTS, MODEL, TIED, cluster, every, seconds_of
 
 import nest
 from nest.costs.choices import policy
-from nest.describe import Job, load_model, load_stack
-from nest.describe.space import LARGEST, SearchSpace
 from nest.errors import InputError
-from nest.graph import build_chain
-from nest.pricing.even import even_configuration
+from nest.evaluation.even import even_configuration
+from nest.inputs import Job, load_model, load_stack
+from nest.inputs.space import LARGEST, SearchSpace
+from nest.model import build_chain
 from nest.search.offloads import search
 from nest.search.signatures import signatures
 from nest.search.tensors import Builder

@@ -7,8 +7,8 @@ from oracle_stack import solve
 from test_alike import MODEL
 
 import nest
-from nest.describe import Job, Model, SearchSpace
-from nest.graph import build_chain
+from nest.inputs import Job, Model, SearchSpace
+from nest.model import build_chain
 
 MIXED = "mixed:1xa100-sxm-80gb,1xh100-sxm"
 

@@ -9,10 +9,10 @@ import pytest
 from test_alike import DEVICE, EXPERTS, LEVELS, MODEL, TIED, every, seconds_of
 
 import nest
-from nest.describe import Cluster, Job, load_cluster, load_model, load_stack
-from nest.describe.space import LARGEST, SearchSpace
-from nest.graph import build_chain
-from nest.pricing.even import even_configuration
+from nest.evaluation.even import even_configuration
+from nest.inputs import Cluster, Job, load_cluster, load_model, load_stack
+from nest.inputs.space import LARGEST, SearchSpace
+from nest.model import build_chain
 from nest.search.offloads import search
 
 pytestmark = pytest.mark.kernels

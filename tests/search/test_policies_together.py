@@ -12,8 +12,8 @@ from test_alike import EXPERTS, MODEL, cluster
 import nest
 from nest._kernels import layers
 from nest._kernels.alike import decided
-from nest.describe import Job, load_model, load_stack
-from nest.describe.space import SearchSpace
+from nest.inputs import Job, load_model, load_stack
+from nest.inputs.space import SearchSpace
 
 pytestmark = pytest.mark.kernels
 DENSE = "core_attn", "norm", "mlp"

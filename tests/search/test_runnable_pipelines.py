@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from test_alike import EXPERTS, cluster
 
-from nest.describe import Job, SearchSpace, load_model, load_stack
-from nest.graph import build_chain
+from nest.inputs import Job, SearchSpace, load_model, load_stack
+from nest.model import build_chain
 from nest.search.runnable import PIPELINE, ROW, Pipeline
 from nest.search.signatures import signatures
 from nest.search.tensors import Builder

@@ -69,7 +69,7 @@ def test_too_many_different_layers_end_in_a_message_before_any_work():
 
 
 def test_layers_that_repeat_are_no_different_ones(monkeypatch):
-    from nest.pricing.evaluation import chain_of
+    from nest.evaluation.evaluate import chain_of
 
     monkeypatch.setattr(signatures, "MOST", 100)
     job = nest.Job(global_batch=8, seq_len=1)

@@ -13,7 +13,7 @@ from oracle import solve
 
 import nest
 from nest._kernels import spans
-from nest.graph import Chain, profile_chain
+from nest.model import Chain, profile_chain
 from nest.search import compiled
 from nest.search.tensors import Builder
 

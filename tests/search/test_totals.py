@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from test_alike import EXPERTS, MODEL, TIED, cluster
 
-from nest.describe import Job, load_model, load_stack
-from nest.describe.space import LARGEST, SearchSpace
-from nest.graph import build_chain
+from nest.inputs import Job, load_model, load_stack
+from nest.inputs.space import LARGEST, SearchSpace
+from nest.model import build_chain
 from nest.search import compiled
 from nest.search.alike import MOST_CUTS, Alike, pipelines
 from nest.search.tensors import Builder

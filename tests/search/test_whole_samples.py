@@ -13,8 +13,8 @@ from nest.costs.backward import parts
 from nest.costs.choices import MODULE_BIT, Site, bodies, exchange_of, setting
 from nest.costs.layer import body_costs
 from nest.costs.network.fabric import fabric_of
-from nest.describe import Job, SearchSpace, load_cluster, load_model, load_stack
-from nest.graph import build_chain
+from nest.inputs import Job, SearchSpace, load_cluster, load_model, load_stack
+from nest.model import build_chain
 from nest.search import tensors
 from nest.search.runnable import needs_context
 from nest.search.signatures import signatures

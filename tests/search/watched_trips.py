@@ -19,9 +19,9 @@ from test_alike import EXPERTS, MODEL, TIED, cluster
 import nest
 from nest._kernels import orders
 from nest._kernels.alike import chunks, fits, layouts, price, trips, work
-from nest.describe import Job, load_model, load_stack
-from nest.describe.space import SearchSpace
 from nest.forms import chunk
+from nest.inputs import Job, load_model, load_stack
+from nest.inputs.space import SearchSpace
 from nest.search.alike import SCHEDULES
 
 DEEPER = {**MODEL, "layers": 7}

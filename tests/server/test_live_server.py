@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from serving import Server, serving
 
-from nest.sweeps.store import FILE, Store
+from nest.studies.store import FILE, Store
 
 for module in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(module)

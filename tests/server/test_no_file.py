@@ -19,13 +19,13 @@ import copy, json, os, sys
 sys.path.insert(0, sys.argv[1])
 import test_work as work
 from nest import evaluate
-from nest.describe import load_configuration, load_model
+from nest.inputs import load_configuration, load_model
 from nest.errors import InputError
 from nest.questions import read_question
 from nest.server.work import ReadStudy, answer, read, read_study
-from nest.sweeps.questions import failed
-from nest.sweeps.study import Study
-from nest.sweeps.sweep import stored, sweep
+from nest.studies.questions import failed
+from nest.studies.study import Study
+from nest.studies.sweep import stored, sweep
 
 question = read_question(work.QUESTION)[0]
 PLAN = json.loads(evaluate(question.subject, question.cluster, question.job,

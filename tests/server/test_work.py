@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from nest import evaluate
-from nest.describe import load_configuration
 from nest.errors import InputError, OutputError
+from nest.inputs import load_configuration
 from nest.questions import Answer, read_question
 from nest.server.answers import OVERHEAD, Answers
 from nest.server.work import (
@@ -209,10 +209,10 @@ def test_answers_in_a_file_outlive_the_server(
         raise OutputError("kept.db: cannot be written (the disk is full)")
 
     kept = Answers(10**6, file)
-    monkeypatch.setattr("nest.sweeps.store.Store.add", full)
+    monkeypatch.setattr("nest.studies.store.Store.add", full)
     kept.store("c", reply)
     assert kept.get("c") == reply and "the disk is full" in caplog.text
-    monkeypatch.setattr("nest.sweeps.store.Store.status", full)
+    monkeypatch.setattr("nest.studies.store.Store.status", full)
     assert kept.get("d") is None
     kept.close()
     (tmp_path / "other.db").write_text("x" * 1000)

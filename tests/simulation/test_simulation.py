@@ -332,9 +332,9 @@ def test_simulation_shares_nothing_but_the_price_of_a_layer() -> None:
         assert not {n for n in names if n.startswith((
             "nest.costs.schedules", "nest.search.rounds", "nest.search.tensors", "nest._kernels",
             "nest.search.compiled", "nest.search.candidates"))}, path.name
-        shared = {n for n in names if n.startswith("nest.pricing.evaluation")}
+        shared = {n for n in names if n.startswith("nest.evaluation.evaluate")}
         # What a plan is compared with.
-        assert shared <= {"nest.pricing.evaluation.chain_of", "nest.pricing.evaluation.evaluate"}
-        assert shared <= {"nest.pricing.evaluation.chain_of"} or path.stem == "step"
+        assert shared <= {"nest.evaluation.evaluate.chain_of", "nest.evaluation.evaluate.evaluate"}
+        assert shared <= {"nest.evaluation.evaluate.chain_of"} or path.stem == "step"
         assert {n for n in names if n.startswith("nest.costs.stage")} <= {
             "nest.costs.stage.hop"}

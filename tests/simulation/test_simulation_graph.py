@@ -20,8 +20,8 @@ from nest.costs.network.collectives import (
     reduce_scatter,
     ring_pass,
 )
-from nest.pricing.even import even_configuration
-from nest.pricing.stages import body_of, state_of
+from nest.evaluation.even import even_configuration
+from nest.evaluation.stages import body_of, state_of
 from nest.simulation.graph import Node, StepGraph
 from nest.simulation.volumes import EXCHANGE, GATHER, REDUCE, SCATTER, Sent
 

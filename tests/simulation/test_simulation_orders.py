@@ -9,10 +9,10 @@ from linked import arranged
 from plain import stack
 
 import nest
-from nest.describe import Configuration
 from nest.errors import InputError, KernelError
-from nest.graph.schedules import chunks_at, copies
-from nest.pricing.even import even_configuration
+from nest.evaluation.even import even_configuration
+from nest.inputs import Configuration
+from nest.model.schedules import chunks_at, copies
 from nest.simulation.tasks import _row
 
 SCHEDULES = ("zb1p", "interleaved-zb", "zb-v", "dualpipev", "dualpipe", "looped-bfs", "combined",

@@ -18,13 +18,13 @@ from random import Random
 from typing import Any, get_args
 
 import nest
-from nest.describe import load_stack
-from nest.describe.capabilities import Rule
-from nest.describe.space import CpComm, Schedule
 from nest.errors import InputError, UnsupportedError
-from nest.graph import Chain, build_chain
-from nest.graph.schedules import chunks_at
-from nest.pricing.ranks import Rank, ranks
+from nest.evaluation.ranks import Rank, ranks
+from nest.inputs import load_stack
+from nest.inputs.capabilities import Rule
+from nest.inputs.space import CpComm, Schedule
+from nest.model import Chain, build_chain
+from nest.model.schedules import chunks_at
 from nest.stacks import launch_needs, not_runnable
 from nest.stacks.rules import applies, wrong
 

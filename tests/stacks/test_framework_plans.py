@@ -21,14 +21,14 @@ from launches import launched
 import nest
 from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
 from nest.costs.schedules import Path as SchedulePath
-from nest.describe import load_stack
 from nest.errors import UnsupportedError
 from nest.exports import bridge
 from nest.exports.megatron import arguments, inexpressible, replica_by_replica, variables
 from nest.exports.megatron import options as export_options
 from nest.exports.settings import settings
 from nest.forms.passes import PASSES
-from nest.graph.schedules import position
+from nest.inputs import load_stack
+from nest.model.schedules import position
 
 pytestmark = pytest.mark.skipif(
     not PYTHON or "NEST_FRAMEWORK_ARGUMENTS" not in os.environ,

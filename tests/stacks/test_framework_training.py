@@ -18,7 +18,7 @@ import pytest
 from framework_plans import PYTHON
 
 import nest
-from nest.pricing.even import even_configuration
+from nest.evaluation.even import even_configuration
 
 pytestmark = pytest.mark.skipif(
     not PYTHON or "NEST_FRAMEWORK_ARGUMENTS" not in os.environ,

@@ -21,10 +21,10 @@ from framework_plans import CASES, PYTHON, judged
 import nest
 from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES
 from nest.costs.schedules import Path as SchedulePath
+from nest.evaluation.even import even_configuration
 from nest.forms.passes import PASSES
-from nest.graph import build_chain
-from nest.graph.schedules import is_folded
-from nest.pricing.even import even_configuration
+from nest.model import build_chain
+from nest.model.schedules import is_folded
 from nest.stacks import launch_needs, not_runnable
 from nest.stacks.figures import chunks_of, cut_forms, layer_counts, plan_figures
 
@@ -366,7 +366,7 @@ def test_deepspeed_numbers_ranks_as_nest_unless_a_list_of_hosts_is_needed() -> N
 
 def test_deepspeed_divides_layers_as_its_rule_says() -> None:
     """All that the rule allows, also with fewer layers than stages, are those of its methods."""
-    known = nest.describe.load_stack("deepspeed").capabilities
+    known = nest.inputs.load_stack("deepspeed").capabilities
     assert known is not None
     allowed = {*known.rules["cuts"].allowed}
     cases = [{"layers": n, "chunks": chunks} for n in range(1, 9) for chunks in range(2, 7)]

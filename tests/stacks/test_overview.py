@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import run
 
-from nest.describe import catalog, load_stack
-from nest.describe.capabilities import FIGURES
+from nest.inputs import catalog, load_stack
+from nest.inputs.capabilities import FIGURES
 from nest.stacks.overview import HEADS, overview
 
 PAGE = (Path(__file__).parents[2] / "docs" / "stacks.md").read_text(encoding="utf-8")

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import nest
-from nest.describe import catalog, load_stack
-from nest.describe.capabilities import load_capabilities
 from nest.errors import InputError
+from nest.evaluation.even import even_configuration
 from nest.exports.megatron import arguments, options
-from nest.graph import build_chain
-from nest.graph.layout_text import layout_of
-from nest.pricing.even import even_configuration
+from nest.inputs import catalog, load_stack
+from nest.inputs.capabilities import load_capabilities
+from nest.model import build_chain
+from nest.model.layout_text import layout_of
 from nest.stacks import launch_needs, not_runnable, offload_settings
 
 MODELS = {name: nest.load_model(name) for name in (

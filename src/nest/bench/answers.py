@@ -16,10 +16,10 @@ from pydantic import Field, model_validator
 
 from nest import __version__
 from nest.bench.paper import Described
-from nest.describe.base import Description, Flag, Name, Number, Whole
-from nest.describe.files import parse_text
 from nest.errors import InputError
-from nest.sweeps.store import FILE, Store, make_folder
+from nest.inputs.base import Description, Flag, Name, Number, Whole
+from nest.inputs.files import parse_text
+from nest.studies.store import FILE, Store, make_folder
 
 Text = Annotated[str, Field(max_length=4000)]
 Positive = Annotated[Number, Field(gt=0)]

@@ -17,11 +17,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
-from nest.describe import Configuration
-from nest.describe.base import Flag, Number, Written
-from nest.describe.files import parse_text, read_description
 from nest.errors import InputError
-from nest.graph import Chain
+from nest.inputs import Configuration
+from nest.inputs.base import Flag, Number, Written
+from nest.inputs.files import parse_text, read_description
+from nest.model import Chain
 from nest.questions import Question, read_question
 from nest.units import shorten
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nest.describe import Cluster, Job, Model, SearchSpace, load_cluster, load_model
+from nest.inputs import Cluster, Job, Model, SearchSpace, load_cluster, load_model
 
 GLOBAL_BATCH = 4096
 """Sequences in a step: the same everywhere, so that throughputs compare."""

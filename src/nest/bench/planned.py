@@ -14,12 +14,12 @@ from typing import Any
 from nest.bench.instance import Instance
 from nest.bench.submission import Submission, Submitted
 from nest.bench.working import done
-from nest.describe.files import write_text_atomic
 from nest.errors import InputError, LimitError
+from nest.inputs.files import write_text_atomic
 from nest.planners import PLANNERS
-from nest.sweeps.engines import Engine
-from nest.sweeps.store import Store, make_folder
-from nest.sweeps.version import VERSION
+from nest.studies.engines import Engine
+from nest.studies.store import Store, make_folder
+from nest.studies.version import VERSION
 
 STORE = "planners.db"
 OTHERS = tuple(name for name in PLANNERS if name != "nest")

@@ -9,15 +9,15 @@ from typing import Literal, NamedTuple
 from nest.bench.instance import Instance
 from nest.bench.submission import Submission, Submitted
 from nest.bench.untried import untried
-from nest.describe import load_configuration
-from nest.describe.configuration import Configuration
-from nest.describe.space import USUAL
 from nest.errors import InputError
+from nest.evaluation.evaluate import chain_of, priced
+from nest.evaluation.plans import Plan
+from nest.inputs import load_configuration
+from nest.inputs.configuration import Configuration
+from nest.inputs.space import USUAL
 from nest.planners.compare import shortage
 from nest.planners.membership import outside
-from nest.pricing.evaluation import chain_of, priced
-from nest.pricing.plans import Plan
-from nest.sweeps.version import VERSION
+from nest.studies.version import VERSION
 
 Status = Literal["ok", "memory", "stack", "space", "illegal", "none", "missing"]
 STATUSES: Mapping[Status, str] = {

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from nest.bench.instance import Digest, digest_of_set
 from nest.bench.score import Scored, Status, summary
-from nest.describe.base import Written
-from nest.sweeps.version import VERSION
+from nest.inputs.base import Written
+from nest.studies.version import VERSION
 
 SCHEMA = "nest.score/1.1"
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 
 from nest.bench.instance import Instance, Made, Optimum, digest_of, layers_of
 from nest.bench.working import done
-from nest.describe.files import write_text_atomic
 from nest.errors import InputError
-from nest.pricing.evaluation import chain_of
+from nest.evaluation.evaluate import chain_of
+from nest.inputs.files import write_text_atomic
 from nest.questions import Question
-from nest.sweeps.engines import Engine, prepare
-from nest.sweeps.questions import Answer, VersionedQuestion, ask, plan_of
-from nest.sweeps.store import FILE, Store, make_folder
-from nest.sweeps.version import VERSION
+from nest.studies.engines import Engine, prepare
+from nest.studies.questions import Answer, VersionedQuestion, ask, plan_of
+from nest.studies.store import FILE, Store, make_folder
+from nest.studies.version import VERSION
 
 TIME_LIMIT = 600.0
 """Seconds of one search by default: six times what the slowest takes (chosen)."""

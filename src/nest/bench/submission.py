@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from pydantic import Field, WrapValidator
 
 from nest.bench.instance import Digest
-from nest.describe import Configuration
-from nest.describe.base import Description, Name, Number
-from nest.describe.files import read_description
 from nest.errors import InputError, did_you_mean
+from nest.inputs import Configuration
+from nest.inputs.base import Description, Name, Number
+from nest.inputs.files import read_description
 from nest.units import shorten
 
 SCHEMA = "nest.submission/1.1"

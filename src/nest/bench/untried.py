@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from nest.bench.instance import Instance
 from nest.costs.network.placement import strides
-from nest.describe.configuration import Configuration
-from nest.graph import Chain
-from nest.graph.layouts import family
-from nest.graph.schedules import position
+from nest.inputs.configuration import Configuration
+from nest.model import Chain
+from nest.model.layouts import family
+from nest.model.schedules import position
 from nest.search.cut_lists import LONGEST
 from nest.search.layouts import UNLIKE
 from nest.search.policies import is_tried

@@ -7,7 +7,7 @@ from concurrent.futures import BrokenExecutor, as_completed
 from typing import Any, TypeVar
 
 from nest.errors import InputError
-from nest.sweeps.engines import Engine
+from nest.studies.engines import Engine
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")

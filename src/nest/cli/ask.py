@@ -69,7 +69,7 @@ def _answer(planner: Planner, number: int, line: bytes | NestError, threads: int
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | NestError]]:
     """Lines that are not empty, with their numbers; an error in the place of one too long."""
-    from nest.describe.files import LARGEST
+    from nest.inputs.files import LARGEST
 
     number = 0
     while line := stream.readline(LARGEST + 1):

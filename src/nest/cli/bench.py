@@ -126,7 +126,7 @@ def _writes(folder: str, found: list[Result]) -> Iterator[tuple[str, Callable[[]
     from nest.bench.charts import part_figure
     from nest.bench.results import distinct
     from nest.bench.tables import to_csv, to_markdown
-    from nest.describe import write_text_atomic
+    from nest.inputs import write_text_atomic
     from nest.report.figure import SUFFIXES, save_figure
 
     for name, text in (("results.csv", to_csv(found)), ("results.md", to_markdown(found))):

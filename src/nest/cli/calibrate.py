@@ -14,7 +14,7 @@ from nest.cli.naming import App
 from nest.errors import InputError
 
 if TYPE_CHECKING:
-    from nest.describe import Stack
+    from nest.inputs import Stack
 
 app = App(
     help="Fit a device, a network or a software stack to measurements.",
@@ -64,10 +64,10 @@ def gemm(
     target: Target = None,
 ) -> None:
     """Fit a device to matrix products measured alone."""
-    from nest.calibration.gemms import fit_products, read_products
-    from nest.calibration.written import device_data
-    from nest.describe import Device, load_device
-    from nest.describe.device import resolve_device
+    from nest.inputs import Device, load_device
+    from nest.inputs.device import resolve_device
+    from nest.measured.calibration.gemms import fit_products, read_products
+    from nest.measured.calibration.written import device_data
     from nest.report.calibration_text import device_text
 
     _check(target)
@@ -122,10 +122,10 @@ def collectives(
     as_json: options.Json = False,
 ) -> None:
     """Fit the levels of a cluster to measured collectives."""
-    from nest.calibration.collectives import SMALLEST, fit_collectives, to_json
-    from nest.calibration.timings import Asked, read_collectives
-    from nest.calibration.written import cluster_data
-    from nest.describe import Cluster, load_cluster
+    from nest.inputs import Cluster, load_cluster
+    from nest.measured.calibration.collectives import SMALLEST, fit_collectives, to_json
+    from nest.measured.calibration.timings import Asked, read_collectives
+    from nest.measured.calibration.written import cluster_data
     from nest.report.calibration_text import network_text
 
     _check(target)
@@ -176,10 +176,10 @@ def runs(
     ] = None,
 ) -> None:
     """Fit a software stack to measured training runs."""
-    from nest import validation
-    from nest.calibration.runs import DEVICE_FIGURES, choose, fit_runs
-    from nest.calibration.written import run_device_data, stack_data
-    from nest.describe import load_device, load_stack
+    from nest.inputs import load_device, load_stack
+    from nest.measured import validation
+    from nest.measured.calibration.runs import DEVICE_FIGURES, choose, fit_runs
+    from nest.measured.calibration.written import run_device_data, stack_data
     from nest.report.calibration_text import runs_text
 
     _check(target)
@@ -206,7 +206,7 @@ def runs(
 
 def _stack_of(text: str | None) -> tuple[Stack | None, str | None]:
     """A stack from a file for all runs; or the name of a stack whose runs to use."""
-    from nest.describe import catalog, load_stack
+    from nest.inputs import catalog, load_stack
 
     if text is None:
         return None, None
@@ -232,7 +232,7 @@ def _hand_over(text: str, *files: Written) -> None:
 
 
 def _write(target: str | None, data: Callable[[], Mapping[str, Any]], use: str) -> None:
-    from nest.describe.files import write_text_atomic, yaml_text
+    from nest.inputs.files import write_text_atomic, yaml_text
 
     if target is not None:
         write_text_atomic(target, yaml_text(data()))

@@ -12,7 +12,7 @@ from nest.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nest.describe import Cluster
+    from nest.inputs import Cluster
     from nest.planners.reconfigurable import DirectLinks
 
 

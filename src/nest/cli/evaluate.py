@@ -11,7 +11,7 @@ from nest.cli.output import say
 from nest.errors import InputError
 
 if TYPE_CHECKING:
-    from nest.pricing.plans import Plan
+    from nest.evaluation.plans import Plan
 
 DOES_NOT_FIT = 3
 JOB_OPTIONS = ("global_batch", "seq_len", "precision", "optimizer", "memory_margin",
@@ -180,7 +180,7 @@ def evaluate(
 
 
 def _from_plan_file(path: str, given: dict[str, Any]) -> Plan:
-    from nest.pricing.plan_file import looks_like_file, reprice
+    from nest.evaluation.plan_file import looks_like_file, reprice
 
     extra = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
     if not looks_like_file(path):
@@ -200,10 +200,10 @@ def _from_options(
 ) -> Plan:
     from nest.cli.inputs import job_from, subject_and_cluster
     from nest.cli.naming import COMMAND_LINE
-    from nest.describe import load_configuration
-    from nest.pricing import evaluation
-    from nest.pricing.even import even_configuration
-    from nest.pricing.problems import told
+    from nest.evaluation.evaluate import evaluate as price
+    from nest.evaluation.even import even_configuration
+    from nest.evaluation.problems import told
+    from nest.inputs import load_configuration
 
     subject, cluster = subject_and_cluster(names, given["profile"], given["as"], **{
         name: given[name] for name in ("devices", "filling", "device", "without", "degrade")})
@@ -215,12 +215,12 @@ def _from_options(
             words = ", ".join(f"--{name.replace('_', '-')}" for name in chosen)
             raise InputError(f"arguments: got --configuration and {words}; allowed: one of them")
         with told(file):
-            return evaluation.evaluate(subject, cluster, job, load_configuration(file))
+            return price(subject, cluster, job, load_configuration(file))
     with told(COMMAND_LINE):
         configuration = even_configuration(subject, cluster, job, **chosen)
         if cluster.types:  # each replica takes its share of each type
-            from nest.topology.network import other_orders
+            from nest.network.network import other_orders
 
             orders = other_orders(cluster, [configuration.outer_dp])
             cluster = next((order for order, count in orders if count), cluster)
-        return evaluation.evaluate(subject, cluster, job, configuration)
+        return price(subject, cluster, job, configuration)

@@ -28,8 +28,8 @@ def explain(
     """
     from nest.cli.inputs import check_counts
     from nest.cli.present import progress
-    from nest.pricing.plan_file import looks_like_file, reread
-    from nest.pricing.problems import told
+    from nest.evaluation.plan_file import looks_like_file, reread
+    from nest.evaluation.problems import told
 
     check_counts(threads=threads)
     if not looks_like_file(file):

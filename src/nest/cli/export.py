@@ -54,10 +54,10 @@ def export(
     program decides them.
     """
     from nest.cli.inputs import check_counts
+    from nest.evaluation.plan_file import looks_like_file, reread
     from nest.exports import export
     from nest.exports.folder import check_folder, write_folder
     from nest.exports.targets import need_launcher, need_target
-    from nest.pricing.plan_file import looks_like_file, reread
 
     need_target(target)
     need_launcher(launcher)
@@ -77,7 +77,7 @@ def export(
 
 def _names(file: str) -> list[str]:
     """Lines of a file; empty ones and comments are left out."""
-    from nest.describe.files import read_text
+    from nest.inputs.files import read_text
 
     lines = (line.strip() for line in read_text(file).splitlines())
     return [line for line in lines if line and not line.startswith("#")]

@@ -12,8 +12,8 @@ from nest.limits import count_problem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nest.describe import Cluster, Job, Model, Profile, SearchSpace
-    from nest.describe.space import Module
+    from nest.inputs import Cluster, Job, Model, Profile, SearchSpace
+    from nest.inputs.space import Module
 
 
 def subject_and_cluster(
@@ -33,8 +33,8 @@ def subject_and_cluster(
     InputError : too few or too many arguments, or one of them is not usable.
     LimitError : the cluster is a graph that is no hierarchy.
     """
-    from nest.describe import load_model, load_profile
-    from nest.topology.network import read_network
+    from nest.inputs import load_model, load_profile
+    from nest.network.network import read_network
 
     wanted = ("CLUSTER",) if profile is not None else ("MODEL", "CLUSTER")
     if len(names) != len(wanted):
@@ -59,7 +59,7 @@ def job_from(file: str | None, stack: str | None, **given: Any) -> Job:
     ------
     InputError : a field is missing in both, or not allowed.
     """
-    from nest.describe import Job, load_job, load_stack, read_description
+    from nest.inputs import Job, load_job, load_stack, read_description
 
     options = {name: value for name, value in given.items() if value is not None}
     if stack is not None:
@@ -93,7 +93,7 @@ def space_from(file: str | None, **given: str | None) -> SearchSpace:
     ------
     InputError : a field is not allowed.
     """
-    from nest.describe import SearchSpace, load_space
+    from nest.inputs import SearchSpace, load_space
 
     base = load_space(file) if file is not None else SearchSpace()
     options = {name: value for name, value in given.items() if value is not None}
@@ -110,7 +110,7 @@ def modules_from(text: str | None) -> tuple[Module, ...] | None:
     ------
     InputError : an unknown module, one given twice, or several combinations.
     """
-    from nest.describe import SearchSpace
+    from nest.inputs import SearchSpace
 
     if text is None:
         return None

@@ -47,7 +47,7 @@ def instances(
     from nest.cli.compare import chosen
     from nest.cli.inputs import check_counts
     from nest.cli.present import progress
-    from nest.sweeps.engines import engine
+    from nest.studies.engines import engine
 
     check_counts(threads=workers)
     problems = read_problems()
@@ -84,7 +84,7 @@ def answers(
     from nest.cli.compare import chosen
     from nest.cli.inputs import check_counts
     from nest.cli.present import progress
-    from nest.sweeps.engines import engine
+    from nest.studies.engines import engine
 
     check_counts(threads=workers)
     names = chosen("planners", planners, OTHERS)

@@ -137,7 +137,7 @@ def _report(error: Exception, as_json: bool) -> int:
 
 def _parsing(error: Any) -> str:
     """What the option parser says, and of options of other software why there is none."""
-    from nest.describe.job import FULL_TRAINING, is_adapter
+    from nest.inputs.job import FULL_TRAINING, is_adapter
 
     text = str(error.format_message())
     wanted = is_adapter(getattr(error, "option_name", None))

@@ -23,7 +23,7 @@ def number(text: str, metavar: str = "N") -> typer.models.OptionInfo:
 
 
 def _fraction(text: str | float) -> float:
-    from nest.describe.base import percent
+    from nest.inputs.base import percent
 
     try:
         return float(percent(text))  # type: ignore[arg-type]

@@ -154,7 +154,7 @@ def plan_question(
     from nest.api import Planner
     from nest.cli.output import say
     from nest.cli.present import check_map, present, progress
-    from nest.describe.files import LARGEST
+    from nest.inputs.files import LARGEST
     from nest.questions import read_question
 
     if more := sorted(given - BESIDE_A_QUESTION):

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nest.cli import output
-from nest.describe.files import write_text_atomic
 from nest.errors import InputError
+from nest.inputs.files import write_text_atomic
 from nest.units import shorten
 
 if TYPE_CHECKING:
-    from nest.describe import Cluster
-    from nest.pricing.plans import Plan
+    from nest.evaluation.plans import Plan
+    from nest.inputs import Cluster
 
 
 

@@ -12,7 +12,7 @@ from nest.cli.naming import App
 from nest.errors import InputError
 
 if TYPE_CHECKING:
-    from nest.describe import Profile
+    from nest.inputs import Profile
 
 app = App(
     help="Turn layers that other software measured into a profile.\n\n"
@@ -52,7 +52,7 @@ def metis(
 
     A backward is assumed to take twice as long as a forward.
     """
-    from nest.profiles import from_metis
+    from nest.measured.profiles import from_metis
     from nest.units import parse_bytes
 
     try:
@@ -82,7 +82,7 @@ def galvatron(
     ] = None,
 ) -> None:
     """Read profiles of Galvatron, by the rules of its own cost model."""
-    from nest.profiles import from_galvatron
+    from nest.measured.profiles import from_galvatron
 
     counts = layers.split(",")
     if not all(one.isascii() and one.isdigit() and len(one) < 6 for one in counts):
@@ -115,16 +115,16 @@ def trace(
 
     Bytes are those of MODEL.
     """
-    from nest.describe import load_model
-    from nest.profiles import from_trace
+    from nest.inputs import load_model
+    from nest.measured.profiles import from_trace
 
     _write(from_trace(file, load_model(model, as_type), layer, seq_len, samples, tp), target)
 
 
 def _write(profile: Profile, target: str) -> None:
     """Write a profile, and show its layers."""
-    from nest.describe.files import write_text_atomic
-    from nest.profiles.written import table_of, text_of
+    from nest.inputs.files import write_text_atomic
+    from nest.measured.profiles.written import table_of, text_of
 
     output.deliver(lambda: table_of(profile),
                    lambda: write_text_atomic(target, text_of(profile)))

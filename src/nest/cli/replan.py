@@ -48,10 +48,10 @@ def replan(
 
     from nest.cli.inputs import check_counts, space_from
     from nest.cli.present import check_target, progress
-    from nest.describe.files import write_text_atomic
-    from nest.pricing.plan_file import looks_like_file, reread
+    from nest.evaluation.plan_file import looks_like_file, reread
+    from nest.inputs.files import write_text_atomic
+    from nest.network.network import load_network
     from nest.report.ranks import ranks_text
-    from nest.topology.network import load_network
 
     check_target(file_out)
     check_target(ranks)

@@ -35,7 +35,9 @@ def document(name: str) -> dict[str, object]:
     from nest.bench.instance import Instance
     from nest.bench.score_document import Score
     from nest.bench.submission import Submission
-    from nest.describe import (
+    from nest.evaluation.plans import Plan
+    from nest.explanation.explanation import Explanation
+    from nest.inputs import (
         Cluster,
         Configuration,
         Description,
@@ -44,8 +46,6 @@ def document(name: str) -> dict[str, object]:
         Profile,
         SearchSpace,
     )
-    from nest.explanation.explanation import Explanation
-    from nest.pricing.plans import Plan
     from nest.questions import Answer, Failure, Question
     from nest.reading.improvement import Improvement
     from nest.replanning.result import Replan

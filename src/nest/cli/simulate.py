@@ -12,7 +12,7 @@ from nest.cli.output import say
 from nest.errors import InputError
 
 if TYPE_CHECKING:
-    from nest.pricing.plans import Plan
+    from nest.evaluation.plans import Plan
     from nest.simulation.step import Traced
 
 
@@ -39,8 +39,8 @@ def simulate(
     over time follow from its events alone. The result is compared with the plan's price.
     """
     from nest.cli.present import check_target
-    from nest.pricing.plan_file import looks_like_file, reread
-    from nest.pricing.problems import told
+    from nest.evaluation.plan_file import looks_like_file, reread
+    from nest.evaluation.problems import told
 
     check_target(trace)
     if not looks_like_file(file):
@@ -81,7 +81,7 @@ def _bucket(text: str | None) -> float:
 
 
 def _write(file: str, plan: Plan, traced: Traced) -> None:
-    from nest.describe import write_text_atomic
+    from nest.inputs import write_text_atomic
     from nest.report.trace import trace_text
 
     write_text_atomic(file, trace_text(plan, traced))

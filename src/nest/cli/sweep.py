@@ -21,9 +21,9 @@ from nest.cli.naming import App
 from nest.errors import InputError
 
 if TYPE_CHECKING:
-    from nest.sweeps.results import Results
-    from nest.sweeps.running import Progress
-    from nest.sweeps.sweep import Sweep
+    from nest.studies.results import Results
+    from nest.studies.running import Progress
+    from nest.studies.sweep import Sweep
 
 USUAL = "run"
 
@@ -79,9 +79,9 @@ def run(
     Shows the answers. Writes answers.db, points.csv and points.json. Several processes may work on
     one folder. Ends with code 2 if all points are invalid or excluded.
     """
-    from nest.sweeps.loading import load_study
-    from nest.sweeps.sweep import sweep
-    from nest.sweeps.tables import need_parquet
+    from nest.studies.loading import load_study
+    from nest.studies.sweep import sweep
+    from nest.studies.tables import need_parquet
 
     if parquet:
         need_parquet()
@@ -146,14 +146,14 @@ def show(
         raise InputError(f"format: got {suffix[:60]!r}; allowed: svg, png")
     place = done.folder if folder is None else folder
     from nest.report.figure import save_figure
-    from nest.sweeps.charts import (
+    from nest.studies.charts import (
         front_figure,
         heat_map,
         objective_of,
         pair_of,
         sensitivity_figure,
     )
-    from nest.sweeps.store import make_folder
+    from nest.studies.store import make_folder
 
     make_folder(place)
     wanted = objective_of(done.study, objective)
@@ -170,7 +170,7 @@ def show(
 
 def _no_plan(source: str, results: Results) -> InputError:
     """The error of a study without a plan that could be drawn: how its points stand, and why."""
-    from nest.sweeps.text import reason_lines, status_text
+    from nest.studies.text import reason_lines, status_text
 
     asks = " (`nest sweep` asks)" if results.counts["open"] or not results.counts else ""
     return InputError("\n".join((
@@ -180,8 +180,8 @@ def _no_plan(source: str, results: Results) -> InputError:
 
 def _stored(source: str, answers: str | None) -> Sweep:
     """The answers of a study's file, or of a folder."""
-    from nest.sweeps.loading import load_study
-    from nest.sweeps.sweep import Sweep, folder_of, stored
+    from nest.studies.loading import load_study
+    from nest.studies.sweep import Sweep, folder_of, stored
 
     if os.path.isdir(source):
         return stored(source)
@@ -196,7 +196,7 @@ def _stored(source: str, answers: str | None) -> Sweep:
 def _deliver(done: Sweep, formats: tuple[str, ...], as_json: bool, quiet: bool,
              writes: dict[str, Any] | None = None) -> Results:
     """Write tables and pictures, then print the report; what it shows is returned."""
-    from nest.sweeps.tables import head, write
+    from nest.studies.tables import head, write
 
     with done.results() as results:
         files = dict(writes or {})
@@ -206,7 +206,7 @@ def _deliver(done: Sweep, formats: tuple[str, ...], as_json: bool, quiet: bool,
         named = (os.path.join(done.folder, "answers.db"), *files) if formats else (*files,)
 
         def text() -> str:
-            from nest.sweeps.text import report_text
+            from nest.studies.text import report_text
 
             return head(results) if as_json else report_text(results, named, **output.page())
 

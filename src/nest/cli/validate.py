@@ -45,9 +45,9 @@ def validate(
     check_picture("plot", plot)
     for target in (result, plot):
         check_target(target)
-    from nest import validation
-    from nest.describe import write_text_atomic
-    from nest.validation.document import to_csv, to_json
+    from nest.inputs import write_text_atomic
+    from nest.measured import validation
+    from nest.measured.validation.document import to_csv, to_json
 
     runs = validation.read(file, annotations)
     if group:

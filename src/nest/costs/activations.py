@@ -18,7 +18,7 @@ from nest.costs.operators import (
     tokens_of,
     traffic_tokens,
 )
-from nest.graph import Layer, Operator
+from nest.model import Layer, Operator
 
 Bytes = dict[int, Array]
 """By the modules of recompute that drop them."""

@@ -21,7 +21,7 @@ from nest.costs.operators import (
     tokens_of,
     weight_seconds,
 )
-from nest.graph import Layer
+from nest.model import Layer
 
 
 class Parts(NamedTuple):

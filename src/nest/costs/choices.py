@@ -14,8 +14,8 @@ from nest.costs.distinct import distinct_rows
 from nest.costs.host import HERE, Away
 from nest.costs.network.collectives import Group, Network
 from nest.costs.network.fabric import Fabric
-from nest.describe.cluster import Cluster
-from nest.describe.job import Job
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Job
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -10,10 +10,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.describe.device import Device, Dtype
-from nest.describe.formats import number_format
-from nest.describe.job import Stack
-from nest.describe.space import Precision
+from nest.inputs.device import Device, Dtype
+from nest.inputs.formats import number_format
+from nest.inputs.job import Stack
+from nest.inputs.space import Precision
 
 Array = NDArray[np.float64]
 
@@ -84,7 +84,7 @@ def gemm_seconds(
 
     max(2mnk / achievable FLOP/s, bytes / achievable bytes/s) + launch overhead, and the traffic
     that casts the first operand. The achievable share of the peak is that of
-    :class:`nest.describe.device.GemmEfficiency`, fitted on measured products (see the device
+    :class:`nest.inputs.device.GemmEfficiency`, fitted on measured products (see the device
     catalog), times the stack's derate. A product ``alone`` casts its first operand itself, as
     measured products do: ``cast_bytes`` per element at the nominal memory bandwidth. In training
     :func:`cast_seconds` counts this separately.
@@ -114,7 +114,7 @@ def grouped_seconds(
 ) -> Array:
     """Seconds of ``count`` groups, each a product (m x k) @ (k x n), in one call.
 
-    Of :class:`nest.describe.device.GroupedEfficiency`, measured in training software, so that the
+    Of :class:`nest.inputs.device.GroupedEfficiency`, measured in training software, so that the
     stack's derate does not apply. ``written`` are the bytes for an element of the result: a
     gradient that is added to is read and written.
     """
@@ -131,7 +131,7 @@ def cast_seconds(machine: Machine, elements: Array) -> Array:
 
     Transformer Engine casts the input of a product and its gradient once each, and keeps a copy of
     both for the weight gradient, transposed or scaled by columns: ``cast`` of
-    :class:`nest.describe.formats.NumberFormat`, 0 in 16 and 32 bit. Weights are cast once per step
+    :class:`nest.inputs.formats.NumberFormat`, 0 in 16 and 32 bit. Weights are cast once per step
     (``fp8_model_init``), which is neglected. The bytes move at the nominal memory bandwidth,
     because some casts are fused into the preceding kernel (assumed); launches are included in those
     of the products.

@@ -11,7 +11,7 @@ from nest.costs.choices import Body, Setting
 from nest.costs.compute import Array, copy_seconds
 from nest.costs.network.collectives import all_gather, all_to_all, reduce_scatter, ring_pass
 from nest.costs.operators import attention, keys_bytes, positions_of, tokens_of
-from nest.graph import Layer
+from nest.model import Layer
 
 
 def context_traffic(

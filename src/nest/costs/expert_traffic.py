@@ -11,7 +11,7 @@ from nest.costs.choices import Body, Setting
 from nest.costs.compute import Array
 from nest.costs.network.collectives import all_gather, all_to_all, dispatch
 from nest.costs.operators import copies_of, tokens_of
-from nest.graph import Layer
+from nest.model import Layer
 
 PER_PROCESSOR = 15.6e9
 """Bytes/s that a multiprocessor handles in DeepEP's combine: fitted to combines of 65,536 tokens in

@@ -12,8 +12,8 @@ import numpy as np
 
 from nest.costs.compute import Array, Machine, copy_seconds
 from nest.costs.memory import Recipe
-from nest.describe.offload import Offload
-from nest.graph import Chain
+from nest.inputs.offload import Offload
+from nest.model import Chain
 
 LINK_EFFICIENCY = 0.85
 """Share of a nominal link that copies of page-locked memory reach (assumed)."""

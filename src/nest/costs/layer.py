@@ -35,7 +35,7 @@ from nest.costs.host import waiting
 from nest.costs.operators import compute_seconds, tokens_of
 from nest.costs.tensor_traffic import tensor_traffic
 from nest.costs.zero import StateCosts, state_costs
-from nest.graph import Layer
+from nest.model import Layer
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nest.describe.cluster import Cluster
-from nest.describe.device import Device
-from nest.describe.job import Job
+from nest.inputs.cluster import Cluster
+from nest.inputs.device import Device
+from nest.inputs.job import Job
 from nest.units import format_bytes
 
 

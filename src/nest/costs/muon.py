@@ -25,8 +25,8 @@ from nest.costs.choices import Setting, State
 from nest.costs.compute import Array, gemm_seconds
 from nest.costs.network.collectives import all_gather, all_to_all
 from nest.costs.operators import share_of
-from nest.graph import EXPERT, Layer
-from nest.graph.embedding_head import TABLES
+from nest.model import EXPERT, Layer
+from nest.model.embedding_head import TABLES
 
 ITERATIONS = 5
 STATE = 4.0

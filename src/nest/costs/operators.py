@@ -23,7 +23,7 @@ from nest.costs.compute import (
     scores_seconds,
 )
 from nest.costs.memory import recipe
-from nest.graph import EXPERT, Layer, Operator, Traffic
+from nest.model import EXPERT, Layer, Operator, Traffic
 
 
 def positions_of(layer: Layer, s: Setting) -> int:
@@ -242,7 +242,7 @@ def keys_of(op: Operator, machine: Machine, positions: float, backward: bool) ->
     """Keys that a query of an attention core computes in the mean.
 
     Kernels without flash attention compute all positions. Flash kernels skip what a causal mask or
-    a window hides (:meth:`nest.graph.operators.Operator.seen`) but for ``attention_edge`` keys at
+    a window hides (:meth:`nest.model.operators.Operator.seen`) but for ``attention_edge`` keys at
     its edge; going backward in fp8 they skip nothing of a window (cuDNN 9.22: NVIDIA/cudnn-frontend
     @3929da2 benchmark/sdpa_benchmark_training/results/gpt_oss).
     """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nest.costs.layer import LayerCosts
-from nest.describe.job import Stack
+from nest.inputs.job import Stack
 
 
 class LayerSeconds(NamedTuple):

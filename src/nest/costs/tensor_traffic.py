@@ -19,7 +19,7 @@ from nest.costs.network.collectives import (
     reduce_scatter,
 )
 from nest.costs.operators import tokens_of, traffic_tokens
-from nest.graph import Layer
+from nest.model import Layer
 
 
 def tensor_traffic(layer: Layer, c: Body, s: Setting) -> tuple[Array, Array, Array, Array]:

@@ -16,7 +16,7 @@ from nest.costs.memory import recipe
 from nest.costs.muon import STATE, UPDATE, shares
 from nest.costs.network.collectives import all_gather, all_reduce, reduce_scatter
 from nest.costs.operators import share_of
-from nest.graph import EXPERT, Layer
+from nest.model import EXPERT, Layer
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,19 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from nest.describe.arguments import need, need_count, need_seconds
-from nest.describe.base import Freeze, Written
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
-from nest.describe.space import IntSet, SearchSpace
 from nest.errors import InputError
+from nest.evaluation.divisions import even_sizes
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.evaluation.plans import Plan
 from nest.explanation.infeasible import worst_stage
-from nest.graph import Chain
-from nest.graph.legality import space_problems, tp_problem
-from nest.pricing.divisions import even_sizes
-from nest.pricing.evaluation import chain_of, evaluate
-from nest.pricing.plans import Plan
+from nest.inputs.arguments import need, need_count, need_seconds
+from nest.inputs.base import Freeze, Written
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.inputs.space import IntSet, SearchSpace
+from nest.model import Chain
+from nest.model.legality import space_problems, tp_problem
 from nest.search import compiled
 from nest.search.offloads import search
 from nest.search.progress import Watch

@@ -11,22 +11,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from nest.costs.memory import usable_share
-from nest.describe import catalog
-from nest.describe.cluster import MOST_DEVICES, Cluster
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
-from nest.describe.loading import load_cluster
-from nest.describe.model import Model
-from nest.describe.profile import Profile
-from nest.describe.sources import CATALOG
-from nest.describe.space import SearchSpace
 from nest.errors import InfeasibleError
-from nest.graph import Chain
-from nest.graph.legality import sequence_problem, space_problems
-from nest.graph.schedules import group_of
-from nest.pricing.evaluation import evaluate
-from nest.pricing.feasibility import largest_part
-from nest.pricing.plans import Plan
+from nest.evaluation.evaluate import evaluate
+from nest.evaluation.feasibility import largest_part
+from nest.evaluation.plans import Plan
+from nest.inputs import catalog
+from nest.inputs.cluster import MOST_DEVICES, Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.inputs.loading import load_cluster
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.inputs.sources import CATALOG
+from nest.inputs.space import SearchSpace
+from nest.model import Chain
+from nest.model.legality import sequence_problem, space_problems
+from nest.model.schedules import group_of
 from nest.search.draft import DRAFT, narrowed
 from nest.search.offloads import search
 from nest.search.progress import Watch

@@ -19,9 +19,8 @@ from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
-from nest.describe.formats import number_format
-from nest.describe.job import Job
-from nest.describe.offload import Offload
+from nest.evaluation.plans import Plan
+from nest.evaluation.ranks import Rank
 from nest.exports.figures import Figures, figures
 from nest.exports.known import catalog_name, plain_lines
 from nest.exports.megatron import captured, not_captured, replica_by_replica, variables
@@ -29,8 +28,9 @@ from nest.exports.megatron_table import levels_of
 from nest.exports.script import Script
 from nest.exports.settings import Setting, flag, settings
 from nest.exports.target import Files, Sheet, Target, model_of, written
-from nest.pricing.plans import Plan
-from nest.pricing.ranks import Rank
+from nest.inputs.formats import number_format
+from nest.inputs.job import Job
+from nest.inputs.offload import Offload
 
 PROGRAM = "plan_recipe.py"
 _WORDS = {"norm": "layernorm", "mlp_act": "moe_act"}

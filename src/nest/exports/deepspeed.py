@@ -18,12 +18,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from nest.evaluation.plans import Plan
 from nest.exports.figures import Figures, figures, model_figures
 from nest.exports.script import Script
 from nest.exports.settings import Setting, flag, nested, settings, words
 from nest.exports.target import Files, Sheet, Target, model_of, stage_by_stage, written
-from nest.graph import build_chain
-from nest.pricing.plans import Plan
+from nest.model import build_chain
 from nest.stacks.figures import plan_figures
 
 VERSION = "DeepSpeed 0.19.8"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.offload import Offload
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.offload import Offload
 
 Figure = int | float | str | bool | None | tuple[str, ...]
 Figures = Mapping[str, Figure]
@@ -28,7 +28,7 @@ def figures(job: Job, way: Configuration) -> Figures:
 
     Returns
     -------
-    Degrees, batches in samples, and words of `nest.describe`:
+    Degrees, batches in samples, and words of `nest.inputs`:
 
     - ``dp``: data parallel degree, over all replicas; ``replicas`` x ``shards``: copies of what
       ZeRO shards, and the ranks that a copy is sharded over.

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nest.evaluation.plans import Plan
 from nest.exports.figures import Figures, figures
 from nest.exports.known import plain_lines
 from nest.exports.script import Script
 from nest.exports.settings import Plain, Setting, settings
 from nest.exports.target import Files, Sheet, Target, model_of, stage_by_stage, written
-from nest.pricing.plans import Plan
 
 MODULE = "parallelize.py"
 SETTINGS = (

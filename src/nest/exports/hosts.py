@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from nest.describe.cluster import Cluster
 from nest.errors import InputError
-from nest.pricing.ranks import Rank
+from nest.evaluation.ranks import Rank
+from nest.inputs.cluster import Cluster
 from nest.units import runs_text, shorten
 
 MOST_PER_NODE = 16

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from nest.describe import load_model
-from nest.describe.model import Model
-from nest.describe.sources import CATALOG
 from nest.errors import InputError
+from nest.inputs import load_model
+from nest.inputs.model import Model
+from nest.inputs.sources import CATALOG
 
 
 def catalog_name(model: Model) -> str:

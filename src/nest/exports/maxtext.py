@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from nest.describe.formats import number_format
-from nest.describe.model import Model
+from nest.evaluation.plans import Plan
+from nest.evaluation.ranks import Rank
 from nest.exports.figures import Figures, figures, model_figures
 from nest.exports.known import catalog_name
 from nest.exports.script import Script
 from nest.exports.settings import Setting, settings
 from nest.exports.target import Files, Sheet, Target, model_of, written
-from nest.pricing.plans import Plan
-from nest.pricing.ranks import Rank
+from nest.inputs.formats import number_format
+from nest.inputs.model import Model
 
 VERSION = "MaxText e591f30"
 CONFIG = "plan.yml"

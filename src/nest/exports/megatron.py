@@ -8,10 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.offload import Offload
 from nest.exports.figures import Figure
 from nest.exports.megatron_table import (
     SECTIONS,
@@ -22,6 +18,10 @@ from nest.exports.megatron_table import (
     training_figures,
 )
 from nest.exports.settings import settings
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.offload import Offload
 
 VERSION = "Megatron-LM core_v0.16.1"
 SOFTWARE = ("Megatron-Core", "Megatron-FSDP")

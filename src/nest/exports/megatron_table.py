@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from itertools import groupby
 from types import MappingProxyType
 
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.offload import Offload
 from nest.exports.figures import Figure
 from nest.exports.settings import Setting, flag
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.offload import Offload
 
 MODULES = MappingProxyType({"norm": "layernorm", "mlp_act": "moe_act"})
 """Modules of recompute that have another name in Megatron-Core."""

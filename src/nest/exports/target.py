@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
-from nest.describe.model import Model
 from nest.errors import UnsupportedError
+from nest.evaluation.plans import Plan
+from nest.evaluation.ranks import Rank
 from nest.exports.hosts import Places
 from nest.exports.script import Script, places_files, script_text
-from nest.pricing.plans import Plan
-from nest.pricing.ranks import Rank
+from nest.inputs.model import Model
 from nest.units import format_seconds
 
 Files = dict[str, str]

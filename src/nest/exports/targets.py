@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from nest.describe.arguments import need, need_count, takes
 from nest.errors import InputError, UnsupportedError, did_you_mean
-from nest.exports import bridge, chakra, deepspeed, fsdp2, maxtext, megatron, simai, torchtitan
+from nest.evaluation.plans import Plan
+from nest.evaluation.ranks import Rank
+from nest.exports import bridge, deepspeed, fsdp2, maxtext, megatron, torchtitan
 from nest.exports.hosts import per_node, places
 from nest.exports.launchers import DEFAULT, LAUNCHERS
 from nest.exports.script import Script
 from nest.exports.target import Files, Sheet, Target, model_of, refuse, sheet, written
-from nest.pricing.plans import Plan
-from nest.pricing.ranks import Rank
+from nest.inputs.arguments import need, need_count, takes
+from nest.simulation import chakra, simai
 from nest.units import shorten
 
 

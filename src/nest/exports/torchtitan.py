@@ -16,13 +16,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from nest.evaluation.plans import Plan
 from nest.exports.figures import Figures, figures
 from nest.exports.known import catalog_name, plain_lines
 from nest.exports.script import Script
 from nest.exports.settings import Setting, nested, settings
 from nest.exports.target import Files, Sheet, Target, model_of, stage_by_stage, written
-from nest.graph import build_chain
-from nest.pricing.plans import Plan
+from nest.model import build_chain
 from nest.stacks.figures import chunks_of
 
 RULES = (("torchtitan", "0.3.0"),)

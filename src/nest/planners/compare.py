@@ -7,16 +7,16 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from nest.describe.cluster import Cluster
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.profile import Profile
-from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
-from nest.graph.legality import sequence_problem, space_problems
+from nest.evaluation.evaluate import chain_of
+from nest.evaluation.plans import Plan
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.inputs.space import SearchSpace
+from nest.model.legality import sequence_problem, space_problems
 from nest.planners import PLANNERS, planner
-from nest.pricing.evaluation import chain_of
-from nest.pricing.plans import Plan
 
 
 class Entry(NamedTuple):

@@ -14,11 +14,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from nest.costs.memory import recipe
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.job import Job
-from nest.graph import EXPERT, Chain, Layer, boundary_bytes
-from nest.pricing.stages import mask, shards_of
+from nest.evaluation.stages import mask, shards_of
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.job import Job
+from nest.model import EXPERT, Chain, Layer, boundary_bytes
 
 Members = tuple[int, ...]
 

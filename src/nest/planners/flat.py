@@ -18,15 +18,15 @@ from nest.costs.layer import body_costs
 from nest.costs.network.fabric import fabric_of
 from nest.costs.network.placement import aligned
 from nest.costs.zero import StateCosts, state_costs
-from nest.describe.cluster import Cluster, Level
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.profile import Profile
-from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
-from nest.graph import Chain, boundary_bytes
-from nest.graph.legality import expert_problem, sequence_problem, tensor_degrees, tp_problem
-from nest.pricing.evaluation import chain_of
+from nest.evaluation.evaluate import chain_of
+from nest.inputs.cluster import Cluster, Level
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.inputs.space import SearchSpace
+from nest.model import Chain, boundary_bytes
+from nest.model.legality import expert_problem, sequence_problem, tensor_degrees, tp_problem
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]

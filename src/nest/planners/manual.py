@@ -29,7 +29,8 @@ micro-batches each and keeps the fastest. Recompute, cp, ep and ZeRO stay as cho
 and only single steps upwards are tried: a rule, not a grid.
 
 Ranks are ordered tp-cp-dp-pp (Megatron-Core's default) or tp-cp-pp-dp (its option
-``--use-tp-pp-dp-mapping``), whichever is faster. Layers are cut evenly (:mod:`nest.pricing.even`).
+``--use-tp-pp-dp-mapping``), whichever is faster. Layers are cut evenly
+(:mod:`nest.evaluation.even`).
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.profile import Profile
-from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
-from nest.graph import Chain
-from nest.graph.legality import divisors, tensor_degrees
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.evaluation.even import even_configuration
+from nest.evaluation.plans import Plan
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.inputs.space import SearchSpace
+from nest.model import Chain
+from nest.model.legality import divisors, tensor_degrees
 from nest.planners.membership import outside
 from nest.planners.prices import Prices
-from nest.pricing.evaluation import chain_of, evaluate
-from nest.pricing.even import even_configuration
-from nest.pricing.plans import Plan
 
 LONG = 8192
 """Tokens of a sequence from which on context parallelism is considered (rule 5)."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.space import SearchSpace
-from nest.graph import Chain
-from nest.graph.schedules import group_of, is_grouped
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.space import SearchSpace
+from nest.model import Chain
+from nest.model.schedules import group_of, is_grouped
 from nest.planners.prices import degrees_of
 
 

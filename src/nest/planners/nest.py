@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nest import api
-from nest.describe.cluster import Cluster
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.profile import Profile
-from nest.describe.space import SearchSpace
-from nest.pricing.plans import Plan
+from nest.evaluation.plans import Plan
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.inputs.space import SearchSpace
 
 
 @dataclass(frozen=True)

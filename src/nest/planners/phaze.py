@@ -18,15 +18,17 @@ from numpy.typing import NDArray
 from nest.costs.memory import limit_bytes
 from nest.costs.network.placement import aligned, replicas_alike, strides
 from nest.costs.stage import hop as hand_over
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.profile import Profile
-from nest.describe.space import SearchSpace
 from nest.errors import NoPlanError
-from nest.graph import Chain
-from nest.graph.legality import divisors
+from nest.evaluation.evaluate import evaluate
+from nest.evaluation.plans import Plan
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.inputs.space import SearchSpace
+from nest.model import Chain
+from nest.model.legality import divisors
 from nest.planners.flat import (
     Array,
     BodyPrices,
@@ -41,8 +43,6 @@ from nest.planners.flat import (
     replicated,
     ways,
 )
-from nest.pricing.evaluation import evaluate
-from nest.pricing.plans import Plan
 
 FIXED: dict[str, Any] = {"dp_in": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "1f1b"}
 

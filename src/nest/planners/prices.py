@@ -13,17 +13,17 @@ import numpy as np
 
 from nest.costs.network.placement import aligned
 from nest.costs.schedules import SCHEDULES
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.job import Job
-from nest.graph import Chain
-from nest.graph.legality import (
+from nest.evaluation.stages import Layers, Pricing, StagePrice
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.job import Job
+from nest.model import Chain
+from nest.model.legality import (
     outer_problem,
     schedule_problems,
     sequence_problem,
     stage_problem,
 )
-from nest.pricing.stages import Layers, Pricing, StagePrice
 
 
 class Price(NamedTuple):

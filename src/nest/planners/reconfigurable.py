@@ -33,11 +33,11 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
 from nest.errors import InputError
-from nest.graph import Chain
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.model import Chain
 from nest.planners.demands import Demands, Members, Traffic
 from nest.planners.prices import Price, Prices
 

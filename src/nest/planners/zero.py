@@ -20,20 +20,20 @@ from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar, NamedTuple
 
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.profile import Profile
-from nest.describe.space import Recompute, SearchSpace
 from nest.errors import NoPlanError
-from nest.graph import Chain
-from nest.graph.legality import divisors
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.evaluation.even import even_configuration
+from nest.evaluation.plans import Plan
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.inputs.space import Recompute, SearchSpace
+from nest.model import Chain
+from nest.model.legality import divisors
 from nest.planners.membership import outside
 from nest.planners.prices import Prices
-from nest.pricing.evaluation import chain_of, evaluate
-from nest.pricing.even import even_configuration
-from nest.pricing.plans import Plan
 
 
 class Sharding(NamedTuple):

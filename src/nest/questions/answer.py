@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nest.describe.base import Written
-from nest.pricing.plans import Plan
+from nest.evaluation.plans import Plan
+from nest.inputs.base import Written
 from nest.questions.question import Id
 
 SCHEMA = "nest.answer/1.0"

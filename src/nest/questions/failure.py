@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from nest.describe.base import Freeze, FrozenDict, Written
 from nest.errors import (
     InfeasibleError,
     InputError,
@@ -15,6 +14,7 @@ from nest.errors import (
     OutputError,
     UnsupportedError,
 )
+from nest.inputs.base import Freeze, FrozenDict, Written
 from nest.questions.question import Id, id_of
 
 SCHEMA = "nest.error/1"

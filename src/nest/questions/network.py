@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from nest.describe import Cluster, Model, catalog, load_cluster, load_model
-from nest.describe.base import Problems, in_field
-from nest.describe.sources import CATALOG
 from nest.errors import InputError, NestError
+from nest.inputs import Cluster, Model, catalog, load_cluster, load_model
+from nest.inputs.base import Problems, in_field
+from nest.inputs.sources import CATALOG
 from nest.units import shorten
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ def cluster_of(value: Any, validated: Callable[[Any], Cluster]) -> Cluster:
             _check_name(base)
         return validated(_named(base, sizes))
     if "levels" not in value:
-        from nest.topology.readers.format import describes_graph, topology_from
+        from nest.network.readers.format import describes_graph, topology_from
 
         if describes_graph(value):
             return validated(_told("cluster", lambda: _network(
@@ -64,7 +64,7 @@ def _check_name(name: Any) -> None:
         if catalog.find("clusters", name) is not None:
             return
         # Networks take a fifth of a second to import, which most questions do not need.
-        from nest.topology import names_generator
+        from nest.network import names_generator
 
         if names_generator(name):
             return
@@ -79,7 +79,7 @@ def _named(name: str, sizes: dict[str, Any]) -> Cluster:
 
 
 def _network(source: Any, sizes: dict[str, Any]) -> Cluster:
-    from nest.topology.network import load_network
+    from nest.network.network import load_network
 
     if isinstance(source, str) and set(sizes) <= {"devices", "filling"} and (
             catalog.find("clusters", source)):

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, StrictInt, StrictStr, WrapValidator, model_validator
 
-from nest.describe import Cluster, Job, Model, Profile, SearchSpace
-from nest.describe.base import Description, Flag, Problems, Whole
-from nest.describe.files import parse_text
 from nest.errors import InputError
+from nest.inputs import Cluster, Job, Model, Profile, SearchSpace
+from nest.inputs.base import Description, Flag, Problems, Whole
+from nest.inputs.files import parse_text
 from nest.limits import MOST
 from nest.questions.network import cluster_of, model_of
 from nest.questions.search import Search

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from nest.describe.base import Description, Flag
+from nest.inputs.base import Description, Flag
 from nest.units import Seconds
 
 

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nest.describe.files import read_description
 from nest.errors import InputError
+from nest.inputs.files import read_description
 
 Words = tuple[str, ...]
 _WHOLE = re.compile(r"[+-]?\d{1,18}")

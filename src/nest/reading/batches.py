@@ -10,8 +10,8 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-from nest.describe.space import SearchSpace
-from nest.graph.legality import divisors
+from nest.inputs.space import SearchSpace
+from nest.model.legality import divisors
 from nest.reading.arguments import Words
 
 _STEP = re.compile(r"[^:\s]{1,30}:(\d{1,9})")

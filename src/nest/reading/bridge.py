@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nest.describe import load_stack
-from nest.describe.formats import number_format
-from nest.describe.job import Job, Stack
-from nest.describe.model import Model
-from nest.describe.offload import Offload
 from nest.errors import InputError
+from nest.evaluation.divisions import chunks_of_stages
 from nest.exports.bridge import ENDS, OVERLAP, PRECISIONS, RECIPES, SETTINGS
 from nest.exports.settings import Plain, Setting
-from nest.graph import build_chain
-from nest.pricing.divisions import chunks_of_stages
+from nest.inputs import load_stack
+from nest.inputs.formats import number_format
+from nest.inputs.job import Job, Stack
+from nest.inputs.model import Model
+from nest.inputs.offload import Offload
+from nest.model import build_chain
 from nest.reading.division import Division, configuration, exchange, job
 from nest.reading.hosts import Placed
 from nest.reading.megatron import capacity_of, modules_of, split

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from nest.describe import load_stack
-from nest.describe.files import parse_text
-from nest.describe.job import Stack
-from nest.describe.model import Model
-from nest.describe.offload import Offload
 from nest.errors import InputError, did_you_mean
 from nest.exports.deepspeed import ARGUMENTS, JSON, MODEL, TRAINING
 from nest.exports.settings import Plain, Setting, flat
-from nest.graph import Chain, build_chain
-from nest.graph.schedules import chunks_at, is_folded
+from nest.inputs import load_stack
+from nest.inputs.files import parse_text
+from nest.inputs.job import Stack
+from nest.inputs.model import Model
+from nest.inputs.offload import Offload
+from nest.model import Chain, build_chain
+from nest.model.schedules import chunks_at, is_folded
 from nest.reading import arguments
 from nest.reading.arguments import arguments_of, plain
 from nest.reading.division import Division, Span, configuration, job

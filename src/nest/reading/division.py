@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from nest.describe.configuration import Configuration
 from nest.errors import InputError
+from nest.inputs.configuration import Configuration
 from nest.reading.hosts import MOST, Placed, placed
 
 Span = tuple[int, int]

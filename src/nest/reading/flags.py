@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
 from nest.errors import UnsupportedError
+from nest.evaluation.plans import Plan
 from nest.exports import megatron
 from nest.exports.megatron_table import (
     SECTIONS,
@@ -17,7 +16,8 @@ from nest.exports.megatron_table import (
     training_figures,
 )
 from nest.exports.settings import settings, words
-from nest.pricing.plans import Plan
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
 from nest.reading.arguments import Words
 from nest.reading.megatron_arguments import ALIASES
 

@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from nest.describe.configuration import Configuration
-from nest.describe.files import parse_text
-from nest.describe.job import Job, Stack
-from nest.describe.model import Model
+from nest.evaluation.plans import Plan
 from nest.exports import bridge, deepspeed, fsdp2, maxtext, torchtitan
 from nest.exports.settings import Plain, flat, settings
-from nest.pricing.plans import Plan
+from nest.inputs.configuration import Configuration
+from nest.inputs.files import parse_text
+from nest.inputs.job import Job, Stack
+from nest.inputs.model import Model
 from nest.reading import bridge as bridge_reading
 from nest.reading import deepspeed as deepspeed_reading
 from nest.reading import edit_json, edit_python, edit_toml, edit_yaml

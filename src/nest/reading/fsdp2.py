@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from nest.describe import load_stack
 from nest.errors import InputError
 from nest.exports.fsdp2 import SETTINGS
 from nest.exports.settings import Plain
-from nest.graph import build_chain
+from nest.inputs import load_stack
+from nest.model import build_chain
 from nest.reading.division import Division, configuration, job
 from nest.reading.python_text import Module, Unread
 from nest.reading.source import Found, Source, figures_in, model_of, said, understood

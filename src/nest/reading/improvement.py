@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nest.describe.base import Freeze, Written
-from nest.pricing.plans import Plan
+from nest.evaluation.plans import Plan
+from nest.inputs.base import Freeze, Written
 
 SCHEMA = "nest.improvement/1.1"
 SCHEMAS = r"^nest\.improvement/1(\.\d{1,9})?$"

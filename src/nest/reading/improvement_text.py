@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nest.pricing.plans import Plan
+from nest.evaluation.plans import Plan
 from nest.reading.improvement import Change, Improvement
 from nest.report.page import Page
 from nest.report.plan_text import proved, sure

@@ -10,14 +10,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nest.api import Planner
-from nest.describe.arguments import need, takes
-from nest.describe.cluster import Cluster
-from nest.describe.job import Stack
-from nest.describe.model import Model
-from nest.describe.space import SearchSpace
 from nest.errors import InfeasibleError, InputError, LimitError, NestError
+from nest.evaluation.plans import Plan
 from nest.exports.figures import figures
-from nest.pricing.plans import Plan
+from nest.inputs.arguments import need, takes
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Stack
+from nest.inputs.model import Model
+from nest.inputs.space import SearchSpace
 from nest.reading.ignored import check_ignored, names_of, names_of_words
 from nest.reading.improvement import Change, Improvement
 from nest.reading.reader import opened

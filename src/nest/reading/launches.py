@@ -13,9 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from nest.describe.files import read_text
 from nest.errors import InputError
 from nest.exports import bridge, fsdp2, torchtitan
+from nest.inputs.files import read_text
 from nest.reading import deepspeed
 from nest.reading.hosts import Placed, devices_of
 from nest.reading.shell import Command, Script

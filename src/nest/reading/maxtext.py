@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from nest.describe import load_stack
-from nest.describe.files import parse_text
-from nest.describe.formats import number_format
-from nest.describe.model import Model
 from nest.errors import InputError
 from nest.exports.maxtext import MODELS, OWN, POLICIES, SETTINGS
 from nest.exports.settings import Plain, flat
-from nest.graph import Chain, build_chain
-from nest.graph.schedules import chunks_at
+from nest.inputs import load_stack
+from nest.inputs.files import parse_text
+from nest.inputs.formats import number_format
+from nest.inputs.model import Model
+from nest.model import Chain, build_chain
+from nest.model.schedules import chunks_at
 from nest.reading.division import Division, Span, configuration, job
 from nest.reading.hosts import Placed
 from nest.reading.source import Found, Source, divided, figures_in, model_of, said, understood

@@ -9,17 +9,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
-from nest.describe import load_stack
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job, Stack
-from nest.describe.model import Model
-from nest.describe.offload import Offload
-from nest.describe.space import MODULES as ALL_MODULES
-from nest.describe.space import Dispatcher
 from nest.errors import InputError
+from nest.evaluation.divisions import chunks_of_stages
 from nest.exports.megatron_table import MODULES, RECIPES, SHARDED, remainders_asked
-from nest.graph import build_chain
-from nest.pricing.divisions import chunks_of_stages
+from nest.inputs import load_stack
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job, Stack
+from nest.inputs.model import Model
+from nest.inputs.offload import Offload
+from nest.inputs.space import MODULES as ALL_MODULES
+from nest.inputs.space import Dispatcher
+from nest.model import build_chain
 from nest.reading.arguments import number_or_text
 from nest.reading.division import exchange
 from nest.reading.hosts import Placed, placed

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from nest.describe.space import CpComm
 from nest.errors import InputError, did_you_mean
 from nest.exports.megatron_table import RECIPES, SECTIONS, SHARDED
 from nest.exports.settings import figures_of
+from nest.inputs.space import CpComm
 from nest.reading.arguments import Words, arguments_of, known, listed, plain
 from nest.reading.source import LEFT_OUT, unread
 

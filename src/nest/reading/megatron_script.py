@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from nest.describe.configuration import Configuration
-from nest.describe.files import read_text, yaml_text
-from nest.describe.job import Job
-from nest.describe.model import Model
 from nest.errors import InputError
+from nest.inputs.configuration import Configuration
+from nest.inputs.files import read_text, yaml_text
+from nest.inputs.job import Job
+from nest.inputs.model import Model
 from nest.reading import megatron
 from nest.reading.arguments import arguments_of, known
 from nest.reading.hosts import Placed, devices_of

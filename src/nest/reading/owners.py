@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nest.describe.files import read_description
 from nest.exports.settings import flat
+from nest.inputs.files import read_description
 from nest.reading.source import among
 
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nest.describe import load_model
-from nest.describe.arguments import takes
-from nest.describe.configuration import Configuration
-from nest.describe.files import document_of, parse_text, read_text, yaml_text
-from nest.describe.job import Job
-from nest.describe.model import Model
 from nest.errors import InputError, did_you_mean
-from nest.graph import build_chain
-from nest.graph.legality import expert_problem
+from nest.inputs import load_model
+from nest.inputs.arguments import takes
+from nest.inputs.configuration import Configuration
+from nest.inputs.files import document_of, parse_text, read_text, yaml_text
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.model import build_chain
+from nest.model.legality import expert_problem
 from nest.reading import (
     bridge,
     deepspeed,

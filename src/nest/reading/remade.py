@@ -10,10 +10,10 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+from nest.evaluation.plans import Plan
 from nest.exports import megatron
 from nest.exports.hosts import Places
 from nest.exports.script import Script, script_text
-from nest.pricing.plans import Plan
 from nest.reading.arguments import Words
 from nest.reading.megatron_script import PROGRAM, Launch
 from nest.reading.shell import MARK, Unknown

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import NamedTuple, Protocol
 
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job, Stack
-from nest.describe.model import Model
-from nest.describe.space import SearchSpace
-from nest.pricing.evaluation import evaluate
-from nest.pricing.plans import Plan
+from nest.evaluation.evaluate import evaluate
+from nest.evaluation.plans import Plan
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job, Stack
+from nest.inputs.model import Model
+from nest.inputs.space import SearchSpace
 from nest.reading.improvement import Change
 
 UNSET = {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}

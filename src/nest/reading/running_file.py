@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from nest.describe.cluster import Cluster
-from nest.describe.job import Job, Stack
-from nest.describe.loading import load_stack
-from nest.describe.model import Model
-from nest.describe.space import SearchSpace
 from nest.errors import InputError, UnsupportedError
+from nest.evaluation.evaluate import evaluate
+from nest.evaluation.plans import Plan
 from nest.exports.settings import Plain
 from nest.exports.target import refuse
 from nest.exports.targets import TARGETS
-from nest.graph.legality import divisors
-from nest.pricing.evaluation import evaluate
-from nest.pricing.plans import Plan
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Job, Stack
+from nest.inputs.loading import load_stack
+from nest.inputs.model import Model
+from nest.inputs.space import SearchSpace
+from nest.model.legality import divisors
 from nest.reading import edit_script
 from nest.reading.arguments import Known, Words, arguments_of
 from nest.reading.deepspeed import ALIASES, known_arguments

@@ -9,20 +9,20 @@ from functools import partial
 from itertools import product
 from typing import Any, Self
 
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job, Stack
-from nest.describe.loading import load_stack
-from nest.describe.model import Model
-from nest.describe.space import SearchSpace
 from nest.errors import InputError, KernelError, UnsupportedError
+from nest.evaluation.evaluate import evaluate
+from nest.evaluation.plans import Plan
+from nest.evaluation.ranks import Rank
 from nest.exports import megatron
 from nest.exports.hosts import MOST_PER_NODE, Places, per_node, places
 from nest.exports.launchers import DEFAULT, LAUNCHERS
 from nest.exports.targets import TARGETS
-from nest.pricing.evaluation import evaluate
-from nest.pricing.plans import Plan
-from nest.pricing.ranks import Rank
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job, Stack
+from nest.inputs.loading import load_stack
+from nest.inputs.model import Model
+from nest.inputs.space import SearchSpace
 from nest.reading import edit_script, flags
 from nest.reading.arguments import arguments_of, known
 from nest.reading.batches import bounded, common_batch

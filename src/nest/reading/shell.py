@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from nest.describe.files import read_text
 from nest.errors import InputError
+from nest.inputs.files import read_text
 from nest.reading.shell_flow import Command, Flow, Status
 from nest.reading.shell_reader import parsed
 from nest.reading.shell_state import CLOSE, MARK, OPEN, State, Unknown, Value

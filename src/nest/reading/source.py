@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from nest.describe import load_model
-from nest.describe.files import read_description
-from nest.describe.model import Model
 from nest.errors import InputError, did_you_mean
 from nest.exports.settings import Plain, Setting, figures_of
+from nest.inputs import load_model
+from nest.inputs.files import read_description
+from nest.inputs.model import Model
 from nest.reading.hosts import Placed
 from nest.reading.python_text import Made, Unread
 from nest.units import shorten

@@ -13,9 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from nest.describe import load_stack
-from nest.describe.files import parse_text
-from nest.describe.model import Model
 from nest.errors import InputError
 from nest.exports.settings import Plain, flat
 from nest.exports.torchtitan import (
@@ -27,8 +24,11 @@ from nest.exports.torchtitan import (
     PYTHON,
     TOKENS,
 )
-from nest.graph import Chain, build_chain
-from nest.graph.schedules import chunks_at
+from nest.inputs import load_stack
+from nest.inputs.files import parse_text
+from nest.inputs.model import Model
+from nest.model import Chain, build_chain
+from nest.model.schedules import chunks_at
 from nest.reading.arguments import number_or_text
 from nest.reading.division import Division, Span, configuration, job
 from nest.reading.python_text import Made, Module, Unread, fields_of, not_read

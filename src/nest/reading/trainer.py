@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from nest.describe.files import read_text
 from nest.errors import InputError
 from nest.exports.settings import Plain, nested
+from nest.inputs.files import read_text
 from nest.reading import deepspeed
 from nest.reading.source import Found, Source, understood
 from nest.reading.translated import settings_of

@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nest.describe.files import parse_text, read_description
-from nest.describe.model import Model
 from nest.errors import InputError
 from nest.exports.settings import Plain, Setting, flat, nested
+from nest.inputs.files import parse_text, read_description
+from nest.inputs.model import Model
 from nest.reading import deepspeed, megatron
 from nest.reading.source import LARGEST, Found, Source, said, understood
 from nest.reading.torchtitan import overrides

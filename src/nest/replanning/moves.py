@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from nest.costs.memory import recipe
 from nest.costs.operators import share_of
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.job import Job
-from nest.graph import EXPERT, Chain
-from nest.pricing.stages import layers_of
+from nest.evaluation.stages import layers_of
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.job import Job
+from nest.model import EXPERT, Chain
 
 Floats = NDArray[np.float64]
 Cells = tuple[Floats, Floats, Floats, Floats]
@@ -81,7 +81,7 @@ def received(
 
 
 def _held(way: Configuration, names: Sequence[str]) -> Held:
-    """Devices in the order of ranks, see :func:`nest.pricing.ranks.ranks`."""
+    """Devices in the order of ranks, see :func:`nest.evaluation.ranks.ranks`."""
     spans = [stage.devices for stage in way.stages]
     stage = np.repeat(np.arange(way.pp), [stop - first for first, stop in spans])
     place = np.concatenate([np.arange(stop - first) for first, stop in spans])

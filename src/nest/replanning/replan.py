@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nest.api import plan as fastest
-from nest.describe import Cluster, SearchSpace
-from nest.describe.arguments import need, takes
 from nest.errors import InputError
-from nest.graph.schedules import copies
-from nest.pricing.evaluation import chain_of
-from nest.pricing.plan_file import load_plan
-from nest.pricing.plans import Plan
+from nest.evaluation.evaluate import chain_of
+from nest.evaluation.plan_file import load_plan
+from nest.evaluation.plans import Plan
+from nest.inputs import Cluster, SearchSpace
+from nest.inputs.arguments import need, takes
+from nest.model.schedules import copies
 from nest.replanning.moves import received
 from nest.replanning.result import Move, Moves, Replan
 from nest.units import shorten
@@ -41,7 +41,7 @@ def replan(
     ----------
     plan : what runs now: a plan, its file or its data. Model and job stay as they are.
     without : parts that are lost, as ``node17`` or ``["node3..5", "leaf2"]``; see
-        :func:`nest.topology.losses.left_of`.
+        :func:`nest.network.losses.left_of`.
     space : bounds of the new plan; default: everything legal.
     cluster : the cluster that ``without`` is taken from; default: that of the plan. Give the whole
         cluster, and all that is lost now, where devices have returned. Its devices are those of the
@@ -62,8 +62,8 @@ def replan(
     InfeasibleError : nothing fits on what is left.
     LimitError : as of :func:`nest.plan`.
     """
-    from nest.topology.hierarchy import device_names
-    from nest.topology.losses import left_of
+    from nest.network.hierarchy import device_names
+    from nest.network.losses import left_of
 
     before = load_plan(plan)
     given = (without,) if isinstance(without, str) else without

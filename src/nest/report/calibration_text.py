@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nest.calibration.collectives import NetworkFit, decades
-from nest.calibration.fit import Array, Estimate, median_and_tail, percent_off
-from nest.calibration.gemms import DeviceFit
-from nest.calibration.runs import RunsFit
+from nest.measured.calibration.collectives import NetworkFit, decades
+from nest.measured.calibration.fit import Array, Estimate, median_and_tail, percent_off
+from nest.measured.calibration.gemms import DeviceFit
+from nest.measured.calibration.runs import RunsFit
 from nest.report.page import Page
 from nest.units import format_seconds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nest.describe.capabilities import Rule
+from nest.inputs.capabilities import Rule
 from nest.report.page import Page
 from nest.stacks.overview import tables
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nest.describe import catalog, load_cluster, load_device, load_model, load_stack
-from nest.describe.catalog import Section
+from nest.inputs import catalog, load_cluster, load_device, load_model, load_stack
+from nest.inputs.catalog import Section
 from nest.report.page import Page
 from nest.units import (
     format_bandwidth,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from nest.evaluation.plans import Plan, Stage
 from nest.planners.compare import Entry, peak_memory
-from nest.pricing.plans import Plan, Stage
 from nest.report.page import Page
 from nest.report.plan_text import percent
 from nest.report.stages import GIB

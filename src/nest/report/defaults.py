@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nest.describe import Cluster, GemmEfficiency
-from nest.describe.device import default_gemm
+from nest.inputs import Cluster, GemmEfficiency
+from nest.inputs.device import default_gemm
 
 
 def defaults(cluster: Cluster) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nest.describe.configuration import Configuration
+from nest.evaluation.plans import Plan
 from nest.explanation.explanation import Explanation, ShadowPrice, SimplerPlan
-from nest.pricing.plans import Plan
+from nest.inputs.configuration import Configuration
 from nest.report.page import Page
 from nest.report.plan_text import SCHEDULES, WORDS, blocks, headline, percent
 from nest.units import format_seconds

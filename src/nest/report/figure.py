@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nest.describe.files import write_atomic
 from nest.errors import InputError
+from nest.inputs.files import write_atomic
 from nest.units import shorten
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def save_figure(file: str, figure: Figure) -> None:
 
     Raises
     ------
-    InputError, OutputError : as :func:`nest.describe.files.write_atomic`.
+    InputError, OutputError : as :func:`nest.inputs.files.write_atomic`.
     """
     suffix = Path(file).suffix[1:]
     stream = io.BytesIO()

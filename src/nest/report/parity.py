@@ -6,6 +6,7 @@ import math
 import textwrap
 from typing import TYPE_CHECKING
 
+from nest.measured.validation import Report
 from nest.report.figure import (
     BLUE,
     GREEN,
@@ -15,7 +16,6 @@ from nest.report.figure import (
     VERMILION,
     look,
 )
-from nest.validation import Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +35,7 @@ def parity_figure(report: Report, title: str) -> Figure:
 
     Parameters
     ----------
-    report : of :func:`nest.validation.score`.
+    report : of :func:`nest.measured.validation.score`.
     title : one line above the picture.
 
     Returns

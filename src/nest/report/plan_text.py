@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration
-from nest.describe.space import SearchSpace
-from nest.graph import build_chain
-from nest.pricing.plans import Confidence, Plan
+from nest.evaluation.plans import Confidence, Plan
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.space import SearchSpace
+from nest.model import build_chain
 from nest.report.defaults import defaults
 from nest.report.page import Page
 from nest.report.stages import Table, memory_table, stage_tables, time_table

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
-from nest.pricing.plans import Plan
-from nest.pricing.ranks import Rank
+from nest.evaluation.plans import Plan
+from nest.evaluation.ranks import Rank
 
 
 def ranks_text(plan: Plan) -> str:

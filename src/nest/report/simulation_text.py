@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nest.pricing.plans import Plan
+from nest.evaluation.plans import Plan
 from nest.report.page import Page
 from nest.report.plan_text import SCHEDULES, blocks, headline, percent, scale
 from nest.report.stages import GIB

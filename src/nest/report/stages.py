@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from nest.costs.schedules import SCHEDULES
-from nest.describe.space import IntSet
-from nest.pricing.plans import Plan, Stage
+from nest.evaluation.plans import Plan, Stage
+from nest.inputs.space import IntSet
 
 GIB = 2.0**30
 DIGITS = 4

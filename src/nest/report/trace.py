@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from nest.pricing.plans import Plan
+from nest.evaluation.plans import Plan
 from nest.simulation.record import AHEAD, BACK, COMPUTE, DATA
 from nest.simulation.step import Traced
 

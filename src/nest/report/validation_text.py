@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from nest.measured.validation import Report, Score
+from nest.measured.validation.score import Compared
 from nest.report.page import Page
 from nest.report.plan_text import WORDS
 from nest.units import format_seconds
-from nest.validation import Report, Score
-from nest.validation.score import Compared
 
 MOST_WORST, MOST_OF_A_GROUP = 10, 2
 MOST_REASONS = 12
@@ -21,7 +21,7 @@ def validation_text(
 
     Parameters
     ----------
-    report : of :func:`nest.validation.score`.
+    report : of :func:`nest.measured.validation.score`.
     where : the table, for the first line.
     width, colour, unicode : as of :class:`nest.report.page.Page`.
 

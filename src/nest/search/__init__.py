@@ -23,7 +23,7 @@ the plans of an outer choice. Read `rounds` first, then `tensors`, `alike` and
 Where to find: replicas, strides and sizes of micro-batches in `candidates`; recompute is chosen in
 `_kernels/alike/search.py` for identical stages, among the questions of `totals`, and in
 `_kernels/options.py` for stages that may differ; what makes a plan infeasible: rules of
-`graph/legality.py` and `runnable`, memory in `_kernels/alike/fits.py` and `_kernels/options.py`;
+`model/legality.py` and `runnable`, memory in `_kernels/alike/fits.py` and `_kernels/options.py`;
 lower bounds of all plans in `rounds`; which of equal plans is taken in `solution`; the cache of
 compiled kernels in `compiled`.
 """

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.costs.choices import FULL
-from nest.describe.capabilities import Capabilities
-from nest.describe.space import BEYOND, Schedule, SearchSpace
-from nest.graph import Chain
-from nest.graph.schedules import (
+from nest.inputs.capabilities import Capabilities
+from nest.inputs.space import BEYOND, Schedule, SearchSpace
+from nest.model import Chain
+from nest.model.schedules import (
     RULES,
     chunk_counts,
     chunks_at,

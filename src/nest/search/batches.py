@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from nest.describe.cluster import Cluster
-from nest.describe.job import Job
-from nest.describe.space import IntSet, SearchSpace
-from nest.graph import Chain
-from nest.graph.legality import divisors, sequence_problem, space_problems
-from nest.pricing.plans import BetterBatch
+from nest.evaluation.plans import BetterBatch
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Job
+from nest.inputs.space import IntSet, SearchSpace
+from nest.model import Chain
+from nest.model.legality import divisors, sequence_problem, space_problems
 from nest.search.draft import DRAFT, narrowed
 from nest.search.offloads import search
 from nest.search.progress import Watch

@@ -13,7 +13,7 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.describe.capabilities import Capabilities
+from nest.inputs.capabilities import Capabilities
 from nest.search.alike import Alike
 from nest.search.distinct import least_of
 from nest.search.layer_prices import APART

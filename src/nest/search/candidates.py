@@ -16,11 +16,11 @@ from nest.costs.choices import Site, exchange_of
 from nest.costs.distinct import distinct_rows
 from nest.costs.network.fabric import Fabric, GroupShapes
 from nest.costs.network.placement import strides
-from nest.describe.cluster import Cluster
-from nest.describe.job import Job
-from nest.describe.space import CpComm, SearchSpace
-from nest.graph import Chain
-from nest.graph.legality import cp_problem, divisors, expert_problem, tensor_degrees, tp_problem
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Job
+from nest.inputs.space import CpComm, SearchSpace
+from nest.model import Chain
+from nest.model.legality import cp_problem, divisors, expert_problem, tensor_degrees, tp_problem
 from nest.search.exchanges import Exchanges
 from nest.search.starts import Places
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.describe.capabilities import Product, Rule
+from nest.inputs.capabilities import Product, Rule
 from nest.stacks.figures import Value
 from nest.stacks.rules import outside
 

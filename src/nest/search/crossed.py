@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from nest.costs.choices import Way
 from nest.costs.zero import state_costs
-from nest.describe.capabilities import Capabilities
 from nest.forms.chunk import STATE_RESIDENT
-from nest.graph.schedules import RULES
+from nest.inputs.capabilities import Capabilities
+from nest.model.schedules import RULES
 from nest.search.cut_lists import body_layers
 from nest.search.distinct import least_of
 from nest.search.layer_prices import EXCHANGED, LayerPrices

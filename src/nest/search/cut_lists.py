@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.graph import Chain
-from nest.graph.layouts import family
-from nest.graph.schedules import copies, placement, position
+from nest.model import Chain
+from nest.model.layouts import family
+from nest.model.schedules import copies, placement, position
 from nest.search import compiled
 from nest.search.columns import LAYOUT, Column, Columns
 from nest.search.runnable import HELD, Pipeline
@@ -194,7 +194,7 @@ def body_layers(chain: Chain, cuts: Any) -> Any:
 
 
 def _by_form(chain: Chain, parts: int, even: bool = False) -> Ints:
-    """Cuts of the forms of ``nest.describe.capabilities.CUTS``; (W, parts + 1), each once.
+    """Cuts of the forms of ``nest.inputs.capabilities.CUTS``; (W, parts + 1), each once.
 
     ``even``: only those of chunks that differ by a layer at the most.
     """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nest.describe.space import LARGEST, IntSet, SearchSpace
-from nest.graph import Chain
+from nest.inputs.space import LARGEST, IntSet, SearchSpace
+from nest.model import Chain
 
 DRAFT: dict[str, Any] = {
     "sp": (True,), "cp_comm": ("p2p",), "etp": IntSet.of(1), "shard": ("dp",),

@@ -12,7 +12,7 @@ from nest.costs.choices import Body, Setting, Site
 from nest.costs.context_traffic import context_traffic
 from nest.costs.network.fabric import Fabric
 from nest.costs.operators import merges, tokens_of
-from nest.graph import Chain, Layer
+from nest.model import Chain, Layer
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nest.costs.backward import parts
 from nest.costs.choices import Site, bodies, setting
 from nest.costs.layer import body_costs
-from nest.graph import EXPERT, Traffic
+from nest.model import EXPERT, Traffic
 from nest.search.candidates import Candidates
 
 Bools = NDArray[np.bool_]

@@ -21,11 +21,11 @@ from nest.costs.host import kept_away
 from nest.costs.layer import BodyCosts, body_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.zero import StateCosts, state_costs
-from nest.describe.cluster import Cluster
-from nest.describe.job import Job
 from nest.forms.chunk import STATE_BUFFERS, STATE_RESIDENT
-from nest.graph import Chain, Layer
-from nest.graph.operators import FURTHER_MODULES
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Job
+from nest.model import Chain, Layer
+from nest.model.operators import FURTHER_MODULES
 from nest.search.candidates import Candidates, Rows
 from nest.search.distinct import spread
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nest.costs.schedules import SCHEDULES as COSTS
 from nest.costs.schedules import Path
-from nest.graph import Chain
+from nest.model import Chain
 from nest.search.columns import Columns
 from nest.search.cut_lists import SEEN, CutLists, is_free
 from nest.search.runnable import Pipeline, Runnable

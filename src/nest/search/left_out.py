@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator
 
 from nest.costs.network.placement import strides
-from nest.describe.capabilities import Capabilities
-from nest.describe.space import BEYOND
-from nest.graph.legality import divisors
-from nest.pricing.plans import LeftOut
+from nest.evaluation.plans import LeftOut
+from nest.inputs.capabilities import Capabilities
+from nest.inputs.space import BEYOND
+from nest.model.legality import divisors
 from nest.search.alike import SCHEDULES
 from nest.search.candidates import Candidates
 from nest.search.cut_lists import LONGEST, MOST_WAYS, is_free

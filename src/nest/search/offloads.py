@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
-from nest.describe.offload import Offload
-from nest.describe.space import SearchSpace
-from nest.graph import Chain
-from nest.pricing.stages import Pricing
+from nest.evaluation.stages import Pricing
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.inputs.offload import Offload
+from nest.inputs.space import SearchSpace
+from nest.model import Chain
 from nest.search.kept import Kept, Same
 from nest.search.progress import Watch
 from nest.search.rounds import search_one

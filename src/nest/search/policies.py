@@ -6,10 +6,10 @@ from collections.abc import Collection
 from itertools import combinations
 
 from nest.costs.choices import FULL, policy
-from nest.describe.capabilities import Capabilities
-from nest.describe.job import Job
-from nest.describe.space import MODULES, SearchSpace
-from nest.graph import Chain
+from nest.inputs.capabilities import Capabilities
+from nest.inputs.job import Job
+from nest.inputs.space import MODULES, SearchSpace
+from nest.model import Chain
 from nest.stacks.figures import model_figures, offload_figures
 from nest.stacks.rules import applies, wrong
 

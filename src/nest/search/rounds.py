@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from nest.describe.capabilities import Capabilities
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
-from nest.describe.space import SearchSpace
-from nest.graph import Chain
-from nest.graph.schedules import copies
+from nest.inputs.capabilities import Capabilities
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.inputs.space import SearchSpace
+from nest.model import Chain
+from nest.model.schedules import copies
 from nest.search import compiled
 from nest.search.alike import Alike, AlikePlan, pipelines
 from nest.search.beside import BESIDE, beside

@@ -18,11 +18,11 @@ import numpy as np
 
 from nest.costs.choices import FULL, policy
 from nest.costs.distinct import distinct_rows
-from nest.describe.capabilities import Capabilities, Rule
-from nest.describe.job import Job
-from nest.describe.space import MODULES
-from nest.graph import Chain
-from nest.graph.schedules import is_grouped
+from nest.inputs.capabilities import Capabilities, Rule
+from nest.inputs.job import Job
+from nest.inputs.space import MODULES
+from nest.model import Chain
+from nest.model.schedules import is_grouped
 from nest.search.candidates import FORMS, Outer, Pairs, Rows, Splits
 from nest.search.columns import (
     AXES,

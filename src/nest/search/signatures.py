@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.describe.job import Job
 from nest.errors import LimitError
-from nest.graph import Chain, boundary_bytes, relay_bytes
+from nest.inputs.job import Job
+from nest.model import Chain, boundary_bytes, relay_bytes
 
 Ints = NDArray[np.int64]
 Kinds = tuple[int, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from nest.describe.configuration import Configuration, StageConfiguration
+from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.search.alike import AlikePlan
 from nest.search.layouts import UNLIKE
 from nest.search.tensors import Builder

@@ -26,13 +26,13 @@ from nest.costs.network.fabric import fabric_of
 from nest.costs.network.records import Twins
 from nest.costs.schedules import SCHEDULES
 from nest.costs.stage import hop
-from nest.describe.capabilities import Capabilities
-from nest.describe.cluster import Cluster
-from nest.describe.job import Job
-from nest.describe.offload import Offload
-from nest.describe.space import MODULES, SearchSpace
 from nest.forms.chunk import STATE_RESIDENT
-from nest.graph import Chain, boundary_bytes
+from nest.inputs.capabilities import Capabilities
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Job
+from nest.inputs.offload import Offload
+from nest.inputs.space import MODULES, SearchSpace
+from nest.model import Chain, boundary_bytes
 from nest.search import compiled
 from nest.search.candidates import Candidates
 from nest.search.cut_lists import CutLists

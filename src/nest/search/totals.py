@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nest.costs.choices import FULL
 from nest.forms.chunk import STATE_RESIDENT, STATE_SLOWED
-from nest.graph.schedules import most_zero
+from nest.model.schedules import most_zero
 from nest.search import compiled
 from nest.search.columns import FIRST, POLICY, ROW, WAY
 from nest.search.distinct import least_of

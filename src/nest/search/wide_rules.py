@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nest.costs.distinct import distinct_rows
-from nest.describe.capabilities import Rule
 from nest.errors import InputError
+from nest.inputs.capabilities import Rule
 from nest.search.columns import (
     AXES,
     LAYOUT,

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from nest.errors import InputError, OutputError
 from nest.server.work import Reply
-from nest.sweeps.store import Store
-from nest.sweeps.version import VERSION
+from nest.studies.store import Store
+from nest.studies.version import VERSION
 
 OVERHEAD = 500
 """Bytes of an entry besides its answer (chosen, above what was measured)."""
@@ -26,7 +26,7 @@ class Answers:
 
     Raises
     ------
-    InputError, OutputError : as of :class:`nest.sweeps.store.Store`.
+    InputError, OutputError : as of :class:`nest.studies.store.Store`.
     """
 
     def __init__(self, most: int, file: str | None = None) -> None:

@@ -18,11 +18,11 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from nest.errors import NestError
-from nest.sweeps.engines import Engine, begin
-from nest.sweeps.questions import Answered, failed
-from nest.sweeps.running import Progress
-from nest.sweeps.study import Study
-from nest.sweeps.sweep import sweep
+from nest.studies.engines import Engine, begin
+from nest.studies.questions import Answered, failed
+from nest.studies.running import Progress
+from nest.studies.study import Study
+from nest.studies.sweep import sweep
 
 MEMORY = 4 * 2**30
 """Bytes of addresses that the process of a sweep may have (chosen: of a million points)."""

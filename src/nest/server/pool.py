@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from nest.errors import LimitError
-from nest.sweeps.engines import begin, prepare
+from nest.studies.engines import begin, prepare
 
 LIVES = 2
 """Workers that may die of a request."""

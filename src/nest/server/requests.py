@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WrapValidator
 
-from nest.describe import Cluster, SearchSpace
-from nest.describe.base import Description, Flag, at_most
+from nest.inputs import Cluster, SearchSpace
+from nest.inputs.base import Description, Flag, at_most
 from nest.questions.network import cluster_of
 from nest.questions.question import Id
 

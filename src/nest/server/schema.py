@@ -6,11 +6,11 @@ from functools import cache
 from typing import Any, Literal
 
 from nest import __version__
-from nest.describe import Description
+from nest.inputs import Description
 from nest.questions import Answer, Failure, Question
 from nest.replanning.result import Replan
 from nest.server.requests import Batch, ReplanRequest, Submission
-from nest.sweeps.study import Study
+from nest.studies.study import Study
 
 TEMPLATE = "#/components/schemas/{model}"
 TEXTS = {"metrics": "text/plain; version=0.0.4", "events": "text/event-stream", "csv": "text/csv"}

@@ -25,8 +25,8 @@ from nest.server.work import (
     stored_studies,
     study_table,
 )
-from nest.sweeps.running import Progress
-from nest.sweeps.store import make_folder
+from nest.studies.running import Progress
+from nest.studies.store import make_folder
 
 READING = 60.0
 """Seconds to read a study (chosen)."""

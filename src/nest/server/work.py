@@ -14,16 +14,16 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from nest.describe import Cluster, Configuration, Model, Profile
-from nest.describe.files import document_of
-from nest.describe.sources import CATALOG
 from nest.errors import InputError, NestError
-from nest.pricing.plans import Plan
+from nest.evaluation.plans import Plan
+from nest.inputs import Cluster, Configuration, Model, Profile
+from nest.inputs.files import document_of
+from nest.inputs.sources import CATALOG
 from nest.questions import Question, failure, read_question
 from nest.questions.answer import SCHEMA
 from nest.questions.question import id_of, plain
 from nest.server.requests import Batch, ReplanRequest, Submission
-from nest.sweeps.questions import Answered, VersionedQuestion, ask, failed, planner
+from nest.studies.questions import Answered, VersionedQuestion, ask, failed, planner
 from nest.units import shorten
 
 STATUS = {"input": 400, "infeasible": 422, "unsupported": 422, "limit": 422}
@@ -141,7 +141,7 @@ def _question(data: Mapping[str, Any], limits: Limits) -> tuple[Question, tuple[
 
 def _check(subject: Model | Profile, cluster: Cluster, limits: Limits) -> None:
     """Refuse problems that are larger than the server takes."""
-    from nest.pricing.evaluation import chain_of
+    from nest.evaluation.evaluate import chain_of
 
     problems = []
     if cluster.size > limits.devices:
@@ -157,7 +157,7 @@ def _check(subject: Model | Profile, cluster: Cluster, limits: Limits) -> None:
 
 def _key(endpoint: str, question: Question, *more: object) -> str:
     """Hash of a question without its id, and of what else is asked."""
-    from nest.sweeps.version import VERSION
+    from nest.studies.version import VERSION
 
     asked = question.as_dict()
     asked.pop("id", None)
@@ -203,7 +203,7 @@ def _read_evaluate(data: dict[str, Any], limits: Limits) -> Read:
 
 
 def _evaluate(data: dict[str, Any], limits: Limits) -> Reply:
-    from nest.pricing.evaluation import evaluate
+    from nest.evaluation.evaluate import evaluate
 
     _read_evaluate(data, limits)
     if "configuration" not in data:
@@ -221,7 +221,7 @@ def _reprice(data: dict[str, Any], limits: Limits) -> Reply:
 
 def _plan_of(data: Mapping[str, Any], limits: Limits) -> Plan:
     """The plan of a document, priced again; sizes are checked as soon as they are known."""
-    from nest.pricing.plan_file import reread
+    from nest.evaluation.plan_file import reread
 
     plan, _ = reread(data)
     subject = plan.inputs.model or plan.inputs.profile
@@ -306,7 +306,7 @@ def read_study(body: bytes, limits: Limits) -> ReadStudy | Reply:
 
 
 def _study(data: dict[str, Any], limits: Limits) -> ReadStudy:
-    from nest.sweeps.loading import load_study
+    from nest.studies.loading import load_study
 
     axes = data.get("axes")
     for axis, values in (axes if isinstance(axes, dict) else {}).items():
@@ -361,8 +361,8 @@ class StoredStudy(NamedTuple):
 
 def stored_studies(folder: str) -> list[StoredStudy]:
     """The studies of a folder that this version of NEST can go on with, the first one first."""
-    from nest.sweeps.store import FILE, Store
-    from nest.sweeps.study import Study
+    from nest.studies.store import FILE, Store
+    from nest.studies.study import Study
 
     path, found = os.path.join(folder, FILE), []
     if not os.path.isfile(path):
@@ -384,9 +384,9 @@ def stored_studies(folder: str) -> list[StoredStudy]:
 
 def study_table(text: str, folder: str, file_format: str) -> bytes | Reply:
     """All points of a study with their answers so far, as the text of a file."""
-    from nest.sweeps.study import Study
-    from nest.sweeps.sweep import Sweep
-    from nest.sweeps.tables import write
+    from nest.studies.study import Study
+    from nest.studies.sweep import Sweep
+    from nest.studies.tables import write
 
     with tempfile.TemporaryDirectory(prefix="nest-serve-") as place:
         path = os.path.join(place, f"points.{file_format}")

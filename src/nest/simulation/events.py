@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nest.errors import KernelError
-from nest.graph.schedules import Placement
+from nest.model.schedules import Placement
 from nest.simulation.device import Device, Spent
 from nest.simulation.figures import Link, Rates, StageWork
 from nest.simulation.record import AHEAD, BACK, DATA, Record, Slice

@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from nest.costs.choices import exchange_of
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.graph.schedules import copies, group_of, position
-from nest.pricing.evaluation import chain_of
-from nest.pricing.plans import Plan
-from nest.pricing.ranks import Rank
-from nest.pricing.stages import PricedLayer, Pricing, layers_of, shards_of
+from nest.evaluation.evaluate import chain_of
+from nest.evaluation.plans import Plan
+from nest.evaluation.ranks import Rank
+from nest.evaluation.stages import PricedLayer, Pricing, layers_of, shards_of
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.model.schedules import copies, group_of, position
 from nest.simulation.tasks import INPUTS, WEIGHTS, Task, orders
 from nest.simulation.volumes import GROUPS, Sent, layer_volumes
 

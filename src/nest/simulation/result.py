@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nest.describe.base import Written
+from nest.inputs.base import Written
 
 
 class SimulatedTime(Written):

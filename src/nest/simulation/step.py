@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from nest.describe.arguments import need, need_bytes
 from nest.errors import InputError
-from nest.graph.schedules import copies, group_of, placement
-from nest.pricing.evaluation import chain_of, evaluate
-from nest.pricing.plans import Plan
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.evaluation.plans import Plan
+from nest.inputs.arguments import need, need_bytes
+from nest.model.schedules import copies, group_of, placement
 from nest.simulation.events import Ran, run
 from nest.simulation.figures import Link
 from nest.simulation.memory import levels, peak

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nest.errors import KernelError
 from nest.forms import orders as written
 from nest.forms import passes
-from nest.graph.schedules import copies
+from nest.model.schedules import copies
 
 WHOLE, INPUTS, WEIGHTS = range(3)
 
@@ -42,7 +42,7 @@ def orders(
 
     Parameters
     ----------
-    schedule : as in :class:`nest.describe.Configuration`.
+    schedule : as in :class:`nest.inputs.Configuration`.
     vpp : chunks per stage.
     group : micro-batches that pass a chunk in a row; default: ``stages``.
     micro_batches : of a step; those of each copy of the model are numbered from 0 on.

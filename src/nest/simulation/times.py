@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nest.costs.stage import hop
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.job import Job
-from nest.graph import Chain
-from nest.graph.schedules import placement, stage_behind
-from nest.pricing.stages import Pricing, shards_of
+from nest.evaluation.stages import Pricing, shards_of
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.job import Job
+from nest.model import Chain
+from nest.model.schedules import placement, stage_behind
 from nest.simulation.figures import ChunkMemory, LayerWork, Link, Rates, StageWork
 
 

@@ -18,10 +18,10 @@ from nest.costs.choices import Body, Setting, State
 from nest.costs.compute import Machine
 from nest.costs.layer import layer_costs
 from nest.costs.network.collectives import Group, Network
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.graph import Layer
-from nest.graph.operators import Traffic
-from nest.pricing.stages import Pricing, body_of, state_of
+from nest.evaluation.stages import Pricing, body_of, state_of
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.model import Layer
+from nest.model.operators import Traffic
 
 GROUPS = ("tp", "swap", "cp", "ep", "etp", "dp", "expert_dp", "inner", "inner_expert", "outer",
           "tied")

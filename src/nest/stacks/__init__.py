@@ -1,6 +1,6 @@
 """What a job's training software can run of a configuration.
 
-The rules are data (:mod:`nest.describe.capabilities`, ``catalog/capabilities.yaml``); `figures`
+The rules are data (:mod:`nest.inputs.capabilities`, ``catalog/capabilities.yaml``); `figures`
 gives the figures of a configuration that rules name, `rules` compares them with the rules,
 `overview` shows what the tables of the catalog allow, `settings` what a stack is told to offload.
 """

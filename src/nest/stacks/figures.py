@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.job import Job
-from nest.describe.offload import Offload
-from nest.graph import Chain
-from nest.graph.schedules import group_of, missing, position
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.job import Job
+from nest.inputs.offload import Offload
+from nest.model import Chain
+from nest.model.schedules import group_of, missing, position
 
 Value = int | str | frozenset[str] | tuple[str, ...]
 Figures = Mapping[str, Value]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nest.describe import catalog
-from nest.describe.capabilities import FIGURES, Capabilities, Rule
-from nest.describe.job import ZERO_STAGES
-from nest.describe.loading import load_stack
-from nest.describe.space import SearchSpace
+from nest.inputs import catalog
+from nest.inputs.capabilities import FIGURES, Capabilities, Rule
+from nest.inputs.job import ZERO_STAGES
+from nest.inputs.loading import load_stack
+from nest.inputs.space import SearchSpace
 from nest.stacks.figures import Figures, Value
 from nest.stacks.rules import applies, wrong
 

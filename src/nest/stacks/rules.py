@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from pydantic import Field
 
-from nest.describe.base import Written
-from nest.describe.capabilities import FIGURES, Product, Rule
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
-from nest.describe.space import IntSet, Module
-from nest.graph import Chain
+from nest.inputs.base import Written
+from nest.inputs.capabilities import FIGURES, Product, Rule
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.inputs.space import IntSet, Module
+from nest.model import Chain
 from nest.stacks.figures import (
     Figures,
     Value,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nest.describe.job import Job
-from nest.describe.offload import Offload
+from nest.inputs.job import Job
+from nest.inputs.offload import Offload
 
 
 def offload_settings(job: Job, text: str) -> tuple[str, ...]:

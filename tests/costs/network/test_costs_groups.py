@@ -13,7 +13,7 @@ from nest.costs.choices import Site, bodies, states
 from nest.costs.network import groups, placement
 from nest.costs.network.collectives import Group
 from nest.costs.network.fabric import Fabric
-from nest.describe import Cluster, Level, load_device
+from nest.inputs import Cluster, Level, load_device
 
 SHAPES = (
     (1,), (4,), (7,), (12,), (2, 2), (3, 2), (2, 3), (4, 6), (6, 4), (5, 3), (1, 6, 2), (2, 2, 2),

@@ -27,10 +27,10 @@ from nest.costs.network.collectives import (
 )
 from nest.costs.network.fabric import Fabric, GroupShapes, fabric_of
 from nest.costs.network.placement import tile_of
-from nest.describe import Cluster
+from nest.inputs import Cluster
+from nest.network import degrade, parse_generator, without
+from nest.network.network import load_network
 from nest.search.starts import Places
-from nest.topology import degrade, parse_generator, without
-from nest.topology.network import load_network
 
 B, L = 10e9, 1e-6
 SMALL, MIDDLE, LARGE = 1e2, 1e6, 1e10

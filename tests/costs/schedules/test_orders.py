@@ -14,7 +14,6 @@ from plain import chunk, stack
 
 from nest.costs.schedules import ONE_F_ONE_B, SCHEDULES, Path
 from nest.costs.stage import EMPTY, ChunkCosts, Hop, LayerSeconds, chunk_costs, with_parts
-from nest.describe import Stack
 from nest.forms import orders, passes
 from nest.forms.passes import (
     BACKWARD,
@@ -27,6 +26,7 @@ from nest.forms.passes import (
     Room,
     step_seconds,
 )
+from nest.inputs import Stack
 
 ALIKE = chunk(1.0, 2.0, inputs=1.0, weights=1.0)
 """F = B_in = W = 1."""

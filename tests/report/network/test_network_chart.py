@@ -20,8 +20,9 @@ from matplotlib.figure import Figure
 
 import nest
 from nest.cli.main import main
-from nest.pricing.even import even_configuration
-from nest.pricing.plans import Plan
+from nest.evaluation.even import even_configuration
+from nest.evaluation.plans import Plan
+from nest.network.network import other_orders
 from nest.report.figure import save_figure
 from nest.report.network import layout as network_layout
 from nest.report.network import sketch as network_sketch
@@ -29,7 +30,6 @@ from nest.report.network.chart import OKABE_ITO, SIDE, network_chart, stage_colo
 from nest.report.network.layout import STEP
 from nest.report.network.sketch import MOST_CABLES, MOST_NODES, sketch
 from nest.report.ranks import ranks_text
-from nest.topology.network import other_orders
 
 DOCS = Path(__file__).parents[3] / "docs"
 SOURCE = Path(__file__).parents[3] / "src"
@@ -296,7 +296,7 @@ def test_matplotlib_is_loaded_for_pictures_only() -> None:
 
 
 def test_every_family_has_its_picture() -> None:
-    from nest.topology.generators.text import NAMES
+    from nest.network.generators.text import NAMES
 
     found = [shlex.split(line)[3].partition(":")[0] for line, _, _ in PICTURES]
     assert sorted(found) == sorted(NAMES)

@@ -25,7 +25,7 @@ from nest.costs.network.placement import (
     worst_level,
 )
 from nest.costs.network.records import Twins
-from nest.describe.cluster import Cluster
+from nest.inputs.cluster import Cluster
 
 if TYPE_CHECKING:
     from nest.costs.network.paths import LinkPrices

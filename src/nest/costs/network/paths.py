@@ -3,7 +3,7 @@
 Everybody is taken to do the same at the same time: beside the groups of one block run those of all
 blocks of its *tile*, blocks of the same size side by side. A pattern of messages then takes, per
 byte, as long as the most loaded link that its own messages pass; routes are those of
-:class:`nest.topology.Routes`. On a hierarchy this gives the figures of its levels. See
+:class:`nest.network.Routes`. On a hierarchy this gives the figures of its levels. See
 docs/topologies.md, "Prices on links".
 
 Shapes: N devices, E links, V levels, B blocks, K blocks asked for, Q patterns. A
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from nest.costs.network.groups import inner_group, replica_group
 from nest.costs.network.placement import shared_level, tile_of
 from nest.costs.network.records import Ends, Known, Patterns, Tiles, Twins
-from nest.describe.cluster import Cluster
 from nest.errors import LimitError
-from nest.topology import Routes, Topology
+from nest.inputs.cluster import Cluster
+from nest.network import Routes, Topology
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

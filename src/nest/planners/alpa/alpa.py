@@ -10,19 +10,19 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.profile import Profile
-from nest.describe.space import SearchSpace
 from nest.errors import NoPlanError
-from nest.graph.legality import divisors
+from nest.evaluation.evaluate import evaluate
+from nest.evaluation.plans import Plan
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.inputs.space import SearchSpace
+from nest.model.legality import divisors
 from nest.planners.alpa.inter import Inter, Pipeline
 from nest.planners.alpa.stages import Meshes, Option
 from nest.planners.flat import chain_for, policies
-from nest.pricing.evaluation import evaluate
-from nest.pricing.plans import Plan
 
 FIXED: dict[str, Any] = {"outer_dp": 1, "cp": 1, "vpp": 1, "schedule": "1f1b"}
 TOLERANCE = 1e-3

@@ -20,9 +20,9 @@ from nest.costs.network.collectives import Group, all_gather, all_reduce
 from nest.costs.network.fabric import fabric_of
 from nest.costs.network.groups import inner_group
 from nest.costs.zero import state_costs
-from nest.describe.cluster import Cluster
-from nest.describe.job import Job
-from nest.graph import Chain, Layer
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Job
+from nest.model import Chain, Layer
 from nest.planners.alpa.program import Edge, solve
 from nest.planners.flat import Array
 

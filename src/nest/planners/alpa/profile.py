@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.costs.layer import LayerCosts
-from nest.describe.job import Stack
+from nest.inputs.job import Stack
 from nest.planners.flat import Array, Ints
 
 

@@ -19,11 +19,11 @@ from nest.costs.choices import FULL, Site, bodies, setting, states
 from nest.costs.layer import layer_costs
 from nest.costs.memory import limit_bytes
 from nest.costs.network.fabric import fabric_of
-from nest.describe.cluster import Cluster
-from nest.describe.job import Job
-from nest.describe.space import SearchSpace
-from nest.graph import Chain, boundary_bytes
-from nest.graph.legality import expert_problem, tensor_degrees
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Job
+from nest.inputs.space import SearchSpace
+from nest.model import Chain, boundary_bytes
+from nest.model.legality import expert_problem, tensor_degrees
 from nest.planners.alpa.inter import Table
 from nest.planners.alpa.intra import Mesh, Pair, shard
 from nest.planners.alpa.layers import clusters

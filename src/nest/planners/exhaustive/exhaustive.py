@@ -6,7 +6,7 @@ for high-level co-design of systems and large language models", SC'23; its
 
 - tp: every legal degree; sp with and without where tp is above 1;
 - pp: every number of stages with tp x pp dividing N, up to the repeated layers; even cuts
-  (:mod:`nest.pricing.even`; Calculon wants pp to divide the layers), the embedding in the first
+  (:mod:`nest.evaluation.even`; Calculon wants pp to divide the layers), the embedding in the first
   stage and the head in the last;
 - dp = N / (tp x pp), or the largest divisor of B below where that does not divide B; next to tp
   (the order of ranks tp-dp-pp, Megatron-Core's default) or outermost (tp-pp-dp);
@@ -27,19 +27,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nest.describe.cluster import Cluster
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.profile import Profile
-from nest.describe.space import SearchSpace
 from nest.errors import NoPlanError
-from nest.graph.legality import (
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.evaluation.plans import Plan
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.inputs.space import SearchSpace
+from nest.model.legality import (
     sequence_problem,
 )
 from nest.planners.exhaustive.grid import Grid, Point
 from nest.planners.exhaustive.table import Best, Table
-from nest.pricing.evaluation import chain_of, evaluate
-from nest.pricing.plans import Plan
 
 CHUNK = 20_000
 """Points priced at once (chosen: some 50 MB of arrays)."""

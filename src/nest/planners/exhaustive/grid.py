@@ -10,19 +10,19 @@ from typing import NamedTuple
 
 from nest.costs.choices import CORE_ATTN, FULL, setting
 from nest.costs.memory import limit_bytes
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
-from nest.describe.space import PLAIN, SearchSpace
-from nest.graph import Chain
-from nest.graph.legality import (
+from nest.evaluation.even import even_configuration
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.inputs.space import PLAIN, SearchSpace
+from nest.model import Chain
+from nest.model.legality import (
     divisors,
     expert_problem,
     tensor_degrees,
     tp_problem,
 )
 from nest.planners.prices import Price, Prices, aligned_everywhere
-from nest.pricing.even import even_configuration
 
 POLICIES = {"none": 0, "selective": CORE_ATTN, "full": FULL}
 """Recompute of the grid; Calculon's none, attn_only and full."""

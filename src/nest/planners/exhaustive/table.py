@@ -20,13 +20,13 @@ from nest.costs.choices import FULL, Site, bodies, states
 from nest.costs.layer import LayerCosts, layer_costs
 from nest.costs.network.fabric import fabric_of
 from nest.costs.schedules import SCHEDULES
-from nest.describe.job import Stack
+from nest.evaluation.divisions import even_sizes
+from nest.evaluation.stages import mask
 from nest.forms.orders import warm_up
-from nest.graph import boundary_bytes, relay_bytes
-from nest.graph.legality import interleaved_chunks
+from nest.inputs.job import Stack
+from nest.model import boundary_bytes, relay_bytes
+from nest.model.legality import interleaved_chunks
 from nest.planners.exhaustive.grid import POLICIES, Grid, Layout, Point
-from nest.pricing.divisions import even_sizes
-from nest.pricing.stages import mask
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

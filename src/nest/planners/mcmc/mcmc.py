@@ -31,24 +31,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.profile import Profile
-from nest.describe.space import SearchSpace
 from nest.errors import InputError, NoPlanError
-from nest.graph import Chain
-from nest.graph.legality import divisors
+from nest.evaluation.evaluate import chain_of, evaluate
+from nest.evaluation.even import even_configuration
+from nest.evaluation.plans import Plan
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.inputs.space import SearchSpace
 from nest.limits import count_problem
+from nest.model import Chain
+from nest.model.legality import divisors
 from nest.planners.manual import Manual
 from nest.planners.mcmc.moves import Moves
 from nest.planners.membership import outside
 from nest.planners.prices import Price, Prices
 from nest.planners.reconfigurable import DirectLinks, Fabric
-from nest.pricing.evaluation import chain_of, evaluate
-from nest.pricing.even import even_configuration
-from nest.pricing.plans import Plan
 
 State = TypeVar("State")
 

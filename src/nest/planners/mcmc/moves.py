@@ -18,15 +18,15 @@ from collections.abc import Callable, Sequence
 from itertools import combinations, permutations
 from typing import Any
 
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.job import Job
-from nest.describe.space import PLAIN, SearchSpace
-from nest.graph import Chain
-from nest.graph.legality import divisors, interleaved_chunks
+from nest.evaluation.even import even_configuration
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.job import Job
+from nest.inputs.space import PLAIN, SearchSpace
+from nest.model import Chain
+from nest.model.legality import divisors, interleaved_chunks
 from nest.planners.membership import outside
 from nest.planners.prices import Prices, degrees_of
-from nest.pricing.even import even_configuration
 
 Stages = tuple[StageConfiguration, ...]
 Move = Callable[[random.Random, Configuration], Configuration | None]

@@ -13,15 +13,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from nest.describe.cluster import Cluster
-from nest.describe.configuration import Configuration, StageConfiguration
-from nest.describe.job import Job
-from nest.describe.model import Model
-from nest.describe.profile import Profile
-from nest.describe.space import SearchSpace
 from nest.errors import KernelError, NoPlanError
-from nest.graph import Chain
-from nest.graph.legality import divisors
+from nest.evaluation.evaluate import evaluate
+from nest.evaluation.plans import Plan
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.inputs.space import SearchSpace
+from nest.model import Chain
+from nest.model.legality import divisors
 from nest.planners.flat import (
     Array,
     BodyPrices,
@@ -34,8 +36,6 @@ from nest.planners.flat import (
     ways,
 )
 from nest.planners.piper.stages import Column, Stages
-from nest.pricing.evaluation import evaluate
-from nest.pricing.plans import Plan
 
 FIXED: dict[str, Any] = {"outer_dp": 1, "cp": 1, "vpp": 1, "zero": 0, "schedule": "1f1b"}
 TOLERANCE = 1e-12

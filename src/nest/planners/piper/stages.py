@@ -12,9 +12,9 @@ import numpy as np
 
 from nest.costs.memory import limit_bytes
 from nest.costs.stage import hop
-from nest.describe.cluster import Cluster
-from nest.describe.job import Job
-from nest.describe.space import SearchSpace
+from nest.inputs.cluster import Cluster
+from nest.inputs.job import Job
+from nest.inputs.space import SearchSpace
 from nest.planners.flat import (
     Array,
     BodyPrices,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nest.describe.space import IntSet
-from nest.pricing.plans import Plan, Stage
+from nest.evaluation.plans import Plan, Stage
+from nest.inputs.space import IntSet
 from nest.report.figure import (
     BLACK,
     BLUE,

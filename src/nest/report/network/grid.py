@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nest.network.arrangement import products
 from nest.report.network.sketch import Ints
-from nest.topology.arrangement import products
 
 SPARSE = 0.6
 """Share of the links of a grid that must be there for a network to be drawn as one (chosen)."""

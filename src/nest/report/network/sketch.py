@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.describe import Cluster
 from nest.errors import InputError
-from nest.topology import Topology, graph_of
+from nest.inputs import Cluster
+from nest.network import Topology, graph_of
 from nest.units import shorten
 
 Ints = NDArray[np.int64]

@@ -1,0 +1,315 @@
+"""The result: a configuration with its prices and inputs, which can be priced again.
+
+Units: seconds, bytes, samples (sequences). Ranges are half-open.
+"""
+
+from __future__ import annotations
+
+import html
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from nest.evaluation.ranks import Rank, ranks
+from nest.inputs.base import Description, Freeze, Written
+from nest.inputs.cluster import Cluster
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.job import Job
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.stacks import Finding
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+Pair = tuple[int, int]
+Positive = Annotated[float, Field(gt=0.0)]
+SCHEMA = "nest.plan/1.1"
+"""What is written, MAJOR.MINOR; read are all of this major version, a missing minor is 0."""
+SCHEMAS = r"^nest\.plan/1(\.\d+)?$"
+
+
+class StageTime(Written):
+    """Seconds of one micro-batch on a stage, by cause; ``total`` is their sum."""
+
+    forward: float = Field(description="computing forward")
+    backward: float = Field(description="computing backward, without recompute")
+    recompute: float = Field(description="recomputing activations that were not kept")
+    tp: float = Field(description="tensor-parallel collectives, forward and backward")
+    cp: float = Field(description="context-parallel exchange")
+    ep: float = Field(description="expert dispatch and combine, expert-tensor collectives")
+    offload: float = Field(0.0, description="waiting for activations to and from the host")
+    zero: float = Field(description="ZeRO-2 and ZeRO-3 collectives that compute does not hide")
+    handover: float = Field(description="round trip to the next stage")
+    total: float
+
+
+class StageMemory(Written):
+    """Bytes on each device of a stage, by category; ``total`` is their sum."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float = Field(description="all micro-batches in flight, and work within a layer")
+    buffers: float = Field(description="gathered parameters and unsharded gradients")
+    total: float
+
+
+class Stage(Written):
+    """One stage of the super-pipeline."""
+
+    layers: Pair = Field(description="layers [i, j) of the chain")
+    devices: Pair = Field(description="devices [k, k+a) of super-pipeline 0")
+    dp_in: int
+    tp: int
+    sp: bool
+    cp: int
+    cp_comm: str
+    cp_a2a: int = 1
+    ep: int
+    etp: int
+    zero: int
+    shard: str
+    recompute: str
+    recompute_modules: tuple[str, ...]
+    recompute_layers: int | None
+    chunks: tuple[Pair, ...] = Field(description="layers [i, j) of each virtual stage")
+    in_flight: int = Field(description="micro-batches whose activations are held at once; with "
+                           "vpp above 1, of one chunk")
+    time_s: StageTime
+    param_wait_s: float = Field(0.0, description="wait of the first micro-batch for "
+                                "parameters that are gathered after the optimizer, or by ZeRO-3, "
+                                "if it came at once")
+    grad_sync_s: float = Field(description="gradient reduction that the stage's backward "
+                               "does not hide")
+    finish_s: float = Field(description="all after the last backward, if no other stage were "
+                            "waited for: grad_sync_s, tied embeddings, optimizer")
+    memory_bytes: StageMemory
+    memory_limit_bytes: float
+    logits_bytes: float = Field(0.0, description="of the activations, the head's and the loss's "
+                                "of one micro-batch, all of whose logits are there at once")
+    host_bytes: float = Field(0.0, description="in the memory of the host, for each device")
+    host_limit_bytes: float | None = Field(
+        None, description="memory of the host for each device; null: not known")
+    collectives: Annotated[dict[str, str], Freeze] = Field(
+        description="algorithm priced for each dimension"
+    )
+
+
+class Parallelism(Written):
+    """Properties that all stages share."""
+
+    pp: int
+    vpp: int
+    outer_dp: int
+    micro_batch: int = Field(description="samples that a super-pipeline takes at once")
+    micro_batches: int
+    global_batch: int
+    devices_used: int
+    stride: int = Field(description="devices from one replica's first device to the next one's")
+    schedule: str
+    group: int | None = Field(
+        None, description="consecutive micro-batches of a virtual stage; null: pp"
+    )
+    order: tuple[int, ...] | None = Field(
+        None, description="order of the layers that ranges refer to; null: as the model lists them"
+    )
+    offload: str = Field("none", description="what is kept in the memory of the hosts")
+
+
+class Breakdown(Written):
+    """Where the step goes; no part is below 0, their sum is step_time_s.
+
+    Compute and communication are those of the stage whose micro-batches take longest, times the
+    micro-batches; ``zero`` leaves out what the first and the last micro-batch do not wait for;
+    ``bubble`` is the extra time of the pipeline.
+    """
+
+    forward: float
+    backward: float
+    recompute: float
+    tp: float
+    cp: float
+    ep: float
+    offload: float = 0.0
+    zero: float
+    bubble: float = Field(description="waiting for other stages and for hand-overs")
+    finish: float = Field(description="gradients, optimizer and parameters after the pipeline")
+
+
+class LeftOut(Written):
+    """Plans that a search leaves out though `evaluate` prices them and the stack may run them."""
+
+    figure: str = Field(description="what they are about")
+    sentence: str = Field(description="which plans they are")
+
+
+class SearchReport(Written):
+    """Statistics of the search."""
+
+    seconds: float
+    compile_seconds: float
+    threads: int
+    solved: int = Field(description="outer choices that a kernel worked on")
+    pruned: int = Field(description="outer choices that a bound ruled out")
+    cells: int = Field(description="cells of the dynamic program that held a label")
+    labels: int
+    transitions: int
+    peak_bytes: int = Field(description="largest memory of the process so far")
+    space: Annotated[dict[str, str], Freeze]
+    within_stack: bool = Field(
+        False, description="only what the stack of the job can run was searched")
+    left_out: tuple[LeftOut, ...] = Field(
+        (), description="what was not searched, so that `optimal` says nothing about it")
+
+
+class Alternative(Written):
+    """A plan of another configuration that is slower than the best."""
+
+    step_time_s: float
+    slower: float = Field(description="step_time_s / that of the plan, less 1")
+    configuration: Configuration
+
+
+class BetterBatch(Written):
+    """A batch near that of the plan which takes less time per sequence."""
+
+    global_batch: int
+    step_time_s: float = Field(description="of a plan that was found for it; there may be faster")
+    faster: float = Field(description="share of the plan's seconds per sequence that it saves")
+
+
+class Confidence(Written):
+    """Accuracy of prices with the plan's stack against measured runs."""
+
+    low_s: float = Field(description="step_time_s times measured over priced seconds, their 5th "
+                         "percentile")
+    high_s: float = Field(description="the same, their 95th percentile")
+    configurations: int = Field(description="configurations measured")
+    beyond: tuple[str, ...] = Field(description="properties of the plan that none of them had; "
+                                    "the range holds where this is empty")
+
+
+class Inputs(Description):
+    """Model, cluster and job as resolved: sufficient to price the plan again."""
+
+    model: Model | None = None
+    profile: Profile | None = None
+    cluster: Cluster
+    job: Job
+
+
+class Plan(Written):
+    """A way to train, priced."""
+
+    schema_: Annotated[str, Field(alias="schema", pattern=SCHEMAS)] = SCHEMA
+    step_time_s: Positive
+    samples_per_s: Positive
+    tokens_per_s: Positive
+    mfu: float = Field(description="model FLOP of a step / (peak of all devices x step_time_s)")
+    feasible: bool = Field(description="every device has the memory that it needs")
+    problems: tuple[str, ...] = Field(description="shortages of memory, a sentence each")
+    optimal: bool = Field(description="no plan of search.space is faster")
+    lower_bound_s: float | None = Field(description="no plan of search.space takes less")
+    gap: float | None = Field(
+        None, description="step_time_s / lower_bound_s, less 1; 0 where the search ran to its "
+        "end, null where nothing was searched"
+    )
+    confidence: Confidence | None = Field(
+        None, description="how near such prices were to measured runs; null: not known"
+    )
+    doubts: tuple[str, ...] = Field(
+        (), description="why the price may be far off, a sentence each; empty: see confidence"
+    )
+    runnable: bool | None = Field(
+        None, description="the job's stack can run the plan; null: not known what it can run"
+    )
+    not_runnable: tuple[Finding, ...] = Field(
+        (), description="rules of the stack that the plan breaks"
+    )
+    launch_needs: tuple[Finding, ...] = Field(
+        (), description="what the stack needs to run the plan, such as a list of hosts"
+    )
+    host_order: tuple[int, ...] | None = Field(
+        None, description="where launch_needs has anything, the device of each rank of software "
+        "that numbers its ranks stage by stage; null: no list is needed"
+    )
+    bottleneck: str = Field(description="what bounds the step, a sentence")
+    parallelism: Parallelism
+    layout: str | None = Field(
+        None, description="Megatron-Core's text of the layers of all chunks; null: it has none"
+    )
+    stages: tuple[Stage, ...]
+    replicas: tuple[int, ...] = Field(description="first device of every super-pipeline")
+    breakdown_s: Breakdown
+    alternatives: tuple[Alternative, ...] = Field(
+        (), description="the next best distinct plans, best first, where several were asked for"
+    )
+    alternatives_proved: bool = Field(
+        True, description="no plan of search.space, in this order of the devices, that differs "
+        "from all of these is faster than the last"
+    )
+    better_batch: BetterBatch | None = Field(
+        None, description="a batch that fits the devices better; null: none was found or looked for"
+    )
+    search: SearchReport | None = None
+    inputs: Inputs
+
+    @property
+    def error(self) -> float | None:
+        """Standard deviation of measured over priced seconds; None: not known.
+
+        Nine of ten values of a normal distribution lie within 3.29 of it.
+        """
+        known = self.confidence
+        return None if known is None else (known.high_s - known.low_s) / self.step_time_s / 3.29
+
+    @property
+    def configuration(self) -> Configuration:
+        """The plan without its prices."""
+        p = self.parallelism
+        names = StageConfiguration.model_fields
+        return Configuration(
+            outer_dp=p.outer_dp, micro_batch=p.micro_batch, stride=p.stride, vpp=p.vpp,
+            schedule=p.schedule, group=p.group, order=p.order, offload=p.offload,
+            stages=tuple(
+                StageConfiguration(**{name: getattr(s, name) for name in names})
+                for s in self.stages
+            ),
+        )
+
+    def ranks(self) -> tuple[Rank, ...]:
+        """The place of each rank of a launcher: device, replica, stage, position in each group."""
+        return ranks(self.configuration, self.inputs.cluster)
+
+    def report(self, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+        """The report as text, as `nest plan` prints it.
+
+        Parameters
+        ----------
+        width : columns, at least 80.
+        colour : with escape codes for a terminal.
+        unicode : with lines and bars that are not ASCII.
+        """
+        text: str = _report().report_text(self, width, colour, unicode)
+        return text
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        return f"<Plan: {_report().headline(self)}>"
+
+    def _repr_html_(self) -> str:
+        """The report for a notebook."""
+        return f"<pre>{html.escape(self.report())}</pre>"
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """The plan as the text of one JSON document."""
+        return self.model_dump_json(by_alias=True, indent=indent)
+
+
+def _report() -> ModuleType:
+    """Texts of a plan. They build on plans, which therefore import them only to be shown."""
+    return import_module("nest.report.plan_text")

@@ -1,0 +1,151 @@
+"""The catalog: models, clusters, devices and software stacks that come with NEST."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import re
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+from nest.errors import InputError
+from nest.inputs.files import parse_text
+from nest.units import shorten
+
+Section = Literal["models", "clusters", "devices", "stacks"]
+SECTIONS: tuple[Section, ...] = ("models", "clusters", "devices", "stacks")
+_FOLDERS = ("models", "clusters")  # one file an entry; the other sections are one file of entries
+
+
+@cache
+def names(section: Section) -> tuple[str, ...]:
+    """Names of one section of the catalog, sorted."""
+    root = resources.files("nest") / "catalog"
+    if section in _FOLDERS:
+        files = (entry.name for entry in (root / section).iterdir())
+        return tuple(sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml")))
+    return tuple(sorted(_entries(section)))
+
+
+@cache
+def _entries(section: Section) -> dict[str, Any]:
+    return dict(_read(f"{section}.yaml"))
+
+
+@cache
+def _read(path: str) -> Any:
+    entry = resources.files("nest") / "catalog"
+    for part in path.split("/"):
+        entry = entry / part
+    return parse_text(entry.read_text(encoding="utf-8"), ".yaml", f"catalog/{path}")
+
+
+def link_kinds() -> dict[str, dict[str, Any]]:
+    """Figures by kind of link, with their sources: latency, efficiency, perhaps bandwidth."""
+    return copy.deepcopy(dict(_read("links.yaml")))
+
+
+def formats() -> dict[str, dict[str, Any]]:
+    """Figures of number formats by name, with their sources, which the reader must not change."""
+    return dict(_read("formats.yaml"))
+
+
+def list_models() -> tuple[str, ...]:
+    """Names of the models of the catalog, sorted."""
+    return names("models")
+
+
+def list_clusters() -> tuple[str, ...]:
+    """Names of the clusters of the catalog, sorted."""
+    return names("clusters")
+
+
+def list_devices() -> tuple[str, ...]:
+    """Names of the devices of the catalog, sorted."""
+    return names("devices")
+
+
+def list_stacks() -> tuple[str, ...]:
+    """Names of the software stacks of the catalog, sorted."""
+    return names("stacks")
+
+
+def find(section: Section, name: str) -> str | None:
+    """The catalog's spelling of a name, whatever its case; None when there is no such entry."""
+    wanted = name.strip().casefold()
+    return next((known for known in names(section) if known.casefold() == wanted), None)
+
+
+def load(section: Section, name: str) -> dict[str, Any]:
+    """Plain data of one entry, `name` included.
+
+    Raises
+    ------
+    InputError : no such entry; the message lists close names.
+    """
+    if not isinstance(name, str):
+        raise InputError(f"got {shorten(name)}; allowed: a name from `nest list {section}`")
+    known = find(section, name)
+    if known is None:
+        raise InputError(f"got {shorten(name)}; allowed: {suggestions(section, name)}")
+    data = _read(f"{section}/{known}.yaml") if section in _FOLDERS else _entries(section)[known]
+    return {"name": known, **copy.deepcopy(data)}
+
+
+def table_name(name: str, others: str = "") -> str:
+    """The catalog's spelling of the name of a table of capabilities.
+
+    Parameters
+    ----------
+    name : in any case.
+    others : what else is allowed, for the message.
+
+    Raises
+    ------
+    InputError : no such table.
+    """
+    known: list[str] = sorted(_read("capabilities.yaml"))
+    wanted = name.strip().casefold() if isinstance(name, str) else None
+    found = next((one for one in known if one == wanted), None)
+    if found is None:
+        raise InputError(f"got {shorten(name)}; allowed: {', '.join(known)}{others}")
+    return found
+
+
+def load_table(name: str) -> dict[str, Any]:
+    """Plain data of a table of capabilities, which the reader must not change.
+
+    Raises
+    ------
+    InputError : no such table.
+    """
+    return dict(_read("capabilities.yaml")[table_name(name)])
+
+
+def like_published(name: str) -> str | None:
+    """The model of the catalog whose sizes are those of a name on Hugging Face (`org/name`).
+
+    Sources in the catalog give that name; tuned variants, such as -Instruct, have the same sizes.
+    """
+    wanted = _published(name)
+    for known in names("models"):
+        source = str(_read(f"models/{known}.yaml")["source"])
+        if wanted in map(_published, re.findall(r"config\.json of ([\w.-]+/[\w.-]+)", source)):
+            return known
+    return None
+
+
+def _published(name: str) -> str:
+    """A name on Hugging Face without its organisation and its variant."""
+    short = name.casefold().rsplit("/", 1)[-1].removeprefix("meta-")
+    return re.sub(r"(-(hf|chat|instruct|base|it|pt))+$", "", short)
+
+
+def suggestions(section: Section, name: str) -> str:
+    """Suggestions for an unknown name: close names, or all names if there are few."""
+    known = names(section)
+    close = difflib.get_close_matches(name.strip().casefold()[:100], known, 3, 0.5)
+    if close:
+        return f"a name in the catalog; close: {', '.join(close)}; all: `nest list {section}`"
+    return f"a name in the catalog: {', '.join(known)}"

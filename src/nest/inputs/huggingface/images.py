@@ -1,0 +1,209 @@
+"""Readers of config.json for images: a language model with a tower (text and vision mappings), ViT.
+
+What the nested mappings leave out has the default of its own class (huggingface/transformers
+5.23.0, src/transformers/models/*/configuration_*.py); projectors are those of modeling_*.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nest.inputs.huggingface.fields import Config
+
+Fields = dict[str, Any]
+PATCHES = 1024
+"""Patches of a sample's image where no file says its size (assumed; 448 x 448 points at 14)."""
+
+_LLAMA = {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
+          "num_hidden_layers": 32, "num_attention_heads": 32}
+_MISTRAL = {**_LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8}
+_GEMMA3 = {"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+           "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+           "head_dim": 256}
+_LLAMA4 = {"vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192,
+           "intermediate_size_mlp": 16384, "num_hidden_layers": 48, "num_attention_heads": 40,
+           "num_key_value_heads": 8, "head_dim": 128, "num_local_experts": 16,
+           "num_experts_per_tok": 1}
+_TEXT: dict[str, Mapping[str, Any]] = {
+    "llama": _LLAMA, "mistral": _MISTRAL, "gemma3_text": _GEMMA3, "llama4_text": _LLAMA4}
+_CLIP = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+         "num_attention_heads": 12, "image_size": 224, "patch_size": 32}
+_LLAVA = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+          "num_attention_heads": 16, "image_size": 336, "patch_size": 14}
+_SIGLIP = {**_CLIP, "patch_size": 16}
+_QWEN2 = {"depth": 32, "embed_dim": 1280, "hidden_size": 3584, "mlp_ratio": 4, "num_heads": 16,
+          "patch_size": 14}
+_QWEN25 = {"depth": 32, "hidden_size": 3584, "intermediate_size": 3420, "num_heads": 16,
+           "patch_size": 14, "window_size": 112, "out_hidden_size": 3584,
+           "fullatt_block_indexes": [7, 15, 23, 31]}
+_QWEN3 = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16,
+          "patch_size": 16, "out_hidden_size": 3584, "num_position_embeddings": 2304}
+_LLAMA4_VISION = {"hidden_size": 768, "num_hidden_layers": 34, "num_attention_heads": 16,
+                  "intermediate_size": 5632, "vision_output_dim": 7680, "image_size": 448,
+                  "patch_size": 14, "pixel_shuffle_ratio": 0.5, "projector_input_dim": 4096,
+                  "projector_output_dim": 4096}
+
+# of each model type: that of its text, which is its own type with _text where the file has none
+_TEXT_TYPES = {"llava": "llama", "gemma3": "gemma3_text", "llama4": "llama4_text",
+               "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3",
+               "qwen3_vl_moe": "qwen3_moe", "qwen3_5": "qwen3_5_text",
+               "qwen3_5_moe": "qwen3_5_moe_text"}
+# types of nested mappings that read as another one
+SAME = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
+        "qwen3_vl_moe_text": "qwen3_moe", "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}
+
+
+def text_of(config: Config, model_type: str) -> tuple[Config, str]:
+    """The language model's fields, and their model type; older files have them at the top."""
+    inside = config.data.get("text_config")
+    given = inside.get("model_type") if isinstance(inside, Mapping) else None
+    known = given if isinstance(given, str) else _TEXT_TYPES[model_type]
+    known = SAME.get(known, known)
+    defaults = {**_TEXT.get(known, {})}
+    if "tie_word_embeddings" in config.data:
+        defaults["tie_word_embeddings"] = config.get("tie_word_embeddings")
+    child = config.nested("text_config", defaults)
+    return (config, known) if child is None else (child, known)
+
+
+def _patches(tower: Config, channels: str = "num_channels") -> tuple[int, int]:
+    """Patches of an image, and values of a patch."""
+    size, patch = tower.whole("image_size"), tower.whole("patch_size")
+    if size % patch:
+        tower.refuse("image_size", f"a multiple of patch_size = {patch}")
+        size = patch
+    return (size // patch) ** 2, tower.whole(channels, 3) * patch**2
+
+
+def _encoder(tower: Config) -> Fields:
+    """Layers of a tower with the fields of CLIP and SigLIP."""
+    count, width = _patches(tower)
+    return {
+        "layers": tower.whole("num_hidden_layers"), "hidden": tower.whole("hidden_size"),
+        "heads": tower.whole("num_attention_heads"), "ffn": tower.whole("intermediate_size"),
+        "tokens": count, "patch_width": width,
+    }
+
+
+def _llava(config: Config) -> Fields | None:
+    inside = config.data.get("vision_config")
+    kind = inside.get("model_type") if isinstance(inside, Mapping) else None
+    tower = config.nested("vision_config", _LLAVA if kind is None else _CLIP)
+    if tower is None:
+        return None
+    tower.only("model_type", "clip_vision_model", "clip_vision_model")
+    tower.read.add("vocab_size")  # of the text model that CLIP has beside it
+    config.only("vision_feature_select_strategy", "default", "default")
+    bias = config.flag("multimodal_projector_bias", True)
+    return {**_encoder(tower), "patch_bias": False, "class_token": True, "embedding_norm": True,
+            "projector_layers": 2, "projector_bias": bias}
+
+
+def _gemma3(config: Config) -> Fields | None:
+    tower = config.nested("vision_config", _SIGLIP)
+    if tower is None:
+        return None
+    tower.only("model_type", "siglip_vision_model", "siglip_vision_model")
+    tower.only("vision_use_head", True, False)
+    fields, tokens = _encoder(tower), config.whole("mm_tokens_per_image", 256)
+    if fields["tokens"] % tokens:
+        config.refuse("mm_tokens_per_image", f"a divisor of the {fields['tokens']} patches")
+        tokens = fields["tokens"]
+    return {**fields, "merge": fields["tokens"] // tokens, "pooled": True,
+            "projector_bias": False, "projector_norm": True}
+
+
+def _llama4(config: Config) -> Fields | None:
+    tower = config.nested("vision_config", _LLAMA4_VISION)
+    if tower is None:
+        return None
+    fields = _encoder(tower)
+    tower.read.add("vision_feature_select_strategy")
+    tower.only("pixel_shuffle_ratio", 0.5, 0.5)
+    tower.only("multi_modal_projector_bias", False, False)
+    wide = 4 * fields["hidden"]
+    tower.only("intermediate_size", None, wide)  # the adapter reads so many
+    ends = tower.whole("projector_input_dim"), tower.whole("projector_output_dim")
+    tower.only("vision_output_dim", None, ends[1])
+    return {**fields, "patch_bias": False, "class_token": True, "embedding_norm": True,
+            "merge": 4, "projector_widths": list(ends), "projector_bias": False}
+
+
+def _qwen(tower: Config, hidden: str) -> Fields:
+    """What the towers of Qwen-VL share: any image size, and a projector of two wide layers."""
+    width, merge = tower.whole(hidden), tower.whole("spatial_merge_size", 2) ** 2
+    patch = tower.whole("patch_size") ** 2 * tower.whole("temporal_patch_size", 2)
+    channels = "in_chans" if "in_chans" in tower.data else "in_channels"
+    return {
+        "layers": tower.whole("depth"), "hidden": width, "heads": tower.whole("num_heads"),
+        "tokens": PATCHES, "patch_width": tower.whole(channels, 3) * patch, "merge": merge,
+        "projector_widths": [merge * width], "patch_bias": False, "positions": 0,
+    }
+
+
+def _qwen2_vl(config: Config) -> Fields | None:
+    tower = config.nested("vision_config", _QWEN2)
+    if tower is None:
+        return None
+    tower.read |= {"hidden_size", "spatial_patch_size"}  # its output, the language model's width
+    fields = _qwen(tower, "embed_dim")
+    return {**fields, "ffn": tower.whole("mlp_ratio") * fields["hidden"]}
+
+
+def _qwen2_5_vl(config: Config) -> Fields | None:
+    tower = config.nested("vision_config", _QWEN25)
+    if tower is None:
+        return None
+    tower.read |= {"out_hidden_size", "tokens_per_second", "spatial_patch_size"}
+    points, full = tower.whole("window_size"), tower.get("fullatt_block_indexes")
+    return {**_qwen(tower, "hidden_size"), "ffn": tower.whole("intermediate_size"), "gated": True,
+            "norm": "rmsnorm", "chunk": (points // tower.whole("patch_size")) ** 2,
+            "full_layers": full or []}
+
+
+def _qwen3_vl(config: Config) -> Fields | None:
+    tower = config.nested("vision_config", _QWEN3)
+    if tower is None:
+        return None
+    tower.read |= {"out_hidden_size"}
+    further = tower.get("deepstack_visual_indexes")
+    if further is None:
+        further = [8, 16, 24] if "qwen3_vl" in str(config.data.get("model_type")) else []
+    if not isinstance(further, list):
+        tower.refuse("deepstack_visual_indexes", "a list of layers")
+        further = []
+    return {**_qwen(tower, "hidden_size"), "ffn": tower.whole("intermediate_size"),
+            "patch_bias": True, "positions": tower.whole("num_position_embeddings"),
+            "deepstack": len(further)}
+
+
+TOWERS: dict[str, Callable[[Config], Fields | None]] = {
+    "gemma3": _gemma3,
+    "llama4": _llama4,
+    "llava": _llava,
+    "qwen2_5_vl": _qwen2_5_vl,
+    "qwen2_vl": _qwen2_vl,
+    "qwen3_5": _qwen3_vl,
+    "qwen3_5_moe": _qwen3_vl,
+    "qwen3_vl": _qwen3_vl,
+    "qwen3_vl_moe": _qwen3_vl,
+}
+"""Of each model type that has a tower for images, which a file may leave out."""
+
+
+def vit(config: Config) -> Fields:
+    """An encoder of images with a classifier (ViTForImageClassification)."""
+    count, width = _patches(config)
+    config.only("qkv_bias", True, True)
+    config.read |= {"encoder_stride", "pooler_output_size", "pooler_act"}
+    names = config.get("id2label")
+    classes = len(names) if isinstance(names, Mapping) and names else 1000
+    return {
+        "kind": "encoder", "layers": config.whole("num_hidden_layers"),
+        "hidden": config.whole("hidden_size"), "heads": config.whole("num_attention_heads"),
+        "ffn": config.whole("intermediate_size"), "gated": False,
+        "vocab": config.whole("num_labels", classes), "tied_embeddings": False,
+        "positions": count + 1, "patch_width": width, "norm": "layernorm", "bias": True,
+        "final_norm": True, "head_bias": True,
+    }

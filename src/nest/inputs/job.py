@@ -1,0 +1,408 @@
+"""The training job, and the properties of the training software."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from nest.inputs import catalog
+from nest.inputs.base import (
+    Description,
+    Flag,
+    Fraction,
+    Freeze,
+    FrozenDict,
+    Name,
+    Number,
+    Problems,
+    Share,
+    Whole,
+    at_most,
+    in_field,
+    percent,
+)
+from nest.inputs.capabilities import CapabilitiesOf
+from nest.inputs.formats import number_format
+from nest.inputs.space import Capacity, Dispatcher, Graphs, Optimizer, Precision
+from nest.units import BytesOrZero, Delay, shorten
+
+DEFAULT_STACK = "megatron-core"
+MEMORY_MARGIN = 0.1
+GradientDtype = Literal["fp32", "bf16"]
+ZERO_STAGES = (0, 1, 2, 3)
+ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
+LogitBytes = Annotated[Number, Field(ge=0, le=100)]
+
+FULL_TRAINING = "NEST prices the training of all parameters, without adapters or frozen parts"
+
+
+def is_adapter(text: object) -> bool:
+    """Whether a word asks for training of adapters or of a part: `lora`, `--lora-rank`, `QLoRA`."""
+    words = text.casefold() if isinstance(text, str) else ""
+    return any(word in words for word in ("lora", "peft", "adapter", "freeze", "frozen"))
+
+
+def _no_adapter(value: object) -> object:
+    if is_adapter(value):
+        raise ValueError(f"got {shorten(value)}; allowed: adam, sgd, sgd-momentum or muon: "
+                         f"{FULL_TRAINING}")
+    return value
+
+
+class Rates(Description):
+    """Rates in training relative to those of single kernels."""
+
+    gemm_derate: Fraction = Field(
+        description="rate of matrix products in training over their rate alone"
+    )
+    attention_derate: Fraction = Field(
+        default_factory=lambda data: data["gemm_derate"],
+        description="the same of the attention core; default: gemm_derate",
+    )
+    memory_derate: Fraction = Field(
+        description="rate of element-wise kernels in training over their rate alone"
+    )
+
+
+Ratio = Annotated[Number, Field(gt=0, le=100)]
+
+
+class Calibration(Description):
+    """Errors of prices with a stack against measured runs, and the range of those runs."""
+
+    configurations: Annotated[Whole, Field(ge=1, le=10**7)] = Field(
+        description="configurations measured"
+    )
+    low: Ratio = Field(
+        description="measured over priced seconds of a model without experts, 5th percentile"
+    )
+    high: Ratio = Field(description="95th percentile")
+    expert_low: Ratio | None = Field(
+        None, description="the same of a mixture of experts; null: none was measured"
+    )
+    expert_high: Ratio | None = Field(None, description="95th percentile")
+    devices: Annotated[tuple[Name, ...], Field(min_length=1, max_length=100)] = Field(
+        description="devices measured"
+    )
+    most_devices: Annotated[Whole, Field(ge=1, le=10**7)] = Field(
+        description="devices of the largest run"
+    )
+    precisions: Annotated[tuple[Precision, ...], Field(min_length=1, max_length=20)] = Field(
+        description="number formats measured"
+    )
+    experts: Flag = Field(description="mixtures of experts were measured too")
+    pipelines: Flag = Field(True, description="pipelines were measured too")
+
+
+class Stack(Rates):
+    """Training software: its overlap, its efficiency, and its restrictions."""
+
+    name: Name = Field(description="name of the software")
+    overlap_grad_reduce: Share = Field(
+        description="share of the last micro-batch's backward that gradient reduction hides under"
+    )
+    overlap_param_gather: Share = Field(
+        description="share of the first forward that the gather of updated parameters hides under"
+    )
+    overlap_zero3: Share = Field(
+        description="share of a layer's compute that ZeRO-2 and ZeRO-3 collectives hide under"
+    )
+    overlap_slowdown: Share = Field(
+        0.0, description="seconds that compute loses for each second of ZeRO-2 and ZeRO-3 "
+        "collectives, which run beside it",
+    )
+    overlap_tp: Share = Field(description="share of tensor-parallel traffic hidden under compute")
+    sequence_copies: Flag = Field(
+        False, description="all-gathers and reduce-scatters of tensor parallelism copy what they "
+        "gather or scatter, since they divide the second dimension of samples x tokens x hidden",
+    )
+    wide_ring: Flag = Field(
+        False, description="the ring of cp moves keys and values of all query heads, and gradients "
+        "in fp32, and merges outputs and gradients in fp32, as PyTorch's does",
+    )
+    keeps_gathered: Flag = Field(
+        False, description="what tp and cp gather, inputs of products and keys and values, is kept "
+        "for the backward pass, unless norms are recomputed, instead of gathered again, as by "
+        "PyTorch's DTensor and FlexAttention",
+    )
+    fsdp_copies: Flag = Field(
+        False, description="what ZeRO-3 gathers is copied out of the gathered buffer, and without "
+        "ZeRO-2 and 3 gradients of each micro-batch are added to whole ones, as by FSDP2",
+    )
+    stops_early: Flag = Field(
+        False, description="full recompute does not run again what the backward pass does not "
+        "read: the last product of a dense MLP, its traffic, and the sum behind it",
+    )
+    receives_all: Flag = Field(
+        False, description="a stage of a pipeline has buffers for what it receives of all "
+        "micro-batches, as PyTorch's pipelines",
+    )
+    split_inputs: Flag = Field(
+        False, description="tensor-parallel ranks divide the inputs of layers that full recompute "
+        "keeps, and gather them again",
+    )
+    overlap_p2p: Share = Field(description="share of pipeline hand-overs hidden under compute")
+    overlap_ep: Share = Field(
+        1.0, description="share of experts' traffic that another micro-batch's computing hides, "
+        "with the schedules combined and dualpipe",
+    )
+    overlap_cp: Share = Field(
+        0.0, description="share of the attention core that the ring exchange of cp hides under"
+    )
+    flash_attention: Flag = Field(description="fused attention that keeps no score matrix")
+    devices: Annotated[dict[Name, Rates], Freeze, at_most(100)] = Field(
+        default_factory=FrozenDict,
+        description="derates on devices whose names begin so; the longest beginning counts",
+    )
+    layer_gap: Delay = Field(
+        0.0,
+        description="seconds that a layer's kernels wait for each other and start up, each way: a "
+        "layer takes so much longer",
+    )
+    layer_overhead: Delay = Field(
+        0.0,
+        description="seconds that the host takes to issue one layer's kernels, each way: a layer "
+        "takes no less",
+    )
+    overlap_offload: Flag = Field(
+        False,
+        description="the host updates its share of the parameters while others are on their way",
+    )
+    dispatcher: Dispatcher = Field(
+        "alltoall",
+        description="how tokens reach their experts: alltoall sends a copy for each expert, "
+        "allgather all tokens to all; deepep and hybridep send a token once to each node and rank",
+    )
+    dispatch_fp8: Flag = Field(
+        False, description="deepep and hybridep send tokens to experts, and gradients, in fp8"
+    )
+    dispatch_processors: Annotated[Whole, Field(ge=1, le=1000)] = Field(
+        20, description="multiprocessors of a device that deepep takes"
+    )
+    cuda_graphs: Graphs = Field(
+        "none", description="captured in CUDA graphs: nothing, parts of layers, or the whole step"
+    )
+    expert_gap: Delay = Field(
+        0.0, description="seconds that the forward of a layer with experts waits for the host to "
+        "learn how many tokens each has, unless the whole step is captured",
+    )
+    routing_time: Delay = Field(
+        0.0, description="seconds for each token of a device that choosing its experts and "
+        "ordering tokens by them takes besides the operators of the layer, each way",
+    )
+    expert_overhead: Delay = Field(
+        0.0, description="seconds that the host takes to issue the forward of a layer with "
+        "experts, and twice that backward, unless the whole step is captured: it takes no less",
+    )
+    captured_gap: Delay = Field(
+        default_factory=lambda data: data["layer_gap"],
+        description="seconds that a layer with experts takes longer each way, instead of "
+        "layer_gap, where the whole step is captured; default: layer_gap",
+    )
+    captured_share: Share = Field(
+        0.0, description="how much of what that changes of layer_gap and expert_overhead is "
+        "reached where parts of layers are captured, among them attention and the router",
+    )
+    fused_experts: Flag = Field(
+        False, description="activation functions, clamps and casts of experts are part of their "
+        "grouped products",
+    )
+    fp8_attention: Flag = Field(
+        False, description="where products are in 8 bits, so are those of the attention core, "
+        "whose backward pass then computes the keys outside of a window too",
+    )
+    fp8_head: Flag = Field(
+        False, description="where products are in 8 bits, so is that of the head, which else stays "
+        "in 16",
+    )
+    scatter_gather: Flag = Field(
+        False,
+        description="hand-overs without sequence parallelism are scattered over tp and gathered",
+    )
+    workspace: BytesOrZero = Field(
+        description="bytes of communication and matrix-product buffers per device"
+    )
+    fragmentation: Annotated[Number, Field(ge=0.0, lt=1.0)] = Field(
+        description="fraction of device memory that the allocator cannot use"
+    )
+    zero_with_pipeline: Annotated[
+        tuple[ZeroStage, ...], Field(min_length=1, max_length=4), at_most(4)
+    ] = Field((0, 1, 2, 3), description="ZeRO stages allowed together with pipeline stages")
+    reshard_after_forward: Flag = Field(
+        True, description="ZeRO-3 gathers parameters again for the backward"
+    )
+    gradient_dtype: GradientDtype = Field(
+        "fp32", description="number format that gradients are kept and reduced in"
+    )
+    fp8_gradient_dtype: GradientDtype = Field(
+        default_factory=lambda data: data["gradient_dtype"],
+        description="the same where products are in 8 bits or fewer; default: gradient_dtype",
+    )
+    moment_dtype: GradientDtype = Field(
+        "fp32", description="number format that Adam's moments are kept in",
+    )
+    master_copy: Flag = Field(
+        True, description="parameters in 16 bits or fewer have a copy in fp32, which the optimizer "
+        "updates; false: not in bf16 and 8 bits, whose gradients are kept in 16",
+    )
+    master_remainders: Flag = Field(
+        False, description="ZeRO keeps of the fp32 copies of bf16 parameters only the 16 bits that "
+        "these lack",
+    )
+    fp32_shards: Flag = Field(
+        False, description="the parameters that ZeRO-3 shards are the fp32 copies, with none in 16 "
+        "bit beside them",
+    )
+    dropout: Flag = Field(
+        False, description="dropout behind embedding, attention and MLP keeps a mask of 1 byte an "
+        "element",
+    )
+    fp8_inputs: Flag = Field(
+        False,
+        description="where products are in 8 bits or fewer, their inputs are kept so, not in 16",
+    )
+    selective_products: Flag = Field(
+        False, description="recompute of norms and activation functions together runs every second "
+        "product of a dense layer again too",
+    )
+    loss_kept: LogitBytes = Field(
+        6.0, description="bytes a logit kept from the forward of the loss to its backward"
+    )
+    loss_peak: LogitBytes = Field(
+        6.0, description="bytes a logit at the most while the loss runs; at least loss_kept"
+    )
+    loss_peak_split: LogitBytes = Field(
+        default_factory=lambda data: data["loss_peak"],
+        description="the same where tensor parallelism divides the logits; default: loss_peak",
+    )
+    capabilities: CapabilitiesOf = Field(
+        None, description="what it can run: a table of the catalog by name, or one of its own; "
+        "null: not known",
+    )
+    calibration: Calibration | None = Field(
+        None, description="how near its prices were to measured runs; null: not known"
+    )
+    source: Annotated[str, Field(max_length=4000)] = Field("", description="source of the figures")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in ("loss_peak", "loss_peak_split"):
+            if getattr(self, name) < self.loss_kept:
+                allowed = f"at least loss_kept = {self.loss_kept:g}"
+                raise Problems([(name, f"got {getattr(self, name):g}; allowed: {allowed}")])
+        for name in ("master_remainders", "fp32_shards"):
+            if getattr(self, name) and not self.master_copy:
+                raise Problems([(name, "got true; allowed: false where master_copy is false")])
+        return self
+
+    def host(self, experts: bool, counted: bool = False) -> tuple[float, float, float, float]:
+        """Seconds that a layer takes longer forward and backward; and no less than, the same.
+
+        ``counted``: the host knows how many tokens each expert has, so that nothing waits for it.
+        """
+        gap, floor = self.layer_gap, self.layer_overhead
+        if not experts:
+            return gap, gap, floor, floor
+        captured = {"none": 0.0, "layers": self.captured_share, "step": 1.0}[self.cuda_graphs]
+        gap += captured * (self.captured_gap - gap)
+        if counted:
+            return gap, gap, floor, floor
+        wait = 0.0 if self.cuda_graphs == "step" else self.expert_gap
+        each = (1.0 - captured) * self.expert_overhead
+        return gap + wait, gap, max(floor, each), max(floor, 2.0 * each)
+
+    def rates(self, device: str) -> Rates:
+        """Derates on a device, by its name."""
+        name = device.casefold()
+        found = [start for start in self.devices if name.startswith(start.casefold())]
+        return self.devices[max(found, key=len)] if found else self
+
+
+def resolve_stack(value: Any) -> Any:
+    """Plain data of a stack given by catalog name, as a mapping, or as a mapping with `base`.
+
+    Raises
+    ------
+    ValueError : an unknown catalog name; `Problems` with the field `base` if that has it.
+    """
+    if isinstance(value, str):
+        return resolve_stack(catalog.load("stacks", value))
+    if not isinstance(value, dict) or "base" not in value:
+        return value
+    with in_field("base"):
+        base = resolve_stack(catalog.load("stacks", value["base"]))
+    changes = {key: given for key, given in value.items() if key != "base"}
+    return {**base, "name": f"{base['name']} (changed)", **changes}
+
+
+class Job(Description):
+    """One training step: amount of data, number format, optimizer and software."""
+
+    global_batch: Annotated[Whole, Field(ge=1, le=10**7)] = Field(
+        description="sequences in one training step"
+    )
+    seq_len: Annotated[Whole, Field(ge=1, le=10**8)] = Field(description="tokens in one sequence")
+    precision: Precision = Field(
+        "bf16", description="number format of matrix products"
+    )
+    optimizer: Annotated[Optimizer, BeforeValidator(_no_adapter)] = Field(
+        "adam", description="optimizer"
+    )
+    expert_imbalance: Annotated[Number, Field(ge=1, le=1000)] = Field(
+        1.0, description="token copies that the busiest device of an expert-parallel group gets, "
+        "over the mean",
+    )
+    expert_capacity: Annotated[Number, Field(gt=0, le=1000)] | None = Field(
+        None, description="the most token copies that an expert takes of a device, over the mean; "
+        "those beyond are dropped; null: none are",
+    )
+    expert_padding: Flag = Field(
+        False, description="each expert is padded to its capacity, so that all take exactly that",
+    )
+    stack: Annotated[
+        Stack, BeforeValidator(resolve_stack, json_schema_input_type=Stack | str | dict[str, Any])
+    ] = Field(
+        default_factory=lambda: Stack.parse(resolve_stack(DEFAULT_STACK)),
+        description="training software: a catalog name, a mapping, or a mapping with `base`; "
+        f"default: {DEFAULT_STACK}",
+    )
+    memory_margin: Annotated[Number, BeforeValidator(percent), Field(ge=0.0, lt=1.0)] = Field(
+        MEMORY_MARGIN,
+        description="fraction of each device's memory that no plan may use; docs/costs.md has the "
+        f"evidence for its default, {MEMORY_MARGIN:g}",
+    )
+
+    @model_validator(mode="after")
+    def _padded_to_something(self) -> Self:
+        if self.expert_padding and self.expert_capacity is None:
+            text = "got true without expert_capacity; allowed: with it, or false"
+            raise Problems([("expert_padding", text)])
+        return self
+
+    @property
+    def capacity(self) -> Capacity:
+        """How experts of limited capacity are filled: none (no limit), limited or padded."""
+        if self.expert_capacity is None:
+            return "none"
+        return "padded" if self.expert_padding else "limited"
+
+    @property
+    def counted(self) -> bool:
+        """Whether the host knows how many tokens each expert has, without asking the device.
+
+        That is so where experts are padded (drop_and_pad in NVIDIA/Megatron-LM@core_v0.16.1
+        megatron/core/transformer/moe/token_dispatcher.py:485, all-to-all, and 1007, HybridEP; its
+        all-gather asks all the same, 295).
+        """
+        return self.expert_padding and self.stack.dispatcher in ("alltoall", "hybridep")
+
+    @property
+    def narrow(self) -> bool:
+        """Whether operands of products are cast to 8 bits or fewer."""
+        return number_format(self.precision).narrow
+
+    @property
+    def gradient_dtype(self) -> GradientDtype:
+        """Number format in which the stack keeps and reduces gradients of this precision."""
+        return self.stack.fp8_gradient_dtype if self.narrow else self.stack.gradient_dtype

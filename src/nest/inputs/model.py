@@ -1,0 +1,526 @@
+"""A model: the sizes of a transformer, which determine all operators and parameters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from nest.inputs.base import Description, Flag, Name, Number, Problems, Whole, at_most
+from nest.inputs.layers import (
+    MLA,
+    Count,
+    LayerKind,
+    MoE,
+    Recurrence,
+    Size,
+    SizeOrZero,
+    Vision,
+)
+from nest.units import shorten
+
+
+class Model(Description):
+    """A transformer as its publisher describes it; a layer is one attention and one MLP."""
+
+    name: Name = Field(description="name of the model")
+    kind: Literal["decoder", "encoder", "encoder-decoder"] = Field(
+        "decoder",
+        description="decoder: causal attention; encoder: full attention (BERT); encoder-decoder: "
+        "both, decoder layers also attend to the encoder's output (T5)",
+    )
+    layers: Annotated[Whole, Field(ge=1, le=10**4)] = Field(
+        description="transformer layers; of an encoder-decoder, those of the decoder"
+    )
+    encoder_layers: Annotated[Whole, Field(ge=1, le=10**4)] | None = Field(
+        None, description="layers of the encoder of an encoder-decoder"
+    )
+    encoder_seq_len: Annotated[Whole, Field(ge=1, le=10**9)] | None = Field(
+        None, description="tokens of the encoder's sequence; default: the job's seq_len"
+    )
+    hidden: Annotated[Whole, Field(ge=1, le=10**6)] = Field(description="width of the residual")
+    heads: Annotated[Whole, Field(ge=1, le=10**5)] = Field(description="attention (query) heads")
+    kv_heads: Annotated[Whole, Field(ge=1, le=10**5)] = Field(
+        default_factory=lambda data: data["heads"],
+        description="key-value heads; default: as many as heads",
+    )
+    mla: MLA | None = Field(None, description="latent attention in place of plain attention")
+    window: Annotated[Whole, Field(ge=1, le=10**9)] | None = Field(
+        None, description="earlier tokens that a token attends to, itself included (sliding-window "
+        "attention); null: all",
+    )
+    full_layers: Annotated[tuple[Count, ...], at_most(10**4)] = Field(
+        (), description="layers, from 0, that have no window and attend to all earlier tokens"
+    )
+    chunked: Flag = Field(
+        False, description="tokens attend within chunks of `window` tokens (Llama 4), not to the "
+        "last so many",
+    )
+    recurrence: Recurrence | None = Field(
+        None, description="linear attention or a state-space model, in layers of that kind"
+    )
+    layer_kinds: Annotated[tuple[LayerKind, ...], at_most(100)] = Field(
+        (), description="kinds of layers, where they differ by more than windows and experts"
+    )
+    layer_types: Annotated[tuple[Name, ...], at_most(10**4)] = Field(
+        (), description="name of the kind of each layer; default: all alike, apart from windows "
+        "and experts",
+    )
+    head_dim: Annotated[Whole, Field(ge=1, le=10**5)] = Field(
+        default_factory=lambda data: _head_dim(data),
+        description="width of a head; default: hidden / heads (with mla: nope_dim + rope_dim)",
+    )
+    ffn: Size = Field(description="width of the dense MLP (of one MLP matrix when gated)")
+    gated: Flag = Field(description="gated MLP: three matrices (SwiGLU, GeGLU) instead of two")
+    vocab: Size = Field(description="tokens in the vocabulary, without padding")
+    tied_embeddings: Flag = Field(
+        description="the vocabulary projection shares the input embedding's matrix"
+    )
+    positions: SizeOrZero = Field(0, description="learned position embeddings; 0 = rotary or none")
+    unrotated: Flag = Field(
+        False, description="no rotation of queries and keys either (ALiBi in BLOOM, none in Jamba)"
+    )
+    relative_positions: Count = Field(
+        0, description="buckets of a learned bias of the scores by distance (T5: 32); 0 = none"
+    )
+    token_types: Count = Field(0, description="token-type embeddings (BERT: 2); 0 = none")
+    norm: Literal["rmsnorm", "layernorm"] = Field(description="type of all norms")
+    layer_norms: Annotated[Whole, Field(ge=1, le=8)] = Field(
+        2, description="norms of width hidden in a layer (Gemma 2: 4), that of attention to the "
+        "encoder not counted",
+    )
+    norm_bias: Flag = Field(
+        default_factory=lambda data: data["norm"] == "layernorm",
+        description="norms have a bias; default: those of LayerNorm (Command-R: false)",
+    )
+    parallel: Flag = Field(
+        False, description="attention and MLP read the same input, and one addition joins both to "
+        "it (GPT-J, Falcon, Command-R); with layer_norms 1 they share the norm",
+    )
+    final_norm: Flag = Field(
+        default_factory=lambda data: data["kind"] != "encoder",
+        description="a norm after the last layer; default: false for an encoder",
+    )
+    bias: Flag = Field(description="biases of all linear layers of attention and MLP")
+    qkv_bias: Flag = Field(False, description="biases of the query, key and value projections only")
+    output_bias: Flag = Field(False, description="a bias of attention's output projection")
+    mlp_bias: Flag = Field(False, description="biases of the MLP only (GPT-J)")
+    qk_norm: Flag = Field(False, description="a norm of width head_dim on queries and on keys")
+    qk_norm_form: Literal["head", "all", "plain"] = Field(
+        "head", description="the weights of qk_norm: head: head_dim, for all heads the same; all: "
+        "one for each element of all heads (OLMo-2, MiniMax-M2); plain: none (Llama 4)",
+    )
+    attention_gate: Flag = Field(
+        False, description="a gate, as wide as the queries, scales attention's output (Qwen3-Next)"
+    )
+    sinks: Flag = Field(False, description="a trained score for each head (GPT-OSS)")
+    embedding_norm: Flag = Field(False, description="a norm after the embeddings (BERT)")
+    head_transform: Flag = Field(
+        False,
+        description="dense layer (with bias) and norm before the vocabulary projection (BERT)",
+    )
+    head_bias: Flag = Field(False, description="a bias of the vocabulary projection")
+    pooler: Flag = Field(False, description="a dense layer (with bias) on the first token (BERT)")
+    patch_width: SizeOrZero = Field(
+        0, description="an encoder of images (ViT): values of a patch, which a linear layer with "
+        "bias embeds; positions - 1 patches and a class token, whose output the head classifies "
+        "into vocab classes; 0 = tokens",
+    )
+    moe: MoE | None = Field(None, description="experts in place of the dense MLP")
+    mtp_layers: Annotated[Whole, Field(ge=0, le=100)] = Field(
+        0, description="multi-token prediction layers, trained behind the last layer; 0 leaves "
+        "them out",
+    )
+    vision: Vision | None = Field(None, description="a tower for images")
+    max_seq_len: Annotated[Whole, Field(ge=1, le=10**9)] | None = Field(
+        None, description="longest sequence the model was published for; a note"
+    )
+    published_parameters: Annotated[Number, Field(gt=0, le=1e18)] | None = Field(
+        None, description="parameters as published, to compare the description with"
+    )
+    source: Annotated[str, Field(max_length=4000)] = Field(
+        "", description="where the sizes and the published count come from"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems: list[tuple[str, str]] = []
+        if self.heads % self.kv_heads:
+            problems.append(
+                ("kv_heads", f"got {self.kv_heads}; allowed: a divisor of heads = {self.heads}")
+            )
+        if (
+            "head_dim" not in self.model_fields_set
+            and self.mla is None
+            and self.hidden % self.heads
+        ):
+            allowed = f"a divisor of hidden = {self.hidden}, or give head_dim"
+            problems.append(("heads", f"got {self.heads}; allowed: {allowed}"))
+        if self.mla is not None:
+            problems += self._mla_problems(self.mla)
+        if self.moe is not None and self.moe.first_dense + self.moe.every > self.layers:
+            given = f"first_dense {self.moe.first_dense}, every {self.moe.every}"
+            allowed = f"together at most layers = {self.layers}, so that one layer has experts"
+            problems.append(("moe", f"got {given}; allowed: {allowed}"))
+        for name in ("qkv_bias", "output_bias", "mlp_bias"):
+            if self.bias and getattr(self, name):
+                problems.append((name, "got true; allowed: false where bias is true"))
+        problems += self._window_problems() + self._kind_problems() + self._layer_problems()
+        if problems:
+            raise Problems(problems)
+        return self
+
+    def _window_problems(self) -> list[tuple[str, str]]:
+        problems = []
+        if self.window is not None and self.kind != "decoder":
+            text = f"got {self.window}; allowed: nothing with kind {self.kind}"
+            problems.append(("window", text))
+        if self.full_layers and self.window is None:
+            text = f"got {shorten(self.full_layers)}; allowed: nothing without a window"
+            problems.append(("full_layers", text))
+        wrong = [layer for layer in self.full_layers if layer >= self.layers]
+        if wrong:
+            text = f"got {wrong[0]}; allowed: 0 to {self.layers - 1}, the layers of the model"
+            problems.append(("full_layers", text))
+        return problems
+
+    def _layer_problems(self) -> list[tuple[str, str]]:
+        """Problems of `layer_types`, of its kinds, and of what goes with some layers only."""
+        problems: list[tuple[str, str]] = []
+        names = [kind.name for kind in self.layer_kinds]
+        if len({*names}) < len(names):
+            text = f"got {shorten(names)}; allowed: a name for each kind"
+            problems.append(("layer_kinds", text))
+        if self.layer_types and len(self.layer_types) != self.layers:
+            text = f"got {len(self.layer_types)} entries; allowed: layers = {self.layers} of them"
+            problems.append(("layer_types", text))
+        if unknown := sorted({*self.layer_types} - {*names}):
+            allowed = ", ".join(names) or "none without layer_kinds"
+            problems.append(("layer_types", f"got {shorten(unknown[0])}; allowed: {allowed}"))
+        if self.layer_kinds and not self.layer_types:
+            problems.append(("layer_types", "missing; needed: the kind of each layer"))
+        if self.layer_types:
+            given = {"window": self.window, "full_layers": self.full_layers,
+                     "chunked": self.chunked}
+            given |= {} if self.moe is None else {
+                "moe.first_dense": self.moe.first_dense, "moe.every": self.moe.every - 1}
+            problems += [(name, "given; allowed: nothing with layer_types, whose kinds say it")
+                         for name, value in given.items() if value]
+            if self.kind != "decoder":
+                text = f"got {shorten(self.layer_types[0])}; allowed: nothing with kind {self.kind}"
+                problems.append(("layer_types", text))
+        used = [kind for kind in self.layer_kinds if kind.name in {*self.layer_types}]
+        mixers = {kind.mixer for kind in used}
+        if (self.recurrence is None) == ("recurrence" in mixers):
+            problems.append(("recurrence", "missing; needed: with layers of that kind"
+                             if "recurrence" in mixers else
+                             "given; allowed: with layers of that kind in layer_types"))
+        if self.moe is None and any(kind.mlp == "experts" for kind in used):
+            problems.append(("moe", "missing; needed: with layers that have experts"))
+        if self.moe is not None and used and all(kind.mlp != "experts" for kind in used):
+            problems.append(("moe", "given; allowed: with layers that have experts"))
+        for kind in used:
+            heads, groups = kind.heads or self.heads, kind.kv_heads or self.kv_heads
+            if heads % groups:
+                where = f"layer_kinds.{names.index(kind.name)}.kv_heads"
+                problems.append((where, f"got {groups}; allowed: a divisor of heads = {heads}"))
+            if self.mla is not None and (kind.heads or kind.kv_heads or kind.head_dim):
+                where = f"layer_kinds.{names.index(kind.name)}"
+                problems.append((where, "heads of its own; allowed: those of the model with mla"))
+            if self.parallel and kind.parts < 2:
+                where = f"layer_kinds.{names.index(kind.name)}"
+                problems.append((where, "one part; allowed: mixer and mlp with parallel"))
+        return problems
+
+    def _kind_problems(self) -> list[tuple[str, str]]:
+        problems = []
+        if self.chunked and self.window is None:
+            problems.append(("chunked", "got true; allowed: false without a window"))
+        if self.patch_width and (self.kind != "encoder" or self.positions < 2):
+            text = f"got {self.patch_width}; allowed: 0 unless kind is encoder, with positions"
+            problems.append(("patch_width", text))
+        if self.parallel and self.kind != "decoder":
+            problems.append(("parallel", f"got true; allowed: false with kind {self.kind}"))
+        if self.qk_norm_form != "head" and not self.qk_norm:
+            text = f"got {self.qk_norm_form!r}; allowed: head without qk_norm"
+            problems.append(("qk_norm_form", text))
+        both = self.kind == "encoder-decoder"
+        if both and self.encoder_layers is None:
+            problems.append(("encoder_layers", "missing; needed: layers of the encoder"))
+        for name in ("encoder_layers", "encoder_seq_len"):
+            if not both and getattr(self, name) is not None:
+                text = f"got {getattr(self, name)}; allowed: nothing with kind {self.kind}"
+                problems.append((name, text))
+        if self.encoder_seq_len is not None and 0 < self.positions < self.encoder_seq_len:
+            allowed = f"at most positions = {self.positions}"
+            problems.append(("encoder_seq_len", f"got {self.encoder_seq_len}; allowed: {allowed}"))
+        for name in ("mla", "moe"):
+            if both and getattr(self, name) is not None:
+                problems.append((name, "got a mapping; allowed: nothing with an encoder-decoder"))
+        if self.kind != "decoder":
+            if self.mtp_layers:
+                text = f"got {self.mtp_layers}; allowed: 0 with kind {self.kind}"
+                problems.append(("mtp_layers", text))
+            if self.vision is not None:
+                text = f"got a mapping; allowed: nothing with kind {self.kind}"
+                problems.append(("vision", text))
+        if self.relative_positions and self.positions:
+            text = f"got {self.relative_positions}; allowed: 0 with learned positions"
+            problems.append(("relative_positions", text))
+        return problems
+
+    def _mla_problems(self, mla: MLA) -> list[tuple[str, str]]:
+        problems = []
+        if self.kv_heads != self.heads:
+            allowed = f"heads = {self.heads}, because mla has no key-value groups"
+            problems.append(("kv_heads", f"got {self.kv_heads}; allowed: {allowed}"))
+        if mla.indexer is not None and not mla.q_rank:
+            problems.append(("mla.q_rank", "got 0; allowed: at least 1 with an indexer"))
+        if self.head_dim != mla.nope_dim + mla.rope_dim:
+            allowed = f"{mla.nope_dim + mla.rope_dim} (nope_dim + rope_dim), or leave it out"
+            problems.append(("head_dim", f"got {self.head_dim}; allowed: {allowed}"))
+        for name in ("bias", "qkv_bias", "output_bias", "qk_norm", "attention_gate", "sinks"):
+            if getattr(self, name):
+                problems.append((name, "got true; allowed: false with mla"))
+        return problems
+
+    def layer(self, number: int) -> LayerKind:
+        """Kind of a layer (0-based)."""
+        if self.layer_types:
+            return self._kinds[self.layer_types[number]]
+        moe = self.moe
+        sparse = moe is not None and number >= moe.first_dense and (
+            (number - moe.first_dense) % moe.every == moe.every - 1)
+        return _plain_kind(sparse, None if number in self.full_layers else self.window,
+                           self.chunked)
+
+    @property
+    def _kinds(self) -> dict[str, LayerKind]:
+        return {kind.name: kind for kind in self.layer_kinds}
+
+    @property
+    def kinds(self) -> Counter[LayerKind]:
+        """Kinds of layers, each with their number, in the order of their first layers."""
+        if self.layer_types:
+            named = self._kinds
+            return Counter({named[name]: times
+                            for name, times in Counter(self.layer_types).items()})
+        return Counter(self.layer(number) for number in range(self.layers))
+
+    def sized(self, kind: LayerKind) -> Model:
+        """The model with the sizes of one kind of layer."""
+        names = ("heads", "kv_heads", "head_dim", "ffn")
+        own = {name: value for name in names if (value := getattr(kind, name)) is not None}
+        return self.unchecked(**own) if own else self
+
+    def norms(self, kind: LayerKind) -> int:
+        """Norms of width hidden in a layer of a kind."""
+        return self.layer_norms if kind.parts == 2 else max(1, self.layer_norms // 2)
+
+    def is_moe_layer(self, layer: int) -> bool:
+        """Whether a layer (0-based) has experts."""
+        return self.layer(layer).mlp == "experts"
+
+    def window_of(self, layer: int) -> int | None:
+        """Tokens that a layer (0-based) attends to at most; None: all earlier ones."""
+        return self.layer(layer).window
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers with experts."""
+        return sum(count for kind, count in self.kinds.items() if kind.mlp == "experts")
+
+    @property
+    def rotary(self) -> bool:
+        """Whether queries and keys are rotated by their position."""
+        return not (self.positions or self.relative_positions or self.unrotated)
+
+    def parameters(self) -> int:
+        """All parameters without multi-token prediction layers, as published counts have them."""
+        return _count(self)
+
+    def mtp_parameters(self) -> int:
+        """Parameters of the multi-token prediction layers, without the embedding they share."""
+        return _prediction(self)
+
+    def active_parameters(self) -> int:
+        """Parameters that one token uses: only the top_k of the routed experts."""
+        return _count(self, active=True)
+
+
+@lru_cache(maxsize=1024)
+def _plain_kind(sparse: bool, window: int | None, chunked: bool) -> LayerKind:
+    """The kind of a layer of a model that has no list of kinds."""
+    name = f"{'window_' if window else ''}{'moe_' if sparse else ''}layer"
+    return LayerKind(name=name, mlp="experts" if sparse else "dense", window=window,
+                     chunked=chunked and window is not None)
+
+
+def _head_dim(data: dict[str, Any]) -> int:
+    """Default width of a head; `_consistent` refuses sizes that do not divide."""
+    if data["mla"] is not None:
+        return int(data["mla"].nope_dim + data["mla"].rope_dim)
+    return max(1, int(data["hidden"] // data["heads"]))
+
+
+def tower_model(tower: Vision) -> Model:
+    """The layers of a tower as a model without vocabulary."""
+    positions = tower.tokens + tower.class_token if tower.positions is None else tower.positions
+    return Model(
+        name="vision", kind="encoder", layers=tower.layers, hidden=tower.hidden,
+        heads=tower.heads, ffn=tower.ffn, gated=tower.gated, vocab=1, tied_embeddings=True,
+        positions=positions, norm=tower.norm, bias=tower.bias,
+    )
+
+
+# ---------------------------------------------------------------- parameters
+
+# Part by part, linear layers as in the reference implementations (Hugging Face transformers,
+# modeling files of the model types that are read): a matrix `in x out`, a bias of `out` where the
+# model has biases, norms of one vector, or of two with a bias.
+
+
+def _norm(model: Model, width: int | None = None) -> int:
+    """Parameters of one norm of the given width (default: hidden)."""
+    return (1 + model.norm_bias) * (model.hidden if width is None else width)
+
+
+def _attention(model: Model) -> int:
+    """Parameters of one attention without the norm before it.
+
+    Latent attention: arXiv:2412.19437, equations 1 to 11; a norm follows each compression.
+    """
+    h, a = model.hidden, model.heads
+    if model.mla is not None:
+        mla = model.mla
+        query = a * (mla.nope_dim + mla.rope_dim)
+        if mla.q_rank:
+            total = h * mla.q_rank + _norm(model, mla.q_rank) + mla.q_rank * query
+        else:
+            total = h * query
+        total += h * (mla.kv_rank + mla.rope_dim) + _norm(model, mla.kv_rank)
+        total += mla.kv_rank * a * (mla.nope_dim + mla.value_dim)
+        if (index := mla.indexer) is not None:  # queries, one key, its norm, weights of the heads
+            total += mla.q_rank * index.heads * index.head_dim
+            total += (h + 2) * index.head_dim + h * index.heads
+        return total + a * mla.value_dim * h
+    query, key = a * model.head_dim, model.kv_heads * model.head_dim
+    asked = query * (2 if model.attention_gate else 1)
+    total = h * asked + 2 * h * key + query * h
+    if model.bias or model.qkv_bias:
+        total += asked + 2 * key
+    if model.bias or model.output_bias:
+        total += h
+    if model.qk_norm and model.qk_norm_form == "head":
+        total += 2 * _norm(model, model.head_dim)
+    if model.qk_norm and model.qk_norm_form == "all":
+        total += _norm(model, query) + _norm(model, key)
+    return total + (a if model.sinks else 0)
+
+
+def _mlp(model: Model, width: int) -> int:
+    """Parameters of one MLP (or expert) of the given width."""
+    if width == 0:
+        return 0
+    inner = 2 if model.gated else 1
+    biases = inner * width + model.hidden if model.bias or model.mlp_bias else 0
+    return (inner + 1) * model.hidden * width + biases
+
+
+def _experts(model: Model, active: bool = False) -> int:
+    """Parameters of one mixture of experts: router, routed and shared experts, gate."""
+    moe = model.moe
+    if moe is None:
+        return 0
+    routed = moe.top_k if active else moe.experts
+    total = model.hidden * moe.experts + routed * _mlp(model, moe.ffn) + _mlp(model, moe.shared_ffn)
+    return total + (model.hidden if moe.shared_gate else 0) + (
+        moe.experts if moe.router_bias else 0)
+
+
+def _layer(model: Model, kind: LayerKind, active: bool = False) -> int:
+    """Parameters of a layer of a kind, norms included; ``active``: those that a token uses."""
+    own = model.sized(kind)
+    total = model.norms(kind) * _norm(model)
+    if kind.mixer == "attention":
+        total += _attention(own)
+    elif kind.mixer == "recurrence":
+        assert model.recurrence is not None
+        total += model.recurrence.parameters(model.hidden)
+    if kind.mlp != "none":
+        total += _experts(model, active) if kind.mlp == "experts" else _mlp(own, own.ffn)
+    return total
+
+
+def _places(model: Model) -> int:
+    """Parameters of position and token-type embeddings, the norm after them, distance biases."""
+    total = (model.positions + model.token_types) * model.hidden
+    total += model.relative_positions * model.heads
+    return total + (_norm(model) if model.embedding_norm else 0)
+
+
+def _embedding(model: Model) -> int:
+    """Parameters of token, position and token-type embeddings and the norm after them."""
+    if model.patch_width:  # with a bias, and a class token
+        return (model.patch_width + 2) * model.hidden + _places(model)
+    return model.vocab * model.hidden + _places(model)
+
+
+def _encoder(model: Model) -> int:
+    """Parameters of the encoder of an encoder-decoder; its token embedding is the decoder's."""
+    each = _attention(model) + _mlp(model, model.ffn) + model.layer_norms * _norm(model)
+    last = _norm(model) if model.final_norm else 0
+    return (model.encoder_layers or 0) * each + last + _places(model)
+
+
+def _vision(model: Model) -> int:
+    """Parameters of the tower for images and of the projector to the language model."""
+    tower = model.vision
+    if tower is None:
+        return 0
+    inner = tower_model(tower)
+    total = (tower.patch_width + tower.patch_bias) * tower.hidden
+    total += (inner.positions + tower.class_token) * tower.hidden
+    total += tower.layers * _layer(inner, inner.layer(0))
+    total += (tower.embedding_norm + tower.final_norm) * _norm(inner)
+    projector = sum((depth + tower.projector_bias) * width
+                    for depth, width in tower.projector(model.hidden))
+    projector += tower.projector_norm * tower.hidden
+    further = tower.deepstack * (projector + _norm(inner, tower.wide))
+    return total + projector + further
+
+
+def _prediction(model: Model) -> int:
+    """Parameters of the multi-token prediction layers (arXiv:2412.19437, section 2.2).
+
+    Each has norms of the hidden state and of the embedding, a projection of both, a transformer
+    layer like the last one, and a norm; embedding and vocabulary matrix are the model's.
+    """
+    last = model.layer(model.layers - 1)
+    each = 3 * _norm(model) + 2 * model.hidden**2 + _layer(model, last)
+    return model.mtp_layers * each
+
+
+def _head(model: Model) -> int:
+    """Parameters after the layers; a tied vocabulary matrix is not counted again."""
+    h = model.hidden
+    total = _norm(model) if model.final_norm else 0
+    if model.head_transform:
+        total += h * h + h + _norm(model)
+    if model.pooler:
+        total += h * h + h
+    if not model.tied_embeddings or model.patch_width:
+        total += model.vocab * h
+    return total + (model.vocab if model.head_bias else 0)
+
+
+def _count(model: Model, active: bool = False) -> int:
+    """All parameters except those of `prediction`; ``active``: only those of one token."""
+    total = _embedding(model) + _head(model) + _vision(model)
+    if model.kind == "encoder-decoder":
+        # attention to the encoder's output, and the norm before it
+        total += _encoder(model) + model.layers * (_attention(model) + _norm(model))
+    return total + sum(
+        times * _layer(model, kind, active) for kind, times in model.kinds.items())

@@ -1,0 +1,183 @@
+"""Traces of the profiler of PyTorch, summed over each layer of a model.
+
+A trace has seconds; bytes of parameters and activations are those that NEST prices for the model.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nest.errors import InputError
+from nest.evaluation.stages import Pricing
+from nest.inputs.cluster import Cluster, Level
+from nest.inputs.configuration import Configuration, StageConfiguration
+from nest.inputs.job import Job
+from nest.inputs.loading import load_device
+from nest.inputs.model import Model
+from nest.inputs.profile import Profile
+from nest.measured.profiles.spans import BACKWARD, COLLECTIVE, Trace
+from nest.measured.profiles.written import joined
+from nest.model import Chain, build_chain
+from nest.units import shorten
+
+LARGEST = 2**31
+"""Bytes of a trace, unpacked, at the most (chosen)."""
+FIRST, LAST = "first", "last"
+
+
+class Seconds(NamedTuple):
+    """Of all micro-batches of a trace."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+
+def from_trace(
+    trace: str | os.PathLike[str], model: Model, layers: Sequence[str], seq_len: int,
+    samples: int = 1, tp: int = 1, precision: str = "bf16",
+) -> Profile:
+    """The profile of a model whose training was traced on one device.
+
+    The kernels of a layer are added up, or the operators of the host where no device was traced;
+    waits between them are not. Layers that are alike in the model get the mean of their times.
+    What runs before the first layer and behind the last one of a micro-batch are layers too.
+    Collectives count with tp above 1 alone; below they are those of data parallelism. The optimizer
+    does not count.
+
+    Parameters
+    ----------
+    trace : a file .json or .json.gz (of the profiler, ``with_stack=True`` or
+        ``with_modules=True``).
+    model : what was traced.
+    layers : names of the classes of modules that are a layer (of Llama: LlamaDecoderLayer).
+    seq_len, samples : tokens of a sequence; sequences of a micro-batch.
+    tp : tensor-parallel ranks that the traced device was one of.
+
+    Raises
+    ------
+    InputError : a file that is no trace, no module or no backward of these classes in it, or
+        another number of layers than the model has.
+    """
+    where = shorten(os.fspath(trace), 300)[1:-1]
+    found = Trace(_events(trace, where), layers)
+    times, order, calls = _summed(found, layers, tp, where)
+    chain = build_chain(model)
+    numbers = [n for n, kind in enumerate(chain.order) if chain.kinds[kind].repeated]
+    if len(order) != len(numbers) or len(chain) != len(numbers) + 2 or not chain.is_chain:
+        raise InputError(f"{where}: got {len(order)} layers {', '.join(layers)}; allowed: the "
+                         f"{len(numbers)} of {model.name}, which must be a chain with one layer in "
+                         "front and one behind")
+    names = [FIRST, *order, LAST]
+    kinds = chain.order
+    alike: dict[int, list[Seconds]] = defaultdict(list)
+    for kind, name in zip(kinds, names, strict=True):
+        alike[kind].append(times[name])
+    sizes = _sizes(chain, seq_len, samples, tp, precision)
+    rows = []
+    for n, kind in enumerate(kinds):
+        same = alike[kind]
+        name = FIRST if n == 0 else LAST if n == len(kinds) - 1 else "layer"
+        handed, measured = sizes[n]
+        share = 1.0 / (len(same) * calls * samples)
+        rows.append((name, {"output_bytes": handed, "tp": {tp: {
+            "forward": share * sum(one.forward for one in same),
+            "backward": share * sum(one.backward for one in same), **measured}}}))
+    return Profile.parse({
+        "name": model.name, "note": f"traced with PyTorch: {calls} micro-batches of {samples} "
+        f"sequences of {seq_len} tokens", "layers": joined(rows)}, where)
+
+
+def _events(trace: str | os.PathLike[str], where: str) -> list[Mapping[str, Any]]:
+    """Events of a file."""
+    packed = os.fspath(trace).endswith(".gz")
+    if not os.fspath(trace).endswith((".json", ".json.gz")):
+        raise InputError(f"{where}: got another suffix; allowed: .json or .json.gz")
+    try:
+        with gzip.open(trace, "rb") if packed else open(trace, "rb") as stream:
+            text = stream.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise InputError(f"{where}: got more than {LARGEST // 2**30} GiB; allowed: a trace of "
+                             "fewer steps")
+        data = json.loads(text)
+    except (OSError, EOFError) as error:
+        raise InputError(f"{where}: cannot be read "
+                         f"({getattr(error, 'strerror', None) or error})") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: malformed JSON ({error}); allowed: a trace of "
+                         "torch.profiler") from None
+    events = data.get("traceEvents") if isinstance(data, dict) else data
+    if not isinstance(events, list):
+        raise InputError(f"{where}: traceEvents: got {shorten(events)}; allowed: a list of events")
+    return [event for event in events if isinstance(event, Mapping)]
+
+
+def _summed(
+    trace: Trace, layers: Sequence[str], tp: int, where: str
+) -> tuple[dict[str, Seconds], list[str], int]:
+    """Seconds by layer, the layers in their order, and how many micro-batches there were."""
+    calls = trace.calls()
+    if not calls:
+        seen = ", ".join(sorted(trace.modules)[:20])
+        raise InputError(f"{where}: got no module {' or '.join(layers)}; allowed: "
+                         f"{seen or 'a trace with_stack=True or with_modules=True'}")
+    order = list(dict.fromkeys(name for _, name in calls))
+    times = dict.fromkeys([FIRST, *order, LAST], Seconds())
+    known: dict[int, str] = {}  # layer of the forward of a sequence number
+    starts, outside = iter([*calls, (float("inf"), "")]), FIRST
+    begun, owners = next(starts), [(work, trace.owner(work)) for work in trace.work]
+    for work, owner in owners:
+        while begun[0] <= work.at:
+            outside, begun = LAST if begun[1] == order[-1] else FIRST, next(starts)
+        if owner.backward:
+            outside = FIRST  # of the next micro-batch
+        if owner.optimizer or owner.backward:
+            continue
+        place = owner.layer or outside
+        if owner.number is not None:
+            known[owner.number] = place
+        elif owner.layer is None:
+            continue
+        if tp > 1 or not COLLECTIVE.search(work.name):
+            times[place] = times[place]._replace(forward=times[place].forward + work.seconds)
+    behind, backward = LAST, False
+    for work, owner in owners:
+        if not owner.backward or owner.optimizer:
+            continue
+        # Gradients are accumulated behind the backward that made them.
+        behind = owner.layer or known.get(-1 if owner.number is None else owner.number, behind)
+        backward = True
+        if tp > 1 or not COLLECTIVE.search(work.name):
+            times[behind] = times[behind]._replace(backward=times[behind].backward + work.seconds)
+    if not backward:
+        raise InputError(f"{where}: got no {BACKWARD}; needed: a trace of training")
+    count = Counter(name for _, name in calls)
+    if len(set(count.values())) > 1:
+        raise InputError(f"{where}: got {min(count.values())} to {max(count.values())} calls of a "
+                         "layer; allowed: whole micro-batches")
+    return times, order, count[order[0]]
+
+
+def _sizes(
+    chain: Chain, seq_len: int, samples: int, tp: int, precision: str
+) -> list[tuple[float, dict[str, float]]]:
+    """Bytes that each layer hands on, and its measured bytes, per sample."""
+    cluster = Cluster(name="traced", device=load_device("h100-sxm"), levels=(
+        Level(name="node", size=tp, bandwidth=1e12, latency=1e-6),))
+    job = Job(global_batch=samples, seq_len=seq_len, precision=precision)
+    way = Configuration(micro_batch=samples, outer_dp=1, stages=[StageConfiguration(
+        layers=(0, len(chain)), devices=(0, tp), tp=tp)])
+    pricing = Pricing(chain, cluster, job)
+    (layers,) = pricing.stage(way, way.stages[0]).layers
+    found = []
+    for n, layer in enumerate(layers):
+        handed = pricing.handed(way, n + 1) if n + 1 < len(layers) else 0.0
+        found.append((handed, {
+            "parameter_bytes": layer.costs["parameters"],
+            "activation_bytes": layer.costs["activations"] / samples,
+            "work_bytes": layer.costs["work"] / samples}))
+    return found

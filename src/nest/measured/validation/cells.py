@@ -1,0 +1,107 @@
+"""Cells that are words: number formats, recompute and offloading as sources write them."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from nest.inputs.offload import Offload
+from nest.inputs.space import MODULES, Module, Precision, Recompute
+
+
+class Recomputed(NamedTuple):
+    """Recompute policy."""
+
+    policy: Recompute
+    modules: tuple[Module, ...] = ()
+    layers: int | None = None
+    """Of full recompute: only this many first layers of a stage; None: all."""
+    remark: str = ""
+    """Difference of the policy from the source; empty: none."""
+
+
+def precision(text: str) -> Precision | None:
+    """Number format of matrix products; None: not one that NEST prices.
+
+    Tables that do not state which 16-bit format was used are read as bf16, those that do not state
+    a recipe of fp8 as one scale for each tensor.
+    """
+    words = text.lower()
+    return next((name for mark, name in _PRECISIONS if re.search(mark, words)), None)
+
+
+_PRECISIONS: tuple[tuple[str, Precision | None], ...] = (
+    # pattern of the cell, format; the first that matches counts
+    (r"nvfp4", "nvfp4"), (r"fp4", None), (r"mxfp8|fp8-mx", "mxfp8"),
+    (r"fp8.*(?:blockwise|sub-?channel)", "fp8-blockwise"), (r"fp8.*delayed", "fp8-delayed"),
+    (r"fp8", "fp8"), (r"bf16", "bf16"), (r"fp16", "fp16"), (r"fp32", "fp32"),
+)
+
+
+_SELECTIVE: dict[str, Module] = {
+    # a source's word, the module
+    **{name: name for name in MODULES},
+    "attention core": "core_attn", "layernorm": "norm", "moe_act": "mlp_act", "act": "mlp_act",
+}
+_OPERATORS = re.compile(r"op sac|llama3_8b\.toml default|\bminimal|save_(?:dots?|all_dots)\b")
+_SAVED = re.compile(r"\b(?:remat|policy)?:? ?(save_\w+)")
+
+
+def recompute(text: str) -> Recomputed | None:
+    """Recompute policy of a cell; None: not stated, or not one that NEST prices.
+
+    `full`, `full, 5 layers`, `none` and `selective: norm+mlp_act` may be followed by a remark in
+    parentheses; `selective` alone is Megatron-Core's default, the attention core
+    (default of --recompute-modules). Operator-level checkpointing of
+    torchtitan (torchtitan/parallelisms/parallelize_llama.py, December 2024) keeps attention and
+    every other matrix product; MaxText's minimal policies keep all of them, and its save_qkv_proj,
+    save_out_proj and save_dot_except_mlp some, which is priced as keeping none. NEST's policy runs
+    norms and activation functions again, and under torchtitan's stacks (selective_products) every
+    other product.
+    """
+    words = text.strip().lower()
+    operators = _OPERATORS.search(words)
+    if operators:
+        half = "" if "minimal" in words else " and, under torchtitan, every other product"
+        return Recomputed("selective", ("norm", "mlp_act"), None,
+                          f"recompute of single operators: priced as norm+mlp_act{half}")
+    if re.match(r"none\b", words):
+        return Recomputed("none")
+    full = re.match(r"(?:remat )?full(?:, (\d+) layers)?\s*(?:\(.*\))?$", words)
+    if full:
+        return Recomputed("full", (), int(full[1]) if full[1] else None)
+    saved = _SAVED.match(words)
+    if saved:
+        return Recomputed("full", (), None, f"{saved[1]} is priced as full recompute")
+    if re.match(r"selective\s*(?:\(default\))?$", words):
+        return Recomputed("selective", ("core_attn",), None, "selective alone: the attention core")
+    named = re.match(r"(?:selective\b)?[:\s(]*([a-z_ +,&/]+?)\)?$", words)
+    if named is None:
+        return None
+    known = {_SELECTIVE.get(name.strip()) for name in re.split(r"[+,&/]", named[1])}
+    if None in known:
+        return None
+    return Recomputed("selective", tuple(module for module in MODULES if module in known))
+
+
+_LAYERS = re.compile(r"offload(?:ing)?_num_layers=(\d+)|\bactivations of (\d+) layers\b")
+
+
+def offload(cell: str, notes: str) -> str | None:
+    """What is kept on the host, as :class:`nest.inputs.offload.Offload` writes it.
+
+    The cell counts, then what the notes name; None: something that NEST does not price.
+    """
+    words = cell.strip().lower()
+    if re.match(r"(?:none|no|0)?$", words):
+        words = notes.lower()
+        if not re.search(r"offload(?:ing)?_num_layers=|\boffload(?:s|ed)? (?!left blank)", words):
+            return "none"
+    listed = _LAYERS.search(words)
+    if listed:
+        layers = int(listed[1] or listed[2])
+        return f"layers:{layers}" if layers else "none"
+    try:
+        return str(Offload.of(words))
+    except ValueError:
+        return None

@@ -1,0 +1,225 @@
+"""Cells that a row leaves empty and that follow from other sources, each with its reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nest.inputs import catalog
+from nest.measured.validation import columns
+
+Fields = Mapping[str, str]
+
+
+class Inference(NamedTuple):
+    """A cell that a row leaves empty."""
+
+    value: str
+    why: str
+
+
+ANOMALOUS = frozenset(f"vtrain_multi_{number:04d}" for number in (13, 15, 20, 50, 80))
+"""Runs of the vTrain study (VIA-Research/vTrain, config/validation) that take 1.3 to 2 times as
+long as their neighbours, which differ only in the micro-batch."""
+
+_VOCAB = (
+    # family by the model's name, catalog model whose vocabulary it shares
+    (r"llama-?2", "llama2-7b"),
+    (r"llama-?3", "llama3-70b"),
+    (r"gpt-?3|gpt-?\d+b \(pax\)", "gpt3-175b"),
+)
+_NEMOTRON_VOCAB = "256000"  # NVIDIA/NeMo-Framework-Launcher conf/training/nemotron; Nemotron-4 too
+_GPT_OSS_HEAD_DIM = "64"  # kv_channels in NVIDIA-NeMo/Megatron-Bridge v0.3.0 gpt_oss_provider.py
+_GPT_OSS_WINDOW = "128, every 2nd layer"  # layer_types in config.json of openai/gpt-oss-120b
+
+
+def anomalous(fields: Fields) -> bool:
+    """Whether a measurement contradicts its neighbours: it is listed, or its notes say so."""
+    notes = fields.get("notes", "").lower()
+    told = re.search(r"anomalous|known \w* ?regression", notes)
+    return fields["run_id"] in ANOMALOUS or told is not None
+
+
+def inferred(fields: Fields) -> dict[str, Inference]:
+    """Cells that a row leaves empty and that follow from other sources, by column."""
+    found: dict[str, Inference] = {}
+    for rule in _RULES:
+        for column, inference in rule(fields).items():
+            if not fields.get(column, ""):
+                found[column] = inference
+    return found
+
+
+_SIZES = ("n_layers", "d_model", "d_ff", "n_heads", "n_experts")
+
+
+def named_model(fields: Fields) -> str | None:
+    """The catalog's model of a row that states no size, by the beginning of its name, if one."""
+    name = _plain(fields["model"])
+    if any(fields.get(column) for column in _SIZES) or not name:
+        return None
+    known = {_plain(one): one for one in catalog.names("models")}
+    found = [known[name]] if name in known else [
+        one for text, one in known.items() if text.startswith(name)]
+    return found[0] if len(found) == 1 else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _named_sizes(fields: Fields) -> dict[str, Inference]:
+    """Sizes of the catalog's model that a row names instead of stating its own."""
+    name = named_model(fields)
+    if name is None:
+        return {}
+    model = catalog.load("models", name)
+    values = {"n_layers": model["layers"], "d_model": model["hidden"], "d_ff": model["ffn"],
+              "n_heads": model["heads"], "vocab": model["vocab"], "gated_mlp": int(model["gated"])}
+    if "moe" in model:
+        values |= {"n_experts": model["moe"]["experts"], "top_k": model["moe"]["top_k"],
+                   "d_ff_expert": model["moe"]["ffn"]}
+    values |= {column: model["mla"][key] for column, key in _LATENT.items() if "mla" in model}
+    return {column: Inference(str(value), f"no size is stated: the catalog's {name}")
+            for column, value in values.items()}
+
+
+def _vocabulary(fields: Fields) -> dict[str, Inference]:
+    name = fields["model"].lower()
+    for family, model in _VOCAB:
+        if re.match(family, name):
+            size = str(catalog.load("models", model)["vocab"])
+            return {"vocab": Inference(size, f"vocabulary of {model}")}
+    if name.startswith("nemotron"):
+        return {"vocab": Inference(_NEMOTRON_VOCAB, "vocabulary of the Nemotron recipes")}
+    return {}
+
+
+def _head_width(fields: Fields) -> dict[str, Inference]:
+    """Width of a head if it is not hidden / heads."""
+    if re.match(r"gpt[- _]?oss", fields["model"].lower()):
+        return {"head_dim": Inference(_GPT_OSS_HEAD_DIM, "width of a head of GPT-OSS"),
+                "attention_window": Inference(_GPT_OSS_WINDOW, "windows of GPT-OSS")}
+    for name in catalog.names("models"):
+        model = catalog.load("models", name)
+        sizes = [model.get(key) for key in ("hidden", "heads", "kv_heads")]
+        given = [_whole(fields, key) for key in ("d_model", "n_heads", "n_kv_heads")]
+        if "head_dim" in model and given == sizes:
+            return {"head_dim": Inference(str(model["head_dim"]), f"width of a head of {name}")}
+    return {}
+
+
+_LATENT = {"q_lora_rank": "q_rank", "kv_lora_rank": "kv_rank", "qk_nope_head_dim": "nope_dim",
+           "qk_rope_head_dim": "rope_dim", "v_head_dim": "value_dim"}
+_EXPERTS = {"d_ff_shared": "shared_ffn", "first_dense": "first_dense", "n_expert_groups": "groups",
+            "top_k_groups": "group_limit"}
+
+
+def _catalog_layers(fields: Fields) -> dict[str, Inference]:
+    """Latent attention and shared experts of the catalog's model with the same layers.
+
+    A row that states part of latent attention or of the experts states all of it.
+    """
+    sizes = [_whole(fields, key) for key in ("d_model", "n_heads", "n_experts", "d_ff_expert")]
+    for name in catalog.names("models"):
+        model = catalog.load("models", name)
+        moe = model.get("moe") or {}
+        if None in sizes[:3] or sizes[:3] != [model["hidden"], model["heads"], moe.get("experts")]:
+            continue
+        if sizes[3] not in (None, moe["ffn"]):
+            continue
+        found: dict[str, Inference] = {}
+        if "mla" in model and not fields.get("kv_lora_rank"):
+            found |= {column: Inference(str(model["mla"][key]), f"latent attention of {name}")
+                      for column, key in _LATENT.items()}
+        if not fields.get("n_shared_experts"):
+            found |= {column: Inference(str(moe[key]), f"experts of {name}")
+                      for column, key in _EXPERTS.items() if key in moe}
+        return found
+    return {}
+
+
+def _shared_experts(fields: Fields) -> dict[str, Inference]:
+    """Width of the shared experts, from their number."""
+    number, each = _whole(fields, "n_shared_experts"), _whole(fields, "d_ff_expert")
+    if not number or each is None:
+        return {}
+    return {"d_ff_shared": Inference(str(number * each), "n_shared_experts x d_ff_expert")}
+
+
+def _dispatcher(fields: Fields) -> dict[str, Inference]:
+    """Dispatcher and overlap of experts' traffic that the notes or the framework name."""
+    if not fields.get("n_experts"):
+        return {}
+    words = f"{fields.get('notes', '')} {fields['framework']}".lower()
+    found = {}
+    named = re.search(r"hybrid-?ep|deep-?ep", words)
+    if named:
+        found["dispatcher"] = Inference(named[0].replace("-", ""), "named in the notes")
+    if "moe_a2a_overlap=true" in words:
+        found["ep_overlap"] = Inference("1", "moe_a2a_overlap in the notes")
+    return found
+
+
+def _mlp_width(fields: Fields) -> dict[str, Inference]:
+    """InternLM's MLP: 8/3 of the width, up to the next 256 (InternLM/InternEvo configs/7B_sft.py).
+    """
+    width = _whole(fields, "d_model")
+    if not fields["model"].lower().startswith("internlm") or width is None:
+        return {}
+    size = -(-8 * width // (3 * 256)) * 256
+    return {"d_ff": Inference(str(size), "8/3 of d_model, rounded up to 256")}
+
+
+def _virtual_stages(fields: Fields) -> dict[str, Inference]:
+    """vpp of a recipe that the notes name: `yaml: 175b 6, 13b 10, llama3-70b 5`."""
+    listed = re.search(r"\byaml: ([^)]*)\)", fields.get("notes", ""))
+    stages = _whole(fields, "pp")
+    if listed is None or stages in (None, 1):
+        return {"vpp": Inference("1", "no pipeline")} if stages == 1 else {}
+    name = fields["model"].lower()
+    recipes = dict(re.findall(r"([\w.-]+) (\d+)", listed[1]))
+    for recipe in sorted(recipes, key=len, reverse=True):
+        if name == recipe or name.endswith(f"-{recipe}"):
+            return {"vpp": Inference(recipes[recipe], f"vpp of the recipe {recipe} in the notes")}
+    return {}
+
+
+def _sailor(fields: Fields) -> dict[str, Inference]:
+    """Sailor's runs state neither number format nor recompute.
+
+    Peak memory grows by 3.3 GB a sample of OPT-350M: all activations are kept.
+    """
+    if "sailor" not in fields["framework"].lower():
+        return {}
+    return {"precision": Inference("bf16", "16 bit, whichever costs the same"),
+            "recompute": Inference("none", "peak memory grows with the micro-batch as without "
+                                   "recompute")}
+
+
+def _micro_batch(fields: Fields) -> dict[str, Inference]:
+    """Samples a device takes at once, from the batch and the micro-batches of a step."""
+    batch, dp, steps = (_whole(fields, name) for name in ("gbs_seqs", "dp", "grad_accum"))
+    if batch is None or dp is None or steps is None or batch % (dp * steps):
+        return {}
+    return {"mbs": Inference(str(batch // (dp * steps)), "gbs_seqs / (dp x grad_accum)")}
+
+
+def _degrees(fields: Fields) -> dict[str, Inference]:
+    """dp from the devices and the other degrees."""
+    devices, tp, pp = (_whole(fields, name) for name in ("n_gpus", "tp", "pp"))
+    if devices is None or tp is None or pp is None:
+        return {}
+    others = tp * pp * (_whole(fields, "cp") or 1)
+    if devices % others:
+        return {}
+    return {"dp": Inference(str(devices // others), "n_gpus / (tp x pp x cp)")}
+
+
+def _whole(fields: Fields, column: str) -> int | None:
+    return columns.whole(fields.get(column, ""))
+
+
+_RULES = (_named_sizes, _vocabulary, _head_width, _catalog_layers, _shared_experts, _dispatcher,
+          _mlp_width, _virtual_stages, _sailor, _micro_batch, _degrees)

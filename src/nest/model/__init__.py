@@ -1,0 +1,52 @@
+"""From a model to the layers that a plan may cut between.
+
+`operators` has what one operator computes, keeps and sends; `norm_linear` has those that all layers
+share, `recurrence` those of a layer with a state; `transformer` and `embedding_head` build a
+transformer layer, an embedding and a head; `build` puts a model together; `chain` is the result:
+layers in order, with the tensors that cross each cut; `layouts` lists divisions of it into chunks,
+`layout_text` reads and writes them as Megatron-Core does. `schedules` says where a schedule puts
+chunks and what it needs, `legality` which degrees of parallelism are legal, and why not. Read them
+in this order.
+
+Where to find: attention windows in `operators` (`Operator.seen`), chunks of virtual pipelines (vpp)
+in `schedules`.
+"""
+
+from nest.model.build import build_chain, profile_chain
+from nest.model.chain import (
+    MOST_CUTS,
+    Chain,
+    Tensor,
+    boundary_bytes,
+    model_flop,
+    relay_bytes,
+    tensor_bytes,
+)
+from nest.model.operators import (
+    EXPERT,
+    MODULES,
+    Experts,
+    Layer,
+    Measured,
+    Operator,
+    Traffic,
+)
+
+__all__ = [
+    "EXPERT",
+    "MODULES",
+    "MOST_CUTS",
+    "Chain",
+    "Experts",
+    "Layer",
+    "Measured",
+    "Operator",
+    "Tensor",
+    "Traffic",
+    "boundary_bytes",
+    "build_chain",
+    "model_flop",
+    "profile_chain",
+    "relay_bytes",
+    "tensor_bytes",
+]

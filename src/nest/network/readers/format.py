@@ -1,0 +1,140 @@
+"""The format of a file, and its topology."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from nest.errors import InputError
+from nest.inputs import Device
+from nest.inputs.device import resolve_device
+from nest.inputs.files import SUFFIXES, parse_text, read_text
+from nest.network.readers import astra_yaml, node_link
+from nest.network.readers.astra_yaml import from_astra_yaml
+from nest.network.readers.graphml import ROOTS, from_graphml
+from nest.network.readers.nccl_xml import from_nccl_xml
+from nest.network.readers.nest_file import from_description
+from nest.network.readers.node_link import from_node_link
+from nest.network.readers.simai_text import HEADER, from_simai_text
+from nest.network.readers.xml_text import parse_xml
+from nest.network.topology import Topology
+from nest.units import shorten
+
+FORMATS = (
+    "NEST topology (YAML, JSON, TOML), GraphML, node-link JSON, NCCL topology XML, "
+    "SimAI topology text, ASTRA-sim network YAML"
+)
+
+_WITHOUT_RATES = (
+    (re.compile(r"^\s*SwitchName=", re.MULTILINE | re.IGNORECASE),
+     "Slurm's topology.conf, which has switches and hosts, but neither devices nor rates"),
+    (re.compile(r"^(\x1b\[\d*m)?\s*GPU0(\s+GPU\d+|\s+X\s)", re.MULTILINE),
+     "the matrix of `nvidia-smi topo -m`, which has kinds of paths, but no rates; NCCL writes a "
+     "file with rates (NCCL_TOPO_DUMP_FILE=topo.xml)"),
+)
+"""What other tools say of a network without any rates, by how the text looks."""
+
+
+def read_topology(
+    path: str | os.PathLike[str], device: Device | str | dict[str, Any] | None = None
+) -> Topology:
+    """Topology of a file, in the format that its suffix and content show.
+
+    Parameters
+    ----------
+    path : the file, at most 16 MiB.
+    device : type of the devices that the file names no type for (of all of them where the format
+        has one type or none): a catalog name, a mapping, or a Device.
+
+    Raises
+    ------
+    InputError : an unreadable or too large file, an unknown format, what the format's reader
+        refuses, or a bad network: no device, disconnected, a node linked to itself, a link twice,
+        a bandwidth that is zero or missing, a device without a type or memory.
+    """
+    where = shorten(os.fspath(path), 300)[1:-1]
+    device_type = _device(device)
+    text = read_text(path)
+    if not text.strip():
+        raise InputError(f"{where}: is empty; allowed: {FORMATS}")
+    name = _name(path)
+    suffix = Path(path).suffix.lower()
+    start = text.lstrip()[:1]
+    if suffix in SUFFIXES or start == "{":
+        suffix = suffix if suffix in SUFFIXES else ".json"
+        return topology_from(parse_text(text, suffix, where), path, device_type)
+    if start == "<":
+        return _from_xml(parse_xml(text, where), text, name, where, device_type)
+    if HEADER.match(text):
+        return from_simai_text(text, name, where, device_type)
+    for mark, what in _WITHOUT_RATES:
+        if mark.search(text):
+            raise InputError(f"{where}: got {what}; allowed: {FORMATS}; or a cluster file with "
+                             "levels (`link: nvlink4`, `link: infiniband`), docs/formats.md")
+    raise InputError(f"{where}: got an unknown format; allowed: {FORMATS}")
+
+
+def _name(path: str | os.PathLike[str]) -> str:
+    """The name of a network whose file has none."""
+    name = Path(path).stem.strip()[:100]
+    return name if name.isprintable() and name else "topology"
+
+
+def _device(given: Device | str | dict[str, Any] | None) -> Device | None:
+    if given is None or isinstance(given, Device):
+        return given
+    try:
+        data = resolve_device(given)
+    except ValueError as error:
+        raise InputError(f"device: {error}") from None
+    return Device.parse(data, "device")
+
+
+def _from_xml(
+    root: Element, text: str, name: str, where: str, device: Device | None
+) -> Topology:
+    if root.tag == "system":
+        return from_nccl_xml(root, name, where, device)
+    if root.tag in ROOTS:
+        return from_graphml(root, text, name, where, device)
+    tag = shorten(root.tag)
+    raise InputError(f"{where}: got XML with the root {tag}; allowed: graphml or system (NCCL)")
+
+
+def describes_graph(data: Mapping[str, Any]) -> bool:
+    """Whether the data of a file is meant as a graph."""
+    return "nodes" in data or all(mark in data for mark in astra_yaml.MARKS)
+
+
+def topology_from(
+    data: Any, path: str | os.PathLike[str], device: Device | None = None
+) -> Topology:
+    """Topology of the data of a YAML, JSON or TOML file.
+
+    Parameters
+    ----------
+    data : what the file holds.
+    path : the file.
+    device : as of `read_topology`.
+
+    Raises
+    ------
+    InputError : as `read_topology`.
+    """
+    name, where = _name(path), shorten(os.fspath(path), 300)[1:-1]
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise InputError(f"{where}: got {shorten(data)}; allowed: a mapping of fields")
+    if all(mark in data for mark in astra_yaml.MARKS):
+        return from_astra_yaml(data, name, where, device)
+    if "levels" in data and "nodes" not in data:
+        raise InputError(f"{where}: got a cluster description with levels; allowed: {FORMATS}")
+    nodes = data.get("nodes")
+    first = nodes[0] if isinstance(nodes, list) and nodes else None
+    by_id = isinstance(first, dict) and "id" in first and "name" not in first
+    if by_id or any(mark in data for mark in node_link.MARKS):
+        return from_node_link(data, name, where, device)
+    return from_description(data, where, device)

@@ -1,0 +1,190 @@
+"""The report of a study on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nest.report.page import Page
+from nest.studies.objectives import OBJECTIVES
+from nest.studies.results import MOST_REASONS, Results, Row
+from nest.studies.study import ObjectiveName, Study
+from nest.units import format_count
+
+MOST = 12
+"""Rows of a table of a report (chosen); the files have all."""
+WIDEST = 18
+"""Columns of a value of an axis."""
+
+
+def report_text(
+    results: Results, files: Sequence[str] = (), width: int = 80, colour: bool = False,
+    unicode: bool = True,
+) -> str:
+    """The report: what was asked, the front, the best of each group, the effect of each axis.
+
+    Parameters
+    ----------
+    files : that were written, to be named.
+    width, colour, unicode : as of :class:`nest.report.page.Page`.
+    """
+    page = Page(width, colour, unicode)
+    study, total = results.study, results.counts.total()
+    page.paragraph(f"{study.name}: {total:,} points", "bold")
+    page.fact("Status", status_text(results))
+    for place, line in enumerate(reason_lines(results)):
+        page.fact("" if place else "Reasons", line)
+    page.fact("Processor", f"{results.seconds:,.1f} s for all answers")
+    front = results.chosen(results.front)
+    if front:
+        page.blank()
+        each = f" of each {_names(study.groups)}" if study.groups else ""
+        _table(page, f"Front{each}: no point is better in one objective and not worse in "
+               "another", study, front)
+    for name in study.wanted:
+        best = results.best(name)
+        if best and (study.groups or len(study.wanted) > 1):
+            page.blank()
+            rows = results.chosen({one.number for one in best.values()})
+            _table(page, f"Best by {title(name, study)}", study, rows)
+    _together(page, results)
+    if results.late:
+        page.blank()
+        late = sorted(results.chosen({*results.late}), key=lambda row: row.figures.days or 0.0
+                      if row.figures else 0.0)
+        assert study.train is not None
+        _table(page, f"Late: more than {study.train.days:g} days", study, late, "days")
+    _sensitivity(page, results)
+    if files:
+        page.blank()
+        page.fact("Written", ", ".join(files))
+    return page.text()
+
+
+def status_text(results: Results) -> str:
+    """How many points have which status."""
+    said = ", ".join(f"{count:,} {status}" for status, count in results.counts.most_common())
+    if results.late:
+        assert results.study.train is not None
+        said += f"; {len(results.late):,} take more than {results.study.train.days:g} days"
+    return said or "no point"
+
+
+def reason_lines(results: Results) -> list[str]:
+    """Why points have no plan: the most frequent reasons, and how many more there are."""
+    reasons = results.reasons
+    found = [f"{one.points:,} {one.status}: {one.message}" for one in reasons[:MOST_REASONS]]
+    if len(reasons) > MOST_REASONS:
+        least = "" if results.all_reasons else "at least "
+        found.append(f"and {least}{len(reasons) - MOST_REASONS:,} more kinds, see the column "
+                     "message of points.csv")
+    return found
+
+
+def title(name: ObjectiveName, study: Study) -> str:
+    """The objective for people."""
+    return OBJECTIVES[name].title.format(
+        currency=study.prices.currency if study.prices else "money")
+
+
+def short_names(study: Study) -> list[str]:
+    """Names of the axes for the head of a table: the last words of their paths that differ."""
+    names = [*study.axes]
+    for words in range(1, 9):
+        short = [" ".join(name.split(".")[-words:]) for name in names]
+        if len(set(short)) == len(short):
+            return short
+    return names
+
+
+def shown(value: Any) -> str:
+    """A value of an axis or an objective."""
+    if isinstance(value, float):
+        return format_count(value, 4) if abs(value) >= 1000 else f"{value:.4g}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    text = str(value)
+    return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+def _with_range(row: Row, name: ObjectiveName) -> str:
+    """A figure, and its range where the plan has one."""
+    low, high = (getattr(row.figures, f"{name}_{side}", None) for side in ("low", "high"))
+    said = shown(getattr(row.figures, name))
+    return said if low is None or high is None else f"{said} ({shown(low)} to {shown(high)})"
+
+
+def _table(
+    page: Page, title_text: str, study: Study, rows: Sequence[Row],
+    by: ObjectiveName | None = None,
+) -> None:
+    """A table of points, the best first by an objective; default: the first wanted."""
+    wanted = study.wanted if by is None or by in study.wanted else (*study.wanted, by)
+    first = by or wanted[0]
+    sign = -1.0 if OBJECTIVES[first].most else 1.0
+
+    def order(row: Row) -> tuple[Any, ...]:
+        names = [*study.axes]
+        value = getattr(row.figures, first)
+        return (*(str(row.labels[names.index(name)]) for name in study.groups),
+                sign * (value if value is not None else 0.0))
+
+    ordered = sorted(rows, key=order)
+    heads = [*short_names(study), *(title(name, study) for name in wanted)]
+    cells = [[*(shown(label) for label in row.labels),
+              *(_with_range(row, name) for name in wanted)]
+             for row in ordered[:MOST]]
+    page.table(title_text, heads, cells, [
+        place for place in range(len(study.axes))
+        if any(isinstance(row.labels[place], str) for row in ordered)])
+    if len(ordered) > MOST:
+        page.paragraph(f"and {len(ordered) - MOST:,} more")
+
+
+def _together(page: Page, results: Results) -> None:
+    """Clusters for several trainings, the cheapest first."""
+    study, found = results.study, results.shared
+    if study.together is None:
+        return
+    page.blank()
+    trained = ", ".join(f"{shown(tokens)} tokens of {label}"
+                        for label, tokens in study.together.tokens.items())
+    if not found:
+        page.paragraph(f"No cluster has a plan for all of {trained}")
+        return
+    heads = [name for name, axis in zip(short_names(study), study.axes, strict=True)
+             if axis != study.together.axis]
+    cells = [[*(shown(label) for label in one.labels), shown(one.days),
+              "" if one.money is None else shown(one.money), "" if one.in_time else "late"]
+             for one in found[:MOST]]
+    page.table(f"One cluster, one training after another: {trained}",
+               [*heads, "days", title("money", study), ""], cells, [
+                   place for place in range(len(heads))
+                   if any(isinstance(one.labels[place], str) for one in found)])
+    if len(found) > MOST:
+        page.paragraph(f"and {len(found) - MOST:,} more")
+
+
+def _sensitivity(page: Page, results: Results) -> None:
+    study = results.study
+    short = dict(zip(study.axes, short_names(study), strict=True))
+    cells = []
+    for effect in results.sensitivity():
+        cells.append([
+            short[effect.axis], title(effect.objective, study),
+            "" if effect.ratio is None else f"x {effect.ratio:.3g}",
+            "" if effect.better is None else shown(effect.better),
+            "" if effect.elasticity is None else f"{effect.elasticity:+.2f}",
+            "" if effect.rank is None else f"{effect.rank:+.2f}"])
+    if any(any(row[2:]) for row in cells):
+        page.blank()
+        page.table("Effect of each axis: best over worst, all else equal; the best value; % for "
+                   "1 % of the axis; rank correlation",
+                   ["axis", "objective", "ratio", "best at", "% for 1 %", "rank"], cells,
+                   [0, 1, 3])

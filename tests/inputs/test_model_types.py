@@ -1,0 +1,178 @@
+"""Published models of every model type against their counts and those of transformers.
+
+models.json has, for each, the keys of its config.json that say something of the architecture, their
+source, the published number of parameters, and the number that huggingface/transformers 5.23.0
+builds on the meta device (`test_transformers.py` repeats that where it is installed).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from descriptions import CONFIGS, message
+
+from nest.errors import InputError
+from nest.inputs import load_model
+from nest.inputs.huggingface.config import MODEL_TYPES
+from nest.model import build_chain, model_flop
+
+MODELS: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "models.json").read_text(encoding="utf-8"))
+ROUNDED = {"grok-1": 0.006}
+"""Published counts that are rounded more: 314B stands for 315.7B, with embeddings."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_published_model_has_its_published_parameters(name: str) -> None:
+    entry = MODELS[name]
+    model = load_model(entry["config"])
+    count = model.parameters()
+    if "published" in entry:
+        assert count == pytest.approx(entry["published"], rel=ROUNDED.get(name, 0.005))
+    if "transformers" in entry:
+        assert count == entry["transformers"]
+    if "checkpoint" in entry:  # with prediction layers, each with tables of its own
+        tables = 2 * model.mtp_layers * model.vocab * model.hidden
+        assert count + model.mtp_parameters() + tables == pytest.approx(
+            entry["checkpoint"], rel=0.001)
+    chain = build_chain(model)
+    whole = sum(chain.kinds[kind].parameters for kind in chain.stage(range(len(chain))))
+    assert whole == count + model.mtp_parameters()
+    assert model_flop(chain, 1024 if model.positions == 0 else min(1024, model.positions)) > 0
+
+
+def test_every_model_type_has_a_model() -> None:
+    types = {entry["config"]["model_type"] for entry in MODELS.values()}
+    assert types | {config["model_type"] for config in CONFIGS} == {*MODEL_TYPES}
+
+
+def config(name: str, **changes: Any) -> dict[str, Any]:
+    return {**MODELS[name]["config"], **changes}
+
+
+def test_other_names_of_a_field_are_read() -> None:
+    plain = load_model(config("gpt2-xl"))
+    other = {"model_type": "gpt2", "num_layers": 48, "d_model": 1600, "num_heads": 25,
+             "max_position_embeddings": 1024, "vocab_size": 50257}
+    assert load_model(other).replace(source="") == plain.replace(source="")
+    text = message(load_model, config("gpt2-xl", hidden_size=1024))
+    assert "hidden_size: got 1024; allowed: the value of n_embd, or one of the two" in text
+
+
+def test_layers_that_differ_are_read_one_by_one() -> None:
+    hybrid = load_model(config("Nemotron-3-Nano-30B-A3B"))
+    parts = {(kind.mixer, kind.mlp): count for kind, count in hybrid.kinds.items()}
+    assert parts == {("recurrence", "none"): 23, ("none", "experts"): 23, ("attention", "none"): 6}
+    chunks = load_model(config("Llama-4-Maverick-17B-128E"))
+    assert [chunks.window_of(n) for n in range(4)] == [8192, 8192, 8192, None]
+    assert [chunks.is_moe_layer(n) for n in range(4)] == [False, True, False, True]
+    unequal = load_model(config("Llama-3_3-Nemotron-Super-49B"))
+    assert unequal.layer(6).mixer == "none" and unequal.layer(0).ffn == 14336
+    assert unequal.sized(unequal.layer(0)).kv_heads == 8
+
+
+@pytest.mark.parametrize(("name", "changes", "expected"), [
+    ("Nemotron-3-Nano-30B-A3B", {"moe_latent_size": 1024}, "moe_latent_size: got 1024; allowed"),
+    ("Nemotron-3-Nano-30B-A3B", {"hybrid_override_pattern": "MX"}, "layers_block_type: missing"),
+    ("Nemotron-3-Nano-30B-A3B", {"num_hidden_layers": 3}, "num_hidden_layers: got 3; allowed: 52"),
+    ("gemma-3-4b", {"vision_config": 3}, "vision_config: got 3; allowed: a mapping"),
+    ("gemma-3-4b", {"vision_config": {"vision_use_head": False, "num_extra": 2}},
+     "vision_config.num_extra: got 2; allowed: nothing"),
+    ("gemma-3-4b", {"text_config": {"model_type": "frob"}}, "text_config.model_type: got 'frob'"),
+    ("MiniMax-M2.5", {"attn_type_list": 62 * [0]}, "attn_type_list: got [0, 0"),
+    ("Mamba-Codestral-7B", {"num_heads": 64}, "num_heads: got 64; allowed: expand x hidden_size"),
+    ("gpt-neo-1.3B", {"attention_layers": None, "attention_types": [[["odd"], 24]]},
+     "attention_types: got"),
+    ("DeepSeek-V3.2", {"mlp_layer_types": 61 * ["sparse"]}, "mlp_layer_types: got ['sparse'"),
+    ("Llama-3_3-Nemotron-Super-49B", {"block_configs": 80 * [{"attention": 3}]},
+     "block_configs: got"),
+    ("gpt-neo-1.3B", {"attention_layers": None, "attention_types": [[["global"], 1e300]]},
+     "attention_types: got"),
+    ("Jamba-v0.1", {"num_hidden_layers": 10**7}, "num_hidden_layers: got 10000000; allowed: a who"),
+    ("Nemotron-3-Nano-30B-A3B", {"hybrid_override_pattern": "M" * 10**6},
+     "layers_block_type: missing"),
+    ("t5-11b", {"feed_forward_proj": "odd"}, "feed_forward_proj: got 'odd'; allowed: relu"),
+    ("SmolLM3-3B", {"no_rope_layers": [1, 0]}, "no_rope_layers: got [1, 0]; allowed: 0 or 1"),
+    ("ERNIE-4.5-21B-A3B", {"moe_layer_end_index": 20}, "moe_layer_end_index: got 20; allowed: -1"),
+    ("ERNIE-4.5-21B-A3B", {"moe_layer_interval": 2}, "moe_layer_interval: got 2; allowed: 1"),
+    ("Hunyuan-A13B", {"moe_topk": [8, 4]}, "moe_topk: got [8, 4]; allowed: a whole number, or the"),
+    ("Hunyuan-A13B", {"num_shared_expert": 2}, "num_shared_expert: got 2; allowed: None or 1 or"),
+    ("Hunyuan-A13B", {"moe_intermediate_size": 1024}, "moe_intermediate_size: got 1024; allowed"),
+    ("Hunyuan-7B", {"use_qk_norm": False}, "use_qk_norm: got False; allowed: True"),
+    ("Hunyuan-7B", {"model_type": "falcon_h1"}, "model_type: got 'falcon_h1': each layer runs "
+     "attention and a state-space model side by side, which NEST does not describe; allowed: lay"),
+    ("Hunyuan-7B", {"model_type": "deepseek_v4"}, "'deepseek_v4': its attention compresses keys"),
+    ("vit-large-patch16-224", {"image_size": 225}, "image_size: got 225; allowed: a multiple"),
+])
+def test_variants_that_cannot_be_described_say_which_field(
+    name: str, changes: dict[str, Any], expected: str
+) -> None:
+    assert expected in message(load_model, config(name, **changes))
+
+
+def test_an_unknown_type_says_which_known_one_it_looks_like() -> None:
+    llama = config("Meta-Llama-3.1-8B", model_type="frob")
+    text = message(load_model, llama)
+    assert "model_type: got 'frob'; its keys are those of llama" in text
+    assert "--as llama" in text
+    near = message(load_model, {**llama, "attention_frob": 3})
+    assert "most like llama (--as llama), but these keys are in the way: attention_frob;" in near
+    read = load_model(llama, as_type="llama")
+    assert read.parameters() == 8030261248
+    assert "as: got 'lama'; did you mean llama?" in message(load_model, llama, as_type="lama")
+    mamba = config("Mamba-Codestral-7B", model_type="frob")
+    assert "its keys are those of mamba2" in message(load_model, mamba)
+
+
+def test_lists_of_equal_entries_are_their_entry() -> None:
+    """Published files have a list with an entry for each layer."""
+    lists = {key: 32 * [config("Hunyuan-A13B")[key]]
+             for key in ("moe_topk", "moe_intermediate_size", "num_shared_expert")}
+    assert load_model(config("Hunyuan-A13B", **lists)).kinds == (
+        load_model(config("Hunyuan-A13B")).kinds)
+
+
+def test_only_layers_without_rotation_have_a_window_in_smollm3() -> None:
+    """__post_init__ of SmolLM3Config, transformers 5.23.0."""
+    plain, other = config("SmolLM3-3B"), config("SmolLM3-3B", no_rope_layers=None)
+    for data in (plain, other):
+        windowed = load_model({**data, "use_sliding_window": True, "sliding_window": 4096})
+        assert windowed.window == 4096
+        assert windowed.full_layers == tuple(n for n in range(36) if n % 4 != 3)
+        assert load_model(data).window is None  # switched off
+
+
+def test_an_adapter_is_no_model() -> None:
+    text = message(load_model, {"peft_type": "LORA", "r": 8, "base_model_name_or_path": "a/b"})
+    assert text.startswith("model: peft_type: got 'LORA'; allowed: the config.json of the whole ")
+    assert "('a/b'): NEST prices the training of all parameters" in text
+
+
+def test_an_endless_time_step_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config("Mamba-Codestral-7B", time_step_limit=[0.0, float("inf")])))
+    assert load_model(path).parameters() == 7285403648
+    for key, value in (("hidden_size", float("inf")), ("rope_theta", float("nan")),
+                       ("more", [{"a": [float("inf")]}])):
+        path.write_text(json.dumps(config("Meta-Llama-3.1-8B", **{key: value})))
+        assert "allowed: a finite number" in message(load_model, path)
+
+
+HOSTILE = (None, True, -1, 0, 10**7, 10**40, 1e300, 0.5, "", "x" * 500, [], [None], [[1e9]],
+           ["full_attention"], {}, {"a": []}, [{"attention": None}], 10**4 * [0])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_any_value_of_a_key_is_read_or_refused(name: str) -> None:
+    draw = random.Random(name)
+    for _ in range(12):
+        data = json.loads(json.dumps(MODELS[name]["config"]))
+        inner = draw.choice([part for part in (data, *data.values()) if isinstance(part, dict)])
+        inner[draw.choice([key for key in inner if key != "model_type"])] = draw.choice(HOSTILE)
+        with contextlib.suppress(InputError):
+            load_model(data).parameters()
