@@ -3,8 +3,8 @@
 The model is :func:`nest.evaluate` of exactly each run's configuration, by
 :func:`nest.measured.validation.price`. A training step determines few figures: how much slower
 matrix products and element-wise kernels run than alone, and how much traffic is hidden. Each has a
-prior at the value of the catalog. The prior is wide compared with what five runs determine, and narrow
-compared with what they do not determine, so that such a figure keeps its value.
+prior at the value of the catalog. The prior is wide compared with what five runs determine, and
+narrow compared with what they do not determine, so that such a figure keeps its value.
 
 Runs of one configuration and software version count as one.
 """
