@@ -5,8 +5,7 @@ what is refused), `figures` and `settings` (the figures of a plan, tables of the
 them), `deepspeed`, `torchtitan`, `fsdp2`, `bridge`, `maxtext`, `megatron` with
 `megatron_table` (one file per target), `known` (models that targets have themselves), `hosts`
 (which process goes to which device), `launchers` (what starts it there), `script` (the launch
-script), `folder` (files written together, or none); inputs of simulators: `chakra` (with
-`protobuf`), `simai`.
+script), `folder` (files written together, or none).
 """
 
 from nest.exports.targets import TARGETS, export
