@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import nest
-from nest.evaluation.confidence import WIDER
+from nest.evaluation.confidence import WIDER, _foreign_links
 from nest.evaluation.even import even_configuration
 from nest.evaluation.plans import Plan
 from nest.inputs import catalog, load_stack
 from nest.measured.validation.ranges import covered, ratios, span
+from nest.questions import read_question
+from nest.studies.questions import Resolver
 
 
 def priced(device: str = "dgx-h100", devices: int = 16, **job: object) -> Plan:
@@ -62,6 +64,34 @@ def test_a_stack_without_runs_says_so(stack: object, experts: bool, says: list[s
     assert all(text.startswith(start) for text, start in zip(plan.doubts, says, strict=True))
     assert ("\nEvidence     no measured run" in str(plan)) == bool(says)
     assert json.loads(plan.to_json())["doubts"] == list(plan.doubts)
+
+
+@pytest.mark.parametrize(("cluster", "says"), [
+    ({"base": "dgx-h100", "device": "mi300x"},
+     "level nvlink has nvlink4 of 450 GB/s, which mi300x does not: it has xgmi of 448 GB/s"),
+    ({"base": "dgx-b200", "device": "h100-sxm"},
+     "level nvlink has nvlink5 of 900 GB/s, which h100-sxm does not: it has nvlink4 of 450 GB/s"),
+])
+def test_a_device_on_the_links_of_another_is_a_doubt_in_questions_and_studies(
+    cluster: dict, says: str
+) -> None:
+    asked = {"model": {"base": "llama3-8b"}, "cluster": {**cluster, "devices": 8},
+             "job": {"global_batch": 8, "seq_len": 4096}}
+    question, _ = read_question(json.dumps(asked))
+    study = nest.load_study({"name": "one", "axes": {"job.seq_len": [4096]}, **asked})
+    of_study, _ = Resolver(study).question(())
+    assert question.cluster == of_study.cluster
+    found = even_configuration(question.subject, question.cluster, question.job)
+    plan = nest.evaluate(question.subject, question.cluster, question.job, found)
+    assert plan.doubts == (says,) and f"Evidence     {says[:40]}" in str(plan)
+
+
+def test_clusters_of_the_catalog_have_the_links_of_their_devices() -> None:
+    for name in catalog.list_clusters():
+        cluster = nest.load_cluster(name)
+        assert not [*_foreign_links(cluster)], name
+        levels = [level.replace(bandwidth="123 GB/s") for level in cluster.levels[:1]]
+        assert not [*_foreign_links(cluster.replace(levels=[*levels, *cluster.levels[1:]]))]
 
 
 def test_the_optimizer_on_the_host_adds_to_the_doubt() -> None:

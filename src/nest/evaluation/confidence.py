@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from nest.evaluation.plans import Confidence
+from nest.inputs import link_kinds
 from nest.inputs.cluster import Cluster
 from nest.inputs.job import Calibration, Job
 from nest.model import Chain
+from nest.units import format_bandwidth
 
 EXPERTS = (0.81, 1.24)
 """Measured over priced seconds of a mixture of experts where the stack measured none: the usual
@@ -37,20 +40,36 @@ has grouped products (get_correct_experts_implementation of transformers==5.23.0
 """
 
 
-def doubts(chain: Chain, job: Job, offload: str) -> tuple[str, ...]:
-    """Why the price of a model under the stack of a job may be far off; empty: it was measured.
+def doubts(chain: Chain, cluster: Cluster, job: Job, offload: str) -> tuple[str, ...]:
+    """Why the price of a model may be far off; empty: nothing speaks against it.
 
-    Where the stack was, :func:`confidence` says what of a plan was not.
+    Where the stack of the job was measured, :func:`confidence` says what of a plan was not.
     """
-    stack = job.stack
-    if stack.calibration is not None:
-        return ()
-    found = [f"no measured run of stack {stack.name}"]
-    if stack.capabilities is not None and stack.capabilities.name in OWN_MODULES:
-        found.append(REPORTED)
-        found += [HOSTED] if offload != "none" else []
-        found += [LOOPED] if chain.experts is not None else []
+    stack, found = job.stack, [*_foreign_links(cluster)]
+    if stack.calibration is None:
+        found.append(f"no measured run of stack {stack.name}")
+        if stack.capabilities is not None and stack.capabilities.name in OWN_MODULES:
+            found.append(REPORTED)
+            found += [HOSTED] if offload != "none" else []
+            found += [LOOPED] if chain.experts is not None else []
     return tuple(found)
+
+
+def _foreign_links(cluster: Cluster) -> Iterator[str]:
+    """Levels with the rate of another type of device: one was put in the place of the other.
+
+    A rate that is no device's is a choice of the user, and no doubt.
+    """
+    for level, rate in zip(cluster.levels, cluster.nominal_bandwidth, strict=True):
+        others = link_kinds.rates(level.link)
+        for device in cluster.device_types if rate in others else ():
+            link = link_kinds.own_link(device.name)
+            own = None if link is None else link_kinds.device_rate(link, device.name)
+            if own != rate or link != level.link:
+                has = "links that are not known" if own is None else (
+                    f"{link} of {format_bandwidth(own)}")
+                yield (f"level {level.name} has {level.link} of {format_bandwidth(rate)}, which "
+                       f"{device.name} does not: it has {has}")
 
 
 def confidence(

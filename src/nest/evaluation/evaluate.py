@@ -100,7 +100,7 @@ def priced(chain: Chain, cluster: Cluster, job: Job, configuration: Configuratio
         optimal=False,
         lower_bound_s=None,
         confidence=confidence(time.total, chain, cluster, job, configuration.pp),
-        doubts=doubts(chain, job, configuration.offload),
+        doubts=doubts(chain, cluster, job, configuration.offload),
         runnable=_runnable(chain, job, broken),
         not_runnable=broken,
         launch_needs=needs,

@@ -41,6 +41,12 @@ def device_rate(kind: str, device: str) -> float | None:
     return None if found is None else parse_bandwidth(found)
 
 
+def rates(kind: str | None) -> frozenset[float]:
+    """Bytes/s that the types of device have on a kind of link; empty: it joins other things."""
+    known = {} if kind is None else catalog.link_kinds().get(kind, {}).get("devices", {})
+    return frozenset(map(parse_bandwidth, known.values()))
+
+
 def own_link(device: str) -> str | None:
     """The kind of link inside a node of a type of device; None: the catalog does not have it."""
     kinds = catalog.link_kinds()

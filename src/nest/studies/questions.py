@@ -268,7 +268,7 @@ def _figures(plan: Plan) -> Answer:
 
     known = plan.confidence
     return Answer(
-        status="ok", step_time_s=plan.step_time_s,
+        status="ok", message="; ".join(plan.doubts)[:4000] or None, step_time_s=plan.step_time_s,
         low_s=known.low_s if known else None, high_s=known.high_s if known else None,
         samples_per_s=plan.samples_per_s,
         tokens_per_s=plan.tokens_per_s, mfu=plan.mfu, peak_memory_bytes=peak_memory(plan),

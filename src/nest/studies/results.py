@@ -144,9 +144,14 @@ class Results:
         That nothing fits is an answer like a plan: it comes last, and only where there is no plan.
         """
         found = [Reason(status, message, points) for status, known in self._messages.items()
-                 if status != "infeasible" or not self.counts["ok"]
+                 if status != "ok" and (status != "infeasible" or not self.counts["ok"])
                  for message, points in known.items()]
         return sorted(found, key=lambda one: (one.status == "infeasible", -one.points))
+
+    @property
+    def doubts(self) -> Mapping[str, int]:
+        """Why prices may be far off, and of how many points."""
+        return self._messages.get("ok", {})
 
     @property
     def no_question(self) -> bool:

@@ -34,6 +34,8 @@ def report_text(
     page.fact("Status", status_text(results))
     for place, line in enumerate(reason_lines(results)):
         page.fact("" if place else "Reasons", line)
+    for place, (doubt, points) in enumerate([*results.doubts.items()][:MOST_REASONS]):
+        page.fact("" if place else "Evidence", f"{points:,} points: {doubt}")
     page.fact("Processor", f"{results.seconds:,.1f} s for all answers")
     front = results.chosen(results.front)
     if front:
