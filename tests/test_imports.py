@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "nest"
 
 # Rows of the table, top to bottom. A part imports parts of the rows above its own, and itself.
 ROWS = (
-    ("errors", "limits", "units"),
+    ("errors", "limits", "texts", "units"),
     ("forms",),
     ("inputs",),
     ("network",),
@@ -76,6 +76,9 @@ def imported(node: ast.AST, module: str) -> Iterator[str]:
         for alias in node.names:
             full = f"{node.module}.{alias.name}"
             yield full if full in MODULES else str(node.module)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            ("import_module", "__import__")) and isinstance(node.args[0], ast.Constant):
+        yield str(node.args[0].value)
 
 
 @cache
@@ -142,7 +145,7 @@ def test_only_one_file_knows_the_kernels() -> None:
 def test_evaluation_shares_costs_and_forms_with_the_search_and_nothing_else() -> None:
     used = {part(name) for name in reached("nest.evaluation.evaluate")} - {""}
     assert used == {"costs", "inputs", "errors", "forms", "model", "limits", "evaluation", "stacks",
-                    "network", "units"}
+                    "network", "texts", "units"}
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "planners"])

@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from nest import texts
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -138,6 +140,29 @@ if TYPE_CHECKING:
     from nest.simulation import Simulation, simulate
     from nest.studies.loading import load_study
     from nest.studies.sweep import sweep
+
+
+def _plan_report(plan: Plan, width: int, colour: bool, unicode: bool) -> str:
+    from nest.report.plan_text import plan_text
+    from nest.simulation.step import short_step_time
+
+    return plan_text(plan, width, colour, unicode, short_step_time(plan))
+
+
+def _replan_report(found: Replan, *page: Any) -> str:
+    from nest.report.replan_text import replan_text
+
+    return replan_text(found, *page)
+
+
+def _improvement_report(found: Improvement, *page: Any) -> str:
+    from nest.reading.improvement_text import improvement_text
+
+    return improvement_text(found, *page)
+
+
+texts.REPORTS.update(
+    Plan=_plan_report, Replan=_replan_report, Improvement=_improvement_report)
 
 
 def __getattr__(name: str) -> Any:

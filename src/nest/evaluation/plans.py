@@ -5,23 +5,19 @@ Units: seconds, bytes, samples (sequences). Ranges are half-open.
 
 from __future__ import annotations
 
-import html
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from nest.evaluation.ranks import Rank, ranks
-from nest.inputs.base import Description, Freeze, Written
+from nest.inputs.base import Description, Freeze, Shown, Written
 from nest.inputs.cluster import Cluster
 from nest.inputs.configuration import Configuration, StageConfiguration
 from nest.inputs.job import Job
 from nest.inputs.model import Model
 from nest.inputs.profile import Profile
 from nest.stacks import Finding
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from nest.units import format_seconds
 
 Pair = tuple[int, int]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -200,7 +196,7 @@ class Inputs(Description):
     job: Job
 
 
-class Plan(Written):
+class Plan(Shown):
     """A way to train, priced."""
 
     schema_: Annotated[str, Field(alias="schema", pattern=SCHEMAS)] = SCHEMA
@@ -283,33 +279,34 @@ class Plan(Written):
         """The place of each rank of a launcher: device, replica, stage, position in each group."""
         return ranks(self.configuration, self.inputs.cluster)
 
-    def report(self, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
-        """The report as text, as `nest plan` prints it.
-
-        Parameters
-        ----------
-        width : columns, at least 80.
-        colour : with escape codes for a terminal.
-        unicode : with lines and bars that are not ASCII.
-        """
-        text: str = _report().report_text(self, width, colour, unicode)
-        return text
-
-    def __str__(self) -> str:
-        return self.report()
+    @property
+    def headline(self) -> str:
+        """Model, cluster, and how fast: the plan in a sentence."""
+        inputs = self.inputs
+        subject = inputs.model or inputs.profile
+        name = subject.name if subject is not None else "chain"
+        speed = [f"{format_seconds(self.step_time_s)} per step"]
+        if inputs.model is not None:
+            speed.append(f"{_rate(self.tokens_per_s)}tokens/s")
+            speed.append(f"{100 * self.mfu:.1f} % MFU")
+        else:  # a profile has no tokens and FLOP
+            speed.append(f"{_rate(self.samples_per_s)}samples/s")
+        count = inputs.cluster.size
+        devices = f"{count} device" + ("" if count == 1 else "s")
+        return f"{name} on {inputs.cluster.name}, {devices}: {', '.join(speed)}"
 
     def __repr__(self) -> str:
-        return f"<Plan: {_report().headline(self)}>"
-
-    def _repr_html_(self) -> str:
-        """The report for a notebook."""
-        return f"<pre>{html.escape(self.report())}</pre>"
+        return f"<Plan: {self.headline}>"
 
     def to_json(self, indent: int | None = 2) -> str:
         """The plan as the text of one JSON document."""
         return self.model_dump_json(by_alias=True, indent=indent)
 
 
-def _report() -> ModuleType:
-    """Texts of a plan. They build on plans, which therefore import them only to be shown."""
-    return import_module("nest.report.plan_text")
+def _rate(value: float) -> str:
+    """A rate with three digits and the prefix of its unit: `1.10 M `, `32.4 k `, `7.90 `."""
+    factor, prefix = next((one for one in ((1e9, "G "), (1e6, "M "), (1e3, "k "))
+                           if value >= 0.9995 * one[0]), (1.0, ""))
+    scaled = value / factor
+    decimals = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+    return f"{scaled:.{decimals}f} {prefix}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import operator
 import re
 import types
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from nest import texts
 from nest.errors import InputError, did_you_mean
 from nest.units import shorten
 
@@ -258,6 +260,28 @@ class Written(Description):
     """Base of what NEST writes: a reader ignores fields that a later minor version has added."""
 
     model_config = ConfigDict(extra="ignore")
+
+
+class Shown(Written):
+    """Base of what NEST writes for people, too."""
+
+    def report(self, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
+        """The report as text, as the command prints it.
+
+        Parameters
+        ----------
+        width : columns, at least 80.
+        colour : with escape codes for a terminal.
+        unicode : with lines and bars that are not ASCII.
+        """
+        return texts.report(self, width, colour, unicode)
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def _repr_html_(self) -> str:
+        """The report for a notebook."""
+        return f"<pre>{html.escape(self.report())}</pre>"
 
 
 def _without(data: Any, location: tuple[int | str, ...]) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Annotated
 
 from pydantic import Field
 
 from nest.evaluation.plans import Plan
-from nest.inputs.base import Freeze, Written
+from nest.inputs.base import Freeze, Shown, Written
 
 SCHEMA = "nest.improvement/1.1"
 SCHEMAS = r"^nest\.improvement/1(\.\d{1,9})?$"
@@ -22,7 +21,7 @@ class Change(Written):
     after: str = Field(description="empty: it is taken out")
 
 
-class Improvement(Written):
+class Improvement(Shown):
     """A launch script priced, and the fastest plan for it."""
 
     schema_: Annotated[str, Field(alias="schema", pattern=SCHEMAS)] = SCHEMA
@@ -48,12 +47,3 @@ class Improvement(Written):
     def to_json(self, indent: int | None = 2) -> str:
         """The result as the text of one JSON document."""
         return self.model_dump_json(by_alias=True, indent=indent)
-
-    def report(self, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
-        """The report as text, as `nest improve` prints it."""
-        text: str = import_module("nest.reading.improvement_text").improvement_text(
-            self, width, colour, unicode)
-        return text
-
-    def __str__(self) -> str:
-        return self.report()

@@ -44,6 +44,8 @@ def improvement_text(
         page.fact("Better", speed(found.plan) + more)
         if found.plan.confidence is not None:
             page.fact("Expected", sure(found.plan, found.plan.confidence))
+        if found.plan.doubts:
+            page.fact("Evidence", "; ".join(found.plan.doubts))
         page.fact("Optimal", proved(found.plan))
         for need in found.plan.launch_needs:
             page.fact("Launch", need.sentence)

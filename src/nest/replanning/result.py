@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from nest.evaluation.plans import Plan
-from nest.inputs.base import Written
+from nest.inputs.base import Shown, Written
 
 SCHEMA = "nest.replan/1.0"
 SCHEMAS = r"^nest\.replan/1(\.\d{1,9})?$"
@@ -35,7 +35,7 @@ class Moves(Written):
     devices: tuple[Move, ...] = Field(description="devices that receive something, by rank")
 
 
-class Replan(Written):
+class Replan(Shown):
     """The next plan after devices are lost or return."""
 
     schema_: Annotated[str, Field(alias="schema", pattern=SCHEMAS)] = SCHEMA
@@ -50,14 +50,3 @@ class Replan(Written):
     def to_json(self, indent: int | None = 2) -> str:
         """The result as the text of one JSON document."""
         return self.model_dump_json(by_alias=True, indent=indent)
-
-    def report(self, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
-        """The report as text, as `nest replan` prints it."""
-        from importlib import import_module
-
-        text: str = import_module("nest.report.replan_text").replan_text(
-            self, width, colour, unicode)
-        return text
-
-    def __str__(self) -> str:
-        return self.report()

@@ -6,7 +6,7 @@ from nest.evaluation.plans import Plan
 from nest.explanation.explanation import Explanation, ShadowPrice, SimplerPlan
 from nest.inputs.configuration import Configuration
 from nest.report.page import Page
-from nest.report.plan_text import SCHEDULES, WORDS, blocks, headline, percent
+from nest.report.plan_text import SCHEDULES, WORDS, blocks, percent
 from nest.units import format_seconds
 
 MOST_CAUSES = 4
@@ -33,7 +33,7 @@ def explanation_text(
     page = Page(width, colour, unicode)
     if not plan.feasible:
         page.paragraph("DOES NOT FIT", "bold red")
-    page.paragraph(headline(plan), "bold")
+    page.paragraph(plan.headline, "bold")
     page.blank()
     page.fact("Plan", _way(plan.configuration))
     page.fact("Bound by", found.bottleneck.replace("%", " %"))

@@ -12,13 +12,10 @@ from nest.model import build_chain
 from nest.report.defaults import defaults
 from nest.report.page import Page
 from nest.report.stages import Table, memory_table, stage_tables, time_table
-from nest.simulation import simulate
 from nest.stacks import offload_settings
 from nest.units import format_bytes, format_seconds, runs_text
 
 BAR = 24
-MOST_TASKS = 20_000
-"""Most passes of micro-batches through chunks that a report simulates."""
 MOST_PROBLEMS = 8
 ROUNDING = 1e-9
 """Share of a step below which a part is a rounding error."""
@@ -45,14 +42,6 @@ SCHEDULES = {
 }
 
 
-def report_text(plan: Plan, width: int = 80, colour: bool = False, unicode: bool = True) -> str:
-    """:func:`plan_text` with the simulated step, unless that would take too long."""
-    p, simulated = plan.parallelism, None
-    if p.micro_batches * p.pp * p.vpp <= MOST_TASKS:
-        simulated = simulate(plan).step_time_s
-    return plan_text(plan, width, colour, unicode, simulated)
-
-
 def plan_text(
     plan: Plan, width: int = 80, colour: bool = False, unicode: bool = True,
     simulated: float | None = None,
@@ -72,7 +61,7 @@ def plan_text(
     """
     page = Page(width, colour, unicode)
     _problems(page, plan)
-    page.paragraph(headline(plan), "bold")
+    page.paragraph(plan.headline, "bold")
     page.blank()
     _choices(page, plan)
     page.blank()
@@ -115,22 +104,6 @@ def plan_text(
                   f"{better.global_batch})")
     page.fact("Search", searched(plan))
     return page.text()
-
-
-def headline(plan: Plan) -> str:
-    """Model, cluster, and how fast: the plan in a sentence."""
-    inputs = plan.inputs
-    subject = inputs.model or inputs.profile
-    name = subject.name if subject is not None else "chain"
-    speed = [f"{format_seconds(plan.step_time_s)} per step"]
-    if inputs.model is not None:
-        speed.append(f"{_three(plan.tokens_per_s)}tokens/s")
-        speed.append(f"{100 * plan.mfu:.1f} % MFU")
-    else:  # a profile has no tokens and FLOP
-        speed.append(f"{_three(plan.samples_per_s)}samples/s")
-    count = inputs.cluster.size
-    devices = f"{count} device" + ("" if count == 1 else "s")
-    return f"{name} on {inputs.cluster.name}, {devices}: {', '.join(speed)}"
 
 
 def searched(plan: Plan) -> str:
@@ -187,16 +160,6 @@ def scale(seconds: float) -> tuple[float, int, str]:
     """Factor, decimals and unit for a table of times of about this length."""
     unit = format_seconds(seconds).split()[-1]
     return *{"s": (1.0, 3), "ms": (1e3, 2), "us": (1e6, 1)}.get(unit, (1e9, 0)), unit
-
-
-def _three(value: float) -> str:
-    """A rate with three digits and the prefix of its unit: `1.10 M `, `32.4 k `, `7.90 `."""
-    for factor, prefix in ((1e9, "G "), (1e6, "M "), (1e3, "k "), (1.0, "")):
-        if value >= 0.9995 * factor or factor == 1.0:
-            scaled = value / factor
-            decimals = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
-            return f"{scaled:.{decimals}f} {prefix}"
-    raise AssertionError("the last factor takes every value")
 
 
 def _problems(page: Page, plan: Plan) -> None:

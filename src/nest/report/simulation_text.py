@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nest.evaluation.plans import Plan
 from nest.report.page import Page
-from nest.report.plan_text import SCHEDULES, blocks, headline, percent, scale
+from nest.report.plan_text import SCHEDULES, blocks, percent, scale
 from nest.report.stages import GIB
 from nest.simulation import Simulation
 from nest.simulation.result import SimulatedStage
@@ -40,7 +40,7 @@ def simulation_text(
     page = Page(width, colour, unicode)
     if not plan.feasible:
         page.paragraph("DOES NOT FIT", "bold red")
-    page.paragraph(headline(plan), "bold")
+    page.paragraph(plan.headline, "bold")
     page.blank()
     p = plan.parallelism
     virtual = f", vpp {p.vpp}" if p.vpp > 1 else ""

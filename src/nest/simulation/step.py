@@ -24,6 +24,8 @@ from nest.simulation.times import Priced, Times
 
 MOST_SLICES = 200_000
 """Slices of a trace at the most (chosen: some 20 MB, which viewers open in seconds)."""
+MOST_PASSES = 20_000
+"""Passes of micro-batches through chunks that are simulated for a report (chosen)."""
 
 
 def simulate(plan: Plan, *, bucket_bytes: float = 0.0) -> Simulation:
@@ -46,6 +48,12 @@ def simulate(plan: Plan, *, bucket_bytes: float = 0.0) -> Simulation:
         The plan is not legal, or ``bucket_bytes`` is below 0.
     """
     return _Step(plan, bucket_bytes).simulation()[0]
+
+
+def short_step_time(plan: Plan) -> float | None:
+    """Simulated seconds of a step; None: it has more than :data:`MOST_PASSES`."""
+    p = plan.parallelism
+    return simulate(plan).step_time_s if p.micro_batches * p.pp * p.vpp <= MOST_PASSES else None
 
 
 class Traced:
