@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 
 from nest.server.schema import openapi  # noqa: E402
 
-EXAMPLES = int(os.environ.get("NEST_FUZZED", "30"))
+EXAMPLES = int(os.environ.get("NEST_FUZZED", "8"))
 """Requests to each address."""
 SCHEMA = schemathesis.openapi.from_dict(openapi())
 
