@@ -104,17 +104,15 @@ def row(recipe: Recipe) -> tuple[str, str]:
     print(f"{recipe.name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     before, behind = remarks(recipe)
     return (f"| {' | '.join(cells)} |",
-            f"{before} Recipe: {shape(price)}. Plan: {shape(own)}.{behind}")
+            f"{before}{shape(price)} -> {shape(own)}.{behind}")
 
 
 def remarks(recipe: Recipe) -> tuple[str, str]:
     """What is said of a recipe before and behind the degrees."""
     given = recipe.given
-    software = ", ".join(f"{name} {value}" for name, value in given.get("software", {}).items())
     note = f" Not priced: {given['note']}." if "note" in given else ""
     why = f" {given['reason']}" if "reason" in given else ""
-    return (f"- {recipe.name}: {given['source']}.{f' Both with {software}.' if software else ''}"
-            f"{note}", why)
+    return f"- {recipe.name}: ", f"{note}{why}"
 
 
 def seconds(step: float | None) -> str:
