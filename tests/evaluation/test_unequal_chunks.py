@@ -156,7 +156,7 @@ def test_each_layer_and_each_end_a_chunk(
     name: str, devices: int, batch: int, seq_len: int, given: dict[str, int], seconds: float,
     layout: str,
 ) -> None:
-    """docs/layouts.md has these two; equal chunks do not exist for them."""
+    """Equal chunks do not exist for these two: 8 divides neither 94 nor 126."""
     model, cluster = load_model(name), load_cluster("dgx-h100", devices=devices)
     job = Job(global_batch=batch, seq_len=seq_len, memory_margin=0)
     plan = evaluate(model, cluster, job, even_configuration(
