@@ -89,8 +89,8 @@ def planned(recipe: Recipe, beyond_stack: bool) -> Plan | None:
         return None
 
 
-def row(recipe: Recipe) -> tuple[str, str]:
-    """The line of the table, and what is said of the plan below it."""
+def row(recipe: Recipe) -> tuple[str, str | None]:
+    """The line of the table, and the note below it if the gain has a reason."""
     started = time.perf_counter()
     price, measured = recipe.price, recipe.measured
     own, every = planned(recipe, False), planned(recipe, True)
@@ -103,16 +103,15 @@ def row(recipe: Recipe) -> tuple[str, str]:
              f"{more - 1.0:+.1%}{proven}")
     print(f"{recipe.name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
     before, behind = remarks(recipe)
-    return (f"| {' | '.join(cells)} |",
-            f"{before}{shape(price)} -> {shape(own)}.{behind}")
+    note = f"{before}{shape(price)} -> {shape(own)}.{behind}" if "reason" in recipe.given else None
+    return f"| {' | '.join(cells)} |", note
 
 
 def remarks(recipe: Recipe) -> tuple[str, str]:
-    """What is said of a recipe before and behind the degrees."""
+    """What is said of a recipe with a reason, before and behind the degrees."""
     given = recipe.given
     note = f" Not priced: {given['note']}." if "note" in given else ""
-    why = f" {given['reason']}" if "reason" in given else ""
-    return f"- {recipe.name}: ", f"{note}{why}"
+    return f"- {recipe.name}: ", f"{note} {given.get('reason', '')}"
 
 
 def seconds(step: float | None) -> str:
@@ -144,7 +143,7 @@ def main() -> None:
     rows = [row(recipe) for recipe in recipes(sys.argv[1] if sys.argv[1:] else "")]
     print(f"| {' | '.join(HEAD)} |\n|---|{'---:|' * (len(HEAD) - 1)}")
     print("\n".join(line for line, _ in rows))
-    print("\n" + "\n".join(text for _, text in rows))
+    print("\n" + "\n".join(text for _, text in rows if text))
 
 
 if __name__ == "__main__":
