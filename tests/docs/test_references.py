@@ -26,6 +26,11 @@ SOURCES = sorted(path for folder in (PACKAGE, ROOT / "tests", ROOT / "bench")
 DOCUMENTS = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 
 OTHERS_FILES = frozenset({
+    "deepspeed/comm/config.py", "src/axolotl/core/builders/base.py",
+    "src/axolotl/utils/config/__init__.py", "src/axolotl/utils/schemas/config.py",
+    "src/axolotl/utils/schemas/training.py", "src/llamafactory/hparams/data_args.py",
+    "src/llamafactory/hparams/finetuning_args.py", "src/llamafactory/hparams/model_args.py",
+    "src/llamafactory/model/model_utils/checkpointing.py",
     "deepspeed/runtime/config_utils.py", "deepspeed/runtime/zero/partitioned_param_coordinator.py",
     "deepspeed/runtime/zero/stage3.py", "deepspeed/runtime/zero/stage_1_and_2.py",
     "gpt_builders.py", "megatron/core/models/backends.py", "megatron/model/transformer.py",

@@ -249,6 +249,13 @@ def test_arguments_of_the_trainer(data: dict[str, Any], tmp_path: Path) -> None:
     (LLAMA_FACTORY, "deepspeed", "other/ds_z9.json", "'other/ds_z9.json' is not beside the file"),
     (LLAMA_FACTORY, "deepspeed", "../../../etc/passwd", "is not beside the file"),
     (LLAMA_FACTORY, "deepspeed", None, "deepspeed: got None; allowed: a JSON of DeepSpeed"),
+    (LLAMA_FACTORY, "stage", "dpo", "stage: got 'dpo'; allowed: sft, pt"),
+    (LLAMA_FACTORY, "flash_attn", "disabled", "flash_attn: got 'disabled'; allowed: auto, sdpa"),
+    (LLAMA_FACTORY, "use_unsloth_gc", True, "use_unsloth_gc: got True; allowed: False"),
+    (AXOLOTL, "gradient_checkpointing", "offload", "got 'offload'; allowed: true, false"),
+    (AXOLOTL, "plugins", ["axolotl.integrations.kd.KDPlugin"], "plugins: got .* allowed: .*liger"),
+    (AXOLOTL, "bf16", False, "tf32: got 'auto'; allowed: false, or bf16"),
+    (ACCELERATE, "use_cpu", True, "use_cpu: got True; allowed: False"),
     (ACCELERATE, "distributed_type", "FSDP", "got 'FSDP'; allowed: DEEPSPEED"),
     (ACCELERATE, "deepspeed_config.offload_param_device", "cpu", "offload_param.device: got 'cpu'"),
 ])
@@ -268,9 +275,93 @@ def test_accelerate(tmp_path: Path) -> None:
     assert found.configuration.stages[0].zero == 2
     file = changed(ACCELERATE, "deepspeed_config",
                    {"deepspeed_config_file": "examples/ds.json", "zero3_init_flag": True})
+    with pytest.raises(InputError, match="mixed_precision: got 'bf16' beside .*_config_file"):
+        read(tmp_path, file, model="llama3-8b", seq_len=2048)
+    del file["mixed_precision"]
     found = read(tmp_path, file, model="llama3-8b", seq_len=2048, variables={
         "per_device_train_batch_size": "2", "gradient_accumulation_steps": "1", "bf16": "true"})
     assert (found.devices, found.job.global_batch) == (16, 32)
+
+
+def test_what_accelerate_s_files_leave_out(tmp_path: Path) -> None:
+    """accelerate==1.11.0 src/accelerate/utils/dataclasses.py:1194, 1202: steps are the program's,
+    ZeRO is 2."""
+    data = changed(ACCELERATE, "deepspeed_config", {"offload_param_device": "none"})
+    data["mixed_precision"] = False  # YAML: no
+    with pytest.raises(InputError, match="--set per_device_train_batch_size=N --set gradient_accu"):
+        read(tmp_path, data, model="llama3-8b", seq_len=2048)
+    given = {"per_device_train_batch_size": "2", "gradient_accumulation_steps": "3"}
+    found = read(tmp_path, data, model="llama3-8b", seq_len=2048, variables=given)
+    assert (found.configuration.stages[0].zero, found.job.precision) == (2, "fp32")
+    assert {"not in the file, the default: zero_stage: 2"} < {*found.notes}
+    assert any("--set bf16=true" in note for note in found.notes)
+    found = read(tmp_path, data, model="llama3-8b", seq_len=2048,
+                 variables={**given, "bf16": "true"})
+    assert (found.job.global_batch, found.job.precision) == (96, "bf16")
+
+
+def test_what_llama_factory_s_files_leave_out(tmp_path: Path) -> None:
+    """Adapters, each layer recomputed, 32 bits: src/llamafactory/hparams/finetuning_args.py:464,
+    src/llamafactory/hparams/model_args.py:145; the Trainer's defaults."""
+    data = {name: LLAMA_FACTORY[name] for name in (
+        "model_name_or_path", "deepspeed", "finetuning_type")}
+    found = read(tmp_path, data, model="llama3-8b", devices=8, target="trainer")
+    assert (found.job.global_batch, found.job.seq_len, found.job.precision) == (64, 2048, "fp32")
+    assert found.configuration.stages[0].recompute == "full"
+    assert any("per_device_train_batch_size: 8" in note for note in found.notes)
+    for more, recompute in (({"gradient_checkpointing": False}, "full"),
+                            ({"disable_gradient_checkpointing": True}, "none")):
+        found = read(tmp_path, {**data, **more}, model="llama3-8b", devices=8, target="trainer")
+        assert found.configuration.stages[0].recompute == recompute
+    del data["finetuning_type"]
+    with pytest.raises(InputError, match="finetuning_type: missing, lora; allowed: full"):
+        read(tmp_path, data, model="llama3-8b", devices=8, target="trainer")
+
+
+def test_what_axolotl_s_files_leave_out(tmp_path: Path) -> None:
+    """bf16 where the device has it, and no recompute: src/axolotl/utils/schemas/config.py:559."""
+    data = {"base_model": "somebody/some-8b", "deepspeed": "examples/ds.json", "datasets": [],
+            "xformers_attention": None, "fp16": None, "fsdp_config": None}
+    found = read(tmp_path, data, model="llama3-8b", devices=8)
+    assert (found.job.global_batch, found.job.seq_len, found.job.precision) == (8, 512, "bf16")
+    assert found.configuration.stages[0].recompute == "none"
+    found = read(tmp_path, data, model="llama3-8b", devices=8, variables={"micro_batch_size": "4"})
+    assert found.job.global_batch == 32
+    found = read(tmp_path, {**data, "fp16": True}, model="llama3-8b", devices=8)
+    assert found.job.precision == "fp16"
+
+
+@pytest.mark.parametrize(("name", "value", "message"), [
+    ("gradient_accumulation_steps", 8, "got 8, and gradient_accumulation_steps is 4; allowed: the"),
+    ("gradient_accumulation_steps", None, "got 1, and gradient_accumulation_steps is 4; allowed"),
+    ("bf16.enabled", False, "bf16.enabled: got False, and bf16 is True; allowed: the same, or"),
+    ("fp16.enabled", True, "fp16.enabled: got True, and fp16 is False"),
+    ("zero_optimization.stage", "auto", "zero_optimization.stage: got 'auto', which Hugging")])
+def test_a_json_that_contradicts_the_arguments(
+    name: str, value: object, message: str, tmp_path: Path
+) -> None:
+    """The Trainer refuses it (src/transformers/integrations/deepspeed.py:128), or accelerate takes
+    1 (src/accelerate/utils/dataclasses.py:1237)."""
+    data = {one: there for one, there in changed(DS, name, value).items() if there is not None}
+    (tmp_path / "ds.json").write_text(json.dumps(data), encoding="utf-8")
+    path = written(tmp_path, changed(LLAMA_FACTORY, "deepspeed", "ds.json"))
+    with pytest.raises(InputError, match=message):
+        nest.read(path, model="llama3-8b", devices=8)
+
+
+@pytest.mark.parametrize(("words", "precision"), [
+    ("--bf16 True", "bf16"), ("--bf16 False --fp16 True", "fp16"), ("--bf16 False", "fp32")])
+def test_a_json_without_a_number_format_follows_the_arguments(
+    words: str, precision: str, tmp_path: Path
+) -> None:
+    """accelerate==1.11.0 src/accelerate/utils/dataclasses.py:1385 to 1407."""
+    (tmp_path / "ds.json").write_text(json.dumps({
+        "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 1},
+        "gradient_accumulation_steps": "auto"}), encoding="utf-8")
+    script = tmp_path / "run.sh"
+    script.write_text("deepspeed --num_gpus 8 run.py --deepspeed ds.json "
+                      f"--per_device_train_batch_size 2 {words}\n", encoding="utf-8")
+    assert nest.read(script, model="llama3-8b", seq_len=2048).job.precision == precision
 
 
 # ---------------------------------------------------------------- MaxText

@@ -274,4 +274,34 @@ def test_hosts_without_pinned_memory(tmp_path: Path) -> None:
     given = {**ZERO3, "zero_optimization.offload_optimizer": {"device": "cpu"}}
     assert not any("pin_memory" in note for note in deepspeed(tmp_path, given).notes)
     given["zero_optimization.offload_optimizer"]["pin_memory"] = False
-    assert "three times" in note_on(deepspeed(tmp_path, given), "pin_memory")
+    assert "not known" in note_on(deepspeed(tmp_path, given), "pin_memory")
+
+
+def test_pytorch_s_adam_on_hosts(tmp_path: Path) -> None:
+    """It is not DeepSpeed's there either: deepspeed/runtime/engine.py:2380."""
+    given = {**ZERO3, "optimizer": {"type": "AdamW", "params": {"torch_adam": True}}}
+    assert "not known" in note_on(deepspeed(tmp_path, given), "torch_adam")
+    given["zero_optimization.offload_optimizer"] = {"device": "cpu"}
+    with pytest.raises(InputError, match="torch_adam: got True; allowed: false, or the optimizer"):
+        deepspeed(tmp_path, given)
+
+
+@pytest.mark.parametrize(("name", "value", "note"), [
+    ("comms_logger.enabled", False, "waits for the device at each collective"),
+    ("flops_profiler.enabled", True, "waits for the device at the end of each micro-batch"),
+    ("zero_optimization.allgather_partitions", False, "no effect on the cost"),
+    ("zero_optimization.enable_sanity_checks", True, "collectives that the host waits for")])
+def test_what_deepspeed_s_code_does_with_a_setting(
+    name: str, value: object, note: str, tmp_path: Path
+) -> None:
+    """deepspeed/comm/config.py:22, deepspeed/runtime/config.py:533,
+    deepspeed/runtime/zero/stage3.py:1671."""
+    assert note in note_on(deepspeed(tmp_path, {**ZERO3, name: value}), name)
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("zero_optimization.legacy_stage1", True), ("zero_force_ds_cpu_optimizer", False),
+    ("optimizer.params.fp32_optimizer_states", False)])
+def test_what_deepspeed_s_settings_cannot_be(name: str, value: object, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{name}: got {value}; allowed: {not value}"):
+        deepspeed(tmp_path, {**ZERO3, name: value})

@@ -56,7 +56,7 @@ _ADAM = ("adam", "adamw", "fusedadam", "deepspeedcpuadam")
 _OLD, _PARTED = "zero_optimization.cpu_offload", "activation_checkpointing.partition_activations"
 _TYPE, _MOMENTUM = "optimizer.type", "optimizer.params.momentum"
 _ZERO = "zero_optimization."
-_PIN = f"{_ZERO}offload_optimizer.pin_memory"
+_PIN, _TORCH_ADAM = f"{_ZERO}offload_optimizer.pin_memory", "optimizer.params.torch_adam"
 _BUCKET = f"{_ZERO}reduce_bucket_size"
 _PREFETCH, _LIVE, _PERSISTENT = (f"{_ZERO}stage3_{name}" for name in (
     "prefetch_bucket_size", "max_live_parameters", "param_persistence_threshold"))
@@ -65,17 +65,25 @@ _DEFAULTS = {_BUCKET: 5 * 10**8, _PREFETCH: 5 * 10**7, _LIVE: 10**9, _PERSISTENT
 PLAIN_NAMES = {f"{_ZERO}{name}": f"{_ZERO}stage3_{name}" for name in (
     "prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold",
     "max_live_parameters", "max_reuse_distance", "gather_16bit_weights_on_model_save",
-    "module_granularity_threshold", "use_all_reduce_for_fetch_params", "allgather_sequential")}
-"""Names of fields, which are as good as their aliases (deepspeed/runtime/zero/config.py:203 to 273;
-deepspeed/runtime/config_utils.py:108, which it takes by both names)."""
+    "module_granularity_threshold", "use_all_reduce_for_fetch_params", "allgather_sequential")} | {
+        "bfloat16.enabled": "bf16.enabled"}
+"""Names of fields, which are as good as their aliases (deepspeed/runtime/zero/config.py:222 to 285;
+deepspeed/runtime/config_utils.py:109, which it takes by both names), and an old one
+(deepspeed/runtime/precision_config.py:31)."""
 TRAINER = {"per_device_train_batch_size": "train_micro_batch_size_per_gpu",
            "gradient_accumulation_steps": "gradient_accumulation_steps",
            "bf16": "bf16.enabled", "fp16": "fp16.enabled"}
 """Arguments of Hugging Face's Trainer, and the settings that it fills in by them where they are
-"auto" (transformers==4.57.1 src/transformers/integrations/deepspeed.py, trainer_config_process).
-What it makes of the sizes of the model (trainer_config_finalize: reduce_bucket_size hidden^2,
-stage3_prefetch_bucket_size 0.9 hidden^2, stage3_param_persistence_threshold 10 hidden) costs as
-much as the defaults."""
+"auto"; others than its arguments it refuses (transformers==4.57.1
+src/transformers/integrations/deepspeed.py:128 to 205). A number format that the JSON does not have
+follows the arguments too (accelerate==1.11.0 src/accelerate/utils/dataclasses.py:1378 to 1409)."""
+AUTOS = frozenset((*TRAINER.values(), "train_batch_size", "gradient_clipping", "amp.enabled",
+                   "amp.opt_level", "pipeline.stages", _BUCKET, _PREFETCH, _PERSISTENT))
+"""Settings that may be "auto": that the Trainer fills in too, or DeepSpeed (``pipeline.stages``:
+deepspeed/runtime/config.py:275). What it makes of a model's width (the same file, 207 to 255:
+``reduce_bucket_size`` hidden^2, ``stage3_prefetch_bucket_size`` 0.9 hidden^2,
+``stage3_param_persistence_threshold`` 10 hidden) is priced as the defaults. Its buckets hold less
+up to a width of 22,360, and its parameters that stay whole are vectors."""
 _FORMATS = {"bf16.enabled": "bf16", "fp16.enabled": "fp16"}
 _RECOMPUTE, _OPTIM = "gradient_checkpointing", "optim"
 """Arguments of the same: each layer is recomputed; the optimizer, where the JSON has none."""
@@ -99,7 +107,11 @@ def read(source: Source) -> Found:
     notes: list[str] = []
     trainer = _trainer(source)
     found = _settings(data, source)
-    autos = [name for name, value in found.items() if value == "auto"]
+    autos = [name for name, value in found.items() if value == "auto" and name in AUTOS]
+    if unfilled := [one.name for one in JSON if found.get(one.name) == "auto"
+                    and one.name not in AUTOS]:
+        raise InputError(f"{source.where}: {unfilled[0]}: got 'auto', which Hugging Face's Trainer "
+                         "does not fill in; allowed: its value")
     given = understood({name: value for name, value in found.items() if name not in autos}, JSON,
                        "deepspeed", source, notes, (_TYPE, _MOMENTUM, _OLD, _PARTED, *_DEFAULTS))
     given = _filled(given, autos, trainer, source)
@@ -118,8 +130,11 @@ def read(source: Source) -> Found:
         notes.append("recompute is the program's, which no file names: none is assumed (--set "
                      f"{_RECOMPUTE}=true: every layer)")
     if given.get(_PIN) is False and f["offloads"]:
-        notes.append(f"no price: {_PIN} false (copies to hosts pass through pinned memory, up to "
-                     "three times their time)")
+        notes.append(f"no price: {_PIN} false (copies to hosts from memory that may be moved; how "
+                     "much longer they take is not known)")
+    if found.get(_TORCH_ADAM) is True and f["offloads"]:  # deepspeed/runtime/engine.py:2380
+        raise InputError(f"{source.where}: {_TORCH_ADAM}: got True; allowed: false, or the "
+                         "optimizer on the devices (PyTorch's Adam on hosts has no price)")
     batch, micro, steps = _batches(f, source)
     dp = divided(source, "train_batch_size", batch, micro * steps,
                  "train_micro_batch_size_per_gpu x gradient_accumulation_steps")
@@ -164,17 +179,22 @@ def _settings(data: Mapping[str, Any], source: Source) -> Plain:
 
 def _trainer(source: Source) -> Plain:
     """Arguments of Hugging Face's Trainer: of a script, with its defaults, and the user's."""
-    words = {name.replace("-", "_"): value
-             for name, value in arguments_of(source.words, known_arguments())[0].items()}
-    if "num_layers" in words:
-        return {}
-    found = {name: typed(words[name][0]) if words[name] else True
-             for name in _TRAINERS if name in words}
-    if found:  # transformers==4.57.1 src/transformers/training_args.py:823 to 1030
+    found = _spoken(source)
+    if found:  # transformers==4.57.1 src/transformers/training_args.py:887, 1068, 1077, 1405
         found = {"gradient_accumulation_steps": 1, "bf16": False, "fp16": False, _RECOMPUTE: False,
                  **found}
     return found | {name: typed(value) for name, value in source.asked.settings.items()
                     if name in _TRAINERS}
+
+
+def _spoken(source: Source) -> Plain:
+    """Arguments of Hugging Face's Trainer that a script has, whose flags may have a value."""
+    table = known_arguments()
+    takes = {name: arity for name, arity in table.takes.items() if name not in _TRAINERS}
+    words = {name.replace("-", "_"): value
+             for name, value in arguments_of(source.words, table._replace(takes=takes))[0].items()}
+    return {} if "num_layers" in words else {
+        name: typed(words[name][0]) if words[name] else True for name in _TRAINERS if name in words}
 
 
 def _filled(found: Plain, autos: list[str], trainer: Plain, source: Source) -> Plain:
@@ -182,11 +202,21 @@ def _filled(found: Plain, autos: list[str], trainer: Plain, source: Source) -> P
 
     Raises
     ------
-    InputError : its arguments are needed and not given; names all of them.
+    InputError : its arguments are needed and not given, which names all of them; or they and the
+        JSON differ.
     """
     own = {name for name in trainer if name in source.asked.settings}
+    absent = {"gradient_accumulation_steps": 1}  # src/accelerate/utils/dataclasses.py:1237
+    for argument, value in _spoken(source).items():
+        name = TRAINER.get(argument, "")
+        there = found.get(name, value if name in autos else absent.get(name, value))
+        if argument not in own and there is not None and there != value:
+            raise InputError(f"{source.where}: {name}: got {shorten(there)}, and {argument} is "
+                             f"{shorten(value)}; allowed: the same, or \"auto\"")
+    missing = {name for name in _FORMATS if name not in found}
     found = found | {name: trainer[argument] for argument, name in TRAINER.items()
-              if argument in trainer and (name in autos or argument in own)}
+                     if argument in trainer and (name in autos or name in missing
+                                                 or argument in own)}
     if source.asked.precision or any(found.get(name) is True for name in _FORMATS):
         found |= {name: one == source.asked.precision for name, one in _FORMATS.items()
                   if name in autos and name not in found}

@@ -76,6 +76,8 @@ class Settings(NamedTuple):
     """Those that have no price: what they change, and by how much."""
     only: Mapping[str, tuple[Any, ...]]
     """Values that have a price, or change no cost."""
+    within: Mapping[str, tuple[Any, ...]]
+    """Values that a setting of ``small`` may have."""
     defaults: Mapping[str, Any]
     """Values of settings that are not there."""
 
@@ -87,8 +89,10 @@ def known(target: str) -> Settings:
     data = tables[target]
     free = tuple(" ".join(data.get("free", {}).values()).split())
     small = {tuple(names.split()): effect for names, effect in data.get("small", {}).items()}
-    return Settings(free, small, {name: tuple(values) for name, values in data.get(
-        "only", {}).items()}, tables[data.get("defaults_of", target)].get("defaults", {}))
+    only, within = ({name: tuple(values) for name, values in data.get(group, {}).items()}
+                    for group in ("only", "within"))
+    return Settings(free, small, only, within,
+                    tables[data.get("defaults_of", target)].get("defaults", {}))
 
 
 def understood(
@@ -123,13 +127,14 @@ def understood(
                             "understood, and nothing is executed")
         elif name in wanted:
             given[name] = value
-        elif effect := next((text for names, text in table.small.items() if among(name, names)),
-                            ""):
+        elif (name not in table.within or value in table.within[name]) and (effect := next(
+                (text for names, text in table.small.items() if among(name, names)), "")):
             unpriced.setdefault(effect, []).append(name)
-        elif name in table.only:
+        elif name in table.only or name in table.within:
             shown = value.text if isinstance(value, (Made, Unread)) else value
+            allowed = (*table.only.get(name, ()), *table.within.get(name, ()))
             problems.append(f"{name}: got {shorten(shown)}; allowed: "
-                            f"{', '.join(map(str, table.only[name]))} (others have no price)")
+                            f"{', '.join(map(str, allowed))} (others have no price)")
         elif among(name, table.free):
             seen["no effect on the cost"].append(name)
         else:
