@@ -240,7 +240,8 @@ def test_what_the_trainer_fills_in_by_a_script(tmp_path: Path) -> None:
 
 
 def test_buckets_take_memory(tmp_path: Path) -> None:
-    """ZeRO-3 has one in 16 bits, ZeRO-1 and 2 have two (deepspeed/runtime/zero/stage3.py:733)."""
+    """ZeRO-3 has one, ZeRO-1 and 2 have two, but for ZeRO-2 in the format of gradients
+    (deepspeed/runtime/zero/stage3.py:780, deepspeed/runtime/zero/stage_1_and_2.py:1253)."""
     stack = deepspeed(tmp_path, ZERO3).job.stack
     for stage, overlap, buffers in ((3, True, 1), (2, True, 2), (2, False, 1), (1, True, 2)):
         given = {**ZERO3, "zero_optimization.stage": stage,
@@ -248,6 +249,9 @@ def test_buckets_take_memory(tmp_path: Path) -> None:
                  "zero_optimization.reduce_bucket_size": 5e9}
         assert deepspeed(tmp_path, given).job.stack.workspace == (
             stack.workspace + buffers * 2 * 4.5e9)
+        given["communication_data_type"] = given["data_types.grad_accum_dtype"] = "fp32"
+        assert deepspeed(tmp_path, given).job.stack.workspace == (
+            stack.workspace + buffers * (2 if stage == 2 else 4) * 4.5e9)
     given = {**ZERO3, "zero_optimization.reduce_bucket_size": 10**6}
     assert deepspeed(tmp_path, given).job.stack.workspace == stack.workspace
 
@@ -275,6 +279,19 @@ def test_hosts_without_pinned_memory(tmp_path: Path) -> None:
     assert not any("pin_memory" in note for note in deepspeed(tmp_path, given).notes)
     given["zero_optimization.offload_optimizer"]["pin_memory"] = False
     assert "not known" in note_on(deepspeed(tmp_path, given), "pin_memory")
+
+
+def test_gradients_of_sequence_parallelism(tmp_path: Path) -> None:
+    """They are reduced in 32 bits by default: deepspeed/runtime/engine.py:2182."""
+    given = {**ZERO3, "sequence_parallel_size": 2}
+    name = "seq_parallel_communication_data_type"
+    assert "twice that traffic" in note_on(deepspeed(tmp_path, given), name)
+    assert not any(name in note for note in deepspeed(tmp_path, {**given, name: "bf16"}).notes)
+    wide = {**given, "communication_data_type": "fp32", "data_types.grad_accum_dtype": "fp32"}
+    assert not any(name in note for note in deepspeed(tmp_path, wide).notes)
+    assert "half of that traffic" in note_on(deepspeed(tmp_path, {**wide, name: "bf16"}), name)
+    with pytest.raises(InputError, match=f"{name}: got 'int8'; allowed: fp32, fp16, bf16"):
+        deepspeed(tmp_path, {**given, name: "int8"})
 
 
 def test_pytorch_s_adam_on_hosts(tmp_path: Path) -> None:

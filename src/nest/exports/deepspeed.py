@@ -39,6 +39,9 @@ JSON = (
     Setting("precision", "fp16.enabled", {"fp16": True}, unless=("fp32",)),
     Setting("gradients", "data_types.grad_accum_dtype", when={"zero": (1, 2, 3)}),
     Setting("gradients", "communication_data_type", when={"zero": (1, 2, 3)}),
+    # Comes before the other with sequence parallelism, where it is fp32 by default
+    # (deepspeed/runtime/engine.py:2182, deepspeed/runtime/constants.py:236).
+    Setting("gradients", "seq_parallel_communication_data_type", when={"ulysses": (True,)}),
     flag("untested", "zero_allow_untested_optimizer"),
     Setting("zero", "zero_optimization.stage"),
     # Gathered parameters are freed behind the forward pass, and gathered again: so are they priced.

@@ -1,7 +1,7 @@
 """DeepSpeed's JSON with the arguments of its launch, as model, job and configuration.
 
-Defaults and rules: deepspeed==0.19.8 deepspeed/runtime/config.py:429, 447,
-deepspeed/runtime/zero/config.py:95 to 376, deepspeed/runtime/pipe/module.py:395; arguments:
+Defaults and rules: deepspeed==0.19.8 deepspeed/runtime/config.py:272, 447, 607,
+deepspeed/runtime/zero/config.py:95 to 376, deepspeed/runtime/pipe/module.py:396; arguments:
 deepspeedai/Megatron-DeepSpeed@4efb479 megatron/arguments.py.
 """
 
@@ -56,12 +56,13 @@ _ADAM = ("adam", "adamw", "fusedadam", "deepspeedcpuadam")
 _OLD, _PARTED = "zero_optimization.cpu_offload", "activation_checkpointing.partition_activations"
 _TYPE, _MOMENTUM = "optimizer.type", "optimizer.params.momentum"
 _ZERO = "zero_optimization."
+_SEQUENCE = "seq_parallel_communication_data_type"
 _PIN, _TORCH_ADAM = f"{_ZERO}offload_optimizer.pin_memory", "optimizer.params.torch_adam"
 _BUCKET = f"{_ZERO}reduce_bucket_size"
 _PREFETCH, _LIVE, _PERSISTENT = (f"{_ZERO}stage3_{name}" for name in (
     "prefetch_bucket_size", "max_live_parameters", "param_persistence_threshold"))
 _DEFAULTS = {_BUCKET: 5 * 10**8, _PREFETCH: 5 * 10**7, _LIVE: 10**9, _PERSISTENT: 10**5}
-"""Numbers of elements. Source: deepspeed/runtime/zero/config.py:109 to 239."""
+"""Numbers of elements. Source: deepspeed/runtime/zero/config.py:118 to 245."""
 PLAIN_NAMES = {f"{_ZERO}{name}": f"{_ZERO}stage3_{name}" for name in (
     "prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold",
     "max_live_parameters", "max_reuse_distance", "gather_16bit_weights_on_model_save",
@@ -125,7 +126,7 @@ def read(source: Source) -> Found:
     optimizer = _optimizer(given, {**arguments_given, **trainer}, source, notes)
     chain = build_chain(model)
     changes = _stack(f, stack, precision, chain, notes)
-    changes |= _sizes(f.get("zero", 0), f["overlap"], given, stack, model, source)
+    changes |= _sizes(f, precision, given, stack, model, source)
     if not source.words and "recompute" not in f:
         notes.append("recompute is the program's, which no file names: none is assumed (--set "
                      f"{_RECOMPUTE}=true: every layer)")
@@ -135,6 +136,11 @@ def read(source: Source) -> Found:
     if found.get(_TORCH_ADAM) is True and f["offloads"]:  # deepspeed/runtime/engine.py:2380
         raise InputError(f"{source.where}: {_TORCH_ADAM}: got True; allowed: false, or the "
                          "optimizer on the devices (PyTorch's Adam on hosts has no price)")
+    sent, gradients = f["sent"], f.get("gradients", precision)
+    if (f.get("cp") or 1) > 1 and (sent == "fp32") != (gradients == "fp32"):
+        notes.append(f"no price: gradients are reduced in {sent} with sequence parallelism, and "
+                     f"priced in {gradients}: {'twice' if sent == 'fp32' else 'half of'} that "
+                     f"traffic ({_SEQUENCE})")
     batch, micro, steps = _batches(f, source)
     dp = divided(source, "train_batch_size", batch, micro * steps,
                  "train_micro_batch_size_per_gpu x gradient_accumulation_steps")
@@ -288,6 +294,10 @@ def _figures(given: Plain, words: Plain, source: Source) -> dict[str, Any]:
         if len({str(value) for value in there}) > 1:
             raise InputError(f"{source.where}: {' and '.join(names)}: got {shorten(there)}; "
                              "allowed: the same for both")
+    sent = given.pop(_SEQUENCE, None) or "fp32"  # deepspeed/runtime/constants.py:236
+    if sent not in ("fp32", "fp16", "bf16"):
+        raise InputError(f"{source.where}: {_SEQUENCE}: got {shorten(sent)}; allowed: fp32, fp16, "
+                         "bf16")
     distance = given.pop("zero_optimization.stage3_max_reuse_distance", 10**9)
     if type(distance) is not int or distance < 0:
         raise InputError(f"{source.where}: zero_optimization.stage3_max_reuse_distance: got "
@@ -309,7 +319,7 @@ def _figures(given: Plain, words: Plain, source: Source) -> dict[str, Any]:
                                  f"argument says {shorten(value)}; allowed: the same")
             else:
                 found[name] = value
-    return {"precision": "fp32", **found, "distance": distance,
+    return {"precision": "fp32", **found, "distance": distance, "sent": sent,
             "offloads": device == "cpu" or "cpu-optimizer" in words}
 
 
@@ -401,15 +411,16 @@ def _stack(
 
 
 def _sizes(
-    zero: int, overlap: bool, given: Plain, stack: Stack, model: Model, source: Source
+    f: Mapping[str, Any], precision: str, given: Plain, stack: Stack, model: Model, source: Source
 ) -> dict[str, Any]:
     """What numbers of elements say otherwise than the stack, whose figures are those of defaults.
 
-    Buffers of reduce_bucket_size elements hold gradients in 16 bits: one of ZeRO-3
-    (deepspeed/runtime/zero/stage3.py:733), two of ZeRO-1 and 2 where the next is filled meanwhile
-    (deepspeed/runtime/zero/stage_1_and_2.py:2502 to 2514). Nothing is gathered ahead without a
-    bucket or without parameters that may live
-    (deepspeed/runtime/zero/partitioned_param_coordinator.py:452).
+    Buffers of reduce_bucket_size elements hold gradients: one of ZeRO-3, in the format that they
+    are reduced in (deepspeed/runtime/zero/stage3.py:475, 780), two of ZeRO-1 and 2 where the next
+    is filled meanwhile, those of ZeRO-2 in the format of parameters
+    (deepspeed/runtime/zero/stage_1_and_2.py:1253, 3257 to 3278). Nothing is gathered ahead without
+    a bucket or without parameters that may live
+    (deepspeed/runtime/zero/partitioned_param_coordinator.py:453 to 457).
 
     Raises
     ------
@@ -422,9 +433,11 @@ def _sizes(
             raise InputError(f"{source.where}: {name}: got {shorten(size)}; allowed: a whole "
                              "number, 0 to 10**18")
     found: dict[str, Any] = {}
-    more = sizes[_BUCKET] - _DEFAULTS[_BUCKET]
+    zero, more = f.get("zero", 0), sizes[_BUCKET] - _DEFAULTS[_BUCKET]
     if zero and more > 0:
-        found["workspace"] = stack.workspace + 2 * more * (2 if zero < 3 and overlap else 1)
+        wide = (precision if zero == 2 else f.get("gradients", precision)) == "fp32"
+        found["workspace"] = stack.workspace + more * (4 if wide else 2) * (
+            2 if zero < 3 and f["overlap"] else 1)
     if zero == 3:
         if not (sizes[_PREFETCH] and sizes[_LIVE]) and stack.overlap_zero3:
             found["overlap_zero3"] = 0.0
