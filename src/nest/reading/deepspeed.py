@@ -91,7 +91,8 @@ _RECOMPUTE, _OPTIM = "gradient_checkpointing", "optim"
 _TRAINERS = (*TRAINER, _RECOMPUTE, _OPTIM)
 _OPTIMIZERS = {"adamw_torch": "adam", "adamw_torch_fused": "adam", "adamw_hf": "adam",
                "adamw_apex_fused": "adam", "sgd": "sgd"}
-"""Values of ``--optim`` of the same that have a price."""
+"""Values of ``--optim`` of the same that have a price (src/transformers/training_args.py:147;
+adamw_hf: of older versions), where the JSON has no optimizer."""
 
 
 def read(source: Source) -> Found:
