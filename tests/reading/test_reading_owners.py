@@ -25,7 +25,8 @@ NEMO: dict[str, Any] = {
               "ffn_hidden_size": 11008, "num_attention_heads": 32, "num_query_groups": 8,
               "activation": "fast-swiglu", "normalization": "rmsnorm", "bias": False,
               "share_embeddings_and_output_weights": False, "position_embedding_type": "rope",
-              "sequence_parallel": True, "megatron_amp_O2": True, "hidden_dropout": 0.0,
+              "sequence_parallel": True, "megatron_amp_O2": True,
+              "mcore_gpt": True, "transformer_engine": True, "hidden_dropout": 0.0,
               "attention_dropout": 0.0, "activations_checkpoint_granularity": "selective",
               "optim": {"name": "distributed_fused_adam", "overlap_grad_sync": True,
                         "sched": {"name": "CosineAnnealing"}}}}
@@ -86,7 +87,10 @@ def changed(data: dict[str, Any], name: str, value: object) -> dict[str, Any]:
 @pytest.mark.parametrize(("owner", "keys"), [
     ("Kubernetes", {"apiVersion": "v1", "kind": "Job"}),
     ("verl", {"actor_rollout_ref": {"model": {}}, "data": {}}),
+    ("verl's supervised training", {"data": {"micro_batch_size_per_gpu": 4},
+                                    "trainer": {"n_gpus_per_node": 8}}),
     ("Primus", {"modules": {"pre_trainer": {"framework": "megatron"}}}),
+    ("Primus", {"modules": {"post_trainer": {"framework": "megatron"}}}),
     ("FlagScale", {"experiment": {"exp_name": "x", "task": {"type": "train"}}}),
     ("FlagScale", {"system": {"tensor_model_parallel_size": 1}, "model": {"num_layers": 2}}),
     ("Levanter", {"trainer": {"tracker": {"type": "wandb"}}, "model": {"type": "llama"}}),
@@ -149,12 +153,48 @@ def test_nemo_is_what_its_arguments_are(tmp_path: Path) -> None:
         "--disable-bias-linear --untie-embeddings-and-output-weights "
         "--position-embedding-type rope --sequence-parallel --bf16 --hidden-dropout 0 "
         "--attention-dropout 0 --recompute-activations --use-distributed-optimizer "
-        "--overlap-grad-reduce", encoding="utf-8")
+        "--use-precision-aware-optimizer --overlap-grad-reduce", encoding="utf-8")
     wanted = nest.read(script, vocab=32000)
     assert (found.job, found.configuration) == (wanted.job, wanted.configuration)
     same = {"name": "x", "source": ""}
     assert found.model.replace(**same) == wanted.model.replace(**same)
     assert any("priced as megatron-core" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("more", "fused"), [
+    ({"mcore_gpt": True, "transformer_engine": False, "use_flash_attention": True}, False),
+    ({"mcore_gpt": False, "transformer_engine": False, "use_flash_attention": True}, True),
+    ({"mcore_gpt": False, "transformer_engine": False}, False),
+    ({"mcore_gpt": False, "transformer_engine": True}, True)])
+def test_nemo_s_layers(more: dict[str, Any], fused: bool, tmp_path: Path) -> None:
+    """Layers of Megatron-Core without Transformer Engine have no fused attention, whatever
+    use_flash_attention says: megatron_gpt_model.py:163, 447."""
+    found = read(tmp_path, {**NEMO, "model": {**NEMO["model"], **more}}, vocab=32000)
+    assert found.job.stack.flash_attention == fused
+
+
+@pytest.mark.parametrize(("optim", "more", "overlaps"), [
+    ({"name": "distributed_fused_adam"}, {}, (True, False)),
+    ({"name": "distributed_fused_adam", "overlap_grad_sync": False, "overlap_param_sync": True},
+     {}, (False, True)),
+    ({"name": "mcore_distributed_optim", "overlap_param_sync": True}, {}, (False, False)),
+    ({"name": "mcore_distributed_optim", "overlap_grad_sync": True, "overlap_param_gather": True},
+     {}, (True, True)),
+    ({"name": "fused_adam"}, {"sequence_parallel": False}, (False, False)),
+    ({"name": "fused_adam"}, {"sequence_parallel": False, "pipeline_model_parallel_size": 1,
+                              "virtual_pipeline_model_parallel_size": None}, (True, False))])
+def test_what_nemo_s_optimizers_overlap(
+    optim: dict[str, Any], more: dict[str, Any], overlaps: tuple[bool, bool], tmp_path: Path
+) -> None:
+    """apex's DistributedFusedAdam overlaps the reduction unless it is told not to; Megatron-Core's
+    does so only when told, and gathers by another name; megatron_base_model.py:835 for others."""
+    found = read(tmp_path, {**NEMO, "model": {**NEMO["model"], "optim": optim, **more}},
+                 vocab=32000)
+    stack, usual = found.job.stack, load_stack("megatron-core")
+    assert stack.overlap_grad_reduce == (usual.overlap_grad_reduce if overlaps[0] else 0.0)
+    if optim["name"] != "fused_adam":
+        assert stack.overlap_param_gather == (usual.overlap_param_gather if overlaps[1] else 0.0)
+        assert stack.master_remainders == (optim["name"] == "distributed_fused_adam")
 
 
 def test_nanotron(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ What is right follows from the frameworks' sources, which `settings.yaml` and th
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,30 @@ def test_each_table_says_why() -> None:
         assert not small & free
 
 
+CITATION = re.compile(r"[\w.-]+/[\w.-]+(@|==)[\w.]+|[\w-]+==[\d.]+|`nest export")
+
+
+@pytest.mark.parametrize("name", ["settings", "translated"])
+def test_each_table_cites_a_source(name: str) -> None:
+    """Its project with a version or commit, and a file of it."""
+    text = Path(source.__file__).with_name(f"{name}.yaml").read_text(encoding="utf-8")
+    tables = [part for part in re.split(r"\n\n(?=#)", text) if re.search(r"^[\w-]+:$", part, re.M)]
+    assert len(tables) == len(read_description(Path(source.__file__).with_name(f"{name}.yaml")))
+    for table in tables:
+        comment = " ".join(line for line in table.splitlines() if line.startswith("#"))
+        assert CITATION.search(comment), table[:80]
+        assert "nest export" in comment or re.search(r"\.(py|yaml|yml)|examples", comment)
+
+
+def test_effects_of_megatron_cite_files() -> None:
+    """Each effect of Megatron-LM's arguments stands below its file and line."""
+    path = Path(source.__file__).with_name("megatron_flags.yaml")
+    part = path.read_text(encoding="utf-8").partition("\nsmall:")[2].partition("\nelsewhere:")[0]
+    effects = re.findall(r"((?:  # .*\n)+)  \? >-\n", part)
+    assert len(effects) == len(read_description(path)["small"])
+    assert all(re.search(r"megatron/[\w/]+\.py:\d", comment) for comment in effects)
+
+
 # ---------------------------------------------------------------- torchtitan
 
 
@@ -149,7 +174,7 @@ def test_settings_that_change_the_cost_are_refused(
 
 @pytest.mark.parametrize(("name", "value", "effect"), [
     ("optimizer.implementation", "foreach", "once more"),
-    ("debug.deterministic", "true", "half as long"),
+    ("debug.deterministic", "true", "how much longer they take the code does not tell"),
     ("activation_checkpoint.early_stop", "false", "last product again")])
 def test_settings_without_a_price_say_how_much(
     name: str, value: str, effect: str, tmp_path: Path

@@ -12,6 +12,7 @@ from typing import Any
 from nest.errors import InputError
 from nest.evaluation.divisions import chunks_of_stages
 from nest.exports.bridge import ENDS, OVERLAP, PRECISIONS, RECIPES, SETTINGS
+from nest.exports.megatron_table import RECIPES as SCALINGS
 from nest.exports.settings import Plain, Setting
 from nest.inputs import load_stack
 from nest.inputs.formats import number_format
@@ -64,6 +65,7 @@ def read(source: Source) -> Found:
     found |= overrides(source)
     precision = _precision(found, source)
     ends = found.pop(ENDS, precision == "fp8")
+    _formats(found, precision)
     overlaps = found.pop("comm_overlap", None)
     for name, value in found.items():
         if isinstance(value, Unread) and value.text.startswith("torch."):
@@ -89,6 +91,10 @@ def read(source: Source) -> Found:
                          f"as {model.name} has")
     f = figures_in(known, {name: value for name, value in given.items() if value is not None},
                    source, COUNTS)
+    if isinstance(overlaps, Made) and f.get("distributed"):
+        for name in ("overlap_grad_reduce", "overlap_param_gather"):
+            if f.get(name) is None:  # src/megatron/bridge/training/comm_overlap.py:576 to 579
+                f[name] = True
     if isinstance(overlaps, Made) or overlaps is None:
         return _found(source, f, given, model, precision, notes)
     raise InputError(f"{source.where}: comm_overlap: got {shorten(overlaps)}; allowed: None, "
@@ -117,6 +123,24 @@ def _precision(found: Plain, source: Source) -> str:
     shown = made.text if isinstance(made, Unread) else name
     raise InputError(f"{source.where}: mixed_precision: got {shorten(shown)}; allowed: None, "
                      f"{', '.join(PRECISIONS.values())}")
+
+
+def _formats(found: Plain, precision: str) -> None:
+    """Fields that the function of a number format sets and a file leaves as they are.
+
+    Source: src/megatron/bridge/training/mixed_precision.py:186 to 395.
+    """
+    recipe, name = SCALINGS.get(precision), "mixed_precision.fp8_recipe"
+    if recipe is None or found.get(name) == recipe:
+        found.pop(name, None)
+    if precision == "fp16":
+        found.setdefault(_FULL, False)
+    if precision in ("fp8", "fp8-delayed", "mxfp8"):
+        found.setdefault("mixed_precision.fp8_param_gather", True)
+    if precision == "mxfp8":
+        found.setdefault("mixed_precision.reuse_grad_buf_for_mxfp8_param_ag", True)
+    if precision == "nvfp4":
+        found.setdefault("mixed_precision.fp4_param_gather", True)
 
 
 def _found(

@@ -42,6 +42,8 @@ MORE: Mapping[str, tuple[str, Words]] = {
     "activations-checkpoint-method": ("recompute-granularity", ("full",))}
 """What such an argument says besides."""
 
+LOSSES = "moe-router-load-balancing-type"
+"""One for all layers, or several that are added."""
 READ = (
     "attention-backend", "vocab-file", "vocab-size", "padded-vocab-size", "tokenizer-type",
     "tokenizer-model", "vocab-extra-ids", "num-layers-per-virtual-pipeline-stage",
@@ -56,7 +58,7 @@ READ = (
     "exp-avg-dtype", "exp-avg-sq-dtype", "position-embedding-type", "fp4-recipe",
     "muon-tp-mode", "muon-num-ns-steps", "muon-fp32-matmul-prec", "muon-momentum",
     "muon-use-nesterov", "muon-scale-mode", "muon-extra-scale-factor", "muon-no-split-qkv",
-    "transformer-impl")
+    "transformer-impl", "distributed-backend", "rerun-mode", LOSSES)
 """Arguments besides those of the tables that are read."""
 ONLY: Mapping[str, tuple[object, ...]] = {
     "outer-dp-sharding-strategy": ("no_shard",), "experimental-attention-variant": ("dsa",),
@@ -73,7 +75,11 @@ ONLY: Mapping[str, tuple[object, ...]] = {
     "data-parallel-sharding-strategy": SHARDED, "cp-comm-type": get_args(CpComm),
     "moe-token-dispatcher-type": ("alltoall", "allgather", "flex"),
     "moe-flex-dispatcher-backend": ("deepep", "hybridep"),
-    "recompute-method": ("uniform", "block"),
+    "recompute-method": ("uniform", "block"), "distributed-backend": ("nccl",),
+    # core/rerun_state_machine.py:342: other modes run each step twice.
+    "rerun-mode": ("disabled", "validate_results"),
+    # core/transformer/moe/moe_utils.py:185: sinkhorn repeats itself until it converges.
+    LOSSES: ("aux_loss", "seq_aux_loss", "global_aux_loss", "none"),
 }
 """Values that have a price."""
 CHECKPOINT = ("use-checkpoint-args", "use-mp-args-from-checkpoint-args")
@@ -121,7 +127,7 @@ def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, A
              for name, value in given.items()}
     problems += [f"--{name}: got {given[name]!r}; allowed: {', '.join(map(str, allowed))}"
                  for name, allowed in ONLY.items()
-                 if name in given and given[name] not in allowed]
+                 if name in given and not _priced(name, given[name])]
     if stray:
         problems.append(f"got {stray[0][:60]!r}, which belongs to no argument")
     if problems:
@@ -135,6 +141,12 @@ def values_of(words: Sequence[str], ignored: Sequence[str]) -> tuple[dict[str, A
     if ignored:
         notes.append(f"ignored: {listed(ignored)}{LEFT_OUT}")
     return given, notes
+
+
+def _priced(name: str, value: Any) -> bool:
+    """Whether a value has a price; of several that are added, all of them."""
+    each = value if name == LOSSES and isinstance(value, tuple) else (value,)
+    return all(one in ONLY[name] for one in each)
 
 
 def figures_given(given: Mapping[str, Any]) -> Figures:

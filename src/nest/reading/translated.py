@@ -23,6 +23,11 @@ from nest.units import shorten
 _COUNTS = ("trainer.devices", "trainer.num_nodes", "parallelism.dp",
            "tokens.batch_accumulation_per_replica")
 """Settings that are read as numbers, besides those of the tables."""
+_ENGINE = ("model.mcore_gpt", "model.transformer_engine", "model.use_flash_attention")
+"""Which layers NeMo 1 builds. Attention is fused in those of Transformer Engine, and where flash
+attention is asked for in its own: NVIDIA/NeMo@v2.0.0
+nemo/collections/nlp/models/language_modeling/megatron_gpt_model.py:163, 447, 528."""
+_FUSION = "gradient_accumulation_fusion"
 _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
               "gradient_clipping", "zero_optimization", "zero_allow_untested_optimizer",
               "optimizer", "scheduler", "bf16", "data_types", "communication_data_type",
@@ -129,20 +134,44 @@ def read_nemo(source: Source) -> Found:
     """
     notes: list[str] = []
     there = settings_of(source)
-    given, table = _known(source, "nemo", there, _COUNTS, notes)
+    given, table = _known(source, "nemo", there, (*_COUNTS, *_ENGINE), notes)
     world = _count(given, "trainer.devices", source) * _count(given, "trainer.num_nodes", source)
-    if given.get("model.optim.name") not in ("distributed_fused_adam", "mcore_distributed_optim"):
-        given.pop("model.optim.overlap_grad_sync", None)
-        given.pop("model.optim.overlap_param_sync", None)
+    given = _synchronised(given)
     if given.get("model.tokenizer.type") != "GPT2BPETokenizer":
         given["model.tokenizer.type"] = "HuggingFaceTokenizer"  # its tokens are not in the file
     words = _arguments(given, table, source)
     if "model.megatron_amp_O2" not in there:
-        notes.append("model.megatron_amp_O2 is not in the file: priced as true (false keeps "
-                     "parameters and gradients in 32 bits, and casts them for each product)")
+        notes.append("model.megatron_amp_O2 is not in the file: priced as true (false, which NeMo "
+                     "takes then, keeps parameters and gradients in 32 bits, and casts them for "
+                     "each product)")
+    core, fused, flash = (given.get(name) is True for name in _ENGINE)
+    if not fused and (core or not flash):
+        words += ["--transformer-impl", "local"]
     if given.get("model.num_query_groups") is not None:
         words.append("--group-query-attention")
     return _found(source, words, world, "NeMo-1", notes)
+
+
+def _synchronised(given: Plain) -> Plain:
+    """Settings by what NeMo reads of those that overlap traffic with passes, and its defaults.
+
+    Sources: NVIDIA/apex@6424da3 apex/contrib/optimizers/distributed_fused_adam.py:558;
+    NVIDIA/NeMo@v2.0.0 nemo/collections/nlp/models/language_modeling/megatron_gpt_model.py:554, 561,
+    and megatron_base_model.py:835 to 852, where other optimizers reduce each gradient as it comes.
+    """
+    gradients, *parameters = (f"model.optim.overlap_{name}"
+                              for name in ("grad_sync", "param_sync", "param_gather"))
+    name, drop = given.get("model.optim.name"), {*parameters}
+    found = dict(given)
+    if name == "distributed_fused_adam":
+        found.setdefault(gradients, True)
+        drop -= {parameters[0]}
+    elif name == "mcore_distributed_optim":
+        drop -= {parameters[1]}
+    else:
+        found[gradients] = (given.get("model.pipeline_model_parallel_size") or 1) == 1 and not any(
+            given.get(f"model.{one}") is True for one in ("sequence_parallel", _FUSION))
+    return {one: value for one, value in found.items() if one not in drop}
 
 
 def read_nanotron(source: Source) -> Found:
