@@ -9,6 +9,7 @@ import pytest
 
 import nest
 from nest.errors import InputError
+from nest.reading.megatron_script import Reading
 
 TITAN = """
 from torchtitan.components.optimizer import default_adamw
@@ -158,6 +159,53 @@ def test_layers_of_a_recipe_in_bf16(tmp_path: Path, made: str, changed: str, not
     path.write_text(text, encoding="utf-8")
     found = nest.read(path, function="recipe", model="llama3-8b", devices=8)
     assert any("first_last_layers_bf16" in note for note in found.notes) == noted
+
+
+def changed_recipe(folder: Path, *lines: str) -> Reading:
+    """A recipe with more lines."""
+    path = folder / "plan_recipe.py"
+    path.write_text(RECIPE.replace("    return cfg", "".join(
+        f"    cfg.{line}\n" for line in lines) + "    return cfg"), encoding="utf-8")
+    return nest.read(path, function="recipe", model="llama3-8b", devices=8)
+
+
+@pytest.mark.parametrize(("made", "gathered", "gradients"), [
+    ("bf16_mixed", "", "fp32"), ("fp16_mixed", "", "bf16"),
+    ("bf16_with_fp8_delayed_scaling_mixed", "fp8_param_gather", "fp32"),
+    ("bf16_with_mxfp8_mixed", "reuse_grad_buf_for_mxfp8_param_ag", "fp32"),
+    ("bf16_with_fp8_subchannel_scaling_mixed", "", "fp32"),
+    ("bf16_with_nvfp4_mixed", "fp4_param_gather", "fp32")])
+def test_what_a_number_format_sets(
+    made: str, gathered: str, gradients: str, tmp_path: Path
+) -> None:
+    """src/megatron/bridge/training/mixed_precision.py:186 to 395."""
+    found = changed_recipe(tmp_path, f"mixed_precision = {made}()")
+    assert found.job.gradient_dtype == gradients
+    notes = [note for note in found.notes if note.startswith("no price: mixed_precision.")]
+    assert any(gathered in note for note in notes) if gathered else not notes
+    if "fp8" in made and gathered:
+        found = changed_recipe(tmp_path, f"mixed_precision = {made}()",
+                               "mixed_precision.fp8_param_gather = False")
+        assert not any(note.startswith("no price: mixed_precision.fp8") for note in found.notes)
+
+
+def test_a_number_format_with_another_scaling(tmp_path: Path) -> None:
+    """Prices follow the function; a recipe of scaling that it does not have is refused."""
+    made = "mixed_precision = bf16_with_mxfp8_mixed()"
+    same = changed_recipe(tmp_path, made, "mixed_precision.fp8_recipe = 'mxfp8'")
+    assert same.job == changed_recipe(tmp_path, made).job
+    with pytest.raises(InputError, match="mixed_precision.fp8_recipe: it may change the cost"):
+        changed_recipe(tmp_path, made, "mixed_precision.fp8_recipe = 'blockwise'")
+
+
+def test_overlaps_of_a_configuration_come_before_those_of_the_wrapper(tmp_path: Path) -> None:
+    """With a distributed optimizer they are on: src/megatron/bridge/training/comm_overlap.py:576."""
+    off = "ddp.overlap_grad_reduce = False"
+    assert changed_recipe(tmp_path, off).job.stack.overlap_grad_reduce == 0.0
+    made = "comm_overlap = CommOverlapConfig(tp_comm_overlap=False)"
+    assert changed_recipe(tmp_path, off, made).job.stack.overlap_grad_reduce == 0.9
+    asked = made.replace(")", ", overlap_grad_reduce=False)")
+    assert changed_recipe(tmp_path, asked).job.stack.overlap_grad_reduce == 0.0
 
 
 def test_a_recipe_with_overrides(tmp_path: Path) -> None:
