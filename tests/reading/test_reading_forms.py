@@ -178,7 +178,7 @@ def changed_recipe(folder: Path, *lines: str) -> Reading:
 def test_what_a_number_format_sets(
     made: str, gathered: str, gradients: str, tmp_path: Path
 ) -> None:
-    """src/megatron/bridge/training/mixed_precision.py:186 to 395."""
+    """src/megatron/bridge/training/mixed_precision.py:185 to 419."""
     found = changed_recipe(tmp_path, f"mixed_precision = {made}()")
     assert found.job.gradient_dtype == gradients
     notes = [note for note in found.notes if note.startswith("no price: mixed_precision.")]

@@ -310,8 +310,8 @@ def test_layers_of_its_own(tmp_path: Path) -> None:
     ("--rerun-mode report_stats", "disabled, validate_results"),
     ("--moe-router-load-balancing-type aux_loss sinkhorn", "aux_loss, seq_aux_loss")])
 def test_values_that_take_unknown_time(argument: str, allowed: str, tmp_path: Path) -> None:
-    """core/rerun_state_machine.py:342 runs each step twice, core/transformer/moe/moe_utils.py:185
-    repeats itself until it converges."""
+    """Steps that run twice: megatron/core/rerun_state_machine.py:342; a loop until it converges:
+    megatron/core/transformer/moe/moe_utils.py:185."""
     with pytest.raises(InputError, match=f"{argument.split()[0]}: got .*; allowed: {allowed}"):
         reading(tmp_path, argument)
     usual = "--distributed-backend nccl --rerun-mode disabled --moe-router-load-balancing-type "

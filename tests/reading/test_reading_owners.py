@@ -168,7 +168,8 @@ def test_nemo_is_what_its_arguments_are(tmp_path: Path) -> None:
     ({"mcore_gpt": False, "transformer_engine": True}, True)])
 def test_nemo_s_layers(more: dict[str, Any], fused: bool, tmp_path: Path) -> None:
     """Layers of Megatron-Core without Transformer Engine have no fused attention, whatever
-    use_flash_attention says: megatron_gpt_model.py:163, 447."""
+    use_flash_attention says: nemo/collections/nlp/models/language_modeling/megatron_gpt_model.py:163, 447.
+    """
     found = read(tmp_path, {**NEMO, "model": {**NEMO["model"], **more}}, vocab=32000)
     assert found.job.stack.flash_attention == fused
 
@@ -187,7 +188,8 @@ def test_what_nemo_s_optimizers_overlap(
     optim: dict[str, Any], more: dict[str, Any], overlaps: tuple[bool, bool], tmp_path: Path
 ) -> None:
     """apex's DistributedFusedAdam overlaps the reduction unless it is told not to; Megatron-Core's
-    does so only when told, and gathers by another name; megatron_base_model.py:835 for others."""
+    does so only when told, and gathers by another name; others reduce each gradient as it comes
+    without a pipeline: nemo/collections/nlp/models/language_modeling/megatron_base_model.py:835."""
     found = read(tmp_path, {**NEMO, "model": {**NEMO["model"], "optim": optim, **more}},
                  vocab=32000)
     stack, usual = found.job.stack, load_stack("megatron-core")

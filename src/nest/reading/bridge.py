@@ -128,7 +128,7 @@ def _precision(found: Plain, source: Source) -> str:
 def _formats(found: Plain, precision: str) -> None:
     """Fields that the function of a number format sets and a file leaves as they are.
 
-    Source: src/megatron/bridge/training/mixed_precision.py:186 to 395.
+    Source: src/megatron/bridge/training/mixed_precision.py:185 to 419.
     """
     recipe, name = SCALINGS.get(precision), "mixed_precision.fp8_recipe"
     if recipe is None or found.get(name) == recipe:

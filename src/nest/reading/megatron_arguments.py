@@ -76,9 +76,9 @@ ONLY: Mapping[str, tuple[object, ...]] = {
     "moe-token-dispatcher-type": ("alltoall", "allgather", "flex"),
     "moe-flex-dispatcher-backend": ("deepep", "hybridep"),
     "recompute-method": ("uniform", "block"), "distributed-backend": ("nccl",),
-    # core/rerun_state_machine.py:342: other modes run each step twice.
+    # megatron/core/rerun_state_machine.py:342: other modes run each step twice.
     "rerun-mode": ("disabled", "validate_results"),
-    # core/transformer/moe/moe_utils.py:185: sinkhorn repeats itself until it converges.
+    # megatron/core/transformer/moe/moe_utils.py:185: sinkhorn repeats until it converges.
     LOSSES: ("aux_loss", "seq_aux_loss", "global_aux_loss", "none"),
 }
 """Values that have a price."""

@@ -157,7 +157,8 @@ def _synchronised(given: Plain) -> Plain:
 
     Sources: NVIDIA/apex@6424da3 apex/contrib/optimizers/distributed_fused_adam.py:558;
     NVIDIA/NeMo@v2.0.0 nemo/collections/nlp/models/language_modeling/megatron_gpt_model.py:554, 561,
-    and megatron_base_model.py:835 to 852, where other optimizers reduce each gradient as it comes.
+    and nemo/collections/nlp/models/language_modeling/megatron_base_model.py:835 to 852, where other
+    optimizers reduce each gradient as it comes.
     """
     gradients, *parameters = (f"model.optim.overlap_{name}"
                               for name in ("grad_sync", "param_sync", "param_gather"))
