@@ -199,7 +199,8 @@ def test_a_number_format_with_another_scaling(tmp_path: Path) -> None:
 
 
 def test_overlaps_of_a_configuration_come_before_those_of_the_wrapper(tmp_path: Path) -> None:
-    """With a distributed optimizer they are on: src/megatron/bridge/training/comm_overlap.py:576."""
+    """They are on with a distributed optimizer: src/megatron/bridge/training/comm_overlap.py:576.
+    """
     off = "ddp.overlap_grad_reduce = False"
     assert changed_recipe(tmp_path, off).job.stack.overlap_grad_reduce == 0.0
     made = "comm_overlap = CommOverlapConfig(tp_comm_overlap=False)"

@@ -168,7 +168,8 @@ def test_nemo_is_what_its_arguments_are(tmp_path: Path) -> None:
     ({"mcore_gpt": False, "transformer_engine": True}, True)])
 def test_nemo_s_layers(more: dict[str, Any], fused: bool, tmp_path: Path) -> None:
     """Layers of Megatron-Core without Transformer Engine have no fused attention, whatever
-    use_flash_attention says: nemo/collections/nlp/models/language_modeling/megatron_gpt_model.py:163, 447.
+    use_flash_attention says:
+    nemo/collections/nlp/models/language_modeling/megatron_gpt_model.py:163, 447.
     """
     found = read(tmp_path, {**NEMO, "model": {**NEMO["model"], **more}}, vocab=32000)
     assert found.job.stack.flash_attention == fused
