@@ -34,7 +34,7 @@ OTHERS_FILES = frozenset({
     "deepspeed/runtime/config_utils.py", "deepspeed/runtime/zero/partitioned_param_coordinator.py",
     "deepspeed/runtime/zero/stage3.py", "deepspeed/runtime/zero/stage_1_and_2.py",
     "gpt_builders.py", "megatron/core/models/backends.py", "megatron/model/transformer.py",
-    "megatron/core/rerun_state_machine.py", "megatron/core/transformer/moe/moe_utils.py",
+    "megatron/core/rerun_state_machine.py", "apex/contrib/optimizers/distributed_fused_adam.py",
     "nemo/collections/nlp/models/language_modeling/megatron_base_model.py",
     "nemo/collections/nlp/models/language_modeling/megatron_gpt_model.py",
     "megatron/neox_arguments/neox_args.py", "src/accelerate/utils/dataclasses.py",
