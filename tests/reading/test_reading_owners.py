@@ -94,6 +94,7 @@ def changed(data: dict[str, Any], name: str, value: object) -> dict[str, Any]:
     ("FlagScale", {"experiment": {"exp_name": "x", "task": {"type": "train"}}}),
     ("FlagScale", {"system": {"tensor_model_parallel_size": 1}, "model": {"num_layers": 2}}),
     ("Levanter", {"trainer": {"tracker": {"type": "wandb"}}, "model": {"type": "llama"}}),
+    ("Levanter", {"trainer": {"mp": "f32", "num_train_steps": 100}, "model": {"type": "gpt2"}}),
     ("llm-foundry", {"max_seq_len": 2048, "device_train_microbatch_size": 8}),
     ("flame", {"model": {"config": "gla.json"}, "training": {"seq_len": 2048}}),
     ("NeMo AutoModel", {"model": {"_target_": "x"}, "step_scheduler": {"num_epochs": 1}}),
@@ -115,6 +116,7 @@ def test_files_that_are_not_read_are_named(
 @pytest.mark.parametrize(("target", "data"), [
     ("nemo", NEMO), ("nanotron", NANOTRON), ("gpt-neox", NEOX), ("trainer", LLAMA_FACTORY),
     ("trainer", AXOLOTL), ("accelerate", ACCELERATE), ("deepspeed", DS),
+    ("gpt-neox", {"data_impl": "mmap", "train_micro_batch_size_per_gpu": 4, "finetune": True}),
     ("maxtext", {"per_device_batch_size": 4}), ("maxtext", {"ici_fsdp_parallelism": 4}),
     ("torchtitan-toml", {"parallelism": {"tensor_parallel_degree": 2}})])
 def test_files_that_are_read(target: str, data: dict[str, Any]) -> None:
@@ -220,8 +222,12 @@ def test_neox(tmp_path: Path) -> None:
     assert found.job.stack.flash_attention
     assert not read(tmp_path, changed(NEOX, "attention-config", [[["global"], 24]]), devices=16,
                     vocab=50432).job.stack.flash_attention
-    gated = changed(NEOX, "activation", "swiglu")  # transformer.py:134: a third of 4 h each
-    assert read(tmp_path, gated, devices=16, vocab=50432).model.ffn == 2816
+    gated = {**NEOX, "activation": "swiglu", "mlp_multiple_of": 256}
+    assert read(tmp_path, gated, devices=16, vocab=50432).model.ffn == 2816  # a third of 4 h each
+    llama = {**gated, "hidden-size": 4096, "num-attention-heads": 32, "intermediate_size": 32768}
+    assert read(tmp_path, llama, devices=16, vocab=50432).model.ffn == 11008  # configs/llama/7B.yml
+    with pytest.raises(InputError, match="mlp_multiple_of: got 1; allowed: one by which"):
+        read(tmp_path, {**gated, "mlp_multiple_of": 1}, devices=16, vocab=50432)
     parallel = changed(NEOX, "gpt-j-residual", True)
     with pytest.raises(InputError, match="gpt_j_residual: got True; allowed: false, or the model"):
         read(tmp_path, parallel, devices=16, vocab=50432)
@@ -229,7 +235,43 @@ def test_neox(tmp_path: Path) -> None:
         nest.list_models()) else "llama2-7b").job.precision == "fp16"
 
 
+@pytest.mark.parametrize("given", [
+    {"precision": "fp16", "fp16": {"type": "fp16"}}, {"fp16": {"enabled": True}},
+    {"precision": "bfloat16"}, {"precision": "fp32"}])
+def test_formats_of_neox(given: dict[str, Any], tmp_path: Path) -> None:
+    """precision turns the section of DeepSpeed on: megatron/neox_arguments/arguments.py:981."""
+    data = {**{name: value for name, value in NEOX.items() if name != "fp16"}, **given}
+    wanted = {"bfloat16": "bf16", "fp32": "fp32"}.get(given.get("precision", ""), "fp16")
+    assert read(tmp_path, data, devices=16, vocab=50432).job.precision == wanted
+
+
+@pytest.mark.parametrize(("changes", "layers"), [
+    ({}, (10, 6)), ({"vocab_size": 32768}, (9, 7)), ({"num_hidden_layers": 28}, (16, 12))])
+def test_stages_of_nanotron(
+    changes: dict[str, Any], layers: tuple[int, int], tmp_path: Path
+) -> None:
+    """They share the arithmetic of layers and of the head: src/nanotron/models/base.py:216."""
+    data = NANOTRON
+    for name, value in changes.items():
+        data = changed(data, f"model.model_config.{name}", value)
+    first, last = read(tmp_path, data).configuration.stages
+    assert (first.layers[1] - first.layers[0] - 1, last.layers[1] - last.layers[0] - 1) == layers
+
+
+def test_sequences_of_a_stage_of_the_data(tmp_path: Path) -> None:
+    stage = {"name": "long", "start_training_step": 1, "sequence_length": 4096}
+    assert read(tmp_path, changed(NANOTRON, "data_stages", [stage])).job.seq_len == 4096
+    longer = changed(NANOTRON, "data_stages", [{**stage, "sequence_length": 8192}])
+    with pytest.raises(InputError, match="data_stages: got sequence_length 8192; allowed: 4096"):
+        read(tmp_path, longer)
+    assert read(tmp_path, longer, ignore=["data_stages"]).job.seq_len == 4096
+
+
 @pytest.mark.parametrize(("data", "name", "value", "message"), [
+    (NANOTRON, "parallelism.context_parallel_size", 2, "context_parallel_size: got 2; allowed: 1"),
+    (NANOTRON, "parallelism.pp", 40, "parallelism.pp: got 40; allowed: a number of stages"),
+    (NEOX, "train_impl", "dpo", "train_impl: got 'dpo'; allowed: normal"),
+    (NEOX, "precision", "int8", "precision: got 'int8'; allowed: bfloat16, fp16, fp32"),
     (NEMO, "model.activation", "reglu", "activation: got 'reglu'; allowed: gelu, swiglu"),
     (NEMO, "model.megatron_amp_O2", False, "megatron_amp_O2: got False; allowed: True"),
     (NEMO, "model.num_layers", "many", "as arguments of Megatron-LM: --num-layers"),

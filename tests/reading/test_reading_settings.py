@@ -161,6 +161,9 @@ def test_pure_bf16(tmp_path: Path) -> None:
     ({"parallelism.context_parallel_degree": "2",
       "parallelism.context_parallel_load_balancer": "None"},
      "load_balancer: got None; allowed: headtail, ptrr with context parallelism"),
+    ({"debug.deterministic": "true"}, "debug.deterministic: got True; allowed: False"),
+    ({"training.gc_debug": "true"}, "gc_debug: got True; allowed: False"),
+    ({"job.custom_config_module": "my.settings"}, "custom_config_module: got 'my.settings'"),
     ({"comm.mode": "fake_backend"}, "comm.mode: got 'fake_backend'; allowed: default"),
     ({"training.enable_cpu_offload": "true"}, "enable_cpu_offload: got True; allowed: False")])
 def test_settings_that_change_the_cost_are_refused(
@@ -174,13 +177,46 @@ def test_settings_that_change_the_cost_are_refused(
 
 @pytest.mark.parametrize(("name", "value", "effect"), [
     ("optimizer.implementation", "foreach", "once more"),
-    ("debug.deterministic", "true", "how much longer they take the code does not tell"),
-    ("activation_checkpoint.early_stop", "false", "last product again")])
+    ("profiling.enable_profiling", "true", "does not say by how much")])
 def test_settings_without_a_price_say_how_much(
     name: str, value: str, effect: str, tmp_path: Path
 ) -> None:
     note = note_on(toml(tmp_path, variables={name: value}), name)
     assert note.startswith("no price: ") and effect in note
+
+
+def test_whole_layers_run_again(tmp_path: Path) -> None:
+    """early_stop is off by default; the compiler leaves out what nothing reads."""
+    eager = {"compile.enable": "false"}
+    assert "run the last product of a dense MLP again" in note_on(
+        toml(tmp_path, variables=eager), "early_stop")
+    for given in ({}, {**eager, "activation_checkpoint.early_stop": "true"},
+                  {**eager, "activation_checkpoint.mode": "none"}):
+        assert not any("early_stop" in note for note in toml(tmp_path, variables=given).notes)
+
+
+def test_heads_in_float8(tmp_path: Path) -> None:
+    """Without filter_fqns the head is cast too: torchtitan/config/job_config.py:741."""
+    cast = '[model]\nconverters = ["quantize.linear.float8"]\n'
+    name = "quantize.linear.float8.filter_fqns"
+    (tmp_path / "job.toml").write_text(
+        TOML.replace("[model]\n", cast) + '[quantize.linear.float8]\n', encoding="utf-8")
+    assert "up to as much faster" in note_on(nest.read(tmp_path / "job.toml", devices=8), name)
+    (tmp_path / "job.toml").write_text(
+        TOML.replace("[model]\n", cast) + f'[quantize.linear.float8]\n{name.rpartition(".")[2]} '
+        '= ["output"]\n', encoding="utf-8")
+    found = nest.read(tmp_path / "job.toml", devices=8)
+    assert not any("up to as much faster" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("name", [
+    "num_vocab_tiling: 4", "float32_qk_product: true", "compile_xla_flags: --xla_tpu_x=1"])
+def test_settings_of_maxtext_without_a_bound(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.yml"
+    path.write_text("model_name: llama2-7b\nhardware: gpu\nper_device_batch_size: 2\n"
+                    f"remat_policy: full\n{name}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=f"{name.partition(':')[0]}: got"):
+        nest.read(path, devices=8)
 
 
 def test_whole_logits_without_tensor_parallelism_change_nothing(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ _COMPONENTS, _BALANCER = "compile.components", "parallelism.context_parallel_loa
 _DTYPE, _REDUCE = "training.dtype", "training.mixed_precision_reduce"
 _WHOLE_LOSS = "parallelism.disable_loss_parallel"
 _OVERLAP = "parallelism.pipeline_parallel_expert_parallel_overlap"
+_EARLY = "activation_checkpoint.early_stop"
+_FILTER = "quantize.linear.float8.filter_fqns"
 _READ = (*PIPELINE, _COMPONENTS, _BALANCER, _DTYPE, _REDUCE)
 _LOSS = ("loss_kept", "loss_peak", "loss_peak_split")
 """Fields of a stack that say what is held of the logits."""
@@ -74,8 +76,10 @@ def read_toml(source: Source) -> Found:
     notes: list[str] = []
     if not found.get("model.converters"):  # settings of converters that are not used
         found = {name: value for name, value in found.items() if not name.startswith("quantize.")}
+    elif found["model.converters"] == [OLD_CONVERTERS["fp8"][0]]:
+        found.setdefault(_FILTER, [])  # torchtitan==0.2.2 torchtitan/config/job_config.py:741
     given = understood(found, OLD, TOML, source, notes, (
-        *_READ, _ROTATE, _WHOLE_LOSS, _OVERLAP))
+        *_READ, _ROTATE, _WHOLE_LOSS, _OVERLAP, _EARLY))
     if given.get("activation_checkpoint.mode") != "selective":
         del given["activation_checkpoint.selective_ac_option"]
     family, flavor = given.pop("model.name"), given.pop("model.flavor")
@@ -366,7 +370,10 @@ def _stack(
     Layers are compiled where ``compile.components`` has the model, the loss where it has the loss
     (torchtitan==0.2.2 torchtitan/models/llama3/infra/parallelize.py:108,
     torchtitan/components/loss.py:33; 0.3.0 the same). ``training.dtype`` is that of parameters,
-    gradients and moments (torchtitan==0.2.2 torchtitan/config/job_config.py:275).
+    gradients and moments (torchtitan==0.2.2 torchtitan/config/job_config.py:275). Full recompute
+    runs whole layers again unless ``early_stop``, which is off by default, and in 0.3.0 always
+    (torchtitan==0.2.2 torchtitan/config/job_config.py:675, torchtitan==0.3.0
+    torchtitan/distributed/activation_checkpoint.py:180).
     """
     components = given[_COMPONENTS]
     if not isinstance(components, list) or not {*map(str, components)} <= {"model", "loss"}:
@@ -383,6 +390,10 @@ def _stack(
         notes.append(f"{_COMPONENTS} has the loss alone: layers are not compiled, and the loss is "
                      "priced as not compiled, too, which holds up to "
                      f"{stack.loss_peak - load_stack('torchtitan').loss_peak:g} bytes a logit more")
+    if stack.stops_early and not compiled and not given.get(_EARLY) and (
+            given["activation_checkpoint.mode"] == "full"):
+        notes.append("no price: recompute without early_stop (layers that are not compiled run the "
+                     "last product of a dense MLP again, which is priced as left out)")
     found |= {field: getattr(loss, field) / loss_parts for field in _LOSS}
     if given[_DTYPE] == "bfloat16":
         found |= {"master_copy": False, "moment_dtype": "bf16", "fp32_shards": False}

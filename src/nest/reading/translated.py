@@ -184,20 +184,62 @@ def read_nanotron(source: Source) -> Found:
     """
     notes: list[str] = []
     given, table = _known(source, "nanotron", settings_of(source), (
-        *_COUNTS, "parallelism.pp_engine"), notes)
+        *_COUNTS, "parallelism.pp_engine", "data_stages"), notes)
     dp, steps = (_count(given, name, source) for name in _COUNTS[2:])
-    sizes = [_count(given, f"parallelism.{name}", source)
-             for name in ("tp", "pp", "context_parallel_size")]
+    tp, pp = (_count(given, f"parallelism.{name}", source) for name in ("tp", "pp"))
+    _check_stages(given, source)
     # src/nanotron/config/parallelism_config.py:43: all forwards, then all backwards, by default
-    if sizes[1] > 1 and str(given.get("parallelism.pp_engine")).lower() != "1f1b":
+    if pp > 1 and str(given.get("parallelism.pp_engine")).lower() != "1f1b":
         raise InputError(f"{source.where}: parallelism.pp_engine: got "
                          f"{shorten(given.get('parallelism.pp_engine'))}; allowed: 1f1b with "
                          "parallelism.pp above 1 (all forwards before all backwards have no price)")
-    world = dp * sizes[0] * sizes[1] * sizes[2]
+    world = dp * tp * pp
     batch = dp * steps * _count(given, "tokens.micro_batch_size", source)
     words = [*_arguments(given, table, source), "--group-query-attention", "--global-batch-size",
              str(batch)]
+    if pp > 1:
+        words += ["--pipeline-model-parallel-layout", _layout(given, pp, source)]
     return _found(source, words, world, "nanotron", notes)
+
+
+def _check_stages(given: Plain, source: Source) -> None:
+    """Stages of the data may have sequences of their own: src/nanotron/config/config.py:230."""
+    stages, length = given.get("data_stages"), given.get("tokens.sequence_length")
+    for one in stages if isinstance(stages, list) else []:
+        own = one.get("sequence_length") if isinstance(one, dict) else None
+        if own not in (None, length):
+            raise InputError(f"{source.where}: data_stages: got sequence_length {shorten(own)}; "
+                             f"allowed: {shorten(length)}, as tokens.sequence_length, or none "
+                             f"(price one stage: --set tokens.sequence_length=N --ignore "
+                             "data_stages)")
+
+
+def _layout(given: Plain, pp: int, source: Source) -> str:
+    """Layers of the stages, as Megatron-LM's layout: nanotron divides arithmetic, with the head's.
+
+    Source: huggingface/nanotron@2411b02 src/nanotron/models/base.py:216 to 232,
+    src/nanotron/models/llama.py:938 to 950 (qwen.py:813 the same).
+
+    Raises
+    ------
+    InputError : a stage without layers.
+    """
+    def size(name: str) -> int:
+        return _count(given, f"model.model_config.{name}", source)
+
+    hidden, heads, layers = size("hidden_size"), size("num_attention_heads"), size(
+        "num_hidden_layers")
+    layer = 4 * heads * (hidden // heads) * hidden + 3 * size("intermediate_size") * hidden
+    total = layers * layer + size("vocab_size") * hidden
+    ends = [0]
+    for stage in range(1, min(pp, layers, 10**4)):  # behind the layer that passes its share
+        ends.append(max(ends[-1] + 1, total * stage // (pp * layer) + 1))
+    sizes = [min(end, layers) - start for start, end in zip(ends, [*ends[1:], layers], strict=True)]
+    if len(sizes) < pp or min(sizes) < 1:
+        raise InputError(f"{source.where}: parallelism.pp: got {pp}; allowed: a number of stages "
+                         "by which nanotron gives layers to each, whose last one has the head")
+    parts = "|".join(f"t*{count}" for count in sizes)
+    return f"E{parts}L"
 
 
 def read_neox(source: Source) -> Found:
@@ -214,7 +256,7 @@ def read_neox(source: Source) -> Found:
     given, table = _known(source, "gpt-neox", {
         name: value for name, value in there.items() if name not in given_to},
         ("attention_config", "precision", "partition_activations", "gpt_j_residual",
-         "expansion_factor"), notes)
+         "expansion_factor", "mlp_multiple_of"), notes)
     if given.get("gpt_j_residual") and source.asked.model is None:
         raise InputError(f"{source.where}: gpt_j_residual: got True; allowed: false, or the model "
                          "by --model MODEL (layers whose halves run beside each other)")
@@ -223,8 +265,12 @@ def read_neox(source: Source) -> Found:
     given["intermediate_size"] = _width(given, source)
     if given.pop("partition_activations", False):
         given_to["activation_checkpointing.partition_activations"] = True
-    if given.get("precision") == "bfloat16":
-        given_to.setdefault("bf16.enabled", True)
+    # megatron/neox_arguments/arguments.py:981 to 1011
+    formats = {"bfloat16": ("bf16.enabled",), "fp16": ("fp16.enabled",), "fp32": (), None: ()}
+    if given.get("precision") not in formats:
+        raise InputError(f"{source.where}: precision: got {shorten(given['precision'])}; allowed: "
+                         "bfloat16, fp16, fp32")
+    given_to |= dict.fromkeys(formats[given.get("precision")], True)
     words = _arguments(given, table, source)
     if _flash(given.get("attention_config"), source):
         words.append("--use-flash-attn-v2")
@@ -238,8 +284,17 @@ def read_neox(source: Source) -> Found:
 
 
 def _width(given: Plain, source: Source) -> int:
-    """Width of the MLP: EleutherAI/gpt-neox@ea7aefd megatron/model/transformer.py:117 to 142."""
+    """Width of the MLP.
+
+    Source: EleutherAI/gpt-neox@ea7aefd megatron/model/transformer.py:117 to 142, 1003.
+
+    Raises
+    ------
+    InputError : sizes that are none, or products that do not fit each other.
+    """
     hidden, factor = _count(given, "hidden_size", source), given.pop("expansion_factor", None)
+    multiple = _count(given, "mlp_multiple_of", source)
+    given.pop("mlp_multiple_of", None)
     if factor is not None and not isinstance(factor, (int, float)):
         raise InputError(f"{source.where}: expansion_factor: got {shorten(factor)}; allowed: a "
                          "number")
@@ -247,9 +302,16 @@ def _width(given: Plain, source: Source) -> int:
     if type(width) is not int or not 1 <= width <= LARGEST:
         raise InputError(f"{source.where}: intermediate_size: got {shorten(width)}; allowed: a "
                          f"whole number, 1 to {LARGEST}")
+    products = 1
     if given.get("activation") == "swiglu":
-        width = int(width * 2 / 3) // 2  # both products together are two thirds
-    return -(-width // 256) * 256
+        width, products = int(width * 2 / 3), 2  # both products together are two thirds
+    into, out = (-(-size // step) * step for size, step in (
+        (width, 2 * multiple), (width // products, multiple)))
+    if into != products * out:
+        raise InputError(f"{source.where}: mlp_multiple_of: got {multiple}; allowed: one by which "
+                         f"GPT-NeoX makes the products of the MLP fit (it makes {into} outputs of "
+                         f"{products * out})")
+    return out
 
 
 def _flash(config: Any, source: Source) -> bool:
